@@ -1,0 +1,62 @@
+# Works with GNU make 3.81, which macOS has. Measurements never run in parallel.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+PYTHON  ?= $(shell command -v python3.11 2>/dev/null || command -v python3 2>/dev/null)
+ENV     := .venv
+PY      := $(ENV)/bin/python
+PROFILE ?= quick
+DEVICE  ?= auto
+ONLY    ?=
+RUN     ?=
+DATA    ?= auto
+REPEATS ?= 1
+RUNS    ?=
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -e 's/:.*## /	/' | expand -t 12
+	@echo "variables: PROFILE=smoke|quick|article DEVICE=auto|cpu|gpu|cuda|mps ONLY='names or globs' RUN=name"
+	@echo "           DATA=auto|real|stand-in REPEATS=n"
+
+reproduce: $(ENV)/.ready  ## run every notebook on this machine and build the page of results
+	@$(PY) -m pomology reproduce --profile='$(PROFILE)' --device='$(DEVICE)' --only='$(ONLY)' --run='$(RUN)' --data='$(DATA)' --repeats='$(REPEATS)'
+
+test: $(ENV)/.ready  ## run all tests
+	@$(PY) -m pytest
+
+lab: $(ENV)/.ready  ## explore the notebooks in JupyterLab
+	@$(ENV)/bin/jupyter lab --ip=127.0.0.1 --notebook-dir=. notebooks
+
+env: $(ENV)/.ready  ## make the environment in .venv
+
+lint: $(ENV)/.ready  ## check style, notebooks and parameter files
+	@$(ENV)/bin/ruff check .
+	@$(ENV)/bin/ruff format --check .
+	@$(ENV)/bin/nbstripout --verify --keep-id notebooks/*/*.ipynb
+	@$(PY) -m pomology check
+
+bench: $(ENV)/.ready  ## measure the measuring, against independent ways to measure
+	@$(PY) tests/bench.py
+
+report: $(ENV)/.ready  ## build the page of a run again: RUN=name
+	@$(PY) -m pomology report '$(RUN)'
+
+compare: $(ENV)/.ready  ## lay runs side by side: RUNS="a b"
+	@$(PY) -m pomology compare $(RUNS)
+
+lock: pyproject.toml  ## resolve the dependencies again (needs uv) and pin them in constraints.txt
+	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --no-header --no-annotate --no-emit-index-url -o constraints.txt
+
+clean:  ## remove the environment and unfinished notebooks; results stay
+	rm -rf $(ENV) outputs/*/.partial
+
+# pip takes the lock as constraints: it pins what is needed and asks for nothing that is not.
+$(ENV)/.ready: pyproject.toml constraints.txt
+	@test -n '$(PYTHON)' && '$(PYTHON)' -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+	  { echo "pomology needs Python 3.11; say where it is: make PYTHON=/path/to/python3.11 ..."; exit 2; }
+	@echo "making the environment in $(ENV): a few minutes, 4 GB"
+	@'$(PYTHON)' -m venv $(ENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+.PHONY: help reproduce test lab env lint bench report compare lock clean

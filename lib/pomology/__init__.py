@@ -1,0 +1,20 @@
+"""pomology: how fast does this machine train neural networks, and why?
+
+Importing the package imports no training framework; each module says what it is for.
+"""
+
+from pathlib import Path
+
+__version__ = "0.1.0"
+
+RESOURCES = Path(__file__).parent / "resources"
+
+
+class PomologyError(Exception):
+    """Bad input, said in one line that names the file, key or value and what would be right."""
+
+
+def root() -> Path:
+    """The checkout that this package runs from: it has the notebooks, and gets the outputs. Else the current folder."""
+    checkout = Path(__file__).resolve().parents[2]
+    return checkout if (checkout / "notebooks").is_dir() else Path.cwd()
