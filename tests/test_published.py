@@ -1,0 +1,492 @@
+"""The published numbers against the articles' tables (typed in here), the claims against hand-computed ratios."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+from pomology import PomologyError, published
+from pomology.published import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Claim, Value
+
+CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
+BUG, DNF = "Runtime error (Bug)", "DNF (Out of Memory)"
+
+# Article 003, as printed: chip, the columns that tell rows apart, time, temperature, memory, power.
+TABLES = {
+    "dcgan": [
+        (CPU, (64, 64), "1942.078 s", "47ºC", "<0.3GB", "~35W"),
+        (CPU, (1024, 64), "1684.591 s", "45ºC", "<1.3GB", "~35W"),
+        (GPU, (64, 64), BUG, "43ºC", "--", "--"),
+        (GPU, (1024, 64), BUG, "42ºC", "--", "--"),
+        (RIVAL, (64, 64), "285.473 s", "48ºC", "1.3GB", "~84W"),
+        (RIVAL, (1024, 64), "252.657 s", "54ºC", "4.45GB", "~69W"),
+    ],
+    "siamese": [
+        (CPU, (64,), "353.208 s", "47ºC", "<0.4GB", "~35W"),
+        (CPU, (1024,), "197.937 s", "51ºC", "<0.5GB", "~38W"),
+        (GPU, (64,), "112.131 s", "47ºC", "1.42GB", "~38W"),
+        (GPU, (1024,), "15.547 s", "47ºC", "3.21GB", "~38W"),
+        (RIVAL, (64,), "39.839 s", "55ºC", "1.3GB", "~182W"),
+        (RIVAL, (1024,), "20.538 s", "51ºC", "2.4GB", "~189W"),
+    ],
+    "transformer_lm": [
+        (CPU, (20, 200, 2, 200), "282.73 s", "53ºC", "<0.3GB", "~43W"),
+        (CPU, (20, 500, 2, 500), "405.90 s", "49ºC", "<0.5GB", "~44W"),
+        (CPU, (200, 500, 4, 500), "362.12 s", "52ºC", "1.6GB", "~50W"),
+        (CPU, (200, 500, 6, 1024), "513.85 s", "51ºC", "2.4GB", "~44W"),
+        (CPU, (200, 500, 10, 1024), "745.80 s", "51ºC", "2.4GB", "~50W"),
+        (GPU, (20, 200, 2, 200), "505.52 s", "48ºC", "<2.4GB", "~40W"),
+        (GPU, (20, 500, 2, 500), "502.79 s", "48ºC", "4.8GB", "~40W"),
+        (GPU, (200, 500, 4, 500), "104.67 s", "51ºC", "13.2GB", "~80W"),
+        (GPU, (200, 500, 6, 1024), "137.19 s", "50ºC", "14.4GB", "~90W"),
+        (GPU, (200, 500, 6, 1024), "137.19 s", "50ºC", "14.4GB", "~90W"),  # the article prints this row twice
+        (GPU, (200, 500, 10, 1024), "216.04 s", "45ºC", "16GB", "~70W"),
+        (RIVAL, (20, 200, 2, 200), "47.39 s", "48ºC", "1.27GB", "~164W"),
+        (RIVAL, (20, 500, 2, 500), "73.36 s", "58ºC", "1.48GB", "~196W"),
+        (RIVAL, (200, 500, 4, 500), "59.98 s", "54ºC", "6.2GB", "~189W"),
+        (RIVAL, (200, 500, 6, 1024), "72.54 s", "59ºC", "6.8GB", "~205W"),
+        (RIVAL, (200, 500, 10, 1024), DNF, "--", "--", "--"),
+    ],
+    "vae": [
+        (CPU, (128,), "3.746 s", "41ºC", "<0.1GB", "~28W"),
+        (CPU, (5120,), "1.933 s", "40ºC", "<0.1GB", "~12W"),
+        (GPU, (128,), "8.760 s", "42ºC", "0.6GB", "~30W"),
+        (GPU, (5120,), "1.998 s", "41ºC", "0.34GB", "~28W"),
+        (RIVAL, (128,), "6.555 s", "36ºC", "1.2GB", "~51W"),
+        (RIVAL, (5120,), "6.074 s", "52ºC", "1.3GB", "~52W"),
+    ],
+}
+KEYS = {
+    "dcgan": ("batch_size", "image_size"),
+    "siamese": ("batch_size",),
+    "transformer_lm": ("batch_size", "embedding_size", "layers", "hidden_size"),
+    "vae": ("batch_size",),
+}
+METRICS = {"epoch_s": ("s", 1), "temperature_c": ("°C", 1), "footprint_peak_bytes": ("GB", 1e9), "power_w": ("W", 1)}
+STATUS = {BUG: "error", DNF: "out-of-memory", "--": "not-reported"}
+
+
+@pytest.mark.parametrize("experiment", TABLES)
+def test_article_003_tables_are_complete_and_as_printed(experiment):
+    frame = published.values("003", experiment)
+    assert list(frame["experiment"].unique()) == [experiment] and len(frame) == 4 * len(TABLES[experiment])
+    for number, (device, config, *cells) in enumerate(TABLES[experiment], 1):
+        rows = frame[frame["row"] == number]
+        assert set(rows["device"]) == {device}
+        assert all(row == dict(zip(KEYS[experiment], config, strict=True)) for row in rows["config"])
+        assert set(zip(rows["role"], rows["backend"], strict=True)) == {
+            {CPU: ("cpu", "cpu"), GPU: ("gpu", "mps"), RIVAL: ("rival", "cuda")}[device]
+        }
+        for (_, row), cell, (metric, (unit, factor)) in zip(rows.iterrows(), cells, METRICS.items(), strict=True):
+            assert (row["metric"], row["unit"], row["printed"]) == (metric, unit, cell)
+            assert row["status"] == STATUS.get(cell, "ok")
+            if cell in STATUS:
+                assert row["value"] is None and row["si"] is None and row["bound"] == ""
+            else:
+                number_printed = float(cell.strip("<~ºCGBWs "))
+                assert row["value"] == number_printed and row["si"] == pytest.approx(number_printed * factor)
+                assert row["bound"] == (cell[0] if cell[0] in "<~" else "")
+
+
+def test_how_many_rows_and_which_are_printed_twice():
+    frame = published.values()
+    assert dict(frame.groupby("article").size()) == {"000": 156, "001": 103, "002": 7, "003": 153, "004": 68}
+    frame["config"] = frame["config"].map(lambda config: json.dumps(config, sort_keys=True))
+    assert not frame.duplicated().any()
+    same = [c for c in frame.columns if c not in ("row", "note")]
+    twice = frame[frame.duplicated(same) & frame["item"].str.match("Experiment|Table|Upstream")]
+    assert sorted(twice["printed"]) == ["137.19 s", "14.4GB", "50ºC", "~90W"] and set(twice["row"]) == {10}
+
+
+def test_rows_are_well_formed():
+    frame = published.values()
+    assert set(frame["status"]) == {"ok", "error", "out-of-memory", "not-reported"}
+    assert set(frame["role"]) == {"", "cpu", "gpu", "rival"} and set(frame["bound"]) == {"", "<", "~", ">"}
+    assert set(frame["backend"]) == {"", "cpu", "mps", "cuda", "metal", "mlx-gpu"}
+    words = frame["unit"].isin(["version", "text"])
+    assert (frame["value"].notna() == ((frame["status"] == "ok") & ~words)).all()
+    assert (frame["value"].isna() == frame["si"].isna()).all()
+    assert all(value is None for value in frame.loc[frame["si"].isna(), "si"])  # not NaN
+    assert frame["printed"][frame["status"] != "not-reported"].ne("").all()
+    upstream = frame[frame["source"] != "article"]
+    assert len(upstream) == 105 + 9 and set(upstream["article"]) == {"000"}
+    assert upstream["source"].str.contains("rasbt/machine-learning-notes@8c8e867|lightly").all()
+    # A unit that the kit's metric names promise and that nobody converts would be silently wrong.
+    known = {"s", "W", "°C", "J", *published.UNIT_FACTORS}
+    promised = frame["metric"].str.contains("_s$|_bytes$|_w$|_c$|_j_per_step$") & frame["value"].notna()
+    assert set(frame.loc[promised, "unit"]) <= known
+
+
+@pytest.mark.parametrize(
+    ("article", "where", "value", "unit", "si"),
+    [
+        ("000", {"metric": "epoch_s", "device": "M1 Pro GPU", "experiment": "simclr"}, 6.75, "min", 405.0),
+        ("000", {"metric": "fit_s", "device": "M1 Pro CPU", "experiment": "simclr"}, 118.6, "min", 7116.0),
+        ("000", {"metric": "epoch_s", "device": "M1 Ultra GPU", "experiment": "rasbt_vgg16"}, 13.41, "min", 804.6),
+        ("001", {"metric": "pass_s", "device": "M2 Pro", "backend": "mps"}, 10.704, "s", 10.704),
+        ("001", {"metric": "launch_cold_s", "device": "2080Ti"}, 0.0845, "ms", 8.45e-5),
+        ("001", {"metric": "energy_j_per_step", "device": "M2 MAX"}, 129.30, "J", 129.30),
+        ("001", {"metric": "memory_bytes", "device": "M2 Ultra", "item": "Table 1"}, 192, "GB", 192e9),
+        ("001", {"metric": "peak_flops_per_s", "device": "NVIDIA GeForce RTX 4090"}, 83, "TFLOPS", 83e12),
+        (
+            "004",
+            {"metric": "speedup", "experiment": "lstm", "item": "Benefit of GPU vs CPU on M2 Max"},
+            6.77,
+            "x",
+            6.77,
+        ),
+    ],
+)
+def test_values_of_the_other_articles_and_their_si_units(article, where, value, unit, si):
+    frame = published.values(article)
+    for column, wanted in where.items():
+        frame = frame[frame[column] == wanted]
+    assert list(frame["value"]) == [value] and list(frame["unit"]) == [unit]
+    assert list(frame["si"]) == [pytest.approx(si)]
+
+
+def test_memory_table_and_gib():
+    frame = published.values("001", "model_memory")
+    assert list(frame["value"]) == [769, 12.016, 1550, 24.219, 774, 12.094, 1558, 24.344]
+    assert frame["si"].iloc[1] == pytest.approx(12.016 * 1024**3) and frame["si"].iloc[0] == pytest.approx(769e6)
+
+
+def test_what_a_caller_changes_does_not_come_back():
+    published.values("003", "vae")["config"].iloc[0]["batch_size"] = 7
+    assert published.values("003", "vae")["config"].iloc[0] == {"batch_size": 128}
+
+
+def test_articles():
+    found = {article.id: article for article in published.articles()}
+    assert list(found) == ["000", "001", "002", "003", "004"]
+    assert (found["003"].slug, found["003"].author, found["003"].date) == ("m1_ultra_vs_rtx_2070", "Heba", "2022-06-01")
+    assert len({article.slug for article in found.values()}) == 5
+    assert all(article.slug.isidentifier() and article.machines for article in found.values())
+
+
+# Verdicts on the articles' own numbers. Claims whose numbers are only in images are "cannot be told here".
+EXPECTED = {
+    HOLDS: "000-C1 000-C2 000-C4 000-C5 000-C6 000-C7 000-C9 001-C1 001-C2 001-C3 001-C5 001-C6 001-C7 003-C4 003-C5 "
+    "003-C8 003-C9 004-C10 004-C11 004-C12",
+    DOES_NOT_HOLD: "001-C4 003-C1 003-C2 003-C3 003-C6",
+    CANNOT_BE_TOLD: "000-C3 001-C8 001-C9 001-C10 001-C11 001-C12 001-C13 001-C14 001-C15 001-C16 001-C19 002-C1 "
+    "002-C3 004-C1 004-C2 004-C3 004-C4 004-C5 004-C6 004-C7 004-C8 004-C9",
+}
+NO_FORMULA = ["000-C8", "001-C17", "001-C18", "001-C20", "002-C2", "003-C7", "004-C13"]
+
+
+def claim(name: str) -> Claim:
+    return next(c for c in published.claims() if c.id == name)
+
+
+def recompute(name: str):
+    return published.test(claim(name), published.published_lookup(name[:3]))
+
+
+def test_every_claim_has_its_literal_verdict_on_the_published_numbers():
+    got = {c.id: recompute(c.id).status for c in published.claims() if c.formula}
+    assert got == {name: status for status, names in EXPECTED.items() for name in names.split()}
+    assert [c.id for c in published.claims() if not c.formula] == NO_FORMULA
+    assert len(published.claims()) == 54
+    for c in published.claims():
+        stated = c.holds_in_published.split(":")[0]
+        verdict = recompute(c.id)
+        assert (
+            stated
+            in {
+                HOLDS: {"yes", "strained"},
+                DOES_NOT_HOLD: {"no", "strained"},
+                CANNOT_BE_TOLD: {"not-recomputable"},
+            }[verdict.status]
+        ), c.id
+        assert verdict.reason and c.needs and c.claim.endswith(".") and c.experiments and c.id.startswith(c.article)
+
+
+# What the articles' numbers give, computed by hand from the articles.
+RECOMPUTED = {
+    "000-C1": [8.785],
+    "000-C2": [13.776],
+    "000-C5": [0.9969],
+    "000-C7": [1.803, 2.623, 8.148],
+    "001-C2": [1.195, 1.247, 1.231],
+    "001-C3": [1.0225],
+    "001-C5": [1.058, 1.849, 1.191, 1.643],
+    "001-C6": [5.310, 7.133, 2.218, 3.516, 6.250, 15.943, 38.043],
+    "003-C1": [2.339, 1.750, 1.034, 3.142],
+    "003-C2": [0.748, 3.040],
+    "004-C10": [1.1505],
+    "004-C11": [1.0035],
+}
+
+
+@pytest.mark.parametrize("name", RECOMPUTED)
+def test_recomputed_ratios(name):
+    ratios = [side.value for c in recompute(name).numbers for side in (c.left, c.right) if "(" in side.text]
+    if name == "000-C7":  # both sides are ratios, the left one is that of 000-C1
+        assert ratios[::2] == pytest.approx([8.785] * 3, abs=5e-4)
+        ratios = ratios[1::2]
+    assert list(dict.fromkeys(ratios)) == pytest.approx(RECOMPUTED[name], abs=6e-4)
+
+
+def test_recomputed_launch_bounds_and_workloads():
+    cold, following = recompute("001-C7").numbers
+    assert (cold.left.value, cold.right.value) == pytest.approx((0.1750e-3, 0.5850e-3))
+    assert (following.left.value, following.right.value) == pytest.approx((0.0064e-3, 0.1273e-3))
+    siamese, models = recompute("003-C4").numbers
+    assert (siamese.left.value, siamese.right.value) == pytest.approx((12.731, 3.150), abs=6e-4)
+    assert (models.left.value, models.right.value) == pytest.approx((3.452, 0.807), abs=6e-4)
+    assert [c.left.value for c in recompute("003-C9").numbers] == [51, 53]
+
+
+def test_recomputed_energies_per_epoch():
+    sides = [(c.left.value, c.right.value, c.holds) for c in recompute("003-C6").numbers]
+    joules = [(4261, 7251), (591, 3882), (263, 334), (56, 316)]  # siamese 64, 1024; vae 128, 5120
+    joules += [(20221, 7772), (20112, 14379), (8374, 11336), (12347, 14871), (15123, None)]  # language models
+    joules += [(67973, 23980), (58961, 17433)]  # dcgan, CPU
+    for (left, right, holds), (mine, rival) in zip(sides, joules, strict=True):
+        assert left == pytest.approx(mine, abs=0.51)
+        assert (right is None and rival is None and holds is None) or right == pytest.approx(rival, abs=0.51)
+        assert rival is None or holds is (mine < rival)
+
+
+def test_dedicated_gpu_superior_row_by_row():
+    numbers = {c.left.text: c for c in recompute("003-C3").numbers}
+    big = numbers[
+        "epoch_s(rival, experiment='siamese', batch_size=1024) / epoch_s(gpu, experiment='siamese', batch_size=1024)"
+    ]
+    assert big.left.value == pytest.approx(20.538 / 15.547) and big.holds is False
+    unknown = [c for c in numbers.values() if c.holds is None]
+    assert len(unknown) == 4  # the GPU failed at both DCGAN rows, the rival at the largest language model
+    assert any(BUG in c.reason for c in unknown) and any(DNF in c.reason for c in unknown)
+    assert [c.holds for c in numbers.values()].count(True) == 14
+
+
+def test_published_lookup_says_why_it_has_nothing():
+    lookup = published.published_lookup("003")
+    assert lookup("vae", "epoch_s", "gpu", {"batch_size": 128}) == Value(8.76, 8.76, 8.76)
+    assert lookup("vae", "epoch_s", GPU.lower(), {"batch_size": 128, "backend": "mps"}).value == 8.76
+    assert lookup("dcgan", "epoch_s", "gpu", {"batch_size": 64}).reason == f'published as "{BUG}"'
+    assert "must say which" in lookup("vae", "epoch_s", "gpu", {}).reason
+    assert "no such number" in lookup("vae", "epoch_s", "gpu", {"batch_size": 64}).reason
+    assert "no such number" in lookup("vae", "epoch_s", "gpu", {"batch_size": 128, "backend": "cuda"}).reason
+    assert lookup("transformer_lm", "epoch_s", "gpu", {"layers": 6}).value == 137.19  # printed twice, one value
+    less = lookup("dcgan", "footprint_peak_bytes", "cpu", {"batch_size": 64})
+    assert (less.low, less.high) == (0, 0.3e9)
+    assert lookup("dcgan", "status", "gpu", {"batch_size": 64}).value == "error"
+    assert lookup("transformer_lm", "status", "rival", {"layers": 10}).value == "out-of-memory"
+    assert lookup("dcgan", "status", "cpu", {"batch_size": 64}).value == "ok"
+    assert lookup("transformer_lm", "status", "rival", {}).value is None
+    assert published.published_lookup("001").devices("kernel_launch", "gpu") == ("M2 Ultra", "M2 Max", "M2 Pro")
+    with pytest.raises(PomologyError, match="article '3'"):
+        published.published_lookup("3")
+
+
+def test_claims_are_selected_by_article_and_experiment():
+    assert [c.id for c in published.claims("003", "vae")] == [
+        "003-C1",
+        "003-C2",
+        "003-C3",
+        "003-C6",
+        "003-C7",
+        "003-C9",
+    ]
+    assert {c.article for c in published.claims("004")} == {"004"}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        published.claims()[0].formula = ""
+
+
+# One machine's own numbers ------------------------------------------------------------------------------------------
+
+
+def made(formula: str) -> Claim:
+    return Claim("x", "003", ("vae",), "A claim.", "", formula, "", "", "two devices")
+
+
+def on(formula: str, **numbers: Value):
+    """The verdict where each role has one value for everything."""
+    return published.test(made(formula), lambda experiment, metric, role, config: numbers.get(role))
+
+
+def test_one_machine_has_no_rival():
+    mine = {"cpu": Value(4.0), "gpu": Value(5.0)}
+    verdict = on(claim("003-C2").formula, **mine)
+    assert verdict.status == CANNOT_BE_TOLD and "needs" in verdict.reason and "rival" in verdict.reason
+    assert verdict.numbers[0].terms[1].value == 5.0 and verdict.numbers[0].left.value is None
+    assert on("epoch_s(cpu) < epoch_s(gpu) and epoch_s(rival) < 9", **mine).status == CANNOT_BE_TOLD
+    # What this machine alone decides is decided.
+    assert on("epoch_s(cpu) > epoch_s(gpu) and epoch_s(rival) < 9", **mine).status == DOES_NOT_HOLD
+    assert on("epoch_s(cpu) < epoch_s(gpu) or epoch_s(rival) < 9", **mine).status == HOLDS
+    assert on("max(epoch_s(gpu), epoch_s(rival)) <= 4", **mine).status == DOES_NOT_HOLD
+    assert on("max(epoch_s(gpu), epoch_s(rival)) <= 6", **mine).status == CANNOT_BE_TOLD
+    assert on("min(epoch_s(gpu), epoch_s(rival)) <= 5", **mine).status == HOLDS
+    assert published.test(claim("003-C7"), lambda *_: None).reason.startswith("needs a trace")
+
+
+def test_the_lookup_is_asked_for_what_the_term_says():
+    asked = []
+
+    def lookup(*term):
+        asked.append(term)
+        return Value(1.0)
+
+    formula = (
+        'epoch_s("M2 Max", size=3, backend="mps") / power_w(gpu, experiment="dcgan", lora=True) + parameters() > 0'
+    )
+    assert published.test(made(formula), lookup).status == HOLDS
+    assert asked == [
+        ("vae", "epoch_s", "M2 Max", {"size": 3, "backend": "mps"}),
+        ("dcgan", "power_w", "gpu", {"lora": True}),
+        ("vae", "parameters", None, {}),
+    ]
+
+
+def test_statuses_are_compared():
+    verdict = on('status(gpu) == "ok" and status(cpu) != "ok"', gpu=Value("ok"), cpu=Value("error"))
+    assert verdict.status == HOLDS and verdict.numbers[1].left.value == "error"
+    assert on('status(gpu) == "ok"', gpu=Value("crashed")).status == DOES_NOT_HOLD
+    assert on('status(gpu) == "ok"').status == CANNOT_BE_TOLD
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cpu", "formula", "status"),
+    [
+        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) / epoch_s(cpu) > 1", HOLDS),
+        ((9, 8, 10), (7, 5, 9), "epoch_s(gpu) / epoch_s(cpu) > 1", CANNOT_BE_TOLD),  # 9/7 > 1, but 8/9 < 1
+        ((4, 3, 5), (9, 8, 10), "epoch_s(gpu) / epoch_s(cpu) > 1", DOES_NOT_HOLD),
+        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) * epoch_s(cpu) < 50", CANNOT_BE_TOLD),
+        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) * epoch_s(cpu) <= 50", HOLDS),
+        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) - epoch_s(cpu) > 3", CANNOT_BE_TOLD),
+        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) - epoch_s(cpu) >= 3", HOLDS),
+        ((9, 8, 10), (4, 3, 5), "-epoch_s(gpu) + epoch_s(cpu) <= -3", HOLDS),
+        ((9, 8, 10), (4, 3, 5), "abs(epoch_s(cpu) - epoch_s(gpu)) >= 3", HOLDS),
+        ((9, 8, 10), (4, 3, 5), "3 < epoch_s(cpu) < 6", CANNOT_BE_TOLD),
+        ((9, 8, 10), (4, 3, 5), "mean(epoch_s(gpu), epoch_s(cpu)) <= 7.5", HOLDS),
+        ((9, 8, 10), (4, 3, 5), "mean(epoch_s(gpu), epoch_s(cpu)) <= 7.4", CANNOT_BE_TOLD),
+        ((9, 8, 10), (0, -1, 1), "epoch_s(gpu) / epoch_s(cpu) > -99", CANNOT_BE_TOLD),  # may be divided by zero
+        ((9, 8, 10), (4, 3, 5), "not epoch_s(gpu) < epoch_s(cpu)", HOLDS),
+        ((9, 8, 10), (9, 8, 10), "epoch_s(gpu) == epoch_s(cpu)", CANNOT_BE_TOLD),
+        ((9, None, None), (9, None, None), "epoch_s(gpu) == epoch_s(cpu)", HOLDS),
+        ((9, None, None), (4, None, None), "epoch_s(gpu) != epoch_s(cpu)", HOLDS),
+        ((math.nan, None, None), (4, None, None), "epoch_s(gpu) > epoch_s(cpu)", CANNOT_BE_TOLD),
+        ((9, math.nan, 10), (4, None, None), "epoch_s(gpu) > 1", CANNOT_BE_TOLD),
+    ],
+)
+def test_interval_arithmetic_decides_only_what_cannot_flip(gpu, cpu, formula, status):
+    assert on(formula, gpu=Value(*gpu), cpu=Value(*cpu)).status == status
+
+
+def test_overlap_is_said_and_the_sides_are_shown_with_their_intervals():
+    verdict = on("epoch_s(gpu) / epoch_s(cpu) > 1", gpu=Value(9, 8, 10), cpu=Value(8, 5, 10))
+    assert verdict.status == CANNOT_BE_TOLD and "intervals of the two sides overlap" in verdict.reason
+    assert "needs" not in verdict.reason
+    (comparison,) = verdict.numbers
+    assert (comparison.left.value, comparison.left.low, comparison.left.high) == (9 / 8, 8 / 10, 10 / 5)
+    assert (comparison.operator, comparison.right.value, comparison.holds) == (">", 1.0, None)
+    assert [term.text for term in comparison.terms] == ["epoch_s(gpu)", "epoch_s(cpu)"]
+
+
+def test_generators():
+    verdict = on(
+        "all(epoch_s(d, batch_size=b) < x for d in (cpu, gpu) for b, x in ((1, 5), (2, 6)))", cpu=Value(3), gpu=Value(5)
+    )
+    assert [(c.left.text, c.right.value, c.holds) for c in verdict.numbers] == [
+        ("epoch_s(cpu, batch_size=1)", 5, True),
+        ("epoch_s(cpu, batch_size=2)", 6, True),
+        ("epoch_s(gpu, batch_size=1)", 5, False),
+        ("epoch_s(gpu, batch_size=2)", 6, True),
+    ]
+    assert verdict.status == DOES_NOT_HOLD and "epoch_s(gpu, batch_size=1)" in verdict.reason
+    # A plain function as lookup knows no other devices than the roles.
+    assert on("all(epoch_s(d) < 6 for d in devices)", gpu=Value(5)).status == HOLDS
+    assert on("any(epoch_s(r) < 6 for r in rivals)", gpu=Value(5)).status == CANNOT_BE_TOLD
+
+
+# Formulas are data --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "__import__('os').system('true') == 0",
+        "().__class__.__bases__[0] == 1",
+        "epoch_s.__globals__ > 1",
+        "epoch_s(gpu).value > 1",
+        "open('x') == 1",
+        "eval('1') < 2",
+        "(lambda: 1)() < 2",
+        "[x for x in (1, 2)] > 1",
+        "all(epoch_s(d) > 1 for d in range(10))",
+        "all(epoch_s(d) > 1 for d in (cpu, gpu) if True)",
+        "all(epoch_s(d) > 1 for d in (os, sys))",
+        "all(epoch_s(d) > 1 for d in ())",
+        "min(epoch_s(d) for d in ()) > 1",
+        "all(epoch_s(gpu, b=b) > 1 for b in (epoch_s(gpu), 2))",
+        "2 ** 1000000 > 1",
+        "9 % 2 > 0",
+        "epoch_s(gpu, **{'a': 1}) > 1",
+        "epoch_s(*gpu) > 1",
+        "epoch_s(gpu, batch_size=1 + 1) > 1",
+        "epoch_s(gpu, a=1, a=2) > 1",
+        "epoch_s(root) > 1",
+        "epoch_seconds(gpu) > 1",
+        "f'{epoch_s(gpu)}' == 'x'",
+        "status(gpu) > 'ok'",
+        "status(gpu) + 1 > 1",
+        "epoch_s(gpu) == 'ok'",
+        "epoch_s(gpu) is 1",
+        "1 in (1, 2)",
+        "(x := 3) > 2",
+        "True > 0",
+        "1e999 > 1",
+        "1" * 500 + " > 1",
+        "1j == 1",
+        "epoch_s(gpu)",
+        "min() > 1",
+        "all(epoch_s(gpu) > 1, default=1)",
+        "abs(1, 2) > 1",
+        "if 1: pass",
+        "1 > 0; import os",
+        "1 >",
+        "",
+        "\0",
+        "-" * 1900 + "1 > 0",
+        "(" * 900 + "1" + ")" * 900 + " > 0",
+        "1 > 0 or " * 300 + "1 > 0",
+        "all(a > 0 for a in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10) for b in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10) for c in "
+        "(1, 2, 3, 4, 5, 6, 7, 8, 9, 10) for d in (1, 2))",
+    ],
+)
+def test_a_formula_that_is_not_of_the_language_is_refused_in_one_line(formula):
+    with pytest.raises(PomologyError) as refused:
+        published.check_formula(formula)
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 300
+    if formula:
+        with pytest.raises(PomologyError):
+            on(formula, gpu=Value(2.0), cpu=Value(1.0))
+
+
+def test_what_a_decided_formula_hides_is_checked_too():
+    with pytest.raises(PomologyError):
+        on("epoch_s(gpu) > 1 or __import__('os') > 1", gpu=Value(2.0))
+
+
+def test_a_lookup_that_fails_is_not_taken_for_a_bad_formula():
+    def lookup(*term):
+        raise ValueError("broken lookup")
+
+    with pytest.raises(ValueError, match="broken lookup"):
+        published.test(made("epoch_s(gpu) > 1"), lookup)
+
+
+def test_every_formula_is_of_the_language():
+    for c in published.claims():
+        if c.formula:
+            published.check_formula(c.formula)
+
+
+def test_import_brings_no_pandas_and_no_framework():
+    code = "import sys, pomology.published as p; p.claims(); p.published_lookup('003'); print(sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not any(f"'{name}'" in loaded for name in ("pandas", "numpy", "torch", "tensorflow", "mlx", "matplotlib"))
