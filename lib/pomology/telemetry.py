@@ -1,0 +1,451 @@
+"""What the machine did while a block of code ran: energy, temperature, memory, page faults, swap, load by others.
+
+One daemon thread reads all sources, by default twice a second, which takes about 0.1 % of a core:
+
+    device.fence()                                  # nothing from before may still run
+    with Telemetry(device=device.kind) as telemetry:
+        ...
+        device.fence()                              # everything from inside must have ended
+    telemetry.metrics()                             # {"power_w": {"value": 31.2, "unit": "W", ...}, ...}
+
+Energy is the difference of a counter between the first and the last reading, so without the two fences work is billed
+to the wrong block. What a source cannot tell is left out of the metrics, and `absent` says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing.process
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from pomology import machine
+
+POWERCAP = Path("/sys/class/powercap")
+HWMON = Path("/sys/class/hwmon")
+
+# Shorter blocks are not resolved: NVML renews its energy every 0.1 s, systems count CPU time in ticks of 10 ms a core.
+LEAST_S = {"energy": 1.0, "load": 0.5}
+MOST_SAMPLES = 4096
+
+METRICS = {  # source: what becomes of it
+    "energy": ("power_w", "energy_j"),
+    "load": ("foreign_load",),
+    "faults": ("page_faults", "page_ins"),
+    "swap": ("swap_bytes",),
+    "footprint": ("footprint_peak_bytes",),
+    "temperature": ("temperature_c",),
+    "thermal": ("thermal_level",),
+}
+APPLE_RAILS = {"cpu": "cpu_total_mj", "gpu": "gpu_mj", "dram": "dram_mj", "ane": "ane_mj"}
+UNITS = {"power_w": "W", "energy_j": "J", "page_faults": "count", "page_ins": "count", "temperature_c": "°C"}
+
+
+class Absent(Exception):
+    """A source cannot be read here; the text says why in plain words."""
+
+
+class Sample(NamedTuple):
+    """One reading; `power_w` is the mean since the sample before. None is what could not be read."""
+
+    t_s: float
+    footprint_bytes: int | None
+    power_w: float | None
+    temperature_c: float | None
+
+
+class AppleMeter:
+    """Energy of an Apple chip as macOS estimates it, without root: the whole chip, not this process. Steps of 1 mJ."""
+
+    name = "apple"
+
+    def __init__(self) -> None:
+        try:
+            from zeus_apple_silicon import AppleEnergyMonitor
+
+            self._monitor = AppleEnergyMonitor()
+            first = self._monitor.get_cumulative_energy()
+        except ImportError as error:
+            raise Absent("zeus-apple-silicon is not installed") from error
+        except (RuntimeError, OSError) as error:
+            raise Absent(f"macOS does not open its energy counters: {error}") from error
+        self.rails = [rail for rail, field in APPLE_RAILS.items() if getattr(first, field) is not None]
+        if not self.rails:
+            raise Absent("macOS's energy counters are empty on this chip")
+
+    def energy_j(self) -> float:
+        now = self._monitor.get_cumulative_energy()
+        return sum(getattr(now, APPLE_RAILS[rail]) for rail in self.rails) / 1e3
+
+
+class NvmlMeter:
+    """Energy of the first visible NVIDIA GPU: its own counter, or where it has none its power integrated over reads."""
+
+    name = "nvml"
+    rails = ("gpu",)
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._nvml, self._gpu = _nvml_gpu()
+        self._clock, self._last, self._sum_j = clock, None, 0.0
+        try:
+            self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu)
+            self._counts = True
+        except self._nvml.NVMLError:
+            self._counts = False
+        try:
+            self.energy_j()
+        except self._nvml.NVMLError as error:
+            raise Absent(f"this NVIDIA GPU tells neither energy nor power: {error}") from error
+
+    def energy_j(self) -> float:
+        if self._counts:
+            return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu) / 1e3
+        now, power_w = self._clock(), self._nvml.nvmlDeviceGetPowerUsage(self._gpu) / 1e3
+        if self._last is not None:
+            before, power_before_w = self._last
+            self._sum_j += (now - before) * (power_w + power_before_w) / 2
+        self._last = now, power_w
+        return self._sum_j
+
+
+class RaplMeter:
+    """Energy of all processor packages, and of memory where counted, from Linux's powercap files.
+
+    The zones `core` and `uncore` are within a package and `psys` around it: adding them would count twice. The counters
+    wrap around after minutes to hours, so they must be read more often than that.
+    """
+
+    name = "rapl"
+
+    def __init__(self) -> None:
+        try:
+            names = {folder: (folder / "name").read_text().strip() for folder in sorted(POWERCAP.glob("intel-rapl:*"))}
+            zones = [folder for folder, name in names.items() if name.startswith("package") or name == "dram"]
+            self._last = {zone / "energy_uj": int((zone / "energy_uj").read_text()) for zone in zones}
+            self._range = {zone / "energy_uj": int((zone / "max_energy_range_uj").read_text()) for zone in zones}
+        except PermissionError as error:
+            raise Absent("this system lets only root read the RAPL energy counters") from error
+        except OSError as error:
+            raise Absent(f"the RAPL energy counters do not answer: {error}") from error
+        if not zones:
+            raise Absent("this machine shows no RAPL energy counters")
+        self.rails = ["cpu package"] + ["dram"] * ("dram" in names.values())
+        self._sum_uj = 0
+
+    def energy_j(self) -> float:
+        for counter, before in self._last.items():
+            now = self._last[counter] = int(counter.read_text())
+            self._sum_uj += now - before if now >= before else now - before + self._range[counter]
+        return self._sum_uj / 1e6
+
+
+def meters(device: str | None = None) -> tuple[list[Any], dict[str, str]]:
+    """The energy meters that answer here for a device ("cpu", "gpu", None for both), and why the others do not.
+
+    A meter has a `name`, `rails` (what it covers) and `energy_j()`, a running total in joules. On a Mac one meter
+    covers the whole chip, whatever the device; elsewhere RAPL covers the CPU and NVML the GPU.
+    """
+    by_device = {"cpu": [RaplMeter], "gpu": [NvmlMeter], None: [RaplMeter, NvmlMeter]}
+    found, absent = [], {}
+    for meter in [AppleMeter] if sys.platform == "darwin" else by_device[device]:
+        try:
+            found.append(meter())
+        except Absent as reason:
+            absent[meter.name] = str(reason)
+    return found, absent
+
+
+def contended(foreign_load: float | None) -> bool:
+    """Whether others used enough of the machine to spoil a measurement: over 0.1 core and over 2.5 % of all.
+
+    What is not known is not held against a measurement.
+    """
+    return foreign_load is not None and foreign_load > max(0.1, 0.025 * (psutil.cpu_count() or 1))
+
+
+class Telemetry:
+    """Watch the machine while a block runs; one use each. device: "cpu" or "gpu", which decides the meter on PCs.
+
+    After the block: `metrics()`; `foreign_load` (cores that other processes used, mean), `thermal_level` (highest, see
+    `machine.thermal_level`), `rails` (what the energy covers), `footprint_source`, `seconds`, `samples`, `thread_s`
+    (CPU time of the sampling thread itself), `absent` (metric or attribute -> why it is missing).
+
+    The process means this one and its multiprocessing children (DataLoader workers). Its footprint is macOS's physical
+    footprint, as in Activity Monitor, else resident memory: there, pages that forked workers share count in each. A
+    peak between two samples is not seen. Children's page faults count when they have ended. Energy and temperature are
+    the machine's: others' work is in them.
+    """
+
+    def __init__(
+        self, interval_s: float = 0.5, device: str = "cpu", clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        if device not in ("cpu", "gpu") or not interval_s > 0:
+            raise ValueError(f"device must be cpu or gpu and interval_s above 0, not {device!r} and {interval_s!r}")
+        self.interval_s, self.device = interval_s, device
+        self.foreign_load: float | None = None
+        self.thermal_level: int | None = None
+        self.footprint_source: str | None = None
+        self.seconds: float | None = None
+        self.thread_s: float | None = None
+        self.rails: list[str] = []
+        self.absent: dict[str, str] = {}
+        self._clock = clock
+        self._sources: dict[str, Callable[[], Any]] = {}
+        self._first: dict[str, Any] | None = None
+        self._last: dict[str, Any] | None = None
+        self._peaks: dict[str, float] = {}
+        self._count, self._stride, self._trace = 0, 1, []
+        self._children_s: dict[int, float] = {}
+        self._metrics: dict[str, dict[str, Any]] | None = None
+        self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+        self._stop, self._ready = threading.Event(), threading.Event()
+
+    def __enter__(self) -> Telemetry:
+        self._open()
+        self._thread.start()
+        self._ready.wait()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._close()
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Name -> value, unit, low and high (None: one block has no interval), n (samples), how."""
+        if self._metrics is None:
+            raise ValueError("telemetry has no metrics before its block has ended")
+        return self._metrics
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The trace, for plots; of long blocks every second, fourth, ... sample is kept."""
+        samples, before = [], None
+        for row in self._trace:
+            power_w = None
+            # The last reading comes when the block ends; right behind another one it would give a wild power.
+            if "energy" in row and before and "energy" in before and row["t"] - before["t"] > self.interval_s / 2:
+                power_w = (row["energy"] - before["energy"]) / (row["t"] - before["t"])
+            t_s = row["t"] - self._trace[0]["t"]
+            samples.append(Sample(t_s, row.get("footprint"), power_w, row.get("temperature")))
+            before = row
+        return samples
+
+    def _open(self) -> None:
+        openers = {  # energy first: its window should begin and end beside the caller's fences
+            "energy": self._open_energy,
+            "load": lambda: self._cpu_s,
+            "faults": lambda: _page_faults,
+            "swap": lambda: lambda: psutil.swap_memory().used,
+            "footprint": self._open_footprint,
+            "temperature": lambda: _open_temperature(self.device),
+            "thermal": _open_thermal,
+        }
+        for name, opener in openers.items():
+            try:
+                self._sources[name] = opener()
+            except Exception as error:  # see _sample
+                self._drop(name, error)
+
+    def _run(self) -> None:
+        try:
+            self._sample(edge=True)
+            self._ready.set()
+            while not self._stop.wait(self.interval_s):
+                self._sample()
+            self._sample(edge=True)
+        finally:
+            self.thread_s = time.thread_time()
+            self._ready.set()
+
+    def _sample(self, edge: bool = False) -> None:
+        """Read the sources; what only changes over the block counts is read at its two edges."""
+        row: dict[str, Any] = {"t": self._clock()}
+        # A child's CPU time is noted while it lives: macOS does not tell it between its end and the wait for it.
+        left_out = () if edge else ("faults", "swap") if _live_children() else ("faults", "swap", "load")
+        for name, read in list(self._sources.items()):
+            if name in left_out:
+                continue
+            try:
+                row[name] = read()
+            except Exception as error:  # whatever a driver raises must not end the case that is being measured
+                self._drop(name, error)
+        for name in {"footprint", "temperature", "thermal"} & row.keys():
+            self._peaks[name] = max(row[name], self._peaks.get(name, row[name]))
+        self._first, self._last = self._first or row, row
+        if self._count % self._stride == 0:
+            self._keep(row)
+            if len(self._trace) > MOST_SAMPLES:
+                self._trace, self._stride = self._trace[::2], self._stride * 2
+        self._count += 1
+
+    def _close(self) -> None:
+        first, last = self._first, self._last
+        if self._trace[-1]["t"] != last["t"]:
+            self._keep(last)
+        self.seconds = last["t"] - first["t"]
+        for name, least_s in LEAST_S.items():
+            if name in self._sources and self.seconds < least_s:
+                self._drop(name, f"the block took {self.seconds:.2f} s; {least_s:g} s are needed")
+        values: dict[str, float] = {}
+        if "energy" in self._sources:
+            energy_j = last["energy"] - first["energy"]
+            if energy_j > 0:
+                values |= {"power_w": energy_j / self.seconds, "energy_j": energy_j}
+            else:
+                self._drop("energy", "the energy counter did not move")
+        if "load" in self._sources:
+            wall_s, busy_s, own_s = (after - before for before, after in zip(first["load"], last["load"], strict=True))
+            self.foreign_load = max(0.0, (busy_s - own_s) / wall_s)
+        if "faults" in self._sources:
+            minor, major = (after - before for before, after in zip(first["faults"], last["faults"], strict=True))
+            values |= {"page_faults": minor + major, "page_ins": major}
+        if "swap" in self._sources:
+            values["swap_bytes"] = last["swap"] - first["swap"]
+        for name in self._peaks.keys() & self._sources.keys():
+            values[METRICS[name][0]] = self._peaks[name]
+        self.thermal_level = values.pop("thermal_level", None)
+        form = {"low": None, "high": None, "n": self._count, "how": "measured"}
+        self._metrics = {
+            name: {"value": value, "unit": UNITS.get(name, "B"), **form} for name, value in sorted(values.items())
+        }
+
+    def _keep(self, row: dict[str, Any]) -> None:
+        self._trace.append({name: row[name] for name in ("t", "energy", "footprint", "temperature") if name in row})
+
+    def _drop(self, source: str, reason: str | Exception) -> None:
+        if isinstance(reason, Exception) and not isinstance(reason, Absent):
+            reason = f"failed after {self._count} samples: {type(reason).__name__}: {reason}"
+        self._sources.pop(source, None)
+        if source == "energy":
+            self.rails = []
+        self.absent |= dict.fromkeys(METRICS[source], str(reason))
+
+    def _open_energy(self) -> Callable[[], float]:
+        found, absent = meters(self.device)
+        if not found:
+            raise Absent("; ".join(absent.values()))
+        self.rails = [rail for meter in found for rail in meter.rails]
+        return lambda: sum(meter.energy_j() for meter in found)
+
+    def _open_footprint(self) -> Callable[[], int]:
+        self.footprint_source, read = _footprint_reader()
+
+        def footprint() -> int:
+            total = read(os.getpid())
+            for pid in _live_children():
+                try:
+                    total += read(pid)
+                except (psutil.NoSuchProcess, ProcessLookupError):
+                    continue  # ended since it was listed
+            return total
+
+        return footprint
+
+    def _cpu_s(self) -> tuple[float, float, float]:
+        """Now, CPU seconds of the machine, CPU seconds of this process and its children, ended ones included."""
+        now, busy_s = self._clock(), machine.cpu_busy_s()
+        own_s = sum(usage.ru_utime + usage.ru_stime for usage in _usages())
+        for pid in _live_children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # ended, not yet waited for: what it last had used stands
+                used = psutil.Process(pid).cpu_times()
+                self._children_s[pid] = used.user + used.system + used.children_user + used.children_system
+            own_s += self._children_s.get(pid, 0.0)
+        return now, busy_s, own_s
+
+
+def _live_children() -> list[int]:
+    # multiprocessing.active_children() would also collect the ended ones, behind the back of the thread that waits for
+    # them: PyTorch would then learn only late that a worker was killed.
+    processes = [child._popen for child in list(multiprocessing.process._children)]
+    return [process.pid for process in processes if process is not None and process.returncode is None]
+
+
+def _usages() -> list[Any]:
+    """What this process has used, and its children that have ended."""
+    return [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+
+
+def _page_faults() -> tuple[int, int]:
+    """Minor faults, and major ones: those that had to read, which macOS calls page-ins."""
+    usages = _usages()
+    return sum(usage.ru_minflt for usage in usages), sum(usage.ru_majflt for usage in usages)
+
+
+class _RusageInfo(ctypes.Structure):
+    """`struct rusage_info_v0` of macOS's <sys/resource.h>."""
+
+    _fields_ = [
+        ("uuid", ctypes.c_uint8 * 16),
+        *((name, ctypes.c_uint64) for name in ("user", "system", "idle_wakeups", "interrupt_wakeups", "page_ins")),
+        *((name, ctypes.c_uint64) for name in ("wired", "resident", "footprint", "started", "ended")),
+    ]
+
+
+def _footprint_reader() -> tuple[str, Callable[[int], int]]:
+    """Where a footprint comes from, and a function from process id to bytes."""
+    if sys.platform != "darwin":
+        return "resident memory", lambda pid: psutil.Process(pid).memory_info().rss
+    proc_pid_rusage = ctypes.CDLL(None, use_errno=True).proc_pid_rusage
+
+    def physical(pid: int) -> int:
+        info = _RusageInfo()
+        if proc_pid_rusage(pid, 0, ctypes.byref(info)) != 0:
+            raise OSError(ctypes.get_errno(), "proc_pid_rusage failed")
+        return info.footprint
+
+    return "physical footprint", physical
+
+
+def _nvml_gpu() -> tuple[Any, Any]:
+    """NVML and its handle of the first GPU that CUDA may use. (CUDA and NVML can number mixed GPUs differently.)"""
+    try:
+        import pynvml
+    except ImportError as error:
+        raise Absent("nvidia-ml-py is not installed") from error
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    if not first.isdecimal() and not first.startswith(("GPU-", "MIG-")):
+        raise Absent("CUDA_VISIBLE_DEVICES hides the GPU")
+    try:
+        pynvml.nvmlInit()
+        by_index, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
+        return pynvml, by_index(int(first)) if first.isdecimal() else by_uuid(first)
+    except pynvml.NVMLError as error:
+        raise Absent(f"no NVIDIA driver answers: {error}") from error
+
+
+def _open_temperature(device: str) -> Callable[[], float]:
+    """Of the GPU, or of the hottest processor package, in °C."""
+    if sys.platform == "darwin":
+        raise Absent("macOS has no public temperature sensor")
+    if device == "gpu":
+        nvml, gpu = _nvml_gpu()
+        return lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
+    # The files are found once: psutil would look through all sensors of the machine at every sample.
+    files: list[Path] = []
+    for chip in sorted(HWMON.glob("hwmon*")):
+        if (chip / "name").read_text().strip() not in ("coretemp", "k10temp", "zenpower"):
+            continue
+        labels = {label.read_text().strip(): label for label in sorted(chip.glob("temp*_label"))}
+        packages = [label for text, label in labels.items() if text.startswith("Package id")]
+        # AMD: Tdie is the temperature, Tctl on some models that plus an offset.
+        packages = packages or [labels[text] for text in ("Tdie", "Tctl") if text in labels][:1]
+        files += [label.with_name(label.name.replace("_label", "_input")) for label in packages]
+    if not files:
+        raise Absent("this machine shows no temperature of its processor")
+    return lambda: max(int(file.read_text()) for file in files) / 1e3
+
+
+def _open_thermal() -> Callable[[], int]:
+    if machine.thermal_level() is None:
+        raise Absent("only macOS tells a thermal level" if sys.platform != "darwin" else "macOS tells no thermal level")
+    return machine.thermal_level

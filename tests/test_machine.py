@@ -1,0 +1,369 @@
+"""What Macs print is in fixtures/macos; what this machine says is compared with what the system says by other ways."""
+
+import ctypes
+import getpass
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import psutil
+import pytest
+from pomology import machine
+
+MACS = Path(__file__).parent / "fixtures" / "macos"
+# Everything in the fixtures that names a machine or a person.
+SECRETS = ("Anna", "0FACE000-FACE-4ACE-8ACE-00000000FACE", "00006022-000FACE0FACE000E", "ZZFAKE98765", "fd5ea1a1")
+
+
+@pytest.fixture
+def mac(monkeypatch):
+    """mac(folder): from here on, machine.py sees that Mac. Returns the list of the commands that it will have asked."""
+
+    def become(folder, architecture="arm64", version="15.5"):
+        asked = []
+
+        def output(*command, timeout=10):
+            asked.append(command)
+            if command[:2] == ("sysctl", "-n"):
+                lines = (MACS / folder / "sysctl.txt").read_text().splitlines()
+                return dict(line.split(": ") for line in lines).get(command[2])
+            answer = MACS / folder / ("_".join(command) + ".txt")
+            return answer.read_text() if answer.exists() else None
+
+        monkeypatch.setattr(machine, "_output", output)
+        monkeypatch.setattr(machine, "REPOSITORY", Path("/nowhere"))
+        monkeypatch.setattr(machine.sys, "platform", "darwin")
+        monkeypatch.setattr(machine.platform, "machine", lambda: architecture)
+        monkeypatch.setattr(machine.platform, "mac_ver", lambda: (version, ("", "", ""), architecture))
+        monkeypatch.setattr(machine.platform, "python_version", lambda: "3.11.9")
+        return asked
+
+    return become
+
+
+FACTS = ("chip", "cpu_cores", "performance_cores", "efficiency_cores", "memory_bytes")
+
+
+def facts(snapshot):
+    return tuple(snapshot[key] for key in FACTS)
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected", "gpu_cores", "line"),
+    [
+        ("m1", ("Apple M1", 8, 4, 4, 8 * 2**30), 7, "Apple M1, 8 cores (4P+4E), 8 GB"),
+        ("m2-ultra", ("Apple M2 Ultra", 24, 16, 8, 192 * 2**30), 76, "Apple M2 Ultra, 24 cores (16P+8E), 192 GB"),
+        ("m4-max", ("Apple M4 Max", 16, 12, 4, 128 * 2**30), 40, "Apple M4 Max, 16 cores (12P+4E), 128 GB"),
+        ("m5-max", ("Apple M5 Max", 18, 18, 0, 64 * 2**30), 40, "Apple M5 Max, 18 cores, 64 GB"),
+        ("vm", ("Apple M1 (Virtual)", 3, None, None, 7 * 2**30), None, "Apple M1 (Virtual), 3 cores, 7 GB"),
+    ],
+)
+def test_macs_are_recognised(mac, folder, expected, gpu_cores, line):
+    mac(folder)
+    snapshot = machine.snapshot()
+    assert facts(snapshot) == expected
+    assert snapshot["gpus"] == ([{"name": expected[0], "memory_bytes": None, "cores": gpu_cores}] if gpu_cores else [])
+    assert (snapshot["os"], snapshot["os_version"], snapshot["architecture"]) == ("macOS", "15.5", "arm64")
+    assert (snapshot["translated"], snapshot["virtual_machine"]) == (False, folder == "vm")
+    assert ("gpus" in snapshot["unknown"]) == (gpu_cores is None)
+    assert machine.describe(snapshot) == f"{line}, macOS 15.5, Python 3.11.9"
+
+
+def test_rosetta_is_seen_and_the_chip_behind_it(mac):
+    mac("rosetta", architecture="x86_64")
+    snapshot = machine.snapshot()
+    assert snapshot["translated"] is True
+    assert facts(snapshot) == ("Apple M1 Pro", 10, 8, 2, 16 * 2**30)
+    assert machine.describe(snapshot).endswith("Python 3.11.9 under Rosetta")
+
+
+def test_rosetta_is_seen_when_the_sysctl_command_runs_natively(mac):
+    mac("m1", architecture="x86_64")
+    assert machine.snapshot()["translated"] is True
+
+
+def test_a_mac_that_answers_nothing_leaves_nothing_but_reasons(mac, monkeypatch):
+    mac("m1")
+    monkeypatch.setattr(machine, "_output", lambda *command, timeout=10: None)
+    snapshot = machine.snapshot()
+    silent = {"chip", "cpu_cores", "cpu_threads", "performance_cores", "memory_bytes", "virtual_machine", "gpus"}
+    assert silent <= snapshot["unknown"].keys()
+    assert machine.describe(snapshot) == "unknown chip, macOS 15.5, Python 3.11.9"
+    assert machine._power() == (None, None)
+
+
+@pytest.mark.parametrize("answer", ["", "no json", "[]", "{}"])
+def test_a_system_profiler_that_prints_nonsense_means_no_gpu_with_a_reason(mac, monkeypatch, answer):
+    mac("m1")
+    monkeypatch.setattr(machine, "_output", lambda *command, timeout=10: answer)
+    assert machine.snapshot()["unknown"]["gpus"] == "system_profiler did not answer"
+
+
+@pytest.mark.parametrize("folder", ["m1", "m2-ultra", "m4-max", "rosetta", "vm"])
+def test_no_secret_of_a_mac_gets_out(mac, folder):
+    mac(folder)
+    text = json.dumps([machine.snapshot(), machine.describe(machine.snapshot())])
+    assert [secret for secret in SECRETS if secret in text] == []
+
+
+def test_the_fixtures_hold_the_secrets():
+    everything = "".join(path.read_text() for path in MACS.rglob("*.txt"))
+    assert all(secret in everything for secret in SECRETS)
+
+
+def test_no_command_is_asked_that_prints_serial_numbers_of_the_machine(mac):
+    asked = mac("m2-ultra")
+    machine.snapshot()
+    assert {command[0] for command in asked} <= {"sysctl", "system_profiler"}
+    assert all("SPHardwareDataType" not in command for command in asked)
+
+
+def test_no_secret_of_this_machine_gets_out():
+    text = json.dumps(machine.snapshot())
+    secrets = {socket.gethostname(), getpass.getuser(), str(Path.home()), str(machine.REPOSITORY)}
+    # A host called "vm" or a user called "root" may be part of an innocent word: they must not be words.
+    words = set(text.replace('"', " ").replace(",", " ").split())
+    assert not secrets & words
+    assert [secret for secret in secrets if len(secret) > 4 and secret in text] == []
+
+
+def test_this_machine():
+    snapshot = machine.snapshot(packages=("psutil", "no-such-package"))
+    assert json.loads(json.dumps(snapshot)) == snapshot
+    assert snapshot["cpu_threads"] == os.cpu_count()
+    assert snapshot["memory_bytes"] == psutil.virtual_memory().total
+    assert snapshot["packages"] == {"psutil": psutil.__version__}
+    assert snapshot["python"] in sys.version
+    empty = {key for key, value in snapshot.items() if value is None or value == []}
+    assert empty == snapshot["unknown"].keys()
+    assert all(snapshot["unknown"].values())
+    assert 0 < machine.available_memory_bytes() < snapshot["memory_bytes"]
+
+
+def test_a_snapshot_imports_no_framework_and_starts_no_thread():
+    program = """
+import sys, threading
+from pomology import machine, telemetry
+machine.snapshot()
+heavy = {"torch", "tensorflow", "mlx", "pandas", "matplotlib", "numpy"} & sys.modules.keys()
+assert not heavy and threading.active_count() == 1, (heavy, threading.enumerate())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, env=os.environ | {"PYTHONPATH": ":".join(sys.path)})
+
+
+# --- Linux
+
+
+@pytest.fixture
+def linux(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine.sys, "platform", "linux")
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "PLATFORM_PROFILE", tmp_path / "platform_profile")
+    return tmp_path
+
+
+def test_linux_names_its_processor(linux, monkeypatch):
+    (linux / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC  7B13\nflags\t\t: fpu sse hypervisor avx\n")
+    assert machine.chip() == "AMD EPYC 7B13"
+    assert machine.snapshot()["virtual_machine"] is True
+    (linux / "cpuinfo").write_text("processor\t: 0\nCPU part\t: 0xd0c\n")
+    printed = "Architecture:          aarch64\nModel name:            Neoverse-N1\n"
+    monkeypatch.setattr(machine, "_output", lambda *command, timeout=10: printed if command == ("lscpu",) else None)
+    assert machine.chip() == "Neoverse-N1"
+    monkeypatch.setattr(machine, "_output", lambda *command, timeout=10: None)
+    assert machine.chip() is None
+    assert machine.snapshot()["unknown"].keys() >= {"chip", "virtual_machine"}
+
+
+@pytest.mark.parametrize(
+    ("battery", "profile", "expected"),
+    [
+        (None, None, (None, None)),
+        (types.SimpleNamespace(power_plugged=True), "balanced\n", ("ac", False)),
+        (types.SimpleNamespace(power_plugged=False), "low-power\n", ("battery", True)),
+        (types.SimpleNamespace(power_plugged=None), None, (None, None)),
+    ],
+)
+def test_linux_power(linux, monkeypatch, battery, profile, expected):
+    monkeypatch.setattr(machine.psutil, "sensors_battery", lambda: battery, raising=False)
+    if profile:
+        (linux / "platform_profile").write_text(profile)
+    assert machine._power() == expected
+
+
+class FakeNvml(types.ModuleType):
+    """Two H200 and one GPU that shares the machine's memory."""
+
+    class NVMLError(Exception):
+        pass
+
+    class NVMLError_NotSupported(NVMLError):
+        pass
+
+    def __init__(self, driver=True):
+        super().__init__("pynvml")
+        self.driver, self.opened = driver, 0
+
+    def nvmlInit(self):
+        if not self.driver:
+            raise self.NVMLError("Driver Not Loaded")
+        self.opened += 1
+
+    def nvmlShutdown(self):
+        self.opened -= 1
+
+    def nvmlDeviceGetCount(self):
+        return 3
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetName(self, handle):
+        return "NVIDIA GB10" if handle == 2 else "NVIDIA H200"
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        if handle == 2:
+            raise self.NVMLError_NotSupported
+        return types.SimpleNamespace(total=141 * 2**30)
+
+
+def test_nvidia_gpus(linux, monkeypatch):
+    nvml = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    snapshot = machine.snapshot()
+    h200 = {"name": "NVIDIA H200", "memory_bytes": 141 * 2**30, "cores": None}
+    assert snapshot["gpus"] == [h200, h200, {"name": "NVIDIA GB10", "memory_bytes": None, "cores": None}]
+    assert "2 × NVIDIA H200 141 GB, NVIDIA GB10" in machine.describe(snapshot)
+    assert nvml.opened == 0
+
+
+def test_why_there_is_no_nvidia_gpu(linux, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(driver=False))
+    assert "Driver Not Loaded" in machine.snapshot()["unknown"]["gpus"]
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert machine.snapshot()["unknown"]["gpus"] == "nvidia-ml-py is not installed"
+
+
+# --- fitness
+
+
+class FakeNotify:
+    """macOS's notify(3), as far as it is used."""
+
+    def __init__(self, level, register_status=0):
+        self.level, self.register_status, self.open = level, register_status, set()
+
+    def notify_register_check(self, name, token):
+        assert name == b"com.apple.system.thermalpressurelevel"
+        if self.register_status == 0:
+            token._obj.value = 7
+            self.open.add(7)
+        return self.register_status
+
+    def notify_get_state(self, token, state):
+        assert token.value in self.open
+        state._obj.value = self.level
+        return 0
+
+    def notify_cancel(self, token):
+        self.open.discard(token.value)
+
+
+@pytest.mark.parametrize(
+    ("folder", "power_source", "low_power", "flags"),
+    [
+        ("m1", "battery", True, ["on-battery", "low-power"]),
+        ("m2-ultra", "ac", False, []),
+        ("m4-max", "ac", False, []),
+        ("vm", None, None, []),
+    ],
+)
+def test_fitness_of_macs(mac, monkeypatch, folder, power_source, low_power, flags):
+    mac(folder)
+    notify = FakeNotify(level=2)
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: notify)
+    fitness = machine.fitness(watch_s=0)
+    assert fitness.pop("load") == pytest.approx(os.getloadavg()[0], abs=1)
+    expected = {"power_source": power_source, "low_power_mode": low_power, "thermal_level": 2, "flags": flags}
+    assert fitness == expected
+    assert not notify.open
+
+
+def test_a_mac_that_tells_no_thermal_level(mac, monkeypatch):
+    mac("m1")
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: FakeNotify(level=1, register_status=1_000_000))
+    assert machine.thermal_level() is None
+
+
+def test_only_macs_are_asked_for_a_thermal_level(linux, monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail("asked"))
+    assert machine.thermal_level() is None
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "own_s", "threads", "busy"),
+    [
+        (0.01, 0.0, 2, False),
+        (0.10, 0.0, 2, True),  # 0.4 of a core
+        (0.10, 0.09, 2, False),  # it was this process
+        (0.10, 0.0, 32, False),  # 0.4 of 32 cores is little
+        (0.50, 0.0, 32, True),
+    ],
+)
+def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, busy_s, own_s, threads, busy):
+    used = iter([100.0, 100.0 + busy_s])
+    times = {"perf_counter": iter([5.0, 5.25]), "process_time": iter([1.0, 1.0 + own_s])}
+    clock = {name: (lambda values=values: next(values)) for name, values in times.items()}
+    monkeypatch.setattr(machine, "time", types.SimpleNamespace(sleep=lambda seconds: None, **clock))
+    monkeypatch.setattr(machine, "cpu_busy_s", lambda: next(used))
+    monkeypatch.setattr(machine.psutil, "cpu_count", lambda: threads)
+    assert ("busy" in machine.fitness(watch_s=0.25)["flags"]) == busy
+
+
+def test_busy_cpu_time_leaves_out_waiting_and_counts_guests_once(monkeypatch):
+    names = ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice"]
+    seconds = dict(zip(names, (10, 1, 5, 1000, 100, 0.5, 0.25, 3, 4, 1), strict=True))
+    monkeypatch.setattr(psutil, "cpu_times", lambda: types.SimpleNamespace(_asdict=lambda: seconds))
+    assert machine.cpu_busy_s() == 10 + 1 + 5 + 0.5 + 0.25 + 3
+
+
+# --- commands
+
+
+def test_commands_never_raise():
+    python = sys.executable
+    assert machine._output("no-such-command-of-any-system") is None
+    assert machine._output(python, "-c", "print('out'); exit(3)") is None
+    assert machine._output(python, "-c", "import time; time.sleep(30)", timeout=0.1) is None
+    assert machine._output(python, "-c", r"import sys; sys.stdout.buffer.write(b'a\xff\n')") == "a\ufffd\n"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_git_commit_and_dirtiness(monkeypatch, tmp_path):
+    def git(*arguments):
+        name = ("-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false")
+        return subprocess.run(
+            ["git", "-C", tmp_path / "kit", *name, *arguments], check=True, capture_output=True, text=True
+        )
+
+    monkeypatch.setattr(machine, "REPOSITORY", tmp_path / "kit" / "lib")
+    subprocess.run(["git", "init", "-q", tmp_path / "kit"], check=True)
+    (tmp_path / "kit" / "lib").mkdir()
+    (tmp_path / "kit" / "lib" / "a").write_text("a")
+    git("add", ".")
+    git("commit", "-q", "-m", "m")
+    # A kit that is installed somewhere inside another repository is not that repository.
+    assert machine.snapshot()["git"] is None
+    assert "git" in machine.snapshot()["unknown"]
+    monkeypatch.setattr(machine, "REPOSITORY", tmp_path / "kit")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as in a git hook
+    clean = machine.snapshot()["git"]
+    monkeypatch.delenv("GIT_DIR")
+    assert clean == {"commit": git("rev-parse", "HEAD").stdout.strip(), "dirty": False}
+    (tmp_path / "kit" / "lib" / "a").write_text("b")
+    assert machine.snapshot()["git"] == {**clean, "dirty": True}
