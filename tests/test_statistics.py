@@ -1,0 +1,371 @@
+"""Statistics against independent truth: tables, closed forms, and synthetic processes whose answer is known."""
+
+import math
+
+import numpy as np
+import pytest
+from pomology.statistics import (
+    DRIFT_THRESHOLD,
+    Interval,
+    compare,
+    drift,
+    epoch_estimate,
+    interval,
+    median_interval,
+    stop,
+    t_p_value,
+    t_quantile,
+)
+
+
+def autoregressive(rng, draws, length, rho=0.5):
+    """Standard normal AR(1) series, one per row."""
+    noise = rng.standard_normal((length, draws))
+    for step in range(1, length):
+        noise[step] = rho * noise[step - 1] + math.sqrt(1 - rho**2) * noise[step]
+    return noise.T
+
+
+def generate(name, rng, draws, steps):
+    """Step times, one process per row, with their true mean and median."""
+    if name == "independent, CV 10 %":
+        return 1 + 0.1 * rng.standard_normal((draws, steps)), 1.0, 1.0
+    if name == "autocorrelated":
+        return 1 + 0.1 * autoregressive(rng, draws, steps), 1.0, 1.0
+    if name == "skewed":
+        return np.exp(0.5 * autoregressive(rng, draws, steps)), math.exp(0.125), 1.0
+    usual = 1 + 0.03 * rng.standard_normal((draws, steps))
+    spiked = usual * np.where(rng.random((draws, steps)) < 0.05, 2.5, 1)
+    # 1 in 20 lies above: the median is the 0.5/0.95 quantile of the usual ones, 0.0660 standard deviations up.
+    return spiked, 1 + 0.05 * 1.5, 1 + 0.03 * 0.06602
+
+
+def share(found, truth):
+    return np.mean([each.low <= truth <= each.high for each in found])
+
+
+def integrated_p_value(t, dof):
+    """P(|T| > |t|) by the midpoint rule on angles, T = sqrt(dof) tan(angle)."""
+
+    def area(low, high, parts=200_000):
+        angles = low + (np.arange(parts) + 0.5) * (high - low) / parts
+        return np.mean(np.cos(angles) ** (dof - 1)) * (high - low)
+
+    angle = math.atan(abs(t) / math.sqrt(dof))
+    return area(angle, math.pi / 2) / area(0, math.pi / 2)
+
+
+# --- Student's t ---
+
+
+@pytest.mark.parametrize(
+    ("confidence", "dof", "expected"),
+    [
+        (0.95, 1, 12.7062047362),
+        (0.95, 2, 4.3026527297),
+        (0.95, 4, 2.7764451052),
+        (0.95, 8, 2.3060041352),
+        (0.95, 19, 2.0930240544),
+        (0.95, 30, 2.0422724563),
+        (0.95, 120, 1.9799304051),
+        (0.95, math.inf, 1.9599639845),
+        (0.60, 1, 1.3763819205),
+        (0.80, 10, 1.3721836411),
+        (0.90, 10, 1.8124611228),
+        (0.99, 5, 4.0321429836),
+        (0.999, 3, 12.9239786366),
+    ],
+)
+def test_t_quantile_agrees_with_the_table(confidence, dof, expected):
+    assert t_quantile(confidence, dof) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("dof", [1.3355, 2.941176, 7.9, 45.25])
+def test_t_of_fractional_dof_agrees_with_integration(dof):
+    for confidence in (0.6, 0.95, 0.999):
+        assert integrated_p_value(t_quantile(confidence, dof), dof) == pytest.approx(1 - confidence, rel=1e-6)
+    for t in (-3.0, 0.1, 1.5):
+        assert t_p_value(t, dof) == pytest.approx(integrated_p_value(t, dof), rel=1e-6)
+
+
+def test_t_p_value_at_its_ends_and_in_the_far_tail():
+    assert t_p_value(0, 5) == 1
+    assert t_p_value(1e6, 2) == pytest.approx(1e-12, rel=1e-6)  # 1 - t / sqrt(t² + 2), to first order 1 / t²
+
+
+@pytest.mark.parametrize(("confidence", "dof"), [(0, 5), (1, 5), (95, 5), (0.95, 0), (0.95, math.nan), (math.nan, 5)])
+def test_t_quantile_refuses_what_is_no_confidence_or_dof(confidence, dof):
+    with pytest.raises(ValueError, match="confidence"):
+        t_quantile(confidence, dof)
+
+
+# --- intervals within a run ---
+
+
+@pytest.mark.parametrize("steps", [100, 300])
+@pytest.mark.parametrize("name", ["independent, CV 10 %", "autocorrelated", "5 % spikes"])
+def test_interval_covers_the_mean(name, steps):
+    times, mean, _ = generate(name, np.random.default_rng(1), 1500, steps)
+    assert 0.85 <= share([interval(row) for row in times], mean) <= 0.975
+
+
+def test_interval_without_batches_would_not_cover_autocorrelated_steps():
+    times, mean, _ = generate("autocorrelated", np.random.default_rng(2), 500, 300)
+    assert share([interval(row, batches=300) for row in times], mean) < 0.80
+
+
+@pytest.mark.parametrize("steps", [100, 300])
+@pytest.mark.parametrize("name", ["independent, CV 10 %", "autocorrelated", "5 % spikes", "skewed"])
+def test_median_interval_covers_the_median(name, steps):
+    times, _, median = generate(name, np.random.default_rng(3), 1000, steps)
+    found = [median_interval(row) for row in times]
+    assert 0.88 <= share(found, median) <= 0.985
+    assert [each.mean for each in found] == np.median(times, axis=1).tolist()
+    assert all(each.low <= each.mean <= each.high for each in found)
+
+
+def test_median_interval_of_a_coarse_clock_is_symmetric():
+    for row in np.random.default_rng(12).integers(1, 6, (20, 60)) ** 2.0:
+        found, mirrored = median_interval(row), median_interval(30 - row)
+        assert (30 - found.low, 30 - found.high) == pytest.approx((mirrored.high, mirrored.low))
+
+
+def test_few_values_are_one_batch_each():
+    found = interval([1, 2, 3])
+    assert found == Interval(2, 0, pytest.approx(2 + 4.3026527297 / math.sqrt(3)), 3, 3)  # low would be below 0
+    assert interval(np.arange(101.0, 120)).batches == 19
+    assert interval([5.0]) == Interval(5, None, None, 1, 1) == median_interval([5.0])
+    assert interval([5.0], weights=[40]) == Interval(5, None, None, 40, 1)
+    assert median_interval([3, 1, 2]) == Interval(2, 1, 3, 3, 3)
+
+
+def test_batches_are_contiguous_and_nearly_equal():
+    means = np.random.default_rng(4).uniform(1, 2, 20)
+    expected = interval(means)
+    found = interval(np.repeat(means, 5))
+    assert (found.n, found.batches) == (100, 20)
+    assert (found.mean, found.low, found.high) == pytest.approx((expected.mean, expected.low, expected.high))
+    assert interval(np.tile(means, 5)).high - found.mean < 0.5 * (found.high - found.mean)  # each a mixture
+    assert {interval(np.ones(n)).batches for n in range(20, 400)} == {20}
+
+
+def test_weighted_interval_is_that_of_the_steps():
+    steps = 1 + 0.1 * autoregressive(np.random.default_rng(5), 1, 400)[0]
+    of_steps, of_blocks = interval(steps), interval(steps.reshape(-1, 4).mean(1), weights=np.full(100, 4))
+    assert (of_blocks.n, of_blocks.batches) == (400, 20)
+    assert (of_blocks.mean, of_blocks.low) == pytest.approx((of_steps.mean, of_steps.low), rel=1e-12)
+    assert interval([1.0, 4.0], weights=[30, 10]).mean == pytest.approx(70 / 40)
+    assert interval([2.0] + [1.0] * 30, weights=[60] + [2] * 30).batches == 11  # one block is half of all
+
+
+@pytest.mark.parametrize("blocks", [[50, 50, 50, 50, 50, 3], [1, 2, 4, 8, 16, 32, 64], [7, 3] * 30 + [1]])
+def test_weighted_interval_covers_with_unequal_blocks(blocks):
+    rng, sizes = np.random.default_rng(6), np.array(blocks)
+    means = 1 + 0.1 * rng.standard_normal((2000, sizes.size)) / np.sqrt(sizes)
+    assert 0.93 <= share([interval(row, weights=sizes) for row in means], 1.0) <= 0.97
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: interval([]),
+        lambda: interval([[1.0, 2.0]]),
+        lambda: interval(3.0),
+        lambda: interval([1.0, math.nan]),
+        lambda: interval([1.0, math.inf]),
+        lambda: interval([1.0, -1e-9]),
+        lambda: interval([1.0, None]),
+        lambda: interval([1.0, 2.0], batches=1),
+        lambda: interval([1.0, 2.0], confidence=95),
+        lambda: interval([1.0, 2.0], weights=[1]),
+        lambda: interval([1.0, 2.0], weights=[1, 0]),
+        lambda: median_interval([]),
+        lambda: median_interval([math.nan]),
+        lambda: stop([1.0, math.nan]),
+        lambda: drift([-1.0]),
+        lambda: epoch_estimate(-1.0, interval([1.0]), 5),
+        lambda: epoch_estimate(math.nan, interval([1.0]), 5),
+        lambda: epoch_estimate(1.0, interval([1.0]), 0),
+    ],
+)
+def test_bad_input_is_refused(call):
+    with pytest.raises(ValueError):
+        call()
+
+
+# --- epochs, drift, stopping ---
+
+
+def test_epoch_of_constant_steps_is_exact():
+    for steps in (1, 2, 469, 468.75):
+        found = epoch_estimate(1.6, interval([0.0123] * 120), steps)
+        for value in (found.mean, found.low, found.high):
+            assert value == pytest.approx(1.6 + (steps - 1) * 0.0123, rel=1e-9)
+    assert epoch_estimate(1.6, interval([0.5]), 0.25).mean == 1.6  # the first step was the partial batch
+
+
+def test_epoch_carries_the_bounds_of_the_mean():
+    found = epoch_estimate(10.0, Interval(2.0, 1.5, 2.5, 100, 20), 101)
+    assert found == Interval(210.0, 160.0, 260.0, 100, 20)
+    assert epoch_estimate(10.0, Interval(2.0, None, None, 1, 1), 101) == Interval(210.0, None, None, 1, 1)
+
+
+def test_drift_is_the_ratio_of_thirds():
+    assert drift([1.0] * 8) is None
+    assert drift([0.0] * 9) is None
+    assert drift([1, 1, 9, 5, 5, 5, 2, 2, 9]) == pytest.approx(1.0)
+    assert drift([2, 2, 2, 9, 9, 9, 9, 1, 1, 1]) == pytest.approx(-0.5)
+
+
+def test_drift_flags_slowed_runs_and_only_those():
+    """Epochs of 469 steps as blocks of 7, as the clock sees them."""
+    steps = 1 + 0.12 * autoregressive(np.random.default_rng(7), 1000, 469)
+    slowed = steps * np.where(np.arange(469) < 469 / 2, 1, 1.2)
+    flagged = [
+        np.mean([abs(drift(row)) > DRIFT_THRESHOLD for row in times.reshape(1000, 67, 7).mean(2)])
+        for times in (steps, slowed)
+    ]
+    assert flagged[0] <= 0.02
+    assert flagged[1] >= 0.95
+
+
+def test_stop_waits_for_precision_steps_and_values():
+    # 20 batch means of 1 ± d: standard deviation d sqrt(20/19), so the half-width is t d / sqrt(19).
+    just = 0.02 * math.sqrt(19) / 2.0930240544
+    for factor, expected in ((0.999, True), (1.001, False)):
+        means = np.tile([1 - factor * just, 1 + factor * just], 10)
+        assert stop(np.repeat(means, 5)) is expected
+        assert stop(means, weights=[5] * 20) is expected
+        assert stop(1e-6 * np.repeat(means, 5)) is expected  # relative, not absolute
+    assert stop([1.0] * 100)
+    assert not stop([1.0] * 99)
+    assert stop([1.0] * 99, minimum_steps=99)
+    assert not stop([1.0] * 19, weights=[100] * 19)
+    assert stop([1.0] * 19, weights=[100] * 19, batches=19)
+    assert not stop([])
+    noisy = np.tile([0.9, 1.1], 10)
+    assert not stop(noisy, minimum_steps=20)
+    assert stop(noisy, minimum_steps=20, target=0.05)
+
+
+# --- comparison of repeats ---
+
+
+def flagged(log_a, log_b, **options):
+    """Share of draws (rows) with a verdict other than "no difference shown"."""
+    pairs = zip(np.exp(log_a), np.exp(log_b), strict=True)
+    return np.mean([compare(a, b, **options).verdict != "no difference shown" for a, b in pairs])
+
+
+def test_same_code_is_rarely_called_different_where_pooled_steps_mostly_are():
+    rng, draws = np.random.default_rng(8), 600
+    between = 1 + 0.05 * rng.standard_normal((2, draws, 5, 1))
+    steps = between * (1 + 0.14 * autoregressive(rng, 2 * draws * 5, 80).reshape(2, draws, 5, 80))
+    a, b = np.log(steps.mean(-1))
+    assert 0.02 <= flagged(a, b) <= 0.075
+    assert flagged(a, b, paired=True) <= 0.075
+    a, b = steps.reshape(2, draws, 400)
+    t = (a.mean(1) - b.mean(1)) / np.sqrt((a.var(1, ddof=1) + b.var(1, ddof=1)) / 400)
+    assert np.mean(np.abs(t) > 1.963) > 0.40
+
+
+def test_ten_percent_is_seen_with_five_repeats():
+    log_a, log_b = 0.045 * np.random.default_rng(9).standard_normal((2, 3000, 5))
+    assert flagged(log_a + math.log(1.1), log_b) >= 0.80
+    assert flagged(log_a - math.log(1.1), log_b) >= 0.80
+    assert flagged(log_a + math.log(1.2), log_b) >= 0.99
+
+
+@pytest.mark.parametrize(
+    ("n_a", "n_b", "options"),
+    [(5, 5, {}), (3, 3, {}), (10, 10, {}), (5, 5, {"paired": True}), (5, 5, {"margin": 0.05})],
+)
+def test_smallest_detectable_is_detected_in_four_of_five(n_a, n_b, options):
+    rng = np.random.default_rng(10)
+    log_a, log_b = 0.05 * rng.standard_normal((1500, n_a)), 0.05 * rng.standard_normal((1500, n_b))
+    reported = [compare(np.exp(a), np.exp(b), **options).smallest_detectable for a, b in zip(log_a, log_b, strict=True)]
+    typical = math.log(np.median(reported))
+    log_a, log_b = 0.05 * rng.standard_normal((1500, n_a)), 0.05 * rng.standard_normal((1500, n_b))
+    assert 0.70 <= flagged(log_a + typical, log_b, **options) <= 0.90
+    assert 0.70 <= flagged(log_a - typical, log_b, **options) <= 0.90
+
+
+def test_compare_by_hand():
+    # Logarithms 1 2 3 and 2 4 6: difference -2, squared standard error 1/3 + 4/3, dof 50/17.
+    a, b = np.exp([1.0, 2, 3]), np.exp([2.0, 4, 6])
+    error, dof = math.sqrt(5 / 3), 50 / 17
+    found = compare(a, b)
+    assert found.ratio == pytest.approx(math.exp(-2))
+    assert found.p_value == pytest.approx(integrated_p_value(2 / error, dof), rel=1e-6)
+    assert integrated_p_value((math.log(found.high) + 2) / error, dof) == pytest.approx(0.05, rel=1e-6)
+    assert math.log(found.low) + math.log(found.high) == pytest.approx(-4)
+    assert (found.verdict, found.n_a, found.n_b) == ("no difference shown", 3, 3)
+    # Paired: differences -1 -2 -3, standard error 1 / sqrt(3), dof 2, for which P(|T| > t) = 1 - t / sqrt(2 + t²).
+    paired = compare(a, b, paired=True)
+    assert (paired.ratio, paired.verdict) == (pytest.approx(found.ratio), "no difference shown")
+    assert paired.p_value == pytest.approx(1 - math.sqrt(12 / 14))
+    assert math.log(paired.high) == pytest.approx(-2 + 4.3026527297 / math.sqrt(3))
+    bound = (4.3026527297 + 1.0606601718) / math.sqrt(3) / (1 - 1 / 8)
+    assert paired.smallest_detectable == pytest.approx(math.exp(bound))
+
+
+def test_verdict_is_about_the_first():
+    short, long = [1.00, 1.01, 0.99, 1.02], [1.50, 1.52, 1.49, 1.55]
+    faster, slower = compare(short, long), compare(long, short)
+    assert (faster.verdict, slower.verdict) == ("faster", "slower")
+    assert faster.low < faster.ratio < faster.high < 1 < slower.low
+    assert (1 / faster.ratio, 1 / faster.high) == pytest.approx((slower.ratio, slower.low))
+    assert faster.p_value == pytest.approx(slower.p_value)
+    assert faster.smallest_detectable == pytest.approx(slower.smallest_detectable)
+    assert compare(short, short).verdict == "no difference shown"
+
+
+def test_margin_asks_for_more_than_a_difference():
+    a, b = [1.031, 1.030, 1.029], [1.0, 1.001, 0.999]
+    assert compare(a, b).verdict == compare(a, b, margin=0.02).verdict == "slower"
+    assert compare(b, a, margin=0.02).verdict == "faster"
+    assert compare(a, b, margin=0.05).verdict == compare(b, a, margin=0.05).verdict == "no difference shown"
+    assert compare(a, b, margin=0.05).low == compare(a, b).low
+    twice = compare([2.1, 2.1], [1.0, 1.0], margin=1.0), compare([1.0, 1.0], [2.1, 2.1], margin=1.0)
+    assert [each.verdict for each in twice] == ["slower", "faster"]
+    assert compare([1.9, 1.9], [1.0, 1.0], margin=1.0).verdict == "no difference shown"
+
+
+def test_pairing_removes_what_a_round_shares():
+    rng = np.random.default_rng(11)
+    rounds = 0.3 * rng.standard_normal(6)
+    a, b = np.exp(rounds + 0.01 * rng.standard_normal(6) + 0.05), np.exp(rounds + 0.01 * rng.standard_normal(6))
+    assert compare(a, b).verdict == "no difference shown"
+    assert compare(a, b, paired=True).verdict == "slower"
+
+
+@pytest.mark.parametrize(("a", "b", "ratio"), [([2.0], [1.0], 2.0), ([2.0, 2.0], [1.0], 2.0), ([], [1.0, 1.0], None)])
+def test_too_few_repeats_give_no_verdict(a, b, ratio):
+    found = compare(a, b)
+    assert found.verdict == "cannot be told"
+    assert (found.low, found.high, found.p_value, found.smallest_detectable) == (None,) * 4
+    assert found.ratio == (None if ratio is None else pytest.approx(ratio))
+    assert (found.n_a, found.n_b) == (len(a), len(b))
+
+
+def test_repeats_without_any_spread():
+    assert compare([0.1] * 5, [0.1] * 3).verdict == "no difference shown"
+    assert compare([0.1] * 2, [0.2] * 2).verdict == "faster"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: compare([1.0, 0.0], [1.0, 1.0]),
+        lambda: compare([1.0, 1.0], [1.0, -1.0]),
+        lambda: compare([1.0, math.nan], [1.0, 1.0]),
+        lambda: compare([1.0, 1.0], [1.0, math.inf]),
+        lambda: compare([1.0, 1.0], [1.0, 1.0, 1.0], paired=True),
+        lambda: compare([1.0, 1.0], [1.0, 1.0], margin=-0.1),
+        lambda: compare([1.0, 1.0], [1.0, 1.0], confidence=95),
+        lambda: compare([0.0], [1.0]),
+    ],
+)
+def test_compare_refuses_bad_values(call):
+    with pytest.raises(ValueError):
+        call()
