@@ -1,0 +1,450 @@
+"""Steps and kernels timed: the first step apart, warm-up, fenced blocks, a stop rule, raw times kept.
+
+A GPU works behind the program's back, so only a *block* of steps between two fences has a true time. Blocks are made so
+long that what a fence costs vanishes: its own time, and the work that would else have overlapped. What lies between two
+steps of a loop (loading, logging) belongs to the steps.
+
+`StepClock` times a training loop from inside, as an iterator over its batches; `measure` times a function.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pomology import statistics
+
+BLOCK_S = 0.025  # a fence on MPS costs about 0.2 ms, so under 1 % of such a block
+FENCE_SHARE = 0.01  # and never more than this, whatever a fence costs
+BLOCKS_MOST = 1000  # raw times kept of a part: long epochs get longer blocks
+BURSTS = 5  # step times wander slowly: short bursts spread over the budget see more of it than one long one
+READY_SHARE = 1 / 3  # of the budget, for the same loop on ready batches
+READY_BATCHES = 3  # kept aside for that, and used in turn
+STEPS_LEAST = 2  # steady steps, however slow: one alone has no spread
+STEPS_ENOUGH = 100  # below which no interval is believed by the stop rule
+TARGET = 0.02  # half-width of the interval over the mean at which to stop
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive steps between two fences."""
+
+    steps: int
+    seconds: float
+
+    @property
+    def step_s(self) -> float:
+        return self.seconds / self.steps
+
+
+@dataclass
+class Part:
+    """What one loop over batches left behind: all of an epoch's training, or all of its evaluation.
+
+    epoch_steps: steps in a whole epoch; the last, smaller batch counts as its fraction.
+    blocks: steady steps with whatever the loop really does; ready_blocks: the same loop on batches that were ready.
+    last_step_s: the step of a smaller last batch, where the epoch has one and it was reached: no mean holds it.
+    seconds: wall time of the whole loop, asides included, ready blocks not.
+    """
+
+    name: str
+    epoch_steps: float
+    first_step_s: float | None = None
+    warmup: list[Block] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    ready_blocks: list[Block] = field(default_factory=list)
+    last_step_s: float | None = None
+    seconds: float = 0.0
+    complete: bool = False
+    stopped: str = "left early"
+
+    @property
+    def steps(self) -> int:
+        """Steps run, first, warm-up and last included, ready ones not."""
+        alone = sum(seconds is not None for seconds in (self.first_step_s, self.last_step_s))
+        return alone + sum(block.steps for block in self.warmup + self.blocks)
+
+
+@dataclass
+class Aside:
+    """Something that an epoch does now and then: a checkpoint, a picture. Timed apart from the steps around it.
+
+    part: the part in whose loop it happens, or None if it happens outside of all.
+    """
+
+    name: str
+    per_epoch: float
+    part: str | None
+    seconds: list[float] = field(default_factory=list)
+
+
+def epoch_steps(batches: Any) -> float:
+    """Steps of one pass over `batches`. A DataLoader's smaller last batch counts as its fraction.
+
+    Raises TypeError if the length is not known: then pass it yourself.
+    """
+    size = getattr(batches, "batch_size", None)
+    if size and hasattr(batches, "dataset") and not getattr(batches, "drop_last", False):
+        # A sampler may draw fewer or more samples than the dataset holds; that of a stream has no length.
+        drawn = getattr(batches, "sampler", None)
+        return len(drawn if hasattr(drawn, "__len__") else batches.dataset) / size
+    return float(len(batches))
+
+
+class StepClock:
+    """Times a training loop from inside: `for batch in clock.steps(batches): ...`.
+
+    fence: waits until the device is done. budget_s: seconds for steady steps of the training part, of which a third
+    goes to ready batches; the first step and warm-up come on top, and so do ready batches behind a whole epoch or a
+    loader with workers. whole: run whole epochs whatever they take. put: moves a batch on to the device, to be kept
+    ready; None times no ready batches. clock: seconds, monotonic.
+    on_progress: called at ends of blocks with (part name, steps done, steps expected or None).
+
+    An epoch that is expected to fit the budget runs whole. Otherwise steps are taken in bursts, the real loop and the
+    ready one in turn, until both intervals are narrow or the budget is spent.
+    """
+
+    def __init__(
+        self,
+        fence: Callable[[], None] = lambda: None,
+        *,
+        budget_s: float = 10.0,
+        whole: bool = False,
+        put: Callable[[Any], Any] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        on_progress: Callable[[str, int, float | None], None] = lambda part, done, expected: None,
+    ):
+        self.fence, self.budget_s, self.whole, self.put = fence, budget_s, whole, put
+        self.clock, self.on_progress = clock, on_progress
+        self.parts: dict[str, Part] = {}
+        self.asides: dict[str, Aside] = {}
+        self._aside_s = 0.0
+        self._running: str | None = None
+        self.on_ready = False  # whether the step under way is one on a ready batch
+
+    def steps(self, batches: Iterable, part: str = "training", steps: float | None = None) -> Iterator:
+        """Iterate over `batches`, timing what the loop does with them.
+
+        part: the name under which an epoch's time is added up; an evaluation is a part of its own, and gets a quarter
+        of the budget. steps: of a whole epoch, where `len(batches)` does not tell.
+        """
+        if part in self.parts:
+            raise ValueError(f"part {part!r} was timed already; one epoch of each part is")
+        if self._running is not None:
+            raise ValueError(f"part {part!r} began inside the loop of {self._running!r}; its time would count twice")
+        training = not self.parts
+        total = epoch_steps(batches) if steps is None else float(steps)
+        if total <= 0:
+            raise ValueError(f"part {part!r} has no batches")
+        record = self.parts[part] = Part(part, total)
+        budget_s = self.budget_s if training else self.budget_s / 4
+        return self._run(record, batches, budget_s, ready=training and self.put is not None)
+
+    @contextmanager
+    def aside(self, name: str, per_epoch: float) -> Iterator[None]:
+        """Time something that an epoch does `per_epoch` times, and keep it out of the steps around it."""
+        record = self.asides.setdefault(name, Aside(name, per_epoch, self._running))
+        self.fence()
+        start, inner_s = self.clock(), self._aside_s
+        yield
+        self.fence()
+        seconds = self.clock() - start - (self._aside_s - inner_s)
+        record.seconds.append(seconds)
+        self._aside_s += seconds
+
+    def _run(self, part: Part, batches: Iterable, budget_s: float, ready: bool) -> Iterator:
+        self.fence()
+        self._running = part.name
+        start, ready_s = self.clock(), 0.0
+        count = math.ceil(part.epoch_steps)
+        full = max(1, int(part.epoch_steps))  # but for a smaller last batch
+        pool: list = []
+        source = _keeping(batches, pool, min(READY_BATCHES, full) if ready else 0)
+        try:
+            first: list[Block] = []
+            yield from self._block(part, source, 1, first)
+            part.first_step_s, done = first[0].seconds, 1
+            self.on_progress(part.name, done, count)
+
+            # Warm-up, in blocks of 1, 2, 4, ... steps: tells the pace, and lets caches and clocks settle. The first
+            # step tells neither: compilation or the start of workers may take seconds where a step takes milliseconds.
+            warm_s, size, lost_s = min(2.0, budget_s / 5), 1, 0.0
+            most = max(1, int(part.epoch_steps / 10))
+            while done < full and sum(block.seconds for block in part.warmup) < warm_s:
+                size = min(size, most + 1 - done, full - done)
+                if size < 1:
+                    break
+                lost_s = yield from self._block(part, source, size, part.warmup)
+                done, size = done + size, 2 * size
+            pace_s = part.warmup[-1].step_s if part.warmup else part.first_step_s
+            if part.warmup and part.warmup[0].seconds >= budget_s:
+                part.blocks.append(part.warmup.pop())  # steps this slow are too dear to be thrown away
+            size = self._block_steps(pace_s, lost_s, budget_s)
+            whole = self.whole or self.clock() - start + (part.epoch_steps - done) * pace_s <= budget_s
+            # A loader with workers fetches ahead while ready batches are timed, and would look too fast afterwards.
+            turns = ready and not whole and not getattr(batches, "num_workers", 0)
+            burst_s = budget_s * (1 - READY_SHARE if turns else 1.0) / BURSTS
+            if whole:
+                size = max(size, math.ceil(part.epoch_steps / BLOCKS_MOST))
+            else:
+                size = min(size, max(1, int(burst_s / max(pace_s, 1e-9))))
+            begun = self.clock()
+            for burst in itertools.count():
+                if done == full:
+                    break
+                until = math.inf if whole else self.clock() + burst_s
+                while done < full:
+                    steps = min(size, full - done)
+                    yield from self._block(part, source, steps, part.blocks)
+                    done += steps
+                    self.on_progress(part.name, done, count if whole else None)
+                    if self.clock() >= until:
+                        break
+                if not whole and self._enough(part, begun, budget_s, burst):
+                    break
+                if turns:
+                    paused = self.clock()
+                    yield from self._ready(part, pool, size, paused + budget_s * READY_SHARE / BURSTS)
+                    ready_s += self.clock() - paused
+                    if self._enough(part, begun, budget_s, burst):
+                        break
+            if done == full:
+                if full < count:
+                    last: list[Block] = []
+                    yield from self._block(part, source, 1, last)
+                    part.last_step_s = last[0].seconds
+                part.complete, part.stopped = True, "whole epoch"
+            part.seconds = self.clock() - start - ready_s
+            source.close()  # workers of a loader end here, and load nothing beside the ready batches
+            del source
+            if ready and not part.ready_blocks:
+                yield from self._ready(part, pool, size, self.clock() + budget_s * READY_SHARE)
+        finally:
+            self._running, self.on_ready = None, False
+            if not part.seconds:
+                part.seconds = self.clock() - start - ready_s
+            self.on_progress(part.name, part.steps, part.steps)
+
+    def _block(self, part: Part, source: Iterator, size: int, blocks: list[Block]) -> Generator[Any, None, float]:
+        """Yield `size` batches and append their block, fenced at its end; it begins where the last fence ended.
+
+        Nothing is appended when the loop is left in the middle. Returns the most that the fence can have kept from
+        overlapping: the program prepares a step while the device works on the one before, but not across a fence.
+        """
+        aside_s, start, done = self._aside_s, self.clock(), 0
+        for batch in itertools.islice(source, size):
+            yield batch
+            done += 1
+        asked = self.clock()
+        self.fence()
+        end, aside_s = self.clock(), self._aside_s - aside_s
+        if done < size:
+            promised = math.ceil(part.epoch_steps)
+            raise ValueError(f"part {part.name!r}: the batches ended after {part.steps + done} of {promised} steps")
+        blocks.append(Block(done, end - start - aside_s))
+        return min(end - asked, (asked - start - aside_s) / done)
+
+    def _ready(self, part: Part, pool: list, size: int, until: float) -> Iterator:
+        """The same loop on batches that are on the device already."""
+        source = itertools.cycle([self.put(batch) for batch in pool])
+        self.fence()
+        self.on_ready = True
+        while True:
+            yield from self._block(part, source, size, part.ready_blocks)
+            if self.clock() >= until or (len(part.ready_blocks) % 20 == 0 and _narrow(part.ready_blocks)):
+                break
+        self.on_ready = False
+
+    def _block_steps(self, pace_s: float, lost_s: float, budget_s: float) -> int:
+        fence_s = min(_timed(self.fence, self.clock) for _ in range(3))
+        wanted_s = max(BLOCK_S, (fence_s + lost_s) / FENCE_SHARE, budget_s / BLOCKS_MOST)
+        return max(1, math.ceil(wanted_s / max(pace_s, 1e-9)))
+
+    def _enough(self, part: Part, begun: float, budget_s: float, burst: int) -> bool:
+        """Whether a part that cannot run whole may stop; says why in `part.stopped`."""
+        loops = [blocks for blocks in (part.blocks, part.ready_blocks) if blocks]
+        steps = sum(block.steps for block in part.blocks)
+        if self.clock() - begun >= budget_s and steps >= STEPS_LEAST:
+            part.stopped = "budget"
+            return True
+        # Not before the third burst: an interval from one stretch knows nothing of slow wander.
+        if burst >= 2 and all(_narrow(blocks) for blocks in loops):
+            part.stopped = "interval"
+            return True
+        return False
+
+
+def _keeping(batches: Iterable, pool: list, most: int) -> Iterator:
+    """Pass `batches` on, and keep the first `most` in `pool`. They are asked for an iterator with the first step."""
+    source = iter(batches)
+    for item in itertools.islice(source, most):
+        pool.append(item)
+        yield item
+    yield from source
+
+
+def _timed(function: Callable[[], Any], clock: Callable[[], float]) -> float:
+    start = clock()
+    function()
+    return clock() - start
+
+
+def _narrow(blocks: list[Block]) -> bool:
+    times, steps = _columns(blocks)
+    return statistics.stop(times, weights=steps, target=TARGET, minimum_steps=STEPS_ENOUGH)
+
+
+def _columns(blocks: list[Block]) -> tuple[list[float], list[int]]:
+    return [block.step_s for block in blocks], [block.steps for block in blocks]
+
+
+def interval(blocks: list[Block]) -> statistics.Interval:
+    """Seconds per step over blocks, with the 95 % interval within this run."""
+    times, steps = _columns(blocks)
+    return statistics.interval(times, weights=steps)
+
+
+def seconds_metric(interval: statistics.Interval, how: str = "measured") -> dict[str, Any]:
+    """An interval in the form of the record: value, unit, low, high, n, how."""
+    return {
+        "value": interval.mean,
+        "unit": "s",
+        "low": interval.low,
+        "high": interval.high,
+        "n": interval.n,
+        "how": how,
+    }
+
+
+def epoch_metrics(clock: StepClock) -> dict[str, dict[str, Any]]:
+    """What the parts and asides of one epoch say, in the form of the record. Absent is what no step was run for.
+
+    first_step_s: of training. step_s: mean of its steady steps. epoch_s: all parts and asides; `measured` if every step
+    of every part ran, else `estimated` from the first step and the mean of the steady ones. compute_epoch_s: the same
+    with every training step as it is on ready batches, asides left out.
+    """
+    metrics: dict[str, dict[str, Any]] = {}
+    parts = list(clock.parts.values())
+    if not parts or parts[0].first_step_s is None:
+        return metrics
+    training, others = parts[0], parts[1:]
+    first = statistics.Interval(training.first_step_s, None, None, 1, 1)
+    metrics["first_step_s"] = seconds_metric(first)
+    if training.blocks:
+        metrics["step_s"] = seconds_metric(interval(training.blocks))
+    sums = {"epoch_s": [_part_epoch(part) for part in parts]}
+    if training.ready_blocks:
+        ready = interval(training.ready_blocks)
+        compute = statistics.epoch_estimate(ready.mean, ready, training.epoch_steps)
+        sums["compute_epoch_s"] = [(compute, "estimated"), *(_part_epoch(part) for part in others)]
+    for name, terms in sums.items():
+        if all(term is not None for term in terms):
+            how = "measured" if all(how == "measured" for _, how in terms) else "estimated"
+            total = _add([interval for interval, _ in terms] + (_aside_epochs(clock) if name == "epoch_s" else []))
+            metrics[name] = seconds_metric(total, how)
+    return metrics
+
+
+def _part_epoch(part: Part) -> tuple[statistics.Interval, str] | None:
+    steady = interval(part.blocks) if part.blocks else None
+    if part.complete:
+        # One epoch has one time. The spread of its blocks says how well this run pins it down.
+        spread = 0.0 if steady is None or steady.high is None else steady.high / steady.mean - 1
+        low, high = (part.seconds * (1 - spread), part.seconds * (1 + spread)) if spread else (None, None)
+        return statistics.Interval(part.seconds, low, high, part.steps, steady.batches if steady else 1), "measured"
+    if steady is None or part.first_step_s is None:
+        return None
+    return statistics.epoch_estimate(part.first_step_s, steady, part.epoch_steps), "estimated"
+
+
+def _aside_epochs(clock: StepClock) -> list[statistics.Interval]:
+    """Each aside's share of an epoch; those within a part that ran whole are in its time already."""
+    epochs = []
+    for aside in clock.asides.values():
+        if aside.seconds and not (aside.part and clock.parts[aside.part].complete):
+            mean = statistics.interval(aside.seconds)
+            low, high = (bound if bound is None else bound * aside.per_epoch for bound in (mean.low, mean.high))
+            epochs.append(statistics.Interval(mean.mean * aside.per_epoch, low, high, mean.n, mean.batches))
+    return epochs
+
+
+def _add(terms: list[statistics.Interval]) -> statistics.Interval:
+    """Sum of independent estimates; half-widths add in squares. A term without bounds adds none."""
+    mean = sum(term.mean for term in terms)
+    wide = [term for term in terms if term.high is not None]
+    half = math.sqrt(sum((term.high - term.mean) ** 2 for term in wide))
+    low, high = (max(0.0, mean - half), mean + half) if wide else (None, None)
+    return statistics.Interval(mean, low, high, terms[0].n, terms[0].batches)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A function timed. `seconds` is the median of a call with its interval; `blocks` are the raw times."""
+
+    first_call_s: float
+    seconds: statistics.Interval
+    blocks: tuple[Block, ...]
+    stopped: str
+
+
+def measure(
+    function: Callable[[], Any],
+    fence: Callable[[], None] = lambda: None,
+    *,
+    budget_s: float = 1.0,
+    warmup_s: float = 0.1,
+    warmup_calls: int = 10,
+    repeats: int | None = None,
+    calls_per_block: int | None = None,
+    target: float = 0.01,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Measurement:
+    """Time `function()`, a kernel that the caller has prepared.
+
+    The first call is timed apart. Warm-up lasts `warmup_calls` and `warmup_s`, or half the budget if a slow function
+    needs more. Then blocks of calls, fenced at both ends, until the median's interval is narrower than `target`
+    (half-width over median, from 20 blocks on) or the budget is spent, but never fewer than two; or just `repeats`
+    blocks, where that is given. A block has so many calls that the fence is negligible, unless `calls_per_block` says
+    otherwise: 1 fences every call, as a program that waits for each result would.
+    """
+
+    def block(calls: int) -> Block:
+        start = clock()
+        for _ in range(calls):
+            function()
+        fence()
+        return Block(calls, clock() - start)
+
+    fence()
+    first = block(1)
+    begun, calls, total, pace_s = clock(), 1, 0, first.seconds
+    while clock() - begun < budget_s / 2 and (total < warmup_calls or clock() - begun < warmup_s):
+        done = block(calls)
+        pace_s, total, calls = done.step_s, total + calls, min(2 * calls, 1024)
+    if calls_per_block is None:
+        fence_s = min(_timed(fence, clock) for _ in range(3))
+        # A fiftieth of the budget, so that there are blocks enough, but never less than makes the fence vanish.
+        block_s = max(min(BLOCK_S, budget_s / 50), fence_s / FENCE_SHARE)
+        calls_per_block = max(1, math.ceil(block_s / max(pace_s, 1e-9)))
+    blocks: list[Block] = []
+    stopped = "repeats"
+    begun = clock()
+    while repeats is None or len(blocks) < repeats:
+        blocks.append(block(calls_per_block))
+        if repeats is None and len(blocks) >= 2:
+            if clock() - begun >= budget_s:
+                stopped = "budget"
+                break
+            if len(blocks) >= 20 and len(blocks) % 5 == 0:
+                middle = statistics.median_interval([block.step_s for block in blocks])
+                if middle.high - middle.low <= 2 * target * middle.mean:
+                    stopped = "interval"
+                    break
+    return Measurement(
+        first.seconds, statistics.median_interval([block.step_s for block in blocks]), tuple(blocks), stopped
+    )
