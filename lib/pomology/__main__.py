@@ -1,0 +1,161 @@
+"""The command line: `pomology reproduce`, `check`, `doctor`, `list`, `report`, `compare`.
+
+Exit status 0: all went well; 1: a case ended in `error`, or a notebook did not finish; 2: arguments or parameters are
+wrong, said in one line before anything ran; 130: interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from pomology import PomologyError, __version__, root
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with arguments in one line."""
+
+    def error(self, message: str):
+        raise PomologyError(f"{self.prog}: {message}")
+
+
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = _Parser(prog="pomology", description="How fast does this machine train neural networks, and why?")
+    parser.add_argument("--version", action="version", version=f"pomology {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+
+    reproduce = commands.add_parser("reproduce", help="run every notebook and build the page of results")
+    reproduce.add_argument("--profile", default="quick", help="smoke, quick or article (default: quick)")
+    reproduce.add_argument("--device", default="auto", help="auto (every device here), cpu, gpu, cuda or mps")
+    reproduce.add_argument("--only", default="", help="names or globs of notebooks, separated by spaces")
+    reproduce.add_argument("--run", default="", help="name of the folder in outputs/ (default: date and profile)")
+    reproduce.add_argument("--data", default="auto", help="auto, real or stand-in")
+    reproduce.add_argument("--repeats", default="1", help="how often to run each notebook, in fresh kernels, in turn")
+    reproduce.add_argument("--limit-minutes", default=None, help="time limit of one notebook (0: none)")
+
+    commands.add_parser("check", help="validate every notebook and parameter file; run nothing")
+    commands.add_parser("doctor", help="what this machine is, what it can train with, and why not")
+    commands.add_parser("list", help="the notebooks")
+    report = commands.add_parser("report", help="build the page of a run again")
+    report.add_argument("run", help="name of the folder in outputs/")
+    compare = commands.add_parser("compare", help="lay runs side by side")
+    compare.add_argument("runs", nargs="+", help="two or more folders: names in outputs/, or paths")
+    return parser.parse_args(arguments)
+
+
+def _number(text: str, name: str, kind: type) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        words = "a whole number" if kind is int else "a number"
+        raise PomologyError(f"{name}={text}: must be {words}") from None
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from pomology import batch
+
+    limit = None if options.limit_minutes is None else _number(options.limit_minutes, "--limit-minutes", float)
+    if limit is not None and not 0 <= limit <= 10_000:
+        raise PomologyError(f"--limit-minutes={options.limit_minutes}: must be from 0 to 10000")
+    return batch.reproduce(
+        profile=options.profile,
+        devices=options.device,
+        only=options.only,
+        run=options.run,
+        data=options.data,
+        repeats=_number(options.repeats, "REPEATS", int),
+        limit_minutes=limit,
+        say=lambda line: print(line, flush=True),
+    )
+
+
+def _check(options: argparse.Namespace) -> int:
+    from pomology import batch
+
+    found = batch.check()
+    print(f"{len(found)} notebooks and their parameters are as they should be")
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from pomology import device, machine
+
+    snapshot = machine.snapshot()
+    print(machine.describe(snapshot))
+    for key, reason in snapshot["unknown"].items():
+        print(f"  {key}: not told ({reason})")
+    state = machine.fitness()
+    print(f"power source: {state['power_source'] or 'not told'}; load average {state['load']:.2f}")
+    for flag in state["flags"]:
+        print(f"  {flag}: numbers measured now would carry this flag")
+    print("PyTorch " + snapshot["packages"].get("torch", "is not installed"))
+    for backend, reason in device.backends().items():
+        if reason is None:
+            found = device.Device(backend)
+            print(f"  {backend}: yes, {found.name}; {found.free_memory() / 1e9:.1f} GB free")
+        else:
+            print(f"  {backend}: no; {reason}")
+    if device.fallback_enabled():
+        print(f"  {device.FALLBACK_VARIABLE} is set: operators that MPS lacks run on the CPU")
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from pomology import batch, tables
+
+    for notebook in batch.notebooks():
+        about = ", ".join(f"{profile} {tables.clock_time(seconds)}" for profile, seconds in notebook.seconds.items())
+        print(f"{notebook.name:20} {notebook.title} ({about})")
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from pomology import report
+
+    print(report.build(_folder(options.run)))
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from pomology import report
+
+    runs = list(dict.fromkeys(options.runs))
+    if len(runs) < 2:
+        raise PomologyError("RUNS: name at least two different runs")
+    print(report.compare([_folder(run) for run in runs]))
+    return 0
+
+
+def _folder(run: str) -> Path:
+    """A run's folder: a name in outputs/, or a path."""
+    for folder in (root() / "outputs" / run, Path(run)):
+        if run and (folder / "machine.json").is_file():
+            return folder
+    known = sorted(path.parent.name for path in (root() / "outputs").glob("*/machine.json"))
+    raise PomologyError(f"RUN={run}: no such run; outputs/ has {', '.join(known) or 'none'}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns the exit status."""
+    try:
+        options = _arguments(arguments)
+        command = {
+            "reproduce": _reproduce,
+            "check": _check,
+            "doctor": _doctor,
+            "list": _list,
+            "report": _report,
+            "compare": _compare,
+        }[options.command]
+        return command(options)
+    except PomologyError as error:
+        print(f"pomology: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("pomology: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,431 @@
+"""The rendered page of a run, and several runs side by side.
+
+`build` makes each finished notebook one HTML file and writes `index.html` over all of them; it is called after every
+notebook of a run, so it works on whatever is there. The pages are whole by themselves: no script, no request, and a
+content security policy that forbids both. Journals and notebooks may come from other people's machines: texts are
+escaped, and a notebook's own HTML passes a list of harmless tags, attributes and styles.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import json
+import os
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pomology import RESOURCES, PomologyError, figures, machine, published, results, root, statistics, tables
+
+PAGE = RESOURCES / "page"
+MOST_BYTES = 64 * 2**20  # of a notebook
+# What reading or showing somebody's malformed numbers can raise; said on the page in place of them.
+MALFORMED = (PomologyError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError)
+PROFILES = {
+    "smoke": "smoke: tiny shapes, made to test the kit; its numbers say nothing about speed",
+    "quick": "quick: the article's models and shapes, some seconds a case; most epochs are estimated from steady steps",
+    "article": "article: whole epochs, as the article ran them",
+}
+
+
+@dataclass
+class Run:
+    """What is in a run's folder. journals: by experiment. problems: a sentence for each file that could not be used."""
+
+    path: Path
+    machine: dict = field(default_factory=dict)
+    journals: dict[str, results.Contents] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def records(self) -> list[dict]:
+        return [record for contents in self.journals.values() for record in contents.records]
+
+
+def load(folder: str | Path) -> Run:
+    """Read a run's folder, also an unfinished one. Raises PomologyError if there is no such folder."""
+    run = Run(Path(folder))
+    if not run.path.is_dir():
+        raise PomologyError(f"{folder}: no such folder; runs are in outputs/")
+    place = run.path / "machine.json"
+    try:
+        found = json.loads(place.read_bytes())
+        machine.describe(found)
+        run.machine = found
+    except FileNotFoundError:
+        run.problems.append("machine.json is missing: nothing tells which machine this was.")
+    except (*MALFORMED, RecursionError) as error:
+        run.problems.append(f"machine.json cannot be read ({type(error).__name__}).")
+    for path in sorted(run.path.glob("*.jsonl")):
+        try:
+            run.journals[path.stem] = results.read(path)
+        except (*MALFORMED, OSError) as error:
+            run.problems.append(f"{_private(str(error))}.")
+    return run
+
+
+def build(out: Path) -> Path:
+    """Render what is new in a run's folder; returns its `index.html`. Raises PomologyError if there is no folder."""
+    run = load(out)
+    failed = {}
+    for notebook in sorted(run.path.glob("*.ipynb")):
+        page = notebook.with_suffix(".html")
+        sources = (notebook, *PAGE.iterdir())
+        if page.exists() and page.stat().st_mtime_ns > max(source.stat().st_mtime_ns for source in sources):
+            continue
+        try:
+            _write(page, render(notebook))
+        except (*MALFORMED, RecursionError) as error:
+            page.unlink(missing_ok=True)  # a page of an older notebook would be taken for this one
+            failed[notebook.stem] = f"The notebook cannot be rendered: {type(error).__name__}: {error}."
+    index = run.path / "index.html"
+    _write(index, _index(run, failed))
+    return index
+
+
+def _write(path: Path, text: str) -> None:
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(text, encoding="utf-8", errors="replace")
+    os.replace(draft, path)
+
+
+def _private(text: str) -> str:
+    """Without the folders of this machine, which may name a person."""
+    for folder, short in ((root(), "."), (Path.home(), "~")):
+        if folder != Path(folder.anchor):
+            text = re.sub(re.escape(str(folder)) + r"(?![\w.-])", short, text)
+    return text
+
+
+# A notebook -----------------------------------------------------------------------------------------------------------
+
+SHOWN = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
+# Beside those that bleach lets through.
+TAGS = """br caption col colgroup dd del details div dl dt figcaption figure h1 h2 h3 h4 h5 h6 hr img mark p pre s samp
+small span sub summary sup table tbody td tfoot th thead tr u"""
+ATTRIBUTES = "align alt class colspan height id open rowspan scope start title width"
+STYLES = "background margin overflow-x padding"
+
+
+def render(notebook: Path) -> str:
+    """An executed notebook as one HTML page: code folded, parameters open, pictures inside, no scripts.
+
+    Raises ValueError for a file that is no notebook.
+    """
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    if notebook.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{notebook.stat().st_size:,} bytes; at most {MOST_BYTES:,} are rendered")
+    try:
+        document = nbformat.reads(_private(notebook.read_text(encoding="utf-8")), as_version=4)
+    except nbformat.ValidationError as error:
+        raise ValueError(f"not a notebook: {error.message}") from None
+    title = _prepare(document) or notebook.stem
+    exporter = HTMLExporter(
+        template_name=PAGE.name,
+        extra_template_basedirs=[str(PAGE.parent)],
+        exclude_anchor_links=True,
+        filters={"safe_html": _safe_html},
+        config={"NbConvertBase": {"display_data_priority": list(SHOWN)}},
+    )
+    page, _ = exporter.from_notebook_node(document, {"metadata": {"name": title}})
+    return page
+
+
+def _prepare(document: Any) -> str:
+    """Drop outputs that only a script could show and give each picture a text instead; returns the first heading."""
+    title = heading = ""
+    for cell in document.cells:
+        if cell.cell_type == "markdown":
+            headings = re.findall(r"^#+ +(.+)$", cell.source, re.MULTILINE)
+            heading = headings[-1] if headings else heading
+            title = title or heading
+        for output in cell.get("outputs", ()):
+            if "data" in output:
+                output.data = {kind: value for kind, value in output.data.items() if kind in SHOWN}
+                output.metadata = {**output.get("metadata", {}), "alt": f"Picture under the heading “{heading}”"}
+    return title
+
+
+def _safe_html(text: Any) -> str:
+    """HTML from a notebook with nothing in it that could run, load or cover something."""
+    # Only for looks: their text would be left standing.
+    text = re.sub(r"<(script|style)\b.*?</\1\s*>", "", str(text), flags=re.DOTALL | re.IGNORECASE)
+    return _cleaner().clean(text)
+
+
+@functools.cache
+def _cleaner() -> Any:
+    from bleach import ALLOWED_TAGS, Cleaner
+    from bleach.css_sanitizer import ALLOWED_CSS_PROPERTIES, CSSSanitizer
+
+    styles = CSSSanitizer(allowed_css_properties=ALLOWED_CSS_PROPERTIES | set(STYLES.split()))
+    tags = ALLOWED_TAGS | set(TAGS.split())
+    return Cleaner(tags, _allowed, protocols=("http", "https", "data"), strip=True, css_sanitizer=styles)
+
+
+def _allowed(tag: str, name: str, value: str) -> bool:
+    if name == "style":  # a background may name a file to load, in more than one spelling
+        return not re.search(r"url|image|\\|@|/\*", value, re.IGNORECASE)
+    if name == "href":
+        return value.startswith(("https://", "http://", "#"))
+    return name in ATTRIBUTES.split() or (name == "src" and value.startswith("data:image/"))
+
+
+# The page of a run ----------------------------------------------------------------------------------------------------
+
+
+def _index(run: Run, failed: dict[str, str]) -> str:
+    import jinja2
+
+    present = {*run.journals, *(place.stem for place in run.path.glob("*.ipynb"))}
+    present |= {re.sub(r"-\d+$", "", place.stem) for place in run.path.glob(".partial/*.ipynb")}  # name or name-repeat
+    order = {row[1]: row[0] for row in published.values()[["article", "experiment"]].itertuples(index=False, name=None)}
+    by_article: dict[str, list[str]] = {}
+    for name in [name for name in order if name in present] + sorted(present - order.keys()):
+        records = run.journals[name].records if name in run.journals else []
+        by_article.setdefault(order.get(name) or (records[0]["article"] if records else ""), []).append(name)
+    notes = list(run.problems)
+    if not run.journals:
+        notes.append("Nothing has been measured yet.")
+    if any(record["profile"] == "smoke" for record in run.records):
+        notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
+    environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True)
+    return environment.get_template("run.html.j2").render(
+        title=run.machine.get("chip") or "An unknown machine",
+        style=_markup((PAGE / "style.css").read_text(encoding="utf-8")),
+        facts=_facts(run),
+        notes=notes,
+        articles=[_article(run, article, names, failed) for article, names in sorted(by_article.items())],
+    )
+
+
+def _markup(text: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def _table(table: tables.Table) -> Any:
+    return _markup(table._repr_html_())
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    """What to know before reading any number."""
+    records, git, packages = run.records, run.machine.get("git"), run.machine.get("packages")
+    kit = f"version {packages['pomology']}, " if isinstance(packages, dict) and "pomology" in packages else ""
+    if isinstance(git, dict):
+        kit += f"commit {str(git.get('commit'))[:10]}" + (", with changes" if git.get("dirty") else "")
+    else:
+        kit += "commit not known"
+    profiles = sorted({record["profile"] for record in records} or {str(run.machine.get("profile") or "not told")})
+    kinds: dict[str, dict[str, None]] = defaultdict(dict)
+    for record in records:
+        kinds[record["data"]][record["experiment"]] = None
+    # Text of this form sorts by time.
+    times = sorted(record["started"] for record in records if re.fullmatch(r"[\d-]{10}T[\d:]{8}Z", record["started"]))
+    when = [time[:16].replace("T", " ") for time in (times[:1] + times[-1:])]
+    ended = Counter(record["status"] for record in records)
+    return [
+        ("Machine", machine.describe(run.machine) if run.machine else "not told"),
+        ("Power", str(run.machine.get("power_source") or "not told")),
+        ("Profile", "; ".join(PROFILES.get(profile, profile) for profile in profiles)),
+        ("Data", "; ".join(f"{kind} ({', '.join(names)})" for kind, names in sorted(kinds.items())) or "none yet"),
+        ("Measured", " to ".join(dict.fromkeys(when)) + " UTC" if when else "nothing yet"),
+        ("Cases", ", ".join(f"{count} {status}" for status, count in ended.most_common()) or "none yet"),
+        ("Kit", kit),
+    ]
+
+
+def _article(run: Run, article: str, names: list[str], failed: dict[str, str]) -> dict[str, Any]:
+    about = next((known for known in published.articles() if known.id == article), None)
+    shared = [
+        claim
+        for claim in published.claims(article=article)
+        if len(claim.experiments) > 1 and not set(names).isdisjoint(claim.experiments)
+    ]
+    sections = [_section(run, name, failed.get(name)) for name in names]
+    if about is None:
+        return {"title": f"Article {article}" if article else "Not of an article", "sections": sections}
+    linked = about.url_or_source.startswith("https://")
+    return {
+        "title": about.title,
+        "byline": ", ".join([about.author, about.date, *([] if linked else [about.url_or_source])]),
+        "link": about.url_or_source if linked else "",
+        "sections": sections,
+        "claims": _table(tables.claims_table(shared, _comparable(run.records))) if shared else "",
+    }
+
+
+def _section(run: Run, name: str, failure: str | None) -> dict[str, Any]:
+    """One experiment: its table, figure and claims, or what is known about why there are none."""
+    contents = run.journals.get(name, results.Contents(run.path / f"{name}.jsonl"))
+    layout = tables.LAYOUTS.get(name)
+    notes = [failure] if failure else []
+    if not (run.path / f"{name}.ipynb").exists():
+        notes.append(_unfinished(run.path / ".partial" / f"{name}.ipynb"))
+    notes += [f"{problem}." for problem in contents.problems]
+    section = {"name": name, "title": layout.title if layout else name, "notes": notes, "links": _links(run.path, name)}
+    try:
+        section |= _numbers(name, layout, contents.records, run)
+    except MALFORMED as error:
+        notes.append(f"The numbers of this experiment cannot be shown: {type(error).__name__}: {error}.")
+    return section
+
+
+def _numbers(name: str, layout: tables.Layout | None, records: list[dict], run: Run) -> dict[str, Any]:
+    details = _table(tables.details_table(name, records)) if records else ""
+    if layout is None:
+        return {"table": details}
+    comparable = _comparable(records)
+    claims = [claim for claim in published.claims(experiment=name) if len(claim.experiments) == 1]
+    caption = (
+        f"{layout.title}: seconds per epoch, less is faster. Filled marks: the whole epoch, this machine's with its "
+        "95 % interval. Hollow marks: its computing alone."
+    )
+    timed = any(tables.combined(repeats, "epoch_s") for repeats in tables.groups(comparable))
+    return {
+        "table": _table(tables.article_table(name, records)),
+        "drawing": _drawing(name, comparable, caption) if timed else "",
+        "caption": caption,
+        "claims": _table(tables.claims_table(claims, _comparable(run.records))) if claims else "",
+        "details": details,
+    }
+
+
+def _comparable(records: list[dict]) -> list[dict]:
+    """The records whose numbers may stand beside published ones."""
+    return [record for record in records if record["profile"] != "smoke"]
+
+
+def _drawing(name: str, records: list[dict], caption: str) -> Any:
+    """The figure as an SVG element that can stand beside others: its own identifiers, and a text for who cannot see."""
+    import matplotlib
+
+    with matplotlib.rc_context({"text.parse_math": False}):  # a chip's name may hold a dollar sign
+        text = figures.svg(figures.epoch_figure(name, records))
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    return _markup(text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(caption)}" ', 1))
+
+
+def _unfinished(partial: Path) -> str:
+    """Why there is no finished notebook, as far as an unfinished one tells."""
+    if not partial.exists():
+        return "No finished notebook is beside these numbers: it was run by hand, or is not here."
+    try:
+        cells = json.loads(partial.read_bytes())["cells"]
+        errors = [o for cell in cells for o in cell.get("outputs", ()) if o["output_type"] == "error"]
+        stopped = f" It stopped at {errors[-1]['ename']}: {errors[-1]['evalue']}." if errors else ""
+    except (*MALFORMED, RecursionError):
+        stopped = " What it holds cannot be read."
+    return _private(
+        "Not finished: this notebook is still running, or its run was stopped. What it had measured until then is "
+        f"below; the same command carries on.{stopped}"
+    )
+
+
+def _links(out: Path, name: str) -> list[tuple[str, str]]:
+    """What there is to open, by addresses inside the run's folder."""
+    places = {
+        "The notebook, rendered": f"{name}.html",
+        "numbers as CSV": f"tables/{name}-article.csv",
+        "journal": f"{name}.jsonl",
+    }
+    return [(text, quote(place)) for text, place in places.items() if (out / place).exists()]
+
+
+# Runs side by side ----------------------------------------------------------------------------------------------------
+
+SAME = ("schema", "profile", "data", "scaled", "parameters", "flops_per_step")  # else two times are not of one thing
+
+
+def compare(paths: list[Path]) -> tables.Table:
+    """Two runs or more, case by case, each against the first: from repeats a ratio with a verdict, else no verdict.
+
+    A case is in the table if two runs have it; which runs must not be compared is said in its row. Raises PomologyError
+    for fewer than two runs or a folder that is not there.
+    """
+    runs = [load(path) for path in paths]
+    if len(runs) < 2:
+        raise PomologyError(f"RUNS: {len(runs)} given; a comparison needs two or more")
+    names = [f"{run.path.name} ({i})" if _named(runs, run) > 1 else run.path.name for i, run in enumerate(runs, 1)]
+    cases: dict[tuple, dict[int, list[dict]]] = {}
+    for number, run in enumerate(runs):
+        for record in run.records:
+            key = [record[name] for name in ("article", "experiment", "framework", "backend", "precision")]
+            case = (*key, json.dumps(record["config"], sort_keys=True))
+            cases.setdefault(case, {}).setdefault(number, []).append(record)
+    rows, data, alone = [], [], 0
+    for found in cases.values():
+        if len(found) < 2:
+            alone += 1
+            continue
+        base, *others = sorted(found)
+        first = found[base][0]
+        everywhere = all(_times(repeats, "epoch_s") for repeats in found.values())
+        metric = "epoch_s" if everywhere else "step_s"
+        shown = {number: _time(repeats, metric) for number, repeats in found.items()}
+        verdicts = {number: _compared(found[base], found[number], metric) for number in others}
+        cells = [f"{first['experiment']}: {first['backend']}, {tables.settings(first)}", metric[:-2]]
+        cells += [shown.get(number, "") for number in range(len(runs))]
+        cells += [verdicts[number].pop("text") if number in verdicts else "" for number in range(1, len(runs))]
+        rows.append(tables.Row(tuple(cells)))
+        about = {"experiment": first["experiment"], "case": first["case"], "metric": metric, "base": names[base]}
+        data += [{**about, "run": names[number], **verdict} for number, verdict in verdicts.items()]
+    notes = [
+        f"{name}: {machine.describe(run.machine) if run.machine else 'machine not told'}."
+        for name, run in zip(names, runs, strict=True)
+    ]
+    notes += [f"{name}: {problem}" for name, run in zip(names, runs, strict=True) for problem in run.problems]
+    notes.append("A ratio below 1: less time than in the first run that has the case. In brackets: 95 % intervals.")
+    notes += [f"{alone} cases are in one run only."] if alone else []
+    columns = ("Case", "Time of", *names, *(f"{name} against the first" for name in names[1:]))
+    return tables.Table("Runs side by side", columns, tuple(rows), tuple(notes), tuple(data))
+
+
+def _named(runs: list[Run], run: Run) -> int:
+    return sum(other.path.name == run.path.name for other in runs)
+
+
+def _times(repeats: list[dict], metric: str) -> list[float]:
+    ok = [record for record in repeats if record["status"] == "ok"]
+    return [record["metrics"][metric]["value"] for record in ok if metric in record["metrics"]]
+
+
+def _time(repeats: list[dict], metric: str) -> str:
+    found = tables.combined(repeats, metric)
+    if found is None:
+        return repeats[-1]["status"]
+    bounds = "" if found["low"] is None else f"{tables.seconds(found['low'])} to {tables.seconds(found['high'])}"
+    several = len(_times(repeats, metric))
+    kind = f"{several} repeats" if several > 1 else "within this run"
+    flags = sorted({flag for record in repeats for flag in record["flags"]})
+    return ", ".join([tables.seconds(found["value"]) + (f" ({bounds} {kind})" if bounds else ""), *flags])
+
+
+def _compared(base: list[dict], other: list[dict], metric: str) -> dict[str, Any]:
+    """What can be said of `other` relative to `base`: `text` for people, and the same as numbers."""
+    a, b = base[0], other[0]
+    keys = [*SAME, *(["threads"] if a["chip"] == b["chip"] else [])]
+    apart = [f"{key} {a[key]} and {b[key]}" for key in keys if a[key] != b[key]]
+    if apart:
+        text = f"must not be compared: {'; '.join(apart).replace('_', ' ')}"
+        return {"verdict": "must not be compared", "text": text}
+    theirs, ours = _times(base, metric), _times(other, metric)
+    if not theirs or not ours:
+        return {"verdict": "cannot be told", "text": "cannot be told: not timed in both"}
+    found = statistics.compare(ours, theirs)
+    if found.low is None:
+        return {"ratio": found.ratio, "verdict": found.verdict, "text": "cannot be told from single runs"}
+    numbers = {name: getattr(found, name) for name in ("ratio", "low", "high", "verdict", "smallest_detectable")}
+    text = (
+        f"{found.ratio:.3g} ({found.low:.3g} to {found.high:.3g}): {found.verdict}; "
+        f"so many repeats show a factor of {found.smallest_detectable:.3g}"
+    )
+    return {**numbers, "text": text}
