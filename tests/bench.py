@@ -1,0 +1,296 @@
+"""The measuring, measured: each part of the instrument against an independent way to do the same, as ratios.
+
+    make bench                    everything, about ten minutes on two cores
+    python tests/bench.py clock   some parts only
+
+Pairs run in turn, in one process, and the median of their ratios is what counts: a busy machine moves both sides.
+Prints a table and writes it to outputs/bench.json. Nothing here is part of `make test`, since a busy machine could
+fail it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from pomology import root, timing
+from pomology import statistics as intervals
+from pomology.data import ArticleMNIST, mnist
+from pomology.telemetry import Telemetry
+
+
+def row(name: str, found: str, bound: str, good: bool | None = None, **raw) -> dict:
+    verdict = {True: "within", False: "OUTSIDE", None: ""}[good]
+    print(f"{name:62} {found:32} {bound:26} {verdict}", flush=True)
+    return {"name": name, "found": found, "bound": bound, "within": good, **raw}
+
+
+def paired(first: Callable[[], float], second: Callable[[], float], pairs: int) -> list[float]:
+    """Ratios first / second of pairs, the order within a pair changing from one to the next."""
+    ratios = []
+    for number in range(pairs):
+        if number % 2:
+            below = second()
+            ratios.append(first() / below)
+        else:
+            above = first()
+            ratios.append(above / second())
+    return ratios
+
+
+def shown(ratios: list[float]) -> str:
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return f"{statistics.median(ratios):.4f} (quartiles {low:.3f}, {high:.3f})"
+
+
+class VAE(nn.Module):
+    """The model of the article's fourth experiment, whose steps are the shortest of all."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.mean, self.log_variance = nn.Linear(784, 400), nn.Linear(400, 20), nn.Linear(400, 20)
+        self.widen, self.draw = nn.Linear(20, 400), nn.Linear(400, 784)
+
+    def forward(self, images):
+        hidden = F.relu(self.hidden(images.view(-1, 784)))
+        mean, log_variance = self.mean(hidden), self.log_variance(hidden)
+        code = mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)
+        return torch.sigmoid(self.draw(F.relu(self.widen(code)))), mean, log_variance
+
+
+class Training:
+    """A training loop over the article's item-by-item MNIST at batch 128."""
+
+    def __init__(self, samples: int = 12_800):
+        torch.manual_seed(1)
+        self.model = VAE()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.loader = DataLoader(ArticleMNIST(mnist("stand-in", size=samples)), 128, shuffle=True)
+
+    def epoch(self, batches) -> None:
+        for images, _ in batches:
+            self.optimizer.zero_grad()
+            drawn, mean, log_variance = self.model(images)
+            loss = F.binary_cross_entropy(drawn, images.view(-1, 784), reduction="sum")
+            loss = loss - 0.5 * torch.sum(1 + log_variance - mean.pow(2) - log_variance.exp())
+            loss.backward()
+            loss.item()
+            self.optimizer.step()
+
+    def bare(self) -> float:
+        start = time.perf_counter()
+        self.epoch(self.loader)
+        return time.perf_counter() - start
+
+    def clocked(self) -> float:
+        clock = timing.StepClock(whole=True)
+        start = time.perf_counter()
+        self.epoch(clock.steps(self.loader))
+        return time.perf_counter() - start
+
+    def watched(self) -> float:
+        with Telemetry():
+            return self.bare()
+
+    def instrumented(self) -> float:
+        """As a case of a notebook: telemetry and the clock."""
+        with Telemetry():
+            return self.clocked()
+
+
+def clock() -> list[dict]:
+    """What the clock adds to a step that does nothing."""
+
+    def loop(batches) -> float:
+        start = time.perf_counter()
+        for _ in batches:
+            pass
+        return time.perf_counter() - start
+
+    count = 200_000
+    costs = []
+    for _ in range(15):
+        bare = loop(range(count))
+        costs.append((loop(timing.StepClock(whole=True).steps(range(count))) - bare) / count * 1e6)
+    best = min(costs)
+    return [row("clock: cost of a step beside fences (least of 15)", f"{best:.3f} µs", "at most 1 µs", best <= 1)]
+
+
+def loop() -> list[dict]:
+    """The same epoch of training, bare and with clock and telemetry."""
+    training = Training()
+    training.bare()
+    rows = []
+    for name, function in (
+        ("loop: clock and telemetry against bare (VAE, batch 128)", training.instrumented),
+        ("loop: clock alone against bare", training.clocked),
+        ("telemetry: on against off", training.watched),
+        ("loop: bare against bare, for comparison", training.bare),
+    ):
+        ratios = paired(function, training.bare, 31)
+        middle = statistics.median(ratios)
+        good = middle <= 1.01 if "comparison" not in name else None
+        rows.append(row(name, shown(ratios), "at most 1.01" if good is not None else "", good, ratios=ratios))
+    with Telemetry(interval_s=0.5) as telemetry:
+        for _ in range(20):
+            training.bare()
+    share = 100 * telemetry.thread_s / telemetry.seconds
+    rows.append(row("telemetry: its thread's share of a core", f"{share:.3f} %", "at most 0.5 %", share <= 0.5))
+    return rows
+
+
+def kernels() -> list[dict]:
+    """`timing.measure` against `torch.utils.benchmark` at the same thread count."""
+    from torch.utils.benchmark import Timer
+
+    def square(size):
+        a, b = torch.randn(2, size, size)
+        return lambda: a @ b
+
+    image, filters = torch.randn(8, 16, 64, 64), torch.randn(32, 16, 3, 3)
+    long = torch.randn(4_000_000)
+    rows_ = torch.randn(512, 1024)
+    short = torch.randn(20_000)
+    operations = {
+        "add 20,000": lambda: short + short,
+        "matmul 96": square(96),
+        "matmul 160": square(160),
+        "softmax 512 × 1024": lambda: rows_.softmax(1),
+        "layer norm 512 × 1024": lambda: F.layer_norm(rows_, (1024,)),
+        "matmul 512": square(512),
+        "convolution 16 to 32, 64 × 64": lambda: F.conv2d(image, filters, padding=1),
+        "sum of 4 million": long.sum,
+        "matmul 1536": square(1536),
+        "matmul 4096": square(4096),
+    }
+    found = []
+    for name, function in operations.items():
+
+        def ours(function=function):
+            return timing.measure(function, budget_s=0.6).seconds.mean
+
+        def theirs(function=function):
+            timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
+            return timer.blocked_autorange(min_run_time=0.5).median
+
+        once = theirs()
+        ratios = paired(ours, theirs, 8 if once < 0.1 else 3)
+        middle = statistics.median(ratios)
+        bound = 0.02 if once > 1e-3 else 0.05
+        good = abs(middle - 1) <= bound if once > 50e-6 else None
+        text = f"within {bound:.0%}" if good is not None else "under 50 µs: not judged"
+        title = f"kernel: {name}, {once * 1e6:,.0f} µs, against torch's Timer"
+        found.append(row(title, shown(ratios), text, good, ratios=ratios))
+    return found
+
+
+def estimate() -> list[dict]:
+    """An epoch estimated from a hundred steps in bursts, against the whole of the next epoch."""
+    training = Training(60_000)
+    training.bare()
+    errors = []
+    for _ in range(10):
+        clock_ = timing.StepClock(budget_s=1.2, put=lambda batch: batch)
+        training.epoch(clock_.steps(training.loader))
+        part = clock_.parts["training"]
+        assert not part.complete
+        estimated = timing.epoch_metrics(clock_)["epoch_s"]["value"]
+        errors.append(estimated / training.bare() - 1)
+    sizes = [abs(error) for error in errors]
+    steps = sum(block.steps for block in part.blocks)
+    text = f"median {statistics.median(sizes):.1%}, worst {max(sizes):.1%}"
+    good = statistics.median(sizes) <= 0.03 and max(sizes) <= 0.15
+    title = f"estimate: {steps} of 469 steps in bursts against whole epochs"
+    return [row(title, text, "median 3 %, worst 15 %", good, errors=errors)]
+
+
+PROCESS = """
+import torch, sys
+from pomology import timing
+torch.manual_seed(0)
+a, b = torch.randn(2, 512, 512)
+print(timing.measure(lambda: a @ b, budget_s=0.5).seconds.mean)
+"""
+
+
+def repeats() -> list[dict]:
+    """How often five processes and five others of the same thing are called different."""
+    times = []
+    for _ in range(20):
+        done = subprocess.run([sys.executable, "-c", PROCESS], capture_output=True, text=True, check=True)
+        times.append(float(done.stdout))
+    logs = np.log(times)
+    generator = np.random.default_rng(1)
+    draws, called = 600, 0
+    for _ in range(draws):
+        order = generator.permutation(len(times))[:10]
+        verdict = intervals.compare(np.exp(logs[order[:5]]), np.exp(logs[order[5:]])).verdict
+        called += verdict in ("faster", "slower")
+    share = called / draws
+    title = f"repeats: same thing called different (between processes ± {logs.std(ddof=1):.1%})"
+    return [row(title, f"{share:.1%} of {draws} draws", "at most 7.5 %", share <= 0.075, seconds=times)]
+
+
+def notebook() -> list[dict]:
+    """What a notebook takes beyond its cases, the start of a kernel and the import of the framework."""
+    import papermill
+
+    from pomology import results
+    from pomology.batch import notebooks
+    from pomology.parameters import read_yaml
+
+    vae = next(found for found in notebooks() if found.name == "vae")
+    path = root() / "params" / "smoke" / "vae.yaml"
+    values = read_yaml(path, path.name) | {"data": "stand-in"}
+    fixed, kernels_ = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        source = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+        source |= {"source": "import torch", "id": "a"}
+        metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        empty = Path(folder, "empty.ipynb")
+        empty.write_text(json.dumps({"cells": [source], "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}))
+        for number in range(5):
+            out = Path(folder, str(number))
+            for notebook_, given, times in ((empty, {}, kernels_), (vae.path, values | {"out": str(out)}, fixed)):
+                start = time.perf_counter()
+                papermill.execute_notebook(notebook_, Path(folder, "done.ipynb"), given, progress_bar=False)
+                times.append(time.perf_counter() - start)
+            fixed[-1] -= sum(record["seconds"] for record in results.read(out / "vae.jsonl").records)
+    extra = [beyond - kernel for beyond, kernel in zip(fixed, kernels_, strict=True)]
+    text = f"{statistics.median(extra):.1f} s (kernel and torch: {statistics.median(kernels_):.1f} s)"
+    return [row("notebook: beyond its cases, kernel start and import", text, "", None, seconds=extra, kernel=kernels_)]
+
+
+PARTS = {part.__name__: part for part in (clock, loop, kernels, estimate, repeats, notebook)}
+
+
+def main() -> int:
+    chosen = sys.argv[1:] or list(PARTS)
+    unknown = [name for name in chosen if name not in PARTS]
+    if unknown:
+        print(f"bench: no part is named {unknown[0]!r}; there are {', '.join(PARTS)}", file=sys.stderr)
+        return 2
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")
+    rows = [line for name in chosen for line in PARTS[name]()]
+    path = root() / "outputs" / "bench.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n")
+    outside = [line["name"] for line in rows if line["within"] is False]
+    print(f"\n{len(outside)} of {len(rows)} outside their bounds; written to outputs/bench.json")
+    return 1 if outside else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
