@@ -229,7 +229,7 @@ def test_mnist_stand_in_has_the_articles_shape():
 def test_mnist_stand_in_is_the_same_every_time_and_for_every_size(digits):
     again = data.mnist("stand-in", size=100)
     assert np.array_equal(again.images, digits.images[:100]) and np.array_equal(again.labels, digits.labels[:100])
-    assert again.origin == "stand-in: asked for; the first 100 only"
+    assert again.origin == "stand-in for MNIST: asked for; the first 100 only"
 
 
 def test_mnist_stand_in_can_be_learned_but_is_not_trivial(digits):
@@ -258,9 +258,8 @@ def test_stand_ins_ask_no_network(_no_network, monkeypatch):
 def test_without_network_auto_says_why_and_real_refuses(_no_network, load):
     found = load("auto")
     assert found.kind == "stand-in" and _no_network
-    assert found.origin.startswith(
-        "stand-in: not in the cache, and no connection to the Hugging Face hub (ConnectError)"
-    )
+    why = ": not in the cache, and no connection to the Hugging Face hub (ConnectError)"
+    assert found.origin.startswith(f"stand-in for {found.name}{why}")
     one_line_error(lambda: load("real"), "no real data: not in the cache", "local folder")
 
 
@@ -273,7 +272,7 @@ def test_offline_variables_are_honoured(monkeypatch, _no_network, name):
 
 def test_lsun_is_on_no_hub(monkeypatch, _no_network):
     monkeypatch.setattr(data, "STAND_IN_PHOTOGRAPHS", 4)
-    assert data.lsun_classroom("auto").origin == "stand-in: no folder was named, and no hub has it"
+    assert data.lsun_classroom("auto").origin == "stand-in for LSUN classroom: no folder was named, and no hub has it"
     one_line_error(lambda: data.lsun_classroom("real"), "LSUN classroom: no real data")
     assert not _no_network
 
@@ -371,7 +370,7 @@ def test_the_cache_is_used_without_network(cache, _no_network):
     fill_cache(cache, images, labels)
     found = data.mnist("real")
     assert np.array_equal(found.images, images) and np.array_equal(found.labels, labels)
-    assert found.origin.startswith("real: ylecun/mnist (mnist), cached; 20 images")
+    assert found.origin.startswith("MNIST, real: ylecun/mnist (mnist), cached; 20 images")
     assert not _no_network
 
 
@@ -449,7 +448,7 @@ def test_corpus_stand_in_has_the_articles_counts(corpus):
     assert np.array_equal(np.unique(corpus.train), np.arange(33_278))
     for part in (corpus.train, corpus.valid, corpus.test):
         assert part.dtype == np.int64 and part.min() >= 0 and part.max() < 33_278
-    assert corpus.origin == "stand-in: asked for"
+    assert corpus.origin == "stand-in for WikiText-2: asked for"
 
 
 def test_corpus_stand_in_is_the_same_every_time(corpus):

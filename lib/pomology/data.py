@@ -105,10 +105,10 @@ def _image_set(article: _ImageSource, source: str, folder: Folder, split: str, s
         lambda: article.stand_in(min(size or count, count), split),
     )
     if len(images) != len(labels) or not len(images):
-        raise PomologyError(f"{article.name}, {origin}: {len(images):,} images but {len(labels):,} labels")
+        raise PomologyError(f"{origin}: {len(images):,} images but {len(labels):,} labels")
     if labels.min() < 0 or labels.max() >= article.classes:
         raise PomologyError(
-            f"{article.name}, {origin}: labels should be 0 to {article.classes - 1}, not {labels.max()}"
+            f"{origin}: labels should be 0 to {article.classes - 1}, not {labels.max()}"
         )
     if kind == "real" and len(images) != count:
         origin += f"; {len(images):,} images where the article has {count:,}"
@@ -309,7 +309,7 @@ def wikitext2(source: str = "auto", folder: Folder = None, size: int | None = No
     )
     counts = {part: len(numbers) for part, numbers in tokens.items()}
     if 0 in counts.values():
-        raise PomologyError(f"WikiText-2, {origin}: a part is empty ({counts}): get it again")
+        raise PomologyError(f"{origin}: a part is empty ({counts}): get it again")
     if counts != WIKITEXT2_TOKENS or len(words) != WIKITEXT2_VOCABULARY:
         found, expected = (" + ".join(f"{count:,}" for count in c.values()) for c in (counts, WIKITEXT2_TOKENS))
         origin += f"; {found} tokens, {len(words):,} words where the article has {expected}, {WIKITEXT2_VOCABULARY:,}"
@@ -571,7 +571,7 @@ def _obtain(
         raise PomologyError(f"{name} size: {size} should be at least 1, or None for all")
     first = "" if size is None else f"; the first {size:,} only"
     if source == "stand-in":
-        return stand_in(), "stand-in", f"stand-in: asked for{first}"
+        return stand_in(), "stand-in", f"stand-in for {name}: asked for{first}"
     if folder:
         root = Path(folder).expanduser()
         if not root.is_dir():
@@ -580,7 +580,7 @@ def _obtain(
         for file in root.iterdir():
             if file.suffix in _UNFINISHED:
                 raise _damaged(file, "a download that did not end")
-        return from_folder(root), "real", f"real: local folder{first}"
+        return from_folder(root), "real", f"{name}, real: local folder{first}"
     try:
         if hub is None:
             raise _Unobtainable("no folder was named, and no hub has it")
@@ -589,8 +589,8 @@ def _obtain(
         if source == "real":
             remedy = "name a local folder that holds it, or set the source to auto or stand-in"
             raise PomologyError(f"{name}: no real data: {error}; {remedy}") from error
-        return stand_in(), "stand-in", f"stand-in: {error}{first}"
-    return from_tables(tables), "real", f"real: {hub} ({config}), {how}{first}"
+        return stand_in(), "stand-in", f"stand-in for {name}: {error}{first}"
+    return from_tables(tables), "real", f"{name}, real: {hub} ({config}), {how}{first}"
 
 
 def _hub_tables(hub: str, config: str) -> tuple[dict[str, Any], str]:

@@ -67,6 +67,7 @@ class Experiment:
         precision: str = "fp32",
         learns: bool = True,
     ):
+        _one_line_errors()
         if profile not in PROFILES:
             raise PomologyError(f"{name}: profile is {profile!r}; it must be one of {', '.join(PROFILES)}")
         if isinstance(budget_s, bool) or not isinstance(budget_s, (int, float)) or not 0 < budget_s < math.inf:
@@ -400,6 +401,15 @@ def _raw(part: timing.Part) -> dict:
 def _private(text: str) -> str:
     """Without the folders of this machine, which may name a person."""
     return text.replace(str(root()), ".").replace(str(Path.home()), "~")
+
+
+def _one_line_errors() -> None:
+    """Let a notebook show bad input as the one line that it is, without the way through this package."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None:
+        shell.set_custom_exc((PomologyError,), lambda shell, kind, error, trace, tb_offset=None: [f"{error}"])
 
 
 class _Progress:

@@ -30,13 +30,19 @@ class Workload:
         """What must fit at the least. Work space of single operators comes on top."""
         return self.state_bytes + self.saved_bytes
 
+    def __str__(self) -> str:
+        return (
+            f"{self.parameters:,} parameters; {self.flops / 1e9:,.4g} GFLOP a step; {self.state_bytes / 1e6:,.1f} MB of "
+            f"weights, gradients and optimiser; {self.saved_bytes / 1e6:,.1f} MB kept for the backward pass"
+        )
+
 
 def workload(build: Callable[[], Any], step: Callable[[Any], None], optimizer_slots: int = 0) -> Workload:
     """Count a step without running it.
 
-    build: makes the module, or a tuple of modules; it is called with `meta` as the default device.
-    step: one forward and backward pass of what `build` made; tensors it creates are on `meta` too. It must not read a
-        value (`.item()`), since there is none.
+    build: makes the module; it is called with `meta` as the default device.
+    step: one forward and backward pass of that module; tensors it creates are on `meta` too. It must not read a value
+        (`.item()`), since there is none.
     optimizer_slots: tensors of a weight's size that the optimiser keeps: 0 for plain SGD, 1 for SGD with momentum,
         2 for Adam, AdamW and Adadelta.
     """
@@ -63,10 +69,9 @@ def workload(build: Callable[[], Any], step: Callable[[Any], None], optimizer_sl
                 sizes["now"] -= self.storage.nbytes()
 
     with torch.device("meta"):
-        built = build()
-        modules = built if isinstance(built, tuple) else (built,)
-        weights = {id(parameter): parameter for module in modules for parameter in module.parameters()}
-        storages = {parameter.untyped_storage()._cdata for parameter in weights.values()}
+        model = build()
+        weights = list(model.parameters())
+        storages = {parameter.untyped_storage()._cdata for parameter in weights}
 
         def hold(tensor: torch.Tensor):
             return tensor if tensor.untyped_storage()._cdata in storages else Held(tensor)
@@ -75,11 +80,11 @@ def workload(build: Callable[[], Any], step: Callable[[Any], None], optimizer_sl
             return item.tensor if isinstance(item, Held) else item
 
         with FlopCounterMode(display=False) as counter, torch.autograd.graph.saved_tensors_hooks(hold, give):
-            step(built)
-    weight_bytes = sum(parameter.nbytes for parameter in weights.values())
-    trained_bytes = sum(parameter.nbytes for parameter in weights.values() if parameter.requires_grad)
+            step(model)
+    weight_bytes = sum(parameter.nbytes for parameter in weights)
+    trained_bytes = sum(parameter.nbytes for parameter in weights if parameter.requires_grad)
     return Workload(
-        parameters=sum(parameter.numel() for parameter in weights.values()),
+        parameters=sum(parameter.numel() for parameter in weights),
         flops=counter.get_total_flops(),
         state_bytes=weight_bytes + (1 + optimizer_slots) * trained_bytes,
         saved_bytes=sizes["peak"],

@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -197,7 +197,7 @@ def _index(run: Run, failed: dict[str, str]) -> str:
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
     environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True)
     return environment.get_template("run.html.j2").render(
-        title=run.machine.get("chip") or "An unknown machine",
+        title=tables.chip_name({"chip": run.machine.get("chip"), "backend": "cpu"}).removesuffix(" CPU"),
         style=_markup((PAGE / "style.css").read_text(encoding="utf-8")),
         facts=_facts(run),
         notes=notes,
@@ -211,8 +211,9 @@ def _markup(text: str) -> Any:
     return Markup(text)
 
 
-def _table(table: tables.Table) -> Any:
-    return _markup(table._repr_html_())
+def _table(table: tables.Table, title: str = "") -> Any:
+    """A table as markup, by default without a title: where a heading above says it already."""
+    return _markup(replace(table, title=title)._repr_html_())
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
@@ -231,9 +232,10 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     times = sorted(record["started"] for record in records if re.fullmatch(r"[\d-]{10}T[\d:]{8}Z", record["started"]))
     when = [time[:16].replace("T", " ") for time in (times[:1] + times[-1:])]
     ended = Counter(record["status"] for record in records)
+    power = run.machine.get("power_source")
     return [
         ("Machine", machine.describe(run.machine) if run.machine else "not told"),
-        ("Power", str(run.machine.get("power_source") or "not told")),
+        *([("Power", str(power))] if power else []),
         ("Profile", "; ".join(PROFILES.get(profile, profile) for profile in profiles)),
         ("Data", "; ".join(f"{kind} ({', '.join(names)})" for kind, names in sorted(kinds.items())) or "none yet"),
         ("Measured", " to ".join(dict.fromkeys(when)) + " UTC" if when else "nothing yet"),
@@ -285,15 +287,15 @@ def _numbers(name: str, layout: tables.Layout | None, records: list[dict], run: 
     comparable = _comparable(records)
     claims = [claim for claim in published.claims(experiment=name) if len(claim.experiments) == 1]
     caption = (
-        f"{layout.title}: seconds per epoch, less is faster. Filled marks: the whole epoch, this machine's with its "
-        "95 % interval. Hollow marks: its computing alone."
+        "Seconds per epoch, less is faster. Filled marks: the whole epoch, this machine's with its 95 % interval. "
+        "Hollow marks: its computing alone."
     )
     timed = any(tables.combined(repeats, "epoch_s") for repeats in tables.groups(comparable))
     return {
         "table": _table(tables.article_table(name, records)),
-        "drawing": _drawing(name, comparable, caption) if timed else "",
+        "drawing": _drawing(name, json.dumps(comparable), caption) if timed else "",
         "caption": caption,
-        "claims": _table(tables.claims_table(claims, _comparable(run.records))) if claims else "",
+        "claims": _table(tables.claims_table(claims, _comparable(run.records)), "The article's claims") if claims else "",
         "details": details,
     }
 
@@ -303,12 +305,13 @@ def _comparable(records: list[dict]) -> list[dict]:
     return [record for record in records if record["profile"] != "smoke"]
 
 
-def _drawing(name: str, records: list[dict], caption: str) -> Any:
+@functools.lru_cache(maxsize=64)  # the page is built after every notebook, and drawing is most of the work
+def _drawing(name: str, records: str, caption: str) -> Any:
     """The figure as an SVG element that can stand beside others: its own identifiers, and a text for who cannot see."""
     import matplotlib
 
     with matplotlib.rc_context({"text.parse_math": False}):  # a chip's name may hold a dollar sign
-        text = figures.svg(figures.epoch_figure(name, records))
+        text = figures.svg(figures.epoch_figure(name, json.loads(records)))
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
     return _markup(text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(caption)}" ', 1))
