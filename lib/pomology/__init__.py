@@ -3,6 +3,7 @@
 Importing the package imports no training framework; each module says what it is for.
 """
 
+import re
 from pathlib import Path
 
 __version__ = "0.1.0"
@@ -18,3 +19,11 @@ def root() -> Path:
     """The checkout that this package runs from: it has the notebooks, and gets the outputs. Else the current folder."""
     checkout = Path(__file__).resolve().parents[2]
     return checkout if (checkout / "notebooks").is_dir() else Path.cwd()
+
+
+def private(text: str) -> str:
+    """A text without the folders of this machine, which may name a person: the checkout as `.`, the home as `~`."""
+    for folder, short in ((root(), "."), (Path.home(), "~")):
+        if folder != Path(folder.anchor):
+            text = re.sub(re.escape(str(folder)) + r"(?![\w.-])", short, text)
+    return text

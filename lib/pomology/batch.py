@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pomology import PomologyError, machine, report, results, root, tables
+from pomology import PomologyError, machine, private, report, results, root, tables
 from pomology import parameters as rules
 from pomology.experiment import note_machine
 
@@ -239,18 +239,23 @@ def _check_resumable(out: Path, jobs: list[Job], profile: str) -> None:
     if before != profile:
         raise PomologyError(f"RUN={out.name}: holds profile {before!r}, not {profile!r}; choose another RUN")
     for job in jobs:
-        for place in (job.output(out), job.partial(out)):
-            if not place.exists():
-                continue
-            used = rules.read_notebook(place)["metadata"].get("papermill", {}).get("parameters", {})
-            for name in ("out", "repeat"):  # the folder may have moved
-                used.pop(name, None)
-            for name, value in used.items():
-                if job.parameters.get(name) != value:
-                    raise PomologyError(
-                        f"RUN={out.name}: {job.notebook.name} was run with {name}={value}, "
-                        f"not {job.parameters.get(name)}; choose another RUN"
-                    )
+        for name, value in _parameters_used(job, out).items():
+            if name not in ("out", "repeat") and job.parameters.get(name) != value:  # the folder may have moved
+                raise PomologyError(
+                    f"RUN={out.name}: {job.notebook.name} was run with {name}={value}, "
+                    f"not {job.parameters.get(name)}; choose another RUN"
+                )
+
+
+def _parameters_used(job: Job, out: Path) -> dict[str, Any]:
+    """What a notebook was given when it last ran in this folder, finished or not."""
+    for place in (job.output(out), job.partial(out)):
+        if place.exists():
+            try:
+                return rules.read_notebook(place)["metadata"]["papermill"]["parameters"]
+            except (PomologyError, KeyError):
+                continue  # cut off while it was being written: it will be written anew
+    return {}
 
 
 def _finished(job: Job, out: Path) -> bool:
@@ -350,6 +355,8 @@ def _run_kernel(job: Job, out: Path, deadline: float | None) -> tuple[str, str] 
             return "crashed", "its kernel died (killed, or out of memory)"
         except papermill.PapermillExecutionError as error:
             return "error", f"{error.ename}: {error.evalue}".split("\n")[0]
+    # papermill notes the folders of this machine in the file.
+    partial.write_text(private(partial.read_text(encoding="utf-8")), encoding="utf-8")
     os.replace(partial, final)
     return None
 

@@ -27,7 +27,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pomology import PomologyError, device, figures, machine, published, results, root, tables, timing
+from pomology import PomologyError, device, figures, machine, private, published, results, root, tables, timing
 from pomology import statistics as intervals
 from pomology.models import Workload
 from pomology.telemetry import Telemetry, contended
@@ -75,6 +75,7 @@ class Experiment:
         self.name, self.article, self.profile, self.budget_s = name, article, profile, float(budget_s)
         self.repeat, self.precision, self.learns = repeat, precision, learns
         self.devices = device.find(devices)
+        self._anew = "" if out else " (run the set-up cell again to measure it anew)"
         self.out = Path(out) if out else root() / "outputs" / f"lab-{datetime.now():%Y%m%d-%H%M%S}"
         self.journal = results.Journal(self.out / f"{name}.jsonl")
         self.snapshot = note_machine(self.out, profile)
@@ -94,7 +95,7 @@ class Experiment:
         for backend, config in itertools.product(self.devices, list(rows)):
             case = Case(self, backend, config)
             if self.journal.done(case.name, self.repeat):
-                print(f"{case.name}: in the journal already; skipped (run the set-up cell again to measure it anew)")
+                print(f"{case.name}: in the journal already; skipped{self._anew}")
             else:
                 yield case
 
@@ -191,10 +192,13 @@ class Case:
     def loss(self, value: float) -> None:
         """Note the loss of a step, as the article's loop reads it."""
         if not self.clock.on_ready:
-            self._losses.append(value)
+            self._losses.append(float(value))
 
     def metric(self, name: str, value: float, unit: str, **more: Any) -> None:
-        """Add a measured value to the record; `more` may give low, high, n and how."""
+        """Add a measured value to the record; `more` may give low, high, n and how. Raises ValueError for a NaN."""
+        value = value if isinstance(value, int) else float(value)  # a framework's scalar is no JSON
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {value}; what could not be measured is left out")
         self._metrics[name] = {
             "value": value,
             "unit": unit,
@@ -296,15 +300,15 @@ class Case:
         if telemetry is not None:
             record["absent"] = telemetry.absent
             record["trace"] = telemetry.samples[:: max(1, len(telemetry.samples) // 500)]
-        if status == "error":
-            record["traceback"] = _private("".join(traceback.format_exception(exception)))
+        if status == "error" and exception is not None:
+            record["traceback"] = private("".join(traceback.format_exception(exception)))
         return record
 
     def _status(
         self, exception: BaseException | None, observed: str | None, first: float | None, last: float | None
     ) -> tuple[str, str | None]:
         if exception is not None:
-            reason = _private(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
+            reason = private(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
             if not isinstance(exception, Exception):
                 return "interrupted", reason
             known = {TooBig: "too-big", Mismatch: "mismatch"}.get(type(exception)) or device.failure(exception)
@@ -313,11 +317,11 @@ class Case:
             return "fallback", f"ran on the CPU: {', '.join(sorted(self._fallbacks))}"
         if observed not in (None, self.backend.backend):
             return "fallback", f"asked for {self.backend.backend}, computed on {observed}"
-        if not self.clock.parts and not self._metrics:
+        if not self._metrics and all(part.first_step_s is None for part in self.clock.parts.values()):
             return "error", "nothing was timed"
         if self._model is not None and self.clock.parts and _fingerprint(self._model) == self._weights:
             return "not-learning", "no step changed the weights"
-        if first is not None and not (math.isfinite(first) and math.isfinite(last)):
+        if not all(math.isfinite(loss) for loss in self._losses):
             return "not-learning", "the loss is not a finite number"
         if self.experiment.learns and len(self._losses) >= JUDGED_STEPS and last >= first:
             return "not-learning", f"the loss went from {first:.4g} to {last:.4g} in {len(self._losses)} steps"
@@ -331,7 +335,7 @@ class Case:
             return None
         step = timing.interval(blocks)
         flops = self._workload.flops
-        bounds = {"low": flops / step.high if step.high else None, "high": flops / step.low if step.low else None}
+        bounds = {"low": flops / step.high, "high": flops / step.low} if step.low else {"low": None, "high": None}
         return {"value": flops / step.mean, "unit": "FLOP/s", **bounds, "n": step.n, "how": "measured"}
 
     def _loss_ends(self) -> tuple[float | None, float | None]:
@@ -396,11 +400,6 @@ def _raw(part: timing.Part) -> dict:
         "ready": pairs(part.ready_blocks),
         "stopped": part.stopped,
     }
-
-
-def _private(text: str) -> str:
-    """Without the folders of this machine, which may name a person."""
-    return text.replace(str(root()), ".").replace(str(Path.home()), "~")
 
 
 def _one_line_errors() -> None:

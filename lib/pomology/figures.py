@@ -34,6 +34,7 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "font.size": 10,
+    "text.parse_math": False,  # a chip's name is text, whatever is in it
     "svg.hashsalt": "pomology",  # the same data give the same file
 }
 
@@ -87,8 +88,9 @@ def _draw(axis: Any, place: int, point: dict, low: float) -> None:
         axis.text(low / 1.4, place, point["status"], va="center", ha="left", color=GREY, style="italic", fontsize=9)
         return
     marker = "D" if point["ours"] else "o"
-    if point.get("low"):
-        axis.plot([point["low"], point["high"]], [place, place], color=colour, linewidth=2, solid_capstyle="butt")
+    if point.get("high"):
+        # An interval down to zero has no end on a logarithmic axis: it is drawn to the edge.
+        axis.plot([max(point["low"], axis.get_xlim()[0]), point["high"]], [place, place], color=colour, linewidth=2, solid_capstyle="butt")
     if point.get("compute"):
         axis.plot([point["compute"]], [place], marker, markersize=7, markerfacecolor="none", markeredgecolor=colour)
     axis.plot([point["value"]], [place], marker, markersize=7, color=colour)

@@ -32,8 +32,9 @@ class Workload:
 
     def __str__(self) -> str:
         return (
-            f"{self.parameters:,} parameters; {self.flops / 1e9:,.4g} GFLOP a step; {self.state_bytes / 1e6:,.1f} MB of "
-            f"weights, gradients and optimiser; {self.saved_bytes / 1e6:,.1f} MB kept for the backward pass"
+            f"{self.parameters:,} parameters; {self.flops / 1e9:,.4g} GFLOP a step; "
+            f"{self.state_bytes / 1e6:,.1f} MB of weights, gradients and optimiser; "
+            f"{self.saved_bytes / 1e6:,.1f} MB kept for the backward pass"
         )
 
 

@@ -10,6 +10,7 @@ import ast
 import json
 import math
 import re
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +38,11 @@ def _one_of(*names: str) -> Limit:
 
 
 def _between(low: float, high: float) -> Limit:
-    return Limit(lambda value: low <= value <= high, f"from {low:g} to {high:g}")
+    return Limit(lambda value: low <= value <= high, f"from {low:,} to {high:,}")
 
 
 def _above(low: float, high: float) -> Limit:
-    return Limit(lambda value: low < value <= high, f"above {low:g} and at most {high:g}")
+    return Limit(lambda value: low < value <= high, f"above {low:,} and at most {high:,}")
 
 
 SIZE = _between(1, 2**20)
@@ -53,6 +54,7 @@ LIMITS: dict[str, Limit] = {
     "repeat": _between(0, 999),
     "seed": _between(0, 2**32 - 1),
     "workers": _between(0, 128),
+    "cuda_workers": _between(0, 128),
     "lr": _above(0, 1000),
     "samples": _between(0, 2**40),
     "batch_size": SIZE,
@@ -78,7 +80,7 @@ def read_notebook(path: Path) -> dict[str, Any]:
     try:
         notebook = json.loads(path.read_text(encoding="utf-8"))
         notebook["cells"][0]["source"]
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise PomologyError(f"{path.name}: not a notebook ({type(error).__name__}: {error})") from None
     return notebook
 
@@ -88,14 +90,18 @@ def declared(path: Path) -> dict[str, Parameter]:
     cells = [
         cell
         for cell in read_notebook(path)["cells"]
-        if cell["cell_type"] == "code" and "parameters" in cell.get("metadata", {}).get("tags", [])
+        if cell.get("cell_type") == "code" and "parameters" in cell.get("metadata", {}).get("tags", [])
     ]
     if len(cells) != 1:
         raise PomologyError(f"{path.name}: {len(cells)} cells are tagged `parameters`; there must be exactly one")
     source = "".join(cells[0]["source"])
     lines = source.split("\n")
     found: dict[str, Parameter] = {}
-    for statement in ast.parse(source).body:
+    try:
+        statements = ast.parse(source).body
+    except (SyntaxError, ValueError) as error:
+        raise PomologyError(f"{path.name}: parameters cell: not Python ({' '.join(str(error).split())})") from None
+    for statement in statements:
         line = lines[statement.lineno - 1]
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             raise PomologyError(f"{path.name}: parameters cell: `{line}` must read `name: type = literal  # help`")
@@ -106,10 +112,13 @@ def declared(path: Path) -> dict[str, Parameter]:
             raise PomologyError(
                 f"{path.name}: parameters cell: {name} must be a literal, so that it can be given"
             ) from None
-        comment = re.search(r"#\s*(.*)$", lines[statement.end_lineno - 1])
+        rest = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
+        comment = re.fullmatch(r"\s*#\s*(\S.*)", rest)
         if not comment:
             raise PomologyError(f"{path.name}: parameters cell: {name} needs a comment that says what it is")
         parameter = Parameter(name, ast.unparse(statement.annotation), default, comment[1])
+        if name in found:
+            raise PomologyError(f"{path.name}: parameters cell: {name} stands twice; each parameter may stand once")
         check(parameter, default, path.name)
         found[name] = parameter
     return found
@@ -118,6 +127,9 @@ def declared(path: Path) -> dict[str, Parameter]:
 def check(parameter: Parameter, value: Any, where: str) -> None:
     """Raise PomologyError, in one line, if a value does not suit a parameter. `where` names the file it comes from."""
     name = parameter.name
+    if not re.fullmatch(r"(list\[)*(str|bool|int|float)\]*", parameter.type):
+        kinds = "str, bool, int, float or a list of these"
+        raise PomologyError(f"{where}: {name} is declared as {parameter.type!r}; it must be {kinds}")
     wrong = _wrong_type(parameter.type, value)
     if wrong:
         raise PomologyError(f"{where}: {name} is {_show(value)}; it must be {wrong}")
@@ -153,8 +165,6 @@ def _wrong_type(kind: str, value: Any) -> str | None:
             else None
         )
     types = {"str": (str,), "bool": (bool,), "int": (int,), "float": (int, float)}
-    if kind not in types:
-        raise PomologyError(f"a parameter's type is {kind!r}; it must be str, bool, int, float or a list of these")
     if isinstance(value, types[kind]) and isinstance(value, bool) == (kind == "bool"):
         return None
     words = {"str": "a text", "bool": "true or false", "int": "a whole number", "float": "a number"}[kind]
@@ -163,21 +173,27 @@ def _wrong_type(kind: str, value: Any) -> str | None:
             number = float(value)
         except ValueError:
             return words
+        if not math.isfinite(number) or (kind == "int" and number != int(number)):
+            return words
         # YAML reads 1e-3 as a text: it wants a point before the exponent.
         return f"{words}, and this is a text; write {_yaml_number(number, kind)}"
     return words
 
 
 def _yaml_number(number: float, kind: str) -> str:
-    if kind == "int" and number == int(number):
+    if kind == "int":
         return str(int(number))
     text = repr(number)
     return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
 def _show(value: Any) -> str:
-    text = "null" if value is None else repr(value)
+    text = "null" if value is None else _SHORT.repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+_SHORT = reprlib.Repr()  # a few lines of YAML can stand for a value of billions of items
+_SHORT.maxstring = _SHORT.maxother = 60
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -187,7 +203,7 @@ class _StrictLoader(yaml.SafeLoader):
         keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
         twice = [key for key in keys if keys.count(key) > 1]
         if twice:
-            raise PomologyError(f"{twice[0]} stands twice; each parameter may stand once")
+            raise PomologyError(f"{_show(twice[0])} stands twice; each parameter may stand once")
         return super().construct_mapping(node, deep)
 
 
@@ -195,18 +211,25 @@ def read_yaml(path: Path, where: str) -> dict[str, Any]:
     """A profile's parameters for one notebook. Raises PomologyError in one line that begins with `where`."""
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
+    except OSError as error:
+        raise PomologyError(f"{where}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise PomologyError(f"{where}: not a text file in UTF-8") from None
     except PomologyError as error:
         raise PomologyError(f"{where}: {error}") from None
-    except (yaml.YAMLError, TypeError) as error:
+    # A value that is not of the type its tag or form claims (as 2022-99-99) makes the loader raise what it will.
+    except (yaml.YAMLError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}" if mark else ""
-        raise PomologyError(f"{where}{place}: not valid YAML ({getattr(error, 'problem', None) or error})") from None
+        words = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise PomologyError(f"{where}{place}: not valid YAML ({words})") from None
     if values is None:
         return {}
-    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+    if not isinstance(values, dict):
         raise PomologyError(f"{where}: must be lines `name: value`, not {type(values).__name__}")
+    for name in values:
+        if not isinstance(name, str):
+            raise PomologyError(f"{where}: {_show(name)} is no name of a parameter; it must be a text")
     return values
 
 
@@ -214,6 +237,6 @@ def merge(declared: dict[str, Parameter], values: dict[str, Any], where: str) ->
     """Check given values against what a notebook declares. Raises PomologyError for the first that is wrong."""
     for name, value in values.items():
         if name not in declared:
-            raise PomologyError(f"{where}: no parameter is named {name!r}; there are {', '.join(declared)}")
+            raise PomologyError(f"{where}: no parameter is named {_show(name)}; there are {', '.join(declared)}")
         check(declared[name], value, where)
     return values

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pomology import RESOURCES, PomologyError, figures, machine, published, results, root, statistics, tables
+from pomology import RESOURCES, PomologyError, figures, machine, private, published, results, statistics, tables
 
 PAGE = RESOURCES / "page"
 MOST_BYTES = 64 * 2**20  # of a notebook
@@ -30,6 +30,10 @@ PROFILES = {
     "quick": "quick: the article's models and shapes, some seconds a case; most epochs are estimated from steady steps",
     "article": "article: whole epochs, as the article ran them",
 }
+CAPTION = (
+    "Seconds per epoch, less is faster. Filled marks: the whole epoch, this machine's with its 95 % interval. "
+    "Hollow marks: its computing alone."
+)
 
 
 @dataclass
@@ -64,7 +68,7 @@ def load(folder: str | Path) -> Run:
         try:
             run.journals[path.stem] = results.read(path)
         except (*MALFORMED, OSError) as error:
-            run.problems.append(f"{_private(str(error))}.")
+            run.problems.append(f"{private(str(error))}.")
     return run
 
 
@@ -93,14 +97,6 @@ def _write(path: Path, text: str) -> None:
     os.replace(draft, path)
 
 
-def _private(text: str) -> str:
-    """Without the folders of this machine, which may name a person."""
-    for folder, short in ((root(), "."), (Path.home(), "~")):
-        if folder != Path(folder.anchor):
-            text = re.sub(re.escape(str(folder)) + r"(?![\w.-])", short, text)
-    return text
-
-
 # A notebook -----------------------------------------------------------------------------------------------------------
 
 SHOWN = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
@@ -122,7 +118,7 @@ def render(notebook: Path) -> str:
     if notebook.stat().st_size > MOST_BYTES:
         raise ValueError(f"{notebook.stat().st_size:,} bytes; at most {MOST_BYTES:,} are rendered")
     try:
-        document = nbformat.reads(_private(notebook.read_text(encoding="utf-8")), as_version=4)
+        document = nbformat.reads(private(notebook.read_text(encoding="utf-8")), as_version=4)
     except nbformat.ValidationError as error:
         raise ValueError(f"not a notebook: {error.message}") from None
     title = _prepare(document) or notebook.stem
@@ -147,7 +143,8 @@ def _prepare(document: Any) -> str:
             title = title or heading
         for output in cell.get("outputs", ()):
             if "data" in output:
-                output.data = {kind: value for kind, value in output.data.items() if kind in SHOWN}
+                shown = {kind: value for kind, value in output.data.items() if kind in SHOWN}
+                output.data = shown or {"text/plain": "(An output that only a script could show.)"}
                 output.metadata = {**output.get("metadata", {}), "alt": f"Picture under the heading “{heading}”"}
     return title
 
@@ -195,9 +192,10 @@ def _index(run: Run, failed: dict[str, str]) -> str:
         notes.append("Nothing has been measured yet.")
     if any(record["profile"] == "smoke" for record in run.records):
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
+    title = tables.chip_name({"chip": run.machine.get("chip"), "backend": "cpu"}).removesuffix(" CPU")
     environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True)
     return environment.get_template("run.html.j2").render(
-        title=tables.chip_name({"chip": run.machine.get("chip"), "backend": "cpu"}).removesuffix(" CPU"),
+        title=title[:1].upper() + title[1:],
         style=_markup((PAGE / "style.css").read_text(encoding="utf-8")),
         facts=_facts(run),
         notes=notes,
@@ -245,22 +243,18 @@ def _facts(run: Run) -> list[tuple[str, str]]:
 
 
 def _article(run: Run, article: str, names: list[str], failed: dict[str, str]) -> dict[str, Any]:
-    about = next((known for known in published.articles() if known.id == article), None)
-    shared = [
-        claim
-        for claim in published.claims(article=article)
-        if len(claim.experiments) > 1 and not set(names).isdisjoint(claim.experiments)
-    ]
     sections = [_section(run, name, failed.get(name)) for name in names]
+    about = next((known for known in published.articles() if known.id == article), None)
     if about is None:
         return {"title": f"Article {article}" if article else "Not of an article", "sections": sections}
     linked = about.url_or_source.startswith("https://")
+    claims = [claim for claim in published.claims(article=article) if len(claim.experiments) > 1]
     return {
         "title": about.title,
         "byline": ", ".join([about.author, about.date, *([] if linked else [about.url_or_source])]),
         "link": about.url_or_source if linked else "",
         "sections": sections,
-        "claims": _table(tables.claims_table(shared, _comparable(run.records))) if shared else "",
+        "claims": _claims([claim for claim in claims if set(names) & set(claim.experiments)], run.records, ""),
     }
 
 
@@ -271,33 +265,48 @@ def _section(run: Run, name: str, failure: str | None) -> dict[str, Any]:
     notes = [failure] if failure else []
     if not (run.path / f"{name}.ipynb").exists():
         notes.append(_unfinished(run.path / ".partial" / f"{name}.ipynb"))
+        notes += [f"{start['case']}: under way, or cut off with its process." for start in contents.open_starts]
     notes += [f"{problem}." for problem in contents.problems]
     section = {"name": name, "title": layout.title if layout else name, "notes": notes, "links": _links(run.path, name)}
     try:
-        section |= _numbers(name, layout, contents.records, run)
+        section |= _numbers(name, layout, contents.records)
     except MALFORMED as error:
         notes.append(f"The numbers of this experiment cannot be shown: {type(error).__name__}: {error}.")
     return section
 
 
-def _numbers(name: str, layout: tables.Layout | None, records: list[dict], run: Run) -> dict[str, Any]:
+def _numbers(name: str, layout: tables.Layout | None, records: list[dict]) -> dict[str, Any]:
     details = _table(tables.details_table(name, records)) if records else ""
-    if layout is None:
-        return {"table": details}
     comparable = _comparable(records)
-    claims = [claim for claim in published.claims(experiment=name) if len(claim.experiments) == 1]
-    caption = (
-        "Seconds per epoch, less is faster. Filled marks: the whole epoch, this machine's with its 95 % interval. "
-        "Hollow marks: its computing alone."
-    )
+    if layout is None:
+        return {"table": details, "endings": _endings(records)}
     timed = any(tables.combined(repeats, "epoch_s") for repeats in tables.groups(comparable))
     return {
         "table": _table(tables.article_table(name, records)),
-        "drawing": _drawing(name, json.dumps(comparable), caption) if timed else "",
-        "caption": caption,
-        "claims": _table(tables.claims_table(claims, _comparable(run.records)), "The article's claims") if claims else "",
+        "endings": _endings([record for record in records if record not in comparable]),
+        "drawing": _drawing(name, json.dumps(comparable)) if timed else "",
+        "caption": CAPTION,
+        "claims": _claims(
+            [claim for claim in published.claims(experiment=name) if len(claim.experiments) == 1],
+            records,
+            "The article's claims",
+        ),
         "details": details,
     }
+
+
+def _endings(records: list[dict]) -> list[str]:
+    """The cases that did not end well, of those that are in no article's table."""
+    return [tables.line(record) for record in records if record["status"] != "ok"]
+
+
+def _claims(claims: list[published.Claim], records: list[dict], title: str) -> Any:
+    if not claims:
+        return ""
+    try:
+        return _table(tables.claims_table(claims, _comparable(records)), title)
+    except MALFORMED as error:
+        return f"The claims cannot be tested: {type(error).__name__}: {error}."
 
 
 def _comparable(records: list[dict]) -> list[dict]:
@@ -306,15 +315,12 @@ def _comparable(records: list[dict]) -> list[dict]:
 
 
 @functools.lru_cache(maxsize=64)  # the page is built after every notebook, and drawing is most of the work
-def _drawing(name: str, records: str, caption: str) -> Any:
+def _drawing(name: str, records: str) -> Any:
     """The figure as an SVG element that can stand beside others: its own identifiers, and a text for who cannot see."""
-    import matplotlib
-
-    with matplotlib.rc_context({"text.parse_math": False}):  # a chip's name may hold a dollar sign
-        text = figures.svg(figures.epoch_figure(name, json.loads(records)))
+    text = figures.svg(figures.epoch_figure(name, json.loads(records)))
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    return _markup(text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(caption)}" ', 1))
+    return _markup(text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(CAPTION)}" ', 1))
 
 
 def _unfinished(partial: Path) -> str:
@@ -327,7 +333,7 @@ def _unfinished(partial: Path) -> str:
         stopped = f" It stopped at {errors[-1]['ename']}: {errors[-1]['evalue']}." if errors else ""
     except (*MALFORMED, RecursionError):
         stopped = " What it holds cannot be read."
-    return _private(
+    return private(
         "Not finished: this notebook is still running, or its run was stopped. What it had measured until then is "
         f"below; the same command carries on.{stopped}"
     )
@@ -357,43 +363,40 @@ def compare(paths: list[Path]) -> tables.Table:
     runs = [load(path) for path in paths]
     if len(runs) < 2:
         raise PomologyError(f"RUNS: {len(runs)} given; a comparison needs two or more")
-    names = [f"{run.path.name} ({i})" if _named(runs, run) > 1 else run.path.name for i, run in enumerate(runs, 1)]
+    names = [run.path.resolve().name for run in runs]
+    if len(set(names)) < len(names):
+        names = [f"{name} ({number})" for number, name in enumerate(names, start=1)]
     cases: dict[tuple, dict[int, list[dict]]] = {}
     for number, run in enumerate(runs):
         for record in run.records:
-            key = [record[name] for name in ("article", "experiment", "framework", "backend", "precision")]
-            case = (*key, json.dumps(record["config"], sort_keys=True))
-            cases.setdefault(case, {}).setdefault(number, []).append(record)
-    rows, data, alone = [], [], 0
-    for found in cases.values():
-        if len(found) < 2:
-            alone += 1
-            continue
-        base, *others = sorted(found)
+            case = [record[key] for key in ("article", "experiment", "framework", "backend", "precision")]
+            case.append(json.dumps(record["config"], sort_keys=True))
+            cases.setdefault(tuple(case), {}).setdefault(number, []).append(record)
+    shared = [found for found in cases.values() if len(found) > 1]
+    rows, data = [], []
+    for found in shared:
+        base, *others = found  # in the order of the runs
         first = found[base][0]
-        everywhere = all(_times(repeats, "epoch_s") for repeats in found.values())
-        metric = "epoch_s" if everywhere else "step_s"
-        shown = {number: _time(repeats, metric) for number, repeats in found.items()}
+        metric = "epoch_s" if all(_times(repeats, "epoch_s") for repeats in found.values()) else "step_s"
         verdicts = {number: _compared(found[base], found[number], metric) for number in others}
-        cells = [f"{first['experiment']}: {first['backend']}, {tables.settings(first)}", metric[:-2]]
-        cells += [shown.get(number, "") for number in range(len(runs))]
+        cells = [f"{first['experiment']}: {first['backend']}, {tables.settings(first)}", metric.removesuffix("_s")]
+        cells += [_time(found[number], metric) if number in found else "" for number in range(len(runs))]
         cells += [verdicts[number].pop("text") if number in verdicts else "" for number in range(1, len(runs))]
         rows.append(tables.Row(tuple(cells)))
         about = {"experiment": first["experiment"], "case": first["case"], "metric": metric, "base": names[base]}
         data += [{**about, "run": names[number], **verdict} for number, verdict in verdicts.items()]
-    notes = [
-        f"{name}: {machine.describe(run.machine) if run.machine else 'machine not told'}."
-        for name, run in zip(names, runs, strict=True)
-    ]
-    notes += [f"{name}: {problem}" for name, run in zip(names, runs, strict=True) for problem in run.problems]
-    notes.append("A ratio below 1: less time than in the first run that has the case. In brackets: 95 % intervals.")
-    notes += [f"{alone} cases are in one run only."] if alone else []
+    notes = []
+    for name, run in zip(names, runs, strict=True):
+        notes.append(f"{name}: {machine.describe(run.machine) if run.machine else 'machine not told'}.")
+        notes += [f"{name}: {problem}" for problem in run.problems]
+        notes += [f"{name}: {problem}." for contents in run.journals.values() for problem in contents.problems]
+    notes.append(
+        "Ratio: time over that of the first run with this case, so below 1 is faster. In brackets: 95 % intervals."
+    )
+    if len(shared) < len(cases):
+        notes.append(f"{len(cases) - len(shared)} cases are in one run only.")
     columns = ("Case", "Time of", *names, *(f"{name} against the first" for name in names[1:]))
     return tables.Table("Runs side by side", columns, tuple(rows), tuple(notes), tuple(data))
-
-
-def _named(runs: list[Run], run: Run) -> int:
-    return sum(other.path.name == run.path.name for other in runs)
 
 
 def _times(repeats: list[dict], metric: str) -> list[float]:
@@ -402,14 +405,14 @@ def _times(repeats: list[dict], metric: str) -> list[float]:
 
 
 def _time(repeats: list[dict], metric: str) -> str:
-    found = tables.combined(repeats, metric)
+    found, several = tables.combined(repeats, metric), len(_times(repeats, metric))
     if found is None:
         return repeats[-1]["status"]
-    bounds = "" if found["low"] is None else f"{tables.seconds(found['low'])} to {tables.seconds(found['high'])}"
-    several = len(_times(repeats, metric))
-    kind = f"{several} repeats" if several > 1 else "within this run"
-    flags = sorted({flag for record in repeats for flag in record["flags"]})
-    return ", ".join([tables.seconds(found["value"]) + (f" ({bounds} {kind})" if bounds else ""), *flags])
+    text = tables.seconds(found["value"])
+    if found["low"] is not None:
+        within = f"{several} repeats" if several > 1 else "within this run"
+        text += f" ({tables.seconds(found['low'])} to {tables.seconds(found['high'])} {within})"
+    return ", ".join([text, *sorted({flag for record in repeats for flag in record["flags"]})])
 
 
 def _compared(base: list[dict], other: list[dict], metric: str) -> dict[str, Any]:

@@ -8,13 +8,13 @@ other people's machines: they are read as plain JSON, and nothing in them is eve
 from __future__ import annotations
 
 import json
-import math
 import os
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pomology import PomologyError
 
@@ -93,18 +93,22 @@ def problem(record: Any) -> str | None:
     wrong = _wrong_key(record, KEYS)
     if wrong:
         return wrong
+    if record["schema"] != SCHEMA:
+        return f"schema is {record['schema']}; it must be {SCHEMA}"
+    if record["event"] != "end":
+        return f"event is {_short(record['event'])}; it must be start or end"
     if record["status"] not in STATUSES:
-        return f"status is {record['status']!r}; it must be one of {', '.join(STATUSES)}"
+        return f"status is {_short(record['status'])}; it must be one of {', '.join(STATUSES)}"
     if not all(isinstance(flag, str) for flag in record["flags"]):
         return "flags must be a list of texts"
     for name, metric in record["metrics"].items():
         wrong = "not an object" if not isinstance(metric, dict) else _wrong_key(metric, METRIC_KEYS)
         if not wrong and metric["how"] not in HOW:
-            wrong = f"how is {metric['how']!r}; it must be one of {', '.join(HOW)}"
-        if not wrong and not math.isfinite(metric["value"]):
-            wrong = f"value is {metric['value']}"
+            wrong = f"how is {_short(metric['how'])}; it must be one of {', '.join(HOW)}"
+        if not wrong and (metric["low"] is None) != (metric["high"] is None):
+            wrong = "low and high must both be numbers, or both null"
         if wrong:
-            return f"metric {name}: {wrong}"
+            return f"metric {_short(name)}: {wrong}"
     return None
 
 
@@ -115,12 +119,23 @@ def _wrong_key(record: dict, keys: dict[str, tuple[type, ...]]) -> str | None:
         value = record[key]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in types)
-            return f"{key} is {value!r}; it must be {names}"
+            return f"{key} is {_short(value)}; it must be {names}"
+        # Compared, since an integer of JSON may be larger than any float.
+        if isinstance(value, (int, float)) and not abs(value) < 1e300:
+            return f"{key} is {_short(value)}; it must be a finite number"
     return None
 
 
+def _short(value: Any) -> str:
+    return reprlib.repr(value)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
 class Journal:
-    """One experiment's journal file. Opening it creates the folder, and ends a line that a crash left torn."""
+    """One experiment's journal file. Opening it creates the folder; a line that a crash left torn stays by itself."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -132,7 +147,7 @@ class Journal:
         with open(self.path, "ab+") as file:
             if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
                 line = "\n" + line
-            file.write(line.encode())
+            file.write(line.encode(errors="replace"))  # file names in messages may hold what is no text
             file.flush()
             os.fsync(file.fileno())
 
@@ -169,7 +184,8 @@ class Contents:
     """What a journal holds.
 
     records: the last line of each finished case and repeat, in the order in which they began; one that never ended is
-    among them as `crashed`. open_starts: the start lines of those. attempts: how often each (case, repeat) began.
+    among them as `crashed`. open_starts: the start lines of those. attempts: how often each (case, repeat) began since
+    it last ended.
     problems: one sentence for each line that could not be used.
     """
 
@@ -198,7 +214,7 @@ def read(path: str | Path, most_bytes: int = 64 * 2**20) -> Contents:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(line, parse_constant=_refuse)
         except (ValueError, RecursionError):
             contents.problems.append(f"{path.name}, line {number}: torn or not JSON; passed over")
             continue
@@ -219,6 +235,7 @@ def read(path: str | Path, most_bytes: int = 64 * 2**20) -> Contents:
             ended.setdefault(key, {})
         else:
             starts.pop(key, None)
+            contents.attempts.pop(key, None)
             ended[key] = record
     contents.open_starts = list(starts.values())
     for key, start in starts.items():

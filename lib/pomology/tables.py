@@ -110,8 +110,10 @@ def significant(value: float, digits: int = 3) -> str:
     """Three significant digits, thousands separated, never as a power of ten."""
     if value == 0:
         return "0"
-    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{round(value, digits - 1 - math.floor(math.log10(abs(value)))):,.{places}f}"
+    # Rounded first: 9.999 becomes 10.0, which has its first digit elsewhere.
+    rounded = float(f"{value:.{digits - 1}e}")
+    places = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+    return f"{rounded:,.{places}f}"
 
 
 def seconds(value: float) -> str:
@@ -127,7 +129,7 @@ def spread(metric: dict) -> str:
     if metric["low"] is None or not metric["value"]:
         return ""
     share = 100 * (metric["high"] - metric["low"]) / 2 / metric["value"]
-    return f" ± {share:.1f} %" if share >= 0.1 else " ± 0.1 %"
+    return f" ± {significant(max(share, 0.1), 2 if share >= 1 else 1)} %"
 
 
 def clock_time(value: float) -> str:
@@ -209,18 +211,21 @@ def groups(records: Iterable[dict]) -> list[list[dict]]:
 def combined(repeats: list[dict], name: str) -> dict | None:
     """A metric of a case: of its only run, or the geometric mean of several with the interval between them.
 
-    Only runs with status `ok` count. None if there is none, or none has the metric.
+    Only runs with status `ok` count. None if there is none, or none has the metric. Where a value is 0 or less (as of
+    swap, which may shrink), the mean is the arithmetic one.
     """
     found = [record["metrics"][name] for record in repeats if record["status"] == "ok" and name in record["metrics"]]
     if len(found) < 2:
         return found[0] if found else None
-    logs = [math.log(metric["value"]) for metric in found]
-    mean = sum(logs) / len(logs)
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
-    half = statistics.t_quantile(0.95, len(logs) - 1) * deviation / math.sqrt(len(logs))
+    ratios = all(metric["value"] > 0 for metric in found)
+    values = [math.log(metric["value"]) if ratios else metric["value"] for metric in found]
+    mean = sum(values) / len(values)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    half = statistics.t_quantile(0.95, len(values) - 1) * deviation / math.sqrt(len(values))
+    low, value, high = (math.exp(x) if ratios else x for x in (mean - half, mean, mean + half))
     how = "measured" if all(metric["how"] == "measured" for metric in found) else "estimated"
-    bounds = {"low": math.exp(mean - half), "high": math.exp(mean + half)}
-    return {"value": math.exp(mean), "unit": found[0]["unit"], **bounds, "n": len(found), "how": how, "repeats": True}
+    form = {"unit": found[0]["unit"], "n": len(found), "how": how, "repeats": True}
+    return {"value": value, "low": low, "high": high, **form}
 
 
 COLUMNS = ("Time per epoch", "of it computing", "Temperature", "Memory", "Power", "How")
@@ -254,9 +259,12 @@ def article_table(experiment: str, records: list[dict]) -> Table:
         rows.append(Row(tuple(cells), "measured"))
         data.append(_numbers(repeats))
         flags |= {flag for record in repeats for flag in record["flags"]}
-        several = max(several, len(repeats))
-        if first["status"] != "ok" and first["reason"]:
-            notes.append(f"{chip_name(first)}, {settings(first)}: {first['status']}: {first['reason']}.")
+        several = max(several, len(_good(repeats)))
+        notes += dict.fromkeys(
+            f"{chip_name(first)}, {settings(first)}: {record['status']}: {record['reason']}."
+            for record in repeats
+            if record["status"] != "ok" and record["reason"]
+        )
     if records:
         notes.append(
             f"± is the 95 % interval between {several} repeats, each in a process of its own."
@@ -293,23 +301,30 @@ def _published_rows(experiment: str) -> list[dict]:
     return [row for row in rows.values() if "epoch_s" in row["printed"]]
 
 
+def _good(repeats: list[dict]) -> list[dict]:
+    return [record for record in repeats if record["status"] == "ok"]
+
+
 def _measured_cells(repeats: list[dict]) -> list[str]:
     epoch, compute = combined(repeats, "epoch_s"), combined(repeats, "compute_epoch_s")
     if epoch is None:
         return [repeats[-1]["status"], "", "", "", "", ", ".join([repeats[-1]["data"], *repeats[-1]["flags"]])]
     temperature, power = combined(repeats, "temperature_c"), combined(repeats, "power_w")
     memory = combined(repeats, "reserved_peak_bytes") or combined(repeats, "footprint_peak_bytes")
-    training = repeats[0].get("blocks", {}).get("training", {})
+    good = _good(repeats)
+    training = good[0].get("blocks", {}).get("training", {})
     steps = sum(count for count, _ in training.get("steady", []))
     how = epoch["how"] if epoch["how"] == "measured" else f"estimated from {steps} steps"
     flags = sorted({flag for record in repeats for flag in record["flags"]})
+    others = dict.fromkeys(record["status"] for record in repeats if record["status"] != "ok")
+    count = f"{len(good)} of {len(repeats)} repeats ({', '.join(others)})" if others else f"{len(repeats)} repeats"
     return [
         f"{seconds(epoch['value'])}{spread(epoch)}",
         f"{seconds(compute['value'])}{spread(compute)}" if compute else "not measured",
         f"{temperature['value']:.0f} °C" if temperature else "not told",
         gigabytes(memory["value"]) if memory else "not told",
         f"{significant(power['value'], 2)} W" if power else "not told",
-        ", ".join([how, *([f"{len(repeats)} repeats"] if len(repeats) > 1 else []), repeats[0]["data"], *flags]),
+        ", ".join([how, *([count] if len(repeats) > 1 else []), good[0]["data"], *flags]),
     ]
 
 
@@ -317,14 +332,17 @@ def _numbers(repeats: list[dict]) -> dict:
     first = repeats[0]
     row = {"source": "measured", "device": chip_name(first), **first["config"]}
     for name in dict.fromkeys(name for record in repeats for name in record["metrics"]):
-        metric = combined(repeats, name) if first["status"] == "ok" else None
+        metric = combined(repeats, name)
         if metric:
             row |= {name: metric["value"]}
             if metric["low"] is not None:
                 row |= {f"{name}_low": metric["low"], f"{name}_high": metric["high"]}
             if name in ("epoch_s", "compute_epoch_s"):
                 row[f"{name}_how"] = metric["how"]
-    return row | {"status": repeats[-1]["status"], "repeats": len(repeats), "flags": " ".join(first["flags"])}
+    good = _good(repeats)
+    flags = sorted({flag for record in repeats for flag in record["flags"]})
+    row["status"] = "ok" if good else repeats[-1]["status"]
+    return row | {"repeats": len(good or repeats), "flags": " ".join(flags)}
 
 
 DETAILS = {
@@ -361,12 +379,24 @@ def measured_lookup(records: list[dict]) -> published.Lookup:
     def look(experiment: str, metric: str, role: str | None, config: dict) -> published.Value:
         if role not in ("cpu", "gpu"):
             return published.Value(None, reason=f"needs {role or 'another machine'}, which is not this machine's")
-        here = [record for record in records if record["experiment"] == experiment and record["device"] == role]
-        here = [record for record in here if all(record["config"].get(key) == want for key, want in config.items())]
+        # By the device that was asked for: what ran out of memory at once was observed nowhere.
+        here = [
+            record
+            for record in records
+            if record["experiment"] == experiment
+            and record["profile"] != "smoke"
+            and ("cpu" if record["backend"] == "cpu" else "gpu") == role
+            and all(
+                (record[key] if key in published.FIELDS else record["config"].get(key)) == want
+                for key, want in config.items()
+            )
+        ]
         what = f"{experiment} on {role} with {json.dumps(config)}"
         if not here:
             kind = "GPU" if role == "gpu" else "CPU"
-            return published.Value(None, reason=f"no {kind} case of {experiment} was run here")
+            return published.Value(None, reason=f"no such {kind} case of {experiment} was run here")
+        if len(groups(here)) > 1:
+            return published.Value(None, reason=f"{what}: {len(groups(here))} cases match; the term must say which")
         if metric == "status":
             return published.Value(here[-1]["status"])
         found = combined(here, metric)

@@ -1,0 +1,382 @@
+"""The page of a run: what it shows of half-done, broken and hostile folders, and that it runs and fetches nothing."""
+
+import base64
+import json
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import nbformat
+import pomology
+import pytest
+from nbformat import v4
+
+from pomology import PomologyError, published, report, results
+
+PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+ATTACKS = ("</script><script>alert(1)</script>", "<img src=x onerror=alert(2)>", '"><svg onload=alert(3)>')
+MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 16 * 2**30, "os": "macOS", "os_version": "15.5"}
+MACHINE |= {"python": "3.11.9", "packages": {"pomology": "0.1.0"}, "git": {"commit": "c0ffee" * 7, "dirty": True}}
+
+
+def metric(value, low=None, high=None, how="estimated"):
+    return {"value": value, "unit": "s", "low": low, "high": high, "n": 9, "how": how}
+
+
+def record(experiment="vae", **more):
+    config = more.pop("config", {"batch_size": 128})
+    found = {"experiment": experiment, "article": "003", "case": f"torch-mps {config}", "config": config}
+    found |= {"framework": "torch", "framework_version": "2.13.0", "backend": "mps", "device": "gpu"}
+    found |= {"chip": "Apple M9", "precision": "fp32", "profile": "quick", "data": "stand-in", "scaled": False}
+    found |= {"parameters": 652_824, "flops_per_step": 10**9, "repeat": 0, "threads": 8, "foreign_load": 0.1}
+    found |= {"power_source": "ac", "flags": [], "status": "ok", "reason": None, "started": "2026-05-04T03:02:01Z"}
+    found |= {"seconds": 4.0, "metrics": {"epoch_s": metric(7.89, 7.5, 8.25), "step_s": metric(0.0168)}}
+    return found | more
+
+
+def run(folder: Path, *records: dict, machine: dict | None = MACHINE) -> Path:
+    folder.mkdir(exist_ok=True, parents=True)
+    if machine is not None:
+        (folder / "machine.json").write_text(json.dumps(machine))
+    for one in records:
+        results.Journal(folder / f"{one['experiment']}.jsonl").end(one)
+    return folder
+
+
+def notebook(path: Path, *cells, **metadata) -> Path:
+    path.parent.mkdir(exist_ok=True, parents=True)
+    nbformat.write(v4.new_notebook(cells=list(cells), metadata=metadata), path)
+    return path
+
+
+def shown(source: str, **data: str):
+    """A code cell with one output: `html` stands for text/html and so on."""
+    kinds = {"html": "text/html", "svg": "image/svg+xml", "png": "image/png", "markdown": "text/markdown"}
+    data = {kinds.get(name, name): value for name, value in data.items()}
+    return v4.new_code_cell(source, outputs=[v4.new_output("display_data", data)])
+
+
+class Page(HTMLParser):
+    """What a browser would see: elements with their attributes, and the text between them."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8")
+        self.elements, self.text = [], ""
+        self.feed(self.source)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def assert_harmless(page: Page) -> None:
+    """Nothing runs, and nothing is asked of anybody; links that a reader may follow are fine."""
+    tags = {tag for tag, _ in page.elements}
+    assert not tags & {"script", "iframe", "object", "embed", "link", "base", "form", "audio", "video", "foreignobject"}
+    for tag, attributes in page.elements:
+        assert not [name for name in attributes if name.startswith("on") or name == "srcset"], (tag, attributes)
+        assert attributes.get("src", "data:image/").startswith("data:image/"), (tag, attributes)
+        assert re.match(r"https://|#|[\w./%-]+$", attributes.get("href", "#")), (tag, attributes)
+        assert not re.search(r"url\((?!#)|expression|position", attributes.get("style", "")), (tag, attributes)
+    for style in re.findall(r"<style.*?</style>", page.source, re.DOTALL):
+        assert "url(" not in style and "@import" not in style
+    assert "default-src 'none'" in page.source  # a browser enforces the same
+
+
+def test_finished_run(tmp_path):
+    out = run(tmp_path / "run", record(), record(config={"batch_size": 5120}, status="out-of-memory", reason="16 GB"))
+    run(out, record("siamese", metrics={"epoch_s": metric(123.0)}), record("dcgan", started="2026-05-04T05:06:07Z"))
+    notebook(out / "vae.ipynb", v4.new_markdown_cell("# VAE"))
+    (out / "tables").mkdir()
+    (out / "tables" / "vae-article.csv").write_text("x")
+    index = report.build(out)
+    assert index == out / "index.html"
+    page = Page(index)
+    assert_harmless(page)
+    assert "cannot be shown" not in page.text and "cannot be tested" not in page.text
+    for text in ("Apple M9, 8 cores, 16 GB, macOS 15.5", "2026-05-04 03:02 to 2026-05-04 05:06 UTC", "3 ok, 1 out-of"):
+        assert text in page.text
+    assert "commit c0ffeec0ff, with changes" in page.text and "stand-in (dcgan, siamese, vae)" in page.text
+    # The article's order, whatever the files are called.
+    assert [section["id"] for section in page.all("section")] == ["dcgan", "siamese", "vae"]
+    for printed in published.values(experiment="vae").query("metric == 'epoch_s'")["printed"]:
+        assert f">{printed}<" in page.source
+    assert "7.89 s ± 4.8 %" in page.text and "123 s" in page.text and "out-of-memory: 16 GB." in page.text
+    # A claim of one experiment stands under it, one of several under the article, each once.
+    assert page.source.count(">003-C1<") == page.source.count(">003-C3<") == 1
+    assert page.source.index(">003-C1<") < page.source.index("The article as a whole") < page.source.index(">003-C3<")
+    assert len([svg for svg in page.all("svg") if svg["role"] == "img" and svg["aria-label"]]) == 3
+    identifiers = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(identifiers) == len(set(identifiers))
+    used = re.findall(r'(?:href="|url\()#([^")]+)', page.source)
+    assert used and set(used) <= set(identifiers)
+    assert {"vae.html", "vae.jsonl", "tables/vae-article.csv"} <= {link["href"] for link in page.all("a")}
+    assert "dcgan.html" not in page.source
+    assert len(page.source) < 2_000_000
+
+
+def test_unfinished_runs(tmp_path):
+    empty = Page(report.build(run(tmp_path / "empty", machine=None)))
+    assert "Nothing has been measured yet." in empty.text and "machine.json is missing" in empty.text
+    assert_harmless(empty)
+
+    out = run(tmp_path / "half", record("siamese"))
+    started = {key: value for key, value in record(case="cpu big").items() if key in results.KEYS}
+    for key in ("status", "reason", "metrics", "flags", "seconds", "parameters", "flops_per_step", "foreign_load"):
+        del started[key]
+    results.Journal(out / "vae.jsonl").start(started)
+    with open(out / "vae.jsonl", "a") as file:
+        file.write('{"event": "end", "torn')
+    failure = v4.new_output("error", ename="ImportError", evalue="no module <b>", traceback=["x"])
+    notebook(out / ".partial" / "dcgan.ipynb", v4.new_code_cell("import x", outputs=[failure]))
+    notebook(out / ".partial" / "vae-2.ipynb")
+    (out / ".partial" / "vae.ipynb").write_text("not JSON")
+    page = Page(report.build(out))
+    assert [section["id"] for section in page.all("section")] == ["dcgan", "siamese", "vae"]
+    assert page.text.count("Not finished") == 2 and page.text.count("No finished notebook") == 1
+    assert "It stopped at ImportError: no module <b>." in page.text
+    assert "cpu big: under way, or cut off" in page.text and "1 ok, 1 crashed" in page.text
+    assert "vae.jsonl, line 2: torn" in page.text and ">crashed<" in page.source
+    assert_harmless(page)
+
+    with pytest.raises(PomologyError, match="no such folder"):
+        report.build(tmp_path / "nowhere")
+
+
+def test_a_new_record_appears(tmp_path):
+    out = run(tmp_path / "run", record())
+    before = report.build(out).read_text()
+    run(out, record(config={"batch_size": 5120}, metrics={"epoch_s": metric(4.56)}))
+    after = report.build(out).read_text()
+    assert "<!-- 7.89 s -->" in before and "<!-- 4.56 s -->" not in before  # as the drawing names its labels
+    assert "<!-- 7.89 s -->" in after and "<!-- 4.56 s -->" in after
+
+
+def test_numbers_that_cannot_be_shown_do_not_take_the_page_with_them(tmp_path, monkeypatch):
+    def article_table(experiment, records):
+        return {"vae": works}[experiment](experiment, records)
+
+    works = report.tables.article_table
+    monkeypatch.setattr(report.tables, "article_table", article_table)
+    page = Page(report.build(run(tmp_path / "run", record("dcgan"), record())))
+    assert page.text.count("The numbers of this experiment cannot be shown: KeyError: 'dcgan'.") == 1
+    assert "7.89 s ± 4.8 %" in page.text
+
+
+def test_smoke_numbers_stay_apart(tmp_path):
+    out = run(tmp_path / "run", record(profile="smoke", metrics={"epoch_s": metric(7.89), "step_s": metric(0.0168)}))
+    run(out, record(profile="smoke", case="b", status="error", reason="ValueError: odd"))
+    page = Page(report.build(out))
+    assert "A smoke run" in page.text and "ValueError: odd" in page.text
+    assert "16.8 ms" in page.text and "7.89 s" not in page.text and not page.all("svg")
+
+
+def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
+    attack = " ".join(ATTACKS)
+    out = run(tmp_path / "run", machine=MACHINE | {"chip": attack, "git": {"commit": 7}, "power_source": attack})
+    # A chip's name with dollar signs must not be read as a formula either.
+    record_of = {"case": attack, "chip": f"$\\frac{attack}$", "profile": attack, "data": attack, "flags": [attack]}
+    run(out, record(**record_of, data_origin=attack), record(**record_of, config={attack: [attack]}, repeat=3))
+    run(out, record(case="x", status="error", reason=attack))
+    stranger = record("stranger", article=attack, status="crashed", reason=attack, config={attack: attack})
+    (out / "a'><img src=x onerror=alert(1)>.jsonl").write_text(json.dumps(stranger | {"event": "end", "schema": 1}))
+    (out / "huge.jsonl").write_text(json.dumps({"schema": 99}))
+    failure = v4.new_output("error", ename=attack, evalue=attack, traceback=[])
+    notebook(out / ".partial" / "siamese.ipynb", v4.new_code_cell("", outputs=[failure]))
+    page = Page(report.build(out))
+    assert_harmless(page)
+    assert page.text.count(ATTACKS[0]) > 10 and page.text.count(ATTACKS[1]) > 10
+    assert len(page.all("svg")) == 1  # vae's, with the formula's text in it
+    assert "schema 99 is newer" in page.text
+
+    for malformed in ("[1", "[]", '{"chip": 7}', "[" * 100_000):
+        (out / "machine.json").write_text(malformed)
+        assert "machine.json cannot be read" in report.build(out).read_text()
+
+
+def test_notebook(tmp_path):
+    out = run(tmp_path / "run", record())
+    notebook(
+        out / "vae.ipynb",
+        v4.new_markdown_cell("# VAE: time & place\n\nSome *words*."),
+        v4.new_code_cell("lr: float = 1e-3  # rate", metadata={"tags": ["parameters"]}),
+        v4.new_code_cell("lr = 0.5", metadata={"tags": ["injected-parameters"]}),
+        v4.new_code_cell("print('a')", outputs=[v4.new_output("stream", name="stdout", text="2 < 3\n")]),
+        v4.new_markdown_cell("## The table"),
+        shown("table", html='<div style="overflow-x:auto"><table><tr style="background:rgba(1,2,3,.1)"><td>5</table>'),
+        v4.new_code_cell("svg", outputs=[v4.new_output("execute_result", {"image/svg+xml": "<svg/>"})]),
+        shown("png", png=PIXEL, **{"text/plain": "<Figure>"}),
+        shown("markdown", markdown="**bold**"),
+        v4.new_code_cell(
+            "1 / 0", outputs=[v4.new_output("error", ename="E", evalue="v", traceback=["Zero <division>"])]
+        ),
+        language_info={"name": "python"},
+    )
+    report.build(out)
+    page = Page(out / "vae.html")
+    assert_harmless(page)
+    assert page.all("html") == [{"lang": "en"}] and "<title>VAE: time &amp; place</title>" in page.source
+    folded = ["open" not in details for details in page.all("details")]
+    assert folded == [False, False, True, True, True, True, True, True]
+    for text in ("lr: float = 1e-3  # rate", "2 < 3", "Zero <division>", "print('a')"):
+        assert text in page.text
+    assert page.all("em") and page.all("td") and page.all("strong") and "<Figure>" not in page.text
+    assert "rgba(1,2,3,.1)" in page.source.replace(" ", "")
+    drawing, picture = page.all("img")
+    assert drawing["src"] == f"data:image/svg+xml;base64,{base64.b64encode(b'<svg/>').decode()}"
+    assert picture["src"] == f"data:image/png;base64,{PIXEL}"
+    assert drawing["alt"] == picture["alt"] == "Picture under the heading “The table”"
+    assert {"href": "index.html"} in page.all("a")
+
+
+def test_hostile_notebook(tmp_path):
+    out = run(tmp_path / "run")
+    bad = """<script>alert(1)</script><p onclick="alert(1)">kept</p><img src="https://x.example/a.png"><iframe></iframe>
+    <a href="javascript:alert(1)">a</a><div style="background:url(//x.example/b);position:fixed;color:red">b</div>
+    <div style="background:\\75rl(//x.example/c)">c</div><link rel=stylesheet href=//x.example/d>
+    <style>@import 'e'</style>
+    <svg onload="alert(1)"></svg><form action="https://x.example"></form><base href="https://x.example">"""
+    widget = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
+    script = {"application/javascript": "alert(1)"}
+    notebook(
+        out / "vae.ipynb",
+        v4.new_markdown_cell(f"# {ATTACKS[0]}\n{bad}\n\n![x](https://x.example/y.png) [z](javascript:alert(1))"),
+        shown(f"code = '{ATTACKS[0]}'", html=bad),
+        shown("", markdown=bad),
+        shown("", svg='<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'),
+        shown("", png='"><script>alert(1)</script>'),
+        shown("", **widget),
+        shown("", **script),
+        shown("", **widget, **{"text/plain": "instead of a widget"}),
+        v4.new_code_cell("", outputs=[v4.new_output("stream", name="stderr", text=ATTACKS[1])]),
+        v4.new_code_cell("", outputs=[v4.new_output("error", ename="E", evalue="", traceback=[ATTACKS[1]])]),
+        v4.new_raw_cell(bad, metadata={"raw_mimetype": "text/html"}),
+        language_info={"name": "python", "pygments_lexer": '"><script>alert(1)</script>'},
+        widgets={"application/vnd.jupyter.widget-state+json": {"state": {"1": {}}, "version_major": 2}},
+    )
+    report.build(out)
+    page = Page(out / "vae.html")
+    assert_harmless(page)
+    assert page.text.count("kept") == 3 and page.text.count(ATTACKS[1]) == 2 and ATTACKS[0] in page.text
+    assert "instead of a widget" in page.text and page.text.count("only a script could show") == 2
+
+
+def test_building_again_renders_only_what_is_new(tmp_path):
+    out = run(tmp_path / "run", record())
+    paths = [notebook(out / f"{name}.ipynb", v4.new_markdown_cell(f"# {name}")) for name in ("vae", "siamese")]
+    for path in paths:
+        os.utime(path, (1, 1))
+    report.build(out)
+    for path in paths:
+        assert path.with_suffix(".html").exists()
+        path.with_suffix(".html").write_text("kept")
+    notebook(paths[1], v4.new_markdown_cell("# changed"))
+    os.utime(paths[1], (2**32, 2**32))
+    report.build(out)
+    assert paths[0].with_suffix(".html").read_text() == "kept"
+    assert "changed" in paths[1].with_suffix(".html").read_text()
+    # A notebook that cannot be rendered must not keep the page of the one that it replaced.
+    for malformed in ("{", "[]", '{"cells": 1, "nbformat": 4, "nbformat_minor": 5, "metadata": {}}'):
+        paths[1].write_text(malformed)
+        os.utime(paths[1], (2**32, 2**32))
+        page = Page(report.build(out))
+        assert "The notebook cannot be rendered" in page.text and "siamese.html" not in page.source
+        assert not paths[1].with_suffix(".html").exists()
+        assert '"vae.html"' in page.source
+
+
+def test_pages_are_replaced_whole(tmp_path, monkeypatch):
+    out = run(tmp_path / "run", record())
+    notebook(out / "vae.ipynb", v4.new_markdown_cell("# VAE"))
+    replaced = []
+
+    def replace(draft, path):
+        assert Path(draft).parent == Path(path).parent and Path(draft).read_text().rstrip().endswith("</html>")
+        replaced.append(Path(path).name)
+        raise KeyboardInterrupt
+
+    (out / "index.html").write_text("before")
+    os.utime(out / "vae.ipynb", (1, 1))
+    monkeypatch.setattr(report.os, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        report.build(out)
+    (out / "vae.html").write_text("newer than its notebook")
+    with pytest.raises(KeyboardInterrupt):
+        report.build(out)
+    assert replaced == ["vae.html", "index.html"] and (out / "index.html").read_text() == "before"
+
+
+def test_no_folder_of_this_machine_is_shown(tmp_path, monkeypatch):
+    home = tmp_path / "jane"
+    monkeypatch.setattr(report.Path, "home", lambda: home)
+    monkeypatch.setattr(pomology, "root", lambda: home / "pomology")
+    out = run(home / "pomology" / "outputs" / "run", record())
+    (out / "vae.jsonl").write_text(json.dumps({"schema": 99}))
+    failure = v4.new_output("error", ename="E", evalue=f"no {home}/data", traceback=[])
+    notebook(out / ".partial" / "dcgan.ipynb", v4.new_code_cell("", outputs=[failure]))
+    notebook(out / "siamese.ipynb", v4.new_code_cell(f"out = '{out}'\nhome = '{home}'\nother = '{home}t'"))
+    index = report.build(out).read_text()
+    assert "jane" not in index and "no ~/data" in index and "./outputs/run/vae.jsonl" in index
+    text = Page(out / "siamese.html").text
+    assert "out = './outputs/run'" in text and "home = '~'" in text
+    assert text.count("jane") == 1 and "janet" in text  # another folder, which only begins so
+    monkeypatch.setattr(report.Path, "home", lambda: Path("/"))
+    assert pomology.private("/a/b") == "/a/b"
+
+
+def repeats(values, **more):
+    return [record(repeat=i, metrics={"epoch_s": metric(value)}, **more) for i, value in enumerate(values)]
+
+
+def test_compare(tmp_path):
+    slow = run(tmp_path / "a" / "run", *repeats([10.0, 10.1, 9.9]), record("siamese"), record("dcgan"))
+    fast = run(tmp_path / "b" / "run", *repeats([5.0, 5.05, 4.95]), record("dcgan", threads=2), machine=None)
+    again = run(tmp_path / "c", *repeats([10.0, 9.9, 10.2]), record("siamese", metrics={"step_s": metric(0.02)}))
+    table = report.compare([slow, fast, again])
+    assert table.columns[2:5] == ("run (1)", "run (2)", "c (3)")
+    verdicts = {(row["experiment"], row["run"]): row for row in table.data}
+    row = verdicts["vae", "run (2)"]
+    assert row["verdict"] == "faster" and row["ratio"] == pytest.approx(0.5, rel=1e-3)
+    assert row["low"] < 0.5 < row["high"] and 1 < row["smallest_detectable"] < 1.1
+    assert verdicts["vae", "c (3)"]["verdict"] == "no difference shown"
+    assert verdicts["siamese", "c (3)"]["verdict"] == "cannot be told"
+    assert verdicts["siamese", "c (3)"]["metric"] == "step_s"
+    assert verdicts["dcgan", "run (2)"]["verdict"] == "must not be compared"
+    text = str(table)
+    assert "cannot be told from single runs" in text and "must not be compared: threads 8 and 2" in text
+    assert "7.89 s (7.50 s to 8.25 s within this run)" in text and "3 repeats" in text
+    assert "machine.json is missing" in text and "Apple M9, 8 cores" in text
+
+    with pytest.raises(PomologyError, match="1 given"):
+        report.compare([slow])
+    with pytest.raises(PomologyError, match="no such folder"):
+        report.compare([slow, tmp_path / "nowhere"])
+
+
+@pytest.mark.parametrize(
+    "change", [{"profile": "article"}, {"data": "real"}, {"scaled": True}, {"flops_per_step": 7}, {"parameters": None}]
+)
+def test_runs_that_measure_different_things_are_not_compared(tmp_path, change):
+    folders = [run(tmp_path / "a", *repeats([10.0, 10.1])), run(tmp_path / "b", *repeats([5.0, 5.1], **change))]
+    (row,) = report.compare(folders).data
+    assert row["verdict"] == "must not be compared" and "ratio" not in row
+
+
+def test_what_is_not_one_case_is_not_in_one_row(tmp_path):
+    a = run(tmp_path / "a", record(), record(case="b", config={"batch_size": 5120}), record(case="c", backend="cpu"))
+    b = run(tmp_path / "b", record(status="out-of-memory", reason="x", metrics={}), record(case="d", precision="fp16"))
+    table = report.compare([a, b])
+    (row,) = table.data
+    assert (
+        row["verdict"] == "cannot be told" and "out-of-memory" in str(table) and "3 cases are in one run" in str(table)
+    )
+    # Other threads on another chip are that chip's business.
+    c = run(tmp_path / "c", record(chip="Apple M8", threads=4))
+    assert report.compare([a, c]).data[0]["verdict"] == "cannot be told"
