@@ -25,7 +25,7 @@ test: $(ENV)/.ready  ## run all tests
 	@$(PY) -m pytest
 
 lab: $(ENV)/.ready  ## explore the notebooks in JupyterLab
-	@$(ENV)/bin/jupyter lab --ip=127.0.0.1 --notebook-dir=. notebooks
+	@$(ENV)/bin/jupyter lab --ip=127.0.0.1 --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
 
 env: $(ENV)/.ready  ## make the environment in .venv
 

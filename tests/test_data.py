@@ -17,6 +17,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from PIL import Image
+
 from pomology import PomologyError, data
 
 torch = pytest.importorskip("torch")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from pomology import machine
 
 MACS = Path(__file__).parent / "fixtures" / "macos"

@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+
 from pomology import PomologyError, parameters, root
 from pomology.experiment import PROFILES
 from pomology.parameters import Parameter, check, declared, merge, read_yaml

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+
 from pomology import PomologyError, published
 from pomology.published import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Claim, Value
 

@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import nbformat
-import pomology
 import pytest
 from nbformat import v4
 
+import pomology
 from pomology import PomologyError, published, report, results
 
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()

@@ -14,6 +14,7 @@ import textwrap
 import time
 
 import pytest
+
 from pomology import PomologyError, results
 from pomology.results import Journal
 
@@ -294,7 +295,7 @@ def test_a_retry_that_succeeds_is_final(journal):
 
 def test_the_statuses_are_those_of_the_design():
     assert set(results.STATUSES) == set(
-        "ok out-of-memory unsupported fallback mismatch not-learning too-big crashed timeout interrupted error".split()
+        ["ok", "out-of-memory", "unsupported", "fallback", "mismatch", "not-learning", "too-big", "crashed", "timeout", "interrupted", "error"]
     )
 
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+
 from pomology.statistics import (
     DRIFT_THRESHOLD,
     Interval,

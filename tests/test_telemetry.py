@@ -14,6 +14,7 @@ import types
 from pathlib import Path
 
 import pytest
+
 from pomology import machine, telemetry
 from pomology.telemetry import Telemetry
 

@@ -93,7 +93,8 @@ def _doctor(options: argparse.Namespace) -> int:
     for backend, reason in device.backends().items():
         if reason is None:
             found = device.Device(backend)
-            print(f"  {backend}: yes, {found.name}; {found.free_memory() / 1e9:.1f} GB free")
+            works = [name for name, why in found.precisions().items() if why is None]
+            print(f"  {backend}: yes, {found.name}; {found.free_memory() / 1e9:.1f} GB free; {', '.join(works)}")
         else:
             print(f"  {backend}: no; {reason}")
     if device.fallback_enabled():

@@ -120,6 +120,18 @@ class Device:
             raise ValueError(f"{type(item).__name__} has no parameters that could tell its device")
         return found.pop() if len(found) == 1 else "mixed"
 
+    def precisions(self) -> dict[str, str | None]:
+        """Which of fp32, fp16, bf16 and fp64 multiply matrices here: None for those that do, else why not."""
+        kinds = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
+        reasons: dict[str, str | None] = {}
+        for name, kind in kinds.items():
+            try:
+                matrix = self._torch.ones(8, 8, dtype=getattr(self._torch, kind), device=self.handle)
+                reasons[name] = None if (matrix @ matrix)[0, 0].item() == 8 else "gives wrong products"
+            except (RuntimeError, TypeError) as error:
+                reasons[name] = str(error).split("\n")[0]
+        return reasons
+
     def reset_peak_memory(self) -> None:
         """Give back what is cached and begin a new peak."""
         self.release()

@@ -398,6 +398,7 @@ def _raw(part: timing.Part) -> dict:
         "warmup": pairs(part.warmup),
         "steady": pairs(part.blocks),
         "ready": pairs(part.ready_blocks),
+        "last_step_s": part.last_step_s,
         "stopped": part.stopped,
     }
 

@@ -193,17 +193,17 @@ class StepClock:
                 size = max(size, math.ceil(part.epoch_steps / BLOCKS_MOST))
             else:
                 size = min(size, max(1, int(burst_s / max(pace_s, 1e-9))))
-            begun = self.clock()
+            begun = self._now()
             for burst in itertools.count():
                 if done == full:
                     break
-                until = math.inf if whole else self.clock() + burst_s
+                until = math.inf if whole else self._now() + burst_s
                 while done < full:
                     steps = min(size, full - done)
                     yield from self._block(part, source, steps, part.blocks)
                     done += steps
                     self.on_progress(part.name, done, count if whole else None)
-                    if self.clock() >= until:
+                    if self._now() >= until:
                         break
                 if not whole and self._enough(part, begun, budget_s, burst):
                     break
@@ -218,6 +218,7 @@ class StepClock:
                     last: list[Block] = []
                     yield from self._block(part, source, 1, last)
                     part.last_step_s = last[0].seconds
+                next(source, None)  # a loader with workers ends them now, and a loop over it would wait for that
                 part.complete, part.stopped = True, "whole epoch"
             part.seconds = self.clock() - start - ready_s
             source.close()  # workers of a loader end here, and load nothing beside the ready batches
@@ -260,6 +261,10 @@ class StepClock:
                 break
         self.on_ready = False
 
+    def _now(self) -> float:
+        """The clock without the asides, which have no share in the budget."""
+        return self.clock() - self._aside_s
+
     def _block_steps(self, pace_s: float, lost_s: float, budget_s: float) -> int:
         fence_s = min(_timed(self.fence, self.clock) for _ in range(3))
         wanted_s = max(BLOCK_S, (fence_s + lost_s) / FENCE_SHARE, budget_s / BLOCKS_MOST)
@@ -269,7 +274,7 @@ class StepClock:
         """Whether a part that cannot run whole may stop; says why in `part.stopped`."""
         loops = [blocks for blocks in (part.blocks, part.ready_blocks) if blocks]
         steps = sum(block.steps for block in part.blocks)
-        if self.clock() - begun >= budget_s and steps >= STEPS_LEAST:
+        if self._now() - begun >= budget_s and steps >= STEPS_LEAST:
             part.stopped = "budget"
             return True
         # Not before the third burst: an interval from one stretch knows nothing of slow wander.

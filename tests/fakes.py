@@ -1,0 +1,134 @@
+"""Clocks, loaders and devices that tests command: in simulated time where it must be exact, in real time where not."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+
+class Clock:
+    """Time that passes only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pass_s(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Batch:
+    """Something that can be weakly referenced and told apart."""
+
+    def __init__(self, number: int, ready: bool = False):
+        self.number, self.ready = number, ready
+
+
+class Loader:
+    """Batches that take `load_s` each to load, and a count of what was asked for.
+
+    `opened` counts the iterators, `given` the batches, `closed` the iterators that ended or were let go of.
+    """
+
+    def __init__(self, length: int, clock: Clock | None = None, load_s: float = 0.0, batches: int | None = None):
+        self.length, self.clock, self.load_s = length, clock, load_s
+        self.batches = length if batches is None else batches
+        self.opened = self.given = self.closed = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.opened += 1
+        return self._iterate()
+
+    def _iterate(self) -> Iterator[Batch]:
+        try:
+            for number in range(self.batches):
+                if self.clock is not None:
+                    self.clock.pass_s(self.load_s)
+                self.given += 1
+                yield Batch(number)
+        finally:
+            self.closed += 1
+
+
+class SimulatedDevice:
+    """A GPU in simulated time. Launching costs the program almost nothing; the work is done later, one after another.
+
+    `events` is the order of things: `launch`, `fence` and, with `reading` as the clock, `clock`.
+    """
+
+    def __init__(self, clock: Clock, launch_s: float = 0.0, fence_s: float = 0.0):
+        self.clock, self.launch_s, self.fence_s = clock, launch_s, fence_s
+        self.done_at = 0.0
+        self.events: list[str] = []
+
+    @property
+    def busy(self) -> bool:
+        return self.done_at > self.clock.now
+
+    def launch(self, seconds: float) -> None:
+        self.events.append("launch")
+        self.clock.pass_s(self.launch_s)
+        self.done_at = max(self.done_at, self.clock.now) + seconds
+
+    def fence(self) -> None:
+        self.events.append("fence")
+        self.clock.now = max(self.clock.now, self.done_at) + self.fence_s
+
+    def reading(self) -> float:
+        self.events.append("clock")
+        return self.clock.now
+
+
+class ThreadedDevice:
+    """A device in real time: a thread does what is launched, one after another, by sleeping, which needs no processor.
+
+    `spans` holds when each piece of work really began and ended; that is the truth that a timing can be held against.
+    """
+
+    def __init__(self) -> None:
+        self.work: queue.Queue[float | None] = queue.Queue()
+        self.spans: list[tuple[float, float]] = []
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        while (seconds := self.work.get()) is not None:
+            began = time.perf_counter()
+            time.sleep(seconds)
+            self.spans.append((began, time.perf_counter()))
+            self.work.task_done()
+
+    def launch(self, seconds: float) -> None:
+        self.work.put(seconds)
+
+    def fence(self) -> None:
+        self.work.join()
+
+    def busy_s(self, first: int = 0, count: int | None = None) -> float:
+        """Seconds that `count` pieces of work took from number `first` on."""
+        spans = self.spans[first:] if count is None else self.spans[first : first + count]
+        return sum(ended - began for began, ended in spans)
+
+    def __enter__(self) -> ThreadedDevice:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.work.put(None)
+        self.thread.join()
+
+
+def train(clock, batches, step: Callable[[int], None], part: str = "training", steps: float | None = None) -> list:
+    """A training loop that calls `step(number)`. Returns (batch, whether it was a ready one) of every step."""
+    seen = []
+    for number, batch in enumerate(clock.steps(batches, part, steps)):
+        assert number < 1_000_000, "the loop does not end"
+        seen.append((batch, clock.on_ready))
+        step(number)
+    return seen

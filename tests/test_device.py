@@ -1,0 +1,441 @@
+"""Devices without the devices: torch's MPS, CUDA and accelerator calls are replaced by ones that note who was asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+
+from pomology import PomologyError, device
+from pomology.device import Device, Unsupported, failure
+
+GB = 10**9
+FALLBACK = (
+    "The operator '{}' is not currently supported on the MPS backend and will fall back to run on the CPU. "
+    "This may have performance implications. (Triggered internally at MPSFallback.mm:14.)"
+)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Every call to a device's runtime, by name; none reaches a real one. Values are those of an invented machine."""
+    log: list[str] = []
+    answers = {
+        "mps": {
+            "synchronize": None,
+            "empty_cache": None,
+            "recommended_max_memory": 24 * GB,
+            "driver_allocated_memory": 5 * GB,
+            "current_allocated_memory": 4 * GB,
+        },
+        "cuda": {
+            "synchronize": None,
+            "empty_cache": None,
+            "reset_peak_memory_stats": None,
+            "max_memory_allocated": 2 * GB,
+            "max_memory_reserved": 3 * GB,
+            "mem_get_info": (6 * GB, 8 * GB),
+            "get_device_name": "GeForce RTX 2070 SUPER",
+        },
+        "accelerator": {
+            "synchronize": None,
+            "reset_peak_memory_stats": None,
+            "max_memory_allocated": 7 * GB,
+            "max_memory_reserved": 9 * GB,
+        },
+    }
+    for module, names in answers.items():
+        for name, answer in names.items():
+            assert hasattr(getattr(torch, module), name), f"torch.{module}.{name} is gone"
+
+            def call(*arguments, note=f"{module}.{name}", answer=answer):
+                log.append(note)
+                return answer
+
+            monkeypatch.setattr(getattr(torch, module), name, call)
+    monkeypatch.setattr(torch.backends.mps, "get_name", lambda: "Apple M1 Ultra")
+    monkeypatch.setattr(device.machine, "chip", lambda: "Some Processor")
+    monkeypatch.setattr(device.machine, "available_memory_bytes", lambda: 10 * GB)
+    return log
+
+
+@pytest.fixture
+def has(monkeypatch):
+    """Say which GPUs this machine has, and which PyTorch is built for."""
+
+    def say(*present: str, built: tuple[str, ...] = ()) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in present)
+        monkeypatch.setattr(torch.version, "cuda", "12.8" if "cuda" in (*present, *built) else None)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in present)
+        monkeypatch.setattr(torch.backends.mps, "is_built", lambda: "mps" in (*present, *built))
+
+    return say
+
+
+# --- Which there are ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "found"),
+    [
+        ((), "auto", ["cpu"]),
+        (("mps",), "auto", ["cpu", "mps"]),
+        (("cuda",), "auto", ["cpu", "cuda"]),
+        (("mps",), "gpu", ["mps"]),
+        (("cuda",), "gpu", ["cuda"]),
+        (("mps",), "mps", ["mps"]),
+        (("cuda",), "cuda", ["cuda"]),
+        (("mps",), "cpu", ["cpu"]),
+    ],
+)
+def test_find_gives_what_was_wanted_the_cpu_first(calls, has, present, wanted, found):
+    has(*present)
+    devices = device.find(wanted)
+    assert [one.backend for one in devices] == found
+    assert [one.kind for one in devices] == ["cpu" if backend == "cpu" else "gpu" for backend in found]
+    assert [one.handle for one in devices] == [torch.device(backend) for backend in found]
+
+
+@pytest.mark.parametrize(
+    ("built", "wanted", "words"),
+    [
+        ((), "mps", ["'mps'", "built without MPS", "arm64", "it has cpu"]),
+        (("mps",), "mps", ["'mps'", "no Metal GPU"]),
+        ((), "cuda", ["'cuda'", "built without CUDA"]),
+        (("cuda",), "cuda", ["'cuda'", "driver"]),
+        ((), "gpu", ["'gpu'", "cuda: ", "mps: ", "it has cpu"]),
+        ((), "tpu", ["'tpu' is not known", "auto, cpu, gpu, cuda, mps"]),
+        ((), "", ["'' is not known"]),
+        ((), None, ["None is not known"]),
+    ],
+)
+def test_a_wish_that_cannot_be_met_gets_one_line_that_says_why(has, built, wanted, words):
+    has(built=built)
+    with pytest.raises(PomologyError) as error:
+        device.find(wanted)
+    line = str(error.value)
+    assert "\n" not in line
+    for word in ("devices: ", *words):
+        assert word in line
+
+
+def test_an_absent_backend_has_a_reason_and_a_present_one_none(has):
+    has("cuda")
+    reasons = device.backends()
+    assert set(reasons) == {"cpu", "cuda", "mps"}
+    assert (reasons["cpu"], reasons["cuda"]) == (None, None)
+    assert "MPS" in reasons["mps"]
+
+
+# --- What each is asked ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("backend", "asked"), [("cpu", []), ("cuda", ["cuda.synchronize"]), ("mps", ["mps.synchronize"])]
+)
+def test_a_fence_waits_for_its_own_device(calls, backend, asked):
+    Device(backend).fence()
+    assert calls == asked
+
+
+@pytest.mark.parametrize(
+    ("backend", "asked"),
+    [
+        ("cpu", []),
+        ("cuda", ["cuda.empty_cache", "cuda.reset_peak_memory_stats"]),
+        ("mps", ["mps.empty_cache", "accelerator.reset_peak_memory_stats"]),
+    ],
+)
+def test_a_new_peak_begins_with_an_empty_cache(calls, backend, asked):
+    Device(backend).reset_peak_memory()
+    assert calls == asked
+
+
+@pytest.mark.parametrize(
+    ("backend", "allocated", "reserved"), [("cpu", None, None), ("cuda", 2 * GB, 3 * GB), ("mps", 7 * GB, 9 * GB)]
+)
+def test_peak_memory_comes_from_where_the_backend_keeps_it(calls, backend, allocated, reserved):
+    peak = Device(backend).peak_memory()
+    if allocated is None:
+        assert peak == {}
+        assert calls == []  # without an accelerator these calls raise
+    else:
+        assert peak == {"allocated_peak_bytes": allocated, "reserved_peak_bytes": reserved}
+
+
+@pytest.mark.parametrize(("backend", "free"), [("cpu", 10 * GB), ("cuda", 6 * GB), ("mps", 10 * GB)])
+def test_free_memory(calls, backend, free):
+    assert Device(backend).free_memory() == free
+
+
+def test_free_memory_of_mps_is_also_bound_by_metal(calls, monkeypatch):
+    monkeypatch.setattr(device.machine, "available_memory_bytes", lambda: 100 * GB)
+    assert Device("mps").free_memory() == (24 - 5) * GB
+
+
+def test_names_and_versions(calls):
+    names = {backend: Device(backend).name for backend in device.BACKENDS}
+    assert names == {"cpu": "Some Processor", "cuda": "GeForce RTX 2070 SUPER", "mps": "Apple M1 Ultra"}
+    assert Device("cpu").framework_version == torch.__version__
+    assert Device("cpu").threads == torch.get_num_threads()
+    assert repr(Device("mps")) == "Device(torch, mps)"
+
+
+def test_fp32_on_cuda_is_fp32(calls):
+    libraries = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [library.allow_tf32 for library in libraries]
+    try:
+        for library in libraries:
+            library.allow_tf32 = True
+        Device("cuda")
+        assert [library.allow_tf32 for library in libraries] == [False, False]
+    finally:
+        for library, allowed in zip(libraries, before, strict=True):
+            library.allow_tf32 = allowed
+
+
+def test_the_cpu_works_for_real():
+    cpu = Device("cpu")
+    cpu.fence()
+    cpu.reset_peak_memory()
+    assert cpu.peak_memory() == {}
+    assert cpu.free_memory() > 10**7
+
+
+# --- Batches and where things are -----------------------------------------------------------------------------------
+
+
+def elsewhere(backend: str) -> Device:
+    """A device of that name whose tensors go to `meta`, which exists on every machine."""
+    there = Device(backend)
+    there.handle = torch.device("meta")
+    return there
+
+
+def test_put_moves_every_tensor_and_keeps_the_form():
+    Pair = namedtuple("Pair", "image label")
+
+    class Tokens(dict):
+        pass
+
+    class Packed:
+        def to(self, handle):
+            self.handle = handle
+            return self
+
+    x, packed = torch.ones(2), Packed()
+    moved = elsewhere("mps").put([x, (x, "name", 3, None), {"a": x, "b": [x]}, Pair(x, x), Tokens(a=x), packed])
+    found = [moved[0], moved[1][0], moved[2]["a"], moved[2]["b"][0], moved[3].image, moved[3].label, moved[4]["a"]]
+    assert {tensor.device.type for tensor in found} == {"meta"}
+    assert moved[1][1:] == ("name", 3, None)
+    assert isinstance(moved[3], Pair)
+    assert moved[5] is packed
+    assert packed.handle == torch.device("meta")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_double_precision_is_refused_on_mps_in_one_line(dtype):
+    batch = {"x": [torch.zeros(2, dtype=getattr(torch, dtype))]}
+    with pytest.raises(Unsupported, match=rf"^MPS has no {dtype}: convert to float32 first$") as error:
+        elsewhere("mps").put(batch)
+    assert failure(error.value) == "unsupported"
+    assert elsewhere("cuda").put(batch)["x"][0].dtype == getattr(torch, dtype)
+    numpy_default = torch.from_numpy(np.zeros(3))
+    with pytest.raises(Unsupported):
+        elsewhere("mps").put(numpy_default)
+
+
+def test_observed_tells_where_weights_really_are():
+    here = torch.nn.Linear(2, 2)
+    there = torch.nn.Linear(2, 2, device="meta")
+    device = Device("cpu")
+    assert device.observed(here) == "cpu"
+    assert device.observed(there) == "meta"
+    assert device.observed(torch.nn.Sequential(here, there)) == "mixed"
+    assert device.observed(torch.ones(2, device="meta")) == "meta"
+    with pytest.raises(ValueError, match="ReLU has no parameters"):
+        device.observed(torch.nn.ReLU())
+
+
+# --- How things fail ------------------------------------------------------------------------------------------------
+
+OUT_OF_MEMORY = [
+    RuntimeError(
+        "MPS backend out of memory (MPS allocated: 13.50 GB, other allocations: 1.20 GB, max allowed: 18.13 GB). Tried "
+        "to allocate 4.00 GB on shared pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory"
+    ),
+    RuntimeError("Invalid buffer size: 23.27 GiB"),
+    RuntimeError("Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"),
+    RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+    torch.OutOfMemoryError("no such words"),
+    MemoryError(),
+]
+UNSUPPORTED = [
+    NotImplementedError(
+        "The operator 'aten::_ctc_loss' is not currently implemented for the MPS device. If you want this op"
+    ),
+    TypeError(
+        "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. Please use float32 "
+        "instead."
+    ),
+    RuntimeError("ConvTranspose 3D with BF16 or FP16 types is not supported on MPS"),
+    RuntimeError("MPS does not support cumsum op with int64 input"),
+    RuntimeError(
+        "Adaptive pool MPS: input sizes must be divisible by output sizes. "
+        "Non-divisible input sizes are not implemented on MPS device yet."
+    ),
+    RuntimeError("\"binary_cross_entropy\" not implemented for 'Half'"),
+    NotImplementedError("Could not run 'aten::_sparse_mm' with arguments from the 'SparseMPS' backend."),
+    Unsupported("no such precision"),
+]
+BUGS = [
+    RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"),
+    RuntimeError("Expected all tensors to be on the same device, but found at least two devices, mps:0 and cpu!"),
+    RuntimeError("DataLoader worker (pid(s) 4711) exited unexpectedly"),
+    RuntimeError("\"mse_loss\" not implemented for 'Long'"),
+    RuntimeError("[enforce fail at inline_container.cc:659] . unexpected pos"),
+    ValueError("out of memory"),
+    KeyError("Invalid buffer size"),
+    TypeError("forward() missing 1 required positional argument: 'x'"),
+    NotImplementedError('Module [VAE] is missing the required "forward" function'),
+    AssertionError("not supported on MPS"),
+    KeyboardInterrupt(),
+]
+
+
+@pytest.mark.parametrize(
+    ("exception", "status"),
+    [
+        *((exception, "out-of-memory") for exception in OUT_OF_MEMORY),
+        *((exception, "unsupported") for exception in UNSUPPORTED),
+        *((exception, None) for exception in BUGS),
+    ],
+    ids=lambda item: f"{type(item).__name__}-{str(item)[:30]}" if isinstance(item, BaseException) else str(item),
+)
+def test_failures_are_told_apart(exception, status):
+    assert failure(exception) == status
+
+
+def test_real_failures_of_this_torch_are_told_apart():
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(10**15)
+    assert failure(error.value) == "out-of-memory"
+    with pytest.raises(MemoryError) as error:
+        np.empty(10**15)
+    assert failure(error.value) == "out-of-memory"
+    with pytest.raises(RuntimeError) as error:
+        torch.ones(2, 3) @ torch.ones(2, 3)
+    assert failure(error.value) is None
+    with pytest.raises(NotImplementedError) as error:
+        torch.ones(2, device="meta").sum().to("cpu")
+    assert failure(error.value) is None
+
+
+def test_out_of_memory_of_other_frameworks_is_told_by_its_name():
+    class OutOfMemoryError(Exception):
+        pass
+
+    class Special(OutOfMemoryError):
+        pass
+
+    assert failure(Special("no words")) == "out-of-memory"
+
+
+# --- Operators that run elsewhere -----------------------------------------------------------------------------------
+
+
+def run_operators(*names: str) -> None:
+    """What MPS does when it hands operators to the CPU: one warning each, from the line of the model that called."""
+    for name in names:
+        warnings.warn(FALLBACK.format(name), UserWarning, stacklevel=2)
+
+
+def step(*names: str) -> None:
+    run_operators(*names)  # always from the same line, as in a training loop
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The warnings that a person would see, under Python's default of once per line of code."""
+    texts: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        monkeypatch.setattr(warnings, "showwarning", lambda message, *arguments, **named: texts.append(str(message)))
+        yield texts
+
+
+def test_fallbacks_are_collected_in_every_case_and_shown_once(shown):
+    show, filters = warnings.showwarning, list(warnings.filters)
+    mps = Device("mps")
+    for _ in range(3):  # three cases of one process run the same lines
+        shown.clear()
+        with mps.watch_fallbacks() as seen:
+            assert torch.is_warn_always_enabled()
+            for _ in range(4):
+                step("aten::_ctc_loss", "aten::mode")
+            warnings.warn("something else", stacklevel=1)
+        assert seen == {"aten::_ctc_loss", "aten::mode"}
+        assert sum("_ctc_loss" in text for text in shown) == 1
+        assert sum("'aten::mode'" in text for text in shown) == 1
+    assert warnings.showwarning is show
+    assert warnings.filters == filters
+    assert not torch.is_warn_always_enabled()
+
+
+def test_other_warnings_stay_as_they_are(shown):
+    with Device("mps").watch_fallbacks() as seen:
+        for _ in range(3):
+            warnings.warn("something else", stacklevel=1)
+    assert seen == set()
+    assert shown == ["something else"]
+
+
+def test_fallbacks_are_seen_though_warnings_are_silenced_or_errors(shown):
+    for action in ("ignore", "error"):
+        warnings.simplefilter(action)
+        with Device("mps").watch_fallbacks() as seen:
+            step("aten::take")
+        assert seen == {"aten::take"}
+
+
+def test_a_case_that_fails_leaves_the_warnings_as_they_were(shown):
+    show = warnings.showwarning
+    with pytest.raises(RuntimeError), Device("mps").watch_fallbacks() as seen:
+        step("aten::take")
+        raise RuntimeError("MPS backend out of memory")
+    assert seen == {"aten::take"}
+    assert warnings.showwarning is show
+    assert not torch.is_warn_always_enabled()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_other_devices_fall_back_on_nothing(calls, backend):
+    show = warnings.showwarning
+    with Device(backend).watch_fallbacks() as seen:
+        assert warnings.showwarning is show
+    assert seen == set()
+
+
+@pytest.mark.parametrize(("value", "enabled"), [(None, False), ("", False), ("0", False), ("1", True)])
+def test_whether_fallbacks_are_allowed_is_reported(monkeypatch, value, enabled):
+    if value is None:
+        monkeypatch.delenv(device.FALLBACK_VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", value)
+    assert device.fallback_enabled() is enabled
+
+
+def test_importing_the_module_imports_no_framework():
+    code = (
+        "import sys, pomology.device, pomology.models, pomology.timing\n"
+        "print(sorted({'torch', 'tensorflow', 'mlx', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
