@@ -25,5 +25,5 @@ def private(text: str) -> str:
     """A text without the folders of this machine, which may name a person: the checkout as `.`, the home as `~`."""
     for folder, short in ((root(), "."), (Path.home(), "~")):
         if folder != Path(folder.anchor):
-            text = re.sub(re.escape(str(folder)) + r"(?![\w.-])", short, text)
+            text = re.sub(re.escape(str(folder)) + r"(?!\.?[\w-])", short, text)
     return text

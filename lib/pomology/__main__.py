@@ -151,7 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
         }[options.command]
         return command(options)
     except PomologyError as error:
-        print(f"pomology: {error}", file=sys.stderr)
+        print("pomology:", " ".join(str(error).splitlines()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("pomology: interrupted", file=sys.stderr)

@@ -102,7 +102,7 @@ def plan(
     repeats: int = 1,
     folder: Path | None = None,
 ) -> list[Job]:
-    """The executions of a run, in order, repeats interleaved. `given` overrides the profile's YAML files.
+    """The executions of a run, in order, repeats interleaved. `given` overrides the profile's YAML, unless `auto`.
 
     Raises PomologyError, in one line, for anything that is wrong in any notebook or parameter file concerned.
     """
@@ -117,7 +117,9 @@ def plan(
         declared = rules.declared(notebook.path)
         values = profile_values(folder, notebook, profile, declared)
         rules.merge(declared, given, "command line")
-        jobs += [Job(notebook, values | given | {"repeat": repeat}, repeat) for repeat in range(repeats)]
+        # `auto` is the command's default: it leaves what the profile says.
+        chosen = values | {name: value for name, value in given.items() if value != "auto" or name not in values}
+        jobs += [Job(notebook, chosen | {"repeat": repeat}, repeat) for repeat in range(repeats)]
     return sorted(jobs, key=lambda job: job.repeat)
 
 
@@ -235,35 +237,42 @@ def _check_resumable(out: Path, jobs: list[Job], profile: str) -> None:
     path = out / "machine.json"
     if not path.exists():
         return
-    before = json.loads(path.read_text(encoding="utf-8")).get("profile")
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))["profile"]
+    except (ValueError, KeyError, TypeError):
+        raise PomologyError(f"RUN={out.name}: its machine.json cannot be read; choose another RUN") from None
     if before != profile:
         raise PomologyError(f"RUN={out.name}: holds profile {before!r}, not {profile!r}; choose another RUN")
     for job in jobs:
-        for name, value in _parameters_used(job, out).items():
-            if name not in ("out", "repeat") and job.parameters.get(name) != value:  # the folder may have moved
+        used = _parameters_used(job, out)
+        if used is None:
+            continue
+        default = {name: parameter.default for name, parameter in rules.declared(job.notebook.path).items()}
+        for name in {**used, **job.parameters}:
+            value, wanted = used.get(name, default.get(name)), job.parameters.get(name, default.get(name))
+            if name not in ("out", "repeat") and value != wanted:  # the folder may have moved
                 raise PomologyError(
-                    f"RUN={out.name}: {job.notebook.name} was run with {name}={value}, "
-                    f"not {job.parameters.get(name)}; choose another RUN"
+                    f"RUN={out.name}: {job.notebook.name} was run with {name}={value}, not {wanted}; choose another RUN"
                 )
 
 
-def _parameters_used(job: Job, out: Path) -> dict[str, Any]:
-    """What a notebook was given when it last ran in this folder, finished or not."""
+def _parameters_used(job: Job, out: Path) -> dict[str, Any] | None:
+    """What a notebook was given when it last ran in this folder, finished or not; None if nothing tells."""
     for place in (job.output(out), job.partial(out)):
         if place.exists():
             try:
                 return rules.read_notebook(place)["metadata"]["papermill"]["parameters"]
             except (PomologyError, KeyError):
                 continue  # cut off while it was being written: it will be written anew
-    return {}
+    return None
 
 
 def _finished(job: Job, out: Path) -> bool:
     if not job.output(out).exists():
         return False
     journal = results.read(out / f"{job.notebook.name}.jsonl")
-    mine = [record for record in journal.records if record["repeat"] == job.repeat]
-    return not journal.open_starts and not any(record["status"] in results.RETRIED for record in mine)
+    mine = [record["case"] for record in journal.records if record["repeat"] == job.repeat]
+    return bool(mine) and all(journal.done(case, job.repeat) for case in mine)
 
 
 @contextlib.contextmanager
@@ -284,7 +293,11 @@ def _terminated_as_interrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+    def stop(*_):
+        raise KeyboardInterrupt  # SIGINT itself is ignored in what a shell starts in the background
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
@@ -349,9 +362,11 @@ def _run_kernel(job: Job, out: Path, deadline: float | None) -> tuple[str, str] 
                 deadline=deadline,
                 expired=expired,
             )
-        except DeadKernelError:
+        except RuntimeError as error:
             if expired.is_set():
                 return "timeout", "over the time limit of one notebook"
+            if not isinstance(error, DeadKernelError):
+                return "error", f"its kernel did not start: {error}"
             return "crashed", "its kernel died (killed, or out of memory)"
         except papermill.PapermillExecutionError as error:
             return "error", f"{error.ename}: {error.evalue}".split("\n")[0]
@@ -372,24 +387,23 @@ def _register_engine() -> None:
             unused = ("input_path", "log_output", "stdout_file", "stderr_file", "start_timeout", "execution_timeout")
             options = {key: value for key, value in options.items() if key not in unused}
             client = PapermillNotebookClient(nb_man, kernel_name=kernel_name, timeout=None, **options)
-            timer = None
+            ended = threading.Event()
+
+            def guard():
+                while not ended.wait(0.2):
+                    if time.monotonic() > deadline:  # it may be over before there is a kernel to kill
+                        expired.set()
+                        _kill(client)
+
             if deadline is not None:
-
-                def expire():
-                    expired.set()
-                    _kill(client)
-
-                timer = threading.Timer(max(0.0, deadline - time.monotonic()), expire)
-                timer.daemon = True
-                timer.start()
+                threading.Thread(target=guard, daemon=True).start()
             try:
                 return client.execute(stderr=kernel_log)
             except KeyboardInterrupt:
                 _kill(client)
                 raise
             finally:
-                if timer is not None:
-                    timer.cancel()
+                ended.set()
 
     papermill_engines.register("pomology", Engine)
 

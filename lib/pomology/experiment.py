@@ -92,9 +92,10 @@ class Experiment:
         """
         if rows is None:
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+        before = results.read(self.journal.path)
         for backend, config in itertools.product(self.devices, list(rows)):
             case = Case(self, backend, config)
-            if self.journal.done(case.name, self.repeat):
+            if before.done(case.name, self.repeat):
                 print(f"{case.name}: in the journal already; skipped{self._anew}")
             else:
                 yield case
@@ -142,7 +143,6 @@ class Case:
         self.scaled = False
         self._workload: Workload | None = None
         self._metrics: dict[str, dict] = {}
-        self._flags: list[str] = []
         self._losses: list[float] = []
         self._model: Any = None
         self._weights: Any = None
@@ -173,6 +173,8 @@ class Case:
         Raises Mismatch if it has not as many parameters as the workload said.
         """
         count = sum(parameter.numel() for parameter in model.parameters())
+        if not count:
+            raise ValueError("a model without parameters cannot be observed")
         if self._workload and count != self._workload.parameters:
             raise Mismatch(f"the model has {count:,} parameters; {self._workload.parameters:,} were counted beforehand")
         self._model, self._weights = model, _fingerprint(model)
@@ -298,7 +300,7 @@ class Case:
             "asides": {name: aside.seconds for name, aside in self.clock.asides.items()},
         }
         if telemetry is not None:
-            record["absent"] = telemetry.absent
+            record |= {"absent": telemetry.absent, "rails": telemetry.rails, "thermal_level": telemetry.thermal_level}
             record["trace"] = telemetry.samples[:: max(1, len(telemetry.samples) // 500)]
         if status == "error" and exception is not None:
             record["traceback"] = private("".join(traceback.format_exception(exception)))
@@ -349,7 +351,7 @@ class Case:
         )
 
     def _all_flags(self) -> list[str]:
-        flags = [*self._fitness["flags"], *self._flags]
+        flags = list(self._fitness["flags"])
         if self._telemetry is not None and contended(self._telemetry.foreign_load):
             flags.append("contended")
         training = next(iter(self.clock.parts.values()), None)
@@ -369,7 +371,10 @@ def note_machine(out: Path, profile: str) -> dict:
     """Write `machine.json` into a run's folder, unless it is there; returns what it says."""
     path = out / "machine.json"
     if path.exists():
-        return json.loads(path.read_text(encoding="utf-8"))
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise PomologyError(f"{private(str(path))}: not JSON; remove it or choose another folder") from None
     snapshot = machine.snapshot() | {"profile": profile, "power_source": machine.fitness()["power_source"]}
     out.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".json.part")

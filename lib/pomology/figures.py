@@ -57,7 +57,7 @@ def epoch_figure(experiment: str, records: list[dict]) -> Any:
         for value in (point["value"], point.get("low"), point.get("high"), point.get("compute"))
         if value
     ]
-    low, high = min(values), max(values)
+    low, high = min(values, default=1.0), max(values, default=1.0)
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
@@ -66,7 +66,7 @@ def epoch_figure(experiment: str, records: list[dict]) -> Any:
         for axis, (title, points) in zip(axes, panels, strict=True):
             axis.set_title(title, loc="left", fontsize=10, color=GREY)
             axis.set_xscale("log")
-            axis.set_xlim(low / 1.6, high * 2.2)
+            axis.set_xlim(low / 1.6, high * 2 * (high / low) ** 0.3)  # room for the words behind the last mark
             axis.set_ylim(len(points) - 0.4, -0.6)
             axis.set_yticks(range(len(points)), [point["label"] for point in points])
             axis.grid(axis="x", which="major")
@@ -74,7 +74,7 @@ def epoch_figure(experiment: str, records: list[dict]) -> Any:
             for place, point in enumerate(points):
                 _draw(axis, place, point, low)
         axis.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=20))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
         if high / low > 200:
             axis.xaxis.set_major_locator(LogLocator(base=10, numticks=12))
@@ -90,13 +90,15 @@ def _draw(axis: Any, place: int, point: dict, low: float) -> None:
     marker = "D" if point["ours"] else "o"
     if point.get("high"):
         # An interval down to zero has no end on a logarithmic axis: it is drawn to the edge.
-        axis.plot([max(point["low"], axis.get_xlim()[0]), point["high"]], [place, place], color=colour, linewidth=2, solid_capstyle="butt")
+        ends = [max(point["low"], axis.get_xlim()[0]), point["high"]]
+        axis.plot(ends, [place, place], color=colour, linewidth=2, solid_capstyle="butt")
     if point.get("compute"):
         axis.plot([point["compute"]], [place], marker, markersize=7, markerfacecolor="none", markeredgecolor=colour)
     axis.plot([point["value"]], [place], marker, markersize=7, color=colour)
     right = max(filter(None, (point["value"], point.get("high"), point.get("compute"))))
+    computing = f", computing {tables.seconds(point['compute'])}" if point.get("compute") else ""
     axis.annotate(
-        tables.seconds(point["value"]),
+        tables.seconds(point["value"]) + computing,
         (right, place),
         xytext=(8, 0),
         textcoords="offset points",
@@ -125,7 +127,7 @@ def _panels(experiment: str, records: list[dict]) -> list[tuple[str, list[dict]]
             if key not in seen:  # a row that is printed twice is one device
                 panel(value["config"]).append(point)
             seen.add(key)
-    for repeats in tables.groups(record for record in records if record["profile"] != "smoke"):
+    for repeats in tables.groups(tables.comparable(records)):
         first, epoch = repeats[0], tables.combined(repeats, "epoch_s")
         compute = tables.combined(repeats, "compute_epoch_s")
         kind = "cpu" if first["backend"] == "cpu" else "gpu"
@@ -169,6 +171,11 @@ def svg(figure: Any) -> str:
 
     buffer = io.StringIO()
     with matplotlib.rc_context(STYLE):
+        # The last digits of what the layout solver finds vary; they would end up in the names of clip paths.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        for axis in figure.axes:
+            axis.set_position([round(bound, 4) for bound in axis.get_position().bounds])
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]

@@ -277,7 +277,7 @@ def _section(run: Run, name: str, failure: str | None) -> dict[str, Any]:
 
 def _numbers(name: str, layout: tables.Layout | None, records: list[dict]) -> dict[str, Any]:
     details = _table(tables.details_table(name, records)) if records else ""
-    comparable = _comparable(records)
+    comparable = tables.comparable(records)
     if layout is None:
         return {"table": details, "endings": _endings(records)}
     timed = any(tables.combined(repeats, "epoch_s") for repeats in tables.groups(comparable))
@@ -304,14 +304,9 @@ def _claims(claims: list[published.Claim], records: list[dict], title: str) -> A
     if not claims:
         return ""
     try:
-        return _table(tables.claims_table(claims, _comparable(records)), title)
+        return _table(tables.claims_table(claims, tables.comparable(records)), title)
     except MALFORMED as error:
         return f"The claims cannot be tested: {type(error).__name__}: {error}."
-
-
-def _comparable(records: list[dict]) -> list[dict]:
-    """The records whose numbers may stand beside published ones."""
-    return [record for record in records if record["profile"] != "smoke"]
 
 
 @functools.lru_cache(maxsize=64)  # the page is built after every notebook, and drawing is most of the work

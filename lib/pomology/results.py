@@ -7,6 +7,7 @@ other people's machines: they are read as plain JSON, and nothing in them is eve
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import reprlib
@@ -150,6 +151,8 @@ class Journal:
             file.write(line.encode(errors="replace"))  # file names in messages may hold what is no text
             file.flush()
             os.fsync(file.fileno())
+            if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync leaves the line in the drive's own memory
+                fcntl.fcntl(file.fileno(), fcntl.F_FULLFSYNC)
 
     def start(self, record: dict) -> None:
         self.append({"event": "start", "schema": SCHEMA, **record})
@@ -168,16 +171,6 @@ class Journal:
             self.end(_ended(start, status, reason))
         return [start["case"] for start in journal.open_starts]
 
-    def done(self, case: str, repeat: int) -> bool:
-        """Whether this case needs no further attempt."""
-        journal = read(self.path)
-        if any(start["case"] == case and start["repeat"] == repeat for start in journal.open_starts):
-            return journal.attempts.get((case, repeat), 0) >= ATTEMPTS
-        return any(
-            record["case"] == case and record["repeat"] == repeat and record["status"] not in RETRIED
-            for record in journal.records
-        )
-
 
 @dataclass
 class Contents:
@@ -194,6 +187,15 @@ class Contents:
     open_starts: list[dict] = field(default_factory=list)
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+
+    def done(self, case: str, repeat: int) -> bool:
+        """Whether this case needs no further attempt."""
+        if any(start["case"] == case and start["repeat"] == repeat for start in self.open_starts):
+            return self.attempts.get((case, repeat), 0) >= ATTEMPTS
+        return any(
+            record["case"] == case and record["repeat"] == repeat and record["status"] not in RETRIED
+            for record in self.records
+        )
 
 
 def read(path: str | Path, most_bytes: int = 64 * 2**20) -> Contents:

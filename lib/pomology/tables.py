@@ -200,6 +200,11 @@ def machine_table(snapshot: dict, devices: Sequence[Any] = ()) -> Table:
     return Table("This machine", ("", ""), tuple(Row(pair) for pair in pairs))
 
 
+def comparable(records: Iterable[dict]) -> list[dict]:
+    """The records whose seconds may stand beside published ones: the article's own model and shapes."""
+    return [record for record in records if record["profile"] != "smoke" and not record["scaled"]]
+
+
 def groups(records: Iterable[dict]) -> list[list[dict]]:
     """Repeats of the same case together, in order of first appearance."""
     found: dict[str, list[dict]] = {}
@@ -235,10 +240,11 @@ def article_table(experiment: str, records: list[dict]) -> Table:
     """Published rows as printed, in the article's order, then this machine's.
 
     `records` are the finished cases of one experiment. Of several repeats the geometric mean is shown. Cases of the
-    profile `smoke` are left out: their shapes are not the article's.
+    profile `smoke`, and those of a smaller model than the article's, are left out.
     """
-    smoke = [record for record in records if record["profile"] == "smoke"]
-    records = [record for record in records if record["profile"] != "smoke"]
+    smoke = any(record["profile"] == "smoke" for record in records)
+    scaled = any(record["scaled"] for record in records)
+    records = comparable(records)
     layout = LAYOUTS[experiment]
     rows, data = [], []
     for printed in _published_rows(experiment):
@@ -277,6 +283,8 @@ def article_table(experiment: str, records: list[dict]) -> Table:
         )
     if smoke:
         notes.append("This was a smoke test, with tiny shapes: its numbers do not stand beside the article's.")
+    if scaled:
+        notes.append("Where a smaller model ran than the article's, only its FLOP/s can be compared: see the details.")
     notes += [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(flags)]
     columns = ("Chip", *layout.settings.values(), *COLUMNS)
     return Table(layout.title, columns, tuple(rows), tuple(notes), tuple(data))
@@ -382,9 +390,8 @@ def measured_lookup(records: list[dict]) -> published.Lookup:
         # By the device that was asked for: what ran out of memory at once was observed nowhere.
         here = [
             record
-            for record in records
+            for record in comparable(records)
             if record["experiment"] == experiment
-            and record["profile"] != "smoke"
             and ("cpu" if record["backend"] == "cpu" else "gpu") == role
             and all(
                 (record[key] if key in published.FIELDS else record["config"].get(key)) == want
@@ -422,17 +429,16 @@ def claims_table(claims: Sequence[published.Claim], records: list[dict]) -> Tabl
 
 def _verdict(verdict: published.Verdict, claim: published.Claim, most: int = 4) -> str:
     """`does not hold: 0.748 > 1 no, 3.04 > 1 yes`."""
-    judged = sorted((made for made in verdict.numbers if made.holds is not None), key=lambda made: bool(made.holds))
-    if verdict.status == published.CANNOT_BE_TOLD and not judged:
-        return f"{verdict.status}: needs {claim.needs.removeprefix('needs ')}"
-    shown = [
-        f"{_side(made.left)} {made.operator} {_side(made.right)} {'yes' if made.holds else 'no'}" for made in judged
-    ]
-    more = f", and {len(shown) - most} more" if len(shown) > most else ""
-    return f"{verdict.status}: {', '.join(shown[:most])}{more}" if shown else verdict.status
+    # Those that fail come first, then those whose intervals overlap; what lacks a number is not shown.
+    known = [made for made in verdict.numbers if made.left.value is not None and made.right.value is not None]
+    judged = sorted(known, key=lambda made: (made.holds is not False, made.holds is not None))
+    words = {True: "yes", False: "no", None: "too close to tell"}
+    shown = [f"{_side(made.left)} {made.operator} {_side(made.right)} {words[made.holds]}" for made in judged]
+    parts = [", ".join(shown[:most]) + (f", and {len(shown) - most} more" if len(shown) > most else "")]
+    if verdict.status == published.CANNOT_BE_TOLD and (not known or len(known) < len(verdict.numbers)):
+        parts.append(f"needs {claim.needs.removeprefix('needs ')}")
+    return f"{verdict.status}: {'; '.join(filter(None, parts))}"
 
 
-def _side(number: published.Number) -> str:
-    if number.value is None:
-        return "unknown"
+def _side(number: published.Value) -> str:
     return number.value if isinstance(number.value, str) else significant(number.value)

@@ -1,0 +1,679 @@
+"""A small model on the CPU inside the cases of an experiment: what is journalled, and every way for a case to end."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import getpass
+import json
+import math
+import os
+import re
+import socket
+import time
+import weakref
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pomology import PomologyError, device, machine, results, root
+from pomology.device import Device
+from pomology.experiment import JUDGED_STEPS, Case, Experiment, Mismatch, TooBig
+from pomology.models import Workload
+
+# What the design of the kit promises of a finished case.
+KEYS = {
+    *("schema", "experiment", "article", "case", "config", "framework", "framework_version", "backend", "device"),
+    *("chip", "precision", "profile", "data", "scaled", "parameters", "flops_per_step", "repeat", "threads"),
+    *("foreign_load", "power_source", "flags", "status", "reason", "started", "seconds", "metrics"),
+}
+
+FEATURES = 4
+WORK = Workload(parameters=FEATURES + 1, flops=1_000_000, state_bytes=40, saved_bytes=2_000)
+MPS_OUT = (
+    "MPS backend out of memory (MPS allocated: 17.94 GB, other allocations: 384.00 KB, max allowed: 18.13 GB). "
+    "Tried to allocate 256.00 MB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit."
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collection():
+    """Every case collects garbage before it starts; the many objects of the imported packages are none."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    """Not watched for a quarter of a second before every case, and plugged in."""
+    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
+    monkeypatch.setattr(machine, "fitness", lambda: state)
+    return state
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Make an experiment of a run in this test's folder."""
+
+    def make(**changes) -> Experiment:
+        settings = {"article": "003", "devices": "cpu", "profile": "quick", "budget_s": 0.1, "out": str(tmp_path)}
+        return Experiment(changes.pop("name", "vae"), **settings | changes)
+
+    return make
+
+
+def batches(count: int) -> list:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(count, 8, FEATURES, generator=generator)
+    return [(x, x.sum(1, keepdim=True)) for x in inputs]
+
+
+def fit(case: Case, count: int = 60, *, lr: float = 0.02, losses=None, delay_s: float = 0.0) -> list[bool]:
+    """Train a linear model for an epoch of `count` steps. `losses` replaces what is noted as the loss of a step.
+
+    Returns for every step whether it was one on a ready batch.
+    """
+    torch.manual_seed(1)
+    model = case.observe(nn.Linear(FEATURES, 1).to(case.device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    ready = []
+    for number, (inputs, targets) in enumerate(case.steps(batches(count))):
+        ready.append(case.clock.on_ready)
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        case.loss(loss.item() if losses is None else losses(number))
+        time.sleep(delay_s)
+    return ready
+
+
+def only(experiment: Experiment) -> Case:
+    (case,) = experiment.cases()
+    return case
+
+
+def ended(experiment: Experiment) -> dict:
+    """The record of the only case of an experiment, as it is in the journal."""
+    (record,) = experiment.records
+    assert results.problem(record) is None
+    return record
+
+
+def run(experiment: Experiment, body) -> dict:
+    with only(experiment) as case:
+        body(case)
+    return ended(experiment)
+
+
+def journal_lines(experiment: Experiment) -> list[dict]:
+    return [json.loads(line) for line in experiment.journal.path.read_text(encoding="utf-8").splitlines()]
+
+
+# A case that ends well ------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_case_is_one_line_with_all_that_the_design_promises(make):
+    experiment = make(budget_s=0.5)  # far more than the epoch takes
+    (case,) = experiment.cases(batch_size=[8])
+    with case:
+        case.requires(WORK)
+        ready = fit(case)
+    start, end = journal_lines(experiment)
+    assert (start["event"], end["event"]) == ("start", "end")
+    assert results.problem(end) is None
+    assert end.keys() >= KEYS
+    assert start["case"] == end["case"] == case.name == "torch-cpu batch_size=8"
+    assert end["config"] == {"batch_size": 8}
+    expected = {
+        "schema": 1,
+        "experiment": "vae",
+        "article": "003",
+        "framework": "torch",
+        "framework_version": torch.__version__,
+        "backend": "cpu",
+        "device": "cpu",
+        "chip": machine.chip(),
+        "precision": "fp32",
+        "profile": "quick",
+        "data": "none",
+        "scaled": False,
+        "parameters": 5,
+        "flops_per_step": 1_000_000,
+        "repeat": 0,
+        "threads": torch.get_num_threads(),
+        "power_source": "ac",
+        "status": "ok",
+        "reason": None,
+    }
+    assert {key: end[key] for key in expected} == expected
+    assert datetime.fromisoformat(end["started"]).tzinfo is not None
+    assert end["seconds"] > 0
+    metrics = end["metrics"]
+    assert {"first_step_s", "step_s", "epoch_s", "compute_epoch_s", "flops_per_s"} < metrics.keys()
+    assert metrics["footprint_peak_bytes"]["value"] > 1e6
+    assert metrics["epoch_s"]["how"] == "measured"
+    assert metrics["loss_last"]["value"] < metrics["loss_first"]["value"]
+    assert metrics["loss_last"]["n"] == ready.count(False) == 60
+    assert ready.count(True) > 0
+    assert not {"allocated_peak_bytes", "reserved_peak_bytes"} & set(metrics)  # PyTorch counts none on a CPU
+    assert "traceback" not in end
+
+
+def test_raw_times_are_kept_and_agree_with_the_metrics(make):
+    def body(case):
+        case.requires(WORK)
+        fit(case, 200)
+
+    record = run(make(profile="article"), body)
+    blocks, metrics = record["blocks"]["training"], record["metrics"]
+    steps, seconds = (sum(block[i] for block in blocks["steady"]) for i in (0, 1))
+    assert metrics["step_s"]["value"] == pytest.approx(seconds / steps, rel=1e-4)
+    assert metrics["step_s"]["n"] == steps
+    assert blocks["epoch_steps"] == 200
+    assert 1 + sum(count for count, _ in blocks["warmup"]) + steps == 200
+    assert metrics["first_step_s"]["value"] == blocks["first_step_s"]
+    every = blocks["first_step_s"] + sum(seconds for _, seconds in blocks["warmup"] + blocks["steady"])
+    assert metrics["epoch_s"]["value"] >= every * (1 - 1e-6)
+    ready_steps, ready_s = (sum(block[i] for block in blocks["ready"]) for i in (0, 1))
+    assert metrics["compute_epoch_s"]["value"] == pytest.approx(200 * ready_s / ready_steps, rel=1e-4)
+    assert metrics["flops_per_s"]["value"] == pytest.approx(1_000_000 * ready_steps / ready_s, rel=1e-4)
+    rate = metrics["flops_per_s"]
+    assert rate["low"] is rate["high"] is None or rate["low"] <= rate["value"] <= rate["high"]
+
+
+def test_what_the_cases_train_on_is_said(make):
+    class Data:
+        kind, origin = "stand-in", "digits drawn by hand"
+
+    experiment = make()
+    experiment.uses(Data())
+    record = run(experiment, fit)
+    assert (record["data"], record["data_origin"]) == ("stand-in", "digits drawn by hand")
+
+
+def test_an_evaluation_and_asides_are_part_of_an_epoch(make):
+    def body(case):
+        model = case.observe(nn.Linear(FEATURES, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+        for number, (inputs, targets) in enumerate(case.steps(batches(30))):
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            if number == 10:
+                with case.aside("picture", per_epoch=1):
+                    time.sleep(0.1)
+        for inputs, _ in case.steps(batches(5), part="evaluation"):
+            model(inputs)
+            time.sleep(0.02)
+        with case.aside("checkpoint", per_epoch=2):
+            time.sleep(0.1)
+
+    record = run(make(profile="article"), body)
+    assert record["status"] == "ok"
+    assert set(record["blocks"]) == {"training", "evaluation"}
+    assert record["blocks"]["evaluation"]["ready"] == []
+    assert {name: len(seconds) for name, seconds in record["asides"].items()} == {"picture": 1, "checkpoint": 1}
+    assert all(seconds[0] >= 0.1 for seconds in record["asides"].values())
+    # The picture was made once, and stands apart from the blocks around it; the checkpoint counts twice.
+    blocks = record["blocks"].values()
+    steps_s = sum(part["first_step_s"] + sum(s for _, s in part["warmup"] + part["steady"]) for part in blocks)
+    asides_s = record["asides"]["picture"][0] + 2 * record["asides"]["checkpoint"][0]
+    assert record["metrics"]["epoch_s"]["value"] >= steps_s + asides_s - 1e-6
+    assert steps_s > 5 * 0.02
+
+
+@pytest.mark.parametrize(("profile", "whole"), [("smoke", False), ("quick", False), ("article", True)])
+def test_only_the_article_profile_runs_an_epoch_that_does_not_fit_the_budget(make, profile, whole):
+    seen = []
+    record = run(make(profile=profile, budget_s=0.02), lambda case: seen.extend(fit(case, 80, delay_s=0.003)))
+    assert record["profile"] == profile
+    assert (seen.count(False) == 80) == whole
+    assert record["metrics"]["epoch_s"]["how"] == ("measured" if whole else "estimated")
+    assert record["metrics"]["epoch_s"]["value"] > 80 * 0.003
+    assert record["metrics"]["loss_first"]["n"] == seen.count(False)
+    assert record["blocks"]["training"]["stopped"] == ("whole epoch" if whole else "budget")
+    assert ("few-steps" in record["flags"]) == (not whole)
+
+
+def test_settings_of_a_case_are_its_attributes(make):
+    (case,) = make().cases([{"batch_size": 8, "layers": 2}])
+    assert (case.batch_size, case.layers) == (8, 2)
+    assert case.device == torch.device("cpu")
+    with pytest.raises(AttributeError, match="no 'hidden_size'"):
+        _ = case.hidden_size
+
+
+def test_rows_and_axes_make_the_cases_in_order(make):
+    experiment = make()
+    names = [case.name for case in experiment.cases(batch_size=(64, 128), layers=iter([1, 2]))]
+    assert names == [f"torch-cpu batch_size={size} layers={layers}" for size in (64, 128) for layers in (1, 2)]
+    rows = [{"a": 2}, {"a": 1}]
+    assert [case.config for case in experiment.cases(iter(rows))] == rows
+    assert [case.name for case in experiment.cases()] == ["torch-cpu"]
+
+
+def test_own_metrics_are_kept_and_a_framework_s_scalar_becomes_a_number(make):
+    def body(case):
+        case.metric("accuracy", torch.tensor(0.5), "", low=0.4, high=0.6, n=100)
+        case.metric("kernel_s", 2, "s", how="estimated")
+
+    record = run(make(), body)
+    assert record["status"] == "ok"
+    assert record["device"] is None  # nothing was observed
+    form = {"value": 0.5, "unit": "", "low": 0.4, "high": 0.6, "n": 100, "how": "measured"}
+    assert record["metrics"]["accuracy"] == form
+    assert record["metrics"]["kernel_s"]["how"] == "estimated"
+
+
+def test_what_spoils_a_measurement_is_flagged(make, quiet_machine):
+    quiet_machine |= {"power_source": "battery", "flags": ["on-battery", "low-power"]}
+    record = run(make(), fit)
+    assert record["power_source"] == "battery"
+    assert record["flags"][:2] == ["on-battery", "low-power"]
+    assert record["status"] == "ok"
+
+
+# Every other way to end -----------------------------------------------------------------------------------------------
+
+
+def raising(exception: BaseException):
+    def body(case):
+        fit(case)
+        raise exception
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("exception", "status", "reason"),
+    [
+        (RuntimeError(MPS_OUT), "out-of-memory", "MPS backend out of memory (MPS allocated: 17.94 GB"),
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried to"), "out-of-memory", "CUDA out of memory."),
+        (MemoryError(), "out-of-memory", "MemoryError"),
+        (device.Unsupported("MPS has no float64"), "unsupported", "MPS has no float64"),
+        (
+            NotImplementedError("The operator 'aten::nope' is not currently implemented for the MPS device."),
+            "unsupported",
+            "The operator 'aten::nope'",
+        ),
+        (Mismatch("off by 0.3"), "mismatch", "off by 0.3"),
+        (TooBig("needs a week"), "too-big", "needs a week"),
+        (RuntimeError("shapes differ\nat layer 3"), "error", "RuntimeError: shapes differ"),
+        (KeyError("lr"), "error", "KeyError: 'lr'"),
+        (AssertionError(), "error", "AssertionError: AssertionError"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_an_exception_ends_its_case_and_not_the_notebook(make, exception, status, reason):
+    experiment = make()
+    (case, other) = experiment.cases(batch_size=[8, 16])
+    with case:
+        raising(exception)(case)
+    with other:
+        fit(other)
+    record, following = experiment.records
+    assert results.problem(record) is None
+    assert record["status"] == status
+    assert record["reason"].startswith(reason)
+    assert "\n" not in record["reason"]
+    assert ("traceback" in record) == (status == "error")
+    assert "epoch_s" in record["metrics"]  # what had been measured is kept
+    assert following["status"] == "ok"
+
+
+def test_a_traceback_is_kept_without_the_folders_of_this_machine(make, monkeypatch):
+    monkeypatch.setenv("HOME", "/Users/jo")
+    text = f"no /Users/jo/data, /Users/jo, /Users/john/data or {root()}/outputs/x"
+    record = run(make(), raising(ValueError(text)))
+    assert record["reason"] == "ValueError: no ~/data, ~, /Users/john/data or ./outputs/x"
+    assert "Traceback (most recent call last)" in record["traceback"]
+    assert "in body" in record["traceback"]
+    assert "/Users/jo/" not in json.dumps(record)
+    assert str(root()) not in json.dumps(record)
+
+
+def test_a_home_that_is_the_root_of_the_file_system_spoils_no_text(make, monkeypatch):
+    monkeypatch.setenv("HOME", "/")
+    record = run(make(), raising(ValueError("3 / 4 in /data/x")))
+    assert record["reason"] == "ValueError: 3 / 4 in /data/x"
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_is_journalled_passed_on_and_tried_again(make, kind):
+    experiment = make()
+    with pytest.raises(kind), only(experiment) as case:
+        raising(kind())(case)
+    record = ended(experiment)
+    assert record["status"] == "interrupted"
+    assert "epoch_s" in record["metrics"]
+    assert [case.name for case in make().cases()] == [record["case"]]
+
+
+def test_what_cannot_fit_is_not_tried(make, monkeypatch):
+    monkeypatch.setattr(Device, "free_memory", lambda self: 2_000_000_000)
+    built = []
+
+    def body(case):
+        case.requires(Workload(parameters=5, flops=1, state_bytes=1_500_000_000, saved_bytes=600_000_000))
+        built.append(nn.Linear(FEATURES, 1))
+
+    record = run(make(), body)
+    assert record["status"] == "too-big"
+    assert record["reason"] == (
+        "needs 2.1 GB at the least (weights, gradients and optimiser 1.5, kept for the backward pass 0.6); "
+        "2.0 GB are free"
+    )
+    assert built == []
+    assert (record["parameters"], record["device"], record["metrics"]) == (5, None, {})
+
+
+def test_a_case_that_fits_to_the_byte_is_tried(make, monkeypatch):
+    monkeypatch.setattr(Device, "free_memory", lambda self: WORK.bytes)
+
+    def body(case):
+        case.requires(WORK)
+        fit(case)
+
+    assert run(make(), body)["status"] == "ok"
+
+
+def test_a_model_of_another_size_than_counted_is_a_mismatch(make):
+    def body(case):
+        case.requires(WORK)
+        case.observe(nn.Linear(FEATURES + 1, 1))
+
+    record = run(make(), body)
+    assert record["status"] == "mismatch"
+    assert record["reason"] == "the model has 6 parameters; 5 were counted beforehand"
+
+
+def test_a_model_on_another_device_is_a_fallback(make, monkeypatch):
+    monkeypatch.setattr(Device, "observed", lambda self, item: "cuda")
+    record = run(make(), fit)
+    assert (record["status"], record["device"]) == ("fallback", "gpu")
+    assert record["reason"] == "asked for cpu, computed on cuda"
+
+
+def test_operators_that_ran_elsewhere_are_a_fallback(make, monkeypatch):
+    @contextlib.contextmanager
+    def watch(self):
+        yield {"aten::b", "aten::a"}
+
+    monkeypatch.setattr(Device, "watch_fallbacks", watch)
+    record = run(make(), fit)
+    assert record["status"] == "fallback"
+    assert record["reason"] == "ran on the CPU: aten::a, aten::b"
+
+
+def test_an_error_that_a_device_reports_late_still_ends_the_case(make, monkeypatch):
+    experiment = make()
+    with only(experiment) as case:
+        fit(case)
+
+        def fence():
+            raise RuntimeError("CUDA error: out of memory")
+
+        monkeypatch.setattr(case.backend, "fence", fence)
+    assert ended(experiment)["status"] == "out-of-memory"
+
+
+def nothing(case):
+    pass
+
+
+def looked_only(case):
+    case.observe(nn.Linear(FEATURES, 1))
+
+
+def left_at_once(case):
+    for _ in case.steps(batches(10)):
+        break
+
+
+@pytest.mark.parametrize("body", [nothing, looked_only, left_at_once])
+def test_a_case_in_which_nothing_was_timed_is_an_error(make, body):
+    record = run(make(), body)
+    assert (record["status"], record["reason"]) == ("error", "nothing was timed")
+    assert "epoch_s" not in record["metrics"]
+    assert "traceback" not in record  # there was no exception
+
+
+def test_a_value_that_is_no_number_is_an_error_and_not_a_lost_case(make):
+    def body(case):
+        fit(case)
+        case.metric("max_abs_error", math.nan, "")
+
+    record = run(make(), body)
+    assert record["status"] == "error"
+    assert record["reason"] == "ValueError: max_abs_error is nan; what could not be measured is left out"
+    assert "max_abs_error" not in record["metrics"]
+    assert "epoch_s" in record["metrics"]
+
+
+def test_a_step_that_fails_leaves_those_before_it_timed(make):
+    def body(case):
+        model = case.observe(nn.Linear(FEATURES, 1))
+        for number, (inputs, _) in enumerate(case.steps(batches(1000))):
+            model(inputs)
+            time.sleep(0.0002)
+            if number == 990:
+                raise ValueError("step 990")
+
+    record = run(make(profile="article"), body)
+    assert record["reason"] == "ValueError: step 990"
+    assert record["metrics"]["step_s"]["value"] >= 0.0002
+    assert record["metrics"]["epoch_s"]["how"] == "estimated"
+
+
+# Whether it learned ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "learns", "status"),
+    [
+        (60, {"lr": 0.0}, True, "not-learning"),
+        (60, {"lr": 0.0}, False, "not-learning"),  # a GAN's weights change too
+        (60, {"losses": lambda number: math.nan}, True, "not-learning"),
+        (60, {"losses": lambda number: math.inf if number == 59 else 1 / (1 + number)}, True, "not-learning"),
+        (60, {"losses": lambda number: math.nan if number > 50 else 1 / (1 + number)}, True, "not-learning"),
+        (JUDGED_STEPS, {"losses": lambda number: 1.0 + number}, True, "not-learning"),
+        (JUDGED_STEPS, {"losses": lambda number: 1.0}, True, "not-learning"),
+        (JUDGED_STEPS, {"losses": lambda number: 1.0 + number}, False, "ok"),
+        (JUDGED_STEPS - 1, {"losses": lambda number: 1.0 + number}, True, "ok"),
+        (JUDGED_STEPS, {"losses": lambda number: 2.0 if number < 3 else 1.9}, True, "ok"),
+    ],
+)
+def test_a_model_that_does_not_learn_is_said(make, count, options, learns, status):
+    record = run(make(learns=learns, profile="article"), lambda case: fit(case, count, **options))
+    assert record["status"] == status
+    assert (record["reason"] is None) == (status == "ok")
+    for name in ("loss_first", "loss_last"):
+        assert math.isfinite(record["metrics"].get(name, {"value": 0.0})["value"])
+
+
+def test_why_it_is_said_not_to_learn(make):
+    assert run(make(name="vae"), lambda case: fit(case, lr=0.0))["reason"] == "no step changed the weights"
+    rising = run(make(name="dcgan", profile="article"), lambda case: fit(case, losses=lambda number: float(number)))
+    assert rising["reason"] == "the loss went from 1 to 49.5 in 60 steps"  # medians of 0, 1, 2 and of 40 to 59
+    assert rising["metrics"]["loss_first"]["value"] == 1.0
+    assert rising["metrics"]["loss_last"]["value"] == 49.5
+
+
+# Going on -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_journal_holds_is_skipped_and_said(make, capsys):
+    experiment = make()
+    for case in experiment.cases(batch_size=[8, 16, 32]):
+        if case.batch_size == 32:
+            break
+        with case:
+            fit(case)
+            if case.batch_size == 16:
+                raise ValueError("a bug")
+    capsys.readouterr()
+    again = make()
+    assert [case.batch_size for case in again.cases(batch_size=[8, 16, 32])] == [16, 32]
+    assert capsys.readouterr().out.startswith("torch-cpu batch_size=8: in the journal already; skipped")
+    assert [case.batch_size for case in make(repeat=1).cases(batch_size=[8, 16])] == [8, 16]
+    for case in again.cases(batch_size=[8, 16, 32]):
+        with case:
+            fit(case)
+    assert [record["status"] for record in again.records] == ["ok"] * 3
+    assert list(make().cases(batch_size=[8, 16, 32])) == []
+
+
+def test_a_case_is_journalled_before_it_starts(make):
+    experiment = make()
+    with only(experiment) as case:
+        (record,) = experiment.records
+        assert (record["status"], record["case"]) == ("crashed", case.name)
+        fit(case)
+    assert ended(experiment)["status"] == "ok"
+
+
+def test_nothing_of_a_case_stays_in_memory(make):
+    kept = []
+
+    def body(case):
+        model = nn.Linear(FEATURES, 1)
+        kept.append(weakref.ref(model))
+        case.observe(model)
+        raise ValueError("held by its traceback?")
+
+    experiment = make()
+    (case,) = experiment.cases()
+    with case:
+        body(case)
+    gc.collect()
+    assert kept[0]() is None
+
+
+# The experiment -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"profile": "Quick"}, "vae: profile is 'Quick'; it must be one of smoke, quick, article"),
+        ({"budget_s": 0}, "vae: budget_s is 0; it must be a number of seconds above 0"),
+        ({"budget_s": -1.5}, "vae: budget_s is -1.5"),
+        ({"budget_s": math.nan}, "vae: budget_s is nan"),
+        ({"budget_s": math.inf}, "vae: budget_s is inf"),
+        ({"budget_s": "10"}, "vae: budget_s is '10'"),
+        ({"budget_s": True}, "vae: budget_s is True"),
+        ({"devices": "tpu"}, "devices: 'tpu' is not known; one of auto, cpu, gpu, cuda, mps is"),
+    ],
+)
+def test_a_wrong_setting_is_said_in_one_line_and_leaves_nothing(make, tmp_path, settings, words):
+    with pytest.raises(PomologyError) as error:
+        make(**settings)
+    assert str(error.value).startswith(words)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_machine_is_noted_once_and_names_nobody(make, tmp_path, monkeypatch):
+    make()
+    path = tmp_path / "machine.json"
+    before = path.read_bytes()
+    noted = json.loads(before)
+    assert {"chip", "cpu_cores", "memory_bytes", "os", "os_version", "python", "packages", "git"} <= noted.keys()
+    assert (noted["profile"], noted["power_source"]) == ("quick", "ac")
+    monkeypatch.setattr(machine, "snapshot", lambda: pytest.fail("asked again"))
+    assert make(name="dcgan").snapshot == noted
+    assert path.read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["machine.json"]  # no draft beside it
+    text = before.decode()
+    assert str(Path.home()) not in text or str(Path.home()) == "/"
+    for name in {socket.gethostname(), getpass.getuser()}:
+        assert not re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", text)
+
+
+def test_without_a_folder_a_new_one_is_made_in_outputs(monkeypatch, tmp_path):
+    monkeypatch.setattr("pomology.experiment.root", lambda: tmp_path)
+    experiment = Experiment("vae", article="003", devices="cpu")
+    assert experiment.out.parent == tmp_path / "outputs"
+    assert re.fullmatch(r"lab-\d{8}-\d{6}", experiment.out.name)
+    assert (experiment.out / "machine.json").is_file()
+
+
+def test_table_figure_and_claims_of_a_notebook(make, tmp_path):
+    experiment = make()
+    for case in experiment.cases(batch_size=[128]):
+        with case:
+            fit(case)
+    table = experiment.table()
+    (measured,) = [row for row in table.rows if row.kind == "measured"]
+    assert measured.cells[1] == "128"
+    assert " s" in measured.cells[2] or " ms" in measured.cells[2]
+    assert len(experiment.details().rows) == 1
+    assert "<svg" in experiment.figure().data
+    assert (tmp_path / "figures" / "vae-epoch.svg").read_text(encoding="utf-8").startswith("<svg")
+    ids = [row.cells[0] for row in experiment.claims().rows]
+    assert "003-C1" in ids
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == {"vae-article.csv", "vae-details.csv"}
+    assert experiment.machine().rows[0].cells[0] == "Chip"
+
+
+def test_a_smoke_test_is_journalled_but_stands_in_no_table(make):
+    experiment = make(profile="smoke")
+    for case in experiment.cases(batch_size=[128]):
+        with case:
+            fit(case)
+    table = experiment.table()
+    assert len(experiment.records) == 1
+    assert {row.kind for row in table.rows} == {"published"}
+    assert any("smoke test" in note for note in table.notes)
+    assert {row.cells[3].split(":")[0] for row in experiment.claims().rows} == {"cannot be told here"}
+
+
+# Progress -------------------------------------------------------------------------------------------------------------
+
+
+def test_outside_of_a_notebook_one_line_a_case_is_printed(make, capsys):
+    experiment = make()
+    run(experiment, fit)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("torch-cpu · epoch ")
+    assert " measured · loss " in line
+    assert re.search(r" · took \d+", line)
+
+
+def test_in_a_notebook_one_line_is_shown_and_then_replaced(make, capsys, monkeypatch):
+    shown = []
+
+    class Shell:
+        def set_custom_exc(self, kinds, handler):
+            shown.append(("handler", kinds))
+
+    class Handle:
+        def update(self, line):
+            shown.append(("update", repr(line)))
+
+    def display(line, *, display_id):
+        assert display_id is True
+        shown.append(("display", repr(line)))
+        return Handle()
+
+    monkeypatch.setattr("IPython.get_ipython", Shell)
+    monkeypatch.setattr("IPython.display.display", display)
+    begun = time.perf_counter()
+    experiment = make(profile="article")
+    assert shown.pop() == ("handler", (PomologyError,))  # bad input is one line in a notebook too
+    (case,) = experiment.cases(batch_size=[8])
+    with case:
+        fit(case, 100, delay_s=0.012)
+    kinds = [kind for kind, _ in shown]
+    assert kinds[0] == "display"
+    assert set(kinds[1:]) == {"update"}
+    assert 3 <= len(kinds) <= 3 + 2 * (time.perf_counter() - begun)  # two a second
+    assert re.fullmatch(r"torch-cpu batch_size=8: training, step 1 of 100, \d+ s", shown[0][1])
+    assert re.fullmatch(r"torch-cpu batch_size=8: training, step \d+ of 100, \d+ s", shown[1][1])
+    assert shown[-1][1].startswith("vae: cpu, batch size 8 · epoch ")
+    assert capsys.readouterr().out == ""

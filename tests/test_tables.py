@@ -1,0 +1,831 @@
+"""Tables and figures: what the article printed, as printed, and this machine's numbers with what makes them credible.
+
+The article's rows and the expected means and intervals are typed in here, from the article and computed by hand.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import html
+import json
+import math
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from pomology import figures, published, results, tables
+from pomology.published import Claim
+from pomology.tables import Row, Table
+
+CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
+BUG, DNF = "Runtime error (Bug)", "DNF (Out of Memory)"
+
+# Experiments 1 to 4 of the article: chip, settings, time, temperature, memory, power.
+PRINTED = {
+    "dcgan": f"""
+        {CPU}   | 64   | 1942.078 s | 47ºC | <0.3GB | ~35W
+        {CPU}   | 1024 | 1684.591 s | 45ºC | <1.3GB | ~35W
+        {GPU}   | 64   | {BUG}      | 43ºC | --     | --
+        {GPU}   | 1024 | {BUG}      | 42ºC | --     | --
+        {RIVAL} | 64   | 285.473 s  | 48ºC | 1.3GB  | ~84W
+        {RIVAL} | 1024 | 252.657 s  | 54ºC | 4.45GB | ~69W
+    """,
+    "siamese": f"""
+        {CPU}   | 64   | 353.208 s | 47ºC | <0.4GB | ~35W
+        {CPU}   | 1024 | 197.937 s | 51ºC | <0.5GB | ~38W
+        {GPU}   | 64   | 112.131 s | 47ºC | 1.42GB | ~38W
+        {GPU}   | 1024 | 15.547 s  | 47ºC | 3.21GB | ~38W
+        {RIVAL} | 64   | 39.839 s  | 55ºC | 1.3GB  | ~182W
+        {RIVAL} | 1024 | 20.538 s  | 51ºC | 2.4GB  | ~189W
+    """,
+    "transformer_lm": f"""
+        {CPU}   | 20  | 200 | 2  | 200  | 282.73 s | 53ºC | <0.3GB | ~43W
+        {CPU}   | 20  | 500 | 2  | 500  | 405.90 s | 49ºC | <0.5GB | ~44W
+        {CPU}   | 200 | 500 | 4  | 500  | 362.12 s | 52ºC | 1.6GB  | ~50W
+        {CPU}   | 200 | 500 | 6  | 1024 | 513.85 s | 51ºC | 2.4GB  | ~44W
+        {CPU}   | 200 | 500 | 10 | 1024 | 745.80 s | 51ºC | 2.4GB  | ~50W
+        {GPU}   | 20  | 200 | 2  | 200  | 505.52 s | 48ºC | <2.4GB | ~40W
+        {GPU}   | 20  | 500 | 2  | 500  | 502.79 s | 48ºC | 4.8GB  | ~40W
+        {GPU}   | 200 | 500 | 4  | 500  | 104.67 s | 51ºC | 13.2GB | ~80W
+        {GPU}   | 200 | 500 | 6  | 1024 | 137.19 s | 50ºC | 14.4GB | ~90W
+        {GPU}   | 200 | 500 | 6  | 1024 | 137.19 s | 50ºC | 14.4GB | ~90W
+        {GPU}   | 200 | 500 | 10 | 1024 | 216.04 s | 45ºC | 16GB   | ~70W
+        {RIVAL} | 20  | 200 | 2  | 200  | 47.39 s  | 48ºC | 1.27GB | ~164W
+        {RIVAL} | 20  | 500 | 2  | 500  | 73.36 s  | 58ºC | 1.48GB | ~196W
+        {RIVAL} | 200 | 500 | 4  | 500  | 59.98 s  | 54ºC | 6.2GB  | ~189W
+        {RIVAL} | 200 | 500 | 6  | 1024 | 72.54 s  | 59ºC | 6.8GB  | ~205W
+        {RIVAL} | 200 | 500 | 10 | 1024 | {DNF}    | --   | --     | --
+    """,
+    "vae": f"""
+        {CPU}   | 128  | 3.746 s | 41ºC | <0.1GB | ~28W
+        {CPU}   | 5120 | 1.933 s | 40ºC | <0.1GB | ~12W
+        {GPU}   | 128  | 8.760 s | 42ºC | 0.6GB  | ~30W
+        {GPU}   | 5120 | 1.998 s | 41ºC | 0.34GB | ~28W
+        {RIVAL} | 128  | 6.555 s | 36ºC | 1.2GB  | ~51W
+        {RIVAL} | 5120 | 6.074 s | 52ºC | 1.3GB  | ~52W
+    """,
+}
+
+
+def printed_rows(experiment: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("|")] for line in PRINTED[experiment].strip().splitlines()]
+
+
+def metric(value: float, low: float | None = None, high: float | None = None, how: str = "estimated", unit="s") -> dict:
+    return {"value": value, "unit": unit, "low": low, "high": high, "n": 400, "how": how}
+
+
+RECORD = {
+    "schema": 1,
+    "event": "end",
+    "experiment": "vae",
+    "article": "003",
+    "case": "torch-cpu batch_size=128",
+    "config": {"batch_size": 128},
+    "framework": "torch",
+    "framework_version": "2.13.0",
+    "backend": "cpu",
+    "device": "cpu",
+    "chip": "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz",
+    "precision": "fp32",
+    "profile": "quick",
+    "data": "stand-in",
+    "data_origin": "digits drawn by hand",
+    "scaled": False,
+    "parameters": 652_824,
+    "flops_per_step": 501_350_400,
+    "repeat": 0,
+    "threads": 12,
+    "foreign_load": 0.25,
+    "power_source": "ac",
+    "flags": [],
+    "status": "ok",
+    "reason": None,
+    "started": "2026-01-02T03:04:05Z",
+    "seconds": 12.5,
+    "metrics": {
+        "epoch_s": metric(4.5, 4.41, 4.59),
+        "compute_epoch_s": metric(2.25, 2.223, 2.277),
+        "step_s": metric(0.0095, 0.009, 0.01),
+        "first_step_s": metric(0.05, how="measured"),
+        "flops_per_s": metric(52_774_000_000, unit="FLOP/s"),
+        "footprint_peak_bytes": metric(412_000_000, unit="B"),
+        "power_w": metric(41.6, unit="W"),
+        "temperature_c": metric(63.5, unit="°C"),
+        "page_faults": metric(12_345, unit="count"),
+        "swap_bytes": metric(0, unit="B"),
+        "loss_first": metric(545.0, unit=""),
+        "loss_last": metric(120.0, unit=""),
+    },
+    "blocks": {"training": {"epoch_steps": 469, "steady": [[100, 0.95], [300, 2.85]], "warmup": [], "ready": []}},
+}
+
+
+def record(**changes) -> dict:
+    return copy.deepcopy(RECORD) | changes
+
+
+def failed(status: str, reason: str | None = None, **changes) -> dict:
+    return record(status=status, reason=reason, device=None, metrics={}, blocks={}, **changes)
+
+
+def repeats_of(*epochs: float, **changes) -> list[dict]:
+    return [
+        record(repeat=number, metrics={"epoch_s": metric(value, value * 0.99, value * 1.01)}, **changes)
+        for number, value in enumerate(epochs)
+    ]
+
+
+def measured(table: Table) -> list[dict]:
+    """The rows of this machine, by heading."""
+    return [dict(zip(table.columns, row.cells, strict=True)) for row in table.rows if row.kind == "measured"]
+
+
+# Numbers as people read them ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1e-9, "0.00100 µs"),
+        (2.5e-6, "2.50 µs"),
+        (99.94e-6, "99.9 µs"),
+        (0.0001, "0.100 ms"),
+        (0.0999, "99.9 ms"),
+        (0.09996, "100 ms"),
+        (0.1, "0.100 s"),
+        (0.9996, "1.00 s"),
+        (4.312, "4.31 s"),
+        (9.996, "10.0 s"),
+        (59.95, "60.0 s"),
+        (99.96, "100 s"),
+        (999.4, "999 s"),
+        (999.95, "1,000 s"),
+        (1584.4, "1,584 s"),
+        (1e6, "1,000,000 s"),
+    ],
+)
+def test_seconds_have_three_digits_and_a_unit_that_fits(value, text):
+    assert tables.seconds(value) == text
+
+
+def test_no_time_is_nought():
+    assert tables.seconds(0).startswith("0 ")
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0, 3, "0"),
+        (0.0, 3, "0"),
+        (1e-9, 3, "0.00000000100"),
+        (0.0999, 3, "0.0999"),
+        (0.09999, 3, "0.100"),
+        (1, 3, "1.00"),
+        (9.999, 3, "10.0"),
+        (99.94, 3, "99.9"),
+        (999.95, 3, "1,000"),
+        (1e6, 3, "1,000,000"),
+        (123_456, 3, "123,000"),
+        (123_456, 2, "120,000"),
+        (99.6, 2, "100"),
+        (-41.66, 3, "-41.7"),
+        (5e-324, 1, "0." + "0" * 323 + "5"),
+    ],
+)
+def test_significant_digits(value, digits, text):
+    assert tables.significant(value, digits) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 s"),
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.5, "1:00 min"),
+        (61, "1:01 min"),
+        (3599, "59:59 min"),
+        (3599.5, "1:00:00 h"),
+        (100_000, "27:46:40 h"),
+    ],
+)
+def test_clock_time(value, text):
+    assert tables.clock_time(value) == text
+
+
+def test_gigabytes_are_powers_of_ten():
+    assert [tables.gigabytes(value) for value in (0, 412e6, 9.999e9, 128e9, 1)] == [
+        "0 GB",
+        "0.412 GB",
+        "10.0 GB",
+        "128 GB",
+        "0.00000000100 GB",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (4.4, 4.6, " ± 2.2 %"),
+        (4.44, 4.56, " ± 1.3 %"),
+        (3.0, 6.0, " ± 33 %"),
+        (4.49, 4.51, " ± 0.2 %"),
+        (4.499999, 4.500001, " ± 0.1 %"),
+        (0.0, 9.0, " ± 100 %"),
+        (None, None, ""),
+    ],
+)
+def test_the_spread_is_half_the_interval_in_percent(low, high, text):
+    assert tables.spread(metric(4.5, low, high)) == text
+    assert tables.spread(metric(0, low and 0.0, high and 0.0)) == ""
+
+
+@pytest.mark.parametrize(
+    ("chip", "backend", "name"),
+    [
+        ("Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz", "cpu", "Intel Core i7-9750H CPU"),
+        ("AMD EPYC 7B13", "cpu", "AMD EPYC 7B13 CPU"),
+        ("Apple M2 Ultra", "mps", "Apple M2 Ultra GPU"),
+        ("NVIDIA GeForce RTX 2070 SUPER", "cuda", "RTX 2070 SUPER CUDA"),
+        (None, "cpu", "this machine CPU"),
+    ],
+)
+def test_a_chip_is_named_without_ornaments(chip, backend, name):
+    assert tables.chip_name(record(chip=chip, backend=backend)) == name
+
+
+def test_a_finished_case_in_one_line():
+    assert tables.line(record(flags=["drift", "busy"])) == (
+        "vae: cpu, batch size 128 · epoch 4.50 s ± 2.0 % estimated · loss 545 → 120 · drift, busy · took 13 s"
+    )
+    assert tables.line(failed("out-of-memory", "no more", config={}, seconds=None)) == (
+        "torch-cpu batch_size=128 · out-of-memory (no more)"
+    )
+    assert tables.line(failed("crashed")) == "vae: cpu, batch size 128 · crashed · took 13 s"
+
+
+# The article's table --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("experiment", PRINTED)
+def test_every_published_row_stands_as_printed_and_in_order(experiment):
+    table = tables.article_table(experiment, [record(experiment=experiment)])
+    shown = [row.cells for row in table.rows if row.kind == "published"]
+    assert [[*cells[:-5], *cells[-4:-1]] for cells in shown] == printed_rows(experiment)
+    assert {(cells[-5], cells[-1]) for cells in shown} == {("", "published")}
+    assert [row.kind for row in table.rows] == ["published"] * len(shown) + ["measured"]
+
+
+def test_a_measured_row_shows_value_interval_and_where_it_comes_from():
+    table = tables.article_table("vae", [record(flags=["drift", "on-battery"])])
+    assert measured(table) == [
+        {
+            "Chip": "Intel Core i7-9750H CPU",
+            "Batch size": "128",
+            "Time per epoch": "4.50 s ± 2.0 %",
+            "of it computing": "2.25 s ± 1.2 %",
+            "Temperature": "64 °C",
+            "Memory": "0.412 GB",
+            "Power": "42 W",
+            "How": "estimated from 400 steps, stand-in, drift, on-battery",
+        }
+    ]
+    notes = "\n".join(table.notes)
+    assert "Data: digits drawn by hand." in notes
+    assert "within this run" in notes
+    assert f"drift: {tables.FLAGS['drift']}." in notes
+    assert f"on-battery: {tables.FLAGS['on-battery']}." in notes
+    assert "contended" not in notes
+
+
+def test_what_was_not_measured_is_said_and_a_whole_epoch_too():
+    gpu = record(backend="mps", device="gpu", chip="Apple M2", data="real")
+    gpu["metrics"] = {
+        "epoch_s": metric(4.5, how="measured"),
+        "reserved_peak_bytes": metric(3e9, unit="B"),
+        "footprint_peak_bytes": metric(1e9, unit="B"),
+    }
+    (row,) = measured(tables.article_table("vae", [gpu]))
+    assert row == {
+        "Chip": "Apple M2 GPU",
+        "Batch size": "128",
+        "Time per epoch": "4.50 s",
+        "of it computing": "not measured",
+        "Temperature": "not told",
+        "Memory": "3.00 GB",  # what the framework reserved, not the process
+        "Power": "not told",
+        "How": "measured, real",
+    }
+
+
+@pytest.mark.parametrize("status", results.STATUSES[1:])
+def test_a_case_that_did_not_end_well_shows_its_status_and_no_number(status):
+    bad = record(status=status, reason="<why>", flags=["busy"])  # with all its metrics
+    table = tables.article_table("vae", [bad])
+    (row,) = measured(table)
+    assert list(row.values()) == ["Intel Core i7-9750H CPU", "128", status, "", "", "", "", "stand-in, busy"]
+    assert f"Intel Core i7-9750H CPU, batch size 128: {status}: <why>." in table.notes
+    assert "epoch_s" not in table.data[-1]
+    assert table.data[-1]["status"] == status
+
+
+def test_smoke_never_stands_beside_published():
+    smoke = record(profile="smoke", flags=["drift"])
+    table = tables.article_table("vae", [smoke])
+    assert table.rows == tables.article_table("vae", []).rows
+    assert all(row["source"] == "published" for row in table.data)
+    assert any("smoke test" in note for note in table.notes)
+    assert measured(tables.article_table("vae", [smoke, record()]))[0]["Time per epoch"] == "4.50 s ± 2.0 %"
+    assert len(measured(tables.article_table("vae", [smoke, record()]))) == 1
+
+
+# Repeats --------------------------------------------------------------------------------------------------------------
+
+# 2.0, 2.2 and 2.42: the geometric mean is 2.2, the standard deviation of the logarithms is ln 1.1 = 0.0953102, and with
+# t = 4.302653 (95 %, 2 degrees of freedom) the interval is 2.2 times or over exp(4.302653 * 0.0953102 / sqrt(3)).
+THREE, LOW, HIGH = (2.0, 2.2, 2.42), 1.736191, 2.787711
+
+
+def test_repeats_become_their_geometric_mean_and_the_interval_between_them():
+    found = tables.combined(repeats_of(*THREE), "epoch_s")
+    assert found["value"] == pytest.approx(2.2, rel=1e-12)
+    assert found["low"] == pytest.approx(LOW, rel=1e-6)
+    assert found["high"] == pytest.approx(HIGH, rel=1e-6)
+    assert (found["unit"], found["n"], found["how"]) == ("s", 3, "estimated")
+    table = tables.article_table("vae", repeats_of(*THREE))
+    (row,) = measured(table)
+    assert row["Time per epoch"] == "2.20 s ± 24 %"
+    assert row["How"] == "estimated from 400 steps, 3 repeats, stand-in"
+    assert any("between 3 repeats" in note for note in table.notes)
+    assert table.data[-1]["repeats"] == 3
+    assert table.data[-1]["epoch_s_high"] == pytest.approx(HIGH, rel=1e-6)
+
+
+def test_one_run_keeps_its_own_interval_and_a_mixture_counts_as_estimated():
+    (only,) = repeats_of(2.0)
+    assert tables.combined([only], "epoch_s") == only["metrics"]["epoch_s"]
+    assert tables.combined([only], "power_w") is None
+    assert tables.combined([], "epoch_s") is None
+    two = repeats_of(2.0, 2.2)
+    two[0]["metrics"]["epoch_s"]["how"] = "measured"
+    assert tables.combined(two, "epoch_s")["how"] == "estimated"
+    two[1]["metrics"]["epoch_s"]["how"] = "measured"
+    assert tables.combined(two, "epoch_s")["how"] == "measured"
+
+
+def test_repeats_of_what_may_be_nought_or_less():
+    cases = repeats_of(*THREE)
+    for case, swap in zip(cases, (0, 4_000_000, -1_000_000), strict=True):
+        case["metrics"]["swap_bytes"] = metric(swap, unit="B")
+    found = tables.combined(cases, "swap_bytes")
+    assert found["value"] == pytest.approx(1_000_000)
+    # mean ± 4.302653 * 2645751.3 / sqrt(3)
+    assert (found["low"], found["high"]) == (pytest.approx(-5_572_411, rel=1e-5), pytest.approx(7_572_411, rel=1e-5))
+    assert tables.article_table("vae", cases).data[-1]["swap_bytes"] == pytest.approx(1_000_000)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_a_repeat_that_failed_is_counted_as_such_and_hides_no_value(place):
+    cases = repeats_of(*THREE)
+    cases.insert(place, failed("crashed", "its kernel died", flags=["busy"]))
+    table = tables.article_table("vae", cases)
+    (row,) = measured(table)
+    assert row["Time per epoch"] == "2.20 s ± 24 %"
+    assert row["How"] == "estimated from 400 steps, 3 of 4 repeats (crashed), stand-in, busy"
+    assert any("crashed: its kernel died" in note for note in table.notes)
+    numbers = table.data[-1]
+    assert (numbers["epoch_s"], numbers["status"], numbers["repeats"]) == (pytest.approx(2.2), "ok", 3)
+
+
+def test_with_one_good_repeat_its_interval_is_not_called_one_between_repeats():
+    cases = [*repeats_of(2.0), failed("error", "a bug", repeat=1)]
+    table = tables.article_table("vae", cases)
+    assert measured(table)[0]["Time per epoch"] == "2.00 s ± 1.0 %"
+    assert measured(table)[0]["How"] == "estimated from 400 steps, 1 of 2 repeats (error), stand-in"
+    assert any("within this run" in note for note in table.notes)
+
+
+def test_cases_are_kept_apart_in_order_of_appearance():
+    cases = [record(case="b"), record(case="a"), record(case="b", repeat=1)]
+    assert [[case["case"] for case in group] for group in tables.groups(cases)] == [["b", "b"], ["a"]]
+
+
+# As HTML, text and file -----------------------------------------------------------------------------------------------
+
+
+class Cells(HTMLParser):
+    """Reads a table back as a browser would."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.tags: set[str] = set()
+        self.open = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+            self.open = True
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self.open = False
+
+    def handle_data(self, data):
+        if self.open:
+            self.rows[-1][-1] += data
+
+
+NASTY = '<script>alert("1")</script> & <img src=x onerror=y>'
+
+
+def test_html_shows_texts_as_they_are_and_runs_nothing():
+    table = Table(NASTY, (NASTY, "b"), (Row((NASTY, "&lt;"), "measured"), Row(("1", "2"))), (NASTY,))
+    text = table._repr_html_()
+    found = Cells(text)
+    assert found.rows == [[NASTY, "b"], [NASTY, "&lt;"], ["1", "2"]]
+    assert found.tags <= {"div", "p", "table", "thead", "tbody", "tr", "th", "td"}
+    assert text.count(html.escape(NASTY)) == 4
+    assert '<tr class="measured"' in text
+
+
+def test_a_nasty_record_is_shown_as_it_is():
+    bad = failed("error", NASTY, chip=NASTY, config={"batch_size": NASTY}, flags=[NASTY], data=NASTY, case=NASTY)
+    bad["data_origin"] = NASTY
+    for table in (tables.article_table("vae", [bad]), tables.details_table("vae", [bad])):
+        found = Cells(table._repr_html_())
+        assert found.tags <= {"div", "p", "table", "thead", "tbody", "tr", "th", "td"}
+        assert any(NASTY in cell for row in found.rows for cell in row)
+
+
+def test_as_text_every_column_is_aligned():
+    text = str(Table("Title", ("a", "long heading"), (Row(("longer cell", "x")), Row(("µ", "y"))), ("note",)))
+    assert text.splitlines() == [
+        "Title",
+        "",
+        "a            long heading",
+        "-----------  ------------",
+        "longer cell  x",
+        "µ            y",
+        "note",
+    ]
+    assert len(repr(tables.article_table("transformer_lm", [])).splitlines()) == 2 + 2 + 16
+
+
+def test_numbers_in_a_file_read_back_exactly(tmp_path):
+    value = 0.1 + 0.2
+    case = record(metrics={"epoch_s": metric(value, value / 3, 1e300), "step_s": metric(5e-324)})
+    case["config"] = {"batch_size": 128, "name": 'a "quoted", text\nof two lines'}
+    path = tmp_path / "new" / "vae.csv"
+    table = tables.article_table("vae", [case])
+    tables.save(table, path)
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6 + 1
+    last = rows[-1]
+    assert float(last["epoch_s"]) == value
+    assert float(last["epoch_s_low"]) == value / 3
+    assert float(last["epoch_s_high"]) == 1e300
+    assert float(last["step_s"]) == 5e-324
+    assert last["name"] == 'a "quoted", text\nof two lines'
+    assert (last["source"], last["status"], last["epoch_s_how"]) == ("measured", "ok", "estimated")
+    assert (rows[0]["source"], rows[0]["device"], rows[0]["batch_size"]) == ("published", CPU, "128")
+    assert float(rows[0]["epoch_s"]) == 3.746
+    assert float(rows[0]["footprint_peak_bytes"]) == 0.1e9
+    assert rows[0]["step_s"] == ""
+    assert [place.name for place in path.parent.iterdir()] == ["vae.csv"]  # no draft beside it
+
+
+def test_a_published_failure_has_no_number_in_the_file():
+    numbers = tables.article_table("dcgan", []).data
+    assert [row["status"] for row in numbers] == ["ok", "ok", "error", "error", "ok", "ok"]
+    assert ["epoch_s" in row for row in numbers] == [True, True, False, False, True, True]
+    assert numbers[2]["temperature_c"] == 43
+    assert tables.article_table("transformer_lm", []).data[-1]["status"] == "out-of-memory"
+
+
+def test_a_file_is_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "vae.csv"
+    tables.save(Table("", (), (), data=({"a": 1},)), path)
+    with pytest.raises(RuntimeError):
+
+        class Bad:
+            def __str__(self):
+                raise RuntimeError("disk full")
+
+        tables.save(Table("", (), (), data=({"a": 2}, {"a": Bad()})), path)
+    assert path.read_text(encoding="utf-8").split() == ["a", "1"]
+
+
+def test_details_show_what_else_was_measured():
+    table = tables.details_table("vae", [record(), failed("error", repeat=1, parameters=None, foreign_load=None)])
+    first, second = (dict(zip(table.columns, row.cells, strict=True)) for row in table.rows)
+    assert first == {
+        "Chip": "Intel Core i7-9750H CPU",
+        "Case": "batch size 128",
+        "Parameters": "652,824",
+        "First step": "50.0 ms",
+        "Step": "9.50 ms",
+        "Achieved": "52.8 GFLOP/s",
+        "Page faults": "12,345",
+        "Page-ins": "",
+        "Swap": "0",
+        "Loss": "545 → 120",
+        "Others' load (cores)": "0.25",
+    }
+    assert set(second.values()) == {"Intel Core i7-9750H CPU", "batch size 128", ""}
+    assert [(row["repeat"], row["status"]) for row in table.data] == [(0, "ok"), (1, "error")]
+    assert table.data[0]["epoch_s"] == 4.5
+
+
+def test_the_machine_says_only_what_it_is():
+    snapshot = {
+        "chip": "Apple M2 Ultra",
+        "cpu_cores": 24,
+        "cpu_threads": 24,
+        "memory_bytes": 192 * 2**30,
+        "os": "macOS",
+        "os_version": "15.5",
+        "architecture": "arm64",
+        "python": "3.11.9",
+        "packages": {"torch": "2.13.0", "numpy": "1.26.4"},
+        "power_source": "ac",
+        "git": {"commit": "0123456789abcdef", "dirty": True},
+    }
+    cells = dict(row.cells for row in tables.machine_table(snapshot).rows)
+    assert cells["Chip"] == "Apple M2 Ultra"
+    assert cells["Memory"] == "192 GB"
+    assert cells["System"] == "macOS 15.5, arm64"
+    assert cells["Python"] == "3.11.9, installed: torch 2.13.0"
+    assert cells["Kit"] == "commit 0123456789, with changes"
+    bare = dict(row.cells for row in tables.machine_table({}).rows)
+    assert (bare["Chip"], bare["Memory"], bare["Kit"]) == ("not told", "not told", "not a checkout")
+
+
+# Claims ---------------------------------------------------------------------------------------------------------------
+
+
+def on(backend: str, epoch_s: float, batch_size: int = 128, spread: float = 0.0, **changes) -> dict:
+    chosen = {"backend": backend, "device": "cpu" if backend == "cpu" else "gpu", "config": {"batch_size": batch_size}}
+    case = f"torch-{backend} batch_size={batch_size}"
+    value = metric(epoch_s, epoch_s * (1 - spread), epoch_s * (1 + spread))
+    return record(case=case, metrics={"epoch_s": value}, **chosen | changes)
+
+
+def claim(formula: str, needs: str = "a CPU and a GPU") -> Claim:
+    return Claim("003-X", "003", ("vae",), "The GPU is faster.", "", formula, "", "", needs)
+
+
+def verdict(formula: str, *records: dict, reason: bool = False) -> str:
+    """What the table says of a claim on this machine, or the reason that it keeps for it."""
+    table = tables.claims_table([claim(formula)], list(records))
+    assert table.columns == ("Claim", "The article says", "On its own numbers", "On this machine")
+    (row,) = table.rows
+    assert row.cells[:2] == ("003-X", "The GPU is faster.")
+    assert table.data[0]["here"] == row.cells[3].split(":")[0]
+    return table.data[0]["reason"] if reason else row.cells[3]
+
+
+FASTER = "epoch_s(cpu, batch_size=128) / epoch_s(gpu, batch_size=128) > 1"
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "gpu_s", "spread", "words"),
+    [
+        (4.0, 2.0, 0.1, "holds: 2.00 > 1.00 yes"),
+        (2.0, 4.0, 0.1, "does not hold: 0.500 > 1.00 no"),
+        (4.0, 3.9, 0.1, "cannot be told here: 1.03 > 1.00 too close to tell"),
+        (4.0, 3.9, 0.001, "holds: 1.03 > 1.00 yes"),
+    ],
+)
+def test_a_claim_is_tested_on_both_sets_of_numbers(cpu_s, gpu_s, spread, words):
+    cases = [on("cpu", cpu_s, spread=spread), on("mps", gpu_s, spread=spread)]
+    assert verdict(FASTER, *cases) == words
+    (row,) = tables.claims_table([claim(FASTER)], cases).rows
+    assert row.cells[2] == "does not hold: 0.428 > 1.00 no"  # the article's own: 3.746 s over 8.760 s
+
+
+def test_what_a_claim_lacks_is_said():
+    cpu = on("cpu", 4.0)
+    lacking = "cannot be told here: needs a CPU and a GPU"
+    assert verdict(FASTER, cpu) == verdict("", cpu) == lacking
+    assert verdict(f"{FASTER} and epoch_s(cpu, batch_size=128) < 5", cpu) == (
+        "cannot be told here: 4.00 < 5.00 yes; needs a CPU and a GPU"
+    )
+    crashed = failed("crashed", backend="mps", case="torch-mps batch_size=128")
+    for formula, records, words in (
+        (FASTER, [cpu], "no such GPU case of vae was run here"),
+        (FASTER, [cpu, on("mps", 2.0, batch_size=64)], "no such GPU case of vae was run here"),
+        (FASTER, [on("cuda", 2.0)], "no such CPU case of vae was run here"),
+        (FASTER, [cpu, crashed], "epoch_s was not measured (crashed)"),
+        ("epoch_s(rival, batch_size=128) > 1", [cpu], "needs rival, which is not this machine's"),
+        ("power_w(cpu, batch_size=128) > 1", [cpu], "power_w was not measured (ok)"),
+    ):
+        assert verdict(formula, *records) == lacking
+        assert words in verdict(formula, *records, reason=True)
+
+
+def test_only_the_first_comparisons_are_shown_and_those_that_fail_come_first():
+    formula = "all(epoch_s(cpu, batch_size=128) > x for x in (1, 2, 3, 9, 3.5, 3.9))"
+    assert verdict(formula, on("cpu", 4.0)) == (
+        "does not hold: 4.00 > 9.00 no, 4.00 > 1.00 yes, 4.00 > 2.00 yes, 4.00 > 3.00 yes, and 2 more"
+    )
+
+
+def test_numbers_of_a_smoke_test_prove_no_claim():
+    cases = [on("cpu", 4.0, profile="smoke"), on("mps", 2.0, profile="smoke")]
+    assert verdict(FASTER, *cases).startswith("cannot be told here")
+
+
+def test_a_term_that_fits_several_cases_is_not_answered_by_a_mixture():
+    cases = [on("cpu", 4.0), on("cpu", 2.0, batch_size=5120)]
+    assert verdict("epoch_s(cpu) > 1", *cases).startswith("cannot be told here")
+    assert "2 cases match" in verdict("epoch_s(cpu) > 1", *cases, reason=True)
+    assert verdict("epoch_s(cpu, batch_size=5120) < 3", *cases).startswith("holds")
+
+
+def test_repeats_of_a_case_answer_a_claim_together():
+    cases = [{**on("cpu", value), "repeat": number} for number, value in enumerate(THREE)]
+    assert verdict("epoch_s(cpu, batch_size=128) > 1.7", *cases).startswith("holds")
+    assert verdict("epoch_s(cpu, batch_size=128) > 1.8", *cases).startswith("cannot be told here")
+
+
+FAILED_ON_MPS = 'status(gpu, backend="mps", batch_size=64) != "ok"'
+
+
+def test_how_a_case_ended_answers_a_claim_whatever_was_observed():
+    observed_nowhere = failed("out-of-memory", backend="mps", config={"batch_size": 64}, case="torch-mps batch_size=64")
+    assert verdict(FAILED_ON_MPS, observed_nowhere).startswith("holds")
+    fallen_back = observed_nowhere | {"status": "fallback", "device": "cpu"}
+    assert verdict(FAILED_ON_MPS, fallen_back).startswith("holds")
+    assert verdict(FAILED_ON_MPS, on("mps", 2.0, batch_size=64)).startswith("does not hold")
+    assert verdict(FAILED_ON_MPS, on("cuda", 2.0, batch_size=64)).startswith("cannot be told here")
+
+
+def test_the_claims_of_the_four_experiments_have_a_verdict_each():
+    for experiment in PRINTED:
+        claims = published.claims(experiment=experiment)
+        table = tables.claims_table(claims, [])
+        assert [row.cells[0] for row in table.rows] == [claim.id for claim in claims]
+        assert {row["published"] for row in table.data} <= {"holds", "does not hold", "cannot be told here"}
+        assert {row.cells[3].split(":")[0] for row in table.rows} == {"cannot be told here"}
+    everything = {row.cells[0]: row.cells[2] for row in tables.claims_table(published.claims("003"), []).rows}
+    assert everything["003-C2"] == "does not hold: 0.748 > 1.00 no, 3.04 > 1.00 yes"  # 6.555 / 8.760, 6.074 / 1.998
+    assert everything["003-C5"] == "holds: out-of-memory == out-of-memory yes, ok == ok yes"
+    assert everything["003-C7"].startswith("cannot be told here: needs a trace")
+    assert everything["003-C8"] == "holds: error != ok yes, error != ok yes"
+
+
+# Figures --------------------------------------------------------------------------------------------------------------
+
+
+def draw(experiment: str, records: list[dict]):
+    """The figure, laid out as in a file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = figures.epoch_figure(experiment, records)
+    FigureCanvasAgg(figure)
+    figure.canvas.draw()
+    return figure
+
+
+def labels(axis) -> list[str]:
+    return [label.get_text() for label in axis.get_yticklabels()]
+
+
+def texts(axis) -> list[str]:
+    return [text.get_text() for text in axis.texts]
+
+
+MACHINE = [
+    on("cpu", 4.5, spread=0.2, chip="AMD Ryzen Threadripper PRO 7995WX 96-Cores"),
+    on("mps", 30_000.0, spread=0.5, chip="Apple M2"),
+    failed("out-of-memory", case="torch-cpu batch_size=5120", config={"batch_size": 5120}),
+    on("cpu", 0.002, batch_size=64),
+    on("cpu", 1.0, batch_size=32, profile="smoke"),
+]
+MACHINE[0]["metrics"]["compute_epoch_s"] = metric(0.9)
+
+
+def test_a_figure_has_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
+    figure = draw("vae", MACHINE)
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert titles == ["Batch size 128", "Batch size 5120", "Batch size 64"]
+    first, second, third = figure.axes
+    assert labels(first) == [CPU, GPU, RIVAL, "AMD Ryzen Threadripper PRO 7995WX 96-Cores CPU", "Apple M2 GPU"]
+    assert texts(first) == ["3.75 s", "8.76 s", "6.55 s", "4.50 s, computing 0.900 s", "30,000 s"]
+    assert labels(second) == [CPU, GPU, RIVAL, "Intel Core i7-9750H CPU"]
+    assert texts(second) == ["1.93 s", "2.00 s", "6.07 s", "out-of-memory"]
+    assert (labels(third), texts(third)) == (["Intel Core i7-9750H CPU"], ["2.00 ms"])
+    assert {axis.get_xscale() for axis in figure.axes} == {"log"}
+    assert "seconds per epoch" in third.get_xlabel()
+
+
+def test_marks_stand_at_their_values_with_error_bars_and_the_computing_alone_hollow():
+    first, *_ = draw("vae", MACHINE).axes
+    bars = [line.get_xdata() for line in first.lines if len(line.get_xdata()) == 2]
+    assert [list(bar) for bar in bars] == [pytest.approx([3.6, 5.4]), pytest.approx([15_000, 45_000])]
+    marks = {(line.get_xdata()[0], line.get_ydata()[0]): line for line in first.lines if len(line.get_xdata()) == 1}
+    assert set(marks) == {(3.746, 0), (8.76, 1), (6.555, 2), (4.5, 3), (0.9, 3), (30_000.0, 4)}
+    assert marks[0.9, 3].get_markerfacecolor() == "none"
+    assert marks[4.5, 3].get_markerfacecolor() == figures.COLOURS["this machine, cpu"]
+    assert marks[4.5, 3].get_marker() != marks[3.746, 0].get_marker()
+    assert len({line.get_markerfacecolor() for place, line in marks.items() if place != (0.9, 3)}) == 5
+
+
+def test_an_interval_that_reaches_down_to_nought_is_drawn_to_the_edge():
+    case = on("cpu", 4.5)
+    case["metrics"]["epoch_s"] = metric(4.5, 0.0, 9.0)
+    first = draw("vae", [case]).axes[0]
+    (bar,) = [line.get_xdata() for line in first.lines if len(line.get_xdata()) == 2]
+    assert list(bar) == [first.get_xlim()[0], 9.0]
+    assert first.get_xlim()[0] > 0.1
+
+
+def test_what_failed_in_the_article_is_said_in_its_words():
+    small, large = draw("dcgan", []).axes
+    assert (texts(small)[1], texts(large)[1]) == (BUG, BUG)
+    panels = draw("transformer_lm", []).axes
+    assert [labels(axis) for axis in panels] == [[CPU, GPU, RIVAL]] * 5  # the row that is printed twice is drawn once
+    assert DNF in texts(panels[-1])
+    assert panels[0].get_title(loc="left") == "Batch size 20, embedding 200, layers 2, hidden 200"
+
+
+def test_repeats_are_drawn_once_with_the_interval_between_them():
+    cases = [{**on("cpu", value), "repeat": number} for number, value in enumerate(THREE)]
+    first = draw("vae", cases).axes[0]
+    assert texts(first)[3:] == ["2.20 s"]
+    (bar,) = [line.get_xdata() for line in first.lines if len(line.get_xdata()) == 2]
+    assert list(bar) == pytest.approx([LOW, HIGH], rel=1e-6)
+
+
+@pytest.mark.parametrize("experiment", PRINTED)
+def test_nothing_of_a_figure_is_cut_off(experiment):
+    records = MACHINE if experiment == "vae" else []
+    figure = draw(experiment, records)
+    box = figure.get_tightbbox(figure.canvas.get_renderer())
+    assert 0 <= box.x0 < box.x1 <= figure.bbox_inches.x1
+    assert 0 <= box.y0 < box.y1 <= figure.bbox_inches.y1
+    renderer = figure.canvas.get_renderer()
+    for axis in figure.axes:
+        shown = [text.get_window_extent(renderer) for text in axis.texts]
+        for place in (*shown, axis.get_window_extent(renderer)):
+            assert 0 <= place.x0 < place.x1 <= figure.bbox.x1
+        assert not any(a.overlaps(b) for i, a in enumerate(shown) for b in shown[i + 1 :])
+
+
+def test_the_svg_is_the_same_each_time_and_refers_to_nothing_outside():
+    # Several, since the layout solver's last digits depend on where in memory things happen to be.
+    first, *others = (figures.svg(figures.epoch_figure("vae", MACHINE)) for _ in range(5))
+    assert set(others) == {first}
+    root = ElementTree.fromstring(first)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    for element in root.iter():
+        assert element.tag.rsplit("}")[-1] not in {"script", "image", "foreignObject", "iframe", "a"}
+        for name, value in element.attrib.items():
+            assert not name.startswith("on")
+            if name.endswith("href"):
+                assert value.startswith("#")
+            assert all(place.startswith("#") for place in re.findall(r"url\(([^)]*)\)", value))
+    style = "".join(element.text or "" for element in root.iter() if element.tag.endswith("style"))
+    assert "@import" not in style
+    assert "url(" not in style
+
+
+def test_a_figure_is_saved_whole_and_shown(tmp_path):
+    path = tmp_path / "figures" / "vae-epoch.svg"
+    figure = figures.epoch_figure("vae", [])
+    shown = figures.show(figure, path)
+    assert path.read_text(encoding="utf-8") == figures.svg(figure)
+    assert shown.data.lstrip().startswith("<svg")
+    assert [place.name for place in path.parent.iterdir()] == ["vae-epoch.svg"]
+
+
+def test_a_nasty_chip_is_drawn_as_text():
+    nasty = record(chip='</text><script>alert("$1")</script> $\\frac{')
+    text = figures.svg(figures.epoch_figure("vae", [nasty]))
+    assert "<script" not in ElementTree.tostring(ElementTree.fromstring(text), encoding="unicode")
+
+
+def test_pictures_are_a_row_with_titles():
+    import numpy
+
+    images = numpy.linspace(0, 1, 3 * 8 * 8).reshape(3, 8, 8)
+    root = ElementTree.fromstring(figures.pictures(images, ["same", ""]).data)
+    pictures = [element for element in root.iter() if element.tag.endswith("}image")]
+    assert len(pictures) == 3
+    assert all(picture.get("{http://www.w3.org/1999/xlink}href").startswith("data:image/png") for picture in pictures)
+
+
+def test_every_record_in_use_here_is_as_the_journal_would_have_it():
+    for case in (RECORD, *MACHINE, *repeats_of(*THREE)):
+        assert results.problem(json.loads(json.dumps(case))) is None
+        assert not math.isnan(case["seconds"])
