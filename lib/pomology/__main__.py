@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pomology import PomologyError, __version__, root
+from pomology import PomologyError, __version__, private, root
 
 
 class _Parser(argparse.ArgumentParser):
@@ -153,6 +153,11 @@ def main(arguments: list[str] | None = None) -> int:
     except PomologyError as error:
         print("pomology:", " ".join(str(error).splitlines()), file=sys.stderr)
         return 2
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(
+            f"pomology: {error.strerror or error}: {private(str(error.filename or ''))}".rstrip(": "), file=sys.stderr
+        )
+        return 1
     except KeyboardInterrupt:
         print("pomology: interrupted", file=sys.stderr)
         return 130
