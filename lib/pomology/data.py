@@ -107,9 +107,7 @@ def _image_set(article: _ImageSource, source: str, folder: Folder, split: str, s
     if len(images) != len(labels) or not len(images):
         raise PomologyError(f"{origin}: {len(images):,} images but {len(labels):,} labels")
     if labels.min() < 0 or labels.max() >= article.classes:
-        raise PomologyError(
-            f"{origin}: labels should be 0 to {article.classes - 1}, not {labels.max()}"
-        )
+        raise PomologyError(f"{origin}: labels should be 0 to {article.classes - 1}, not {labels.max()}")
     if kind == "real" and len(images) != count:
         origin += f"; {len(images):,} images where the article has {count:,}"
     return ImageSet(article.name, images[:size], labels[:size], article.classes, kind, origin)
