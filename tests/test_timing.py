@@ -843,3 +843,28 @@ def test_measure_calls_a_very_slow_function_four_times():
     assert kernel.calls == 4  # first, warm-up, and two that have a spread
     assert (found.stopped, len(found.blocks)) == ("budget", 2)
     assert found.seconds.mean == pytest.approx(20.0, **EXACT)
+
+
+def test_a_sum_has_no_bounds_when_one_of_its_larger_terms_has_none():
+    now = Clock()
+    clock = StepClock(clock=now, budget_s=10.0, put=lambda batch: batch)
+    train(clock, range(1000), lambda number: now.pass_s(20.0))  # so slow that one ready step is all
+    for number, _ in enumerate(clock.steps(range(100), part="evaluation")):
+        now.pass_s(0.2 + 0.01 * (number % 3))
+    metrics = epoch_metrics(clock)
+    assert len(clock.parts["training"].ready_blocks) == 1
+    assert metrics["compute_epoch_s"]["low"] is None and metrics["compute_epoch_s"]["high"] is None
+    assert metrics["epoch_s"]["low"] is not None  # two steady steps have a spread, if a poor one
+
+
+def test_a_short_aside_timed_once_does_not_take_the_bounds_away():
+    def bounds(aside_s: float) -> tuple:
+        now = Clock()
+        clock = StepClock(clock=now, budget_s=10.0)
+        train(clock, range(100_000), lambda number: now.pass_s(0.01 + 0.001 * (number % 2)))
+        with clock.aside("checkpoint", per_epoch=1):
+            now.pass_s(aside_s)
+        return epoch_metrics(clock)["epoch_s"]["low"], epoch_metrics(clock)["epoch_s"]["high"]
+
+    assert None not in bounds(1.0)
+    assert bounds(100.0) == (None, None)

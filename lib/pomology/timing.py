@@ -379,12 +379,17 @@ def _aside_epochs(clock: StepClock) -> list[statistics.Interval]:
 
 
 def _add(terms: list[statistics.Interval]) -> statistics.Interval:
-    """Sum of independent estimates; half-widths add in squares. A term without bounds adds none."""
+    """Sum of independent estimates; half-widths add in squares.
+
+    A term without bounds (one step, one checkpoint) may be anything, so the sum has none either, unless that term is
+    under a hundredth of it.
+    """
     mean = sum(term.mean for term in terms)
-    wide = [term for term in terms if term.high is not None]
-    half = math.sqrt(sum((term.high - term.mean) ** 2 for term in wide))
-    low, high = (max(0.0, mean - half), mean + half) if wide else (None, None)
-    return statistics.Interval(mean, low, high, terms[0].n, terms[0].batches)
+    unknown = sum(term.mean for term in terms if term.high is None)
+    if unknown > mean / 100:
+        return statistics.Interval(mean, None, None, terms[0].n, terms[0].batches)
+    half = math.sqrt(sum((term.high - term.mean) ** 2 for term in terms if term.high is not None))
+    return statistics.Interval(mean, max(0.0, mean - half), mean + half, terms[0].n, terms[0].batches)
 
 
 @dataclass(frozen=True)
