@@ -373,8 +373,8 @@ def running(folder: Path, ignore_sigint: bool = False):
     env = os.environ | {"PYTHONPATH": str(folder / "lib"), "PYTHONDONTWRITEBYTECODE": "1"}
     made.fault("zeta", "stuck 2" if ignore_sigint else "hang 2")
     command = [sys.executable, "-m", "pomology", "reproduce", "--profile=smoke", "--run=r"]
-    if ignore_sigint:  # as a shell does for what it starts in the background
-        command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
+    # A shell lets what it starts in the background ignore SIGINT, and that is handed on: these tests may be there too.
+    interrupt = signal.SIG_IGN if ignore_sigint else signal.SIG_DFL
     process = subprocess.Popen(
         command,
         env=env,
@@ -383,6 +383,7 @@ def running(folder: Path, ignore_sigint: bool = False):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, interrupt),
     )
     try:
         wait_until(lambda: (made.notebooks / "zeta.hangs").exists() or process.poll() is not None)
