@@ -141,7 +141,7 @@ def loop() -> list[dict]:
     ):
         ratios = paired(function, training.bare, pairs)
         middle = intervals.median_interval(ratios)
-        # One per cent is about what so many pairs can tell here: a bound is broken if the whole interval lies beyond it.
+        # One per cent is about what so many pairs can tell: a bound is broken if the whole interval lies beyond it.
         good = middle.low <= 1.01 if "comparison" not in name else None
         rows.append(row(name, shown(ratios), "at most 1.01" if good is not None else "", good, ratios=ratios))
     with Telemetry(interval_s=0.5) as telemetry:
