@@ -304,7 +304,7 @@ def test_pages_are_replaced_whole(tmp_path, monkeypatch):
 
     (out / "index.html").write_text("before")
     os.utime(out / "vae.ipynb", (1, 1))
-    monkeypatch.setattr(report.os, "replace", replace)
+    monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(KeyboardInterrupt):
         report.build(out)
     (out / "vae.html").write_text("newer than its notebook")

@@ -3,6 +3,7 @@
 Importing the package imports no training framework; each module says what it is for.
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -27,3 +28,11 @@ def private(text: str) -> str:
         if folder != Path(folder.anchor):
             text = re.sub(re.escape(str(folder)) + r"(?!\.?[\w-])", short, text)
     return text
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, whole or not at all, into a folder that is made if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(text, encoding="utf-8", errors="replace", newline="")
+    os.replace(draft, path)

@@ -18,7 +18,6 @@ import contextlib
 import itertools
 import json
 import math
-import os
 import statistics as python_statistics
 import time
 import traceback
@@ -27,7 +26,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pomology import PomologyError, device, figures, machine, private, published, results, root, tables, timing
+from pomology import (
+    PomologyError,
+    device,
+    figures,
+    machine,
+    private,
+    published,
+    results,
+    root,
+    tables,
+    timing,
+    write_whole,
+)
 from pomology import statistics as intervals
 from pomology.models import Workload
 from pomology.telemetry import Telemetry, contended
@@ -376,10 +387,7 @@ def note_machine(out: Path, profile: str) -> dict:
         except ValueError:
             raise PomologyError(f"{private(str(path))}: not JSON; remove it or choose another folder") from None
     snapshot = machine.snapshot() | {"profile": profile, "power_source": machine.fitness()["power_source"]}
-    out.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".json.part")
-    draft.write_text(json.dumps(snapshot, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(draft, path)
+    write_whole(path, json.dumps(snapshot, indent=1, ensure_ascii=False) + "\n")
     return snapshot
 
 

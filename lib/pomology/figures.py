@@ -6,11 +6,10 @@ and Ito (2008), which colour-blind readers can tell apart; a second mark, the sh
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-from pomology import published, tables
+from pomology import published, tables, write_whole
 
 GREY = "#767676"
 COLOURS = {
@@ -186,8 +185,5 @@ def show(figure: Any, path: Path) -> Any:
     from IPython.display import SVG
 
     text = svg(figure)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
+    write_whole(path, text)
     return SVG(data=text)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import html
 import json
-import os
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pomology import RESOURCES, PomologyError, figures, machine, private, published, results, statistics, tables
+from pomology import (
+    RESOURCES,
+    PomologyError,
+    figures,
+    machine,
+    private,
+    published,
+    results,
+    statistics,
+    tables,
+    write_whole,
+)
 
 PAGE = RESOURCES / "page"
 MOST_BYTES = 64 * 2**20  # of a notebook
@@ -82,19 +92,13 @@ def build(out: Path) -> Path:
         if page.exists() and page.stat().st_mtime_ns > max(source.stat().st_mtime_ns for source in sources):
             continue
         try:
-            _write(page, render(notebook))
+            write_whole(page, render(notebook))
         except (*MALFORMED, RecursionError) as error:
             page.unlink(missing_ok=True)  # a page of an older notebook would be taken for this one
             failed[notebook.stem] = f"The notebook cannot be rendered: {type(error).__name__}: {error}."
     index = run.path / "index.html"
-    _write(index, _index(run, failed))
+    write_whole(index, _index(run, failed))
     return index
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(text, encoding="utf-8", errors="replace")
-    os.replace(draft, path)
 
 
 # A notebook -----------------------------------------------------------------------------------------------------------

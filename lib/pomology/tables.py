@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import csv
 import html
+import io
 import json
 import math
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pomology import published, statistics
+from pomology import published, statistics, write_whole
 
 FLAGS = {
     "contended": "other programs used the processor meanwhile",
@@ -94,13 +94,11 @@ class Table:
 def save(table: Table, path: Path) -> None:
     """Write a table's numbers as CSV, whole or not at all."""
     columns = list(dict.fromkeys(key for row in table.data for key in row))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".part")
-    with open(draft, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(table.data)
-    os.replace(draft, path)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    writer.writerows(table.data)
+    write_whole(path, text.getvalue())
 
 
 # Numbers as people read them ------------------------------------------------------------------------------------------
