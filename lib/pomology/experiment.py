@@ -298,7 +298,6 @@ class Case:
         status, reason = self._status(exception, observed, first, last)
         record = self._base() | {
             "device": observed and ("cpu" if observed == "cpu" else "gpu"),
-            "scaled": self.scaled,
             "parameters": self._workload and self._workload.parameters,
             "flops_per_step": self._workload and self._workload.flops,
             "foreign_load": telemetry.foreign_load if telemetry else None,
