@@ -25,7 +25,7 @@ PACKAGE = ROOT / "lib" / "pomology"
 # Ground floor first; each imports from those before it only.
 ORDER = (
     *("published", "machine", "device", "statistics", "timing", "telemetry", "data", "models", "results", "tables"),
-    *("figures", "experiment", "parameters", "report", "batch", "__main__"),
+    *("figures", "experiment", "parameters", "report", "batch", "operators", "__main__"),
 )
 FRAMEWORKS = ("torch", "tensorflow", "keras", "mlx", "lightning", "transformers", "peft", "datasets", "jax", "sklearn")
 

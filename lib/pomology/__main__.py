@@ -35,7 +35,8 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     reproduce.add_argument("--limit-minutes", default=None, help="time limit of one notebook (0: none)")
 
     commands.add_parser("check", help="validate every notebook and parameter file; run nothing")
-    commands.add_parser("doctor", help="what this machine is, what it can train with, and why not")
+    doctor = commands.add_parser("doctor", help="what this machine is, what it can train with, and why not")
+    doctor.add_argument("--operators", metavar="NOTEBOOK", help="which operators of a notebook MPS has, on any machine")
     commands.add_parser("list", help="the notebooks")
     report = commands.add_parser("report", help="build the page of a run again")
     report.add_argument("run", help="name of the folder in outputs/")
@@ -78,9 +79,33 @@ def _check(options: argparse.Namespace) -> int:
     return 0
 
 
+def _operators(name: str) -> int:
+    from pomology import operators
+
+    use = operators.rehearse(name)
+    has = use.on_mps()
+    width = max(map(len, has), default=0)
+    print(f"{'operator':{width}} {'calls':>7}  MPS has")
+    for operator, calls in sorted(use.operators.items(), key=lambda item: (has[item[0]], item[0])):
+        print(f"{operator:{width}} {calls:7,}  {has[operator]}")
+    for case, (status, reason) in use.cases.items():
+        if status != "ok":
+            print(f"{case}: {status}; {reason}")
+    for fault in use.faults:
+        print(f"would go wrong on a Mac: {fault}")
+    missing = use.missing()
+    print(
+        f"{name}: {len(has)} operators, {len(missing)} of them without a kernel for MPS"
+        + (f" ({', '.join(missing)})" if missing else "")
+    )
+    return 0
+
+
 def _doctor(options: argparse.Namespace) -> int:
     from pomology import device, machine
 
+    if options.operators is not None:
+        return _operators(options.operators)
     snapshot = machine.snapshot()
     print(machine.describe(snapshot))
     for key, reason in snapshot["unknown"].items():
