@@ -5,20 +5,19 @@ import getpass
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
 import psutil
 import pytest
+from macs import MACS, PROCESS, SECRETS, Mac, secrets_in
 
 from pomology import machine
-
-MACS = Path(__file__).parent / "fixtures" / "macos"
-# Everything in the fixtures that names a machine or a person.
-SECRETS = ("Anna", "0FACE000-FACE-4ACE-8ACE-00000000FACE", "00006022-000FACE0FACE000E", "ZZFAKE98765", "fd5ea1a1")
 
 
 @pytest.fixture
@@ -26,23 +25,14 @@ def mac(monkeypatch):
     """mac(folder): from here on, machine.py sees that Mac. Returns the list of the commands that it will have asked."""
 
     def become(folder, architecture="arm64", version="15.5"):
-        asked = []
-
-        def output(*command, timeout=10):
-            asked.append(command)
-            if command[:2] == ("sysctl", "-n"):
-                lines = (MACS / folder / "sysctl.txt").read_text().splitlines()
-                return dict(line.split(": ") for line in lines).get(command[2])
-            answer = MACS / folder / ("_".join(command) + ".txt")
-            return answer.read_text() if answer.exists() else None
-
-        monkeypatch.setattr(machine, "_output", output)
+        answers = Mac(folder)
+        monkeypatch.setattr(machine, "ask", answers)
         monkeypatch.setattr(machine, "REPOSITORY", Path("/nowhere"))
         monkeypatch.setattr(machine.sys, "platform", "darwin")
         monkeypatch.setattr(machine.platform, "machine", lambda: architecture)
         monkeypatch.setattr(machine.platform, "mac_ver", lambda: (version, ("", "", ""), architecture))
         monkeypatch.setattr(machine.platform, "python_version", lambda: "3.11.9")
-        return asked
+        return answers.asked
 
     return become
 
@@ -105,16 +95,17 @@ def test_a_system_profiler_that_prints_nonsense_means_no_gpu_with_a_reason(mac, 
     assert machine.snapshot()["unknown"]["gpus"] == "system_profiler did not answer"
 
 
-@pytest.mark.parametrize("folder", ["m1", "m2-ultra", "m4-max", "rosetta", "vm"])
+@pytest.mark.parametrize("folder", ["m1", "m2-ultra", "m4-max", "m5-max", "rosetta", "vm"])
 def test_no_secret_of_a_mac_gets_out(mac, folder):
     mac(folder)
-    text = json.dumps([machine.snapshot(), machine.describe(machine.snapshot())])
-    assert [secret for secret in SECRETS if secret in text] == []
+    assert secrets_in([machine.snapshot(), machine.describe(machine.snapshot())]) == []
 
 
 def test_the_fixtures_hold_the_secrets():
     everything = "".join(path.read_text() for path in MACS.rglob("*.txt"))
-    assert all(secret in everything for secret in SECRETS)
+    assert all(secret in everything for secret in (*SECRETS, str(PROCESS)))
+    assert secrets_in({"a": [{"b": "of Annas-Mac.local"}]}) == ["Anna"]
+    assert secrets_in([PROCESS, 0.31337]) == [str(PROCESS)]
 
 
 def test_no_command_is_asked_that_prints_serial_numbers_of_the_machine(mac):
@@ -334,6 +325,35 @@ def test_busy_cpu_time_leaves_out_waiting_and_counts_guests_once(monkeypatch):
 
 
 # --- commands
+
+
+def test_a_command_is_spawned_since_a_fork_would_write_protect_the_memory_of_a_training(monkeypatch):
+    spawned, spawn = [], os.posix_spawn
+    monkeypatch.setattr(os, "posix_spawn", lambda *given, **more: spawned.append(given[1]) or spawn(*given, **more))
+    monkeypatch.setattr(subprocess, "_fork_exec", lambda *given: pytest.fail("forked"))
+    assert machine.ask("sh", "-c", "echo out").text == "out\n"
+    assert spawned == [[shutil.which("sh"), "-c", "echo out"]]
+
+
+def test_what_a_command_used_is_told_apart_from_what_this_process_used():
+    program = "import time\nheld = bytearray(64 * 2**20)\nwhile time.process_time() < 0.3: pass"
+    usage = machine.ask(sys.executable, "-c", program).usage
+    assert 0.2 < usage.ru_utime + usage.ru_stime < 3
+    assert usage.ru_minflt > 64 * 2**20 / 4 / 65536  # even with the largest pages
+    little = machine.ask("sh", "-c", ":").usage
+    assert little.ru_utime + little.ru_stime < 0.2  # not what all of them used together
+    assert machine.ask("no-such-command-of-any-system") == (None, None)
+    failed = machine.ask(sys.executable, "-c", "exit(3)")
+    assert failed.text is None
+    assert failed.usage.ru_utime > 0
+
+
+def test_what_a_command_leaves_running_keeps_nobody_waiting():
+    start_s = time.perf_counter()
+    left = int(machine.ask("sh", "-c", "sleep 60 & echo $!").text)
+    took_s = time.perf_counter() - start_s
+    os.kill(left, signal.SIGKILL)  # it was running still
+    assert took_s < 30
 
 
 def test_commands_never_raise():

@@ -203,5 +203,5 @@ def test_a_notebook_that_fails_says_why_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(
         batch, "notebooks", lambda: [batch.Notebook("vae", folder / "notebooks/a/vae.ipynb", "", "", {})]
     )
-    with pytest.raises(PomologyError, match="^vae: its rehearsal did not get to its end: ModuleNotFoundError"):
+    with pytest.raises(PomologyError, match=r"^vae: its rehearsal did not get to its end: ModuleNotFoundError"):
         operators.rehearse("vae")

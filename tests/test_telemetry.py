@@ -11,9 +11,11 @@ import sys
 import threading
 import time
 import types
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from macs import IOREG, MACS, USAGE, Mac, secrets_in
 
 from pomology import machine, telemetry
 from pomology.telemetry import Telemetry
@@ -37,6 +39,8 @@ def linux(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(telemetry, "POWERCAP", tmp_path / "powercap")
     monkeypatch.setattr(telemetry, "HWMON", tmp_path / "hwmon")
+    monkeypatch.setattr(telemetry, "VMSTAT", tmp_path / "vmstat")
+    (tmp_path / "vmstat").write_text("nr_free_pages 4711\npswpin 1000\npswpout 2000\npgfault 5\n")
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return tmp_path
@@ -71,34 +75,62 @@ def work_j(t_s):
     return 20 * t_s + 10 * 8 / (2 * math.pi) * (1 - math.cos(2 * math.pi * t_s / 8))
 
 
-class FakeChip:
-    """zeus_apple_silicon on a chip that shares work_j between CPU and GPU, and 5 W of DRAM; it tells no ANE."""
+CORES = ("efficiency_cores_mj", "performance_cores_mj", "efficiency_cluster_mj", "performance_cluster_mj")
+SUMS = ("cpu_total_mj", "efficiency_core_manager_mj", "performance_core_manager_mj", "dram_mj", "gpu_mj", "gpu_sram_mj")
+SUMS += ("ane_mj",)
 
-    def __init__(self, clock, events=None):
-        self.clock, self.events = clock, events
+
+class FakeChip:
+    """zeus_apple_silicon 1.1.0 as documented, on a chip that shares work_j between CPU and GPU, and 5 W of DRAM.
+
+    `untold` are fields that this chip has not; as any may, they are None.
+    """
+
+    def __init__(self, clock, events=None, untold=("ane_mj",)):
+        self.clock, self.events, self.untold = clock, events, untold
+        self.windows = {}
 
     def get_cumulative_energy(self):
         if self.events is not None:
             self.events.append("energy")
         work = work_j(self.clock())
-        return types.SimpleNamespace(
-            cpu_total_mj=int(1e3 * work * 0.25) + 10**9,  # the counters have run before
-            gpu_mj=int(1e3 * work * 0.75),
-            dram_mj=int(1e3 * 5 * self.clock()),
-            ane_mj=None,
-            gpu_sram_mj=12345,
-        )
+        known = {
+            "cpu_total_mj": int(1e3 * work * 0.25) + 10**9,  # the counters have run before
+            "gpu_mj": int(1e3 * work * 0.75),
+            "dram_mj": int(1e3 * 5 * self.clock()),
+            "ane_mj": 77,
+            "gpu_sram_mj": 12345,
+            **{key: [1, 2, 3, 4] for key in CORES},
+        }
+        fields = {name: None if name in self.untold else known.get(name, 5) for name in (*CORES, *SUMS)}
+        return types.SimpleNamespace(**fields)  # another name is an AttributeError, as in the library
+
+    def begin_window(self, key, restart=False):
+        if key in self.windows and not restart:
+            raise RuntimeError("Measurement with specified key already exists.")
+        self.windows[key] = self.clock()
+
+    def end_window(self, key):
+        if key not in self.windows:
+            raise RuntimeError("No measurement with provided key had been started.")
+        del self.windows[key]
+        return self.get_cumulative_energy()
 
 
 @pytest.fixture
 def apple(monkeypatch):
-    def install(monitor):
+    """apple(monitor, folder): a Mac of the fixtures with this energy monitor. Returns what answers its commands."""
+
+    def install(monitor, folder="m4-max"):
         module = types.ModuleType("zeus_apple_silicon")
         module.AppleEnergyMonitor = monitor
         monkeypatch.setitem(sys.modules, "zeus_apple_silicon", module)
         monkeypatch.setattr(sys, "platform", "darwin")
         monkeypatch.setattr(telemetry.ctypes, "CDLL", FakeLibSystem)
         monkeypatch.setattr(machine, "thermal_level", lambda: 1)
+        mac = Mac(folder)
+        monkeypatch.setattr(machine, "ask", mac)
+        return mac
 
     return install
 
@@ -143,25 +175,337 @@ def test_a_mac_tells_footprint_and_thermal_level_but_no_temperature(apple, clock
     assert "thermal_level" not in watch.metrics()
     assert watch.footprint_source == "physical footprint"
     assert watch.metrics()["footprint_peak_bytes"]["value"] == 4 * 10**9
-    assert watch.absent == {"temperature_c": "macOS has no public temperature sensor"}
+    reasons = {"temperature_c": "macOS has no public temperature sensor", "gpu_busy": "told only where a GPU is timed"}
+    assert watch.absent == reasons
     # 16 bytes of UUID, then ten numbers of 8 bytes; ri_phys_footprint is the eighth.
     assert (telemetry.ctypes.sizeof(telemetry._RusageInfo), telemetry._RusageInfo.footprint.offset) == (96, 72)
     assert json.loads(json.dumps([watch.metrics(), watch.samples]))
 
 
 def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
-    def refuse():
-        raise RuntimeError("no IOReport")
+    def refuse(error):
+        raise error
 
-    apple(refuse)
+    apple(lambda: refuse(RuntimeError("no IOReport")))
     assert "no IOReport" in telemetry.meters()[1]["apple"]
-    empty = dict.fromkeys(("cpu_total_mj", "gpu_mj", "dram_mj", "ane_mj"))
-    apple(lambda: types.SimpleNamespace(get_cumulative_energy=lambda: types.SimpleNamespace(**empty)))
+    apple(lambda: refuse(ValueError("Unsupported or invalid energy unit provided: pJ")))
+    assert "pJ" in telemetry.meters()[1]["apple"]
+    apple(lambda: FakeChip(clock, untold=(*CORES, *SUMS)))
     assert telemetry.meters() == ([], {"apple": "macOS's energy counters are empty on this chip"})
     monkeypatch.setitem(sys.modules, "zeus_apple_silicon", None)
     watch = drive(Telemetry(clock=clock), clock, [0, 2])
     assert watch.absent["power_w"] == watch.absent["energy_j"] == "zeus-apple-silicon is not installed"
     assert not {"power_w", "energy_j"} & watch.metrics().keys()
+
+
+@pytest.mark.parametrize("untold", [*SUMS, *CORES, None])
+def test_any_field_of_the_energy_library_may_be_none(apple, clock, untold):
+    """Of the energies over 10 s, by hand: a quarter of the work is the CPU's, 50 J is the memory's, the ANE is idle."""
+    apple(lambda: FakeChip(clock, untold=(untold,)))
+    shares = {"cpu": 0.25 * work_j(10), "gpu": 0.75 * work_j(10), "dram": 50, "ane": 0}
+    rails = [rail for rail in shares if telemetry.APPLE_RAILS[rail] != untold]
+    (meter,), absent = telemetry.meters()
+    assert (meter.rails, absent) == (rails, {})
+    for device in ("cpu", "gpu"):
+        watch = drive(Telemetry(device=device, clock=clock), clock, [0, 10])
+        if device in rails:
+            expected_j = sum(shares[rail] for rail in rails)
+            assert watch.metrics()["energy_j"]["value"] == pytest.approx(expected_j, abs=0.01)
+            assert watch.rails == rails
+        else:
+            assert watch.absent["power_w"] == f"this chip does not tell the energy of its {device}"
+            assert watch.rails == []
+
+
+def test_counters_that_fall_silent_end_the_energy_and_nothing_else(apple, clock):
+    chip = FakeChip(clock)
+    apple(lambda: chip)
+
+    def sample():
+        chip.untold = ("gpu_mj",) if clock.now >= 2 else ()
+
+    watch = drive(Telemetry(clock=clock), clock, range(5), sample)
+    assert watch.absent["power_w"] == "macOS no longer tells its energy counters"
+    assert "footprint_peak_bytes" in watch.metrics()
+
+
+def test_cases_do_not_share_the_energy_library_s_windows(apple, clock):
+    """A label that a killed cell left open would make the next case fail."""
+    chip = FakeChip(clock)
+    chip.begin_window("pomology")
+    apple(lambda: chip)
+    for _ in range(2):
+        assert "power_w" in drive(Telemetry(clock=clock), clock, [0, 2]).metrics()
+    assert list(chip.windows) == ["pomology"]
+
+
+@pytest.mark.parametrize("version", ["1.0.4", "1.1", "1.1.0", "1.1.1", "2.0", None])
+def test_the_cpu_of_an_ultra_is_not_taken_from_a_library_that_sees_one_die_of_it(apple, clock, monkeypatch, version):
+    def installed(name):
+        if version is None:
+            raise metadata.PackageNotFoundError(name)
+        return version
+
+    apple(lambda: FakeChip(clock), "m2-ultra")
+    monkeypatch.setattr(telemetry.metadata, "version", installed)
+    watches = {device: drive(Telemetry(device=device, clock=clock), clock, [0, 2]) for device in ("cpu", "gpu")}
+    if version in ("1.1.1", "2.0"):
+        assert watches["gpu"].rails == watches["cpu"].rails == ["cpu", "gpu", "dram"]
+        assert "energy of the cpu" not in watches["gpu"].absent
+        return
+    why = "zeus-apple-silicon up to 1.1.0 counts the CPU of one of an Ultra's two dies"
+    assert watches["gpu"].rails == ["gpu", "dram"]
+    assert watches["gpu"].absent["energy of the cpu"] == why
+    assert watches["gpu"].metrics()["energy_j"]["value"] == pytest.approx(0.75 * work_j(2) + 10, abs=0.01)
+    assert watches["cpu"].absent["energy_j"] == why
+
+
+def test_a_virtual_mac_is_not_asked_for_its_energy(apple):
+    apple(lambda: pytest.fail("the library dies where there are no counters"), "vm")
+    assert telemetry.meters()[0] == []
+    assert telemetry.meters()[1]["apple"].startswith("not asked in a virtual machine")
+
+
+# --- memory pressure
+
+
+def under(mac, clock, device="cpu"):
+    """Ten seconds of this Mac, after which its `vm_stat` prints what came later."""
+    return drive(
+        Telemetry(device=device, clock=clock),
+        clock,
+        [0.5 * tick for tick in range(21)],
+        lambda: setattr(mac, "later", clock.now >= 10),
+    )
+
+
+def value(watch, name):
+    return watch.metrics()[name]["value"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "swapped", "compressed", "compressor", "flags"),
+    [
+        ("m1", 9_000 + 11_000, 60_000 + 80_000, 8_192, ["swapping", "compressing"]),
+        ("m4-max", 0, 9_000 + 61_000, 17_000, ["compressing"]),
+    ],
+)
+def test_a_mac_short_of_memory(apple, clock, monkeypatch, folder, swapped, compressed, compressor, flags):
+    mac = apple(lambda: FakeChip(clock), folder)
+    # psutil's sin and sout are every page-in and page-out of a Mac, and its swap may shrink while it swaps.
+    decoy = {"sin": 0, "sout": 0}
+
+    def swap_memory():
+        decoy["sin"], decoy["sout"] = (10**12, 10**12) if clock.now else (0, 0)
+        return types.SimpleNamespace(used=2**30 - int(clock.now) * 2**20, **decoy)
+
+    monkeypatch.setattr(telemetry.psutil, "swap_memory", swap_memory)
+    watch = under(mac, clock)
+    assert value(watch, "swapped_bytes") == swapped * 16384
+    assert value(watch, "compressed_bytes") == compressed * 16384
+    assert value(watch, "compressor_bytes") == compressor * 16384
+    assert value(watch, "swap_bytes") == -10 * 2**20
+    assert watch.metrics()["swapped_bytes"]["unit"] == "B"
+    assert watch.flags == flags
+    assert mac.asked.count(("vm_stat",)) == 2  # at the edges only
+
+
+@pytest.mark.parametrize(
+    ("folder", "pages"),
+    [("m2-ultra", [0, 0, 0]), ("m5-max", [0, 0, 0]), ("vm", [0, 0, 0]), ("rosetta", [100 + 200, 700 + 1300, 480])],
+)
+def test_a_mac_with_memory_to_spare_is_not_flagged(apple, clock, folder, pages):
+    watch = under(apple(lambda: FakeChip(clock), folder), clock)
+    assert [value(watch, name) for name in telemetry.METRICS["pressure"]] == [16384 * count for count in pages]
+    assert watch.flags == []
+
+
+def test_the_page_size_is_that_of_the_first_line():
+    text = (MACS / "m1" / "vm_stat.txt").read_text()
+    apple_silicon = telemetry._vm_stat(text)
+    assert apple_silicon["swapped_bytes"] == (1827364 + 2918273) * 16384
+    intel = telemetry._vm_stat(text.replace("page size of 16384", "page size of 4096"))
+    assert apple_silicon == {name: 4 * count for name, count in intel.items()}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Mach", "\nMach"),
+        ("(page size", "(pages"),
+        ("Swapins:", "Swap:"),
+        ("Swapouts:  ", "Swapouts: n"),
+        (".\n", "\n"),
+    ],
+)
+def test_a_vm_stat_that_prints_something_else_tells_nothing(apple, clock, old, new):
+    mac = apple(lambda: FakeChip(clock), "m1")
+    mac.says["vm_stat",] = mac.text("vm_stat").replace(old, new)
+    watch = under(mac, clock)
+    reason = "vm_stat prints something else than it is known to"
+    assert {watch.absent[name] for name in telemetry.METRICS["pressure"]} == {reason}
+    assert not set(telemetry.METRICS["pressure"]) & watch.metrics().keys()
+
+
+def test_a_mac_without_vm_stat(apple, clock, monkeypatch, tmp_path):
+    mac = apple(lambda: FakeChip(clock))
+    mac.folder = tmp_path
+    assert under(mac, clock).absent["swapped_bytes"] == "vm_stat did not answer"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "name", "moved", "flags"),
+    [
+        (2, "swapped_bytes", 10e6, []),
+        (2, "swapped_bytes", 10e6 + 1, ["swapping"]),
+        (100, "swapped_bytes", 100e6, []),  # no more than 1 MB a second
+        (100, "swapped_bytes", 100e6 + 1, ["swapping"]),
+        (2, "compressed_bytes", 100e6, []),
+        (2, "compressed_bytes", 100e6 + 1, ["compressing"]),
+        (100, "compressed_bytes", 1e9, []),
+        (100, "compressed_bytes", 1e9 + 1, ["compressing"]),
+        (2, "compressor_bytes", 1e12, []),  # it only says how much is held
+    ],
+)
+def test_thresholds_of_the_flags(linux, monkeypatch, clock, seconds, name, moved, flags):
+    def read():
+        return dict.fromkeys(telemetry.METRICS["pressure"], 7e12) | {name: 7e12 + (moved if clock.now else 0)}
+
+    monkeypatch.setattr(Telemetry, "_open_pressure", lambda self: read)
+    assert drive(Telemetry(clock=clock), clock, [0, seconds]).flags == flags
+
+
+def test_linux_counts_swapped_pages_of_its_own_size(linux, monkeypatch, clock):
+    monkeypatch.setattr(telemetry.mmap, "PAGESIZE", 65536)  # as kernels for Arm servers have it
+
+    def advance():
+        (linux / "vmstat").write_text(f"pswpin {1000 + 30 * clock.now}\npgpgin 99\npswpout {2000 + 50 * clock.now}\n")
+
+    watch = drive(Telemetry(clock=clock), clock, [0, 5, 10], advance)
+    assert value(watch, "swapped_bytes") == 800 * 65536
+    assert watch.flags == ["swapping"]
+    assert not {"compressed_bytes", "compressor_bytes"} & watch.metrics().keys()
+    assert watch.absent["compressed_bytes"] == "only macOS tells what it compresses"
+
+
+@pytest.mark.parametrize("text", [None, "", "pswpin 1\n"])
+def test_linux_that_does_not_count_what_it_swaps(linux, clock, text):
+    (linux / "vmstat").unlink() if text is None else (linux / "vmstat").write_text(text)
+    watch = drive(Telemetry(clock=clock), clock, [0, 1])
+    assert watch.absent["swapped_bytes"] == "this system does not count what it swaps"
+
+
+def test_what_takes_a_process_of_its_own_lies_outside_of_the_energy_s_window(apple, monkeypatch):
+    events = []
+    mac = apple(lambda: FakeChip(time.perf_counter, events))
+    monkeypatch.setattr(machine, "ask", lambda *command, **more: events.append(command[0]) or mac(*command, **more))
+    with Telemetry() as watch:
+        events.append("begin")
+        time.sleep(0.05)
+        events.append("end")
+    begin, end = events.index("begin"), events.index("end")
+    assert events[begin - 2 : begin] == ["vm_stat", "energy"]
+    assert events[end + 1 :] == ["energy", "vm_stat"]
+    assert 0.05 <= watch.seconds < 5
+
+
+# --- how busy the GPU was
+
+
+@pytest.mark.parametrize(("folder", "busy"), [("m1", 97), ("m2-ultra", 88), ("m4-max", 93), ("rosetta", 28)])
+def test_how_busy_an_apple_gpu_was(apple, clock, folder, busy):
+    mac = apple(lambda: FakeChip(clock), folder)
+    watch = under(mac, clock, "gpu")
+    form = {"unit": "%", "low": None, "high": None, "how": "measured"}
+    # Once when it is opened; then each second, though the other sources are read twice as often; and not at the edges.
+    assert watch.metrics()["gpu_busy"] == {"value": busy, "n": 9, **form}
+    assert mac.asked.count(IOREG) == 1 + 9
+    asked = [sample.t_s for sample in watch.samples if sample.gpu_busy is not None]
+    assert asked == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert secrets_in([watch.metrics(), watch.samples, watch.absent, watch.flags]) == []
+
+
+def test_the_mean_is_that_of_the_samples(apple, clock):
+    mac = apple(lambda: FakeChip(clock))
+
+    def sample():
+        told = f'"Device Utilization %"={clock.now:.0f}'
+        mac.says[IOREG] = mac.text(*IOREG).replace('"Device Utilization %"=93', told)
+
+    watch = drive(Telemetry(device="gpu", clock=clock), clock, [0, 1, 20, 30, 99, 100], sample)
+    assert value(watch, "gpu_busy") == (1 + 20 + 30 + 99) / 4
+
+
+def test_a_cpu_s_case_does_not_look_at_the_gpu(apple, clock):
+    mac = apple(lambda: FakeChip(clock))
+    watch = under(mac, clock, "cpu")
+    assert IOREG not in mac.asked
+    assert watch.absent["gpu_busy"] == "told only where a GPU is timed"
+    assert {sample.gpu_busy for sample in watch.samples} == {None}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "macOS lists no GPU"),
+        ("+-o AppleParavirtGPU  <class AppleParavirtGPU>\n    {\n    }\n", "this GPU does not tell how busy it is"),
+        ('      "PerformanceStatistics" = {"Renderer Utilization %"=5}\n', "this GPU does not tell how busy it is"),
+        ('      "PerformanceStatistics" = {"Device Utilization %"=8', "this GPU does not tell how busy it is"),
+        ('      "PerformanceStatisticsAccum" = {"Device Utilization %"=8}\n', "this GPU does not tell how busy it is"),
+        ('      "PerformanceStatistics" = {"Device Utilization %"=8}\n', 8),
+        ('    | "PerformanceStatistics" = {"a"=1,"Device Utilization %"=0,"b"=2}\n', 0),
+        # Should the dies of an Ultra be listed apart, or a second GPU that does nothing.
+        ('  "PerformanceStatistics" = {"Device Utilization %"=8}\n' * 2, 8),
+        ('  "PerformanceStatistics" = {"Device Utilization %"=8}\n  "PerformanceStatistics" = {"x"=1}\n', 8),
+        ("".join(f'  "PerformanceStatistics" = {{"Device Utilization %"={busy}}}\n' for busy in (0, 91)), 91),
+    ],
+)
+def test_what_ioreg_prints(text, expected):
+    if isinstance(expected, str):
+        with pytest.raises(telemetry.Absent, match=f"^{expected}$"):
+            telemetry._gpu_busy(text)
+    else:
+        assert telemetry._gpu_busy(text) == expected
+
+
+def test_a_mac_without_gpu_says_so(apple, clock):
+    watch = under(apple(lambda: FakeChip(clock), "vm"), clock, "gpu")
+    assert watch.absent["gpu_busy"] == "macOS lists no GPU"
+    assert "gpu_busy" not in watch.metrics()
+
+
+def test_a_block_that_is_too_short_has_no_gpu_busy(apple, clock):
+    apple(lambda: FakeChip(clock))
+    watch = drive(Telemetry(device="gpu", clock=clock), clock, [0, 0.5, 0.9])
+    assert watch.absent["gpu_busy"] == "the block took 0.90 s; 1.5 s are needed"
+    assert "gpu_busy" not in watch.metrics()
+
+
+def test_page_faults_of_what_is_asked_meanwhile_are_not_the_block_s(apple, clock, monkeypatch):
+    mac = apple(lambda: FakeChip(clock))
+    counters = Counters(monkeypatch)
+
+    def advance():  # 100 faults a second of its own, and those of every command that has ended
+        answered = len(mac.asked)
+        counters.faults = int(100 * clock.now) + answered * USAGE.ru_minflt
+        counters.page_ins = int(7 * clock.now) + answered * USAGE.ru_majflt
+
+    original = mac.__class__.__call__
+    monkeypatch.setattr(machine, "ask", lambda *command, **more: (original(mac, *command, **more), advance())[0])
+    watch = drive(Telemetry(device="gpu", clock=clock), clock, range(11), advance)
+    assert mac.asked.count(IOREG) > 5
+    assert value(watch, "page_faults") == 107 * 10
+    assert value(watch, "page_ins") == 7 * 10
+
+
+def test_real_page_faults_of_a_command_are_not_the_block_s():
+    program = "held = bytearray(256 * 2**20)"
+    watch = Telemetry()
+    before = sum(watch._page_faults())
+    assert watch._ask(sys.executable, "-c", program) == ""
+    grown = sum(watch._page_faults()) - before
+    assert sum(watch._asked_faults) > 1000
+    assert grown < sum(watch._asked_faults) / 2
 
 
 # --- NVIDIA
@@ -176,7 +520,7 @@ class FakeNvml(types.ModuleType):
     def __init__(self, clock, counter=True, power=True, driver=True):
         super().__init__("pynvml")
         self.clock, self.counter, self.power, self.driver = clock, counter, power, driver
-        self.chosen = []
+        self.chosen, self.looked = [], []
 
     def nvmlInit(self):
         if not self.driver:
@@ -198,6 +542,12 @@ class FakeNvml(types.ModuleType):
             raise self.NVMLError("Not Supported")
         return int(1e3 * power_w(self.clock()))
 
+    def nvmlDeviceGetUtilizationRates(self, handle):
+        if not self.power:
+            raise self.NVMLError("Not Supported")
+        self.looked.append(self.clock())
+        return types.SimpleNamespace(gpu=round(100 - self.clock()), memory=1)
+
     def nvmlDeviceGetTemperature(self, handle, sensor):
         assert (handle, sensor) == ("handle", 0)
         return 70 - abs(self.clock() - 3)
@@ -210,6 +560,20 @@ def test_energy_and_temperature_of_an_nvidia_gpu(linux, monkeypatch, clock):
     assert watch.metrics()["temperature_c"]["value"] == 70
     assert watch.metrics()["temperature_c"]["unit"] == "°C"
     assert watch.rails == ["gpu"]
+
+
+def test_how_busy_an_nvidia_gpu_was(linux, monkeypatch, clock):
+    nvml = FakeNvml(clock)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    watch = drive(Telemetry(device="gpu", clock=clock), clock, [0, 0.5, 1, 1.5, 2, 4, 100])
+    form = {"unit": "%", "low": None, "high": None, "how": "measured"}
+    # What it tells at 0.5 s may still cover the time before the block.
+    assert watch.metrics()["gpu_busy"] == {"value": (99 + 98 + 98 + 96) / 4, "n": 4, **form}
+    assert nvml.looked == [0, 1, 1.5, 2, 4]
+    assert [sample.gpu_busy for sample in watch.samples] == [None, None, 99, 98, 98, 96, None]
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock, power=False))
+    watch = drive(Telemetry(device="gpu", clock=clock), clock, range(5))
+    assert "Not Supported" in watch.absent["gpu_busy"]
 
 
 def test_power_is_integrated_where_a_gpu_has_no_energy_counter(linux, monkeypatch, clock):
@@ -353,7 +717,8 @@ def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(rap
     watch = drive(Telemetry(clock=clock), clock, range(6), sample)
     assert watch.absent["power_w"].startswith("failed after 3 samples: FileNotFoundError")
     assert watch.rails == []
-    assert watch.metrics().keys() == {"footprint_peak_bytes", "page_faults", "page_ins", "swap_bytes"}
+    rest = {"footprint_peak_bytes", "page_faults", "page_ins", "swap_bytes", "swapped_bytes", "cpu_busy"}
+    assert watch.metrics().keys() == rest
     assert [sample.power_w for sample in watch.samples] == [None, 10, 10, None, None, None]
 
 
@@ -362,7 +727,7 @@ def test_blocks_that_are_too_short_have_no_power_and_no_load(rapl, clock):
     assert watch.absent["energy_j"] == "the block took 0.30 s; 1 s are needed"
     assert watch.absent["foreign_load"] == "the block took 0.30 s; 0.5 s are needed"
     assert watch.foreign_load is None
-    assert "power_w" not in watch.metrics()
+    assert not {"power_w", "cpu_busy"} & watch.metrics().keys()
 
 
 def test_an_energy_counter_that_stands_still_is_not_zero_watt(rapl, clock):
@@ -519,9 +884,12 @@ def test_foreign_load_is_what_others_used(linux, monkeypatch, clock, busy_s, own
             share * clock.now / 10 for share in (busy_s, own_s, ended_s)
         )
 
+    monkeypatch.setattr(telemetry.psutil, "cpu_count", lambda: 4)
     watch = drive(Telemetry(clock=clock), clock, [0, 5, 10], advance)
     assert watch.foreign_load == pytest.approx(foreign)
     assert "foreign_load" not in watch.metrics()
+    assert value(watch, "cpu_busy") == pytest.approx(100 * (own_s + ended_s) / 10 / 4)
+    assert watch.metrics()["cpu_busy"]["unit"] == "%"
 
 
 def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(linux, monkeypatch, clock):

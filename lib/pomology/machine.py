@@ -14,13 +14,17 @@ import json
 import os
 import platform
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -60,7 +64,7 @@ def snapshot(packages: Iterable[str] = PACKAGES) -> dict[str, Any]:
         "os_version": (_os_version(), silent),
         "architecture": (platform.machine() or None, silent),
         "translated": (mac and _translated(), silent),
-        "virtual_machine": (_virtual_machine(), silent),
+        "virtual_machine": (virtual_machine(), silent),
         "python": (platform.python_version(), silent),
         "packages": (_versions(packages), silent),
         "git": (git, no_git),
@@ -125,6 +129,14 @@ def chip() -> str | None:
     return " ".join(name.split()) if name else None
 
 
+def virtual_machine() -> bool | None:
+    """Whether this is a virtual machine; None if it is not told."""
+    if sys.platform == "darwin":
+        return {"0": False, "1": True}.get(_sysctl("kern.hv_vmm_present") or "")
+    flags = _line_value(_file_text(CPUINFO), "flags")
+    return None if flags is None else "hypervisor" in flags.split()
+
+
 def available_memory_bytes() -> int:
     """Memory that new work can take without swapping."""
     return psutil.virtual_memory().available
@@ -156,23 +168,50 @@ def cpu_busy_s() -> float:
     return sum(seconds for name, seconds in psutil.cpu_times()._asdict().items() if name not in not_busy)
 
 
-def _output(*command: str, timeout: float = 10) -> str | None:
-    """What a command prints, or None if it is missing, fails, or takes longer than `timeout` seconds."""
+class Answer(NamedTuple):
+    """What a command printed, None if it is missing, failed or took too long; and what it used, as of `getrusage`."""
+
+    text: str | None
+    usage: Any
+
+
+def ask(*command: str, timeout: float = 10) -> Answer:
+    """Run a command of the system for at most `timeout` seconds. Never raises for a command that is not there."""
     # Git's own variables, set inside its hooks, would point git at another repository.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | {"LC_ALL": "C"}
+    program = shutil.which(command[0])
+    if program is None:
+        return Answer(None, None)
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            encoding="utf-8",
-            errors="replace",
-            timeout=timeout,
-            env=environment,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+        # Into a file: nothing that the command leaves running can keep this waiting, as it could with a pipe.
+        with tempfile.TemporaryFile() as printed:
+            # With a full path and close_fds=False, Python spawns instead of forking. A fork would write-protect all
+            # memory of this process for a moment, and a model in training would fault on every page that it writes.
+            process = subprocess.Popen(
+                (program, *command[1:]),
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                close_fds=False,
+            )
+            late = threading.Timer(timeout, os.kill, (process.pid, signal.SIGKILL))
+            late.start()
+            try:
+                _, status, usage = os.wait4(process.pid, 0)  # Popen's own wait does not tell what was used
+            finally:
+                late.cancel()
+                late.join()
+            process.returncode = os.waitstatus_to_exitcode(status)
+            printed.seek(0)
+            text = printed.read().decode("utf-8", errors="replace")
+    except OSError:
+        return Answer(None, None)
+    return Answer(text if process.returncode == 0 else None, usage)
+
+
+def _output(*command: str, timeout: float = 10) -> str | None:
+    return ask(*command, timeout=timeout).text
 
 
 def _sysctl(name: str) -> str | None:
@@ -248,13 +287,6 @@ def _translated() -> bool:
     # Asked twice, as the sysctl command may itself run natively; Intel Macs lack the first name and have another brand.
     brand = _sysctl("machdep.cpu.brand_string") or ""
     return _sysctl("sysctl.proc_translated") == "1" or (platform.machine() == "x86_64" and "Apple" in brand)
-
-
-def _virtual_machine() -> bool | None:
-    if sys.platform == "darwin":
-        return {"0": False, "1": True}.get(_sysctl("kern.hv_vmm_present") or "")
-    flags = _line_value(_file_text(CPUINFO), "flags")
-    return None if flags is None else "hypervisor" in flags.split()
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
-"""What the machine did while a block of code ran: energy, temperature, memory, page faults, swap, load by others.
+"""What the machine did while a block of code ran: energy, temperature, memory, page faults, swap, load.
 
-One daemon thread reads all sources, by default twice a second, which takes about 0.1 % of a core:
+One daemon thread reads all sources, by default twice a second, which takes about 0.1 % of a core (where a Mac's GPU is
+timed, it also runs `ioreg` once a second):
 
     device.fence()                                  # nothing from before may still run
     with Telemetry(device=device.kind) as telemetry:
@@ -16,13 +17,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import multiprocessing.process
 import os
+import re
 import resource
 import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,22 +36,34 @@ from pomology import machine
 
 POWERCAP = Path("/sys/class/powercap")
 HWMON = Path("/sys/class/hwmon")
+VMSTAT = Path("/proc/vmstat")
 
 # Shorter blocks are not resolved: NVML renews its energy every 0.1 s, systems count CPU time in ticks of 10 ms a core.
 LEAST_S = {"energy": 1.0, "load": 0.5}
 MOST_SAMPLES = 4096
+# A driver tells how busy its GPU was over up to the last second; on a Mac the question takes a process of its own.
+GPU_WINDOW_S = 1.0
+# Traffic above both counts as a shortage of memory: bytes in all, and bytes a second. Systems always move a little. A
+# disk that swapped single pages at 100 MB/s, or a core that compressed at 1 GB/s, would be busy for 1 % of the time.
+SWAPPING, COMPRESSING = (10e6, 1e6), (100e6, 10e6)
 
 METRICS = {  # source: what becomes of it
     "energy": ("power_w", "energy_j"),
-    "load": ("foreign_load",),
+    "load": ("foreign_load", "cpu_busy"),
     "faults": ("page_faults", "page_ins"),
     "swap": ("swap_bytes",),
+    "pressure": ("swapped_bytes", "compressed_bytes", "compressor_bytes"),
     "footprint": ("footprint_peak_bytes",),
     "temperature": ("temperature_c",),
     "thermal": ("thermal_level",),
+    "gpu": ("gpu_busy",),
 }
+AT_EDGES = ("faults", "swap", "pressure")
 APPLE_RAILS = {"cpu": "cpu_total_mj", "gpu": "gpu_mj", "dram": "dram_mj", "ane": "ane_mj"}
-UNITS = {"power_w": "W", "energy_j": "J", "page_faults": "count", "page_ins": "count", "temperature_c": "°C"}
+UNITS = {
+    **{"power_w": "W", "energy_j": "J", "page_faults": "count", "page_ins": "count", "temperature_c": "°C"},
+    **{"cpu_busy": "%", "gpu_busy": "%"},
+}
 
 
 class Absent(Exception):
@@ -55,20 +71,29 @@ class Absent(Exception):
 
 
 class Sample(NamedTuple):
-    """One reading; `power_w` is the mean since the sample before. None is what could not be read."""
+    """One reading; `power_w` is the mean since the sample before. None is what was not or could not be read."""
 
     t_s: float
     footprint_bytes: int | None
     power_w: float | None
     temperature_c: float | None
+    gpu_busy: float | None
 
 
 class AppleMeter:
-    """Energy of an Apple chip as macOS estimates it, without root: the whole chip, not this process. Steps of 1 mJ."""
+    """Energy of an Apple chip as macOS estimates it, without root: the whole chip, not this process. Steps of 1 mJ.
+
+    `rails` are those that this chip tells; `missing` says why one of them is left out. Read with zeus-apple-silicon, of
+    which any field may be None.
+    """
 
     name = "apple"
 
     def __init__(self) -> None:
+        self.missing: dict[str, str] = {}
+        if machine.virtual_machine():
+            # The library does not look whether there are counters; where there are none it would end this process.
+            raise Absent("not asked in a virtual machine, which need not have energy counters")
         try:
             from zeus_apple_silicon import AppleEnergyMonitor
 
@@ -76,15 +101,30 @@ class AppleMeter:
             first = self._monitor.get_cumulative_energy()
         except ImportError as error:
             raise Absent("zeus-apple-silicon is not installed") from error
-        except (RuntimeError, OSError) as error:
+        except (RuntimeError, ValueError, OSError) as error:  # ValueError: a unit that it does not know
             raise Absent(f"macOS does not open its energy counters: {error}") from error
         self.rails = [rail for rail, field in APPLE_RAILS.items() if getattr(first, field) is not None]
+        if "cpu" in self.rails and "Ultra" in (machine.chip() or "") and not _sums_dies():
+            self.missing["cpu"] = "zeus-apple-silicon up to 1.1.0 counts the CPU of one of an Ultra's two dies"
+            self.rails.remove("cpu")
         if not self.rails:
             raise Absent("macOS's energy counters are empty on this chip")
 
     def energy_j(self) -> float:
         now = self._monitor.get_cumulative_energy()
-        return sum(getattr(now, APPLE_RAILS[rail]) for rail in self.rails) / 1e3
+        told_mj = [getattr(now, APPLE_RAILS[rail]) for rail in self.rails]
+        if None in told_mj:
+            raise Absent("macOS no longer tells its energy counters")
+        return sum(told_mj) / 1e3
+
+
+def _sums_dies() -> bool:
+    """Whether the installed zeus-apple-silicon adds up the CPU counters of several dies; 1.1.0 keeps the last one."""
+    try:
+        version = metadata.version("zeus-apple-silicon")
+    except metadata.PackageNotFoundError:
+        return False
+    return [int(number) for number in re.findall(r"\d+", version)] > [1, 1, 0]
 
 
 class NvmlMeter:
@@ -152,13 +192,16 @@ def meters(device: str | None = None) -> tuple[list[Any], dict[str, str]]:
     """The energy meters that answer here for a device ("cpu", "gpu", None for both), and why the others do not.
 
     A meter has a `name`, `rails` (what it covers) and `energy_j()`, a running total in joules. On a Mac one meter
-    covers the whole chip, whatever the device; elsewhere RAPL covers the CPU and NVML the GPU.
+    covers the whole chip, the device at the least; elsewhere RAPL covers the CPU and NVML the GPU.
     """
     by_device = {"cpu": [RaplMeter], "gpu": [NvmlMeter], None: [RaplMeter, NvmlMeter]}
     found, absent = [], {}
     for meter in [AppleMeter] if sys.platform == "darwin" else by_device[device]:
         try:
-            found.append(meter())
+            opened = meter()
+            if meter is AppleMeter and device not in (None, *opened.rails):
+                raise Absent(opened.missing.get(device, f"this chip does not tell the energy of its {device}"))
+            found.append(opened)
         except Absent as reason:
             absent[meter.name] = str(reason)
     return found, absent
@@ -176,13 +219,29 @@ class Telemetry:
     """Watch the machine while a block runs; one use each. device: "cpu" or "gpu", which decides the meter on PCs.
 
     After the block: `metrics()`; `foreign_load` (cores that other processes used, mean), `thermal_level` (highest, see
-    `machine.thermal_level`), `rails` (what the energy covers), `footprint_source`, `seconds`, `samples`, `thread_s`
-    (CPU time of the sampling thread itself), `absent` (metric or attribute -> why it is missing).
+    `machine.thermal_level`), `rails` (what the energy covers), `flags` (of `swapping` and `compressing` those that
+    hold), `footprint_source`, `seconds`, `samples`, `thread_s` (CPU time of the sampling thread itself), `absent`
+    (metric or attribute -> why it is missing).
 
     The process means this one and its multiprocessing children (DataLoader workers). Its footprint is macOS's physical
     footprint, as in Activity Monitor, else resident memory: there, pages that forked workers share count in each. A
     peak between two samples is not seen. Children's page faults count when they have ended. Energy and temperature are
     the machine's: others' work is in them.
+
+    Memory, on Linux and on macOS (psutil 7.2.2 and xnu 11417 read for it):
+    `page_faults`: all of the process, of pages of 16 KiB on Apple Silicon and mostly 4 KiB elsewhere.
+    `page_ins`: those of them that needed the disk. On Linux that includes pages that were swapped out; macOS counts
+    pages of files only, but also those that it had read ahead.
+    `swap_bytes`: by how much the machine's swap space in use grew. It can shrink while the machine swaps, so it proves
+    little. psutil's `sin` and `sout` are swap on Linux, but on macOS every page-in and page-out; not used.
+    `swapped_bytes`: what the machine moved into and out of swap; over 10 MB and 1 MB a second is `swapping`.
+    `compressed_bytes`: memory that macOS compressed or decompressed, which it does long before it swaps; over 100 MB
+    and 10 MB a second is `compressing`. `compressor_bytes`: by how much the memory grew that holds what is compressed.
+
+    `cpu_busy`: what the process used of all the machine's hardware threads, in %. `gpu_busy`: the part of the time in
+    which the GPU did anything for anyone, as its driver says, in %: the mean of samples from the first second on. It
+    does not tell how much of the GPU was used; on a Mac not at which clock either, and what span macOS looks at is not
+    documented.
     """
 
     def __init__(
@@ -197,6 +256,7 @@ class Telemetry:
         self.seconds: float | None = None
         self.thread_s: float | None = None
         self.rails: list[str] = []
+        self.flags: list[str] = []
         self.absent: dict[str, str] = {}
         self._clock = clock
         self._sources: dict[str, Callable[[], Any]] = {}
@@ -205,6 +265,8 @@ class Telemetry:
         self._peaks: dict[str, float] = {}
         self._count, self._stride, self._trace = 0, 1, []
         self._children_s: dict[int, float] = {}
+        self._asked_faults = [0, 0]
+        self._gpu_every_s, self._gpu_next_s, self._gpu_told = 0.0, 0.0, []
         self._metrics: dict[str, dict[str, Any]] | None = None
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._stop, self._ready = threading.Event(), threading.Event()
@@ -236,19 +298,21 @@ class Telemetry:
             if "energy" in row and before and "energy" in before and row["t"] - before["t"] > self.interval_s / 2:
                 power_w = (row["energy"] - before["energy"]) / (row["t"] - before["t"])
             t_s = row["t"] - self._trace[0]["t"]
-            samples.append(Sample(t_s, row.get("footprint"), power_w, row.get("temperature")))
+            samples.append(Sample(t_s, row.get("footprint"), power_w, row.get("temperature"), row.get("gpu")))
             before = row
         return samples
 
     def _open(self) -> None:
-        openers = {  # energy first: its window should begin and end beside the caller's fences
+        openers = {  # in the order in which they are read at the end of the block; see _sample
             "energy": self._open_energy,
             "load": lambda: self._cpu_s,
-            "faults": lambda: _page_faults,
+            "faults": lambda: self._page_faults,
             "swap": lambda: lambda: psutil.swap_memory().used,
             "footprint": self._open_footprint,
             "temperature": lambda: _open_temperature(self.device),
             "thermal": _open_thermal,
+            "gpu": self._open_gpu,
+            "pressure": self._open_pressure,
         }
         for name, opener in openers.items():
             try:
@@ -268,17 +332,28 @@ class Telemetry:
             self._ready.set()
 
     def _sample(self, edge: bool = False) -> None:
-        """Read the sources; what only changes over the block counts is read at its two edges."""
-        row: dict[str, Any] = {"t": self._clock()}
-        # A child's CPU time is noted while it lives: macOS does not tell it between its end and the wait for it.
-        left_out = () if edge else ("faults", "swap") if _live_children() else ("faults", "swap", "load")
-        for name, read in list(self._sources.items()):
+        """Read the sources; what only changes over the block counts is read at its two edges.
+
+        They are read backwards at the beginning: energy and load lie close around the block, and what takes a process
+        of its own lies outside.
+        """
+        begins = self._first is None
+        row: dict[str, Any] = {} if begins else {"t": self._clock()}
+        left_out = self._left_out(edge, row.get("t"))
+        sources = list(self._sources.items())
+        for name, read in reversed(sources) if begins else sources:
             if name in left_out:
                 continue
             try:
                 row[name] = read()
             except Exception as error:  # whatever a driver raises must not end the case that is being measured
                 self._drop(name, error)
+        if begins:
+            row["t"] = self._clock()
+            self._gpu_next_s = row["t"] + GPU_WINDOW_S
+        if "gpu" in row:
+            self._gpu_told.append(row["gpu"])
+            self._gpu_next_s = row["t"] + self._gpu_every_s
         for name in {"footprint", "temperature", "thermal"} & row.keys():
             self._peaks[name] = max(row[name], self._peaks.get(name, row[name]))
         self._first, self._last = self._first or row, row
@@ -287,6 +362,18 @@ class Telemetry:
             if len(self._trace) > MOST_SAMPLES:
                 self._trace, self._stride = self._trace[::2], self._stride * 2
         self._count += 1
+
+    def _left_out(self, edge: bool, now_s: float | None) -> set[str]:
+        """The sources that are not read this time."""
+        if edge:
+            return {"gpu"}  # it has just been waited for, and is idle
+        left_out = set(AT_EDGES)
+        # A child's CPU time is noted while it lives: macOS does not tell it between its end and the wait for it.
+        if not _live_children():
+            left_out.add("load")
+        if now_s is None or now_s < self._gpu_next_s:
+            left_out.add("gpu")
+        return left_out
 
     def _close(self) -> None:
         first, last = self._first, self._last
@@ -306,11 +393,22 @@ class Telemetry:
         if "load" in self._sources:
             wall_s, busy_s, own_s = (after - before for before, after in zip(first["load"], last["load"], strict=True))
             self.foreign_load = max(0.0, (busy_s - own_s) / wall_s)
+            values["cpu_busy"] = 100 * own_s / wall_s / (psutil.cpu_count() or 1)
         if "faults" in self._sources:
             minor, major = (after - before for before, after in zip(first["faults"], last["faults"], strict=True))
             values |= {"page_faults": minor + major, "page_ins": major}
         if "swap" in self._sources:
             values["swap_bytes"] = last["swap"] - first["swap"]
+        if "pressure" in self._sources:
+            values |= {name: last["pressure"][name] - before for name, before in first["pressure"].items()}
+            moved = {"swapping": ("swapped_bytes", SWAPPING), "compressing": ("compressed_bytes", COMPRESSING)}
+            for flag, (name, (least, least_per_s)) in moved.items():
+                if values.get(name, 0) > max(least, least_per_s * self.seconds):
+                    self.flags.append(flag)
+        if "gpu" in self._sources and not self._gpu_told:
+            self._drop("gpu", f"the block took {self.seconds:.2f} s; {GPU_WINDOW_S + self.interval_s:g} s are needed")
+        if "gpu" in self._sources:
+            values["gpu_busy"] = sum(self._gpu_told) / len(self._gpu_told)
         for name in self._peaks.keys() & self._sources.keys():
             values[METRICS[name][0]] = self._peaks[name]
         self.thermal_level = values.pop("thermal_level", None)
@@ -318,9 +416,12 @@ class Telemetry:
         self._metrics = {
             name: {"value": value, "unit": UNITS.get(name, "B"), **form} for name, value in sorted(values.items())
         }
+        if "gpu_busy" in self._metrics:
+            self._metrics["gpu_busy"]["n"] = len(self._gpu_told)
 
     def _keep(self, row: dict[str, Any]) -> None:
-        self._trace.append({name: row[name] for name in ("t", "energy", "footprint", "temperature") if name in row})
+        kept = ("t", "energy", "footprint", "temperature", "gpu")
+        self._trace.append({name: row[name] for name in kept if name in row})
 
     def _drop(self, source: str, reason: str | Exception) -> None:
         if isinstance(reason, Exception) and not isinstance(reason, Absent):
@@ -335,6 +436,8 @@ class Telemetry:
         if not found:
             raise Absent("; ".join(absent.values()))
         self.rails = [rail for meter in found for rail in meter.rails]
+        for meter in found:
+            self.absent |= {f"energy of the {rail}": why for rail, why in getattr(meter, "missing", {}).items()}
         return lambda: sum(meter.energy_j() for meter in found)
 
     def _open_footprint(self) -> Callable[[], int]:
@@ -350,6 +453,45 @@ class Telemetry:
             return total
 
         return footprint
+
+    def _open_gpu(self) -> Callable[[], float]:
+        if self.device == "cpu":
+            raise Absent("told only where a GPU is timed")
+        if sys.platform == "darwin":
+            self._gpu_every_s = GPU_WINDOW_S
+
+            def busy() -> float:
+                return _gpu_busy(self._ask("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator"))
+        else:
+            nvml, gpu = _nvml_gpu()
+
+            def busy() -> float:
+                return float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
+
+        busy()  # if it cannot, it says so now
+        return busy
+
+    def _open_pressure(self) -> Callable[[], dict[str, int]]:
+        if sys.platform == "darwin":
+            return lambda: _vm_stat(self._ask("vm_stat"))
+        _swapped_bytes()
+        self.absent |= dict.fromkeys(("compressed_bytes", "compressor_bytes"), "only macOS tells what it compresses")
+        return lambda: {"swapped_bytes": _swapped_bytes()}
+
+    def _ask(self, *command: str) -> str:
+        """What a command prints. Its page faults are not the block's."""
+        answer = machine.ask(*command, timeout=2)
+        if answer.usage is not None:
+            self._asked_faults[0] += answer.usage.ru_minflt
+            self._asked_faults[1] += answer.usage.ru_majflt
+        if answer.text is None:
+            raise Absent(f"{command[0]} did not answer")
+        return answer.text
+
+    def _page_faults(self) -> tuple[int, int]:
+        """Minor faults, and major ones, which macOS calls page-ins."""
+        usages, (minor, major) = _usages(), self._asked_faults
+        return sum(usage.ru_minflt for usage in usages) - minor, sum(usage.ru_majflt for usage in usages) - major
 
     def _cpu_s(self) -> tuple[float, float, float]:
         """Now, CPU seconds of the machine, CPU seconds of this process and its children, ended ones included."""
@@ -375,10 +517,41 @@ def _usages() -> list[Any]:
     return [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 
 
-def _page_faults() -> tuple[int, int]:
-    """Minor faults, and major ones: those that had to read, which macOS calls page-ins."""
-    usages = _usages()
-    return sum(usage.ru_minflt for usage in usages), sum(usage.ru_majflt for usage in usages)
+def _swapped_bytes() -> int:
+    """What Linux has moved into and out of swap since it started. (psutil would take every page for one of 4 KiB.)"""
+    try:
+        pages = dict(line.split() for line in VMSTAT.read_text().splitlines())
+        return (int(pages["pswpin"]) + int(pages["pswpout"])) * mmap.PAGESIZE
+    except (OSError, KeyError) as error:
+        raise Absent("this system does not count what it swaps") from error
+
+
+def _vm_stat(text: str) -> dict[str, int]:
+    """What macOS has moved into and out of swap and its compressor since it started, and what the latter holds.
+
+    The size of a page stands in the first line: 16384 on Apple Silicon, 4096 on Intel.
+    """
+    size = re.match(r"Mach Virtual Memory Statistics: \(page size of (\d+) bytes\)\n", text)
+    pages = {name: int(count) for name, count in re.findall(r"^([^:]+):\s+(\d+)\.$", text, re.MULTILINE)}
+    sums = {
+        "swapped_bytes": ("Swapins", "Swapouts"),
+        "compressed_bytes": ("Compressions", "Decompressions"),
+        "compressor_bytes": ("Pages occupied by compressor",),
+    }
+    try:
+        return {name: sum(pages[key] for key in keys) * int(size[1]) for name, keys in sums.items()}
+    except (KeyError, TypeError) as error:
+        raise Absent("vm_stat prints something else than it is known to") from error
+
+
+def _gpu_busy(text: str) -> float:
+    """The busiest of the GPUs that `ioreg` lists, in %. (An Ultra's two dies are one GPU to programs.)"""
+    statistics = re.findall(r'^[ |]*"PerformanceStatistics" = \{(.*)\}$', text, re.MULTILINE)
+    told = [re.search(r'"Device Utilization %"=(\d+)', line) for line in statistics]
+    percents = [float(found[1]) for found in told if found]
+    if not percents:
+        raise Absent("this GPU does not tell how busy it is" if text.strip() else "macOS lists no GPU")
+    return max(percents)
 
 
 class _RusageInfo(ctypes.Structure):

@@ -1,0 +1,229 @@
+"""Macs that answer from fixtures/macos, for the tests of whatever asks macOS something.
+
+`Mac` answers in place of `machine.ask`. `install_commands` and `become` make a whole process believe that it runs on
+one: nothing of Linux that macOS lacks is there, and what is called alike has macOS's form.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import fcntl
+import io
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+import types
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MACS = Path(__file__).parent / "fixtures" / "macos"
+# Everything in the fixtures that names a machine or a person, and a process by its number.
+SECRETS = ("Anna", "0FACE000-FACE-4ACE-8ACE-00000000FACE", "00006022-000FACE0FACE000E", "ZZFAKE98765", "fd5ea1a1")
+PROCESS = 31337
+IOREG = ("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
+# What each answer costs its process, which must not be counted as the experiment's.
+USAGE = types.SimpleNamespace(ru_minflt=700, ru_majflt=3, ru_utime=0.02, ru_stime=0.02)
+
+
+class Mac:
+    """Takes the place of `machine.ask`. `asked` are the commands so far; `later` makes `vm_stat` print what came later.
+
+    `says` are answers of a test's own, by command.
+    """
+
+    def __init__(self, folder: str):
+        self.folder, self.later = MACS / folder, False
+        self.asked: list[tuple[str, ...]] = []
+        self.says: dict[tuple[str, ...], str] = {}
+
+    def __call__(self, *command: str, timeout: float = 10) -> Any:
+        self.asked.append(command)
+        text = self.says.get(command, self.text(*command))
+        return types.SimpleNamespace(text=text, usage=None if text is None else USAGE)
+
+    def text(self, *command: str) -> str | None:
+        if command[:2] == ("sysctl", "-n"):
+            lines = (self.folder / "sysctl.txt").read_text().splitlines()
+            return dict(line.split(": ") for line in lines).get(command[2])
+        name = "_".join(command)
+        files = [self.folder / f"{name}{after}.txt" for after in (("_after_10_s", "") if self.later else ("",))]
+        return next((file.read_text() for file in files if file.exists()), None)
+
+
+def everything_in(value: object) -> list[object]:
+    """All keys and values of nested lists and dicts."""
+    if isinstance(value, dict):
+        return [item for pair in value.items() for part in pair for item in everything_in(part)]
+    if isinstance(value, (list, tuple)):
+        return [item for part in value for item in everything_in(part)]
+    return [value]
+
+
+def secrets_in(value: object) -> list[object]:
+    """What a result holds of that which must not get out of a Mac."""
+    texts = [str(item) for item in everything_in(value) if not isinstance(item, float)]
+    return [secret for secret in (*SECRETS, str(PROCESS)) if any(secret in text for text in texts)]
+
+
+# A whole process ------------------------------------------------------------------------------------------------------
+
+ANSWER = """#!/bin/sh
+echo "{name} $*" >> "{log}"
+file="{folder}/{name}"
+for word in "$@"; do file="${{file}}_$word"; done
+later="${{file}}_after_10_s.txt"
+[ -f "$later" ] && [ "$(/bin/cat "{log}" | /usr/bin/grep -c "^{name} $*")" -gt 1 ] && exec /bin/cat "$later"
+exec /bin/cat "$file.txt"
+"""
+SYSCTL = """#!/bin/sh
+echo "sysctl $*" >> "{log}"
+[ "$1" = -n ] || exit 64
+while IFS= read -r line; do
+  case $line in "$2: "*) echo "${{line#"$2: "}}"; exit 0;; esac
+done < "{folder}/sysctl.txt"
+exit 1
+"""
+
+
+def install_commands(folder: str, place: Path) -> Path:
+    """Write the commands of a Mac into `place`, to be the PATH. Returns the file that will list what was asked."""
+    log = place.parent / "asked.txt"
+    place.mkdir()
+    log.touch()
+    for name in ("sysctl", "vm_stat", "ioreg", "pmset", "system_profiler"):
+        text = (SYSCTL if name == "sysctl" else ANSWER).format(name=name, log=log, folder=MACS / folder)
+        (place / name).write_text(text)
+        (place / name).chmod(0o755)
+    return log
+
+
+# What macOS lacks: of the modules os, resource and psutil, and of psutil's processes.
+NOT_IN_OS = (
+    *("sched_getaffinity", "sched_setaffinity", "posix_fadvise", "posix_fallocate", "fdatasync", "waitid"),
+    *("memfd_create", "pidfd_open", "eventfd", "copy_file_range", "splice", "getrandom", "setns", "unshare"),
+)
+NOT_IN_PSUTIL = ("sensors_temperatures", "sensors_fans")
+NOT_OF_A_PROCESS = ("io_counters", "cpu_affinity", "memory_maps", "cpu_num", "ionice", "rlimit")
+NOT_A_COMMAND = ("nvidia-smi", "nproc", "free", "lscpu", "taskset", "numactl", "vmstat", "lspci")
+
+Memory = namedtuple("Memory", "total available percent used free active inactive wired")
+Swap = namedtuple("Swap", "total used free percent sin sout")
+Times = namedtuple("Times", "user nice system idle")
+ProcessMemory = namedtuple("ProcessMemory", "rss vms pfaults pageins")
+
+
+class Usage:
+    """`struct_rusage`, with the largest resident size in bytes, as on macOS, and a note of who reads it."""
+
+    def __init__(self, usage: Any, read: list[str]):
+        self._usage, self._read = usage, read
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "ru_maxrss":
+            self._read.append(sys._getframe(1).f_globals["__name__"])
+            return 1024 * self._usage.ru_maxrss
+        return getattr(self._usage, name)
+
+
+class LibSystem:
+    """What is asked of macOS's libSystem: the footprint of a process (3 GB) and the thermal pressure (1)."""
+
+    def proc_pid_rusage(self, pid: int, flavor: int, buffer: Any) -> int:
+        buffer._obj.footprint = 3 * 10**9
+        return 0
+
+    def notify_register_check(self, name: bytes, token: Any) -> int:
+        return 0
+
+    def notify_get_state(self, token: Any, state: Any) -> int:
+        state._obj.value = 1
+        return 0
+
+    def notify_cancel(self, token: Any) -> None:
+        pass
+
+
+class EnergyMonitor:
+    """zeus_apple_silicon on a chip that draws 10 W in its CPU, 4 W in its GPU and 1 W in its memory, all the time."""
+
+    def get_cumulative_energy(self) -> Any:
+        now_s = time.perf_counter()
+        watts = {"cpu_total_mj": 10, "gpu_mj": 4, "dram_mj": 1}
+        known = {name: int(1e3 * power * now_s) for name, power in watts.items()}
+        return types.SimpleNamespace(ane_mj=None, gpu_sram_mj=None, **known)
+
+
+def become() -> list[str]:
+    """From here on, this process runs on an M4 Max. Import the frameworks before, and pomology after it.
+
+    Returns the modules that read `ru_maxrss`, as they will have done it.
+    """
+    import psutil
+
+    sys.platform = "darwin"
+    platform.system = lambda: "Darwin"
+    platform.machine = lambda: "arm64"
+    platform.processor = lambda: "arm"
+    platform.mac_ver = lambda *ignored, **more: ("15.5", ("", "", ""), "arm64")
+    for module, names in ((os, NOT_IN_OS), (psutil, NOT_IN_PSUTIL), (psutil.Process, NOT_OF_A_PROCESS)):
+        for name in names:
+            if hasattr(module, name):
+                delattr(module, name)
+    if hasattr(resource, "prlimit"):
+        del resource.prlimit
+
+    _hide("/proc", "/sys")
+    start = subprocess.Popen.__init__
+
+    def popen(self: Any, arguments: Any, *more: Any, **named: Any) -> None:
+        words = arguments.split() if isinstance(arguments, str) else [os.fspath(word) for word in arguments]
+        if Path(words[0]).name in NOT_A_COMMAND:
+            raise FileNotFoundError(2, "No such file or directory", words[0])
+        start(self, arguments, *more, **named)
+
+    subprocess.Popen.__init__ = popen
+
+    times = psutil.cpu_times
+    psutil.virtual_memory = lambda: Memory(*(gib * 2**30 for gib in (128, 96, 25, 30, 60, 40, 36, 8)))
+    # Every page that macOS has read and written since it started, which is not swap.
+    psutil.swap_memory = lambda: Swap(2**30, 2**29, 2**29, 50.0, int(1e15 * time.perf_counter()), 10**15)
+    psutil.cpu_times = lambda: Times(*(getattr(times(), name) for name in Times._fields))
+    psutil.cpu_count = lambda logical=True: 16
+    psutil.Process.memory_info = lambda self: ProcessMemory(10**9, 10**11, 10**6, 10**5)
+
+    load = ctypes.CDLL
+    ctypes.CDLL = lambda name, *more, **named: LibSystem() if name is None else load(name, *more, **named)
+    fcntl.F_FULLFSYNC, control = 51, fcntl.fcntl
+    fcntl.fcntl = lambda file, command, *more: 0 if command == fcntl.F_FULLFSYNC else control(file, command, *more)
+    energy = types.ModuleType("zeus_apple_silicon")
+    energy.AppleEnergyMonitor = EnergyMonitor
+    sys.modules["zeus_apple_silicon"] = energy
+
+    usage, read = resource.getrusage, []
+    resource.getrusage = lambda who: Usage(usage(who), read)
+    return read
+
+
+def _hide(*folders: str) -> None:
+    """Let nobody but psutil, whose macOS form asks the kernel instead, see these folders."""
+
+    def hidden(function: Callable) -> Callable:
+        def look(path: Any = ".", *more: Any, **named: Any) -> Any:
+            text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+            asks = sys._getframe(1).f_globals.get("__name__", "")
+            inside = text in folders or text.startswith(tuple(f"{folder}/" for folder in folders))
+            if inside and not asks.startswith("psutil"):
+                raise FileNotFoundError(2, "No such file or directory", text)
+            return function(path, *more, **named)
+
+        return look
+
+    builtins.open = io.open = hidden(open)
+    for name in ("open", "stat", "lstat", "scandir", "listdir", "readlink", "access"):
+        setattr(os, name, hidden(getattr(os, name)))

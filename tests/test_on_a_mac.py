@@ -1,0 +1,402 @@
+"""A whole case in a process that believes to be on a Mac, and a search for calls that only Linux has.
+
+What Linux has and macOS has not breaks there first: files under /proc and /sys, some functions of `os` and of psutil,
+some commands; and what both have may mean something else, as `ru_maxrss` does. See `macs.become` for what is changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import getpass
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import lint
+import nbformat
+import pytest
+from macs import IOREG, MACS, NOT_A_COMMAND, NOT_IN_OS, NOT_IN_PSUTIL, NOT_OF_A_PROCESS, install_commands, secrets_in
+
+from pomology import results
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "lib" / "pomology"
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*/*.ipynb"))
+
+# A case ---------------------------------------------------------------------------------------------------------------
+
+CASE = """
+import json, sys, time
+import IPython, matplotlib.pyplot, pandas, psutil, torch, torch.utils.data
+import macs
+
+read_maxrss = macs.become()
+
+from pomology import device, machine
+from pomology.experiment import Experiment
+from pomology.telemetry import Telemetry
+
+generator = torch.Generator().manual_seed(1)
+inputs = torch.randn(1600, 4, generator=generator)
+data = torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True))
+experiment = Experiment("vae", article="003", devices="cpu", profile="quick", budget_s=30, out=sys.argv[1])
+experiment.machine()
+for case in experiment.cases(batch_size=[8]):
+    with case:
+        torch.manual_seed(1)
+        model = case.observe(torch.nn.Linear(4, 1).to(case.device))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+        for inputs, targets in case.steps(torch.utils.data.DataLoader(data, case.batch_size)):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            case.loss(loss.item())
+            time.sleep(0.006)
+for table in (experiment.table(), experiment.details(), experiment.claims()):
+    print(table)
+experiment.figure()
+
+# A GPU is not timed here, but what a GPU's case would ask can be.
+with Telemetry(interval_s=0.3, device="gpu") as telemetry:
+    time.sleep(1.8)
+told = {"metrics": telemetry.metrics(), "absent": telemetry.absent, "samples": telemetry.samples}
+told |= {"free": device.find("cpu")[0].free_memory(), "read_maxrss": read_maxrss}
+json.dump(told, open(sys.argv[1] + "/told.json", "w"))
+"""
+
+
+def run(
+    program: str, *arguments: object, package: Path = PACKAGE, path: Path | None = None
+) -> subprocess.CompletedProcess:
+    """A Python of its own, with this package and, if given, only the commands of that folder."""
+    environment = os.environ | {"PYTHONPATH": f"{package.parent}:{Path(__file__).parent}", "OMP_NUM_THREADS": "1"}
+    environment |= {"PATH": str(path)} if path else {}
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
+
+
+def case_on_a_mac(folder: Path, package: Path = PACKAGE) -> tuple[dict, dict, list[str], str]:
+    """Run CASE on the M4 Max. Returns the record, what else was told, what was asked, and what was printed."""
+    log = install_commands("m4-max", folder / "bin")
+    done = run(CASE, folder / "run", package=package, path=folder / "bin")
+    assert done.returncode == 0, done.stderr
+    lines = (folder / "run" / "vae.jsonl").read_text(encoding="utf-8").splitlines()
+    told = json.loads((folder / "run" / "told.json").read_text())
+    return json.loads(lines[-1]), told, log.read_text().splitlines(), done.stdout
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mac")
+    return folder / "run", *case_on_a_mac(folder)
+
+
+def test_a_whole_case_runs_as_on_a_mac(rehearsed):
+    _, record, told, _, printed = rehearsed
+    assert results.problem(record) is None
+    assert (record["status"], record["reason"]) == ("ok", None)
+    assert (record["chip"], record["backend"], record["device"]) == ("Apple M4 Max", "cpu", "cpu")
+    assert (record["power_source"], record["thermal_level"]) == ("ac", 1)
+    assert record["rails"] == ["cpu", "gpu", "dram"]
+    # Nothing else is missing: a source that failed on something that macOS lacks would be here with its error.
+    assert record["absent"] == {
+        "temperature_c": "macOS has no public temperature sensor",
+        "gpu_busy": "told only where a GPU is timed",
+    }
+    metrics = {name: metric["value"] for name, metric in record["metrics"].items()}
+    assert metrics["power_w"] == pytest.approx(15, rel=0.01)
+    assert metrics["footprint_peak_bytes"] == 3 * 10**9
+    # psutil's form of these counts all page-ins of a Mac; the vm_stat of this one says that it did not swap.
+    assert (metrics["swapped_bytes"], metrics["swap_bytes"]) == (0, 0)
+    assert metrics["compressed_bytes"] == (9_000 + 61_000) * 16384
+    assert metrics["compressor_bytes"] == 17_000 * 16384
+    assert "compressing" in record["flags"]
+    assert "swapping" not in record["flags"]
+    assert 0 <= metrics["cpu_busy"] <= 100
+    assert metrics["page_faults"] > 0
+    assert "Apple M4 Max CPU" in printed
+    assert "compressing: memory was short" in printed
+    assert told["free"] == 96 * 2**30
+
+
+def test_a_gpu_s_telemetry_asks_ioreg(rehearsed):
+    told = rehearsed[2]
+    assert told["metrics"]["gpu_busy"]["value"] == 93
+    assert told["absent"] == {"temperature_c": "macOS has no public temperature sensor"}
+
+
+def test_the_machine_is_the_mac(rehearsed):
+    snapshot = json.loads((rehearsed[0] / "machine.json").read_text())
+    assert (snapshot["chip"], snapshot["os"], snapshot["os_version"]) == ("Apple M4 Max", "macOS", "15.5")
+    assert (snapshot["performance_cores"], snapshot["efficiency_cores"]) == (12, 4)
+    assert (snapshot["architecture"], snapshot["translated"], snapshot["virtual_machine"]) == ("arm64", False, False)
+    assert snapshot["unknown"].keys() == {"git"}  # there is no git among the commands
+
+
+def test_nothing_private_is_in_any_file(rehearsed):
+    run_folder, _, told, _, printed = rehearsed
+    files = [path for path in run_folder.rglob("*") if path.is_file()]
+    assert {"machine.json", "vae.jsonl", "vae-article.csv", "vae-epoch.svg"} <= {path.name for path in files}
+    names = {socket.gethostname(), getpass.getuser(), str(Path.home()), str(ROOT), str(run_folder)}
+    ioreg = set(re.findall(r"\w{9,}", (MACS / "m4-max" / f"{'_'.join(IOREG)}.txt").read_text()))
+    assert {"AGXAcceleratorG16X", "0x100000482", "SchedulerState"} <= ioreg
+    texts = {path.name: path.read_text(encoding="utf-8") for path in files} | {"the terminal": printed}
+    for name, text in texts.items():
+        if name.endswith((".json", ".jsonl")):
+            assert (
+                secrets_in([json.loads(line) for line in text.splitlines()] if "jsonl" in name else json.loads(text))
+                == []
+            )
+        else:
+            assert not [secret for secret in secrets_in(text) if not secret.isdecimal()], name
+        words = set(re.findall(r"[\w./-]+", text))
+        assert not names & words, name
+        assert not [secret for secret in names if len(secret) > 4 and secret in text], name
+        assert not ioreg & words, name
+    assert secrets_in(told) == []
+
+
+def test_only_what_needs_no_rights_and_prints_no_serial_number_is_asked(rehearsed):
+    asked = rehearsed[3]
+    assert {line.split(" ")[0] for line in asked} == {"sysctl", "vm_stat", "ioreg", "pmset", "system_profiler"}
+    names = {line.split()[-1] for line in asked if line.startswith("sysctl")}
+    assert not [name for name in names if re.search(r"uuid|hostname|serial|bootsession", name)]
+    rest = {line.strip() for line in asked if not line.startswith("sysctl")}
+    assert rest == {
+        *("vm_stat", "pmset -g", "pmset -g batt", "system_profiler SPDisplaysDataType -json"),
+        " ".join(IOREG),
+    }
+    assert asked.count("vm_stat ") == 4  # the edges of two blocks
+
+
+def test_the_largest_resident_size_is_read_nowhere(rehearsed):
+    """It counts KiB on Linux and bytes on macOS. Whoever begins to read it must ask for the platform: see below."""
+    assert rehearsed[2]["read_maxrss"] == []
+
+
+# What the process above refuses ---------------------------------------------------------------------------------------
+
+PLANTS = {  # what a module may do on Linux: words of the error that it gets on a Mac
+    **{f"os.{name}": name for name in NOT_IN_OS},
+    **{f"psutil.{name}()": name for name in NOT_IN_PSUTIL},
+    **{f"psutil.Process().{name}()": name for name in NOT_OF_A_PROCESS},
+    "open('/proc/meminfo')": "/proc/meminfo",
+    "Path('/proc/self/status').read_text()": "/proc/self/status",
+    "os.listdir('/sys/class/net')": "/sys/class/net",
+    "list(os.scandir('/proc'))": "/proc",
+    "os.open('/proc/stat', os.O_RDONLY)": "/proc/stat",
+    **{f"subprocess.run(['{name}'])": name for name in NOT_A_COMMAND},
+    "subprocess.check_output('/usr/bin/nproc', shell=True)": "nproc",
+    "resource.prlimit": "prlimit",
+}
+PLANTED = """
+import json, os, resource, subprocess, sys
+from pathlib import Path
+import psutil
+import macs
+
+read_maxrss = macs.become()
+errors = {}
+for plant in json.loads(sys.argv[1]):
+    try:
+        eval(plant)
+    except (AttributeError, FileNotFoundError) as error:
+        errors[plant] = str(error)
+bytes_there = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert not Path("/proc/cpuinfo").exists() and not os.path.exists("/sys")
+assert Path("/etc").exists() and open(os.devnull).read() == ""  # the rest of the machine is there
+assert psutil.Process().memory_info()._fields == ("rss", "vms", "pfaults", "pageins")
+assert psutil.Process(os.getpid()).cpu_times().user > 0
+print(json.dumps([errors, bytes_there, read_maxrss]))
+"""
+
+
+def test_the_process_lacks_what_macos_lacks():
+    done = run(PLANTED, json.dumps(list(PLANTS)))
+    assert done.returncode == 0, done.stderr
+    errors, maxrss, read = json.loads(done.stdout)
+    wrong = {plant: errors.get(plant) for plant, words in PLANTS.items() if words not in errors.get(plant, "")}
+    assert wrong == {}
+    assert maxrss > 5 * 2**20  # bytes
+    assert read == ["__main__"]
+
+
+def test_a_call_that_only_linux_has_fails_the_case_above_though_telemetry_survives_it(tmp_path):
+    """Telemetry goes on without a source that fails, so the case would end well: its record tells."""
+    package = tmp_path / "lib" / "pomology"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    module = package / "telemetry.py"
+    text = module.read_text(encoding="utf-8")
+    planted = text.replace(
+        "        now, busy_s = self._clock(), ",
+        "        os.sched_getaffinity(0)\n        now, busy_s = self._clock(), ",
+    )
+    assert planted != text
+    module.write_text(planted, encoding="utf-8")
+    record, *_ = case_on_a_mac(tmp_path, package)
+    assert record["status"] == "ok"
+    assert "no attribute 'sched_getaffinity'" in record["absent"]["foreign_load"]
+
+
+# What the code says ---------------------------------------------------------------------------------------------------
+
+INSTEAD = {
+    "os.sched_getaffinity": "os.cpu_count() is everywhere",
+    "os.sched_setaffinity": "macOS pins no process to a core",
+    "psutil.Process.io_counters": "psutil tells it on Linux only",
+}
+NAMES = {
+    *(f"os.{name}" for name in NOT_IN_OS),
+    *(f"os.sched_{name}" for name in ("getparam", "setparam", "getscheduler", "setscheduler", "rr_get_interval")),
+    *(f"os.{name}" for name in ("getresuid", "getresgid", "setresuid", "setresgid")),
+    *(f"os.{name}" for name in ("getxattr", "setxattr", "listxattr", "removexattr", "eventfd_read", "eventfd_write")),
+    *(f"os.{name}" for name in ("O_DIRECT", "O_TMPFILE", "O_NOATIME", "O_PATH", "MFD_CLOEXEC")),
+    *(f"psutil.{name}" for name in (*NOT_IN_PSUTIL, "PROCFS_PATH")),
+    *(f"signal.{name}" for name in ("sigwaitinfo", "sigtimedwait", "SIGPWR", "SIGSTKFLT")),
+    *(f"resource.{name}" for name in ("prlimit", "RLIMIT_SIGPENDING", "RUSAGE_THREAD")),
+    *(f"time.{name}" for name in ("CLOCK_BOOTTIME", "CLOCK_TAI", "pthread_getcpuclockid")),
+    *("select.epoll", "platform.freedesktop_os_release"),
+}
+# Constants that name files of Linux; who reads them must bear that they are missing, as the case above proves.
+LISTED = {
+    "machine.py": {"CPUINFO", "PLATFORM_PROFILE"},
+    "telemetry.py": {"POWERCAP", "HWMON", "VMSTAT"},
+}
+RUNS = re.compile(r"(subprocess\.\w+|os\.(system|popen|posix_spawnp?|exec\w+)|shutil\.which|.*\b_?(ask|output))$")
+
+
+def linux_only(code: lint.Code) -> Iterator[tuple[ast.AST, str]]:
+    """(node, words) of everything that Linux has and macOS lacks, outside of a function that asks which one it is on.
+
+    Asking is `sys.platform`, `platform.system()` or `hasattr`. A cell of a notebook must leave it to the library.
+    """
+
+    def asks(node: ast.AST) -> bool:
+        function = None if code.notebook else code.function(node)
+        text = ast.unparse(function) if function is not None else ""
+        return bool(re.search(r"sys\.platform|platform\.system|hasattr\(", text))
+
+    for node in code.of(ast.Attribute, ast.Constant, ast.Call, ast.ImportFrom):
+        if asks(node):
+            continue
+        if isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            yield from ((node, does_not_exist(name)) for name in sorted(names & NAMES))
+        elif isinstance(node, ast.Attribute):
+            if code.full(node) in NAMES:
+                yield node, does_not_exist(code.full(node))
+            elif node.attr in NOT_OF_A_PROCESS:
+                yield node, does_not_exist(f"psutil.Process.{node.attr}")
+            elif node.attr == "ru_maxrss":
+                yield node, "Linux only: ru_maxrss as KiB; on macOS it counts bytes: let sys.platform choose the factor"
+        elif isinstance(node, ast.Constant):
+            value = node.value if isinstance(node.value, str) else ""
+            if re.match(r"/(proc|sys)(/|$)", value) and not is_listed(code, node):
+                yield node, f"Linux only: {value} does not exist on macOS; ask sys.platform first"
+            elif re.match(r"lib(c|m|rt|dl|pthread)\.so", value):
+                yield node, f"Linux only: {value} does not exist on macOS; ctypes.CDLL(None) is the C library on both"
+        elif RUNS.match(code.full(node.func)) and node.args:
+            listed = isinstance(node.args[0], (ast.List, ast.Tuple))
+            words = lint.text(node.args[0].elts if listed else node.args).split()
+            if words and Path(words[0]).name in NOT_A_COMMAND:
+                command = Path(words[0]).name
+                yield node, f"Linux only: the command {command} does not exist on macOS; ask sys.platform first"
+
+
+def does_not_exist(name: str) -> str:
+    return f"Linux only: {name} does not exist on macOS; {INSTEAD.get(name, 'ask hasattr or sys.platform first')}"
+
+
+def is_listed(code: lint.Code, node: ast.AST) -> bool:
+    statement = code.statement(node)
+    names = {target.id for target in getattr(statement, "targets", []) if isinstance(target, ast.Name)}
+    return code.function(node) is None and bool(names) and names <= LISTED.get(code.name, set())
+
+
+def findings(code: lint.Code) -> list[str]:
+    return [f"{code.where(node)}: {words}" for node, words in linux_only(code)]
+
+
+def of_module(path: Path, planted: str = "") -> list[str]:
+    return findings(lint.Code(path.name, [("", path.read_text(encoding="utf-8") + planted)], notebook=False))
+
+
+def of_notebook(path: Path, planted: str = "") -> list[str]:
+    cells = [(cell.id, cell.source) for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    return findings(lint.Code(path.name, [*cells, ("planted", planted)], notebook=True))
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.name)
+def test_no_module_calls_what_only_linux_has(path):
+    assert of_module(path) == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_no_notebook_calls_what_only_linux_has(path):
+    assert of_notebook(path) == []
+
+
+def test_the_listed_files_are_those_that_the_modules_name():
+    for name, constants in LISTED.items():
+        body = ast.parse((PACKAGE / name).read_text(encoding="utf-8")).body
+        single = [node for node in body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
+        assigned = {node.targets[0].id: ast.unparse(node.value) for node in single}
+        assert all(re.search(r"'/(proc|sys)/", assigned[constant]) for constant in constants)
+
+
+LINUX_CODE = {  # what somebody might write: words that the finding must have
+    "threads = len(os.sched_getaffinity(0))": "os.sched_getaffinity does not exist on macOS; os.cpu_count()",
+    "from os import sched_getaffinity as affinity": "Linux only: os.sched_getaffinity does not exist on macOS",
+    "os.sched_setaffinity(0, {1})": "Linux only: os.sched_setaffinity does not exist on macOS",
+    "os.posix_fadvise(1, 0, 0, os.POSIX_FADV_DONTNEED)": "Linux only: os.posix_fadvise does not exist on macOS",
+    "os.fdatasync(file)": "Linux only: os.fdatasync does not exist on macOS",
+    "os.waitid(os.P_PID, 1, os.WEXITED)": "Linux only: os.waitid does not exist on macOS",
+    **{
+        f"psutil.Process().{name}()": f"Linux only: psutil.Process.{name} does not exist on macOS"
+        for name in NOT_OF_A_PROCESS
+    },
+    **{f"psutil.{name}()": f"Linux only: psutil.{name} does not exist on macOS" for name in NOT_IN_PSUTIL},
+    "text = open('/proc/meminfo').read()": "Linux only: /proc/meminfo does not exist on macOS",
+    "GOVERNOR = Path('/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor')": "Linux only: /sys/devices/system/cpu",
+    **{f"subprocess.run(['{name}', '-x'])": f"Linux only: the command {name} does not exist" for name in NOT_A_COMMAND},
+    "subprocess.check_output('/usr/bin/nproc --all', shell=True)": "Linux only: the command nproc does not exist",
+    "shutil.which('nvidia-smi')": "Linux only: the command nvidia-smi does not exist",
+    "machine.ask('lscpu')": "Linux only: the command lscpu does not exist",
+    "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024": "ru_maxrss as KiB; on macOS it counts bytes",
+    "ctypes.CDLL('libc.so.6')": "Linux only: libc.so.6 does not exist on macOS",
+}
+
+
+@pytest.mark.parametrize("code", LINUX_CODE)
+def test_a_planted_call_is_found_and_named(code):
+    imports = "\nimport os, psutil, subprocess, shutil, resource, ctypes\nfrom pathlib import Path\n"
+    imports += "from pomology import machine\n"
+    for found in (
+        of_module(PACKAGE / "timing.py", f"{imports}{code}\n"),
+        of_module(PACKAGE / "machine.py", f"{imports}def planted():\n    return [0]\n\n{code}\n"),
+        of_notebook(NOTEBOOKS[0], f"{imports}{code}"),
+    ):
+        (line,) = found
+        assert LINUX_CODE[code] in line
+        assert re.match(r"(timing|machine)\.py, line \d+: |\w+\.ipynb, cell planted, line \d+: ", line)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def count():\n    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()",
+        "def peak(usage):\n    return usage.ru_maxrss * (1 if sys.platform == 'darwin' else 1024)",
+        "def name():\n    if sys.platform == 'linux':\n        return open('/proc/cpuinfo').read()",
+        "free = device.free_memory()\nsizes = {'free': free}\nprint('free')",
+        "words = 'what /proc holds'",
+    ],
+)
+def test_what_asks_first_and_what_only_sounds_alike_is_left_alone(code):
+    assert findings(lint.Code("module.py", [("", f"import os, sys\n{code}\n")], notebook=False)) == []
