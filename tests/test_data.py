@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import numpy as np
 import pyarrow
@@ -18,7 +19,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from pomology import PomologyError, data
+from pomology import PomologyError, data, standins
 
 torch = pytest.importorskip("torch")
 
@@ -52,6 +53,13 @@ def digits():
 @pytest.fixture(scope="module")
 def corpus():
     return data.wikitext2("stand-in")
+
+
+IMAGE_SETS = {
+    "ylecun/mnist": data.mnist,
+    "zalando-datasets/fashion_mnist": data.fashion_mnist,
+    "uoft-cs/cifar10": data.cifar10,
+}
 
 
 def digit_arrays(count=20, seed=3):
@@ -242,8 +250,252 @@ def test_mnist_stand_in_can_be_learned_but_is_not_trivial(digits):
 
 
 def test_train_and_test_digits_have_different_originals():
-    train, test = ({row.tobytes() for row in data._bundled_digits(split)} for split in ("train", "test"))
+    train, test = ({row.tobytes() for row in standins.bundled_digits(split)} for split in ("train", "test"))
     assert len(train | test) == 1797 and not train & test
+
+
+# --- Fashion-MNIST
+
+
+FIRST_LABELS = {
+    "mnist": {"train": [5, 0, 4, 1, 9, 2, 1, 3, 1, 4], "test": [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]},
+    "fashion_mnist": {"train": [9, 0, 0, 3, 0, 2, 7, 2, 5, 5], "test": [9, 2, 1, 1, 6, 1, 4, 6, 5, 7]},
+}
+
+
+def test_fashion_mnist_from_idx_as_torchvision_leaves_it(tmp_path):
+    folder = tmp_path / "FashionMNIST" / "raw"
+    folder.mkdir(parents=True)
+    images, labels = write_mnist_idx(folder, ".gz", count=12)
+    write_idx(folder / "t10k-images-idx3-ubyte.gz", images[:4])
+    write_idx(folder / "t10k-labels-idx1-ubyte.gz", labels[:4])
+    found = data.fashion_mnist("auto", tmp_path)
+    assert found.name == "Fashion-MNIST" and found.kind == "real" and "where the article has 60,000" in found.origin
+    assert np.array_equal(found.images, images) and np.array_equal(found.labels, labels)
+    test = data.fashion_mnist("auto", tmp_path, split="test")
+    assert np.array_equal(test.images, images[:4]) and "has 10,000" in test.origin
+
+
+def test_fashion_mnist_from_parquet(tmp_path):
+    images, labels = digit_arrays()
+    pyarrow.parquet.write_table(image_table(images, labels), tmp_path / "train-00000-of-00001.parquet")
+    assert np.array_equal(data.fashion_mnist("real", tmp_path).images, images)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize(("asked", "there"), [("fashion_mnist", "mnist"), ("mnist", "fashion_mnist")])
+def test_sets_whose_files_have_the_same_names_are_not_confused(tmp_path, split, asked, there):
+    images, _ = digit_arrays(12)
+    prefix = {"train": "train", "test": "t10k"}[split]
+    write_idx(tmp_path / f"{prefix}-images-idx3-ubyte", images)
+    write_idx(tmp_path / f"{prefix}-labels-idx1-ubyte", np.array([*FIRST_LABELS[there][split], 1, 2], np.uint8))
+    names = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
+    complaint = f"has the labels of {names[there]}: name the folder of {names[asked]}"
+    one_line_error(lambda: getattr(data, asked)("auto", tmp_path, split), complaint)
+    assert len(getattr(data, there)("auto", tmp_path, split)) == 12
+
+
+# --- CIFAR-10
+
+
+def colour_arrays(count=12, seed=5):
+    generator = np.random.default_rng(seed)
+    return generator.integers(0, 256, (count, 32, 32, 3), np.uint8), generator.integers(0, 10, count, np.uint8)
+
+
+def planes(image):
+    """All of red row by row, then green, then blue: how the author's files hold an image."""
+    return b"".join(image[:, :, colour].tobytes() for colour in range(3))
+
+
+def python2_batch(images, labels):
+    """A batch as Python 2 pickled it for the author's archive, opcode by opcode."""
+
+    def text(content):
+        return b"U" + bytes([len(content)]) + content
+
+    pixels = b"".join(map(planes, images))
+    shape = b"M" + struct.pack("<H", len(images)) + b"M" + struct.pack("<H", 3072) + b"\x86"
+    array = b"cnumpy.core.multiarray\n_reconstruct\n" + b"cnumpy\nndarray\n" + b"K\x00\x85" + text(b"b") + b"\x87R"
+    dtype = b"cnumpy\ndtype\n" + text(b"u1") + b"K\x00K\x01\x87R"
+    dtype += b"(K\x03" + text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    state = b"(K\x01" + shape + dtype + b"\x89T" + struct.pack("<I", len(pixels)) + pixels + b"tb"
+    numbers = b"](" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
+    names = b"](" + text(b"a.png") + text(b"b.png") + b"e"
+    entries = text(b"batch_label") + text(b"training batch 1 of 5") + text(b"labels") + numbers
+    return b"\x80\x02}(" + entries + text(b"data") + array + state + text(b"filenames") + names + b"u."
+
+
+def binary_batch(images, labels):
+    return b"".join(bytes([label]) + planes(image) for image, label in zip(images, labels, strict=True))
+
+
+def write_cifar(folder, form):
+    """Five batches and the test batch of 2 images each."""
+    images, labels = colour_arrays()
+    encoder, suffix = {"binary": (binary_batch, ".bin"), "python": (python2_batch, "")}[form]
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+    for number, name in enumerate(names):
+        part = slice(2 * number, 2 * number + 2)
+        (folder / f"{name}{suffix}").write_bytes(encoder(images[part], labels[part]))
+    (folder / "batches.meta").write_bytes(b"names of the classes")
+    return images, labels
+
+
+@pytest.mark.parametrize(("form", "folder"), [("binary", "cifar-10-batches-bin"), ("python", "cifar-10-batches-py")])
+def test_cifar10_from_the_authors_batches(tmp_path, form, folder):
+    images, labels = write_cifar(tmp_path / folder, form)
+    found = data.cifar10("auto", tmp_path)
+    assert found.images.dtype == np.uint8 and found.labels.dtype == np.int64
+    assert found.images.flags.writeable and found.images.flags.c_contiguous
+    assert np.array_equal(found.images, images[:10]) and np.array_equal(found.labels, labels[:10])
+    assert found.kind == "real" and "10 images where the article has 50,000" in found.origin
+    test = data.cifar10("real", str(tmp_path), split="test")
+    assert np.array_equal(test.images, images[10:]) and np.array_equal(test.labels, labels[10:])
+    assert np.array_equal(data.cifar10("real", tmp_path, size=3).images, images[:3])
+
+
+def test_a_python_batch_can_be_unpickled_by_pickle_itself():
+    """That is: the batches that these tests write are what Python 2 wrote, not only what the reader takes."""
+    images, labels = colour_arrays(3)
+    batch = pickle.loads(python2_batch(images, labels), encoding="bytes")
+    assert batch[b"labels"] == labels.tolist() and batch[b"data"].shape == (3, 3072)
+    assert np.array_equal(batch[b"data"].reshape(3, 3, 32, 32).transpose(0, 2, 3, 1), images)
+
+
+def test_cifar10_prefers_what_needs_no_unpickling(tmp_path):
+    images, _ = write_cifar(tmp_path / "bin", "binary")
+    write_cifar(tmp_path / "py", "python")
+    (tmp_path / "py" / "data_batch_1").write_bytes(b"never read")
+    assert np.array_equal(data.cifar10("real", tmp_path).images, images[:10])
+
+
+def test_cifar10_from_parquet(tmp_path):
+    images, labels = colour_arrays()
+    table = image_table(images, labels).rename_columns(["img", "label"])
+    (tmp_path / "plain_text").mkdir()
+    path = tmp_path / "plain_text" / "train-00000-of-00001.parquet"
+    pyarrow.parquet.write_table(table, path)
+    found = data.cifar10("real", tmp_path)
+    assert np.array_equal(found.images, images) and np.array_equal(found.labels, labels)
+    pyarrow.parquet.write_table(image_table(images, labels), path)
+    one_line_error(lambda: data.cifar10("real", tmp_path), path.name, "expected img and label")
+    grey, labels = digit_arrays()
+    pyarrow.parquet.write_table(image_table(grey, labels).rename_columns(["img", "label"]), path)
+    one_line_error(lambda: data.cifar10("real", tmp_path), "image 0 is (28, 28), should be (32, 32, 3)")
+
+
+class Malicious:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickle_that_would_run_code_is_refused(tmp_path, protocol):
+    write_cifar(tmp_path, "python")
+    trap = tmp_path / "trap"
+    (tmp_path / "data_batch_3").write_bytes(pickle.dumps({"data": Malicious(trap)}, protocol))
+    one_line_error(lambda: data.cifar10("auto", tmp_path), "data_batch_3", "open, as no batch of CIFAR-10 does")
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "damage"),
+    [
+        ("binary", "data_batch_2.bin", lambda content: content[:-1]),
+        ("binary", "data_batch_2.bin", lambda content: b""),
+        ("python", "data_batch_2", lambda content: content[:-3000]),
+        ("python", "data_batch_2", lambda content: b"<html>please log in</html>"),
+        ("python", "data_batch_2", lambda content: b""),
+        ("python", "data_batch_2", lambda content: pickle.dumps({b"data": 1, b"labels": [1]})),
+        ("python", "data_batch_2", lambda content: pickle.dumps([1])),
+        ("python", "data_batch_2", lambda content: content.replace(b"labels", b"lapels")),
+        ("python", "data_batch_2", lambda content: content.replace(b"](K", b"](K\x01K", 1)),  # a label too many
+    ],
+)
+def test_damaged_cifar10_is_one_line_that_names_the_file(tmp_path, form, name, damage):
+    write_cifar(tmp_path, form)
+    (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
+    one_line_error(lambda: data.cifar10("auto", tmp_path), name, "damaged or half downloaded")
+
+
+def test_unusable_cifar10_folders(tmp_path):
+    one_line_error(lambda: data.cifar10("auto", tmp_path), "nothing to read", "data_batch_[1-5].bin")
+    images, _ = colour_arrays(2)
+    (tmp_path / "data_batch_1.bin").write_bytes(binary_batch(images, [3, 10]))
+    one_line_error(lambda: data.cifar10("auto", tmp_path), "0 to 9, not 10")
+
+
+# --- stand-ins of both
+
+COUNTS = {"fashion_mnist": (60_000, (28, 28)), "cifar10": (50_000, (32, 32, 3))}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_image_stand_ins_have_the_articles_shape(name):
+    load, (count, shape) = getattr(data, name), COUNTS[name]
+    found = load("stand-in")
+    assert found.images.shape == (count, *shape) and found.images.dtype == np.uint8
+    assert found.labels.shape == (count,) and found.labels.dtype == np.int64 and found.classes == 10
+    share = np.bincount(found.labels, minlength=10) / count
+    assert share.min() > 0.08 and share.max() < 0.12
+    assert len(np.unique(found.images.reshape(count, -1)[::10], axis=0)) == count // 10
+    again, test = load("stand-in", size=100), load("stand-in", split="test")
+    assert np.array_equal(again.images, found.images[:100]) and np.array_equal(again.labels, found.labels[:100])
+    assert len(test) == 10_000 and not np.array_equal(test.images[:100], found.images[:100])
+    assert found.origin == f"stand-in for {found.name}: asked for" and found.kind == "stand-in"
+
+
+def nearest_neighbour_accuracy(train, test):
+    one, other = (part.images.reshape(len(part), -1).astype(np.float32) for part in (train, test))
+    nearest = (other @ one.T - (one**2).sum(1) / 2).argmax(1)
+    return (train.labels[nearest] == test.labels).mean()
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("fashion_mnist", 0.8, 0.97), ("cifar10", 0.4, 0.8)])
+def test_image_stand_ins_can_be_learned_but_are_not_trivial(name, low, high):
+    train, test = (getattr(data, name)("stand-in", split=split, size=size) for split, size in PARTS)
+    assert low < nearest_neighbour_accuracy(train, test) < high
+
+
+PARTS = (("train", 6000), ("test", 1000))
+
+
+class LastStep(torch.nn.Module):
+    def forward(self, outputs):
+        return outputs[0][:, -1]
+
+
+def small_network(kind):
+    nn = torch.nn
+    return {
+        "MLP": lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10)),
+        "CNN": lambda: nn.Sequential(
+            *(nn.Unflatten(1, (1, 28)), nn.Conv2d(1, 8, 3, 2), nn.ReLU(), nn.Conv2d(8, 16, 3, 2), nn.ReLU()),
+            *(nn.Flatten(), nn.Linear(576, 10)),
+        ),
+        "LSTM": lambda: nn.Sequential(nn.LSTM(28, 32, batch_first=True), LastStep(), nn.Linear(32, 10)),
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", ["MLP", "CNN", "LSTM"])
+def test_the_articles_kinds_of_network_learn_the_fashion_stand_in(kind):
+    torch.manual_seed(0)
+    (inputs, target), (held_out, truth) = (
+        (torch.from_numpy(part.images).float() / 255, torch.from_numpy(part.labels))
+        for part in (data.fashion_mnist("stand-in", split=split, size=size) for split, size in PARTS)
+    )
+    model = small_network(kind)
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    for rows in torch.cat([torch.randperm(6000) for _ in range(3)]).split(100):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs[rows]), target[rows]).backward()
+        optimizer.step()
+    assert (model(held_out).argmax(1) == truth).float().mean() > 0.5  # chance is 0.1
 
 
 # --- where it comes from
@@ -251,11 +503,12 @@ def test_train_and_test_digits_have_different_originals():
 
 def test_stand_ins_ask_no_network(_no_network, monkeypatch):
     monkeypatch.setattr(data, "STAND_IN_PHOTOGRAPHS", 4)
-    kinds = {data.mnist("stand-in", size=5).kind, data.wikitext2("stand-in").kind, data.lsun_classroom("stand-in").kind}
+    images = [load("stand-in", size=5) for load in (data.mnist, data.fashion_mnist, data.cifar10)]
+    kinds = {found.kind for found in (*images, data.wikitext2("stand-in"), data.lsun_classroom("stand-in"))}
     assert kinds == {"stand-in"} and not _no_network
 
 
-@pytest.mark.parametrize("load", [lambda source: data.mnist(source, size=5), data.wikitext2])
+@pytest.mark.parametrize("load", [*(partial(load, size=5) for load in IMAGE_SETS.values()), data.wikitext2])
 def test_without_network_auto_says_why_and_real_refuses(_no_network, load):
     found = load("auto")
     assert found.kind == "stand-in" and _no_network
@@ -334,26 +587,27 @@ def test_what_fails_in_a_download_is_told_apart(monkeypatch, damaged):
         assert "the download failed (ConnectionError)" in data.mnist("auto", size=5).origin
 
 
-def fill_cache(cache, images, labels):
-    """What `datasets` leaves behind in its cache for ylecun/mnist, written by its own writer."""
+def fill_cache(cache, images, labels, hub="ylecun/mnist", config="mnist", column="image"):
+    """What `datasets` leaves behind in its cache for a set of images, written by its own writer."""
     import datasets
     from datasets.arrow_writer import ArrowWriter
 
-    folder = cache / "ylecun___mnist" / "mnist" / "0.0.0" / "77f3279092a1c1579b2250db8eafed0ad422088c"
+    name = hub.split("/")[1]
+    folder = cache / hub.replace("/", "___") / config / "0.0.0" / "77f3279092a1c1579b2250db8eafed0ad422088c"
     folder.mkdir(parents=True)
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(num_classes=10)})
+    features = datasets.Features({column: datasets.Image(), "label": datasets.ClassLabel(num_classes=10)})
     splits = []
     for split in ("train", "test"):
-        with ArrowWriter(path=str(folder / f"mnist-{split}.arrow"), features=features) as writer:
-            writer.write_table(image_table(images, labels))
+        with ArrowWriter(path=str(folder / f"{name}-{split}.arrow"), features=features) as writer:
+            writer.write_table(image_table(images, labels).rename_columns([column, "label"]))
             writer.finalize()
-        splits.append({"name": split, "num_bytes": 1, "num_examples": len(images), "dataset_name": "mnist"})
+        splits.append({"name": split, "num_bytes": 1, "num_examples": len(images), "dataset_name": name})
     info = datasets.DatasetInfo(
         features=features,
         splits=splits,
         builder_name="parquet",
-        dataset_name="mnist",
-        config_name="mnist",
+        dataset_name=name,
+        config_name=config,
         version="0.0.0",
     )
     info.write_to_directory(str(folder))
@@ -373,6 +627,21 @@ def test_the_cache_is_used_without_network(cache, _no_network):
     assert np.array_equal(found.images, images) and np.array_equal(found.labels, labels)
     assert found.origin.startswith("MNIST, real: ylecun/mnist (mnist), cached; 20 images")
     assert not _no_network
+
+
+@pytest.mark.parametrize(
+    ("hub", "config", "column", "arrays"),
+    [
+        ("zalando-datasets/fashion_mnist", "fashion_mnist", "image", digit_arrays),
+        ("uoft-cs/cifar10", "plain_text", "img", colour_arrays),
+    ],
+)
+def test_the_cache_of_the_other_image_sets(cache, _no_network, hub, config, column, arrays):
+    images, labels = arrays()
+    fill_cache(cache, images, labels, hub, config, column)
+    found = IMAGE_SETS[hub]("real", split="test")
+    assert np.array_equal(found.images, images) and np.array_equal(found.labels, labels)
+    assert f"real: {hub} ({config}), cached" in found.origin and not _no_network
 
 
 @pytest.mark.parametrize("source", ["auto", "real"])
@@ -704,7 +973,20 @@ def test_a_forked_worker_opens_the_lmdb_for_itself(tmp_path):
     assert torch.equal(torch.cat([images for images, _ in loader]), expected)
 
 
+def modules_after(program):
+    program = f"import sys, json; from pomology import data; {program}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    return {*json.loads(done.stdout)}
+
+
 def test_importing_takes_no_framework():
-    program = "import sys, json, pomology.data; print(json.dumps(sorted(sys.modules)))"
-    modules = json.loads(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
-    assert not {"torch", "tensorflow", "mlx", "pandas", "datasets", "pyarrow", "lmdb"} & set(modules)
+    modules = modules_after("data.fashion_mnist('stand-in', size=50), data.cifar10('stand-in', size=50)")
+    assert not {"torch", "tensorflow", "mlx", "pandas", "datasets", "pyarrow", "lmdb"} & modules
+
+
+def test_arrays_can_be_had_without_any_framework(cache, tmp_path):
+    """A TensorFlow notebook reads them, too: one framework to a process."""
+    fill_cache(cache, *digit_arrays(), "zalando-datasets/fashion_mnist", "fashion_mnist")
+    write_cifar(tmp_path / "cifar", "python")
+    modules = modules_after(f"data.fashion_mnist('real'), data.cifar10('real', {str(tmp_path / 'cifar')!r})")
+    assert "datasets" in modules and not {"torch", "tensorflow", "mlx", "jax", "sklearn"} & modules

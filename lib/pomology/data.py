@@ -1,22 +1,22 @@
 """The articles' datasets, or stand-ins of the same shape; and every class that a DataLoader worker must import.
 
-`mnist`, `wikitext2` and `lsun_classroom` take the same parameters:
+`mnist`, `fashion_mnist`, `cifar10`, `wikitext2` and `lsun_classroom` take the same parameters:
 
 - `source`: "auto" takes the article's dataset where it is in `folder`, cached or to be downloaded, else the stand-in;
   "real" insists; "stand-in" asks neither disk nor network;
-- `folder`: a local copy. MNIST: parquet or IDX files. WikiText-2: parquet or text. LSUN: lmdb or JPEG files;
+- `folder`: a local copy, also one that torchvision or Keras made. MNIST and Fashion-MNIST: parquet or IDX files.
+  CIFAR-10: parquet, binary or Python batches. WikiText-2: parquet or text. LSUN: lmdb or JPEG files;
 - `size`: the first images or tokens only, for smoke tests.
 
 What comes back says in `kind` ("real" or "stand-in") and in `origin` (one line, for tables) what it is and why. Damaged
 or half-downloaded data raise PomologyError, whatever the source; only data that cannot be had make "auto" take the
 stand-in.
 
-A stand-in has the article's number of samples, shapes, types and vocabulary size, can be learned, is the same on every
-call, and is built in seconds from the samples in `resources/samples` and the text that Python itself carries.
+A stand-in has the article's number of samples, shapes, types and vocabulary size: see `pomology.standins`.
 
 macOS starts DataLoader workers by spawn: they import this module and unpickle the dataset, so no dataset class may live
 in a notebook. None derives from torch's `Dataset`, as no DataLoader asks for that: this module imports without torch.
-Another set of labelled images is one `_ImageSource` and one function like `mnist`.
+Labelled images are plain arrays, for any framework. Another set of them is one `_ImageSource` and one function.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ import gzip
 import io
 import math
 import os
+import pickle
 import random
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from pomology import PomologyError
+from pomology import PomologyError, standins
 
 SOURCES = ("auto", "real", "stand-in")
 SPLITS = ("train", "test")
@@ -82,15 +82,33 @@ class _ImageSource:
     hub: str
     config: str
     shape: tuple[int, ...]
-    classes: int
     counts: Mapping[str, int]
+    begins: Mapping[str, tuple[int, ...]]  # the first labels: they tell sets of one form apart
+    patterns: Callable[[str], list[str]]  # split -> the files of the author's own form
+    read: Callable[[list[Path], str], tuple[np.ndarray, np.ndarray]]  # (those files, split) -> images, labels
     stand_in: Callable[[int, str], tuple[np.ndarray, np.ndarray]]  # (count, split) -> images, labels
     columns: tuple[str, str] = ("image", "label")
+    classes: int = 10
 
 
 def mnist(source: str = "auto", folder: Folder = None, split: str = "train", size: int | None = None) -> ImageSet:
     """MNIST (on the hub: ylecun/mnist): 60,000 ("train") or 10,000 ("test") handwritten digits of 28 × 28."""
     return _image_set(_MNIST, source, folder, split, size)
+
+
+def fashion_mnist(
+    source: str = "auto", folder: Folder = None, split: str = "train", size: int | None = None
+) -> ImageSet:
+    """Fashion-MNIST (zalando-datasets/fashion_mnist): 60,000 or 10,000 grey pictures of clothes, 28 × 28.
+
+    The article trains on 50,000 and validates on the 10,000 behind them.
+    """
+    return _image_set(_FASHION_MNIST, source, folder, split, size)
+
+
+def cifar10(source: str = "auto", folder: Folder = None, split: str = "train", size: int | None = None) -> ImageSet:
+    """CIFAR-10 (uoft-cs/cifar10): 50,000 ("train") or 10,000 ("test") colour photographs of 32 × 32."""
+    return _image_set(_CIFAR10, source, folder, split, size)
 
 
 def _image_set(article: _ImageSource, source: str, folder: Folder, split: str, size: int | None) -> ImageSet:
@@ -108,22 +126,46 @@ def _image_set(article: _ImageSource, source: str, folder: Folder, split: str, s
         raise PomologyError(f"{origin}: {len(images):,} images but {len(labels):,} labels")
     if labels.min() < 0 or labels.max() >= article.classes:
         raise PomologyError(f"{origin}: labels should be 0 to {article.classes - 1}, not {labels.max()}")
-    if kind == "real" and len(images) != count:
-        origin += f"; {len(images):,} images where the article has {count:,}"
+    if kind == "real":
+        for other in (_MNIST, _FASHION_MNIST, _CIFAR10):
+            if other is not article and tuple(labels[:10]) == other.begins[split]:
+                raise PomologyError(f"{origin}: has the labels of {other.name}: name the folder of {article.name}")
+        if len(images) != count:
+            origin += f"; {len(images):,} images where the article has {count:,}"
     return ImageSet(article.name, images[:size], labels[:size], article.classes, kind, origin)
 
 
 def _read_image_folder(article: _ImageSource, root: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    prefix = {"train": "train", "test": "t10k"}[split]
-    # "-idx3-ubyte" on the usual copies, ".idx3-ubyte" on others; an unpacked file wins over the packed one beside it
-    images, labels = (
-        [f"{prefix}-{part}?idx{dimensions}-ubyte", f"{prefix}-{part}?idx{dimensions}-ubyte.gz"]
-        for part, dimensions in (("images", 1 + len(article.shape)), ("labels", 1))
-    )
-    found = _find(root, [*_parquet_names(split), *images], article.name)
+    found = _find(root, [*_parquet_names(split), *article.patterns(split)], article.name)
     if found[0].suffix == ".parquet":
         return _decode_table(article, _read_parquet(found, article.columns), _shown(found[0]))
-    return _read_idx(found[0], article.shape), _read_idx(_find(root, labels, article.name)[0], ()).astype(np.int64)
+    return article.read(found, split)
+
+
+def _decode_table(article: _ImageSource, table: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of a pyarrow table whose image column holds encoded files, as the hub's image sets do."""
+    images = np.empty((table.num_rows, *article.shape), np.uint8)
+    for row, item in enumerate(table.column(article.columns[0]).to_pylist()):
+        try:
+            picture = np.asarray(Image.open(io.BytesIO(item["bytes"])))
+        except (OSError, TypeError, KeyError) as error:
+            raise PomologyError(f"{where}: image {row} cannot be decoded: {_line(error)}") from error
+        if picture.shape != article.shape:
+            raise PomologyError(f"{where}: image {row} is {picture.shape}, should be {article.shape}")
+        images[row] = picture
+    return images, table.column(article.columns[1]).to_numpy().astype(np.int64)
+
+
+def _idx_names(split: str, part: str = "images", dimensions: int = 3) -> list[str]:
+    """`-idx3-ubyte` on the usual copies, `.idx3-ubyte` on others; an unpacked file wins over a packed one beside it."""
+    name = f"{'train' if split == 'train' else 't10k'}-{part}?idx{dimensions}-ubyte"
+    return [name, f"{name}.gz"]
+
+
+def _read_idx_pair(found: list[Path], split: str) -> tuple[np.ndarray, np.ndarray]:
+    images = _read_idx(found[0], (28, 28))
+    labels = _find(found[0].parent, _idx_names(split, "labels", 1), f"labels of {found[0].name}")
+    return images, _read_idx(labels[0], ()).astype(np.int64)
 
 
 def _read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
@@ -142,58 +184,91 @@ def _read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     return np.frombuffer(data, np.uint8, offset=start).reshape(sizes).copy()  # a copy: torch wants it writable
 
 
-def _decode_table(article: _ImageSource, table: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of a pyarrow table whose image column holds encoded files, as the hub's image sets do."""
-    images = np.empty((table.num_rows, *article.shape), np.uint8)
-    for row, item in enumerate(table.column(article.columns[0]).to_pylist()):
+def _cifar_names(split: str) -> list[str]:
+    name = "data_batch_[1-5]" if split == "train" else "test_batch"
+    return [f"{name}.bin", name]
+
+
+def _read_cifar(found: list[Path], split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Batches of CIFAR-10, binary (a label and 3,072 bytes an image) or pickled; both hold red, green, blue planes."""
+    batches = []
+    for path in found:
         try:
-            picture = np.asarray(Image.open(io.BytesIO(item["bytes"])))
-        except (OSError, TypeError, KeyError) as error:
-            raise PomologyError(f"{where}: image {row} cannot be decoded: {_line(error)}") from error
-        if picture.shape != article.shape:
-            raise PomologyError(f"{where}: image {row} is {picture.shape}, should be {article.shape}")
-        images[row] = picture
-    return images, table.column(article.columns[1]).to_numpy().astype(np.int64)
+            data = path.read_bytes()
+        except OSError as error:
+            raise _damaged(path, error) from error
+        if path.suffix != ".bin":
+            batches.append(_unpickle_cifar(path, data))
+        elif not data or len(data) % 3073:
+            raise _damaged(path, f"{len(data):,} bytes are not a number of images of 3,073 bytes each")
+        else:
+            batches.append(np.frombuffer(data, np.uint8).reshape(-1, 3073))
+    rows = np.concatenate(batches)
+    images = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(images), rows[:, 0].astype(np.int64)
 
 
-def _bundled_digits(split: str) -> np.ndarray:
-    """The bundled digits of one split, a row each: 64 pixels from 0 to 16, and the label."""
-    with _sample("digits.csv.gz") as file, gzip.open(file, "rt") as lines:
-        table = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
-    order = np.random.default_rng(0).permutation(len(table))
-    return table[order[300:] if split == "train" else order[:300]]
+class _Recipe:
+    """Stands where a pickle would make a numpy array, and only keeps what it would be made of."""
+
+    def __init__(self, *_: Any):
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
 
 
-def _stand_in_digits(count: int, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """`count` digits of 28 × 28 from the bundled 8 × 8 ones: turned, sheared, scaled, shifted, thicker and thinner.
+class _CIFARUnpickler(pickle.Unpickler):
+    """A pickle can run any code; this one can name an array of numpy, nothing else, and does not make that either."""
 
-    Train and test descend from different originals. The first n are the same for every `count`.
-    """
-    table = _bundled_digits(split)
-    # a margin, so that strokes at the edge fade out instead of being cut
-    originals = [Image.fromarray(np.pad(row.reshape(8, 8) * np.uint8(15), 1)) for row in table[:, :64]]
-    draws = np.random.default_rng([1, SPLITS.index(split)]).random((count, 8))
-    which = (draws[:, 0] * len(table)).astype(np.int64)
-    angle, shear, x_shift, y_shift = (2 * draws[:, 1:5] - 1).T * [[math.radians(15)], [0.2], [1.5], [1.5]]
-    scale = 0.36 + 0.10 * draws[:, 5]  # 8 pixels of the original become 17 to 22
-    width = scale * (0.95 + 0.15 * draws[:, 6])
-    a, b = width * np.cos(angle), shear * scale - width * np.sin(angle)
-    d, e = scale * np.sin(angle), scale * np.cos(angle)
-    c, f = 5 - a * (14 + x_shift) - b * (14 + y_shift), 5 - d * (14 + x_shift) - e * (14 + y_shift)
-    maps = np.stack((a, b, c, d, e, f), axis=1).tolist()  # from the 28 × 28 pixels to those of the padded original
-    images = np.empty((count, 28, 28), np.uint8)
-    for row, (original, affine) in enumerate(zip(which, maps, strict=True)):
-        picture = originals[original].transform((28, 28), Image.Transform.AFFINE, affine, Image.Resampling.BICUBIC)
-        images[row] = np.asarray(picture)
-    threshold = (45 + 45 * draws[:, 7]).astype(np.float32).reshape(-1, 1, 1)
-    for start in range(0, count, 4096):  # by pieces: the floating-point copy of all would take 190 MB
-        piece = slice(start, start + 4096)
-        images[piece] = np.clip((images[piece] - threshold[piece]) * np.float32(2.2), 0, 255)
-    return images, table[which, 64].astype(np.int64)
+    def find_class(self, module: str, name: str) -> type[_Recipe]:
+        if module.split(".")[0] == "numpy" and name in {"_reconstruct", "ndarray", "dtype"}:
+            return _Recipe
+        raise pickle.UnpicklingError(f"asks for {module}.{name}, as no batch of CIFAR-10 does")
+
+
+def _unpickle_cifar(path: Path, data: bytes) -> np.ndarray:
+    """A Python batch of CIFAR-10, labels and pixels, as the rows of a binary one: uint8 (N, 3073)."""
+    try:
+        batch = _CIFARUnpickler(io.BytesIO(data), encoding="bytes").load()
+        labels = np.array(batch[b"labels"], np.uint8)
+        _, _, _, by_columns, pixels = batch[b"data"].state
+        pixels = np.frombuffer(pixels, np.uint8).reshape((len(labels), 3072), order="F" if by_columns else "C")
+        return np.column_stack((labels, pixels))
+    except Exception as error:  # whatever bytes that are no pickle, or another one, may bring about
+        raise _damaged(path, error) from error
 
 
 _MNIST = _ImageSource(
-    "MNIST", "ylecun/mnist", "mnist", (28, 28), 10, {"train": 60_000, "test": 10_000}, stand_in=_stand_in_digits
+    name="MNIST",
+    hub="ylecun/mnist",
+    config="mnist",
+    shape=(28, 28),
+    counts={"train": 60_000, "test": 10_000},
+    begins={"train": (5, 0, 4, 1, 9, 2, 1, 3, 1, 4), "test": (7, 2, 1, 0, 4, 1, 4, 9, 5, 9)},
+    patterns=_idx_names,
+    read=_read_idx_pair,
+    stand_in=standins.digits,
+)
+_FASHION_MNIST = replace(
+    _MNIST,
+    name="Fashion-MNIST",
+    hub="zalando-datasets/fashion_mnist",
+    config="fashion_mnist",
+    begins={"train": (9, 0, 0, 3, 0, 2, 7, 2, 5, 5), "test": (9, 2, 1, 1, 6, 1, 4, 6, 5, 7)},
+    stand_in=standins.cloth_digits,
+)
+_CIFAR10 = _ImageSource(
+    name="CIFAR-10",
+    hub="uoft-cs/cifar10",
+    config="plain_text",
+    shape=(32, 32, 3),
+    counts={"train": 50_000, "test": 10_000},
+    begins={"train": (6, 9, 9, 4, 1, 1, 2, 7, 8, 3), "test": (3, 8, 8, 0, 6, 6, 1, 6, 3, 1)},
+    patterns=_cifar_names,
+    read=_read_cifar,
+    stand_in=standins.digits_on_photographs,
+    columns=("img", "label"),
 )
 
 
@@ -303,7 +378,7 @@ def wikitext2(source: str = "auto", folder: Folder = None, size: int | None = No
         (source, folder, size),
         _read_text_folder,
         lambda tables: _number_words({p: _lines(tables[hub_splits.get(p, p)]) for p in WIKITEXT2_TOKENS}),
-        _stand_in_text,
+        lambda: standins.text(WIKITEXT2_TOKENS, WIKITEXT2_VOCABULARY),
     )
     counts = {part: len(numbers) for part, numbers in tokens.items()}
     if 0 in counts.values():
@@ -342,48 +417,6 @@ def _number_words(lines: Mapping[str, Iterable[str]]) -> tuple[dict[str, np.ndar
         words = (word for row in rows for word in (*row.split(), "<eos>"))
         tokens[part] = np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int64)
     return tokens, tuple(numbers)
-
-
-def _stand_in_text() -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """A text of the article's length and vocabulary: a Markov chain over Python's language reference, and rare words.
-
-    Nine tokens in ten follow the chain of word pairs found in the reference; the tenth is one of the words that the
-    reference lacks, by Zipf's law. Every word occurs in `train`. Releases of Python differ a little in the reference.
-    """
-    from pydoc_data.topics import topics
-
-    numbers: dict[str, int] = {}
-    paragraphs = [part.split() for topic in sorted(topics) for part in topics[topic].split("\n\n")]
-    reference = np.array([numbers.setdefault(word, len(numbers)) for part in paragraphs for word in (*part, "<eos>")])
-    total, known = sum(WIKITEXT2_TOKENS.values()), len(numbers)
-    generator = np.random.default_rng(0)
-
-    # Many chains at once. One step: go to a random place where the current word stands, and read the word behind it.
-    places = np.argsort(reference, kind="stable")
-    count = np.bincount(reference)
-    start = np.cumsum(count) - count
-    following = np.roll(reference, -1)  # round in a circle: no chain can get stuck at the end
-    chains = 4096
-    text = np.empty((-(-total // chains), chains), np.int64)
-    text[0] = generator.choice(reference, chains)
-    for step in range(1, len(text)):
-        word = text[step - 1]
-        text[step] = following[places[start[word] + (generator.random(chains) * count[word]).astype(np.int64)]]
-    tokens = text.T.ravel()[:total]
-
-    rare = np.cumsum(1 / np.arange(10, 10 + WIKITEXT2_VOCABULARY - known))
-    where = np.flatnonzero(generator.random(total) < 0.1)
-    ranks = np.searchsorted(rare, generator.random(len(where)) * rare[-1], side="right")
-    tokens[where] = known + np.minimum(ranks, len(rare) - 1)  # the minimum: rounding must not reach behind the last
-
-    train = tokens[: WIKITEXT2_TOKENS["train"]]  # a view: what follows changes `tokens`
-    occurrences = np.bincount(train, minlength=WIKITEXT2_VOCABULARY)
-    missing = np.flatnonzero(occurrences == 0)
-    frequent = np.flatnonzero(occurrences[train] > 1000)  # a word that often here will not miss a few
-    train[generator.choice(frequent, len(missing), replace=False)] = missing
-    parts = np.split(tokens, np.cumsum(list(WIKITEXT2_TOKENS.values()))[:-1])
-    words = (*numbers, *(f"rare-{number}" for number in range(known, WIKITEXT2_VOCABULARY)))
-    return dict(zip(WIKITEXT2_TOKENS, parts, strict=True)), words
 
 
 def batchify(tokens: np.ndarray, batch_size: int) -> np.ndarray:
@@ -503,7 +536,10 @@ def lsun_classroom(source: str = "auto", folder: Folder = None, size: int | None
     No hub has it: `folder` is the only way to the real one (`classroom_train_lmdb`, 3.1 GB, as fyu/lsun fetches it).
     """
     names = ("LSUN classroom", None, "classroom_train_lmdb")
-    store, kind, origin = _obtain(names, (source, folder, size), _read_jpeg_folder, None, _stand_in_jpegs)
+    store, kind, origin = _obtain(
+        *(names, (source, folder, size), _read_jpeg_folder, None),
+        lambda: standins.photographs(STAND_IN_PHOTOGRAPHS),
+    )
     length = len(store) if kind == "real" else LSUN_CLASSROOM_IMAGES
     if length != LSUN_CLASSROOM_IMAGES:
         origin += f"; {length:,} images where the article has {LSUN_CLASSROOM_IMAGES:,}"
@@ -517,35 +553,6 @@ def _read_jpeg_folder(root: Path) -> list[str] | _JPEGDatabase:
     if not paths:
         raise PomologyError(f"LSUN classroom: neither classroom_train_lmdb/data.mdb nor JPEG files in {_shown(root)}")
     return paths
-
-
-def _stand_in_jpegs() -> list[bytes]:
-    """Cut-outs of the two bundled photographs: turned, mirrored, scaled, recoloured; 341 × 256, every fifth upright."""
-    photographs = []
-    for name in ("china.jpg", "flower.jpg"):
-        with _sample(name) as file:
-            photographs.append(Image.open(file).convert("RGB"))
-    generator = np.random.default_rng(0)
-    jpegs = []
-    for number in range(STAND_IN_PHOTOGRAPHS):
-        photograph = photographs[number % 2]
-        width, height = (256, 341) if number % 5 == 0 else (341, 256)
-        scale, angle = generator.uniform(0.6, 1.1), math.radians(generator.uniform(-10, 10))
-        mirror = generator.choice((-1, 1))
-        c, s = scale * math.cos(angle), scale * math.sin(angle)
-        half_width, half_height = (width * c + height * abs(s)) / 2, (width * abs(s) + height * c) / 2
-        x = generator.uniform(half_width, photograph.width - half_width)
-        y = generator.uniform(half_height, photograph.height - half_height)
-        shift_x = x - mirror * c * width / 2 + s * height / 2
-        shift_y = y - mirror * s * width / 2 - c * height / 2
-        affine = (mirror * c, -s, shift_x, mirror * s, c, shift_y)
-        picture = photograph.transform((width, height), Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR)
-        red, green, blue = generator.uniform(0.7, 1.2) * generator.uniform(0.85, 1.15, 3)
-        picture = picture.convert("RGB", (red, 0, 0, 0, 0, green, 0, 0, 0, 0, blue, 0))
-        file = io.BytesIO()
-        picture.save(file, "JPEG", quality=75)
-        jpegs.append(file.getvalue())
-    return jpegs
 
 
 # --- where it comes from
@@ -682,10 +689,6 @@ def _read_parquet(paths: list[Path], columns: tuple[str, ...]) -> Any:
             raise PomologyError(f"{_shown(path)}: columns {table.column_names}: expected {' and '.join(columns)}")
         tables.append(table.select(list(columns)))
     return pyarrow.concat_tables(tables)
-
-
-def _sample(name: str) -> Any:
-    return (files("pomology") / "resources" / "samples" / name).open("rb")
 
 
 def _shown(path: Path) -> str:
