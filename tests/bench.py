@@ -277,7 +277,120 @@ def notebook() -> list[dict]:
     return [row("notebook: beyond its cases, kernel start and import", text, "", None, seconds=extra, kernel=kernels_)]
 
 
-PARTS = {part.__name__: part for part in (clock, loop, kernels, estimate, repeats, notebook)}
+KERAS = """
+import json, statistics, sys, time
+import numpy as np
+from pomology import callbacks, device
+device.prepare("tensorflow")
+from pomology.experiment import Experiment
+experiment = Experiment("mlp", article="004", framework="tensorflow", devices="cpu", profile="article", out=sys.argv[1])
+import keras
+from keras import layers
+generator = np.random.default_rng(1)
+x, y = generator.random((9600, 28, 28), dtype=np.float32), generator.integers(0, 10, 9600)
+layers = [layers.Input((28, 28)), layers.Flatten(), layers.Dense(512, "relu"), layers.Dropout(0.2)]
+model = keras.Sequential([*layers, keras.layers.Dense(64, "relu"), keras.layers.Dense(10, "softmax")])
+model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
+counts = {"samples": 8000, "validation_samples": 1600, "batch_size": 32}
+
+def fit(more):
+    start = time.perf_counter()
+    model.fit(x[:8000], y[:8000], 32, 1, verbose=0, validation_data=(x[8000:], y[8000:]), callbacks=more())
+    return time.perf_counter() - start
+
+fit(list)
+ratios = []
+for number, case in enumerate(experiment.cases(pair=range(int(sys.argv[2])))):
+    with case:
+        clocked = lambda: fit(lambda: [callbacks.keras(case, **counts)])
+        if number % 2:
+            below = fit(list)
+            ratios.append(clocked() / below)
+        else:
+            above = clocked()
+            ratios.append(above / fit(list))
+print(json.dumps(ratios))
+"""
+
+
+def keras() -> list[dict]:
+    """An epoch of Keras with the kit's callback against the bare `fit`, on the shortest steps there are."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", KERAS, folder, "61"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    ratios = json.loads(done.stdout.splitlines()[-1])
+    good = intervals.median_interval(ratios).mean <= 1.02
+    return [row("keras: an epoch with callback against bare fit (MLP, batch 32)", shown(ratios), "at most 1.02", good)]
+
+
+LIGHTNING = """
+import json, sys, time, warnings
+warnings.simplefilter("ignore")
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+from pomology import callbacks, models, simclr
+from pomology.data import cifar10
+from pomology.experiment import Experiment
+
+class SimCLR(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = models.simclr_resnet18()
+    def training_step(self, batch, number):
+        one, other = (F.normalize(self.model(images), dim=1) for images in batch[0])
+        loss = F.cross_entropy(one @ other.T / 0.5, torch.arange(len(one), device=one.device))
+        self.log("train_loss_ssl", loss)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01, momentum=0.9, weight_decay=5e-4)
+
+off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+views = simclr.PNGPictures(cifar10("stand-in", size=24), simclr.two_views)
+loader = DataLoader(views, 4, shuffle=True, drop_last=True)
+out = sys.argv[1]
+# Its clock runs the whole epoch of 6 steps; the ready batches behind it are taken out of its time.
+experiment = Experiment("simclr", article="000", devices="cpu", profile="article", budget_s=0.001, out=out)
+
+def fit(batches, more):
+    options = {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "num_sanity_val_steps": 0}
+    model, trainer = SimCLR(), Trainer(callbacks=more, default_root_dir=out, **options, **off)
+    start = time.perf_counter()
+    trainer.fit(model, batches)
+    return time.perf_counter() - start
+
+def clocked(case):
+    callback = callbacks.lightning(case)
+    seconds = fit(callback.steps(loader), [callback])
+    return seconds - sum(block.seconds for block in case.clock.parts["training"].ready_blocks)
+
+fit(loader, [])
+ratios = []
+for number, case in enumerate(experiment.cases(pair=range(int(sys.argv[2])))):
+    with case:
+        if number % 2:
+            bare = fit(loader, [])
+            ratios.append(bare / clocked(case))
+        else:
+            mine = clocked(case)
+            ratios.append(fit(loader, []) / mine)
+print(json.dumps(ratios))
+"""
+
+
+def lightning() -> list[dict]:
+    """SimCLR's steps a second in Lightning on the kit's clock against bare Lightning with the same loader."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", LIGHTNING, folder, "21"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    ratios = json.loads(done.stdout.splitlines()[-1])
+    good = intervals.median_interval(ratios).mean >= 0.98
+    name = "lightning: SimCLR's steps a second with the clock against bare"
+    return [row(name, shown(ratios), "at least 0.98", good, ratios=ratios)]
+
+
+PARTS = {part.__name__: part for part in (clock, loop, kernels, estimate, repeats, notebook, keras, lightning)}
 
 
 def main() -> int:

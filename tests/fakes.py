@@ -13,8 +13,13 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self._last, self._same = 0.0, 0
 
     def __call__(self) -> float:
+        self._same = self._same + 1 if self.now == self._last else 0
+        self._last = self.now
+        # Else what waits for time to pass would wait forever.
+        assert self._same < 5000, "the clock was read 5,000 times and stood still: nobody waits for the device"
         return self.now
 
     def pass_s(self, seconds: float) -> None:
@@ -106,6 +111,8 @@ class ThreadedDevice:
             self.work.task_done()
 
     def launch(self, seconds: float) -> None:
+        # Else a loop that never waits would run until nobody can.
+        assert self.work.qsize() < 2000, "nobody waits for the device: 2,000 pieces of work are in its queue"
         self.work.put(seconds)
 
     def fence(self) -> None:

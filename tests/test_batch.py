@@ -38,7 +38,9 @@ from pomology import device
 
 class Simulated:
     framework, framework_version, backend, kind, handle, name, threads = "simulated", "1", "cpu", "cpu", None, "chip", 1
+    uncounted = None
 
+    def scope(self): return contextlib.nullcontext()
     def fence(self): pass
     def put(self, batch): return batch
     def observed(self, item): return "cpu"
@@ -51,7 +53,7 @@ class Simulated:
         yield set()
 
 
-device.find = lambda wanted="auto": [Simulated()]
+device.find = lambda wanted="auto", framework="torch": [Simulated()]
 """
 PARAMETERS = """
 profile: str = "quick"  # smoke, quick or article
@@ -73,6 +75,7 @@ import time
 from pathlib import Path
 
 import simulated
+from pomology import device
 from pomology.experiment import Experiment
 
 with open("NAME.pids", "a") as file:
@@ -87,6 +90,8 @@ def trouble(place):
     fault = Path("NAME.fault").read_text() if Path("NAME.fault").exists() else ""
     if fault in (f"error {place}", f"raise {place}"):
         raise ValueError("as planned")
+    if fault == f"no device {place}":
+        raise device.NoSuchDevice("devices: 'cuda' is not on this machine (cuda: none); it has cpu")
     if fault == f"kill {place}":
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == f"stuck {place}":
@@ -289,6 +294,14 @@ def test_a_notebook_that_breaks_or_dies_stays_unfinished_and_stops_no_other(chec
     checkout.fault("zeta")
     status, _ = reproduce()
     assert status == 0 and checkout.unfinished() == [] and checkout.statuses("zeta") == ALL_OK
+
+
+def test_a_notebook_whose_framework_lacks_the_device_is_left_out(checkout, reproduce):
+    checkout.fault("zeta", "no device end")
+    status, said = reproduce()
+    assert status == 0, said
+    assert "  zeta is left out: devices: 'cuda' is not on this machine (cuda: none); it has cpu\n" in said
+    assert not (checkout.out() / "zeta.ipynb").exists() and (checkout.out() / "alpha.ipynb").exists()
 
 
 def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):

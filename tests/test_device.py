@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import subprocess
 import sys
 import warnings
 from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from pomology import PomologyError, device
+from pomology import PomologyError, device, device_tensorflow
 from pomology.device import Device, Unsupported, failure
 
 GB = 10**9
@@ -140,7 +145,7 @@ def test_an_absent_backend_has_a_reason_and_a_present_one_none(has):
 )
 def test_a_fence_waits_for_its_own_device(calls, backend, asked):
     Device(backend).fence()
-    assert calls == asked
+    assert calls == asked, f"the fence of {backend} does not wait for {backend}: its times would be too short"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +158,7 @@ def test_a_fence_waits_for_its_own_device(calls, backend, asked):
 )
 def test_a_new_peak_begins_with_an_empty_cache(calls, backend, asked):
     Device(backend).reset_peak_memory()
-    assert calls == asked
+    assert calls == asked, f"a memory helper takes {backend} for another device, or fails without an accelerator"
 
 
 @pytest.mark.parametrize(
@@ -161,11 +166,35 @@ def test_a_new_peak_begins_with_an_empty_cache(calls, backend, asked):
 )
 def test_peak_memory_comes_from_where_the_backend_keeps_it(calls, backend, allocated, reserved):
     peak = Device(backend).peak_memory()
+    wrong = f"a memory helper takes {backend} for another device, or fails without an accelerator"
     if allocated is None:
-        assert peak == {}
-        assert calls == []  # without an accelerator these calls raise
+        assert peak == {} and calls == [], wrong
     else:
-        assert peak == {"allocated_peak_bytes": allocated, "reserved_peak_bytes": reserved}
+        assert peak == {"allocated_peak_bytes": allocated, "reserved_peak_bytes": reserved}, wrong
+
+
+@pytest.mark.parametrize("counter", ["reset_peak_memory_stats", "max_memory_allocated", "max_memory_reserved"])
+def test_counters_that_fail_cost_no_case(calls, monkeypatch, counter):
+    """What `torch.accelerator` says without an accelerator, from the real call."""
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError) as real:
+        getattr(torch.accelerator, counter)()
+    monkeypatch.setattr(torch.mps, "empty_cache", lambda: None)
+    for name in ("reset_peak_memory_stats", "max_memory_allocated", "max_memory_reserved"):
+        monkeypatch.setattr(torch.accelerator, name, lambda: 7 * GB)
+
+    def fail():
+        raise real.value
+
+    monkeypatch.setattr(torch.accelerator, counter, fail)
+    mps = Device("mps")
+    mps.reset_peak_memory()
+    assert mps.peak_memory() == {}
+    assert mps.uncounted == str(real.value).split("\n")[0] and "accelerator" in mps.uncounted
+    # The next case asks again.
+    monkeypatch.setattr(torch.accelerator, counter, lambda: 7 * GB)
+    mps.reset_peak_memory()
+    assert mps.uncounted is None and mps.peak_memory()["allocated_peak_bytes"] == 7 * GB
 
 
 @pytest.mark.parametrize(("backend", "free"), [("cpu", 10 * GB), ("cuda", 6 * GB), ("mps", 10 * GB)])
@@ -179,7 +208,7 @@ def test_free_memory_of_mps_is_also_bound_by_metal(calls, monkeypatch):
 
 
 def test_names_and_versions(calls):
-    names = {backend: Device(backend).name for backend in device.BACKENDS}
+    names = {backend: Device(backend).name for backend in device.backends()}
     assert names == {"cpu": "Some Processor", "cuda": "GeForce RTX 2070 SUPER", "mps": "Apple M1 Ultra"}
     assert Device("cpu").framework_version == torch.__version__
     assert Device("cpu").threads == torch.get_num_threads()
@@ -320,7 +349,8 @@ BUGS = [
     ids=lambda item: f"{type(item).__name__}-{str(item)[:30]}" if isinstance(item, BaseException) else str(item),
 )
 def test_failures_are_told_apart(exception, status):
-    assert failure(exception) == status
+    told = failure(exception)
+    assert told == status, f"{exception!r} is taken for {told}; MPS tells that memory is out by a plain RuntimeError"
 
 
 def test_real_failures_of_this_torch_are_told_apart():
@@ -439,3 +469,235 @@ def test_importing_the_module_imports_no_framework():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# How much MPS may take ------------------------------------------------------------------------------------------------
+
+HIGH, LOW = device.WATERMARKS
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("1", "1")),
+        ({HIGH: "0.8"}, ("0.8", "0.8")),  # PyTorch's own low one, 1.4, would be refused beside it
+        ({HIGH: "1.7"}, ("1.7", "1")),
+        ({HIGH: "0.0"}, ("0", "0")),  # no limit
+        ({LOW: "1.2"}, ("1.2", "1.2")),
+        ({LOW: "0.5"}, ("1", "0.5")),
+        ({HIGH: "1.5", LOW: "1.4"}, ("1.5", "1.4")),
+        ({HIGH: "0", LOW: "1.4"}, ("0", "1.4")),
+    ],
+)
+def test_watermarks_are_set_as_a_pair(given, expected):
+    made = device.watermarks(given | {"OTHER": "x"})
+    assert (made[HIGH], made[LOW]) == expected and set(made) == {HIGH, LOW}
+    high, low = map(float, expected)
+    assert high == 0 or low <= high  # what PyTorch checks
+
+
+@pytest.mark.parametrize("given", [{HIGH: "all"}, {LOW: "-1"}, {HIGH: "nan"}, {HIGH: "1", LOW: "1.4"}])
+def test_watermarks_that_are_no_pair_are_one_line(given):
+    with pytest.raises(PomologyError, match=r"^PYTORCH_MPS_(HIGH|LOW)_WATERMARK_RATIO=\S+: must ") as caught:
+        device.watermarks(given)
+    assert "\n" not in str(caught.value)
+
+
+def test_only_mps_bounds_its_memory(calls, monkeypatch):
+    for name in device.WATERMARKS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    device.Device("cpu")
+    assert not {HIGH, LOW} & set(os.environ)
+    device.Device("mps")
+    assert (os.environ[HIGH], os.environ[LOW]) == ("1", "1")
+
+
+# --- TensorFlow without TensorFlow: the real one is in keras_side.py, in a process of its own ------------------------
+
+
+class PretendedTensorFlow:
+    """What `device_tensorflow` asks TensorFlow for, and a log of it."""
+
+    __version__ = "2.16.2"
+
+    def __init__(self, gpus: int = 1, counted: bool = True, sync: bool = True, cuda: bool = True):
+        self.log: list[str] = []
+        self.errors = SimpleNamespace(OpError=type("OpError", (Exception,), {}))
+        listed = [f"GPU:{number}" for number in range(gpus)]
+
+        def memory(name, device):
+            self.log.append(name)
+            if not counted:
+                raise ValueError("Memory stats are not supported on this device\nand more")
+            return {"current": 1, "peak": 5 * GB}
+
+        experimental = SimpleNamespace(
+            enable_tensor_float_32_execution=lambda on: self.log.append(f"tf32 {on}"),
+            set_memory_growth=lambda gpu, on: self.log.append(f"growth {gpu} {on}"),
+            get_memory_info=lambda device: memory("memory", device),
+            reset_memory_stats=lambda device: memory("reset", device),
+            get_device_details=lambda gpu: {"device_name": "Tesla P100-PCIE-16GB"},
+        )
+        self.config = SimpleNamespace(
+            experimental=experimental,
+            list_physical_devices=lambda kind: listed,
+            threading=SimpleNamespace(get_intra_op_parallelism_threads=lambda: 0),
+        )
+        functions = {"sync_devices": lambda: self.log.append("sync")} if sync else {}
+        self.test = SimpleNamespace(experimental=SimpleNamespace(**functions), is_built_with_cuda=lambda: cuda)
+
+    @contextlib.contextmanager
+    def device(self, name):
+        self.log.append(f"on {name}")
+        yield
+
+    def zeros(self, shape):
+        self.log.append("zeros")
+        return self
+
+    def __add__(self, other):
+        return self
+
+    def numpy(self):
+        self.log.append("read")
+        return 1.0
+
+
+@pytest.fixture
+def tensorflow(monkeypatch):
+    def pretend(platform: str = "linux", **facts) -> PretendedTensorFlow:
+        made = PretendedTensorFlow(**facts)
+        monkeypatch.setitem(sys.modules, "tensorflow", made)
+        monkeypatch.setattr(sys, "platform", platform)
+        monkeypatch.setenv(device_tensorflow.REMAPPER, "1")
+        monkeypatch.setattr(device.machine, "chip", lambda: "Apple M2 Max")
+        monkeypatch.setattr(device.machine, "available_memory_bytes", lambda: 10 * GB)
+        return made
+
+    return pretend
+
+
+def test_the_remapper_is_off_before_tensorflow_is_loaded(monkeypatch):
+    for name in ("tensorflow", "keras"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in (device_tensorflow.REMAPPER, "KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL"):
+        monkeypatch.setenv(name, "before")
+    device.prepare("tensorflow")
+    assert os.environ[device_tensorflow.REMAPPER] == "1" and os.environ["KERAS_BACKEND"] == "tensorflow"
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "before", "who wants to see the log may"
+
+
+@pytest.mark.parametrize(("platform", "value", "fine"), [("darwin", None, False), ("darwin", "true", False)])
+@pytest.mark.parametrize("again", [1, 2])
+def test_on_a_mac_it_is_too_late_after_the_import(tensorflow, monkeypatch, platform, value, fine, again):
+    tensorflow(platform)
+    monkeypatch.delenv(device_tensorflow.REMAPPER)
+    if value:
+        monkeypatch.setenv(device_tensorflow.REMAPPER, value)
+    for _ in range(again):  # the first refusal must not make the second call believe
+        with pytest.raises(PomologyError, match="restart the kernel") as error:
+            device.find("auto", "tensorflow")
+    assert "\n" not in str(error.value) and "TURN_OFF_REMAPPER=1" in str(error.value)
+
+
+def test_elsewhere_and_with_the_variable_set_an_early_import_does_no_harm(tensorflow, monkeypatch):
+    tensorflow("darwin")
+    device.prepare("tensorflow")
+    tensorflow("linux")
+    monkeypatch.delenv(device_tensorflow.REMAPPER)
+    device.prepare("tensorflow")
+
+
+def test_another_backend_of_keras_is_refused(tensorflow, monkeypatch):
+    tensorflow()
+    monkeypatch.setitem(sys.modules, "keras", SimpleNamespace())
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    with pytest.raises(PomologyError, match="KERAS_BACKEND"):
+        device.prepare("tensorflow")
+
+
+def test_an_unknown_framework_is_one_line():
+    for function in (device.prepare, device.backends, lambda name: device.find("cpu", name)):
+        with pytest.raises(PomologyError, match=r"^framework: 'theano' is not known; one of torch, tensorflow"):
+            function("theano")
+
+
+@pytest.mark.parametrize(
+    ("platform", "wanted", "found"),
+    [
+        ("darwin", "auto", ["cpu", "metal"]),
+        ("darwin", "gpu", ["metal"]),
+        ("darwin", "metal", ["metal"]),
+        ("darwin", "mps", ["metal"]),  # DEVICE=mps of a whole run means Apple's GPU in every framework
+        ("linux", "auto", ["cpu", "cuda"]),
+        ("linux", "gpu", ["cuda"]),
+        ("linux", "cpu", ["cpu"]),
+    ],
+)
+def test_find_gives_tensorflow_s_devices_too(tensorflow, platform, wanted, found):
+    made = tensorflow(platform)
+    devices = device.find(wanted, "tensorflow")
+    assert [one.backend for one in devices] == found
+    assert [one.handle for one in devices] == ["/CPU:0" if name == "cpu" else "/GPU:0" for name in found]
+    assert "growth GPU:0 True" in made.log and "tf32 False" in made.log
+
+
+def test_metal_means_apple_s_gpu_for_pytorch_as_well(calls, has):
+    has("mps")
+    assert [one.backend for one in device.find("metal")] == ["mps"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "backend", "words"),
+    [
+        ({"platform": "darwin", "gpus": 0}, "metal", "tensorflow-metal is not installed"),
+        ({"platform": "darwin"}, "cuda", "no CUDA on macOS"),
+        ({"platform": "linux", "gpus": 0, "cuda": False}, "cuda", "built without CUDA"),
+        ({"platform": "linux", "gpus": 0}, "cuda", "finds no NVIDIA GPU"),
+        ({"platform": "linux"}, "metal", "macOS only"),
+    ],
+)
+def test_what_tensorflow_lacks_has_a_reason(tensorflow, facts, backend, words):
+    tensorflow(**facts)
+    reasons = device.backends("tensorflow")
+    assert set(reasons) == {"cpu", "cuda", "metal"} and reasons["cpu"] is None
+    assert words in reasons[backend]
+
+
+@pytest.mark.parametrize(
+    ("backend", "sync", "log"),
+    [
+        ("cpu", True, ["sync"]),
+        ("cuda", True, ["sync"]),
+        ("metal", True, ["sync", "on /GPU:0", "zeros", "read"]),
+        ("cuda", False, ["on /GPU:0", "zeros", "read"]),
+    ],
+)
+def test_a_fence_of_tensorflow_waits_and_on_metal_reads_back(tensorflow, backend, sync, log):
+    made = tensorflow(sync=sync)
+    one = device_tensorflow.TensorFlowDevice(backend)
+    made.log.clear()
+    one.fence()
+    assert made.log == log
+
+
+def test_tensorflow_s_memory_is_counted_on_a_gpu_where_the_plugin_counts(tensorflow, monkeypatch):
+    monkeypatch.setattr(device_tensorflow.TensorFlowDevice, "release", lambda self: None)
+    tensorflow()
+    gpu = device_tensorflow.TensorFlowDevice("cuda")
+    gpu.reset_peak_memory()
+    assert gpu.peak_memory() == {"allocated_peak_bytes": 5 * GB} and gpu.name == "Tesla P100-PCIE-16GB"
+    tensorflow("darwin", counted=False)
+    metal = device_tensorflow.TensorFlowDevice("metal")
+    metal.reset_peak_memory()
+    assert metal.peak_memory() == {} and metal.uncounted == "Memory stats are not supported on this device"
+    assert metal.name == "Apple M2 Max" and metal.free_memory() == 10 * GB
+
+
+def test_tensorflow_s_device_has_all_that_a_case_asks_of_one(tensorflow):
+    source = Path(device.__file__).with_name("experiment.py").read_text(encoding="utf-8")
+    asked = set(re.findall(r"\b(?:self|case)\.backend\.(\w+)", source))
+    assert len(asked) > 10
+    tensorflow()
+    assert not [name for name in asked if not hasattr(device_tensorflow.TensorFlowDevice("cuda"), name)]

@@ -15,11 +15,12 @@ import weakref
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from pomology import PomologyError, device, machine, results, root
+from pomology import PomologyError, device, machine, results, root, tables
 from pomology.device import Device
 from pomology.experiment import JUDGED_STEPS, Case, Experiment, Mismatch, TooBig
 from pomology.models import Workload
@@ -567,7 +568,7 @@ def test_nothing_of_a_case_stays_in_memory(make):
         ({"budget_s": math.inf}, "vae: budget_s is inf"),
         ({"budget_s": "10"}, "vae: budget_s is '10'"),
         ({"budget_s": True}, "vae: budget_s is True"),
-        ({"devices": "tpu"}, "devices: 'tpu' is not known; one of auto, cpu, gpu, cuda, mps is"),
+        ({"devices": "tpu"}, "devices: 'tpu' is not known; one of auto, cpu, gpu, cuda, mps, metal is"),
     ],
 )
 def test_a_wrong_setting_is_said_in_one_line_and_leaves_nothing(make, tmp_path, settings, words):
@@ -633,6 +634,192 @@ def test_a_smoke_test_is_journalled_but_stands_in_no_table(make):
     assert {row.cells[3].split(":")[0] for row in experiment.claims().rows} == {"cannot be told here"}
 
 
+# Checks against a reference -------------------------------------------------------------------------------------------
+
+
+def checked(experiment: Experiment, *checks: tuple, **named) -> dict:
+    """The record of a case that makes these checks and then trains."""
+
+    def body(case):
+        for check in checks:
+            case.check(*check, **named)
+        fit(case)
+
+    return run(experiment, body)
+
+
+def test_what_agrees_is_kept_with_its_largest_difference(make):
+    reference = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    small, large = reference.copy(), reference.copy()
+    small[0, 1] += 0.25
+    large[1, 0] -= 0.5
+    checks = [(small, reference, 0.6, "A"), (large, reference, 0.6, "B"), (reference, reference, 0.0, "C")]
+    record = checked(make(), *checks)
+    assert record["status"] == "ok"
+    assert record["metrics"]["max_abs_error"]["value"] == 0.5
+
+
+def test_what_differs_ends_the_case_in_a_line_that_names_the_worst_element(make):
+    reference = {"outputs": np.zeros((2, 3), np.float32), "gradient": np.zeros(4, np.float32)}
+    values = {name: array.copy() for name, array in reference.items()}
+    reference |= {"last": np.zeros(1, np.float32)}
+    values |= {"last": np.ones(1, np.float32)}
+    values["outputs"][1, 2], values["gradient"][3] = 0.25, -2.0
+    record = checked(make(), (values, reference, 0.125, "GPU against CPU"))
+    assert record["status"] == "mismatch"
+    expected = "GPU against CPU: gradient [3] is -2, the reference has 0: 2 apart, where 0.12 is allowed"
+    assert record["reason"] == expected
+    assert record["metrics"]["max_abs_error"]["value"] == 2.0, "kept also when the check fails"
+    assert record["blocks"] == {}, "nothing was timed after it"
+
+
+def test_a_share_of_the_largest_element_may_be_allowed(make, tmp_path):
+    reference = np.array([1e-6, 1e-3], np.float32)
+    values = np.array([1e-6, 1.02e-3], np.float32)
+    assert checked(make(out=str(tmp_path / "a")), (values, reference, 1e-3, "A"))["status"] == "ok"
+    refused = checked(make(out=str(tmp_path / "b")), (values, reference, 1e-3, "A"), relative=True)
+    assert refused["status"] == "mismatch"
+
+
+ONES = np.ones((2, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (np.ones((3, 2), np.float32), "has shape (3, 2); the reference has (2, 3)"),
+        (np.ones((2, 3), np.float16), "has elements of float16; the reference has float32"),
+        (np.full((2, 3), np.nan, np.float32), "not finite"),
+        (np.full((2, 3), np.inf, np.float32), "not finite"),
+        (torch.ones(2, 3, dtype=torch.float64), "has elements of float64"),
+    ],
+)
+def test_shapes_types_and_finiteness_must_agree_too(make, values, words):
+    record = checked(make(), (values, ONES, 1e9, "product"))
+    assert record["status"] == "mismatch" and record["reason"].startswith("product: ") and words in record["reason"]
+
+
+def test_tensors_are_compared_and_missing_names_are_refused(make, tmp_path):
+    weight = torch.ones(2, 3, requires_grad=True)
+    assert checked(make(out=str(tmp_path / "a")), (weight, ONES, 0.0, "weight"))["status"] == "ok"
+    record = checked(make(out=str(tmp_path / "b")), ({"a": ONES}, {"a": ONES, "b": ONES}, 0.0, "both"))
+    assert (record["status"], record["reason"]) == ("mismatch", "both: gives a; the reference gives a, b")
+
+
+# Frameworks, precisions, accuracy -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "samples", "count", "status"),
+    [
+        (0.11, 1000, 60, "not-learning"),  # a guesser gets up to 12.8 % of 1,000 right
+        (0.128, 1000, 60, "not-learning"),
+        (0.13, 1000, 60, "ok"),
+        (0.11, 10_000, 60, "ok"),  # and up to 10.9 % of 10,000
+        (0.02, 1000, 19, "ok"),  # too few steps to conclude anything
+        (0.02, 1000, 20, "not-learning"),
+    ],
+)
+def test_a_model_that_does_no_better_than_guessing_is_said_not_to_learn(make, value, samples, count, status):
+    def body(case):
+        fit(case, count)
+        case.accuracy(value, samples, classes=10)
+
+    record = run(make(profile="article"), body)
+    assert record["status"] == status, record["reason"]
+    assert record["metrics"]["accuracy"]["value"] == value and record["metrics"]["accuracy"]["n"] == samples
+    if status != "ok":
+        assert record["reason"].startswith(f"{value:.1%} right after {count} steps; guessing gives 10.0%")
+
+
+def test_a_case_may_have_a_precision_of_its_own(make):
+    experiment = make()
+    for case in experiment.cases(precision=["fp16", "bf16"]):
+        with case:
+            fit(case)
+    assert [record["precision"] for record in experiment.records] == ["fp16", "bf16"]
+    (case,) = experiment.cases(batch_size=[1])
+    with case:
+        case.precision = "fp64"
+        fit(case)
+    assert experiment.records[-1]["precision"] == "fp64"
+
+
+def test_an_unknown_framework_is_one_line(make):
+    with pytest.raises(PomologyError, match=r"^framework: 'theano' is not known"):
+        make(framework="theano")
+
+
+def test_a_case_runs_in_the_scope_of_its_device_and_leaves_it(make, monkeypatch):
+    inside = []
+
+    @contextlib.contextmanager
+    def scope(self):
+        inside.append(self.backend)
+        yield
+        inside.clear()
+
+    monkeypatch.setattr(Device, "scope", scope)
+    record = run(make(), lambda case: fit(case) if inside == ["cpu"] else None)
+    assert record["status"] == "ok" and inside == []
+
+
+def test_a_result_that_was_computed_elsewhere_is_a_fallback(make):
+    def body(case):
+        case.saw(torch.ones(1, device="meta"))
+        fit(case)
+
+    record = run(make(), body)
+    assert (record["status"], record["reason"]) == ("fallback", "asked for cpu, computed on meta")
+
+
+def test_a_trainer_that_calls_back_is_timed_and_watched(make):
+    def body(case):
+        ticker = case.ticker(30)
+        model = case.observe(nn.Linear(FEATURES, 1))
+        while ticker.tick():
+            with torch.no_grad():
+                model.weight += 0.1
+        ticker.end()
+
+    record = run(make(profile="article"), body)
+    assert record["status"] == "ok" and record["blocks"]["training"]["stopped"] == "whole epoch"
+    assert record["metrics"]["epoch_s"]["how"] == "measured" and "trace" in record
+
+
+def test_claims_see_what_other_notebooks_of_the_run_have_measured(make, monkeypatch):
+    for name in ("lstm", "vae"):  # the one shares claims with the MLP, the other is of another article
+        run(make(name=name, article="004"), fit)
+    seen = []
+    honest = tables.claims_table
+    monkeypatch.setattr(tables, "claims_table", lambda *given: seen.append(given[1]) or honest(*given))
+    make(name="mlp", article="004").claims()
+    assert [record["experiment"] for record in seen[0]] == ["lstm"]
+
+
+def test_each_claim_of_an_article_stands_with_the_notebooks_that_it_needs(make):
+    experiment = make(name="mlp", article="004", profile="article")
+    shown = {row.cells[0] for row in experiment.claims().rows}
+    assert {"004-C2", "004-C7", "004-C10", "004-C11", "004-C13"} <= shown
+    others = {row.cells[0] for row in make(name="cnn", article="004").claims().rows}
+    assert "004-C8" in others and not {"004-C7", "004-C10"} & others
+
+
+def test_bad_input_is_one_line_in_a_notebook():
+    """As IPython shows it: of what a kernel sends when a cell fails."""
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
+    source = "from pomology.experiment import Experiment\nExperiment('vae', article='003', profile='fast')"
+    document = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    with pytest.raises(CellExecutionError):
+        NotebookClient(document, kernel_name="python3", timeout=120).execute()
+    (error,) = [output for output in document.cells[0].outputs if output.output_type == "error"]
+    assert error.ename == "PomologyError" and error.evalue.startswith("vae: profile is 'fast'; it must be one of")
+    assert error.traceback == [f"PomologyError: {error.evalue}"]
+
+
 # Progress -------------------------------------------------------------------------------------------------------------
 
 
@@ -648,10 +835,6 @@ def test_outside_of_a_notebook_one_line_a_case_is_printed(make, capsys):
 def test_in_a_notebook_one_line_is_shown_and_then_replaced(make, capsys, monkeypatch):
     shown = []
 
-    class Shell:
-        def set_custom_exc(self, kinds, handler):
-            shown.append(("handler", kinds))
-
     class Handle:
         def update(self, line):
             shown.append(("update", repr(line)))
@@ -661,11 +844,10 @@ def test_in_a_notebook_one_line_is_shown_and_then_replaced(make, capsys, monkeyp
         shown.append(("display", repr(line)))
         return Handle()
 
-    monkeypatch.setattr("IPython.get_ipython", Shell)
+    monkeypatch.setattr("IPython.get_ipython", object)
     monkeypatch.setattr("IPython.display.display", display)
     begun = time.perf_counter()
     experiment = make(profile="article")
-    assert shown.pop() == ("handler", (PomologyError,))  # bad input is one line in a notebook too
     (case,) = experiment.cases(batch_size=[8])
     with case:
         fit(case, 100, delay_s=0.012)

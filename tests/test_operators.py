@@ -27,11 +27,13 @@ def test_a_notebook_s_steps_would_run_on_mps(path):
     use = operators.rehearse(path.stem)
     assert use.faults == []
     assert use.missing() == []
-    may_be_unsupported = parameters.read_notebook(path)["metadata"]["pomology"].get("may_be_unsupported", False)
-    allowed = {"ok", "unsupported"} if may_be_unsupported else {"ok"}
+    about = parameters.read_notebook(path)["metadata"]["pomology"]
+    allowed = {"ok", "unsupported"} if about.get("may_be_unsupported") else {"ok"}
+    if about["article"] == "kit":  # finds out, rightly, that this device does not work by itself
+        allowed.add("mismatch")
     assert use.cases and {status for status, _ in use.cases.values()} <= allowed, use.cases
     # Something was really computed there, and looked up.
-    assert len(use.operators) > 10 and operators.KERNEL in use.on_mps().values()
+    assert len(use.operators) > 5 and operators.KERNEL in use.on_mps().values()
 
 
 def test_kernels_of_this_torch():
@@ -81,6 +83,12 @@ def pretended(code: str) -> dict:
 PLANTED = {
     "a number of NumPy's": ("torch.tensor(np.float64(2)).to(device)", "makes float64 on the device"),
     "an array of NumPy's": ("torch.from_numpy(np.ones(3)).to(device)", "makes float64 on the device"),
+    "a number of NumPy's, made there": ("torch.tensor(np.float64(2), device=device)", "makes float64 on the device"),
+    "an array, made there": ("torch.as_tensor(np.ones(3), device=device)", "makes float64 on the device"),
+    "a new tensor": (
+        "torch.ones(2, device=device).new_tensor(np.ones(2), dtype=torch.float64)",
+        "makes float64 on the device",
+    ),
     "double": ("torch.ones(3, device=device).double()", "makes float64 on the device"),
     "a double model": ("nn.Linear(2, 2).double().to(device)", "makes float64 on the device"),
     "complex": ("torch.ones(3, device=device, dtype=torch.complex128)", "makes complex128 on the device"),
@@ -108,7 +116,11 @@ PLANTED = {
     ),
     "a permuted input": (
         "nn.BatchNorm2d(3).to(device)(torch.rand(2, 4, 4, 3, device=device).permute(0, 3, 1, 2))",
-        "gets a permuted input",
+        "BatchNorm2d gets a permuted input",
+    ),
+    "a permuted sequence": (
+        "nn.LSTM(3, 3).to(device)(torch.rand(4, 2, 3, device=device).transpose(0, 1))",
+        "LSTM gets a permuted input",
     ),
 }
 
@@ -118,6 +130,15 @@ def test_a_planted_fault_is_named(name):
     code, words = PLANTED[name]
     found = pretended(code)
     assert any(words in fault for fault in found["faults"]), found
+
+
+def test_numbers_come_to_the_device():
+    found = pretended(
+        "x = torch.tensor([1.0, 2.0], device=device)\n"
+        "assert x.device == device and x.tolist() == [1.0, 2.0]\n"
+        "assert x.new_tensor([3]).dtype == torch.float32 and (x + torch.tensor(2.0)).tolist() == [3.0, 4.0]"
+    )
+    assert (found["error"], found["faults"]) == ("", [])
 
 
 def test_tensors_of_two_devices_do_not_meet():
@@ -153,6 +174,42 @@ def test_training_there_gives_what_the_cpu_gives():
     assert found["error"] == "" and found["faults"] == [] and found["missing"] == []
     assert found["operators"]["_fused_adamw_"] == 20 and found["operators"]["_local_scalar_dense"] == 1
     assert found["operators"]["native_batch_norm"] == 20  # the host's model is not counted
+
+
+RECURRENT = """
+torch.manual_seed(0)
+host, inputs = nn.LSTM(8, 8, 2), torch.randn(5, 2, 8)
+import copy
+ours = copy.deepcopy(host).to(device)
+sums = [module(x)[0].pow(2).sum() for module, x in ((host, inputs), (ours, inputs.to(device)))]
+for item in sums:
+    item.backward()
+assert abs(sums[0].item() - sums[1].item()) < 1e-5
+for one, other in zip(host.parameters(), ours.parameters()):
+    assert torch.allclose(one.grad, other.grad.cpu(), atol=1e-5)
+"""
+
+
+def test_an_lstm_there_gives_what_the_cpu_gives():
+    found = pretended(RECURRENT)
+    assert (found["error"], found["faults"], found["missing"]) == ("", [], [])
+
+
+def test_autocast_and_the_gradient_scaler_are_those_of_mps():
+    found = pretended(
+        "layer = nn.Linear(8, 8).to(device)\n"
+        "x = torch.rand(4, 8, device=device)\n"
+        "with torch.autocast(device.type, dtype=torch.bfloat16):\n"
+        "    y = layer(x)\n"
+        "    assert y.dtype == torch.bfloat16 and torch.softmax(y, -1).dtype == torch.float32\n"
+        "scaler = torch.amp.GradScaler(device.type)\n"
+        "optimizer = torch.optim.SGD(layer.parameters())\n"
+        "scaler.scale(y.float().sum()).backward()\n"
+        "scaler.step(optimizer)\n"
+        "scaler.update()"
+    )
+    assert (found["error"], found["faults"], found["missing"]) == ("", [], [])
+    assert "_amp_foreach_non_finite_check_and_unscale_" in found["operators"]
 
 
 def test_optimisers_and_attention_take_the_way_of_mps():

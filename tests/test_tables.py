@@ -829,3 +829,87 @@ def test_every_record_in_use_here_is_as_the_journal_would_have_it():
     for case in (RECORD, *MACHINE, *repeats_of(*THREE)):
         assert results.problem(json.loads(json.dumps(case))) is None
         assert not math.isnan(case["seconds"])
+
+
+# Whole trainings and ratios ------------------------------------------------------------------------------------------
+
+
+def training(batch_size: int, backend: str, seconds: float, spread: float = 0.0, **changes) -> dict:
+    """A record as the TensorFlow notebooks make it."""
+    name = f"tensorflow-{backend} batch_size={batch_size}"
+    bounds = (seconds * (1 - spread), seconds * (1 + spread)) if spread else (None, None)
+    metrics = {"fit_s": metric(seconds, *bounds, how="measured"), "epoch_s": metric(seconds / 4)}
+    metrics |= {"accuracy": metric(0.875, unit=""), "footprint_peak_bytes": metric(1.2e9, unit="B")}
+    form = {"experiment": "mlp", "article": "004", "framework": "tensorflow", "backend": backend, "case": name}
+    return record(**form, config={"batch_size": batch_size}, metrics=metrics, **changes)
+
+
+def cells(table, kind: str) -> list[dict]:
+    return [dict(zip(table.columns, row.cells, strict=True)) for row in table.rows if row.kind == kind]
+
+
+def test_a_whole_training_has_its_table_with_no_empty_cell():
+    table = tables.article_table("mlp", [training(32, "cpu", 12.0, 0.05), training(512, "cpu", 4.0)])
+    first, second = cells(table, "measured")
+    assert first["Training time"] == "12.0 s ± 5.0 %" and first["Time per epoch"] == "3.00 s"
+    assert (first["Test accuracy"], first["Batch size"], first["Power"]) == ("87.5 %", "32", "not told")
+    assert first["Remarks"] == "measured, stand-in" and all(second.values())
+    # The article's times are in pictures, and its table says so.
+    assert {row["Training time"] for row in cells(table, "published")} == {"only in an image"}
+    assert "Data: digits drawn by hand." in table.notes
+
+
+def test_a_failed_training_shows_its_status():
+    table = tables.article_table("mlp", [training(32, "metal", 1.0, status="mismatch", reason="outputs differ")])
+    (row,) = cells(table, "measured")
+    assert row["Training time"] == "mismatch" and row["Remarks"] == "outputs differ"
+
+
+def test_ratios_are_the_cpu_s_time_over_the_gpu_s_with_average_least_and_most():
+    records = [training(size, "cpu", seconds) for size, seconds in ((32, 10.0), (128, 12.0), (512, 9.0))]
+    records += [training(size, "metal", seconds) for size, seconds in ((32, 20.0), (128, 6.0), (512, 3.0))]
+    shown = {row["Batch size"]: row["Times faster"] for row in cells(tables.ratio_table("mlp", records), "measured")}
+    expected = {"32": "0.500×", "128": "2.00×", "512": "3.00×"}
+    assert shown == expected | {"average": "1.83×", "minimum": "0.500×", "maximum": "3.00×"}
+
+
+def test_the_interval_of_a_ratio_holds_both_times_intervals():
+    table = tables.ratio_table("mlp", [training(32, "cpu", 10.0, 0.1), training(32, "metal", 5.0, 0.2)])
+    (numbers,) = [row for row in table.data if row.get("batch_size") == 32 and row["source"] == "measured"]
+    assert (numbers["value"], numbers["low"], numbers["high"]) == pytest.approx((2.0, 9 / 6, 11 / 4))
+
+
+def test_where_there_is_no_ratio_the_cell_says_why():
+    records = [training(32, "cpu", 10.0), training(128, "cpu", 9.0), training(512, "cpu", 8.0)]
+    records += [training(32, "metal", 5.0), training(128, "metal", 1.0, status="mismatch", reason="wrong")]
+    rows = cells(tables.ratio_table("mlp", records), "measured")
+    shown = {row["Batch size"]: (row["Times faster"], row["As printed"]) for row in rows}
+    assert shown["32"][0] == "2.00×" and shown["128"][0] == "GPU: mismatch"
+    assert shown["512"][0] == "no GPU was timed here"
+    assert shown["average"] == ("2.00×", "of 1 of 3")
+    alone = cells(tables.ratio_table("mlp", [training(32, "metal", 5.0)]), "measured")
+    assert [row["Times faster"] for row in alone] == ["no CPU was timed here", *["no pair of times to compare"] * 3]
+
+
+def test_published_ratios_stand_as_printed_or_say_where_they_are():
+    rows = cells(tables.ratio_table("cnn", []), "published")
+    shown = [(row["Device"], row["Against"], row["Batch size"], row["Times faster"]) for row in rows]
+    assert ("M2 Max GPU", "M1 GPU", "", "4.38×") in shown
+    assert ("M2 Max GPU", "P100", "1024", "24 % faster") in shown
+    assert all(row["Times faster"] for row in rows)
+    assert not [row for row in tables.ratio_table("cnn", []).rows if row.kind == "measured"]
+
+
+@pytest.mark.parametrize("experiment", ["mlp", "cnn", "lstm"])
+def test_every_published_row_of_an_article_without_times_stands_in_one_of_its_tables(experiment):
+    shown = [table(experiment, []) for table in (tables.article_table, tables.ratio_table)]
+    count = sum(len(table.rows) for table in (*shown, tables.printed_table(experiment)))
+    assert count == len(published.values(experiment=experiment))
+
+
+def test_the_hardware_s_claims_stand_with_the_first_notebook_only():
+    assert tables.LAYOUTS["mlp"].claims_of == ("hardware",)
+    assert not tables.LAYOUTS["cnn"].claims_of and not tables.LAYOUTS["lstm"].claims_of
+    names = {"mlp", "cnn", "lstm", *tables.LAYOUTS["mlp"].claims_of}
+    every = {claim.id for claim in published.claims(article="004") if names & set(claim.experiments)}
+    assert every == {f"004-C{number}" for number in range(1, 14)}

@@ -648,17 +648,18 @@ def test_every_block_lies_between_two_fences(length):
     train(clock, range(length), lambda number: device.launch(0.005))
     part = clock.parts["training"]
     blocks = part.warmup + part.blocks + part.ready_blocks
+    unfenced = "a timed block has no fence at its beginning or its end: this is the time of asking, not of computing"
     for block in blocks:
-        assert block.seconds == pytest.approx(block.steps * 0.005 + 1e-4 + 1e-6, rel=1e-6)
-    assert part.first_step_s == pytest.approx(0.005 + 1e-4 + 1e-6, rel=1e-6)
+        assert block.seconds == pytest.approx(block.steps * 0.005 + 1e-4 + 1e-6, rel=1e-6), unfenced
+    assert part.first_step_s == pytest.approx(0.005 + 1e-4 + 1e-6, rel=1e-6), unfenced
     # A fence costs at most a hundredth of a block, and all the steps that ran were waited for.
     assert min(block.seconds for block in part.blocks[:-1]) >= 1e-4 / timing.FENCE_SHARE
     assert device.events.count("launch") == 1 + part.steps + steps_of(part.ready_blocks)
-    assert not device.busy
+    assert not device.busy, unfenced
     # No block began while the device was busy: the last thing before the first launch of each was a fence.
     order = [event for event in device.events if event != "clock"]
     assert order[:2] == ["launch", "fence"]
-    assert device.events.count("fence") >= len(blocks) + 2
+    assert device.events.count("fence") >= len(blocks) + 2, unfenced
 
 
 def test_an_aside_pays_for_its_own_work_only():
@@ -868,3 +869,149 @@ def test_a_short_aside_timed_once_does_not_take_the_bounds_away():
 
     assert None not in bounds(1.0)
     assert bounds(100.0) == (None, None)
+
+
+# --- Trainers that call back -----------------------------------------------------------------------------------------
+
+
+def drive(ticker: timing.Ticker, now: Clock, steps: int, step_s=lambda number: 0.004) -> int:
+    """A trainer that calls back before each of its steps. Returns how many of them the clock wanted."""
+    for number in range(steps):
+        if not ticker.tick():
+            return number
+        now.pass_s(step_s(number))
+    ticker.end()
+    return steps
+
+
+@pytest.mark.parametrize(("samples", "batch_size"), [(1000, 10), (1000, 30), (7, 10), (10, 10), (11, 10)])
+def test_a_ticker_times_a_whole_epoch_with_its_smaller_last_batch(samples, batch_size):
+    now = Clock()
+    # `put` is there, as in a case, and must not be used: the trainer takes its own batches.
+    clock = StepClock(clock=now, whole=True, put=lambda batch: pytest.fail("a trainer was given a ready batch"))
+    count, full = math.ceil(samples / batch_size), samples // batch_size
+    last_s = 0.001
+
+    def step_s(number):
+        return 2.0 if number == 0 else last_s if number == full else 0.004
+
+    assert drive(timing.Ticker(clock, "training", samples / batch_size), now, count, step_s) == count
+    part = clock.parts["training"]
+    assert part.complete and part.steps == count and part.ready_blocks == []
+    assert part.first_step_s == pytest.approx(2.0, **EXACT)
+    assert part.last_step_s == (pytest.approx(last_s, **EXACT) if 0 < full < count else None)
+    assert part.seconds == pytest.approx(sum(step_s(number) for number in range(count)), **EXACT)
+    assert value(clock, "epoch_s") == pytest.approx(part.seconds, **EXACT)
+    assert not {"compute_epoch_s"} & set(epoch_metrics(clock))
+
+
+def test_a_ticker_says_when_the_budget_is_spent_and_stays_quiet_then():
+    now = Clock()
+    clock = StepClock(clock=now, budget_s=1.0)
+    ticker = timing.Ticker(clock, "training", 100_000)
+    wanted = drive(ticker, now, 100_000, lambda number: 0.01 * (1 + number % 7))
+    part = clock.parts["training"]
+    assert part.steps == wanted < 200 and not part.complete and part.stopped == "budget"
+    assert not ticker.tick()
+    now.pass_s(5)
+    ticker.end()
+    assert part.steps == wanted and part.seconds < 2
+
+
+def test_a_trainer_that_ends_early_leaves_an_estimate_and_no_half_block():
+    now = Clock()
+    clock = StepClock(clock=now, whole=True)
+    ticker = timing.Ticker(clock, "training", 1000)
+    assert drive(ticker, now, 337) == 337
+    part = clock.parts["training"]
+    assert not part.complete and part.stopped == "left early" and part.steps <= 337
+    assert all(block.step_s == pytest.approx(0.004, **EXACT) for block in part.blocks)
+    assert value(clock, "epoch_s") == pytest.approx(4.0, **EXACT)
+    assert epoch_metrics(clock)["epoch_s"]["how"] == "estimated"
+
+
+def test_ending_twice_changes_nothing_and_another_part_may_follow():
+    now = Clock()
+    clock = StepClock(clock=now, whole=True)
+    ticker = timing.Ticker(clock, "training", 50)
+    drive(ticker, now, 50)
+    before = clock.parts["training"].seconds
+    now.pass_s(9)
+    ticker.end()
+    ticker.end()
+    assert clock.parts["training"].seconds == before == pytest.approx(0.2, **EXACT)
+    drive(timing.Ticker(clock, "validation", 10), now, 10, lambda number: 0.001)
+    assert value(clock, "epoch_s") == pytest.approx(0.21, **EXACT)
+
+
+def test_a_trainer_that_raises_leaves_what_was_timed_before():
+    now = Clock()
+    clock = StepClock(clock=now, whole=True)
+    ticker = timing.Ticker(clock, "training", 1000)
+    with pytest.raises(OSError):
+        for number in range(1000):
+            ticker.tick()
+            now.pass_s(0.004)
+            if number == 500:
+                raise OSError
+    part = clock.parts["training"]
+    assert 0 < part.steps <= 501 and not part.complete
+    assert value(clock, "step_s") == pytest.approx(0.004, **EXACT)
+
+
+# --- A whole training from one epoch ---------------------------------------------------------------------------------
+
+
+def one_epoch(steps: int, *, whole: bool, validation: int = 0, first_s=2.0, step_s=0.004, budget_s=1.0) -> StepClock:
+    now = Clock()
+    clock = StepClock(clock=now, whole=whole, budget_s=budget_s)
+    for name, count in (("training", steps), ("validation", validation)):
+        if count:
+            drive(timing.Ticker(clock, name, count), now, count, lambda number: step_s if number else first_s)
+    return clock
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_training_is_its_first_epoch_and_the_steps_of_the_others(whole):
+    clock = one_epoch(10_000, whole=whole, validation=2000)
+    assert clock.parts["training"].complete == whole
+    found = timing.fit_metric(clock, 5, before_s=0.3)
+    # By hand: both parts trace once, and every other step is like the next.
+    by_hand = 0.3 + 2.0 + (5 * 10_000 - 1) * 0.004 + 2.0 + (5 * 2000 - 1) * 0.004
+    assert found["value"] == pytest.approx(by_hand, rel=1e-9)
+    assert (found["how"], found["unit"]) == ("estimated", "s")
+    assert found["low"] == pytest.approx(by_hand, rel=1e-6) == found["high"]
+
+
+def test_later_epochs_that_ran_stand_for_those_that_did_not():
+    clock = one_epoch(100, whole=True)
+    found = timing.fit_metric(clock, 5, before_s=0.3, later=[0.6, 0.8])
+    assert found["value"] == pytest.approx(0.3 + (2.0 + 99 * 0.004) + 0.6 + 0.8 + 2 * 0.7, rel=1e-9)
+    assert timing.fit_metric(clock, 3, 0.3, [0.6, 0.8])["value"] == pytest.approx(0.3 + 2.396 + 1.4, rel=1e-9)
+
+
+def test_the_interval_of_a_training_is_that_of_its_steps():
+    now = Clock()
+    clock = StepClock(clock=now, whole=True)
+    drive(timing.Ticker(clock, "training", 5000), now, 5000, lambda number: 0.004 + 0.002 * (number // 50 % 2))
+    step, found = epoch_metrics(clock)["step_s"], timing.fit_metric(clock, 5, 0.0)
+    assert found["high"] / found["value"] == pytest.approx(step["high"] / step["value"], rel=1e-6)
+    assert found["low"] < found["value"] < found["high"]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_training_of_epochs_of_a_few_steps(steps):
+    clock = one_epoch(steps, whole=True)
+    rest_s = 2.0 if steps == 1 else 0.004  # after one step nobody knows what the next would take
+    expected = 2.0 + (steps - 1) * 0.004 + 4 * steps * rest_s
+    assert timing.fit_metric(clock, 5, 0.0)["value"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_nothing_is_made_of_too_little():
+    assert timing.fit_metric(StepClock(clock=Clock()), 5, 0.1) is None
+    now = Clock()
+    clock = StepClock(clock=now, whole=True)
+    ticker = timing.Ticker(clock, "training", 1000)
+    ticker.tick()
+    ticker.end()
+    assert timing.fit_metric(clock, 5, 0.1) is None

@@ -15,6 +15,10 @@ RESOURCES = Path(__file__).parent / "resources"
 class PomologyError(Exception):
     """Bad input, said in one line that names the file, key or value and what would be right."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows of it (asked for by IPython): that line, without the way through this package."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 def root() -> Path:
     """The checkout that this package runs from: it has the notebooks, and gets the outputs. Else the current folder."""

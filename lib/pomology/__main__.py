@@ -102,28 +102,16 @@ def _operators(name: str) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from pomology import device, machine
+    from pomology import doctor, machine
 
     if options.operators is not None:
         return _operators(options.operators)
     snapshot = machine.snapshot()
-    print(machine.describe(snapshot))
+    print(machine.describe(snapshot), flush=True)
     for key, reason in snapshot["unknown"].items():
         print(f"  {key}: not told ({reason})")
-    state = machine.fitness()
-    print(f"power source: {state['power_source'] or 'not told'}; load average {state['load']:.2f}")
-    for flag in state["flags"]:
-        print(f"  {flag}: numbers measured now would carry this flag")
-    print("PyTorch " + snapshot["packages"].get("torch", "is not installed"))
-    for backend, reason in device.backends().items():
-        if reason is None:
-            found = device.Device(backend)
-            works = [name for name, why in found.precisions().items() if why is None]
-            print(f"  {backend}: yes, {found.name}; {found.free_memory() / 1e9:.1f} GB free; {', '.join(works)}")
-        else:
-            print(f"  {backend}: no; {reason}")
-    if device.fallback_enabled():
-        print(f"  {device.FALLBACK_VARIABLE} is set: operators that MPS lacks run on the CPU")
+    print("asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own …", flush=True)
+    print("\n".join(doctor.examine(snapshot).lines()))
     return 0
 
 

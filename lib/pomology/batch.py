@@ -33,13 +33,17 @@ RESTARTS = 50  # each behind a case that killed its kernel; more than any notebo
 
 @dataclass(frozen=True)
 class Notebook:
-    """One experiment. `seconds` is what each profile takes on two CPU cores without a GPU, roughly."""
+    """One experiment. `seconds` is what each profile takes on two CPU cores without a GPU, roughly.
+
+    after: notebooks whose numbers it lays together, so that it comes behind them.
+    """
 
     name: str
     path: Path
     title: str
     article: str
     seconds: dict[str, float]
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Job:
 
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
-    """All notebooks, the cheapest first. Raises PomologyError if two have one name."""
+    """All notebooks, the check of the kit first, then the cheapest. Raises PomologyError if two have one name."""
     folder = folder or root() / "notebooks"
     found: dict[str, Notebook] = {}
     for path in sorted(folder.glob("*/*.ipynb")):
@@ -75,10 +79,21 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
         title = "".join(document["cells"][0]["source"]).split("\n")[0].lstrip("# ").strip()
         if path.stem in found:
             raise PomologyError(f"{path.name}: stands in two folders; a notebook's name is its experiment's")
-        found[path.stem] = Notebook(path.stem, path, title, about.get("article", ""), about.get("seconds", {}))
+        after = tuple(about.get("after", ()))
+        found[path.stem] = Notebook(path.stem, path, title, about.get("article", ""), about.get("seconds", {}), after)
     if not found:
         raise PomologyError(f"{folder.name}/: no notebooks here; run pomology from its checkout")
-    return sorted(found.values(), key=lambda notebook: (notebook.seconds.get("quick", math.inf), notebook.name))
+    for notebook in found.values():
+        for name in notebook.after:
+            if name not in found:
+                raise PomologyError(f"{notebook.path.name}: comes after {name!r}, and no notebook has this name")
+
+    def place(notebook: Notebook) -> tuple:
+        cost = max(found[name].seconds.get("quick", math.inf) for name in (notebook.name, *notebook.after))
+        # The check of the kit itself goes first: it tells which of the others' numbers may be trusted.
+        return notebook.article != tables.KIT, cost, bool(notebook.after), notebook.name
+
+    return sorted(found.values(), key=place)
 
 
 def select(all_notebooks: list[Notebook], only: str = "") -> list[Notebook]:
@@ -318,6 +333,9 @@ def _execute(job: Job, out: Path, limit_s: float, say: Callable[[str], None]) ->
         if outcome is None:
             return True
         status, reason = outcome
+        if status == "no device":  # DEVICE=cuda means those frameworks that see it
+            say(f"  {job.label} is left out: {reason}")
+            return True
         if status not in ("crashed", "timeout"):
             say(f"  {job.label} failed: {reason} (see outputs/{out.name}/.partial/)")
             return False
@@ -332,7 +350,7 @@ def _execute(job: Job, out: Path, limit_s: float, say: Callable[[str], None]) ->
 
 
 def _run_kernel(job: Job, out: Path, deadline: float | None) -> tuple[str, str] | None:
-    """Execute in one fresh kernel. Returns None, or what went wrong: (`crashed`, `timeout` or `error`, reason)."""
+    """Execute in one fresh kernel. Returns None, or why not: (`no device`, `crashed`, `timeout` or `error`, reason)."""
     import papermill
     from nbclient.exceptions import DeadKernelError
     from traitlets.config import Config
@@ -369,6 +387,8 @@ def _run_kernel(job: Job, out: Path, deadline: float | None) -> tuple[str, str] 
                 return "error", f"its kernel did not start: {error}"
             return "crashed", "its kernel died (killed, or out of memory)"
         except papermill.PapermillExecutionError as error:
+            if error.ename == "NoSuchDevice":
+                return "no device", error.evalue.split("\n")[0]
             return "error", f"{error.ename}: {error.evalue}".split("\n")[0]
     # papermill notes the folders of this machine in the file.
     partial.write_text(private(partial.read_text(encoding="utf-8")), encoding="utf-8")

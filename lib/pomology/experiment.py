@@ -21,7 +21,7 @@ import math
 import statistics as python_statistics
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from pomology import (
     root,
     tables,
     timing,
+    twins,
     write_whole,
 )
 from pomology import statistics as intervals
@@ -45,6 +46,7 @@ from pomology.telemetry import Telemetry, contended
 
 PROFILES = ("smoke", "quick", "article")
 JUDGED_STEPS = 50  # with fewer losses than these nobody can tell whether a model learns
+ACCURACY_STEPS = 20  # after so many steps any model here that can learn does better than chance
 
 
 class TooBig(PomologyError):
@@ -58,10 +60,13 @@ class Mismatch(PomologyError):
 class Experiment:
     """One notebook's cases on this machine.
 
-    name: the notebook's name, and the journal's. article: its number, as in the published values. devices: `auto`,
-    `cpu`, `gpu`, `cuda` or `mps`. profile: `smoke`, `quick` or `article`; the last runs whole epochs. budget_s: seconds
-    for the steady steps of a case. out: the run's folder; empty makes a new one. repeat: which repetition of the run
-    this is. learns: whether a loss that does not fall means that the model does not learn (a GAN's tells nothing).
+    name: the notebook's name, and the journal's. article: its number, as in the published values. framework: what the
+    cases train with, one a notebook; None has no cases, and lays together what other notebooks of a run have measured,
+    by default of the latest. devices: `auto`, `cpu`, `gpu`, `cuda`, `mps` or `metal`. profile: `smoke`,
+    `quick` or `article`; the last runs whole epochs. budget_s: seconds for the steady steps of a case. out: the run's
+    folder; empty makes a new one. repeat: which repetition of the run this is. precision: of every case that has no
+    setting of that name. learns: whether a loss that does not fall means that the model does not learn (a GAN's tells
+    nothing).
     Raises PomologyError in one line for a value that cannot be.
     """
 
@@ -70,6 +75,7 @@ class Experiment:
         name: str,
         *,
         article: str,
+        framework: str | None = "torch",
         devices: str = "auto",
         profile: str = "quick",
         budget_s: float = 10.0,
@@ -78,19 +84,21 @@ class Experiment:
         precision: str = "fp32",
         learns: bool = True,
     ):
-        _one_line_errors()
         if profile not in PROFILES:
             raise PomologyError(f"{name}: profile is {profile!r}; it must be one of {', '.join(PROFILES)}")
         if isinstance(budget_s, bool) or not isinstance(budget_s, (int, float)) or not 0 < budget_s < math.inf:
             raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0")
         self.name, self.article, self.profile, self.budget_s = name, article, profile, float(budget_s)
         self.repeat, self.precision, self.learns = repeat, precision, learns
-        self.devices = device.find(devices)
+        self.framework = framework
+        self.devices = device.find(devices, framework) if framework else []
         self._anew = "" if out else " (run the set-up cell again to measure it anew)"
-        self.out = Path(out) if out else root() / "outputs" / f"lab-{datetime.now():%Y%m%d-%H%M%S}"
+        latest = None if framework or out else _latest(tables.notebooks_of(tables.experiment_of(name)))
+        self.out = Path(out) if out else latest or root() / "outputs" / f"lab-{datetime.now():%Y%m%d-%H%M%S}"
         self.journal = results.Journal(self.out / f"{name}.jsonl")
         self.snapshot = note_machine(self.out, profile)
         self.data_kind, self.data_origin = "none", ""
+        self._looked: tuple[float, dict] | None = None
 
     def uses(self, data: Any) -> None:
         """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`, a line about it."""
@@ -111,10 +119,16 @@ class Experiment:
             else:
                 yield case
 
+    def fitness(self) -> dict[str, Any]:
+        """Whether the machine is fit to measure now; a look takes a quarter of a second, so it is good for five."""
+        if self._looked is None or time.perf_counter() - self._looked[0] > 5:
+            self._looked = time.perf_counter(), machine.fitness()
+        return self._looked[1]
+
     @property
     def records(self) -> list[dict]:
-        """The finished cases of this experiment's journal."""
-        return results.read(self.journal.path).records
+        """The finished cases of this experiment's journal; without a framework, of all notebooks of the experiment."""
+        return self._read([self.name] if self.framework else tables.notebooks_of(tables.experiment_of(self.name)))
 
     def machine(self) -> tables.Table:
         """The machine, as a small table."""
@@ -131,15 +145,48 @@ class Experiment:
         """What else was measured of each case."""
         return tables.details_table(self.name, self.records)
 
+    def checks(self) -> tables.Table:
+        """What the kit found out about itself, in plain words; also saved as CSV."""
+        table = tables.checks_table(self.records)
+        tables.save(table, self.out / "tables" / f"{self.name}-checks.csv")
+        return table
+
+    def ratios(self) -> tables.Table:
+        """How many times faster one device is than another: as printed, and the GPU against the CPU of this machine."""
+        table = tables.ratio_table(self.name, self.records)
+        tables.save(table, self.out / "tables" / f"{self.name}-ratios.csv")
+        return table
+
+    def side_by_side(self) -> tables.Table:
+        """The same cases in PyTorch and MLX, from the journals of this run, with proof that they are the same."""
+        records = self._read(tables.notebooks_of(tables.experiment_of(self.name)))
+        table = tables.side_by_side(self.name, records)
+        tables.save(table, self.out / "tables" / f"{self.name}-side-by-side.csv")
+        return table
+
+    def printed(self) -> tables.Table:
+        """What else the article prints about this experiment: its settings, and what its text says."""
+        return tables.printed_table(self.name)
+
     def figure(self) -> Any:
         """The article's devices and this machine's on one axis; also saved as SVG."""
-        return figures.show(
-            figures.epoch_figure(self.name, self.records), self.out / "figures" / f"{self.name}-epoch.svg"
-        )
+        return figures.show(figures.draw(self.name, self.records), self.out / "figures" / f"{self.name}-epoch.svg")
 
     def claims(self) -> tables.Table:
         """What the article says, tested on its own numbers and on this machine's."""
-        return tables.claims_table(published.claims(experiment=self.name), self.records)
+        claims = [
+            claim
+            for claim in published.claims(article=self.article)
+            if {tables.experiment_of(self.name), *tables.LAYOUTS[self.name].claims_of} & set(claim.experiments)
+        ]
+        # A claim may need what another notebook of the same run has measured.
+        needed = {self.name, *(name for claim in claims for name in claim.experiments)}
+        names = sorted({self.name, *(name for one in needed for name in tables.notebooks_of(one))})
+        return tables.claims_table(claims, self._read(names))
+
+    def _read(self, names: Iterable[str]) -> list[dict]:
+        """What these notebooks of the run have measured so far."""
+        return [record for name in names for record in results.read(self.out / f"{name}.jsonl").records]
 
 
 class Case:
@@ -148,13 +195,19 @@ class Case:
     def __init__(self, experiment: Experiment, backend: device.Device, config: dict):
         self.experiment, self.backend, self.config = experiment, backend, dict(config)
         self.device = backend.handle
+        self.precision = config.get("precision", experiment.precision)
         settings = " ".join(f"{key}={value}" for key, value in self.config.items())
         self.name = f"{backend.framework}-{backend.backend} {settings}".strip()
         self.clock: timing.StepClock | None = None
         self.scaled = False
         self._workload: Workload | None = None
         self._metrics: dict[str, dict] = {}
+        self._guesses: str | None = None
+        self._seen: set[str] = set()
         self._losses: list[float] = []
+        self._note: str | None = None
+        self._flags: tuple[str, ...] = ()
+        self._kernels: dict[str, dict] = {}
         self._model: Any = None
         self._weights: Any = None
         self._telemetry: Telemetry | None = None
@@ -183,20 +236,47 @@ class Case:
 
         Raises Mismatch if it has not as many parameters as the workload said.
         """
-        count = sum(parameter.numel() for parameter in model.parameters())
+        count = self.backend.count(model)
         if not count:
             raise ValueError("a model without parameters cannot be observed")
         if self._workload and count != self._workload.parameters:
             raise Mismatch(f"the model has {count:,} parameters; {self._workload.parameters:,} were counted beforehand")
-        self._model, self._weights = model, _fingerprint(model)
+        self._model, self._weights = model, self.backend.fingerprint(model)
         return model
 
-    def steps(self, batches: Iterable, part: str = "training", steps: float | None = None) -> Iterator:
+    def saw(self, result: Any) -> None:
+        """Note where a tensor that this case computed really is: elsewhere than asked for is a `fallback`."""
+        self._seen.add(self.backend.observed(result))
+
+    def steps(
+        self, batches: Iterable, part: str = "training", steps: float | None = None, per_epoch: float = 1.0
+    ) -> Iterator:
         """Iterate over `batches` and time what the loop does with each; see `timing.StepClock.steps`."""
+        self.watch()
+        return self.clock.steps(batches, part, steps, per_epoch=per_epoch)
+
+    def ticker(self, steps: float, part: str = "training") -> timing.Ticker:
+        """Time the steps of a trainer that owns its loop and calls back; see `timing.Ticker`."""
+        self.watch()
+        return timing.Ticker(self.clock, part, steps)
+
+    def watch(self) -> None:
+        """Start the telemetry, if it is not running. The first timed loop does; what is timed otherwise may."""
         if self._telemetry is None:
             self.backend.fence()
             self._telemetry = self._stack.enter_context(Telemetry(device=self.backend.kind))
-        return self.clock.steps(batches, part, steps)
+
+    def measure(self, name: str, function: Callable[[], Any], **options: Any) -> timing.Measurement:
+        """Time a function that needs no loader, within the budget, and note the median of a call as metric `name`.
+
+        options: of `timing.measure`. Timed as `step_s`, it also tells FLOP/s if the workload is known.
+        """
+        self.watch()
+        timed = timing.measure(function, self.backend.fence, **{"budget_s": self.experiment.budget_s, **options})
+        self._metrics[name] = timing.seconds_metric(timed.seconds)
+        if name == "step_s" and self._workload:
+            self._metrics["flops_per_s"] = _per_second(self._workload.flops, timed.seconds)
+        return timed
 
     def aside(self, name: str, per_epoch: float) -> contextlib.AbstractContextManager:
         """Time something that an epoch does `per_epoch` times, apart from the steps around it."""
@@ -206,6 +286,36 @@ class Case:
         """Note the loss of a step, as the article's loop reads it."""
         if not self.clock.on_ready:
             self._losses.append(float(value))
+
+    def accuracy(self, value: float, samples: int, classes: int) -> None:
+        """Note the share of held-out samples that the trained model gets right.
+
+        A model that does no better than guessing after 20 steps of training did not learn: no better means below the
+        chance of `classes` equally likely classes plus three standard deviations of a guesser's score on so many
+        samples, which a guesser passes once in a thousand times. After fewer steps nothing is concluded.
+        """
+        self.metric("accuracy", value, "", n=samples)
+        chance = 1 / classes
+        bound = chance + 3 * math.sqrt(chance * (1 - chance) / samples)
+        trained = sum(part.steps for part in itertools.islice(self.clock.parts.values(), 1))
+        if value <= bound and trained >= ACCURACY_STEPS:
+            reason = f"{value:.1%} right after {trained} steps; guessing gives {chance:.1%}, and up to {bound:.1%}"
+            self._guesses = reason
+
+    def check(self, values: Any, reference: Any, tolerance: float, what: str, relative: bool = False) -> None:
+        """Compare what two computations gave that should agree: arrays, or dicts of arrays by name.
+
+        tolerance: the largest absolute difference allowed; with `relative`, as a share of each reference array's
+        largest absolute element. The largest absolute difference of all checks is recorded as `max_abs_error`, also
+        when the check fails. Raises Mismatch, which ends the case, in a line that names the worst element; also for
+        other names, shapes or types, and for values that are not finite.
+        """
+        error, complaint = twins.difference(values, reference, tolerance, relative)
+        if error is not None:
+            before = self._metrics.get("max_abs_error", {"value": 0.0})["value"]
+            self.metric("max_abs_error", max(error, before), "")
+        if complaint is not None:
+            raise Mismatch(f"{what}: {complaint}")
 
     def metric(self, name: str, value: float, unit: str, **more: Any) -> None:
         """Add a measured value to the record; `more` may give low, high, n and how. Raises ValueError for a NaN."""
@@ -222,9 +332,21 @@ class Case:
             **more,
         }
 
+    def kernel(self, name: str, found: timing.Measurement) -> None:
+        """Add the time of a call, as `timing.measure` found it, with its interval and its raw times."""
+        seconds = found.seconds
+        self.metric(name, seconds.mean, "s", low=seconds.low, high=seconds.high, n=seconds.n)
+        steady = [[block.steps, round(block.seconds, 9)] for block in found.blocks]
+        self._kernels[name] = {"first_call_s": found.first_call_s, "steady": steady, "stopped": found.stopped}
+
+    def note(self, text: str, *flags: str) -> None:
+        """Say in a sentence what was found: it stands beside the numbers, if the case ends well. `flags` do anyway."""
+        self._note = text
+        self._flags = flags
+
     def __enter__(self) -> Case:
         self._started, self._start_s = results.now(), time.perf_counter()
-        self._fitness = machine.fitness()
+        self._fitness = self.experiment.fitness()
         self.experiment.journal.start(self._base())
         self.backend.reset_peak_memory()
         self.clock = timing.StepClock(
@@ -235,6 +357,7 @@ class Case:
             on_progress=self._progress.update,
         )
         self._stack = contextlib.ExitStack()
+        self._stack.enter_context(self.backend.scope())
         self._fallbacks = self._stack.enter_context(self.backend.watch_fallbacks())
         return self
 
@@ -264,7 +387,7 @@ class Case:
             "backend": self.backend.backend,
             "device": None,
             "chip": self.backend.name,
-            "precision": experiment.precision,
+            "precision": self.precision,
             "profile": experiment.profile,
             "data": experiment.data_kind,
             "data_origin": experiment.data_origin,
@@ -283,6 +406,9 @@ class Case:
             if "power_w" in metrics and "step_s" in metrics:
                 energy = metrics["power_w"]["value"] * metrics["step_s"]["value"]
                 metrics["energy_j_per_step"] = _metric(energy, "J", how="estimated")
+                if self._workload and self._workload.flops:
+                    each = energy / self._workload.flops * 1e12
+                    metrics["energy_j_per_tflop"] = _metric(each, "J", how="estimated")
         if self.clock.parts:
             metrics.update({name: _metric(value, "B") for name, value in self.backend.peak_memory().items()})
         first, last = self._loss_ends()
@@ -306,11 +432,17 @@ class Case:
             "reason": reason,
             "seconds": round(time.perf_counter() - self._start_s, 3),
             "metrics": metrics,
-            "blocks": {name: _raw(part) for name, part in self.clock.parts.items()},
+            "blocks": {name: _raw(part) for name, part in self.clock.parts.items()} | self._kernels,
             "asides": {name: aside.seconds for name, aside in self.clock.asides.items()},
         }
+        if self._note is not None and status == "ok":
+            record["note"] = private(self._note)
         if telemetry is not None:
-            record |= {"absent": telemetry.absent, "rails": telemetry.rails, "thermal_level": telemetry.thermal_level}
+            absent = dict(telemetry.absent)
+            if self.backend.uncounted:
+                reason = private(self.backend.uncounted)
+                absent |= {"allocated_peak_bytes": reason, "reserved_peak_bytes": reason}
+            record |= {"absent": absent, "rails": telemetry.rails, "thermal_level": telemetry.thermal_level}
             record["trace"] = telemetry.samples[:: max(1, len(telemetry.samples) // 500)]
         if status == "error" and exception is not None:
             record["traceback"] = private("".join(traceback.format_exception(exception)))
@@ -327,16 +459,19 @@ class Case:
             return (known, reason) if known else ("error", f"{type(exception).__name__}: {reason}")
         if self._fallbacks:
             return "fallback", f"ran on the CPU: {', '.join(sorted(self._fallbacks))}"
-        if observed not in (None, self.backend.backend):
-            return "fallback", f"asked for {self.backend.backend}, computed on {observed}"
+        elsewhere = ({observed} | self._seen) - {None, self.backend.backend}
+        if elsewhere:
+            return "fallback", f"asked for {self.backend.backend}, computed on {', '.join(sorted(elsewhere))}"
         if not self._metrics and all(part.first_step_s is None for part in self.clock.parts.values()):
             return "error", "nothing was timed"
-        if self._model is not None and self.clock.parts and _fingerprint(self._model) == self._weights:
+        if self._model is not None and self.clock.parts and self.backend.fingerprint(self._model) == self._weights:
             return "not-learning", "no step changed the weights"
         if not all(math.isfinite(loss) for loss in self._losses):
             return "not-learning", "the loss is not a finite number"
         if self.experiment.learns and len(self._losses) >= JUDGED_STEPS and last >= first:
             return "not-learning", f"the loss went from {first:.4g} to {last:.4g} in {len(self._losses)} steps"
+        if self._guesses is not None:
+            return "not-learning", self._guesses
         return "ok", None
 
     def _rate(self) -> dict[str, Any] | None:
@@ -345,10 +480,7 @@ class Case:
         blocks = training and (training.ready_blocks or training.blocks)
         if not blocks or not self._workload:
             return None
-        step = timing.interval(blocks)
-        flops = self._workload.flops
-        bounds = {"low": flops / step.high, "high": flops / step.low} if step.low else {"low": None, "high": None}
-        return {"value": flops / step.mean, "unit": "FLOP/s", **bounds, "n": step.n, "how": "measured"}
+        return _per_second(self._workload.flops, timing.interval(blocks))
 
     def _loss_ends(self) -> tuple[float | None, float | None]:
         """The loss of the first steps (3, or fewer) and of the last third of them (medians)."""
@@ -361,9 +493,11 @@ class Case:
         )
 
     def _all_flags(self) -> list[str]:
-        flags = list(self._fitness["flags"])
+        flags = [*self._fitness["flags"], *self._flags]
         if self._telemetry is not None and contended(self._telemetry.foreign_load):
             flags.append("contended")
+        if self._telemetry is not None:
+            flags += self._telemetry.flags
         training = next(iter(self.clock.parts.values()), None)
         if training is not None:
             blocks = [block.step_s for block in training.blocks]
@@ -390,14 +524,19 @@ def note_machine(out: Path, profile: str) -> dict:
     return snapshot
 
 
+def _latest(names: list[str]) -> Path | None:
+    """The run's folder in which one of these notebooks has measured something last; None if there is none."""
+    found = [place for name in names for place in (root() / "outputs").glob(f"*/{name}.jsonl")]
+    return max(found, key=lambda place: place.stat().st_mtime).parent if found else None
+
+
+def _per_second(flops: int, step: intervals.Interval) -> dict:
+    bounds = {"low": flops / step.high, "high": flops / step.low} if step.low else {"low": None, "high": None}
+    return {"value": flops / step.mean, "unit": "FLOP/s", **bounds, "n": step.n, "how": "measured"}
+
+
 def _metric(value: float, unit: str, how: str = "measured", n: int = 1) -> dict:
     return {"value": value, "unit": unit, "low": None, "high": None, "n": n, "how": how}
-
-
-def _fingerprint(model: Any) -> list[float]:
-    """A few weights, to see whether training changed them."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return [value for parameter in trained[-4:] for value in parameter.detach().flatten()[:64].float().tolist()]
 
 
 def _raw(part: timing.Part) -> dict:
@@ -413,15 +552,6 @@ def _raw(part: timing.Part) -> dict:
         "last_step_s": part.last_step_s,
         "stopped": part.stopped,
     }
-
-
-def _one_line_errors() -> None:
-    """Let a notebook show bad input as the one line that it is, without the way through this package."""
-    from IPython import get_ipython
-
-    shell = get_ipython()
-    if shell is not None:
-        shell.set_custom_exc((PomologyError,), lambda shell, kind, error, trace, tb_offset=None: [f"{error}"])
 
 
 class _Progress:

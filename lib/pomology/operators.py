@@ -13,6 +13,7 @@ import gc
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ REPLACED = {
 SILENT_FALLBACKS = {"embedding_renorm_", "linalg_svd", "_linalg_svd"}
 # Indices and lengths may stay on the CPU.
 TAKES_HOST_TENSORS = {"index", "index_put", "index_put_", "_index_put_impl_", "_ctc_loss", "_pack_padded_sequence"}
+RESULTS = re.compile(r"^experiment\.(table|checks|ratios|details|figure|claims)\(", re.MULTILINE)
 KERNEL, COMPOSITE, MISSING, SILENT = "kernel", "made of others", "no kernel", "kernel that runs on the CPU"
 
 
@@ -108,34 +110,60 @@ class Rehearsal:
 
         if torch._C._get_privateuse1_backend_name() != PRETENDED:
             _setup_privateuseone_for_python_backend(PRETENDED)
+            getattr(torch, PRETENDED).get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
+            _register_autocast()
         self.handle = torch.device(PRETENDED, 0)
         self.use = Use()
         self.counts: Counter[str] = Counter()
         self._torch, self._map, self._leaves = torch, torch.utils._pytree.tree_map, torch.utils._pytree.tree_leaves
         self._tensor = _tensor_class(self)
         aten = torch.ops.aten
+        # No kernel but a GPU's computes these; the arithmetic is that of nn.LSTM.
+        self._by_hand = {
+            aten._thnn_fused_lstm_cell.default: _lstm_cell,
+            aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
+        }
         self._copies = {aten.copy_.default, aten._to_copy.default}
-        self._cell: str = ""
 
     @contextmanager
     def entered(self) -> Iterator[Rehearsal]:
         """The block in which the device is there."""
         torch, rehearsal = self._torch, self
         from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.overrides import TorchFunctionMode
         from torch.utils._python_dispatch import TorchDispatchMode
 
         class Mode(TorchDispatchMode):
             def __torch_dispatch__(self, function, types, args=(), kwargs=None):
                 return rehearsal.run(function, args, kwargs or {})
 
+        made_from_numbers = (torch.tensor, torch.as_tensor, torch.asarray)
+
+        class FromNumbers(TorchFunctionMode):
+            """What copies numbers straight to a device passes no dispatch mode: it goes by way of the CPU here."""
+
+            def __torch_function__(self, function, types, args=(), kwargs=None):
+                named = dict(kwargs or {})
+                if function is torch.Tensor.new_tensor and isinstance(args[0], rehearsal._tensor):
+                    named = {"dtype": args[0].dtype, "device": rehearsal.handle} | named
+                    function, args = torch.tensor, args[1:]
+                wanted = named.get("device")
+                if function in made_from_numbers and wanted is not None and torch.device(wanted).type == PRETENDED:
+                    return function(*args, **named | {"device": "cpu"}).to(wanted)
+                return function(*args, **named)
+
         # Parameters are exchanged for others when a module moves: their data cannot be replaced in place.
         swap = torch.__future__.get_swap_module_params_on_conversion()
         torch.__future__.set_swap_module_params_on_conversion(True)
-        with _no_foreach(), sdpa_kernel(SDPBackend.MATH), Mode():  # attention as MPS trains it
+        wait, torch.accelerator.synchronize = torch.accelerator.synchronize, lambda *_: None
+        looking = torch.nn.modules.module.register_module_forward_pre_hook(self._look_at_inputs)
+        with _no_foreach(), sdpa_kernel(SDPBackend.MATH), Mode(), FromNumbers():  # attention as MPS trains it
             try:
                 yield self
             finally:
                 torch.__future__.set_swap_module_params_on_conversion(swap)
+                torch.accelerator.synchronize = wait
+                looking.remove()
                 self.use.operators = dict(self.counts)
 
     def run(self, function: Any, args: tuple, kwargs: dict) -> Any:
@@ -157,7 +185,7 @@ class Rehearsal:
         inner, named = self._map(lambda item: item.inner if isinstance(item, mine) else item, (args, kwargs))
         if wanted is not None and self._torch.device(wanted).type == PRETENDED:
             named["device"] = self._torch.device("cpu")
-        result = function(*inner, **named)
+        result = self._by_hand.get(function, function)(*inner, **named)
         return self._given_back(function, args, kwargs, result, on_device)
 
     def _given_back(self, function: Any, args: tuple, kwargs: dict, result: Any, on_device: bool) -> Any:
@@ -194,14 +222,19 @@ class Rehearsal:
                 self._fault(f"MPS has no kernel for {full}: it fails, or runs on the CPU where that is allowed")
             elif has == SILENT:
                 self._fault(f"MPS hands {full} to the CPU without a word")
-        if kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2]):
+        source = args[1 if name == "copy_" else 0] if function in self._copies else None
+        at_once = kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])
+        if at_once and not isinstance(source, self._tensor):
             self._fault(f"{name} with non_blocking=True: on MPS what is read next may not have arrived")
         if kwargs.get("memory_format") in (self._torch.channels_last, self._torch.channels_last_3d):
             self._fault(f"{name} with channels_last: BatchNorm goes wrong with it on MPS")
-        if "batch_norm" in name or "lstm" in name:
-            first = args[0] if isinstance(args[0], self._torch.Tensor) else None
-            if first is not None and not first.is_contiguous():
-                self._fault(f"{name} gets a permuted input: gradients may be wrong on MPS; call .contiguous() first")
+
+    def _look_at_inputs(self, module: Any, inputs: tuple) -> None:
+        kind = type(module).__name__
+        if kind.startswith("BatchNorm") or kind == "LSTM":
+            for item in inputs:
+                if isinstance(item, self._tensor) and not item.is_contiguous():
+                    self._fault(f"{kind} gets a permuted input: wrong gradients on MPS; call .contiguous() first")
 
     def _fault(self, text: str) -> None:
         if text not in self.use.faults:
@@ -233,6 +266,11 @@ def _tensor_class(rehearsal: Rehearsal) -> type:
         def tolist(self) -> Any:
             return self.inner.tolist()
 
+        def double(self, **named) -> Any:
+            # The gradient scaler leaves double precision out on the device that is called mps.
+            from_scaler = sys._getframe(1).f_globals.get("__name__") == "torch.amp.grad_scaler"
+            return self if from_scaler else super().double(**named)
+
         def numpy(self, **_) -> Any:
             raise TypeError("can't convert mps:0 device type tensor to numpy. Use Tensor.cpu() first")
 
@@ -246,6 +284,77 @@ def _tensor_class(rehearsal: Rehearsal) -> type:
             return rehearsal.run(function, args, kwargs or {})
 
     return Pretended
+
+
+def _lstm_cell(inputs, hidden, cell, input_bias=None, hidden_bias=None):
+    import torch
+
+    gates = inputs + hidden
+    if input_bias is not None:
+        gates = gates + input_bias + hidden_bias
+    enter, forget, new, leave = gates.chunk(4, 1)
+    enter, forget, new, leave = enter.sigmoid(), forget.sigmoid(), new.tanh(), leave.sigmoid()
+    after = forget * cell + enter * new
+    return leave * after.tanh(), after, torch.cat([enter, forget, new, leave], 1)
+
+
+def _lstm_cell_backward(hidden_grad, cell_grad, before, after, workspace, has_bias):
+    import torch
+
+    enter, forget, new, leave = workspace.chunk(4, 1)
+    hidden_grad = torch.zeros_like(after) if hidden_grad is None else hidden_grad
+    level = after.tanh()
+    through = hidden_grad * leave * (1 - level**2) + (0 if cell_grad is None else cell_grad)
+    gates = [
+        through * new * enter * (1 - enter),
+        through * before * forget * (1 - forget),
+        through * enter * (1 - new**2),
+        hidden_grad * level * leave * (1 - leave),
+    ]
+    gates = torch.cat(gates, 1)
+    return gates, through * forget, gates.sum(0) if has_bias else torch.empty(0)
+
+
+# What autocast does on MPS: the names in `TORCH_LIBRARY_IMPL(aten, AutocastMPS)` of PyTorch 2.13.
+LOWER_PRECISION = (
+    *("conv1d", "conv2d", "conv_transpose1d.default", "conv_transpose2d.input", "linear", "matmul", "mm", "bmm"),
+    *("addmm", "addmv", "addbmm", "baddbmm", "mv", "scaled_dot_product_attention", "lstm_cell"),
+)
+FULL_PRECISION = (
+    *("softmax.int", "log_softmax.int", "layer_norm", "group_norm", "nll_loss", "mse_loss", "l1_loss", "kl_div"),
+    *("cross_entropy_loss", "exp", "log", "pow.Tensor_Scalar", "sum", "cumsum", "norm.Scalar", "cosine_similarity"),
+)
+
+
+def _register_autocast() -> None:
+    import torch
+
+    def caster(operator: Any, lower: bool) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            kind = torch.get_autocast_dtype(PRETENDED) if lower else torch.float32
+
+            def cast(item: Any) -> Any:
+                floating = isinstance(item, torch.Tensor) and item.is_floating_point()
+                return item.to(kind) if floating and item.device.type == PRETENDED else item
+
+            with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+                args, kwargs = torch.utils._pytree.tree_map(cast, (args, kwargs))
+                return operator(*args, **kwargs)
+
+        return call
+
+    rest = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
+    rest.fallback(torch.library.fallthrough_kernel)
+    library = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
+    for names, lower in ((LOWER_PRECISION, True), (FULL_PRECISION, False)):
+        for name in names:
+            base, _, overload = name.partition(".")
+            operator = getattr(getattr(torch.ops.aten, base), overload or "default")
+            library.impl(operator, caster(operator, lower))
+    _LIBRARIES.extend((rest, library))  # what they register goes when they do
+
+
+_LIBRARIES: list = []
 
 
 @contextmanager
@@ -267,7 +376,7 @@ def _no_foreach() -> Iterator[None]:
 
 
 def rehearse(name: str, profile: str = "smoke") -> Use:
-    """Run a notebook up to its cases on the pretended device, with a profile's parameters and stand-ins for its data.
+    """Run a notebook up to its results on the pretended device, with a profile's parameters and stand-ins for its data.
 
     In a process of its own, since PyTorch keeps a device once it has one, and the notebook's framework with it.
     Raises PomologyError in one line if there is no such notebook, if it is not PyTorch's, or if it does not get as far.
@@ -290,30 +399,37 @@ def _notebook(name: str) -> batch.Notebook:
     known = {notebook.name: notebook for notebook in batch.notebooks()}
     if name not in known:
         raise PomologyError(f"--operators {name}: no notebook is named so; there are {', '.join(sorted(known))}")
-    cells = parameters.read_notebook(known[name].path)["cells"]
-    if not any("import torch" in "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
+    if not uses_torch(known[name]):
         raise PomologyError(f"--operators {name}: not a PyTorch notebook; only PyTorch says which operators MPS has")
     return known[name]
 
 
+def uses_torch(notebook: batch.Notebook) -> bool:
+    """Whether a notebook is PyTorch's: only that says which operators MPS has."""
+    cells = parameters.read_notebook(notebook.path)["cells"]
+    return any("import torch" in "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
 def run_cells(path: Path, profile: str, out: Path) -> Use:
-    """Execute a notebook's code up to its loop over cases, in this process, and note what it asks of the device."""
+    """Execute a notebook's code up to its results, in this process, and note what it asks of the device."""
     document = parameters.read_notebook(path)
     values = parameters.read_yaml(path.parents[2] / "params" / profile / f"{path.stem}.yaml", f"{path.stem}.yaml")
     rehearsal = Rehearsal()
     pretended = _pretended_mps(rehearsal)
     device.find = lambda *_, **__: [pretended]  # this process is for nothing else
+    if any("lightning" in "".join(cell["source"]) for cell in document["cells"]):
+        _play_lightning_s_mps(rehearsal.handle)
     scope: dict[str, Any] = {"__name__": "__main__"}
     with rehearsal.entered():
         for number, cell in enumerate(document["cells"]):
             source = "".join(cell["source"])
             if cell["cell_type"] != "code":
                 continue
+            if RESULTS.search(source):
+                break
             exec(compile(source, f"{path.name}, cell {cell.get('id', number)}", "exec"), scope)
             if "parameters" in cell["metadata"].get("tags", []):
                 scope |= values | {"data": "stand-in", "out": str(out)}
-            if "experiment.cases(" in source:
-                break
     records = results.read(out / f"{path.stem}.jsonl").records
     rehearsal.use.cases = {record["case"]: [record["status"], record["reason"]] for record in records}
     return rehearsal.use
@@ -336,6 +452,12 @@ def _pretended_mps(rehearsal: Rehearsal) -> device.Device:
             found = super().observed(item)
             return "mps" if found == PRETENDED else found
 
+        def precisions(self) -> dict[str, str | None]:
+            asked = list(rehearsal.use.faults)  # trying double precision is how to find out
+            found = super().precisions()
+            rehearsal.use.faults = asked
+            return found
+
         def reset_peak_memory(self) -> None:
             self.release()
 
@@ -349,6 +471,18 @@ def _pretended_mps(rehearsal: Rehearsal) -> device.Device:
             gc.collect()
 
     return PretendedMPS()
+
+
+def _play_lightning_s_mps(handle: Any) -> None:
+    """Let Lightning's accelerator `mps` be the pretended device, in this process for good."""
+    from lightning.fabric.utilities import apply_func
+    from lightning.pytorch.accelerators.mps import MPSAccelerator
+
+    MPSAccelerator.is_available = staticmethod(lambda: True)
+    MPSAccelerator.parse_devices = staticmethod(lambda devices: [0])
+    MPSAccelerator.get_parallel_devices = staticmethod(lambda devices: [handle])
+    MPSAccelerator.setup_device = lambda self, device: None
+    apply_func._BLOCKING_DEVICE_TYPES = (*apply_func._BLOCKING_DEVICE_TYPES, PRETENDED)
 
 
 if __name__ == "__main__":

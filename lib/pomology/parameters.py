@@ -59,8 +59,16 @@ LIMITS: dict[str, Limit] = {
     "samples": _between(0, 2**40),
     "batch_size": SIZE,
     "batch_sizes": SIZE,
+    "chart_networks": _one_of("resnet50", "bert", "vgg16"),
+    **dict.fromkeys(("cpu_batch_divisor", "gpu_batch_divisor", "image_size", "tokens"), SIZE),
     "epochs": _between(1, 10_000),
+    "loaders": _between(0, 128),
+    "networks": _one_of("vgg16", "resnet18", "resnet50"),
+    **dict.fromkeys(("vgg16_batch_size", "resnet18_batch_size", "resnet50_batch_size"), SIZE),
 }
+LIMITS |= {"image_sizes": _between(64, 1024)}
+LIMITS |= {"pairs": _between(3, 1000), "megabytes": _between(16, 65_536)}
+LIMITS |= {"margin": _above(0, 100), "tolerance": _above(0, 1)}
 # For the numbers inside `models`, a list of rows: every number in it is a size.
 LIMITS["models"] = SIZE
 

@@ -13,6 +13,7 @@ import html
 import json
 import re
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -241,14 +242,34 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("Profile", "; ".join(PROFILES.get(profile, profile) for profile in profiles)),
         ("Data", "; ".join(f"{kind} ({', '.join(names)})" for kind, names in sorted(kinds.items())) or "none yet"),
         ("Measured", " to ".join(dict.fromkeys(when)) + " UTC" if when else "nothing yet"),
+        *_checks(records),
         ("Cases", ", ".join(f"{count} {status}" for status, count in ended.most_common()) or "none yet"),
         ("Kit", kit),
     ]
 
 
+def _checks(records: list[dict]) -> list[tuple[str, str]]:
+    """How the kit's check of itself ended, if it was run."""
+    found = [record for record in records if record["article"] == tables.KIT]
+    if not found:
+        return []
+    ended: dict[str, dict[str, None]] = {"passed": {}, "not passed": {}, "cannot be told": {}, "not to be had here": {}}
+    for record in found:
+        kind = {"ok": "passed", "unsupported": "not to be had here"}.get(record["status"], "not passed")
+        if kind == "passed" and "too-noisy" in record["flags"]:
+            kind = "cannot be told"
+        ended[kind][f"{record['config'].get('check', record['case'])} ({record['backend']})"] = None
+    parts = [f"{kind}: {', '.join(names)}" for kind, names in ended.items() if names and kind != "passed"]
+    other = {name for kind, names in ended.items() for name in names if kind != "passed"}  # in one repeat is enough
+    good = len(ended["passed"].keys() - other)
+    return [("Instrument", "; ".join([f"{good} of {good + len(other)} checks of the kit itself passed", *parts]))]
+
+
 def _article(run: Run, article: str, names: list[str], failed: dict[str, str]) -> dict[str, Any]:
     sections = [_section(run, name, failed.get(name)) for name in names]
     about = next((known for known in published.articles() if known.id == article), None)
+    if article == tables.KIT:
+        return {"title": "The kit itself", "sections": sections}
     if about is None:
         return {"title": f"Article {article}" if article else "Not of an article", "sections": sections}
     linked = about.url_or_source.startswith("https://")
@@ -273,26 +294,41 @@ def _section(run: Run, name: str, failure: str | None) -> dict[str, Any]:
     notes += [f"{problem}." for problem in contents.problems]
     section = {"name": name, "title": layout.title if layout else name, "notes": notes, "links": _links(run.path, name)}
     try:
-        section |= _numbers(name, layout, contents.records)
+        section |= _numbers(name, layout, contents.records, run.records)
     except MALFORMED as error:
         notes.append(f"The numbers of this experiment cannot be shown: {type(error).__name__}: {error}.")
     return section
 
 
-def _numbers(name: str, layout: tables.Layout | None, records: list[dict]) -> dict[str, Any]:
+def _numbers(
+    name: str, layout: tables.Layout | None, records: list[dict], everything: Sequence[dict] = ()
+) -> dict[str, Any]:
+    """everything: what all notebooks of the run have measured; some share an experiment, or lay others together."""
+    if records and all(record["article"] == tables.KIT for record in records):
+        numbers = _table(tables.numbers_table(records))
+        return {"table": _table(tables.checks_table(records)), "details": numbers}
     details = _table(tables.details_table(name, records)) if records else ""
     comparable = tables.comparable(records)
     if layout is None:
         return {"table": details, "endings": _endings(records)}
-    timed = any(tables.combined(repeats, "epoch_s") for repeats in tables.groups(comparable))
+    experiment = tables.experiment_of(name)
+    shared = [record for record in everything if tables.experiment_of(record["experiment"]) == experiment]
+    if not records and shared:
+        table = _table(tables.side_by_side(name, shared))
+    else:
+        table = _table(tables.article_table(name, records))
+    # Once, where a notebook has the experiment's own name.
+    about = name if experiment in tables.LAYOUTS else experiment
+    drawn = tables.comparable(records, layout.metric)
+    timed = any(tables.combined(repeats, layout.metric) for repeats in tables.groups(drawn))
     return {
-        "table": _table(tables.article_table(name, records)),
+        "table": table,
         "endings": _endings([record for record in records if record not in comparable]),
-        "drawing": _drawing(name, json.dumps(comparable)) if timed else "",
-        "caption": CAPTION,
+        "drawing": _drawing(name, json.dumps(drawn)) if timed else "",
+        "caption": _caption(layout),
         "claims": _claims(
-            [claim for claim in published.claims(experiment=name) if len(claim.experiments) == 1],
-            records,
+            [claim for claim in published.claims(experiment=about) if len(claim.experiments) == 1],
+            shared or records,
             "The article's claims",
         ),
         "details": details,
@@ -319,7 +355,13 @@ def _drawing(name: str, records: str) -> Any:
     text = figures.svg(figures.epoch_figure(name, json.loads(records)))
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    return _markup(text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(CAPTION)}" ', 1))
+    label = html.escape(_caption(tables.LAYOUTS[name]))
+    return _markup(text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
+
+
+def _caption(layout: tables.Layout) -> str:
+    """What the figure shows, in words."""
+    return CAPTION if layout.metric == "epoch_s" else f"{layout.axis[:1].upper()}{layout.axis[1:]}."
 
 
 def _unfinished(partial: Path) -> str:
@@ -343,6 +385,7 @@ def _links(out: Path, name: str) -> list[tuple[str, str]]:
     places = {
         "The notebook, rendered": f"{name}.html",
         "numbers as CSV": f"tables/{name}-article.csv",
+        "checks as CSV": f"tables/{name}-checks.csv",
         "journal": f"{name}.jsonl",
     }
     return [(text, quote(place)) for text, place in places.items() if (out / place).exists()]
@@ -368,6 +411,8 @@ def compare(paths: list[Path]) -> tables.Table:
     cases: dict[tuple, dict[int, list[dict]]] = {}
     for number, run in enumerate(runs):
         for record in run.records:
+            if record["article"] == tables.KIT:
+                continue  # it says how well was measured, not how fast this machine is
             case = [record[key] for key in ("article", "experiment", "framework", "backend", "precision")]
             case.append(json.dumps(record["config"], sort_keys=True))
             cases.setdefault(tuple(case), {}).setdefault(number, []).append(record)

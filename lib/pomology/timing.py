@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +47,7 @@ class Part:
     """What one loop over batches left behind: all of an epoch's training, or all of its evaluation.
 
     epoch_steps: steps in a whole epoch; the last, smaller batch counts as its fraction.
+    per_epoch: how often an epoch has this loop.
     blocks: steady steps with whatever the loop really does; ready_blocks: the same loop on batches that were ready.
     last_step_s: the step of a smaller last batch, where the epoch has one and it was reached: no mean holds it.
     seconds: wall time of the whole loop, asides included, ready blocks not.
@@ -62,6 +63,7 @@ class Part:
     seconds: float = 0.0
     complete: bool = False
     stopped: str = "left early"
+    per_epoch: float = 1.0
 
     @property
     def steps(self) -> int:
@@ -127,11 +129,19 @@ class StepClock:
         self._running: str | None = None
         self.on_ready = False  # whether the step under way is one on a ready batch
 
-    def steps(self, batches: Iterable, part: str = "training", steps: float | None = None) -> Iterator:
+    def steps(
+        self,
+        batches: Iterable,
+        part: str = "training",
+        steps: float | None = None,
+        ready: bool = True,
+        per_epoch: float = 1.0,
+    ) -> Iterator:
         """Iterate over `batches`, timing what the loop does with them.
 
         part: the name under which an epoch's time is added up; an evaluation is a part of its own, and gets a quarter
-        of the budget. steps: of a whole epoch, where `len(batches)` does not tell.
+        of the budget. steps: of a whole epoch, where `len(batches)` does not tell. ready: whether the loop would train
+        on ready batches that it is given. per_epoch: how often an epoch has this loop, where that is not once.
         """
         if part in self.parts:
             raise ValueError(f"part {part!r} was timed already; one epoch of each part is")
@@ -141,9 +151,9 @@ class StepClock:
         total = epoch_steps(batches) if steps is None else float(steps)
         if total <= 0:
             raise ValueError(f"part {part!r} has no batches")
-        record = self.parts[part] = Part(part, total)
+        record = self.parts[part] = Part(part, total, per_epoch=per_epoch)
         budget_s = self.budget_s if training else self.budget_s / 4
-        return self._run(record, batches, budget_s, ready=training and self.put is not None)
+        return self._run(record, batches, budget_s, ready=ready and training and self.put is not None)
 
     @contextmanager
     def aside(self, name: str, per_epoch: float) -> Iterator[None]:
@@ -284,6 +294,27 @@ class StepClock:
         return False
 
 
+class Ticker:
+    """Drives a `StepClock` from a trainer that owns its loop and only calls back, as Keras and Lightning do.
+
+    clock, part: as for `StepClock.steps`. steps: of a whole epoch; a smaller last batch counts as its fraction.
+    What lies between two ticks (loading, logging, other callbacks) belongs to the steps, as in a loop. Such a trainer
+    takes its batches itself, so it cannot be given ready ones.
+    """
+
+    def __init__(self, clock: StepClock, part: str, steps: float):
+        self._loop = clock.steps(range(math.ceil(steps)), part, steps, ready=False)
+
+    def tick(self) -> bool:
+        """A step begins now, and the one before ended. False: the clock has all it wants, and this step is untimed."""
+        return next(self._loop, None) is not None
+
+    def end(self) -> None:
+        """The loop has ended: so has the last step, if it was that of a whole epoch. May be called again."""
+        next(self._loop, None)
+        self._loop.close()
+
+
 def _keeping(batches: Iterable, pool: list, most: int) -> Iterator:
     """Pass `batches` on, and keep the first `most` in `pool`. They are asked for an iterator with the first step."""
     source = iter(batches)
@@ -355,7 +386,53 @@ def epoch_metrics(clock: StepClock) -> dict[str, dict[str, Any]]:
     return metrics
 
 
+def fit_metric(clock: StepClock, epochs: int, before_s: float, later: Sequence[float] = ()) -> dict[str, Any] | None:
+    """Seconds of a whole training of several epochs, estimated from what of it was timed; None if that was too short.
+
+    before_s: from the call to the first step of all. later: of each whole epoch that ran after the first one.
+
+    It is before_s + the first epoch + the sum of later + (epochs that did not run) x (mean of later). A part of the
+    first epoch that ran whole counts with its own time; else as first step + (steps - 1) x mean steady step. Where no
+    later epoch ran, one is taken as the sum of steps x mean steady step over the parts: all its steps are like the
+    steady ones, and what else an epoch does between its steps is left out (in Keras, about a tenth of a second).
+    The bounds are those that all steps would have at the steady mean's own.
+    """
+    parts = list(clock.parts.values())
+    if not parts or any(part.first_step_s is None or not (part.blocks or part.complete) for part in parts):
+        return None
+    total = before_s + sum(later)
+    spans = []
+    for part in parts:
+        if part.blocks:
+            steady = interval(part.blocks)
+        else:  # a whole epoch of a few steps: what followed the first is all there is to go by
+            rest_s = (part.seconds - part.first_step_s) / (part.steps - 1) if part.steps > 1 else part.first_step_s
+            steady = statistics.Interval(rest_s, None, None, 1, 1)
+        total += part.seconds if part.complete else part.first_step_s + (part.epoch_steps - 1) * steady.mean
+        low, high = (bound and part.epoch_steps * bound for bound in (steady.low, steady.high))
+        spans.append(statistics.Interval(part.epoch_steps * steady.mean, low, high, steady.n, steady.batches))
+    epoch = _add(spans)
+    total += (epochs - 1 - len(later)) * (sum(later) / len(later) if later else epoch.mean)
+    bounds = [bound and total * bound / epoch.mean for bound in (epoch.low, epoch.high)]
+    return seconds_metric(statistics.Interval(total, *bounds, epoch.n, epoch.batches), "estimated")
+
+
+def part_metrics(clock: StepClock) -> dict[str, dict[str, Any]]:
+    """Seconds that each part takes of an epoch, by the part's name, in the form of the record."""
+    found = {name: _part_epoch(part) for name, part in clock.parts.items()}
+    return {name: seconds_metric(*epoch) for name, epoch in found.items() if epoch is not None}
+
+
 def _part_epoch(part: Part) -> tuple[statistics.Interval, str] | None:
+    epoch = _part_once(part)
+    if epoch is None or part.per_epoch == 1:
+        return epoch
+    once = epoch[0]
+    mean, low, high = (bound if bound is None else bound * part.per_epoch for bound in (once.mean, once.low, once.high))
+    return statistics.Interval(mean, low, high, once.n, once.batches), "estimated"
+
+
+def _part_once(part: Part) -> tuple[statistics.Interval, str] | None:
     steady = interval(part.blocks) if part.blocks else None
     if part.complete:
         # One epoch has one time. The spread of its blocks says how well this run pins it down.
@@ -412,6 +489,7 @@ def measure(
     repeats: int | None = None,
     calls_per_block: int | None = None,
     target: float = 0.01,
+    before: Callable[[], Any] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Measurement:
     """Time `function()`, a kernel that the caller has prepared.
@@ -420,10 +498,13 @@ def measure(
     needs more. Then blocks of calls, fenced at both ends, until the median's interval is narrower than `target`
     (half-width over median, from 20 blocks on) or the budget is spent, but never fewer than two; or just `repeats`
     blocks, where that is given. A block has so many calls that the fence is negligible, unless `calls_per_block` says
-    otherwise: 1 fences every call, as a program that waits for each result would.
+    otherwise: 1 fences every call, as a program that waits for each result would. `before` is called ahead of each
+    block, outside of its time: a pause, say.
     """
 
     def block(calls: int) -> Block:
+        if before is not None:
+            before()
         start = clock()
         for _ in range(calls):
             function()
@@ -458,3 +539,59 @@ def measure(
     return Measurement(
         first.seconds, statistics.median_interval([block.step_s for block in blocks]), tuple(blocks), stopped
     )
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A function timed in turn with another one. `ratio` is the geometric mean of reference time / function time over
+    the pairs, with the 95 % interval of a paired t-test: above 1, the function is the faster one. `seconds` and
+    `reference` are medians of a call."""
+
+    first_call_s: float
+    seconds: statistics.Interval
+    reference: statistics.Interval
+    ratio: statistics.Interval
+
+
+def in_pairs(
+    function: Callable[[], Any],
+    reference: Callable[[], Any],
+    fence: Callable[[], None] = lambda: None,
+    *,
+    budget_s: float = 1.0,
+    least: int = 4,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Pairs:
+    """Time `function()` against `reference()` in pairs, so that a wandering machine slows both.
+
+    The first call is timed apart, and a second one of each warms up. A block has so many calls that the fence is
+    negligible. Which of a pair comes first changes from one to the next. There are `least` pairs, and more until the
+    budget is spent.
+    """
+
+    def block(call: Callable[[], Any], calls: int) -> float:
+        start = clock()
+        for _ in range(calls):
+            call()
+        fence()
+        return (clock() - start) / calls
+
+    fence()
+    first_call_s = block(function, 1)
+    block(reference, 1)
+    pace_s = [block(function, 1), block(reference, 1)]
+    fence_s = min(_timed(fence, clock) for _ in range(3))
+    block_s = max(min(BLOCK_S, budget_s / 50), fence_s / FENCE_SHARE)
+    calls = [max(1, math.ceil(block_s / max(pace, 1e-9))) for pace in pace_s]
+    begun, times = clock(), []
+    while len(times) < least or clock() - begun < budget_s:
+        if len(times) % 2:
+            below = block(reference, calls[1])
+            times.append((block(function, calls[0]), below))
+        else:
+            above = block(function, calls[0])
+            times.append((above, block(reference, calls[1])))
+    mine, theirs = zip(*times, strict=True)
+    shown = statistics.compare(theirs, mine, paired=True)
+    ratio = statistics.Interval(shown.ratio, shown.low, shown.high, len(times), len(times))
+    return Pairs(first_call_s, statistics.median_interval(mine), statistics.median_interval(theirs), ratio)

@@ -1,0 +1,194 @@
+"""Tests that need MLX, which must not share a process with PyTorch: `test_twins_mlx.py` runs them in their own.
+
+python -m pytest tests/mlx_side.py
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from pomology import device, machine, twins
+from pomology.experiment import Experiment
+from pomology.models import mlx_resnet18
+
+device.prepare("mlx")
+import mlx.core as mx  # noqa: E402
+import mlx.nn as nn  # noqa: E402
+import mlx.optimizers as optim  # noqa: E402
+from mlx.utils import tree_flatten  # noqa: E402
+
+STEM, NORM, POOL, BLOCK, LAST = 0, 1, 3, 4, 14
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
+    monkeypatch.setattr(machine, "fitness", lambda: state)
+
+
+def run(folder, model, step=lambda model: None, **named):
+    """A case that checks a model and then times a step; returns its record."""
+    experiment = Experiment(
+        "model_sizes_mlx", article="000", framework="mlx", devices="cpu", budget_s=0.01, out=str(folder), learns=False
+    )
+    (case,) = experiment.cases([{"model": "resnet18"}])
+    with case:
+        case.observe(model)
+        twins.check_mlx(case, model, "resnet18", seed=1, **named)
+        case.measure("step_s", lambda: step(model), warmup_calls=0, repeats=1)
+    (record,) = experiment.records
+    return record
+
+
+def train(model):
+    optimizer = optim.SGD(0.01, momentum=0.9)
+    loss = nn.value_and_grad(model, lambda x: nn.losses.cross_entropy(model(x), mx.array([1, 2]), reduction="mean"))
+    found, gradients = loss(mx.ones((2, 32, 32, 3)))
+    optimizer.update(model, gradients)
+    mx.eval(found, model.parameters(), optimizer.state)
+
+
+# The same -------------------------------------------------------------------------------------------------------------
+
+
+def test_outputs_gradients_and_running_statistics_are_those_of_pytorch(tmp_path):
+    record = run(tmp_path, mlx_resnet18(), train)
+    assert record["status"] == "ok", record["reason"]
+    # fp32 differs in its last digits, and is hardly ever the same in all.
+    assert 0 < record["metrics"]["max_abs_error"]["value"] < 1e-4
+    assert "step_s" in record["metrics"]
+
+
+def test_it_has_the_articles_parameters_and_running_statistics_are_none():
+    model = mlx_resnet18()
+    (cpu,) = device.find("cpu", "mlx")
+    assert cpu.count(model) == 11_689_512
+    assert sum(array.size for _, array in tree_flatten(model.parameters())) == 11_689_512 + 2 * 4_800
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_pass_leaves_the_model_as_it_was(compiled):
+    layers = [nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm(4), nn.ReLU(), nn.Conv2d(4, 5, 6)]
+    model = nn.Sequential(*layers, mlx_resnet18().layers[LAST - 2])
+    before = [(name, np.array(array)) for name, array in tree_flatten(model.parameters())]
+    images, labels = np.random.default_rng(1).random((2, 8, 8, 3), np.float32), np.array([1, 2])
+    for _ in range(2):  # a second pass finds what the first did
+        found = twins.mlx_pass(model, images, labels, compiled)
+        expected = 0.1 * np.array(layers[0](mx.array(images)).mean((0, 1, 2)))
+        assert found["after 1.running_mean"] == pytest.approx(expected, abs=1e-6)
+        assert found["gradient 0.weight"].shape == (4, 3, 3, 3) and np.abs(found["gradient 3.bias"]).max() > 0
+    for (name, old), (_, new) in zip(before, tree_flatten(model.parameters()), strict=True):
+        assert (old == np.array(new)).all(), name
+
+
+# Deliberately different -----------------------------------------------------------------------------------------------
+
+
+class PadsAsTensorFlow(nn.Conv2d):
+    """With stride 2, `same` there is one row less at the top and left; the shape of the result is the same."""
+
+    def __call__(self, x):
+        return mx.conv2d(mx.pad(x, [(0, 0), (2, 3), (2, 3), (0, 0)]), self.weight, self.stride)
+
+
+class PoolsAsTensorFlow(nn.Module):
+    def __call__(self, x):
+        return nn.MaxPool2d(3, 2)(mx.pad(x, [(0, 0), (0, 1), (0, 1), (0, 0)]))
+
+
+class Transposed(nn.Conv2d):
+    def __call__(self, x):
+        return mx.conv2d(x, self.weight.transpose(0, 2, 1, 3), self.stride, self.padding)
+
+
+class BiasedVariance(nn.BatchNorm):
+    def _calc_stats(self, x, ddof=0):
+        return super()._calc_stats(x)
+
+
+class NoGradientForTheBias(nn.Linear):
+    def __call__(self, x):
+        return x @ self.weight.T + mx.stop_gradient(self.bias)
+
+
+def padding(model):
+    model.layers[STEM].__class__ = PadsAsTensorFlow
+
+
+def pooling(model):
+    model.layers[POOL] = PoolsAsTensorFlow()
+
+
+def relu(model):
+    model.layers[BLOCK].relu = nn.Identity()
+
+
+def transposed(model):
+    model.layers[BLOCK].layers.layers[0].__class__ = Transposed
+
+
+def momentum(model):
+    model.layers[NORM].momentum = 0.01
+
+
+def eps(model):
+    for _, layer in model.named_modules():
+        if isinstance(layer, nn.BatchNorm):
+            layer.eps = 1e-3  # as in Keras
+
+
+def variance(model):
+    model.layers[LAST - 3].layers.layers[4].__class__ = BiasedVariance
+
+
+def gradient(model):
+    model.layers[LAST].__class__ = NoGradientForTheBias
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        *((padding, "after 1"), (pooling, "after "), (relu, "after "), (transposed, "after ")),
+        *((momentum, "after 1.running_"), (eps, ""), (variance, "after 11.layers.4.running_var")),
+        (gradient, "gradient 14.bias"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_different_model_is_refused_before_it_is_timed(tmp_path, change, where):
+    model = mlx_resnet18()
+    change(model)
+    record = run(tmp_path, model)
+    assert record["status"] == "mismatch"
+    assert record["reason"].startswith(f"MLX against PyTorch: {where}"), record["reason"]
+    assert record["metrics"]["max_abs_error"]["value"] > 1e-4 and "step_s" not in record["metrics"]
+
+
+# More chances ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("wrong", "status"), [(1, "ok"), (4, "ok"), (5, "mismatch")])
+def test_a_gradient_that_rounding_turned_gets_more_chances_and_an_output_none(tmp_path, monkeypatch, wrong, status):
+    asked = []
+
+    def in_torch(twin, weights, images, labels):
+        asked.append(images)
+        return {"gradient x": np.ones(2, np.float32), "outputs": np.ones(2, np.float32)}
+
+    def mlx_pass(model, images, labels, compiled):
+        error = np.float32(0.5 if len(asked) < wrong else 0)
+        return {"gradient x": np.ones(2, np.float32) + error, "outputs": np.ones(2, np.float32)}
+
+    monkeypatch.setattr(twins, "in_torch", in_torch)
+    monkeypatch.setattr(twins, "mlx_pass", mlx_pass)
+    record = run(tmp_path, nn.Sequential(nn.Linear(2, 2)))
+    assert record["status"] == status, record["reason"]
+    assert len(asked) == min(wrong + 1, twins.CHANCES)
+    assert all((one != two).any() for one, two in itertools.pairwise(asked))
+    monkeypatch.setattr(twins, "mlx_pass", lambda *given: in_torch(*given) | {"outputs": np.zeros(2, np.float32)})
+    asked.clear()
+    other = run(tmp_path / "outputs", nn.Sequential(nn.Linear(2, 2)))
+    assert other["status"] == "mismatch" and " outputs [0] is 0" in other["reason"]
+    assert len(asked) == 2  # once by each

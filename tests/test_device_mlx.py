@@ -1,0 +1,368 @@
+"""MLX's devices: on a pretended Mac through a fake of `mlx.core`, and for real on the CPU in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from fakes import Clock, SimulatedDevice
+
+from pomology import PomologyError, device, device_mlx, timing
+from pomology.device import failure
+
+GB = 10**9
+
+
+class Array:
+    """An array that is only a wish until it is computed: `seconds` of work for a device."""
+
+    def __init__(self, seconds: float = 0.0, dtype: str = "float32"):
+        self.seconds, self.dtype, self.computed = seconds, dtype, False
+
+
+class FakeMLX:
+    """`mlx.core` on a Mac, in simulated time: nothing is computed before it is asked for."""
+
+    __version__ = "0.32.4"
+    cpu, gpu = "cpu", "gpu"
+    float32, float16, bfloat16, float64 = "float32", "float16", "bfloat16", "float64"
+    array = Array
+
+    def __init__(self, present: bool = True, metal: bool = True):
+        self.present, self.calls, self.clock = present, [], Clock()
+        self.queue = SimulatedDevice(self.clock, launch_s=1e-6, fence_s=1e-4)
+        self.metal = SimpleNamespace(is_available=lambda: metal)
+        self.fast = SimpleNamespace(metal_kernel=self._metal_kernel)
+        self.active, self.peak, self.cache = 4 * GB, 7 * GB, 5 * GB
+
+    def Device(self, kind):
+        return f"Device({kind}, 0)"
+
+    def is_available(self, kind):
+        return kind == "cpu" or self.present
+
+    def device_info(self, handle):
+        self.calls.append(("device_info", handle))
+        if "gpu" not in handle:
+            return {"device_name": "not asked for", "architecture": "arm64"}
+        # As texts, which is how some versions give them.
+        return {"device_name": "Apple M2 Ultra", "memory_size": str(192 * GB)} | {
+            "max_recommended_working_set_size": str(24 * GB)
+        }
+
+    @contextlib.contextmanager
+    def stream(self, handle):
+        self.calls.append(("enter", handle))
+        yield
+        self.calls.append(("leave", handle))
+
+    def synchronize(self, handle):
+        self.calls.append(("synchronize", handle))
+        self.queue.fence()
+
+    def async_eval(self, *results):
+        for result in results:
+            for item in result if isinstance(result, (list, tuple)) else [result]:
+                item.computed = True
+                self.queue.launch(item.seconds)
+
+    def eval(self, *results):
+        self.async_eval(*results)
+        self.queue.fence()
+
+    def ones(self, shape, dtype="float32", stream=None):
+        return Array(1e-3, dtype)
+
+    def add(self, a, b, stream=None):
+        self.calls.append(("add", stream))
+        return Array(1e-3)
+
+    def _metal_kernel(self, **form):
+        self.calls.append(("metal_kernel", form))
+
+        def call(*, inputs, grid, threadgroup, output_shapes, output_dtypes, stream):
+            assert len(inputs) == len(form["input_names"]) and len(output_shapes) == len(form["output_names"])
+            self.calls.append(("launch", grid, threadgroup, stream))
+            return [Array(1e-3)]
+
+        return call
+
+    def __getattr__(self, name):
+        counts = {"get_peak_memory": "peak", "get_active_memory": "active", "get_cache_memory": "cache"}
+        if name in counts:
+            return lambda: getattr(self, counts[name])
+        if name in ("clear_cache", "reset_peak_memory"):
+            return lambda: self.calls.append((name,))
+        raise AttributeError(name)
+
+
+@pytest.fixture
+def mac(monkeypatch):
+    """A Mac with a GPU; `mac(...)` makes another one."""
+
+    def make(**about) -> FakeMLX:
+        mx = FakeMLX(**about)
+        monkeypatch.setattr(device_mlx, "load", lambda: mx)
+        return mx
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(device_mlx.machine, "chip", lambda: "Apple M2 Ultra")
+    monkeypatch.setattr(device_mlx.machine, "available_memory_bytes", lambda: 100 * GB)
+    return make
+
+
+# Which there are ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("auto", ["cpu", "mlx-gpu"]),
+        ("cpu", ["cpu"]),
+        ("gpu", ["mlx-gpu"]),
+        ("mps", ["mlx-gpu"]),
+        ("metal", ["mlx-gpu"]),
+    ],
+)
+def test_find_on_a_mac(mac, wanted, found):
+    mac()
+    devices = device.find(wanted, "mlx")
+    assert [one.backend for one in devices] == found
+    assert [one.kind for one in devices] == ["cpu" if backend == "cpu" else "gpu" for backend in found]
+    assert {one.framework for one in devices} == {"mlx"}
+
+
+def test_a_missing_gpu_is_one_line_that_says_why(mac, monkeypatch):
+    mac(present=False)
+    with pytest.raises(PomologyError, match=r"^devices: 'gpu' is not on .*mlx-gpu: MLX finds no Metal GPU.*has cpu$"):
+        device.find("gpu", "mlx")
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert "processors only" in device.backends("mlx")["mlx-gpu"]
+
+
+def test_names_and_versions(mac):
+    mac()
+    cpu, gpu = device.find("auto", "mlx")
+    assert (cpu.name, gpu.name) == ("Apple M2 Ultra", "Apple M2 Ultra")
+    assert gpu.framework_version == "0.32.4" and gpu.threads is None
+    assert repr(gpu) == "Device(mlx, mlx-gpu)"
+
+
+# Laziness -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_fence_waits_for_its_own_device_and_a_scope_computes_there(mac):
+    mx = mac()
+    gpu = device_mlx.MLXDevice("mlx-gpu")
+    with gpu.scope():
+        gpu.fence()
+    names = ["enter", "synchronize", "leave"]
+    assert [call for call in mx.calls if call[0] in names] == [(name, "Device(gpu, 0)") for name in names]
+
+
+@pytest.mark.parametrize("seconds", [0.003, 0.3])
+def test_what_is_timed_is_the_work_and_not_the_wish(mac, seconds):
+    """The time grows with the work if the function goes through `eager`; without that it is no time at all."""
+    mx = mac()
+    gpu = device_mlx.MLXDevice("mlx-gpu")
+
+    def product():
+        return Array(seconds)
+
+    settings = {"calls_per_block": 1, "budget_s": 10 * seconds, "clock": mx.queue.reading}
+    honest = timing.measure(gpu.eager(product), gpu.fence, **settings)
+    assert honest.seconds.mean == pytest.approx(seconds + 1.01e-4, rel=0.01)
+    bare = timing.measure(product, gpu.fence, **{**settings, "repeats": 30})
+    assert bare.seconds.mean < 0.04 * seconds + 1.1e-4
+
+
+def test_launching_does_not_wait(mac):
+    mx = mac()
+    gpu = device_mlx.MLXDevice("mlx-gpu")
+    before = mx.clock.now
+    result = gpu.eager(lambda: Array(5.0))()
+    assert result.computed and mx.clock.now - before < 1e-3 and mx.queue.busy
+    gpu.fence()
+    assert mx.clock.now - before > 5.0
+
+
+@pytest.mark.parametrize("nothing", [None, (), [], {}, 1.0, {"loss": [None]}])
+def test_a_function_that_returns_nothing_to_compute_is_refused(mac, nothing):
+    mac()
+    with pytest.raises(ValueError, match="nothing of it would be computed"):
+        device_mlx.MLXDevice("cpu").eager(lambda: nothing)()
+
+
+def test_arrays_are_found_wherever_they_are(mac):
+    mx = mac()
+    deep = {"a": 1, "b": (None, [Array(0.5)])}
+    mx.async_eval = lambda result: result["b"][1][0].__dict__.update(computed=True)
+    assert device_mlx.MLXDevice("cpu").eager(lambda: deep)() is deep
+    assert deep["b"][1][0].computed
+
+
+# The smallest kernel --------------------------------------------------------------------------------------------------
+
+
+def test_the_smallest_kernel_on_metal_is_one_thread(mac):
+    mx = mac()
+    launch, words = device_mlx.MLXDevice("mlx-gpu").smallest_kernel()
+    assert "Metal kernel of one thread" in words
+    launch()
+    (form,) = [call[1] for call in mx.calls if call[0] == "metal_kernel"]
+    assert form["name"] and all(name in form["source"] for name in (*form["input_names"], *form["output_names"]))
+    assert mx.calls[-1] == ("launch", (1, 1, 1), (1, 1, 1), "Device(gpu, 0)")
+
+
+@pytest.mark.parametrize(
+    ("backend", "own", "metal"), [("cpu", True, True), ("mlx-gpu", False, True), ("mlx-gpu", True, False)]
+)
+def test_elsewhere_it_is_an_addition_of_mlx(mac, backend, own, metal):
+    mx = mac(metal=metal)
+    launch, words = device_mlx.MLXDevice(backend).smallest_kernel(own)
+    launch()
+    assert "adding 1" in words
+    assert mx.calls[-1] == ("add", f"Device({'cpu' if backend == 'cpu' else 'gpu'}, 0)")
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+
+def test_each_memory_counter_means_one_thing(mac):
+    mx = mac()
+    gpu = device_mlx.MLXDevice("mlx-gpu")
+    assert gpu.peak_memory() == {"allocated_peak_bytes": 7 * GB, "reserved_peak_bytes": 9 * GB}
+    mx.active = mx.cache = GB  # given back since: the pool was at least as large as the peak
+    assert gpu.peak_memory() == {"allocated_peak_bytes": 7 * GB, "reserved_peak_bytes": 7 * GB}
+    gpu.reset_peak_memory()
+    assert mx.calls[-2:] == [("clear_cache",), ("reset_peak_memory",)]
+
+
+def test_free_memory_of_a_gpu_is_also_bound_by_metal(mac):
+    mac()
+    cpu, gpu = device.find("auto", "mlx")
+    assert cpu.free_memory() == 100 * GB
+    assert gpu.free_memory() == (24 - 4 - 5) * GB
+
+
+# How things fail ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("exception", "status"),
+    [
+        (
+            RuntimeError(
+                "[metal::malloc] Attempting to allocate 48736917632 bytes which is greater than the maximum allowed "
+                "buffer size of 30150672384 bytes."
+            ),
+            "out-of-memory",
+        ),
+        (
+            RuntimeError(
+                "[METAL] Command buffer execution failed: Insufficient Memory "
+                "(00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"
+            ),
+            "out-of-memory",
+        ),
+        (RuntimeError("[malloc] Unable to allocate 34359738368 bytes."), "out-of-memory"),
+        (ValueError("float64 is not supported on the GPU"), "unsupported"),
+        (
+            ValueError(
+                "[linalg::svd] This op is not yet supported on the GPU. Explicitly pass a CPU stream to run it."
+            ),
+            "unsupported",
+        ),
+        (ValueError("[matmul] Last dimension of first input with shape (2,3) must match second to last"), None),
+        (RuntimeError("[METAL] Command buffer execution failed: Caused GPU Timeout Error"), None),
+    ],
+)
+def test_failures_of_mlx_are_told_apart(exception, status):
+    assert failure(exception) == status
+
+
+# Before it is loaded --------------------------------------------------------------------------------------------------
+
+
+def test_fp32_is_fp32_and_too_late_is_one_line(monkeypatch):
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
+    device.prepare("mlx")
+    assert os.environ == {"MLX_ENABLE_TF32": "0"}
+    monkeypatch.setitem(sys.modules, "mlx.core", SimpleNamespace())
+    device.prepare("mlx")  # it was set in time
+    monkeypatch.setattr(os, "environ", {})
+    with pytest.raises(PomologyError, match=r"^MLX was imported before MLX_ENABLE_TF32=0 was set.*restart the kernel"):
+        device.prepare("mlx")
+
+
+def test_no_mlx_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlx", None)
+    monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
+    monkeypatch.setattr(os, "environ", {})
+    with pytest.raises(PomologyError, match=r"^MLX cannot be loaded \(.*native arm64 Python$"):
+        device_mlx.load()
+
+
+# For real -------------------------------------------------------------------------------------------------------------
+
+REAL = """
+import json
+from pomology import device, timing
+(cpu,) = device.find("cpu", "mlx")
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+cpu.reset_peak_memory()
+model = nn.Linear(30, 4)
+weights = cpu.fingerprint(model)
+model.update({"weight": model.weight + 1})
+moved = cpu.put({"x": [np.zeros(3), (1.0, mx.ones(2))]})
+with cpu.scope():
+    a = mx.ones((512, 512))
+    mx.eval(a)
+    once = {"calls_per_block": 1, "repeats": 3, "budget_s": 0.01}
+    honest = timing.measure(cpu.eager(lambda: a @ a), cpu.fence, **once)
+    bare = timing.measure(lambda: a @ a, cpu.fence, **once)
+    launch, words = cpu.smallest_kernel()
+    value = launch().item()
+    before = str(mx.default_device())
+try:
+    cpu.observed(nn.ReLU())
+except ValueError as error:
+    bad = str(error)
+print(json.dumps({
+    "precisions": cpu.precisions(), "count": cpu.count(model), "observed": cpu.observed(model), "bad": bad,
+    "changed": weights != cpu.fingerprint(model), "peak": cpu.peak_memory(), "free": cpu.free_memory(),
+    "dtype": str(moved["x"][0].dtype), "kept": moved["x"][1][1].tolist(), "value": value, "before": before,
+    "honest": min(block.seconds for block in honest.blocks), "bare": min(block.seconds for block in bare.blocks),
+    "version": cpu.framework_version,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def real():
+    done = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_cpu_works_for_real(real):
+    assert real["precisions"] == dict.fromkeys(("fp32", "fp16", "bf16", "fp64"))
+    assert real["count"] == 124 and real["observed"] == "cpu" and "ReLU has no parameters" in real["bad"]
+    assert real["changed"] and real["dtype"] == "mlx.core.float32" and real["kept"] == [1.0, 1.0]
+    assert real["value"] == 2.0 and "cpu" in real["before"]
+    assert real["peak"]["reserved_peak_bytes"] >= real["peak"]["allocated_peak_bytes"] >= 2 * 512 * 512 * 4
+    assert real["free"] > 10**7 and real["version"].count(".") == 2
+
+
+def test_a_real_product_takes_time_only_if_it_is_computed(real):
+    """A quarter of a billion operations against writing down that they are wanted."""
+    assert real["honest"] > 20 * real["bare"]

@@ -1,0 +1,301 @@
+"""Lightning on the kit's clock: whose loop it is, what is timed, and in which precision it really computes."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import lightning.pytorch
+import pytest
+import torch
+from lightning.fabric.accelerators import mps
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from pomology import callbacks, device
+from pomology.experiment import Experiment, Mismatch
+
+STEP_S = 0.004
+
+
+class Module(lightning.pytorch.LightningModule):
+    """A line through points, whose steps take at least STEP_S; `seen` are the inputs of its steps, in order."""
+
+    def __init__(self, step_s: float = STEP_S, lr: float = 0.05):
+        super().__init__()
+        self.line, self.step_s, self.lr = nn.Linear(1, 1), step_s, lr
+        self.seen: list[float] = []
+        self.judged = 0
+
+    def training_step(self, batch, number):
+        time.sleep(self.step_s)
+        inputs, targets = batch
+        self.seen.append(float(inputs[0]))
+        loss = ((self.line(inputs) - targets) ** 2).mean()
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch, number):
+        time.sleep(self.step_s / 2)
+        self.judged += len(batch[0])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), self.lr)
+
+
+def points(count: int, batch_size: int = 4, **more) -> DataLoader:
+    inputs = torch.arange(count, dtype=torch.float32)[:, None] / count
+    return DataLoader(TensorDataset(inputs, 3 * inputs + 1), batch_size, **more)
+
+
+def experiment(folder, profile: str = "quick", budget_s: float = 0.3) -> Experiment:
+    return Experiment("vae", article="003", devices="cpu", profile=profile, budget_s=budget_s, out=str(folder))
+
+
+def trainer(folder, callback=None, **more) -> lightning.pytorch.Trainer:
+    options = {
+        **dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False),
+        **{"accelerator": "cpu", "devices": 1, "max_epochs": 1, "num_sanity_val_steps": 0},
+        "default_root_dir": str(folder),
+    }
+    return lightning.pytorch.Trainer(callbacks=[callback] if callback else [], **options | more)
+
+
+def run(folder, model, train, test=None, **more) -> dict:
+    """One case, trained by Lightning; its record."""
+    here = experiment(folder / "run", **more)
+    (case,) = here.cases(batch_size=[4])
+    with case:
+        clocked = callbacks.lightning(case)
+        loop = trainer(folder, clocked)
+        loop.fit(model, clocked.steps(train))
+        if test is not None:
+            loop.validate(model, clocked.steps(test, "evaluation"), verbose=False)
+    (record,) = here.records
+    return record
+
+
+def test_a_whole_epoch_is_timed_step_by_step(tmp_path):
+    model = Module()
+    record = run(tmp_path, model, points(82), points(40), profile="article", budget_s=0.1)
+    assert record["status"] == "ok", record["reason"]
+    training, evaluation = record["blocks"]["training"], record["blocks"]["evaluation"]
+    assert training["stopped"] == evaluation["stopped"] == "whole epoch"
+    assert (training["epoch_steps"], evaluation["epoch_steps"]) == (20.5, 10)
+    steady = sum(steps for steps, _ in training["steady"] + training["warmup"])
+    assert steady == 20 - 1 and training["last_step_s"] >= STEP_S  # the first, nineteen more, and the smaller last
+    # Lightning's own loop saw every batch once and in order, and then ready ones, which come from the first three.
+    assert model.seen[:21] == pytest.approx([4 * number / 82 for number in range(21)])
+    assert set(model.seen[21:]) == set(model.seen[:3])
+    assert sum(steps for steps, _ in training["ready"]) == len(model.seen) - 21 > 0
+    assert model.judged == 40
+    metrics = record["metrics"]
+    assert metrics["epoch_s"]["how"] == "measured"
+    assert metrics["epoch_s"]["value"] >= 21 * STEP_S + 10 * STEP_S / 2
+    assert metrics["step_s"]["value"] >= STEP_S
+
+
+def test_an_epoch_that_does_not_fit_ends_when_the_clock_has_enough(tmp_path):
+    model = Module()
+    began = time.perf_counter()
+    record = run(tmp_path, model, points(400_000), points(400_000))
+    assert time.perf_counter() - began < 60  # the epochs would take 15 minutes
+    assert record["status"] == "ok", record["reason"]
+    assert record["blocks"]["training"]["stopped"] in ("budget", "interval")
+    metrics = record["metrics"]
+    assert metrics["epoch_s"]["how"] == "estimated"
+    assert metrics["epoch_s"]["value"] >= 100_000 * STEP_S * 1.5
+    # Ready batches go through the same loop, and their losses are not those of the training.
+    ready = sum(steps for steps, _ in record["blocks"]["training"]["ready"])
+    assert ready > 0 and metrics["loss_last"]["n"] == len(model.seen) - ready
+
+
+def test_the_first_step_holds_the_start_of_the_loader(tmp_path):
+    """Lightning asks the loader for its iterator before any hook of a callback: a start that is not timed there."""
+
+    class Slow:
+        def __len__(self):
+            return 5
+
+        def __iter__(self):
+            time.sleep(0.3)
+            yield from points(20)
+
+    record = run(tmp_path, Module(), Slow(), profile="article")
+    assert record["metrics"]["first_step_s"]["value"] >= 0.3 + STEP_S
+    assert record["metrics"]["epoch_s"]["value"] >= 0.3 + 5 * STEP_S
+
+
+def test_losses_are_those_of_lightnings_steps(tmp_path):
+    """Against the same training without Lightning."""
+    torch.manual_seed(1)
+    model = Module(step_s=0)
+    record = run(tmp_path, model, points(40), profile="article", budget_s=0.01)
+    torch.manual_seed(1)
+    line = Module(step_s=0).line
+    optimizer, losses = torch.optim.SGD(line.parameters(), 0.05), []
+    for inputs, targets in points(40):
+        optimizer.zero_grad()
+        loss = ((line(inputs) - targets) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    middle = sorted(losses[:3])[1], sorted(losses[-3:])[1]
+    found = record["metrics"]["loss_first"]["value"], record["metrics"]["loss_last"]["value"]
+    assert found == pytest.approx(middle, rel=1e-5) and record["metrics"]["loss_first"]["n"] == 10
+
+
+def test_frozen_weights_are_told(tmp_path):
+    record = run(tmp_path, Module(step_s=0, lr=0.0), points(40), profile="article", budget_s=0.01)
+    assert (record["status"], record["reason"]) == ("not-learning", "no step changed the weights")
+
+
+def test_a_model_that_lightning_moves_away_is_observed_where_it_trained(tmp_path, monkeypatch):
+    """Lightning moves a GPU's model to the CPU when it ends; that is no fallback. Played with `meta` as the GPU."""
+    (case,) = experiment(tmp_path).cases(batch_size=[4])
+    case.device = torch.device("meta")
+    monkeypatch.setattr(case.backend, "backend", "meta")
+    clocked, model = callbacks.lightning(case), Module()
+    with pytest.raises(Mismatch, match="asked for meta; Lightning trains on cpu"):
+        clocked.on_train_start(None, model)
+    model.to("meta")
+    clocked._check_device(model)
+    clocked.teardown(None, Module(), "fit")
+    moved = Module()
+    clocked.teardown(None, moved, "fit")
+    assert next(moved.parameters()).device.type == "meta"
+
+
+def test_the_training_on_another_device_is_a_mismatch(tmp_path, monkeypatch):
+    here = experiment(tmp_path / "run")
+    (case,) = here.cases(batch_size=[4])
+    monkeypatch.setattr(type(case.backend), "observed", lambda self, item: "mps")
+    with case:
+        clocked = callbacks.lightning(case)
+        trainer(tmp_path, clocked).fit(Module(), clocked.steps(points(20)))
+    assert here.records[0]["status"] == "mismatch"
+    assert here.records[0]["reason"] == "asked for cpu; Lightning trains on mps"
+
+
+def test_what_is_not_passed_through_the_clock_is_an_error(tmp_path):
+    here = experiment(tmp_path / "run")
+    (case,) = here.cases(batch_size=[4])
+    with case:
+        trainer(tmp_path, callbacks.lightning(case)).fit(Module(step_s=0), points(20))
+    assert (here.records[0]["status"], here.records[0]["reason"]) == ("error", "nothing was timed")
+
+
+def test_a_part_that_is_looped_over_twice_is_refused(tmp_path):
+    here = experiment(tmp_path / "run", profile="article")
+    (case,) = here.cases(batch_size=[4])
+    with case:
+        clocked = callbacks.lightning(case)
+        trainer(tmp_path, clocked, max_epochs=2).fit(Module(step_s=0), clocked.steps(points(20)))
+    assert here.records[0]["status"] == "error" and "timed already" in here.records[0]["reason"]
+
+
+PROGRAM = """
+import sys, tempfile
+sys.path.insert(0, "tests")
+from pathlib import Path
+from test_lightning import Module, points, run
+folder = Path(sys.argv[1])
+print(run(folder, Module(step_s=0), points(40), points(40), profile="article", budget_s=0.01)["status"])
+"""
+
+
+def test_it_is_silent_and_leaves_nothing(tmp_path):
+    """In a process of its own: loggers and warnings as a user has them, and the current folder as it was."""
+    work, out = tmp_path / "work", tmp_path / "out"
+    work.mkdir()
+    root = callbacks.__file__.split("/lib/")[0]
+    program = PROGRAM.replace('"tests"', repr(f"{root}/tests"))
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(out)], capture_output=True, text=True, cwd=work, check=False
+    )
+    assert done.stderr == "" and done.stdout.splitlines()[-1] == "ok"
+    assert len(done.stdout.splitlines()) == 2  # the case's own line, and the one above
+    assert list(work.iterdir()) == []
+    assert not list(out.rglob("*.ckpt")) and not list(out.rglob("lightning_logs"))
+
+
+def test_importing_the_module_loads_no_framework():
+    program = "import sys, pomology.callbacks; print([m for m in ('torch', 'lightning', 'keras') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+# Precision ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def a_mac(monkeypatch):
+    """What Lightning asks before it takes MPS, answered as a Mac does. No tensor is made on the device."""
+    asked = mps.MPSAccelerator.is_available
+    monkeypatch.setattr(mps.torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(mps.platform, "processor", lambda: "arm")
+    monkeypatch.delenv("DISABLE_MPS", raising=False)
+    asked.cache_clear()  # Lightning remembers the answer
+    yield
+    monkeypatch.undo()
+    asked.cache_clear()
+
+
+def planned(folder, accelerator: str, precision) -> lightning.pytorch.Trainer:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logging.getLogger("lightning.pytorch"), "level", logging.ERROR)
+        return trainer(folder, accelerator=accelerator, precision=precision)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "16-mixed", "bf16-mixed", "bf16-true"])
+def test_what_a_mac_computes_in(a_mac, tmp_path, precision):
+    loop = planned(tmp_path, "mps", precision)
+    assert loop.strategy.root_device.type == "mps"
+    assert callbacks.effective_precision(loop) == precision
+    callbacks.check_precision(loop, precision)
+    scaler = getattr(loop.precision_plugin, "scaler", None)
+    assert (scaler is not None) == (precision == "16-mixed")
+
+
+def test_lightning_takes_float64_for_a_mac_and_the_kit_does_not(a_mac, tmp_path):
+    loop = planned(tmp_path, "mps", "64-true")
+    assert callbacks.effective_precision(loop) == "64-true"
+    with pytest.raises(device.Unsupported, match="MPS has no float64") as refused:
+        callbacks.check_precision(loop, "64-true")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore:You passed")
+def test_16_mixed_on_a_cpu_is_told_as_what_it_is(tmp_path):
+    loop = planned(tmp_path, "cpu", "16-mixed")
+    assert callbacks.effective_precision(loop) == "bf16-mixed"
+    with pytest.raises(device.Unsupported, match="precision 16-mixed: on cpu Lightning computes in bf16-mixed"):
+        callbacks.check_precision(loop, "16-mixed")
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true", 32, "32", "bf16"])
+def test_what_a_cpu_computes_in(tmp_path, precision):
+    callbacks.check_precision(planned(tmp_path, "cpu", precision), precision)
+
+
+def test_a_scaler_that_switched_itself_off_is_no_16_mixed():
+    """As `GradScaler("cuda")` does without CUDA."""
+    off = SimpleNamespace(is_enabled=lambda: False)
+    plugin = SimpleNamespace(precision="16-mixed", scaler=off)
+    loop = SimpleNamespace(precision_plugin=plugin, strategy=SimpleNamespace(root_device=torch.device("mps")))
+    with pytest.raises(device.Unsupported, match="16-mixed without a gradient scaler"):
+        callbacks.check_precision(loop, "16-mixed")
+
+
+@pytest.mark.filterwarnings("ignore:You passed")
+def test_another_precision_ends_the_case_before_the_first_step(tmp_path):
+    here, model = experiment(tmp_path / "run"), Module()
+    (case,) = here.cases(batch_size=[4])
+    with case:
+        clocked = callbacks.lightning(case, "16-mixed")
+        trainer(tmp_path, clocked, precision="16-mixed").fit(model, clocked.steps(points(20)))
+    assert here.records[0]["status"] == "unsupported" and "bf16-mixed" in here.records[0]["reason"]
+    assert model.seen == []

@@ -1,0 +1,107 @@
+"""The tests of `mlx_side.py`, in a process of their own: MLX must not share one with PyTorch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from types import SimpleNamespace
+
+import nbformat
+import numpy as np
+import pytest
+
+from pomology import PomologyError, tables, twins
+
+SIDE = Path(__file__).with_name("mlx_side.py")
+NAMES = [
+    node.name
+    for node in ast.parse(SIDE.read_text(encoding="utf-8")).body
+    if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory) -> dict[str, list[str]]:
+    """Test function -> for each of its cases nothing, or why it failed."""
+    report = tmp_path_factory.mktemp("mlx") / "report.xml"
+    command = [sys.executable, "-m", "pytest", str(SIDE), "-q", f"--junitxml={report}", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=SIDE.parents[1])
+    assert report.exists(), done.stdout[-2000:] + done.stderr[-2000:]
+    found: dict[str, list[str]] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        bad = [item.text or "" for item in case if item.tag in ("failure", "error")]
+        found.setdefault(case.get("name").partition("[")[0], []).append("\n".join(bad))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_in_mlx(outcomes, name):
+    assert name in outcomes, "it was not run"
+    assert not any(outcomes[name]), "\n".join(outcomes[name])[-4000:]
+
+
+def test_pytorch_counts_steps_in_a_process_of_its_own():
+    (one, macs), (small, small_macs) = twins.torch_workloads("resnet18", [(2, 224), (3, 64)])
+    assert (macs, one.parameters, small.parameters) == (1_814_073_344, 11_689_512, 11_689_512)
+    # As much again as forward for the gradients of the weights and of what comes in; of the pictures nobody needs one.
+    assert one.flops == 2 * 2 * (3 * 1_814_073_344 - 112 * 112 * 64 * 7 * 7 * 3)
+    assert one.state_bytes == 3 * 4 * 11_689_512
+    # All layers but the last one have operations as there are pixels.
+    assert small_macs == (1_814_073_344 - 512_000) * 64**2 // 224**2 + 512_000
+
+
+def test_a_network_that_fails_there_says_why_in_one_line():
+    images = np.zeros((2, 32, 32, 3), np.float32)
+    with pytest.raises(PomologyError, match=r"^the PyTorch twin 'resnet18' ended with status 1: .+") as error:
+        twins.in_torch("resnet18", {"0.weight": np.zeros((64, 3, 7, 7), np.float32)}, images, np.zeros(2, int))
+    assert "\n" not in str(error.value)
+
+
+def test_seeded_weights_are_the_same_for_everyone_and_stay_away_from_the_bend():
+    shapes = {"0.weight": (8, 3, 7, 7), "1.weight": (8,), "1.bias": (8,), "1.running_mean": (8,), "1.running_var": (8,)}
+    shapes |= {"2.weight": (10, 8), "2.bias": (10,)}
+    one, other = twins.seeded_weights(shapes, 1), twins.seeded_weights(shapes, 1)
+    assert {name: (array.shape, array.dtype.name) for name, array in one.items()} == {
+        name: (shape, "float32") for name, shape in shapes.items()
+    }
+    assert all((one[name] == other[name]).all() for name in shapes)
+    assert all((one[name] != array).any() for name, array in twins.seeded_weights(shapes, 2).items())
+    assert one["1.bias"] / one["1.weight"] == pytest.approx([2.5, -2.5] * 4)
+    assert all(len(np.unique(array)) == array.size for array in one.values())
+
+
+def record(backend, step_s, status="ok", **config):
+    metrics = {name: {"value": 1e-6, "low": None, "high": None, "unit": ""} for name in ("step_s", "max_abs_error")}
+    metrics["step_s"] |= {"value": step_s, "low": 0.9 * step_s, "high": 1.1 * step_s, "unit": "s"}
+    config = {"model": "resnet18"} | config
+    case = f"{backend} {config}"
+    return {"case": case, "config": config, "backend": backend, "status": status, "metrics": metrics}
+
+
+def test_the_notebook_lays_only_the_same_step_beside_pytorchs():
+    path = SIDE.parents[1] / "notebooks" / "m1_and_m2_ssl" / "model_sizes_mlx.ipynb"
+    (source,) = [cell.source for cell in nbformat.read(path, 4).cells if "def beside(" in cell.source]
+    torch = [record("mps", 3.0, batch_size=8), record("cpu", 8.0, batch_size=8), record("mps", 5.0, batch_size=16)]
+    torch.append({**record("mps", 1.0, batch_size=4), "config": {"model": "vgg16", "batch_size": 4}})
+    ours = [record("mlx-gpu", 2.0, image_size=224, batch_size=8), record("mlx-gpu", 2.0, image_size=64, batch_size=8)]
+    ours += [record("cpu", 2.0, "too-big", image_size=224, batch_size=8)]
+    ours += [record("mlx-gpu", 2.0, image_size=224, batch_size=4)]
+    asked = []
+
+    def read(path):
+        asked.append(path.name)
+        return SimpleNamespace(records=torch)
+
+    experiment = SimpleNamespace(out=Path("run"), records=ours)
+    scope = {"tables": tables, "experiment": experiment, "results": SimpleNamespace(read=read)}
+    exec(source, scope)
+    assert [row.cells for row in scope["beside"]()] == [
+        ("GPU", "224", "8", "3.00 s ± 10 %", "2.00 s ± 10 %", "1.50× (1.23 to 1.83)", "1.0e-06"),
+        ("GPU", "64", "8", "not run", "2.00 s ± 10 %", "", "1.0e-06"),
+        ("CPU", "224", "8", "8.00 s ± 10 %", "too-big", "", ""),
+        ("GPU", "224", "4", "not run", "2.00 s ± 10 %", "", "1.0e-06"),
+    ]
+    assert set(asked) == {"model_sizes.jsonl"}
