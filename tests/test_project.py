@@ -13,10 +13,13 @@ import sys
 import tomllib
 from pathlib import Path
 
+import lint
 import pytest
+import wheels
+from packaging import tags
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,8 +27,20 @@ PACKAGE = ROOT / "lib" / "pomology"
 
 # Ground floor first; each imports from those before it only.
 ORDER = (
-    *("published", "machine", "device", "statistics", "timing", "telemetry", "data", "models", "results", "tables"),
-    *("figures", "experiment", "parameters", "report", "batch", "operators", "__main__"),
+    *(
+        "published",
+        "machine",
+        "device_tensorflow",
+        "device_mlx",
+        "device",
+        "statistics",
+        "timing",
+        "telemetry",
+        "launches",
+    ),
+    *("standins", "data", "simclr"),
+    *("models", "twins", "results", "tables", "figures", "experiment", "callbacks", "blas"),
+    *("parameters", "report", "batch", "operators", "doctor", "__main__"),
 )
 FRAMEWORKS = ("torch", "tensorflow", "keras", "mlx", "lightning", "transformers", "peft", "datasets", "jax", "sklearn")
 
@@ -74,14 +89,10 @@ print("all")
     assert done.stdout == "all\n", done.stderr
 
 
-def test_only_the_device_module_speaks_to_torch_cuda():
-    """Notebooks have a test of their own; `torch.backends` may be set anywhere."""
-    for path in sorted(PACKAGE.glob("*.py")):
-        if path.stem == "device":
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            text = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
-            assert not re.match(r"(self\._?)?torch\.(cuda|mps|accelerator)\b", text), f"{path.name}: {text}"
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
+def test_nothing_in_a_module_breaks_on_a_mac(path):
+    findings = lint.module(path)
+    assert not findings, "\n".join(["", *findings])
 
 
 # Makefile -------------------------------------------------------------------------------------------------------------
@@ -128,11 +139,39 @@ def rules() -> dict[str, str]:
     return dict(re.findall(r"^([a-z$(][^:=\n]*):(?![=:])([^#\n]*)", text, re.MULTILINE))
 
 
-def test_makefile_keeps_to_make_3_81_and_to_the_tools_of_macos():
-    for number, line in enumerate((ROOT / "Makefile").read_text(encoding="utf-8").splitlines(), start=1):
+def makefile_faults(text: str) -> list[str]:
+    faults = []
+    for number, line in enumerate(text.splitlines(), start=1):
         code = line if line.startswith("\t") else line.split("#")[0]
-        for pattern, why in NOT_ON_A_MAC.items():
-            assert not re.search(pattern, code), f"Makefile, line {number}: {line.strip()} ({why})"
+        found = [why for pattern, why in NOT_ON_A_MAC.items() if re.search(pattern, code)]
+        faults += [f"Makefile, line {number}: {line.strip()} ({why})" for why in found]
+    return faults
+
+
+def test_makefile_keeps_to_make_3_81_and_to_the_tools_of_macos():
+    assert makefile_faults((ROOT / "Makefile").read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (".ONESHELL:", "make 3.82"),
+        ("a b &: c", "grouped targets"),
+        ("NOW != date", "shell assignment"),
+        ("\tsed -i s/a/b/ file", "suffix"),
+        ("\tsed -e -i s/a/b/ file", "suffix"),
+        ("\tsed -E 's/a\\+/b/' file", "BSD sed"),
+        ("\tmake -j $$(nproc)", "not on macOS"),
+        ("\t@timeout 60 $(PY) -m pytest", "not on macOS"),
+        ("\tcd $$(realpath .)", "not on macOS"),
+        ("\tcd $$(readlink -f .)", "not on older macOS"),
+        ("\tcp --recursive a b", "long options"),
+        ("\t[[ -d a ]] && rm -r a", "make runs sh"),
+    ],
+)
+def test_what_macos_lacks_is_refused_in_the_makefile(line, why):
+    (fault,) = makefile_faults(f"# timeout\nall:\n{line}\n")
+    assert fault.startswith("Makefile, line 3: ") and why in fault
 
 
 def test_every_documented_target_exists_is_phony_and_has_help():
@@ -306,6 +345,156 @@ def test_lock_has_each_platforms_own_packages():
     assert not {name for name in mac if name.startswith(("nvidia-", "cuda-", "triton"))}
 
 
+# The oldest macOS that PyTorch's wheel runs on, with the Python of this project.
+MAC_TAGS = {
+    *tags.cpython_tags((3, 11), platforms=list(tags.mac_platforms((14, 0), "arm64"))),
+    *tags.compatible_tags((3, 11), "cp311", list(tags.mac_platforms((14, 0), "arm64"))),
+}
+
+
+Pins = set[tuple[str, Version]]
+
+
+def mac_pins() -> Pins:
+    """For the first and the last release of Python 3.11: some pins hold for one of them only."""
+    releases = [PLATFORMS["mac"] | {"python_full_version": release} for release in wheels.PYTHONS]
+    return {pin for environment in releases for pin in lock(environment).items()}
+
+
+def wheel_faults(pins: Pins, text: str) -> list[str]:
+    """What of wheels-macos.txt is missing, too much, or does not install on macOS 14 arm64."""
+    listed: dict[tuple[str, Version], str] = {}
+    faults = []
+    for line in text.splitlines():
+        pin, _, wheel = line.partition("  ")
+        name, _, version = pin.partition("==")
+        if listed.setdefault((canonicalize_name(name), Version(version)), wheel) != wheel:
+            faults.append(f"wheels-macos.txt: {pin}: two wheels")
+    for name, version in sorted(listed.keys() - pins):
+        faults.append(f"wheels-macos.txt: {name}=={version}: constraints.txt has no such pin for a Mac; run make lock")
+    for name, version in sorted(pins):
+        try:
+            found, built, _, fits = parse_wheel_filename(listed.get((name, version), ""))
+        except InvalidWheelFilename:
+            found, built, fits = None, None, frozenset()
+        if (found, built) != (name, version) or not fits & MAC_TAGS:
+            faults.append(f"no wheel for macOS 14 arm64: {name}=={version}")
+    return faults
+
+
+def test_every_pin_of_the_mac_has_a_wheel_for_it():
+    """The file names come from the registry, by `make lock`."""
+    text = (ROOT / "wheels-macos.txt").read_text(encoding="utf-8")
+    assert wheel_faults(mac_pins(), text) == []
+
+
+def test_a_pin_without_a_wheel_for_the_mac_is_refused():
+    pins = {("numpy", Version("1.26.4")), ("mlx-metal", Version("0.32.4"))}
+    numpy = "numpy==1.26.4  numpy-1.26.4-cp311-cp311-macosx_11_0_arm64.whl"
+    metal = "mlx-metal==0.32.4  mlx_metal-0.32.4-py3-none-macosx_14_0_arm64.whl"
+    missing = ["no wheel for macOS 14 arm64: mlx-metal==0.32.4"]
+    assert wheel_faults(pins, f"{numpy}\n{metal}\n") == []
+    assert wheel_faults(pins, f"{numpy}\n") == missing
+    for wheel in (
+        *(
+            f"mlx_metal-0.32.4-py3-none-{tag}.whl"
+            for tag in ("macosx_15_0_arm64", "macosx_14_0_x86_64", "linux_aarch64")
+        ),
+        *("mlx_metal-0.32.4-cp312-cp312-macosx_14_0_arm64.whl", "mlx_metal-0.32.4.tar.gz", ""),
+        *("mlx_metal-0.32.3-py3-none-any.whl", "mlx-0.32.4-py3-none-any.whl"),
+    ):
+        assert wheel_faults(pins, f"{numpy}\nmlx-metal==0.32.4  {wheel}\n") == missing, wheel
+    stale = numpy.replace("1.26.4", "2.0.2")
+    assert wheel_faults(pins, f"{stale}\n{metal}\n") == [
+        "wheels-macos.txt: numpy==2.0.2: constraints.txt has no such pin for a Mac; run make lock",
+        "no wheel for macOS 14 arm64: numpy==1.26.4",
+    ]
+    (extra,) = wheel_faults(pins, f"{numpy}\n{metal}\ntriton==3.5  triton-3.5-py3-none-any.whl\n")
+    assert "no such pin" in extra
+
+
+def test_make_lock_names_the_wheel_that_a_mac_takes():
+    def package(name: str, *ends: str) -> str:
+        files = ", ".join(f'{{ url = "https://example.org/a/{name}-1.0-{end}.whl" }}' for end in ends)
+        return f'[[packages]]\nname = "{name}"\nversion = "1.0"\nwheels = [{files}]\n'
+
+    here = "cp311-cp311-macosx_11_0_arm64"
+    locked = package("fast", "py3-none-any", "cp311-cp311-macosx_10_9_universal2", here)
+    locked += package("plain", "py310-none-any", "py311-none-any", "py39-none-any")
+    assert wheels.lines(locked) == [f"fast==1.0  fast-1.0-{here}.whl", "plain==1.0  plain-1.0-py311-none-any.whl"]
+
+
+# What is imported together, in a process of its own: a package of the list -> its module.
+TOGETHER = {
+    "torch": {"torch": "torch", "lightning": "lightning", "transformers": "transformers", "peft": "peft"},
+    "tensorflow": {"tensorflow": "tensorflow", "tensorflow-macos": "tensorflow", "tensorflow-metal": "tensorflow"},
+    "mlx": {"mlx": "mlx.optimizers"},
+    "notebooks": {
+        **{name: name for name in ("jupyterlab", "papermill", "nbconvert", "nbclient", "nbformat", "jinja2")},
+        **{name: name for name in ("markupsafe", "bleach", "pytest", "nbstripout", "ruff")},
+        **{"ipython": "IPython", "pyyaml": "yaml"},
+    },
+    "data and figures": {
+        **{name: name for name in ("datasets", "pyarrow", "lmdb", "numpy", "pandas", "matplotlib", "seaborn")},
+        **{"huggingface-hub": "huggingface_hub", "pillow": "PIL", "psutil": "psutil", "nvidia-ml-py": "pynvml"},
+        "zeus-apple-silicon": "zeus_apple_silicon",
+    },
+}
+
+
+def installed(name: str) -> str:
+    return f"{name} {importlib.metadata.version(name)}"
+
+
+def import_together(modules: list[str], program: str = "") -> str:
+    """The last line of what a fresh process says that imports these and does a little; empty if all is well."""
+    lines = [*(f"import {module}" for module in modules), program]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TURN_OFF_REMAPPER": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, env=environment, check=False
+    )
+    return done.stderr.strip().split("\n")[-1] if done.returncode else ""
+
+
+def test_every_package_of_the_list_has_its_place_among_what_is_imported():
+    listed = {canonicalize_name(item.name) for environment in PLATFORMS.values() for item in wanted(environment)}
+    places = [name for group in TOGETHER.values() for name in group]
+    assert sorted(places) == sorted(listed)
+
+
+@pytest.mark.parametrize("group", TOGETHER)
+def test_every_pinned_package_imports(group):
+    """What a resolver calls compatible may still refuse to be imported."""
+    here = {canonicalize_name(item.name) for item in wanted(default_environment())}
+    modules = {name: module for name, module in TOGETHER[group].items() if name in here}
+    said = import_together(list(dict.fromkeys(modules.values())))
+    assert not said, f"{said}; together are imported {', '.join(map(installed, modules))}"
+
+
+@pytest.mark.parametrize(
+    ("names", "modules", "program"),
+    [
+        (("pyarrow", "numpy"), ["datasets"], "datasets.Dataset.from_dict({'a': [1, 2]}).with_format('numpy')[:]"),
+        (("transformers", "pyarrow", "numpy"), [], "from transformers import Trainer"),
+        (("tensorflow", "numpy"), ["tensorflow", "keras"], "keras.layers.Dense(2)(tensorflow.ones((1, 2))).numpy()"),
+        (("torch", "numpy"), ["torch"], "torch.ones(2).numpy()"),
+        (("mlx", "numpy"), ["mlx.core as mx", "numpy"], "numpy.array(mx.ones(2))"),
+    ],
+    ids=["datasets", "Trainer", "Keras", "PyTorch", "MLX"],
+)
+def test_packages_that_must_fit_each_other_work_together(names, modules, program):
+    """PyArrow 26 refuses NumPy 1.26, which TensorFlow 2.16 needs, when it is imported; its wheel does not say so."""
+    said = import_together(modules, program)
+    assert not said, f"{' and '.join(map(installed, names))} do not work together: {said}"
+
+
+@pytest.mark.parametrize("name", ["tensorflow-macos", "tensorflow-metal", "mlx", "zeus-apple-silicon"])
+def test_the_list_asks_for_the_macs_own_packages_there_and_nowhere_else(name):
+    asked = {kind for kind in PLATFORMS if name in {canonicalize_name(item.name) for item in wanted(PLATFORMS[kind])}}
+    known = {"mac", "linux"} if name == "mlx" else {"mac"}
+    assert asked == known, f"pyproject.toml asks for {name} on {asked or 'no platform'}, not on {known}; see its marker"
+
+
 def test_unwanted_packages_are_nowhere():
     names = {canonicalize_name(item.name) for item in lock_lines()}
     for environment in PLATFORMS.values():
@@ -357,14 +546,27 @@ def repository_files() -> list[str]:
     return [name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
 
 
-@needs_git
-def test_no_two_files_differ_only_by_case():
-    names = repository_files()
+def same_on_a_mac(names: list[str]) -> list[str]:
+    """What of these paths, and of the folders in them, differs from another by case alone."""
     folders = {str(parent) for name in names for parent in Path(name).parents}
     folded: dict[str, str] = {}
-    for name in {*names, *folders}:
-        other = folded.setdefault(name.casefold(), name)
-        assert other == name, f"{name} and {other} are one file on a Mac"
+    pairs = [(name, folded.setdefault(name.casefold(), name)) for name in sorted({*names, *folders})]
+    return [f"{name} and {other} are one file on a Mac" for name, other in pairs if name != other]
+
+
+@needs_git
+def test_no_two_files_differ_only_by_case():
+    assert same_on_a_mac(repository_files()) == []
+
+
+def test_names_that_differ_only_by_case_are_refused():
+    names = ["notebooks/a/vae.ipynb", "notebooks/a/Vae.ipynb", "notebooks/b/vae.ipynb", "Notebooks/b/dcgan.ipynb"]
+    assert same_on_a_mac(names) == [
+        "notebooks and Notebooks are one file on a Mac",
+        "notebooks/a/vae.ipynb and notebooks/a/Vae.ipynb are one file on a Mac",
+        "notebooks/b and Notebooks/b are one file on a Mac",
+    ]
+    assert same_on_a_mac(["a/vae.ipynb", "b/Vae.ipynb"]) == []
 
 
 @needs_git

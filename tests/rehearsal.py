@@ -1,0 +1,183 @@
+"""What the kernel of a notebook is made to do in the tests: behave as on a Mac, and without a network.
+
+`begin` goes before the notebook's first cell and `end` behind its last one, in the kernel itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import json
+import multiprocessing
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lint import FRAMEWORKS, UNWANTED
+
+# What PyTorch, Lightning and transformers call on a Mac, too, where it answers or does nothing.
+HARMLESS = {
+    *("is_available", "is_initialized", "device_count", "empty_cache", "is_current_stream_capturing"),
+    *("manual_seed", "manual_seed_all", "seed", "seed_all", "get_rng_state_all", "set_rng_state_all"),
+}
+
+refused: list[str] = []  # what would have failed on a Mac, whether or not anybody caught the error
+attempts: list[str] = []  # imports of a second framework
+loaders: list[tuple] = []  # what each DataLoader would hand to a worker
+remapper: list[str | None] = []  # TURN_OFF_REMAPPER when TensorFlow was loaded
+_until_the_end = contextlib.ExitStack()
+
+
+def refuse(kind: type[Exception], words: str) -> None:
+    refused.append(words)
+    raise kind(words)
+
+
+# A Mac ----------------------------------------------------------------------------------------------------------------
+
+
+def refuse_cuda() -> None:
+    """Make the functions of torch.cuda raise, but for those that answer on a Mac; and `.cuda()`."""
+    import torch
+
+    def refusal(name: str) -> Callable:
+        def call(*arguments: Any, **named: Any) -> None:
+            refuse(AssertionError, f"{name} was called: it does not exist on a Mac")
+
+        return call
+
+    for name, item in list(vars(torch.cuda).items()):
+        is_class = isinstance(item, type)
+        if callable(item) and not is_class and not name.startswith("_") and name not in HARMLESS:
+            setattr(torch.cuda, name, refusal(f"torch.cuda.{name}"))
+    torch.Tensor.cuda = refusal("Tensor.cuda")
+    torch.nn.Module.cuda = refusal("Module.cuda")
+
+
+@contextlib.contextmanager
+def refuse_permuted_inputs() -> Iterator[None]:
+    """Inside, BatchNorm and LSTM raise RuntimeError for an input that is not contiguous."""
+    import torch
+
+    def look(module: torch.nn.Module, inputs: tuple) -> None:
+        if isinstance(module, (torch.nn.modules.batchnorm._NormBase, torch.nn.LSTM)) and inputs:
+            first = getattr(inputs[0], "data", inputs[0])  # a packed sequence keeps its tensor there
+            if not first.is_contiguous():
+                refuse(RuntimeError, f"{type(module).__name__} got a non-contiguous input: wrong gradients on MPS")
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(look)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def note_loaders() -> None:
+    import torch.utils.data
+
+    plain = torch.utils.data.DataLoader.__init__
+
+    def init(self: Any, *arguments: Any, **named: Any) -> None:
+        plain(self, *arguments, **named)
+        loaders.append((self.dataset, self.collate_fn, self.worker_init_fn))
+
+    torch.utils.data.DataLoader.__init__ = init
+
+
+# One framework --------------------------------------------------------------------------------------------------------
+
+
+def hide_other_frameworks(own: str) -> None:
+    """As if the frameworks other than `own` were not installed, nor what must not stand beside it.
+
+    Packages that look whether another framework is there find that it is not. Who imports one all the same is noted,
+    and gets the error of a missing package; the notebook and pomology get one that names the fault.
+    """
+    hidden = {package for package, framework in FRAMEWORKS.items() if framework != own} | set(UNWANTED)
+
+    class Alone(importlib.machinery.PathFinder):
+        @classmethod
+        def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+            package = name.split(".")[0]
+            if package == own == "tensorflow" and not remapper:
+                remapper.append(os.environ.get("TURN_OFF_REMAPPER"))
+            if package not in hidden:
+                return super().find_spec(name, path, target)
+            asker, only_looks = _asker()
+            ours = asker.split(".")[0] in ("__main__", "pomology")
+            # Others may try what the kit does not install, and find it missing (Keras scikit-learn, for one).
+            if not only_looks and (ours or FRAMEWORKS.get(package) in ("torch", "tensorflow", "mlx")):
+                attempts.append(f"{package} beside {own}, imported by {asker}")
+                if ours:
+                    raise ModuleNotFoundError(f"a second framework in one process: {attempts[-1]}", name=package)
+            return None
+
+    sys.meta_path[:] = [Alone if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
+
+
+def _asker() -> tuple[str, bool]:
+    """The module that an import goes out from, and whether it only looks if a package is there."""
+    frame, only_looks = sys._getframe(2), False
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.split(".")[0] not in ("importlib", "_frozen_importlib", "_frozen_importlib_external", "pkgutil"):
+            return module, only_looks
+        only_looks |= module in ("importlib.util", "pkgutil")
+        frame = frame.f_back
+    return "", only_looks
+
+
+# The kernel -----------------------------------------------------------------------------------------------------------
+
+
+def refuse_network() -> None:
+    connect = socket.socket.connect
+
+    def local_only(self: socket.socket, address: Any) -> Any:
+        if self.family == socket.AF_UNIX or address[0] in ("127.0.0.1", "::1", "localhost"):
+            return connect(self, address)
+        raise OSError(f"these tests have no network: {address}")
+
+    socket.socket.connect = socket.socket.connect_ex = local_only
+
+
+def begin(own: str) -> None:
+    """own: the notebook's framework."""
+    multiprocessing.set_start_method("spawn", force=True)
+    refuse_network()
+    hide_other_frameworks(own)
+    if own == "torch":
+        note_loaders()
+        refuse_cuda()
+        _until_the_end.enter_context(refuse_permuted_inputs())
+
+
+def end(folder: str) -> None:
+    """Write what was noticed: `loaders.pickle` and `end.json`."""
+    try:
+        socket.create_connection(("192.0.2.1", 80), timeout=1)
+        network = True
+    except OSError as error:
+        network = "no network" not in str(error)
+    sent = []
+    for loader in loaders:
+        try:
+            pickle.dumps(loader)
+            sent.append(loader)
+        except Exception as error:
+            refused.append(f"a DataLoader's worker, which macOS starts by spawn, cannot get its data: {error}")
+    Path(folder, "loaders.pickle").write_bytes(pickle.dumps(sent))
+    noticed = {
+        "modules": sorted(name for name in sys.modules if "." not in name),
+        "start_method": multiprocessing.get_start_method(),
+        "network": network,
+        "refused": refused,
+        "attempts": attempts,
+        "remapper": remapper,
+        "environment": {name: os.environ.get(name) for name in ("KMP_DUPLICATE_LIB_OK", "PYTORCH_ENABLE_MPS_FALLBACK")},
+    }
+    Path(folder, "end.json").write_text(json.dumps(noticed), encoding="utf-8")

@@ -1,0 +1,81 @@
+"""The energy notebook with a meter that a test commands: what it puts into a record, and what it leaves out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from pomology import machine, published, tables, telemetry
+from pomology.experiment import Experiment
+
+PATH = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon" / "energy.ipynb"
+REST_W, WORK_W = 5.0, 40.0
+
+
+class Meter:
+    """So many watts from now on."""
+
+    name, rails = "fake", ("gpu",)
+
+    def __init__(self):
+        self.power_w, self.energy, self.last = REST_W, 0.0, time.perf_counter()
+
+    def energy_j(self) -> float:
+        now = time.perf_counter()
+        self.energy, self.last = self.energy + self.power_w * (now - self.last), now
+        return self.energy
+
+    def set(self, power_w: float) -> None:
+        self.energy_j()
+        self.power_w = power_w
+
+
+def run(tmp_path, monkeypatch, meter: Meter | None) -> dict:
+    """The notebook's one case; its record."""
+    state = {"power_source": "ac", "flags": []}
+    monkeypatch.setattr(machine, "fitness", lambda: state)
+    found = ([meter], {}) if meter else ([], {"fake": "there is none"})
+    monkeypatch.setattr(telemetry, "meters", lambda *_: found)
+    experiment = Experiment("energy", article="001", devices="cpu", budget_s=1.5, out=str(tmp_path))
+    scope = {"batch_sizes": [1], "steps": 20_000, "rest_s": 1.2, "lr": 1e-3, "seed": 1, "experiment": experiment}
+    cells = [cell.source for cell in nbformat.read(PATH, 4).cells if cell.cell_type == "code"]
+    (imports,) = [source.split("experiment = ")[0] for source in cells if "import torch" in source]
+    (model,) = [source for source in cells if "class Transformer" in source]
+    (train,) = [source.split("for case in")[0] for source in cells if "def train" in source]
+    for source in (imports, model, train):
+        exec(compile(source, "energy.ipynb", "exec"), scope)
+    for case in experiment.cases(model=["small transformer"], batch_size=[1]):
+        if meter:
+            steps = case.steps
+            case.steps = lambda batches, steps=steps: (meter.set(WORK_W), steps(batches))[1]
+        with case:
+            scope["train"](case)
+    (record,) = experiment.records
+    return record
+
+
+def test_joules_of_a_step_and_the_power_at_rest(tmp_path, monkeypatch):
+    record = run(tmp_path, monkeypatch, Meter())
+    assert (record["status"], record["scaled"], record["parameters"]) == ("ok", True, 3_704_808)
+    value = {name: metric["value"] for name, metric in record["metrics"].items()}
+    assert value["power_rest_w"] == pytest.approx(REST_W, rel=0.01)
+    assert value["power_w"] == pytest.approx(WORK_W, rel=0.05)
+    # The power at rest is not subtracted.
+    assert value["energy_j_per_step"] == pytest.approx(value["power_w"] * value["step_s"])
+    assert value["energy_j_per_tflop"] == pytest.approx(value["energy_j_per_step"] / record["flops_per_step"] * 1e12)
+    table = tables.article_table("energy", [record])
+    (cells,) = [row.cells for row in table.rows if row.kind == "measured"]
+    assert f"{tables.significant(value['energy_j_per_step'])} J" in cells
+    # Joules of another model are no verdict on the article's.
+    claims = tables.claims_table(published.claims("001", "energy"), [record])
+    assert {row["here"] for row in claims.data} == {published.CANNOT_BE_TOLD}
+
+
+def test_without_a_meter_nothing_is_said_about_energy(tmp_path, monkeypatch):
+    record = run(tmp_path, monkeypatch, None)
+    assert record["status"] == "ok" and record["metrics"]["step_s"]["value"] > 0
+    assert not [name for name in record["metrics"] if "power" in name or "energy" in name]
+    assert record["absent"]

@@ -1,0 +1,128 @@
+"""First launches: what is timed and what is not, with a device that tests command; and for real on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fakes import Clock
+
+from pomology import launches, timing
+from pomology.device import Device
+
+
+class Backend:
+    """Starting takes 10 s, compiling 2 s, a first launch 0.5 s and a later one 0.1 s, all in simulated time."""
+
+    def __init__(self, late: bool, own: bool):
+        self.compiles_at_launch, self.has_own, self.clock = late, own, Clock()
+        self.events: list[str] = []
+        self.launched: set[str] = set()
+
+    @contextlib.contextmanager
+    def scope(self):
+        self.events.append("scope")
+        yield
+
+    def precisions(self):
+        self.clock.pass_s(10)
+        self.events.append("started")
+
+    def fence(self):
+        self.clock.pass_s(0.01)
+
+    def smallest_kernel(self, own=True):
+        mine = own and self.has_own
+        words = "a kernel" if mine else "an addition"
+        if mine and not self.compiles_at_launch:
+            self.clock.pass_s(2)
+
+        def launch():
+            if mine and self.compiles_at_launch and words not in self.launched:
+                self.clock.pass_s(2)
+            self.clock.pass_s(0.1 if words in self.launched else 0.5)
+            self.launched.add(words)
+            self.events.append(f"launched {words}")
+
+        return launch, words
+
+
+@pytest.mark.parametrize(
+    ("late", "own", "cold_s", "compile_s"),
+    [
+        (False, True, 0.51, 2.01),  # MPS: compiled before, so apart
+        (False, False, 0.51, None),  # CUDA and a processor: nothing to compile
+        (True, True, 0.51, 2.51),  # MLX on Metal: the addition cold, one's own compiled and launched in one
+        (True, False, 0.51, None),
+    ],
+)
+def test_a_cold_launch_is_the_first_and_nothing_else(late, own, cold_s, compile_s):
+    backend = Backend(late, own)
+    found = launches.first(backend, backend.clock)
+    assert found["launch_cold_s"] == pytest.approx(cold_s)
+    assert found.get("compile_s") == (compile_s and pytest.approx(compile_s))
+    assert backend.events[:2] == ["scope", "started"]  # before any launch
+
+
+def test_cold_launches_are_made_in_processes_of_their_own():
+    found = launches.cold("mlx", "cpu", 2)
+    assert len(found) == 2
+    assert all(set(one) == {"launch_cold_s"} and 0 < one["launch_cold_s"] < 60 for one in found)
+
+
+def test_a_process_that_fails_is_one_line():
+    with pytest.raises(RuntimeError, match=r"^the process of a first launch on nonsense failed \(1\): \S") as error:
+        launches.cold("mlx", "nonsense", 1)
+    assert "\n" not in str(error.value)
+
+
+def test_a_pause_before_each_block_is_not_timed():
+    clock = Clock()
+    pauses = []
+
+    def pause():
+        pauses.append(clock.now)
+        clock.pass_s(0.2)
+
+    settings = {"calls_per_block": 1, "repeats": 7, "warmup_calls": 0, "warmup_s": 0}
+    found = timing.measure(lambda: clock.pass_s(0.003), before=pause, clock=clock, **settings)
+    assert len(found.blocks) == 7 and len(pauses) == 8  # the first call, too
+    assert [block.seconds for block in found.blocks] == pytest.approx([0.003] * 7)
+    assert found.first_call_s == pytest.approx(0.003)
+
+
+# The kernel of PyTorch ------------------------------------------------------------------------------------------------
+
+
+def test_the_smallest_kernel_of_pytorch_is_an_addition():
+    for own in (True, False):
+        launch, words = Device("cpu").smallest_kernel(own)
+        assert launch().item() == 2.0 and launch().item() == 3.0
+        assert words == "adding 1 to one number"
+
+
+def test_on_mps_it_is_a_metal_kernel_of_one_thread(monkeypatch):
+    asked = []
+
+    def compile_shader(source):
+        asked.append(source)
+        return SimpleNamespace(pomology_one=lambda *tensors: asked.append([tensor.numel() for tensor in tensors]))
+
+    monkeypatch.setattr(torch.mps, "compile_shader", compile_shader)
+    mps = Device("mps")
+    mps.handle = torch.device("cpu")
+    launch, words = mps.smallest_kernel()
+    assert words == "a Metal kernel of one thread"
+    assert len(asked) == 1 and "kernel void pomology_one(device float*" in asked[0]  # compiled before it is launched
+    launch()
+    assert asked[1:] == [[1]]  # PyTorch starts as many threads as the tensor has numbers
+    assert mps.smallest_kernel(own=False)[1] == "adding 1 to one number" and len(asked) == 2
+
+
+def test_pytorch_is_not_lazy():
+    def function():
+        return None
+
+    assert Device("cpu").eager(function) is function

@@ -1,0 +1,316 @@
+"""The notebooks of article 000 and what they alone use: models against torchvision's numbers, the loss against its
+definition, and what a device's capability is called when it fails, or only pretends to be there."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+import test_notebooks
+import torch
+import yaml
+from fakes import Clock, SimulatedDevice
+from torch.nn import functional as F
+
+from pomology import models, published, tables, timing
+from pomology.experiment import Experiment
+
+NAMES = ("simclr", "model_sizes", "capabilities")
+
+
+@pytest.fixture(scope="module")
+def scopes() -> dict[str, dict]:
+    """Each notebook's functions and classes, with the article's parameters."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in NAMES:
+            patch.setitem(test_notebooks.FACTS, name, test_notebooks.Facts([], [], []))
+        found = {name: test_notebooks.definitions(name) for name in NAMES}
+    (path,) = [path for path in test_notebooks.PATHS if path.stem == "capabilities"]
+    (names,) = [cell for cell in test_notebooks.code(nbformat.read(path, 4)) if cell.startswith("DTYPES")]
+    exec(names, found["capabilities"])
+    return found
+
+
+# Models ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("build", "side", "parameters", "macs"),
+    [
+        (models.vgg16, 224, 138_357_544, 15.470e9),
+        (models.resnet18, 224, 11_689_512, 1.814e9),
+        (models.resnet50, 224, 25_557_032, 4.089e9),  # 3.858e9 with the stride in the first convolution of a block
+        (lambda: models.vgg16(classes=10, batch_norm=True), 224, 134_309_962, 15.466e9),
+        (models.cifar_resnet18, 32, 11_168_832, 0.5554e9),
+        (models.simclr_resnet18, 32, 11_497_792, 0.5557e9),
+    ],
+)
+def test_sizes_are_the_published_ones(build, side, parameters, macs):
+    def forward(model):
+        with torch.no_grad():
+            model(torch.empty(2, 3, side, side))
+
+    counted = models.workload(build, forward)
+    assert counted.parameters == parameters
+    assert counted.flops / 4 == pytest.approx(macs, rel=5e-4)
+
+
+def test_residual_blocks_add_their_input():
+    """With the last normalisation of every block at zero, only shortcuts remain."""
+    torch.manual_seed(0)
+    model = models.resnet18().eval()
+    blocks = [layer for layer in model if hasattr(layer, "shortcut")]
+    assert len(blocks) == 8
+    for block in blocks:
+        torch.nn.init.zeros_(block.layers[-1].weight)
+    images = torch.rand(2, 3, 64, 64)
+    by_hand = model[:4](images)
+    for block in blocks:
+        by_hand = block.shortcut(by_hand).clamp(min=0)
+    with torch.no_grad():
+        assert torch.allclose(model(images), model[-3:](by_hand), atol=1e-6)
+
+
+def test_the_benchmarks_backbone_has_no_relu_behind_its_first_normalisation():
+    torch.manual_seed(0)
+    model = models.cifar_resnet18()
+    seen = []
+    model[2].register_forward_hook(lambda layer, given, made: seen.append(given[0]))
+    features = model(torch.randn(4, 3, 32, 32))
+    assert features.shape == (4, 512)
+    assert seen[0].shape == (4, 64, 32, 32) and (seen[0] < 0).float().mean() > 0.3
+
+
+def test_vgg_as_torchvision_has_it():
+    layers = list(models.vgg16())
+    widths = [layer.out_channels for layer in layers if isinstance(layer, torch.nn.Conv2d)]
+    assert widths == [64, 64, 128, 128, *[256] * 3, *[512] * 6]
+    assert sum(isinstance(layer, torch.nn.MaxPool2d) for layer in layers) == 5
+    assert [layer.p for layer in layers if isinstance(layer, torch.nn.Dropout)] == [0.5, 0.5]
+
+
+# Timing in pairs, and parts that an epoch has more than once ----------------------------------------------------------
+
+
+def test_pairs_tell_the_ratio_of_a_device_behind_the_programs_back():
+    clock = Clock()
+    gpu = SimulatedDevice(clock, launch_s=1e-5, fence_s=2e-4)
+    pairs = timing.in_pairs(lambda: gpu.launch(0.002), lambda: gpu.launch(0.003), gpu.fence, budget_s=2.0, clock=clock)
+    assert pairs.ratio.mean == pytest.approx(1.5, rel=0.01)
+    assert pairs.seconds.mean == pytest.approx(0.002, rel=0.02)
+    assert pairs.reference.mean == pytest.approx(0.003, rel=0.02)
+
+
+def test_pairs_are_not_fooled_by_a_machine_that_becomes_slower():
+    clock = Clock()
+    calls = {"mine": 0, "theirs": 0}
+
+    def work(name, seconds):
+        calls[name] += 1
+        clock.pass_s(seconds * (1 + clock.now / 20))  # twice as slow after 20 s
+
+    pairs = timing.in_pairs(lambda: work("mine", 0.5), lambda: work("theirs", 1.0), budget_s=20.0, clock=clock)
+    assert pairs.ratio.low <= 2 <= pairs.ratio.high and pairs.ratio.mean == pytest.approx(2, rel=0.02)
+    assert pairs.ratio.n >= 8 and calls["mine"] == calls["theirs"] + 0
+
+
+def test_the_first_call_stands_apart_from_the_pairs():
+    clock, first = Clock(), [30.0]
+    pairs = timing.in_pairs(
+        lambda: clock.pass_s(first.pop() if first else 0.1), lambda: clock.pass_s(0.1), budget_s=1.0, clock=clock
+    )
+    assert pairs.first_call_s == 30 and pairs.ratio.mean == pytest.approx(1)
+
+
+def test_a_part_may_stand_in_an_epoch_one_and_a_half_times():
+    """SimCLR's feature bank: once an epoch, and once more before the first of two."""
+    clock = Clock()
+    steps = timing.StepClock(whole=True, clock=clock)
+    for part, per_epoch, step_s in (("training", 1.0, 0.2), ("feature bank", 1.5, 0.1), ("kNN", 1.0, 0.05)):
+        for _ in steps.steps(range(10), part, per_epoch=per_epoch):
+            clock.pass_s(step_s)
+    assert {name: part["value"] for name, part in timing.part_metrics(steps).items()} == pytest.approx(
+        {"training": 2.0, "feature bank": 1.5, "kNN": 0.5}
+    )
+    epoch = timing.epoch_metrics(steps)["epoch_s"]
+    assert epoch["value"] == pytest.approx(4.0) and epoch["how"] == "estimated"  # no epoch was seen to have 1.5
+
+
+# simclr ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_costs_what_the_specification_says(scopes):
+    step = scopes["simclr"]["work"]({"batch_size": 128})
+    assert step.parameters == 11_497_792
+    assert step.flops / 1e9 == pytest.approx(852.77, abs=0.01)
+
+
+def test_loss_is_nt_xent(scopes):
+    """Against its definition, view by view: Chen et al. 2020, equation 1."""
+    torch.manual_seed(3)
+    n, temperature = 5, 0.5
+    one, other = torch.randn(n, 128), torch.randn(n, 128)
+    views = F.normalize(torch.cat((one, other)), dim=1).tolist()
+
+    def similarity(i, j):
+        return math.exp(sum(a * b for a, b in zip(views[i], views[j], strict=True)) / temperature)
+
+    total = 0.0
+    for i in range(2 * n):
+        others = sum(similarity(i, k) for k in range(2 * n) if k != i)
+        total -= math.log(similarity(i, (i + n) % (2 * n)) / others)
+    assert float(scopes["simclr"]["nt_xent"](one, other)) == pytest.approx(total / (2 * n), rel=1e-5)
+
+
+def test_the_articles_way_to_load_is_the_default_of_its_profile(scopes):
+    given = yaml.safe_load((test_notebooks.ROOT / "params" / "article" / "simclr.yaml").read_text())
+    assert given["loaders"] == [[8, 0, 0]] and given["batch_size"] == 128
+    (row,) = scopes["simclr"]["rows"]
+    printed = published.values("000", "simclr")
+    printed = printed[printed["metric"] == "epoch_s"]
+    for config in printed["config"]:
+        assert row.items() <= config.items(), "a claim would not find the article's case"
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize(("row", "kept"), [([8, 0, 0], False), ([2, 1, 1], True), ([0, 1, 0], False)])
+def test_loaders_are_made_as_asked(scopes, row, kept):
+    case = SimpleNamespace(batch_size=128, workers=row[0], persistent="yes" if row[1] else "no")
+    pictures, loader = test_notebooks.Sized(50_000), scopes["simclr"]["loader"]
+    made = {shuffle: loader(case, pictures, shuffle) for shuffle in (True, False)}
+    assert (len(made[True]), len(made[False])) == (390, 391)
+    assert {loader.num_workers for loader in made.values()} == {row[0]}
+    assert {loader.persistent_workers for loader in made.values()} == {kept}
+
+
+def measured(name, backend, config, **metrics) -> dict:
+    form = {"unit": "", "low": None, "high": None, "n": 1, "how": "measured"}
+    more = {"profile": "quick", "scaled": False, "status": "ok", "framework": "torch", "precision": "fp32"}
+    values = {key: form | {"value": value, "low": value, "high": value} for key, value in metrics.items()}
+    return {"experiment": name, "case": f"{backend} {config}", "backend": backend, "config": config, **more} | {
+        "metrics": values
+    }
+
+
+def verdict(claim_id: str, records: list[dict]) -> str:
+    (claim,) = [claim for claim in published.claims("000") if claim.id == claim_id]
+    return published.test(claim, tables.measured_lookup(records)).status
+
+
+def test_claims_take_the_articles_loader_of_several():
+    def rows(backend, seconds):
+        config = {"batch_size": 128, "workers": 8, "persistent": "no", "augmentation": "loader"}
+        yield measured("simclr", backend, config, epoch_s=seconds)
+        yield measured("simclr", backend, config | {"workers": 0, "augmentation": "device"}, epoch_s=3 * seconds)
+
+    assert verdict("000-C1", [*rows("cpu", 880.0), *rows("mps", 100.0)]) == published.HOLDS
+    assert verdict("000-C1", [*rows("cpu", 500.0), *rows("mps", 100.0)]) == published.DOES_NOT_HOLD
+    assert verdict("000-C1", [*rows("cpu", 880.0)]) == published.CANNOT_BE_TOLD
+
+
+def test_claims_about_sizes_need_no_device():
+    sizes = {"vgg16": (138.4e6, 15.47e9), "resnet18": (11.7e6, 1.81e9), "resnet50": (25.6e6, 4.09e9)}
+
+    def rows(backend, sizes):
+        for model, (parameters, macs) in sizes.items():
+            yield measured("model_sizes", backend, {"model": model}, parameters=parameters, forward_macs=macs)
+
+    assert verdict("000-C6", [*rows("cpu", sizes)]) == published.HOLDS
+    assert verdict("000-C6", [*rows("cpu", sizes), *rows("mps", sizes)]) == published.HOLDS
+    other = sizes | {"vgg16": (1e6, 15.47e9)}
+    assert verdict("000-C6", [*rows("cpu", other)]) == published.DOES_NOT_HOLD
+    # Two devices that count differently cannot both be right.
+    assert verdict("000-C6", [*rows("cpu", sizes), *rows("mps", other)]) == published.CANNOT_BE_TOLD
+
+
+# capabilities ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tried(scopes, tmp_path):
+    """A function that tries one feature on the CPU, as the notebook does, and gives the record."""
+    scope = scopes["capabilities"]
+    small = {"batch_size": 2, "image_size": 32, "budget_s": 0.05}
+    scope["train"].__globals__.update(small)
+
+    def attempt(feature: str) -> dict:
+        here = Experiment("capabilities", article="000", devices="cpu", out=str(tmp_path / "run"), learns=False)
+        (case,) = here.cases(feature=[feature])
+        with case:
+            scope["train"](case)
+        (record,) = here.records
+        return record
+
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("feature", "kind", "precision"),
+    [("fp32", "float32", "fp32"), ("autocast bf16", "bfloat16", "bf16")],
+)
+def test_a_feature_that_works(tried, feature, kind, precision):
+    record = tried(feature)
+    assert record["status"] == "ok", record["reason"]
+    assert f"computes in {kind}," in record["note"] and record["precision"] == precision
+    assert record["metrics"]["speedup"]["low"] < record["metrics"]["speedup"]["high"]
+
+
+def test_a_failing_compilation_ends_with_its_message(tried, monkeypatch):
+    def refuse(model):
+        raise RuntimeError("Unsupported device type: mps\nSet TORCH_LOGS for the stack trace")
+
+    monkeypatch.setattr(torch, "compile", lambda model: lambda images: refuse(model))
+    record = tried("torch.compile")
+    assert (record["status"], record["reason"]) == ("unsupported", "RuntimeError: Unsupported device type: mps")
+    assert "traceback" not in record and "speedup" not in record["metrics"]
+
+
+def test_a_compilation_that_does_nothing_is_found_out(tried, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda model: model)
+    record = tried("torch.compile")
+    assert record["status"] == "unsupported" and record["reason"].startswith("nothing was compiled")
+
+
+def test_a_compilation_that_computes_something_else_is_a_mismatch(tried, monkeypatch):
+    def wrong(model):
+        torch._dynamo.utils.counters["stats"]["unique_graphs"] = 1
+        return lambda images: 3 * model(images)
+
+    monkeypatch.setattr(torch, "compile", wrong)
+    record = tried("torch.compile")
+    assert record["status"] == "mismatch" and "the first loss" in record["reason"]
+
+
+def test_autocast_that_switched_itself_off_is_found_out(tried, monkeypatch):
+    real = torch.autocast
+    monkeypatch.setattr(torch, "autocast", lambda kind, **more: real(kind, enabled=False))
+    record = tried("autocast")
+    assert record["status"] == "unsupported"
+    assert record["reason"].startswith("switched off behind the program's back: computes in torch.float32")
+
+
+def test_autocast_in_another_precision_is_found_out(tried, monkeypatch):
+    """As Lightning does with 16-mixed on a CPU."""
+    real = torch.autocast
+    monkeypatch.setattr(
+        torch, "autocast", lambda kind, dtype=None, enabled=True: real(kind, dtype=torch.bfloat16, enabled=enabled)
+    )
+    record = tried("autocast")
+    assert record["status"] == "unsupported" and "computes in torch.bfloat16" in record["reason"]
+
+
+def test_a_scaler_that_switched_itself_off_is_found_out(tried, monkeypatch):
+    real = torch.amp.GradScaler
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda kind, enabled: real(kind, enabled=False))
+    record = tried("GradScaler")
+    assert record["status"] == "unsupported" and record["reason"].startswith("the scaler switched itself off")
+
+
+def test_out_of_memory_says_nothing_of_a_feature(tried, monkeypatch):
+    def full(model):
+        raise RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)")
+
+    monkeypatch.setattr(torch, "compile", lambda model: lambda images: full(model))
+    assert tried("torch.compile")["status"] == "out-of-memory"
