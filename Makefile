@@ -44,8 +44,9 @@ report: $(ENV)/.ready  ## build the page of a run again: RUN=name
 compare: $(ENV)/.ready  ## lay runs side by side: RUNS="a b"
 	@$(PY) -m pomology compare $(RUNS)
 
-lock: pyproject.toml  ## resolve the dependencies again (needs uv) and pin them in constraints.txt
+lock: pyproject.toml  ## resolve the dependencies again (needs uv): constraints.txt, and their wheels-macos.txt
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --no-header --no-annotate --no-emit-index-url -o constraints.txt
+	@'$(PYTHON)' tests/wheels.py
 
 clean:  ## remove the environment and unfinished notebooks; results stay
 	rm -rf $(ENV) outputs/*/.partial
