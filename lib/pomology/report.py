@@ -106,6 +106,7 @@ def build(out: Path) -> Path:
 
 SHOWN = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
 # Beside those that bleach lets through.
+LONG = 40  # rows of a table that the page shows only when asked; its notebook shows it all
 TAGS = """br caption col colgroup dd del details div dl dt figcaption figure h1 h2 h3 h4 h5 h6 hr img mark p pre s samp
 small span sub summary sup table tbody td tfoot th thead tr u"""
 ATTRIBUTES = "align alt class colspan height id open rowspan scope start title width"
@@ -313,16 +314,14 @@ def _numbers(
         return {"table": details, "endings": _endings(records)}
     experiment = tables.experiment_of(name)
     shared = [record for record in everything if tables.experiment_of(record["experiment"]) == experiment]
-    if not records and shared:
-        table = _table(tables.side_by_side(name, shared))
-    else:
-        table = _table(tables.article_table(name, records))
+    table = tables.article_table(name, records) if records or not shared else tables.side_by_side(name, shared)
     # Once, where a notebook has the experiment's own name.
     about = name if experiment in tables.LAYOUTS else experiment
     drawn = tables.comparable(records, layout.metric)
     timed = any(tables.combined(repeats, layout.metric) for repeats in tables.groups(drawn))
     return {
-        "table": table,
+        "table": _table(table),
+        "folded": len(table.rows) if len(table.rows) > LONG else 0,
         "endings": _endings([record for record in records if record not in comparable]),
         "drawing": _drawing(name, json.dumps(drawn)) if timed else "",
         "caption": _caption(layout),
@@ -344,7 +343,7 @@ def _claims(claims: list[published.Claim], records: list[dict], title: str) -> A
     if not claims:
         return ""
     try:
-        return _table(tables.claims_table(claims, tables.comparable(records)), title)
+        return _table(tables.claims_table(claims, records), title)
     except MALFORMED as error:
         return f"The claims cannot be tested: {type(error).__name__}: {error}."
 
@@ -352,7 +351,7 @@ def _claims(claims: list[published.Claim], records: list[dict], title: str) -> A
 @functools.lru_cache(maxsize=64)  # the page is built after every notebook, and drawing is most of the work
 def _drawing(name: str, records: str) -> Any:
     """The figure as an SVG element that can stand beside others: its own identifiers, and a text for who cannot see."""
-    text = figures.svg(figures.epoch_figure(name, json.loads(records)))
+    text = figures.svg(figures.draw(name, json.loads(records)))
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
     label = html.escape(_caption(tables.LAYOUTS[name]))

@@ -109,8 +109,8 @@ def _launches(how: str) -> Layout:
         f"Table 6: launching a kernel {how}",
         {},
         columns={
-            "Cold launch": ("launch_cold_s", lambda value: milliseconds(value)),
-            "Follow-up launch": ("launch_s", lambda value: milliseconds(value)),
+            "Cold launch (ms)": ("launch_cold_s", lambda value: milliseconds(value)),
+            "Follow-up launch (ms)": ("launch_s", lambda value: milliseconds(value)),
             "Without waiting": ("launch_stream_s", lambda value: milliseconds(value)),
             "After a pause": ("launch_paused_s", lambda value: milliseconds(value)),
             "Compiling": ("compile_s", lambda value: milliseconds(value)),
@@ -199,7 +199,7 @@ LAYOUTS = {
         "Table 5: energy of a training step",
         {"model": "Model", "batch_size": "Batch size"},
         columns={
-            "Energy per step": ("energy_j_per_step", lambda value: f"{significant(value)} J"),
+            "Energy per step (J)": ("energy_j_per_step", lambda value: f"{significant(value)} J"),
             "For a TFLOP": ("energy_j_per_tflop", lambda value: f"{significant(value)} J"),
             "Power": ("power_w", lambda value: f"{significant(value)} W"),
             "Power at rest": ("power_rest_w", lambda value: f"{significant(value)} W"),
@@ -470,12 +470,15 @@ def article_table(experiment: str, records: list[dict]) -> Table:
     smoke = any(record["profile"] == "smoke" for record in records)
     scaled = any(record["scaled"] for record in records)
     records = comparable(records)
-    rows, data = [], []
+    rows, data, told = [], [], []
     for printed in _published_rows(experiment):
         cells = [printed["device"], *(str(printed["config"].get(key, "")) for key in layout.settings)]
         shown = printed["printed"]
+        about, _, more = printed["notes"].get("epoch_s", "").partition("; ")
+        if more and not shown.get("epoch_s"):
+            told.append(f"{printed['device']}: {about}; {more}.")
         cells += [
-            shown.get("epoch_s") or printed["notes"].get("epoch_s", ""),
+            shown.get("epoch_s") or about,
             "",
             *(shown.get(key, "") for key in COLUMN_METRICS),
             "published",
@@ -485,7 +488,7 @@ def article_table(experiment: str, records: list[dict]) -> Table:
         data[-1]["status"] = printed["status"]
     flags: set[str] = set()
     origins = dict.fromkeys(record["data_origin"] for record in records if record.get("data_origin"))
-    notes = [f"Data: {origin}." for origin in origins]
+    notes = told + [f"Data: {origin}." for origin in origins]
     several = 0
     for repeats in groups(records):
         first = repeats[0]
