@@ -322,7 +322,7 @@ def test_one_machine_has_no_rival():
     assert on("max(epoch_s(gpu), epoch_s(rival)) <= 4", **mine).status == DOES_NOT_HOLD
     assert on("max(epoch_s(gpu), epoch_s(rival)) <= 6", **mine).status == CANNOT_BE_TOLD
     assert on("min(epoch_s(gpu), epoch_s(rival)) <= 5", **mine).status == HOLDS
-    assert published.test(claim("003-C7"), lambda *_: None).reason.startswith("needs a trace")
+    assert published.test(claim("003-C7"), lambda *_: None).reason.startswith("needs utilisation")
 
 
 def test_the_lookup_is_asked_for_what_the_term_says():
