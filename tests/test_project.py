@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -506,7 +507,8 @@ def test_what_is_installed_here_is_what_the_lock_says():
     pins = lock(default_environment())
     wrong = {
         name: (installed.version, str(pins[name]))
-        for installed in importlib.metadata.distributions()
+        # Not those inside setuptools, which puts a folder of its own on the path once it is imported.
+        for installed in importlib.metadata.distributions(path=[sysconfig.get_path("purelib")])
         if (name := canonicalize_name(installed.metadata["Name"])) in pins
         and Version(installed.version).public != str(pins[name])
     }
