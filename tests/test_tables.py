@@ -680,7 +680,7 @@ def test_the_claims_of_the_four_experiments_have_a_verdict_each():
     everything = {row.cells[0]: row.cells[2] for row in tables.claims_table(published.claims("003"), []).rows}
     assert everything["003-C2"] == "does not hold: 0.748 > 1.00 no, 3.04 > 1.00 yes"  # 6.555 / 8.760, 6.074 / 1.998
     assert everything["003-C5"] == "holds: out-of-memory == out-of-memory yes, ok == ok yes"
-    assert everything["003-C7"].startswith("cannot be told here: needs a trace")
+    assert everything["003-C7"].startswith("cannot be told here: needs utilisation")
     assert everything["003-C8"] == "holds: error != ok yes, error != ok yes"
 
 
