@@ -23,8 +23,8 @@ from typing import Any
 from pomology import PomologyError, batch, device, machine, operators, private, tables
 
 YES, NO, NOT_TOLD = "yes", "no", "not told"
-NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mlx": "MLX", "lightning": "Lightning"}
-FRAMEWORKS = ("torch", "tensorflow", "mlx")
+NAMES = {**tables.FRAMEWORKS, "lightning": "Lightning"}
+FRAMEWORKS = tuple(tables.FRAMEWORKS)
 OLDEST_MACOS = 14  # what the wheels of PyTorch 2.13 and MLX 0.32 are built for
 LIMIT_S = 120  # of one framework; the first import on a Mac checks every library's signature
 ENOUGH_BYTES = 4e9
