@@ -330,6 +330,8 @@ with cpu.scope():
     once = {"calls_per_block": 1, "repeats": 3, "budget_s": 0.01}
     honest = timing.measure(cpu.eager(lambda: a @ a), cpu.fence, **once)
     bare = timing.measure(lambda: a @ a, cpu.fence, **once)
+    products = [cpu.product(kind, 16)() for kind in ("fp32", "fp16", "bf16")]
+    products = [[str(one.dtype), list(one.shape), float(one.max()) > 1] for one in products]
     launch, words = cpu.smallest_kernel()
     value = launch().item()
     before = str(mx.default_device())
@@ -342,7 +344,7 @@ print(json.dumps({
     "changed": weights != cpu.fingerprint(model), "peak": cpu.peak_memory(), "free": cpu.free_memory(),
     "dtype": str(moved["x"][0].dtype), "kept": moved["x"][1][1].tolist(), "value": value, "before": before,
     "honest": min(block.seconds for block in honest.blocks), "bare": min(block.seconds for block in bare.blocks),
-    "version": cpu.framework_version,
+    "version": cpu.framework_version, "products": products,
 }))
 """
 
@@ -360,6 +362,8 @@ def test_the_cpu_works_for_real(real):
     assert real["changed"] and real["dtype"] == "mlx.core.float32" and real["kept"] == [1.0, 1.0]
     assert real["value"] == 2.0 and "cpu" in real["before"]
     assert real["peak"]["reserved_peak_bytes"] >= real["peak"]["allocated_peak_bytes"] >= 2 * 512 * 512 * 4
+    kinds = ("float32", "float16", "bfloat16")
+    assert real["products"] == [[f"mlx.core.{kind}", [16, 16], True] for kind in kinds]
     assert real["free"] > 10**7 and real["version"].count(".") == 2
 
 

@@ -198,3 +198,31 @@ def test_the_default_device_is_the_processor_again_even_after_an_error():
         workload(two_layers, fails)
     assert torch.empty(1).device.type == "cpu"
     assert workload(two_layers, backward).saved_bytes == INPUT + HIDDEN
+
+
+@pytest.mark.parametrize(
+    ("backend", "dropout", "fused"),
+    [("mps", 0.0, False), ("cpu", 0.0, True), ("cpu", 0.1, False)] + [("cuda", 0.0, True), ("cuda", 0.1, True)],
+)
+def test_fused_attention_keeps_no_matrices_and_computes_as_much(backend, dropout, fused):
+    """q, k, v and the output, and a float for each row; written out also the matrix behind the softmax."""
+    batch, heads, length, width = 2, 3, 50, 8
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.queries = nn.Parameter(torch.empty(batch, heads, length, width))
+            self.keys, self.values = (nn.Parameter(torch.empty_like(self.queries)) for _ in range(2))
+
+        def forward(self):
+            # Doubled, so that what attention keeps are no weights, which are counted elsewhere.
+            inputs = (2 * weight for weight in (self.queries, self.keys, self.values))
+            return nn.functional.scaled_dot_product_attention(*inputs, dropout_p=dropout)
+
+    work = workload(Attention, lambda model: model().sum().backward(), backend=backend)
+    numbers, rows, matrix = batch * heads * length * width, batch * heads * length, batch * heads * length**2
+    if fused:
+        assert work.saved_bytes == 4 * (4 * numbers + rows)
+    else:
+        assert work.saved_bytes >= 4 * (3 * numbers + matrix)
+    assert work.flops == 6 * 2 * matrix * width  # two products forward, four backward

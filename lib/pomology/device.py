@@ -116,6 +116,12 @@ class Device:
         """A function that gives its work to the device when it is called: the same one, since PyTorch is not lazy."""
         return function
 
+    def product(self, precision: str, size: int) -> Callable[[], Any]:
+        """A function that multiplies two `size` x `size` matrices of `fp32`, `fp16` or `bf16` numbers here."""
+        kind = {"fp32": self._torch.float32, "fp16": self._torch.float16, "bf16": self._torch.bfloat16}[precision]
+        a, b = (self._torch.rand(size, size).to(kind).to(self.handle) for _ in range(2))
+        return lambda: a @ b
+
     def smallest_kernel(self, own: bool = True) -> tuple[Callable[[], Any], str]:
         """A function that gives the device the smallest piece of work there is, and what that is, in words.
 

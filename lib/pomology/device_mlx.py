@@ -127,6 +127,15 @@ class MLXDevice:
 
         return call
 
+    def product(self, precision: str, size: int) -> Callable[[], Any]:
+        """A function that asks for the product of two `size` x `size` matrices of `fp32`, `fp16` or `bf16` numbers."""
+        mx = self._mx
+        kind = {"fp32": mx.float32, "fp16": mx.float16, "bf16": mx.bfloat16}[precision]
+        # Given to this device as they are: a stream belongs to the operation, not to its numbers.
+        a, b = (mx.random.uniform(shape=(size, size), stream=self.handle).astype(kind, self.handle) for _ in range(2))
+        mx.eval(a, b)
+        return lambda: mx.matmul(a, b, stream=self.handle)
+
     def smallest_kernel(self, own: bool = True) -> tuple[Callable[[], Any], str]:
         """A function that gives the device the smallest piece of work there is, and what that is, in words.
 

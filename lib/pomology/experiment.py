@@ -46,6 +46,7 @@ from pomology.telemetry import Telemetry, contended
 
 PROFILES = ("smoke", "quick", "article")
 JUDGED_STEPS = 50  # with fewer losses than these nobody can tell whether a model learns
+TOO_LARGE = ("too-big", "out-of-memory", "crashed", "timeout")  # a smaller sibling of such a case may fit
 ACCURACY_STEPS = 20  # after so many steps any model here that can learn does better than chance
 
 
@@ -99,25 +100,66 @@ class Experiment:
         self.snapshot = note_machine(self.out, profile)
         self.data_kind, self.data_origin = "none", ""
         self._looked: tuple[float, dict] | None = None
+        self._rates: dict[tuple[str, str], float] = {}
 
     def uses(self, data: Any) -> None:
         """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`, a line about it."""
         self.data_kind, self.data_origin = data.kind, data.origin
 
-    def cases(self, rows: Iterable[dict] | None = None, **axes: Iterable) -> Iterator[Case]:
+    def cases(
+        self, rows: Iterable[dict] | None = None, on: Iterable[device.Device] | None = None, **axes: Iterable
+    ) -> Iterator[Case]:
         """The cases to run: every row (or every combination of the axes' values) on every device of this machine.
 
-        What the journal holds already is skipped, with a line that says so.
+        on: only on these devices. What the journal holds already is skipped, with a line that says so.
         """
         if rows is None:
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
         before = results.read(self.journal.path)
-        for backend, config in itertools.product(self.devices, list(rows)):
+        for backend, config in itertools.product(self.devices if on is None else on, list(rows)):
             case = Case(self, backend, config)
             if before.done(case.name, self.repeat):
                 print(f"{case.name}: in the journal already; skipped{self._anew}")
             else:
                 yield case
+
+    def largest(self, rows: Iterable[dict]) -> Iterator[Case]:
+        """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings.
+
+        The next one is tried where a case is too big, runs out of memory or time, or takes the kernel with it.
+        """
+        rows = list(rows)
+        for backend, config in itertools.product(self.devices, rows):
+            if config is rows[0]:
+                fits = False
+            if fits:
+                continue
+            yield from self.cases([config], on=[backend])
+            name = Case(self, backend, config).name
+            ended = [
+                record["status"]
+                for record in results.read(self.journal.path).records
+                if record["case"] == name and record["repeat"] == self.repeat
+            ]
+            fits = not ended or ended[-1] not in TOO_LARGE
+
+    def rate(self, backend: device.Device, precision: str) -> float:
+        """The most floating-point operations a second that a matrix product reaches on a device, found within a second.
+
+        Products of 512, 1024, 2048 and 4096 squared are timed, as long as they are short. Measured once per process.
+        """
+        key = backend.backend, precision
+        if key not in self._rates:
+            best = 0.0
+            for size in (512, 1024, 2048, 4096):
+                function = backend.eager(backend.product(precision, size))
+                found = timing.measure(function, backend.fence, budget_s=0.1, warmup_s=0.02, warmup_calls=1)
+                fastest_s = min(block.step_s for block in found.blocks)
+                best = max(best, 2 * size**3 / fastest_s)
+                if fastest_s > 0.02:  # the next takes eight times as long
+                    break
+            self._rates[key] = best
+        return self._rates[key]
 
     def fitness(self) -> dict[str, Any]:
         """Whether the machine is fit to measure now; a look takes a quarter of a second, so it is good for five."""
@@ -231,6 +273,21 @@ class Case:
                 f"{free / 1e9:.1f} GB are free"
             )
 
+    def foresee(self, limit_s: float, steps: int = 3) -> None:
+        """Raise TooBig, which ends the case, if that many steps surely cannot end in `limit_s`.
+
+        That is judged by the best rate that a matrix product of the case's precision reaches on this device, which no
+        training step exceeds. Comes behind `requires`.
+        """
+        rate = self.experiment.rate(self.backend, self.precision)
+        least_s = self._workload.flops / rate
+        if steps * least_s > limit_s:
+            raise TooBig(
+                f"a step of {self._workload.flops / 1e12:,.4g} TFLOP would take {tables.seconds(least_s)} at the least, "
+                f"at {rate / 1e9:,.4g} GFLOP/s, the most that a product reaches here; {steps} steps have "
+                f"{tables.seconds(limit_s)}"
+            )
+
     def observe(self, model: Any) -> Any:
         """Keep an eye on a model: where its weights really are, and whether they change. Returns the model.
 
@@ -277,6 +334,10 @@ class Case:
         if name == "step_s" and self._workload:
             self._metrics["flops_per_s"] = _per_second(self._workload.flops, timed.seconds)
         return timed
+
+    def phase(self, name: str) -> contextlib.AbstractContextManager:
+        """Time a part of every step apart; see `timing.StepClock.phase`."""
+        return self.clock.phase(name)
 
     def aside(self, name: str, per_epoch: float) -> contextlib.AbstractContextManager:
         """Time something that an epoch does `per_epoch` times, apart from the steps around it."""
@@ -551,6 +612,11 @@ def _raw(part: timing.Part) -> dict:
         "ready": pairs(part.ready_blocks),
         "last_step_s": part.last_step_s,
         "stopped": part.stopped,
+        **{
+            f"steady_{name}": [round(block.phases[name], 9) for block in part.blocks]
+            for name in timing.PHASES
+            if part.blocks and all(name in block.phases for block in part.blocks)
+        },
     }
 
 

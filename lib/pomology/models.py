@@ -7,10 +7,11 @@ missed, as some are on the CPU (fused attention and LSTM count as zero there).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,9 @@ class Workload:
         )
 
 
-def workload(build: Callable[[], Any], step: Callable[[Any], None], optimizer_slots: int = 0) -> Workload:
+def workload(
+    build: Callable[[], Any], step: Callable[[Any], None], optimizer_slots: int = 0, backend: str = "mps"
+) -> Workload:
     """Count a step without running it.
 
     build: makes the module; it is called with `meta` as the default device.
@@ -52,12 +55,38 @@ def workload(build: Callable[[], Any], step: Callable[[Any], None], optimizer_sl
         (`.item()`), since there is none.
     optimizer_slots: tensors of a weight's size that the optimiser keeps: 0 for plain SGD, 1 for SGD with momentum,
         2 for Adam, AdamW and Adadelta.
+    backend: where it is to run. On `cuda`, and on `cpu` where attention has no dropout, attention keeps its inputs, its
+        output and a number a row; on `mps`, in training, it keeps its matrices too.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
+    with torch.device("meta"):
+        model = build()
+        with FlopCounterMode(display=False) as counter, _saved_tensors(model) as saved:
+            step(model)
+        if backend != "mps":
+            with _fused_attention(backend), _saved_tensors(model) as saved:
+                step(model)
+    weights = list(model.parameters())
+    weight_bytes = sum(parameter.nbytes for parameter in weights)
+    trained_bytes = sum(parameter.nbytes for parameter in weights if parameter.requires_grad)
+    return Workload(
+        parameters=sum(parameter.numel() for parameter in weights),
+        flops=counter.get_total_flops(),
+        state_bytes=weight_bytes + (1 + optimizer_slots) * trained_bytes,
+        saved_bytes=saved["peak"],
+    )
+
+
+@contextlib.contextmanager
+def _saved_tensors(model: Any) -> Iterator[dict[str, int]]:
+    """Count the bytes that autograd keeps, weights apart: `now`, and the `peak` so far."""
+    import torch
+
     live: dict[int, int] = {}  # how many graph nodes hold each storage
     sizes = {"now": 0, "peak": 0}
+    storages = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
 
     class Held:
         """Keeps a saved tensor as autograd would, and tells when the graph lets go of it."""
@@ -75,27 +104,46 @@ def workload(build: Callable[[], Any], step: Callable[[Any], None], optimizer_sl
             if not live[self.key]:
                 sizes["now"] -= self.storage.nbytes()
 
-    with torch.device("meta"):
-        model = build()
-        weights = list(model.parameters())
-        storages = {parameter.untyped_storage()._cdata for parameter in weights}
+    def hold(tensor: torch.Tensor):
+        return tensor if tensor.untyped_storage()._cdata in storages else Held(tensor)
 
-        def hold(tensor: torch.Tensor):
-            return tensor if tensor.untyped_storage()._cdata in storages else Held(tensor)
+    def give(item):
+        return item.tensor if isinstance(item, Held) else item
 
-        def give(item):
-            return item.tensor if isinstance(item, Held) else item
+    with torch.autograd.graph.saved_tensors_hooks(hold, give):
+        yield sizes
 
-        with FlopCounterMode(display=False) as counter, torch.autograd.graph.saved_tensors_hooks(hold, give):
-            step(model)
-    weight_bytes = sum(parameter.nbytes for parameter in weights)
-    trained_bytes = sum(parameter.nbytes for parameter in weights if parameter.requires_grad)
-    return Workload(
-        parameters=sum(parameter.numel() for parameter in weights),
-        flops=counter.get_total_flops(),
-        state_bytes=weight_bytes + (1 + optimizer_slots) * trained_bytes,
-        saved_bytes=sizes["peak"],
-    )
+
+@contextlib.contextmanager
+def _fused_attention(backend: str) -> Iterator[None]:
+    """On the meta device, let attention keep what a fused kernel of this backend keeps."""
+    from unittest import mock
+
+    import torch
+    from torch.nn import functional
+
+    written_out = functional.scaled_dot_product_attention
+
+    class Fused(torch.autograd.Function):
+        @staticmethod
+        def forward(context, query, key, value):
+            output = query.new_empty(*query.shape[:-1], value.shape[-1])
+            sums = query.new_empty(query.shape[:-1], dtype=torch.float32)  # the logarithm of each row's sum
+            context.save_for_backward(query, key, value, output, sums)
+            return output
+
+        @staticmethod
+        def backward(context, gradient):
+            return tuple(torch.empty_like(tensor) for tensor in context.saved_tensors[:3])
+
+    def attention(query, key, value, attn_mask=None, dropout_p=0.0, *arguments, **named):
+        # The CPU's fused kernel has no dropout.
+        if backend == "cpu" and dropout_p:
+            return written_out(query, key, value, attn_mask, dropout_p, *arguments, **named)
+        return Fused.apply(query, key, value)
+
+    with mock.patch.object(functional, "scaled_dot_product_attention", attention):
+        yield
 
 
 def keras_workload(model: Any, batch_size: int, optimizer_slots: int = 2) -> Workload:

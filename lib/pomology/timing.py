@@ -28,14 +28,16 @@ READY_BATCHES = 3  # kept aside for that, and used in turn
 STEPS_LEAST = 2  # steady steps, however slow: one alone has no spread
 STEPS_ENOUGH = 100  # below which no interval is believed by the stop rule
 TARGET = 0.02  # half-width of the interval over the mean at which to stop
+PHASES = ("forward", "backward", "update")  # of a step
 
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive steps between two fences."""
+    """Consecutive steps between two fences. phases: the seconds of them that each named phase took."""
 
     steps: int
     seconds: float
+    phases: dict[str, float] = field(default_factory=dict)
 
     @property
     def step_s(self) -> float:
@@ -126,6 +128,8 @@ class StepClock:
         self.parts: dict[str, Part] = {}
         self.asides: dict[str, Aside] = {}
         self._aside_s = 0.0
+        self._phases: dict[str, float] = {}  # of the block under way
+        self._phase: str | None = None
         self._running: str | None = None
         self.on_ready = False  # whether the step under way is one on a ready batch
 
@@ -166,6 +170,30 @@ class StepClock:
         seconds = self.clock() - start - (self._aside_s - inner_s)
         record.seconds.append(seconds)
         self._aside_s += seconds
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a part of every step apart: `forward`, `backward` or `update`, fenced at both ends.
+
+        The fences keep the device from overlapping one phase with the next, so a loop with phases may be slower than
+        one without, by what the program needs to prepare a step. For steps of a second that is nothing.
+        """
+        if name not in PHASES:
+            raise ValueError(f"phase {name!r}; it must be one of {', '.join(PHASES)}")
+        if self._running is None:
+            raise ValueError(f"phase {name!r} outside of a loop over steps")
+        if self._phase is not None:
+            raise ValueError(f"phase {name!r} began inside of {self._phase!r}; its time would count twice")
+        self._phase = name
+        try:
+            self.fence()
+            start, aside_s = self.clock(), self._aside_s
+            yield
+            self.fence()
+            seconds = self.clock() - start - (self._aside_s - aside_s)
+            self._phases[name] = self._phases.get(name, 0.0) + seconds
+        finally:
+            self._phase = None
 
     def _run(self, part: Part, batches: Iterable, budget_s: float, ready: bool) -> Iterator:
         self.fence()
@@ -247,6 +275,7 @@ class StepClock:
         Nothing is appended when the loop is left in the middle. Returns the most that the fence can have kept from
         overlapping: the program prepares a step while the device works on the one before, but not across a fence.
         """
+        self._phases = {}
         aside_s, start, done = self._aside_s, self.clock(), 0
         for batch in itertools.islice(source, size):
             yield batch
@@ -257,7 +286,7 @@ class StepClock:
         if done < size:
             promised = math.ceil(part.epoch_steps)
             raise ValueError(f"part {part.name!r}: the batches ended after {part.steps + done} of {promised} steps")
-        blocks.append(Block(done, end - start - aside_s))
+        blocks.append(Block(done, end - start - aside_s, self._phases))
         return min(end - asked, (asked - start - aside_s) / done)
 
     def _ready(self, part: Part, pool: list, size: int, until: float) -> Iterator:
@@ -360,7 +389,8 @@ def seconds_metric(interval: statistics.Interval, how: str = "measured") -> dict
 def epoch_metrics(clock: StepClock) -> dict[str, dict[str, Any]]:
     """What the parts and asides of one epoch say, in the form of the record. Absent is what no step was run for.
 
-    first_step_s: of training. step_s: mean of its steady steps. epoch_s: all parts and asides; `measured` if every step
+    first_step_s: of training. step_s: mean of its steady steps; forward_s, backward_s, update_s: of that, where the
+    loop has these phases. epoch_s: all parts and asides; `measured` if every step
     of every part ran, else `estimated` from the first step and the mean of the steady ones. compute_epoch_s: the same
     with every training step as it is on ready batches, asides left out.
     """
@@ -373,6 +403,7 @@ def epoch_metrics(clock: StepClock) -> dict[str, dict[str, Any]]:
     metrics["first_step_s"] = seconds_metric(first)
     if training.blocks:
         metrics["step_s"] = seconds_metric(interval(training.blocks))
+    metrics.update(_phase_metrics(training))
     sums = {"epoch_s": [_part_epoch(part) for part in parts]}
     if training.ready_blocks:
         ready = interval(training.ready_blocks)
@@ -383,6 +414,17 @@ def epoch_metrics(clock: StepClock) -> dict[str, dict[str, Any]]:
             how = "measured" if all(how == "measured" for _, how in terms) else "estimated"
             total = _add([interval for interval, _ in terms] + (_aside_epochs(clock) if name == "epoch_s" else []))
             metrics[name] = seconds_metric(total, how)
+    return metrics
+
+
+def _phase_metrics(part: Part) -> dict[str, dict[str, Any]]:
+    """Mean seconds of each phase of a steady step, with its interval: `forward_s` and so on."""
+    metrics = {}
+    for name in PHASES:
+        blocks = [Block(block.steps, block.phases[name]) for block in part.blocks if name in block.phases]
+        # A phase that some blocks lack is no part of every step, and has no mean that could be added to others.
+        if blocks and len(blocks) == len(part.blocks):
+            metrics[f"{name}_s"] = seconds_metric(interval(blocks))
     return metrics
 
 

@@ -1,0 +1,261 @@
+"""Phases of a step, smaller siblings and what surely cannot end: against simulated time and pretended rates."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fakes import Clock, SimulatedDevice
+from torch import nn
+
+from pomology import machine, results
+from pomology.device import Device
+from pomology.experiment import Experiment, TooBig
+from pomology.models import Workload
+from pomology.timing import StepClock, epoch_metrics, measure
+
+COSTS = {"forward": 0.3, "backward": 0.5, "update": 0.1}
+
+
+def loop(clock: StepClock, device: SimulatedDevice, steps: int, costs=COSTS, slow: int = 1) -> None:
+    """Train on a GPU that works behind the program's back; the first `slow` steps take ten times as long."""
+    for number, _ in enumerate(clock.steps(range(steps))):
+        for name, seconds in costs.items():
+            with clock.phase(name):
+                device.launch(seconds * (10 if number < slow else 1))
+        device.launch(0.05)  # and something that is no phase
+
+
+def test_each_phase_has_its_own_time_though_the_device_works_later():
+    now = Clock()
+    device = SimulatedDevice(now, launch_s=0.0001)
+    clock = StepClock(device.fence, clock=now, budget_s=1000)
+    loop(clock, device, 60)
+    metrics = epoch_metrics(clock)
+    for name, seconds in COSTS.items():
+        # The launch of a phase's work counts: the device waits for it.
+        assert metrics[f"{name}_s"]["value"] == pytest.approx(seconds + 0.0001, rel=1e-6)
+        assert metrics[f"{name}_s"]["n"] == metrics["step_s"]["n"]
+    assert metrics["step_s"]["value"] == pytest.approx(0.95 + 0.0004, rel=1e-6)
+
+
+def test_warm_up_and_the_first_step_are_in_no_phase():
+    now = Clock()
+    device = SimulatedDevice(now)
+    clock = StepClock(device.fence, clock=now, budget_s=50)
+    loop(clock, device, 200, slow=2)
+    assert epoch_metrics(clock)["forward_s"]["value"] == pytest.approx(0.3)
+    assert clock.parts["training"].warmup[0].phases["forward"] == pytest.approx(3.0)
+
+
+def test_a_block_of_several_steps_gives_the_mean_of_a_step():
+    now = Clock()
+    clock = StepClock(clock=now, budget_s=10)
+    for number, _ in enumerate(clock.steps(range(500))):
+        with clock.phase("forward"):
+            now.pass_s(0.001 if number % 2 else 0.003)
+    part = clock.parts["training"]
+    assert max(block.steps for block in part.blocks) > 2
+    assert epoch_metrics(clock)["forward_s"]["value"] == pytest.approx(0.002, rel=0.01)
+
+
+def test_an_aside_within_a_phase_is_not_in_it():
+    now = Clock()
+    clock = StepClock(clock=now, budget_s=1000)
+    for _ in clock.steps(range(30)):
+        with clock.phase("update"):
+            now.pass_s(0.1)
+            with clock.aside("checkpoint", per_epoch=1):
+                now.pass_s(5.0)
+    assert epoch_metrics(clock)["update_s"]["value"] == pytest.approx(0.1)
+
+
+def test_ready_batches_have_phases_of_their_own():
+    now = Clock()
+    clock = StepClock(clock=now, budget_s=3.0, put=lambda batch: batch)
+    for _ in clock.steps(range(100000)):
+        now.pass_s(0.0 if clock.on_ready else 0.01)  # loading
+        with clock.phase("forward"):
+            now.pass_s(0.001 if clock.on_ready else 0.02)
+    assert clock.parts["training"].ready_blocks
+    assert epoch_metrics(clock)["forward_s"]["value"] == pytest.approx(0.02)
+
+
+def test_a_phase_that_not_every_block_has_is_absent():
+    now = Clock()
+    clock = StepClock(clock=now, budget_s=1000)
+    for number, _ in enumerate(clock.steps(range(40))):
+        now.pass_s(1.0)
+        if number % 7 == 0:
+            with clock.phase("update"):
+                now.pass_s(1.0)
+    assert "update_s" not in epoch_metrics(clock)
+
+
+def test_wrong_phases_are_refused():
+    clock = StepClock()
+    with pytest.raises(ValueError, match="outside of a loop"), clock.phase("forward"):
+        pass
+    for _ in clock.steps(range(1)):
+        with pytest.raises(ValueError, match="must be one of forward, backward, update"), clock.phase("first_step"):
+            pass
+        with pytest.raises(ValueError, match="inside of 'forward'"), clock.phase("forward"), clock.phase("backward"):
+            pass
+        with clock.phase("update"):  # and a phase that failed does not bar the next
+            pass
+
+
+# --- Cases ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "fitness", lambda: {"power_source": "ac", "load": 0.1, "flags": []})
+
+    def make(**changes) -> Experiment:
+        settings = {"article": "001", "devices": "cpu", "profile": "quick", "budget_s": 0.1, "out": str(tmp_path)}
+        return Experiment("whisper", **settings | changes)
+
+    return make
+
+
+def train(case) -> None:
+    model = case.observe(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for inputs in case.steps(torch.randn(60, 8, 4)):
+        with case.phase("forward"):
+            loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+        with case.phase("backward"):
+            loss.backward()
+        with case.phase("update"):
+            optimizer.step()
+            optimizer.zero_grad()
+        case.loss(loss.item())
+
+
+def records(experiment: Experiment) -> list[dict]:
+    return results.read(experiment.journal.path).records
+
+
+def test_phases_stand_in_the_record_with_their_raw_times(make):
+    experiment = make()
+    for case in experiment.cases([{"batch_size": 8}]):
+        with case:
+            train(case)
+    (record,) = records(experiment)
+    metrics, raw = record["metrics"], record["blocks"]["training"]
+    steps = sum(count for count, _ in raw["steady"])
+    total = 0.0
+    for name in ("forward", "backward", "update"):
+        assert len(raw[f"steady_{name}"]) == len(raw["steady"])
+        assert metrics[f"{name}_s"]["value"] == pytest.approx(sum(raw[f"steady_{name}"]) / steps, rel=1e-3)
+        total += metrics[f"{name}_s"]["value"]
+    assert 0 < total <= metrics["step_s"]["value"] * 1.001
+
+
+ROWS = [{"model": "medium"}, {"model": "small"}, {"model": "tiny"}]
+
+
+@pytest.mark.parametrize(
+    ("endings", "tried"),
+    [
+        ([None], ["medium"]),
+        ([TooBig("9 GB"), None], ["medium", "small"]),
+        ([MemoryError(), TooBig("9 GB"), None], ["medium", "small", "tiny"]),
+        ([TooBig("9 GB")] * 3, ["medium", "small", "tiny"]),
+        ([ValueError("a bug")], ["medium"]),  # a smaller model does not mend it
+    ],
+)
+def test_the_first_sibling_that_fits_is_the_last_that_is_tried(make, endings, tried):
+    experiment, left = make(), iter(endings)
+    for case in experiment.largest(ROWS):
+        with case:
+            ending = next(left)
+            if ending is not None:
+                raise ending
+            train(case)
+    assert [record["config"]["model"] for record in records(experiment)] == tried
+
+
+def test_the_next_run_carries_on_where_siblings_were_left(make, capsys):
+    def run(body):
+        for case in make().largest(ROWS):
+            with case:
+                body(case)
+
+    def cut_off(case):
+        if case.model == "medium":
+            raise TooBig("9 GB")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(cut_off)
+    run(train)
+    ended = [(record["config"]["model"], record["status"]) for record in records(make())]
+    assert ended == [("medium", "too-big"), ("small", "ok")]
+    run(lambda case: pytest.fail(f"{case.model} was run again"))
+    assert "skipped" in capsys.readouterr().out
+
+
+def test_every_device_has_its_own_sibling(make, monkeypatch):
+    experiment = make()
+    other = Device("cpu")
+    other.backend = "pretended"
+    experiment.devices.append(other)
+    for case in experiment.largest(ROWS):
+        with case:
+            if case.backend is other and case.model == "medium":
+                raise TooBig("9 GB")
+            case.metric("step_s", 1.0, "s")
+    tried = [(record["backend"], record["config"]["model"]) for record in records(experiment)]
+    assert tried == [("cpu", "medium"), ("pretended", "medium"), ("pretended", "small")]
+
+
+@pytest.mark.parametrize(("teraflops", "refused"), [(9.0, False), (11.0, True)])
+def test_what_surely_cannot_end_is_refused_with_the_arithmetic(make, monkeypatch, teraflops, refused):
+    monkeypatch.setattr(Experiment, "rate", lambda self, backend, precision: 1e12 if precision == "fp16" else 1.0)
+    experiment = make()
+    for case in experiment.cases([{"precision": "fp16"}]):
+        with case:
+            case.requires(Workload(parameters=1, flops=int(teraflops * 1e12), state_bytes=1, saved_bytes=1))
+            case.foresee(30.0, steps=3)
+            case.metric("step_s", 1.0, "s")
+    (record,) = records(experiment)
+    assert record["status"] == ("too-big" if refused else "ok")
+    if refused:
+        assert record["reason"] == (
+            "a step of 11 TFLOP would take 11.0 s at the least, at 1,000 GFLOP/s, the most that a product reaches "
+            "here; 3 steps have 30.0 s"
+        )
+
+
+def test_the_rate_is_that_of_the_fastest_product_and_found_once(make, monkeypatch):
+    asked = []
+
+    def product(self, precision, size):
+        asked.append((precision, size))
+        return lambda: None
+
+    # 1 ms, 4 ms, 80 ms: the last is the fastest, and no longer one is tried.
+    times = {512: 0.001, 1024: 0.004, 2048: 0.080}
+
+    def pretended(function, fence, **options):
+        seconds = times[asked[-1][1]]
+        ticks = iter(range(1_000_000))
+        return measure(
+            lambda: None, repeats=3, warmup_calls=0, warmup_s=0, calls_per_block=1, clock=lambda: next(ticks) * seconds
+        )
+
+    monkeypatch.setattr(Device, "product", product)
+    monkeypatch.setattr("pomology.timing.measure", pretended)
+    experiment = make()
+    (backend,) = experiment.devices
+    assert experiment.rate(backend, "fp16") == pytest.approx(2 * 1024**3 / 0.004)
+    assert asked == [("fp16", 512), ("fp16", 1024), ("fp16", 2048)]
+    experiment.rate(backend, "fp16")
+    assert len(asked) == 3
+
+
+def test_a_product_has_the_precision_and_the_size_that_were_asked_for():
+    for precision, kind in (("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)):
+        result = Device("cpu").product(precision, 16)()
+        assert (result.dtype, result.shape) == (kind, (16, 16))
