@@ -202,7 +202,7 @@ def test_the_default_device_is_the_processor_again_even_after_an_error():
 
 @pytest.mark.parametrize(
     ("backend", "dropout", "fused"),
-    [("mps", 0.0, False), ("cpu", 0.0, True), ("cpu", 0.1, False)] + [("cuda", 0.0, True), ("cuda", 0.1, True)],
+    [("mps", 0.0, False), ("cpu", 0.0, True), ("cpu", 0.1, False), ("cuda", 0.0, True), ("cuda", 0.1, True)],
 )
 def test_fused_attention_keeps_no_matrices_and_computes_as_much(backend, dropout, fused):
     """q, k, v and the output, and a float for each row; written out also the matrix behind the softmax."""

@@ -283,8 +283,8 @@ class Case:
         least_s = self._workload.flops / rate
         if steps * least_s > limit_s:
             raise TooBig(
-                f"a step of {self._workload.flops / 1e12:,.4g} TFLOP would take {tables.seconds(least_s)} at the least, "
-                f"at {rate / 1e9:,.4g} GFLOP/s, the most that a product reaches here; {steps} steps have "
+                f"a step of {self._workload.flops / 1e12:,.4g} TFLOP would take {tables.seconds(least_s)} at the "
+                f"least, at {rate / 1e9:,.4g} GFLOP/s, the most that a product reaches here; {steps} steps have "
                 f"{tables.seconds(limit_s)}"
             )
 
