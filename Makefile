@@ -25,7 +25,10 @@ test: $(ENV)/.ready  ## run all tests
 	@$(PY) -m pytest
 
 lab: $(ENV)/.ready  ## explore the notebooks in JupyterLab
-	@$(ENV)/bin/jupyter lab --ip=127.0.0.1 --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
+	@$(PY) lab/prepare.py
+	@echo "JupyterLab opens in your browser; Ctrl-C, twice, ends it"
+	@JUPYTER_NO_CONFIG=1 TRAITLETS_APPLICATION_RAISE_CONFIG_FILE_ERROR=1 \
+	  $(PY) -m jupyterlab --config=lab/jupyter_lab_config.py
 
 env: $(ENV)/.ready  ## make the environment in .venv
 
@@ -41,11 +44,14 @@ bench: $(ENV)/.ready  ## measure the measuring, against independent ways to meas
 report: $(ENV)/.ready  ## build the page of a run again: RUN=name
 	@$(PY) -m pomology report '$(RUN)'
 
-compare: $(ENV)/.ready  ## lay runs side by side: RUNS="a b"
+share: $(ENV)/.ready  ## pack a run into a zip for others, checked for what names you: RUN=name
+	@$(PY) -m pomology share '$(RUN)'
+
+compare: $(ENV)/.ready  ## lay runs and shared zips side by side: RUNS="a b"
 	@$(PY) -m pomology compare $(RUNS)
 
 lock: pyproject.toml  ## resolve the dependencies again (needs uv): constraints.txt, and their wheels-macos.txt
-	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --no-header --no-annotate --no-emit-index-url -o constraints.txt
+	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra offload --no-header --no-annotate --no-emit-index-url -o constraints.txt
 	@'$(PYTHON)' tests/wheels.py
 
 clean:  ## remove the environment and unfinished notebooks; results stay
@@ -60,4 +66,4 @@ $(ENV)/.ready: pyproject.toml constraints.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
 
-.PHONY: help reproduce test lab env lint bench report compare lock clean
+.PHONY: help reproduce test lab env lint bench report share compare lock clean

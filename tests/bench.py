@@ -1,6 +1,6 @@
 """The measuring, measured: each part of the instrument against an independent way to do the same, as ratios.
 
-    make bench                    everything, about a quarter of an hour on two cores
+    make bench                    everything, about half an hour on two cores
     python tests/bench.py clock   some parts only
 
 Pairs run in turn, in one process, and the median of their ratios is what counts: a busy machine moves both sides.
@@ -11,6 +11,8 @@ fail it.
 from __future__ import annotations
 
 import json
+import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -390,7 +392,229 @@ def lightning() -> list[dict]:
     return [row(name, shown(ratios), "at least 0.98", good, ratios=ratios)]
 
 
-PARTS = {part.__name__: part for part in (clock, loop, kernels, estimate, repeats, notebook, keras, lightning)}
+PRODUCTS = """
+import json, sys, time
+import nbformat
+from pomology import blas, root
+framework, folder = sys.argv[1:]
+path = root() / "notebooks" / "profiling_apple_silicon" / f"blas_{framework}.ipynb"
+cells = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+# As the notebook: its parameters, its set-up and its way to build a product; then its cases, a loop around each.
+exec(cells[0])
+devices, out = "cpu", folder
+for source in cells[1:4]:
+    exec(source)
+(cpu,) = experiment.devices
+
+def independent(function):
+    if framework == "torch":
+        from torch.utils.benchmark import Timer
+        timer = Timer("function()", globals={"function": function}, num_threads=cpu.threads)
+        return timer.blocked_autorange(min_run_time=0.2).median
+    start, count = time.perf_counter(), 0
+    while count < 3 or time.perf_counter() - start < 0.2:
+        mx.eval(function())
+        count += 1
+    return (time.perf_counter() - start) / count
+
+limit_s, found = 0.5, {}
+chosen = [row for kind in ("fp32", "fp16") for row in products if row["precision"] == kind]
+for case in experiment.cases(chosen):
+    if len(found) == 30:
+        break
+    with case:
+        product = blas.Product.of(case.config)
+        blas.foresee(case, product, build, limit_s)
+        multiply = build(case, product)
+        blas.check(case, product, seed, *numbers(multiply()))
+        independent(multiply)
+        ratios = []
+        for number in range(6):
+            theirs = independent(multiply) if number % 2 else None
+            blas.measure(case, product, multiply, 0.2)
+            theirs = theirs or independent(multiply)
+            ratios.append(case._metrics["kernel_s"]["value"] / theirs)
+        found[case.name] = [theirs, ratios]
+print(json.dumps(found))
+"""
+
+
+def products() -> list[dict]:
+    """Thirty matrix products as their notebooks time them, against torch's Timer and a plain loop of MLX."""
+    rows = []
+    for framework, other in (("torch", "torch's Timer"), ("mlx", "a plain loop")):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-c", PRODUCTS, framework, folder]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        ratios = [statistics.median(ratios) for _, ratios in found.values()]
+        away = [abs(ratio - 1) for ratio in ratios]
+        text = f"{shown(ratios)}; median |error| {statistics.median(away):.1%}"
+        good = statistics.median(away) <= 0.05
+        rows.append(
+            row(f"products: {len(found)} with {framework} against {other}", text, "median 5 %", good, raw=found)
+        )
+    return rows
+
+
+def again() -> list[dict]:
+    """A notebook of 75 products run three times, and three times again: how many of their rows `compare` calls different."""
+    from pomology import compare
+
+    runs = []
+    for number in (1, 2):
+        out = root() / "outputs" / f"bench-again-{number}"
+        shutil.rmtree(out, ignore_errors=True)
+        command = [sys.executable, "-m", "pomology", "reproduce", "--profile=quick", "--only=blas_torch"]
+        command += ["--device=cpu", f"--run={out.name}", "--repeats=3", "--data=stand-in"]
+        subprocess.run(command, capture_output=True, text=True, check=True)
+        runs.append(out)
+    verdicts = [line["verdict"] for line in compare.compare(runs).data]
+    for out in runs:
+        shutil.rmtree(out)
+    called = sum(verdict in ("faster", "slower") for verdict in verdicts)
+    text = f"{called} of {len(verdicts)} rows: {called / len(verdicts):.1%}"
+    return [row("again: REPEATS=3 twice, rows called different", text, "at most 5 %", called <= 0.05 * len(verdicts))]
+
+
+THOUSAND = """
+import json, resource, sys, time
+from pathlib import Path
+from pomology import compare
+places = compare.find([sys.argv[1]])
+start = time.perf_counter()
+runs = compare.load_all(places)
+loaded = time.perf_counter()
+table = compare.side_by_side(runs)
+compared = time.perf_counter()
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+verdicts = sum(line["verdict"] != "cannot be told" for line in table.data)
+found = {"load_s": loaded - start, "compare_s": compared - loaded, "rows": len(table.data), "verdicts": verdicts}
+print(json.dumps(found | {"bytes": peak * (1 if sys.platform == "darwin" else 1024)}))
+"""
+
+
+def thousand_runs(folder: Path, runs: int, repeats: int, chooser: random.Random) -> int:
+    """Write runs of 150 endings in 20 journals each, with starts and raw blocks as a real run's; returns the bytes."""
+    metric = {"unit": "s", "n": 100, "how": "measured"}
+    config = {"framework": "torch", "framework_version": "2.13.0", "backend": "cpu", "precision": "fp32"}
+    start = {"schema": 1, "article": "003", **config, "device": "cpu", "chip": "Synthetic 1", "profile": "quick"}
+    start |= {"data": "stand-in", "data_origin": "stand-in for MNIST: not asked for", "scaled": False, "threads": 2}
+    start |= {"power_source": None, "started": "2026-05-04T03:02:01Z"}
+    end = {"parameters": 652_824, "flops_per_step": 10**9, "foreign_load": 0.1, "flags": [], "status": "ok"}
+    end |= {"reason": None, "seconds": 4.8}
+    others = ("cpu_busy", "footprint_peak_bytes", "page_faults", "page_ins", "swap_bytes", "loss_first", "loss_last")
+    also = {name: {"value": 1.5, "low": None, "high": None, **metric} for name in others}
+    about = {"chip": "Synthetic 1", "cpu_cores": 2, "memory_bytes": 2**34, "os": "Linux", "python": "3.11.9"}
+    total = 0
+    for number in range(runs):
+        out = folder / f"run-{number:04}"
+        out.mkdir(parents=True)
+        (out / "machine.json").write_text(json.dumps(about))
+        for journal in range(20):
+            lines = []
+            for case in range(8 if journal < 10 else 7):
+                case, again = divmod(case, repeats)
+                named = {"experiment": f"experiment_{journal}", "case": f"batch_size={case}", "repeat": again}
+                named["config"] = {"batch_size": case}
+                times = {}
+                for name in ("step_s", "epoch_s"):
+                    value = chooser.lognormvariate(0, 0.1)
+                    times[name] = {"value": value, "low": 0.97 * value, "high": 1.03 * value, **metric}
+                blocks = [[16, round(chooser.random(), 9)] for _ in range(chooser.randrange(20, 180))]
+                lines.append({"event": "start", **start, **named})
+                last = {"metrics": times | also, "blocks": {"training": {"steady": blocks}}}
+                lines.append({"event": "end", **start, **named, **end, **last})
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            total += len(text)
+            (out / f"experiment_{journal}.jsonl").write_text(text)
+    return total
+
+
+def thousand() -> list[dict]:
+    """The journals of 1,000 runs of 150 cases each, read and compared: all of single runs, and all of three repeats."""
+    rows = []
+    for repeats_, name in ((1, "150 cases"), (3, "50 cases, three repeats")):
+        with tempfile.TemporaryDirectory() as folder:
+            size = thousand_runs(Path(folder), 1_000, repeats_, random.Random(1))
+            best = None
+            for _ in range(3):
+                done = subprocess.run(
+                    [sys.executable, "-c", THOUSAND, folder], capture_output=True, text=True, check=True
+                )
+                found = json.loads(done.stdout)
+                best = min(best or found, found, key=lambda one: one["load_s"] + one["compare_s"])
+        seconds = best["load_s"] + best["compare_s"]
+        text = f"{seconds:.2f} s ({best['load_s']:.2f} to load), {best['bytes'] / 1e6:.0f} MB"
+        good = seconds <= 3 and best["bytes"] <= 500e6
+        title = f"thousand: runs of {name}, {size / 1e6:,.0f} MB, {best['rows']:,} rows"
+        rows.append(row(title, text, "at most 3 s, 500 MB", good, **best))
+    return rows
+
+
+PHASES = """
+import json, sys, time
+import torch
+from pomology.experiment import Experiment
+torch.manual_seed(1)
+layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True, norm_first=True)
+model = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+tokens, count = torch.randn(4, 128, 256), 20
+
+def bare():
+    spent = 0.0
+    for _ in range(count):
+        start = time.perf_counter()
+        loss = model(tokens).square().mean()
+        loss.backward()
+        spent += time.perf_counter() - start
+        optimizer.step()
+        optimizer.zero_grad()
+    return spent / count
+
+def mine(case):
+    for _ in case.steps(range(count)):
+        with case.phase("forward"):
+            loss = model(tokens).square().mean()
+        with case.phase("backward"):
+            loss.backward()
+        with case.phase("update"):
+            optimizer.step()
+            optimizer.zero_grad()
+    blocks = case.clock.parts["training"].blocks
+    passes = sum(block.phases["forward"] + block.phases["backward"] for block in blocks)
+    return passes / sum(block.steps for block in blocks)
+
+bare()
+experiment = Experiment("bench", article="001", devices="cpu", budget_s=1000, out=sys.argv[1])
+ratios = []
+for number, case in enumerate(experiment.cases(pair=range(41))):
+    with case:
+        if number % 2:
+            below = bare()
+            ratios.append(mine(case) / below)
+        else:
+            above = mine(case)
+            ratios.append(above / bare())
+print(json.dumps(ratios))
+"""
+
+
+def phases() -> list[dict]:
+    """Forward and backward passes timed apart in a case, against a bare loop around both."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([sys.executable, "-c", PHASES, folder], capture_output=True, text=True, check=True)
+    ratios = json.loads(done.stdout.splitlines()[-1])
+    good = abs(intervals.median_interval(ratios).mean - 1) <= 0.03
+    name = "phases: forward and backward of a transformer against a bare loop"
+    return [row(name, shown(ratios), "within 3 %", good, ratios=ratios)]
+
+
+PARTS = {
+    part.__name__: part
+    for part in (clock, loop, kernels, estimate, repeats, notebook, keras, lightning, products, phases, again, thousand)
+}
 
 
 def main() -> int:

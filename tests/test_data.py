@@ -19,7 +19,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from pomology import PomologyError, data, standins
+from pomology import PomologyError, data, sources, standins
 
 torch = pytest.importorskip("torch")
 
@@ -566,7 +566,7 @@ def local_hub(monkeypatch):
 )
 def test_the_hub_is_asked_first(local_hub, status, problem):
     local_hub.status = status
-    answer = data._hub_problem("ylecun/mnist", timeout_s=0.3)
+    answer = sources.hub_problem("ylecun/mnist", timeout_s=0.3)
     assert answer is None if problem is None else problem in answer
 
 
@@ -579,7 +579,7 @@ def test_what_fails_in_a_download_is_told_apart(monkeypatch, damaged):
             raise datasets.exceptions.DatasetGenerationError("An error occurred\nwhile generating the dataset")
         raise ConnectionError("Couldn't reach the hub")
 
-    monkeypatch.setattr(data, "_hub_problem", lambda hub: None)
+    monkeypatch.setattr(sources, "hub_problem", lambda hub: None)
     monkeypatch.setattr(datasets, "load_dataset", fail)
     if damaged:
         one_line_error(lambda: data.mnist("auto", size=5), "damaged or half downloaded (An error occurred while")

@@ -40,12 +40,22 @@ def run(tmp_path, monkeypatch, meter: Meter | None) -> dict:
     found = ([meter], {}) if meter else ([], {"fake": "there is none"})
     monkeypatch.setattr(telemetry, "meters", lambda *_: found)
     experiment = Experiment("energy", article="001", devices="cpu", budget_s=1.5, out=str(tmp_path))
-    scope = {"batch_sizes": [1], "steps": 20_000, "rest_s": 1.2, "lr": 1e-3, "seed": 1, "experiment": experiment}
+    scope = {
+        "batch_sizes": [1],
+        "energy_models": ["small transformer"],
+        "limit_s": 1.0,
+        "steps": 20_000,
+        "rest_s": 1.2,
+        "lr": 1e-3,
+        "seed": 1,
+        "experiment": experiment,
+    }
     cells = [cell.source for cell in nbformat.read(PATH, 4).cells if cell.cell_type == "code"]
     (imports,) = [source.split("experiment = ")[0] for source in cells if "import torch" in source]
     (model,) = [source for source in cells if "class Transformer" in source]
-    (train,) = [source.split("for case in")[0] for source in cells if "def train" in source]
-    for source in (imports, model, train):
+    (step,) = [source for source in cells if "def work" in source]
+    (train,) = [source.split("for batch_size in")[0] for source in cells if "def train" in source]
+    for source in (imports, model, step, train):
         exec(compile(source, "energy.ipynb", "exec"), scope)
     for case in experiment.cases(model=["small transformer"], batch_size=[1]):
         if meter:
@@ -79,3 +89,11 @@ def test_without_a_meter_nothing_is_said_about_energy(tmp_path, monkeypatch):
     assert record["status"] == "ok" and record["metrics"]["step_s"]["value"] > 0
     assert not [name for name in record["metrics"] if "power" in name or "energy" in name]
     assert record["absent"]
+
+
+def test_the_articles_model_is_the_one_of_table_5():
+    cells = [cell.source for cell in nbformat.read(PATH, 4).cells if cell.cell_type == "code"]
+    (train,) = [source for source in cells if "def train" in source]
+    assert 'case.scaled = (case.model, case.batch_size) != ("whisper-medium", 4)' in train
+    printed = [row for row in published.values("001", "energy").to_dict("records") if row["item"] == "Table 5"]
+    assert {(row["config"]["model"], row["config"]["batch_size"]) for row in printed} == {("whisper-medium", 4)}

@@ -18,7 +18,7 @@ import pytest
 import torch
 from fakes import Clock, SimulatedDevice, ThreadedDevice
 
-from pomology import device, experiment, machine, operators, parameters, report, results, tables
+from pomology import compare, device, experiment, machine, operators, parameters, report, results, tables
 
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "this_machine" / "instrument_check.ipynb"
 KEPT = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
@@ -811,7 +811,7 @@ def test_a_check_that_failed_in_one_repeat_did_not_pass(tmp_path):
 
 def test_a_comparison_of_runs_leaves_the_checks_out(tmp_path):
     runs = [written(tmp_path / name, RECORDS) for name in ("a", "b")]
-    assert report.compare(runs).rows == ()
+    assert compare.compare(runs).rows == ()
 
 
 def test_the_checks_are_saved_as_csv(tmp_path, monkeypatch):

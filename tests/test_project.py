@@ -39,9 +39,10 @@ ORDER = (
         "telemetry",
         "launches",
     ),
-    *("standins", "data", "simclr"),
-    *("models", "twins", "results", "tables", "figures", "experiment", "callbacks", "blas"),
-    *("parameters", "report", "batch", "operators", "doctor", "__main__"),
+    *("standins", "sources", "data", "corpora", "simclr"),
+    *("models", "offload", "pretrained", "twins", "results", "roofline", "tables", "costs", "figures", "experiment"),
+    *("callbacks", "blas", "language"),
+    *("parameters", "report", "share", "compare", "batch", "operators", "doctor", "__main__"),
 )
 FRAMEWORKS = ("torch", "tensorflow", "keras", "mlx", "lightning", "transformers", "peft", "datasets", "jax", "sklearn")
 
@@ -98,7 +99,7 @@ def test_nothing_in_a_module_breaks_on_a_mac(path):
 
 # Makefile -------------------------------------------------------------------------------------------------------------
 
-TARGETS = ("reproduce", "test", "lab", "env", "lint", "bench", "report", "compare", "clean", "help")
+TARGETS = ("reproduce", "test", "lab", "env", "lint", "bench", "report", "share", "compare", "clean", "help")
 # What GNU make 3.81, or the tools of macOS, do not have or do differently.
 NOT_ON_A_MAC = {
     r"\.ONESHELL": "make 3.82",
@@ -185,7 +186,7 @@ def test_every_documented_target_exists_is_phony_and_has_help():
 
 
 def test_targets_that_need_the_environment_make_it():
-    for target in ("reproduce", "test", "lab", "env", "lint", "bench", "report", "compare"):
+    for target in ("reproduce", "test", "lab", "env", "lint", "bench", "report", "share", "compare"):
         assert "$(ENV)/.ready" in rules()[target], target
     # What is installed follows from these two.
     assert {"pyproject.toml", "constraints.txt"} <= set(rules()["$(ENV)/.ready"].split())
@@ -239,6 +240,7 @@ def test_make_hands_its_variables_to_the_command(recorded):
     assert (options.profile, options.device, options.run) == ("smoke", "cpu", "my-run")
     assert (options.data, options.repeats) == ("stand-in", "3")
     assert _arguments(recorded("report", "RUN=my-run")[2:]).run == "my-run"
+    assert _arguments(recorded("share", "RUN=my-run")[2:]).run == "my-run"
     assert _arguments(recorded("compare", "RUNS=one two")[2:]).runs == ["one", "two"]
 
 
@@ -432,11 +434,12 @@ TOGETHER = {
     "mlx": {"mlx": "mlx.optimizers"},
     "notebooks": {
         **{name: name for name in ("jupyterlab", "papermill", "nbconvert", "nbclient", "nbformat", "jinja2")},
-        **{name: name for name in ("markupsafe", "bleach", "pytest", "nbstripout", "ruff")},
+        **{name: name for name in ("markupsafe", "bleach", "pytest", "nbstripout", "ruff", "playwright")},
         **{"ipython": "IPython", "pyyaml": "yaml"},
     },
     "data and figures": {
         **{name: name for name in ("datasets", "pyarrow", "lmdb", "numpy", "pandas", "matplotlib", "seaborn")},
+        **{name: name for name in ("soundfile", "tokenizers", "msgspec")},
         **{"huggingface-hub": "huggingface_hub", "pillow": "PIL", "psutil": "psutil", "nvidia-ml-py": "pynvml"},
         "zeus-apple-silicon": "zeus_apple_silicon",
     },

@@ -160,8 +160,8 @@ def test_a_new_record_appears(tmp_path):
 
 
 def test_numbers_that_cannot_be_shown_do_not_take_the_page_with_them(tmp_path, monkeypatch):
-    def article_table(experiment, records):
-        return {"vae": works}[experiment](experiment, records)
+    def article_table(experiment, *others):
+        return {"vae": works}[experiment](experiment, *others)
 
     works = report.tables.article_table
     monkeypatch.setattr(report.tables, "article_table", article_table)
@@ -329,54 +329,3 @@ def test_no_folder_of_this_machine_is_shown(tmp_path, monkeypatch):
     assert text.count("jane") == 1 and "janet" in text  # another folder, which only begins so
     monkeypatch.setattr(report.Path, "home", lambda: Path("/"))
     assert pomology.private("/a/b") == "/a/b"
-
-
-def repeats(values, **more):
-    return [record(repeat=i, metrics={"epoch_s": metric(value)}, **more) for i, value in enumerate(values)]
-
-
-def test_compare(tmp_path):
-    slow = run(tmp_path / "a" / "run", *repeats([10.0, 10.1, 9.9]), record("siamese"), record("dcgan"))
-    fast = run(tmp_path / "b" / "run", *repeats([5.0, 5.05, 4.95]), record("dcgan", threads=2), machine=None)
-    again = run(tmp_path / "c", *repeats([10.0, 9.9, 10.2]), record("siamese", metrics={"step_s": metric(0.02)}))
-    table = report.compare([slow, fast, again])
-    assert table.columns[2:5] == ("run (1)", "run (2)", "c (3)")
-    verdicts = {(row["experiment"], row["run"]): row for row in table.data}
-    row = verdicts["vae", "run (2)"]
-    assert row["verdict"] == "faster" and row["ratio"] == pytest.approx(0.5, rel=1e-3)
-    assert row["low"] < 0.5 < row["high"] and 1 < row["smallest_detectable"] < 1.1
-    assert verdicts["vae", "c (3)"]["verdict"] == "no difference shown"
-    assert verdicts["siamese", "c (3)"]["verdict"] == "cannot be told"
-    assert verdicts["siamese", "c (3)"]["metric"] == "step_s"
-    assert verdicts["dcgan", "run (2)"]["verdict"] == "must not be compared"
-    text = str(table)
-    assert "cannot be told from single runs" in text and "must not be compared: threads 8 and 2" in text
-    assert "7.89 s (7.50 s to 8.25 s within this run)" in text and "3 repeats" in text
-    assert "machine.json is missing" in text and "Apple M9, 8 cores" in text
-
-    with pytest.raises(PomologyError, match="1 given"):
-        report.compare([slow])
-    with pytest.raises(PomologyError, match="no such folder"):
-        report.compare([slow, tmp_path / "nowhere"])
-
-
-@pytest.mark.parametrize(
-    "change", [{"profile": "article"}, {"data": "real"}, {"scaled": True}, {"flops_per_step": 7}, {"parameters": None}]
-)
-def test_runs_that_measure_different_things_are_not_compared(tmp_path, change):
-    folders = [run(tmp_path / "a", *repeats([10.0, 10.1])), run(tmp_path / "b", *repeats([5.0, 5.1], **change))]
-    (row,) = report.compare(folders).data
-    assert row["verdict"] == "must not be compared" and "ratio" not in row
-
-
-def test_what_is_not_one_case_is_not_in_one_row(tmp_path):
-    a = run(tmp_path / "a", record(), record(case="b", config={"batch_size": 5120}), record(case="c", backend="cpu"))
-    b = run(tmp_path / "b", record(status="out-of-memory", reason="x", metrics={}), record(case="d", precision="fp16"))
-    table = report.compare([a, b])
-    (row,) = table.data
-    assert (
-        row["verdict"] == "cannot be told" and "out-of-memory" in str(table) and "3 cases are in one run" in str(table)
-    )
-    # Other threads on another chip are that chip's business.
-    c = run(tmp_path / "c", record(chip="Apple M8", threads=4))
-    assert report.compare([a, c]).data[0]["verdict"] == "cannot be told"

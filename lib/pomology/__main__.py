@@ -1,4 +1,4 @@
-"""The command line: `pomology reproduce`, `check`, `doctor`, `list`, `report`, `compare`.
+"""The command line: `pomology reproduce`, `check`, `doctor`, `list`, `report`, `share`, `compare`.
 
 Exit status 0: all went well; 1: a case ended in `error`, or a notebook did not finish; 2: arguments or parameters are
 wrong, said in one line before anything ran; 130: interrupted.
@@ -40,8 +40,10 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     commands.add_parser("list", help="the notebooks")
     report = commands.add_parser("report", help="build the page of a run again")
     report.add_argument("run", help="name of the folder in outputs/")
+    share = commands.add_parser("share", help="pack a run into a zip for others, checked for what names you")
+    share.add_argument("run", help="name of the folder in outputs/")
     compare = commands.add_parser("compare", help="lay runs side by side")
-    compare.add_argument("runs", nargs="+", help="two or more folders: names in outputs/, or paths")
+    compare.add_argument("runs", nargs="+", help="two or more: names in outputs/, paths of folders, or shared zips")
     return parser.parse_args(arguments)
 
 
@@ -116,10 +118,11 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from pomology import batch, tables
+    from pomology import batch, experiment, tables
 
     for notebook in batch.notebooks():
-        about = ", ".join(f"{profile} {tables.clock_time(seconds)}" for profile, seconds in notebook.seconds.items())
+        times = {profile: notebook.seconds[profile] for profile in experiment.PROFILES if profile in notebook.seconds}
+        about = ", ".join(f"{profile} {tables.clock_time(seconds)}" for profile, seconds in times.items())
         print(f"{notebook.name:20} {notebook.title} ({about})")
     return 0
 
@@ -131,13 +134,23 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
-def _compare(options: argparse.Namespace) -> int:
-    from pomology import report
+def _share(options: argparse.Namespace) -> int:
+    from pomology import share
 
-    runs = list(dict.fromkeys(options.runs))
-    if len(runs) < 2:
+    place = share.write(_folder(options.run))
+    print(f"{private(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from pomology import compare
+
+    places = compare.find(options.runs)
+    if len(places) < 2:
         raise PomologyError("RUNS: name at least two different runs")
-    print(report.compare([_folder(run) for run in runs]))
+    table, *written = compare.write(compare.load_all(places), root() / "outputs")
+    print(table)
+    print("written to", " and ".join(private(str(place)) for place in written))
     return 0
 
 
@@ -160,6 +173,7 @@ def main(arguments: list[str] | None = None) -> int:
             "doctor": _doctor,
             "list": _list,
             "report": _report,
+            "share": _share,
             "compare": _compare,
         }[options.command]
         return command(options)

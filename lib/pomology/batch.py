@@ -18,12 +18,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pomology import PomologyError, machine, private, report, results, root, tables
+from pomology import PomologyError, machine, private, report, results, roofline, root, tables
 from pomology import parameters as rules
 from pomology.experiment import note_machine
 
@@ -35,7 +35,7 @@ RESTARTS = 50  # each behind a case that killed its kernel; more than any notebo
 class Notebook:
     """One experiment. `seconds` is what each profile takes on two CPU cores without a GPU, roughly.
 
-    after: notebooks whose numbers it lays together, so that it comes behind them.
+    after: notebooks whose numbers it lays together, so that it comes behind them; in a notebook's metadata `*` is all.
     """
 
     name: str
@@ -70,7 +70,8 @@ class Job:
 
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
-    """All notebooks, the check of the kit first, then the cheapest. Raises PomologyError if two have one name."""
+    """All notebooks, the check of the kit first, then the machine's ceilings, then the cheapest. Raises PomologyError
+    if two have one name."""
     folder = folder or root() / "notebooks"
     found: dict[str, Notebook] = {}
     for path in sorted(folder.glob("*/*.ipynb")):
@@ -83,15 +84,20 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
         found[path.stem] = Notebook(path.stem, path, title, about.get("article", ""), about.get("seconds", {}), after)
     if not found:
         raise PomologyError(f"{folder.name}/: no notebooks here; run pomology from its checkout")
-    for notebook in found.values():
+    for notebook in list(found.values()):
+        if notebook.after == ("*",):
+            others = tuple(name for name in found if name != notebook.name)
+            found[notebook.name] = notebook = replace(notebook, after=others)
         for name in notebook.after:
             if name not in found:
                 raise PomologyError(f"{notebook.path.name}: comes after {name!r}, and no notebook has this name")
 
     def place(notebook: Notebook) -> tuple:
         cost = max(found[name].seconds.get("quick", math.inf) for name in (notebook.name, *notebook.after))
-        # The check of the kit itself goes first: it tells which of the others' numbers may be trusted.
-        return notebook.article != tables.KIT, cost, bool(notebook.after), notebook.name
+        # The check of the kit itself goes first: it tells which of the others' numbers may be trusted. Then the
+        # ceilings, which the others' numbers are held against.
+        ceilings = 1 + roofline.CEILINGS.index(notebook.name) if notebook.name in roofline.CEILINGS else 0
+        return notebook.article != tables.KIT, ceilings, cost, bool(notebook.after), len(notebook.after), notebook.name
 
     return sorted(found.values(), key=place)
 

@@ -27,7 +27,6 @@ import math
 import os
 import pickle
 import random
-import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,23 +37,15 @@ import numpy as np
 from PIL import Image
 
 from pomology import PomologyError, standins
+from pomology.sources import Folder, damaged, find, obtain, one_line, parquet_names, read_parquet, shown
 
-SOURCES = ("auto", "real", "stand-in")
 SPLITS = ("train", "test")
 WIKITEXT2_TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}  # words and one <eos> a line
 WIKITEXT2_VOCABULARY = 33_278
 LSUN_CLASSROOM_IMAGES = 168_103
 STAND_IN_PHOTOGRAPHS = 1_024  # different ones behind the 168,103 of the stand-in
 
-_UNFINISHED = {".incomplete", ".part", ".partial", ".crdownload", ".download", ".tmp"}
 _JPEG_SUFFIXES = {".jpg", ".jpeg", ".webp"}  # the exporter of LSUN names its JPEG files .webp
-
-Folder = str | Path | None
-
-
-class _Unobtainable(Exception):
-    """The real data is neither here nor to be had; the text says why."""
-
 
 # --- labelled images
 
@@ -115,7 +106,7 @@ def _image_set(article: _ImageSource, source: str, folder: Folder, split: str, s
     if split not in SPLITS:
         raise PomologyError(f"{article.name} split: {split!r} should be one of {', '.join(SPLITS)}")
     count = article.counts[split]
-    (images, labels), kind, origin = _obtain(
+    (images, labels), kind, origin = obtain(
         (article.name, article.hub, article.config),
         (source, folder, size),
         lambda path: _read_image_folder(article, path, split),
@@ -136,9 +127,9 @@ def _image_set(article: _ImageSource, source: str, folder: Folder, split: str, s
 
 
 def _read_image_folder(article: _ImageSource, root: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    found = _find(root, [*_parquet_names(split), *article.patterns(split)], article.name)
+    found = find(root, [*parquet_names(split), *article.patterns(split)], article.name)
     if found[0].suffix == ".parquet":
-        return _decode_table(article, _read_parquet(found, article.columns), _shown(found[0]))
+        return _decode_table(article, read_parquet(found, article.columns), shown(found[0]))
     return article.read(found, split)
 
 
@@ -149,7 +140,7 @@ def _decode_table(article: _ImageSource, table: Any, where: str) -> tuple[np.nda
         try:
             picture = np.asarray(Image.open(io.BytesIO(item["bytes"])))
         except (OSError, TypeError, KeyError) as error:
-            raise PomologyError(f"{where}: image {row} cannot be decoded: {_line(error)}") from error
+            raise PomologyError(f"{where}: image {row} cannot be decoded: {one_line(error)}") from error
         if picture.shape != article.shape:
             raise PomologyError(f"{where}: image {row} is {picture.shape}, should be {article.shape}")
         images[row] = picture
@@ -164,7 +155,7 @@ def _idx_names(split: str, part: str = "images", dimensions: int = 3) -> list[st
 
 def _read_idx_pair(found: list[Path], split: str) -> tuple[np.ndarray, np.ndarray]:
     images = _read_idx(found[0], (28, 28))
-    labels = _find(found[0].parent, _idx_names(split, "labels", 1), f"labels of {found[0].name}")
+    labels = find(found[0].parent, _idx_names(split, "labels", 1), f"labels of {found[0].name}")
     return images, _read_idx(labels[0], ()).astype(np.int64)
 
 
@@ -174,13 +165,13 @@ def _read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read()
     except (OSError, EOFError, zlib.error) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     start = 4 * (2 + len(shape))
     sizes = tuple(int(size) for size in np.frombuffer(data[4:start], ">u4")) if len(data) >= start else ()
     if data[:4] != bytes((0, 0, 8, 1 + len(shape))) or sizes[1:] != shape:
-        raise _damaged(path, f"not an IDX file of bytes with items of {shape}")
+        raise damaged(path, f"not an IDX file of bytes with items of {shape}")
     if len(data) - start != math.prod(sizes):
-        raise _damaged(path, f"{len(data):,} bytes do not hold the {sizes[0]:,} items that it announces")
+        raise damaged(path, f"{len(data):,} bytes do not hold the {sizes[0]:,} items that it announces")
     return np.frombuffer(data, np.uint8, offset=start).reshape(sizes).copy()  # a copy: torch wants it writable
 
 
@@ -196,11 +187,11 @@ def _read_cifar(found: list[Path], split: str) -> tuple[np.ndarray, np.ndarray]:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise _damaged(path, error) from error
+            raise damaged(path, error) from error
         if path.suffix != ".bin":
             batches.append(_unpickle_cifar(path, data))
         elif not data or len(data) % 3073:
-            raise _damaged(path, f"{len(data):,} bytes are not a number of images of 3,073 bytes each")
+            raise damaged(path, f"{len(data):,} bytes are not a number of images of 3,073 bytes each")
         else:
             batches.append(np.frombuffer(data, np.uint8).reshape(-1, 3073))
     rows = np.concatenate(batches)
@@ -236,7 +227,7 @@ def _unpickle_cifar(path: Path, data: bytes) -> np.ndarray:
         pixels = np.frombuffer(pixels, np.uint8).reshape((len(labels), 3072), order="F" if by_columns else "C")
         return np.column_stack((labels, pixels))
     except Exception as error:  # whatever bytes that are no pickle, or another one, may bring about
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
 
 
 _MNIST = _ImageSource(
@@ -367,46 +358,77 @@ class Corpus:
         return len(self.words)
 
 
+@dataclass(frozen=True)
+class TextSource:
+    """Where a text is published, and how many tokens and different words it must have, one `<eos>` a line counted."""
+
+    name: str
+    hub: str
+    config: str
+    tokens: Mapping[str, int]
+    vocabulary: int
+    files: str  # the author's own, {} for the part
+    column: str = "text"
+    tables: Callable[[str, str], tuple[dict[str, Any], str]] | None = None  # None: as the hub's cache has them
+
+
 def wikitext2(source: str = "auto", folder: Folder = None, size: int | None = None) -> Corpus:
     """WikiText-2 by words, 33,278 different ones: 2,088,628 tokens to train, 217,646 to validate, 245,569 to test.
 
     The hub dataset Salesforce/wikitext, wikitext-2-v1, in which rare words are replaced; the raw one has more words.
     """
+    return corpus_of_words(_WIKITEXT2, source, folder, size)
+
+
+_WIKITEXT2 = TextSource(
+    name="WikiText-2",
+    hub="Salesforce/wikitext",
+    config="wikitext-2-v1",
+    tokens=WIKITEXT2_TOKENS,
+    vocabulary=WIKITEXT2_VOCABULARY,
+    files="wiki.{}.tokens",
+)
+
+
+def corpus_of_words(article: TextSource, source: str, folder: Folder, size: int | None) -> Corpus:
+    """A text by words, from text files or parquet, a row a line; or its stand-in."""
     hub_splits = {"valid": "validation"}
-    (tokens, words), kind, origin = _obtain(
-        ("WikiText-2", "Salesforce/wikitext", "wikitext-2-v1"),
+
+    def from_tables(tables: dict[str, Any]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        rows = {part: tables[hub_splits.get(part, part)].column(article.column) for part in article.tokens}
+        return _number_words({part: column.to_pylist() for part, column in rows.items()})
+
+    (tokens, words), kind, origin = obtain(
+        (article.name, article.hub, article.config),
         (source, folder, size),
-        _read_text_folder,
-        lambda tables: _number_words({p: _lines(tables[hub_splits.get(p, p)]) for p in WIKITEXT2_TOKENS}),
-        lambda: standins.text(WIKITEXT2_TOKENS, WIKITEXT2_VOCABULARY),
+        lambda root: _read_text_folder(article, root),
+        from_tables,
+        lambda: standins.text(article.tokens, article.vocabulary),
+        article.tables,
     )
     counts = {part: len(numbers) for part, numbers in tokens.items()}
     if 0 in counts.values():
         raise PomologyError(f"{origin}: a part is empty ({counts}): get it again")
-    if counts != WIKITEXT2_TOKENS or len(words) != WIKITEXT2_VOCABULARY:
-        found, expected = (" + ".join(f"{count:,}" for count in c.values()) for c in (counts, WIKITEXT2_TOKENS))
-        origin += f"; {found} tokens, {len(words):,} words where the article has {expected}, {WIKITEXT2_VOCABULARY:,}"
+    if counts != article.tokens or len(words) != article.vocabulary:
+        found, expected = (" + ".join(f"{count:,}" for count in c.values()) for c in (counts, article.tokens))
+        origin += f"; {found} tokens, {len(words):,} words where the article has {expected}, {article.vocabulary:,}"
     first = {part: numbers[:size] for part, numbers in tokens.items()}
-    return Corpus("WikiText-2", **first, words=words, kind=kind, origin=origin)
+    return Corpus(article.name, **first, words=words, kind=kind, origin=origin)
 
 
-def _read_text_folder(root: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+def _read_text_folder(article: TextSource, root: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     lines: dict[str, Iterable[str]] = {}
-    for part in WIKITEXT2_TOKENS:
-        found = _find(root, [*_parquet_names(part), f"wiki.{part}.tokens", f"{part}.txt"], "WikiText-2")
+    for part in article.tokens:
+        found = find(root, [*parquet_names(part), article.files.format(part), f"{part}.txt"], article.name)
         if found[0].suffix == ".parquet":
-            lines[part] = _lines(_read_parquet(found, ("text",)))
+            lines[part] = read_parquet(found, (article.column,)).column(article.column).to_pylist()
             continue
         try:
             with found[0].open(encoding="utf-8") as file:
                 lines[part] = file.readlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise _damaged(found[0], error) from error
+            raise damaged(found[0], error) from error
     return _number_words(lines)
-
-
-def _lines(table: Any) -> list[str]:
-    return table.column("text").to_pylist()
 
 
 def _number_words(lines: Mapping[str, Iterable[str]]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
@@ -477,8 +499,8 @@ class JPEGSet:
         try:
             return Image.open(io.BytesIO(item) if isinstance(item, bytes) else item).convert("RGB")
         except OSError as error:
-            where = f"image {index}" if isinstance(item, bytes) else _shown(Path(item))
-            raise PomologyError(f"{self.name}: {where} cannot be decoded: {_line(error)}") from error
+            where = f"image {index}" if isinstance(item, bytes) else shown(Path(item))
+            raise PomologyError(f"{self.name}: {where} cannot be decoded: {one_line(error)}") from error
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         return self.transform(self.picture(index)), 0
@@ -495,9 +517,9 @@ class _JPEGDatabase:
             with _lmdb_environment(self.path).begin() as transaction, transaction.cursor() as cursor:
                 self.keys = list(cursor.iternext(keys=True, values=False))
         except (lmdb.Error, OSError) as error:
-            raise _damaged(folder / "data.mdb", error) from error
+            raise damaged(folder / "data.mdb", error) from error
         if not self.keys:
-            raise _damaged(folder / "data.mdb", "holds no images")
+            raise damaged(folder / "data.mdb", "holds no images")
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -536,7 +558,7 @@ def lsun_classroom(source: str = "auto", folder: Folder = None, size: int | None
     No hub has it: `folder` is the only way to the real one (`classroom_train_lmdb`, 3.1 GB, as fyu/lsun fetches it).
     """
     names = ("LSUN classroom", None, "classroom_train_lmdb")
-    store, kind, origin = _obtain(
+    store, kind, origin = obtain(
         *(names, (source, folder, size), _read_jpeg_folder, None),
         lambda: standins.photographs(STAND_IN_PHOTOGRAPHS),
     )
@@ -551,156 +573,5 @@ def _read_jpeg_folder(root: Path) -> list[str] | _JPEGDatabase:
         return _JPEGDatabase(root)
     paths = sorted(str(path) for path in root.rglob("*") if path.suffix.lower() in _JPEG_SUFFIXES)
     if not paths:
-        raise PomologyError(f"LSUN classroom: neither classroom_train_lmdb/data.mdb nor JPEG files in {_shown(root)}")
+        raise PomologyError(f"LSUN classroom: neither classroom_train_lmdb/data.mdb nor JPEG files in {shown(root)}")
     return paths
-
-
-# --- where it comes from
-
-
-def _obtain(
-    names: tuple[str, str | None, str],
-    request: tuple[str, Folder, int | None],
-    from_folder: Callable[[Path], Any],
-    from_tables: Callable[[dict[str, Any]], Any] | None,
-    stand_in: Callable[[], Any],
-) -> tuple[Any, str, str]:
-    """(data, kind, origin) of `names` (dataset, hub id, hub configuration) for `request` (source, folder, size).
-
-    `from_folder` gets the folder, or its subfolder named as the configuration; `from_tables` pyarrow tables by split.
-    """
-    (name, hub, config), (source, folder, size) = names, request
-    if source not in SOURCES:
-        raise PomologyError(f"{name} source: {source!r} should be one of {', '.join(SOURCES)}")
-    if size is not None and size < 1:
-        raise PomologyError(f"{name} size: {size} should be at least 1, or None for all")
-    first = "" if size is None else f"; the first {size:,} only"
-    if source == "stand-in":
-        return stand_in(), "stand-in", f"stand-in for {name}: asked for{first}"
-    if folder:
-        root = Path(folder).expanduser()
-        if not root.is_dir():
-            raise PomologyError(f"{name} folder: {_shown(root)} is not a folder")
-        root = root / config if (root / config).is_dir() else root
-        for file in root.iterdir():
-            if file.suffix in _UNFINISHED:
-                raise _damaged(file, "a download that did not end")
-        return from_folder(root), "real", f"{name}, real: local folder{first}"
-    try:
-        if hub is None:
-            raise _Unobtainable("no folder was named, and no hub has it")
-        tables, how = _hub_tables(hub, config)
-    except _Unobtainable as error:
-        if source == "real":
-            remedy = "name a local folder that holds it, or set the source to auto or stand-in"
-            raise PomologyError(f"{name}: no real data: {error}; {remedy}") from error
-        return stand_in(), "stand-in", f"stand-in for {name}: {error}{first}"
-    return from_tables(tables), "real", f"{name}, real: {hub} ({config}), {how}{first}"
-
-
-def _hub_tables(hub: str, config: str) -> tuple[dict[str, Any], str]:
-    """Every split of a Hugging Face dataset as a pyarrow table, and whether it was "cached" or "downloaded".
-
-    The cache is read first and without network: `datasets` by itself would try to connect for 23 s where there is none.
-    Raises _Unobtainable if the dataset is neither cached nor reachable, PomologyError if what there is is damaged.
-    """
-    from huggingface_hub import constants
-
-    cache = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets")
-    found = sorted((cache / hub.replace("/", "___") / config).glob("*/*/"))  # version / hash
-    if any(path.suffix != ".incomplete" for path in found):
-        return _load(hub, config, cache, offline=True, blame=found[-1]), "cached"
-    problem = _hub_problem(hub)
-    if problem is None:
-        return _load(hub, config, cache, offline=False, blame=cache), "downloaded"
-    if found:
-        raise _damaged(found[-1], f"a download that did not end, and {problem}")
-    raise _Unobtainable(f"not in the cache, and {problem}")
-
-
-def _load(hub: str, config: str, cache: Path, offline: bool, blame: Path) -> dict[str, Any]:
-    import datasets
-    import pyarrow
-    from huggingface_hub.errors import HTTPError
-
-    datasets.disable_progress_bars()  # they and the warnings would stand in the rendered notebook
-    datasets.logging.set_verbosity_error()
-    was_offline, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, offline
-    try:
-        splits = datasets.load_dataset(hub, config, cache_dir=str(cache))
-        return {name: split.with_format("arrow")[:] for name, split in splits.items()}
-    except (HTTPError, ConnectionError, TimeoutError, datasets.exceptions.DatasetNotFoundError) as error:
-        raise _Unobtainable(f"not in the cache, and the download failed ({type(error).__name__})") from error
-    except (datasets.exceptions.DatasetsError, pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
-        raise _damaged(blame, error) from error
-    finally:
-        datasets.config.HF_HUB_OFFLINE = was_offline
-
-
-def _hub_problem(hub: str, timeout_s: float = 3.0) -> str | None:
-    """Why the hub cannot be asked now, or None. Through its own client, which knows the proxy and the certificates."""
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-        if os.environ.get(name, "").upper() in {"1", "ON", "YES", "TRUE"}:
-            return f"{name} is set"
-    from huggingface_hub import constants, get_session
-    from huggingface_hub.errors import HTTPError
-
-    answers: list[str | None] = []
-
-    def ask() -> None:
-        try:
-            url = f"{constants.ENDPOINT}/datasets/{hub}/resolve/main/README.md"
-            status = get_session().head(url, timeout=timeout_s).status_code
-            answers.append(None if status < 400 else f"the Hugging Face hub answered {status}")
-        except (HTTPError, OSError, ValueError) as error:
-            answers.append(f"no connection to the Hugging Face hub ({type(error).__name__})")
-
-    thread = threading.Thread(target=ask, daemon=True)  # because looking up a name has no time limit of its own
-    thread.start()
-    thread.join(timeout_s + 0.5)
-    return answers[0] if answers else f"no answer from the Hugging Face hub within {timeout_s:g} s"
-
-
-def _parquet_names(split: str) -> list[str]:
-    return [f"{split}*.parquet", f"*-{split}*.parquet", f"{split}*/*.parquet"]
-
-
-def _find(root: Path, patterns: list[str], name: str) -> list[Path]:
-    """The files below `root` that match the first pattern that any match; all of them in one folder, in order."""
-    for pattern in patterns:
-        if found := sorted(path for path in root.rglob(pattern) if path.is_file()):
-            if len({path.parent for path in found}) > 1:
-                raise PomologyError(f"{name}: {pattern} is in several folders below {_shown(root)}: name one of them")
-            return found
-    raise PomologyError(f"{name}: nothing to read in {_shown(root)}: expected one of {', '.join(patterns)}")
-
-
-def _read_parquet(paths: list[Path], columns: tuple[str, ...]) -> Any:
-    import pyarrow
-    from pyarrow.parquet import ParquetFile
-
-    tables = []
-    for path in paths:
-        try:
-            table = ParquetFile(path).read()
-        except (pyarrow.ArrowException, OSError) as error:
-            raise _damaged(path, error) from error
-        if not {*columns} <= {*table.column_names}:
-            raise PomologyError(f"{_shown(path)}: columns {table.column_names}: expected {' and '.join(columns)}")
-        tables.append(table.select(list(columns)))
-    return pyarrow.concat_tables(tables)
-
-
-def _shown(path: Path) -> str:
-    """A path that may stand in a shared notebook: without the name of the person whose home it is in."""
-    path, home = path.absolute(), Path.home()
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
-
-
-def _line(error: Exception | str) -> str:
-    text = " ".join(str(error).split()).replace(str(Path.home()), "~") or type(error).__name__
-    return text if len(text) <= 200 else text[:200] + "…"
-
-
-def _damaged(path: Path, why: Exception | str) -> PomologyError:
-    return PomologyError(f"{_shown(path)}: damaged or half downloaded ({_line(why)}): delete it and get it again")

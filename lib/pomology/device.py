@@ -169,8 +169,10 @@ class Device:
 
     def fingerprint(self, model: Any) -> list[float]:
         """A few of the weights that are trained, to see whether training changed them."""
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        return [value for parameter in trained[-4:] for value in parameter.detach().flatten()[:64].float().tolist()]
+        trained = [parameter.detach() for parameter in model.parameters() if parameter.requires_grad][-4:]
+        # FSDP's parameters are distributed tensors, whose own numbers any process may read by itself.
+        trained = [one.to_local() if hasattr(one, "to_local") else one for one in trained]
+        return [value for one in trained for value in one.flatten()[:64].float().tolist()]
 
     def precisions(self) -> dict[str, str | None]:
         """Which of fp32, fp16, bf16 and fp64 multiply matrices here: None for those that do, else why not."""
@@ -209,6 +211,25 @@ class Device:
             return {
                 "allocated_peak_bytes": source.max_memory_allocated(),
                 "reserved_peak_bytes": source.max_memory_reserved(),
+            }
+        except RuntimeError as error:
+            self.uncounted = str(error).split("\n")[0]
+            return {}
+
+    def memory(self) -> dict[str, int]:
+        """`allocated_bytes` (tensors) and `reserved_bytes` (the allocator's pool; on MPS all that Metal gave) now.
+
+        Empty on the CPU, as `peak_memory`, and where the counters fail; then `uncounted` says why.
+        """
+        if self.backend == "cpu":
+            return {}
+        cuda, mps = self._torch.cuda, self._torch.mps
+        try:
+            if self.backend == "cuda":
+                return {"allocated_bytes": cuda.memory_allocated(), "reserved_bytes": cuda.memory_reserved()}
+            return {
+                "allocated_bytes": mps.current_allocated_memory(),
+                "reserved_bytes": mps.driver_allocated_memory(),
             }
         except RuntimeError as error:
             self.uncounted = str(error).split("\n")[0]

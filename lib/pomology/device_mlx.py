@@ -229,6 +229,11 @@ class MLXDevice:
         pool = self._mx.get_active_memory() + self._mx.get_cache_memory()
         return {"allocated_peak_bytes": peak, "reserved_peak_bytes": max(peak, pool)}
 
+    def memory(self) -> dict[str, int]:
+        """Bytes of arrays, and of the allocator's pool (arrays and cache), now: `allocated_bytes`, `reserved_bytes`."""
+        active = self._mx.get_active_memory()
+        return {"allocated_bytes": active, "reserved_bytes": active + self._mx.get_cache_memory()}
+
     def free_memory(self) -> int:
         """Bytes that a case may still take: without swapping, on a machine whose CPU and GPU share their memory."""
         available = machine.available_memory_bytes()

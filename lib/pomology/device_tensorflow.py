@@ -214,6 +214,16 @@ class TensorFlowDevice:
             self.uncounted = str(error).split("\n")[0]
             return {}
 
+    def memory(self) -> dict[str, int]:
+        """`allocated_bytes` of a GPU now; empty where `peak_memory` is."""
+        if self.backend == "cpu" or self.uncounted:
+            return {}
+        try:
+            return {"allocated_bytes": self._tf.config.experimental.get_memory_info("GPU:0")["current"]}
+        except (ValueError, RuntimeError, KeyError, self._tf.errors.OpError) as error:
+            self.uncounted = str(error).split("\n")[0]
+            return {}
+
     def free_memory(self) -> int:
         """Bytes that a case may still take: without swapping, on a machine whose CPU and GPU share their memory."""
         if self.backend == "cuda":

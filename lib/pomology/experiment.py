@@ -34,6 +34,7 @@ from pomology import (
     private,
     published,
     results,
+    roofline,
     root,
     tables,
     timing,
@@ -42,11 +43,15 @@ from pomology import (
 )
 from pomology import statistics as intervals
 from pomology.models import Workload
-from pomology.telemetry import Telemetry, contended
+from pomology.telemetry import MemoryTrace, Telemetry, contended
 
 PROFILES = ("smoke", "quick", "article")
 JUDGED_STEPS = 50  # with fewer losses than these nobody can tell whether a model learns
 TOO_LARGE = ("too-big", "out-of-memory", "crashed", "timeout")  # a smaller sibling of such a case may fit
+FEW_TRACED = 8  # with fewer steps than these behind the warm-up, only the first is left out of a trace of memory
+SPARED_BYTES, SPARED_SHARE = 1.5e9, 0.1  # of the free memory, that a case near the limit leaves to the machine
+# On a processor tensors lie in the C library's heap, with holes between them: up to 15 % more than their sum was seen.
+HOLES = 1.15
 ACCURACY_STEPS = 20  # after so many steps any model here that can learn does better than chance
 
 
@@ -94,13 +99,18 @@ class Experiment:
         self.framework = framework
         self.devices = device.find(devices, framework) if framework else []
         self._anew = "" if out else " (run the set-up cell again to measure it anew)"
-        latest = None if framework or out else _latest(tables.notebooks_of(tables.experiment_of(name)))
+        self._everything = name in tables.LAYOUTS and tables.LAYOUTS[name].everything
+        lays = tables.LAYOUTS[name].lays if name in tables.LAYOUTS else ()
+        wanted = roofline.SOURCES if self._everything else [*tables.notebooks_of(tables.experiment_of(name)), *lays]
+        latest = None if framework or out else _latest(wanted)
         self.out = Path(out) if out else latest or root() / "outputs" / f"lab-{datetime.now():%Y%m%d-%H%M%S}"
         self.journal = results.Journal(self.out / f"{name}.jsonl")
         self.snapshot = note_machine(self.out, profile)
         self.data_kind, self.data_origin = "none", ""
         self._looked: tuple[float, dict] | None = None
         self._rates: dict[tuple[str, str], float] = {}
+        self._everything |= bool(lays)
+        self._laid: list[dict] | None = None
 
     def uses(self, data: Any) -> None:
         """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`, a line about it."""
@@ -123,13 +133,14 @@ class Experiment:
             else:
                 yield case
 
-    def largest(self, rows: Iterable[dict]) -> Iterator[Case]:
+    def largest(self, rows: Iterable[dict], on: Iterable[device.Device] | None = None) -> Iterator[Case]:
         """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings.
 
-        The next one is tried where a case is too big, runs out of memory or time, or takes the kernel with it.
+        The next one is tried where a case is too big, runs out of memory or time, or takes the kernel with it. on: as
+        for `cases`.
         """
         rows = list(rows)
-        for backend, config in itertools.product(self.devices, rows):
+        for backend, config in itertools.product(self.devices if on is None else on, rows):
             if config is rows[0]:
                 fits = False
             if fits:
@@ -169,8 +180,17 @@ class Experiment:
 
     @property
     def records(self) -> list[dict]:
-        """The finished cases of this experiment's journal; without a framework, of all notebooks of the experiment."""
+        """The finished cases of this experiment's journal; without a framework, of all notebooks of the experiment, or
+        of the whole run, where it lays that together."""
+        if self._laid is not None:
+            return self._laid
+        if self._everything:
+            return self._read(sorted(path.stem for path in self.out.glob("*.jsonl")))
         return self._read([self.name] if self.framework else tables.notebooks_of(tables.experiment_of(self.name)))
+
+    def lay(self, records: Iterable[dict]) -> None:
+        """Show these in the table and the figure: records made of what others have measured, in no journal."""
+        self._laid = list(records)
 
     def machine(self) -> tables.Table:
         """The machine, as a small table."""
@@ -178,14 +198,24 @@ class Experiment:
 
     def table(self) -> tables.Table:
         """The article's table with this machine in it; also saved as CSV."""
-        table = tables.article_table(self.name, self.records)
+        table = tables.article_table(self.name, self.records, self._ceilings())
         tables.save(table, self.out / "tables" / f"{self.name}-article.csv")
         tables.save(self.details(), self.out / "tables" / f"{self.name}-details.csv")
         return table
 
     def details(self) -> tables.Table:
         """What else was measured of each case."""
-        return tables.details_table(self.name, self.records)
+        return tables.details_table(self.name, self.records, self._ceilings())
+
+    def ceilings(self) -> tables.Table:
+        """The best rates that this run has measured on this machine so far, in whichever framework."""
+        return tables.ceilings_table(self._read(roofline.SOURCES))
+
+    def roofline(self) -> tables.Table:
+        """Where every experiment of this run lies under the machine's ceilings; also saved as CSV."""
+        table = tables.roofline_table(self.records)
+        tables.save(table, self.out / "tables" / f"{self.name}-roofline.csv")
+        return table
 
     def checks(self) -> tables.Table:
         """What the kit found out about itself, in plain words; also saved as CSV."""
@@ -226,6 +256,9 @@ class Experiment:
         names = sorted({self.name, *(name for one in needed for name in tables.notebooks_of(one))})
         return tables.claims_table(claims, self._read(names))
 
+    def _ceilings(self) -> roofline.Ceilings:
+        return roofline.ceilings(self._read(roofline.SOURCES))
+
     def _read(self, names: Iterable[str]) -> list[dict]:
         """What these notebooks of the run have measured so far."""
         return [record for name in names for record in results.read(self.out / f"{name}.jsonl").records]
@@ -252,7 +285,9 @@ class Case:
         self._kernels: dict[str, dict] = {}
         self._model: Any = None
         self._weights: Any = None
+        self._lies: str | None = None
         self._telemetry: Telemetry | None = None
+        self._trace: MemoryTrace | None = None
         self._progress = _Progress(self.name)
 
     def __getattr__(self, name: str) -> Any:
@@ -272,6 +307,15 @@ class Case:
                 f"{workload.state_bytes / 1e9:.1f}, kept for the backward pass {workload.saved_bytes / 1e9:.1f}); "
                 f"{free / 1e9:.1f} GB are free"
             )
+        if workload.host_bytes:
+            # A GPU with a memory of its own takes nothing of the host's.
+            needed = workload.host_bytes + (0 if self.backend.backend == "cuda" else workload.bytes)
+            available = machine.available_memory_bytes()
+            if needed > available:
+                raise TooBig(
+                    f"needs {needed / 1e9:.1f} GB of the host's memory at the least, for what is offloaded to it; "
+                    f"{available / 1e9:.1f} GB are free"
+                )
 
     def foresee(self, limit_s: float, steps: int = 3) -> None:
         """Raise TooBig, which ends the case, if that many steps surely cannot end in `limit_s`.
@@ -288,9 +332,10 @@ class Case:
                 f"{tables.seconds(limit_s)}"
             )
 
-    def observe(self, model: Any) -> Any:
+    def observe(self, model: Any, lies: str | None = None) -> Any:
         """Keep an eye on a model: where its weights really are, and whether they change. Returns the model.
 
+        lies: the backend that holds the weights between steps, if they are offloaded; then `saw` tells what computes.
         Raises Mismatch if it has not as many parameters as the workload said.
         """
         count = self.backend.count(model)
@@ -298,7 +343,7 @@ class Case:
             raise ValueError("a model without parameters cannot be observed")
         if self._workload and count != self._workload.parameters:
             raise Mismatch(f"the model has {count:,} parameters; {self._workload.parameters:,} were counted beforehand")
-        self._model, self._weights = model, self.backend.fingerprint(model)
+        self._model, self._weights, self._lies = model, self.backend.fingerprint(model), lies
         return model
 
     def saw(self, result: Any) -> None:
@@ -306,11 +351,16 @@ class Case:
         self._seen.add(self.backend.observed(result))
 
     def steps(
-        self, batches: Iterable, part: str = "training", steps: float | None = None, per_epoch: float = 1.0
+        self,
+        batches: Iterable,
+        part: str = "training",
+        steps: float | None = None,
+        per_epoch: float = 1.0,
+        ready: bool = True,
     ) -> Iterator:
         """Iterate over `batches` and time what the loop does with each; see `timing.StepClock.steps`."""
         self.watch()
-        return self.clock.steps(batches, part, steps, per_epoch=per_epoch)
+        return self.clock.steps(batches, part, steps, ready, per_epoch)
 
     def ticker(self, steps: float, part: str = "training") -> timing.Ticker:
         """Time the steps of a trainer that owns its loop and calls back; see `timing.Ticker`."""
@@ -338,6 +388,39 @@ class Case:
     def phase(self, name: str) -> contextlib.AbstractContextManager:
         """Time a part of every step apart; see `timing.StepClock.phase`."""
         return self.clock.phase(name)
+
+    def trace(self) -> None:
+        """Note memory and page faults of the step that ends here: call it once in every step, as its last line.
+
+        Waits for the device, and takes some 0.1 ms of its own, which belongs to the step. What it finds is in the
+        record as `memory_trace`, and its slopes over the steps behind the warm-up among the metrics; see `MemoryTrace`.
+        """
+        self.backend.fence()
+        if self._trace is None:
+            self._trace = MemoryTrace(self.backend.memory, self._start_s)
+        self._trace.note()
+
+    def room(self, share: float = 0.9, most_bytes: float = math.inf) -> int:
+        """Bytes that a case may plan for that is to come near the limit of the memory, without endangering the machine.
+
+        `share` of the free memory, but what is left is never less than 10 % of it or 1.5 GB, whichever is more. Where
+        that exceeds `most_bytes`, it is those; then the case is not near the limit: it is `scaled`, and a note says so.
+        On a processor the holes between tensors are counted in: what may be planned for is less by as much.
+        """
+        if not 0 < share <= 1:
+            raise PomologyError(f"near is {share!r}; it must be a share of the free memory, above 0 and at most 1")
+        free = self.backend.free_memory()
+        room = min(share * free, free - max(SPARED_BYTES, SPARED_SHARE * free))
+        if self.backend.kind == "cpu":
+            room /= HOLES
+        if room <= 0:
+            raise TooBig(f"{free / 1e9:.1f} GB are free, of which {SPARED_BYTES / 1e9:.1f} GB must stay so")
+        if room > most_bytes:
+            self.scaled = True
+            self.note(f"not near the limit: held at {most_bytes / 1e9:.3g} GB of {free / 1e9:.3g} GB that were free")
+        else:
+            self.note(f"planned for {room / 1e9:.3g} GB of {free / 1e9:.3g} GB that were free")
+        return int(min(room, most_bytes))
 
     def aside(self, name: str, per_epoch: float) -> contextlib.AbstractContextManager:
         """Time something that an epoch does `per_epoch` times, apart from the steps around it."""
@@ -476,17 +559,23 @@ class Case:
         for name, value in (("loss_first", first), ("loss_last", last)):
             if value is not None and math.isfinite(value):
                 metrics[name] = _metric(value, "", n=len(self._losses))
+        if self._trace is not None:
+            metrics.update(self._trace.metrics(self._warmup_steps()))
         metrics.update(self._metrics)
+        metrics.update(self._phase_rates(metrics))
         rate = self._rate()
         if rate is not None:
             metrics["flops_per_s"] = rate
 
         observed = self.backend.observed(self._model) if self._model is not None else None
+        if observed is not None and observed == self._lies and self._seen == {self.backend.backend}:
+            observed = self.backend.backend
         status, reason = self._status(exception, observed, first, last)
         record = self._base() | {
             "device": observed and ("cpu" if observed == "cpu" else "gpu"),
             "parameters": self._workload and self._workload.parameters,
             "flops_per_step": self._workload and self._workload.flops,
+            "bytes_per_step": self._workload and self._workload.moved_bytes,
             "foreign_load": telemetry.foreign_load if telemetry else None,
             "flags": self._all_flags(),
             "status": status,
@@ -498,6 +587,8 @@ class Case:
         }
         if self._note is not None and status == "ok":
             record["note"] = private(self._note)
+        if self._trace is not None:
+            record["memory_trace"] = self._memory_trace()
         if telemetry is not None:
             absent = dict(telemetry.absent)
             if self.backend.uncounted:
@@ -543,6 +634,34 @@ class Case:
             return None
         return _per_second(self._workload.flops, timing.interval(blocks))
 
+    def _phase_rates(self, metrics: dict[str, dict]) -> dict[str, dict]:
+        """Floating-point operations a second of the forward and the backward pass, where a step times them apart."""
+        if not self._workload or self._workload.forward_flops is None:
+            return {}
+        forward = self._workload.forward_flops
+        rates = {}
+        for name, flops in (("forward", forward), ("backward", self._workload.flops - forward)):
+            if f"{name}_s" in metrics and flops:
+                value, low, high, n = (metrics[f"{name}_s"][key] for key in ("value", "low", "high", "n"))
+                rates[f"{name}_flops_per_s"] = _per_second(flops, intervals.Interval(value, low, high, n, 1))
+        return rates
+
+    def _warmup_steps(self) -> int:
+        """Traced steps that come before the steady ones."""
+        training = next(iter(self.clock.parts.values()), None)
+        if training is None:  # a loop that the clock knows nothing of
+            return max(1, self._trace.steps // 10)
+        warmup = 1 + sum(block.steps for block in training.warmup)
+        return warmup if self._trace.steps - warmup >= FEW_TRACED else 1
+
+    def _memory_trace(self) -> dict[str, Any]:
+        rows = self._trace.rows
+        empty = {name for number, name in enumerate(self._trace.COLUMNS) if all(row[number] is None for row in rows)}
+        name = tables.FRAMEWORKS.get(self.backend.framework, self.backend.framework)
+        why = self.backend.uncounted or f"{name} keeps no count of it on this device"
+        absent = {name: private(self._trace.counters.absent.get(name, why)) for name in sorted(empty)}
+        return {"columns": list(self._trace.COLUMNS), "rows": rows, "absent": absent, "warmup": self._warmup_steps()}
+
     def _loss_ends(self) -> tuple[float | None, float | None]:
         """The loss of the first steps (3, or fewer) and of the last third of them (medians)."""
         if len(self._losses) < 2:
@@ -585,7 +704,7 @@ def note_machine(out: Path, profile: str) -> dict:
     return snapshot
 
 
-def _latest(names: list[str]) -> Path | None:
+def _latest(names: Iterable[str]) -> Path | None:
     """The run's folder in which one of these notebooks has measured something last; None if there is none."""
     found = [place for name in names for place in (root() / "outputs").glob(f"*/{name}.jsonl")]
     return max(found, key=lambda place: place.stat().st_mtime).parent if found else None

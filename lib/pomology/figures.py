@@ -6,11 +6,12 @@ and Ito (2008), which colour-blind readers can tell apart; a second mark, the sh
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pomology import published, tables, write_whole
+from pomology import costs, published, roofline, tables, write_whole
 
 GREY = "#767676"
 COLOURS = {
@@ -49,7 +50,8 @@ def epoch_figure(experiment: str, records: list[dict]) -> Any:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     layout = tables.LAYOUTS[experiment]
-    panels = _panels(experiment, records) or [("Nothing was measured that can be drawn", [])]
+    panels = costs.panels(records) if experiment == "costs" else _panels(experiment, records)
+    panels = panels or [("Nothing was measured that can be drawn", [])]
     heights = [len(points) + 1.1 for _, points in panels]
     values = [
         value
@@ -88,6 +90,8 @@ PRODUCT_COLOURS = {
     ("torch", "gpu"): "#CC79A7",
     ("mlx", "cpu"): "#E69F00",
     ("mlx", "gpu"): "#009E73",
+    ("tensorflow", "cpu"): "#56B4E9",
+    ("tensorflow", "gpu"): "#0072B2",
 }
 PRODUCT_MARKS = {"fp32": "o", "fp16": "s", "bf16": "^"}
 OPERATIONS = {
@@ -99,6 +103,10 @@ OPERATIONS = {
 
 def draw(experiment: str, records: list[dict]) -> Any:
     """The figure of an experiment, in the form that suits it. Returns a matplotlib Figure."""
+    if tables.LAYOUTS[experiment].everything:
+        return roofline_figure(records)
+    if tables.experiment_of(experiment) == "memory_over_time":
+        return memory_figure(records)
     kind = products_figure if tables.experiment_of(experiment) == "blas" else epoch_figure
     return kind(experiment, records)
 
@@ -140,6 +148,247 @@ def products_figure(experiment: str, records: list[dict]) -> Any:
         if handles:
             figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
+
+
+LOADS = {"easy": "A training that fits easily", "near": "One near the limit"}
+# Quantity -> (its columns of a trace and their lines, its unit, what it is counted from).
+MEMORY_PANELS = {
+    "Memory (GB)": ({"footprint_bytes": "solid", "allocated_bytes": "dashed", "reserved_bytes": "dotted"}, 1e9, False),
+    "Page faults (thousands)": ({"page_faults": "solid"}, 1e3, True),
+}
+
+
+def memory_figure(records: list[dict]) -> Any:
+    """Memory and page faults after each step, as `memory_trace` keeps them: a row of panels for each quantity, a column
+    for each load. The colour is framework and device. Returns a matplotlib Figure.
+
+    Page faults are those since the first step ended. The warm-up is shaded: no slope is taken there.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    traced = [record for record in records if record["profile"] != "smoke" and record.get("memory_trace")]
+    loads = [load for load in LOADS if any(record["config"].get("load") == load for record in traced)] or ["easy"]
+    shown: dict[str, str] = {}
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(8, 5.5), layout="constrained")
+        panels = figure.subplots(len(MEMORY_PANELS), len(loads), sharex="col", squeeze=False)
+        for row, (label, (lines, unit, from_first)) in zip(panels, MEMORY_PANELS.items(), strict=True):
+            row[0].set_ylabel(label, fontsize=9)
+            for axis, load in zip(row, loads, strict=True):
+                axis.grid(axis="y")
+                axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+                axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+                for record in (one for one in traced if one["config"].get("load") == load):
+                    kind = "cpu" if record["backend"] == "cpu" else "gpu"
+                    colour = PRODUCT_COLOURS.get((record["framework"], kind), GREY)
+                    shown[f"{_framework(record['framework'])}, {record['backend']}"] = colour
+                    for column, line in lines.items():
+                        steps, values = _trace(record, column)
+                        lowest = values[0] if from_first and values else 0
+                        values = [(value - lowest) / unit for value in values]
+                        axis.plot(steps, values, color=colour, linestyle=line, linewidth=1.2)
+                    if lines:
+                        axis.axvspan(-0.5, record["memory_trace"]["warmup"] - 0.5, color=GREY, alpha=0.08, linewidth=0)
+                axis.set_ylim(bottom=0)
+        for axis, load in zip(panels[0], loads, strict=True):
+            axis.set_title(LOADS[load] if traced else "Nothing was measured that can be drawn", loc="left", fontsize=10)
+        for axis in panels[-1]:
+            axis.set_xlabel("step")
+        handles = [Line2D([], [], color=colour, label=name) for name, colour in shown.items()]
+        drawn = MEMORY_PANELS["Memory (GB)"][0].items()
+        handles += [
+            Line2D([], [], color=GREY, linestyle=line, label=column.removesuffix("_bytes"))
+            for column, line in drawn
+            if any(_trace(record, column)[1] for record in traced)
+        ]
+        if handles:
+            figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    return figure
+
+
+def passes_figure(records: list[dict]) -> Any:
+    """Seconds of each step above and memory after it below, as `memory_trace` keeps them, a column for each case that
+    has one. Returns a matplotlib Figure."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    traced = [one for one in records if one["profile"] != "smoke" and len(_trace_of(one)) > 1]
+    lines = MEMORY_PANELS["Memory (GB)"][0]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        panels = figure.subplots(2, max(1, len(traced)), sharex="col", sharey="row", squeeze=False)
+        for axis in panels.flat:
+            axis.grid(axis="y")
+            axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        panels[0][0].set_ylabel("Seconds of a step", fontsize=9)
+        panels[1][0].set_ylabel("Memory (GB)", fontsize=9)
+        if not traced:
+            panels[0][0].set_title("Nothing was measured that can be drawn", loc="left", fontsize=10)
+        for (above, below), record in zip(panels.T, traced, strict=False):
+            kind = "cpu" if record["backend"] == "cpu" else "gpu"
+            colour = COLOURS[f"this machine, {kind}"]
+            config = record["config"]
+            above.set_title(f"{tables.chip_name(record)}\n{config['model']}, batch {config['batch_size']}", fontsize=9)
+            steps, ends = _trace(record, "t_s")
+            pairs = itertools.pairwise(zip(steps, ends, strict=True))
+            each = [(end - begin) / (last - first) for (first, begin), (last, end) in pairs]
+            above.plot(steps[1:], each, "o-", color=colour)
+            for column, line in lines.items():
+                steps, values = _trace(record, column)
+                label = column.removesuffix("_bytes") if steps else None
+                below.plot(steps, [value / 1e9 for value in values], color=colour, linestyle=line, label=label)
+            below.set_xlabel("step")
+            below.legend(frameon=False, fontsize=8)
+        for axis in panels[:, 0]:
+            axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
+    return figure
+
+
+def _trace_of(record: dict) -> list:
+    return record.get("memory_trace", {}).get("rows", [])
+
+
+def _trace(record: dict, column: str) -> tuple[list[int], list[float]]:
+    """The steps and values of a column of a trace of memory; nothing where it was not read in every step."""
+    trace = record["memory_trace"]
+    names = trace["columns"]
+    values = [row[names.index(column)] for row in trace["rows"]] if column in names else [None]
+    return ([], []) if None in values else ([row[names.index("step")] for row in trace["rows"]], values)
+
+
+ROOF_LINES = {"fp32": "solid", "fp16": "dashed", "bf16": "dotted", "tf32": "dashdot"}
+LABEL_INCHES = 0.15  # from one label to the next
+
+
+def roofline_figure(records: list[dict]) -> Any:
+    """Every experiment of a run under the machine's roofs, a panel for each kind of device, both axes logarithmic.
+
+    The sloping roof is the memory bandwidth, the flat ones are the best rates by precision. The colour of a point is
+    its framework and device, the mark its precision. Labels stand beside the panel, in the order of their heights.
+    Returns a matplotlib Figure.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    best, points = roofline.ceilings(records), tables.roofline_points(records)
+    kinds = [kind for kind in ("cpu", "gpu") if any(_of_kind(kind, best, points))]
+    drawn = [point for point in points if point.intensity]
+    series = dict.fromkeys((p.record["framework"], p.record["backend"], roofline.precision(p.record)) for p in drawn)
+    labels = [sum(map(len, _of_kind(kind, best, drawn))) for kind in kinds]
+    heights = [max(3.0, LABEL_INCHES * count) for count in labels] or [1.0]
+    legend = 0.25 * -(-len(series) // 3)
+    with matplotlib.rc_context(STYLE):
+        whole = sum(heights) + 1.15 * len(heights) + legend
+        figure, top = Figure(figsize=(8, whole)), whole
+        for number, height in enumerate(heights):
+            top -= 0.45
+            axis = figure.add_axes((0.1, (top - height) / whole, 0.5, height / whole))
+            top -= height + 0.7
+            if kinds:
+                _draw_roofs(axis, kinds[number], best, points)
+            else:
+                axis.set_title("Nothing was measured that can be drawn", loc="left", fontsize=10, color=GREY)
+        if series:
+            handles = [_key(*one) for one in series]
+            figure.legend(handles=handles, loc="lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def _of_kind(kind: str, best: roofline.Ceilings, points: list[tables.Point]) -> tuple[list, list]:
+    """The flat roofs and the points of a kind of device."""
+    roofs = [(precision, one) for (where, precision), one in sorted(best.rates.items()) if where == kind]
+    return roofs, [point for point in points if roofline.kind(point.record) == kind]
+
+
+def _draw_roofs(axis: Any, kind: str, best: roofline.Ceilings, points: list[tables.Point]) -> None:
+    """One panel. Rates are in GFLOP/s."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    roofs, mine = _of_kind(kind, best, points)
+    slope = best.bandwidths[kind].value / 1e9 if kind in best.bandwidths else None
+    drawn = [point for point in mine if point.intensity]
+    ridges = [one.value / 1e9 / slope for _, one in roofs] if slope else []
+    across = [point.intensity for point in drawn] + ridges or [1.0]
+    left, right = min(across) / 4, max(across) * 4
+    heights = [point.rate["value"] / 1e9 for point in drawn] + [one.value / 1e9 for _, one in roofs]
+    low = min([*heights, *([left * slope] if slope else [])], default=1.0)
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlim(left, right)
+    axis.set_ylim(low / 2, max(heights, default=1.0) * 2)
+    axis.set_xlabel("operations a byte, counted on paper", fontsize=9)
+    axis.set_ylabel("GFLOP/s", fontsize=9)
+    axis.yaxis.set_label_coords(-0.13, 0.5)
+    axis.tick_params(labelsize=8)
+    axis.grid(which="major")
+    for one in (axis.xaxis, axis.yaxis):
+        one.set_major_locator(LogLocator(base=10, numticks=12))
+        one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        one.set_minor_formatter(NullFormatter())
+    bottom, top = axis.get_ylim()
+    if top / bottom < 100:
+        axis.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=20))
+    title = {"cpu": "Processor", "gpu": "GPU"}[kind]
+    if slope:
+        title += f": memory {tables.quantity_per_s(slope * 1e9, 'B/s')}"
+        ends = [left, max(ridges, default=right)]
+        axis.plot(ends, [end * slope for end in ends], color=GREY, linewidth=1.2)
+    names = dict.fromkeys(point.name for point in mine if not point.intensity)
+    axis.set_title(title, loc="left", fontsize=10, color=GREY)
+    if names:
+        words = f"Not drawn, since their bytes are not counted: {', '.join(names)}"
+        axis.annotate(words, (0, 0), (0, -38), "axes fraction", "offset points", fontsize=7, color=GREY, va="center")
+    labels = []
+    for precision, one in roofs:
+        height = one.value / 1e9
+        begins = height / slope if slope else left
+        line = {"color": GREY, "linewidth": 1.2, "linestyle": ROOF_LINES.get(precision, "solid")}
+        axis.plot([begins, right], [height] * 2, **line)
+        shown = tables.quantity_per_s(one.value, "FLOP/s")
+        labels.append((height, right, f"roof of {precision}: {shown}, {_framework(one.framework)}", "bold"))
+    for point in drawn:
+        record, height = point.record, point.rate["value"] / 1e9
+        precision = roofline.precision(record)
+        axis.plot([point.intensity], [height], **_style(record["framework"], record["backend"], precision))
+        share = f": {tables.significant(100 * point.roof.share, 2)} %" if point.roof else ""
+        name = f"{point.name}, {_framework(record['framework'])}, {precision}{share}"
+        labels.append((height, point.intensity, name, "normal"))
+    _label(axis, sorted(labels))
+
+
+def _framework(name: str) -> str:
+    return tables.FRAMEWORKS.get(name, name)
+
+
+def _label(axis: Any, labels: list[tuple[float, float, str, str]]) -> None:
+    """Write labels (height, place across, text, weight), sorted, beside a panel, each joined to its place by a line."""
+    inches = axis.get_position().height * axis.figure.get_figheight()
+    step = LABEL_INCHES / inches
+    heights = [axis.transAxes.inverted().transform(axis.transData.transform((x, y)))[1] for y, x, _, _ in labels]
+    for places, sign in ((range(1, len(heights)), 1), (range(len(heights) - 2, -1, -1), -1)):
+        if sign < 0 and heights:
+            heights[-1] = min(heights[-1], 1.0)  # none above the panel: those below make room
+        for place in places:
+            bound = heights[place - sign] + sign * step
+            heights[place] = max(heights[place], bound) if sign > 0 else min(heights[place], bound)
+    for place, (y, x, text, weight) in zip(heights, labels, strict=True):
+        axis.annotate(
+            text,
+            (x, y),
+            xytext=(1.05, place),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=7,
+            color=GREY,
+            weight=weight,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.4, "relpos": (0, 0.5), "shrinkB": 3},
+        )
 
 
 def _product_name(record: dict) -> str:
@@ -209,7 +458,8 @@ def _panels(experiment: str, records: list[dict]) -> list[tuple[str, list[dict]]
 
     seen = set()
     for value in published.values(experiment=tables.experiment_of(experiment)).to_dict("records"):
-        point = {"label": value["device"], "colour": value["device"], "ours": False, "value": value["si"]}
+        label = value["device"] or "the article"
+        point = {"label": label, "colour": value["device"], "ours": False, "value": value["si"]}
         if value["metric"] in (layout.metric, "status"):  # what has no number is shown as the words that are printed
             point["status"] = value["printed"] or value["note"]
             key = (value["device"], str(value["config"]))
@@ -218,21 +468,35 @@ def _panels(experiment: str, records: list[dict]) -> list[tuple[str, list[dict]]
             seen.add(key)
     for other in layout.derived:
         for value in published.values(experiment=other.experiment).to_dict("records"):
-            if value["metric"] == other.metric and value["si"]:
-                version = value["framework"].partition(" ")[2][:4]
-                point = {"label": f"{value['device']}, {version}", "colour": value["device"], "ours": False}
+            meant = all(value["config"].get(key) == wanted for key, wanted in other.only.items())
+            if meant and value["metric"] == other.metric and value["si"]:
+                name, _, version = value["framework"].partition(" ")
+                told = version[:4] or tables.FRAMEWORKS.get(name.replace("pytorch", "torch"), name)
+                point = {"label": f"{value['device']}, {told}", "colour": value["device"], "ours": False}
                 panel(other.config).append(point | {"value": other.flops / value["si"]})
+    several = len({record["framework"] for record in records}) > 1
     for repeats in tables.groups(tables.comparable(records, layout.metric)):
         first, epoch = repeats[0], tables.combined(repeats, layout.metric)
         compute = tables.combined(repeats, f"compute_{layout.metric}")
         kind = "cpu" if first["backend"] == "cpu" else "gpu"
         shared = [key for key in layout.together if key in first["config"]]
         shared = [f"{layout.settings[key].lower()} {first['config'][key]}" for key in shared]
+        name = tables.chip_name(first)
+        if several:
+            name += f", {tables.FRAMEWORKS.get(first['framework'], first['framework'])}"
+        label = ", ".join([name, *(words for words in shared if not words.endswith(" none"))])
+        point = {"label": label, "colour": f"this machine, {kind}", "ours": True}
+        found = {part: tables.combined(repeats, metric) for part, metric in layout.parts.items()}
+        for part, rate in found.items():
+            if rate:
+                bounds = {key: rate[key] for key in ("value", "low", "high")}
+                panel(first["config"]).append(point | bounds | {"label": f"{label}, {part}"})
+        # The article's own case shows why it has no number; each smaller one that was too big as well need not.
+        if any(found.values()) or (layout.parts and first["scaled"]):
+            continue
         panel(first["config"]).append(
-            {
-                "label": ", ".join([tables.chip_name(first), *shared]),
-                "colour": f"this machine, {kind}",
-                "ours": True,
+            point
+            | {
                 "value": epoch and epoch["value"],
                 "low": epoch and epoch["low"],
                 "high": epoch and epoch["high"],

@@ -12,7 +12,7 @@ import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pomology import PomologyError
@@ -24,13 +24,18 @@ class Workload:
 
     `flops` counts two operations a multiply-add, in matrix products, convolutions and attention, forward and backward.
     `state_bytes` is weights, gradients and the optimiser's own tensors; `saved_bytes` is the most that autograd keeps
-    at one time between forward and backward.
+    at one time between forward and backward. `forward_flops` is what of `flops` comes before the first backward pass,
+    where that is known. `moved_bytes` is what the operators of the step read and write, each by itself, and the
+    optimiser's update; None where nobody counted it, as in Keras, whose compiler makes one of several operators.
     """
 
     parameters: int
     flops: int
     state_bytes: int
     saved_bytes: int
+    forward_flops: int | None = field(default=None, compare=False)
+    moved_bytes: int | None = field(default=None, compare=False)
+    host_bytes: int = 0  # of the state, what lies in the host's memory instead; see `offload.workload`
 
     @property
     def bytes(self) -> int:
@@ -63,10 +68,14 @@ def workload(
 
     with torch.device("meta"):
         model = build()
-        with FlopCounterMode(display=False) as counter, _saved_tensors(model) as saved:
+        forward: list[int] = []
+        counter = FlopCounterMode(display=False)
+        turn = _saved_tensors(model, lambda: forward.append(counter.get_total_flops()))
+        with counter, turn as saved, _traffic() if backend == "mps" else contextlib.nullcontext() as traffic:
             step(model)
         if backend != "mps":
-            with _fused_attention(backend), _saved_tensors(model) as saved:
+            model.zero_grad()  # else the second gradients are added to the first, which no loop does
+            with _traffic() as traffic, _fused_attention(backend, traffic), _saved_tensors(model) as saved:
                 step(model)
     weights = list(model.parameters())
     weight_bytes = sum(parameter.nbytes for parameter in weights)
@@ -76,16 +85,68 @@ def workload(
         flops=counter.get_total_flops(),
         state_bytes=weight_bytes + (1 + optimizer_slots) * trained_bytes,
         saved_bytes=saved["peak"],
+        forward_flops=forward[0] if forward else counter.get_total_flops(),
+        # A fused update reads the gradient, and reads and writes the weight and each of the optimiser's own tensors.
+        moved_bytes=traffic["bytes"] + (3 + 2 * optimizer_slots) * trained_bytes,
     )
 
 
+# Make a tensor without writing to it, or give the same one another shape.
+_MOVE_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
+# Do not read one of their tensors, by its place among the arguments: they overwrite it, or only ask for its shape.
+_NOT_READ = dict.fromkeys(("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_", "random_"), 0)
+_NOT_READ |= dict.fromkeys(("ones_like", "zeros_like", "full_like", "rand_like", "randn_like"), 0)
+_NOT_READ |= {"nll_loss_backward": 1}
+# Read of their first tensor no more than they give.
+_READ_A_PART = {"embedding", "index_select", "index", "gather", "nll_loss_forward"}
+
+
 @contextlib.contextmanager
-def _saved_tensors(model: Any) -> Iterator[dict[str, int]]:
-    """Count the bytes that autograd keeps, weights apart: `now`, and the `peak` so far."""
+def _traffic() -> Iterator[dict[str, int]]:
+    """Count the `bytes` that the operators inside read and write, each by itself: as if none were fused with another,
+    and none found in a cache what the one before it left there. A view moves nothing."""
+    from torch.utils import _pytree
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    moved = {"bytes": 0}
+
+    class Traffic(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            name = function._schema.name.split("::")[-1]
+            if not function.is_view and name not in _MOVE_NOTHING:
+                written = [_distinct_bytes(tensor) for tensor in _pytree.tree_leaves(result)]
+                read = [_distinct_bytes(tensor) for tensor in _pytree.tree_leaves((args, kwargs))]
+                if name in _NOT_READ:
+                    read[_NOT_READ[name]] = 0
+                elif name in _READ_A_PART:
+                    read[0] = min(read[0], sum(written))
+                moved["bytes"] += sum(read) + sum(written)
+            return result
+
+    with Traffic():
+        yield moved
+
+
+def _distinct_bytes(item: Any) -> int:
+    """Bytes of a tensor's numbers; of what is repeated by a stride of 0 only what there is."""
+    import torch
+
+    if not isinstance(item, torch.Tensor):
+        return 0
+    pairs = zip(item.shape, item.stride(), strict=True)
+    return item.itemsize * math.prod(size if stride or not size else 1 for size, stride in pairs)
+
+
+@contextlib.contextmanager
+def _saved_tensors(model: Any, turn: Callable[[], None] = lambda: None) -> Iterator[dict[str, int]]:
+    """Count the bytes that autograd keeps, weights apart: `now`, and the `peak` so far. `turn` is called when a saved
+    tensor is first asked for: a backward pass begins."""
     import torch
 
     live: dict[int, int] = {}  # how many graph nodes hold each storage
     sizes = {"now": 0, "peak": 0}
+    asked: list[bool] = []
     storages = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
 
     class Held:
@@ -108,6 +169,9 @@ def _saved_tensors(model: Any) -> Iterator[dict[str, int]]:
         return tensor if tensor.untyped_storage()._cdata in storages else Held(tensor)
 
     def give(item):
+        if not asked:
+            asked.append(True)
+            turn()
         return item.tensor if isinstance(item, Held) else item
 
     with torch.autograd.graph.saved_tensors_hooks(hold, give):
@@ -115,14 +179,14 @@ def _saved_tensors(model: Any) -> Iterator[dict[str, int]]:
 
 
 @contextlib.contextmanager
-def _fused_attention(backend: str) -> Iterator[None]:
-    """On the meta device, let attention keep what a fused kernel of this backend keeps."""
+def _fused_attention(backend: str, traffic: dict[str, int]) -> Iterator[None]:
+    """On the meta device, let attention keep what a fused kernel of this backend keeps, and add what it moves."""
     from unittest import mock
 
     import torch
     from torch.nn import functional
 
-    written_out = functional.scaled_dot_product_attention
+    written_out, dropout = functional.scaled_dot_product_attention, functional.dropout
 
     class Fused(torch.autograd.Function):
         @staticmethod
@@ -130,11 +194,14 @@ def _fused_attention(backend: str) -> Iterator[None]:
             output = query.new_empty(*query.shape[:-1], value.shape[-1])
             sums = query.new_empty(query.shape[:-1], dtype=torch.float32)  # the logarithm of each row's sum
             context.save_for_backward(query, key, value, output, sums)
+            traffic["bytes"] += sum(map(_distinct_bytes, (query, key, value, output, sums)))
             return output
 
         @staticmethod
         def backward(context, gradient):
-            return tuple(torch.empty_like(tensor) for tensor in context.saved_tensors[:3])
+            gradients = tuple(torch.empty_like(tensor) for tensor in context.saved_tensors[:3])
+            traffic["bytes"] += sum(map(_distinct_bytes, (*context.saved_tensors, gradient, *gradients)))
+            return gradients
 
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, *arguments, **named):
         # The CPU's fused kernel has no dropout.
@@ -142,7 +209,14 @@ def _fused_attention(backend: str) -> Iterator[None]:
             return written_out(query, key, value, attn_mask, dropout_p, *arguments, **named)
         return Fused.apply(query, key, value)
 
-    with mock.patch.object(functional, "scaled_dot_product_attention", attention):
+    def dropped(input, p=0.5, training=True, inplace=False):
+        # CUDA's kernel keeps which numbers are left, a byte each; the others keep a float.
+        if backend != "cuda" or inplace or not (training and p):
+            return dropout(input, p, training, inplace)
+        return torch.native_dropout(input, p, training)[0]
+
+    attentions = mock.patch.object(functional, "scaled_dot_product_attention", attention)
+    with attentions, mock.patch.object(functional, "dropout", dropped):
         yield
 
 

@@ -464,6 +464,9 @@ def _pretended_mps(rehearsal: Rehearsal) -> device.Device:
         def peak_memory(self) -> dict[str, int]:
             return {}
 
+        def memory(self) -> dict[str, int]:
+            return {}
+
         def free_memory(self) -> int:
             return machine.available_memory_bytes()
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from pomology import PomologyError
+from pomology import PomologyError, pretrained
 from pomology.device import WANTED as DEVICES
 from pomology.experiment import PROFILES
 
@@ -66,9 +66,26 @@ LIMITS: dict[str, Limit] = {
     "networks": _one_of("vgg16", "resnet18", "resnet50"),
     **dict.fromkeys(("vgg16_batch_size", "resnet18_batch_size", "resnet50_batch_size"), SIZE),
 }
-LIMITS |= {"image_sizes": _between(64, 1024)}
+LIMITS |= {"image_sizes": _between(64, 1024), "sizes": SIZE}
 LIMITS |= {"pairs": _between(3, 1000), "megabytes": _between(16, 65_536)}
 LIMITS |= {"margin": _above(0, 100), "tolerance": _above(0, 1)}
+# What GPT-2 and Whisper have positions for.
+LIMITS |= {"text_tokens": _between(1, 1024), "label_tokens": _between(1, 448)}
+LIMITS |= dict.fromkeys(("whisper_sizes", "large_size"), _one_of(*(n for n in pretrained.SIZES if "whisper" in n)))
+LIMITS |= {"precisions": _one_of("fp32", "fp16", "bf16"), "weights": _one_of(*pretrained.WEIGHTS)}
+LIMITS |= {"large_batch_size": SIZE, "near": _above(0, 1), "clips": SIZE, "limit_s": _above(0, 7 * 86400)}
+LIMITS |= {"energy_models": _one_of("whisper-medium", "small transformer")}
+LIMITS |= {"near_most_gb": _between(0, 100_000)}
+LIMITS |= {"loads": _one_of("easy", "near"), "near_steps": SIZE, "near_budget_s": _above(0, 7 * 86400)}
+LIMITS |= {"siblings": _one_of(*(n for n in pretrained.SIZES if "gpt2" in n))}
+LIMITS |= {"larger": _one_of("none", *(n for n in pretrained.SIZES if "gpt2" in n))}
+LIMITS |= {"task": _one_of("classification", "language-model"), "offload": _one_of("none", "zero", "fsdp")}
+LIMITS |= {"architecture": _one_of("transformer_lm", "true_gpt2"), "vocabulary": _between(0, 2**20)}
+LIMITS |= {"warmup": _between(1, 2**40)}
+LIMITS |= {"price_usd": _between(0, 10_000_000), "electricity_usd_per_kwh": _between(0, 100)}
+LIMITS |= {"years_of_use": _above(0, 100)}
+# Whisper with offload: steps whose losses are compared.
+LIMITS |= {"proof_steps": _between(1, 1000), "cpu_limit_s": _above(0, 7 * 86400)}
 # For the numbers inside `models`, a list of rows: every number in it is a size.
 LIMITS["models"] = SIZE
 

@@ -40,7 +40,10 @@ UNIT_FACTORS |= {"TFLOPS": 1e12, "M": 1e6, "million": 1e6, "billion": 1e9}
 # What a case's record can hold; formulas may also use the metrics that only the articles have.
 _KIT_METRICS = """status step_s epoch_s compute_epoch_s pass_s forward_s backward_s first_step_s kernel_s launch_cold_s
 launch_s fit_s throughput flops_per_s allocated_peak_bytes reserved_peak_bytes footprint_peak_bytes power_w
-energy_j_per_step temperature_c page_faults page_ins swap_bytes loss_first loss_last accuracy max_abs_error"""
+energy_j_per_step temperature_c page_faults page_ins swap_bytes footprint_slope_bytes footprint_start_bytes
+footprint_end_bytes resident_slope_bytes resident_start_bytes resident_end_bytes allocated_slope_bytes
+allocated_start_bytes allocated_end_bytes reserved_slope_bytes reserved_start_bytes reserved_end_bytes page_faults_slope
+page_ins_slope loss_first loss_last accuracy max_abs_error saved_fused_bytes"""
 _COMPARE = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _COMPUTE = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 _REDUCE = {"min": min, "max": max, "mean": lambda numbers: math.fsum(numbers) / len(numbers)}

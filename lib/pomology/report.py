@@ -1,4 +1,4 @@
-"""The rendered page of a run, and several runs side by side.
+"""The rendered page of a run.
 
 `build` makes each finished notebook one HTML file and writes `index.html` over all of them; it is called after every
 notebook of a run, so it works on whatever is there. The pages are whole by themselves: no script, no request, and a
@@ -27,7 +27,7 @@ from pomology import (
     private,
     published,
     results,
-    statistics,
+    roofline,
     tables,
     write_whole,
 )
@@ -110,7 +110,7 @@ LONG = 40  # rows of a table that the page shows only when asked; its notebook s
 TAGS = """br caption col colgroup dd del details div dl dt figcaption figure h1 h2 h3 h4 h5 h6 hr img mark p pre s samp
 small span sub summary sup table tbody td tfoot th thead tr u"""
 ATTRIBUTES = "align alt class colspan height id open rowspan scope start title width"
-STYLES = "background margin overflow-x padding"
+STYLES = "background margin min-width overflow-x padding"
 
 
 def render(notebook: Path) -> str:
@@ -192,7 +192,8 @@ def _index(run: Run, failed: dict[str, str]) -> str:
     by_article: dict[str, list[str]] = {}
     for name in [name for name in order if name in present] + sorted(present - order.keys()):
         records = run.journals[name].records if name in run.journals else []
-        by_article.setdefault(order.get(name) or (records[0]["article"] if records else ""), []).append(name)
+        article = order.get(name) or (records[0]["article"] if records else _article_of(run.path / f"{name}.ipynb"))
+        by_article.setdefault(article, []).append(name)
     notes = list(run.problems)
     if not run.journals:
         notes.append("Nothing has been measured yet.")
@@ -244,6 +245,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("Data", "; ".join(f"{kind} ({', '.join(names)})" for kind, names in sorted(kinds.items())) or "none yet"),
         ("Measured", " to ".join(dict.fromkeys(when)) + " UTC" if when else "nothing yet"),
         *_checks(records),
+        *_best(records),
         ("Cases", ", ".join(f"{count} {status}" for status, count in ended.most_common()) or "none yet"),
         ("Kit", kit),
     ]
@@ -251,7 +253,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
 
 def _checks(records: list[dict]) -> list[tuple[str, str]]:
     """How the kit's check of itself ended, if it was run."""
-    found = [record for record in records if record["article"] == tables.KIT]
+    found = [r for r in records if r["article"] == tables.KIT and r["experiment"] not in roofline.CEILINGS]
     if not found:
         return []
     ended: dict[str, dict[str, None]] = {"passed": {}, "not passed": {}, "cannot be told": {}, "not to be had here": {}}
@@ -266,11 +268,31 @@ def _checks(records: list[dict]) -> list[tuple[str, str]]:
     return [("Instrument", "; ".join([f"{good} of {good + len(other)} checks of the kit itself passed", *parts]))]
 
 
+def _article_of(notebook: Path) -> str:
+    """The article that a notebook says it is about; of one that lays others together nothing else tells."""
+    try:
+        return str(json.loads(notebook.read_bytes())["metadata"]["pomology"]["article"])
+    except (*MALFORMED, OSError, RecursionError):  # not there, or somebody else's: it stands apart on the page
+        return ""
+
+
+def _best(records: list[dict]) -> list[tuple[str, str]]:
+    """The machine's ceilings in a line, if they were measured."""
+    best, parts = roofline.ceilings(records), []
+    for kind, word in (("cpu", "processor"), ("gpu", "GPU")):
+        rates = [(precision, one.value) for (where, precision), one in sorted(best.rates.items()) if where == kind]
+        shown = [f"{precision} {tables.quantity_per_s(value, 'FLOP/s')}" for precision, value in rates]
+        if kind in best.bandwidths:
+            shown.append(f"memory {tables.quantity_per_s(best.bandwidths[kind].value, 'B/s')}")
+        parts += [f"{word}: {', '.join(shown)}"] if shown else []
+    return [("At its best", "; ".join(parts))] if parts else []
+
+
 def _article(run: Run, article: str, names: list[str], failed: dict[str, str]) -> dict[str, Any]:
     sections = [_section(run, name, failed.get(name)) for name in names]
     about = next((known for known in published.articles() if known.id == article), None)
     if article == tables.KIT:
-        return {"title": "The kit itself", "sections": sections}
+        return {"title": "The kit itself, and what this machine can do", "sections": sections}
     if about is None:
         return {"title": f"Article {article}" if article else "Not of an article", "sections": sections}
     linked = about.url_or_source.startswith("https://")
@@ -305,16 +327,31 @@ def _numbers(
     name: str, layout: tables.Layout | None, records: list[dict], everything: Sequence[dict] = ()
 ) -> dict[str, Any]:
     """everything: what all notebooks of the run have measured; some share an experiment, or lay others together."""
+    if name in roofline.CEILINGS and records:
+        table = tables.article_table(name, records)
+        failed = [record for record in records if record["status"] != "too-big"]  # a larger size than is needed
+        return {"table": _table(tables.ceilings_table(records)), "details": _table(table), "endings": _endings(failed)}
+    if layout is not None and layout.everything:
+        table, best = tables.roofline_table(everything), tables.article_table(name, everything)
+        slim = [{key: one for key, one in r.items() if key not in ("blocks", "trace", "rails")} for r in everything]
+        drawing = _drawing(name, json.dumps(slim)) if tables.roofline_points(slim) else ""
+        shown = {"table": _table(table), "drawing": drawing, "caption": _caption(layout)}
+        return shown | {"details": _table(best)}
     if records and all(record["article"] == tables.KIT for record in records):
         numbers = _table(tables.numbers_table(records))
         return {"table": _table(tables.checks_table(records)), "details": numbers}
-    details = _table(tables.details_table(name, records)) if records else ""
+    best = roofline.ceilings(everything)
+    details = _table(tables.details_table(name, records, best)) if records else ""
     comparable = tables.comparable(records)
     if layout is None:
         return {"table": details, "endings": _endings(records)}
     experiment = tables.experiment_of(name)
     shared = [record for record in everything if tables.experiment_of(record["experiment"]) == experiment]
-    table = tables.article_table(name, records) if records or not shared else tables.side_by_side(name, shared)
+    alone = records or not shared
+    if layout.metric.endswith(tables.SLOPES):  # growth is no time, of which one could be laid over the other
+        table = tables.article_table(name, records or shared, best)
+    else:
+        table = tables.article_table(name, records, best) if alone else tables.side_by_side(name, shared)
     # Once, where a notebook has the experiment's own name.
     about = name if experiment in tables.LAYOUTS else experiment
     drawn = tables.comparable(records, layout.metric)
@@ -336,7 +373,9 @@ def _numbers(
 
 def _endings(records: list[dict]) -> list[str]:
     """The cases that did not end well, of those that are in no article's table."""
-    return [tables.line(record) for record in records if record["status"] != "ok"]
+    # Of a row of siblings each larger one is too big; the table says how many.
+    told = [record for record in records if not (record["scaled"] and record["status"] == "too-big")]
+    return [tables.line(record) for record in told if record["status"] != "ok"]
 
 
 def _claims(claims: list[published.Claim], records: list[dict], title: str) -> Any:
@@ -384,97 +423,8 @@ def _links(out: Path, name: str) -> list[tuple[str, str]]:
     places = {
         "The notebook, rendered": f"{name}.html",
         "numbers as CSV": f"tables/{name}-article.csv",
+        "shares as CSV": f"tables/{name}-roofline.csv",
         "checks as CSV": f"tables/{name}-checks.csv",
         "journal": f"{name}.jsonl",
     }
     return [(text, quote(place)) for text, place in places.items() if (out / place).exists()]
-
-
-# Runs side by side ----------------------------------------------------------------------------------------------------
-
-SAME = ("schema", "profile", "data", "scaled", "parameters", "flops_per_step")  # else two times are not of one thing
-
-
-def compare(paths: list[Path]) -> tables.Table:
-    """Two runs or more, case by case, each against the first: from repeats a ratio with a verdict, else no verdict.
-
-    A case is in the table if two runs have it; which runs must not be compared is said in its row. Raises PomologyError
-    for fewer than two runs or a folder that is not there.
-    """
-    runs = [load(path) for path in paths]
-    if len(runs) < 2:
-        raise PomologyError(f"RUNS: {len(runs)} given; a comparison needs two or more")
-    names = [run.path.resolve().name for run in runs]
-    if len(set(names)) < len(names):
-        names = [f"{name} ({number})" for number, name in enumerate(names, start=1)]
-    cases: dict[tuple, dict[int, list[dict]]] = {}
-    for number, run in enumerate(runs):
-        for record in run.records:
-            if record["article"] == tables.KIT:
-                continue  # it says how well was measured, not how fast this machine is
-            case = [record[key] for key in ("article", "experiment", "framework", "backend", "precision")]
-            case.append(json.dumps(record["config"], sort_keys=True))
-            cases.setdefault(tuple(case), {}).setdefault(number, []).append(record)
-    shared = [found for found in cases.values() if len(found) > 1]
-    rows, data = [], []
-    for found in shared:
-        base, *others = found  # in the order of the runs
-        first = found[base][0]
-        metric = "epoch_s" if all(_times(repeats, "epoch_s") for repeats in found.values()) else "step_s"
-        verdicts = {number: _compared(found[base], found[number], metric) for number in others}
-        cells = [f"{first['experiment']}: {first['backend']}, {tables.settings(first)}", metric.removesuffix("_s")]
-        cells += [_time(found[number], metric) if number in found else "" for number in range(len(runs))]
-        cells += [verdicts[number].pop("text") if number in verdicts else "" for number in range(1, len(runs))]
-        rows.append(tables.Row(tuple(cells)))
-        about = {"experiment": first["experiment"], "case": first["case"], "metric": metric, "base": names[base]}
-        data += [{**about, "run": names[number], **verdict} for number, verdict in verdicts.items()]
-    notes = []
-    for name, run in zip(names, runs, strict=True):
-        notes.append(f"{name}: {machine.describe(run.machine) if run.machine else 'machine not told'}.")
-        notes += [f"{name}: {problem}" for problem in run.problems]
-        notes += [f"{name}: {problem}." for contents in run.journals.values() for problem in contents.problems]
-    notes.append(
-        "Ratio: time over that of the first run with this case, so below 1 is faster. In brackets: 95 % intervals."
-    )
-    if len(shared) < len(cases):
-        notes.append(f"{len(cases) - len(shared)} cases are in one run only.")
-    columns = ("Case", "Time of", *names, *(f"{name} against the first" for name in names[1:]))
-    return tables.Table("Runs side by side", columns, tuple(rows), tuple(notes), tuple(data))
-
-
-def _times(repeats: list[dict], metric: str) -> list[float]:
-    ok = [record for record in repeats if record["status"] == "ok"]
-    return [record["metrics"][metric]["value"] for record in ok if metric in record["metrics"]]
-
-
-def _time(repeats: list[dict], metric: str) -> str:
-    found, several = tables.combined(repeats, metric), len(_times(repeats, metric))
-    if found is None:
-        return repeats[-1]["status"]
-    text = tables.seconds(found["value"])
-    if found["low"] is not None:
-        within = f"{several} repeats" if several > 1 else "within this run"
-        text += f" ({tables.seconds(found['low'])} to {tables.seconds(found['high'])} {within})"
-    return ", ".join([text, *sorted({flag for record in repeats for flag in record["flags"]})])
-
-
-def _compared(base: list[dict], other: list[dict], metric: str) -> dict[str, Any]:
-    """What can be said of `other` relative to `base`: `text` for people, and the same as numbers."""
-    a, b = base[0], other[0]
-    keys = [*SAME, *(["threads"] if a["chip"] == b["chip"] else [])]
-    apart = [f"{key} {a[key]} and {b[key]}" for key in keys if a[key] != b[key]]
-    if apart:
-        text = f"must not be compared: {'; '.join(apart).replace('_', ' ')}"
-        return {"verdict": "must not be compared", "text": text}
-    theirs, ours = _times(base, metric), _times(other, metric)
-    if not theirs or not ours:
-        return {"verdict": "cannot be told", "text": "cannot be told: not timed in both"}
-    found = statistics.compare(ours, theirs)
-    if found.low is None:
-        return {"ratio": found.ratio, "verdict": found.verdict, "text": "cannot be told from single runs"}
-    numbers = {name: getattr(found, name) for name in ("ratio", "low", "high", "verdict", "smallest_detectable")}
-    text = (
-        f"{found.ratio:.3g} ({found.low:.3g} to {found.high:.3g}): {found.verdict}; "
-        f"so many repeats show a factor of {found.smallest_detectable:.3g}"
-    )
-    return {**numbers, "text": text}

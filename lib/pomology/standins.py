@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 _PIECE = 4096  # images at a time: the floating-point copy of all would take hundreds of megabytes
+_FRAMES_OF_A_TOKEN = 30  # of 10 ms
 _SHAPES = 6_000  # different ones behind the 60,000 for Fashion-MNIST and the 50,000 for CIFAR-10
 
 # --- labelled images: (images, labels) of `count` images of one split; the first n are the same for every count
@@ -152,6 +153,59 @@ def text(counts: Mapping[str, int], vocabulary: int) -> tuple[dict[str, np.ndarr
     parts = np.split(tokens, np.cumsum(list(counts.values()))[:-1])
     words = (*numbers, *(f"rare-{number}" for number in range(known, vocabulary)))
     return dict(zip(counts, parts, strict=True)), words
+
+
+def reviews(count: int, length: int, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For IMDB in GPT-2's tokens: tokens (count, length), lengths (count,) and labels (count,), int64 all.
+
+    Tokens by Zipf's law. About one in ten is a word of praise or of blame, mostly as the label says, but some writers
+    blame as much as they praise. Nine in ten reviews fill 128 tokens, as IMDB's have some 230 words on average. Behind
+    its length a review is padded by the end of text. Train and test share the words, nothing else. The first n are the
+    same for every count.
+    """
+    end = 50256
+    words = np.random.default_rng(7).permutation(end)
+    opinions, words = words[:400].reshape(2, 200), words[400:]  # of blame and of praise; the others by their rank
+    zipf = np.cumsum(1 / np.arange(5, 5 + len(words)))
+    first_of_two = _generator(8, split).integers(0, 2, -(-count // 2))
+    labels = np.stack((first_of_two, 1 - first_of_two), axis=1).ravel()[:count]
+    lengths = np.exp(_generator(9, split).normal(math.log(230), 0.47, count)).astype(np.int64)
+    lengths = np.clip(lengths, min(10, length), length)
+    conviction = _generator(10, split).beta(4, 1.5, count)  # the share of a review's opinions that are of its label
+    generator = _generator(11, split)
+    tokens = np.empty((count, length), np.int64)
+    for start in range(0, count, _PIECE):
+        piece = slice(start, start + _PIECE)
+        rows = tokens[piece]
+        which, side, kind = generator.random((len(rows), 3, length), np.float32).transpose(1, 0, 2)
+        rows[:] = words[np.searchsorted(zipf[:-1], which * zipf[-1])]
+        own, label = side < conviction[piece, None], labels[piece, None]
+        opinion = kind < 0.1
+        rows[opinion] = opinions[np.where(own, label, 1 - label)[opinion], (which[opinion] * 200).astype(np.int64)]
+        rows[np.arange(length) >= lengths[piece, None]] = end
+    return tokens, lengths, labels
+
+
+# --- speech
+
+
+def speech(index: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """For Common Voice: log-mel features float32 (80, 3000), and the numbers of the tokens that are "said" in them.
+
+    Each token sounds for 0.3 s in two bands that follow from its number, as vowels do; then silence up to 30 s. The
+    values are as Whisper's: from a floor (silence) up to 2 above it. At most `tokens` of them, by Zipf's law.
+    """
+    generator = np.random.default_rng([12, index])
+    count = min(int(generator.integers(6, 24)), tokens)
+    numbers = (1000 ** generator.random(count) * 50 - 50).astype(np.int64)  # Zipf's law: the frequent are the low ones
+    bands = np.arange(80)
+    low, high = 8 + numbers * 7 % 31, 42 + numbers * 11 % 37
+    sound = np.exp(-((bands - low[:, None]) ** 2) / 8) + 0.7 * np.exp(-((bands - high[:, None]) ** 2) / 18)
+    frames = np.repeat(sound.T.astype(np.float32), _FRAMES_OF_A_TOKEN, axis=1)
+    frames += generator.standard_normal(frames.shape, np.float32) * np.float32(0.15)
+    features = np.full((80, 3000), -0.8, np.float32)
+    features[:, : frames.shape[1]] = np.clip(frames * np.float32(1.2) - np.float32(0.5), -0.8, 1.2)
+    return features, numbers
 
 
 # --- photographs

@@ -7,23 +7,33 @@ One number per process (`compare`): the only ground for "faster" or "slower". Pr
 steps inside one, so steps of several processes are never pooled, and repeats go to the level where the variation is
 (Kalibera & Jones 2013, "Rigorous benchmarking in reasonable time").
 
+A quantity that may grow (`slope`): memory or a counter, step by step.
+
 Times are in seconds. Bad values (NaN, infinite, negative, wrong shape) raise ValueError. Needs numpy only.
 """
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 BATCHES = 20
 CONFIDENCE = 0.95
+SLOPE_BLOCKS = 9  # a few long blocks: each must hold what one part of a trace has to do with the next
 DRIFT_THRESHOLD = 0.10  # an absolute `drift` above this is worth a flag
 POWER = 0.80
 
 # Repeats that differ less than this count as equal: no clock tells so little, but the rounding of logarithms would.
 RESOLUTION = 1e-9
+
+# Five processes and then five others, of one thing on a quiet machine, were called different by Welch's t in 9.3 % of
+# draws, in place of the 5 % of processes that ran in turn or at random: the machine had changed between the two sets.
+# A variance of this share of a process's own, added to that of the difference, makes 5 % of the 9.3 % again.
+BETWEEN_SETS = 0.19
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,27 @@ class Comparison:
     smallest_detectable: float | None  # above 1; its inverse where a is the faster one
     n_a: int
     n_b: int
+
+
+class Sample(NamedTuple):
+    """Repeats, as a comparison sees them: how many, the mean of their logarithms and its variance between them."""
+
+    n: int
+    mean: float | None
+    variance: float | None
+
+
+class Difference(NamedTuple):
+    """Of two mean logarithms: its estimate, its standard error, and the degrees of freedom of that."""
+
+    mean: float
+    error: float
+    dof: float
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided, of the hypothesis that there is none."""
+        return t_p_value(self.mean / self.error, self.dof)
 
 
 def _incomplete_beta(x: float, y: float, a: float, b: float) -> float:
@@ -184,6 +215,44 @@ def drift(durations: ArrayLike) -> float | None:
     return float(np.median(times[-third:])) / first - 1
 
 
+def slope(values: ArrayLike, steps: ArrayLike, resolution: float = 0.0, confidence: float = CONFIDENCE) -> Interval:
+    """By how much a quantity grows a step, in its own unit, with an interval that holds for memory and counters.
+
+    values: at least 3, in time order; one at each of `steps`, which rise. resolution: the smallest change that the
+    values can show, as a page of memory. Leave warm-up out beforehand. `n` is the number of values.
+
+    A trace of memory is no line with independent errors: it stays, and then jumps. A least-squares fit takes its
+    hundreds of equal values for as many witnesses, and is far too sure. Here the trace is cut into 9 blocks (fewer than
+    9 values: each is one); the slope is the last block's mean minus the first's, over the steps between; and the
+    differences of neighbouring blocks are the few witnesses that a t interval rests on (Ibragimov and Mueller 2010,
+    "t-statistic based correlation and heterogeneity robust inference"). Where the quantity wanders, as a sum of
+    increments does, differences of means of neighbouring blocks of m values have the correlation
+    (m² - 1) / (2 (2 m² + 1)) (Working 1960, "Note on the correlation of first differences of averages in a random
+    chain"), for which the variance is made larger. Where it wavers around a line they are negatively correlated, and
+    the interval is too wide, never too narrow.
+
+    The half-width is never less than the largest jump between two neighbouring values, or the resolution, over the
+    steps: one jump more or less at the ends must not decide. What no value shows is not covered: memory that jumps
+    once in a thousand steps looks flat in a hundred, and of a growth by fewer than some eight jumps of chance the
+    interval is short of 95 %.
+    """
+    y, x = (np.asarray(given, dtype=float) for given in (values, steps))
+    if y.ndim != 1 or y.shape != x.shape or y.size < 3:
+        raise ValueError(f"a slope needs 3 values or more and a step for each, got shapes {y.shape} and {x.shape}")
+    if not (np.isfinite(y).all() and np.isfinite(x).all() and (np.diff(x) > 0).all() and 0 <= resolution < math.inf):
+        raise ValueError("a slope needs finite values, steps that rise, and a resolution of 0 or more")
+    blocks = np.array_split(np.arange(y.size), min(SLOPE_BLOCKS, y.size))
+    means, places = (np.array([array[block].mean() for block in blocks]) for array in (y, x))
+    lengths, span = np.diff(places), places[-1] - places[0]
+    per_step = float(means[-1] - means[0]) / span
+    deviations, dof, size = np.diff(means) / lengths - per_step, len(blocks) - 2, y.size / len(blocks)
+    correlation = (size**2 - 1) / (2 * (2 * size**2 + 1))
+    error = math.sqrt((1 + 2 * correlation) * (lengths @ deviations**2) / dof / span)
+    least = max(float(np.abs(np.diff(y)).max()), resolution) / span
+    half_width = float(max(t_quantile(confidence, dof) * error, least))
+    return Interval(float(per_step), float(per_step) - half_width, float(per_step) + half_width, y.size, len(blocks))
+
+
 def stop(
     durations: ArrayLike,
     target: float = 0.02,
@@ -202,8 +271,50 @@ def stop(
     return found.n >= minimum_steps and found.high - found.mean <= target * found.mean
 
 
+def sample(values: Iterable[float]) -> Sample:
+    """What a comparison needs of repeats: one number in seconds per process, all above 0."""
+    logs = [math.log(value) for value in values]
+    if not logs:
+        return Sample(0, None, None)
+    mean = math.fsum(logs) / len(logs)
+    spread = math.fsum((value - mean) ** 2 for value in logs)
+    return Sample(len(logs), mean, spread / (len(logs) - 1) if len(logs) > 1 else None)
+
+
+def welch(a: Sample, b: Sample, between: float = 0.0) -> Difference | None:
+    """Difference of the mean logarithms of a and b, as Welch's t takes it; None with fewer than 2 repeats on a side.
+
+    between: as of `compare`.
+    """
+    if a.variance is None or b.variance is None:
+        return None
+    part_a, part_b = (max(x.variance, RESOLUTION**2) * (1 / x.n + between / 2) for x in (a, b))
+    dof = (part_a + part_b) ** 2 / (part_a**2 / (a.n - 1) + part_b**2 / (b.n - 1))
+    return Difference(a.mean - b.mean, math.sqrt(part_a + part_b), dof)
+
+
+def joint_confidence(p_values: Sequence[float], rate: float = 1 - CONFIDENCE) -> float:
+    """The confidence at which the intervals of several rows tell which of them differ, judged together.
+
+    Benjamini and Hochberg 1995, "Controlling the false discovery rate": of the rows that are called different, a share
+    of at most `rate` is not, on average; and where no row differs, one is called so in at most that share of tables.
+    That holds for rows that go up and down together as well (Benjamini and Yekutieli 2001). Of m rows the k-th smallest
+    p value is laid against k rate / m; the largest k that passes sets the level for all, so that a row is called
+    different if and only if its interval at this confidence leaves 1 out (as Benjamini and Yekutieli 2005 choose the
+    intervals of what was selected). One row: 1 - rate.
+    """
+    count = len(p_values)
+    passed = [k for k, p in enumerate(sorted(p_values), start=1) if p <= k * rate / count]
+    return 1 - rate * (passed[-1] if passed else 1) / max(count, 1)
+
+
 def compare(
-    a: ArrayLike, b: ArrayLike, paired: bool = False, confidence: float = CONFIDENCE, margin: float = 0.0
+    a: ArrayLike | Sample,
+    b: ArrayLike | Sample,
+    paired: bool = False,
+    confidence: float = CONFIDENCE,
+    margin: float = 0.0,
+    between: float = 0.0,
 ) -> Comparison:
     """Whether `a` takes less or more time than `b`; both hold one number in seconds per process (repeat), all above 0.
 
@@ -212,31 +323,41 @@ def compare(
     the whole interval lies below 1 / (1 + margin), "slower" if above 1 + margin, else "no difference shown", which is
     not "equal"; "cannot be told", and no interval, with fewer than 2 repeats on a side.
 
+    between: how much the means of two sets of processes differ beyond what their spread tells, as a variance in units
+    of that of one process: 0 for processes that ran in turn, `BETWEEN_SETS` for one set after the other.
+
     `smallest_detectable` is the ratio that so many repeats would have told from 1 in 80 % of cases: at 95 % confidence
     (1 + margin) exp((t_0.975 + t_0.80) se), the usual approximation of the noncentral t, with the standard error freed
     from the small-sample bias 1 - 1 / (4 dof). It rests on the spread of these very repeats: few make it uncertain.
     """
-    log_a, log_b = np.log(_times(a, "a", positive=True)), np.log(_times(b, "b", positive=True))
-    n_a, n_b = log_a.size, log_b.size
-    if paired and n_a != n_b:
-        raise ValueError(f"paired repeats must be equally many, got {n_a} and {n_b}")
-    if not 0 <= margin < math.inf:
-        raise ValueError(f"margin must be 0 or more, got {margin!r}")
-    difference = float(log_a.mean() - log_b.mean()) if n_a and n_b else None
-    if min(n_a, n_b) < 2:
-        ratio = None if difference is None else math.exp(difference)
-        return Comparison(ratio, None, None, "cannot be told", None, None, n_a, n_b)
+    one, other = (
+        x if isinstance(x, Sample) else sample(_times(x, name, positive=True).tolist())
+        for x, name in ((a, "a"), (b, "b"))
+    )
+    if paired and (a is one or b is other):
+        raise ValueError("paired repeats must be given as values: a sample does not tell which belong together")
+    if paired and one.n != other.n:
+        raise ValueError(f"paired repeats must be equally many, got {one.n} and {other.n}")
+    if not (0 <= margin < math.inf and 0 <= between < math.inf):
+        raise ValueError(f"margin and between must be 0 or more, got {margin!r} and {between!r}")
+    found = welch(one, other, between)
+    if found is None:
+        ratio = exp(one.mean - other.mean) if one.n and other.n else None
+        return Comparison(ratio, None, None, "cannot be told", None, None, one.n, other.n)
     if paired:
-        variance = max(float(np.var(log_a - log_b, ddof=1)), RESOLUTION**2) / n_a
-        dof = n_a - 1
-    else:
-        part_a, part_b = (max(float(np.var(x, ddof=1)), RESOLUTION**2) / x.size for x in (log_a, log_b))
-        variance = part_a + part_b
-        dof = variance**2 / (part_a**2 / (n_a - 1) + part_b**2 / (n_b - 1))
-    error, critical, band = math.sqrt(variance), t_quantile(confidence, dof), math.log1p(margin)
+        differences = np.log(np.asarray(a, dtype=float)) - np.log(np.asarray(b, dtype=float))
+        variance = max(float(np.var(differences, ddof=1)), RESOLUTION**2)
+        found = Difference(found.mean, math.sqrt(variance / one.n), one.n - 1)
+    difference, error, dof = found
+    critical, band = t_quantile(confidence, dof), math.log1p(margin)
     low, high = difference - critical * error, difference + critical * error
     verdict = "faster" if high < -band else "slower" if low > band else "no difference shown"
     power = t_quantile(2 * POWER - 1, dof)  # one-sided
     detectable = band + (critical + power) * error / (1 - 1 / (4 * dof))
-    ratio, low, high, detectable = (math.exp(x) for x in (difference, low, high, detectable))
-    return Comparison(ratio, low, high, verdict, t_p_value(difference / error, dof), detectable, n_a, n_b)
+    ratio, low, high, detectable = (exp(x) for x in (difference, low, high, detectable))
+    return Comparison(ratio, low, high, verdict, found.p_value, detectable, one.n, other.n)
+
+
+def exp(x: float) -> float:
+    """e to the x; infinite where that is larger than any float."""
+    return math.exp(x) if x < 700 else math.inf

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pomology import published, statistics, write_whole
+from pomology import published, roofline, statistics, write_whole
 
 FLAGS = {
     "contended": "other programs used the processor meanwhile",
@@ -36,13 +36,15 @@ FLAGS = {
 class Derived:
     """Published times of other experiments, which a figure shows as FLOP/s: the work on paper over the time.
 
-    flops: of what was timed. config: the settings of the panel that they stand in.
+    flops: of what was timed. config: the settings of the panel that they stand in. only: those of the published times
+    that are meant, where not all are.
     """
 
     experiment: str
     metric: str
     flops: float
     config: dict[str, Any]
+    only: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,12 @@ class Layout:
     claims_of: tuple[str, ...] = ()
     together: tuple[str, ...] = ()  # settings that share a panel of the figure, and stand in its labels
     experiment: str = ""  # the article's, where several notebooks share one, each with a framework of its own
+    everything: bool = False  # lays together all that a run has measured
+    lays: tuple[str, ...] = ()  # notebooks of other experiments that it makes tables of its own from
+    parts: dict[str, str] = field(default_factory=dict)  # label -> metric: several marks of a case in the figure
+    own: tuple[str, ...] = ()  # metrics that only the article's own model shows: those of a smaller one would mislead
+    apart: dict[str, str] = field(default_factory=dict)  # heading -> framework and backend that it has the times of
+    proof: str = ""  # how two frameworks are known to compute the same, where that is not against one result
 
 
 def _whole_training(title: str, **more: Any) -> Layout:
@@ -104,6 +112,23 @@ def _products(how: str) -> Layout:
     )
 
 
+def _ceilings(how: str) -> Layout:
+    return Layout(
+        f"What this machine can do at its best, {how}",
+        {"operation": "Operation", "shape": "Shape", "precision": "Precision"},
+        columns={
+            "One call": ("kernel_s", lambda value: seconds(value)),
+            "Operations": ("flops_per_s", lambda value: quantity_per_s(value, "FLOP/s")),
+            "Memory": ("bytes_per_s", lambda value: quantity_per_s(value, "B/s")),
+        },
+        metric="flops_per_s",
+        time="kernel_s",
+        axis="achieved GFLOP/s (more is faster)",
+        unit=1e9,
+        show=lambda value: quantity_per_s(value, "FLOP/s"),
+    )
+
+
 def _launches(how: str) -> Layout:
     return Layout(
         f"Table 6: launching a kernel {how}",
@@ -120,6 +145,31 @@ def _launches(how: str) -> Layout:
         unit=1e-3,
         show=lambda value: milliseconds(value),
         experiment="kernel_launch",
+    )
+
+
+def _memory(how: str) -> Layout:
+    return Layout(
+        f"Memory and page faults over time {how}",
+        {"load": "Load"},
+        columns={
+            "Footprint": ("footprint_end_bytes", lambda value: quantity(value, "B")),
+            "At most": ("footprint_peak_bytes", lambda value: quantity(value, "B")),
+            "Footprint a step": ("footprint_slope_bytes", lambda value: change(value, "B")),
+            "Page faults a step": ("page_faults_slope", lambda value: change(value, "")),
+            "Page-ins": ("page_ins", lambda value: f"{value:,.0f}"),
+            "Swap grew by": ("swap_bytes", lambda value: change(value, "B")),
+            "Resident a step": ("resident_slope_bytes", lambda value: change(value, "B")),
+            "Allocated": ("allocated_end_bytes", lambda value: quantity(value, "B")),
+            "Allocated at most": ("allocated_peak_bytes", lambda value: quantity(value, "B")),
+            "Allocated a step": ("allocated_slope_bytes", lambda value: change(value, "B")),
+            "Reserved": ("reserved_end_bytes", lambda value: quantity(value, "B")),
+            "Step": ("step_s", lambda value: seconds(value)),
+        },
+        metric="footprint_slope_bytes",
+        time="step_s",
+        axis="memory, and page faults, after each step",
+        experiment="memory_over_time",
     )
 
 
@@ -212,7 +262,149 @@ LAYOUTS = {
     ),
     "kernel_launch_torch": _launches("with PyTorch"),
     "kernel_launch_mlx": _launches("with MLX"),
+    "whisper_pretraining": Layout(
+        "Figures 3 and 4: pre-training Whisper, scenarios 1 and 3",
+        {"model": "Model", "batch_size": "Batch size", "precision": "Precision", "scenario": "Scenario"},
+        columns={
+            "Achieved": ("flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s"),
+            "Forward": ("forward_s", lambda value: seconds(value)),
+            "Backward": ("backward_s", lambda value: seconds(value)),
+            "Update": ("update_s", lambda value: seconds(value)),
+            "Pass": ("pass_s", lambda value: seconds(value)),
+            "Parameters": ("parameters", lambda value: f"{value:,}"),
+            "A step": ("step_flops", lambda value: f"{significant(value / 1e12)} TFLOP"),
+            "Memory": ("footprint_peak_bytes", lambda value: gigabytes(value)),
+            "Reserved on the GPU": ("reserved_peak_bytes", lambda value: gigabytes(value)),
+        },
+        metric="flops_per_s",
+        time="step_s",
+        axis="achieved GFLOP/s (more is faster)",
+        unit=1e9,
+        show=lambda value: f"{significant(value / 1e9)} GFLOP/s",
+        own=("forward_s", "backward_s", "update_s", "pass_s"),
+        together=("precision",),
+        parts={"forward": "forward_flops_per_s", "backward": "backward_flops_per_s"},
+    ),
+    "whisper_finetuning": Layout(
+        "Figure 3(b)(1): fine-tuning Whisper, scenario 2",
+        {"model": "Model", "batch_size": "Batch size", "offload": "Offload", "recompute": "Recompute"},
+        columns={
+            "Forward": ("forward_s", lambda value: seconds(value)),
+            "Backward": ("backward_s", lambda value: seconds(value)),
+            "Update": ("update_s", lambda value: seconds(value)),
+            "Achieved": ("flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s"),
+            "On the device": ("needed_bytes", lambda value: gigabytes(value)),
+            "On the host": ("host_bytes", lambda value: gigabytes(value)),
+            "Losses differ by": ("max_abs_error", lambda value: f"{value:.1e}"),
+        },
+        metric="flops_per_s",
+        time="step_s",
+        axis="achieved GFLOP/s (more is faster)",
+        unit=1e9,
+        show=lambda value: f"{significant(value / 1e9)} GFLOP/s",
+        together=("offload",),
+        own=("forward_s", "backward_s", "update_s"),
+        claims_of=("gpt2_finetuning",),
+    ),
+    "gpt2_finetuning": Layout(
+        "Figure 3: fine-tuning GPT-2 on IMDB, with LoRA and without",
+        {"model": "Model", "batch_size": "Batch size", "lora": "LoRA", "offload": "Offload"},
+        columns={
+            "Forward": ("forward_s", lambda value: seconds(value)),
+            "Backward": ("backward_s", lambda value: seconds(value)),
+            "Update": ("update_s", lambda value: seconds(value)),
+            "Forward achieves": ("forward_flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s"),
+            "Backward achieves": ("backward_flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s"),
+            "Memory": ("footprint_peak_bytes", lambda value: gigabytes(value)),
+        },
+        metric="flops_per_s",
+        time="step_s",
+        axis="achieved GFLOP/s (more is faster)",
+        unit=1e9,
+        show=lambda value: f"{significant(value / 1e9)} GFLOP/s",
+        together=("offload",),
+        parts={"forward": "forward_flops_per_s", "backward": "backward_flops_per_s"},
+        own=("forward_s", "backward_s", "update_s"),
+    ),
+    "model_memory": Layout(
+        "Table 2: parameters, and the memory of training with AdamW",
+        {"model": "Model", "batch_size": "Batch size"},
+        columns={
+            "Parameters (M)": ("parameters", lambda value: f"{value / 1e6:,.3f}"),
+            "Theoretical memory (GiB)": ("theoretical_bytes", lambda value: f"{value / 2**30:.3f}"),
+            "Kept, attention written out": ("saved_written_bytes", lambda value: f"{value / 2**30:.2f} GiB"),
+            "Kept, attention fused": ("saved_fused_bytes", lambda value: f"{value / 2**30:.2f} GiB"),
+            "Needed here": ("needed_bytes", lambda value: f"{value / 2**30:.1f} GiB"),
+            "Free here": ("free_bytes", lambda value: f"{value / 2**30:.1f} GiB"),
+        },
+        metric="theoretical_bytes",
+        axis="GB of weights, gradients and two moments",
+        unit=1e9,
+        show=lambda value: f"{value / 1e9:.2f} GB",
+        together=("batch_size",),
+    ),
+    "costs": Layout(
+        "Table 1: memory, computing power and price",
+        {"model": "Model", "batch_size": "Batch size"},
+        columns={
+            "RAM (GB)": ("memory_bytes", lambda value: f"{value / 2**30:.0f}"),
+            "Computing power (TFLOPS)": ("peak_flops_per_s", lambda value: significant(value / 1e12)),
+            "Launch price (USD)": ("launch_price_usd", lambda value: f"{value:,.0f}"),
+            "Pass": ("pass_s", lambda value: seconds(value)),
+            "Achieved": ("flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s"),
+        },
+        metric="flops_per_s",
+        axis="GFLOP/s for a dollar (more is better)",
+        unit=1e9,
+        show=lambda value: f"{significant(value / 1e9)} GFLOP/s",
+        own=("pass_s",),
+        lays=("gpt2_pretraining_torch", "gpt2_pretraining_mlx", "energy"),
+    ),
+    "memory_torch": _memory("with PyTorch"),
+    "memory_mlx": _memory("with MLX"),
+    "memory_over_time": _memory("with PyTorch and with MLX"),
     "instrument_check": Layout("What may be trusted on this machine", {"check": "Check"}),
+    "ceilings": _ceilings("with PyTorch"),
+    "ceilings_mlx": _ceilings("with MLX"),
+    "roofline": Layout(
+        "Roofline: where each experiment lies under this machine's ceilings",
+        {},
+        metric="flops_per_s",
+        axis="GFLOP/s over operations a byte, under this machine's roofs; %: the share of the roof above a point",
+        everything=True,
+    ),
+}
+
+
+def _pretraining(how: str) -> Layout:
+    # Operations of a step by batch size, of the model that the article's times imply.
+    flops = {8: 40.057e12, 4: 20.028e12, 2: 10.014e12}
+    article = {"model": "gpt2-large", "context_size": 1024}
+    return Layout(
+        f"Table 4: a pass of pre-training GPT-2-large without a trainer, {how}",
+        {"model": "Model", "batch_size": "Batch size", "context_size": "Context"},
+        columns={"Achieved": ("flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s")},
+        metric="flops_per_s",
+        time="pass_s",
+        axis="achieved GFLOP/s (more is faster)",
+        unit=1e9,
+        show=lambda value: f"{significant(value / 1e9)} GFLOP/s",
+        own=("pass_s",),
+        derived=tuple(
+            Derived("gpt2_pretraining", "pass_s", count, article | {"batch_size": batch}, {"batch_size": batch})
+            for batch, count in flops.items()
+        ),
+        apart={"MLX": "mlx", "PyTorch with MPS": "torch mps", "PyTorch with CUDA or on a CPU": "torch"},
+        proof="The same: on a small model made by the same code, from equal weights and tokens, both gave the logits, "
+        "the gradients and the losses of AdamW's first steps that a reference in float64 gives",
+        experiment="gpt2_pretraining",
+    )
+
+
+LAYOUTS |= {
+    "gpt2_pretraining_torch": _pretraining("with PyTorch"),
+    "gpt2_pretraining_mlx": _pretraining("with MLX"),
+    "gpt2_pretraining": _pretraining("with PyTorch and with MLX"),
 }
 
 LAYOUTS["model_sizes_mlx"] = replace(
@@ -238,6 +430,9 @@ def notebooks_of(experiment: str) -> list[str]:
 KIT = "kit"  # in place of an article's number: the kit measures itself
 
 
+LONG, MANY = 60, 6  # characters of a long remark, and columns of a table that leave it too little room
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of a table; `kind` is `published`, `measured` or `plain`."""
@@ -257,11 +452,13 @@ class Table:
     data: tuple[dict, ...] = field(default=(), repr=False)
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
+        head = "".join(f'<th style="text-align:left">{html.escape(column)}</th>' for column in self.columns)
         lines = []
         for row in self.rows:
             style = ' style="font-weight:600;background:rgba(213,94,0,.10)"' if row.kind == "measured" else ""
-            cells = "".join(f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in row.cells)
+            cells = "".join(
+                f'<td style="text-align:left{self._width(cell)}">{html.escape(cell)}</td>' for cell in row.cells
+            )
             lines.append(f'<tr class="{row.kind}"{style}>{cells}</tr>')
         notes = "".join(f'<p style="margin:.2em 0;font-size:90%">{html.escape(note)}</p>' for note in self.notes)
         return (
@@ -269,6 +466,10 @@ class Table:
             f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead>'
             f"<tbody>{''.join(lines)}</tbody></table></div>{notes}</div>"
         )
+
+    def _width(self, cell: str) -> str:
+        """Room for a long remark: in the narrow column of a wide table its row would be as high as a page."""
+        return ";min-width:30em" if len(cell) > LONG and len(self.columns) > MANY else ""
 
     def __str__(self) -> str:
         grid = [self.columns, *(row.cells for row in self.rows)]
@@ -322,6 +523,8 @@ def spread(metric: dict) -> str:
     if metric["low"] is None or not metric["value"]:
         return ""
     share = 100 * (metric["high"] - metric["low"]) / 2 / metric["value"]
+    if share > 100:
+        return " ± over 100 %"
     return f" ± {significant(max(share, 0.1), 2 if share >= 1 else 1)} %"
 
 
@@ -353,6 +556,19 @@ def quantity(value: float, unit: str) -> str:
     return f"{value:.2g} {unit}".rstrip() if small else f"{significant(value)} {unit}".rstrip()
 
 
+def change(value: float, unit: str) -> str:
+    """`+1.20 MB`, `−3.00 kB`, `0 B`: by how much something grew."""
+    shown = quantity(abs(value), unit)
+    return shown if shown.startswith("0 ") or value == 0 else f"{'+' if value > 0 else '−'}{shown}"
+
+
+def growth(metric: dict) -> str:
+    """`+1.20 MB (+0.90 MB to +1.50 MB)`: a slope with its 95 % interval."""
+    unit = "B" if metric["unit"] == "B" else ""
+    value, low, high = (None if metric[k] is None else change(metric[k], unit) for k in ("value", "low", "high"))
+    return value if low is None else f"{value} ({low} to {high})"
+
+
 def settings(record: dict) -> str:
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in record["config"].items())
 
@@ -379,11 +595,15 @@ def line(record: dict) -> str:
     if record["status"] != "ok":
         parts.append(f"{record['status']}" + (f" ({record['reason']})" if record["reason"] else ""))
     else:
-        words = {"fit_s": "training", "epoch_s": "epoch", "step_s": "step", "forward_s": "forward pass"}
-        words |= {"kernel_s": "a call", "launch_s": "a launch"}
+        words = {"fit_s": "training", "pass_s": "a pass", "epoch_s": "epoch", "step_s": "step"}
+        words |= {"forward_s": "forward pass", "kernel_s": "a call", "launch_s": "a launch"}
         name = next((name for name in words if name in metrics), None)
-        if name is not None:
-            how = "" if name in ("step_s", "forward_s", "kernel_s", "launch_s") else f" {metrics[name]['how']}"
+        passes = [metrics[name] for name in ("forward_s", "backward_s") if name in metrics]
+        if len(passes) == 2 and "fit_s" not in metrics:  # what such a case is about, not its epoch
+            shown = (f"{seconds(one['value'])}{spread(one)}" for one in passes)
+            parts.append(", ".join(map(" ".join, zip(("forward", "backward"), shown, strict=True))))
+        elif name is not None:
+            how = f" {metrics[name]['how']}" if name in ("fit_s", "epoch_s") else ""
             parts.append(f"{words[name]} {seconds(metrics[name]['value'])}{spread(metrics[name])}{how}")
     if "loss_first" in metrics and "loss_last" in metrics:
         parts.append(f"loss {metrics['loss_first']['value']:.4g} → {metrics['loss_last']['value']:.4g}")
@@ -423,7 +643,7 @@ def comparable(records: Iterable[dict], metric: str = "") -> list[dict]:
 
     Where the metric is FLOP/s, also those of smaller ones, which is what these can be compared by.
     """
-    scaled_too = metric == "flops_per_s"
+    scaled_too = metric.endswith("flops_per_s")
     return [record for record in records if record["profile"] != "smoke" and (scaled_too or not record["scaled"])]
 
 
@@ -458,15 +678,20 @@ def combined(repeats: list[dict], name: str) -> dict | None:
 COLUMNS = ("Time per epoch", "of it computing", "Temperature", "Memory", "Power", "How")
 
 
-def article_table(experiment: str, records: list[dict]) -> Table:
+def article_table(experiment: str, records: list[dict], best: roofline.Ceilings | None = None) -> Table:
     """Published rows as printed, in the article's order, then this machine's.
 
     `records` are the finished cases of one experiment. Of several repeats the geometric mean is shown. Cases of the
-    profile `smoke`, and those of a smaller model than the article's, are left out.
+    profile `smoke`, and those of a smaller model than the article's, are left out. best: this machine's ceilings; a
+    table that shows operations a second tells the share of them that they are.
     """
     layout = LAYOUTS[experiment]
+    if layout.everything:
+        return ceilings_table(records, "001")
+    if layout.apart:
+        return _apart_table(experiment, records, best)
     if layout.columns:
-        return _metrics_table(experiment, records)
+        return _metrics_table(experiment, records, best)
     smoke = any(record["profile"] == "smoke" for record in records)
     scaled = any(record["scaled"] for record in records)
     records = comparable(records)
@@ -522,7 +747,7 @@ def article_table(experiment: str, records: list[dict]) -> Table:
     return Table(layout.title, columns, tuple(rows), tuple(notes), tuple(data))
 
 
-def _metrics_table(experiment: str, records: list[dict]) -> Table:
+def _metrics_table(experiment: str, records: list[dict], best: roofline.Ceilings | None = None) -> Table:
     """As `article_table`, for an experiment whose table has columns of its own and times no epoch."""
     layout = LAYOUTS[experiment]
     metrics = [name for name, _ in layout.columns.values()]
@@ -537,14 +762,25 @@ def _metrics_table(experiment: str, records: list[dict]) -> Table:
         data[-1]["status"] = printed["status"]
     smoke = [record for record in records if record["profile"] == "smoke"]
     flags: set[str] = set()
-    several = len({record["framework"] for record in records}) > 1
+    several, refused = len({record["framework"] for record in records}) > 1, 0
     for repeats in groups([record for record in records if record["profile"] != "smoke"]):
         first, good = repeats[0], _good(repeats)
+        if layout.own and first["scaled"] and repeats[-1]["status"] == "too-big":
+            refused += 1
+            continue
         cells = [_device_name(first, several), *(str(first["config"].get(key, "")) for key in layout.settings)]
         for name, show in layout.columns.values():
             found = combined(repeats, name)
-            missing = "" if not good else "not told" if name in ("power_w", *COLUMN_METRICS) else "not measured"
+            untold = name in ("power_w", *COLUMN_METRICS) or name.startswith(("allocated_", "reserved_"))
+            missing = "" if not good else "not told" if untold else "not measured"
             cells.append(f"{show(found['value'])}{spread(found)}" if found else missing)
+            if found and name.endswith(SLOPES):
+                cells[-1] = growth(found)
+            begun = combined(repeats, name.replace("_end_", "_start_")) if "_end_" in name else None
+            if found and begun:
+                cells[-1] = f"{show(begun['value'])} → {show(found['value'])}"
+            if found and first["scaled"] and name in layout.own:
+                cells[-1] = "see the details"
             if name == "status":
                 cells[-1] = "yes" if good else repeats[-1]["status"]
         if not good and "status" not in metrics:
@@ -565,9 +801,83 @@ def _metrics_table(experiment: str, records: list[dict]) -> Table:
         notes.append("This was a smoke test, with tiny shapes: its numbers do not stand beside the article's.")
     if any(record["scaled"] for record in records if record not in smoke):
         notes.append("scaled: smaller than in the article. What can be compared is FLOP/s, not times.")
+    if len(records) > len(smoke) and any(name.endswith(SLOPES) for name in metrics):
+        notes.append(
+            "In brackets: the 95 % interval of a slope over the steps behind the warm-up. One that holds 0 shows "
+            "neither growth nor its absence."
+        )
+    if refused:
+        notes.append(f"Too big as well were {refused} smaller cases, not shown; where they were tried, it says why.")
     notes += [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(flags)]
     columns = ("Device", *layout.settings.values(), *layout.columns, "Remarks")
+    table = Table(layout.title, columns, tuple(rows), tuple(notes), tuple(data))
+    if best and "flops_per_s" in metrics and experiment not in roofline.CEILINGS:
+        ours = groups([record for record in records if record["profile"] != "smoke"])
+        ours = [one for one in ours if not (layout.own and one[0]["scaled"] and one[-1]["status"] == "too-big")]
+        shares = [roofline.share(repeats[0], best, _rate(repeats)) for repeats in ours]
+        heading = next(heading for heading, (name, _) in layout.columns.items() if name == "flops_per_s")
+        return _with_shares(table, heading, [None] * (len(rows) - len(ours)) + shares)
+    return table
+
+
+def _apart_table(experiment: str, records: list[dict], best: roofline.Ceilings | None = None) -> Table:
+    """As `article_table`, where the article gives each framework a column of its own: a line for a device and setting.
+
+    Of what is scaled, only what it achieved is shown.
+    """
+    layout = LAYOUTS[experiment]
+    rows, data, lines = [], [], {}
+    for value in published.values(experiment=experiment_of(experiment)).to_dict("records"):
+        if value["metric"] == layout.time:
+            _, printed = lines.setdefault((value["item"], value["row"]), (value, {}))
+            printed[_apart(layout, value["framework"].replace("pytorch", "torch"), value["backend"])] = value["printed"]
+            about = {"source": "published", "device": value["device"], "backend": value["backend"], **value["config"]}
+            data.append(about | {layout.time: value["si"], "status": value["status"]})
+    for value, printed in lines.values():
+        cells = [value["device"], *(str(value["config"].get(key, "")) for key in layout.settings)]
+        rows.append(Row((*cells, *(printed.get(name, "") for name in layout.apart), "", "published"), "published"))
+    notes, found, shown = [], {}, set()
+    for repeats in groups([record for record in records if record["profile"] != "smoke"]):
+        if not (repeats[0]["scaled"] and repeats[-1]["status"] == "too-big"):
+            key = (chip_name(repeats[0]), json.dumps(repeats[0]["config"], sort_keys=True))
+            place = _apart(layout, repeats[0]["framework"], repeats[0]["backend"])
+            found.setdefault(key, {})[place] = repeats
+    for (chip, _), by_place in found.items():
+        first = next(iter(by_place.values()))[0]
+        times, achieved = dict.fromkeys(layout.apart, ""), []
+        for name, repeats in by_place.items():
+            time, rate = combined(repeats, layout.time), _rate(repeats)
+            times[name] = f"{seconds(time['value'])}{spread(time)}" if time else repeats[-1]["status"]
+            if time and first["scaled"]:
+                times[name] = "scaled"
+            if rate:
+                share = roofline.share(repeats[0], best, rate) if best else None
+                told = f" ({_percent(share)} of the best)" if share else ""
+                framework = FRAMEWORKS.get(repeats[0]["framework"], repeats[0]["framework"])
+                achieved.append(f"{framework} {quantity_per_s(rate['value'], 'FLOP/s')}{spread(rate)}{told}")
+            told = dict.fromkeys(one["reason"] for one in repeats if one["status"] != "ok" and one["reason"])
+            notes += [f"{chip}, {settings(first)}, {name}: {repeats[-1]['status']}: {reason}." for reason in told]
+            data.append(_numbers(repeats) | {"backend": repeats[0]["backend"], "framework": repeats[0]["framework"]})
+        flags = sorted({flag for repeats in by_place.values() for record in repeats for flag in record["flags"]})
+        shown |= set(flags)
+        cells = [chip, *(str(first["config"].get(key, "")) for key in layout.settings), *times.values()]
+        rows.append(Row((*cells, "; ".join(achieved), ", ".join(flags)), "measured"))
+    if found:
+        notes.append("± is the 95 % interval within this run; another run may differ by more.")
+    notes += [f"Data: {one}." for one in dict.fromkeys(r["data_origin"] for r in records if r.get("data_origin"))]
+    if any(record["profile"] == "smoke" for record in records):
+        notes.append("This was a smoke test, with tiny shapes: its numbers do not stand beside the article's.")
+    if any("scaled" in row.cells for row in rows):
+        notes.append("scaled: smaller than in the article. What can be compared is FLOP/s, not times.")
+    notes += [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(shown)]
+    columns = ("Device", *layout.settings.values(), *layout.apart, "Achieved", "Remarks")
     return Table(layout.title, columns, tuple(rows), tuple(notes), tuple(data))
+
+
+def _apart(layout: Layout, framework: str, backend: str) -> str:
+    """The heading under which a framework's time on a backend stands: the most exact one that fits."""
+    fits = [name for name, meant in layout.apart.items() if f"{framework} {backend}".startswith(meant)]
+    return max(fits, key=lambda name: len(layout.apart[name]))
 
 
 def _how(record: dict, metric: str) -> str | None:
@@ -579,6 +889,7 @@ def _how(record: dict, metric: str) -> str | None:
     return f"{how if how == 'measured' else f'estimated from {sum(n for n, _ in steady)} steps'}, {record['data']}"
 
 
+SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, and then no share of it is an interval
 COLUMN_METRICS = ("temperature_c", "footprint_peak_bytes", "power_w")
 
 
@@ -721,7 +1032,9 @@ def printed_table(experiment: str) -> Table:
     """What the article prints of an experiment beside its times and ratios: layers, settings, remarks."""
     layout = LAYOUTS[experiment]
     values = published.values(experiment=experiment_of(experiment)).to_dict("records")
-    times = {(value["item"], value["row"]) for value in values if value["metric"] in (layout.metric, *RATIOS)}
+    times = {
+        (value["item"], value["row"]) for value in values if value["metric"] in (layout.metric, layout.time, *RATIOS)
+    }
     rest = [value for value in values if (value["item"], value["row"]) not in times]
     keys = list(dict.fromkeys(key for value in rest for key in value["config"]))
     rows = []
@@ -747,6 +1060,9 @@ DETAILS = {
 
 # Columns only where there is such a number.
 MORE_DETAILS = {
+    "Forward": ("forward_s", seconds),
+    "Backward": ("backward_s", seconds),
+    "Update": ("update_s", seconds),
     "Swapped": ("swapped_bytes", lambda value: f"{value / 1e6:,.0f} MB"),
     "Compressed": ("compressed_bytes", lambda value: f"{value / 1e6:,.0f} MB"),
     "CPU busy": ("cpu_busy", lambda value: f"{value:.0f} %"),
@@ -755,8 +1071,9 @@ MORE_DETAILS = {
 }
 
 
-def details_table(experiment: str, records: list[dict]) -> Table:
-    """What else was measured of each case of this machine, a row each, repeats apart."""
+def details_table(experiment: str, records: list[dict], best: roofline.Ceilings | None = None) -> Table:
+    """What else was measured of each case of this machine, a row each, repeats apart; with `best`, this machine's
+    ceilings, also the share of them that a case reaches."""
     rows, data = [], []
     there = {name for record in records for name in record["metrics"]}
     shown = DETAILS | {heading: (name, show) for heading, (name, show) in MORE_DETAILS.items() if name in there}
@@ -772,7 +1089,213 @@ def details_table(experiment: str, records: list[dict]) -> Table:
         data.append({"case": record["case"], "repeat": record["repeat"], "status": record["status"], **numbers})
     columns = ("Chip", "Case", "Parameters", *shown, "Loss", "Others' load (cores)")
     notes = ("Achieved: operations of a step over its time, on ready batches where there were any.",) if records else ()
-    return Table("Measured besides", columns, tuple(rows), notes, tuple(data))
+    table = Table("Measured besides", columns, tuple(rows), notes, tuple(data))
+    return _with_shares(table, "Achieved", [roofline.share(record, best) for record in records]) if best else table
+
+
+BEST = "Of this machine's best"
+
+
+def _with_shares(table: Table, heading: str, shares: list[roofline.Share | None]) -> Table:
+    """The same table with a column behind `heading`; the table itself where no row has a share of a ceiling."""
+    if not any(shares):
+        return table
+    place = table.columns.index(heading) + 1
+    rows, data = [], []
+    for row, numbers, share in zip(table.rows, table.data, shares, strict=True):
+        rows.append(replace(row, cells=(*row.cells[:place], _percent(share), *row.cells[place:])))
+        bounds = {"share_of_best_low": share.low, "share_of_best_high": share.high} if share and share.low else {}
+        data.append(numbers | ({"share_of_best": share.value} | bounds if share else {}))
+    said = (
+        f"{BEST}: of the best rate that a product reached on this device in this precision, in this run (the notebook "
+        "ceilings), in whichever framework.",
+        *_over(shares),
+    )
+    columns = (*table.columns[:place], BEST, *table.columns[place:])
+    return replace(table, columns=columns, rows=tuple(rows), notes=(*table.notes, *said), data=tuple(data))
+
+
+def _percent(share: roofline.Share | None) -> str:
+    """`42.0 % ± 1.2 %`, where the ± is half the interval, in the same points."""
+    if share is None:
+        return ""
+    half = "" if share.low is None else f" ± {significant(max(50 * (share.high - share.low), 0.01), 2)}"
+    return f"{significant(100 * share.value)}{half} %"
+
+
+def _over(shares: Iterable[roofline.Share | None]) -> list[str]:
+    """What a share above 100 % means, if there is one."""
+    if not any(share and share.value > 1 for share in shares):
+        return []
+    return ["More than 100 %: the ceiling was measured while the machine was slower. Run the ceilings again, alone."]
+
+
+# The roofline ---------------------------------------------------------------------------------------------------------
+
+
+def ceilings_table(records: list[dict], article: str = "") -> Table:
+    """The best that this machine reached in this run: operations a second by device and precision, bytes a second.
+
+    article: the one whose devices' peaks come first, as printed.
+    """
+    best, rows, data, flags = roofline.ceilings(records), [], [], set()
+    names = {roofline.kind(record): chip_name(record) for record in records}
+    for value in published.values(article=article).to_dict("records") if article else []:
+        if value["metric"] == "peak_flops_per_s" and value["si"]:
+            rate = f"{value['printed']} {value['unit']}"
+            said = f"published, {value['item'].lower()}: {value['note']}"
+            rows.append(Row((value["device"], "fp32", rate, "", said), "published"))
+            about = {"source": "published", "device": value["device"], "precision": "fp32"}
+            data.append(about | {"flops_per_s": value["si"]})
+    for kind in ("cpu", "gpu"):
+        mine = [(precision, one) for (where, precision), one in sorted(best.rates.items()) if where == kind]
+        for precision, one in mine:
+            reached = f"{quantity_per_s(one.value, 'FLOP/s')}{spread(vars(one))}"
+            rows.append(_ceiling_row(names[kind], precision, one, reached, ""))
+            data.append(_ceiling_numbers(kind, precision, one, "flops_per_s"))
+        if kind in best.bandwidths:
+            one = best.bandwidths[kind]
+            reached = f"{quantity_per_s(one.value, 'B/s')}{spread(vars(one))}"
+            rows.append(_ceiling_row(names[kind], "", one, "", reached))
+            data.append(_ceiling_numbers(kind, "", one, "bytes_per_s"))
+        flags |= {flag for _, one in mine for flag in one.flags}
+    notes = []
+    if article:
+        notes.append("The article's rates are the makers' peaks, in single precision; this machine's are measured.")
+    if best:
+        notes.append("± is the 95 % interval within this run; another run may differ by more.")
+    else:
+        notes.append(NO_CEILINGS)
+    if any(record["profile"] == "smoke" for record in records):
+        notes.append("This was a smoke test, with tiny shapes: it has no ceilings.")
+    notes += [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(flags)]
+    columns = ("Device", "Precision", "Best rate", "Memory bandwidth", "Reached by")
+    title = "Peaks of the article's devices, and the ceilings of this machine" if article else "This machine's ceilings"
+    return Table(title, columns, tuple(rows), tuple(notes), tuple(data))
+
+
+NO_CEILINGS = "This run has no ceilings yet: run the notebooks ceilings and ceilings_mlx into the same folder first."
+
+
+def _ceiling_row(name: str, precision: str, one: roofline.Ceiling, rate: str, memory: str) -> Row:
+    config = ", ".join(str(value).replace("x", " × ") for key, value in one.config.items() if key != "precision")
+    by = "; ".join([FRAMEWORKS.get(one.framework, one.framework), f"{one.experiment}: {config}", *one.flags])
+    return Row((name, precision, rate, memory, by), "measured")
+
+
+def _ceiling_numbers(kind: str, precision: str, one: roofline.Ceiling, metric: str) -> dict:
+    numbers = {metric: one.value, f"{metric}_low": one.low, f"{metric}_high": one.high}
+    return {"source": "measured", "device": kind, "precision": precision, **numbers, "framework": one.framework}
+
+
+def quantity_per_s(value: float, unit: str) -> str:
+    """`1.25 TFLOP/s`, `84.0 GB/s`: a rate, in powers of 1,000."""
+    for factor, name in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= factor:
+            return f"{significant(value / factor)} {name}{unit}"
+    return f"{significant(value)} {unit}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """An experiment's best case on a device: under which roof it lies, and how far below. None is what is not known."""
+
+    name: str
+    record: dict
+    rate: dict
+    share: roofline.Share | None
+    intensity: float | None
+    roof: roofline.Roof | None
+
+
+def roofline_points(records: list[dict]) -> list[Point]:
+    """The best case of every experiment, operation, framework, device and precision, by operations a second.
+
+    Cases of a smaller model than the article's count too, since operations a second are what they can be compared by;
+    those of a smoke test and the ceilings themselves do not.
+    """
+    best, found = roofline.ceilings(records), {}
+    for repeats in _cases_of_a_run(comparable(records, "flops_per_s")):
+        first, rate = _good(repeats)[0] if _good(repeats) else repeats[0], _rate(repeats)
+        if rate is None or first["experiment"] in roofline.CEILINGS:
+            continue
+        operation = first["config"].get("operation")
+        name = experiment_of(first["experiment"]) + (f" {operation}" if operation else "")
+        key = (roofline.kind(first), name, first["framework"], first["backend"], roofline.precision(first))
+        if key not in found or rate["value"] > found[key].rate["value"]:
+            roof = roofline.roof(first, best, rate)
+            found[key] = Point(name, first, rate, roofline.share(first, best, rate), roofline.intensity(first), roof)
+    return [found[key] for key in sorted(found)]
+
+
+def _cases_of_a_run(records: list[dict]) -> list[list[dict]]:
+    """Repeats together, as `groups`, of several experiments, whose cases may have one name."""
+    found: dict[tuple[str, str], list[dict]] = {}
+    for record in records:
+        found.setdefault((record["experiment"], record["case"]), []).append(record)
+    return list(found.values())
+
+
+def _rate(repeats: list[dict]) -> dict | None:
+    """Operations a second of a case, of several repeats together."""
+    rates = [(record, roofline.achieved(record)) for record in repeats]
+    made = [record | {"metrics": {"flops_per_s": rate}} for record, rate in rates if rate is not None]
+    return combined(made, "flops_per_s")
+
+
+def roofline_table(records: list[dict]) -> Table:
+    """Where the best case of every experiment lies under this machine's roofs, a row each."""
+    points, rows, data = roofline_points(records), [], []
+    for point in points:
+        record, roof, share = point.record, point.roof, point.share
+        said = [*(["scaled"] if record["scaled"] else []), *record["flags"]]
+        rows.append(
+            Row(
+                (
+                    point.name,
+                    _device_name(record, True),
+                    roofline.precision(record),
+                    ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in record["config"].items() if value),
+                    f"{quantity_per_s(point.rate['value'], 'FLOP/s')}{spread(point.rate)}",
+                    _percent(share) or "no ceiling",
+                    significant(point.intensity) if point.intensity else "not counted",
+                    roof.limit if roof else "",
+                    f"{significant(100 * roof.share)} %" if roof else "",
+                    ", ".join(said),
+                ),
+                "measured",
+            )
+        )
+        about = {"experiment": record["experiment"], "case": record["case"], "flops_per_s": point.rate["value"]}
+        shares = {"share_of_best": share.value, "low": share.low, "high": share.high} if share else {}
+        roofs = {"limit": roof.limit, "roof_flops_per_s": roof.flops_per_s, "share_of_roof": roof.share} if roof else {}
+        data.append({**about, **shares, "flops_per_byte": point.intensity, **roofs})
+    columns = ("Experiment", "Device", "Precision", "Best case", "Achieved", BEST, "Operations a byte", "Limited by")
+    columns += ("Of that roof", "Remarks")
+    notes = _roofline_notes(records, points)
+    return Table("Where each experiment lies", columns, tuple(rows), tuple(notes), tuple(data))
+
+
+def _roofline_notes(records: list[dict], points: list[Point]) -> list[str]:
+    """What a reader has to know of the table, and what is not in it, with the reason."""
+    notes = [] if roofline.ceilings(records) else [NO_CEILINGS]
+    if points:
+        notes.append(
+            "Operations a byte are counted on paper: what each operator of a step reads and writes by itself, and the "
+            "optimiser's update. Fused operators and caches move less, so a case may stand above the memory's roof."
+        )
+    notes += _over(point.share for point in points)
+    shown = {point.record["experiment"] for point in points}
+    rest = [r for r in records if r["experiment"] not in (*shown, *roofline.CEILINGS) and r["article"] != KIT]
+    without: dict[str, dict[str, None]] = {}
+    for record in rest:
+        reason = "smoke test" if record["profile"] == "smoke" else record["status"]
+        reason = "no operations were counted" if reason == "ok" else reason
+        without.setdefault(reason, {})[record["experiment"]] = None
+    notes += [f"Not in the table ({reason}): {', '.join(names)}." for reason, names in without.items()]
+    flags = {flag for point in points for flag in point.record["flags"]}
+    notes += [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(flags)]
+    return notes
 
 
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mlx": "MLX"}
@@ -822,9 +1345,12 @@ def side_by_side(experiment: str, records: list[dict], frameworks: tuple[str, st
     if any(record["profile"] == "smoke" for record in records):
         notes.append("This was a smoke test, with tiny shapes.")
     if rows:
-        notes.append(
+        proof = layout.proof or (
             "The same: equal inputs, and both results within the tolerance of the same reference, which neither "
-            "framework computed. One time over the other: above 1 the other is faster. In brackets, and behind ±: 95 % "
+            "framework computed"
+        )
+        notes.append(
+            f"{proof}. One time over the other: above 1 the other is faster. In brackets, and behind ±: 95 % "
             "intervals within this run; another may differ by more."
         )
     names = [FRAMEWORKS[name] for name in frameworks]
@@ -897,8 +1423,8 @@ def numbers_table(records: list[dict]) -> Table:
 def measured_lookup(records: list[dict]) -> published.Lookup:
     """A lookup for `published.test` over this machine's records: roles `cpu` and `gpu`, SI units, intervals.
 
-    What an article says of NVIDIA GPUs as such (`rival` with the backend `cuda`) is tested where there is one. `gpus`
-    are this machine's, by their backends: an Apple GPU is one for PyTorch and one for MLX.
+    What an article says of NVIDIA GPUs as such (`rival` with the backend `cuda`), or of a GPU by name, is tested where
+    there is one. `gpus` are this machine's, by their backends: an Apple GPU is one for PyTorch and one for MLX.
     """
 
     def gpus(experiment: str, role: str) -> tuple[str, ...]:
@@ -906,10 +1432,13 @@ def measured_lookup(records: list[dict]) -> published.Lookup:
         found = dict.fromkeys(record["backend"] for record in ours if record["backend"] != "cpu")
         return tuple(found) if role == "gpu" else ()
 
+    chips = {_model(record["chip"]) for record in records if record["backend"] != "cpu" and record["chip"]}
+
     def look(experiment: str, metric: str, role: str | None, config: dict) -> published.Value:
         if role in gpus(experiment, "gpu") and "backend" not in config:
             role, config = "gpu", {**config, "backend": role}
-        if role == "rival" and config.get("backend") == "cuda":
+        named = role is not None and role not in published.ROLES
+        if (role == "rival" and config.get("backend") == "cuda") or (named and _model(role) in chips):
             role = "gpu"
         if role not in ("cpu", "gpu", None):
             return published.Value(None, reason=f"needs {role or 'another machine'}, which is not this machine's")
@@ -943,6 +1472,14 @@ def measured_lookup(records: list[dict]) -> published.Lookup:
 
     look.devices = gpus
     return look
+
+
+def _model(device: str) -> str:
+    """What tells GPUs apart in their names: `A6000` and `NVIDIA RTX A6000` are one, `RTX 4090 Laptop` is another."""
+    return "".join(word for word in device.casefold().split() if word not in MAKERS)
+
+
+MAKERS = ("nvidia", "geforce", "quadro", "rtx", "apple")
 
 
 def claims_table(claims: Sequence[published.Claim], records: list[dict]) -> Table:

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from pomology import machine
+from pomology import machine, statistics
 
 POWERCAP = Path("/sys/class/powercap")
 HWMON = Path("/sys/class/hwmon")
@@ -41,6 +41,7 @@ VMSTAT = Path("/proc/vmstat")
 # Shorter blocks are not resolved: NVML renews its energy every 0.1 s, systems count CPU time in ticks of 10 ms a core.
 LEAST_S = {"energy": 1.0, "load": 0.5}
 MOST_SAMPLES = 4096
+MOST_TRACED = 1000  # rows of a trace of memory
 # A driver tells how busy its GPU was over up to the last second; on a Mac the question takes a process of its own.
 GPU_WINDOW_S = 1.0
 # Traffic above both counts as a shortage of memory: bytes in all, and bytes a second. Systems always move a little. A
@@ -441,17 +442,7 @@ class Telemetry:
         return lambda: sum(meter.energy_j() for meter in found)
 
     def _open_footprint(self) -> Callable[[], int]:
-        self.footprint_source, read = _footprint_reader()
-
-        def footprint() -> int:
-            total = read(os.getpid())
-            for pid in _live_children():
-                try:
-                    total += read(pid)
-                except (psutil.NoSuchProcess, ProcessLookupError):
-                    continue  # ended since it was listed
-            return total
-
+        self.footprint_source, footprint = _footprint()
         return footprint
 
     def _open_gpu(self) -> Callable[[], float]:
@@ -503,6 +494,121 @@ class Telemetry:
                 self._children_s[pid] = used.user + used.system + used.children_user + used.children_system
             own_s += self._children_s.get(pid, 0.0)
         return now, busy_s, own_s
+
+
+class MemoryCounters:
+    """The memory of this process at this moment, cheap enough for every step: 0.1 ms, and no process is started.
+
+    `read()` gives `footprint_bytes` (as `Telemetry` counts it, multiprocessing children included), `resident_bytes`
+    (of this process alone; macOS leaves out what only the GPU touched), `page_faults` and `page_ins` (of this process
+    alone, since it began: those of children would come in one lump when they end, and with them those of what
+    `Telemetry` asks) and `swap_used_bytes` (the machine's). What cannot be read is None; `absent` says why.
+    """
+
+    def __init__(self) -> None:
+        self.absent: dict[str, str] = {}
+        self._sources: dict[tuple[str, ...], Callable[[], tuple]] = {}
+        openers = {
+            ("footprint_bytes",): lambda: _footprint()[1],
+            ("resident_bytes",): lambda: lambda: psutil.Process().memory_info().rss,
+            ("page_faults", "page_ins"): lambda: _own_faults,
+            ("swap_used_bytes",): lambda: lambda: psutil.swap_memory().used,
+        }
+        self._names = [name for names in openers for name in names]
+        for names, opener in openers.items():
+            try:
+                self._sources[names] = opener()
+            except Exception as error:  # see _drop
+                self._drop(names, error)
+
+    def read(self) -> dict[str, int | None]:
+        found: dict[str, int | None] = dict.fromkeys(self._names)
+        for names, source in list(self._sources.items()):
+            try:
+                told = source()
+            except Exception as error:  # see _drop
+                self._drop(names, error)
+                continue
+            found |= dict(zip(names, told if isinstance(told, tuple) else (told,), strict=True))
+        return found
+
+    def _drop(self, names: tuple[str, ...], error: Exception) -> None:
+        """Whatever a counter raises must not end the case that is being measured."""
+        self._sources.pop(names, None)
+        self.absent |= dict.fromkeys(names, f"{type(error).__name__}: {error}")
+
+
+class MemoryTrace:
+    """Memory and page faults of a training, a row a step; what `Case.trace` keeps.
+
+    device: gives `allocated_bytes` and `reserved_bytes` of the device now, or what of them it counts. since: when the
+    case began, by `clock`. Of long traces every second, fourth, ... row is kept, and the last one.
+    """
+
+    COLUMNS = (
+        *("step", "t_s", "allocated_bytes", "reserved_bytes", "footprint_bytes", "resident_bytes"),
+        *("page_faults", "page_ins", "swap_used_bytes"),
+    )
+
+    def __init__(
+        self,
+        device: Callable[[], dict[str, int]],
+        since: float,
+        clock: Callable[[], float] = time.perf_counter,
+        counters: Callable[[], dict[str, int | None]] | None = None,
+    ) -> None:
+        self._device, self._since, self._clock = device, since, clock
+        self.counters = MemoryCounters()
+        self._read = counters or self.counters.read
+        self.steps, self._stride = 0, 1
+        self._rows: list[tuple] = []
+        self._last: tuple = ()
+
+    def note(self) -> None:
+        """A step has ended, on the device too."""
+        told = {"step": self.steps, "t_s": round(self._clock() - self._since, 6)} | self._device() | self._read()
+        self._last = tuple(told.get(name) for name in self.COLUMNS)
+        if self.steps % self._stride == 0:
+            self._rows.append(self._last)
+            if len(self._rows) > MOST_TRACED:
+                self._rows, self._stride = self._rows[::2], self._stride * 2
+        self.steps += 1
+
+    @property
+    def rows(self) -> list[tuple]:
+        """In the order of `COLUMNS`; None is what could not be read."""
+        return self._rows + [self._last] * (self._rows[-1:] != [self._last])
+
+    def metrics(self, warmup: int) -> dict[str, dict[str, Any]]:
+        """Growth a step and both ends of what was read in every step from number `warmup` on, in the record's form.
+
+        NAME_slope_bytes with its interval, NAME_start_bytes and NAME_end_bytes for NAME in footprint, resident,
+        allocated and reserved; page_faults_slope and page_ins_slope, per step. No slope with fewer than 3 steps.
+        """
+        rows = [row for row in self.rows if row and row[0] >= warmup]
+        found: dict[str, dict[str, Any]] = {}
+        for name, values in zip(self.COLUMNS, zip(*rows, strict=True), strict=True) if rows else ():
+            if name in ("step", "t_s", "swap_used_bytes") or None in values:
+                continue
+            memory = name.endswith("_bytes")
+            short, unit, ending = (name.removesuffix("_bytes"), "B", "_bytes") if memory else (name, "count", "")
+            if len(values) >= 3:
+                # The system gives a process pages; frameworks count what they were asked for.
+                pages = name in ("footprint_bytes", "resident_bytes")
+                grows = statistics.slope(values, [row[0] for row in rows], mmap.PAGESIZE if pages else 1)
+                bounds = {"low": grows.low, "high": grows.high, "n": grows.n}
+                found[f"{short}_slope{ending}"] = {"value": grows.mean, "unit": unit, **bounds, "how": "measured"}
+            if memory:
+                for end, value in (("start", values[0]), ("end", values[-1])):
+                    form = {"low": None, "high": None, "n": 1, "how": "measured"}
+                    found[f"{short}_{end}_bytes"] = {"value": value, "unit": unit, **form}
+        return found
+
+
+def _own_faults() -> tuple[int, int]:
+    """All page faults of this process, and those of them that needed the disk."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt + usage.ru_majflt, usage.ru_majflt
 
 
 def _live_children() -> list[int]:
@@ -562,6 +668,22 @@ class _RusageInfo(ctypes.Structure):
         *((name, ctypes.c_uint64) for name in ("user", "system", "idle_wakeups", "interrupt_wakeups", "page_ins")),
         *((name, ctypes.c_uint64) for name in ("wired", "resident", "footprint", "started", "ended")),
     ]
+
+
+def _footprint() -> tuple[str, Callable[[], int]]:
+    """Where the footprint comes from, and a function that gives that of this process and its living children."""
+    source, read = _footprint_reader()
+
+    def footprint() -> int:
+        total = read(os.getpid())
+        for pid in _live_children():
+            try:
+                total += read(pid)
+            except (psutil.NoSuchProcess, ProcessLookupError):
+                continue  # ended since it was listed
+        return total
+
+    return source, footprint
 
 
 def _footprint_reader() -> tuple[str, Callable[[int], int]]:

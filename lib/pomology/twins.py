@@ -258,6 +258,41 @@ def check_mlx(
             return
 
 
+def check_residual_mlp(case: Any, model: Any, seed: int, batch_size: int = 64, tolerance: float = 1e-4) -> None:
+    """Compare the memory notebooks' network in MLX, before anything is timed, with PyTorch's on the CPU.
+
+    Probabilities and all gradients, from the weights of `seeded_weights` and the same random numbers; the model's own
+    weights come back afterwards. tolerance: the largest difference allowed, as a share of the largest element of each.
+    Raises what `case.check` raises.
+    """
+    import mlx.core as mx
+    import mlx.nn as nn
+    from mlx.utils import tree_flatten
+
+    kept = model.parameters()
+    shapes = {torch_name(name): array.shape for name, array in tree_flatten(kept)}
+    if set(shapes) != set(RESIDUAL_MLP):
+        raise PomologyError(f"check_residual_mlp: the model has {', '.join(sorted(shapes))}")
+    weights = seeded_weights({name: shapes[name] for name in RESIDUAL_MLP}, seed)
+    generator = np.random.default_rng(seed)
+    inputs = generator.normal(size=(batch_size, shapes["0.linear.weight"][1])).astype(np.float32)
+    labels = generator.integers(0, shapes[RESIDUAL_MLP[-1]][0], batch_size)
+
+    def loss(inputs, labels):
+        logits = model(inputs)
+        return nn.losses.cross_entropy(logits, labels, reduction="mean"), mx.softmax(logits, axis=1)
+
+    model.load_weights([(name, mx.array(weights[torch_name(name)])) for name, _ in tree_flatten(kept)])
+    (_, outputs), gradients = nn.value_and_grad(model, loss)(mx.array(inputs), mx.array(labels))
+    mx.eval(outputs, gradients)
+    model.update(kept)
+    named = {torch_name(name): np.array(array) for name, array in tree_flatten(gradients)}
+    values = {"outputs": np.array(outputs)}
+    values |= {f"gradient {number}": named[name] for number, name in enumerate(RESIDUAL_MLP)}
+    reference = in_torch("residual_mlp", [weights[name] for name in RESIDUAL_MLP], inputs, labels)
+    case.check(values, {name: reference[name] for name in values}, tolerance, "MLX against PyTorch", relative=True)
+
+
 # PyTorch --------------------------------------------------------------------------------------------------------------
 
 
@@ -309,12 +344,14 @@ def torch_workloads(twin: str, shapes: list[tuple[int, int]]) -> list[tuple[Work
 def torch_pass(twin: str, weights: list[np.ndarray], images: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
     """The same as `keras_pass`, by a model written in PyTorch's way, from weights in the layout of Keras.
 
-    twin: `mlp`, `cnn` or `lstm`, the models of article 004. Gradients come in the layout of Keras too.
+    twin: `mlp`, `cnn` or `lstm`, the models of article 004, whose gradients come in the layout of Keras too; or
+    `residual_mlp`, that of the memory notebooks, in the order of `RESIDUAL_MLP`.
     """
     import torch
     from torch.nn import functional as F
 
-    build, named = {"mlp": (_mlp, _mlp_names), "cnn": (_cnn, _cnn_names), "lstm": (_lstm, _lstm_names)}[twin]
+    known = {"mlp": (_mlp, _mlp_names), "cnn": (_cnn, _cnn_names), "lstm": (_lstm, _lstm_names)}
+    build, named = (known | {"residual_mlp": (_residual_mlp, _residual_mlp_names)})[twin]
     leaves = [torch.from_numpy(weight).requires_grad_() for weight in weights]
     model = build().eval()
     logits = torch.func.functional_call(model, named(leaves), torch.from_numpy(images), strict=True)
@@ -434,6 +471,37 @@ def _lstm_names(leaves: list) -> dict[str, Any]:
         "last.weight": last.T,
         "last.bias": last_bias,
     }
+
+
+RESIDUAL_BLOCKS, RESIDUAL_WIDTH, RESIDUAL_CLASSES = 16, 32, 10
+RESIDUAL_MLP = (
+    *(
+        f"{number}.{part}"
+        for number in range(RESIDUAL_BLOCKS)
+        for part in ("norm.weight", "norm.bias", "linear.weight", "linear.bias")
+    ),
+    *(f"{RESIDUAL_BLOCKS}.weight", f"{RESIDUAL_BLOCKS}.bias"),
+)
+
+
+def _residual_mlp() -> Any:
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.linear = nn.LayerNorm(RESIDUAL_WIDTH), nn.Linear(RESIDUAL_WIDTH, RESIDUAL_WIDTH)
+
+        def forward(self, numbers):
+            return numbers + F.gelu(self.linear(self.norm(numbers)))
+
+    blocks = [Block() for _ in range(RESIDUAL_BLOCKS)]
+    return nn.Sequential(*blocks, nn.Linear(RESIDUAL_WIDTH, RESIDUAL_CLASSES))
+
+
+def _residual_mlp_names(leaves: list) -> dict[str, Any]:
+    return dict(zip(RESIDUAL_MLP, leaves, strict=True))
 
 
 def _main(twin: str, given: str, found: str = "") -> None:

@@ -1,0 +1,88 @@
+"""Tests of the memory notebook in MLX, which must not share a process with PyTorch: `test_memory.py` runs them.
+
+python -m pytest tests/mlx_memory_side.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from pomology import device, machine, twins
+
+device.prepare("mlx")
+import mlx.core as mx  # noqa: E402
+import mlx.nn as nn  # noqa: E402
+
+PATH = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon" / "memory_mlx.ipynb"
+
+
+@pytest.fixture
+def scope(tmp_path, monkeypatch) -> dict:
+    """What the notebook defines, up to its cases."""
+    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
+    monkeypatch.setattr(machine, "fitness", lambda: state)
+    found: dict = {}
+    for cell in nbformat.read(PATH, 4).cells:
+        if cell.cell_type == "code":
+            exec(compile(cell.source.split("\n\n\nfor case in")[0], "memory_mlx.ipynb", "exec"), found)
+            if "parameters" in cell.metadata.get("tags", []):
+                found |= {"devices": "cpu", "out": str(tmp_path), "batch_size": 256, "steps": 12, "profile": "article"}
+            if "def train(case)" in cell.source:
+                return found
+    raise AssertionError("no training")
+
+
+def run(scope: dict) -> dict:
+    (case,) = scope["experiment"].cases(load=["easy"])
+    with case:
+        scope["train"](case)
+    (record,) = scope["experiment"].records
+    return record
+
+
+def test_it_is_pytorch_s_network_and_keeps_its_own_weights(scope):
+    scope["peaks"] = lambda case: [2 * 10**8, 3 * 10**8]
+    record = run(scope)
+    assert record["status"] == "ok", record["reason"]
+    assert 0 < record["metrics"]["max_abs_error"]["value"] < 1e-5
+    assert record["metrics"]["allocated_slope_bytes"]["value"] == 0
+    assert all(row[2] > 0 and row[3] >= row[2] for row in record["memory_trace"]["rows"])
+    assert record["memory_trace"]["absent"] == {}
+
+
+@pytest.mark.parametrize("change", ["bend", "residual"])
+def test_another_network_is_refused(scope, change):
+    scope["peaks"] = lambda case: [2 * 10**8, 3 * 10**8]
+    wrong = {
+        "bend": lambda self, numbers: numbers + nn.relu(self.linear(self.norm(numbers))),
+        "residual": lambda self, numbers: nn.gelu(self.linear(self.norm(numbers))),
+    }
+    scope["Block"].__call__ = wrong[change]
+    record = run(scope)
+    assert record["status"] == "mismatch" and record["reason"].startswith("MLX against PyTorch"), record["reason"]
+
+
+def test_the_check_leaves_the_weights_as_they_were(scope):
+    (case,) = scope["experiment"].cases(load=["easy"])
+    model = scope["build"]()
+    before = case.backend.fingerprint(model)
+    twins.check_residual_mlp(case, model, seed=1)
+    assert case.backend.fingerprint(model) == before
+
+
+def test_the_plan_is_what_mlx_then_takes(scope):
+    """From its own count: what three parts are planned to take, they take, within a tenth."""
+    (case,) = scope["experiment"].cases(load=["near"])
+    case.backend.free_memory = lambda: 10**10
+    one, two = scope["peaks"](case)
+    scope["near_most_gb"] = (one + 2.2 * (two - one)) / 1e9
+    count, work = scope["planned"](case)
+    assert count == 3 * scope["PART"] and work.parameters == 18_250 and case.scaled
+    assert work.flops == 6 * count * (16 * 32 * 32 + 32 * 10)
+    step = scope["training"](scope["build"](), count)
+    case.backend.reset_peak_memory()
+    step()
+    assert mx.get_peak_memory() == pytest.approx(work.bytes, rel=0.1)

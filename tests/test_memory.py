@@ -1,0 +1,453 @@
+"""Memory over time: slopes of traces whose truth is known, devices that leak, and the notebooks' own steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import apart
+import macs
+import nbformat
+import numpy as np
+import pytest
+
+from pomology import PomologyError, device, figures, machine, published, report, results, tables, telemetry, twins
+from pomology.experiment import HOLES, Experiment
+from pomology.statistics import slope
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon"
+MB = 10**6
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
+    monkeypatch.setattr(machine, "fitness", lambda: state)
+
+
+# Slopes ---------------------------------------------------------------------------------------------------------------
+
+
+def autoregressive(rng, steps, rho, per_step):
+    noise = rng.standard_normal(steps + 300)
+    for step in range(1, len(noise)):
+        noise[step] += rho * noise[step - 1]
+    return noise[300:] + per_step * np.arange(steps)
+
+
+SERIES = {  # name -> (a trace with that growth per step, growth)
+    "independent": lambda rng: (autoregressive(rng, 300, 0.0, 0.02), 0.02),
+    "autocorrelated": lambda rng: (autoregressive(rng, 300, 0.9, 0.02), 0.02),
+    "autocorrelated, short": lambda rng: (autoregressive(rng, 30, 0.9, 0.02), 0.02),
+    "wandering": lambda rng: (np.cumsum(rng.normal(0.02, 1, 300)), 0.02),
+    "wandering, six values": lambda rng: (np.cumsum(rng.normal(0.02, 1, 6)), 0.02),
+    "even stairs": lambda rng: (np.floor((np.arange(300) + rng.uniform(0, 40)) / 40), 1 / 40),
+    "three stairs": lambda rng: (np.floor((np.arange(300) + rng.uniform(0, 101)) / 101), 1 / 101),
+    "stairs by chance": lambda rng: (np.cumsum(rng.poisson(12 / 300, 300)), 12 / 300),
+    "uneven stairs by chance": lambda rng: (np.cumsum(rng.poisson(0.1, 300) * rng.exponential(1.0, 300)), 0.1),
+    "sawtooth": lambda rng: ((np.arange(300) + rng.uniform(0, 70)) % 70 / 70, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_the_interval_of_a_slope_holds_the_truth_nine_times_in_ten(name):
+    rng = np.random.default_rng(3)
+    hits, draws = 0, 400
+    for _ in range(draws):
+        values, truth = SERIES[name](rng)
+        found = slope(values, np.arange(len(values)))
+        hits += found.low <= truth <= found.high
+    assert hits / draws >= 0.90
+
+
+def test_least_squares_would_be_far_too_sure_of_what_wanders():
+    """Why `slope` is not simply a fitted line."""
+    rng, hits = np.random.default_rng(4), 0
+    steps = np.arange(300) - 149.5
+    for _ in range(200):
+        values = np.cumsum(rng.normal(0.0, 1, 300))
+        fitted = steps @ values / (steps @ steps)
+        error = math.sqrt(np.var(values - values.mean() - fitted * steps) / (steps @ steps))
+        hits += abs(fitted) < 1.97 * error
+    assert hits / 200 < 0.4
+
+
+def test_a_growth_is_told_from_noise_and_from_nothing():
+    rng = np.random.default_rng(5)
+    leak = slope(autoregressive(rng, 400, 0.5, 0.1), np.arange(400))
+    assert leak.low > 0 and leak.mean == pytest.approx(0.1, rel=0.2) and (leak.n, leak.batches) == (400, 9)
+    assert slope(np.full(400, 7.0), np.arange(400)).high == 0
+    # A page more or less is not seen.
+    flat = slope(np.full(400, 7.0), np.arange(400), resolution=4096)
+    assert flat.low < 0 < flat.high < 4096 / 300
+
+
+def test_a_straight_line_and_steps_left_out():
+    steps = np.array([0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 56, 57])
+    found = slope(2.5 * steps + 10, steps)
+    assert found.mean == pytest.approx(2.5) and found.low <= 2.5 <= found.high
+    assert slope(-2.5 * steps, steps).mean == pytest.approx(-2.5)
+
+
+@pytest.mark.parametrize(
+    ("values", "steps"),
+    [([1.0, 2.0], [0, 1]), ([1.0, 2.0, 3.0], [0, 1]), ([1, 2, math.nan], [0, 1, 2]), ([1, 2, 3], [0, 2, 2])],
+)
+def test_a_slope_refuses_bad_values(values, steps):
+    with pytest.raises(ValueError, match="a slope needs"):
+        slope(values, steps)
+
+
+# The trace ------------------------------------------------------------------------------------------------------------
+
+
+def trace_of(allocated, footprint=lambda step: 10**8, faults=lambda step: 5 * step, steps=200):
+    """A trace of simulated counters."""
+    state = SimpleNamespace(step=0)
+
+    def counters():
+        return {"footprint_bytes": footprint(state.step), "page_faults": faults(state.step), "page_ins": 0}
+
+    trace = telemetry.MemoryTrace(lambda: allocated(state.step), 0.0, lambda: 0.1 * state.step, counters)
+    for state.step in range(steps):
+        trace.note()
+    return trace
+
+
+def value(metrics, name):
+    return metrics[name]["value"]
+
+
+def test_a_leaking_device_a_flat_one_and_one_that_grows_by_steps():
+    leaking = trace_of(lambda step: {"allocated_bytes": 10**9 + 3 * MB * step, "reserved_bytes": 2 * 10**9}).metrics(20)
+    assert value(leaking, "allocated_slope_bytes") == pytest.approx(3 * MB)
+    assert leaking["allocated_slope_bytes"]["low"] > 0
+    assert (value(leaking, "allocated_start_bytes"), value(leaking, "allocated_end_bytes")) == (1_060 * MB, 1_597 * MB)
+    assert leaking["reserved_slope_bytes"]["low"] <= 0 <= leaking["reserved_slope_bytes"]["high"]
+    assert value(leaking, "page_faults_slope") == pytest.approx(5) and leaking["page_faults_slope"]["low"] > 0
+    by_steps = trace_of(lambda step: {"allocated_bytes": 64 * MB * (step // 16)}).metrics(20)["allocated_slope_bytes"]
+    assert by_steps["low"] <= 4 * MB <= by_steps["high"] and by_steps["low"] > 0
+    # Once in the whole trace is not enough to call it a growth.
+    once = trace_of(lambda step: {"allocated_bytes": 64 * MB * (step > 110)}).metrics(20)["allocated_slope_bytes"]
+    assert once["low"] < 0 < once["high"]
+
+
+def test_the_warmup_is_left_out_of_slopes_and_ends():
+    filling = trace_of(lambda step: {"allocated_bytes": min(step, 20) * 50 * MB})
+    assert value(filling.metrics(20), "allocated_slope_bytes") == 0
+    assert value(filling.metrics(20), "allocated_start_bytes") == 1_000 * MB
+    assert value(filling.metrics(0), "allocated_slope_bytes") > MB
+    assert not [name for name in filling.metrics(198) if "slope" in name]
+    assert value(filling.metrics(198), "allocated_end_bytes") == 1_000 * MB and filling.metrics(300) == {}
+
+
+def test_what_is_not_counted_is_absent_and_long_traces_stay_short():
+    trace = trace_of(lambda step: {}, footprint=lambda step: None if step == 150 else 10**8 + 4096 * step, steps=5_000)
+    assert len(trace.rows) <= telemetry.MOST_TRACED + 1
+    assert trace.rows[-1][0] == 4_999 and [row[0] for row in trace.rows] == sorted({row[0] for row in trace.rows})
+    metrics = trace.metrics(10)
+    assert not [name for name in metrics if name.startswith(("allocated", "reserved", "resident"))]
+    assert value(metrics, "page_faults_slope") == pytest.approx(5)
+
+
+def test_counters_of_this_process_agree_with_each_other_and_are_cheap():
+    counters = telemetry.MemoryCounters()
+    before = counters.read()
+    held = np.ones(40 * MB // 8)
+    after = counters.read()
+    assert after["footprint_bytes"] - before["footprint_bytes"] == pytest.approx(held.nbytes, rel=0.05)
+    assert after["resident_bytes"] == pytest.approx(after["footprint_bytes"], rel=0.02)
+    assert after["page_faults"] > before["page_faults"] and after["page_ins"] >= 0 and counters.absent == {}
+
+
+def test_a_counter_that_breaks_is_absent_with_the_reason(monkeypatch):
+    counters = telemetry.MemoryCounters()
+    monkeypatch.setattr(telemetry.psutil, "swap_memory", lambda: 1 / 0)
+    found = counters.read()
+    assert found["swap_used_bytes"] is None and found["footprint_bytes"] > 0
+    assert counters.absent == {"swap_used_bytes": "ZeroDivisionError: division by zero"}
+    assert counters.read()["swap_used_bytes"] is None
+
+
+def test_on_a_mac_the_footprint_is_macos_s_and_no_process_is_started(monkeypatch):
+    monkeypatch.setattr(telemetry.sys, "platform", "darwin")
+    monkeypatch.setattr(telemetry.ctypes, "CDLL", lambda *given, **named: macs.LibSystem())
+    monkeypatch.setattr(telemetry.psutil.Process, "memory_info", lambda self: macs.ProcessMemory(10**9, 10**11, 1, 1))
+    monkeypatch.setattr(telemetry.psutil, "swap_memory", lambda: macs.Swap(2**30, 2**29, 2**29, 50.0, 0, 0))
+    monkeypatch.setattr(machine, "ask", lambda *command, **more: pytest.fail(f"asks {command}"))
+    found = telemetry.MemoryCounters().read()
+    assert (found["footprint_bytes"], found["resident_bytes"]) == (3 * 10**9, 10**9)
+    assert found["swap_used_bytes"] == 2**29 and found["page_faults"] > 0
+
+
+# Devices --------------------------------------------------------------------------------------------------------------
+
+
+def test_memory_of_mps_is_what_metal_gave_and_of_cuda_its_pool(monkeypatch):
+    import torch
+
+    fake = SimpleNamespace(**vars(torch))
+    fake.mps = SimpleNamespace(current_allocated_memory=lambda: 5, driver_allocated_memory=lambda: 8)
+    fake.cuda = SimpleNamespace(memory_allocated=lambda: 2, memory_reserved=lambda: 3)
+    backend = device.Device("cpu")
+    assert backend.memory() == {}
+    backend._torch = fake
+    backend.backend = "mps"
+    assert backend.memory() == {"allocated_bytes": 5, "reserved_bytes": 8}
+    backend.backend = "cuda"
+    assert backend.memory() == {"allocated_bytes": 2, "reserved_bytes": 3}
+
+    def fails():
+        raise RuntimeError("no counters\nhere")
+
+    fake.cuda.memory_reserved = fails
+    assert backend.memory() == {} and backend.uncounted == "no counters"
+
+
+def experiment(folder, **more):
+    return Experiment("memory_torch", article="001", devices="cpu", budget_s=5.0, out=str(folder), learns=False, **more)
+
+
+def test_room_is_nine_tenths_of_the_free_memory_and_spares_the_machine(tmp_path, monkeypatch):
+    case = next(experiment(tmp_path).cases(load=["near"]))
+    for free, wanted in ((100e9, 90e9), (20e9, 18e9), (8e9, 6.5e9), (2e9, 0.5e9)):
+        monkeypatch.setattr(case.backend, "free_memory", lambda free=free: int(free))
+        monkeypatch.setattr(case.backend, "kind", "gpu")
+        assert case.room() == pytest.approx(wanted)
+        monkeypatch.setattr(case.backend, "kind", "cpu")
+        assert case.room() == pytest.approx(wanted / HOLES) and not case.scaled
+    monkeypatch.setattr(case.backend, "free_memory", lambda: int(20e9))
+    assert case.room(0.5, most_bytes=9e9) == pytest.approx(10e9 / HOLES) and not case.scaled
+    assert case.room(0.9, most_bytes=1e9) == 1e9 and case.scaled and "not near the limit" in case._note
+    monkeypatch.setattr(case.backend, "free_memory", lambda: int(1.4e9))
+    with pytest.raises(PomologyError, match=r"1.4 GB are free, of which 1.5 GB must stay so"):
+        case.room()
+    with pytest.raises(PomologyError, match=r"near is 1\.5"):
+        case.room(1.5)
+
+
+def test_a_case_keeps_its_trace_and_what_is_not_counted_with_the_reason(tmp_path, monkeypatch):
+    fenced = []
+    (case,) = experiment(tmp_path).cases(load=["easy"])
+    monkeypatch.setattr(case.backend, "fence", lambda: fenced.append(1))
+    with case:
+        for _ in case.steps(range(60), ready=False):
+            before = len(fenced)
+            case.trace()
+            assert len(fenced) > before, "what a GPU still does is not in its memory yet"
+    (record,) = results.read(tmp_path / "memory_torch.jsonl").records
+    trace = record["memory_trace"]
+    assert trace["columns"] == list(telemetry.MemoryTrace.COLUMNS) and [row[0] for row in trace["rows"]] == [*range(60)]
+    assert trace["absent"] == dict.fromkeys(
+        ("allocated_bytes", "reserved_bytes"), "PyTorch keeps no count of it on this device"
+    )
+    assert {"footprint_slope_bytes", "page_faults_slope", "page_faults"} <= record["metrics"].keys()
+    times = [row[1] for row in trace["rows"]]
+    assert times == sorted(times) and 0 < times[-1] <= record["seconds"]
+
+
+# The notebooks --------------------------------------------------------------------------------------------------------
+
+
+def notebook_scope(name, folder, source=lambda text: text, **given):
+    """What the notebook defines, up to its cases, with a `train` that `source` may have changed."""
+    cells = [cell for cell in nbformat.read(FOLDER / f"{name}.ipynb", 4).cells if cell.cell_type == "code"]
+    scope: dict = {}
+    for cell in cells:
+        text = source(cell.source.split("\n\n\nfor case in")[0])
+        exec(compile(text, f"{name}.ipynb", "exec"), scope)
+        if "parameters" in cell.metadata.get("tags", []):
+            scope |= {"devices": "cpu", "out": str(folder)} | given
+        if "def train(case)" in cell.source:
+            return scope
+    raise AssertionError("no training")
+
+
+LEAK = "        kept.append(numbers + 1)\n        case.trace()"
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+def test_a_planted_leak_is_found_by_the_notebooks_own_step(tmp_path, leaks):
+    batch_size, kept = 4096, []
+    scope = notebook_scope(
+        "memory_torch",
+        tmp_path,
+        lambda text: text.replace("        case.trace()", LEAK if leaks else "        case.trace()"),
+        profile="article",  # all steps
+        batch_size=batch_size,
+        steps=150,
+    )
+    scope["kept"] = kept
+    for case in scope["experiment"].cases(load=["easy"]):
+        with case:
+            scope["train"](case)
+    (record,) = results.read(tmp_path / "memory_torch.jsonl").records
+    assert record["status"] == "ok", record["reason"]
+    found, leaked = record["metrics"]["footprint_slope_bytes"], batch_size * 32 * 4
+    assert len(kept) == (150 if leaks else 0)
+    if leaks:
+        assert found["low"] > 0 and found["low"] <= leaked <= found["high"]
+        assert record["metrics"]["page_faults_slope"]["low"] > 0
+    else:
+        assert found["high"] < leaked / 2
+
+
+def test_near_the_limit_is_what_the_prediction_says_and_no_more(tmp_path, monkeypatch):
+    import torch
+
+    from pomology.models import workload
+
+    scope = notebook_scope("memory_torch", tmp_path)
+    (case,) = scope["experiment"].cases(load=["near"])
+    for free in (3e9, 24e9, 128e9):
+        monkeypatch.setattr(case.backend, "free_memory", lambda free=free: int(free))
+        room, count = case.room(), scope["samples"](case)
+        inputs = count * (4 * scope["WIDTH"] + 8)
+        assert 0.9 * room < scope["work"](count, "cpu").bytes + inputs <= room and count % scope["PART"] == 0
+        more = count + scope["PART"]
+        assert scope["work"](more, "cpu").bytes + more * (4 * scope["WIDTH"] + 8) > room
+    # Four parts, each counted.
+    build, loss, part = scope["build"], scope["loss_function"], scope["PART"]
+
+    def step(model):
+        loss(model, torch.empty(4 * part, 32), torch.zeros(4 * part, dtype=torch.long)).backward()
+
+    counted = workload(build, step, optimizer_slots=2, backend="cpu")
+    assert dataclasses.asdict(scope["work"](4 * part, "cpu")) == dataclasses.asdict(counted)
+    monkeypatch.setattr(case.backend, "free_memory", lambda: int(1.55e9))
+    with pytest.raises(PomologyError, match=r"a part of 16,384 samples takes 10\d MB; 43 MB are planned for"):
+        scope["samples"](case)
+
+
+def test_the_twin_in_pytorch_is_the_notebooks_network(tmp_path):
+    import torch
+
+    model = notebook_scope("memory_torch", tmp_path)["build"]()
+    twin = twins._residual_mlp()
+    assert tuple(dict(twin.named_parameters())) == twins.RESIDUAL_MLP == tuple(dict(model.named_parameters()))
+    twin.load_state_dict(model.state_dict())
+    numbers = torch.randn(7, twins.RESIDUAL_WIDTH)
+    assert torch.equal(model(numbers), twin(numbers))
+
+
+SIDE = Path(__file__).with_name("mlx_memory_side.py")
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory) -> dict[str, list[str]]:
+    return apart.outcomes(SIDE, tmp_path_factory.mktemp("mlx"))
+
+
+@pytest.mark.parametrize("name", apart.names(SIDE))
+def test_in_mlx(outcomes, name):
+    assert name in outcomes, "it was not run"
+    assert not any(outcomes[name]), "\n".join(outcomes[name])[-4000:]
+
+
+# The table, the figure and the claims ---------------------------------------------------------------------------------
+
+
+def record(framework, backend, load, scaled=False, profile="quick", faults=None, **slopes):
+    """A record as the notebooks leave it. slopes: metric -> (value, low, high)."""
+    metrics = {
+        name: {"value": v, "low": low, "high": high, "n": 90, "how": "measured", "unit": "B" if "bytes" in name else ""}
+        for name, (v, low, high) in slopes.items()
+    }
+    for end in ("start", "end"):
+        form = {"low": None, "high": None, "n": 1, "how": "measured", "unit": "B"}
+        metrics[f"footprint_{end}_bytes"] = {"value": 10**9, **form}
+    rows = [[step, 0.1 * step, None, None, 10**9, 10**9, 7_000 + 100 * step, 0, 0] for step in range(20)]
+    form = {"experiment": f"memory_{framework}", "article": "001", "case": f"{framework}-{backend} load={load}"}
+    form |= {"config": {"load": load}, "framework": framework, "backend": backend, "chip": "Apple M2 Max"}
+    form |= {"precision": "fp32", "profile": profile, "scaled": scaled, "repeat": 0, "flags": [], "status": "ok"}
+    form |= {"reason": None, "parameters": 18_250, "foreign_load": 0.0, "data": "none", "data_origin": ""}
+    trace = {"columns": list(telemetry.MemoryTrace.COLUMNS), "rows": rows, "absent": {}, "warmup": 2}
+    return form | {"metrics": metrics, "memory_trace": trace, "flops_per_step": 1}
+
+
+def verdict(name, records):
+    (claim,) = [claim for claim in published.claims("001") if claim.id == name]
+    return published.test(claim, tables.measured_lookup(records)).status
+
+
+GROWS, FLAT, CANNOT = (5e5, 4e5, 6e5), (2e3, -3e3, 7e3), (3e5, -1e5, 7e5)
+
+
+@pytest.mark.parametrize(
+    ("mps", "mlx", "wanted"),
+    [
+        (GROWS, FLAT, published.HOLDS),
+        (FLAT, FLAT, published.CANNOT_BE_TOLD),  # its interval holds 0
+        (GROWS, GROWS, published.DOES_NOT_HOLD),
+        ((-5e5, -6e5, -4e5), FLAT, published.DOES_NOT_HOLD),
+        (GROWS, CANNOT, published.CANNOT_BE_TOLD),
+        (GROWS, (-5e5, -6e5, -4e5), published.DOES_NOT_HOLD),  # shrinking is not stable either
+        (GROWS, None, published.CANNOT_BE_TOLD),
+    ],
+)
+def test_memory_that_grows_with_mps_and_is_stable_with_mlx(mps, mlx, wanted):
+    records = [record("torch", "mps", "easy", resident_slope_bytes=mps)]
+    records += [record("mlx", "mlx-gpu", "easy", resident_slope_bytes=mlx)] if mlx else []
+    records += [record("torch", "cpu", "easy", resident_slope_bytes=GROWS)]
+    assert verdict("001-C17", records) == wanted
+
+
+@pytest.mark.parametrize(
+    ("easy", "near", "more", "wanted"),
+    [
+        ((50, 40, 60), (900, 800, 1000), {}, published.HOLDS),
+        ((50, 40, 60), (55, 45, 65), {}, published.CANNOT_BE_TOLD),
+        ((50, 40, 60), (20, 10, 30), {}, published.DOES_NOT_HOLD),
+        ((5, -4, 14), (900, 800, 1000), {}, published.CANNOT_BE_TOLD),
+        ((50, 40, 60), (900, 800, 1000), {"scaled": True}, published.CANNOT_BE_TOLD),  # held below the limit
+        ((50, 40, 60), (900, 800, 1000), {"profile": "smoke"}, published.CANNOT_BE_TOLD),
+    ],
+)
+def test_page_faults_that_rise_more_steeply_near_the_limit(easy, near, more, wanted):
+    records = [record("torch", "mps", "easy", page_faults_slope=easy)]
+    records += [record("torch", "mps", "near", page_faults_slope=near, **more)]
+    assert verdict("001-C18", records) == wanted
+    on_cpu = [one | {"backend": "cpu"} for one in records]
+    assert verdict("001-C18", on_cpu) == published.CANNOT_BE_TOLD
+
+
+def test_the_metrics_of_a_trace_are_known_to_formulas():
+    for name in trace_of(lambda step: {"allocated_bytes": 1, "reserved_bytes": 2}).metrics(2):
+        published.check_formula(f"{name}(gpu) > 0")
+
+
+def test_the_table_shows_slopes_with_their_intervals_and_both_ends():
+    records = [record("torch", "mps", "easy", footprint_slope_bytes=(1.2e6, 0.9e6, 1.5e6), page_faults_slope=(0, 0, 0))]
+    records[0]["metrics"]["footprint_end_bytes"] = records[0]["metrics"]["footprint_end_bytes"] | {
+        "value": 1.25 * 10**9
+    }
+    table = tables.article_table("memory_torch", records)
+    (row,) = [row.cells for row in table.rows if row.kind == "measured"]
+    shown = dict(zip(table.columns, row, strict=True))
+    assert shown["Footprint a step"] == "+1.20 MB (+900 kB to +1.50 MB)"
+    assert shown["Footprint"] == "1.00 GB → 1.25 GB" and shown["Page faults a step"] == "0 (0 to 0)"
+    assert (shown["Allocated"], shown["Step"]) == ("not told", "not measured")
+    assert any("One that holds 0" in note for note in table.notes)
+
+
+def test_the_page_of_a_run_shows_growth_and_no_ratio_of_times():
+    records = [record("torch", "cpu", "easy", footprint_slope_bytes=(1e3, -1e3, 3e3))]
+    section = report._numbers("memory_over_time", tables.LAYOUTS["memory_over_time"], [], records)
+    assert "+1.00 kB (−1.00 kB to +3.00 kB)" in str(section["table"]) and "over MLX" not in str(section["table"])
+
+
+def test_the_figure_has_a_line_for_each_trace_and_none_of_a_smoke_test():
+    records = [record("torch", "cpu", "easy"), record("mlx", "cpu", "easy"), record("torch", "cpu", "near", True)]
+    figure = figures.draw("memory_over_time", records)
+    memory, faults = figure.axes[:2], figure.axes[2:]
+    assert [axis.get_title(loc="left") for axis in memory] == list(figures.LOADS.values())
+    drawn = [[line for line in axis.get_lines() if len(line.get_xdata())] for axis in figure.axes]
+    assert [len(lines) for lines in drawn] == [2, 1, 2, 1]
+    assert list(drawn[2][0].get_ydata())[:2] == [0, 0.1] and drawn[0][0].get_ydata()[0] == 1
+    assert memory[0].get_ylabel() == "Memory (GB)" and faults[0].get_ylabel() == "Page faults (thousands)"
+    smoke = figures.draw("memory_over_time", [record("torch", "cpu", "easy", profile="smoke")])
+    assert not [line for axis in smoke.axes for line in axis.get_lines()]
+    assert json.dumps(records)

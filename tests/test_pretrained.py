@@ -1,0 +1,212 @@
+"""GPT-2 and Whisper as transformers builds them: true sizes, and where their weights come from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from pomology import PomologyError, pretrained
+
+# Counted by others: the configurations of the model hub.
+PARAMETERS = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "whisper-tiny": 37_760_640,
+    "whisper-small": 241_734_912,
+    "whisper-medium": 763_857_920,
+    "whisper-large": 1_543_304_960,
+}
+FROZEN = {"whisper-medium": 763_857_920 - 762_321_920, "whisper-large": 1_543_304_960 - 1_541_384_960}
+
+
+def count(model) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_sizes_are_the_checkpoints(name):
+    with torch.device("meta"):
+        model, note = pretrained.build(name, "speech" if name.startswith("whisper") else "language-model")
+    assert count(model) == PARAMETERS[name] and note == pretrained.RANDOM
+    frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
+    assert frozen == FROZEN.get(name, frozen) and bool(frozen) == name.startswith("whisper")
+    assert model.training and {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_every_size_is_either_small_or_a_checkpoint():
+    assert set(pretrained.SIZES) == {*pretrained.CHECKPOINTS, "gpt2-smoke", "whisper-smoke"}
+    assert set(PARAMETERS) == set(pretrained.CHECKPOINTS)
+
+
+def test_a_classifier_takes_padded_texts():
+    model, _ = pretrained.build("gpt2-smoke", "classification")
+    assert count(model) == 3_382_080 + 2 * 64
+    texts = torch.randint(50_000, (3, 7))
+    texts[1, 4:] = pretrained.END_OF_TEXT
+    model.eval()
+    with torch.no_grad():
+        assert model(texts).logits.shape == (3, 2)
+        # What stands behind the text counts for nothing.
+        torch.testing.assert_close(model(texts).logits[1], model(texts[1:2, :4]).logits[0], atol=1e-5, rtol=1e-4)
+
+
+def test_whisper_learns():
+    torch.manual_seed(1)
+    model, _ = pretrained.build("whisper-smoke", "speech")
+    places = model.model.encoder.embed_positions.weight.clone()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    features, labels = torch.randn(2, 80, 3000), torch.randint(50_000, (2, 8))
+    losses = []
+    for _ in range(12):
+        loss = model(input_features=features, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 1
+    assert torch.equal(places, model.model.encoder.embed_positions.weight)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("gpt3", "language-model"), "model 'gpt3': must be one of gpt2-smoke, gpt2,"),
+        (("gpt2-smoke", "translation"), "task 'translation': must be one of"),
+        (("gpt2-smoke", "speech"), "gpt2-smoke cannot be built for the task 'speech'"),
+        (("whisper-smoke", "classification"), "whisper-smoke cannot be built"),
+        (("gpt2-smoke", "language-model", "download"), "weights 'download': must be one of auto, random"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(asked, words):
+    with pytest.raises(PomologyError) as caught:
+        pretrained.build(*asked)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+ALONE = """
+import socket, sys
+
+def refuse(*_, **__):
+    raise AssertionError("asked the network")
+
+socket.socket.connect = socket.getaddrinfo = refuse
+from pomology import pretrained
+
+for name, task in (("gpt2", "language-model"), ("whisper-smoke", "speech")):
+    print(pretrained.build(name, task, "auto")[1] if name != "gpt2" else pretrained.cached(name))
+print(sorted({name.split(".")[0] for name in sys.modules}))
+"""
+
+
+def test_no_other_framework_no_network_and_no_word(tmp_path):
+    """In a process of its own, with an empty cache."""
+    from os import environ
+
+    environment = environ | {"HF_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    environment.pop("HF_HUB_OFFLINE", None)
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    found, note, modules = done.stdout.splitlines()
+    assert (found, note) == ("None", pretrained.RANDOM)
+    loaded = set(json.loads(modules.replace("'", '"')))
+    assert {"torch", "transformers"} <= loaded
+    assert not loaded & {"tensorflow", "keras", "jax", "flax", "mlx", "sklearn", "datasets", "pandas"}
+
+
+# Checkpoints ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Hugging Face's cache, empty; `gpt2` is as small as the smoke model. Returns the folder for its checkpoint."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setitem(pretrained.SIZES, "gpt2", pretrained.SIZES["gpt2-smoke"])
+    place = tmp_path / "models--openai-community--gpt2"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text("0123")
+    (place / "snapshots" / "0123").mkdir(parents=True)
+    return place / "snapshots" / "0123"
+
+
+@pytest.fixture
+def saved(cache):
+    """A checkpoint in it, and the model that was saved."""
+    torch.manual_seed(3)
+    model, _ = pretrained.build("gpt2-smoke", "language-model")
+    model.save_pretrained(cache)
+    return model
+
+
+def weights(model) -> torch.Tensor:
+    return model.transformer.h[1].mlp.c_fc.weight
+
+
+@pytest.mark.parametrize("task", ["language-model", "classification"])
+def test_a_checkpoint_of_the_cache_is_taken(saved, task, capfd):
+    model, note = pretrained.build("gpt2", task)
+    assert note == "checkpoint openai-community/gpt2"
+    assert torch.equal(weights(model), weights(saved)) and model.training
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    if task == "classification":
+        assert (model.config.num_labels, model.config.pad_token_id) == (2, pretrained.END_OF_TEXT)
+    said = capfd.readouterr()
+    assert said.err == said.out == "", "transformers has something to say"
+
+
+def test_random_never_looks_and_neither_does_counting(saved):
+    model, note = pretrained.build("gpt2", "language-model", "random")
+    assert note == pretrained.RANDOM and not torch.equal(weights(model), weights(saved))
+    with torch.device("meta"):
+        model, note = pretrained.build("gpt2", "language-model")
+    assert note == pretrained.RANDOM and weights(model).is_meta
+
+
+def test_seeds_make_random_weights():
+    made = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        made.append(weights(pretrained.build("gpt2-smoke", "language-model")[0]))
+    assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
+
+
+def test_a_checkpoint_in_parts_is_taken_when_all_are_there(cache):
+    pretrained.build("gpt2-smoke", "language-model")[0].save_pretrained(cache, max_shard_size="3MB")
+    parts = sorted(cache.glob("model-*.safetensors"))
+    assert len(parts) > 1
+    assert pretrained.build("gpt2", "language-model")[1] == "checkpoint openai-community/gpt2"
+    parts[-1].unlink()
+    assert pretrained.cached("gpt2") is None
+    assert pretrained.build("gpt2", "language-model")[1] == pretrained.RANDOM
+
+
+@pytest.mark.parametrize("lost", ["config.json", "model.safetensors"])
+def test_an_unfinished_download_is_no_checkpoint(saved, cache, lost):
+    """The hub links to a file when it has arrived; a link to nothing is a file that was cleaned away."""
+    (cache / lost).unlink()
+    (cache / lost).symlink_to("../../blobs/gone")
+    assert pretrained.cached("gpt2") is None
+    assert pretrained.build("gpt2", "language-model")[1] == pretrained.RANDOM
+
+
+def test_a_damaged_checkpoint_is_said_in_one_line(saved, cache):
+    whole = (cache / "model.safetensors").read_bytes()
+    (cache / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(
+        PomologyError, match=r"^openai-community/gpt2: cannot be read \(.+\); remove .+ or ask for"
+    ) as error:
+        pretrained.build("gpt2", "language-model")
+    assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_of_another_size_is_refused(saved, monkeypatch):
+    monkeypatch.setitem(pretrained.SIZES, "gpt2", {**pretrained.SIZES["gpt2-smoke"], "n_layer": 3})
+    with pytest.raises(PomologyError, match=r"^openai-community/gpt2: n_layer is .* in .*; 3 is right$"):
+        pretrained.build("gpt2", "language-model")

@@ -1,0 +1,427 @@
+"""A shared run: that it names nobody and is the same each time; and that what strangers send is bounded and refused."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import stat
+import struct
+import tracemalloc
+import zipfile
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+from nbformat import v4
+from test_report import MACHINE, record, run
+
+import pomology
+from pomology import PomologyError, compare, share
+from pomology.__main__ import main
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg"><text>{}</text></svg>'
+
+
+@pytest.fixture(autouse=True)
+def janes(monkeypatch):
+    """The machine of an invented person, by every name that it has."""
+    account = SimpleNamespace(pw_name="jane", pw_gecos="Jane Roe,,,", pw_dir="/Users/jane")
+    monkeypatch.setattr(share, "pwd", SimpleNamespace(getpwuid=lambda _: account))
+    monkeypatch.setattr(share.Path, "home", lambda: Path("/Users/jane"))
+    monkeypatch.setenv("USER", "jroe")
+    host = SimpleNamespace(gethostname=lambda: "pippin.orchard.example", getfqdn=lambda: "pippin.orchard.example")
+    monkeypatch.setattr(share, "socket", host)
+    monkeypatch.setattr(share, "root", lambda: Path("/Volumes/seeds/pomology"))
+    card = [SimpleNamespace(address=one) for one in ("10.11.12.13", "fe80::1c2d:3e4f%en0", "a4:83:e7:01:02:03")]
+    loop = [SimpleNamespace(address=one) for one in ("127.0.0.1", "::1", "00:00:00:00:00:00")]
+    monkeypatch.setattr(share, "psutil", SimpleNamespace(net_if_addrs=lambda: {"en0": card, "lo0": loop}))
+    monkeypatch.setattr(share, "uuid", SimpleNamespace(getnode=lambda: 0xA483E7010203))
+    monkeypatch.setattr(share, "sys", SimpleNamespace(platform="darwin"))
+    said = {"ComputerName": "Jane’s Pippin\n", "LocalHostName": "Janes-Pippin\n"}
+    said["IOPlatformExpertDevice"] = '"IOPlatformSerialNumber" = "C02XL0GYJGH5"\n"IOPlatformUUID" = "5A1B-77"\n'
+    monkeypatch.setattr(share.machine, "ask", lambda *words: share.machine.Answer(said.get(words[-1]), None))
+
+
+def finished(folder: Path, **more) -> Path:
+    out = run(folder, record(**more), record("siamese"), machine=MACHINE)
+    nbformat.write(v4.new_notebook(cells=[v4.new_markdown_cell("# VAE")]), out / "vae.ipynb")
+    for name, text in (("tables/vae-article.csv", "a,b\n1,2\n"), ("figures/vae-epoch.svg", SVG.format("VAE"))):
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text(text)
+    (out / ".partial").mkdir(exist_ok=True)
+    (out / ".partial" / "dcgan.ipynb").write_text("{}")
+    (out / "notes.txt").write_text("for me alone")
+    return out
+
+
+def names(place: Path) -> list[str]:
+    with zipfile.ZipFile(place) as archive:
+        return archive.namelist()
+
+
+# What is written ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_becomes_a_zip_that_opens_and_compares(tmp_path):
+    out = finished(tmp_path / "m9")
+    place = share.write(out)
+    assert place == tmp_path / "m9.zip"
+    files = ["figures/vae-epoch.svg", "index.html", "machine.json", "siamese.jsonl"]
+    files += ["tables/vae-article.csv", "vae.html", "vae.jsonl"]
+    assert names(place) == [f"m9/{name}" for name in files]
+    with zipfile.ZipFile(place) as archive:
+        assert archive.testzip() is None
+        for name in files:
+            assert archive.read(f"m9/{name}") == (out / name).read_bytes()
+    assert compare.load(place) == compare.load(out)
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_the_same_run_makes_the_same_bytes(tmp_path):
+    out = finished(tmp_path / "m9")
+    first = share.write(out).read_bytes()
+    for path in out.rglob("*"):
+        os.utime(path, (2**31, 2**31))
+    assert share.write(out).read_bytes() == first
+    with zipfile.ZipFile(io.BytesIO(first)) as archive:
+        assert {about.date_time for about in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert {about.external_attr >> 16 for about in archive.infolist()} == {stat.S_IFREG | 0o644}
+
+
+SECRETS = {
+    "user name": ("run by jane.", "this machine's user name"),
+    "other user name": ("~jroe", "this machine's user name"),
+    "full name": ("by JANE ROE", "the name of this machine's user"),
+    "host": ("on Pippin,", "this machine's name"),
+    "full host": ("pippin.orchard.example", "this machine's name"),
+    "name of the Mac": ("Jane’s Pippin", "this machine's name"),
+    "name on the net": ("janes-pippin.local", "this machine's name"),
+    "checkout": ("in /Volumes/seeds/pomology/lib", "a folder of this machine"),
+    "home": ("in /Users/jane/data", "this machine's user name"),
+    "somebody's home": ("in /Users/jo/data", "a home folder"),
+    "somebody's home on Linux": ("file:///home/john", "a home folder"),
+    "somebody's home on Windows": (r"C:\Users\jo\data", "a home folder"),
+    "Windows in JSON": (r"c:\\Users\\jo", "a home folder"),
+    "somebody's disk": ("/Volumes/Jos disk", "a home folder"),
+    "temporary folder": ("/private/var/folders/x1/ab12cd/T", "a home folder"),
+    "own address": ("10.11.12.13:80", "an address of this machine"),
+    "own card": ("A4:83:E7:01:02:03", "an address of this machine"),
+    "own card, plain": ("a483e7010203", "a serial number of this machine"),
+    "serial number": ("C02XL0GYJGH5", "a serial number of this machine"),
+    "identifier": ("5a1b-77", "a serial number of this machine"),
+    "address": ("from 192.168.4.7", "an IP address"),
+    "newer address": ("[2001:db8::7:1]", "an IP address"),
+    "local address": ("fe80::aede:48ff:fe00:1122", "an IP address"),
+    "card": ("at 3c:22:fb:aa:bb:cc", "the address of a network card"),
+    "card with dashes": ("3C-22-FB-AA-BB-CC", "the address of a network card"),
+    "e-mail": ("to john.doe+x@example.org", "an e-mail address"),
+    "somebody's serial": ("Serial Number (system): F2LXJ0ABCD", "a serial number"),
+    "token": ("hf_" + "aB3" * 12, "an access token"),
+}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_what_names_somebody_is_refused_wherever_it_stands(tmp_path, name):
+    text, what = SECRETS[name]
+    out = finished(tmp_path / "m9")
+    share.write(out)
+    before = (tmp_path / "m9.zip").read_bytes()
+    journal = json.dumps({"event": "end", "schema": 1, **record(reason=text)}, ensure_ascii=False)
+    places = {
+        "vae.jsonl": json.dumps({"event": "end", "schema": 1, **record()}) + "\n" + journal + "\n",
+        "machine.json": json.dumps(MACHINE | {"unknown": {"gpus": text}}),
+        "tables/vae-article.csv": f"a,b\n1,{text}\n",
+        "figures/vae-epoch.svg": SVG.format(text),
+    }
+    for place, content in places.items():
+        kept = (out / place).read_text()
+        (out / place).write_text(content, encoding="utf-8")
+        with pytest.raises(PomologyError) as refusal:
+            share.write(out)
+        said = str(refusal.value)
+        assert what in said and "nothing was written" in said and "\n" not in said
+        # In which file, or in a page made of it; never the secret itself.
+        assert place in said or "index.html" in said
+        assert text not in said and text.lower()[-5:] not in said.lower()
+        (out / place).write_text(kept)
+    assert (tmp_path / "m9.zip").read_bytes() == before
+    assert share.write(out).read_bytes() == before
+
+
+def test_what_stands_in_pictures_and_in_other_spellings_is_seen(tmp_path):
+    known = share.secrets()
+
+    def found(text):
+        return share.finding("vae.html", text.encode(), known)
+
+    def picture(kind, data):
+        return f'<img src="data:image/{kind};base64,{base64.b64encode(data).decode()}">'
+
+    drawing = picture("svg+xml", SVG.format("at pippin").encode())
+    assert found(drawing) == "vae.html, in a picture: this machine's name ('pip'…)"
+    assert "a folder of this machine" in found(picture("png", b"\x89PNG\0\xff/Users/jane/data\0"))
+    # Among the bytes of a photograph, and in how a picture is written, a short name turns up by accident.
+    assert found(picture("png", b"\0 jane \0")) is None
+    assert found('<img src="data:image/png;base64,AAAA/jane+jroe/AAAA=">') is None
+    assert found("j&#97;ne") == "vae.html: this machine's user name ('ja'…)"
+    assert "this machine's user name" in found(r"\u006aane")
+    assert "its name holds this machine's user name" in share.finding("tables/jane.csv", b"", known)
+    assert found("a\nb\nat jane") == "vae.html, line 3: this machine's user name ('ja'…)"
+
+
+def test_what_names_nobody_passes():
+    known = share.secrets()
+    for text in (
+        *(
+            "janet",
+            "Jane",
+            "pippins",
+            "127.0.0.1",
+            "0.0.0.0",
+            "::1",
+            "version 12.4.127.1",
+            "torch==2.13.0.1",
+            "v1.2.3.4",
+        ),
+        *("x[::2]", "a[1::2]", "12:30:45", "2026-05-04T03:02:01Z", "1.2.3", "300.1.2.3", "1.2.3.4.5", "std::vector"),
+        *(
+            "~/data",
+            "./.venv/lib",
+            "/usr/lib/python3.11",
+            "https://example.org/home/jo",
+            "/opt/homebrew/x",
+            "/home/you/x",
+        ),
+        *("one @ other.T", "@torch.no_grad()", "images@weights.to(device)", "serial: no", "color: #aabbcc", "a::b::c"),
+        *("details::details-content", "/opt/homebrew/bin", "u/home/jo", "00:00:00:00:00:0g"),
+    ):
+        assert share.finding("vae.html", text.encode(), known) is None, text
+    # Four numbers that machine.json gives as a version are one.
+    assert share.finding("vae.html", b"driver: 12.4.99.1, 12.4.99.1", known, frozenset(["12.4.99.1"])) is None
+    assert share.finding("vae.html", b"at 12.4.99.1", known)
+
+
+def test_names_that_every_machine_has_name_nobody(monkeypatch):
+    account = SimpleNamespace(pw_name="root", pw_gecos="", pw_dir="/")
+    monkeypatch.setattr(share, "pwd", SimpleNamespace(getpwuid=lambda _: account))
+    monkeypatch.setenv("USER", "runner")
+    monkeypatch.setattr(share.Path, "home", lambda: Path("/"))
+    host = SimpleNamespace(gethostname=lambda: "MacBook-Pro.local", getfqdn=lambda: "MacBook-Pro.local")
+    monkeypatch.setattr(share, "socket", host)
+    known = {one.text for one in share.secrets()}
+    assert not known & {"root", "runner", "", "/", "MacBook-Pro", "127.0.0.1", "::1", "00:00:00:00:00:00"}
+
+
+def test_what_this_machine_truly_is_called_is_known(monkeypatch):
+    monkeypatch.undo()
+    known = {one.text for one in share.secrets()}
+    assert str(pomology.root()) in known
+    assert any(one.what == "an address of this machine" for one in share.secrets()) or not share.psutil.net_if_addrs()
+
+
+def test_never_half_a_zip(tmp_path, monkeypatch):
+    out = finished(tmp_path / "m9")
+    share.write(out)
+    before = (tmp_path / "m9.zip").read_bytes()
+    results = out / "vae.jsonl"
+    results.write_text(results.read_text() * 2)
+    replaced = []
+
+    def replace(draft, place):
+        if str(place).endswith(".zip"):
+            replaced.append(zipfile.ZipFile(draft).testzip())
+            raise KeyboardInterrupt
+        return os.rename(draft, place)
+
+    monkeypatch.setattr(share.os, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        share.write(out)
+    assert replaced == [None] and (tmp_path / "m9.zip").read_bytes() == before
+
+
+def test_links_out_of_the_folder_are_not_shared(tmp_path):
+    out = finished(tmp_path / "m9")
+    (tmp_path / "private.jsonl").write_text("{}")
+    (out / "other.jsonl").symlink_to(tmp_path / "private.jsonl")
+    (out / "tables" / "large.csv").write_bytes(b"1," * share.SMALL)
+    assert not {"m9/other.jsonl", "m9/tables/large.csv"} & set(names(share.write(out)))
+
+
+def test_the_command(tmp_path, capsys, monkeypatch):
+    out = finished(tmp_path / "m9")
+    assert main(["share", str(out)]) == 0
+    assert "m9.zip (0.0 MB)" in capsys.readouterr().out
+    (out / "tables" / "vae-article.csv").write_text("jane")
+    assert main(["share", str(out)]) == 2
+    assert capsys.readouterr().err == (
+        "pomology: tables/vae-article.csv, line 1: this machine's user name ('ja'…): "
+        "a shared run must not hold that; nothing was written\n"
+    )
+    assert main(["share", str(tmp_path / "nowhere")]) == 2
+
+
+# What strangers send --------------------------------------------------------------------------------------------------
+
+JOURNAL = (json.dumps({"event": "end", "schema": 1, **record()}) + "\n").encode()
+
+
+def member(name: str, mode: int = 0o100644, method: int = zipfile.ZIP_DEFLATED) -> zipfile.ZipInfo:
+    about = zipfile.ZipInfo(name)
+    about.external_attr, about.compress_type, about.create_system = mode << 16, method, 3
+    return about
+
+
+def zipped(*files: tuple[str | zipfile.ZipInfo, bytes], comment: bytes = b"") -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in (("vae.jsonl", JOURNAL), *files):
+            archive.writestr(name, data)
+        archive.comment = comment
+    return packed.getvalue()
+
+
+def patched(data: bytes, place: int, value: bytes) -> bytes:
+    """With some bytes of the last entry in the list of contents, and of its own head, replaced."""
+    listed = data.rindex(b"PK\1\2")
+    found = bytearray(data)
+    found[listed + place : listed + place + len(value)] = value
+    return bytes(found)
+
+
+def bomb() -> bytes:
+    """A small zip that says truly that it has 100 files of 60 MB."""
+    zeros = b"\0" * (60 * 2**20)
+    press = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = press.compress(zeros) + press.flush()
+    crc, sizes = zlib.crc32(zeros), (len(packed), len(zeros))
+    body, listed = io.BytesIO(), io.BytesIO()
+    for number in range(100):
+        name = f"x{number}.jsonl".encode()
+        head = struct.pack("<HHHHHIIIHH", 20, 0, 8, 0, 33, crc, *sizes, len(name), 0)
+        listed.write(b"PK\1\2" + struct.pack("<H", 20) + head + struct.pack("<HHHII", 0, 0, 0, 0, body.tell()) + name)
+        body.write(b"PK\3\4" + head + name + packed)
+    end = struct.pack("<HHHHIIH", 0, 0, 100, 100, listed.tell(), body.tell(), 0)
+    return body.getvalue() + listed.getvalue() + b"PK\5\6" + end
+
+
+def hostile() -> dict[str, tuple[bytes, str]]:
+    link, device = member("b.jsonl", 0o120777), member("b.jsonl", 0o020666)
+    plain = zipped(("b.jsonl", b"x" * 1000))
+    body = bytearray(zipped((member("b.jsonl", method=zipfile.ZIP_STORED), b"x" * 1000)))
+    body[body.index(b"x" * 1000)] = ord("y")
+    many = [(f"{number}.jsonl", b"") for number in range(share.MOST_FILES)]
+    list_bomb = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 7, 7, 2**31, 0, 0)
+    return {
+        "nothing": (b"", "not a zip that can be read"),
+        "text": (b"hello " * 100, "not a zip that can be read"),
+        "torn": (plain[:-30], "not a zip that can be read"),
+        "torn at its head": (plain[40:], "vae.jsonl cannot be unpacked"),
+        "list of gigabytes": (b"\0" * 100 + list_bomb, "it lists more than a run has"),
+        "end within a comment": (zipped(comment=b"PK\5\6" + bytes(18)), "not a run"),
+        "bomb": (bomb(), "bytes unpacked; a run has at most"),
+        "large file": (patched(plain, 24, struct.pack("<I", 2**27)), "bytes unpacked; at most"),
+        "more than it says": (patched(plain, 24, struct.pack("<I", 10)), "b.jsonl cannot be unpacked"),
+        "less than it says": (patched(plain, 24, struct.pack("<I", 9_999)), "b.jsonl"),
+        "too many files": (zipped(*many), "files; a run has at most"),
+        "climbs": (zipped(("../b.jsonl", b"x")), "../b.jsonl has a path that leads out of its folder"),
+        "climbs from within": (zipped(("a/../../b.jsonl", b"x")), "leads out of its folder"),
+        "absolute": (zipped(("/etc/b.jsonl", b"x")), "leads out of its folder"),
+        "double slash": (zipped(("a//b.jsonl", b"x")), "leads out of its folder"),
+        "drive": (zipped(("C:/b.jsonl", b"x")), "has a name that no file of a run has"),
+        "backslash": (zipped(("..\\b.jsonl", b"x")), "has a name that no file of a run has"),
+        "zero byte": (zipped(("b.jsonlX.html", b"x")).replace(b"b.jsonlX", b"b.jsonl\0"), "has a name that no file"),
+        "new line": (zipped(("b\nc.jsonl", b"x")), "has a name that no file of a run has"),
+        "escape": (zipped(("b\x1b[2J.jsonl", b"x")), "has a name that no file of a run has"),
+        "right to left": (zipped(("b\u202elnosj.jsonl", b"x")), "has a name that no file of a run has"),
+        "deep": (zipped(("a/" * 40 + "b.jsonl", b"x")), "lies deeper than any file of a run"),
+        "long": (zipped(("b" * 400 + ".jsonl", b"x")), "lies deeper than any file of a run"),
+        "link": (zipped((link, b"/etc/passwd")), "b.jsonl is a link or another special file"),
+        "device": (zipped((device, b"")), "b.jsonl is a link or another special file"),
+        "by case": (zipped(("VAE.jsonl", b"x")), "VAE.jsonl and vae.jsonl are one file on a Mac"),
+        "by spelling": (zipped(("ｖae.jsonl", b"x")), "are one file on a Mac"),
+        "encrypted": (patched(plain, 8, b"\1\0"), "b.jsonl is encrypted"),
+        "encrypted strongly": (patched(plain, 8, b"\x40\0"), "b.jsonl is encrypted"),
+        "other method": (zipped((member("b.jsonl", method=zipfile.ZIP_LZMA), b"x")), "is packed in another way"),
+        "unknown method": (patched(plain, 10, b"\x63\0"), "is packed in another way"),
+        "damaged": (bytes(body), "b.jsonl cannot be unpacked: Bad CRC-32"),
+        "archive in it": (zipped(("more.ZIP", plain)), "more.ZIP is an archive inside the archive"),
+        "tar in it": (zipped(("a/b.tar.gz", plain)), "is an archive inside the archive"),
+        "no run": (zipped().replace(b"vae.jsonl", b"vae.jsonX"), "not a run: neither machine.json nor a journal"),
+    }
+
+
+HOSTILE = hostile()
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_name_that_is_twice_in_a_zip_is_refused(tmp_path):
+    (tmp_path / "b.zip").write_bytes(zipped(("vae.jsonl", b"other")))
+    with pytest.raises(PomologyError, match=r"b\.zip: vae\.jsonl is in it twice"):
+        compare.load(tmp_path / "b.zip")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_zip_is_refused_in_a_line_and_leaves_nothing(tmp_path, name, capsys, monkeypatch):
+    data, why = HOSTILE[name]
+    good = run(tmp_path / "good", record())
+    place = tmp_path / "bad.zip"
+    place.write_bytes(data)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(PomologyError) as refusal:
+            compare.load(place)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+    said = str(refusal.value)
+    assert said.startswith("bad.zip: ") and why in said
+    assert said.isprintable() and len(said) < 300
+    assert main(["compare", str(good), str(place)]) == 2
+    assert capsys.readouterr().err == f"pomology: {said}\n"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_zip_too_large_is_not_even_opened(tmp_path):
+    with open(tmp_path / "bad.zip", "wb") as file:
+        file.truncate(share.MOST_ZIP_BYTES + 1)
+    with pytest.raises(PomologyError, match=r"bad\.zip: 134,217,729 bytes; at most"):
+        compare.load(tmp_path / "bad.zip")
+
+
+def test_zips_of_other_hands_are_read(tmp_path):
+    """As the Finder packs a folder, and as one packs what is in it."""
+    beside = [("m9/", b""), ("__MACOSX/m9/._vae.jsonl", b"\0\5"), ("m9/.DS_Store", b"x"), ("m9/notes.txt", b"x")]
+    beside += [("m9/vae.ipynb", b"x"), ("m9/tables/a.csv", b"x")]
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, data in (*beside, ("m9/vae.jsonl", JOURNAL), ("m9/machine.json", json.dumps(MACHINE).encode())):
+            archive.writestr(name, data)
+    (tmp_path / "m9.zip").write_bytes(packed.getvalue())
+    (tmp_path / "flat.zip").write_bytes(zipped(("machine.json", json.dumps(MACHINE).encode())))
+    for name in ("m9", "flat"):
+        loaded = compare.load(tmp_path / f"{name}.zip")
+        assert loaded.name == name and len(loaded.cases) == 1 and loaded.machine == MACHINE and not loaded.problems
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "large"])
+def test_a_hostile_folder_is_refused(tmp_path, kind, monkeypatch):
+    folder = run(tmp_path / "b", record())
+    place = folder / "x.jsonl"
+    if kind == "link":
+        (tmp_path / "private.jsonl").write_bytes(JOURNAL)
+        place.symlink_to(tmp_path / "private.jsonl")
+    elif kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        with open(place, "wb") as file:
+            file.truncate(share.MOST_BYTES + 1)
+    with pytest.raises(PomologyError, match=r"b/x\.jsonl: (not a file of its own|too large)"):
+        compare.load(folder)

@@ -1,0 +1,346 @@
+"""The notebook `whisper_pretraining`: its counts by hand, and its cases against planted faults."""
+
+from __future__ import annotations
+
+import ast
+
+import nbformat
+import pytest
+import torch
+import yaml
+from test_notebooks import PATHS, ROOT, code, is_definition
+from test_roofline import metric, product, record
+
+from pomology import device, figures, machine, models, parameters, pretrained, results, roofline, tables
+from pomology.experiment import Case, Experiment, TooBig
+
+GIB = 2**30
+NAME = "whisper_pretraining"
+
+
+def is_paper(node: ast.stmt) -> bool:
+    """Whether a statement defines something, without looking at data or devices."""
+    if isinstance(node, (ast.Assign, ast.AugAssign)):
+        return not {"Experiment", "experiment", "corpora", "speech", "heard"} & {
+            name.id for name in ast.walk(node.value) if isinstance(name, ast.Name)
+        }
+    return is_definition(node)
+
+
+def notebook(profile: str, **given) -> dict:
+    """Its functions, with a profile's parameters; nothing of it runs."""
+    (path,) = [path for path in PATHS if path.stem == NAME]
+    values = yaml.safe_load((ROOT / "params" / profile / f"{NAME}.yaml").read_text(encoding="utf-8"))
+    scope = {key: parameter.default for key, parameter in parameters.declared(path).items()} | values | given
+    for source in code(nbformat.read(path, 4)):
+        tree = ast.parse(source)
+        tree.body = [node for node in tree.body if is_paper(node)]
+        exec(compile(tree, f"{NAME}.ipynb", "exec"), scope)
+    return scope
+
+
+@pytest.fixture(scope="module")
+def article() -> dict:
+    return notebook("article")
+
+
+@pytest.fixture
+def smoke() -> dict:
+    """With a few clips of noise."""
+    generator = torch.Generator().manual_seed(5)
+    clips = [
+        {
+            "input_features": torch.randn(80, 3000, generator=generator).numpy(),
+            "labels": torch.randint(50_000, (32,), generator=generator).numpy(),
+        }
+        for _ in range(2)
+    ]
+    return notebook("smoke", heard=clips)
+
+
+# On paper -------------------------------------------------------------------------------------------------------------
+
+
+def flops(d: int, layers: int, batch: int, tokens: int = 32, places: int = 1500, words: int = 51_865) -> int:
+    """By hand: two operations a multiply-add; each product once forward and twice backward, but for the first one."""
+    first = 2 * places * 80 * 3 * d
+    second = places * d * 3 * d
+    encoder = layers * (places * (4 * d * d + 8 * d * d) + 2 * places**2 * d)
+    within = tokens * (4 * d * d + 8 * d * d) + 2 * tokens**2 * d
+    across = tokens * 2 * d * d + places * 2 * d * d + 2 * tokens * places * d
+    decoder = layers * (within + across) + tokens * d * words
+    return 2 * batch * (2 * first + 3 * (second + encoder + decoder))
+
+
+@pytest.mark.parametrize(
+    ("row", "tera", "parameters"),
+    [
+        ({"model": "whisper-tiny", "batch_size": 4}, flops(384, 4, 4) / 1e12, 37_760_640),
+        ({"model": "whisper-medium", "batch_size": 4}, 15.83, 763_857_920),
+        ({"model": "whisper-large", "batch_size": 32}, 254.0, 1_543_304_960),
+        ({"model": "whisper-large", "batch_size": 32, "gradient_checkpointing": True}, 254.0, 1_543_304_960),
+    ],
+    ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_operations_and_parameters(article, row, tera, parameters):
+    """The numbers of the specification, and the same by hand. What is computed twice counts once."""
+    work = article["work"]({"precision": "fp32", **row}, "cuda")
+    assert work.parameters == parameters
+    assert work.flops / 1e12 == pytest.approx(tera, rel=0.001)
+    shape = pretrained.SIZES[row["model"]]
+    by_hand = flops(shape["d_model"], shape["encoder_layers"], row["batch_size"])
+    assert work.flops == pytest.approx(by_hand, rel=0.001)
+
+
+def test_memory(article):
+    """GiB of the specification: state, and kept for the backward pass, with attention written out and fused."""
+    medium = {"model": "whisper-medium", "batch_size": 4, "precision": "fp32"}
+    written, fused = (article["work"](medium, backend) for backend in ("mps", "cuda"))
+    assert written.state_bytes / GIB == pytest.approx(11.38, rel=0.002)
+    assert written.saved_bytes / GIB == pytest.approx(23.5, rel=0.005)
+    assert fused.saved_bytes / GIB == pytest.approx(10.6, rel=0.04)
+    once, again = (article["work"]({**article["large"], **more}, "mps") for more in ({"gradient_checkpointing": 0}, {}))
+    assert once.saved_bytes / GIB == pytest.approx(312, rel=0.01)
+    # The input of every layer, the convolutions before the first, and within one layer what it keeps otherwise.
+    inputs = 32 * 32 * (1500 + 32) * 1280 * 4
+    assert inputs < again.saved_bytes < inputs + once.saved_bytes / 20
+
+
+def test_rows_are_the_article_s_first_and_then_smaller(article):
+    rows = article["scenario_1"]("bf16")
+    assert rows[0] == {"model": "whisper-medium", "batch_size": 4, "precision": "bf16", "scenario": 1}
+    names = [name for name in pretrained.SIZES if name.startswith("whisper")]  # from small to large
+    sizes = [(names.index(row["model"]), row["batch_size"]) for row in rows]
+    assert sizes == sorted(sizes, reverse=True)
+    assert (article["large"]["model"], article["large"]["batch_size"]) == ("whisper-large", 32)
+
+
+def test_recomputing_changes_no_gradient(smoke):
+    torch.manual_seed(2)
+    model, _ = smoke["build"]("whisper-smoke", False)
+    batch = {name: torch.as_tensor(value)[None] for name, value in smoke["heard"][0].items()}
+    found = []
+    for checkpointing in (False, True):
+        other, _ = smoke["build"]("whisper-smoke", checkpointing)
+        other.load_state_dict(model.state_dict())
+        with models._saved_tensors(other) as kept:
+            loss = other(**batch).loss
+            after_forward = kept["now"]
+            loss.backward()
+        found.append((loss.item(), after_forward, {name: p.grad for name, p in other.named_parameters()}))
+    (loss, kept, gradients), (again, less, recomputed) = found
+    assert again == pytest.approx(loss, rel=1e-6) and less < 0.6 * kept
+    for name, gradient in gradients.items():
+        assert (gradient is None) == (name == "model.encoder.embed_positions.weight")
+        if gradient is not None:
+            torch.testing.assert_close(recomputed[name], gradient, atol=1e-7, rtol=1e-4)
+
+
+def test_autocast_keeps_no_less_than_is_said(article):
+    """Against what a real step with autocast keeps; here attention is fused, as on CUDA."""
+    said = article["work"]({"model": "whisper-tiny", "batch_size": 1, "precision": "bf16"}, "cpu").saved_bytes
+    model, _ = article["build"]("whisper-tiny", False)
+    with models._saved_tensors(model) as kept, torch.autocast("cpu", torch.bfloat16):
+        model(input_features=torch.zeros(1, 80, 3000), labels=torch.zeros(1, 32, dtype=torch.long)).loss.backward()
+    assert 0.75 * kept["peak"] < said <= kept["peak"]
+
+
+# Memory of pretended Macs ---------------------------------------------------------------------------------------------
+
+
+class Nobody:
+    """As much of an experiment as a case asks for before it is entered: products take no time."""
+
+    precision = "fp32"
+
+    def rate(self, backend, precision):
+        return float("inf")
+
+
+@pytest.fixture
+def mac(monkeypatch):
+    def of(gigabytes: int) -> device.Device:
+        total = gigabytes * GIB
+        monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: int(0.75 * total))
+        monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 0)
+        monkeypatch.setattr(machine, "available_memory_bytes", lambda: total)
+        made = device.Device("cpu")
+        made.backend, made.kind = "mps", "gpu"
+        return made
+
+    return of
+
+
+@pytest.mark.parametrize(("gigabytes", "fits"), [(36, False), (64, True)])
+def test_the_large_model_fits_the_article_s_mac_and_no_smaller_one(article, mac, gigabytes, fits):
+    """An M2 Max with 64 GB trained it: with recomputing that is possible, without it is not."""
+    case = Case(Nobody(), mac(gigabytes), article["large"])
+    if fits:
+        assert article["prepare"](case) == 32 and not case.scaled
+        with pytest.raises(TooBig):
+            article["prepare"](Case(Nobody(), mac(gigabytes), {**article["large"], "gradient_checkpointing": False}))
+    else:
+        with pytest.raises(TooBig, match=r"^needs \d+\.\d GB at the least"):
+            article["prepare"](case)
+
+
+def test_scenario_3_fills_nine_tenths(article, mac):
+    backend = mac(20)
+    row = next(row for row in article["near_limit"] if row["model"] == "whisper-small")
+    size = article["prepare"](Case(Nobody(), backend, row))
+    room = 0.9 * backend.free_memory()
+    needed = [article["work"]({**row, "batch_size": n}, "mps").bytes for n in (size, size + 1)]
+    assert needed[0] <= room < needed[1]
+
+
+def test_a_smaller_model_fills_a_smaller_mac(article, mac):
+    backend = mac(20)
+    ended = []
+    for row in article["near_limit"][1:]:
+        case = Case(Nobody(), backend, row)
+        try:
+            ended.append((row["model"], article["prepare"](case), case.scaled))
+        except TooBig as error:
+            assert "may be filled" in str(error)
+    assert [name for name, _, _ in ended] == ["whisper-small", "whisper-tiny"]
+    assert all(scaled for _, _, scaled in ended)
+    assert ended[0][1] < ended[1][1]
+
+
+def test_what_fp32_cannot_end_is_not_tried_in_half_precision(article, mac, monkeypatch):
+    class Slow(Nobody):
+        def rate(self, backend, precision):
+            return {"fp32": 1e11, "bf16": 1e15}[precision]
+
+    row = {"model": "whisper-medium", "batch_size": 4, "precision": "bf16", "scenario": 1}
+    monkeypatch.setitem(article, "limit_s", 10.0)
+    with pytest.raises(TooBig, match="TFLOP would take 158 s at the least"):
+        article["prepare"](Case(Slow(), mac(192), row))
+
+
+# Cases ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one(smoke, tmp_path):
+    """Run one case of the notebook on the CPU; returns its record."""
+
+    def run(**config) -> dict:
+        row = {"model": "whisper-smoke", "batch_size": 2, "precision": "fp32", "scenario": 1} | config
+        made = Experiment(NAME, article="001", devices="cpu", profile="smoke", budget_s=0.2, out=str(tmp_path))
+        for case in made.cases([row]):
+            with case:
+                smoke["train"](case)
+        return results.read(made.journal.path).records[-1]
+
+    return run
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_a_case_times_its_passes(one, precision):
+    record = one(precision=precision)
+    found = {name: metric["value"] for name, metric in record["metrics"].items()}
+    assert (record["status"], record["precision"], record["scaled"]) == ("ok", precision, True)
+    parts = found["forward_s"], found["backward_s"], found["update_s"]
+    assert sum(parts) == pytest.approx(found["pass_s"], rel=1e-6) and found["pass_s"] <= found["step_s"]
+    assert found["step_flops"] == record["flops_per_step"] and found["parameters"] == 3_705_152
+    assert record["note"] == pretrained.RANDOM
+    assert len(record["memory_trace"]["rows"]) >= 3
+
+
+def test_the_loss_falls(smoke, tmp_path):
+    """Two clips, by heart."""
+    smoke["lr"], smoke["steps"] = 1e-3, 12
+    made = Experiment(NAME, article="001", devices="cpu", profile="article", budget_s=60, out=str(tmp_path))
+    for case in made.cases([{"model": "whisper-smoke", "batch_size": 2, "precision": "fp32", "scenario": 1}]):
+        with case:
+            smoke["train"](case)
+    metrics = results.read(made.journal.path).records[-1]["metrics"]
+    assert metrics["loss_last"]["value"] < metrics["loss_first"]["value"] - 1
+
+
+def test_autocast_that_is_off_is_found_out(one, monkeypatch):
+    """It only warns of a type that a device lacks, and goes on in fp32."""
+    plain = torch.autocast
+    monkeypatch.setattr(torch, "autocast", lambda kind, dtype=None, enabled=True: plain(kind, dtype, enabled=False))
+    record = one(precision="bf16")
+    assert record["status"] == "unsupported"
+    assert record["reason"] == "asked for torch.bfloat16; autocast computes in torch.float32 here"
+
+
+def test_a_scaler_that_is_off_is_found_out(one, monkeypatch):
+    plain = torch.amp.GradScaler
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda kind, enabled=True: plain(kind, enabled=False))
+    record = one(precision="fp16")
+    assert (record["status"], "switched itself off" in record["reason"]) == ("unsupported", True)
+
+
+def test_a_step_with_overflowing_gradients_is_left_out(one, monkeypatch):
+    """The fused AdamW of MPS may not look at what the scaler found, so in fp16 the plain one must be asked."""
+    made = []
+    plain = torch.optim.AdamW
+
+    def note(*arguments, **named):
+        made.append(named)
+        return plain(*arguments, **named)
+
+    monkeypatch.setattr(torch.optim, "AdamW", note)
+    for precision in ("fp32", "fp16"):
+        one(precision=precision)
+    assert [named["fused"] for named in made] == [True, False]
+
+
+def test_features_are_not_computed_in_the_steps(smoke):
+    """The loader hands out what is in memory, as often as there may be steps."""
+    loader = smoke["batches"](2)
+    batches = list(loader)
+    assert len(batches) == len(loader) == smoke["steps"]
+    assert batches[0]["input_features"].shape == (2, 80, 3000) and batches[0]["labels"].shape == (2, 32)
+    assert isinstance(loader.dataset, list)
+
+
+# Results --------------------------------------------------------------------------------------------------------------
+
+
+def test_shares_stand_in_their_own_rows_where_smaller_ones_were_too_big():
+    rows = [
+        ("whisper-medium", 4, False, "too-big"),
+        ("whisper-small", 4, True, "too-big"),
+        ("whisper-tiny", 4, True, "ok"),
+        ("whisper-small", 1, True, "too-big"),
+    ]
+    records = [
+        record(
+            NAME, {"flops_per_s": metric(30e9)} if status == "ok" else {}, scaled=scaled, status=status, article="001"
+        )
+        | {
+            "config": {"model": name, "batch_size": batch, "precision": "fp32", "scenario": 1},
+            "case": f"{name} {batch}",
+        }
+        for name, batch, scaled, status in rows
+    ]
+    table = tables.article_table(NAME, records, roofline.ceilings([product(120e9)]))
+    place = table.columns.index(tables.BEST)
+    ours = [(row.cells[1], row.cells[place]) for row in table.rows if row.kind == "measured"]
+    assert ours == [("whisper-medium", ""), ("whisper-tiny", "25.0 %")]
+
+
+def test_the_article_s_seconds_are_shown_and_those_of_a_smaller_model_are_not():
+    times = {"forward_s": metric(1.0, unit="s"), "flops_per_s": metric(30e9)}
+    for scaled, shown in ((False, "1.00 s"), (True, "see the details")):
+        one = record(NAME, times, scaled=scaled, article="001", config={"model": "whisper-medium", "batch_size": 4})
+        table = tables.article_table(NAME, [one])
+        assert table.rows[-1].cells[table.columns.index("Forward")] == shown
+
+
+def test_the_figure_shows_seconds_between_ends_of_steps_and_the_memory():
+    rows = [[0, 10.0, None, 5e9], [1, 12.0, None, 6e9], [3, 18.0, None, 7e9]]  # of a long trace not every row is kept
+    trace = {"columns": ["step", "t_s", "allocated_bytes", "footprint_bytes"], "rows": rows, "warmup": 1}
+    one = record(NAME, config={"model": "whisper-large", "batch_size": 32}) | {"memory_trace": trace}
+    above, below = figures.passes_figure([one, record(NAME)]).axes
+    ((drawn,), memory) = above.lines, [line for line in below.lines if len(line.get_xdata())]
+    assert (list(drawn.get_xdata()), list(drawn.get_ydata())) == ([1, 3], [2.0, 3.0])
+    assert [list(line.get_ydata()) for line in memory] == [[5.0, 6.0, 7.0]]
+    assert "whisper-large, batch 32" in above.get_title()
+    (empty, _) = figures.passes_figure([]).axes
+    assert "Nothing was measured" in empty.get_title("left")
