@@ -1,0 +1,48 @@
+"""What JupyterLab shows first: a page that lists the notebooks, beside their folders and a table of contents."""
+
+import os
+from pathlib import Path
+
+from jupyterlab_server.workspaces_handler import WorkspacesManager
+
+from pomology import PomologyError, batch, published, root, tables, write_whole
+
+HERE = Path(__file__).resolve().parent
+LAB = root() / "outputs" / "lab"
+
+PAGE = """# Notebooks
+
+Open one, change its parameters if you like, and choose *Run*, *Run All Cells*. One at a time: two would share the
+time and the memory that they measure.
+
+What is measured stands in `outputs/lab-<date>-<time>/`, a folder for every run of a set-up cell. Notebooks are saved
+without what running them leaves, so that git shows your own changes only; as they were last saved with it, they are in
+`outputs/lab/`.
+
+The times are rough, for the `quick` parameters on two CPU cores.
+"""
+
+
+def contents() -> str:
+    """The page, in Markdown: a section per article, a line per notebook."""
+    try:
+        found = batch.notebooks()
+    except PomologyError as error:  # it may take JupyterLab to put it right
+        return f"{PAGE}\n**{error}**\n"
+    lines = []
+    titles = {article.id: article.title for article in published.articles()}
+    for article, title in {tables.KIT: "This machine", **titles}.items():
+        lines += [f"\n## {title}\n"]
+        for notebook in found:
+            if notebook.article == article:
+                link = Path(os.path.relpath(notebook.path, LAB)).as_posix()
+                time = f", {tables.clock_time(notebook.seconds['quick'])}" if "quick" in notebook.seconds else ""
+                after = "; lays together what others have measured" if notebook.after else ""
+                lines.append(f"- [{notebook.title}]({link}){time}{after}")
+    return PAGE + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    write_whole(LAB / "notebooks.md", contents())
+    if not (LAB / ".layouts").exists():  # from the second time on as the user has left it
+        WorkspacesManager(str(LAB / ".layouts")).save("default", (HERE / "layout.json").read_text(encoding="utf-8"))

@@ -1,0 +1,454 @@
+"""`make lab` as a newcomer meets it: a real browser opens what the command opens, in a copy of the checkout.
+
+Without network. The browser is one that the system has, none is downloaded; what needs it is skipped where none is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+import yaml
+from jupyter_server.services.contents.largefilemanager import LargeFileManager
+from traitlets.config.loader import PyFileConfigLoader
+
+from pomology import PomologyError, batch, published, results
+
+ROOT = Path(__file__).resolve().parents[1]
+# What is installed here is not to be made again, nor from the copy.
+MAKE = ("make", f"ENV={sys.prefix}", "-o", f"{sys.prefix}/.ready")
+NOTEBOOK = "notebooks/m1_ultra_vs_rtx_2070/vae.ipynb"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+APPLICATIONS = ("Google Chrome.app/Contents/MacOS/Google Chrome", "Chromium.app/Contents/MacOS/Chromium")
+
+
+def browser() -> str | None:
+    found = [shutil.which(name) for name in BROWSERS]
+    found += [str(path) for name in APPLICATIONS if (path := Path("/Applications") / name).exists()]
+    return next(filter(None, found), None)
+
+
+needs_browser = pytest.mark.skipif(
+    browser() is None, reason=f"no browser here: none of {', '.join(BROWSERS)}, nor Google Chrome or Chromium on a Mac"
+)
+needs_make_and_git = pytest.mark.skipif(
+    not (shutil.which("make") and shutil.which("git") and (ROOT / ".git").exists()),
+    reason="needs make and a git checkout",
+)
+
+
+# The copy, the server, and what is left of it -------------------------------------------------------------------------
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=jo", "-c", "user.email=jo@example.org")
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    """This checkout as a fresh clone of it would be, with what is not committed yet."""
+    folder = tmp_path_factory.mktemp("lab") / "checkout"
+    for name in filter(None, git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    git(folder, "init", "--quiet")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "-m", "a clone")
+    return folder
+
+
+def fresh() -> dict[str, str]:
+    """The environment of a fresh shell, even if these tests run under make or in a notebook."""
+    mine = ("MAKE", "MFLAGS", "JUPYTER", "JPY_", "IPYTHON", "XDG_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(mine)}
+
+
+# What a user may have set for other work: a server open to everybody, and a kernel that does not even start.
+CONFIGURATION = 'c.ServerApp.ip = "0.0.0.0"\nc.IdentityProvider.token = ""\nc.ServerApp.open_browser = False\n'
+CONFIGURED = ("jupyter_config.py", "jupyter_server_config.py", "jupyter_lab_config.py")
+THEME = ".jupyter/lab/user-settings/@jupyterlab/apputils-extension/themes.jupyterlab-settings"
+KERNEL = {"argv": ["false", "{connection_file}"], "display_name": "Somebody's Python", "language": "python"}
+
+
+def furnish(home: Path) -> None:
+    for name in CONFIGURED:
+        (home / ".jupyter").mkdir(parents=True, exist_ok=True)
+        (home / ".jupyter" / name).write_text(CONFIGURATION)
+    (home / THEME).parent.mkdir(parents=True)
+    (home / THEME).write_text('{"theme": "JupyterLab Dark"}')
+    for data in (".local/share/jupyter", "Library/Jupyter"):
+        (home / data / "kernels" / "python3").mkdir(parents=True)
+        (home / data / "kernels" / "python3" / "kernel.json").write_text(json.dumps(KERNEL))
+
+
+@dataclass
+class Lab:
+    """A server that is up: the processes that it has started, what it opens in the browser, and what it has printed."""
+
+    root: psutil.Process
+    url: str
+    printed: Path
+
+    @property
+    def address(self) -> str:
+        return self.url.split("/lab")[0]
+
+    @property
+    def token(self) -> str:
+        return self.url.split("token=")[1]
+
+    def listens(self) -> dict[str, int]:
+        """The addresses on which it and its kernels listen, each with the lowest port."""
+        found = {}
+        for process in [self.root, *self.root.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):  # the program that shows the page in a browser ends early
+                for connection in process.net_connections(kind="inet"):
+                    if connection.status == psutil.CONN_LISTEN:
+                        ip, port = connection.laddr
+                        found[ip] = min(port, found.get(ip, port))
+        return found
+
+
+def stop(root: subprocess.Popen) -> list[psutil.Process]:
+    """End the server as a closed terminal does. Whatever is there a while later is killed, and returned."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        all_of_it = [psutil.Process(root.pid), *psutil.Process(root.pid).children(recursive=True)]
+        for process in reversed(all_of_it):
+            if "jupyterlab" in " ".join(process.cmdline()):
+                process.send_signal(signal.SIGTERM)
+        root.poll()
+        _, left = psutil.wait_procs(all_of_it, timeout=15, callback=lambda _: root.poll())
+        for process in left:
+            process.kill()
+        root.wait()
+        return left
+    return []
+
+
+@pytest.fixture(scope="module")
+def lab(checkout):
+    """`make lab`, in the copy, for a user who has other things set, with a program that notes what it shall open."""
+    home, opened, printed = (checkout.parent / name for name in ("home", "opened", "printed"))
+    furnish(home)
+    program = checkout.parent / "browser"
+    program.write_text(f'#!/bin/sh\nprintf %s "$1" > "{opened}.part" && mv "{opened}.part" "{opened}"\n')
+    program.chmod(0o755)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = fresh() | {"HOME": str(home), "BROWSER": f"{program} %s", "JUPYTER_PORT": str(port)}
+    env |= {"PYTHONPATH": str(checkout / "lib"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    with open(printed, "wb") as log:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        server = subprocess.Popen([*MAKE, "lab"], cwd=checkout, env=env, start_new_session=True, **streams)
+    try:
+        deadline = time.monotonic() + 60
+        while not opened.exists():
+            assert server.poll() is None and time.monotonic() < deadline, printed.read_text()
+            time.sleep(0.1)
+        page = Path(opened.read_text().removeprefix("file://")).read_text()
+        url = re.search(r'href="(http://[^"]+)"', page)[1]
+        yield Lab(psutil.Process(server.pid), url, printed)
+    finally:
+        left = stop(server)
+    assert not left, f"still there after the server was told to stop: {left}"
+
+
+def ask(url: str) -> tuple[int, str]:
+    """The status and the text of an answer, or where it sends one who asks."""
+
+    class Stay(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_):
+            return None
+
+    try:
+        with urllib.request.build_opener(Stay).open(url, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers.get("Location", "")
+
+
+# In the browser -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def page(lab):
+    """What the command opens, in a browser; with all that it asked for, and all that went wrong in it."""
+    from playwright.sync_api import sync_playwright
+
+    quiet = "disable-gpu disable-quic no-first-run disable-background-networking disable-component-update disable-sync"
+    arguments = [f"--{name}" for name in quiet.split()]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        arguments.append("--no-sandbox")  # Chromium runs as root in no other way
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=browser(), args=arguments)
+        try:
+            page = chromium.new_page(viewport={"width": 1280, "height": 800})
+            page.set_default_timeout(60_000)
+            page.asked, page.errors = [], []
+            page.on("request", lambda request: page.asked.append(request.url))
+            page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)
+            page.on("pageerror", lambda error: page.errors.append(str(error)))
+            page.goto(lab.url)
+            page.wait_for_selector("#jp-main-statusbar")
+            yield page
+        finally:
+            chromium.close()
+
+
+LINKS = ".jp-MarkdownViewer li a"
+PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
+IDLE = "() => /\\| Idle/.test(document.querySelector('#jp-main-statusbar').textContent)"
+RAN = f"""() => [...document.querySelectorAll('{PANEL} .jp-CodeCell .jp-InputArea-prompt')]
+    .every(prompt => /\\[\\d+\\]/.test(prompt.textContent))"""
+
+
+def contents(page, expected: list[str]) -> list[str]:
+    """What the table of contents lists, as soon as it has as many lines as expected."""
+    page.wait_for_selector(".jp-tocItem-content")  # in sight
+    page.wait_for_function("n => document.querySelectorAll('.jp-tocItem-content').length == n", arg=len(expected))
+    return page.locator(".jp-tocItem-content").all_inner_texts()
+
+
+def write(page, number: int, source: str) -> None:
+    """Type another source into a code cell."""
+    page.locator(f"{PANEL} .jp-CodeCell").nth(number).locator(".cm-content").click()
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.insert_text(source)
+
+
+def save(page) -> None:
+    page.keyboard.press("ControlOrMeta+s")
+    page.wait_for_selector(".lm-DockPanel-tabBar .lm-mod-current:not(.jp-mod-dirty)")
+
+
+def smoke(source: str, notebook: str) -> str:
+    """A parameters cell with the values of the smoke profile in it."""
+    values = yaml.safe_load((ROOT / "params" / "smoke" / f"{Path(notebook).stem}.yaml").read_text())
+    for name, value in {**values, "data": "stand-in"}.items():
+        source, changed = re.subn(rf"(?m)^({name}: [^=]+ = ).*?(  #|$)", rf"\g<1>{value!r}\2", source)
+        assert changed == 1, name
+    return source
+
+
+@needs_make_and_git
+def test_it_listens_on_loopback_only_and_asks_for_the_token(lab):
+    assert lab.address == f"http://127.0.0.1:{lab.listens()['127.0.0.1']}"
+    assert list(lab.listens()) == ["127.0.0.1"]
+    assert len(lab.token) >= 32
+    assert ask(f"{lab.address}/api/contents")[0] == 403
+    assert ask(f"{lab.address}/api/contents?token=guessed")[0] == 403
+    status, place = ask(f"{lab.address}/lab")
+    assert status == 302 and place.startswith("/login")
+    assert ask(f"{lab.address}/api/contents?token={lab.token}")[0] == 200
+    assert lab.address in lab.printed.read_text(), "no way in for whom no browser opens"
+
+
+@needs_browser
+@needs_make_and_git
+def test_it_opens_with_the_notebooks_and_their_table_of_contents(page):
+    titles = [notebook.title for notebook in batch.notebooks()]
+    page.wait_for_selector(LINKS)
+    assert sorted(page.locator(LINKS).all_inner_texts()) == sorted(titles)
+    sections = ["Notebooks", "This machine", *(article.title for article in published.articles())]
+    assert contents(page, sections) == sections
+    page.click("li[data-id=filebrowser]")
+    folders = sorted({path.parent.name for path in (ROOT / "notebooks").glob("*/*.ipynb")})
+    page.wait_for_selector(f".jp-DirListing-itemText:has-text('{folders[0]}')")
+    assert set(folders) <= set(page.locator(".jp-DirListing-itemText").all_inner_texts())
+    page.click("li[data-id=filebrowser]")  # it folds again
+    assert not page.locator(".jp-Dialog, .Toastify__toast").count(), "something is in the way"
+    assert page.locator("body").get_attribute("data-jp-theme-light") == "false", "the user's own settings do not hold"
+
+
+@needs_browser
+@needs_make_and_git
+def test_a_notebook_runs_and_leaves_git_clean_but_for_outputs(lab, page, checkout):
+    document = nbformat.read(checkout / NOTEBOOK, 4)
+    title = document.cells[0].source.split("\n")[0].removeprefix("# ")
+    page.click(f".jp-MarkdownViewer a:text-is('{title}')")
+    page.wait_for_selector(f"{PANEL} .jp-Notebook-cell")
+    page.wait_for_function(IDLE)
+    assert page.locator(f"{PANEL} .jp-Toolbar-kernelName").inner_text() == "Python 3 (ipykernel)"
+    texts = "\n".join(cell.source for cell in document.cells if cell.cell_type == "markdown")
+    expected = re.findall(r"(?m)^#{1,2} (.+)", texts)
+    assert contents(page, expected) == expected
+
+    own = next(cell.source for cell in document.cells if cell.cell_type == "code")
+    changed = smoke(own, NOTEBOOK)
+    write(page, 0, changed)
+    page.click(".lm-MenuBar-itemLabel:text-is('Run')")
+    page.click(".lm-Menu-itemLabel:text-is('Run All Cells')")
+    page.wait_for_function(RAN)
+    outputs = page.locator(f"{PANEL} .jp-OutputArea-output")
+    kinds = outputs.evaluate_all("all => all.map(one => one.dataset.mimeType)")
+    assert not [kind for kind in kinds if kind.endswith(("stderr", "error"))], outputs.all_text_contents()
+    for output in outputs.all():
+        output.scroll_into_view_if_needed()  # what is not in sight is not drawn
+        wide, room = output.evaluate("one => [one.scrollWidth, one.clientWidth]")
+        assert wide <= room, f"cut off at the right: {output.inner_text()}"
+    table = page.locator(f"{PANEL} .jp-Cell:has-text('experiment.table()') table")
+    assert "M1 Ultra GPU" in table.text_content() and "Time per epoch" in table.text_content()
+    details = page.locator(f"{PANEL} .jp-Cell:has-text('experiment.details()') table")
+    assert "batch size 16" in details.text_content()
+    figure = page.locator(f"{PANEL} .jp-Cell:has-text('experiment.figure()') .jp-OutputArea-output img")
+    assert figure.evaluate("image => image.complete && image.naturalWidth > 300")
+
+    assert list(lab.listens()) == ["127.0.0.1"], "its kernels too"
+    save(page)
+    assert git(checkout, "status", "--porcelain").splitlines() == [f" M {NOTEBOOK}"]
+    lines = re.findall(r"(?m)^\+ .*", git(checkout, "diff", "--unified=0"))
+    assert [json.loads(line[1:].strip().rstrip(",")).rstrip("\n") for line in lines] == [
+        new for old, new in zip(own.split("\n"), changed.split("\n"), strict=True) if old != new
+    ], "more has changed than the parameters that were typed"
+    write(page, 0, own)
+    save(page)
+    assert git(checkout, "status", "--porcelain") == ""
+
+    (journal,) = (checkout / "outputs").glob("lab-*/vae.jsonl")
+    assert [record["status"] for record in results.read(journal).records] == ["ok"]
+    # As it was seen, it can be opened again, and its tables and figures are trusted.
+    status, answer = ask(f"{lab.address}/api/contents/outputs/lab/vae.ipynb?token={lab.token}")
+    shown = json.loads(answer)["content"]["cells"]
+    assert status == 200
+    assert [cell["source"] for cell in shown] == [cell.source for cell in document.cells]
+    code = [cell for cell in shown if cell["cell_type"] == "code"]
+    assert all(cell["metadata"]["trusted"] for cell in code)
+    assert any("image/svg+xml" in output.get("data", {}) for cell in code for output in cell["outputs"])
+
+    assert {
+        url.split("?")[0] for url in page.asked if not url.startswith((f"{lab.address}/", "data:", "blob:"))
+    } == set()
+    assert page.errors == []
+
+
+@needs_browser
+@needs_make_and_git
+def test_the_users_own_folders_get_nothing_but_what_jupyter_keeps_while_it_runs(lab, checkout):
+    home = checkout.parent / "home"
+    before = {THEME, *(f".jupyter/{name}" for name in CONFIGURED)}
+    kept = (".ipython/", ".cache/", ".config/matplotlib/", ".local/share/jupyter/", "Library/")
+    found = {path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file()}
+    assert {name for name in found if not name.startswith(kept)} == before
+
+
+# Without a browser ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def manager(tmp_path, monkeypatch):
+    """Jupyter's own way to save a file, set up as `make lab` sets it, for a checkout in a folder of this test."""
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "notebooks" / "mine").mkdir(parents=True)
+    shutil.copy(ROOT / "lab" / "jupyter_lab_config.py", tmp_path / "lab")
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    config = PyFileConfigLoader("jupyter_lab_config.py", str(tmp_path / "lab")).load_config()
+    return LargeFileManager(config=config, root_dir=config.ServerApp.root_dir)
+
+
+def ran(source: str = "1 + 1") -> dict:
+    """A notebook as JupyterLab sends it after a run."""
+    output = nbformat.v4.new_output("execute_result", {"text/html": "<table></table>"}, execution_count=3)
+    left = {"trusted": True, "collapsed": True, "execution": {"shell.execute_reply": "now"}, "tags": ["parameters"]}
+    code = nbformat.v4.new_code_cell(source, id="one", outputs=[output], execution_count=3, metadata=left)
+    text = nbformat.v4.new_markdown_cell("# Mine", id="two", metadata={"editable": True})
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}}
+    metadata |= {"language_info": {"name": "python", "version": "3.11.99"}, "pomology": {"article": "003"}}
+    return nbformat.v4.new_notebook(cells=[code, text], metadata=metadata)
+
+
+def keep(manager, path: str, document: dict) -> dict:
+    manager.save({"type": "notebook", "format": "json", "content": document}, path)
+    return json.loads((Path(manager.root_dir) / path).read_text(encoding="utf-8"))
+
+
+def test_a_saved_notebook_has_nothing_of_its_run_in_it(manager, tmp_path):
+    kept = keep(manager, "notebooks/mine/mine.ipynb", ran())
+    code, text = kept["cells"]
+    assert code == {
+        **{"cell_type": "code", "id": "one", "source": ["1 + 1"], "metadata": {"tags": ["parameters"]}},
+        **{"outputs": [], "execution_count": None},
+    }
+    assert (text["source"], text["metadata"]) == (["# Mine"], {})
+    assert kept["metadata"]["pomology"] == {"article": "003"}
+    # What it showed is not lost, and Jupyter shows it again as it was.
+    shown = manager.get("outputs/lab/mine.ipynb")["content"]["cells"][0]
+    assert shown["outputs"][0]["data"] == {"text/html": "<table></table>"} and shown["execution_count"] == 3
+    assert shown["metadata"]["trusted"]
+    # Saved again after its outputs were cleared, or in a session without any.
+    before = (tmp_path / "outputs" / "lab" / "mine.ipynb").read_text()
+    keep(manager, "notebooks/mine/mine.ipynb", nbformat.from_dict(kept))
+    assert (tmp_path / "outputs" / "lab" / "mine.ipynb").read_text() == before
+
+
+def test_another_release_of_python_is_no_change(manager):
+    first = ran()
+    first["metadata"]["language_info"]["version"] = "3.11.7"
+    first["metadata"]["kernelspec"]["display_name"] = "Python 3"
+    keep(manager, "notebooks/mine/mine.ipynb", first)
+    kept = keep(manager, "notebooks/mine/mine.ipynb", ran())
+    assert kept["metadata"]["language_info"]["version"] == "3.11.7"
+    assert kept["metadata"]["kernelspec"]["display_name"] == "Python 3"
+    assert keep(manager, "notebooks/mine/mine.ipynb", ran("2 + 2"))["cells"][0]["source"] == ["2 + 2"]
+
+
+def test_what_is_not_trusted_does_not_become_so(manager):
+    foreign = ran()
+    foreign["cells"][0]["metadata"]["trusted"] = False
+    keep(manager, "notebooks/mine/mine.ipynb", foreign)
+    assert not manager.get("outputs/lab/mine.ipynb")["content"]["cells"][0]["metadata"]["trusted"]
+
+
+def test_notebooks_elsewhere_and_other_files_are_saved_as_they_are(manager, tmp_path):
+    for path in ("outputs/mine.ipynb", "notebooks.ipynb"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        assert keep(manager, path, ran())["cells"][0]["outputs"]
+    manager.save({"type": "file", "format": "text", "content": "text"}, "notebooks/mine/notes.md")
+    assert (tmp_path / "notebooks" / "mine" / "notes.md").read_text() == "text"
+    assert not (tmp_path / "outputs" / "lab").exists()
+
+
+@needs_make_and_git
+def test_without_its_configuration_nothing_starts(checkout, tmp_path):
+    """Jupyter would go on without: on whatever address, and with outputs in git."""
+    broken = tmp_path / "jupyter_lab_config.py"
+    broken.write_text("c.ServerApp.ip = nobody\n")
+    options = {"cwd": checkout, "env": fresh() | {"TMPDIR": str(tmp_path)}, "capture_output": True, "text": True}
+    recipe = subprocess.run([*MAKE, "-n", "lab"], **options, check=True).stdout
+    start = recipe[recipe.index("JUPYTER_NO_CONFIG") :].replace("lab/jupyter_lab_config.py", str(broken)).strip()
+    done = subprocess.run(["sh", "-c", f"exec env {start} --no-browser --allow-root"], **options, timeout=30)
+    assert done.returncode != 0 and "NameError: name 'nobody'" in done.stderr
+
+
+def test_the_first_page_says_what_is_wrong_with_the_notebooks(monkeypatch):
+    spec = importlib.util.spec_from_file_location("prepare", ROOT / "lab" / "prepare.py")
+    prepare = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(prepare)
+    for notebook in batch.notebooks():
+        link = re.search(rf"\[{re.escape(notebook.title)}\]\((.*?)\)", prepare.contents())[1]
+        assert (prepare.LAB / link).resolve() == notebook.path
+
+    def broken():
+        raise PomologyError("vae.ipynb: stands in two folders")
+
+    monkeypatch.setattr(batch, "notebooks", broken)
+    assert "**vae.ipynb: stands in two folders**" in prepare.contents()
