@@ -574,7 +574,7 @@ def bare():
     return spent / count
 
 def mine(case):
-    for _ in case.steps(range(count)):
+    for _ in case.steps(range(count), ready=False):
         with case.phase("forward"):
             loss = model(tokens).square().mean()
         with case.phase("backward"):
