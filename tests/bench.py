@@ -458,7 +458,7 @@ def products() -> list[dict]:
 
 
 def again() -> list[dict]:
-    """A notebook of 75 products run three times, and three times again: how many of their rows `compare` calls different."""
+    """A notebook of 75 products, run three times and three times again: how many rows `compare` calls different."""
     from pomology import compare
 
     runs = []

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import socket
 import subprocess
 import sys
 
@@ -11,6 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from huggingface_hub import constants
+from offline import cut_off
 
 from pomology import PomologyError, corpora, sources, standins
 
@@ -19,24 +19,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def network(monkeypatch, tmp_path_factory):
-    """Every look-up or connection fails at once and is counted; caches are empty."""
-    calls = []
-
-    def refuse(*arguments, **_):
-        calls.append(arguments)
-        raise socket.gaierror(-2, "Name or service not known")
-
-    def connect(self, address):
-        return local(self, address) if self.family == socket.AF_UNIX else refuse(address)  # how workers talk
-
-    local = socket.socket.connect
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    monkeypatch.setattr(socket.socket, "connect", connect)
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path_factory.mktemp("hub")))
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    return calls
+    return cut_off(monkeypatch, tmp_path_factory)
 
 
 def one_line_error(call, *fragments):

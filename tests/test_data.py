@@ -6,7 +6,6 @@ import io
 import json
 import pickle
 import random
-import socket
 import struct
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from offline import cut_off
 from PIL import Image
 
 from pomology import PomologyError, data, sources, standins
@@ -26,23 +26,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch, tmp_path_factory):
-    """Every look-up or connection fails at once and is counted; caches are empty."""
-    calls = []
-
-    def refuse(*arguments, **_):
-        calls.append(arguments)
-        raise socket.gaierror(-2, "Name or service not known")
-
-    def connect(self, address):
-        return local(self, address) if self.family == socket.AF_UNIX else refuse(address)  # how workers talk
-
-    local = socket.socket.connect
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    monkeypatch.setattr(socket.socket, "connect", connect)
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("cache")))
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    return calls
+    return cut_off(monkeypatch, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,28 @@
+"""A machine without network and with empty caches, for tests of what obtains datasets."""
+
+from __future__ import annotations
+
+import socket
+
+from huggingface_hub import constants
+
+
+def cut_off(monkeypatch, tmp_path_factory) -> list:
+    """Every look-up or connection fails at once, and is listed in what this returns; caches are empty."""
+    calls: list = []
+
+    def refuse(*arguments, **_):
+        calls.append(arguments)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    def connect(self, address):
+        return local(self, address) if self.family == socket.AF_UNIX else refuse(address)  # how workers talk
+
+    local = socket.socket.connect
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path_factory.mktemp("hub")))
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    return calls
