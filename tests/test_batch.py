@@ -567,9 +567,8 @@ WRONG_ARGUMENTS = [
     (["reproduce", "--limit-minutes=nan"], "--limit-minutes=nan"),
     (["report", "gone"], "RUN=gone: no such run"),
     (["report", ""], "RUN=: no such run"),
-    (["compare", "gone"], "two"),
-    (["compare", "gone", "gone"], "two"),
-    (["compare", "gone", "lost"], "RUN=gone: no such run"),
+    (["compare", "gone"], "RUNS: gone: no such run"),
+    (["compare", "gone", "lost"], "RUNS: gone: no such run"),
 ]
 # What zeta's YAML file says, words that the line must have besides the file's name.
 WRONG_VALUES = [

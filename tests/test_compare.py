@@ -443,7 +443,7 @@ def test_runs_are_found_by_name_path_zip_and_folder_of_runs(tmp_path, monkeypatc
     (outputs / "four.zip").write_bytes(packed.read_bytes())
     assert compare.find(["one", "four", str(tmp_path / "lab"), str(one)]) == [one, outputs / "four.zip", packed, two]
     for nothing in ("", "nowhere", "../nowhere", str(tmp_path / "outputs" / "one" / "vae.jsonl")):
-        with pytest.raises(PomologyError, match=r"RUN=.*: no such run; outputs/ has one"):
+        with pytest.raises(PomologyError, match=r"RUNS: .*: no such run; outputs/ has one"):
             compare.find([nothing])
 
 

@@ -175,22 +175,20 @@ def test_peak_memory_comes_from_where_the_backend_keeps_it(calls, backend, alloc
 
 @pytest.mark.parametrize("counter", ["reset_peak_memory_stats", "max_memory_allocated", "max_memory_reserved"])
 def test_counters_that_fail_cost_no_case(calls, monkeypatch, counter):
-    """What `torch.accelerator` says without an accelerator, from the real call."""
-    monkeypatch.undo()
-    with pytest.raises(RuntimeError) as real:
-        getattr(torch.accelerator, counter)()
+    """What `torch.accelerator` of PyTorch 2.13 says without an accelerator, where it is built for none."""
+    error = RuntimeError("Cannot access accelerator device when none is available.")
     monkeypatch.setattr(torch.mps, "empty_cache", lambda: None)
     for name in ("reset_peak_memory_stats", "max_memory_allocated", "max_memory_reserved"):
         monkeypatch.setattr(torch.accelerator, name, lambda: 7 * GB)
 
     def fail():
-        raise real.value
+        raise error
 
     monkeypatch.setattr(torch.accelerator, counter, fail)
     mps = Device("mps")
     mps.reset_peak_memory()
     assert mps.peak_memory() == {}
-    assert mps.uncounted == str(real.value).split("\n")[0] and "accelerator" in mps.uncounted
+    assert mps.uncounted == str(error)
     # The next case asks again.
     monkeypatch.setattr(torch.accelerator, counter, lambda: 7 * GB)
     mps.reset_peak_memory()

@@ -181,7 +181,7 @@ def find(names: Iterable[str]) -> list[Path]:
         inside = sorted(found for found in candidates[-1].glob("*") if _is_run(found)) if candidates else []
         if place is None and not inside:
             known = sorted(path.parent.name for path in outputs.glob("*/machine.json"))
-            raise PomologyError(f"RUN={name}: no such run; outputs/ has {', '.join(known) or 'none'}")
+            raise PomologyError(f"RUNS: {name}: no such run; outputs/ has {', '.join(known) or 'none'}")
         places += [place] if place else inside
     return list(dict.fromkeys(places))
 
