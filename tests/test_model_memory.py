@@ -65,9 +65,11 @@ def test_what_is_kept_is_as_by_hand(ran):
         ("whisper-medium", "fused"): 10.9,
         ("whisper-large", "written out"): 312.0,
         ("gpt2-large", "written out"): 12.69,
-        ("gpt2-large", "fused"): 11.64,
+        # CUDA's dropout keeps a byte where others keep a float: 73 of them over 16 x 128 x 1280 numbers, 97 over
+        # 16 x 128 x 1600; with floats it was 11.64 and 19.40 GiB.
+        ("gpt2-large", "fused"): 11.64 - 73 * 16 * 128 * 1280 * 3 / GIB,
         ("gpt2-xl", "written out"): 21.1,
-        ("gpt2-xl", "fused"): 19.4,
+        ("gpt2-xl", "fused"): 19.4 - 97 * 16 * 128 * 1600 * 3 / GIB,
     }
     for (name, attention), saved in gib.items():
         assert work(name, attention).saved_bytes / GIB == pytest.approx(saved, rel=0.01), (name, attention)
@@ -94,8 +96,8 @@ FITS = [
     ("1", "whisper-medium", "NVIDIA RTX A6000", "as it is", (11.37 + 10.90) / 48),
     ("1", "whisper-medium", "M2 Ultra", "as it is", (11.37 + 23.47) / 192),
     ("1", "whisper-medium", "M2 Max", "as it is", (11.37 + 23.47) / 64),
-    ("1", "gpt2-large", "NVIDIA GeForce RTX 4090", "as it is", (11.53 + 11.64) / 24),
-    ("1", "gpt2-large", "NVIDIA RTX A6000", "as it is", (11.53 + 11.64) / 48),
+    ("1", "gpt2-large", "NVIDIA GeForce RTX 4090", "as it is", (11.53 + 11.10) / 24),
+    ("1", "gpt2-large", "NVIDIA RTX A6000", "as it is", (11.53 + 11.10) / 48),
     ("1", "gpt2-large", "M2 Ultra", "as it is", (11.53 + 12.69) / 192),
     ("1", "gpt2-large", "M2 Max", "as it is", (11.53 + 12.69) / 64),
     ("1", "gpt2-large", "M2 Pro", "as it is", (11.53 + 12.69) / 32),

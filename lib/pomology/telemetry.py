@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from pomology import machine, statistics
+from pomology import machine
 
 POWERCAP = Path("/sys/class/powercap")
 HWMON = Path("/sys/class/hwmon")
@@ -585,6 +585,8 @@ class MemoryTrace:
         NAME_slope_bytes with its interval, NAME_start_bytes and NAME_end_bytes for NAME in footprint, resident,
         allocated and reserved; page_faults_slope and page_ins_slope, per step. No slope with fewer than 3 steps.
         """
+        from pomology import statistics  # numpy, which a process that is watched need not have loaded
+
         rows = [row for row in self.rows if row and row[0] >= warmup]
         found: dict[str, dict[str, Any]] = {}
         for name, values in zip(self.COLUMNS, zip(*rows, strict=True), strict=True) if rows else ():

@@ -1,0 +1,55 @@
+"""Tests of memory that need a process of their own, run by `test_memory.py` in one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_memory import MB, notebook_scope
+
+from pomology import machine, results, telemetry
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
+    monkeypatch.setattr(machine, "fitness", lambda: state)
+
+
+def test_counters_of_this_process_agree_with_each_other():
+    counters = telemetry.MemoryCounters()
+    before = counters.read()
+    held = np.ones(40 * MB // 8)
+    after = counters.read()
+    assert after["footprint_bytes"] - before["footprint_bytes"] == pytest.approx(held.nbytes, rel=0.05)
+    # Pages of libraries that other processes use as well count in part.
+    assert 0.5 * after["resident_bytes"] < after["footprint_bytes"] < 1.02 * after["resident_bytes"]
+    assert after["page_faults"] > before["page_faults"] and after["page_ins"] >= 0 and counters.absent == {}
+
+
+LEAK = "        kept.append(numbers + 1)\n        case.trace()"
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+def test_a_planted_leak_is_found_by_the_notebooks_own_step(tmp_path, leaks):
+    batch_size, kept = 4096, []
+    scope = notebook_scope(
+        "memory_torch",
+        tmp_path,
+        lambda text: text.replace("        case.trace()", LEAK if leaks else "        case.trace()"),
+        profile="article",  # all steps
+        batch_size=batch_size,
+        steps=150,
+    )
+    scope["kept"] = kept
+    for case in scope["experiment"].cases(load=["easy"]):
+        with case:
+            scope["train"](case)
+    (record,) = results.read(tmp_path / "memory_torch.jsonl").records
+    assert record["status"] == "ok", record["reason"]
+    found, leaked = record["metrics"]["footprint_slope_bytes"], batch_size * 32 * 4
+    assert len(kept) == (150 if leaks else 0)
+    if leaks:
+        assert found["low"] > 0 and found["low"] <= leaked <= found["high"]
+        assert record["metrics"]["page_faults_slope"]["low"] > 0
+    else:
+        assert found["high"] < leaked / 2
