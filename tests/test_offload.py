@@ -259,7 +259,7 @@ def test_what_is_predicted_lies_there(kind):
         held = held_bytes() - before
     # A block that FSDP takes to the device it takes from there, and so none is there between the steps.
     expected = predicted.host_bytes + (0 if kind == "fsdp" else predicted.state_bytes)
-    assert expected <= held + 1000 < 1.05 * expected  # ZeRO still has the last gradients in its hands
+    assert expected <= held + 1000 < 1.15 * expected  # ZeRO still has the last gradients in its hands
     del engine, loss
     assert held_bytes() - before < 0.05 * expected  # of which the next case has nothing
 
