@@ -394,7 +394,8 @@ def test_it_ran_as_on_a_mac_with_one_framework(execution):
 
 def test_it_says_nothing_on_stderr(execution):
     said = [(cell, output.text) for cell, output in execution.outputs if output.get("name") == "stderr"]
-    assert said == []
+    # PyTorch's own line on a machine with CUDA's compiler and without a GPU.
+    assert [line for line in said if "No CUDA runtime is found" not in line[1]] == []
 
 
 @pytest.fixture
