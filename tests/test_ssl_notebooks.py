@@ -188,6 +188,7 @@ def test_loaders_are_made_as_asked(scopes, row, kept):
 def measured(name, backend, config, **metrics) -> dict:
     form = {"unit": "", "low": None, "high": None, "n": 1, "how": "measured"}
     more = {"profile": "quick", "scaled": False, "status": "ok", "framework": "torch", "precision": "fp32"}
+    more |= {"chip": "Apple M1 Pro"}
     values = {key: form | {"value": value, "low": value, "high": value} for key, value in metrics.items()}
     return {"experiment": name, "case": f"{backend} {config}", "backend": backend, "config": config, **more} | {
         "metrics": values
