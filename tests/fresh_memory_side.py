@@ -20,7 +20,8 @@ def test_counters_of_this_process_agree_with_each_other():
     before = counters.read()
     held = np.ones(40 * MB // 8)
     after = counters.read()
-    assert after["footprint_bytes"] - before["footprint_bytes"] == pytest.approx(held.nbytes, rel=0.05)
+    assert after["resident_bytes"] - before["resident_bytes"] == pytest.approx(held.nbytes, rel=0.05)
+    assert after["footprint_bytes"] > before["footprint_bytes"]
     # Pages of libraries that other processes use as well count in part.
     assert 0.5 * after["resident_bytes"] < after["footprint_bytes"] < 1.02 * after["resident_bytes"]
     assert after["page_faults"] > before["page_faults"] and after["page_ins"] >= 0 and counters.absent == {}
@@ -46,7 +47,8 @@ def test_a_planted_leak_is_found_by_the_notebooks_own_step(tmp_path, leaks):
             scope["train"](case)
     (record,) = results.read(tmp_path / "memory_torch.jsonl").records
     assert record["status"] == "ok", record["reason"]
-    found, leaked = record["metrics"]["footprint_slope_bytes"], batch_size * 32 * 4
+    # Not the footprint: on Linux that moves with other processes that use the same libraries.
+    found, leaked = record["metrics"]["resident_slope_bytes"], batch_size * 32 * 4
     assert len(kept) == (150 if leaks else 0)
     if leaks:
         assert found["low"] > 0 and found["low"] <= leaked <= found["high"]
