@@ -1,10 +1,13 @@
-"""A machine without network and with empty caches, for tests of what obtains datasets."""
+"""For tests of what obtains datasets: a machine without network and with empty caches, and errors of one line."""
 
 from __future__ import annotations
 
 import socket
 
+import pytest
 from huggingface_hub import constants
+
+from pomology import PomologyError
 
 
 def cut_off(monkeypatch, tmp_path_factory) -> list:
@@ -26,3 +29,14 @@ def cut_off(monkeypatch, tmp_path_factory) -> list:
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     return calls
+
+
+def one_line_error(call, *fragments):
+    """What `call` refuses in one line, which holds the fragments."""
+    with pytest.raises(PomologyError) as caught:
+        call()
+    text = str(caught.value)
+    assert "\n" not in text
+    for fragment in fragments:
+        assert fragment in text
+    return text

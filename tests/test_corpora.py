@@ -10,9 +10,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from huggingface_hub import constants
-from offline import cut_off
+from offline import cut_off, one_line_error
 
-from pomology import PomologyError, corpora, sources, standins
+from pomology import corpora, sources, standins
 
 torch = pytest.importorskip("torch")
 
@@ -20,16 +20,6 @@ torch = pytest.importorskip("torch")
 @pytest.fixture(autouse=True)
 def network(monkeypatch, tmp_path_factory):
     return cut_off(monkeypatch, tmp_path_factory)
-
-
-def one_line_error(call, *fragments):
-    with pytest.raises(PomologyError) as caught:
-        call()
-    text = str(caught.value)
-    assert "\n" not in text
-    for fragment in fragments:
-        assert fragment in text
-    return text
 
 
 # --- tokenizers made by hand, in the form of the published ones

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from offline import cut_off
+from offline import cut_off, one_line_error
 from PIL import Image
 
-from pomology import PomologyError, data, sources, standins
+from pomology import data, sources, standins
 
 torch = pytest.importorskip("torch")
 
@@ -72,16 +72,6 @@ def encode(array, kind="PNG", **options):
 def image_table(images, labels):
     rows = [{"bytes": encode(image), "path": None} for image in images]
     return pyarrow.table({"image": rows, "label": labels.astype(np.int64)})
-
-
-def one_line_error(call, *fragments):
-    with pytest.raises(PomologyError) as caught:
-        call()
-    text = str(caught.value)
-    assert "\n" not in text
-    for fragment in fragments:
-        assert fragment in text
-    return text
 
 
 # --- MNIST

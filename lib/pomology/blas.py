@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pomology import PomologyError, tables, timing
+from pomology import PomologyError, roofline, tables, timing
 from pomology.experiment import Case, Mismatch, TooBig
 
 OPERATIONS = {"matmul": 3, "matvec": 2, "vjp": 3}  # and how many lengths its shape has
@@ -265,14 +265,11 @@ def measure(case: Case, product: Product, multiply: Callable[[], Any], budget_s:
     fixed = {"repeats": repeats, "warmup_calls": WARMUPS, "warmup_s": 0, "budget_s": math.inf} if repeats else {}
     found = timing.measure(function, fence, **({"budget_s": budget_s} | fixed), calls_per_block=1)
     case.kernel("kernel_s", found)
-    seconds = found.seconds
     for name, amount, unit in (
         ("throughput", 1, "products/s"),
         ("flops_per_s", product.flops, "FLOP/s"),
         ("bytes_per_s", product.bytes(case.precision), "B/s"),
     ):
-        low, high = (amount / bound if bound else None for bound in (seconds.high, seconds.low))
-        bounds = {"low": low, "high": high} if None not in (low, high) else {}
-        case.metric(name, amount / seconds.mean, unit, n=seconds.n, **bounds)
+        case.metric(name, **roofline.rate(amount, found.seconds, unit))
     if case.backend.kind == "gpu":
         case.kernel("kernel_stream_s", timing.measure(function, fence, budget_s=budget_s))

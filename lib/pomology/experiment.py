@@ -99,9 +99,10 @@ class Experiment:
         self.framework = framework
         self.devices = device.find(devices, framework) if framework else []
         self._anew = "" if out else " (run the set-up cell again to measure it anew)"
-        self._everything = name in tables.LAYOUTS and tables.LAYOUTS[name].everything
-        lays = tables.LAYOUTS[name].lays if name in tables.LAYOUTS else ()
-        wanted = roofline.SOURCES if self._everything else [*tables.notebooks_of(tables.experiment_of(name)), *lays]
+        layout = tables.LAYOUTS.get(name) or tables.Layout(name, {})
+        self._everything = layout.everything or bool(layout.lays)
+        siblings = tables.notebooks_of(tables.experiment_of(name))
+        wanted = roofline.SOURCES if layout.everything else [*siblings, *layout.lays]
         latest = None if framework or out else _latest(wanted)
         self.out = Path(out) if out else latest or root() / "outputs" / f"lab-{datetime.now():%Y%m%d-%H%M%S}"
         self.journal = results.Journal(self.out / f"{name}.jsonl")
@@ -109,7 +110,6 @@ class Experiment:
         self.data_kind, self.data_origin = "none", ""
         self._looked: tuple[float, dict] | None = None
         self._rates: dict[tuple[str, str], float] = {}
-        self._everything |= bool(lays)
         self._laid: list[dict] | None = None
 
     def uses(self, data: Any) -> None:
@@ -198,9 +198,10 @@ class Experiment:
 
     def table(self) -> tables.Table:
         """The article's table with this machine in it; also saved as CSV."""
-        table = tables.article_table(self.name, self.records, self._ceilings())
+        records, best = self.records, self._ceilings()
+        table = tables.article_table(self.name, records, best)
         tables.save(table, self.out / "tables" / f"{self.name}-article.csv")
-        tables.save(self.details(), self.out / "tables" / f"{self.name}-details.csv")
+        tables.save(tables.details_table(self.name, records, best), self.out / "tables" / f"{self.name}-details.csv")
         return table
 
     def details(self) -> tables.Table:
@@ -711,8 +712,7 @@ def _latest(names: Iterable[str]) -> Path | None:
 
 
 def _per_second(flops: int, step: intervals.Interval) -> dict:
-    bounds = {"low": flops / step.high, "high": flops / step.low} if step.low else {"low": None, "high": None}
-    return {"value": flops / step.mean, "unit": "FLOP/s", **bounds, "n": step.n, "how": "measured"}
+    return {"low": None, "high": None, "how": "measured", **roofline.rate(flops, step, "FLOP/s")}
 
 
 def _metric(value: float, unit: str, how: str = "measured", n: int = 1) -> dict:

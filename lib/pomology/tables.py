@@ -75,6 +75,24 @@ class Layout:
     proof: str = ""  # how two frameworks are known to compute the same, where that is not against one result
 
 
+def _gigaflops(value: float) -> str:
+    return f"{significant(value / 1e9)} GFLOP/s"
+
+
+# What experiments that are compared by their rate have in common.
+_ACHIEVED: dict[str, Any] = {
+    "metric": "flops_per_s",
+    "axis": "achieved GFLOP/s (more is faster)",
+    "unit": 1e9,
+    "show": _gigaflops,
+}
+_PASSES = {
+    "Forward": ("forward_s", lambda value: seconds(value)),
+    "Backward": ("backward_s", lambda value: seconds(value)),
+    "Update": ("update_s", lambda value: seconds(value)),
+}
+
+
 def _whole_training(title: str, **more: Any) -> Layout:
     """Of an article that times a whole training, several epochs with validation."""
     return Layout(
@@ -100,7 +118,7 @@ def _products(how: str) -> Layout:
         columns={
             "One call": ("kernel_s", lambda value: seconds(value)),
             "Throughput": ("throughput", lambda value: f"{significant(value)} products/s"),
-            "Achieved": ("flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s"),
+            "Achieved": ("flops_per_s", _gigaflops),
             "Moved at the least": ("bytes_per_s", lambda value: f"{significant(value / 1e9)} GB/s"),
             "Largest error": ("max_abs_error", lambda value: f"{value:.1e}"),
         },
@@ -200,13 +218,10 @@ LAYOUTS = {
             "Multiply-adds of a picture": ("forward_macs", lambda value: f"{significant(value / 1e9, 4)} billion"),
             "Training step": ("step_s", lambda value: seconds(value)),
             "Pictures": ("throughput", lambda value: f"{significant(value)} a second"),
-            "Achieved": ("flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s"),
+            "Achieved": ("flops_per_s", _gigaflops),
         },
-        metric="flops_per_s",
+        **_ACHIEVED,
         time="step_s",
-        axis="achieved GFLOP/s (more is faster)",
-        unit=1e9,
-        show=lambda value: f"{significant(value / 1e9)} GFLOP/s",
         # 1,406 steps of VGG-16 with batch normalisation and 10 classes at 2.964 TFLOP, their loading included.
         derived=(Derived("rasbt_vgg16", "epoch_s", 4167.3e12, {"model": "vgg16", "batch_size": 32}),),
     ),
@@ -230,13 +245,10 @@ LAYOUTS = {
         # No seconds: a smaller batch than the chart's has others.
         columns={
             "Steps": ("throughput", lambda value: f"{significant(value)} a second"),
-            "Achieved": ("flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s"),
+            "Achieved": ("flops_per_s", _gigaflops),
             "Times as fast": ("speedup", lambda value: f"{significant(value)}×"),
         },
-        metric="flops_per_s",
-        axis="achieved GFLOP/s (more is faster)",
-        unit=1e9,
-        show=lambda value: f"{significant(value / 1e9)} GFLOP/s",
+        **_ACHIEVED,
         together=("accelerator", "batch_size"),
     ),
     "mlp": _whole_training("MLP on Fashion-MNIST", claims_of=("hardware",)),
@@ -266,21 +278,16 @@ LAYOUTS = {
         "Figures 3 and 4: pre-training Whisper, scenarios 1 and 3",
         {"model": "Model", "batch_size": "Batch size", "precision": "Precision", "scenario": "Scenario"},
         columns={
-            "Achieved": ("flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s"),
-            "Forward": ("forward_s", lambda value: seconds(value)),
-            "Backward": ("backward_s", lambda value: seconds(value)),
-            "Update": ("update_s", lambda value: seconds(value)),
+            "Achieved": ("flops_per_s", _gigaflops),
+            **_PASSES,
             "Pass": ("pass_s", lambda value: seconds(value)),
             "Parameters": ("parameters", lambda value: f"{value:,}"),
             "A step": ("step_flops", lambda value: f"{significant(value / 1e12)} TFLOP"),
             "Memory": ("footprint_peak_bytes", lambda value: gigabytes(value)),
             "Reserved on the GPU": ("reserved_peak_bytes", lambda value: gigabytes(value)),
         },
-        metric="flops_per_s",
+        **_ACHIEVED,
         time="step_s",
-        axis="achieved GFLOP/s (more is faster)",
-        unit=1e9,
-        show=lambda value: f"{significant(value / 1e9)} GFLOP/s",
         own=("forward_s", "backward_s", "update_s", "pass_s"),
         together=("precision",),
         parts={"forward": "forward_flops_per_s", "backward": "backward_flops_per_s"},
@@ -289,19 +296,14 @@ LAYOUTS = {
         "Figure 3(b)(1): fine-tuning Whisper, scenario 2",
         {"model": "Model", "batch_size": "Batch size", "offload": "Offload", "recompute": "Recompute"},
         columns={
-            "Forward": ("forward_s", lambda value: seconds(value)),
-            "Backward": ("backward_s", lambda value: seconds(value)),
-            "Update": ("update_s", lambda value: seconds(value)),
-            "Achieved": ("flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s"),
+            **_PASSES,
+            "Achieved": ("flops_per_s", _gigaflops),
             "On the device": ("needed_bytes", lambda value: gigabytes(value)),
             "On the host": ("host_bytes", lambda value: gigabytes(value)),
             "Losses differ by": ("max_abs_error", lambda value: f"{value:.1e}"),
         },
-        metric="flops_per_s",
+        **_ACHIEVED,
         time="step_s",
-        axis="achieved GFLOP/s (more is faster)",
-        unit=1e9,
-        show=lambda value: f"{significant(value / 1e9)} GFLOP/s",
         together=("offload",),
         own=("forward_s", "backward_s", "update_s"),
         claims_of=("gpt2_finetuning",),
@@ -310,18 +312,13 @@ LAYOUTS = {
         "Figure 3: fine-tuning GPT-2 on IMDB, with LoRA and without",
         {"model": "Model", "batch_size": "Batch size", "lora": "LoRA", "offload": "Offload"},
         columns={
-            "Forward": ("forward_s", lambda value: seconds(value)),
-            "Backward": ("backward_s", lambda value: seconds(value)),
-            "Update": ("update_s", lambda value: seconds(value)),
-            "Forward achieves": ("forward_flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s"),
-            "Backward achieves": ("backward_flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s"),
+            **_PASSES,
+            "Forward achieves": ("forward_flops_per_s", _gigaflops),
+            "Backward achieves": ("backward_flops_per_s", _gigaflops),
             "Memory": ("footprint_peak_bytes", lambda value: gigabytes(value)),
         },
-        metric="flops_per_s",
+        **_ACHIEVED,
         time="step_s",
-        axis="achieved GFLOP/s (more is faster)",
-        unit=1e9,
-        show=lambda value: f"{significant(value / 1e9)} GFLOP/s",
         together=("offload",),
         parts={"forward": "forward_flops_per_s", "backward": "backward_flops_per_s"},
         own=("forward_s", "backward_s", "update_s"),
@@ -351,12 +348,12 @@ LAYOUTS = {
             "Computing power (TFLOPS)": ("peak_flops_per_s", lambda value: significant(value / 1e12)),
             "Launch price (USD)": ("launch_price_usd", lambda value: f"{value:,.0f}"),
             "Pass": ("pass_s", lambda value: seconds(value)),
-            "Achieved": ("flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s"),
+            "Achieved": ("flops_per_s", _gigaflops),
         },
         metric="flops_per_s",
         axis="GFLOP/s for a dollar (more is better)",
         unit=1e9,
-        show=lambda value: f"{significant(value / 1e9)} GFLOP/s",
+        show=_gigaflops,
         own=("pass_s",),
         lays=("gpt2_pretraining_torch", "gpt2_pretraining_mlx", "energy"),
     ),
@@ -383,12 +380,9 @@ def _pretraining(how: str) -> Layout:
     return Layout(
         f"Table 4: a pass of pre-training GPT-2-large without a trainer, {how}",
         {"model": "Model", "batch_size": "Batch size", "context_size": "Context"},
-        columns={"Achieved": ("flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s")},
-        metric="flops_per_s",
+        columns={"Achieved": ("flops_per_s", _gigaflops)},
+        **_ACHIEVED,
         time="pass_s",
-        axis="achieved GFLOP/s (more is faster)",
-        unit=1e9,
-        show=lambda value: f"{significant(value / 1e9)} GFLOP/s",
         own=("pass_s",),
         derived=tuple(
             Derived("gpt2_pretraining", "pass_s", count, article | {"batch_size": batch}, {"batch_size": batch})
@@ -1052,7 +1046,7 @@ def printed_table(experiment: str) -> Table:
 DETAILS = {
     "First step": ("first_step_s", seconds),
     "Step": ("step_s", seconds),
-    "Achieved": ("flops_per_s", lambda value: f"{significant(value / 1e9)} GFLOP/s"),
+    "Achieved": ("flops_per_s", _gigaflops),
     "Page faults": ("page_faults", lambda value: f"{value:,.0f}"),
     "Page-ins": ("page_ins", lambda value: f"{value:,.0f}"),
     "Swap": ("swap_bytes", lambda value: f"{value / 1e6:+,.0f} MB" if value else "0"),
