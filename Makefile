@@ -35,7 +35,7 @@ env: $(ENV)/.ready  ## make the environment in .venv
 lint: $(ENV)/.ready  ## check style, notebooks and parameter files
 	@$(ENV)/bin/ruff check .
 	@$(ENV)/bin/ruff format --check .
-	@$(ENV)/bin/nbstripout --verify --keep-id notebooks/*/*.ipynb
+	@$(ENV)/bin/nbstripout --verify --keep-id notebooks/*.ipynb notebooks/*/*.ipynb
 	@$(PY) -m pomology check
 
 bench: $(ENV)/.ready  ## measure the measuring, against independent ways to measure

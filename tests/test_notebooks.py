@@ -23,10 +23,10 @@ import numpy as np
 import pytest
 import yaml
 
-from pomology import data, parameters, published, results, tables
+from pomology import batch, data, parameters, published, results, tables
 
 ROOT = Path(__file__).resolve().parents[1]
-PATHS = sorted((ROOT / "notebooks").glob("*/*.ipynb"))
+PATHS = batch.paths(ROOT / "notebooks")
 
 every_notebook = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
 

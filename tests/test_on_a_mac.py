@@ -23,11 +23,11 @@ import nbformat
 import pytest
 from macs import IOREG, MACS, NOT_A_COMMAND, NOT_IN_OS, NOT_IN_PSUTIL, NOT_OF_A_PROCESS, install_commands, secrets_in
 
-from pomology import results
+from pomology import batch, results
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lib" / "pomology"
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*/*.ipynb"))
+NOTEBOOKS = batch.paths(ROOT / "notebooks")
 
 # A case ---------------------------------------------------------------------------------------------------------------
 

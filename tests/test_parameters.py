@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from pomology import PomologyError, parameters, root
+from pomology import PomologyError, batch, parameters, root
 from pomology.experiment import PROFILES
 from pomology.parameters import Parameter, check, declared, merge, read_yaml
 
@@ -293,7 +293,7 @@ def test_a_value_that_is_wrong_whatever_the_notebook_says():
 
 # What the kit ships ---------------------------------------------------------------------------------------------------
 
-NOTEBOOKS = sorted((root() / "notebooks").glob("*/*.ipynb"))
+NOTEBOOKS = batch.paths(root() / "notebooks")
 NAMES = [path.stem for path in NOTEBOOKS]
 
 

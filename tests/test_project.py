@@ -40,7 +40,8 @@ ORDER = (
         "launches",
     ),
     *("standins", "sources", "data", "corpora", "simclr"),
-    *("models", "offload", "pretrained", "twins", "results", "roofline", "tables", "costs", "figures", "experiment"),
+    *("models", "offload", "pretrained", "twins", "results", "roofline", "tables", "costs"),
+    *("summary", "figures", "experiment"),
     *("callbacks", "blas", "language"),
     *("parameters", "report", "share", "compare", "batch", "operators", "doctor", "__main__"),
 )

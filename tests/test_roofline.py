@@ -568,9 +568,9 @@ def test_tf32_is_on_for_its_own_row_only():
     ]
 
 
-def test_the_ceilings_come_second_and_the_roofline_last():
+def test_the_ceilings_come_second_and_what_lays_all_together_last():
     names = [one.name for one in batch.notebooks()]
-    assert names[:3] == ["instrument_check", "ceilings", "ceilings_mlx"] and names[-1] == "roofline"
+    assert names[:3] == ["instrument_check", "ceilings", "ceilings_mlx"] and names[-2:] == ["roofline", "summary"]
 
 
 # A run ----------------------------------------------------------------------------------------------------------------

@@ -69,12 +69,21 @@ class Job:
         return f"{self.notebook.name}-{self.repeat}.ipynb"
 
 
+def paths(folder: Path) -> list[Path]:
+    """The files of all notebooks: those of an article in a folder of its own, what is about all of them beside these.
+
+    JupyterLab keeps copies in hidden folders, which are none.
+    """
+    found = [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]
+    return sorted(path for path in found if not path.parent.name.startswith("."))
+
+
 def notebooks(folder: Path | None = None) -> list[Notebook]:
     """All notebooks, the check of the kit first, then the machine's ceilings, then the cheapest. Raises PomologyError
     if two have one name."""
     folder = folder or root() / "notebooks"
     found: dict[str, Notebook] = {}
-    for path in sorted(folder.glob("*/*.ipynb")):
+    for path in paths(folder):
         document = rules.read_notebook(path)
         about = document.get("metadata", {}).get("pomology", {})
         title = "".join(document["cells"][0]["source"]).split("\n")[0].lstrip("# ").strip()
@@ -97,7 +106,9 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
         # The check of the kit itself goes first: it tells which of the others' numbers may be trusted. Then the
         # ceilings, which the others' numbers are held against.
         ceilings = 1 + roofline.CEILINGS.index(notebook.name) if notebook.name in roofline.CEILINGS else 0
-        return notebook.article != tables.KIT, ceilings, cost, bool(notebook.after), len(notebook.after), notebook.name
+        # What lays others' numbers together comes behind them, also where it is the kit's own.
+        late = notebook.article != tables.KIT or bool(notebook.after)
+        return late, ceilings, cost, bool(notebook.after), len(notebook.after), notebook.name
 
     return sorted(found.values(), key=place)
 

@@ -36,6 +36,7 @@ from pomology import (
     results,
     roofline,
     root,
+    summary,
     tables,
     timing,
     twins,
@@ -216,6 +217,12 @@ class Experiment:
         """Where every experiment of this run lies under the machine's ceilings; also saved as CSV."""
         table = tables.roofline_table(self.records)
         tables.save(table, self.out / "tables" / f"{self.name}-roofline.csv")
+        return table
+
+    def summary(self) -> tables.Table:
+        """What every device of the articles, and this machine, achieves of its peak; also saved as CSV."""
+        table = summary.table(self.records)
+        tables.save(table, self.out / "tables" / f"{self.name}-rates.csv")
         return table
 
     def checks(self) -> tables.Table:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pomology import costs, published, roofline, tables, write_whole
+from pomology import costs, published, roofline, summary, tables, write_whole
 
 GREY = "#767676"
 COLOURS = {
@@ -103,6 +103,8 @@ OPERATIONS = {
 
 def draw(experiment: str, records: list[dict]) -> Any:
     """The figure of an experiment, in the form that suits it. Returns a matplotlib Figure."""
+    if experiment == "summary":
+        return summary_figure(records)
     if tables.LAYOUTS[experiment].everything:
         return roofline_figure(records)
     if tables.experiment_of(experiment) == "memory_over_time":
@@ -359,6 +361,103 @@ def _draw_roofs(axis: Any, kind: str, best: roofline.Ceilings, points: list[tabl
         name = f"{point.name}, {_framework(record['framework'])}, {precision}{share}"
         labels.append((height, point.intensity, name, "normal"))
     _label(axis, sorted(labels))
+
+
+ROLE_COLOURS = {
+    ("published", "cpu"): COLOURS["M1 Ultra CPU"],
+    ("published", "gpu"): COLOURS["M1 Ultra GPU"],
+    ("published", "rival"): COLOURS["2070 Super CUDA"],
+    ("measured", "cpu"): COLOURS["this machine, cpu"],
+    ("measured", "gpu"): COLOURS["this machine, gpu"],
+}
+ROLE_NAMES = {
+    ("published", "cpu"): "the articles' processors",
+    ("published", "gpu"): "the articles' Apple GPUs",
+    ("published", "rival"): "the articles' NVIDIA GPUs",
+    ("measured", "cpu"): "this machine's processor",
+    ("measured", "gpu"): "this machine's GPU",
+}
+
+
+def summary_figure(records: list[dict]) -> Any:
+    """What every device achieves on every workload, on one logarithmic axis, with its peak and its best share of it.
+
+    A panel for each workload, a line for each device and framework, a mark for each of its settings. Circles are the
+    articles' devices and diamonds this machine's, with their 95 % intervals. Returns a matplotlib Figure.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    panels = _summary_panels(summary.rates(records))
+    heights = [len(lines) + 1.1 for lines in panels.values()]
+    drawn = [one for lines in panels.values() for line in lines.values() for one in line]
+    ends = [value / 1e12 for one in drawn for value in (one.flops_per_s, one.peak_flops_per_s) if value]
+    low, high = min(ends), max(ends)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(8, 0.9 + 0.23 * sum(heights)), layout="constrained")
+        axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+        for axis, (title, lines) in zip(axes, panels.items(), strict=True):
+            axis.set_title(title, loc="left", fontsize=10, color=GREY)
+            axis.set_xscale("log")
+            axis.set_xlim(low / 1.6, high * 2 * (high / low) ** 0.25)  # room for the words behind the last mark
+            axis.set_ylim(len(lines) - 0.4, -0.6)
+            axis.set_yticks(range(len(lines)), list(lines), fontsize=8)
+            axis.grid(axis="x", which="major")
+            axis.tick_params(axis="y", length=0)
+            axis.xaxis.set_minor_locator(NullLocator())  # hundreds of strokes, of no use
+            for place, line in enumerate(lines.values()):
+                _draw_rates(axis, place, line)
+        axis.xaxis.set_major_locator(LogLocator(base=10, numticks=12))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        axis.set_xlabel("achieved TFLOP/s (more is faster); upright: the peak")
+        keys = [key for key in ROLE_COLOURS if any((one.source, one.role) == key for one in drawn)]
+        handles = [
+            Line2D([], [], linestyle="none", marker=_rate_mark(key[0]), color=ROLE_COLOURS[key], label=ROLE_NAMES[key])
+            for key in keys
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def _summary_panels(rates: list[summary.Rate]) -> dict[str, dict[str, list[summary.Rate]]]:
+    """Title of a panel -> name of a line -> its rates; this machine's own workloads share the last panel."""
+    several = {(one.workload, one.framework) for one in rates}
+    panels: dict[str, dict[str, list[summary.Rate]]] = {}
+    for one in rates:
+        known = one.workload in summary.WORKLOADS
+        kind = "CPU" if one.role == "cpu" else "GPU"
+        words = [one.device] if known else [one.workload.replace("_", " "), kind]
+        if sum(workload == one.workload for workload, _ in several) > 1:
+            words.append(_framework(one.framework))
+        words += [one.precision] if one.precision != "fp32" else []
+        panel = panels.setdefault(summary.WORKLOADS.get(one.workload, summary.MEASURED_ONLY), {})
+        panel.setdefault(", ".join(words), []).append(one)
+    return panels
+
+
+def _rate_mark(source: str) -> str:
+    return "D" if source == "measured" else "o"
+
+
+def _draw_rates(axis: Any, place: int, line: list[summary.Rate]) -> None:
+    """One device on one workload. Rates are in TFLOP/s."""
+    best = max(line, key=lambda one: one.flops_per_s)
+    colour, mark = ROLE_COLOURS.get((best.source, best.role), GREY), _rate_mark(best.source)
+    right, peak = best.flops_per_s / 1e12, best.peak_flops_per_s
+    if peak:
+        ends = [min(one.flops_per_s for one in line) / 1e12, peak / 1e12]
+        axis.plot(ends, [place] * 2, color=GREY, linewidth=0.6)
+        axis.plot([peak / 1e12], [place], "|", color=GREY, markersize=9, markeredgewidth=1.6)
+        right = max(right, peak / 1e12)
+    for one in line:
+        if one.low and one.high:
+            axis.plot([one.low / 1e12, one.high / 1e12], [place] * 2, color=colour, linewidth=2.5)
+        axis.plot([one.flops_per_s / 1e12], [place], mark, color=colour, markersize=5.5, alpha=0.85)
+    share = f"{tables.significant(100 * best.share, 2)} %" if best.share is not None else "no peak known"
+    form = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "fontsize": 8, "color": GREY}
+    axis.annotate(share, (right, place), **form)
 
 
 def _framework(name: str) -> str:

@@ -28,6 +28,7 @@ from pomology import (
     published,
     results,
     roofline,
+    summary,
     tables,
     write_whole,
 )
@@ -206,6 +207,7 @@ def _index(run: Run, failed: dict[str, str]) -> str:
         style=_markup((PAGE / "style.css").read_text(encoding="utf-8")),
         facts=_facts(run),
         notes=notes,
+        compared=_compared(run, notes),
         articles=[_article(run, article, names, failed) for article, names in sorted(by_article.items())],
     )
 
@@ -249,6 +251,23 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("Cases", ", ".join(f"{count} {status}" for status, count in ended.most_common()) or "none yet"),
         ("Kit", kit),
     ]
+
+
+def _compared(run: Run, notes: list[str]) -> dict[str, Any] | None:
+    """The chart of all devices and a sentence on it; None where this machine has no rate, as of a smoke run."""
+    try:
+        said = summary.sentence(run.records)
+        drawing = _drawing("summary", _slim(run.records)) if said else ""
+    except MALFORMED as error:
+        notes.append(f"This machine cannot be compared: {type(error).__name__}: {error}.")
+        return None
+    return {"sentence": said, "drawing": drawing, "caption": _caption(tables.LAYOUTS["summary"])} if said else None
+
+
+def _slim(records: Sequence[dict]) -> str:
+    """Records as JSON, without what is long and in no figure."""
+    long = ("blocks", "trace", "rails", "memory_trace")
+    return json.dumps([{key: one for key, one in record.items() if key not in long} for record in records])
 
 
 def _checks(records: list[dict]) -> list[tuple[str, str]]:
@@ -331,6 +350,9 @@ def _numbers(
         table = tables.article_table(name, records)
         failed = [record for record in records if record["status"] != "too-big"]  # a larger size than is needed
         return {"table": _table(tables.ceilings_table(records)), "details": _table(table), "endings": _endings(failed)}
+    if name == "summary":
+        table = summary.table(list(everything))
+        return {"table": _table(table), "folded": len(table.rows)}
     if layout is not None and layout.everything:
         table, best = tables.roofline_table(everything), tables.article_table(name, everything)
         slim = [{key: one for key, one in r.items() if key not in ("blocks", "trace", "rails")} for r in everything]
@@ -424,6 +446,7 @@ def _links(out: Path, name: str) -> list[tuple[str, str]]:
         "The notebook, rendered": f"{name}.html",
         "numbers as CSV": f"tables/{name}-article.csv",
         "shares as CSV": f"tables/{name}-roofline.csv",
+        "rates as CSV": f"tables/{name}-rates.csv",
         "checks as CSV": f"tables/{name}-checks.csv",
         "journal": f"{name}.jsonl",
     }

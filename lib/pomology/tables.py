@@ -370,6 +370,14 @@ LAYOUTS = {
         axis="GFLOP/s over operations a byte, under this machine's roofs; %: the share of the roof above a point",
         everything=True,
     ),
+    "summary": Layout(
+        "Summary: all devices on one axis, and what they reach of their peaks",
+        {},
+        metric="flops_per_s",
+        axis="TFLOP/s, more is faster. Upright: the peak, the maker's of an article's device, the best product of the "
+        "same run of this machine; %: the best share of it",
+        everything=True,
+    ),
 }
 
 

@@ -1,0 +1,291 @@
+"""What every device achieves of its peak, against numbers worked out by hand from the articles' tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+
+import nbformat
+import pytest
+from test_notebooks import FACTS
+from test_roofline import metric, product, record, write
+
+from pomology import batch, figures, published, report, summary, tables
+from pomology.experiment import Experiment
+
+TERA = 1e12
+
+
+def found(records=(), **wanted) -> list[summary.Rate]:
+    rates = summary.rates(list(records))
+    return [one for one in rates if all(getattr(one, key) == value for key, value in wanted.items())]
+
+
+# What is published ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "framework", "flops_per_s", "share"),
+    [
+        # 8 x 5.007 TFLOP in 2.710 s are 14.78 TFLOP/s, of 27.
+        ("M2 Ultra", "mlx", 14.78, 0.547),
+        # 4 x 5.007 TFLOP in 3.645 s, of 14.
+        ("M2 Max", "torch", 5.495, 0.392),
+        # 2 x 5.007 TFLOP in 8.692 s, of 7.
+        ("M2 Pro", "mlx", 1.152, 0.165),
+        # 8 x 5.007 TFLOP in 2.771 s, of 39.
+        ("A6000", "torch", 14.46, 0.371),
+    ],
+)
+def test_table_4_reaches_what_a_pencil_says(device, framework, flops_per_s, share):
+    (one,) = found(workload="gpt2_pretraining", device=device, framework=framework)
+    assert one.flops_per_s / TERA == pytest.approx(flops_per_s, rel=1e-3)
+    assert one.share == pytest.approx(share, abs=5e-4) and (one.share_low, one.share_high) == (None, None)
+    assert one.article == "001" and one.source == "published" and one.how.startswith("article 001, table 1")
+
+
+def test_epochs_reach_what_a_pencil_says():
+    # 417.3 TFLOP an epoch in 252.657 s, of 9.06; 23.71 in 15.547, of 21; 376.7 in 72.54, of 9.06; 0.1968 in 1.998.
+    (dcgan,) = found(workload="dcgan", device="2070 Super CUDA", settings="batch size 1024, image size 64")
+    assert dcgan.flops_per_s / TERA == pytest.approx(1.652, rel=1e-3) and dcgan.share == pytest.approx(0.182, rel=3e-3)
+    (siamese,) = found(workload="siamese", device="M1 Ultra GPU", settings="batch size 1024")
+    assert siamese.flops_per_s / TERA == pytest.approx(1.525, rel=1e-3)
+    assert siamese.share == pytest.approx(0.0726, rel=2e-3)
+    lines = found(workload="transformer_lm", device="2070 Super CUDA")
+    assert [round(one.flops_per_s / TERA, 2) for one in lines] == [1.96, 3.48, 4.93, 5.19]
+    assert lines[-1].share == pytest.approx(0.573, rel=2e-3)
+    (vae,) = found(workload="vae", device="M1 Ultra GPU", settings="batch size 5120")
+    assert vae.flops_per_s / 1e9 == pytest.approx(98.5, rel=2e-3)
+
+
+def test_simclr_and_vgg16_reach_what_a_pencil_says():
+    # 399.2 TFLOP, and 55.8 over 2 or 200 epochs, in 405, 3558 and 29.4 s.
+    rates = {one.device: one for one in found(workload="simclr")}
+    assert {name: round(one.flops_per_s / TERA, 2) for name, one in rates.items()} == {
+        "M1 Pro GPU": 1.05,
+        "M1 Pro CPU": 0.12,
+        "Nvidia A6000": 13.59,
+    }
+    assert rates["M1 Pro GPU"].share == pytest.approx(1.054 / 4.55, rel=2e-3)
+    (card,) = found(workload="vgg16", device="3090")  # 4,167 TFLOP in 201.6 s, of 35.6
+    assert card.flops_per_s / TERA == pytest.approx(20.67, rel=1e-3) and card.share == pytest.approx(0.581, rel=2e-3)
+
+
+def test_the_work_is_that_of_the_notebooks():
+    for experiment in ("dcgan", "siamese", "vae"):
+        (samples,) = FACTS[experiment].samples.values()
+        (gflop, _), ((steps, *_), _) = FACTS[experiment].gflop, FACTS[experiment].steps
+        batch_size = {"dcgan": 64, "siamese": 64, "vae": 128}[experiment]
+        assert math.ceil(samples / batch_size) == steps
+        counted = summary.TIMED[experiment][3]({})
+        assert counted == pytest.approx(samples / batch_size * gflop * 1e9, rel=1e-3)
+    facts = FACTS["transformer_lm"]
+    # A step of training is three times a step forward, of 200 x 35 tokens instead of 10 x 35, or of 20 x 35.
+    for flops, gflop, (steps, validation) in zip(summary.LM_EPOCH_FLOPS.items(), facts.gflop, facts.steps, strict=True):
+        (*_, batch_size), counted = flops
+        forward = gflop / 3 * 10 / batch_size
+        assert counted == pytest.approx((steps * gflop + validation * forward) * 1e9, rel=1e-3)
+
+
+def test_every_time_with_a_count_is_there_once():
+    for experiment, (article, workload, metric_name, _) in summary.TIMED.items():
+        rows = published.values(article, experiment).to_dict("records")
+        timed = {
+            (row["device"], row["framework"], json.dumps(row["config"]), row["si"])
+            for row in rows
+            if row["metric"] == metric_name and row["si"]
+        }
+        assert len(timed) == len(found(workload=workload, source="published")) > 1
+    assert len(found(workload="transformer_lm", device="M1 Ultra GPU")) == 5  # a row is printed twice
+
+
+def test_peaks_are_of_devices_that_the_articles_have_and_each_names_its_source():
+    devices = set(published.values()["device"])
+    text = (summary.RESOURCES / "peaks.csv").read_text(encoding="utf-8")
+    lines = list(csv.DictReader(text.splitlines()))
+    assert list(lines[0]) == ["device", "precision", "peak_flops_per_s", "source"]
+    assert len(lines) == len(summary.peaks()) > 8
+    for line in lines:
+        assert line["device"] in devices and line["precision"] == "fp32"
+        assert re.search(r"\b20\d\d\b", line["source"]) and 1e12 < float(line["peak_flops_per_s"]) < 1e14
+    table_1 = published.values("001", "costs")
+    printed = table_1[table_1["metric"] == "peak_flops_per_s"].set_index("device")["si"]
+    names = {"A6000": "NVIDIA RTX A6000", "Nvidia A6000": "NVIDIA RTX A6000", "2080Ti": "NVIDIA RTX 2080Ti"}
+    ours = [line for line in lines if "table 1" in line["source"]]
+    assert len(ours) == 6
+    for line in ours:
+        assert float(line["peak_flops_per_s"]) == printed[names.get(line["device"], line["device"])]
+
+
+def test_a_device_whose_peak_is_not_known_has_a_rate_and_no_share(monkeypatch):
+    for device in ("M1 Ultra CPU", "Titan V", "Intel CPU"):
+        rates = found(device=device)
+        assert rates and all(one.share is one.peak_flops_per_s is None and one.flops_per_s > 0 for one in rates)
+        assert {one.how for one in rates} == {"the kit's list has no maker's peak of it"}
+    # The same name with as many cores as article 003 tells, and with as many as nobody tells.
+    assert {one.share is None for one in found(workload="siamese", device="M1 Ultra GPU")} == {False}
+    (untold,) = found(workload="vgg16", device="M1 Ultra GPU")
+    assert untold.share is None and untold.how == "how many GPU cores it had is not told"
+    monkeypatch.setattr(summary, "peaks", dict)
+    assert {one.share for one in found()} == {None}
+    assert {text.get_text() for axis in figures.summary_figure([]).axes for text in axis.texts} == {"no peak known"}
+
+
+# A run ----------------------------------------------------------------------------------------------------------------
+
+LM = {"model": "gpt2", "batch_size": 1}
+RUN = [
+    product(100e9, low=90e9, high=110e9),
+    product(400e9, precision="fp16", low=390e9, high=410e9),
+    record("vae", {"flops_per_s": metric(50e9, 45e9, 55e9)}),
+    record("vae", {"flops_per_s": metric(20e9)}, config={"batch_size": 5120}),
+    record("dcgan", {"step_s": metric(2.0, 1.6, 2.5, "s")}, flops_per_step=60 * 10**9),
+    record("gpt2_pretraining_torch", {"flops_per_s": metric(80e9)}, config=LM, article="001", scaled=True),
+    record("model_sizes", {"flops_per_s": metric(40e9)}, config={"model": "vgg16"}, article="000"),
+    record("model_sizes", {"flops_per_s": metric(30e9)}, config={"model": "resnet18"}, article="000"),
+    record("whisper_pretraining", {"flops_per_s": metric(90e9)}, precision="autocast fp16", article="001"),
+    record("cnn", {"flops_per_s": metric(7e9)}, precision="bf16", article="004"),
+    record("siamese", {"flops_per_s": metric(99e9)}, status="error", reason="broke"),
+    record("lstm", {"flops_per_s": metric(99e9)}, profile="smoke"),
+    record("mlp", {"throughput": metric(5.0, unit="1/s")}),
+]
+
+
+def test_this_machine_is_held_against_its_own_best_product():
+    mine = {(one.workload, one.settings): one for one in found(RUN, source="measured")}
+    assert len(mine) == 8
+    vae = mine["vae", "batch size 128"]
+    assert (vae.share, vae.share_low, vae.share_high) == pytest.approx((0.5, 45 / 110, 55 / 90))
+    assert (vae.peak_flops_per_s, vae.device, vae.role) == (100e9, "Apple M9 CPU", "cpu")
+    assert vae.how == "the best product in fp32 of this run, with PyTorch"
+    dcgan = mine["dcgan", "batch size 128"]
+    assert (dcgan.flops_per_s, dcgan.low, dcgan.high) == pytest.approx((30e9, 24e9, 37.5e9))
+    assert mine["gpt2_pretraining", "model gpt2, batch size 1, a smaller model"].share == pytest.approx(0.8)
+    assert mine["vgg16", "model vgg16"].share == pytest.approx(0.4)
+    assert ("model_sizes resnet18", "model resnet18") in mine
+    half = mine["whisper_pretraining", "batch size 128"]
+    assert half.precision == "fp16" and half.share == pytest.approx(90 / 400)
+    without = mine["cnn", "batch size 128"]
+    assert without.share is None and without.how == "no product in bf16 was measured in this run"
+
+
+def test_repeats_are_one_case_and_an_unknown_machine_is_named_so():
+    repeats = [record("vae", {"flops_per_s": metric(value)}, repeat=n) for n, value in enumerate((40e9, 90e9))]
+    (one,) = found([*repeats, product(100e9)], source="measured")
+    assert one.flops_per_s == pytest.approx(60e9) and one.low < 40e9 < 90e9 < one.high  # the geometric mean
+    nobody = record("vae", {"flops_per_s": metric(1e9)}, chip=None, backend="mps", framework="strange")
+    (one,) = found([nobody], source="measured")
+    assert (one.device, one.role, one.share) == ("this machine GPU", "gpu", None)
+    assert "strange" in str(summary.table([nobody])) and "this machine GPU, strange" in texts(
+        figures.summary_figure([nobody])
+    )
+
+
+def texts(figure) -> list[str]:
+    labels = [label.get_text() for axis in figure.axes for label in axis.get_yticklabels()]
+    return labels + [text.get_text() for axis in figure.axes for text in axis.texts]
+
+
+def test_the_sentence_tells_medians_of_the_best_shares():
+    said = summary.sentence(RUN)
+    # vae 0.5, dcgan 0.3, gpt2 0.8, vgg16 0.4; what no article has timed is not among them.
+    assert said.startswith("On its processor this machine reaches in the median 45 % (4 workloads, from 30 to 80 %)")
+    theirs = {}
+    for one in found(source="published"):
+        if one.share is not None:
+            key = (one.workload, one.device)
+            theirs[key] = max(one.share, theirs.get(key, 0))
+    ordered = sorted(theirs.values())
+    assert len(ordered) == 16
+    assert f"in the median {tables.significant(50 * (ordered[7] + ordered[8]), 2)} % (16 pairs" in said
+    assert "GPU this machine" not in said
+    both = [*RUN, product(1e12, backend="mps"), record("vae", {"flops_per_s": metric(3e11)}, backend="mps")]
+    assert "On its GPU this machine reaches 30 % (one workload)" in summary.sentence(both)
+
+
+def test_what_cannot_be_compared_is_said_or_left_out():
+    assert summary.sentence([]) == summary.sentence([one for one in RUN if one["profile"] == "smoke"]) == ""
+    assert "lacks the machine's ceilings" in summary.sentence(RUN[2:])
+    assert tables.NO_CEILINGS in summary.table(RUN[2:]).notes and tables.NO_CEILINGS not in summary.table(RUN).notes
+
+
+def test_the_table_has_every_rate_also_as_numbers(tmp_path):
+    table = summary.table(RUN)
+    assert len(table.rows) == len(table.data) == len(found(RUN))
+    assert sum(row.kind == "measured" for row in table.rows) == 8
+    (row,) = [row for row in table.rows if row.cells[2] == "M2 Ultra, MLX"]
+    assert row.cells[4:7] == ("14.8 TFLOP/s", "27.0 TFLOP/s", "54.7 %")
+    row, _ = [row for row in table.rows if row.kind == "measured" and row.cells[0] == "Variational autoencoder"]
+    assert row.cells[4:7] == ("50.0 GFLOP/s ± 10 %", "100 GFLOP/s", "50.0 % (40.9 to 61.1 %)")
+    tables.save(table, tmp_path / "rates.csv")
+    with open(tmp_path / "rates.csv", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert {"article", "workload", "device", "flops_per_s", "peak_flops_per_s", "share", "how"} <= set(lines[0])
+
+
+def test_the_figure_has_every_device_and_nothing_clipped():
+    figure = figures.summary_figure(RUN)
+    shown = texts(figure)
+    for name in ("M1 Ultra CPU", "2070 Super CUDA", "M2 Ultra, MLX", "Nvidia A6000", "Apple M9 CPU", "cnn, CPU, bf16"):
+        assert name in shown
+    assert {"55 %", "no peak known"} <= set(shown)
+    assert [axis.get_title(loc="left") for axis in figure.axes] == [*summary.WORKLOADS.values(), summary.MEASURED_ONLY]
+    figure.draw_without_rendering()
+    whole = figure.bbox
+    for axis in figure.axes:
+        for text in [*axis.get_yticklabels(), *axis.texts, axis.xaxis.label]:
+            if text.get_text() and text.get_visible():
+                box = text.get_window_extent()
+                assert box.x0 >= whole.x0 - 1 and box.x1 <= whole.x1 + 1, text.get_text()
+
+
+def test_the_notebook_reads_the_whole_run_and_works_alone(tmp_path):
+    assert batch.notebooks()[-1].name == "summary" and batch.notebooks()[-1].article == tables.KIT
+    alone = Experiment("summary", article="kit", framework=None, out=str(tmp_path / "empty"))
+    assert tables.NO_CEILINGS in alone.summary().notes and "<svg" in alone.figure().data
+    out = write(tmp_path / "run", RUN)
+    whole = Experiment("summary", article="kit", framework=None, out=str(out))
+    assert len(whole.summary().rows) == len(found(RUN))
+    assert (out / "tables" / "summary-rates.csv").read_text().count("\n") == len(found(RUN)) + 1
+    assert "<svg" in whole.figure().data and list((out / "figures").glob("summary-*.svg"))
+
+
+def test_copies_that_jupyterlab_keeps_are_no_notebooks(tmp_path):
+    for name in ("a.ipynb", "one/b.ipynb", ".ipynb_checkpoints/a-checkpoint.ipynb", "one/.ipynb_checkpoints/b.ipynb"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    assert [path.name for path in batch.paths(tmp_path)] == ["a.ipynb", "b.ipynb"]
+
+
+def page(folder, records) -> str:
+    out = write(folder, records)
+    (out / "machine.json").write_text(json.dumps({"chip": "Apple M9", "profile": "quick"}))
+    nbformat.write(nbformat.v4.new_notebook(metadata={"pomology": {"article": "kit"}}), out / "summary.ipynb")
+    return report.build(out).read_text()
+
+
+def test_the_page_of_a_run_begins_with_the_chart(tmp_path):
+    whole = page(tmp_path / "run", RUN)
+    top, chart, *rest = whole.split("<h2>")
+    assert "<svg" not in top and chart.startswith("How this machine compares")
+    assert "in the median 45 % (4 workloads" in chart and chart.count("<svg ") == 1
+    (own,) = [part for part in rest if part.startswith("The kit itself")]
+    assert 'id="summary"' in own and f"the table, {len(found(RUN))} rows" in own and "54.7 %" in own
+    assert "cannot be compared" not in whole and "cannot be shown" not in whole
+
+
+def test_a_smoke_run_and_one_without_rates_have_no_chart(tmp_path):
+    smoke = [one | {"profile": "smoke"} for one in RUN]
+    for name, records in (("smoke", smoke), ("nothing", RUN[-1:])):
+        assert "How this machine compares" not in page(tmp_path / name, records)
+
+
+def test_somebody_elses_malformed_numbers_leave_the_page_standing(tmp_path):
+    bad = record("vae", {"flops_per_s": metric(5e9)}, config={"model": ["<b>"], "batch_size": "<script>"}, chip="<i>x")
+    bad |= {"framework": "</td><script>"}
+    worse = record("dcgan", {"flops_per_s": metric(-1.0)}, precision="")
+    shown = page(tmp_path / "run", [product(100e9), bad, worse])
+    assert "<script>" not in shown and "<b>" not in shown and "<i>x" not in shown
+    assert "How this machine compares" in shown
