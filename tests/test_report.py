@@ -112,7 +112,8 @@ def test_finished_run(tmp_path):
     # A claim of one experiment stands under it, one of several under the article, each once.
     assert page.source.count(">003-C1<") == page.source.count(">003-C3<") == 1
     assert page.source.index(">003-C1<") < page.source.index("The article as a whole") < page.source.index(">003-C3<")
-    assert len([svg for svg in page.all("svg") if svg["role"] == "img" and svg["aria-label"]]) == 3
+    # The chart of all devices at the top, and one of each experiment.
+    assert len([svg for svg in page.all("svg") if svg["role"] == "img" and svg["aria-label"]]) == 4
     identifiers = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(identifiers) == len(set(identifiers))
     used = re.findall(r'(?:href="|url\()#([^")]+)', page.source)
@@ -193,7 +194,7 @@ def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
     page = Page(report.build(out))
     assert_harmless(page)
     assert page.text.count(ATTACKS[0]) > 10 and page.text.count(ATTACKS[1]) > 10
-    assert len(page.all("svg")) == 1  # vae's, with the formula's text in it
+    assert len(page.all("svg")) == 2  # that of all devices and vae's, with the formula's text in them
     assert "schema 99 is newer" in page.text
 
     for malformed in ("[1", "[]", '{"chip": 7}', "[" * 100_000):
