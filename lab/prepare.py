@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jupyterlab_server.workspaces_handler import WorkspacesManager
 
-from pomology import PomologyError, batch, published, root, tables, write_whole
+from pomology import PomologyError, batch, layouts, published, root, units, write_whole
 
 HERE = Path(__file__).resolve().parent
 LAB = root() / "outputs" / "lab"
@@ -31,12 +31,12 @@ def contents() -> str:
         return f"{PAGE}\n**{error}**\n"
     lines = []
     titles = {article.id: article.title for article in published.articles()}
-    for article, title in {tables.KIT: "This machine", **titles}.items():
+    for article, title in {layouts.KIT: "This machine", **titles}.items():
         lines += [f"\n## {title}\n"]
         for notebook in found:
             if notebook.article == article:
                 link = Path(os.path.relpath(notebook.path, LAB)).as_posix()
-                time = f", {tables.clock_time(notebook.seconds['quick'])}" if "quick" in notebook.seconds else ""
+                time = f", {units.clock_time(notebook.seconds['quick'])}" if "quick" in notebook.seconds else ""
                 after = "; lays together what others have measured" if notebook.after else ""
                 lines.append(f"- [{notebook.title}]({link}){time}{after}")
     return PAGE + "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from pomology import machine, published, tables, telemetry
+from pomology import machine, published, tables, telemetry, units
 from pomology.experiment import Experiment
 
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon" / "energy.ipynb"
@@ -78,7 +78,7 @@ def test_joules_of_a_step_and_the_power_at_rest(tmp_path, monkeypatch):
     assert value["energy_j_per_tflop"] == pytest.approx(value["energy_j_per_step"] / record["flops_per_step"] * 1e12)
     table = tables.article_table("energy", [record])
     (cells,) = [row.cells for row in table.rows if row.kind == "measured"]
-    assert f"{tables.significant(value['energy_j_per_step'])} J" in cells
+    assert f"{units.significant(value['energy_j_per_step'])} J" in cells
     # Joules of another model are no verdict on the article's.
     claims = tables.claims_table(published.claims("001", "energy"), [record])
     assert {row["here"] for row in claims.data} == {published.CANNOT_BE_TOLD}

@@ -18,7 +18,7 @@ import pytest
 import torch
 from fakes import Clock, SimulatedDevice, ThreadedDevice
 
-from pomology import compare, device, experiment, machine, operators, parameters, report, results, tables
+from pomology import compare, device, experiment, machine, operators, parameters, report, results, tables, units
 
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "this_machine" / "instrument_check.ipynb"
 KEPT = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
@@ -127,7 +127,7 @@ def test_what_a_fence_costs_is_found(check, fence_s, block_s):
     assert found["fence_idle_s"] == pytest.approx(fence_s)
     assert found["tiny_kernel_s"] == pytest.approx(1e-5, rel=0.02)
     assert found["fence_behind_kernel_s"] == pytest.approx(fence_s, rel=0.02)
-    assert f"of blocks of {tables.seconds(block_s)}" in record["note"]
+    assert f"of blocks of {units.seconds(block_s)}" in record["note"]
 
 
 def test_a_fence_that_is_dear_behind_work_only_is_a_failure(check):
@@ -778,7 +778,7 @@ def test_the_table_of_numbers_has_units_and_intervals():
     ],
 )
 def test_quantities_are_as_people_read_them(value, unit, text):
-    assert tables.quantity(value, unit) == text
+    assert units.quantity(value, unit) == text
 
 
 def test_a_finished_check_says_what_it_found_in_its_line():

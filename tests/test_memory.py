@@ -14,7 +14,19 @@ import nbformat
 import numpy as np
 import pytest
 
-from pomology import PomologyError, device, figures, machine, published, report, results, tables, telemetry, twins
+from pomology import (
+    PomologyError,
+    device,
+    figures,
+    layouts,
+    machine,
+    published,
+    report,
+    results,
+    tables,
+    telemetry,
+    twins,
+)
 from pomology.experiment import HOLES, Experiment
 from pomology.statistics import slope
 
@@ -410,7 +422,7 @@ def test_the_table_shows_slopes_with_their_intervals_and_both_ends():
 
 def test_the_page_of_a_run_shows_growth_and_no_ratio_of_times():
     records = [record("torch", "cpu", "easy", footprint_slope_bytes=(1e3, -1e3, 3e3))]
-    section = report._numbers("memory_over_time", tables.LAYOUTS["memory_over_time"], [], records)
+    section = report._numbers("memory_over_time", layouts.LAYOUTS["memory_over_time"], [], records)
     assert "+1.00 kB (−1.00 kB to +3.00 kB)" in str(section["table"]) and "over MLX" not in str(section["table"])
 
 

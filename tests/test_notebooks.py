@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import yaml
 
-from pomology import batch, data, parameters, published, results, tables
+from pomology import batch, data, layouts, parameters, published, results
 
 ROOT = Path(__file__).resolve().parents[1]
 PATHS = batch.paths(ROOT / "notebooks")
@@ -135,7 +135,7 @@ def test_cells(path):
     if article(document) != "kit":
         calls += ["experiment.table()", "experiment.figure()"]
     # What lays the whole kit together is about no experiment of the article by itself, and so about no claim.
-    if article(document) != "kit" and not tables.LAYOUTS[path.stem].everything:
+    if article(document) != "kit" and not layouts.LAYOUTS[path.stem].everything:
         calls += ["experiment.claims()"]
     for call in calls:
         assert whole.count(call) == 1, call
@@ -458,11 +458,11 @@ class Cells(HTMLParser):
 
 def test_it_shows_every_published_value_in_its_row(repeating):
     execution = repeating
-    if tables.LAYOUTS[execution.path.stem].everything:
+    if layouts.LAYOUTS[execution.path.stem].everything:
         pytest.skip("lays the whole kit together, and is about no experiment of the article by itself")
     shown = "".join(output.data.get("text/html", "") for _, output in execution.outputs if "data" in output)
     rows = [set(row) for row in Cells(shown).rows]
-    values = published.values(experiment=tables.experiment_of(execution.path.stem)).to_dict("records")
+    values = published.values(experiment=layouts.experiment_of(execution.path.stem)).to_dict("records")
     keys = {key for value in values for key in value["config"]}
     told_apart = {key for key in keys if len({str(value["config"].get(key)) for value in values}) > 1}
     expected: dict[tuple, set[str]] = {}

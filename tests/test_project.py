@@ -40,7 +40,7 @@ ORDER = (
         "launches",
     ),
     *("standins", "sources", "data", "corpora", "simclr"),
-    *("models", "offload", "pretrained", "twins", "results", "roofline", "tables", "costs"),
+    *("models", "offload", "pretrained", "twins", "results", "roofline", "units", "layouts", "tables", "costs"),
     *("summary", "figures", "experiment"),
     *("callbacks", "blas", "language"),
     *("parameters", "report", "share", "compare", "batch", "operators", "doctor", "__main__"),

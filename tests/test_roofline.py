@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from pomology import batch, figures, machine, models, report, results, roofline, statistics, tables, timing
+from pomology import batch, figures, layouts, machine, models, report, results, roofline, statistics, tables, timing
 from pomology.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -323,7 +323,7 @@ def test_the_ceilings_stand_below_the_printed_peaks_with_what_reached_them():
     assert not empty.rows and "run the notebooks ceilings" in " ".join(empty.notes)
 
 
-EVERY = [notebook for notebook in batch.notebooks() if not notebook.after and notebook.article != tables.KIT]
+EVERY = [notebook for notebook in batch.notebooks() if not notebook.after and notebook.article != layouts.KIT]
 
 
 def full_run(kinds=("cpu", "mps")) -> list[dict]:

@@ -12,7 +12,7 @@ import pytest
 from test_notebooks import FACTS
 from test_roofline import metric, product, record, write
 
-from pomology import batch, figures, published, report, summary, tables
+from pomology import batch, figures, layouts, published, report, summary, tables, units
 from pomology.experiment import Experiment
 
 TERA = 1e12
@@ -199,7 +199,7 @@ def test_the_sentence_tells_medians_of_the_best_shares():
             theirs[key] = max(one.share, theirs.get(key, 0))
     ordered = sorted(theirs.values())
     assert len(ordered) == 16
-    assert f"in the median {tables.significant(50 * (ordered[7] + ordered[8]), 2)} % (16 pairs" in said
+    assert f"in the median {units.significant(50 * (ordered[7] + ordered[8]), 2)} % (16 pairs" in said
     assert "GPU this machine" not in said
     both = [*RUN, product(1e12, backend="mps"), record("vae", {"flops_per_s": metric(3e11)}, backend="mps")]
     assert "On its GPU this machine reaches 30 % (one workload)" in summary.sentence(both)
@@ -242,7 +242,7 @@ def test_the_figure_has_every_device_and_nothing_clipped():
 
 
 def test_the_notebook_reads_the_whole_run_and_works_alone(tmp_path):
-    assert batch.notebooks()[-1].name == "summary" and batch.notebooks()[-1].article == tables.KIT
+    assert batch.notebooks()[-1].name == "summary" and batch.notebooks()[-1].article == layouts.KIT
     alone = Experiment("summary", article="kit", framework=None, out=str(tmp_path / "empty"))
     assert tables.NO_CEILINGS in alone.summary().notes and "<svg" in alone.figure().data
     out = write(tmp_path / "run", RUN)

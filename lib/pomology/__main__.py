@@ -118,11 +118,11 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from pomology import batch, experiment, tables
+    from pomology import batch, experiment, units
 
     for notebook in batch.notebooks():
         times = {profile: notebook.seconds[profile] for profile in experiment.PROFILES if profile in notebook.seconds}
-        about = ", ".join(f"{profile} {tables.clock_time(seconds)}" for profile, seconds in times.items())
+        about = ", ".join(f"{profile} {units.clock_time(seconds)}" for profile, seconds in times.items())
         print(f"{notebook.name:20} {notebook.title} ({about})")
     return 0
 

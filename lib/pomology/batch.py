@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pomology import PomologyError, machine, private, report, results, roofline, root, tables
+from pomology import PomologyError, layouts, machine, private, report, results, roofline, root, tables, units
 from pomology import parameters as rules
 from pomology.experiment import note_machine
 
@@ -107,7 +107,7 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
         # ceilings, which the others' numbers are held against.
         ceilings = 1 + roofline.CEILINGS.index(notebook.name) if notebook.name in roofline.CEILINGS else 0
         # What lays others' numbers together comes behind them, also where it is the kit's own.
-        late = notebook.article != tables.KIT or bool(notebook.after)
+        late = notebook.article != layouts.KIT or bool(notebook.after)
         return late, ceilings, cost, bool(notebook.after), len(notebook.after), notebook.name
 
     return sorted(found.values(), key=place)
@@ -233,14 +233,14 @@ def reproduce(
         expected_s = sum(job.notebook.seconds.get(profile, 0) for job in waiting)
         say(
             f"{len(waiting)} of {len(jobs)} notebooks to run into outputs/{out.name}/"
-            + (f", about {tables.clock_time(expected_s)} on two CPU cores" if expected_s else "")
+            + (f", about {units.clock_time(expected_s)} on two CPU cores" if expected_s else "")
         )
         begun_s, failed = time.monotonic(), False
         try:
             for number, job in enumerate(waiting, start=1):
                 share = job.notebook.seconds.get(profile)
-                about = f", about {tables.clock_time(share)}" if share else ""
-                elapsed = tables.clock_time(time.monotonic() - begun_s)
+                about = f", about {units.clock_time(share)}" if share else ""
+                elapsed = units.clock_time(time.monotonic() - begun_s)
                 say(f"[{number}/{len(waiting)}] {job.label}{about} ({elapsed} since the start)")
                 failed |= not _execute(job, out, limit_minutes * 60, say)
                 report.build(out)
@@ -253,7 +253,7 @@ def reproduce(
     errors = [record for record in records if record["status"] == "error"]
     for record in errors:
         say(f"error in {record['experiment']}, {record['case']}: {record['reason']}")
-    say(f"done in {tables.clock_time(time.monotonic() - begun_s)}: {page.relative_to(root())}")
+    say(f"done in {units.clock_time(time.monotonic() - begun_s)}: {page.relative_to(root())}")
     return 1 if failed or errors else 0
 
 

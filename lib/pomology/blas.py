@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pomology import PomologyError, roofline, tables, timing
+from pomology import PomologyError, roofline, timing, units
 from pomology.experiment import Case, Mismatch, TooBig
 
 OPERATIONS = {"matmul": 3, "matvec": 2, "vjp": 3}  # and how many lengths its shape has
@@ -228,8 +228,8 @@ def foresee(
         times = product.flops / smaller.flops
         if calls * times * took > limit_s and (took > TELLS_S or divisor == DIVISORS[-1]):
             raise TooBig(
-                f"would take about {tables.seconds(times * took)} a call, and {calls} calls are the least, in "
-                f"{tables.seconds(limit_s)}: {smaller.shape} took {tables.seconds(took)}, and {product.shape} has "
+                f"would take about {units.seconds(times * took)} a call, and {calls} calls are the least, in "
+                f"{units.seconds(limit_s)}: {smaller.shape} took {units.seconds(took)}, and {product.shape} has "
                 f"{times:,.0f} times its operations"
             )
         if calls * times * took < limit_s / FAR:

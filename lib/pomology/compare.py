@@ -24,7 +24,19 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from pomology import RESOURCES, PomologyError, machine, results, root, share, statistics, tables, write_whole
+from pomology import (
+    RESOURCES,
+    PomologyError,
+    layouts,
+    machine,
+    results,
+    root,
+    share,
+    statistics,
+    tables,
+    units,
+    write_whole,
+)
 
 # The first of these that two runs both have is what they are compared by.
 TIMES = {
@@ -277,7 +289,7 @@ def _journal(data: bytes, name: str, run: Run, known: dict) -> None:
     if unusable > MOST_TOLD:
         run.problems.append(f"{name}: {unusable - MOST_TOLD} more lines that cannot be used")
     for case, once in ended.values():
-        if case.article != tables.KIT:  # it tells how well was measured, not how fast this machine is
+        if case.article != layouts.KIT:  # it tells how well was measured, not how fast this machine is
             run.cases.setdefault(case, []).append(once)
 
 
@@ -529,9 +541,9 @@ def _time(repeats: list[Repeat] | None, metric: str) -> str:
         half = statistics.t_quantile(statistics.CONFIDENCE, one.n - 1) * (one.variance / one.n) ** 0.5
         value, low, high = (statistics.exp(one.mean + side) for side in (0, -half, half))
         within = f"{one.n} repeats"
-    text = tables.seconds(value)
+    text = units.seconds(value)
     if low is not None:
-        text += f" ({tables.seconds(low)} to {tables.seconds(high)} {within})"
+        text += f" ({units.seconds(low)} to {units.seconds(high)} {within})"
     flags = sorted({flag for once in repeats for flag in once.flags})
     return ", ".join([text, *(plain(flag, 30) for flag in flags[:6])])
 
@@ -562,7 +574,7 @@ def _in_short(found: Found, repeats: list[Repeat], metric: str) -> str:
         if not times:
             return "not timed" if repeats[-1].status == "ok" else repeats[-1].status
         ends = [bound for time in times for bound in (time.value, time.low, time.high) if bound is not None]
-        low, high = tables.seconds(min(ends)), tables.seconds(max(ends))
+        low, high = units.seconds(min(ends)), units.seconds(max(ends))
         return (low if low == high else f"{low} to {high}") + _of(found, metric)
     verdict = {"no difference shown": f"? {found.smallest_detectable:.2f}"}.get(found.verdict, found.verdict)
     return f"{found.ratio:.3g} {verdict}{_of(found, metric)}"

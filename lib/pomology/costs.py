@@ -11,19 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pomology import published, roofline
-from pomology.tables import (
-    Row,
-    Table,
-    chip_name,
-    combined,
-    comparable,
-    experiment_of,
-    groups,
-    quantity,
-    seconds,
-    settings,
-    significant,
-)
+from pomology.layouts import experiment_of
+from pomology.tables import Row, Table, chip_name, combined, comparable, groups, settings
+from pomology.units import quantity, seconds, significant
 
 ARTICLE = "001"
 SIMILAR = 1.5  # prices are called similar if one is at most so many times the other

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pomology import PomologyError, batch, device, machine, operators, private, tables
+from pomology import PomologyError, batch, device, machine, operators, private, tables, units
 
 YES, NO, NOT_TOLD = "yes", "no", "not told"
 NAMES = {**tables.FRAMEWORKS, "lightning": "Lightning"}
@@ -328,7 +328,7 @@ def _memory(torch: dict[str, Any], environment: Mapping[str, str]) -> Finding:
     there = usable(torch)
     if not there:
         return Finding(question, "PyTorch is not there to tell", NOT_TOLD)
-    parts = [f"{tables.gigabytes(one['free_bytes'])} are free now for {one['backend']}" for one in there]
+    parts = [f"{units.gigabytes(one['free_bytes'])} are free now for {one['backend']}" for one in there]
     if any(one["backend"] == "mps" for one in there):
         try:
             high = device.watermarks(environment)[device.WATERMARKS[0]]

@@ -30,6 +30,7 @@ from pomology import (
     PomologyError,
     device,
     figures,
+    layouts,
     machine,
     private,
     published,
@@ -40,6 +41,7 @@ from pomology import (
     tables,
     timing,
     twins,
+    units,
     write_whole,
 )
 from pomology import statistics as intervals
@@ -100,9 +102,9 @@ class Experiment:
         self.framework = framework
         self.devices = device.find(devices, framework) if framework else []
         self._anew = "" if out else " (run the set-up cell again to measure it anew)"
-        layout = tables.LAYOUTS.get(name) or tables.Layout(name, {})
+        layout = layouts.LAYOUTS.get(name) or layouts.Layout(name, {})
         self._everything = layout.everything or bool(layout.lays)
-        siblings = tables.notebooks_of(tables.experiment_of(name))
+        siblings = layouts.notebooks_of(layouts.experiment_of(name))
         wanted = roofline.SOURCES if layout.everything else [*siblings, *layout.lays]
         latest = None if framework or out else _latest(wanted)
         self.out = Path(out) if out else latest or root() / "outputs" / f"lab-{datetime.now():%Y%m%d-%H%M%S}"
@@ -187,7 +189,7 @@ class Experiment:
             return self._laid
         if self._everything:
             return self._read(sorted(path.stem for path in self.out.glob("*.jsonl")))
-        return self._read([self.name] if self.framework else tables.notebooks_of(tables.experiment_of(self.name)))
+        return self._read([self.name] if self.framework else layouts.notebooks_of(layouts.experiment_of(self.name)))
 
     def lay(self, records: Iterable[dict]) -> None:
         """Show these in the table and the figure: records made of what others have measured, in no journal."""
@@ -239,7 +241,7 @@ class Experiment:
 
     def side_by_side(self) -> tables.Table:
         """The same cases in PyTorch and MLX, from the journals of this run, with proof that they are the same."""
-        records = self._read(tables.notebooks_of(tables.experiment_of(self.name)))
+        records = self._read(layouts.notebooks_of(layouts.experiment_of(self.name)))
         table = tables.side_by_side(self.name, records)
         tables.save(table, self.out / "tables" / f"{self.name}-side-by-side.csv")
         return table
@@ -257,11 +259,11 @@ class Experiment:
         claims = [
             claim
             for claim in published.claims(article=self.article)
-            if {tables.experiment_of(self.name), *tables.LAYOUTS[self.name].claims_of} & set(claim.experiments)
+            if {layouts.experiment_of(self.name), *layouts.LAYOUTS[self.name].claims_of} & set(claim.experiments)
         ]
         # A claim may need what another notebook of the same run has measured.
         needed = {self.name, *(name for claim in claims for name in claim.experiments)}
-        names = sorted({self.name, *(name for one in needed for name in tables.notebooks_of(one))})
+        names = sorted({self.name, *(name for one in needed for name in layouts.notebooks_of(one))})
         return tables.claims_table(claims, self._read(names))
 
     def _ceilings(self) -> roofline.Ceilings:
@@ -335,9 +337,9 @@ class Case:
         least_s = self._workload.flops / rate
         if steps * least_s > limit_s:
             raise TooBig(
-                f"a step of {self._workload.flops / 1e12:,.4g} TFLOP would take {tables.seconds(least_s)} at the "
+                f"a step of {self._workload.flops / 1e12:,.4g} TFLOP would take {units.seconds(least_s)} at the "
                 f"least, at {rate / 1e9:,.4g} GFLOP/s, the most that a product reaches here; {steps} steps have "
-                f"{tables.seconds(limit_s)}"
+                f"{units.seconds(limit_s)}"
             )
 
     def observe(self, model: Any, lies: str | None = None) -> Any:
@@ -758,7 +760,7 @@ class _Progress:
             return
         self._last_s = now_s
         total = f" of {math.ceil(expected):,}" if expected else ""
-        self._show(f"{self.name}: {part}, step {done:,}{total}, {tables.clock_time(now_s - self._begun_s)}")
+        self._show(f"{self.name}: {part}, step {done:,}{total}, {units.clock_time(now_s - self._begun_s)}")
 
     def finish(self, line: str) -> None:
         self._show(line, final=True)

@@ -13,16 +13,17 @@ import html
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pomology import (
     RESOURCES,
     PomologyError,
     figures,
+    layouts,
     machine,
     private,
     published,
@@ -30,11 +31,14 @@ from pomology import (
     roofline,
     summary,
     tables,
+    units,
     write_whole,
 )
 
 PAGE = RESOURCES / "page"
 MOST_BYTES = 64 * 2**20  # of a notebook
+MOST_PAGE_BYTES = 1_900_000  # of a page: what is largest in it stays out, and it says so
+MOST_LINES, MOST_CHARACTERS = 20, 1000  # of the cases that a section tells in words, and of each
 # What reading or showing somebody's malformed numbers can raise; said on the page in place of them.
 MALFORMED = (PomologyError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError)
 PROFILES = {
@@ -103,6 +107,37 @@ def build(out: Path) -> Path:
     return index
 
 
+def lean(markup: str) -> str:
+    """Tables of this package without what every cell repeats for Jupyter's sake: the page's style sheet says it once."""
+    for long, short in LEAN.items():
+        markup = markup.replace(long, short)
+    return markup
+
+
+# Texts in a table are escaped: what has these quotation marks is markup.
+LEAN = {
+    ' style="text-align:left"': "",
+    ' style="text-align:left;min-width:30em"': ' class="remark"',
+    ' style="font-weight:600;background:rgba(213,94,0,.10)"': "",
+    ' style="margin:.2em 0;font-size:90%"': "",
+    '<p style="font-weight:600"></p>': "",
+    '<p style="font-weight:600">': '<p class="title">',
+    '<div style="overflow-x:auto"><table>': '<div class="scroll"><table>',
+}
+
+
+def links_into(page: str, present: Container[str]) -> str:
+    """A page without links to files that are not beside it, as where a part of a run's folder is sent to somebody.
+
+    present: the names of those that are, relative to the page.
+    """
+
+    def kept(link: re.Match) -> str:
+        return link[0] if unquote(link[1]) in present else f"{link[2]} (not in this copy)"
+
+    return re.sub(r'<a href="([^"#:]+)">(.*?)</a>', kept, page)
+
+
 # A notebook -----------------------------------------------------------------------------------------------------------
 
 SHOWN = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
@@ -117,7 +152,8 @@ STYLES = "background margin min-width overflow-x padding"
 def render(notebook: Path) -> str:
     """An executed notebook as one HTML page: code folded, parameters open, pictures inside, no scripts.
 
-    Raises ValueError for a file that is no notebook.
+    Where it would be longer than MOST_PAGE_BYTES, its largest outputs are left out, with a sentence in their places.
+    Raises ValueError for a file that is no notebook, or is longer than that by its text and code alone.
     """
     import nbformat
     from nbconvert import HTMLExporter
@@ -136,8 +172,34 @@ def render(notebook: Path) -> str:
         filters={"safe_html": _safe_html},
         config={"NbConvertBase": {"display_data_priority": list(SHOWN)}},
     )
-    page, _ = exporter.from_notebook_node(document, {"metadata": {"name": title}})
-    return page
+    while True:
+        page, _ = exporter.from_notebook_node(document, {"metadata": {"name": title}})
+        excess = len(page.encode()) - MOST_PAGE_BYTES
+        if excess <= 0:
+            return page
+        _leave_out_outputs(document, excess, notebook.stem)
+
+
+def _leave_out_outputs(document: Any, excess: int, name: str) -> None:
+    """Put a sentence in the place of the largest outputs, until these many bytes are saved."""
+    from nbformat import v4
+
+    places = [(cell.outputs, n) for cell in document.cells if "outputs" in cell for n in range(len(cell.outputs))]
+    sizes = {number: len(json.dumps(outputs[n]).encode()) for number, (outputs, n) in enumerate(places)}
+    for number in sorted(sizes, key=lambda number: -sizes[number]):
+        if excess <= 0:
+            return
+        if sizes[number] < 2000:  # what is left is text and code
+            raise ValueError(f"over {MOST_PAGE_BYTES:,} bytes even without its large outputs")
+        words = (
+            f"Left out here, so that this page stays under 2 MB: an output of {sizes[number] / 1e6:,.1f} MB. The "
+            f"notebook itself, {name}.ipynb, has it; the numbers are in the journal, {name}.jsonl."
+        )
+        outputs, place = places[number]
+        outputs[place] = v4.new_output("stream", text=words)
+        excess -= sizes[number]
+    if excess > 0:
+        raise ValueError(f"over {MOST_PAGE_BYTES:,} bytes even without its outputs")
 
 
 def _prepare(document: Any) -> str:
@@ -160,7 +222,7 @@ def _safe_html(text: Any) -> str:
     """HTML from a notebook with nothing in it that could run, load or cover something."""
     # Only for looks: their text would be left standing.
     text = re.sub(r"<(script|style)\b.*?</\1\s*>", "", str(text), flags=re.DOTALL | re.IGNORECASE)
-    return _cleaner().clean(text)
+    return _cleaner().clean(lean(text))
 
 
 @functools.cache
@@ -202,14 +264,47 @@ def _index(run: Run, failed: dict[str, str]) -> str:
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
     title = tables.chip_name({"chip": run.machine.get("chip"), "backend": "cpu"}).removesuffix(" CPU")
     environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True)
-    return environment.get_template("run.html.j2").render(
-        title=title[:1].upper() + title[1:],
-        style=_markup((PAGE / "style.css").read_text(encoding="utf-8")),
-        facts=_facts(run),
-        notes=notes,
-        compared=_compared(run, notes),
-        articles=[_article(run, article, names, failed) for article, names in sorted(by_article.items())],
-    )
+    shown = {
+        "title": title[:1].upper() + title[1:],
+        "style": _markup((PAGE / "style.css").read_text(encoding="utf-8")),
+        "facts": _facts(run),
+        "compared": _compared(run, notes),
+        "articles": [_article(run, article, names, failed) for article, names in sorted(by_article.items())],
+        "notes": _few(notes),
+    }
+    template = environment.get_template("run.html.j2")
+    while True:
+        page = template.render(shown)
+        if len(page.encode()) <= MOST_PAGE_BYTES or not _leave_out(shown):
+            return page
+
+
+PIECES = {
+    "table": "its table",
+    "details": "what else was measured",
+    "drawing": "its figure",
+    "claims": "its claims",
+    "endings": "how cases ended",
+    "notes": "what is to be said of it",
+}
+
+
+def _leave_out(shown: dict[str, Any]) -> bool:
+    """Take the largest piece off the page of a run, with a word of it in its place; False if there is none."""
+    sections = [section for article in shown["articles"] for section in article["sections"]]
+    sections += [shown["compared"]] if shown["compared"] else []
+    sizes = [(len("".join(section.get(key, ""))), section, key) for section in sections for key in PIECES]
+    size, section, key = max(sizes, key=lambda one: one[0], default=(0, {}, ""))
+    if size:
+        section[key] = ""
+        section.setdefault("left_out", []).append(PIECES[key])
+    return bool(size)
+
+
+def _few(lines: list[str]) -> list[str]:
+    """As many lines as somebody reads: of a thousand cases each may have one."""
+    few = [line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…" for line in lines[:MOST_LINES]]
+    return few + ([f"And {len(lines) - MOST_LINES:,} more like these."] if len(lines) > MOST_LINES else [])
 
 
 def _markup(text: str) -> Any:
@@ -220,7 +315,7 @@ def _markup(text: str) -> Any:
 
 def _table(table: tables.Table, title: str = "") -> Any:
     """A table as markup, by default without a title: where a heading above says it already."""
-    return _markup(replace(table, title=title)._repr_html_())
+    return _markup(lean(replace(table, title=title)._repr_html_()))
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
@@ -261,7 +356,7 @@ def _compared(run: Run, notes: list[str]) -> dict[str, Any] | None:
     except MALFORMED as error:
         notes.append(f"This machine cannot be compared: {type(error).__name__}: {error}.")
         return None
-    return {"sentence": said, "drawing": drawing, "caption": _caption(tables.LAYOUTS["summary"])} if said else None
+    return {"sentence": said, "drawing": drawing, "caption": _caption(layouts.LAYOUTS["summary"])} if said else None
 
 
 def _slim(records: Sequence[dict]) -> str:
@@ -272,7 +367,7 @@ def _slim(records: Sequence[dict]) -> str:
 
 def _checks(records: list[dict]) -> list[tuple[str, str]]:
     """How the kit's check of itself ended, if it was run."""
-    found = [r for r in records if r["article"] == tables.KIT and r["experiment"] not in roofline.CEILINGS]
+    found = [r for r in records if r["article"] == layouts.KIT and r["experiment"] not in roofline.CEILINGS]
     if not found:
         return []
     ended: dict[str, dict[str, None]] = {"passed": {}, "not passed": {}, "cannot be told": {}, "not to be had here": {}}
@@ -300,9 +395,9 @@ def _best(records: list[dict]) -> list[tuple[str, str]]:
     best, parts = roofline.ceilings(records), []
     for kind, word in (("cpu", "processor"), ("gpu", "GPU")):
         rates = [(precision, one.value) for (where, precision), one in sorted(best.rates.items()) if where == kind]
-        shown = [f"{precision} {tables.quantity_per_s(value, 'FLOP/s')}" for precision, value in rates]
+        shown = [f"{precision} {units.quantity_per_s(value, 'FLOP/s')}" for precision, value in rates]
         if kind in best.bandwidths:
-            shown.append(f"memory {tables.quantity_per_s(best.bandwidths[kind].value, 'B/s')}")
+            shown.append(f"memory {units.quantity_per_s(best.bandwidths[kind].value, 'B/s')}")
         parts += [f"{word}: {', '.join(shown)}"] if shown else []
     return [("At its best", "; ".join(parts))] if parts else []
 
@@ -310,7 +405,7 @@ def _best(records: list[dict]) -> list[tuple[str, str]]:
 def _article(run: Run, article: str, names: list[str], failed: dict[str, str]) -> dict[str, Any]:
     sections = [_section(run, name, failed.get(name)) for name in names]
     about = next((known for known in published.articles() if known.id == article), None)
-    if article == tables.KIT:
+    if article == layouts.KIT:
         return {"title": "The kit itself, and what this machine can do", "sections": sections}
     if about is None:
         return {"title": f"Article {article}" if article else "Not of an article", "sections": sections}
@@ -328,7 +423,7 @@ def _article(run: Run, article: str, names: list[str], failed: dict[str, str]) -
 def _section(run: Run, name: str, failure: str | None) -> dict[str, Any]:
     """One experiment: its table, figure and claims, or what is known about why there are none."""
     contents = run.journals.get(name, results.Contents(run.path / f"{name}.jsonl"))
-    layout = tables.LAYOUTS.get(name)
+    layout = layouts.LAYOUTS.get(name)
     notes = [failure] if failure else []
     if not (run.path / f"{name}.ipynb").exists():
         notes.append(_unfinished(run.path / ".partial" / f"{name}.ipynb"))
@@ -339,11 +434,13 @@ def _section(run: Run, name: str, failure: str | None) -> dict[str, Any]:
         section |= _numbers(name, layout, contents.records, run.records)
     except MALFORMED as error:
         notes.append(f"The numbers of this experiment cannot be shown: {type(error).__name__}: {error}.")
+    section["notes"] = _few(notes)
+    section["endings"] = _few(section.get("endings", []))
     return section
 
 
 def _numbers(
-    name: str, layout: tables.Layout | None, records: list[dict], everything: Sequence[dict] = ()
+    name: str, layout: layouts.Layout | None, records: list[dict], everything: Sequence[dict] = ()
 ) -> dict[str, Any]:
     """everything: what all notebooks of the run have measured; some share an experiment, or lay others together."""
     if name in roofline.CEILINGS and records:
@@ -359,7 +456,7 @@ def _numbers(
         drawing = _drawing(name, json.dumps(slim)) if tables.roofline_points(slim) else ""
         shown = {"table": _table(table), "drawing": drawing, "caption": _caption(layout)}
         return shown | {"details": _table(best)}
-    if records and all(record["article"] == tables.KIT for record in records):
+    if records and all(record["article"] == layouts.KIT for record in records):
         numbers = _table(tables.numbers_table(records))
         return {"table": _table(tables.checks_table(records)), "details": numbers}
     best = roofline.ceilings(everything)
@@ -367,15 +464,15 @@ def _numbers(
     comparable = tables.comparable(records)
     if layout is None:
         return {"table": details, "endings": _endings(records)}
-    experiment = tables.experiment_of(name)
-    shared = [record for record in everything if tables.experiment_of(record["experiment"]) == experiment]
+    experiment = layouts.experiment_of(name)
+    shared = [record for record in everything if layouts.experiment_of(record["experiment"]) == experiment]
     alone = records or not shared
     if layout.metric.endswith(tables.SLOPES):  # growth is no time, of which one could be laid over the other
         table = tables.article_table(name, records or shared, best)
     else:
         table = tables.article_table(name, records, best) if alone else tables.side_by_side(name, shared)
     # Once, where a notebook has the experiment's own name.
-    about = name if experiment in tables.LAYOUTS else experiment
+    about = name if experiment in layouts.LAYOUTS else experiment
     drawn = tables.comparable(records, layout.metric)
     timed = any(tables.combined(repeats, layout.metric) for repeats in tables.groups(drawn))
     return {
@@ -413,13 +510,12 @@ def _claims(claims: list[published.Claim], records: list[dict], title: str) -> A
 def _drawing(name: str, records: str) -> Any:
     """The figure as an SVG element that can stand beside others: its own identifiers, and a text for who cannot see."""
     text = figures.svg(figures.draw(name, json.loads(records)))
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    label = html.escape(_caption(tables.LAYOUTS[name]))
+    label = html.escape(_caption(layouts.LAYOUTS[name]))
     return _markup(text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
 
 
-def _caption(layout: tables.Layout) -> str:
+def _caption(layout: layouts.Layout) -> str:
     """What the figure shows, in words."""
     return CAPTION if layout.metric == "epoch_s" else f"{layout.axis[:1].upper()}{layout.axis[1:]}."
 

@@ -14,23 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pomology import RESOURCES, costs, published, roofline
-from pomology.tables import (
-    FRAMEWORKS,
-    KIT,
-    LAYOUTS,
-    NO_CEILINGS,
-    Row,
-    Table,
-    chip_name,
-    combined,
-    comparable,
-    experiment_of,
-    groups,
-    quantity_per_s,
-    settings,
-    significant,
-    spread,
-)
+from pomology.layouts import KIT, LAYOUTS, experiment_of
+from pomology.tables import FRAMEWORKS, NO_CEILINGS, Row, Table, chip_name, combined, comparable, groups, settings
+from pomology.units import quantity_per_s, significant, spread
 
 # What the articles have timed and somebody has counted, in the order of the chart.
 WORKLOADS = {

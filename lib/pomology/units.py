@@ -1,0 +1,91 @@
+"""Numbers as people read them: rounded, with their units."""
+
+from __future__ import annotations
+
+import math
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Three significant digits, thousands separated, never as a power of ten."""
+    if value == 0:
+        return "0"
+    # Rounded first: 9.999 becomes 10.0, which has its first digit elsewhere.
+    rounded = float(f"{value:.{digits - 1}e}")
+    places = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+    return f"{rounded:,.{places}f}"
+
+
+def seconds(value: float) -> str:
+    """`4.31 s`, `12.0 ms`, `1,584 s`: seconds down to a tenth of one."""
+    for factor, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value >= 0.1 * factor or unit == "µs":
+            return f"{significant(value / factor, 4 if value >= 1000 else 3)} {unit}"
+    raise AssertionError
+
+
+def milliseconds(value: float) -> str:
+    """`0.148 ms`: as table 6 of article 001 prints them."""
+    return f"{significant(1e3 * value)} ms"
+
+
+def spread(metric: dict) -> str:
+    """` ± 2.1 %`: half the width of the interval over the value; nothing where there is no interval."""
+    if metric["low"] is None or not metric["value"]:
+        return ""
+    share = 100 * (metric["high"] - metric["low"]) / 2 / metric["value"]
+    if share > 100:
+        return " ± over 100 %"
+    return f" ± {significant(max(share, 0.1), 2 if share >= 1 else 1)} %"
+
+
+def clock_time(value: float) -> str:
+    """`40 s`, `1:30 min`, `2:05:00 h`."""
+    minutes, rest = divmod(int(value + 0.5), 60)
+    if minutes == 0:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
+
+
+def gigabytes(value: float) -> str:
+    return f"{significant(value / 1e9)} GB"
+
+
+def quantity(value: float, unit: str) -> str:
+    """A value with its unit, as people read it: `12.0 ms`, `256 MB`, `3.10 W`; bytes in powers of 1,000."""
+    if unit == "s":
+        return seconds(value)
+    if unit == "B":
+        for factor, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+            if abs(value) >= factor:
+                return f"{significant(value / factor)} {name}"
+        return f"{value:,.0f} B"
+    if isinstance(value, int):
+        return f"{value:,} {unit}".rstrip()
+    small = value != 0 and abs(value) < 1e-3  # as errors are
+    return f"{value:.2g} {unit}".rstrip() if small else f"{significant(value)} {unit}".rstrip()
+
+
+def change(value: float, unit: str) -> str:
+    """`+1.20 MB`, `−3.00 kB`, `0 B`: by how much something grew."""
+    shown = quantity(abs(value), unit)
+    return shown if shown.startswith("0 ") or value == 0 else f"{'+' if value > 0 else '−'}{shown}"
+
+
+def growth(metric: dict) -> str:
+    """`+1.20 MB (+0.90 MB to +1.50 MB)`: a slope with its 95 % interval."""
+    unit = "B" if metric["unit"] == "B" else ""
+    value, low, high = (None if metric[k] is None else change(metric[k], unit) for k in ("value", "low", "high"))
+    return value if low is None else f"{value} ({low} to {high})"
+
+
+def quantity_per_s(value: float, unit: str) -> str:
+    """`1.25 TFLOP/s`, `84.0 GB/s`: a rate, in powers of 1,000."""
+    for factor, name in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= factor:
+            return f"{significant(value / factor)} {name}{unit}"
+    return f"{significant(value)} {unit}"
+
+
+def gigaflops(value: float) -> str:
+    return f"{significant(value / 1e9)} GFLOP/s"
