@@ -15,9 +15,10 @@ PAGE = """# Notebooks
 Open one, change its parameters if you like, and choose *Run*, *Run All Cells*. One at a time: two would share the
 time and the memory that they measure.
 
-What is measured stands in `outputs/lab-<date>-<time>/`, a folder for every run of a set-up cell. Notebooks are saved
-without what running them leaves, so that git shows your own changes only; as they were last saved with it, they are in
-`outputs/lab/`.
+What is measured stands in `outputs/lab-<date>-<time>/`, one folder for all notebooks of a day, so that those which lay
+others together find their numbers. A set-up cell that is run again measures anew, and moves what its notebook has
+measured before into `earlier/` there. Notebooks are saved without what running them leaves, so that git shows your own
+changes only; as they were last saved with it, they are in `outputs/lab/`.
 
 The times are rough, for the `quick` parameters on two CPU cores.
 """

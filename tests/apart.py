@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import ast
+import multiprocessing
+import os
+import runpy
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 
 def names(file: Path) -> list[str]:
@@ -26,3 +32,43 @@ def outcomes(file: Path, folder: Path) -> dict[str, list[str]]:
         bad = [item.text or "" for item in case if item.tag in ("failure", "error")]
         found.setdefault(case.get("name").partition("[")[0], []).append("\n".join(bad))
     return found
+
+
+# Other processes with PyTorch -----------------------------------------------------------------------------------------
+
+
+def run_python(command: list[str], out: str, err: str) -> None:
+    """What `python -m MODULE ARGUMENTS...` or `python -c PROGRAM ARGUMENTS...` does, in this process."""
+    for place, number in ((out, 1), (err, 2)):
+        os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT), number)
+    sys.argv = ["-c", *command[3:]]
+    if command[1] == "-m":
+        runpy.run_module(command[2], run_name="__main__", alter_sys=True)
+    else:
+        exec(command[2], {"__name__": "__main__"})
+
+
+def start_with_torch(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let `subprocess.run` of another Python fork a process that has loaded PyTorch, which takes seconds, and has done
+    nothing else. Each still has a process of its own. A Mac forbids such forks: there all are started anew.
+
+    folder: for what they print.
+    """
+    if sys.platform == "darwin":
+        return
+    honest, forks = subprocess.run, multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["torch"])
+
+    def run(command: list[str], **named: Any) -> subprocess.CompletedProcess:
+        plain = named == {"capture_output": True, "text": True, "check": False}
+        if not plain or command[0] != sys.executable or command[1] not in ("-m", "-c"):
+            return honest(command, **named)
+        out, err = folder / "stdout", folder / "stderr"
+        process = forks.Process(target=run_python, args=(command, str(out), str(err)))
+        process.start()
+        process.join()
+        texts = [place.read_text(encoding="utf-8") if place.exists() else "" for place in (out, err)]
+        out.unlink(missing_ok=True), err.unlink(missing_ok=True)
+        return subprocess.CompletedProcess(command, process.exitcode, *texts)
+
+    patch.setattr(subprocess, "run", run)

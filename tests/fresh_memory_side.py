@@ -51,7 +51,8 @@ def test_a_planted_leak_is_found_by_the_notebooks_own_step(tmp_path, leaks):
     found, leaked = record["metrics"]["resident_slope_bytes"], batch_size * 32 * 4
     assert len(kept) == (150 if leaks else 0)
     if leaks:
-        assert found["low"] > 0 and found["low"] <= leaked <= found["high"]
+        # Holes between what is kept may grow as well.
+        assert found["low"] > 0 and found["low"] <= 1.1 * leaked and leaked <= found["high"]
         assert record["metrics"]["page_faults_slope"]["low"] > 0
     else:
         assert found["high"] < leaked / 2

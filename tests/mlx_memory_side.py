@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import apart
 import nbformat
 import pytest
 
@@ -17,6 +18,11 @@ import mlx.core as mx  # noqa: E402
 import mlx.nn as nn  # noqa: E402
 
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon" / "memory_mlx.ipynb"
+
+
+@pytest.fixture(autouse=True)
+def references_start_soon(monkeypatch, tmp_path):
+    apart.start_with_torch(monkeypatch, tmp_path)
 
 
 @pytest.fixture

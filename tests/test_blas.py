@@ -9,7 +9,6 @@ import ast
 import functools
 import itertools
 import math
-import os
 import re
 import shutil
 from pathlib import Path
@@ -514,19 +513,6 @@ def test_the_experiment_without_a_framework_reads_what_others_wrote(tmp_path):
     assert experiment.side_by_side().data[0]["same"] is True
     assert (tmp_path / "tables" / "blas-side-by-side.csv").read_text().count("\n") == 2
     assert not (tmp_path / "blas.jsonl").exists()
-
-
-def test_without_a_folder_the_latest_run_is_taken(tmp_path, monkeypatch):
-    from pomology import experiment
-
-    monkeypatch.setattr(experiment, "root", lambda: tmp_path)
-    assert experiment._latest(["blas_torch"]) is None
-    for number, name in enumerate(("one/blas_torch", "two/blas_mlx", "three/vae")):
-        place = tmp_path / "outputs" / f"{name}.jsonl"
-        place.parent.mkdir(parents=True)
-        place.touch()
-        os.utime(place, (1000 + number, 1000 + number))
-    assert experiment._latest(["blas_torch", "blas_mlx"]) == tmp_path / "outputs" / "two"
 
 
 def test_what_lays_others_together_runs_behind_them(tmp_path):

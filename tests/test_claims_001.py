@@ -361,6 +361,31 @@ def test_a_gpu_that_is_named_is_found_on_the_machine_that_has_it(name, chip, sam
     assert same or value.reason == f"needs {name}, which is not this machine's"
 
 
+@pytest.mark.parametrize("joules", [50.0, 200.0])
+def test_a_card_that_a_claim_names_is_not_compared_with_itself(joules):
+    """On an A6000, `gpus` and "A6000" are one card: 1 >= 1.5 says nothing of an Apple device."""
+    verdict = test(5, energy(("torch", "cuda", "NVIDIA RTX A6000"), joules))
+    assert verdict.status == UNKNOWN and "are one measurement here" in verdict.reason
+    assert tables.claims_table([claim(5)], energy(("torch", "cuda", "NVIDIA RTX A6000"), joules)).rows[0].cells[3] == (
+        f"cannot be told here: needs {claim(5).needs}"
+    )
+
+
+def test_why_the_articles_own_numbers_tell_nothing_is_not_what_is_lacking_here():
+    (row,) = tables.claims_table([claim(8)], []).rows
+    assert row.cells[2] == "cannot be told here: the published values are only in an image"
+    assert row.cells[3] == f"cannot be told here: needs {claim(8).needs}"
+
+
+@pytest.mark.parametrize(("chip", "maker", "found"), [("Apple M2 Max", "Apple", True), ("Intel Xeon", "Apple", False)])
+def test_what_is_said_of_apples_chips_is_tested_on_these_alone(chip, maker, found):
+    lookup = tables.measured_lookup(energy(("torch", "cpu", chip), 50.0))
+    assert (lookup("energy", "energy_j_per_step", "cpu", {"maker": maker}).value == 50.0) is found
+    theirs = published.published_lookup("003")
+    for role, told in (("cpu", 3.746), ("rival", None)):
+        assert theirs("vae", "epoch_s", role, {"batch_size": 128, "maker": "Apple"}).value == told
+
+
 def test_a_processor_is_never_taken_for_the_gpu_of_that_name():
     lookup = tables.measured_lookup(energy(("torch", "cpu", "Apple M2 Ultra"), 50.0))
     found = lookup("energy", "energy_j_per_step", "M2 Ultra", {})

@@ -412,6 +412,17 @@ def test_texts_of_strangers_are_shown_and_do_nothing(tmp_path):
     assert all(cell.isprintable() for row in rows for cell in row)
 
 
+def test_the_page_says_first_what_was_found_and_on_which_machines(tmp_path):
+    """A phone's reader gets the column's name in each cell; a name of a stranger is text there too."""
+    a, b = (run(tmp_path / name, *repeats([x, x * 1.01, x * 1.02])) for name, x in (("a", 4.0), ("b", 8.0)))
+    runs = compare.load_all([a, b])
+    runs[1].name = '<b title="x">'
+    _, _, page = compare.write(runs, tmp_path)
+    text = page.read_text(encoding="utf-8")
+    assert text.index("1 slower") < text.index("A verdict needs repeats") < text.index("<table>")
+    assert 'data-column="&lt;b title=&#34;x&#34;&gt; against the first"' in text and "<b " not in text
+
+
 def test_machine_json_of_strangers(tmp_path):
     a, b = run(tmp_path / "a", record()), run(tmp_path / "b", record())
     for malformed in ("[1", "[]", '{"chip": 7}', "[" * 100_000, '{"memory_bytes": 1e999}', '{"gpus": {"a": 1}}'):

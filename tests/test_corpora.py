@@ -647,17 +647,26 @@ def test_a_file_of_the_hub_is_downloaded_where_it_answers(monkeypatch, tmp_path)
 
 def test_spawned_workers_read_what_the_parent_reads(tmp_path):
     write_release(tmp_path)
-    for dataset in (
+    datasets = [
         corpora.common_voice("stand-in", size=4),
         corpora.common_voice("real", tmp_path),
         corpora.imdb("stand-in", size=4),
-    ):
-        copy = pickle.loads(pickle.dumps(dataset))
-        loader = torch.utils.data.DataLoader(dataset, 2, num_workers=1, multiprocessing_context="spawn")
-        rows = [
-            {name: part[row] for name, part in batch.items()} for batch in loader for row in range(len(batch["labels"]))
-        ]
-        assert len(rows) == len(dataset) == len(copy)
+    ]
+    # One worker for all of them, since one takes seconds to start; no batch has items of two.
+    together, first, batches = torch.utils.data.ConcatDataset(datasets), 0, []
+    for dataset in datasets:
+        places = range(first, first := first + len(dataset))
+        batches += [places[place : place + 2] for place in range(0, len(dataset), 2)]
+    loader = torch.utils.data.DataLoader(
+        together, batch_sampler=batches, num_workers=1, multiprocessing_context="spawn"
+    )
+    read = [
+        {name: part[row] for name, part in batch.items()} for batch in loader for row in range(len(batch["labels"]))
+    ]
+    assert len(read) == first
+    for dataset in datasets:
+        copy, rows, read = pickle.loads(pickle.dumps(dataset)), read[: len(dataset)], read[len(dataset) :]
+        assert len(rows) == len(dataset) == len(copy) > 1
         for index, row in enumerate(rows):
             for name, expected in dataset[index].items():
                 assert np.array_equal(row[name].numpy(), expected) and np.array_equal(copy[index][name], expected)

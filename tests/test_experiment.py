@@ -596,12 +596,28 @@ def test_the_machine_is_noted_once_and_names_nobody(make, tmp_path, monkeypatch)
         assert not re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", text)
 
 
-def test_without_a_folder_a_new_one_is_made_in_outputs(monkeypatch, tmp_path):
-    monkeypatch.setattr("pomology.experiment.root", lambda: tmp_path)
-    experiment = Experiment("vae", article="003", devices="cpu")
-    assert experiment.out.parent == tmp_path / "outputs"
-    assert re.fullmatch(r"lab-\d{8}-\d{6}", experiment.out.name)
-    assert (experiment.out / "machine.json").is_file()
+def test_notes_are_joined_and_each_is_said_once(make):
+    def body(case):
+        case.room(0.9, most_bytes=1e6)
+        for said in ("random weights", "batch 12", "random weights"):
+            case.note(said, "a-flag")
+        fit(case)
+
+    record = run(make(), body)
+    held, *others = record["note"].split("; ")
+    assert held.startswith("not near the limit: held at 0.001 GB") and others == ["random weights", "batch 12"]
+    assert "a-flag" in record["flags"] and record["scaled"]
+
+
+@pytest.mark.parametrize("error", [TooBig("too many"), RuntimeError(MPS_OUT)])
+def test_what_was_planned_is_told_also_of_a_case_that_ends_badly(make, error):
+    def body(case):
+        case.room(0.9, most_bytes=1e6)
+        raise error
+
+    record = run(make(), body)
+    assert record["status"] in ("too-big", "out-of-memory") and "held at 0.001 GB" in record["note"]
+    assert "held at 0.001 GB" in tables.line(record)
 
 
 def test_table_figure_and_claims_of_a_notebook(make, tmp_path):
@@ -837,11 +853,11 @@ def test_in_a_notebook_one_line_is_shown_and_then_replaced(make, capsys, monkeyp
 
     class Handle:
         def update(self, line):
-            shown.append(("update", repr(line)))
+            shown.append(("update", line.data))
 
     def display(line, *, display_id):
         assert display_id is True
-        shown.append(("display", repr(line)))
+        shown.append(("display", line.data))
         return Handle()
 
     monkeypatch.setattr("IPython.get_ipython", object)

@@ -17,6 +17,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
+import apart
 import lint
 import nbformat
 import numpy as np
@@ -493,7 +494,8 @@ def test_it_leaves_whole_files(execution):
     assert not list(execution.out.rglob("*.part"))
 
 
-def test_what_its_loaders_use_works_in_a_spawned_worker(execution):
+def test_what_its_loaders_use_works_in_a_spawned_worker(execution, monkeypatch, tmp_path):
+    apart.start_with_torch(monkeypatch, tmp_path)
     place = execution.folder / "loaders.pickle"
     if "DataLoader" in "\n".join(code(execution.document)[1:]):
         assert place.stat().st_size > 100, "no loader was made"

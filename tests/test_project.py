@@ -41,7 +41,7 @@ ORDER = (
     ),
     *("standins", "sources", "data", "corpora", "simclr"),
     *("models", "offload", "pretrained", "twins", "results", "roofline", "units", "layouts", "tables", "costs"),
-    *("summary", "figures", "experiment"),
+    *("summary", "figures", "folders", "experiment"),
     *("callbacks", "blas", "language"),
     *("parameters", "report", "share", "compare", "batch", "operators", "doctor", "__main__"),
 )
@@ -436,7 +436,7 @@ TOGETHER = {
     "notebooks": {
         **{name: name for name in ("jupyterlab", "papermill", "nbconvert", "nbclient", "nbformat", "jinja2")},
         **{name: name for name in ("markupsafe", "bleach", "pytest", "nbstripout", "ruff", "playwright")},
-        **{"ipython": "IPython", "pyyaml": "yaml"},
+        **{"ipython": "IPython", "pyyaml": "yaml", "pytest-xdist": "xdist"},
     },
     "data and figures": {
         **{name: name for name in ("datasets", "pyarrow", "lmdb", "numpy", "pandas", "matplotlib", "seaborn")},

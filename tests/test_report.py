@@ -1,18 +1,22 @@
 """The page of a run: what it shows of half-done, broken and hostile folders, and that it runs and fetches nothing."""
 
 import base64
+import itertools
 import json
 import os
 import re
+import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import nbformat
 import pytest
 from nbformat import v4
+from test_lab import browser, needs_browser
 
 import pomology
-from pomology import PomologyError, published, report, results
+from pomology import PomologyError, published, report, results, share, tables
 
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 ATTACKS = ("</script><script>alert(1)</script>", "<img src=x onerror=alert(2)>", '"><svg onload=alert(3)>')
@@ -156,8 +160,8 @@ def test_a_new_record_appears(tmp_path):
     before = report.build(out).read_text()
     run(out, record(config={"batch_size": 5120}, metrics={"epoch_s": metric(4.56)}))
     after = report.build(out).read_text()
-    assert "<!-- 7.89 s -->" in before and "<!-- 4.56 s -->" not in before  # as the drawing names its labels
-    assert "<!-- 7.89 s -->" in after and "<!-- 4.56 s -->" in after
+    assert ">7.89 s</text>" in before and ">4.56 s</text>" not in before  # a label of the drawing
+    assert ">7.89 s</text>" in after and ">4.56 s</text>" in after
 
 
 def test_numbers_that_cannot_be_shown_do_not_take_the_page_with_them(tmp_path, monkeypatch):
@@ -330,3 +334,180 @@ def test_no_folder_of_this_machine_is_shown(tmp_path, monkeypatch):
     assert text.count("jane") == 1 and "janet" in text  # another folder, which only begins so
     monkeypatch.setattr(report.Path, "home", lambda: Path("/"))
     assert pomology.private("/a/b") == "/a/b"
+
+
+def test_a_huge_run_has_small_pages_that_say_what_they_lack(tmp_path):
+    def case(experiment, number, **more):
+        config = {"batch_size": number, "loader": "w" * 200}
+        return record(experiment, case=f"{experiment} {number}", config=config, **more)
+
+    out = run(tmp_path / "run")
+    names = ("vae", "stranger-1", "stranger-2", "stranger-3")
+    for name in names:
+        endings = ("crashed" if number % 2 else "ok" for number in range(100 if name == "vae" else 1500))
+        records = [case(name, number, reason="r" * 400, status=status) for number, status in enumerate(endings)]
+        lines = [json.dumps(one | {"event": "end", "schema": results.SCHEMA}) + "\n" for one in records]
+        (out / f"{name}.jsonl").write_text("".join(lines))  # a journal waits for the disk after each
+    report.build(out)
+    page = Page(out / "index.html")
+    assert 1_000_000 < len(page.source.encode()) <= report.MOST_PAGE_BYTES < 2_000_000
+    assert "Left out, so that this page stays under 2 MB: " in page.text
+    assert [section["id"] for section in page.all("section")] == list(names)
+    assert "And 730 more like these." in page.text  # of the 750 that crashed, of an experiment without a layout
+    assert {f"{name}.jsonl" for name in names} <= {link["href"] for link in page.all("a")}
+    assert_harmless(page)
+
+
+def test_a_huge_notebook_has_a_small_page(tmp_path):
+    out = run(tmp_path / "run", record())
+    row = f'<tr class="measured"><td style="text-align:left">{"x" * 90}</td></tr>'
+    table = '<div class="pomology-table"><table><tbody>{}</tbody></table></div>'
+    notebook(
+        out / "vae.ipynb",
+        v4.new_markdown_cell("# VAE\n\nThe words."),
+        v4.new_code_cell("print(1)", outputs=[v4.new_output("stream", text="a line\n" * 100)]),
+        shown("small", html=table.format(row * 1000)),
+        shown("large", html=table.format(row * 30_000)),
+        shown("picture", png=PIXEL * 200_000),
+    )
+    report.build(out)
+    page = Page(out / "vae.html")
+    assert 100_000 < len(page.source.encode()) <= report.MOST_PAGE_BYTES
+    assert page.text.count("Left out here") == 2 and "vae.ipynb, has it" in page.text
+    for text in ("The words.", "a line", "print(1)"):
+        assert text in page.text
+    assert len(page.all("td")) == 1000 and all(cell == {"class": "long"} for cell in page.all("td"))
+    # What cannot be made small is not made a page.
+    notebook(out / "vae.ipynb", v4.new_markdown_cell("word " * 500_000))
+    os.utime(out / "vae.ipynb", (2**32, 2**32))
+    assert "cannot be rendered: ValueError: over 1,900,000 bytes" in Page(report.build(out)).text
+
+
+def test_links_to_what_is_not_sent_are_texts():
+    page = (
+        '<a href="vae.html">x</a> <a href="tables/a%20b.csv">y</a> <a href="#vae">z</a> <a href="https://a.b/c">w</a>'
+    )
+    assert report.links_into(page, {"vae.html"}) == page.replace(
+        '<a href="tables/a%20b.csv">y</a>', "y (not in this copy)"
+    )
+    assert report.links_into(page, {"vae.html", "tables/a b.csv"}) == page
+
+
+def test_a_shared_page_links_into_its_zip(tmp_path):
+    out = run(tmp_path / "run", record())
+    notebook(out / "vae.ipynb", v4.new_markdown_cell("# VAE"))
+    (out / "tables").mkdir()
+    (out / "tables" / "vae-article.csv").write_bytes(b"x" * (share.SMALL + 1))
+    with zipfile.ZipFile(share.write(out)) as packed:
+        names = {name.removeprefix("run/") for name in packed.namelist()}
+        pages = {name: packed.read(f"run/{name}").decode() for name in names if name.endswith(".html")}
+    assert set(pages) == {"index.html", "vae.html"} and "tables/vae-article.csv" not in names
+    for page in pages.values():
+        assert set(re.findall(r'href="([^"#:]+)"', page)) <= names
+    assert "numbers as CSV (not in this copy)" in pages["index.html"]
+    assert 'href="tables/vae-article.csv"' in (out / "index.html").read_text()
+
+
+# In a browser ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> Path:
+    """Every kind of section: wide and long tables, figures, claims, what failed, and a notebook of everything."""
+    out = tmp_path_factory.mktemp("pages") / "run"
+    for name in ("vae", "siamese", "transformer_lm", "simclr", "mlp"):
+        most = 50 if name == "mlp" else 5
+        sizes = [record(name, case=f"{name} {size}", config={"batch_size": size}) for size in range(most)]
+        run(out, *sizes, record(name, case="bad", status="out-of-memory", reason="w" * 300))
+    long = "a remark of many words that goes on " * 8
+    run(out, record("blas_torch", config={"operation": "matmul", "shape": "8x2000x2000"}, status="error", reason=long))
+    table = tables.Table(long, tuple("abcdefghijkl"), tuple(tables.Row((long[:70],) * 12, "measured") for _ in "ab"))
+    notebook(
+        out / "vae.ipynb",
+        v4.new_markdown_cell(f"# VAE\n\n{long}\n\n| a | b |\n|---|---|\n| {long} | `{'x' * 200}` |"),
+        v4.new_code_cell("lr: float = 1e-3  # " + long, metadata={"tags": ["parameters"]}),
+        shown("table", html=table._repr_html_()),
+        shown(
+            "figure", svg='<svg xmlns="http://www.w3.org/2000/svg" width="900pt" height="50pt"><path d="M0 0H9"/></svg>'
+        ),
+        v4.new_code_cell("print()", outputs=[v4.new_output("stream", text="w" * 3000 + "\n" + long * 9)]),
+        language_info={"name": "python"},
+    )
+    (out / "tables").mkdir()
+    (out / "tables" / "vae-article.csv").write_text("x")
+    report.build(out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=browser(), args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+# What is wider than its box, of what no box of its own lets scroll; and the luminance of a CSS colour, from 0 to 255.
+TOO_WIDE = """() => [...document.querySelectorAll('main *')].filter(one =>
+    !one.closest('svg, .scroll, .output, pre, .markdown table') && one.getClientRects().length
+    && one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML.slice(0, 99))"""
+GREY = """selector => ['color', 'fill', 'backgroundColor'].map(key =>
+    getComputedStyle(document.querySelector(selector))[key]
+    .match(/[\\d.]+/g)?.slice(0, 3).reduce((sum, one) => sum + one / 3, 0))"""
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [375, 1280, 2560])
+@pytest.mark.parametrize("name", ["index", "vae"])
+def test_pages_in_a_browser(whole_run, chromium, name, width, scheme):
+    page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    told, asked = [], []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    address = (whole_run / f"{name}.html").as_uri()
+    page.goto(address)
+    for folded in page.query_selector_all("details:not([open]) summary"):
+        folded.click()
+    assert page.locator("details").count() > 2 and page.locator("details:not([open])").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == width and page.evaluate(TOO_WIDE) == []
+    assert told == [] and [one for one in asked if not one.startswith("data:image/")] == [address]
+
+    for href in page.eval_on_selector_all("a[href]", "links => links.map(link => link.getAttribute('href'))"):
+        if href.startswith("#"):
+            assert page.evaluate("name => !!document.getElementById(decodeURIComponent(name))", href[1:]), href
+        elif not href.startswith("https://"):
+            assert (whole_run / unquote(href)).is_file(), href
+    levels = [int(tag[1]) for tag in page.eval_on_selector_all("h1,h2,h3,h4", "all => all.map(one => one.tagName)")]
+    assert levels[0] == 1 and all(later - earlier <= 1 for earlier, later in itertools.pairwise(levels))
+    for picture in page.locator("figure svg, img").all():
+        assert picture.get_attribute("aria-label") or picture.get_attribute("alt")
+
+    text, _, ground = page.evaluate(GREY, "body")
+    assert text > ground + 150 if scheme == "dark" else ground > text + 150
+    if name == "index":
+        _, label, _ = page.evaluate(GREY, "figure svg text")
+        assert abs(label - ground) > 90
+        height = page.evaluate("document.querySelector('figure svg:not(.compact) text').getBoundingClientRect().height")
+        assert height > 8  # pixels, also on a phone
+    page.close()
+
+
+@needs_browser
+def test_pages_on_paper(whole_run, chromium, tmp_path):
+    page = chromium.new_page(viewport={"width": 794, "height": 1123}, color_scheme="dark")  # A4
+    for name in ("index", "vae"):
+        page.goto((whole_run / f"{name}.html").as_uri())
+        page.emulate_media(media="print", color_scheme="dark")
+        text, _, ground = page.evaluate(GREY, "body")
+        assert (text, ground) == (0, 255)
+        # Nothing is cut off at the right: paper does not scroll.
+        assert page.evaluate("document.documentElement.scrollWidth") <= 794
+        beyond = "all => all.filter(one => one.getBoundingClientRect().right > innerWidth + 1).length"
+        assert page.eval_on_selector_all("td, pre, figure svg, figure img", beyond) == 0
+        hidden = "all => all.filter(one => !one.checkVisibility()).length"
+        assert page.eval_on_selector_all("details:not(.code) td", hidden) == 0  # folded tables are printed
+    page.close()

@@ -33,6 +33,7 @@ def janes(monkeypatch):
     monkeypatch.setattr(share, "pwd", SimpleNamespace(getpwuid=lambda _: account))
     monkeypatch.setattr(share.Path, "home", lambda: Path("/Users/jane"))
     monkeypatch.setenv("USER", "jroe")
+    monkeypatch.setenv("ORCHARD_TOKEN", "open sesame 7")
     host = SimpleNamespace(gethostname=lambda: "pippin.orchard.example", getfqdn=lambda: "pippin.orchard.example")
     monkeypatch.setattr(share, "socket", host)
     monkeypatch.setattr(share, "root", lambda: Path("/Volumes/seeds/pomology"))
@@ -121,6 +122,18 @@ SECRETS = {
     "e-mail": ("to john.doe+x@example.org", "an e-mail address"),
     "somebody's serial": ("Serial Number (system): F2LXJ0ABCD", "a serial number"),
     "token": ("hf_" + "aB3" * 12, "an access token"),
+    "card of a switch": ("at a483.e712.3456", "the address of a network card"),
+    "graphics card": ("GPU-8f4ae7a1-3c1b-9c1d-1b1a-0c8f2b9e1234", "a serial number of a device"),
+    "hardware": ("Hardware UUID: 4C4C4544-0042-3510-8051-B4C04F4E3432", "a serial number of a device"),
+    "somebody's Mac": ("on Johns-iMac.local", "a computer's name"),
+    "environment": ("environ({'LOGNAME': 'john'})", "an environment variable"),
+    "environment of a shell": ("HOSTNAME=box7", "an environment variable"),
+    "key": ("WANDB_API_KEY=0123456789abcdef", "an environment variable"),
+    "secret of this environment": ("open sesame 7", "a secret of this machine's environment"),
+    "share": ("open(/mnt/johns-nas/train.bin)", "a folder"),
+    "disk": ("No such file: /data/johndoe/imagenet", "a folder"),
+    "client": ("in /srv/client-x/model.py", "a folder"),
+    "temporary": ("in /tmp/john-x/y", "a folder"),
 }
 
 
@@ -163,7 +176,7 @@ def test_what_stands_in_pictures_and_in_other_spellings_is_seen(tmp_path):
 
     drawing = picture("svg+xml", SVG.format("at pippin").encode())
     assert found(drawing) == "vae.html, in a picture: this machine's name ('pip'…)"
-    assert "a folder of this machine" in found(picture("png", b"\x89PNG\0\xff/Users/jane/data\0"))
+    assert "a folder of this machine" in found(picture("jpeg", b"\xff\xd8\0\xff/Users/jane/data\0"))
     # Among the bytes of a photograph, and in how a picture is written, a short name turns up by accident.
     assert found(picture("png", b"\0 jane \0")) is None
     assert found('<img src="data:image/png;base64,AAAA/jane+jroe/AAAA=">') is None
@@ -171,6 +184,53 @@ def test_what_stands_in_pictures_and_in_other_spellings_is_seen(tmp_path):
     assert "this machine's user name" in found(r"\u006aane")
     assert "its name holds this machine's user name" in share.finding("tables/jane.csv", b"", known)
     assert found("a\nb\nat jane") == "vae.html, line 3: this machine's user name ('ja'…)"
+
+
+def chunk(what: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + what + data + struct.pack(">I", zlib.crc32(what + data))
+
+
+def test_what_stands_beside_the_pixels_of_a_picture_is_read():
+    """Software, comments and the like of a PNG, packed or not; the pixels themselves are no text."""
+    known, home = share.secrets(), b"by jane in /home/jo/x"
+
+    def found(*chunks, kind="image/png", wrapped=lambda data: data):
+        size = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
+        data = share.PNG + size + b"".join(chunk(*one) for one in chunks) + chunk(b"IEND", b"")
+        text = f'<img src="data:{kind};base64,{base64.b64encode(wrapped(data)).decode()}">'
+        return share.finding("vae.html", text.encode(), known)
+
+    user = "vae.html, in a picture: this machine's user name ('ja'…)"
+    assert found((b"tEXt", b"Author\0jane")) == user
+    assert found((b"zTXt", b"Comment\0\0" + zlib.compress(home))) == user
+    assert found((b"iTXt", b"XML\0\1\0\0\0" + zlib.compress(home))) == user
+    assert found((b"eXIf", b"II*\0jane\0")) == user
+    assert "an IP address" in found((b"tEXt", b"Source\0http://192.168.7.7/x"))
+    assert found((b"tEXt", b"Software\0Matplotlib version3.10.7, https://matplotlib.org/")) is None
+    assert found((b"IDAT", b"\0jane\0")) is None
+    inside = lambda data: SVG.format(f"data:image/png;base64,{base64.b64encode(data).decode()}").encode()  # noqa: E731
+    assert found((b"tEXt", b"Author\0jane"), kind="image/svg+xml", wrapped=inside) == user
+    # After the end of the picture, in another kind of thing, and with words between the type and the data.
+    assert found((b"IDAT", b"\0"), wrapped=lambda data: data + home) == user
+    assert found(kind="text/html;charset=utf-8", wrapped=lambda _: home) == user
+    assert "a home folder" in found(kind="application/octet-stream", wrapped=lambda _: b"\xff" + home)
+
+
+def test_other_spellings_are_the_same_words():
+    known = share.secrets()
+    for text in (
+        *(r"\/Users\/jo\/x", "%2FUsers%2Fjo%2Fx", "<span>/Users/</span><span>jo</span>", "Jane\u00a0Roe"),
+        *("data:image/svg+xml,%3Csvg%3E%2FUsers%2Fjo%2Fx", "&#47;home&#47;jo", r"\u002fhome\u002fjo"),
+    ):
+        assert share.finding("vae.html", text.encode(), known), text
+    # Numbers of two cells are not one text.
+    assert share.finding("vae.html", b"<td>12.4.</td><td>99.1</td>", known) is None
+
+
+def test_what_is_no_text_is_not_shared():
+    for data in ("jane".encode("utf-16"), b"J\0ane", b"\xff"):
+        told = share.finding("tables/a.csv", data, [])
+        assert told.startswith("tables/a.csv: it ") and ("no file of a run" in told or "every file" in told)
 
 
 def test_what_names_nobody_passes():
@@ -194,6 +254,13 @@ def test_what_names_nobody_passes():
             "/usr/lib/python3.11",
             "https://example.org/home/jo",
             "/opt/homebrew/x",
+            "/tmp/ipykernel_123/456.py",
+            "https://example.org/data/x/y",
+            "<td>1</td>/data/x",
+            "DEEPSPEED_KEY",
+            "tokenizer: bert",
+            "USER",
+            "torch.mps.local",
             "/home/you/x",
         ),
         *("one @ other.T", "@torch.no_grad()", "images@weights.to(device)", "serial: no", "color: #aabbcc", "a::b::c"),

@@ -23,9 +23,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pomology import PomologyError, layouts, machine, private, report, results, roofline, root, tables, units
+from pomology import PomologyError, folders, layouts, machine, private, report, results, roofline, root, tables, units
 from pomology import parameters as rules
-from pomology.experiment import note_machine
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
 RESTARTS = 50  # each behind a case that killed its kernel; more than any notebook has cases
@@ -199,6 +198,8 @@ def run_folder(run: str, profile: str) -> Path:
     run = run or f"{datetime.now():%Y%m%d}-{profile}"
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", run):
         raise PomologyError(f"RUN={run}: must be a folder name of letters, digits, points, dashes and underscores")
+    if run.startswith("lab-"):  # whose parameters nobody has noted
+        raise PomologyError(f"RUN={run}: lab-… are folders of notebooks that are run by hand; choose another RUN")
     return root() / "outputs" / run
 
 
@@ -225,7 +226,7 @@ def reproduce(
     _check_resumable(out, jobs, profile)
     limit_minutes = LIMIT_MINUTES[profile] if limit_minutes is None else limit_minutes
     with _locked(out), _terminated_as_interrupted():
-        snapshot = note_machine(out, profile)
+        snapshot = folders.note_machine(out, profile)
         say(machine.describe(snapshot))
         for warning in machine.fitness()["flags"]:
             say(f"note: {tables.FLAGS.get(warning, warning)}")

@@ -17,7 +17,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -72,7 +72,7 @@ Count = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]
 class Time(msgspec.Struct, gc=False):
     """A metric in seconds, and the interval within its run where there is one."""
 
-    value: Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
+    value: Annotated[float, msgspec.Meta(gt=1e-15, lt=1e12)]
     low: Annotated[float, msgspec.Meta(gt=-1e12, lt=1e12)] | None
     high: Annotated[float, msgspec.Meta(gt=-1e12, lt=1e12)] | None
 
@@ -193,7 +193,7 @@ def find(names: Iterable[str]) -> list[Path]:
         inside = sorted(found for found in candidates[-1].glob("*") if _is_run(found)) if candidates else []
         if place is None and not inside:
             known = sorted(path.parent.name for path in outputs.glob("*/machine.json"))
-            raise PomologyError(f"RUNS: {name}: no such run; outputs/ has {', '.join(known) or 'none'}")
+            raise PomologyError(f"RUNS: {plain(name, 200)}: no such run; outputs/ has {', '.join(known) or 'none'}")
         places += [place] if place else inside
     return list(dict.fromkeys(places))
 
@@ -350,6 +350,9 @@ class Lines(Sequence):
             for case, one in row.items():
                 base = self._names[self._first[case]]
                 yield (*self._texts[case], base, name, *one[:6], one.why and cell(one.why))
+
+    def by_run(self) -> Iterator[tuple[str, dict[Case, Found]]]:
+        return zip(self._names, self._found, strict=True)
 
     def __iter__(self) -> Iterator[dict]:
         return (dict(zip(HEADINGS, row, strict=True)) for row in self.tuples())
@@ -526,6 +529,14 @@ def _counts(name: str, run: Run, found: Iterable[Found]) -> tables.Row:
     return tables.Row((plain(name, 40), told, *map(str, numbers)))
 
 
+def _summary(name: str, found: Iterable[Found]) -> str:
+    """`b: 3 slower, 2 no difference shown, 7 cannot be told (single runs)`."""
+    counts = Counter(f"{one.verdict}{f' ({one.why})' if one.why == 'single runs' else ''}" for one in found)
+    return (
+        f"{name}: {', '.join(f'{count:,} {verdict}' for verdict, count in counts.most_common()) or 'no case in common'}"
+    )
+
+
 def _time(repeats: list[Repeat] | None, metric: str) -> str:
     """A time with its interval, or how the case ended."""
     if not repeats:
@@ -535,15 +546,15 @@ def _time(repeats: list[Repeat] | None, metric: str) -> str:
         return repeats[-1].status
     if len(times) == 1:
         value, low, high = times[0].value, times[0].low, times[0].high
-        within = "within this run"
+        within = " within this run"
     else:
         one = statistics.sample([time.value for time in times])
         half = statistics.t_quantile(statistics.CONFIDENCE, one.n - 1) * (one.variance / one.n) ** 0.5
         value, low, high = (statistics.exp(one.mean + side) for side in (0, -half, half))
-        within = f"{one.n} repeats"
+        within = f", {one.n} repeats"
     text = units.seconds(value)
     if low is not None:
-        text += f" ({units.seconds(low)} to {units.seconds(high)} {within})"
+        text += f" ({units.seconds(low)} to {units.seconds(high)}{within})"
     flags = sorted({flag for once in repeats for flag in once.flags})
     return ", ".join([text, *(plain(flag, 30) for flag in flags[:6])])
 
@@ -561,7 +572,7 @@ def _told(found: Found | None, metric: str) -> str:
         return f"{found.verdict} from single runs{_of(found, metric)}" if single else f"{found.verdict}: {found.why}"
     return (
         f"{found.ratio:.3g} ({found.low:.3g} to {found.high:.3g}){_of(found, metric)}: {found.verdict}; "
-        f"so many repeats show a factor of {found.smallest_detectable:.3g}"
+        f"this many repeats could show a factor of {found.smallest_detectable:.3g}"
     )
 
 
@@ -603,7 +614,8 @@ def write(runs: Sequence[Run], folder: Path) -> tuple[tables.Table, Path, Path]:
     environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(place), trim_blocks=True)
     template = environment.get_template("compare.html.j2")
     style = Markup((place / "style.css").read_text(encoding="utf-8"))
-    markup = [Markup(replace(one, title="")._repr_html_()) for one in (table, *pairs)]
-    details = [(f"{run.name} against {runs[0].name}", one) for run, one in zip(runs[1:], markup[1:], strict=False)]
-    write_whole(page, template.render(style=style, title=table.title, table=markup[0], details=details))
+    details = [(f"{run.name} against {runs[0].name}", one) for run, one in zip(runs[1:], pairs, strict=False)]
+    counts = [_summary(name, row.values()) for name, row in list(table.data.by_run())[1:]]
+    given = {"style": style, "title": table.title, "table": table, "details": details, "counts": counts}
+    write_whole(page, template.render(**given, narrow=len(table.columns) <= 2 * WHOLE + 1))
     return table, numbers, page

@@ -36,6 +36,7 @@ from pomology.sources import (
     parquet_names,
     read_parquet,
     shown,
+    without_bars,
 )
 
 IMDB_REVIEWS = 25_000  # in each of the two splits
@@ -74,7 +75,8 @@ def _tokenizer(model: str, hubs: Sequence[str], marks: dict[str, int], folder: P
 
 
 def _cached_first(hubs: Sequence[str]) -> tuple[Path, str]:
-    from huggingface_hub import try_to_load_from_cache
+    with without_bars():
+        from huggingface_hub import try_to_load_from_cache
 
     for hub in hubs:
         if isinstance(path := try_to_load_from_cache(hub, "tokenizer.json"), str):

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import math
 import statistics as python_statistics
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from pomology import (
     PomologyError,
     device,
     figures,
+    folders,
     layouts,
     machine,
     private,
@@ -42,7 +42,6 @@ from pomology import (
     timing,
     twins,
     units,
-    write_whole,
 )
 from pomology import statistics as intervals
 from pomology.models import Workload
@@ -53,8 +52,10 @@ JUDGED_STEPS = 50  # with fewer losses than these nobody can tell whether a mode
 TOO_LARGE = ("too-big", "out-of-memory", "crashed", "timeout")  # a smaller sibling of such a case may fit
 FEW_TRACED = 8  # with fewer steps than these behind the warm-up, only the first is left out of a trace of memory
 SPARED_BYTES, SPARED_SHARE = 1.5e9, 0.1  # of the free memory, that a case near the limit leaves to the machine
-# On a processor tensors lie in the C library's heap, with holes between them: up to 15 % more than their sum was seen.
-HOLES = 1.15
+# On a processor tensors lie in the C library's heap, with holes between them: glibc gives one a mapping of its own only
+# if it is larger than all that were freed before, or than 32 MB. The memory of `memory_torch` grew to 1.22 times the
+# sum of its tensors; where glibc was told to map each of them by itself, to 1.00 times.
+HOLES = 1.25
 ACCURACY_STEPS = 20  # after so many steps any model here that can learn does better than chance
 
 
@@ -70,12 +71,12 @@ class Experiment:
     """One notebook's cases on this machine.
 
     name: the notebook's name, and the journal's. article: its number, as in the published values. framework: what the
-    cases train with, one a notebook; None has no cases, and lays together what other notebooks of a run have measured,
-    by default of the latest. devices: `auto`, `cpu`, `gpu`, `cuda`, `mps` or `metal`. profile: `smoke`,
-    `quick` or `article`; the last runs whole epochs. budget_s: seconds for the steady steps of a case. out: the run's
-    folder; empty makes a new one. repeat: which repetition of the run this is. precision: of every case that has no
-    setting of that name. learns: whether a loss that does not fall means that the model does not learn (a GAN's tells
-    nothing).
+    cases train with, one a notebook; None has no cases, and lays together what other notebooks of a run have measured.
+    devices: `auto`, `cpu`, `gpu`, `cuda`, `mps` or `metal`. profile: `smoke`, `quick` or `article`; the last runs whole
+    epochs. budget_s: seconds for the steady steps of a case. out: the run's folder; empty takes this day's, see
+    `folders.by_hand`, or without a framework the latest that has such numbers. repeat: which repetition of the run this
+    is. precision: of every case that has no setting of that name. learns: whether a loss that does not fall means that
+    the model does not learn (a GAN's tells nothing).
     Raises PomologyError in one line for a value that cannot be.
     """
 
@@ -104,12 +105,12 @@ class Experiment:
         self._anew = "" if out else " (run the set-up cell again to measure it anew)"
         layout = layouts.LAYOUTS.get(name) or layouts.Layout(name, {})
         self._everything = layout.everything or bool(layout.lays)
-        siblings = layouts.notebooks_of(layouts.experiment_of(name))
-        wanted = roofline.SOURCES if layout.everything else [*siblings, *layout.lays]
-        latest = None if framework or out else _latest(wanted)
-        self.out = Path(out) if out else latest or root() / "outputs" / f"lab-{datetime.now():%Y%m%d-%H%M%S}"
+        self._siblings = layouts.notebooks_of(layouts.experiment_of(name))
+        measured = [*self._siblings, *layout.lays, *(roofline.SOURCES if self._everything else ())]
+        self._lays = [] if framework else [source for source in measured if source != name]
+        self.out = Path(out) if out else folders.latest(self._lays, profile) or folders.by_hand(name, profile)
         self.journal = results.Journal(self.out / f"{name}.jsonl")
-        self.snapshot = note_machine(self.out, profile)
+        self.snapshot = folders.note_machine(self.out, profile)
         self.data_kind, self.data_origin = "none", ""
         self._looked: tuple[float, dict] | None = None
         self._rates: dict[tuple[str, str], float] = {}
@@ -189,23 +190,36 @@ class Experiment:
             return self._laid
         if self._everything:
             return self._read(sorted(path.stem for path in self.out.glob("*.jsonl")))
-        return self._read([self.name] if self.framework else layouts.notebooks_of(layouts.experiment_of(self.name)))
+        return self._read([self.name] if self.framework else self._siblings)
 
     def lay(self, records: Iterable[dict]) -> None:
         """Show these in the table and the figure: records made of what others have measured, in no journal."""
         self._laid = list(records)
 
     def machine(self) -> tables.Table:
-        """The machine, as a small table."""
-        return tables.machine_table(self.snapshot, self.devices)
+        """The machine, and where the numbers are, as a small table."""
+        table = tables.machine_table(self.snapshot, self.devices)
+        return replace(table, rows=(*table.rows, tables.Row(("Numbers", self._place()))))
+
+    def _place(self) -> str:
+        out, here = self.out.absolute(), root()
+        place = f"{out.relative_to(here) if here in out.parents else out.name}/"  # no folder above the kit's is told
+        if self.framework:
+            return f"in {place}"
+        there = [path.stem for path in sorted(self.out.glob("*.jsonl"))]
+        missing = ", ".join(name for name in self._lays if name not in there)
+        if not self._everything:
+            there = [name for name in self._lays if name in there]
+        if not there:
+            return f"none yet: run {missing} first, or set `out` to the folder of a run that has them"
+        found = f"{len(there)} notebooks" if len(there) > len(self._lays) else ", ".join(there)
+        return f"of {found}, in {place}" + (f"; to have more, run {missing} first" if missing else "")
 
     def table(self) -> tables.Table:
         """The article's table with this machine in it; also saved as CSV."""
         records, best = self.records, self._ceilings()
-        table = tables.article_table(self.name, records, best)
-        tables.save(table, self.out / "tables" / f"{self.name}-article.csv")
-        tables.save(tables.details_table(self.name, records, best), self.out / "tables" / f"{self.name}-details.csv")
-        return table
+        self._saved(tables.details_table(self.name, records, best), "details")
+        return self._saved(tables.article_table(self.name, records, best), "article")
 
     def details(self) -> tables.Table:
         """What else was measured of each case."""
@@ -217,34 +231,23 @@ class Experiment:
 
     def roofline(self) -> tables.Table:
         """Where every experiment of this run lies under the machine's ceilings; also saved as CSV."""
-        table = tables.roofline_table(self.records)
-        tables.save(table, self.out / "tables" / f"{self.name}-roofline.csv")
-        return table
+        return self._saved(tables.roofline_table(self.records), "roofline")
 
     def summary(self) -> tables.Table:
         """What every device of the articles, and this machine, achieves of its peak; also saved as CSV."""
-        table = summary.table(self.records)
-        tables.save(table, self.out / "tables" / f"{self.name}-rates.csv")
-        return table
+        return self._saved(summary.table(self.records), "rates")
 
     def checks(self) -> tables.Table:
         """What the kit found out about itself, in plain words; also saved as CSV."""
-        table = tables.checks_table(self.records)
-        tables.save(table, self.out / "tables" / f"{self.name}-checks.csv")
-        return table
+        return self._saved(tables.checks_table(self.records), "checks")
 
     def ratios(self) -> tables.Table:
         """How many times faster one device is than another: as printed, and the GPU against the CPU of this machine."""
-        table = tables.ratio_table(self.name, self.records)
-        tables.save(table, self.out / "tables" / f"{self.name}-ratios.csv")
-        return table
+        return self._saved(tables.ratio_table(self.name, self.records), "ratios")
 
     def side_by_side(self) -> tables.Table:
         """The same cases in PyTorch and MLX, from the journals of this run, with proof that they are the same."""
-        records = self._read(layouts.notebooks_of(layouts.experiment_of(self.name)))
-        table = tables.side_by_side(self.name, records)
-        tables.save(table, self.out / "tables" / f"{self.name}-side-by-side.csv")
-        return table
+        return self._saved(tables.side_by_side(self.name, self._read(self._siblings)), "side-by-side")
 
     def printed(self) -> tables.Table:
         """What else the article prints about this experiment: its settings, and what its text says."""
@@ -265,6 +268,10 @@ class Experiment:
         needed = {self.name, *(name for claim in claims for name in claim.experiments)}
         names = sorted({self.name, *(name for one in needed for name in layouts.notebooks_of(one))})
         return tables.claims_table(claims, self._read(names))
+
+    def _saved(self, table: tables.Table, what: str) -> tables.Table:
+        tables.save(table, self.out / "tables" / f"{self.name}-{what}.csv")
+        return table
 
     def _ceilings(self) -> roofline.Ceilings:
         return roofline.ceilings(self._read(roofline.SOURCES))
@@ -290,8 +297,8 @@ class Case:
         self._guesses: str | None = None
         self._seen: set[str] = set()
         self._losses: list[float] = []
-        self._note: str | None = None
-        self._flags: tuple[str, ...] = ()
+        self._notes: list[str] = []
+        self._flags: list[str] = []
         self._kernels: dict[str, dict] = {}
         self._model: Any = None
         self._weights: Any = None
@@ -338,8 +345,8 @@ class Case:
         if steps * least_s > limit_s:
             raise TooBig(
                 f"a step of {self._workload.flops / 1e12:,.4g} TFLOP would take {units.seconds(least_s)} at the "
-                f"least, at {rate / 1e9:,.4g} GFLOP/s, the most that a product reaches here; {steps} steps have "
-                f"{units.seconds(limit_s)}"
+                f"least, at {rate / 1e9:,.4g} GFLOP/s, the most that a product reaches here; {steps} steps "
+                f"must end within {units.seconds(limit_s)}"
             )
 
     def observe(self, model: Any, lies: str | None = None) -> Any:
@@ -415,21 +422,22 @@ class Case:
 
         `share` of the free memory, but what is left is never less than 10 % of it or 1.5 GB, whichever is more. Where
         that exceeds `most_bytes`, it is those; then the case is not near the limit: it is `scaled`, and a note says so.
-        On a processor the holes between tensors are counted in: what may be planned for is less by as much.
+        On a processor what may be planned for is less by as much as the holes between tensors take; see `HOLES`.
         """
         if not 0 < share <= 1:
             raise PomologyError(f"near is {share!r}; it must be a share of the free memory, above 0 and at most 1")
         free = self.backend.free_memory()
         room = min(share * free, free - max(SPARED_BYTES, SPARED_SHARE * free))
-        if self.backend.kind == "cpu":
-            room /= HOLES
+        cpu = self.backend.kind == "cpu"
+        room /= HOLES if cpu else 1
         if room <= 0:
             raise TooBig(f"{free / 1e9:.1f} GB are free, of which {SPARED_BYTES / 1e9:.1f} GB must stay so")
         if room > most_bytes:
             self.scaled = True
             self.note(f"not near the limit: held at {most_bytes / 1e9:.3g} GB of {free / 1e9:.3g} GB that were free")
         else:
-            self.note(f"planned for {room / 1e9:.3g} GB of {free / 1e9:.3g} GB that were free")
+            holes = f": holes between tensors may take {100 * (HOLES - 1):.0f} % more" if cpu else ""
+            self.note(f"planned for {room / 1e9:.3g} GB of {free / 1e9:.3g} GB that were free{holes}")
         return int(min(room, most_bytes))
 
     def aside(self, name: str, per_epoch: float) -> contextlib.AbstractContextManager:
@@ -451,7 +459,7 @@ class Case:
         self.metric("accuracy", value, "", n=samples)
         chance = 1 / classes
         bound = chance + 3 * math.sqrt(chance * (1 - chance) / samples)
-        trained = sum(part.steps for part in itertools.islice(self.clock.parts.values(), 1))
+        trained = self._training.steps if self._training else 0
         if value <= bound and trained >= ACCURACY_STEPS:
             reason = f"{value:.1%} right after {trained} steps; guessing gives {chance:.1%}, and up to {bound:.1%}"
             self._guesses = reason
@@ -476,27 +484,22 @@ class Case:
         value = value if isinstance(value, int) else float(value)  # a framework's scalar is no JSON
         if not math.isfinite(value):
             raise ValueError(f"{name} is {value}; what could not be measured is left out")
-        self._metrics[name] = {
-            "value": value,
-            "unit": unit,
-            "low": None,
-            "high": None,
-            "n": 1,
-            "how": "measured",
-            **more,
-        }
+        self._metrics[name] = _metric(value, unit) | more
 
     def kernel(self, name: str, found: timing.Measurement) -> None:
         """Add the time of a call, as `timing.measure` found it, with its interval and its raw times."""
         seconds = found.seconds
         self.metric(name, seconds.mean, "s", low=seconds.low, high=seconds.high, n=seconds.n)
-        steady = [[block.steps, round(block.seconds, 9)] for block in found.blocks]
-        self._kernels[name] = {"first_call_s": found.first_call_s, "steady": steady, "stopped": found.stopped}
+        self._kernels[name] = {
+            "first_call_s": found.first_call_s,
+            "steady": _pairs(found.blocks),
+            "stopped": found.stopped,
+        }
 
     def note(self, text: str, *flags: str) -> None:
-        """Say in a sentence what was found: it stands beside the numbers, if the case ends well. `flags` do anyway."""
-        self._note = text
-        self._flags = flags
+        """Say in a sentence what was found, beside what was said before. `flags` stand beside the numbers as well."""
+        self._notes += [text] if text not in self._notes else []
+        self._flags += flags
 
     def __enter__(self) -> Case:
         self._started, self._start_s = results.now(), time.perf_counter()
@@ -528,6 +531,11 @@ class Case:
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = self._weights = None
         return record["status"] != "interrupted"
+
+    @property
+    def _training(self) -> timing.Part | None:
+        """The first loop that was timed."""
+        return next(iter(self.clock.parts.values()), None)
 
     def _base(self) -> dict[str, Any]:
         experiment = self.experiment
@@ -595,8 +603,8 @@ class Case:
             "blocks": {name: _raw(part) for name, part in self.clock.parts.items()} | self._kernels,
             "asides": {name: aside.seconds for name, aside in self.clock.asides.items()},
         }
-        if self._note is not None and status == "ok":
-            record["note"] = private(self._note)
+        if self._notes:
+            record["note"] = private("; ".join(self._notes))
         if self._trace is not None:
             record["memory_trace"] = self._memory_trace()
         if telemetry is not None:
@@ -638,8 +646,7 @@ class Case:
 
     def _rate(self) -> dict[str, Any] | None:
         """Floating-point operations a second, from the steps on ready batches where there are any."""
-        training = next(iter(self.clock.parts.values()), None)
-        blocks = training and (training.ready_blocks or training.blocks)
+        blocks = self._training and (self._training.ready_blocks or self._training.blocks)
         if not blocks or not self._workload:
             return None
         return _per_second(self._workload.flops, timing.interval(blocks))
@@ -658,7 +665,7 @@ class Case:
 
     def _warmup_steps(self) -> int:
         """Traced steps that come before the steady ones."""
-        training = next(iter(self.clock.parts.values()), None)
+        training = self._training
         if training is None:  # a loop that the clock knows nothing of
             return max(1, self._trace.steps // 10)
         warmup = 1 + sum(block.steps for block in training.warmup)
@@ -683,12 +690,9 @@ class Case:
         )
 
     def _all_flags(self) -> list[str]:
-        flags = [*self._fitness["flags"], *self._flags]
-        if self._telemetry is not None and contended(self._telemetry.foreign_load):
-            flags.append("contended")
+        flags, training = [*self._fitness["flags"], *self._flags], self._training
         if self._telemetry is not None:
-            flags += self._telemetry.flags
-        training = next(iter(self.clock.parts.values()), None)
+            flags += ["contended"] * contended(self._telemetry.foreign_load) + self._telemetry.flags
         if training is not None:
             blocks = [block.step_s for block in training.blocks]
             change = intervals.drift(blocks)
@@ -701,25 +705,6 @@ class Case:
         return flags
 
 
-def note_machine(out: Path, profile: str) -> dict:
-    """Write `machine.json` into a run's folder, unless it is there; returns what it says."""
-    path = out / "machine.json"
-    if path.exists():
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            raise PomologyError(f"{private(str(path))}: not JSON; remove it or choose another folder") from None
-    snapshot = machine.snapshot() | {"profile": profile, "power_source": machine.fitness()["power_source"]}
-    write_whole(path, json.dumps(snapshot, indent=1, ensure_ascii=False) + "\n")
-    return snapshot
-
-
-def _latest(names: Iterable[str]) -> Path | None:
-    """The run's folder in which one of these notebooks has measured something last; None if there is none."""
-    found = [place for name in names for place in (root() / "outputs").glob(f"*/{name}.jsonl")]
-    return max(found, key=lambda place: place.stat().st_mtime).parent if found else None
-
-
 def _per_second(flops: int, step: intervals.Interval) -> dict:
     return {"low": None, "high": None, "how": "measured", **roofline.rate(flops, step, "FLOP/s")}
 
@@ -728,16 +713,17 @@ def _metric(value: float, unit: str, how: str = "measured", n: int = 1) -> dict:
     return {"value": value, "unit": unit, "low": None, "high": None, "n": n, "how": how}
 
 
-def _raw(part: timing.Part) -> dict:
-    def pairs(blocks: list[timing.Block]) -> list[list[float]]:
-        return [[block.steps, round(block.seconds, 9)] for block in blocks]
+def _pairs(blocks: list[timing.Block]) -> list[list[float]]:
+    return [[block.steps, round(block.seconds, 9)] for block in blocks]
 
+
+def _raw(part: timing.Part) -> dict:
     return {
         "epoch_steps": part.epoch_steps,
         "first_step_s": part.first_step_s,
-        "warmup": pairs(part.warmup),
-        "steady": pairs(part.blocks),
-        "ready": pairs(part.ready_blocks),
+        "warmup": _pairs(part.warmup),
+        "steady": _pairs(part.blocks),
+        "ready": _pairs(part.ready_blocks),
         "last_step_s": part.last_step_s,
         "stopped": part.stopped,
         **{
@@ -768,23 +754,13 @@ class _Progress:
 
     def _show(self, text: str, final: bool = False) -> None:
         from IPython import get_ipython
-        from IPython.display import display
+        from IPython.display import Pretty, display
 
         if get_ipython() is None:
             if final:
                 print(text)
             return
         if self._handle is None:
-            self._handle = display(_Line(text), display_id=True)
+            self._handle = display(Pretty(text), display_id=True)
         else:
-            self._handle.update(_Line(text))
-
-
-class _Line:
-    """Text that a notebook shows as it is."""
-
-    def __init__(self, text: str):
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
+            self._handle.update(Pretty(text))

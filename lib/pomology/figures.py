@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,9 @@ STYLE = {
 FONTS = "DejaVu Sans, Verdana, sans-serif"  # the first is as wide as the second, which Macs and phones have
 
 
+MOST_PANELS = 30  # of a figure: more take minutes to lay out, and nobody looks at them
+
+
 def epoch_figure(experiment: str, records: list[dict]) -> Any:
     """Seconds per epoch of every device, a panel for each row of the article's settings, on one logarithmic axis.
 
@@ -54,6 +58,7 @@ def epoch_figure(experiment: str, records: list[dict]) -> Any:
 
     layout = layouts.LAYOUTS[experiment]
     panels = costs.panels(records) if experiment == "costs" else _panels(experiment, records)
+    panels, more = panels[:MOST_PANELS], len(panels) - MOST_PANELS
     panels = panels or [("Nothing was measured that can be drawn", [])]
     heights = [len(points) + 1.1 for _, points in panels]
     values = [
@@ -84,7 +89,7 @@ def epoch_figure(experiment: str, records: list[dict]) -> Any:
         axis.xaxis.set_minor_formatter(NullFormatter())
         if high / low > 200:
             axis.xaxis.set_major_locator(LogLocator(base=10, numticks=12))
-        axis.set_xlabel(layout.axis)
+        axis.set_xlabel(f"{layout.axis}; {more:,} more settings are in the table only" if more > 0 else layout.axis)
     return figure
 
 
@@ -197,7 +202,7 @@ def memory_figure(records: list[dict]) -> Any:
                         axis.plot(steps, values, color=colour, linestyle=line, linewidth=1.2)
                     if lines:
                         axis.axvspan(-0.5, record["memory_trace"]["warmup"] - 0.5, color=GREY, alpha=0.08, linewidth=0)
-                axis.set_ylim(bottom=0)
+                axis.set_ylim(0, 1.08 * axis.get_ylim()[1])  # a flat line would be cut in half at the top
         for axis, load in zip(panels[0], loads, strict=True):
             axis.set_title(LOADS[load] if traced else "Nothing was measured that can be drawn", loc="left", fontsize=10)
         for axis in panels[-1]:
@@ -346,8 +351,9 @@ def _draw_roofs(axis: Any, kind: str, best: roofline.Ceilings, points: list[tabl
     names = dict.fromkeys(point.name for point in mine if not point.intensity)
     axis.set_title(title, loc="left", fontsize=10, color=GREY)
     if names:
-        words = f"Not drawn, since their bytes are not counted: {', '.join(names)}"
-        axis.annotate(words, (0, 0), (0, -38), "axes fraction", "offset points", fontsize=7, color=GREY, va="center")
+        words = textwrap.shorten(f"Not drawn, since their bytes are not counted: {', '.join(names)}", 230)
+        words = textwrap.fill(words, 115)  # what is longer than two lines would stand on what is below
+        axis.annotate(words, (0, 0), (0, -34), "axes fraction", "offset points", fontsize=7, color=GREY, va="top")
     labels = []
     for precision, one in roofs:
         height = one.value / 1e9
@@ -382,12 +388,21 @@ ROLE_NAMES = {
 }
 
 
-def summary_figure(records: list[dict]) -> Any:
+COMPACT_INCHES, COMPACT_POINTS = 5.2, 10  # where a phone shows it 340 pixels wide, text is still 9 pixels high
+ROLE_MARKS = {("published", "cpu"): "^", ("published", "gpu"): "o", ("published", "rival"): "s"}  # else a diamond
+
+
+def summary_figure(records: list[dict], compact: bool = False) -> Any:
     """What every device achieves on every workload, on one logarithmic axis, with its peak and its best share of it.
 
     A panel for each workload, a line for each device and framework, a mark for each of its settings. Circles are the
     articles' devices and diamonds this machine's, with their 95 % intervals. Returns a matplotlib Figure.
+
+    compact: for the top of a page, also on a phone: a line for each workload that the articles have timed (of a run
+    with none of these, for all that it has), a mark for each device at its fastest, and its share of the peak beside.
     """
+    if compact:
+        return _compact_figure(summary.rates(records))
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -422,6 +437,76 @@ def summary_figure(records: list[dict]) -> Any:
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
+
+
+def _compact_figure(rates: list[summary.Rate]) -> Any:
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+    theirs = {one.workload for one in rates if one.source == "published"}
+    ours = {one.workload for one in rates if one.source == "measured"}
+    fastest: dict[tuple, summary.Rate] = {}
+    for one in sorted(rates, key=lambda one: one.flops_per_s):
+        if one.workload in theirs or not ours & theirs:
+            fastest[one.workload, one.source, one.role, one.device] = one
+    shown = list(fastest.values())
+    drawn = {one.workload for one in shown}
+    lines = [name for name in dict.fromkeys(one.workload for one in rates) if name in drawn]
+    keys = [key for key in ROLE_COLOURS if any((one.source, one.role) == key for one in shown)]
+    # Within a line, from top to bottom: this machine's processor and GPU far apart, since each has its share behind it.
+    order = [("measured", "cpu"), *(key for key in ROLE_COLOURS if key[0] == "published"), ("measured", "gpu")]
+    places = {key: 0.45 + 0.11 * number for number, key in enumerate(order)}
+    with matplotlib.rc_context(STYLE | {"font.size": COMPACT_POINTS}):
+        figure = Figure(figsize=(COMPACT_INCHES, 1.4 + 0.5 * len(lines)), layout="constrained")
+        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+        left.set_xscale("log")
+        for axis, title in ((left, "trillion operations a second"), (right, "share of the peak")):
+            axis.set_title(title, loc="left", fontsize=COMPACT_POINTS, color=GREY)
+            axis.set_ylim(len(lines), 0)
+            axis.yaxis.set_major_locator(FixedLocator(range(len(lines))))
+            axis.tick_params(axis="y", length=0, labelleft=False)
+            axis.grid(which="major")
+            axis.spines["left"].set_visible(False)
+        for number, name in enumerate(lines):
+            words = summary.WORKLOADS.get(name, name.replace("_", " "))
+            left.text(0, number + 0.06, words, transform=left.get_yaxis_transform(), va="top", fontsize=COMPACT_POINTS)
+        for one in shown:
+            _draw_compact(left, right, one, lines.index(one.workload) + places.get((one.source, one.role), 0.66))
+        left.xaxis.set_major_locator(LogLocator(base=10, numticks=12))
+        left.xaxis.set_minor_locator(NullLocator())
+        left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        right.set_xlim(-0.03, max([1.0, *(one.share_high or one.share for one in shown if one.share)]) * 1.04)
+        right.xaxis.set_major_locator(FixedLocator([0, 0.5, 1]))
+        right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
+        looks = [{"marker": ROLE_MARKS.get(key, "D"), "color": ROLE_COLOURS[key]} for key in keys]
+        handles = [
+            Line2D([], [], linestyle="none", markersize=5, label=ROLE_NAMES[key], **look)
+            for key, look in zip(keys, looks, strict=True)
+        ]
+        form = {"ncols": 2, "frameon": False, "fontsize": COMPACT_POINTS, "handletextpad": 0.2}
+        figure.legend(handles=handles, loc="outside lower left", **form)
+    return figure
+
+
+def _draw_compact(left: Any, right: Any, one: summary.Rate, height: float) -> None:
+    """One device at its fastest on one workload. Rates are in TFLOP/s."""
+    key = (one.source, one.role)
+    colour, mark = ROLE_COLOURS.get(key, GREY), ROLE_MARKS.get(key, "D")
+    for axis, value, low, high in (
+        (left, one.flops_per_s / 1e12, one.low and one.low / 1e12, one.high and one.high / 1e12),
+        (right, one.share, one.share_low, one.share_high),
+    ):
+        if value is None:
+            continue
+        if low and high:
+            axis.plot([low, high], [height] * 2, color=colour, linewidth=2)
+        axis.plot([value], [height], mark, color=colour, markersize=5)
+    if one.source == "measured" and one.share is not None:
+        words = f"{units.significant(100 * one.share, 2)} %"
+        place = {"transform": right.get_yaxis_transform(), "ha": "left", "va": "center"}
+        right.text(1.03, height, words, fontsize=COMPACT_POINTS, color=colour, **place)
 
 
 def _summary_panels(rates: list[summary.Rate]) -> dict[str, dict[str, list[summary.Rate]]]:
@@ -665,8 +750,8 @@ def _slim(element: Any, used: set[str]) -> None:
     style = [part.split(":", 1) for part in about.pop("style", "").split(";") if ":" in part]
     style = {name.strip(): value.strip() for name, value in style if name.strip() != "font-family"}
     for name in {"d", "x", "y", "transform", "points"} & about.keys():
-        about[name] = re.sub(r"-?\d+\.\d+(?:e-?\d+)?", lambda one: f"{float(one[0]):.2f}".rstrip("0").rstrip("."), about[name])
-        about[name] = re.sub(r"\s*([A-Za-z,()])\s*", r"\1", about[name]).replace("\n", " ").strip()
+        about[name] = re.sub(r"-?\d+\.\d+", lambda one: f"{round(float(one[0]), 2):g}", about[name])
+        about[name] = " ".join(re.sub(r"\s*([A-Za-z,()])\s*", r"\1", about[name]).split())
     if about.get("transform", "").startswith("rotate(-0 "):
         del about["transform"]
     if style:

@@ -347,8 +347,8 @@ LAYOUTS = {
         "Summary: all devices on one axis, and what they reach of their peaks",
         {},
         metric="flops_per_s",
-        axis="TFLOP/s, more is faster. Upright: the peak, the maker's of an article's device, the best product of the "
-        "same run of this machine; %: the best share of it",
+        axis="TFLOP/s, more is faster. Upright: the peak, the published one of an article's device, the best product "
+        "of the same run of this machine; %: the best share of it",
         everything=True,
     ),
 }

@@ -43,8 +43,9 @@ class Workload:
         return self.state_bytes + self.saved_bytes
 
     def __str__(self) -> str:
+        flops = f"{self.flops / 1e12:,.4g} TFLOP" if self.flops >= 1e12 else f"{self.flops / 1e9:,.4g} GFLOP"
         return (
-            f"{self.parameters:,} parameters; {self.flops / 1e9:,.4g} GFLOP a step; "
+            f"{self.parameters:,} parameters; {flops} a step; "
             f"{self.state_bytes / 1e6:,.1f} MB of weights, gradients and optimiser; "
             f"{self.saved_bytes / 1e6:,.1f} MB kept for the backward pass"
         )

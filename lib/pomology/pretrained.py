@@ -6,14 +6,12 @@ as many operations on as many numbers. transformers, and with it PyTorch, is imp
 
 from __future__ import annotations
 
-import contextlib
 import json
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pomology import PomologyError, private
+from pomology.sources import without_bars
 
 
 def _whisper(width: int, layers: int, heads: int) -> dict[str, int]:
@@ -103,7 +101,7 @@ def cached(name: str) -> Path | None:
     """
     if name not in CHECKPOINTS:
         return None
-    with _without_bars():
+    with without_bars():
         from huggingface_hub import try_to_load_from_cache
 
     def find(file: str) -> Path | None:
@@ -121,17 +119,9 @@ def cached(name: str) -> Path | None:
 
 def _transformers() -> Any:
     """The package, without its advice and its bars: a notebook shows how far a case is by itself."""
-    with _without_bars():
+    with without_bars():
         import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     return transformers
-
-
-@contextlib.contextmanager
-def _without_bars() -> Iterator[None]:
-    """tqdm, which both packages import, warns in a notebook that has no widgets for bars; nobody draws one here."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="IProgress not found")
-        yield

@@ -7,7 +7,8 @@ A claim's `formula` is a small expression, read with `ast` and never run as Pyth
 
 * A term is a metric's name, a role (`cpu`, `gpu`, `rival`) or quoted device, and keywords that tell rows apart:
   `experiment=` names another experiment than the claim's first, `backend=`, `framework=` and `precision=` select by
-  these fields, any other keyword by the row's config. Values are in the unit that the metric's name says (SI).
+  these fields, `maker="Apple"` Apple's chips alone, any other keyword by the row's config. Values are in the unit that
+  the metric's name says (SI).
 * Values, `+ - * /`, comparisons (also chained), `and or not`, `min max mean abs all any`; generators over tuples of
   literals, or over `gpus`, `rivals`, `devices` (those that the lookup knows; `devices` is both).
 * `status(...)` is a text and compares with `==` or `!=`: `status(gpu, batch_size=64) == "out-of-memory"`.
@@ -24,6 +25,7 @@ import importlib.resources
 import json
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -31,7 +33,7 @@ from pomology import PomologyError
 
 HOLDS, DOES_NOT_HOLD, CANNOT_BE_TOLD = "holds", "does not hold", "cannot be told here"
 ROLES = ("cpu", "gpu", "rival")
-FIELDS = ("backend", "framework", "precision")  # keywords of a term that are fields of a row, not part of its config
+FIELDS = ("backend", "framework", "precision", "maker")  # keywords of a term that are not of a row's config
 
 # Printed unit -> factor to SI. Units that are not here (s, cores, %, x, ...) stay as they are.
 UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
@@ -96,6 +98,7 @@ class Value:
     high: float | None = None
     reason: str = ""
     text: str = ""
+    source: str = ""  # which measurement this is; two terms of one source are one number
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,8 @@ def _rows() -> tuple[dict, ...]:
     for line in _read("published.csv"):
         value = float(line["value"]) if line["value"] else None
         si = None if value is None else value * UNIT_FACTORS.get(line["unit"], 1.0)
-        rows.append({**line, "row": int(line["row"]), "config": json.loads(line["config"]), "value": value, "si": si})
+        config, maker = json.loads(line["config"]), "Apple" if re.match(r"M\d", line["device"]) else ""
+        rows.append({**line, "row": int(line["row"]), "config": config, "value": value, "si": si, "maker": maker})
     return tuple(rows)
 
 
@@ -275,6 +279,15 @@ def _short(number: Value) -> str:
     return value if number.low == number.high else f"{value} ({number.low:.4g} to {number.high:.4g})"
 
 
+def _twice(terms: tuple[Value, ...]) -> str:
+    """Two terms with one measurement behind them, as of a device by its name and by its role."""
+    known: dict[str, str] = {}
+    for term in terms:
+        if term.source and known.setdefault(term.source, term.text) != term.text:
+            return f"{known[term.source]} and {term.text}"
+    return ""
+
+
 class _Substitute(ast.NodeTransformer):
     def __init__(self, nodes: dict[str, ast.expr]):
         self.nodes = nodes
@@ -336,6 +349,9 @@ class _Evaluator:
             holds = _decide(symbol, left, right)
             reason = _join((left.reason, right.reason)) or "the intervals of the two sides overlap"
             used = tuple(dict.fromkeys(terms[i] + terms[i + 1]))
+            if twice := _twice(used):
+                holds, reason = None, f"{twice} are one measurement here, which is not compared with itself"
+                left = Value(None, -math.inf, math.inf, reason, left.text)
             self.comparisons.append(Comparison(left, symbol, right, holds, reason if holds is None else "", used))
             results.append(holds)
         return results
@@ -383,7 +399,8 @@ class _Evaluator:
         elif isinstance(found.value, str):
             number = Value(found.value, text=text)
         else:
-            number = Value(float(found.value), min(low, found.value), max(high, found.value), text=text)
+            low, high = min(low, found.value), max(high, found.value)
+            number = Value(float(found.value), low, high, text=text, source=found.source)
         self.terms.append(number)
         return number
 

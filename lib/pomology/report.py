@@ -13,7 +13,7 @@ import html
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -108,10 +108,10 @@ def build(out: Path) -> Path:
 
 
 def lean(markup: str) -> str:
-    """Tables of this package without what every cell repeats for Jupyter's sake: the page's style sheet says it once."""
+    """A table of this package without what each cell repeats for Jupyter's sake: the style sheet says it once."""
     for long, short in LEAN.items():
         markup = markup.replace(long, short)
-    return markup
+    return re.sub(r"<td>([^<]{30,})</td>", r'<td class="long">\1</td>', markup)
 
 
 # Texts in a table are escaped: what has these quotation marks is markup.
@@ -169,23 +169,26 @@ def render(notebook: Path) -> str:
         template_name=PAGE.name,
         extra_template_basedirs=[str(PAGE.parent)],
         exclude_anchor_links=True,
-        filters={"safe_html": _safe_html},
+        filters={"safe_html": _safe_html, "coloured": _coloured},
         config={"NbConvertBase": {"display_data_priority": list(SHOWN)}},
     )
+    _leave_out_outputs(document, notebook.stem)  # cleaning what is not shown may take minutes
     while True:
         page, _ = exporter.from_notebook_node(document, {"metadata": {"name": title}})
         excess = len(page.encode()) - MOST_PAGE_BYTES
         if excess <= 0:
             return page
-        _leave_out_outputs(document, excess, notebook.stem)
+        _leave_out_outputs(document, notebook.stem, excess)
 
 
-def _leave_out_outputs(document: Any, excess: int, name: str) -> None:
-    """Put a sentence in the place of the largest outputs, until these many bytes are saved."""
+def _leave_out_outputs(document: Any, name: str, excess: int | None = None) -> None:
+    """Put a sentence in the place of the largest outputs, until these many bytes are saved, or all go on a page."""
     from nbformat import v4
 
     places = [(cell.outputs, n) for cell in document.cells if "outputs" in cell for n in range(len(cell.outputs))]
-    sizes = {number: len(json.dumps(outputs[n]).encode()) for number, (outputs, n) in enumerate(places)}
+    texts = (json.dumps(outputs[n], ensure_ascii=False).replace(r"\"", '"') for outputs, n in places)
+    sizes = {number: len(lean(text).encode(errors="replace")) for number, text in enumerate(texts)}
+    excess = sum(sizes.values()) - MOST_PAGE_BYTES if excess is None else excess
     for number in sorted(sizes, key=lambda number: -sizes[number]):
         if excess <= 0:
             return
@@ -216,6 +219,15 @@ def _prepare(document: Any) -> str:
                 output.data = shown or {"text/plain": "(An output that only a script could show.)"}
                 output.metadata = {**output.get("metadata", {}), "alt": f"Picture under the heading “{heading}”"}
     return title
+
+
+def _coloured(code: Any) -> str:
+    """Highlighted code without marks of what has no colour in the style sheet, which would be most of the page."""
+    style = (PAGE / "style.css").read_text(encoding="utf-8")
+    kinds = set(re.findall(r"\.highlight \.(\w+)", style))
+    return re.sub(
+        r'<span class="(\w+)">([^<]*)</span>', lambda mark: mark[0] if mark[1] in kinds else mark[2], str(code)
+    )
 
 
 def _safe_html(text: Any) -> str:
@@ -329,7 +341,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     profiles = sorted({record["profile"] for record in records} or {str(run.machine.get("profile") or "not told")})
     kinds: dict[str, dict[str, None]] = defaultdict(dict)
     for record in records:
-        kinds[record["data"]][record["experiment"]] = None
+        kinds["none needed" if record["data"] == "none" else record["data"]][record["experiment"]] = None
     # Text of this form sorts by time.
     times = sorted(record["started"] for record in records if re.fullmatch(r"[\d-]{10}T[\d:]{8}Z", record["started"]))
     when = [time[:16].replace("T", " ") for time in (times[:1] + times[-1:])]
@@ -339,7 +351,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("Machine", machine.describe(run.machine) if run.machine else "not told"),
         *([("Power", str(power))] if power else []),
         ("Profile", "; ".join(PROFILES.get(profile, profile) for profile in profiles)),
-        ("Data", "; ".join(f"{kind} ({', '.join(names)})" for kind, names in sorted(kinds.items())) or "none yet"),
+        ("Data", "; ".join(f"{kind} ({_names(names)})" for kind, names in sorted(kinds.items())) or "none yet"),
         ("Measured", " to ".join(dict.fromkeys(when)) + " UTC" if when else "nothing yet"),
         *_checks(records),
         *_best(records),
@@ -348,15 +360,21 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     ]
 
 
+def _names(names: Iterable[str], most: int = 6) -> str:
+    """`dcgan, vae`, or of many only how many they are: each section tells it of itself."""
+    names = list(names)
+    return ", ".join(names) if len(names) <= most else f"{len(names)} notebooks"
+
+
 def _compared(run: Run, notes: list[str]) -> dict[str, Any] | None:
     """The chart of all devices and a sentence on it; None where this machine has no rate, as of a smoke run."""
     try:
         said = summary.sentence(run.records)
-        drawing = _drawing("summary", _slim(run.records)) if said else ""
+        drawing = _drawing("summary", _slim(run.records), compact=True) if said else ""
     except MALFORMED as error:
         notes.append(f"This machine cannot be compared: {type(error).__name__}: {error}.")
         return None
-    return {"sentence": said, "drawing": drawing, "caption": _caption(layouts.LAYOUTS["summary"])} if said else None
+    return {"sentence": said, "drawing": drawing, "caption": summary.CAPTION} if said else None
 
 
 def _slim(records: Sequence[dict]) -> str:
@@ -507,12 +525,17 @@ def _claims(claims: list[published.Claim], records: list[dict], title: str) -> A
 
 
 @functools.lru_cache(maxsize=64)  # the page is built after every notebook, and drawing is most of the work
-def _drawing(name: str, records: str) -> Any:
-    """The figure as an SVG element that can stand beside others: its own identifiers, and a text for who cannot see."""
-    text = figures.svg(figures.draw(name, json.loads(records)))
+def _drawing(name: str, records: str, compact: bool = False) -> Any:
+    """The figure as an SVG element that can stand beside others: its own identifiers, and a text for who cannot see.
+
+    compact: the summary's small form, for the top of the page.
+    """
+    found = json.loads(records)
+    text = figures.svg(figures.summary_figure(found, compact=True) if compact else figures.draw(name, found))
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    label = html.escape(_caption(layouts.LAYOUTS[name]))
-    return _markup(text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
+    label = html.escape(summary.CAPTION if compact else _caption(layouts.LAYOUTS[name]))
+    kind = 'class="compact" ' if compact else ""
+    return _markup(text.replace("<svg ", f'<svg {kind}role="img" aria-label="{label}" ', 1))
 
 
 def _caption(layout: layouts.Layout) -> str:

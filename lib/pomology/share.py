@@ -20,6 +20,7 @@ import stat
 import struct
 import sys
 import unicodedata
+import urllib.parse
 import uuid
 import zipfile
 import zlib
@@ -58,15 +59,30 @@ PATTERNS = {
     "the address of a network card": (
         r"(?<![\w:.-])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![\w:-])"
         r"|(?<![\w:.-])(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}(?![\w:-])"
+        r"|(?<![\w:.-])(?=[\d.]*[a-fA-F])(?:[0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4}(?![\w:.-])"
     ),
     "an e-mail address": r"(?<![\w.@/-])[A-Za-z0-9][\w.+-]*@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}(?![\w(])",
     "a serial number": r"(?i:serial(?:[ _-]?number)?(?: \(system\))?)[\"']?\s*[:=#]\s*[\"']?(?=\w*\d)\w{6,}",
+    "a serial number of a device": r"(?:UUID\W{1,4}|GPU-|MIG-)(?:[0-9A-Fa-f]+-){4}[0-9A-Fa-f]{12}(?![\w-])",
+    "a computer's name": r"(?<![\w./-])[A-Za-z0-9]+(?:-[A-Za-z0-9]+)+\.(?:local|lan|home|internal)(?![\w.-])",
+    "an environment variable": (
+        r"(?<![A-Za-z0-9$])(?:USER|USERNAME|LOGNAME|HOSTNAME|COMPUTERNAME|SSH_[A-Z_]+|(?:[A-Z]+_)+(?:TOKEN|SECRET|KEY"
+        r"|PASSWORD))(?:=|[\"'] ?: ?)[\"']?[^\s\"'=<>(){}$]{3,}"
+    ),
+    # Those that every machine has name nobody: /usr, /etc, /proc, /opt/homebrew and the like.
+    "a folder": (
+        r"(?<![\w.~:/<>)\]*-])/(?:mnt|media|srv|data|datasets|scratch|work|workspace|workspaces|projects?|nfs|net|export"
+        r"|lustre|gpfs|storage|cluster|tmp(?!/ipykernel_)|private|run/user|opt(?!/(?:homebrew|conda|local|nvidia)\b))"
+        r"/[\w.@+-]*[\w@+-]"
+    ),
     "an access token": r"(?<!\w)(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|AKIA[A-Z0-9]{16})(?!\w)",
 }
 FOUR_NUMBERS = r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)"
 COLONS = r"(?<![\w:.])[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])"
 VERSION = re.compile(r"(?:version|release|driver|[=<>~v-])[\s\"':]*$", re.IGNORECASE)  # stands before one
-PICTURE = re.compile(r"data:image/([\w+.-]+);base64,([A-Za-z0-9+/=\s]+)")
+EMBEDDED = re.compile(r"data:([\w.+/-]*)[^,\"'<>\s]{0,80};base64,([A-Za-z0-9+/=\s]+)")
+WORDS = re.compile(rb"[\t\x20-\x7e\x80-\xff]{5,}")  # what may be text among other bytes
+PNG = b"\x89PNG\r\n\x1a\n"
 WHITE = "(?<![A-Za-z0-9_])", "(?![A-Za-z0-9_])"  # a name stands by itself
 
 
@@ -98,6 +114,8 @@ def secrets() -> list[Secret]:
         if not re.fullmatch(r"[0:]+1?|127\..*|0\.0\.0\.0", one)
     ]
     found += [Secret("a serial number of this machine", one) for one in _serials()]
+    hidden = [value for name, value in os.environ.items() if re.search(r"TOKEN|SECRET|PASSWORD|_KEY$", name)]
+    found += [Secret("a secret of this machine's environment", one, True) for one in hidden if len(one) >= 8]
     found = [one for one in dict.fromkeys(found) if len(one.text) > 2 and one.text.lower() not in ANYBODY]
     return sorted(found, key=lambda one: -len(one.text))
 
@@ -124,30 +142,78 @@ def finding(name: str, data: bytes, known: list[Secret], versions: frozenset[str
     """
     if found := _first(name, known, versions):
         return f"{name}: its name holds {_hint(*found[:2])}"
-    text = data.decode("utf-8", errors="replace")
-    pictures = PICTURE.findall(text)
-    text = PICTURE.sub("", text)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"{name}: it is not text in UTF-8, which every file of a run is"
+    if "\0" in text:
+        return f"{name}: it holds a zero byte, which no file of a run does"
+    return _told(name, text, known, versions)
+
+
+def _told(name: str, text: str, known: list[Secret], versions: frozenset[str], depth: int = 0) -> str | None:
+    embedded = EMBEDDED.findall(text)
+    text = EMBEDDED.sub("", text)
     if found := _first(text, known, versions):
-        return f"{name}, line {text.count(chr(10), 0, found[2]) + 1}: {_hint(*found[:2])}"
-    # The same as a browser or a reader of JSON sees it.
-    for spelt in (html.unescape(text), re.sub(r"\\u([0-9a-fA-F]{4})", lambda one: chr(int(one[1], 16)), text)):
-        if spelt != text and (found := _first(spelt, known, versions)):
-            return f"{name}: {_hint(*found[:2])}"
-    for kind, encoded in pictures:
-        drawing = base64.b64decode(re.sub(r"[^A-Za-z0-9+/]", "", encoded) + "==")
-        text = drawing.decode("utf-8", errors="replace")
+        where = ", in a picture" if depth else f", line {text.count(chr(10), 0, found[2]) + 1}"
+        return f"{name}{where}: {_hint(*found[:2])}"
+    for spelt in _spellings(text):
+        if found := _first(spelt, known, versions):
+            return f"{name}{', in a picture' if depth else ''}: {_hint(*found[:2])}"
+    for kind, encoded in embedded:
+        if depth > 2:
+            return f"{name}: pictures inside pictures, which no file of a run has"
+        inner = base64.b64decode(re.sub(r"[^A-Za-z0-9+/]", "", encoded) + "==")
         # Among the bytes of a photograph a short name turns up by accident.
-        long = known if "svg" in kind else [one for one in known if len(one.text) >= 8]
-        if found := _first(text, long, versions, patterns="svg" in kind):
-            return f"{name}, in a picture: {_hint(*found[:2])}"
+        read = inner.startswith(PNG) or "svg" in kind or "text" in kind
+        sought = known if read else [one for one in known if len(one.text) >= 8]
+        if told := _told(name, _text_of(kind, inner), sought, versions, depth + 1):
+            return told
     return None
+
+
+def _spellings(text: str) -> Iterator[str]:
+    """The same as a browser, a reader of JSON or a person sees it, where that is another text."""
+    ways = (
+        ("&", html.unescape),
+        ("\\u", lambda given: re.sub(r"\\u([0-9a-fA-F]{4})", lambda one: chr(int(one[1], 16)), given)),
+        ("\\/", lambda given: given.replace("\\/", "/")),
+        ("%2", urllib.parse.unquote),
+        ("</", lambda given: html.unescape(re.sub(r"</?(?:span|a|b|i|em|strong|code|mark|u)\b[^<>]*>", "", given))),
+        ("", lambda given: given if given.isascii() else unicodedata.normalize("NFKC", given)),
+    )
+    for sign, respell in ways:
+        if sign in text and (spelt := respell(text)) != text:
+            yield spelt
+
+
+def _text_of(kind: str, data: bytes) -> str:
+    """What can be read in something embedded: all of a text; of a PNG what stands beside its pixels."""
+    if data.startswith(PNG):
+        pieces, place = [], len(PNG)
+        what = b""
+        while place + 8 <= len(data) and what != b"IEND":
+            length, what = struct.unpack(">I4s", data[place : place + 8])
+            body = data[place + 8 : place + 8 + length]
+            place += 12 + length
+            if what != b"IDAT":
+                pieces.append(body)
+            for start in range(min(len(body), 200)) if what in (b"zTXt", b"iTXt", b"iCCP") else ():
+                try:  # where what is packed begins depends on the words before it
+                    pieces.append(zlib.decompressobj().decompress(body[start:], SMALL))
+                except zlib.error:
+                    continue
+        data = b"\n".join([*pieces, data[place:]])
+    elif not ("svg" in kind or "text" in kind):
+        data = b"\n".join(WORDS.findall(data))
+    return data.decode("utf-8", errors="replace").replace("\0", "\n")
 
 
 def _hint(what: str, text: str) -> str:
     return f"{what} ({text[: min(3, len(text) // 2)]!r}…)"
 
 
-def _first(text: str, known: list[Secret], versions: frozenset[str], patterns: bool = True) -> tuple | None:
+def _first(text: str, known: list[Secret], versions: frozenset[str]) -> tuple | None:
     """What is found, its text, and where."""
     for exact in (True, False):
         chosen = {one.text if exact else one.text.lower(): one.what for one in known if one.exact is exact}
@@ -156,8 +222,6 @@ def _first(text: str, known: list[Secret], versions: frozenset[str], patterns: b
         sought = "|".join(map(re.escape, chosen))
         if found := re.search(rf"{WHITE[0]}(?:{sought}){WHITE[1]}", text, 0 if exact else re.IGNORECASE):
             return chosen[found[0] if exact else found[0].lower()], found[0], found.start()
-    if not patterns:
-        return None
     for what, pattern in PATTERNS.items():
         if found := re.search(pattern, text):
             return what, found[0], found.start()
@@ -193,6 +257,10 @@ def write(folder: str | Path) -> Path:
             continue
         if "/" not in name or place.stat().st_size <= SMALL:
             files[name] = place.read_bytes()
+    pages = [name for name in files if name.endswith(".html")]
+    for name in pages:  # of what is not sent, no link is left
+        page = files[name].decode(errors="surrogateescape")
+        files[name] = report.links_into(page, files).encode(errors="surrogateescape")
     known, versions = secrets(), _versions(files.get("machine.json", b""))
     for name, data in {f"{folder.resolve().name}.zip": b"", **files}.items():
         if found := finding(name, data, known, versions):
@@ -260,7 +328,11 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
         # Neither a link, which may lead anywhere, nor a pipe, which may never end.
         if not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
             raise PomologyError(f"{name}: not a file of its own, as a link or a pipe is none")
-        with open(entry.path, "rb", buffering=0) as file:
+        try:
+            file = open(entry.path, "rb", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise PomologyError(f"{name}: cannot be read: {error.strerror}") from None
+        with file:
             size = os.fstat(file.fileno()).st_size
             total += size
             if size > MOST_BYTES or total > MOST_ALL_BYTES:
@@ -289,6 +361,8 @@ def _open_zip(zip_name: str, file: io.IOBase) -> tuple[zipfile.ZipFile, dict[str
     """A zip whose list of contents is as that of a run may be, and its members without the folder they share."""
     try:
         # The list itself may be the bomb. Its size stands in the last 22 bytes, where no comment follows.
+        if file.seek(0, os.SEEK_END) < 22:
+            raise ValueError("it is shorter than any zip")
         file.seek(-22, os.SEEK_END)
         end = file.read()
         if end[:4] != b"PK\5\6" or end[-2:] != b"\0\0":

@@ -6,9 +6,11 @@ seconds; nothing damaged is replaced silently. Imports no framework: `datasets` 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +96,8 @@ def hub_tables(hub: str, config: str) -> tuple[dict[str, Any], str]:
 
 
 def _load(hub: str, config: str, cache: Path, offline: bool, blame: Path) -> dict[str, Any]:
-    import datasets
+    with without_bars():
+        import datasets
     import pyarrow
     from huggingface_hub.errors import HTTPError
 
@@ -117,8 +120,9 @@ def hub_file(hub: str, file: str, dataset: bool = False, revision: str = "main")
 
     Raises Unobtainable if it is neither cached nor to be downloaded.
     """
-    import huggingface_hub
-    from huggingface_hub import utils
+    with without_bars():
+        import huggingface_hub
+        from huggingface_hub import utils
     from huggingface_hub.errors import HTTPError
 
     where = {"repo_id": hub, "filename": file, "repo_type": "dataset" if dataset else "model", "revision": revision}
@@ -133,6 +137,15 @@ def hub_file(hub: str, file: str, dataset: bool = False, revision: str = "main")
     except (HTTPError, OSError, ValueError) as error:
         name = type(error).__name__
         raise Unobtainable(f"{file} of {hub} is not in the cache, and the download failed ({name})") from error
+
+
+@contextlib.contextmanager
+def without_bars() -> Iterator[None]:
+    """Import Hugging Face's packages inside: tqdm, which they draw bars with, warns in a notebook that has no widgets
+    for them; nobody draws one here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        yield
 
 
 def hub_problem(hub: str, dataset: bool = True, timeout_s: float = 3.0) -> str | None:

@@ -1,8 +1,9 @@
 """The chart that no article has: all their devices and this machine on one axis, in operations a second.
 
-A published time becomes operations a second by the work on paper, and is laid against the peak that the device's maker
-names; a measured rate is laid against the best product of the same run. Makers' peaks are in `resources/peaks.csv`.
-Reads records as they are in a journal; times nothing.
+A published time becomes operations a second by the work on paper, and is laid against the published peak of its device;
+a measured rate is laid against the best product of the same run. Published peaks, each with its source, are in
+`resources/peaks.csv`: for processors nobody was found to publish one. Reads records as they are in a journal; times
+nothing.
 """
 
 from __future__ import annotations
@@ -26,12 +27,24 @@ WORKLOADS = {
     "vae": "Variational autoencoder",
     "simclr": "SimCLR with ResNet-18",
     "vgg16": "VGG-16 at 224 × 224 pixels",
+    "rasbt_lenet": "LeNet-5 on digits",
+    "rasbt_mlp": "Perceptron on digits",
     "gpt2_pretraining": "GPT-2-large, pre-training",
 }
 MEASURED_ONLY = "Timed on this machine only"
+# Under the chart at the top of a page.
+CAPTION = (
+    "Left: operations of the training, counted on paper, over its time; further right is faster, and each upright line "
+    "is ten times the one before it. Right: how much that is of the device's peak, which is the published one of the "
+    "articles' GPUs, and of this machine the best plain matrix product of this run; no published peak was found of the "
+    "articles' processors. A mark is a device at the fastest of its settings, this machine with its 95 % interval. "
+    "Every setting, and what no article has timed, is in the notebook summary."
+)
 # The list of times that article 000 points to does not tell how many GPU cores its Macs had, and Apple's peaks are by
 # their number.
-CORES_UNKNOWN = ("rasbt_vgg16",)
+CORES_UNKNOWN = ("rasbt_vgg16", "rasbt_lenet", "rasbt_mlp")
+NO_PEAK = "the kit has found no published peak of it"
+SMALLER = ", a smaller model"  # ends the settings of a case that is not the article's own model
 
 
 @dataclass(frozen=True)
@@ -39,8 +52,8 @@ class Rate:
     """What a device achieves on a workload, FLOP/s, and the share of its peak that this is; None is not known.
 
     source: `published` or `measured`. role: `cpu`, `gpu` (of Apple) or `rival` of what is published, else `cpu` or
-    `gpu`. peak_flops_per_s: the maker's, or of what is measured the best product of the run. how: where the peak is
-    from, or why there is none. low, high: the 95 % interval, of the share with that of the peak in it.
+    `gpu`. peak_flops_per_s: the published one, or of what is measured the best product of the run. how: where the peak
+    is from, or why there is none. low, high: the 95 % interval, of the share with that of the peak in it.
     """
 
     article: str
@@ -79,14 +92,28 @@ def _lm_epoch(config: dict) -> float:
     return LM_EPOCH_FLOPS[tuple(config[key] for key in ("embedding_size", "layers", "hidden_size", "batch_size"))]
 
 
+SIMCLR_STEP_FLOPS = {128: 852.77e9, 512: 3411.7e9}  # a step of the notebook `simclr`, by batch size
+
+
+def _simclr_fit(config: dict) -> float:
+    """Training, the pictures' features for its validation, and those that the start of fit() makes."""
+    size, picture = config["batch_size"], 1.1108e9  # the backbone forward, a picture
+    epoch = 50_000 // size * SIMCLR_STEP_FLOPS[size] + (50_000 + 10_000) * picture
+    return config["epochs"] * epoch + (50_000 + 2 * size) * picture
+
+
 def _simclr_epoch(config: dict) -> float:
-    """Training, the pictures' features for its validation, and a part of the features that the start of fit() makes."""
-    step, picture = 852.77e9, 1.1108e9  # a step of the notebook `simclr`; its backbone forward, a picture
-    return 390 * step + (50_000 + 10_000) * picture + (50_000 + 2 * 128) * picture / config["epochs"]
+    return _simclr_fit(config) / config["epochs"]
 
 
-# Experiment -> (article, workload, the metric that is timed, operations of what is timed by its settings).
-TIMED: dict[str, tuple[str, str, str, Callable[[dict], float]]] = {
+def _simclr_reference(config: dict) -> float | None:
+    # At batch 128 it is the training whose epoch article 000 prints.
+    return None if config["batch_size"] == 128 else _simclr_fit(config)
+
+
+# Experiment -> (article, workload, the metric that is timed, operations of what is timed by its settings; None if the
+# same training is there already).
+TIMED: dict[str, tuple[str, str, str, Callable[[dict], float | None]]] = {
     # Photographs; a step of the notebook `dcgan` at batch 1024.
     "dcgan": ("003", "dcgan", "epoch_s", _by_samples(168_103, 2541.8e9 / 1024)),
     # Pairs; a step of the notebook `siamese` at batch 1024.
@@ -95,8 +122,12 @@ TIMED: dict[str, tuple[str, str, str, Callable[[dict], float]]] = {
     # Digits; a step of the notebook `vae` at batch 5120.
     "vae": ("003", "vae", "epoch_s", _by_samples(60_000, 16.79e9 / 5120)),
     "simclr": ("000", "simclr", "epoch_s", _simclr_epoch),
+    "simclr_reference": ("000", "simclr", "fit_s", _simclr_reference),
     # The epoch as the notebook `model_sizes` counts it.
     "rasbt_vgg16": ("000", "vgg16", "epoch_s", _by_samples(1, LAYOUTS["model_sizes"].derived[0].flops)),
+    # Digits, in 421 steps of 128 (54,000, less the last and smaller batch), forward and backward.
+    "rasbt_lenet": ("000", "rasbt_lenet", "epoch_s", _by_samples(421 * 128, 2_263_920)),
+    "rasbt_mlp": ("000", "rasbt_mlp", "epoch_s", _by_samples(421 * 128, 1_052_416)),
     # Sequences of the model that table 4 implies.
     "gpt2_pretraining": ("001", "gpt2_pretraining", "pass_s", lambda c: c["batch_size"] * costs.sequence_flops()),
 }
@@ -104,10 +135,13 @@ TIMED: dict[str, tuple[str, str, str, Callable[[dict], float]]] = {
 
 @functools.cache
 def peaks() -> dict[tuple[str, str], tuple[float, str]]:
-    """The peaks that makers name: (device as the articles call it, precision) -> (FLOP/s, source)."""
-    text = (RESOURCES / "peaks.csv").read_text(encoding="utf-8")
-    lines = csv.DictReader(text.splitlines())
-    return {(row["device"], row["precision"]): (float(row["peak_flops_per_s"]), row["source"]) for row in lines}
+    """The published peaks: (device as the articles call it, precision) -> (FLOP/s, source)."""
+    return {(row["device"], row["precision"]): (float(row["peak_flops_per_s"]), row["source"]) for row in _peak_rows()}
+
+
+@functools.cache
+def _peak_rows() -> list[dict[str, str]]:
+    return list(csv.DictReader((RESOURCES / "peaks.csv").read_text(encoding="utf-8").splitlines()))
 
 
 def rates(records: list[dict]) -> list[Rate]:
@@ -127,8 +161,11 @@ def _published() -> list[Rate]:
         for row in published.values(article, experiment).to_dict("records"):
             if row["metric"] != metric or row["si"] is None:
                 continue
-            rate, about = flops(row["config"]) / row["si"], (row["device"], row["precision"])
-            peak, how = peaks().get(about, (None, "the kit's list has no maker's peak of it"))
+            work, about = flops(row["config"]), (row["device"], row["precision"])
+            if work is None:
+                continue
+            rate = work / row["si"]
+            peak, how = peaks().get(about, (None, NO_PEAK))
             if experiment in CORES_UNKNOWN and row["role"] == "gpu":
                 peak, how = None, "how many GPU cores it had is not told"
             shown = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row["config"].items())
@@ -159,7 +196,7 @@ def _measured(records: list[dict]) -> list[Rate]:
         how = f"no product in {precision} was measured in this run"
         if share:
             how = f"the best product in {precision} of this run, with {FRAMEWORKS.get(share.ceiling.framework, '')}"
-        shown = settings(first) + (", a smaller model" if first["scaled"] else "")
+        shown = settings(first) + (SMALLER if first["scaled"] else "")
         about = (first["article"], _workload(first), chip_name(first), shown, "measured", roofline.kind(first))
         rated = (first["framework"], precision, rate["value"], rate["low"], rate["high"])
         shares = (share.value, share.low, share.high) if share else (None, None, None)
@@ -193,17 +230,31 @@ def table(records: list[dict]) -> Table:
         "Achieved: operations on paper (products, convolutions and attention) over the whole time that was printed, "
         "with what else is in it: loading data, validation, starting up. This machine's are of steps alone, on data "
         "that is on the device already, where such steps were timed.",
-        "Peak: of the articles' devices what their makers name, in single precision; of this machine the best product "
-        "that the same run has measured, which is less than a maker's peak. So shares of the two are not the same "
-        "measure: the same program on the same device has the larger share here.",
-        "A convolution may be computed with fewer operations than are counted (Winograd's), and on an A6000 or a 3090 "
-        "in TF32, as PyTorch lets it by default: both are faster than the peak it is held against.",
-        "Not here: article 004, which prints ratios and no times; times of which nobody has counted the operations.",
+        "Peak: of the articles' devices the published one, in single precision, which is cores times clock on paper; "
+        "of this machine the best product that the same run has measured, which is less than a published peak. So "
+        "shares of the two are not the same measure: the same program on the same device has the larger share here.",
+        "A share near or above 100 % is no mistake: a convolution may be computed with fewer operations than are "
+        "counted (Winograd's), and on an A6000 or a 3090 in TF32, as PyTorch lets it by default.",
+        "VGG-16, LeNet-5, the perceptron and SimCLR at batch 512: times that article 000 points to and does not print. "
+        "Those of LeNet-5 and the perceptron are seconds printed in hundredths of a minute, the shortest with an error "
+        "of up to an eighth; they tell how fast pictures of digits are read, not how fast a device computes.",
+        "Published times that are not here: those of the same trainings once more (the whole of SimCLR's; VGG-16's, "
+        "LeNet-5's and the perceptron's with their evaluation), and launches of a kernel (article 001, table 6). "
+        "Article 004 prints ratios and no times; of article 001 the figures 3 to 7 are pictures only, and table 5 is "
+        "of energies.",
+        f"Sources of the published peaks: {_sources()}.",
     ]
     if not roofline.ceilings(records):
         notes.append(NO_CEILINGS)
     data = tuple({name: getattr(one, name) for name in Rate.__dataclass_fields__} for one in found)
     return Table("What every device achieves of its peak", columns, tuple(rows), tuple(notes), data)
+
+
+def _sources() -> str:
+    devices: dict[tuple[str, str], list[str]] = {}
+    for row in _peak_rows():
+        devices.setdefault((row["source"], row["url"]), []).append(row["device"])
+    return "; ".join(f"{', '.join(names)}: {source} ({url})" for (source, url), names in devices.items())
 
 
 def percent(one: Rate) -> str:
@@ -215,27 +266,57 @@ def percent(one: Rate) -> str:
 
 
 def sentence(records: list[dict]) -> str:
-    """How this machine compares: the medians of the best shares by workload; empty if it has measured no rate.
+    """How this machine compares, for who knows none of the articles; empty if it has measured no rate.
 
-    Of this machine the workloads that the articles have timed too, or all if there are none of these.
+    Medians of the best shares by model, of this machine and of the articles' devices, over the models that both have
+    timed; over all that each has timed if there are none of these.
     """
     found = rates(records)
-    ours = [one for one in found if one.source == "measured"]
+    ours, theirs = ([one for one in found if one.source == source] for source in ("measured", "published"))
     if not ours:
         return ""
-    ours = [one for one in ours if one.workload in WORKLOADS] or ours
-    parts = []
+    both = {one.workload for one in ours} & {one.workload for one in theirs if one.share is not None}
+    ours, theirs = ([one for one in side if one.workload in both or not both] for side in (ours, theirs))
+    parts: dict[str, list[str]] = {}
+    untold = []
     for role, name in (("cpu", "processor"), ("gpu", "GPU")):
-        best = _best([one for one in ours if one.role == role])
-        if best:
-            parts.append(f"On its {name} this machine reaches {_median(best)} of the best product that it was timed at")
-    if not parts:
-        return "This run lacks the machine's ceilings (notebook ceilings), so nobody can tell which share it reaches."
-    theirs = _median(_best([one for one in found if one.source == "published"]), "pairs of a workload and a device")
-    return (
-        f"{'. '.join(parts)}. The articles' devices reach {theirs} of the peak that their makers name. That is the "
-        "harder measure: a peak is a sum on paper, and their times have the loading of data in them."
-    )
+        mine = [one for one in ours if one.role == role]
+        rated = [one for one in mine if one.share is not None]
+        if rated:
+            shares = _best(rated)
+            parts.setdefault(_work(len(shares), rated, bool(both)), []).append(f"{name} reached {_spread(shares)}")
+        elif mine:
+            untold.append(
+                f"What share of its best this machine's {name} reached cannot be told: this run has timed no plain "
+                "matrix product on it in the same precision (notebook ceilings does)."
+            )
+    said = [
+        f"{work}, this machine's {' and its '.join(devices)} of the operations a second of its best plain matrix "
+        "product."
+        for work, devices in parts.items()
+    ] + untold
+    shares = _best(theirs)
+    if shares:
+        models = "the same models" if both else "theirs"
+        said.append(
+            f"The articles' GPUs reached {_spread(shares)} of their published peaks on {models} ({len(shares)} pairs "
+            "of a model and a GPU). That is the harder test: a published peak is cores times clock on paper, and most "
+            "of the articles' times have the loading of data in them."
+        )
+    return " ".join(said)
+
+
+def _work(count: int, rated: list[Rate], published_too: bool) -> str:
+    """What this machine's shares are of, as the beginning of a sentence."""
+    smaller = [one.settings.endswith(SMALLER) for one in rated]
+    version = (" (in a smaller version)" if count == 1 else " (in smaller versions)") if all(smaller) else ""
+    if any(smaller) and not version:
+        version = " (some of it in a smaller version)" if count == 1 else " (some in smaller versions)"
+    if published_too:
+        models = "one model" if count == 1 else f"{count} models"
+        return f"Training {models} that the articles have timed too{version}"
+    works = "one workload" if count == 1 else f"{count} workloads"
+    return f"Computing {works} that no article prints a time of{version}"
 
 
 def _best(found: list[Rate]) -> list[float]:
@@ -248,8 +329,6 @@ def _best(found: list[Rate]) -> list[float]:
     return list(best.values())
 
 
-def _median(shares: list[float], what: str = "workloads") -> str:
+def _spread(shares: list[float]) -> str:
     middle, low, high = (significant(100 * one, 2) for one in (statistics.median(shares), min(shares), max(shares)))
-    if len(shares) == 1:
-        return f"{middle} % (one workload)"
-    return f"in the median {middle} % ({len(shares)} {what}, from {low} to {high} %)"
+    return f"{middle} %" if low == high else f"{low} to {high} % (median {middle} %)"

@@ -136,7 +136,10 @@ def line(record: dict) -> str:
         words |= {"forward_s": "forward pass", "kernel_s": "a call", "launch_s": "a launch"}
         name = next((name for name in words if name in metrics), None)
         passes = [metrics[name] for name in ("forward_s", "backward_s") if name in metrics]
-        if len(passes) == 2 and "fit_s" not in metrics:  # what such a case is about, not its epoch
+        if "footprint_end_bytes" in metrics and not passes:  # what such a case is about, not its epoch
+            ends = (quantity(metrics[f"footprint_{end}_bytes"]["value"], "B") for end in ("start", "end"))
+            parts.append(f"footprint {' → '.join(ends)}")
+        elif len(passes) == 2 and "fit_s" not in metrics:  # likewise
             shown = (f"{seconds(one['value'])}{spread(one)}" for one in passes)
             parts.append(", ".join(map(" ".join, zip(("forward", "backward"), shown, strict=True))))
         elif name is not None:
@@ -302,14 +305,17 @@ def _metrics_table(experiment: str, records: list[dict], best: roofline.Ceilings
     several, refused = len({record["framework"] for record in records}) > 1, 0
     for repeats in groups([record for record in records if record["profile"] != "smoke"]):
         first, good = repeats[0], _good(repeats)
+        told = (good or repeats)[-1]
         if layout.own and first["scaled"] and repeats[-1]["status"] == "too-big":
             refused += 1
             continue
         cells = [_device_name(first, several), *(str(first["config"].get(key, "")) for key in layout.settings)]
         for name, show in layout.columns.values():
             found = combined(repeats, name)
-            untold = name in ("power_w", *COLUMN_METRICS) or name.startswith(("allocated_", "reserved_"))
+            untold = name in COLUMN_METRICS or name.startswith(("allocated_", "reserved_", "energy_", "power_"))
             missing = "" if not good else "not told" if untold else "not measured"
+            if name in RATES and any(other in told["metrics"] for other in RATES):  # a copy does no operations
+                missing = ""
             cells.append(f"{show(found['value'])}{spread(found)}" if found else missing)
             if found and name.endswith(SLOPES):
                 cells[-1] = growth(found)
@@ -322,16 +328,15 @@ def _metrics_table(experiment: str, records: list[dict], best: roofline.Ceilings
                 cells[-1] = "yes" if good else repeats[-1]["status"]
         if not good and "status" not in metrics:
             cells[1 + len(layout.settings)] = repeats[-1]["status"]
-        told = (good or repeats)[-1]
         how = _how(told, layout.metric) if good else None
-        said = [how, told.get("note") if good else told["reason"], f"{len(good)} repeats" if len(good) > 1 else None]
+        said = [how, told["reason"], told.get("note"), f"{len(good)} repeats" if len(good) > 1 else None]
         said += ["scaled"] if good and told["scaled"] else []
         flags |= {flag for record in repeats for flag in record["flags"]}
         said += sorted({flag for record in repeats for flag in record["flags"]})
         rows.append(Row((*cells, "; ".join(filter(None, said))), "measured"))
         data.append(_numbers(repeats))
     notes = []
-    if len(records) > len(smoke):
+    if any("±" in cell for row in rows for cell in row.cells):
         notes.append("± is the 95 % interval within this run; another run may differ by more.")
     notes += [f"Data: {one}." for one in dict.fromkeys(r["data_origin"] for r in records if r.get("data_origin"))]
     if smoke:
@@ -373,7 +378,7 @@ def _apart_table(experiment: str, records: list[dict], best: roofline.Ceilings |
     for value, printed in lines.values():
         cells = [value["device"], *(str(value["config"].get(key, "")) for key in layout.settings)]
         rows.append(Row((*cells, *(printed.get(name, "") for name in layout.apart), "", "published"), "published"))
-    notes, found, shown = [], {}, set()
+    notes, found, shown = ["Published: seconds, as printed."], {}, set()
     for repeats in groups([record for record in records if record["profile"] != "smoke"]):
         if not (repeats[0]["scaled"] and repeats[-1]["status"] == "too-big"):
             key = (chip_name(repeats[0]), json.dumps(repeats[0]["config"], sort_keys=True))
@@ -426,6 +431,7 @@ def _how(record: dict, metric: str) -> str | None:
     return f"{how if how == 'measured' else f'estimated from {sum(n for n, _ in steady)} steps'}, {record['data']}"
 
 
+RATES = ("flops_per_s", "bytes_per_s")  # of a product and of a pass over memory
 SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, and then no share of it is an interval
 COLUMN_METRICS = ("temperature_c", "footprint_peak_bytes", "power_w")
 
@@ -618,7 +624,10 @@ def details_table(experiment: str, records: list[dict], best: roofline.Ceilings 
         metrics = record["metrics"]
         loss = [metrics[name]["value"] for name in ("loss_first", "loss_last") if name in metrics]
         cells = [chip_name(record), settings(record), f"{record['parameters'] or 0:,}" if record["parameters"] else ""]
-        cells += [show(metrics[name]["value"]) if name in metrics else "" for name, show in shown.values()]
+        cells += [
+            f"{show(metrics[name]['value'])}{spread(metrics[name])}" if name in metrics else ""
+            for name, show in shown.values()
+        ]
         cells.append(" → ".join(f"{value:.4g}" for value in loss))
         cells.append("" if record["foreign_load"] is None else f"{record['foreign_load']:.2f}")
         rows.append(Row(tuple(cells), "plain"))
@@ -626,6 +635,8 @@ def details_table(experiment: str, records: list[dict], best: roofline.Ceilings 
         data.append({"case": record["case"], "repeat": record["repeat"], "status": record["status"], **numbers})
     columns = ("Chip", "Case", "Parameters", *shown, "Loss", "Others' load (cores)")
     notes = ("Achieved: operations of a step over its time, on ready batches where there were any.",) if records else ()
+    if any("±" in cell for row in rows for cell in row.cells):
+        notes += ("± is the 95 % interval within this run; another run may differ by more.",)
     table = Table("Measured besides", columns, tuple(rows), notes, tuple(data))
     return _with_shares(table, "Achieved", [roofline.share(record, best) for record in records]) if best else table
 
@@ -978,7 +989,7 @@ def measured_lookup(records: list[dict]) -> published.Lookup:
             if experiment_of(record["experiment"]) == experiment
             and role in (None, "cpu" if record["backend"] == "cpu" else "gpu")
             and all(
-                (record[key] if key in published.FIELDS else record["config"].get(key)) == want
+                (_field(record, key) if key in published.FIELDS else record["config"].get(key)) == want
                 for key, want in config.items()
             )
         ]
@@ -997,10 +1008,17 @@ def measured_lookup(records: list[dict]) -> published.Lookup:
         found = combined(here, metric)
         if found is None:
             return published.Value(None, reason=f"{what}: {metric} was not measured ({here[-1]['status']})")
-        return published.Value(found["value"], found["low"], found["high"])
+        source = f"{here[-1]['experiment']}: {here[-1]['case']}: {metric}"
+        return published.Value(found["value"], found["low"], found["high"], source=source)
 
     look.devices = gpus
     return look
+
+
+def _field(record: dict, key: str) -> str:
+    if key == "maker":
+        return "Apple" if (record["chip"] or "").startswith("Apple") else ""
+    return record[key]
 
 
 def _model(device: str) -> str:
@@ -1017,14 +1035,17 @@ def claims_table(claims: Sequence[published.Claim], records: list[dict]) -> Tabl
     for claim in claims:
         theirs = published.test(claim, published.published_lookup(claim.article))
         ours = published.test(claim, measured_lookup(records))
-        rows.append(Row((claim.id, claim.claim, _verdict(theirs, claim), _verdict(ours, claim))))
+        # The articles measured more than they print: why theirs cannot be told is not what would be needed here.
+        printed = claim.holds_in_published.partition(": ")[2]
+        cells = (_verdict(theirs, printed), _verdict(ours, f"needs {claim.needs.removeprefix('needs ')}"))
+        rows.append(Row((claim.id, claim.claim, *cells)))
         verdicts = {"published": theirs.status, "here": ours.status, "reason": ours.reason}
         data.append({"id": claim.id, "claim": claim.claim, **verdicts})
     columns = ("Claim", "The article says", "On its own numbers", "On this machine")
     return Table("Claims", columns, tuple(rows), (), tuple(data))
 
 
-def _verdict(verdict: published.Verdict, claim: published.Claim, most: int = 4) -> str:
+def _verdict(verdict: published.Verdict, lacks: str, most: int = 4) -> str:
     """`does not hold: 0.748 > 1 no, 3.04 > 1 yes`."""
     # Those that fail come first, then those whose intervals overlap; what lacks a number is not shown.
     known = [made for made in verdict.numbers if made.left.value is not None and made.right.value is not None]
@@ -1033,7 +1054,7 @@ def _verdict(verdict: published.Verdict, claim: published.Claim, most: int = 4) 
     shown = [f"{_side(made.left)} {made.operator} {_side(made.right)} {words[made.holds]}" for made in judged]
     parts = [", ".join(shown[:most]) + (f", and {len(shown) - most} more" if len(shown) > most else "")]
     if verdict.status == published.CANNOT_BE_TOLD and (not known or len(known) < len(verdict.numbers)):
-        parts.append(f"needs {claim.needs.removeprefix('needs ')}")
+        parts.append(lacks)
     return f"{verdict.status}: {'; '.join(filter(None, parts))}"
 
 

@@ -1,0 +1,186 @@
+"""Where notebooks that are run by hand leave their numbers, and where those which lay others together look for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from datetime import datetime
+
+import pytest
+
+from pomology import PomologyError, batch, folders, machine, results
+from pomology.experiment import Experiment
+
+GIT = {"commit": "c" * 40, "dirty": False}
+SNAPSHOT = {"chip": "M2", "python": "3.11.9", "packages": {"torch": "2.13.0"}, "git": GIT, "unknown": {}}
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch, tmp_path):
+    """A checkout of its own, on a machine that can be changed."""
+    state = dict(SNAPSHOT)
+    monkeypatch.setattr(folders, "root", lambda: tmp_path)
+    monkeypatch.setattr(machine, "snapshot", lambda: dict(state))
+    monkeypatch.setattr(machine, "fitness", lambda: {"power_source": "ac", "flags": []})
+    monkeypatch.setattr(folders, "_held", {})
+    return state
+
+
+@pytest.fixture
+def at(monkeypatch):
+    """Set the clock."""
+
+    def at(time: str):
+        class Clock(datetime):
+            @classmethod
+            def now(cls):
+                return datetime.fromisoformat(time)
+
+        monkeypatch.setattr(folders, "datetime", Clock)
+
+    return at
+
+
+def set_up(name: str = "vae", **more) -> Experiment:
+    return Experiment(name, article="003", devices="cpu", **more)
+
+
+def measure(experiment: Experiment, what: str = "one") -> None:
+    case = next(iter(experiment.cases([{"batch_size": what}])))
+    with case:
+        case.metric("step_s", 1.0, "s")
+
+
+def laying(name: str = "blas", **more) -> Experiment:
+    return Experiment(name, article="001", framework=None, **more)
+
+
+def numbers(experiment: Experiment) -> str:
+    (cell,) = [row.cells[1] for row in experiment.machine().rows if row.cells[0] == "Numbers"]
+    return cell
+
+
+def test_all_notebooks_of_a_day_share_a_folder(tmp_path, at):
+    at("2026-11-21T09:05:07")
+    first = set_up()
+    assert first.out == tmp_path / "outputs" / "lab-20261121-090507" and (first.out / "machine.json").is_file()
+    measure(first)
+    at("2026-11-21T17:00:00")
+    assert set_up("dcgan").out == first.out
+    at("2026-11-22T09:00:00")
+    assert set_up("dcgan").out == tmp_path / "outputs" / "lab-20261122-090000"
+
+
+@pytest.mark.parametrize("changed", ["chip", "python", "packages", "commit", "profile"])
+def test_a_folder_holds_one_profile_and_one_state_of_machine_and_kit(here, at, changed):
+    at("2026-11-21T09:00:00")
+    first = set_up()
+    more = {"profile": "smoke"} if changed == "profile" else {}
+    if changed == "commit":
+        here["git"] = GIT | {"commit": "d" * 40}
+    elif not more:
+        here[changed] = {"torch": "2.14.0"} if changed == "packages" else "other"
+    second = set_up("dcgan", **more)
+    assert second.out != first.out and re.fullmatch(r"lab-20261121-\d{6}", second.out.name)
+    here |= SNAPSHOT
+    assert set_up("siamese").out == first.out, "the first that fits, whatever came between"
+
+
+def test_a_changed_parameter_cell_is_told_and_needs_no_other_folder(here):
+    first = set_up()
+    assert first.snapshot["git"]["dirty"] is False
+    here["git"] = GIT | {"dirty": True}
+    second = set_up("dcgan")
+    assert second.out == first.out and second.snapshot["git"]["dirty"] is True
+    here["git"] = GIT
+    assert set_up("siamese").snapshot["git"]["dirty"] is True, "what was measured in between was not clean"
+
+
+def test_a_set_up_cell_that_is_run_again_measures_anew_and_loses_nothing(capsys):
+    for lr, expected in enumerate(["one", "one", "two"]):
+        experiment = set_up()
+        measure(experiment, expected)
+        assert [record["config"]["batch_size"] for record in experiment.records] == [expected], lr
+        assert list(experiment.cases([{"batch_size": expected}])) == []
+        assert "run the set-up cell again to measure it anew" in capsys.readouterr().out
+    assert {path.name for path in experiment.out.glob("*.jsonl")} == {"vae.jsonl"}
+    aside = [experiment.out / "earlier" / f"vae-{number}.jsonl" for number in (1, 2)]
+    assert [results.read(path).records[0]["config"]["batch_size"] for path in aside] == ["one", "one"]
+
+
+OTHER_KERNEL = """
+import sys
+from pathlib import Path
+from pomology import folders, machine
+folders.root = lambda: Path(sys.argv[1])
+machine.snapshot = lambda: {snapshot}
+machine.fitness = lambda: {{"power_source": "ac", "flags": []}}
+out = folders.by_hand("vae", "quick")
+folders.note_machine(out, "quick")
+(out / "vae.jsonl").touch()
+print(out, flush=True)
+input()
+"""
+
+
+def test_a_second_kernel_leaves_the_first_one_its_journal(tmp_path):
+    """A copy of a notebook, open beside it: neither may write into the other's numbers."""
+    program = OTHER_KERNEL.format(snapshot=SNAPSHOT)
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        theirs = other.stdout.readline().strip()
+        mine, beside = set_up(), set_up("dcgan")
+        assert str(mine.out) != theirs and (tmp_path / theirs / "vae.jsonl").exists()
+        assert str(beside.out) == theirs, "only this notebook is in use there"
+        other.communicate("\n", timeout=30)
+    assert not list((tmp_path / "outputs").glob("*/earlier"))
+    assert str(set_up().out) == theirs, "its kernel has ended"
+    assert [path.name for path in (tmp_path / theirs / "earlier").iterdir()] == ["vae-1.jsonl"]
+
+
+def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_has_them(tmp_path):
+    assert folders.latest(["blas_torch"], "quick") is None
+    for number, (name, profile) in enumerate(
+        (("one/blas_torch", "quick"), ("two/blas_mlx", "quick"), ("three/vae", "quick"), ("four/blas_mlx", "smoke"))
+    ):
+        place = tmp_path / "outputs" / f"{name}.jsonl"
+        place.parent.mkdir(parents=True)
+        place.touch()
+        os.utime(place, (1000 + number, 1000 + number))
+        (place.parent / "machine.json").write_text(json.dumps(SNAPSHOT | {"profile": profile}))
+    assert folders.latest(["blas_torch", "blas_mlx"], "quick") == tmp_path / "outputs" / "two"
+    assert laying().out == tmp_path / "outputs" / "two"
+    assert laying(profile="smoke").out == tmp_path / "outputs" / "four"
+    (tmp_path / "outputs" / "two" / "machine.json").write_text("[")
+    with pytest.raises(PomologyError, match=r"^\S*machine.json: not JSON; remove it or choose another folder$"):
+        laying()
+
+
+def test_a_notebook_says_where_its_numbers_are_and_what_to_run_first(tmp_path, monkeypatch):
+    monkeypatch.setattr("pomology.experiment.root", lambda: tmp_path)
+    nothing = numbers(laying())
+    assert nothing == "none yet: run blas_torch, blas_mlx first, or set `out` to the folder of a run that has them"
+    torch = set_up("blas_torch")
+    measure(torch)
+    place = f"outputs/{torch.out.name}/"
+    assert numbers(torch) == f"in {place}"
+    assert numbers(set_up(out=str(tmp_path.parent / "elsewhere"))) == "in elsewhere/"
+    assert numbers(laying()) == f"of blas_torch, in {place}; to have more, run blas_mlx first"
+    measure(set_up("blas_mlx"))
+    assert numbers(laying()) == f"of blas_torch, blas_mlx, in {place}"
+    more = "; to have more, run ceilings, ceilings_mlx first"
+    assert numbers(laying("roofline")) == f"of blas_mlx, blas_torch, in {place}{more}"
+
+
+def test_ceilings_of_the_same_day_stand_beside_what_comes_later():
+    measure(set_up("ceilings"))
+    assert [one["experiment"] for one in set_up("blas_torch")._read(("ceilings", "blas_torch"))] == ["ceilings"]
+
+
+def test_a_batch_run_keeps_out_of_folders_of_notebooks_run_by_hand():
+    with pytest.raises(PomologyError, match=r"^RUN=lab-20261121-090000: "):
+        batch.run_folder("lab-20261121-090000", "quick")
+    assert batch.run_folder("laboratory", "quick").name == "laboratory"

@@ -1,0 +1,64 @@
+"""The committed runs that the README leads to: whole, small, of clean code, and naming nobody."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from pomology import batch, report, root, share
+
+RUNS = sorted(root().glob("outputs/reference-*"))
+MEGABYTE = 10**6
+
+
+def test_there_is_one_of_a_machine_without_a_gpu():
+    assert root() / "outputs" / "reference-cpu" in RUNS
+
+
+@pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
+class TestReference:
+    def test_it_is_complete(self, folder):
+        run = report.load(folder)
+        assert not run.problems
+        assert {record["profile"] for record in run.records} == {"quick"}
+        assert {record["scaled"] for record in run.records} == {True, False}
+        problems = [problem for contents in run.journals.values() for problem in contents.problems]
+        assert not problems
+        assert {record["status"] for record in run.records} <= {"ok", "too-big", "unsupported"}
+        # A notebook that is new comes in by `make reproduce ONLY=name RUN=reference-cpu`.
+        pages = {place.stem for place in folder.glob("*.html")} - {"index"}
+        assert pages == {notebook.name for notebook in batch.notebooks()}
+        assert run.machine["git"]["dirty"] is False
+        assert re.fullmatch("[0-9a-f]{40}", run.machine["git"]["commit"])
+
+    def test_it_is_small(self, folder):
+        sizes = {place: place.stat().st_size for place in folder.rglob("*") if place.is_file() and tracked(place)}
+        assert sum(sizes.values()) < 6 * MEGABYTE
+        assert max(size for place, size in sizes.items() if place.suffix == ".html") < 2 * MEGABYTE
+
+    def test_every_link_leads_somewhere(self, folder):
+        for page in folder.glob("*.html"):
+            text = page.read_text(encoding="utf-8")
+            names = set(re.findall(r'\bid="([^"]+)"', text))
+            for link in map(unquote, re.findall(r'<a\b[^>]*\bhref="([^"]+)"', text)):
+                if link.startswith(("https://", "http://")):
+                    continue
+                place, _, anchor = link.partition("#")
+                assert not place or (folder / place).is_file(), f"{page.name}: {link}"
+                assert not anchor or place or anchor in names, f"{page.name}: {link}"
+
+    def test_it_names_nobody(self, folder, tmp_path):
+        copy = shutil.copytree(folder, tmp_path / folder.name)
+        assert share.write(copy).is_file()  # which refuses what does
+
+    def test_the_readme_leads_to_it(self, folder):
+        assert f"outputs/{folder.name}/" in (root() / "README.md").read_text(encoding="utf-8")
+
+
+def tracked(place: Path) -> bool:
+    """Notebooks stay out of git: their pages show the same."""
+    return place.suffix in (".jsonl", ".json", ".html", ".csv", ".svg")
