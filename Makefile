@@ -22,7 +22,7 @@ reproduce: $(ENV)/.ready  ## run every notebook on this machine and build the pa
 	@$(PY) -m pomology reproduce --profile='$(PROFILE)' --device='$(DEVICE)' --only='$(ONLY)' --run='$(RUN)' --data='$(DATA)' --repeats='$(REPEATS)'
 
 test: $(ENV)/.ready  ## run all tests
-	@$(PY) -m pytest
+	@$(PY) -m pytest -n auto --dist=loadfile
 
 lab: $(ENV)/.ready  ## explore the notebooks in JupyterLab
 	@$(PY) lab/prepare.py

@@ -10,7 +10,7 @@ import nbformat
 import numpy as np
 import pytest
 
-from pomology import PomologyError, tables, twins
+from pomology import PomologyError, tables, twins, units
 
 SIDE = Path(__file__).with_name("mlx_side.py")
 NAMES = apart.names(SIDE)
@@ -80,7 +80,7 @@ def test_the_notebook_lays_only_the_same_step_beside_pytorchs():
         return SimpleNamespace(records=torch)
 
     experiment = SimpleNamespace(out=Path("run"), records=ours)
-    scope = {"tables": tables, "experiment": experiment, "results": SimpleNamespace(read=read)}
+    scope = {"tables": tables, "units": units, "experiment": experiment, "results": SimpleNamespace(read=read)}
     exec(source, scope)
     assert [row.cells for row in scope["beside"]()] == [
         ("GPU", "224", "8", "3.00 s ± 10 %", "2.00 s ± 10 %", "1.50× (1.23 to 1.83)", "1.0e-06"),
