@@ -60,5 +60,5 @@ class TestReference:
 
 
 def tracked(place: Path) -> bool:
-    """Notebooks stay out of git: their pages show the same."""
-    return place.suffix in (".jsonl", ".json", ".html", ".csv", ".svg")
+    """Notebooks and figures stay out of git: the pages have them."""
+    return place.suffix in (".jsonl", ".json", ".html", ".csv")

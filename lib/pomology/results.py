@@ -144,7 +144,7 @@ class Journal:
 
     def append(self, record: dict) -> None:
         """Write one line and wait until the disk has it. Raises ValueError for a record that is not JSON (as NaN)."""
-        line = json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n"
+        line = json.dumps(record, allow_nan=False, ensure_ascii=False, separators=(",", ":")) + "\n"
         with open(self.path, "ab+") as file:
             if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
                 line = "\n" + line
