@@ -835,6 +835,65 @@ def test_footprint_has_a_peak_and_the_children_in_it(linux):
     assert max(sample.footprint_bytes for sample in watch.samples[:2]) > before + 0.9 * size
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux forks workers, and tells parts of pages")
+def test_pages_that_forked_workers_share_count_once():
+    """Four of them begin with the parent's 200 MB; one makes 60 MB of its own."""
+    size, fork = 200 * 2**20, multiprocessing.get_context("fork")
+    held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for place in range(0, size, mmap.PAGESIZE):
+        held[place] = 1
+    footprint = telemetry._Resident()
+    before = footprint()
+    pipes = [fork.Pipe() for _ in range(4)]
+    workers = [
+        fork.Process(target=read_then_wait, args=(held, pipe, 60 * 2**20 * (not n)))
+        for n, (_, pipe) in enumerate(pipes)
+    ]
+    try:
+        for worker in workers:
+            worker.start()
+        assert [ours.recv() for ours, _ in pipes] == [size // mmap.PAGESIZE] * 4
+        grown = footprint() - before
+        assert 55 * 2**20 < grown < 120 * 2**20
+    finally:
+        for ours, _ in pipes:
+            ours.send("end")
+        for worker in workers:
+            worker.join(10)
+            worker.kill()
+        held.close()
+    assert footprint() < before + 20 * 2**20
+
+
+def read_then_wait(held, pipe, own):
+    mine = b"x" * own
+    pipe.send(sum(held[place] for place in range(0, len(held), mmap.PAGESIZE)))
+    pipe.recv()
+    assert len(mine) == own
+
+
+def test_children_are_asked_for_a_fiftieth_of_the_time(monkeypatch):
+    clock, asked = types.SimpleNamespace(now=0.0), []
+
+    def part(pid):
+        asked.append(clock.now)
+        clock.now += 0.1
+        return 10**12 * (1 + len(asked))
+
+    monkeypatch.setattr(telemetry, "_live_children", lambda: [os.getpid()])
+    monkeypatch.setattr(telemetry._Resident, "_part", staticmethod(part))
+    footprint = telemetry._Resident(lambda: clock.now)
+    told = []
+    for _ in range(100):
+        told.append(footprint())
+        clock.now += 0.5
+    assert asked == pytest.approx([0, 0.1, 10.2, 10.3, 20.4, 20.5, 30.6, 30.7, 40.8, 40.9], abs=0.5)
+    # In between what they added stands.
+    assert told[:2] == pytest.approx([5e12, 5e12], rel=1e-3)
+    monkeypatch.setattr(telemetry, "_live_children", list)
+    assert footprint() < 10**12
+
+
 def test_page_faults_are_those_of_the_block():
     pages = 3000
     with Telemetry() as watch:
