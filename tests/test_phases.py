@@ -223,8 +223,8 @@ def test_what_surely_cannot_end_is_refused_with_the_arithmetic(make, monkeypatch
     assert record["status"] == ("too-big" if refused else "ok")
     if refused:
         assert record["reason"] == (
-            "a step of 11 TFLOP would take 11.0 s at the least, at 1,000 GFLOP/s, the most that a product reaches "
-            "here; 3 steps must end within 30.0 s"
+            "a step of 11 TFLOP would take 11.0 s at the least, at 1,000 GFLOP/s, the most that a product in fp16 "
+            "reaches here; 3 steps must end within 30.0 s"
         )
 
 

@@ -913,3 +913,14 @@ def test_the_hardware_s_claims_stand_with_the_first_notebook_only():
     names = {"mlp", "cnn", "lstm", *layouts.LAYOUTS["mlp"].claims_of}
     every = {claim.id for claim in published.claims(article="004") if names & set(claim.experiments)}
     assert every == {f"004-C{number}" for number in range(1, 14)}
+
+
+def test_why_a_case_has_no_numbers_stands_beside_how_it_ended():
+    columns = ("Device", "Size", "Achieved", "Of the best", "Memory", "Power", "Remarks")
+    ended = Row(("mine", "4", "too-big", "", "", "", "needs " + "much " * 20), "measured")
+    whole = Row(("mine", "1", "9 GFLOP/s", "", "1 GB", "", "needs " + "much " * 20), "measured")
+    short = Row(("mine", "2", "too-big", "", "", "", "slow"), "measured")
+    found = re.findall(r"<td([^>]*)>([^<]*)</td>", Table("", columns, (ended, whole, short))._repr_html_())
+    spans = [(text[:7], (re.findall(r'colspan="(\d+)"', about) or ["1"])[0]) for about, text in found]
+    assert spans[:4] == [("mine", "1"), ("4", "1"), ("too-big", "1"), ("needs m", "4")]
+    assert [int(span) for _, span in spans[4:]] == [1] * 14

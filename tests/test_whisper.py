@@ -214,8 +214,21 @@ def test_what_fp32_cannot_end_is_not_tried_in_half_precision(article, mac, monke
 
     row = {"model": "whisper-medium", "batch_size": 4, "precision": "bf16", "scenario": 1}
     monkeypatch.setitem(article, "limit_s", 10.0)
-    with pytest.raises(TooBig, match="TFLOP would take 158 s at the least"):
-        article["prepare"](Case(Slow(), mac(192), row))
+    case = Case(Slow(), mac(192), row)
+    with pytest.raises(TooBig, match=r"would take 158 s at the least.* in fp32 reaches here.* same model") as told:
+        article["prepare"](case)
+    assert told.value.__suppress_context__ and case.precision == "bf16"
+
+
+def test_what_half_precision_cannot_end_is_judged_by_its_own_rate(article, mac, monkeypatch):
+    class Fast(Nobody):
+        def rate(self, backend, precision):
+            return {"fp32": 1e15, "bf16": 1e11}[precision]
+
+    row = {"model": "whisper-medium", "batch_size": 4, "precision": "bf16", "scenario": 1}
+    monkeypatch.setitem(article, "limit_s", 10.0)
+    with pytest.raises(TooBig, match=r"in bf16 reaches here; \d+ steps must end within 10\.0 s$"):
+        article["prepare"](Case(Fast(), mac(192), row))
 
 
 # Cases ----------------------------------------------------------------------------------------------------------------

@@ -334,19 +334,20 @@ class Case:
                     f"{available / 1e9:.1f} GB are free"
                 )
 
-    def foresee(self, limit_s: float, steps: int = 3) -> None:
+    def foresee(self, limit_s: float, steps: int = 3, precision: str = "") -> None:
         """Raise TooBig, which ends the case, if that many steps surely cannot end in `limit_s`.
 
-        That is judged by the best rate that a matrix product of the case's precision reaches on this device, which no
-        training step exceeds. Comes behind `requires`.
+        That is judged by the best rate that a matrix product of this precision, by default the case's, reaches on this
+        device, which no training step exceeds. Comes behind `requires`.
         """
-        rate = self.experiment.rate(self.backend, self.precision)
+        precision = precision or self.precision
+        rate = self.experiment.rate(self.backend, precision)
         least_s = self._workload.flops / rate
         if steps * least_s > limit_s:
             raise TooBig(
                 f"a step of {self._workload.flops / 1e12:,.4g} TFLOP would take {units.seconds(least_s)} at the "
-                f"least, at {rate / 1e9:,.4g} GFLOP/s, the most that a product reaches here; {steps} steps "
-                f"must end within {units.seconds(limit_s)}"
+                f"least, at {rate / 1e9:,.4g} GFLOP/s, the most that a product in {precision} reaches here; {steps} "
+                f"steps must end within {units.seconds(limit_s)}"
             )
 
     def observe(self, model: Any, lies: str | None = None) -> Any:

@@ -70,10 +70,7 @@ class Table:
         lines = []
         for row in self.rows:
             style = ' style="font-weight:600;background:rgba(213,94,0,.10)"' if row.kind == "measured" else ""
-            cells = "".join(
-                f'<td style="text-align:left{self._width(cell)}">{html.escape(cell)}</td>' for cell in row.cells
-            )
-            lines.append(f'<tr class="{row.kind}"{style}>{cells}</tr>')
+            lines.append(f'<tr class="{row.kind}"{style}>{self._cells(row)}</tr>')
         notes = "".join(f'<p style="margin:.2em 0;font-size:90%">{html.escape(note)}</p>' for note in self.notes)
         return (
             f'<div class="pomology-table"><p style="font-weight:600">{html.escape(self.title)}</p>'
@@ -81,9 +78,21 @@ class Table:
             f"<tbody>{''.join(lines)}</tbody></table></div>{notes}</div>"
         )
 
-    def _width(self, cell: str) -> str:
-        """Room for a long remark: in the narrow column of a wide table its row would be as high as a page."""
-        return ";min-width:30em" if len(cell) > LONG and len(self.columns) > MANY else ""
+    def _cells(self, row: Row) -> str:
+        """A long remark gets room: in the narrow column of a wide table its row would be as high as a page.
+
+        That of a case without numbers begins where these would be, beside how it ended.
+        """
+        *cells, remark = row.cells
+        empty = len(cells) - max((place for place, cell in enumerate(cells, 1) if cell), default=1)
+        span = 1
+        if row.kind == "measured" and len(remark) > LONG and empty > 1:
+            span += empty
+            cells = cells[:-empty]
+        width = ";min-width:30em" if len(remark) > LONG and len(self.columns) > MANY and span == 1 else ""
+        wide = f' colspan="{span}"' if span > 1 else ""
+        shown = [f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in cells]
+        return "".join([*shown, f'<td{wide} style="text-align:left{width}">{html.escape(remark)}</td>'])
 
     def __str__(self) -> str:
         grid = [self.columns, *(row.cells for row in self.rows)]
