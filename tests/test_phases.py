@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from fakes import Clock, SimulatedDevice
@@ -253,6 +255,34 @@ def test_the_rate_is_that_of_the_fastest_product_and_found_once(make, monkeypatc
     assert asked == [("fp16", 512), ("fp16", 1024), ("fp16", 2048)]
     experiment.rate(backend, "fp16")
     assert len(asked) == 3
+
+
+def test_a_second_that_was_bad_does_not_refuse_what_this_runs_ceilings_allow(make, monkeypatch):
+    def ceiling(framework: str, rate: float, precision: str = "fp16") -> dict:
+        about = {
+            "experiment": "ceilings",
+            "framework": framework,
+            "backend": "cpu",
+            "precision": precision,
+            "flags": [],
+        }
+        metric = {"value": rate, "low": None, "high": None, "unit": "FLOP/s", "n": 1, "how": "measured"}
+        about |= {"status": "ok", "profile": "quick", "config": {"operation": "matmul"}, "flags": []}
+        return about | {"metrics": {"flops_per_s": metric}}
+
+    found = SimpleNamespace(blocks=[SimpleNamespace(step_s=0.1)])
+    monkeypatch.setattr(Device, "product", lambda self, precision, size: lambda: None)
+    monkeypatch.setattr("pomology.timing.measure", lambda *_, **__: found)
+    quick = 2 * 512**3 / 0.1
+    for known, expected in (
+        ([ceiling("torch", 7e12), ceiling("mlx", 9e12), ceiling("torch", 8e12, "fp32")], 7e12),
+        ([ceiling("torch", quick / 2)], quick),
+        ([ceiling("mlx", 9e12)], quick),
+        ([], quick),
+    ):
+        experiment = make()
+        monkeypatch.setattr(experiment, "_read", lambda names, known=known: known)
+        assert experiment.rate(experiment.devices[0], "fp16") == pytest.approx(expected)
 
 
 def test_a_product_has_the_precision_and_the_size_that_were_asked_for():
