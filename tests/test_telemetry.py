@@ -835,7 +835,7 @@ def test_footprint_has_a_peak_and_the_children_in_it(linux):
     assert max(sample.footprint_bytes for sample in watch.samples[:2]) > before + 0.9 * size
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux forks workers, and tells parts of pages")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux forks workers")
 def test_pages_that_forked_workers_share_count_once():
     """Four of them begin with the parent's 200 MB; one makes 60 MB of its own."""
     size, fork = 200 * 2**20, multiprocessing.get_context("fork")
@@ -875,21 +875,21 @@ def read_then_wait(held, pipe, own):
 def test_children_are_asked_for_a_fiftieth_of_the_time(monkeypatch):
     clock, asked = types.SimpleNamespace(now=0.0), []
 
-    def part(pid):
+    def private(pid):
         asked.append(clock.now)
         clock.now += 0.1
         return 10**12 * (1 + len(asked))
 
     monkeypatch.setattr(telemetry, "_live_children", lambda: [os.getpid()])
-    monkeypatch.setattr(telemetry._Resident, "_part", staticmethod(part))
+    monkeypatch.setattr(telemetry._Resident, "_private", staticmethod(private))
     footprint = telemetry._Resident(lambda: clock.now)
     told = []
     for _ in range(100):
         told.append(footprint())
         clock.now += 0.5
-    assert asked == pytest.approx([0, 0.1, 10.2, 10.3, 20.4, 20.5, 30.6, 30.7, 40.8, 40.9], abs=0.5)
+    assert len(asked) == 10 and asked[:3] == pytest.approx([0, 5, 10], abs=0.7)
     # In between what they added stands.
-    assert told[:2] == pytest.approx([5e12, 5e12], rel=1e-3)
+    assert told[:2] == pytest.approx([2e12, 2e12], rel=1e-2)
     monkeypatch.setattr(telemetry, "_live_children", list)
     assert footprint() < 10**12
 

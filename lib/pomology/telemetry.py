@@ -692,10 +692,10 @@ def _sum_of_living(read: Callable[[int], int]) -> int:
 class _Resident:
     """Resident memory of this process, and with it what its living children add to that, on Linux; in bytes.
 
-    A forked worker begins with all pages of its parent, and eight of them would count these nine times. So where there
-    are children the kernel tells the proportional part of each process in its pages (PSS), which adds up. For that it
-    walks through all of them, a tenth of a second for some gigabytes: it is asked so seldom that this takes a fiftieth
-    of the time at most, and in between what the children add stays what it was.
+    A forked worker begins with all pages of its parent, and eight of them would count these nine times. So of children
+    only the pages that nobody shares are added (what they share among themselves alone is left out). To tell these the
+    kernel walks through all of them, a tenth of a second for some gigabytes: it is asked so seldom that this takes a
+    fiftieth of the time at most, and in between what the children add stays what it was.
     """
 
     SHARE = 1 / 50
@@ -708,14 +708,13 @@ class _Resident:
         if not _live_children():
             self._added = 0
         elif (began_s := self._clock()) >= self._next_s:
-            parts = self._part(os.getpid()) + _sum_of_living(self._part)
-            self._added = max(0, parts - own)
+            self._added = _sum_of_living(self._private)
             self._next_s = began_s + (self._clock() - began_s) / self.SHARE
         return own + self._added
 
     @staticmethod
-    def _part(pid: int) -> int:
-        return psutil.Process(pid).memory_full_info().pss
+    def _private(pid: int) -> int:
+        return psutil.Process(pid).memory_full_info().uss
 
 
 def _physical_reader() -> Callable[[int], int]:
