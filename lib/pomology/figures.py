@@ -533,7 +533,8 @@ def _draw_rates(axis: Any, place: int, line: list[summary.Rate]) -> None:
     """One device on one workload. Rates are in TFLOP/s."""
     best = max(line, key=lambda one: one.flops_per_s)
     colour, mark = ROLE_COLOURS.get((best.source, best.role), GREY), _rate_mark(best.source)
-    right, peak = best.flops_per_s / 1e12, best.peak_flops_per_s
+    # The share stands behind all that is drawn, a wide interval too.
+    right, peak = max(one.high or one.flops_per_s for one in line) / 1e12, best.peak_flops_per_s
     if peak:
         ends = [min(one.flops_per_s for one in line) / 1e12, peak / 1e12]
         axis.plot(ends, [place] * 2, color=GREY, linewidth=0.6)

@@ -223,11 +223,15 @@ def _prepare(document: Any) -> str:
 
 def _coloured(code: Any) -> str:
     """Highlighted code without marks of what has no colour in the style sheet, which would be most of the page."""
-    style = (PAGE / "style.css").read_text(encoding="utf-8")
-    kinds = set(re.findall(r"\.highlight \.(\w+)", style))
+    kinds = _coloured_kinds()
     return re.sub(
         r'<span class="(\w+)">([^<]*)</span>', lambda mark: mark[0] if mark[1] in kinds else mark[2], str(code)
     )
+
+
+@functools.cache  # asked for every cell
+def _coloured_kinds() -> frozenset[str]:
+    return frozenset(re.findall(r"\.highlight \.(\w+)", (PAGE / "style.css").read_text(encoding="utf-8")))
 
 
 def _safe_html(text: Any) -> str:
@@ -470,8 +474,7 @@ def _numbers(
         return {"table": _table(table), "folded": len(table.rows)}
     if layout is not None and layout.everything:
         table, best = tables.roofline_table(everything), tables.article_table(name, everything)
-        slim = [{key: one for key, one in r.items() if key not in ("blocks", "trace", "rails")} for r in everything]
-        drawing = _drawing(name, json.dumps(slim)) if tables.roofline_points(slim) else ""
+        drawing = _drawing(name, _slim(everything)) if tables.roofline_points(everything) else ""
         shown = {"table": _table(table), "drawing": drawing, "caption": _caption(layout)}
         return shown | {"details": _table(best)}
     if records and all(record["article"] == layouts.KIT for record in records):
