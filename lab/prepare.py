@@ -5,7 +5,9 @@ from pathlib import Path
 
 from jupyterlab_server.workspaces_handler import WorkspacesManager
 
-from pomology import PomologyError, batch, layouts, published, root, units, write_whole
+from pomology import PomologyError, format, root, write_whole
+from pomology.articles import layout, published
+from pomology.runner import batch
 
 HERE = Path(__file__).resolve().parent
 LAB = root() / "outputs" / "lab"
@@ -32,12 +34,12 @@ def contents() -> str:
         return f"{PAGE}\n**{error}**\n"
     lines = []
     titles = {article.id: article.title for article in published.articles()}
-    for article, title in {layouts.KIT: "This machine", **titles}.items():
+    for article, title in {layout.KIT: "This machine", **titles}.items():
         lines += [f"\n## {title}\n"]
         for notebook in found:
             if notebook.article == article:
                 link = Path(os.path.relpath(notebook.path, LAB)).as_posix()
-                time = f", {units.clock_time(notebook.seconds['quick'])}" if "quick" in notebook.seconds else ""
+                time = f", {format.clock_time(notebook.seconds['quick'])}" if "quick" in notebook.seconds else ""
                 after = "; lays together what others have measured" if notebook.after else ""
                 lines.append(f"- [{notebook.title}]({link}){time}{after}")
     return PAGE + "\n".join(lines) + "\n"

@@ -27,10 +27,11 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from pomology import root, timing
-from pomology import statistics as intervals
-from pomology.data import ArticleMNIST, mnist
-from pomology.telemetry import Telemetry
+from pomology import root
+from pomology.data.images import ArticleMNIST, mnist
+from pomology.machine.sampler import Telemetry
+from pomology.measure import clock as measure_clock
+from pomology.measure import intervals
 
 
 def row(name: str, found: str, bound: str, good: bool | None = None, **raw) -> dict:
@@ -97,7 +98,7 @@ class Training:
         return time.perf_counter() - start
 
     def clocked(self) -> float:
-        clock = timing.StepClock(whole=True)
+        clock = measure_clock.StepClock(whole=True)
         start = time.perf_counter()
         self.epoch(clock.steps(self.loader))
         return time.perf_counter() - start
@@ -125,7 +126,7 @@ def clock() -> list[dict]:
     costs = []
     for _ in range(15):
         bare = loop(range(count))
-        costs.append((loop(timing.StepClock(whole=True).steps(range(count))) - bare) / count * 1e6)
+        costs.append((loop(measure_clock.StepClock(whole=True).steps(range(count))) - bare) / count * 1e6)
     best = min(costs)
     return [row("clock: cost of a step beside fences (least of 15)", f"{best:.3f} µs", "at most 1 µs", best <= 1)]
 
@@ -182,7 +183,7 @@ def kernels() -> list[dict]:
     for name, function in operations.items():
 
         def ours(function=function):
-            return timing.measure(function, budget_s=0.6).seconds.mean
+            return measure_clock.measure(function, budget_s=0.6).seconds.mean
 
         def theirs(function=function):
             timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
@@ -205,11 +206,11 @@ def estimate() -> list[dict]:
     training.bare()
     errors = []
     for _ in range(10):
-        clock_ = timing.StepClock(budget_s=1.2, put=lambda batch: batch)
+        clock_ = measure_clock.StepClock(budget_s=1.2, put=lambda batch: batch)
         training.epoch(clock_.steps(training.loader))
         part = clock_.parts["training"]
         assert not part.complete
-        estimated = timing.epoch_metrics(clock_)["epoch_s"]["value"]
+        estimated = measure_clock.epoch_metrics(clock_)["epoch_s"]["value"]
         errors.append(estimated / training.bare() - 1)
     sizes = [abs(error) for error in errors]
     steps = sum(block.steps for block in part.blocks)
@@ -221,7 +222,7 @@ def estimate() -> list[dict]:
 
 PROCESS = """
 import torch, sys
-from pomology import timing
+from pomology.measure import clock as timing
 torch.manual_seed(0)
 a, b = torch.randn(2, 512, 512)
 print(timing.measure(lambda: a @ b, budget_s=0.5).seconds.mean)
@@ -251,9 +252,9 @@ def notebook() -> list[dict]:
     import papermill
     from traitlets.config import Config
 
-    from pomology import results
-    from pomology.batch import notebooks
-    from pomology.parameters import read_yaml
+    from pomology.results import journal as results_journal
+    from pomology.runner.batch import notebooks
+    from pomology.runner.parameters import read_yaml
 
     vae = next(found for found in notebooks() if found.name == "vae")
     path = root() / "params" / "smoke" / "vae.yaml"
@@ -273,7 +274,7 @@ def notebook() -> list[dict]:
                 done = Path(folder, "done.ipynb")
                 papermill.execute_notebook(notebook_, done, given, progress_bar=False, config=config)
                 times.append(time.perf_counter() - start)
-            fixed[-1] -= sum(record["seconds"] for record in results.read(out / "vae.jsonl").records)
+            fixed[-1] -= sum(record["seconds"] for record in results_journal.read(out / "vae.jsonl").records)
     extra = [beyond - kernel for beyond, kernel in zip(fixed, kernels_, strict=True)]
     text = f"{statistics.median(extra):.1f} s (kernel and torch: {statistics.median(kernels_):.1f} s)"
     return [row("notebook: beyond its cases, kernel start and import", text, "", None, seconds=extra, kernel=kernels_)]
@@ -282,9 +283,10 @@ def notebook() -> list[dict]:
 KERAS = """
 import json, statistics, sys, time
 import numpy as np
-from pomology import callbacks, device
+from pomology.experiment import trainers as callbacks
+from pomology.devices import torch as device
 device.prepare("tensorflow")
-from pomology.experiment import Experiment
+from pomology.experiment.case import Experiment
 experiment = Experiment("mlp", article="004", framework="tensorflow", devices="cpu", profile="article", out=sys.argv[1])
 import keras
 from keras import layers
@@ -332,9 +334,11 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
-from pomology import callbacks, models, simclr
-from pomology.data import cifar10
-from pomology.experiment import Experiment
+from pomology.experiment import trainers as callbacks
+from pomology.workloads import cost as models
+from pomology.workloads import simclr
+from pomology.data.images import cifar10
+from pomology.experiment.case import Experiment
 
 class SimCLR(LightningModule):
     def __init__(self):
@@ -395,7 +399,8 @@ def lightning() -> list[dict]:
 PRODUCTS = """
 import json, sys, time
 import nbformat
-from pomology import blas, root
+from pomology.workloads import products as blas
+from pomology import root
 framework, folder = sys.argv[1:]
 path = root() / "notebooks" / "profiling_apple_silicon" / f"blas_{framework}.ipynb"
 cells = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
@@ -459,7 +464,7 @@ def products() -> list[dict]:
 
 def again() -> list[dict]:
     """A notebook of 75 products, run three times and three times again: how many rows `compare` calls different."""
-    from pomology import compare
+    from pomology.report import compare
 
     runs = []
     for number in (1, 2):
@@ -480,7 +485,7 @@ def again() -> list[dict]:
 THOUSAND = """
 import json, resource, sys, time
 from pathlib import Path
-from pomology import compare
+from pomology.report import compare
 places = compare.find([sys.argv[1]])
 start = time.perf_counter()
 runs = compare.load_all(places)
@@ -555,7 +560,7 @@ def thousand() -> list[dict]:
 PHASES = """
 import json, sys, time
 import torch
-from pomology.experiment import Experiment
+from pomology.experiment.case import Experiment
 torch.manual_seed(1)
 layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True, norm_first=True)
 model = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 from test_memory import MB, notebook_scope
 
-from pomology import machine, results, telemetry
+from pomology.machine import sampler, snapshot
+from pomology.results import journal
 
 
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(machine, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "fitness", lambda: state)
 
 
 def test_counters_of_this_process_agree_with_each_other():
-    counters = telemetry.MemoryCounters()
+    counters = sampler.MemoryCounters()
     before = counters.read()
     held = np.ones(40 * MB // 8)
     after = counters.read()
@@ -45,7 +46,7 @@ def test_a_planted_leak_is_found_by_the_notebooks_own_step(tmp_path, leaks):
     for case in scope["experiment"].cases(load=["easy"]):
         with case:
             scope["train"](case)
-    (record,) = results.read(tmp_path / "memory_torch.jsonl").records
+    (record,) = journal.read(tmp_path / "memory_torch.jsonl").records
     assert record["status"] == "ok", record["reason"]
     # Not the footprint: on Linux that moves with other processes that use the same libraries.
     found, leaked = record["metrics"]["resident_slope_bytes"], batch_size * 32 * 4

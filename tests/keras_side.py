@@ -16,12 +16,16 @@ import fakes
 import numpy as np
 import pytest
 
-from pomology import PomologyError, callbacks, device, device_tensorflow, machine, twins
-from pomology.experiment import Experiment
-from pomology.models import keras_workload
+from pomology import PomologyError
+from pomology.devices import tensorflow, torch
+from pomology.experiment import trainers
+from pomology.experiment.case import Experiment
+from pomology.machine import snapshot
+from pomology.workloads import parity
+from pomology.workloads.cost import keras_workload
 
-device.prepare("tensorflow")
-tf = device_tensorflow.load()
+torch.prepare("tensorflow")
+tf = tensorflow.load()
 # Two CPUs, of which the second plays a GPU.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
@@ -30,7 +34,7 @@ import keras  # noqa: E402
 from keras import layers  # noqa: E402
 
 
-class PretendedGPU(device_tensorflow.TensorFlowDevice):
+class PretendedGPU(tensorflow.TensorFlowDevice):
     def __init__(self):
         super().__init__("metal")
         self.handle = "/CPU:1"
@@ -71,7 +75,7 @@ def pixels(count, twin="mlp"):
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(machine, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "fitness", lambda: state)
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +98,7 @@ def fit(case, model, count=640, held_out=160, batch_size=32, epochs=3, labels=No
     y = y if labels is None else labels
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
     began = time.perf_counter()
-    times = callbacks.keras(case, samples=count, batch_size=batch_size, validation_samples=held_out, epochs=epochs)
+    times = trainers.keras(case, samples=count, batch_size=batch_size, validation_samples=held_out, epochs=epochs)
     held = (x[count:], y[count:]) if held_out else None
     history = model.fit(
         *(x[:count], y[:count], batch_size, epochs), verbose=0, validation_data=held, callbacks=[times, *more], **named
@@ -119,9 +123,9 @@ def steps_of(blocks):
 
 
 def test_the_cpu_works_for_real():
-    (cpu,) = device.find("cpu", "tensorflow")
+    (cpu,) = torch.find("cpu", "tensorflow")
     assert (cpu.backend, cpu.kind, cpu.handle, cpu.framework) == ("cpu", "cpu", "/CPU:0", "tensorflow")
-    assert cpu.framework_version == tf.__version__ and cpu.threads >= 1 and cpu.name == machine.chip()
+    assert cpu.framework_version == tf.__version__ and cpu.threads >= 1 and cpu.name == snapshot.chip()
     cpu.reset_peak_memory()
     cpu.fence()
     assert cpu.peak_memory() == {} and cpu.free_memory() > 0
@@ -141,25 +145,25 @@ def test_the_cpu_works_for_real():
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
 def test_without_a_gpu_the_reason_is_said_in_one_line():
-    assert [one.backend for one in device.find("auto", "tensorflow")] == ["cpu"]
+    assert [one.backend for one in torch.find("auto", "tensorflow")] == ["cpu"]
     for wanted, word in (("gpu", "cuda: "), ("metal", "metal: "), ("mps", "metal: "), ("cuda", "cuda: ")):
         with pytest.raises(PomologyError) as error:
-            device.find(wanted, "tensorflow")
+            torch.find(wanted, "tensorflow")
         assert word in str(error.value) and "it has cpu" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_what_tensorflow_raises_is_told_apart():
-    assert device.failure(tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")) == "out-of-memory"
-    assert device.failure(tf.errors.InternalError(None, None, "failed to allocate memory")) == "out-of-memory"
+    assert torch.failure(tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")) == "out-of-memory"
+    assert torch.failure(tf.errors.InternalError(None, None, "failed to allocate memory")) == "out-of-memory"
     missing = "No OpKernel was registered to support Op 'CudnnRNNV3' used by node x"
-    assert device.failure(tf.errors.InvalidArgumentError(None, None, missing)) == "unsupported"
+    assert torch.failure(tf.errors.InvalidArgumentError(None, None, missing)) == "unsupported"
     xla = 'Could not find registered platform with name: "METAL"'
-    assert device.failure(tf.errors.NotFoundError(None, None, xla)) == "unsupported"
-    assert device.failure(tf.errors.InvalidArgumentError(None, None, "shapes must be equal")) is None
+    assert torch.failure(tf.errors.NotFoundError(None, None, xla)) == "unsupported"
+    assert torch.failure(tf.errors.InvalidArgumentError(None, None, "shapes must be equal")) is None
 
 
 def test_loading_says_nothing_and_true_fp32_is_on():
-    program = "from pomology import device; print(device.find('cpu', 'tensorflow')); import keras"
+    program = "from pomology.devices import torch as device; print(device.find('cpu', 'tensorflow')); import keras"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == "" and "cpu" in done.stdout
     assert not tf.config.experimental.tensor_float_32_execution_enabled()
@@ -248,7 +252,7 @@ def test_a_training_that_fits_the_budget_is_measured_also_in_quick(make):
 def test_later_epochs_run_within_twice_the_budget_and_stand_for_the_rest(make, monkeypatch):
     """Every epoch but the first takes 15 s outside of its steps, which take no time for the callback."""
     calls, clock = Calls(), fakes.Clock()
-    monkeypatch.setattr(callbacks, "time", types.SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(trainers, "time", types.SimpleNamespace(perf_counter=clock))
 
     class Slow(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -334,7 +338,7 @@ def test_a_model_that_guesses_is_not_learning(make, labels, status):
 
 
 def check(case, model, build, twin):
-    twins.check_keras(case, model, build, twin)
+    parity.check_keras(case, model, build, twin)
     case.metric("step_s", 1.0, "s")  # a case must time something
 
 
@@ -375,8 +379,8 @@ def other_gates(weights):
 
 @pytest.mark.parametrize(("twin", "change"), [("mlp", transposed), ("lstm", other_gates)])
 def test_the_same_weights_in_another_order_are_refused(make, twin, change, monkeypatch):
-    honest = twins.in_torch
-    monkeypatch.setattr(twins, "in_torch", lambda name, weights, *data: honest(name, change(weights), *data))
+    honest = parity.in_torch
+    monkeypatch.setattr(parity, "in_torch", lambda name, weights, *data: honest(name, change(weights), *data))
     record, _ = run(make(), lambda case: check(case, case.observe(BUILD[twin]()), BUILD[twin], twin))
     assert record["status"] == "mismatch", record["reason"]
 
@@ -384,14 +388,14 @@ def test_the_same_weights_in_another_order_are_refused(make, twin, change, monke
 @pytest.mark.parametrize(("times", "status"), [(1, "ok"), (2, "mismatch")])
 def test_gradients_that_differ_alone_are_refused_if_they_differ_again(make, monkeypatch, times, status):
     """Once may be a tie in a pooling, which rounding decides; what is wrong is wrong with other pictures too."""
-    honest, asked = twins.in_torch, []
+    honest, asked = parity.in_torch, []
 
     def off(*given):
         asked.append(given)
         found = honest(*given)
         return found | {"gradient 3": found["gradient 3"] * (1.01 if len(asked) <= times else 1)}
 
-    monkeypatch.setattr(twins, "in_torch", off)
+    monkeypatch.setattr(parity, "in_torch", off)
     record, _ = run(make(), lambda case: check(case, case.observe(mlp()), mlp, "mlp"))
     assert record["status"] == status and len(asked) == 2
     assert not np.array_equal(asked[0][2], asked[1][2]), "other pictures"
@@ -444,7 +448,7 @@ def test_weights_here_and_results_there_are_a_fallback_too(make, monkeypatch):
     experiment = make()
     experiment.devices = [PretendedGPU()]
 
-    honest = twins.keras_pass
+    honest = parity.keras_pass
 
     def elsewhere(*given):
         with tf.device("/CPU:0"):
@@ -452,7 +456,7 @@ def test_weights_here_and_results_there_are_a_fallback_too(make, monkeypatch):
 
     def body(case):
         model = case.observe(mlp())
-        monkeypatch.setattr(twins, "keras_pass", elsewhere)
+        monkeypatch.setattr(parity, "keras_pass", elsewhere)
         check(case, model, mlp, "mlp")
         fit(case, model)
 
@@ -468,7 +472,7 @@ def on_cpu(build):
 def test_a_twin_that_fails_says_why_in_one_line():
     x, y = pixels(4)
     with pytest.raises(PomologyError, match=r"the PyTorch twin 'mlp' ended with status 1: .*Error") as error:
-        twins.in_torch("mlp", lstm().get_weights(), x, y)
+        parity.in_torch("mlp", lstm().get_weights(), x, y)
     assert "\n" not in str(error.value)
 
 

@@ -41,9 +41,9 @@ DEVICE, PLAYS_MPS = "device.py", "operators.py"
 OWN_CLOCK = {"instrument_check"}
 # What sets TURN_OFF_REMAPPER, other than the variable itself.
 PREPARES_TENSORFLOW = {
-    "pomology.device.prepare",
-    "pomology.device_tensorflow.prepare",
-    "pomology.device_tensorflow.load",
+    "pomology.devices.torch.prepare",
+    "pomology.devices.tensorflow.prepare",
+    "pomology.devices.tensorflow.load",
 }
 
 CLOCKS = re.compile(r"time\.(time|perf_counter|monotonic|process_time|thread_time)(_ns)?$|timeit\.")

@@ -16,24 +16,27 @@ import nbformat
 import numpy as np
 import pytest
 
-from pomology import PomologyError, device, language, machine
-from pomology.experiment import Experiment
+from pomology import PomologyError
+from pomology.devices import torch
+from pomology.experiment.case import Experiment
+from pomology.machine import snapshot
+from pomology.workloads import gpt2
 
-device.prepare("mlx")
+torch.prepare("mlx")
 import mlx.core as mx  # noqa: E402
 import mlx.nn as nn  # noqa: E402
 import mlx.optimizers as optim  # noqa: E402
 
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon" / "gpt2_pretraining_mlx.ipynb"
 
-both = pytest.mark.parametrize("architecture", language.ARCHITECTURES)
+both = pytest.mark.parametrize("architecture", gpt2.ARCHITECTURES)
 
 
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(machine, "fitness", lambda: state)
-    monkeypatch.setattr(machine, "snapshot", dict)  # takes seconds to find out
+    monkeypatch.setattr(snapshot, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "snapshot", dict)  # takes seconds to find out
 
 
 def notebook(bias_correction: bool = True) -> dict:
@@ -45,14 +48,14 @@ def notebook(bias_correction: bool = True) -> dict:
     return scope
 
 
-def proved(folder, trial: language.Trial, scope: dict) -> dict:
+def proved(folder, trial: gpt2.Trial, scope: dict) -> dict:
     experiment = Experiment(
         "gpt2_pretraining_mlx", article="001", framework="mlx", devices="cpu", budget_s=0.01, out=str(folder)
     )
     (case,) = experiment.cases([{"model": "small"}])
     with case:
         code = types.SimpleNamespace(**scope)
-        language.check(case, trial, language.mlx_pass(trial, code.LanguageModel, code.loss_function, code.training))
+        gpt2.check(case, trial, gpt2.mlx_pass(trial, code.LanguageModel, code.loss_function, code.training))
         case.measure("step_s", lambda: None, warmup_calls=0, repeats=1)
     (record,) = experiment.records
     return record
@@ -61,7 +64,7 @@ def proved(folder, trial: language.Trial, scope: dict) -> dict:
 @both
 @pytest.mark.parametrize("bias_correction", [True, False])
 def test_model_and_compiled_step_are_those_of_pytorch(tmp_path, architecture, bias_correction):
-    trial = language.trial(architecture, bias_correction)
+    trial = gpt2.trial(architecture, bias_correction)
     record = proved(tmp_path, trial, notebook(bias_correction))
     assert record["status"] == "ok", record["reason"]
     assert 0 < record["metrics"]["max_abs_error"]["value"] < 1e-4
@@ -71,8 +74,8 @@ def test_model_and_compiled_step_are_those_of_pytorch(tmp_path, architecture, bi
 
 @both
 def test_it_has_the_parameters_that_were_counted(architecture):
-    (cpu,) = device.find("cpu", "mlx")
-    shape = language.shape("gpt2-micro", 64, architecture)
+    (cpu,) = torch.find("cpu", "mlx")
+    shape = gpt2.shape("gpt2-micro", 64, architecture)
     assert cpu.count(notebook()["LanguageModel"](shape)) == shape.parameters
 
 
@@ -149,7 +152,7 @@ def test_what_is_different_is_refused_before_it_is_timed(tmp_path, name):
     CHANGES[name](scope)
     # GELU is the true one's; sines are the other's.
     architecture = "true_gpt2" if name in ("exact_gelu", "bias_left_out") else "transformer_lm"
-    record = proved(tmp_path, language.trial(architecture), scope)
+    record = proved(tmp_path, gpt2.trial(architecture), scope)
     assert record["status"] == "mismatch", record["reason"]
     assert "step_s" not in record["metrics"]
 
@@ -158,7 +161,7 @@ def test_what_is_different_is_refused_before_it_is_timed(tmp_path, name):
 def test_it_learns(architecture):
     mx.random.seed(1)
     scope = notebook()
-    model = scope["LanguageModel"](language.Shape(architecture, blocks=2, width=32, heads=2, vocabulary=50, context=16))
+    model = scope["LanguageModel"](gpt2.Shape(architecture, blocks=2, width=32, heads=2, vocabulary=50, context=16))
     step, optimizer = scope["training"](model, 3e-3, 1e-5)
     tokens = mx.array(np.arange(4 * 17).reshape(4, 17) % 50)
     losses = [step(tokens[:, :-1], tokens[:, 1:]) for _ in range(60)]
@@ -175,4 +178,4 @@ def test_a_reference_that_fails_says_why_in_one_line(monkeypatch):
     monkeypatch.setattr(subprocess, "run", fails)
     words = "^the reference in PyTorch ended with status 1: ImportError: no module named torch$"
     with pytest.raises(PomologyError, match=words):
-        language.in_reference(language.Trial(language.trial("true_gpt2").shape, lr=0.5))
+        gpt2.in_reference(gpt2.Trial(gpt2.trial("true_gpt2").shape, lr=0.5))

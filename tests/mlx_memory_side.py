@@ -11,9 +11,11 @@ import apart
 import nbformat
 import pytest
 
-from pomology import device, machine, twins
+from pomology.devices import torch
+from pomology.machine import snapshot
+from pomology.workloads import parity
 
-device.prepare("mlx")
+torch.prepare("mlx")
 import mlx.core as mx  # noqa: E402
 import mlx.nn as nn  # noqa: E402
 
@@ -29,7 +31,7 @@ def references_start_soon(monkeypatch, tmp_path):
 def scope(tmp_path, monkeypatch) -> dict:
     """What the notebook defines, up to its cases."""
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(machine, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "fitness", lambda: state)
     found: dict = {}
     for cell in nbformat.read(PATH, 4).cells:
         if cell.cell_type == "code":
@@ -75,7 +77,7 @@ def test_the_check_leaves_the_weights_as_they_were(scope):
     (case,) = scope["experiment"].cases(load=["easy"])
     model = scope["build"]()
     before = case.backend.fingerprint(model)
-    twins.check_residual_mlp(case, model, seed=1)
+    parity.check_residual_mlp(case, model, seed=1)
     assert case.backend.fingerprint(model) == before
 
 

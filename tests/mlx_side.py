@@ -10,11 +10,13 @@ import itertools
 import numpy as np
 import pytest
 
-from pomology import device, machine, twins
-from pomology.experiment import Experiment
-from pomology.models import mlx_resnet18
+from pomology.devices import torch
+from pomology.experiment.case import Experiment
+from pomology.machine import snapshot
+from pomology.workloads import parity
+from pomology.workloads.cost import mlx_resnet18
 
-device.prepare("mlx")
+torch.prepare("mlx")
 import mlx.core as mx  # noqa: E402
 import mlx.nn as nn  # noqa: E402
 import mlx.optimizers as optim  # noqa: E402
@@ -26,7 +28,7 @@ STEM, NORM, POOL, BLOCK, LAST = 0, 1, 3, 4, 14
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(machine, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "fitness", lambda: state)
 
 
 def run(folder, model, step=lambda model: None, **named):
@@ -37,7 +39,7 @@ def run(folder, model, step=lambda model: None, **named):
     (case,) = experiment.cases([{"model": "resnet18"}])
     with case:
         case.observe(model)
-        twins.check_mlx(case, model, "resnet18", seed=1, **named)
+        parity.check_mlx(case, model, "resnet18", seed=1, **named)
         case.measure("step_s", lambda: step(model), warmup_calls=0, repeats=1)
     (record,) = experiment.records
     return record
@@ -64,7 +66,7 @@ def test_outputs_gradients_and_running_statistics_are_those_of_pytorch(tmp_path)
 
 def test_it_has_the_articles_parameters_and_running_statistics_are_none():
     model = mlx_resnet18()
-    (cpu,) = device.find("cpu", "mlx")
+    (cpu,) = torch.find("cpu", "mlx")
     assert cpu.count(model) == 11_689_512
     assert sum(array.size for _, array in tree_flatten(model.parameters())) == 11_689_512 + 2 * 4_800
 
@@ -76,7 +78,7 @@ def test_a_pass_leaves_the_model_as_it_was(compiled):
     before = [(name, np.array(array)) for name, array in tree_flatten(model.parameters())]
     images, labels = np.random.default_rng(1).random((2, 8, 8, 3), np.float32), np.array([1, 2])
     for _ in range(2):  # a second pass finds what the first did
-        found = twins.mlx_pass(model, images, labels, compiled)
+        found = parity.mlx_pass(model, images, labels, compiled)
         expected = 0.1 * np.array(layers[0](mx.array(images)).mean((0, 1, 2)))
         assert found["after 1.running_mean"] == pytest.approx(expected, abs=1e-6)
         assert found["gradient 0.weight"].shape == (4, 3, 3, 3) and np.abs(found["gradient 3.bias"]).max() > 0
@@ -181,13 +183,13 @@ def test_a_gradient_that_rounding_turned_gets_more_chances_and_an_output_none(tm
         error = np.float32(0.5 if len(asked) < wrong else 0)
         return {"gradient x": np.ones(2, np.float32) + error, "outputs": np.ones(2, np.float32)}
 
-    monkeypatch.setattr(twins, "in_torch", in_torch)
-    monkeypatch.setattr(twins, "mlx_pass", mlx_pass)
+    monkeypatch.setattr(parity, "in_torch", in_torch)
+    monkeypatch.setattr(parity, "mlx_pass", mlx_pass)
     record = run(tmp_path, nn.Sequential(nn.Linear(2, 2)))
     assert record["status"] == status, record["reason"]
-    assert len(asked) == min(wrong + 1, twins.CHANCES)
+    assert len(asked) == min(wrong + 1, parity.CHANCES)
     assert all((one != two).any() for one, two in itertools.pairwise(asked))
-    monkeypatch.setattr(twins, "mlx_pass", lambda *given: in_torch(*given) | {"outputs": np.zeros(2, np.float32)})
+    monkeypatch.setattr(parity, "mlx_pass", lambda *given: in_torch(*given) | {"outputs": np.zeros(2, np.float32)})
     asked.clear()
     other = run(tmp_path / "outputs", nn.Sequential(nn.Linear(2, 2)))
     assert other["status"] == "mismatch" and " outputs [0] is 0" in other["reason"]

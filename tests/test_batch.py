@@ -25,7 +25,9 @@ import pytest
 
 import pomology
 from pomology import __main__ as command_line
-from pomology import batch, device, results
+from pomology.devices import torch
+from pomology.results import journal as results_journal
+from pomology.runner import batch
 
 PACKAGE = Path(pomology.__file__).parent
 
@@ -33,7 +35,7 @@ PACKAGE = Path(pomology.__file__).parent
 SIMULATED = """
 import contextlib
 
-from pomology import device
+from pomology.devices import torch as device
 
 
 class Simulated:
@@ -75,8 +77,8 @@ import time
 from pathlib import Path
 
 import simulated
-from pomology import device
-from pomology.experiment import Experiment
+from pomology.devices import torch as device
+from pomology.experiment.case import Experiment
 
 with open("NAME.pids", "a") as file:
     print(os.getpid(), file=file)
@@ -168,7 +170,7 @@ class Checkout:
 
     def statuses(self, name: str, run: str = "r") -> dict[str, str]:
         """Of the finished cases, by the size that tells them apart; every line must be as it should be."""
-        contents = results.read(self.out(run) / f"{name}.jsonl")
+        contents = results_journal.read(self.out(run) / f"{name}.jsonl")
         assert contents.problems == []
         return {str(record["config"]["size"]): record["status"] for record in contents.records}
 
@@ -432,7 +434,7 @@ def test_interrupted(tmp_path, monkeypatch, capsys, sent, ignore_sigint):
         (pid,) = checkout.pids("zeta")
         assert not alive(pid)
         assert checkout.statuses("zeta") == {"1": "ok", "2": "interrupted"}
-        assert results.read(checkout.out() / "zeta.jsonl").open_starts == []
+        assert results_journal.read(checkout.out() / "zeta.jsonl").open_starts == []
         assert (checkout.out() / "index.html").exists() and checkout.unfinished() == ["zeta.ipynb"]
 
         checkout.fault("zeta")
@@ -465,12 +467,12 @@ def test_a_case_whose_process_vanished_twice_is_given_up(checkout):
     """Its notebook counts as finished then, and is not started for ever."""
     out = checkout.out()
     (job,) = batch.plan("smoke", {"out": str(out)}, "zeta")
-    journal = results.Journal(out / "zeta.jsonl")
+    journal = results_journal.Journal(out / "zeta.jsonl")
     (out / "zeta.ipynb").write_text("{}")
     start = {"case": "simulated-cpu size=2", "config": {"size": 2}, "repeat": 0}
     start |= dict.fromkeys(("experiment", "article", "framework", "framework_version", "backend", "precision"), "x")
     start |= {"device": None, "chip": None, "profile": "smoke", "data": "none", "scaled": False, "threads": 1}
-    start |= {"power_source": None, "started": results.now()}
+    start |= {"power_source": None, "started": results_journal.now()}
     assert not batch._finished(job, out)  # a notebook without a single case has measured nothing
     journal.start(start)
     assert not batch._finished(job, out)
@@ -534,7 +536,7 @@ def finished(checkout: Checkout, profile: str = "smoke", machine: str | None = N
 
 
 def absent_device() -> str:
-    return next(name for name, reason in device.backends().items() if reason)
+    return next(name for name, reason in torch.backends().items() if reason)
 
 
 RUN_R = ["reproduce", "--profile=smoke", "--run=r"]

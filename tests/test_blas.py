@@ -20,9 +20,17 @@ import torch
 import yaml
 from fakes import Clock
 
-from pomology import PomologyError, batch, blas, figures, machine, parameters, published, results, tables, timing
-from pomology.blas import Product
-from pomology.experiment import Experiment
+from pomology import PomologyError
+from pomology.articles import published
+from pomology.experiment.case import Experiment
+from pomology.machine import snapshot
+from pomology.measure import clock
+from pomology.report import article
+from pomology.report.figures import article as figures_article
+from pomology.results import journal as results_journal
+from pomology.runner import batch, parameters
+from pomology.workloads import products
+from pomology.workloads.products import Product
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks" / "profiling_apple_silicon"
@@ -47,7 +55,7 @@ def names(value: object) -> str | None:
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(machine, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "fitness", lambda: state)
 
 
 def cells(name: str) -> list[str]:
@@ -87,7 +95,7 @@ def test_every_shape_of_the_article_is_timed_in_every_precision(name, profile):
     (source,) = [source for source in cells(name) if "blas.rows(" in source]
     tree = ast.parse(source)
     tree.body = [node for node in tree.body if isinstance(node, ast.Assign)][:2]
-    scope = {"blas": blas, **values}
+    scope = {"blas": products, **values}
     exec(compile(tree, name, "exec"), scope)
     found = {(row["operation"], row["shape"], row.get("wrt", ""), row["precision"]) for row in scope["products"]}
     assert found == {
@@ -96,7 +104,7 @@ def test_every_shape_of_the_article_is_timed_in_every_precision(name, profile):
         for (shape, wrt), precision in itertools.product(listed, ("fp32", "fp16", "bf16"))
     }
     assert len(found) == len(scope["products"]) == 75
-    assert (values["repeats"], blas.WARMUPS) == ((100, 10) if profile == "article" else (0, 10))
+    assert (values["repeats"], products.WARMUPS) == ((100, 10) if profile == "article" else (0, 10))
 
 
 def test_the_articles_matrices_are_the_ones_that_it_prints():
@@ -144,20 +152,20 @@ def test_a_shape_that_is_none_is_one_line(settings, words):
 
 
 def test_rows_keep_precisions_together_and_refuse_unknown_ones():
-    rows = blas.rows(["fp32", "fp16"], matvec=["8x9"], vjp=["2x3x4"])
+    rows = products.rows(["fp32", "fp16"], matvec=["8x9"], vjp=["2x3x4"])
     assert [(row.get("wrt"), row["precision"]) for row in rows] == [
         *((None, "fp32"), (None, "fp16"), ("left", "fp32"), ("left", "fp16"), ("right", "fp32"), ("right", "fp16"))
     ]
     with pytest.raises(PomologyError, match=r"^precisions: 'fp8' is not known; one of fp32, fp16, bf16 is$"):
-        blas.rows(["fp8"], matvec=["8x9"])
+        products.rows(["fp8"], matvec=["8x9"])
 
 
 # Inputs, references, tolerance ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("precision", blas.PRECISIONS)
+@pytest.mark.parametrize("precision", products.PRECISIONS)
 def test_inputs_are_held_exactly_by_the_precision(precision):
-    kind = getattr(torch, blas.PRECISIONS[precision][0])
+    kind = getattr(torch, products.PRECISIONS[precision][0])
     inputs = Product("vjp", "3x20x24", "left").inputs(precision, 1)
     plain = Product("vjp", "3x20x24", "left").inputs("fp32", 1)
     for name, array in inputs.items():
@@ -170,10 +178,14 @@ def test_inputs_are_held_exactly_by_the_precision(precision):
 
 def test_equal_inputs_have_equal_checksums_and_others_have_not():
     product = SMALL[0]
-    sums = [blas.checksum(product, "fp16", 1), blas.checksum(product, "fp16", 2), blas.checksum(product, "fp32", 1)]
-    sums.append(blas.checksum(SMALL[1], "fp16", 1))
+    sums = [
+        products.checksum(product, "fp16", 1),
+        products.checksum(product, "fp16", 2),
+        products.checksum(product, "fp32", 1),
+    ]
+    sums.append(products.checksum(SMALL[1], "fp16", 1))
     assert len(set(sums)) == 4
-    assert blas.checksum(Product("matmul", "3x24x24"), "fp16", 1) == sums[0]
+    assert products.checksum(Product("matmul", "3x24x24"), "fp16", 1) == sums[0]
     assert isinstance(sums[0], int)
 
 
@@ -219,7 +231,7 @@ def test_fp32_that_is_less_is_refused(bits):
     assert np.abs(product.reference(coarse) - reference).max() > 3 * product.tolerance("fp32", reference)
 
 
-@pytest.mark.parametrize("precision", blas.PRECISIONS)
+@pytest.mark.parametrize("precision", products.PRECISIONS)
 @pytest.mark.parametrize("listed", WANTED, ids=str)
 def test_no_tolerance_lets_another_product_through(precision, listed):
     """Random numbers of the result's own size are off by more, at every shape of the article."""
@@ -242,16 +254,16 @@ def run(tmp_path, product: Product, precision: str, build, numbers, **more) -> d
     settings = {"limit_s": 60.0, "repeats": 0, "budget_s": 0.01} | more
     for case in experiment.cases([config]):
         with case:
-            blas.foresee(case, product, build, settings["limit_s"], settings["repeats"])
+            products.foresee(case, product, build, settings["limit_s"], settings["repeats"])
             multiply = build(case, product)
-            blas.check(case, product, 1, *numbers(multiply()))
-            blas.measure(case, product, multiply, settings["budget_s"], settings["repeats"])
+            products.check(case, product, 1, *numbers(multiply()))
+            products.measure(case, product, multiply, settings["budget_s"], settings["repeats"])
     (record,) = experiment.records
-    assert results.problem(record) is None
+    assert results_journal.problem(record) is None
     return record
 
 
-@pytest.mark.parametrize("precision", blas.PRECISIONS)
+@pytest.mark.parametrize("precision", products.PRECISIONS)
 @pytest.mark.parametrize("product", SMALL, ids=names)
 def test_a_right_product_is_timed(tmp_path, notebook, product, precision):
     record = run(tmp_path, product, precision, notebook["build"], notebook["numbers"])
@@ -261,9 +273,9 @@ def test_a_right_product_is_timed(tmp_path, notebook, product, precision):
     assert metrics["flops_per_s"] == pytest.approx(product.flops / metrics["kernel_s"])
     assert metrics["bytes_per_s"] == pytest.approx(product.bytes(precision) / metrics["kernel_s"])
     assert 0 <= metrics["max_abs_error"] <= metrics["tolerance"]
-    assert metrics["inputs_checksum"] == blas.checksum(product, precision, 1)
+    assert metrics["inputs_checksum"] == products.checksum(product, precision, 1)
     assert "kernel_stream_s" not in metrics  # a processor works while it is asked
-    assert blas.PRECISIONS[precision][0] in record["note"] and "x".join(map(str, product.result)) in record["note"]
+    assert products.PRECISIONS[precision][0] in record["note"] and "x".join(map(str, product.result)) in record["note"]
     throughput, seconds = record["metrics"]["throughput"], record["metrics"]["kernel_s"]
     assert throughput["low"] == pytest.approx(1 / seconds["high"])
     raw = record["blocks"]["kernel_s"]["steady"]
@@ -351,10 +363,10 @@ def test_a_wrong_product_ends_as_mismatch_and_is_never_timed(tmp_path, notebook,
 def test_a_gpu_is_also_timed_many_calls_at_once(tmp_path, notebook):
     experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))
     experiment.devices[0].kind = "gpu"
-    for case in experiment.cases(blas.rows(["fp32"], matvec=["16x16"])):
+    for case in experiment.cases(products.rows(["fp32"], matvec=["16x16"])):
         with case:
             product = Product.of(case.config)
-            blas.measure(case, product, notebook["build"](case, product), 0.01)
+            products.measure(case, product, notebook["build"](case, product), 0.01)
     (record,) = experiment.records
     assert record["metrics"]["kernel_stream_s"]["value"] > 0
     assert max(steps for steps, _ in record["blocks"]["kernel_stream_s"]["steady"]) > 1
@@ -378,7 +390,7 @@ class Slow:
 def simulated(monkeypatch):
     def make(*about) -> Slow:
         slow = Slow(*about)
-        monkeypatch.setattr(timing, "measure", functools.partial(timing.measure, clock=slow.clock))
+        monkeypatch.setattr(clock, "measure", functools.partial(clock.measure, clock=slow.clock))
         return slow
 
     return make
@@ -387,9 +399,9 @@ def simulated(monkeypatch):
 def foreseen(tmp_path, slow: Slow, product: Product, limit_s: float, repeats: int = 0, free: float = 1e12) -> dict:
     experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))
     experiment.devices[0].free_memory = lambda: free
-    for case in experiment.cases(blas.rows(["fp32"], matmul=[product.shape])):
+    for case in experiment.cases(products.rows(["fp32"], matmul=[product.shape])):
         with case:
-            blas.foresee(case, product, slow.build, limit_s, repeats)
+            products.foresee(case, product, slow.build, limit_s, repeats)
             case.metric("kernel_s", 1.0, "s")
     (record,) = experiment.records
     return record
@@ -405,7 +417,7 @@ def test_a_slow_backend_is_foreseen_from_a_smaller_product(tmp_path, simulated):
     assert "would take about 64.0 s a call, and 5 calls are the least, in 12.0 s" in record["reason"]
     assert "8x250x250 took 0.125 s, and 8x2000x2000 has 512 times its operations" in record["reason"]
     assert slow.asked == ["8x250x250"] and slow.clock.now < 1
-    assert "2000x2000" in tables.line(record)
+    assert "2000x2000" in article.line(record)
 
 
 def test_a_fast_backend_is_tried(tmp_path, simulated):
@@ -457,7 +469,7 @@ CONFIG = {"operation": "matvec", "shape": "8x9", "precision": "fp16"}
 
 def test_two_frameworks_are_laid_side_by_side():
     rows = [record("torch", "mps", CONFIG, 3.0), record("mlx", "mlx-gpu", CONFIG, 2.0)]
-    table = tables.side_by_side("blas", rows)
+    table = article.side_by_side("blas", rows)
     (row,) = table.data
     assert row["same"] is True and row["ratio"] == pytest.approx(1.5)
     assert row["ratio_low"] == pytest.approx(1.5 * 0.99 / 1.01)
@@ -478,33 +490,33 @@ def test_two_frameworks_are_laid_side_by_side():
     ],
 )
 def test_what_is_not_the_same_has_no_ratio(second, words):
-    table = tables.side_by_side("blas", [record("torch", "cpu", CONFIG), second])
+    table = article.side_by_side("blas", [record("torch", "cpu", CONFIG), second])
     assert words in table.data[0]["remark"]
     assert all(row["ratio"] is None and not row["same"] for row in table.data)
 
 
 @pytest.mark.parametrize(("here", "missing"), [("torch", "blas_mlx"), ("mlx", "blas_torch")])
 def test_one_framework_alone_is_shown_and_the_other_named(here, missing):
-    table = tables.side_by_side("blas", [record(here, "cpu", CONFIG)])
+    table = article.side_by_side("blas", [record(here, "cpu", CONFIG)])
     assert len(table.rows) == 1
     assert any(f"run {missing} into the same folder" in note for note in table.notes)
-    both = tables.side_by_side("blas", [])
+    both = article.side_by_side("blas", [])
     assert not both.rows and len([note for note in both.notes if "into the same folder" in note]) == 2
 
 
 def test_one_table_of_two_frameworks_names_them():
     rows = [record("torch", "mps", CONFIG), record("mlx", "mlx-gpu", CONFIG)]
-    names = [row.cells[0] for row in tables.article_table("blas", rows).rows if row.kind == "measured"]
+    names = [row.cells[0] for row in article.article_table("blas", rows).rows if row.kind == "measured"]
     assert names == ["M2 Ultra GPU, PyTorch", "M2 Ultra GPU, MLX"]
-    (alone,) = [row.cells[0] for row in tables.article_table("blas_mlx", rows[1:]).rows if row.kind == "measured"]
+    (alone,) = [row.cells[0] for row in article.article_table("blas_mlx", rows[1:]).rows if row.kind == "measured"]
     assert alone == "M2 Ultra GPU"
 
 
 def test_the_experiment_without_a_framework_reads_what_others_wrote(tmp_path):
     for framework in ("torch", "mlx"):
-        journal = results.Journal(tmp_path / f"blas_{framework}.jsonl")
+        journal = results_journal.Journal(tmp_path / f"blas_{framework}.jsonl")
         line = record(framework, "cpu", CONFIG, article="001", framework_version="1", device="cpu", threads=1)
-        line |= {"flops_per_step": None, "foreign_load": None, "power_source": None, "started": results.now()}
+        line |= {"flops_per_step": None, "foreign_load": None, "power_source": None, "started": results_journal.now()}
         journal.start({key: value for key, value in line.items() if key not in ("status", "reason", "metrics")})
         journal.end(line)
     experiment = Experiment("blas", article="001", framework=None, out=str(tmp_path))
@@ -545,7 +557,7 @@ def gradient(wrt: str) -> dict:
 
 
 def verdicts(times: dict) -> dict[str, str]:
-    table = tables.claims_table(published.claims("001", "blas"), everything(times))
+    table = article.claims_table(published.claims("001", "blas"), everything(times))
     return {row["id"]: row["here"] for row in table.data}
 
 
@@ -578,7 +590,7 @@ def test_what_is_said_of_cuda_is_tested_where_there_is_one(fp16_s, verdict):
     assert found.pop("001-C9") == verdict
     assert set(found.values()) == {UNTOLD}
     # A term that names no such backend means another machine than this one.
-    look = tables.measured_lookup([record(*CUDA, CONFIG)])
+    look = article.measured_lookup([record(*CUDA, CONFIG)])
     assert look("blas", "kernel_s", "rival", {"backend": "cuda"}).value == 1.0
     assert look("blas", "kernel_s", "rival", {}).value is None
 
@@ -595,19 +607,19 @@ def test_every_gpu_of_this_machine_is_asked_about_launches():
 
     claims = published.claims("001", "kernel_launch")
     rows = [launch("torch", "mps", 2.0, 1.0), launch("mlx", "mlx-gpu", 2.0, 1.0), launch("torch", "cpu", 1.0, 1.0)]
-    first, second = tables.claims_table(claims, rows).data
+    first, second = article.claims_table(claims, rows).data
     assert (first["id"], first["here"], second["here"]) == ("001-C6", published.HOLDS, UNTOLD)
     rows[1] = launch("mlx", "mlx-gpu", 0.5, 1.0)  # one of the two
-    assert tables.claims_table(claims, rows).data[0]["here"] == published.DOES_NOT_HOLD
+    assert article.claims_table(claims, rows).data[0]["here"] == published.DOES_NOT_HOLD
     # A CUDA device is not held against itself.
-    cuda = tables.claims_table(claims, [launch("torch", "cuda", 2.0, 1.0)]).data
+    cuda = article.claims_table(claims, [launch("torch", "cuda", 2.0, 1.0)]).data
     assert [row["here"] for row in cuda] == [published.HOLDS, UNTOLD]
 
 
 def test_the_figure_has_a_mark_for_every_product():
     rows = everything(MAC)
     rows[3] = rows[3] | {"status": "too-big", "reason": "would take long", "metrics": {}}
-    figure = figures.draw("blas", rows)
+    figure = figures_article.draw("blas", rows)
     assert [axis.get_title(loc="left")[:6] for axis in figure.axes] == ["Matrix", "Matrix", "Vector"]
     marks = [line for axis in figure.axes for line in axis.lines if line.get_marker() not in ("None", "", None)]
     assert len(marks) == len(rows)
@@ -615,8 +627,8 @@ def test_the_figure_has_a_mark_for_every_product():
     assert len(figure.axes[1].get_xticklabels()) == len(WANTED["matvec"])
     words = [text.get_text() for text in figure.legends[0].get_texts()]
     assert "MLX, mlx-gpu, fp16" in words and "PyTorch, mps, fp32" in words
-    assert re.search(r"2048×4096", figures.svg(figure))
-    assert "<svg" in figures.svg(figures.draw("blas", []))  # nothing has been run yet
+    assert re.search(r"2048×4096", figures_article.svg(figure))
+    assert "<svg" in figures_article.svg(figures_article.draw("blas", []))  # nothing has been run yet
 
 
 # The look at the machine ----------------------------------------------------------------------------------------------
@@ -626,8 +638,8 @@ def test_many_short_cases_share_a_look_at_the_machine(tmp_path, monkeypatch):
     looks = []
     state = {"power_source": "ac", "flags": ["busy"]}
     experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))
-    monkeypatch.setattr(machine, "fitness", lambda: (looks.append(1), state)[1])
-    for case in experiment.cases(blas.rows(["fp32", "fp16", "bf16"], matvec=["8x8"])):
+    monkeypatch.setattr(snapshot, "fitness", lambda: (looks.append(1), state)[1])
+    for case in experiment.cases(products.rows(["fp32", "fp16", "bf16"], matvec=["8x8"])):
         with case:
             case.metric("kernel_s", 1.0, "s")
     assert len(looks) == 1

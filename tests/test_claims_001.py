@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from pomology import published, tables
+from pomology.articles import published
+from pomology.report import article
 
 HOLDS, FAILS, UNKNOWN = published.HOLDS, published.DOES_NOT_HOLD, published.CANNOT_BE_TOLD
 MPS, MLX = ("torch", "mps", "Apple M2 Ultra"), ("mlx", "mlx-gpu", "Apple M2 Ultra")
@@ -47,7 +48,7 @@ def claim(number: int) -> published.Claim:
 
 
 def test(number: int, records: list[dict]) -> published.Verdict:
-    return published.test(claim(number), tables.measured_lookup(records))
+    return published.test(claim(number), article.measured_lookup(records))
 
 
 test.__test__ = False  # a helper, named as what it calls
@@ -223,7 +224,7 @@ class Two:
     """A lookup over a Mac and a machine with an NVIDIA GPU, which the kit has for no run: it tests the formulas."""
 
     def __init__(self, mac: list[dict], card: list[dict], cards: tuple[str, ...] = ()):
-        self.mac, self.card = tables.measured_lookup(mac), tables.measured_lookup(card)
+        self.mac, self.card = article.measured_lookup(mac), article.measured_lookup(card)
         self.cards = cards
 
     def devices(self, experiment: str, role: str) -> tuple[str, ...]:
@@ -296,7 +297,7 @@ def test_a_claim_about_both_makers_has_a_verdict_only_from_both(number):
     for alone in (mac, bears_out):
         verdict = test(number, alone)
         assert verdict.status == UNKNOWN, "one machine has not both"
-        shown = tables.claims_table([claim(number)], alone).rows[0].cells[3]
+        shown = article.claims_table([claim(number)], alone).rows[0].cells[3]
         assert f"needs {claim(number).needs.removeprefix('needs ')}" in shown
 
 
@@ -308,8 +309,8 @@ def test_energy_against_two_named_cards():
     class Named(Two):
         def __call__(self, experiment, metric, role, config):
             if role in names:
-                mine = [one for one in cards if tables._model(one["chip"]) == tables._model(role)]
-                return tables.measured_lookup(mine)(experiment, metric, role, config)
+                mine = [one for one in cards if article._model(one["chip"]) == article._model(role)]
+                return article.measured_lookup(mine)(experiment, metric, role, config)
             return super().__call__(experiment, metric, role, config)
 
     assert published.test(claim(5), Named(energy(MPS, 120.0), [])).status == HOLDS
@@ -356,7 +357,7 @@ def test_prices_on_the_articles_own_numbers():
 )
 def test_a_gpu_that_is_named_is_found_on_the_machine_that_has_it(name, chip, same):
     records = energy(("torch", "cuda", chip), 50.0)
-    value = tables.measured_lookup(records)("energy", "energy_j_per_step", name, {})
+    value = article.measured_lookup(records)("energy", "energy_j_per_step", name, {})
     assert (value.value == 50.0) is same
     assert same or value.reason == f"needs {name}, which is not this machine's"
 
@@ -366,20 +367,20 @@ def test_a_card_that_a_claim_names_is_not_compared_with_itself(joules):
     """On an A6000, `gpus` and "A6000" are one card: 1 >= 1.5 says nothing of an Apple device."""
     verdict = test(5, energy(("torch", "cuda", "NVIDIA RTX A6000"), joules))
     assert verdict.status == UNKNOWN and "are one measurement here" in verdict.reason
-    assert tables.claims_table([claim(5)], energy(("torch", "cuda", "NVIDIA RTX A6000"), joules)).rows[0].cells[3] == (
+    assert article.claims_table([claim(5)], energy(("torch", "cuda", "NVIDIA RTX A6000"), joules)).rows[0].cells[3] == (
         f"cannot be told here: needs {claim(5).needs}"
     )
 
 
 def test_why_the_articles_own_numbers_tell_nothing_is_not_what_is_lacking_here():
-    (row,) = tables.claims_table([claim(8)], []).rows
+    (row,) = article.claims_table([claim(8)], []).rows
     assert row.cells[2] == "cannot be told here: the published values are only in an image"
     assert row.cells[3] == f"cannot be told here: needs {claim(8).needs}"
 
 
 @pytest.mark.parametrize(("chip", "maker", "found"), [("Apple M2 Max", "Apple", True), ("Intel Xeon", "Apple", False)])
 def test_what_is_said_of_apples_chips_is_tested_on_these_alone(chip, maker, found):
-    lookup = tables.measured_lookup(energy(("torch", "cpu", chip), 50.0))
+    lookup = article.measured_lookup(energy(("torch", "cpu", chip), 50.0))
     assert (lookup("energy", "energy_j_per_step", "cpu", {"maker": maker}).value == 50.0) is found
     theirs = published.published_lookup("003")
     for role, told in (("cpu", 3.746), ("rival", None)):
@@ -387,7 +388,7 @@ def test_what_is_said_of_apples_chips_is_tested_on_these_alone(chip, maker, foun
 
 
 def test_a_processor_is_never_taken_for_the_gpu_of_that_name():
-    lookup = tables.measured_lookup(energy(("torch", "cpu", "Apple M2 Ultra"), 50.0))
+    lookup = article.measured_lookup(energy(("torch", "cpu", "Apple M2 Ultra"), 50.0))
     found = lookup("energy", "energy_j_per_step", "M2 Ultra", {})
     assert found.value is None and found.reason == "needs M2 Ultra, which is not this machine's"
 

@@ -13,7 +13,11 @@ import numpy as np
 import pytest
 from test_report import ATTACKS, Page, assert_harmless, metric, record, run
 
-from pomology import PomologyError, compare, results, share, statistics
+from pomology import PomologyError
+from pomology.measure import intervals
+from pomology.report import compare
+from pomology.results import journal as results_journal
+from pomology.runner import share
 
 
 def repeats(values, name="epoch_s", **more):
@@ -188,9 +192,9 @@ def test_what_the_corrections_are_for():
 
     def plain(pairs, _):
         samples = {case: [compare._values(side, "epoch_s") for side in sides] for case, sides in pairs.items()}
-        return {case: statistics.compare(b, a) for case, (a, b) in samples.items()}
+        return {case: intervals.compare(b, a) for case, (a, b) in samples.items()}
 
-    found = shares(250, plain, sizes=(20,), count=5, shared=0.0, drift=statistics.BETWEEN_SETS)
+    found = shares(250, plain, sizes=(20,), count=5, shared=0.0, drift=intervals.BETWEEN_SETS)
     assert 0.075 < np.mean(found) < 0.11  # 9.3 % was measured
 
 
@@ -288,7 +292,7 @@ def test_a_line_is_good_where_and_only_where_the_journals_own_reader_says_so(tmp
         folder = run(tmp_path / str(number))
         (folder / "vae.jsonl").write_text(line + "\n", encoding="utf-8")
         try:
-            theirs = [one["status"] for one in results.read(folder / "vae.jsonl").records]
+            theirs = [one["status"] for one in results_journal.read(folder / "vae.jsonl").records]
         except PomologyError:
             theirs = "refused"
         loaded = compare.load(folder)
@@ -307,7 +311,7 @@ def test_a_case_is_read_as_the_journals_own_reader_does(tmp_path):
     chooser = random.Random(3)
     for number in range(60):
         folder = run(tmp_path / str(number))
-        journal = results.Journal(folder / "vae.jsonl")
+        journal = results_journal.Journal(folder / "vae.jsonl")
         for _ in range(chooser.randint(1, 12)):
             case = chooser.choice("ab")
             one = record(case=case, config={"case": case}, repeat=chooser.randint(0, 1))
@@ -318,7 +322,7 @@ def test_a_case_is_read_as_the_journals_own_reader_does(tmp_path):
                 journal.end(one | {"status": chooser.choice(["ok", "crashed", "error"])})
         theirs = sorted(
             (one["case"], one["status"], one["metrics"]["epoch_s"]["value"] if one["status"] == "ok" else None)
-            for one in results.read(folder / "vae.jsonl").records
+            for one in results_journal.read(folder / "vae.jsonl").records
         )
         ours = sorted(
             (json.loads(case.config)["case"], one.status, one.times.epoch_s.value if one.times else None)
@@ -396,7 +400,7 @@ def test_texts_of_strangers_are_shown_and_do_nothing(tmp_path):
     a = run(tmp_path / "a", record(**one), record("x", data=attack), machine=about)
     b = run(tmp_path / "=b", record(**one), record("x", data="real"), machine=about)
     for folder in (a, b):
-        results.Journal(folder / "vae.jsonl").end(record("=1+1", case="c"))
+        results_journal.Journal(folder / "vae.jsonl").end(record("=1+1", case="c"))
     (b / "machine.json").write_text(json.dumps(about | {"chip": attack}))
     (b / "zero.jsonl").write_text(json.dumps({"event": "end", "schema": 1, **record(status=attack)}) + "\n")
     runs = compare.load_all([a, b])

@@ -12,7 +12,9 @@ import pytest
 from huggingface_hub import constants
 from offline import cut_off, one_line_error
 
-from pomology import corpora, sources, standins
+from pomology.data import hub as data_hub
+from pomology.data import synthetic
+from pomology.data import text as data_text
 
 torch = pytest.importorskip("torch")
 
@@ -66,7 +68,7 @@ def write_tokenizer(folder, pieces=PIECES):
 
 def hub_folder(repository, kind="models", branch="main"):
     """A snapshot in the hub's cache, as its client leaves one."""
-    base = sources.Path(constants.HF_HUB_CACHE) / f"{kind}--{repository.replace('/', '--')}"
+    base = data_hub.Path(constants.HF_HUB_CACHE) / f"{kind}--{repository.replace('/', '--')}"
     (base / "refs" / branch).parent.mkdir(parents=True, exist_ok=True)
     (base / "refs" / branch).write_text("5f91d94bd9cd7190a9f3216ff93cd1dd95f2c7be")
     folder = base / "snapshots" / "5f91d94bd9cd7190a9f3216ff93cd1dd95f2c7be"
@@ -122,28 +124,28 @@ def test_imdb_from_a_folder(tmp_path, network, form):
         write_aclimdb(tmp_path / "aclImdb")
         write_tokenizer(tmp_path if form.startswith("above") else tmp_path / "aclImdb")
     folder = tmp_path / "aclImdb" if form == "aclImdb" else tmp_path
-    found = corpora.imdb("auto", folder, length=4)
+    found = data_text.imdb("auto", folder, length=4)
     assert_small_reviews(found)
     assert found.origin.startswith("IMDB, real: local folder; tokenizer of GPT-2 in the folder")
     assert not network and str(tmp_path) not in found.origin
-    assert len(corpora.imdb("real", folder, length=4, size=2)) == 2
-    whole = corpora.imdb("real", folder, length=9).tokens
+    assert len(data_text.imdb("real", folder, length=4, size=2)) == 2
+    whole = data_text.imdb("real", folder, length=9).tokens
     assert [21, 22, 24, 5, 20, *[50256] * 4] in whole.tolist()
 
 
 def test_the_first_reviews_are_of_both_labels(tmp_path):
     write_reviews(tmp_path / "train.parquet", text=["bad"] * 500 + [" good"] * 500, label=[0] * 500 + [1] * 500)
     write_tokenizer(tmp_path)
-    found = corpora.imdb("real", tmp_path, size=100)
+    found = data_text.imdb("real", tmp_path, size=100)
     assert 30 < found.labels.sum() < 70 and np.array_equal(found.tokens[:, 0], np.where(found.labels, 24, 20))
     assert "the first 100 only" in found.origin and "1,000 reviews where" in found.origin
-    assert np.array_equal(found.labels, corpora.imdb("real", tmp_path).labels[:100])
+    assert np.array_equal(found.labels, data_text.imdb("real", tmp_path).labels[:100])
 
 
 def test_the_tokenizer_is_taken_from_the_cache(tmp_path, network):
     write_reviews(tmp_path / "train.parquet")
     write_tokenizer(hub_folder("openai-community/gpt2"))
-    found = corpora.imdb("real", tmp_path, length=4)
+    found = data_text.imdb("real", tmp_path, length=4)
     assert_small_reviews(found)
     assert "tokenizer of GPT-2 cached" in found.origin and not network
 
@@ -151,9 +153,9 @@ def test_the_tokenizer_is_taken_from_the_cache(tmp_path, network):
 def test_reviews_without_a_tokenizer_cannot_be_had(tmp_path, network):
     write_reviews(tmp_path / "train.parquet")
     why = "tokenizer.json of openai-community/gpt2 is not in the cache, and no connection to the Hugging Face hub"
-    found = corpora.imdb("auto", tmp_path, size=5)
+    found = data_text.imdb("auto", tmp_path, size=5)
     assert found.kind == "stand-in" and found.origin.startswith(f"stand-in for IMDB: {why}") and network
-    one_line_error(lambda: corpora.imdb("real", tmp_path), f"IMDB: no real data: {why}", "local folder")
+    one_line_error(lambda: data_text.imdb("real", tmp_path), f"IMDB: no real data: {why}", "local folder")
 
 
 def test_imdb_from_the_hub(monkeypatch, network):
@@ -164,37 +166,39 @@ def test_imdb_from_the_hub(monkeypatch, network):
         asked.append((hub, config))
         return {"train": table, "test": table.slice(0, 2), "unsupervised": table}, "downloaded"
 
-    monkeypatch.setattr(corpora, "hub_tables", tables)
-    assert corpora.imdb("auto", size=3).kind == "stand-in"
+    monkeypatch.setattr(data_text, "hub_tables", tables)
+    assert data_text.imdb("auto", size=3).kind == "stand-in"
     assert not asked  # 80 MB that would be of no use
     write_tokenizer(hub_folder("openai-community/gpt2"))
-    found = corpora.imdb("auto", length=4)
+    found = data_text.imdb("auto", length=4)
     assert_small_reviews(found)
     assert found.origin.startswith("IMDB, real: stanfordnlp/imdb (plain_text), downloaded; tokenizer of GPT-2 cached")
-    assert len(corpora.imdb("real", split="test")) == 2 and asked == [("stanfordnlp/imdb", "plain_text")] * 2
+    assert len(data_text.imdb("real", split="test")) == 2 and asked == [("stanfordnlp/imdb", "plain_text")] * 2
 
 
 def test_unusable_imdb_folders(tmp_path):
     tokenizer = write_tokenizer(tmp_path)
-    one_line_error(lambda: corpora.imdb("auto", tmp_path), "nothing to read", "train/neg and train/pos", "train*.parq")
+    one_line_error(
+        lambda: data_text.imdb("auto", tmp_path), "nothing to read", "train/neg and train/pos", "train*.parq"
+    )
     path = write_reviews(tmp_path / "train.parquet", label=[0, 1, 2, 0, 0])
-    one_line_error(lambda: corpora.imdb("auto", tmp_path), "labels should be 0 or 1, not 0 to 2")
+    one_line_error(lambda: data_text.imdb("auto", tmp_path), "labels should be 0 or 1, not 0 to 2")
     write_reviews(path, label=["neg"] * 5)
-    one_line_error(lambda: corpora.imdb("auto", tmp_path), "train.parquet", "labels should be 0 or 1")
+    one_line_error(lambda: data_text.imdb("auto", tmp_path), "train.parquet", "labels should be 0 or 1")
     write_reviews(path, text=["bad", None, "bad", "bad", "bad"])
-    one_line_error(lambda: corpora.imdb("auto", tmp_path), "train.parquet", "text in every row")
+    one_line_error(lambda: data_text.imdb("auto", tmp_path), "train.parquet", "text in every row")
     write_reviews(path, text=pyarrow.array([], "string"), label=pyarrow.array([], "int64"))
-    one_line_error(lambda: corpora.imdb("auto", tmp_path), "train.parquet: no reviews")
+    one_line_error(lambda: data_text.imdb("auto", tmp_path), "train.parquet: no reviews")
     pyarrow.parquet.write_table(pyarrow.table({"review": TEXTS}), path)
-    one_line_error(lambda: corpora.imdb("auto", tmp_path), "train.parquet", "expected text and label")
+    one_line_error(lambda: data_text.imdb("auto", tmp_path), "train.parquet", "expected text and label")
     path.write_bytes(path.read_bytes()[:-20])
-    one_line_error(lambda: corpora.imdb("auto", tmp_path), "train.parquet", "damaged")
+    one_line_error(lambda: data_text.imdb("auto", tmp_path), "train.parquet", "damaged")
     write_reviews(path)
     tokenizer.write_text(tokenizer.read_text()[:300])
-    one_line_error(lambda: corpora.imdb("auto", tmp_path), "tokenizer.json", "damaged or half downloaded")
+    one_line_error(lambda: data_text.imdb("auto", tmp_path), "tokenizer.json", "damaged or half downloaded")
     write_tokenizer(tmp_path, SPEECH)
     one_line_error(
-        lambda: corpora.imdb("auto", tmp_path), "<|endoftext|> is 50257, should be 50256: not the tokenizer of GPT-2"
+        lambda: data_text.imdb("auto", tmp_path), "<|endoftext|> is 50257, should be 50256: not the tokenizer of GPT-2"
     )
 
 
@@ -202,25 +206,25 @@ def test_unusable_aclimdb_folders(tmp_path):
     root = write_aclimdb(tmp_path)
     write_tokenizer(tmp_path)
     (root / "train" / "neg" / "0_7.txt").write_bytes(b"half a letter \xe2\x80")
-    one_line_error(lambda: corpora.imdb("auto", tmp_path), "0_7.txt", "damaged")
+    one_line_error(lambda: data_text.imdb("auto", tmp_path), "0_7.txt", "damaged")
     for path in (root / "train" / "neg").iterdir():
         path.unlink()
-    assert len(corpora.imdb("auto", tmp_path)) == 2
+    assert len(data_text.imdb("auto", tmp_path)) == 2
     (root / "train" / "neg").rmdir()
-    one_line_error(lambda: corpora.imdb("auto", tmp_path), "no train/neg", "unpack it again")
+    one_line_error(lambda: data_text.imdb("auto", tmp_path), "no train/neg", "unpack it again")
 
 
 @pytest.mark.parametrize(
     ("call", "fragment"),
     [
-        (lambda: corpora.imdb("fake"), "auto, real, stand-in"),
-        (lambda: corpora.imdb(split="valid"), "train, test"),
-        (lambda: corpora.imdb("stand-in", length=0), "at least 1 token"),
-        (lambda: corpora.imdb("stand-in", size=0), "at least 1"),
-        (lambda: corpora.common_voice("stand-in", tokens=4), "should be 5 to 448"),
-        (lambda: corpora.common_voice("stand-in", tokens=449), "should be 5 to 448"),
-        (lambda: corpora.penn_treebank("ptb"), "auto, real, stand-in"),
-        (lambda: corpora.imdb("real", "/nowhere"), "/nowhere is not a folder"),
+        (lambda: data_text.imdb("fake"), "auto, real, stand-in"),
+        (lambda: data_text.imdb(split="valid"), "train, test"),
+        (lambda: data_text.imdb("stand-in", length=0), "at least 1 token"),
+        (lambda: data_text.imdb("stand-in", size=0), "at least 1"),
+        (lambda: data_text.common_voice("stand-in", tokens=4), "should be 5 to 448"),
+        (lambda: data_text.common_voice("stand-in", tokens=449), "should be 5 to 448"),
+        (lambda: data_text.penn_treebank("ptb"), "auto, real, stand-in"),
+        (lambda: data_text.imdb("real", "/nowhere"), "/nowhere is not a folder"),
     ],
 )
 def test_wrong_parameters(call, fragment):
@@ -229,7 +233,7 @@ def test_wrong_parameters(call, fragment):
 
 @pytest.fixture(scope="module")
 def reviews():
-    return {split: corpora.imdb("stand-in", split=split) for split in ("train", "test")}
+    return {split: data_text.imdb("stand-in", split=split) for split in ("train", "test")}
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -248,12 +252,12 @@ def test_the_imdb_stand_in_has_the_articles_shape(reviews, split):
 
 def test_the_imdb_stand_in_is_the_same_every_time_and_for_every_size(reviews):
     for size in (1, 101, 5000):
-        again = corpora.imdb("stand-in", size=size)
+        again = data_text.imdb("stand-in", size=size)
         assert np.array_equal(again.tokens, reviews["train"].tokens[:size])
         assert np.array_equal(again.labels, reviews["train"].labels[:size])
     both = (reviews["train"].mask & reviews["test"].mask).astype(bool)
     assert (reviews["train"].tokens == reviews["test"].tokens)[both].mean() < 0.01  # by chance
-    assert corpora.imdb("stand-in", length=7, size=30).mask.all()
+    assert data_text.imdb("stand-in", length=7, size=30).mask.all()
 
 
 def naive_bayes_accuracy(train, test):
@@ -264,7 +268,7 @@ def naive_bayes_accuracy(train, test):
 
 def test_the_imdb_stand_in_can_be_learned_but_is_not_trivial(reviews):
     assert 0.75 < naive_bayes_accuracy(reviews["train"], reviews["test"]) < 0.9
-    few = corpora.Reviews(
+    few = data_text.Reviews(
         *("few", reviews["train"].tokens[:100], reviews["train"].mask[:100], reviews["train"].labels[:100]), "", ""
     )
     assert naive_bayes_accuracy(few, reviews["test"]) < 0.75  # a hundred reviews do not teach it
@@ -286,7 +290,7 @@ def test_batches_are_what_gpt2_takes(reviews):
         "attention_mask": (torch.int64, (3, 128)),
         "labels": (torch.int64, (3,)),
     }
-    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 1, "pad_token_id": corpora.END_OF_TEXT}
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 1, "pad_token_id": data_text.END_OF_TEXT}
     model = GPT2ForSequenceClassification(GPT2Config(**sizes))
     assert torch.isfinite(model(**batch).loss)
 
@@ -319,7 +323,7 @@ def write_release(folder, sentences=SENTENCES, locale="en", form="MP3", rate=32_
 @pytest.mark.parametrize("form", ["MP3", "WAV"])
 def test_common_voice_from_a_release(tmp_path, network, place, form):
     write_release(tmp_path / place, form=form)
-    found = corpora.common_voice("auto", tmp_path, tokens=8)
+    found = data_text.common_voice("auto", tmp_path, tokens=8)
     assert len(found) == 3 and found.kind == "real"
     assert found.origin == "Common Voice, real: local folder; tokenizer of Whisper in the folder"
     items = [found[index] for index in range(3)]
@@ -338,7 +342,7 @@ def test_common_voice_from_a_release(tmp_path, network, place, form):
         # Slaney's scale: 80 bands over 0 to 45.2 mel (8 kHz), linear (200 / 3 Hz a mel) up to 1 kHz, then logarithmic
         mel = (7.5, 15, 15 + 27 * np.log(2) / np.log(6.4))[number]
         assert abs(heard - (mel / (15 + 27 * np.log(8) / np.log(6.4)) * 81 - 1)) < 1.5
-    assert not network and len(corpora.common_voice("real", tmp_path, size=2)) == 2
+    assert not network and len(data_text.common_voice("real", tmp_path, size=2)) == 2
     with pytest.raises(IndexError):
         found[3]
 
@@ -351,20 +355,20 @@ def test_features_are_those_of_transformers_numpy_code():
     padded = np.zeros(480_000, np.float32)
     padded[: len(sound)] = sound
     expected = WhisperFeatureExtractor()._np_extract_fbank_features(padded[None], "cpu")[0]
-    assert np.abs(corpora.log_mel(sound, 16_000) - expected).max() < 1e-3
+    assert np.abs(data_text.log_mel(sound, 16_000) - expected).max() < 1e-3
     long = np.concatenate((padded, np.ones(16_000, np.float32)))
-    assert np.array_equal(corpora.log_mel(long, 16_000), corpora.log_mel(padded, 16_000))  # 30 s, no more
+    assert np.array_equal(data_text.log_mel(long, 16_000), data_text.log_mel(padded, 16_000))  # 30 s, no more
 
 
 @pytest.mark.parametrize("rate", [8_000, 22_050, 32_000, 44_100, 48_000])
 def test_resampling_keeps_tones_and_drops_what_cannot_be_carried(rate):
-    found = corpora.resample(tone(700, 1.37, rate), rate, 16_000)
+    found = data_text.resample(tone(700, 1.37, rate), rate, 16_000)
     expected = tone(700, 1.37, 16_000)
     assert abs(len(found) - len(expected)) <= 1 and found.dtype == np.float32
     inner = slice(1600, -1600)
     assert np.abs(found[: len(expected)] - expected[: len(found)])[inner].max() < 2e-3
     if rate > 22_050:
-        assert np.abs(corpora.resample(tone(9_500, 1, rate), rate, 16_000)[inner]).max() < 2e-3
+        assert np.abs(data_text.resample(tone(9_500, 1, rate), rate, 16_000)[inner]).max() < 2e-3
 
 
 def test_channels_are_averaged(tmp_path):
@@ -372,7 +376,7 @@ def test_channels_are_averaged(tmp_path):
 
     left, right = tone(500, 1, 16_000), tone(900, 1, 16_000)
     soundfile.write(tmp_path / "a.wav", np.stack((left, right), axis=1), 16_000, subtype="FLOAT")
-    sound, rate = corpora._read_sound(tmp_path / "a.wav")
+    sound, rate = data_text._read_sound(tmp_path / "a.wav")
     assert rate == 16_000 and np.allclose(sound, (left + right) / 2, atol=1e-6)
 
 
@@ -381,26 +385,26 @@ def test_the_language_and_a_cached_tokenizer_of_another_whisper(tmp_path, networ
     write_release(tmp_path, locale=locale)
     (tmp_path / "tokenizer.json").unlink()
     write_tokenizer(hub_folder("openai/whisper-small"), SPEECH)
-    found = corpora.common_voice("real", tmp_path)
+    found = data_text.common_voice("real", tmp_path)
     assert found[0]["labels"][:6].tolist() == [50261, 50359, 50363, 20, 24, 50257]
     assert "tokenizer of Whisper cached" in found.origin and not network
 
 
 def test_common_voice_without_a_folder_or_a_tokenizer(tmp_path, network):
     why = "no folder was named, and only the Mozilla Data Collective gives it, by hand"
-    assert corpora.common_voice("auto").origin == f"stand-in for Common Voice: {why}"
-    one_line_error(lambda: corpora.common_voice("real"), f"Common Voice: no real data: {why}; name a local folder")
+    assert data_text.common_voice("auto").origin == f"stand-in for Common Voice: {why}"
+    one_line_error(lambda: data_text.common_voice("real"), f"Common Voice: no real data: {why}; name a local folder")
     assert not network
     write_release(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
-    found = corpora.common_voice("auto", tmp_path)
+    found = data_text.common_voice("auto", tmp_path)
     assert found.kind == "stand-in" and "tokenizer.json of openai/whisper-medium is not in the cache" in found.origin
-    one_line_error(lambda: corpora.common_voice("real", tmp_path), "no real data: tokenizer.json")
+    one_line_error(lambda: data_text.common_voice("real", tmp_path), "no real data: tokenizer.json")
 
 
 def test_unusable_releases(tmp_path):
     def fails(*fragments):
-        one_line_error(lambda: corpora.common_voice("auto", tmp_path), *fragments)
+        one_line_error(lambda: data_text.common_voice("auto", tmp_path), *fragments)
 
     fails("no train.tsv", "unpacked release")
     write_release(tmp_path)
@@ -435,7 +439,7 @@ def test_damaged_clips_are_one_line_that_names_the_file(tmp_path):
     import soundfile
 
     write_release(tmp_path)
-    found = corpora.common_voice("real", tmp_path)
+    found = data_text.common_voice("real", tmp_path)
     first, second, third = sorted((tmp_path / "clips").iterdir())
     first.write_bytes(b"<html>please log in</html>")
     second.unlink()
@@ -447,9 +451,9 @@ def test_damaged_clips_are_one_line_that_names_the_file(tmp_path):
 
 
 def test_the_common_voice_stand_in():
-    found = corpora.common_voice("stand-in")
+    found = data_text.common_voice("stand-in")
     assert found.kind == "stand-in" and found.origin == "stand-in for Common Voice: asked for"
-    assert len(found) == corpora.STAND_IN_CLIPS and len(corpora.common_voice("stand-in", size=5)) == 5
+    assert len(found) == data_text.STAND_IN_CLIPS and len(data_text.common_voice("stand-in", size=5)) == 5
     lengths = set()
     for index in (0, 1, 2, 17, len(found) - 1):
         features, labels = found[index]["input_features"], found[index]["labels"]
@@ -461,18 +465,18 @@ def test_the_common_voice_stand_in():
         text = labels[3 : count - 1]
         assert labels[count - 1] == 50257 and len(text) and text.min() >= 0 and text.max() < 50257
         assert (features[:, 30 * len(text) :] == np.float32(-0.8)).all()
-        again = corpora.common_voice("stand-in", size=index + 1)[index]
+        again = data_text.common_voice("stand-in", size=index + 1)[index]
         assert np.array_equal(again["input_features"], features) and np.array_equal(again["labels"], labels)
         lengths.add(count)
     assert len(lengths) > 2
-    assert {len(corpora.common_voice("stand-in", tokens=5)[index]["labels"]) for index in range(9)} == {5}
+    assert {len(data_text.common_voice("stand-in", tokens=5)[index]["labels"]) for index in range(9)} == {5}
 
 
 def test_the_common_voice_stand_in_can_be_learned_but_is_not_trivial():
     """The mean sound of each token in some clips, looked for in others."""
     pairs = []
     for index in range(1500):
-        features, numbers = standins.speech(index, 28)
+        features, numbers = synthetic.speech(index, 28)
         pairs += [(int(n), features[:, 30 * place : 30 * place + 30].mean(1)) for place, n in enumerate(numbers)]
     train, test = pairs[: len(pairs) * 2 // 3], pairs[len(pairs) * 2 // 3 :]
     sums = {}
@@ -489,7 +493,7 @@ def test_the_common_voice_stand_in_can_be_learned_but_is_not_trivial():
 def test_batches_are_what_whisper_takes():
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-    batch = next(iter(torch.utils.data.DataLoader(corpora.common_voice("stand-in"), 2)))
+    batch = next(iter(torch.utils.data.DataLoader(data_text.common_voice("stand-in"), 2)))
     assert batch["input_features"].shape == (2, 80, 3000) and batch["input_features"].dtype == torch.float32
     assert batch["labels"].shape == (2, 32) and batch["labels"].dtype == torch.int64
     sides = {f"{side}_{key}": 1 for side in ("encoder", "decoder") for key in ("layers", "attention_heads")}
@@ -519,8 +523,8 @@ def test_penn_treebank_from_text(tmp_path, network, place):
     for part, lines in LINES.items():
         (tmp_path / place / f"ptb.{part}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         (tmp_path / place / f"ptb.char.{part}.txt").write_text("n o _ i t\n")
-    assert_small_treebank(corpora.penn_treebank("auto", tmp_path))
-    assert len(corpora.penn_treebank("real", tmp_path, size=2).train) == 2 and not network
+    assert_small_treebank(data_text.penn_treebank("auto", tmp_path))
+    assert len(data_text.penn_treebank("real", tmp_path, size=2).train) == 2 and not network
 
 
 def write_treebank_parquet(folder):
@@ -532,68 +536,73 @@ def write_treebank_parquet(folder):
 
 def test_penn_treebank_from_parquet_and_from_the_cache(tmp_path, network):
     write_treebank_parquet(tmp_path)
-    assert_small_treebank(corpora.penn_treebank("auto", tmp_path))
+    assert_small_treebank(data_text.penn_treebank("auto", tmp_path))
     write_treebank_parquet(
         hub_folder("ptb-text-only/ptb_text_only", "datasets", "refs/convert/parquet") / "penn_treebank"
     )
-    found = corpora.penn_treebank("real")
+    found = data_text.penn_treebank("real")
     assert_small_treebank(found)
     assert "real: ptb-text-only/ptb_text_only (penn_treebank), cached;" in found.origin and not network
 
 
 def test_unusable_treebank_folders(tmp_path):
-    one_line_error(lambda: corpora.penn_treebank("auto", tmp_path), "nothing to read", "ptb.train.txt")
+    one_line_error(lambda: data_text.penn_treebank("auto", tmp_path), "nothing to read", "ptb.train.txt")
     for part in LINES:
         (tmp_path / f"ptb.{part}.txt").write_bytes(b"caf\xe9 \n" if part == "test" else b"it was\n")
-    one_line_error(lambda: corpora.penn_treebank("auto", tmp_path), "ptb.test.txt", "damaged")
+    one_line_error(lambda: data_text.penn_treebank("auto", tmp_path), "ptb.test.txt", "damaged")
     (tmp_path / "ptb.test.txt").write_text("")
-    one_line_error(lambda: corpora.penn_treebank("auto", tmp_path), "a part is empty", "'test': 0")
+    one_line_error(lambda: data_text.penn_treebank("auto", tmp_path), "a part is empty", "'test': 0")
     pyarrow.parquet.write_table(pyarrow.table({"text": ["it"]}), tmp_path / "train.parquet")
-    one_line_error(lambda: corpora.penn_treebank("auto", tmp_path), "train.parquet", "expected sentence")
+    one_line_error(lambda: data_text.penn_treebank("auto", tmp_path), "train.parquet", "expected sentence")
 
 
 def test_the_treebank_stand_in_has_the_articles_counts():
-    found = corpora.penn_treebank("stand-in")
+    found = data_text.penn_treebank("stand-in")
     assert (len(found.train), len(found.valid), len(found.test)) == (929_589, 73_760, 82_430)
     assert found.vocabulary == 10_000 and len(set(found.words)) == 10_000 and "<eos>" in found.words
     assert np.array_equal(np.unique(found.train), np.arange(10_000))
     assert max(found.valid.max(), found.test.max()) < 10_000
     assert found.origin == "stand-in for Penn Treebank: asked for"
-    assert np.array_equal(found.train, corpora.penn_treebank("stand-in").train)
+    assert np.array_equal(found.train, data_text.penn_treebank("stand-in").train)
 
 
 def test_windows_of_running_text():
     tokens = np.arange(100, 111)
-    inputs, targets = corpora.windows(tokens, 3)
+    inputs, targets = data_text.windows(tokens, 3)
     assert inputs.tolist() == [[100, 101, 102], [104, 105, 106]]
     assert targets.tolist() == [[101, 102, 103], [105, 106, 107]]
-    inputs, targets = corpora.windows(tokens, 3, stride=1)
+    inputs, targets = data_text.windows(tokens, 3, stride=1)
     assert inputs.tolist() == [[100 + k, 101 + k, 102 + k] for k in range(8)] and (targets == inputs + 1).all()
     assert np.shares_memory(inputs, tokens) and not inputs.flags.writeable
-    inputs, targets = corpora.windows(tokens, 10)
+    inputs, targets = data_text.windows(tokens, 10)
     assert inputs.shape == (1, 10) and targets[0, -1] == 110
-    assert corpora.windows(tokens, 3, stride=3)[0][:, 0].tolist() == [100, 103, 106]
-    one_line_error(lambda: corpora.windows(tokens, 11), "11 tokens are too few for a context_size of 11")
-    one_line_error(lambda: corpora.windows(tokens, 0), "at least 1")
-    one_line_error(lambda: corpora.windows(tokens, 3, stride=0), "at least 1")
+    assert data_text.windows(tokens, 3, stride=3)[0][:, 0].tolist() == [100, 103, 106]
+    one_line_error(lambda: data_text.windows(tokens, 11), "11 tokens are too few for a context_size of 11")
+    one_line_error(lambda: data_text.windows(tokens, 0), "at least 1")
+    one_line_error(lambda: data_text.windows(tokens, 3, stride=0), "at least 1")
 
 
 def test_windows_of_the_treebank():
     """Of 1,024 and a target: 929,589 // 1,025 without overlap, 929,589 - 1,024 at every place."""
     tokens = np.zeros(929_589, np.int64)
-    assert len(corpora.windows(tokens, 1024)[0]) == 906 and len(corpora.windows(tokens, 1024, 1)[0]) == 928_565
+    assert len(data_text.windows(tokens, 1024)[0]) == 906 and len(data_text.windows(tokens, 1024, 1)[0]) == 928_565
 
 
 # --- where it comes from, and workers
 
 
 def test_stand_ins_ask_no_network(network):
-    found = [corpora.imdb("stand-in", size=5), corpora.common_voice("stand-in"), corpora.penn_treebank("stand-in")]
+    found = [
+        data_text.imdb("stand-in", size=5),
+        data_text.common_voice("stand-in"),
+        data_text.penn_treebank("stand-in"),
+    ]
     assert {one.kind for one in found} == {"stand-in"} and not network
 
 
 @pytest.mark.parametrize(
-    ("load", "file"), [(corpora.imdb, "tokenizer.json"), (corpora.penn_treebank, "penn_treebank/train/0000.parquet")]
+    ("load", "file"),
+    [(data_text.imdb, "tokenizer.json"), (data_text.penn_treebank, "penn_treebank/train/0000.parquet")],
 )
 def test_without_network_auto_says_why_and_real_refuses(monkeypatch, network, load, file):
     found = load("auto", size=5)
@@ -618,7 +627,7 @@ def test_models_and_datasets_have_different_addresses(monkeypatch, dataset, addr
         status_code = 200
 
     monkeypatch.setattr(huggingface_hub, "get_session", Session)
-    assert sources.hub_problem("a/b", dataset) is None
+    assert data_hub.hub_problem("a/b", dataset) is None
 
 
 def test_a_file_of_the_hub_is_downloaded_where_it_answers(monkeypatch, tmp_path):
@@ -630,9 +639,9 @@ def test_a_file_of_the_hub_is_downloaded_where_it_answers(monkeypatch, tmp_path)
         asked.append(where)
         return str(tmp_path / "there")
 
-    monkeypatch.setattr(sources, "hub_problem", lambda hub, dataset: None)
+    monkeypatch.setattr(data_hub, "hub_problem", lambda hub, dataset: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    assert sources.hub_file("openai-community/gpt2", "tokenizer.json") == (tmp_path / "there", "downloaded")
+    assert data_hub.hub_file("openai-community/gpt2", "tokenizer.json") == (tmp_path / "there", "downloaded")
     assert asked == [
         {
             **{"repo_id": "openai-community/gpt2", "filename": "tokenizer.json", "repo_type": "model"},
@@ -641,16 +650,16 @@ def test_a_file_of_the_hub_is_downloaded_where_it_answers(monkeypatch, tmp_path)
     ]
     absent = huggingface_hub.errors.LocalEntryNotFoundError("gone")
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda **_: (_ for _ in ()).throw(absent))
-    found = corpora.imdb("auto", size=5)
+    found = data_text.imdb("auto", size=5)
     assert found.kind == "stand-in" and "the download failed (LocalEntryNotFoundError)" in found.origin
 
 
 def test_spawned_workers_read_what_the_parent_reads(tmp_path):
     write_release(tmp_path)
     datasets = [
-        corpora.common_voice("stand-in", size=4),
-        corpora.common_voice("real", tmp_path),
-        corpora.imdb("stand-in", size=4),
+        data_text.common_voice("stand-in", size=4),
+        data_text.common_voice("real", tmp_path),
+        data_text.imdb("stand-in", size=4),
     ]
     # One worker for all of them, since one takes seconds to start; no batch has items of two.
     together, first, batches = torch.utils.data.ConcatDataset(datasets), 0, []
@@ -674,7 +683,7 @@ def test_spawned_workers_read_what_the_parent_reads(tmp_path):
 
 def test_importing_and_stand_ins_take_no_framework():
     program = (
-        "import sys, json; from pomology import corpora; corpora.imdb('stand-in', size=5); "
+        "import sys, json; from pomology.data import text as corpora; corpora.imdb('stand-in', size=5); "
         "corpora.common_voice('stand-in')[0]; corpora.windows(corpora.penn_treebank('stand-in').train, 8); "
         "print(json.dumps(sorted(sys.modules)))"
     )
@@ -689,9 +698,10 @@ def test_the_treebank_takes_no_framework_where_it_is_real(tmp_path):
     """The MLX notebook reads it, too."""
     write_treebank_parquet(tmp_path)
     program = (
-        "import sys; from pomology import corpora; assert corpora.penn_treebank('real', sys.argv[1]).kind == 'real'; "
+        "import sys; from pomology.data import text as corpora; "
+        "assert corpora.penn_treebank('real', sys.argv[1]).kind == 'real'; "
         "corpora.penn_treebank('auto'); print([*{'torch', 'transformers', 'jax'}.intersection(sys.modules)])"
     )
-    environment = {**sources.os.environ, "HF_HUB_OFFLINE": "1"}
+    environment = {**data_hub.os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, check=True, env=environment)
     assert done.stdout.strip() == b"[]"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pomology import costs, figures, published, tables
-from pomology.experiment import Experiment
-from pomology.results import Journal, now
+from pomology.articles import published
+from pomology.experiment.case import Experiment
+from pomology.report import article, costs
+from pomology.report.figures import article as figures_article
+from pomology.results.journal import Journal, now
 
 GIB = 2**30
 
@@ -37,7 +39,7 @@ def priced(price: float = 3000.0) -> list[dict]:
     return costs.priced(RUN, 36 * GIB, price)
 
 
-def data(table: tables.Table, **wanted) -> list[dict]:
+def data(table: article.Table, **wanted) -> list[dict]:
     return [row for row in table.data if all(row[key] == value for key, value in wanted.items())]
 
 
@@ -49,8 +51,8 @@ def test_operations_of_table_4_are_those_of_its_architecture():
 def test_operations_of_table_5_are_those_of_whisper():
     import torch
 
-    from pomology import pretrained
-    from pomology.models import workload
+    from pomology.workloads import pretrained
+    from pomology.workloads.cost import workload
 
     def step(model):
         labels = torch.zeros(4, 32, dtype=torch.long)
@@ -149,7 +151,7 @@ def test_a_card_s_memory_is_not_that_of_the_computer_around_it():
 
 
 def test_table_1_stands_as_printed_with_this_machine_below():
-    table = tables.article_table("costs", priced())
+    table = article.article_table("costs", priced())
     assert [row.kind for row in table.rows] == ["published"] * 7 + ["measured"] * 2
     assert table.rows[2].cells[0] == "NVIDIA GeForce RTX 4090" and {"24", "83", "1599"} <= set(table.rows[2].cells)
     assert {"36", "12.0", "3,000", "4.00 s"} <= set(table.rows[7].cells)
@@ -161,8 +163,8 @@ def test_the_figure_has_every_device_once_and_each_pass():
     assert len(peak) == 7 + 1 and len(achieved) == 7 + 2
     assert {point["value"] for point in peak if "A6000" in point["label"]} == {39e12 / 4650}
     assert [point["ours"] for point in peak].count(True) == 1
-    assert len(figures.draw("costs", priced()).axes) == 2
-    assert len(figures.draw("costs", []).axes) == 2
+    assert len(figures_article.draw("costs", priced()).axes) == 2
+    assert len(figures_article.draw("costs", []).axes) == 2
 
 
 def test_the_notebook_s_experiment_reads_the_whole_run_and_shows_what_is_made_of_it(tmp_path):

@@ -19,7 +19,9 @@ import pytest
 from offline import cut_off, one_line_error
 from PIL import Image
 
-from pomology import data, sources, standins
+from pomology.data import hub as data_hub
+from pomology.data import images as data_images
+from pomology.data import synthetic
 
 torch = pytest.importorskip("torch")
 
@@ -31,18 +33,18 @@ def _no_network(monkeypatch, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def digits():
-    return data.mnist("stand-in", size=6000)
+    return data_images.mnist("stand-in", size=6000)
 
 
 @pytest.fixture(scope="module")
 def corpus():
-    return data.wikitext2("stand-in")
+    return data_images.wikitext2("stand-in")
 
 
 IMAGE_SETS = {
-    "ylecun/mnist": data.mnist,
-    "zalando-datasets/fashion_mnist": data.fashion_mnist,
-    "uoft-cs/cifar10": data.cifar10,
+    "ylecun/mnist": data_images.mnist,
+    "zalando-datasets/fashion_mnist": data_images.fashion_mnist,
+    "uoft-cs/cifar10": data_images.cifar10,
 }
 
 
@@ -80,11 +82,11 @@ def image_table(images, labels):
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_mnist_from_idx_files(tmp_path, suffix):
     images, labels = write_mnist_idx(tmp_path, suffix)
-    found = data.mnist("auto", tmp_path)
+    found = data_images.mnist("auto", tmp_path)
     assert found.images.dtype == np.uint8 and found.labels.dtype == np.int64 and found.images.flags.writeable
     assert np.array_equal(found.images, images) and np.array_equal(found.labels, labels)
     assert found.kind == "real" and "20 images where the article has 60,000" in found.origin
-    assert np.array_equal(data.mnist("real", tmp_path, size=7).images, images[:7])
+    assert np.array_equal(data_images.mnist("real", tmp_path, size=7).images, images[:7])
 
 
 def test_mnist_idx_beside_its_packed_copy_and_in_a_subfolder(tmp_path):
@@ -92,7 +94,7 @@ def test_mnist_idx_beside_its_packed_copy_and_in_a_subfolder(tmp_path):
     folder.mkdir(parents=True)
     images, _ = write_mnist_idx(folder)
     write_mnist_idx(folder, ".gz")
-    assert np.array_equal(data.mnist("auto", tmp_path).images, images)
+    assert np.array_equal(data_images.mnist("auto", tmp_path).images, images)
 
 
 def test_mnist_from_parquet_shards_as_on_the_hub(tmp_path):
@@ -103,9 +105,9 @@ def test_mnist_from_parquet_shards_as_on_the_hub(tmp_path):
         path = tmp_path / "mnist" / f"train-0000{shard}-of-00002.parquet"
         pyarrow.parquet.write_table(image_table(images[part], labels[part]), path)
     pyarrow.parquet.write_table(image_table(images[:3], labels[:3]), tmp_path / "mnist" / "test-00000-of-00001.parquet")
-    found = data.mnist("real", str(tmp_path))
+    found = data_images.mnist("real", str(tmp_path))
     assert np.array_equal(found.images, images) and np.array_equal(found.labels, labels)
-    assert len(data.mnist("real", tmp_path, split="test")) == 3
+    assert len(data_images.mnist("real", tmp_path, split="test")) == 3
 
 
 def damage_gzip(folder):
@@ -156,34 +158,34 @@ def leave_unfinished(folder):
 )
 def test_damaged_mnist_is_one_line_that_names_the_file(tmp_path, source, damage):
     path = damage(tmp_path)
-    one_line_error(lambda: data.mnist(source, tmp_path), path.name)
+    one_line_error(lambda: data_images.mnist(source, tmp_path), path.name)
 
 
 def test_unusable_mnist_folders(tmp_path):
-    one_line_error(lambda: data.mnist("auto", tmp_path / "nowhere"), "nowhere is not a folder")
-    one_line_error(lambda: data.mnist("auto", tmp_path), "nothing to read", "train-images?idx3-ubyte")
+    one_line_error(lambda: data_images.mnist("auto", tmp_path / "nowhere"), "nowhere is not a folder")
+    one_line_error(lambda: data_images.mnist("auto", tmp_path), "nothing to read", "train-images?idx3-ubyte")
     images, labels = digit_arrays()
     write_idx(tmp_path / "train-images-idx3-ubyte", images)
     write_idx(tmp_path / "train-labels-idx1-ubyte", labels[:-1])
-    one_line_error(lambda: data.mnist("auto", tmp_path), "20 images but 19 labels")
+    one_line_error(lambda: data_images.mnist("auto", tmp_path), "20 images but 19 labels")
     write_idx(tmp_path / "train-labels-idx1-ubyte", labels + 1)
-    one_line_error(lambda: data.mnist("auto", tmp_path), "0 to 9, not 10")
+    one_line_error(lambda: data_images.mnist("auto", tmp_path), "0 to 9, not 10")
     pyarrow.parquet.write_table(pyarrow.table({"picture": [1]}), tmp_path / "train.parquet")
-    one_line_error(lambda: data.mnist("auto", tmp_path), "train.parquet", "expected image and label")
+    one_line_error(lambda: data_images.mnist("auto", tmp_path), "train.parquet", "expected image and label")
     (tmp_path / "copy").mkdir()
     pyarrow.parquet.write_table(pyarrow.table({"picture": [1]}), tmp_path / "copy" / "train.parquet")
-    one_line_error(lambda: data.mnist("auto", tmp_path), "several folders")
+    one_line_error(lambda: data_images.mnist("auto", tmp_path), "several folders")
 
 
 def test_paths_in_messages_hide_the_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "jane"))
     (tmp_path / "jane" / "sets").mkdir(parents=True)
-    text = one_line_error(lambda: data.mnist("auto", "~/sets"), "~/sets")
+    text = one_line_error(lambda: data_images.mnist("auto", "~/sets"), "~/sets")
     assert "jane" not in text
     (tmp_path / "jane" / "sets" / "train-images-idx3-ubyte").mkdir()  # not a file: passed over
     path = tmp_path / "jane" / "sets" / "train-images-idx3-ubyte.gz"
     path.write_bytes(b"not gzip")
-    assert "jane" not in one_line_error(lambda: data.mnist("auto", "~/sets"), "damaged")
+    assert "jane" not in one_line_error(lambda: data_images.mnist("auto", "~/sets"), "damaged")
 
 
 @pytest.mark.parametrize(
@@ -195,28 +197,28 @@ def test_paths_in_messages_hide_the_home(tmp_path, monkeypatch):
     ],
 )
 def test_wrong_parameters(arguments, fragment):
-    one_line_error(lambda: data.mnist(**arguments), fragment)
+    one_line_error(lambda: data_images.mnist(**arguments), fragment)
 
 
 def test_mnist_stand_in_has_the_articles_shape():
-    found = data.mnist("stand-in")
+    found = data_images.mnist("stand-in")
     assert found.images.shape == (60_000, 28, 28) and found.images.dtype == np.uint8
     assert found.labels.shape == (60_000,) and found.labels.dtype == np.int64
     share = np.bincount(found.labels, minlength=10) / 60_000
     assert share.min() > 0.08 and share.max() < 0.12
     assert len(np.unique(found.images.reshape(60_000, -1)[::10], axis=0)) == 6000  # not copies of the 1,797
     assert (found.images.max(axis=(1, 2)) > 150).all()  # no digit has left the frame
-    assert len(data.mnist("stand-in", split="test")) == 10_000
+    assert len(data_images.mnist("stand-in", split="test")) == 10_000
 
 
 def test_mnist_stand_in_is_the_same_every_time_and_for_every_size(digits):
-    again = data.mnist("stand-in", size=100)
+    again = data_images.mnist("stand-in", size=100)
     assert np.array_equal(again.images, digits.images[:100]) and np.array_equal(again.labels, digits.labels[:100])
     assert again.origin == "stand-in for MNIST: asked for; the first 100 only"
 
 
 def test_mnist_stand_in_can_be_learned_but_is_not_trivial(digits):
-    test = data.mnist("stand-in", split="test", size=2000)
+    test = data_images.mnist("stand-in", split="test", size=2000)
     centroids = np.stack([digits.images[digits.labels == label].reshape(-1, 784).mean(0) for label in range(10)])
     scores = test.images.reshape(-1, 784) @ centroids.T - (centroids**2).sum(1) / 2
     accuracy = (scores.argmax(1) == test.labels).mean()
@@ -224,7 +226,7 @@ def test_mnist_stand_in_can_be_learned_but_is_not_trivial(digits):
 
 
 def test_train_and_test_digits_have_different_originals():
-    train, test = ({row.tobytes() for row in standins.bundled_digits(split)} for split in ("train", "test"))
+    train, test = ({row.tobytes() for row in synthetic.bundled_digits(split)} for split in ("train", "test"))
     assert len(train | test) == 1797 and not train & test
 
 
@@ -243,17 +245,17 @@ def test_fashion_mnist_from_idx_as_torchvision_leaves_it(tmp_path):
     images, labels = write_mnist_idx(folder, ".gz", count=12)
     write_idx(folder / "t10k-images-idx3-ubyte.gz", images[:4])
     write_idx(folder / "t10k-labels-idx1-ubyte.gz", labels[:4])
-    found = data.fashion_mnist("auto", tmp_path)
+    found = data_images.fashion_mnist("auto", tmp_path)
     assert found.name == "Fashion-MNIST" and found.kind == "real" and "where the article has 60,000" in found.origin
     assert np.array_equal(found.images, images) and np.array_equal(found.labels, labels)
-    test = data.fashion_mnist("auto", tmp_path, split="test")
+    test = data_images.fashion_mnist("auto", tmp_path, split="test")
     assert np.array_equal(test.images, images[:4]) and "has 10,000" in test.origin
 
 
 def test_fashion_mnist_from_parquet(tmp_path):
     images, labels = digit_arrays()
     pyarrow.parquet.write_table(image_table(images, labels), tmp_path / "train-00000-of-00001.parquet")
-    assert np.array_equal(data.fashion_mnist("real", tmp_path).images, images)
+    assert np.array_equal(data_images.fashion_mnist("real", tmp_path).images, images)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -265,8 +267,8 @@ def test_sets_whose_files_have_the_same_names_are_not_confused(tmp_path, split, 
     write_idx(tmp_path / f"{prefix}-labels-idx1-ubyte", np.array([*FIRST_LABELS[there][split], 1, 2], np.uint8))
     names = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
     complaint = f"has the labels of {names[there]}: name the folder of {names[asked]}"
-    one_line_error(lambda: getattr(data, asked)("auto", tmp_path, split), complaint)
-    assert len(getattr(data, there)("auto", tmp_path, split)) == 12
+    one_line_error(lambda: getattr(data_images, asked)("auto", tmp_path, split), complaint)
+    assert len(getattr(data_images, there)("auto", tmp_path, split)) == 12
 
 
 # --- CIFAR-10
@@ -320,14 +322,14 @@ def write_cifar(folder, form):
 @pytest.mark.parametrize(("form", "folder"), [("binary", "cifar-10-batches-bin"), ("python", "cifar-10-batches-py")])
 def test_cifar10_from_the_authors_batches(tmp_path, form, folder):
     images, labels = write_cifar(tmp_path / folder, form)
-    found = data.cifar10("auto", tmp_path)
+    found = data_images.cifar10("auto", tmp_path)
     assert found.images.dtype == np.uint8 and found.labels.dtype == np.int64
     assert found.images.flags.writeable and found.images.flags.c_contiguous
     assert np.array_equal(found.images, images[:10]) and np.array_equal(found.labels, labels[:10])
     assert found.kind == "real" and "10 images where the article has 50,000" in found.origin
-    test = data.cifar10("real", str(tmp_path), split="test")
+    test = data_images.cifar10("real", str(tmp_path), split="test")
     assert np.array_equal(test.images, images[10:]) and np.array_equal(test.labels, labels[10:])
-    assert np.array_equal(data.cifar10("real", tmp_path, size=3).images, images[:3])
+    assert np.array_equal(data_images.cifar10("real", tmp_path, size=3).images, images[:3])
 
 
 def test_a_python_batch_can_be_unpickled_by_pickle_itself():
@@ -342,7 +344,7 @@ def test_cifar10_prefers_what_needs_no_unpickling(tmp_path):
     images, _ = write_cifar(tmp_path / "bin", "binary")
     write_cifar(tmp_path / "py", "python")
     (tmp_path / "py" / "data_batch_1").write_bytes(b"never read")
-    assert np.array_equal(data.cifar10("real", tmp_path).images, images[:10])
+    assert np.array_equal(data_images.cifar10("real", tmp_path).images, images[:10])
 
 
 def test_cifar10_from_parquet(tmp_path):
@@ -351,13 +353,13 @@ def test_cifar10_from_parquet(tmp_path):
     (tmp_path / "plain_text").mkdir()
     path = tmp_path / "plain_text" / "train-00000-of-00001.parquet"
     pyarrow.parquet.write_table(table, path)
-    found = data.cifar10("real", tmp_path)
+    found = data_images.cifar10("real", tmp_path)
     assert np.array_equal(found.images, images) and np.array_equal(found.labels, labels)
     pyarrow.parquet.write_table(image_table(images, labels), path)
-    one_line_error(lambda: data.cifar10("real", tmp_path), path.name, "expected img and label")
+    one_line_error(lambda: data_images.cifar10("real", tmp_path), path.name, "expected img and label")
     grey, labels = digit_arrays()
     pyarrow.parquet.write_table(image_table(grey, labels).rename_columns(["img", "label"]), path)
-    one_line_error(lambda: data.cifar10("real", tmp_path), "image 0 is (28, 28), should be (32, 32, 3)")
+    one_line_error(lambda: data_images.cifar10("real", tmp_path), "image 0 is (28, 28), should be (32, 32, 3)")
 
 
 class Malicious:
@@ -373,7 +375,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, protocol):
     write_cifar(tmp_path, "python")
     trap = tmp_path / "trap"
     (tmp_path / "data_batch_3").write_bytes(pickle.dumps({"data": Malicious(trap)}, protocol))
-    one_line_error(lambda: data.cifar10("auto", tmp_path), "data_batch_3", "open, as no batch of CIFAR-10 does")
+    one_line_error(lambda: data_images.cifar10("auto", tmp_path), "data_batch_3", "open, as no batch of CIFAR-10 does")
     assert not trap.exists()
 
 
@@ -394,14 +396,14 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, protocol):
 def test_damaged_cifar10_is_one_line_that_names_the_file(tmp_path, form, name, damage):
     write_cifar(tmp_path, form)
     (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
-    one_line_error(lambda: data.cifar10("auto", tmp_path), name, "damaged or half downloaded")
+    one_line_error(lambda: data_images.cifar10("auto", tmp_path), name, "damaged or half downloaded")
 
 
 def test_unusable_cifar10_folders(tmp_path):
-    one_line_error(lambda: data.cifar10("auto", tmp_path), "nothing to read", "data_batch_[1-5].bin")
+    one_line_error(lambda: data_images.cifar10("auto", tmp_path), "nothing to read", "data_batch_[1-5].bin")
     images, _ = colour_arrays(2)
     (tmp_path / "data_batch_1.bin").write_bytes(binary_batch(images, [3, 10]))
-    one_line_error(lambda: data.cifar10("auto", tmp_path), "0 to 9, not 10")
+    one_line_error(lambda: data_images.cifar10("auto", tmp_path), "0 to 9, not 10")
 
 
 # --- stand-ins of both
@@ -411,7 +413,7 @@ COUNTS = {"fashion_mnist": (60_000, (28, 28)), "cifar10": (50_000, (32, 32, 3))}
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_image_stand_ins_have_the_articles_shape(name):
-    load, (count, shape) = getattr(data, name), COUNTS[name]
+    load, (count, shape) = getattr(data_images, name), COUNTS[name]
     found = load("stand-in")
     assert found.images.shape == (count, *shape) and found.images.dtype == np.uint8
     assert found.labels.shape == (count,) and found.labels.dtype == np.int64 and found.classes == 10
@@ -432,7 +434,7 @@ def nearest_neighbour_accuracy(train, test):
 
 @pytest.mark.parametrize(("name", "low", "high"), [("fashion_mnist", 0.8, 0.97), ("cifar10", 0.4, 0.8)])
 def test_image_stand_ins_can_be_learned_but_are_not_trivial(name, low, high):
-    train, test = (getattr(data, name)("stand-in", split=split, size=size) for split, size in PARTS)
+    train, test = (getattr(data_images, name)("stand-in", split=split, size=size) for split, size in PARTS)
     assert low < nearest_neighbour_accuracy(train, test) < high
 
 
@@ -461,7 +463,7 @@ def test_the_articles_kinds_of_network_learn_the_fashion_stand_in(kind):
     torch.manual_seed(0)
     (inputs, target), (held_out, truth) = (
         (torch.from_numpy(part.images).float() / 255, torch.from_numpy(part.labels))
-        for part in (data.fashion_mnist("stand-in", split=split, size=size) for split, size in PARTS)
+        for part in (data_images.fashion_mnist("stand-in", split=split, size=size) for split, size in PARTS)
     )
     model = small_network(kind)
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
@@ -476,13 +478,15 @@ def test_the_articles_kinds_of_network_learn_the_fashion_stand_in(kind):
 
 
 def test_stand_ins_ask_no_network(_no_network, monkeypatch):
-    monkeypatch.setattr(data, "STAND_IN_PHOTOGRAPHS", 4)
-    images = [load("stand-in", size=5) for load in (data.mnist, data.fashion_mnist, data.cifar10)]
-    kinds = {found.kind for found in (*images, data.wikitext2("stand-in"), data.lsun_classroom("stand-in"))}
+    monkeypatch.setattr(data_images, "STAND_IN_PHOTOGRAPHS", 4)
+    images = [load("stand-in", size=5) for load in (data_images.mnist, data_images.fashion_mnist, data_images.cifar10)]
+    kinds = {
+        found.kind for found in (*images, data_images.wikitext2("stand-in"), data_images.lsun_classroom("stand-in"))
+    }
     assert kinds == {"stand-in"} and not _no_network
 
 
-@pytest.mark.parametrize("load", [*(partial(load, size=5) for load in IMAGE_SETS.values()), data.wikitext2])
+@pytest.mark.parametrize("load", [*(partial(load, size=5) for load in IMAGE_SETS.values()), data_images.wikitext2])
 def test_without_network_auto_says_why_and_real_refuses(_no_network, load):
     found = load("auto")
     assert found.kind == "stand-in" and _no_network
@@ -494,14 +498,17 @@ def test_without_network_auto_says_why_and_real_refuses(_no_network, load):
 @pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])
 def test_offline_variables_are_honoured(monkeypatch, _no_network, name):
     monkeypatch.setenv(name, "1")
-    assert f"{name} is set" in data.mnist("auto", size=5).origin
+    assert f"{name} is set" in data_images.mnist("auto", size=5).origin
     assert not _no_network
 
 
 def test_lsun_is_on_no_hub(monkeypatch, _no_network):
-    monkeypatch.setattr(data, "STAND_IN_PHOTOGRAPHS", 4)
-    assert data.lsun_classroom("auto").origin == "stand-in for LSUN classroom: no folder was named, and no hub has it"
-    one_line_error(lambda: data.lsun_classroom("real"), "LSUN classroom: no real data")
+    monkeypatch.setattr(data_images, "STAND_IN_PHOTOGRAPHS", 4)
+    assert (
+        data_images.lsun_classroom("auto").origin
+        == "stand-in for LSUN classroom: no folder was named, and no hub has it"
+    )
+    one_line_error(lambda: data_images.lsun_classroom("real"), "LSUN classroom: no real data")
     assert not _no_network
 
 
@@ -540,7 +547,7 @@ def local_hub(monkeypatch):
 )
 def test_the_hub_is_asked_first(local_hub, status, problem):
     local_hub.status = status
-    answer = sources.hub_problem("ylecun/mnist", timeout_s=0.3)
+    answer = data_hub.hub_problem("ylecun/mnist", timeout_s=0.3)
     assert answer is None if problem is None else problem in answer
 
 
@@ -553,12 +560,12 @@ def test_what_fails_in_a_download_is_told_apart(monkeypatch, damaged):
             raise datasets.exceptions.DatasetGenerationError("An error occurred\nwhile generating the dataset")
         raise ConnectionError("Couldn't reach the hub")
 
-    monkeypatch.setattr(sources, "hub_problem", lambda hub: None)
+    monkeypatch.setattr(data_hub, "hub_problem", lambda hub: None)
     monkeypatch.setattr(datasets, "load_dataset", fail)
     if damaged:
-        one_line_error(lambda: data.mnist("auto", size=5), "damaged or half downloaded (An error occurred while")
+        one_line_error(lambda: data_images.mnist("auto", size=5), "damaged or half downloaded (An error occurred while")
     else:
-        assert "the download failed (ConnectionError)" in data.mnist("auto", size=5).origin
+        assert "the download failed (ConnectionError)" in data_images.mnist("auto", size=5).origin
 
 
 def fill_cache(cache, images, labels, hub="ylecun/mnist", config="mnist", column="image"):
@@ -597,7 +604,7 @@ def cache(monkeypatch, tmp_path):
 def test_the_cache_is_used_without_network(cache, _no_network):
     images, labels = digit_arrays()
     fill_cache(cache, images, labels)
-    found = data.mnist("real")
+    found = data_images.mnist("real")
     assert np.array_equal(found.images, images) and np.array_equal(found.labels, labels)
     assert found.origin.startswith("MNIST, real: ylecun/mnist (mnist), cached; 20 images")
     assert not _no_network
@@ -624,12 +631,12 @@ def test_a_damaged_cache_is_one_line(cache, source, name):
     folder = fill_cache(cache, *digit_arrays())
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: len(content) // 2])
-    one_line_error(lambda: data.mnist(source), folder.name, "delete it")
+    one_line_error(lambda: data_images.mnist(source), folder.name, "delete it")
 
 
 def test_a_download_that_did_not_end_is_one_line_where_it_cannot_go_on(cache):
     (cache / "ylecun___mnist" / "mnist" / "0.0.0" / "77f3.incomplete").mkdir(parents=True)
-    one_line_error(lambda: data.mnist("auto"), "77f3.incomplete", "did not end", "no connection")
+    one_line_error(lambda: data_images.mnist("auto"), "77f3.incomplete", "did not end", "no connection")
 
 
 # --- WikiText-2
@@ -659,8 +666,8 @@ def assert_small_corpus(found):
 def test_wikitext_from_text_files(tmp_path, form):
     for part, text in TEXTS.items():
         (tmp_path / form.format(part)).write_text(text, encoding="utf-8")
-    assert_small_corpus(data.wikitext2("auto", tmp_path))
-    assert len(data.wikitext2("auto", tmp_path, size=3).train) == 3
+    assert_small_corpus(data_images.wikitext2("auto", tmp_path))
+    assert len(data_images.wikitext2("auto", tmp_path, size=3).train) == 3
 
 
 def test_wikitext_from_parquet_prefers_the_articles_variant(tmp_path):
@@ -672,18 +679,18 @@ def test_wikitext_from_parquet_prefers_the_articles_variant(tmp_path):
             name = "validation" if part == "valid" else part
             path = tmp_path / config / f"{name}-00000-of-00001.parquet"
             pyarrow.parquet.write_table(pyarrow.table({"text": rows}), path)
-    assert_small_corpus(data.wikitext2("real", tmp_path))
+    assert_small_corpus(data_images.wikitext2("real", tmp_path))
 
 
 def test_unusable_wikitext_folders(tmp_path):
     for part, text in TEXTS.items():
         (tmp_path / f"{part}.txt").write_text(text, encoding="utf-8")
     (tmp_path / "valid.txt").write_text("")
-    one_line_error(lambda: data.wikitext2("auto", tmp_path), "'valid': 0")
+    one_line_error(lambda: data_images.wikitext2("auto", tmp_path), "'valid': 0")
     (tmp_path / "valid.txt").write_bytes(b"half a letter \xe2\x80")
-    one_line_error(lambda: data.wikitext2("auto", tmp_path), "valid.txt", "damaged")
+    one_line_error(lambda: data_images.wikitext2("auto", tmp_path), "valid.txt", "damaged")
     (tmp_path / "valid.txt").unlink()
-    one_line_error(lambda: data.wikitext2("auto", tmp_path), "wiki.valid.tokens")
+    one_line_error(lambda: data_images.wikitext2("auto", tmp_path), "wiki.valid.tokens")
 
 
 def test_corpus_stand_in_has_the_articles_counts(corpus):
@@ -696,7 +703,7 @@ def test_corpus_stand_in_has_the_articles_counts(corpus):
 
 
 def test_corpus_stand_in_is_the_same_every_time(corpus):
-    assert np.array_equal(corpus.train, data.wikitext2("stand-in").train)
+    assert np.array_equal(corpus.train, data_images.wikitext2("stand-in").train)
 
 
 def test_corpus_stand_in_can_be_learned(corpus):
@@ -718,7 +725,7 @@ def test_corpus_stand_in_can_be_learned(corpus):
 def test_batches_as_in_the_article(corpus):
     counts = []
     for tokens, batch_size in ((corpus.train, 20), (corpus.train, 200), (corpus.valid, 10)):
-        batches = data.LanguageBatches(data.batchify(tokens, batch_size))
+        batches = data_images.LanguageBatches(data_images.batchify(tokens, batch_size))
         shapes = [pair[0].shape for pair in batches]
         assert len(shapes) == len(batches)
         counts.append((len(batches), shapes[0], shapes[-1]))
@@ -727,9 +734,9 @@ def test_batches_as_in_the_article(corpus):
 
 @pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
 def test_a_batch_is_text_and_its_continuation(convert):
-    columns = data.batchify(np.arange(23), 2)
+    columns = data_images.batchify(np.arange(23), 2)
     assert columns.tolist() == [[row, row + 11] for row in range(11)] and columns.flags.c_contiguous
-    pairs = list(data.LanguageBatches(convert(columns), bptt=4))
+    pairs = list(data_images.LanguageBatches(convert(columns), bptt=4))
     assert [len(inputs) for inputs, _ in pairs] == [4, 4, 2]
     for inputs, target in pairs:
         assert target.tolist() == (inputs + 1).reshape(-1).tolist()
@@ -740,16 +747,16 @@ def test_a_batch_is_text_and_its_continuation(convert):
 
 def test_to_tensor_divides_by_255_exactly():
     grey = np.arange(256, dtype=np.uint8).reshape(8, 32)
-    tensor = data.to_tensor(Image.fromarray(grey))
+    tensor = data_images.to_tensor(Image.fromarray(grey))
     assert tensor.shape == (1, 8, 32) and tensor.dtype == torch.float32 and tensor.is_contiguous()
     assert np.array_equal(tensor[0].numpy(), grey.astype(np.float32) / np.float32(255))
     colour = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
-    tensor = data.to_tensor(Image.fromarray(colour))
+    tensor = data_images.to_tensor(Image.fromarray(colour))
     assert np.array_equal(tensor.numpy(), colour.transpose(2, 0, 1).astype(np.float32) / np.float32(255))
 
 
 def test_article_mnist_items(digits):
-    dataset = data.ArticleMNIST(digits)
+    dataset = data_images.ArticleMNIST(digits)
     image, label = dataset[11]
     assert len(dataset) == 6000 and type(label) is int and label == digits.labels[11]
     assert np.array_equal(image[0].numpy(), digits.images[11].astype(np.float32) / np.float32(255))
@@ -762,8 +769,8 @@ def find_label(digits, image):
 
 
 def test_pairs_are_of_one_class_at_even_indices():
-    digits = data.mnist("stand-in", size=300)
-    pairs = data.MNISTPairs(digits, seed=5)
+    digits = data_images.mnist("stand-in", size=300)
+    pairs = data_images.MNISTPairs(digits, seed=5)
     labels = set()
     for index in range(200):
         first, second, target = pairs[index]
@@ -778,18 +785,18 @@ def test_pairs_are_of_one_class_at_even_indices():
 
 
 def test_pairs_follow_their_seed_and_not_the_global_one():
-    digits = data.mnist("stand-in", size=300)
+    digits = data_images.mnist("stand-in", size=300)
 
     def draw(seed, global_seed):
         random.seed(global_seed)
-        pairs = data.MNISTPairs(digits, seed)
+        pairs = data_images.MNISTPairs(digits, seed)
         return torch.stack([pairs[index][0] for index in range(10)])
 
     assert torch.equal(draw(1, 1), draw(1, 2)) and not torch.equal(draw(1, 1), draw(2, 1))
 
 
 def test_pairs_need_two_images_a_class():
-    one_line_error(lambda: data.MNISTPairs(data.mnist("stand-in", size=5)), "two images of every class")
+    one_line_error(lambda: data_images.MNISTPairs(data_images.mnist("stand-in", size=5)), "two images of every class")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="fork")
@@ -797,7 +804,7 @@ def test_pairs_need_two_images_a_class():
 def test_workers_draw_different_pairs(context):
     if context == "fork" and sys.platform == "darwin":
         pytest.skip("macOS libraries do not survive fork")
-    pairs = data.MNISTPairs(data.mnist("stand-in", size=300), seed=1)
+    pairs = data_images.MNISTPairs(data_images.mnist("stand-in", size=300), seed=1)
     _ = pairs[0]  # the parent's generator is in use when the workers start
     torch.manual_seed(0)
     loader = torch.utils.data.DataLoader(pairs, 8, num_workers=2, multiprocessing_context=context)
@@ -806,16 +813,16 @@ def test_workers_draw_different_pairs(context):
 
 
 def test_every_dataset_can_be_pickled(digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "STAND_IN_PHOTOGRAPHS", 4)
+    monkeypatch.setattr(data_images, "STAND_IN_PHOTOGRAPHS", 4)
     write_lmdb(tmp_path / "classroom_train_lmdb")
-    database = data.lsun_classroom("real", tmp_path)
+    database = data_images.lsun_classroom("real", tmp_path)
     before = database[1][0]  # opens the handle that must not travel
-    for dataset in (data.ArticleMNIST(digits), data.lsun_classroom("stand-in"), database):
+    for dataset in (data_images.ArticleMNIST(digits), data_images.lsun_classroom("stand-in"), database):
         copy = pickle.loads(pickle.dumps(dataset))
         assert len(copy) == len(dataset) and torch.equal(copy[1][0], dataset[1][0])
         assert copy[1][1] == dataset[1][1]
     assert torch.equal(before, database[1][0])
-    one, two = data.MNISTPairs(digits, 3), pickle.loads(pickle.dumps(data.MNISTPairs(digits, 3)))
+    one, two = data_images.MNISTPairs(digits, 3), pickle.loads(pickle.dumps(data_images.MNISTPairs(digits, 3)))
     assert torch.equal(one[0][0], two[0][0])
 
 
@@ -841,13 +848,13 @@ def write_lmdb(folder, count=12):
 def test_lsun_from_lmdb(tmp_path):
     jpegs = write_lmdb(tmp_path / "classroom_train_lmdb")
     for folder in (tmp_path, tmp_path / "classroom_train_lmdb"):
-        found = data.lsun_classroom("auto", folder)
+        found = data_images.lsun_classroom("auto", folder)
         assert len(found) == 12 and found.kind == "real" and "12 images where the article has 168,103" in found.origin
         expected = np.asarray(Image.open(io.BytesIO(jpegs[7])).convert("RGB"))
         assert np.array_equal(np.asarray(found.picture(7)), expected)
     with pytest.raises(IndexError):
         found[12]
-    assert len(data.lsun_classroom("auto", tmp_path, size=5)) == 5
+    assert len(data_images.lsun_classroom("auto", tmp_path, size=5)) == 5
 
 
 def test_lsun_from_a_folder_of_jpegs(tmp_path):
@@ -855,7 +862,7 @@ def test_lsun_from_a_folder_of_jpegs(tmp_path):
     for number, name in enumerate(("a/1.jpg", "a/2.JPEG", "b.webp")):
         (tmp_path / name).write_bytes(encode(photograph(number), "JPEG"))
     (tmp_path / "notes.txt").write_text("not a picture")
-    found = data.lsun_classroom("real", tmp_path)
+    found = data_images.lsun_classroom("real", tmp_path)
     assert len(found) == 3 and [found[index][0].shape for index in range(3)] == [(3, 64, 64)] * 3
     content = (tmp_path / "b.webp").read_bytes()
     (tmp_path / "b.webp").write_bytes(content[: len(content) // 2])
@@ -870,7 +877,7 @@ def test_a_damaged_lmdb_is_one_line_and_no_crash(tmp_path, keep):
     path.write_bytes(content[: int(keep * len(content))])
     # in another process, because lmdb kills the process that reads behind the end of its file
     program = (
-        "import sys; from pomology import data, PomologyError\n"
+        "import sys; from pomology import PomologyError; from pomology.data import images as data\n"
         "try: dataset = data.lsun_classroom('auto', sys.argv[1])\n"
         "except PomologyError as error: print(error); sys.exit(3)\n"
         "[dataset.store[index] for index in range(len(dataset))]"
@@ -882,19 +889,19 @@ def test_a_damaged_lmdb_is_one_line_and_no_crash(tmp_path, keep):
 
 def test_an_lsun_folder_with_nothing_in_it(tmp_path):
     one_line_error(
-        lambda: data.lsun_classroom("auto", tmp_path), "neither classroom_train_lmdb/data.mdb nor JPEG files"
+        lambda: data_images.lsun_classroom("auto", tmp_path), "neither classroom_train_lmdb/data.mdb nor JPEG files"
     )
 
 
 def test_lsun_stand_in(monkeypatch):
-    monkeypatch.setattr(data, "STAND_IN_PHOTOGRAPHS", 40)
-    found = data.lsun_classroom("stand-in")
+    monkeypatch.setattr(data_images, "STAND_IN_PHOTOGRAPHS", 40)
+    found = data_images.lsun_classroom("stand-in")
     assert len(found) == 168_103 and found.kind == "stand-in"
     image, label = found[168_102]
     assert image.shape == (3, 64, 64) and image.dtype == torch.float32 and label == 0
     assert -1 <= image.min() < -0.3 and 0.3 < image.max() <= 1
     assert torch.equal(image, found[168_102 % 40][0])
-    assert found.store == data.lsun_classroom("stand-in").store  # the same every time
+    assert found.store == data_images.lsun_classroom("stand-in").store  # the same every time
     assert len(set(found.store)) == 40
     sizes = {Image.open(io.BytesIO(jpeg)).size for jpeg in found.store}
     assert sizes == {(341, 256), (256, 341)}
@@ -910,7 +917,7 @@ def test_the_shorter_side_becomes_64_and_the_middle_is_taken(upright):
     bands[:, 200:312] = (255, 0, 0)
     bands[:, 312:] = 255
     picture = Image.fromarray(bands.transpose(1, 0, 2).copy() if upright else bands)
-    tensor = data.dcgan_transform(picture)
+    tensor = data_images.dcgan_transform(picture)
     tensor = tensor.transpose(1, 2) if upright else tensor
     # 512 × 256 becomes 128 × 64, of which columns 32 to 96 stay: red is 50 to 78 there, so 18 to 46 in the item
     assert tensor.shape == (3, 64, 64)
@@ -921,7 +928,7 @@ def test_the_shorter_side_becomes_64_and_the_middle_is_taken(upright):
 def test_odd_sizes_are_cut_as_the_article_did():
     # 300 × 200 becomes 96 × 64, and 16 columns go on either side
     ramp = np.repeat(np.linspace(0, 255, 300).astype(np.uint8)[None, :, None], 200, 0).repeat(3, 2)
-    tensor = data.dcgan_transform(Image.fromarray(ramp))
+    tensor = data_images.dcgan_transform(Image.fromarray(ramp))
     whole = np.asarray(Image.fromarray(ramp).resize((96, 64), Image.Resampling.BILINEAR))
     expected = (whole[:, 16:80].astype(np.float32) / 255 - 0.5) / 0.5
     assert np.allclose(tensor.numpy(), expected.transpose(2, 0, 1), atol=1e-6)
@@ -932,7 +939,7 @@ def test_odd_sizes_are_cut_as_the_article_did():
 
 def test_a_spawned_worker_reads_what_the_parent_reads(tmp_path):
     write_lmdb(tmp_path / "classroom_train_lmdb")
-    dataset = data.lsun_classroom("real", tmp_path)
+    dataset = data_images.lsun_classroom("real", tmp_path)
     expected = torch.stack([dataset[index][0] for index in range(len(dataset))])
     loader = torch.utils.data.DataLoader(dataset, 4, num_workers=1, multiprocessing_context="spawn")
     assert torch.equal(torch.cat([images for images, _ in loader]), expected)
@@ -941,14 +948,16 @@ def test_a_spawned_worker_reads_what_the_parent_reads(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
 def test_a_forked_worker_opens_the_lmdb_for_itself(tmp_path):
     write_lmdb(tmp_path / "classroom_train_lmdb")
-    dataset = data.lsun_classroom("real", tmp_path)
+    dataset = data_images.lsun_classroom("real", tmp_path)
     expected = torch.stack([dataset[index][0] for index in range(len(dataset))])
     loader = torch.utils.data.DataLoader(dataset, 4, num_workers=2, multiprocessing_context="fork")
     assert torch.equal(torch.cat([images for images, _ in loader]), expected)
 
 
 def modules_after(program):
-    program = f"import sys, json; from pomology import data; {program}; print(json.dumps(sorted(sys.modules)))"
+    program = (
+        f"import sys, json; from pomology.data import images as data; {program}; print(json.dumps(sorted(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     return {*json.loads(done.stdout)}
 

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 import torch
 
-from pomology import PomologyError, device, device_tensorflow
-from pomology.device import Device, Unsupported, failure
+from pomology import PomologyError
+from pomology.devices import tensorflow as devices_tensorflow
+from pomology.devices import torch as devices_torch
+from pomology.devices.torch import Device, Unsupported, failure
 
 GB = 10**9
 FALLBACK = (
@@ -64,8 +66,8 @@ def calls(monkeypatch):
 
             monkeypatch.setattr(getattr(torch, module), name, call)
     monkeypatch.setattr(torch.backends.mps, "get_name", lambda: "Apple M1 Ultra")
-    monkeypatch.setattr(device.machine, "chip", lambda: "Some Processor")
-    monkeypatch.setattr(device.machine, "available_memory_bytes", lambda: 10 * GB)
+    monkeypatch.setattr(devices_torch.machine, "chip", lambda: "Some Processor")
+    monkeypatch.setattr(devices_torch.machine, "available_memory_bytes", lambda: 10 * GB)
     return log
 
 
@@ -100,7 +102,7 @@ def has(monkeypatch):
 )
 def test_find_gives_what_was_wanted_the_cpu_first(calls, has, present, wanted, found):
     has(*present)
-    devices = device.find(wanted)
+    devices = devices_torch.find(wanted)
     assert [one.backend for one in devices] == found
     assert [one.kind for one in devices] == ["cpu" if backend == "cpu" else "gpu" for backend in found]
     assert [one.handle for one in devices] == [torch.device(backend) for backend in found]
@@ -122,7 +124,7 @@ def test_find_gives_what_was_wanted_the_cpu_first(calls, has, present, wanted, f
 def test_a_wish_that_cannot_be_met_gets_one_line_that_says_why(has, built, wanted, words):
     has(built=built)
     with pytest.raises(PomologyError) as error:
-        device.find(wanted)
+        devices_torch.find(wanted)
     line = str(error.value)
     assert "\n" not in line
     for word in ("devices: ", *words):
@@ -131,7 +133,7 @@ def test_a_wish_that_cannot_be_met_gets_one_line_that_says_why(has, built, wante
 
 def test_an_absent_backend_has_a_reason_and_a_present_one_none(has):
     has("cuda")
-    reasons = device.backends()
+    reasons = devices_torch.backends()
     assert set(reasons) == {"cpu", "cuda", "mps"}
     assert (reasons["cpu"], reasons["cuda"]) == (None, None)
     assert "MPS" in reasons["mps"]
@@ -201,12 +203,12 @@ def test_free_memory(calls, backend, free):
 
 
 def test_free_memory_of_mps_is_also_bound_by_metal(calls, monkeypatch):
-    monkeypatch.setattr(device.machine, "available_memory_bytes", lambda: 100 * GB)
+    monkeypatch.setattr(devices_torch.machine, "available_memory_bytes", lambda: 100 * GB)
     assert Device("mps").free_memory() == (24 - 5) * GB
 
 
 def test_names_and_versions(calls):
-    names = {backend: Device(backend).name for backend in device.backends()}
+    names = {backend: Device(backend).name for backend in devices_torch.backends()}
     assert names == {"cpu": "Some Processor", "cuda": "GeForce RTX 2070 SUPER", "mps": "Apple M1 Ultra"}
     assert Device("cpu").framework_version == torch.__version__
     assert Device("cpu").threads == torch.get_num_threads()
@@ -454,15 +456,15 @@ def test_other_devices_fall_back_on_nothing(calls, backend):
 @pytest.mark.parametrize(("value", "enabled"), [(None, False), ("", False), ("0", False), ("1", True)])
 def test_whether_fallbacks_are_allowed_is_reported(monkeypatch, value, enabled):
     if value is None:
-        monkeypatch.delenv(device.FALLBACK_VARIABLE, raising=False)
+        monkeypatch.delenv(devices_torch.FALLBACK_VARIABLE, raising=False)
     else:
         monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", value)
-    assert device.fallback_enabled() is enabled
+    assert devices_torch.fallback_enabled() is enabled
 
 
 def test_importing_the_module_imports_no_framework():
     code = (
-        "import sys, pomology.device, pomology.models, pomology.timing\n"
+        "import sys, pomology.devices.torch, pomology.workloads.cost, pomology.measure.clock\n"
         "print(sorted({'torch', 'tensorflow', 'mlx', 'pandas', 'matplotlib'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
@@ -471,7 +473,7 @@ def test_importing_the_module_imports_no_framework():
 
 # How much MPS may take ------------------------------------------------------------------------------------------------
 
-HIGH, LOW = device.WATERMARKS
+HIGH, LOW = devices_torch.WATERMARKS
 
 
 @pytest.mark.parametrize(
@@ -488,7 +490,7 @@ HIGH, LOW = device.WATERMARKS
     ],
 )
 def test_watermarks_are_set_as_a_pair(given, expected):
-    made = device.watermarks(given | {"OTHER": "x"})
+    made = devices_torch.watermarks(given | {"OTHER": "x"})
     assert (made[HIGH], made[LOW]) == expected and set(made) == {HIGH, LOW}
     high, low = map(float, expected)
     assert high == 0 or low <= high  # what PyTorch checks
@@ -497,17 +499,17 @@ def test_watermarks_are_set_as_a_pair(given, expected):
 @pytest.mark.parametrize("given", [{HIGH: "all"}, {LOW: "-1"}, {HIGH: "nan"}, {HIGH: "1", LOW: "1.4"}])
 def test_watermarks_that_are_no_pair_are_one_line(given):
     with pytest.raises(PomologyError, match=r"^PYTORCH_MPS_(HIGH|LOW)_WATERMARK_RATIO=\S+: must ") as caught:
-        device.watermarks(given)
+        devices_torch.watermarks(given)
     assert "\n" not in str(caught.value)
 
 
 def test_only_mps_bounds_its_memory(calls, monkeypatch):
-    for name in device.WATERMARKS:
+    for name in devices_torch.WATERMARKS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    device.Device("cpu")
+    devices_torch.Device("cpu")
     assert not {HIGH, LOW} & set(os.environ)
-    device.Device("mps")
+    devices_torch.Device("mps")
     assert (os.environ[HIGH], os.environ[LOW]) == ("1", "1")
 
 
@@ -568,9 +570,9 @@ def tensorflow(monkeypatch):
         made = PretendedTensorFlow(**facts)
         monkeypatch.setitem(sys.modules, "tensorflow", made)
         monkeypatch.setattr(sys, "platform", platform)
-        monkeypatch.setenv(device_tensorflow.REMAPPER, "1")
-        monkeypatch.setattr(device.machine, "chip", lambda: "Apple M2 Max")
-        monkeypatch.setattr(device.machine, "available_memory_bytes", lambda: 10 * GB)
+        monkeypatch.setenv(devices_tensorflow.REMAPPER, "1")
+        monkeypatch.setattr(devices_torch.machine, "chip", lambda: "Apple M2 Max")
+        monkeypatch.setattr(devices_torch.machine, "available_memory_bytes", lambda: 10 * GB)
         return made
 
     return pretend
@@ -579,10 +581,10 @@ def tensorflow(monkeypatch):
 def test_the_remapper_is_off_before_tensorflow_is_loaded(monkeypatch):
     for name in ("tensorflow", "keras"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    for name in (device_tensorflow.REMAPPER, "KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL"):
+    for name in (devices_tensorflow.REMAPPER, "KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL"):
         monkeypatch.setenv(name, "before")
-    device.prepare("tensorflow")
-    assert os.environ[device_tensorflow.REMAPPER] == "1" and os.environ["KERAS_BACKEND"] == "tensorflow"
+    devices_torch.prepare("tensorflow")
+    assert os.environ[devices_tensorflow.REMAPPER] == "1" and os.environ["KERAS_BACKEND"] == "tensorflow"
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "before", "who wants to see the log may"
 
 
@@ -590,21 +592,21 @@ def test_the_remapper_is_off_before_tensorflow_is_loaded(monkeypatch):
 @pytest.mark.parametrize("again", [1, 2])
 def test_on_a_mac_it_is_too_late_after_the_import(tensorflow, monkeypatch, platform, value, fine, again):
     tensorflow(platform)
-    monkeypatch.delenv(device_tensorflow.REMAPPER)
+    monkeypatch.delenv(devices_tensorflow.REMAPPER)
     if value:
-        monkeypatch.setenv(device_tensorflow.REMAPPER, value)
+        monkeypatch.setenv(devices_tensorflow.REMAPPER, value)
     for _ in range(again):  # the first refusal must not make the second call believe
         with pytest.raises(PomologyError, match="restart the kernel") as error:
-            device.find("auto", "tensorflow")
+            devices_torch.find("auto", "tensorflow")
     assert "\n" not in str(error.value) and "TURN_OFF_REMAPPER=1" in str(error.value)
 
 
 def test_elsewhere_and_with_the_variable_set_an_early_import_does_no_harm(tensorflow, monkeypatch):
     tensorflow("darwin")
-    device.prepare("tensorflow")
+    devices_torch.prepare("tensorflow")
     tensorflow("linux")
-    monkeypatch.delenv(device_tensorflow.REMAPPER)
-    device.prepare("tensorflow")
+    monkeypatch.delenv(devices_tensorflow.REMAPPER)
+    devices_torch.prepare("tensorflow")
 
 
 def test_another_backend_of_keras_is_refused(tensorflow, monkeypatch):
@@ -612,11 +614,11 @@ def test_another_backend_of_keras_is_refused(tensorflow, monkeypatch):
     monkeypatch.setitem(sys.modules, "keras", SimpleNamespace())
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     with pytest.raises(PomologyError, match="KERAS_BACKEND"):
-        device.prepare("tensorflow")
+        devices_torch.prepare("tensorflow")
 
 
 def test_an_unknown_framework_is_one_line():
-    for function in (device.prepare, device.backends, lambda name: device.find("cpu", name)):
+    for function in (devices_torch.prepare, devices_torch.backends, lambda name: devices_torch.find("cpu", name)):
         with pytest.raises(PomologyError, match=r"^framework: 'theano' is not known; one of torch, tensorflow"):
             function("theano")
 
@@ -635,7 +637,7 @@ def test_an_unknown_framework_is_one_line():
 )
 def test_find_gives_tensorflow_s_devices_too(tensorflow, platform, wanted, found):
     made = tensorflow(platform)
-    devices = device.find(wanted, "tensorflow")
+    devices = devices_torch.find(wanted, "tensorflow")
     assert [one.backend for one in devices] == found
     assert [one.handle for one in devices] == ["/CPU:0" if name == "cpu" else "/GPU:0" for name in found]
     assert "growth GPU:0 True" in made.log and "tf32 False" in made.log
@@ -643,7 +645,7 @@ def test_find_gives_tensorflow_s_devices_too(tensorflow, platform, wanted, found
 
 def test_metal_means_apple_s_gpu_for_pytorch_as_well(calls, has):
     has("mps")
-    assert [one.backend for one in device.find("metal")] == ["mps"]
+    assert [one.backend for one in devices_torch.find("metal")] == ["mps"]
 
 
 @pytest.mark.parametrize(
@@ -658,7 +660,7 @@ def test_metal_means_apple_s_gpu_for_pytorch_as_well(calls, has):
 )
 def test_what_tensorflow_lacks_has_a_reason(tensorflow, facts, backend, words):
     tensorflow(**facts)
-    reasons = device.backends("tensorflow")
+    reasons = devices_torch.backends("tensorflow")
     assert set(reasons) == {"cpu", "cuda", "metal"} and reasons["cpu"] is None
     assert words in reasons[backend]
 
@@ -674,28 +676,28 @@ def test_what_tensorflow_lacks_has_a_reason(tensorflow, facts, backend, words):
 )
 def test_a_fence_of_tensorflow_waits_and_on_metal_reads_back(tensorflow, backend, sync, log):
     made = tensorflow(sync=sync)
-    one = device_tensorflow.TensorFlowDevice(backend)
+    one = devices_tensorflow.TensorFlowDevice(backend)
     made.log.clear()
     one.fence()
     assert made.log == log
 
 
 def test_tensorflow_s_memory_is_counted_on_a_gpu_where_the_plugin_counts(tensorflow, monkeypatch):
-    monkeypatch.setattr(device_tensorflow.TensorFlowDevice, "release", lambda self: None)
+    monkeypatch.setattr(devices_tensorflow.TensorFlowDevice, "release", lambda self: None)
     tensorflow()
-    gpu = device_tensorflow.TensorFlowDevice("cuda")
+    gpu = devices_tensorflow.TensorFlowDevice("cuda")
     gpu.reset_peak_memory()
     assert gpu.peak_memory() == {"allocated_peak_bytes": 5 * GB} and gpu.name == "Tesla P100-PCIE-16GB"
     tensorflow("darwin", counted=False)
-    metal = device_tensorflow.TensorFlowDevice("metal")
+    metal = devices_tensorflow.TensorFlowDevice("metal")
     metal.reset_peak_memory()
     assert metal.peak_memory() == {} and metal.uncounted == "Memory stats are not supported on this device"
     assert metal.name == "Apple M2 Max" and metal.free_memory() == 10 * GB
 
 
 def test_tensorflow_s_device_has_all_that_a_case_asks_of_one(tensorflow):
-    source = Path(device.__file__).with_name("experiment.py").read_text(encoding="utf-8")
+    source = Path(devices_torch.__file__).with_name("experiment.py").read_text(encoding="utf-8")
     asked = set(re.findall(r"\b(?:self|case)\.backend\.(\w+)", source))
     assert len(asked) > 10
     tensorflow()
-    assert not [name for name in asked if not hasattr(device_tensorflow.TensorFlowDevice("cuda"), name)]
+    assert not [name for name in asked if not hasattr(devices_tensorflow.TensorFlowDevice("cuda"), name)]

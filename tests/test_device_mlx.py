@@ -12,8 +12,10 @@ from types import SimpleNamespace
 import pytest
 from fakes import Clock, SimulatedDevice
 
-from pomology import PomologyError, device, device_mlx, timing
-from pomology.device import failure
+from pomology import PomologyError
+from pomology.devices import mlx, torch
+from pomology.devices.torch import failure
+from pomology.measure import clock
 
 GB = 10**9
 
@@ -107,12 +109,12 @@ def mac(monkeypatch):
 
     def make(**about) -> FakeMLX:
         mx = FakeMLX(**about)
-        monkeypatch.setattr(device_mlx, "load", lambda: mx)
+        monkeypatch.setattr(mlx, "load", lambda: mx)
         return mx
 
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(device_mlx.machine, "chip", lambda: "Apple M2 Ultra")
-    monkeypatch.setattr(device_mlx.machine, "available_memory_bytes", lambda: 100 * GB)
+    monkeypatch.setattr(mlx.machine, "chip", lambda: "Apple M2 Ultra")
+    monkeypatch.setattr(mlx.machine, "available_memory_bytes", lambda: 100 * GB)
     return make
 
 
@@ -131,7 +133,7 @@ def mac(monkeypatch):
 )
 def test_find_on_a_mac(mac, wanted, found):
     mac()
-    devices = device.find(wanted, "mlx")
+    devices = torch.find(wanted, "mlx")
     assert [one.backend for one in devices] == found
     assert [one.kind for one in devices] == ["cpu" if backend == "cpu" else "gpu" for backend in found]
     assert {one.framework for one in devices} == {"mlx"}
@@ -140,14 +142,14 @@ def test_find_on_a_mac(mac, wanted, found):
 def test_a_missing_gpu_is_one_line_that_says_why(mac, monkeypatch):
     mac(present=False)
     with pytest.raises(PomologyError, match=r"^devices: 'gpu' is not on .*mlx-gpu: MLX finds no Metal GPU.*has cpu$"):
-        device.find("gpu", "mlx")
+        torch.find("gpu", "mlx")
     monkeypatch.setattr(sys, "platform", "linux")
-    assert "processors only" in device.backends("mlx")["mlx-gpu"]
+    assert "processors only" in torch.backends("mlx")["mlx-gpu"]
 
 
 def test_names_and_versions(mac):
     mac()
-    cpu, gpu = device.find("auto", "mlx")
+    cpu, gpu = torch.find("auto", "mlx")
     assert (cpu.name, gpu.name) == ("Apple M2 Ultra", "Apple M2 Ultra")
     assert gpu.framework_version == "0.32.4" and gpu.threads is None
     assert repr(gpu) == "Device(mlx, mlx-gpu)"
@@ -158,7 +160,7 @@ def test_names_and_versions(mac):
 
 def test_a_fence_waits_for_its_own_device_and_a_scope_computes_there(mac):
     mx = mac()
-    gpu = device_mlx.MLXDevice("mlx-gpu")
+    gpu = mlx.MLXDevice("mlx-gpu")
     with gpu.scope():
         gpu.fence()
     names = ["enter", "synchronize", "leave"]
@@ -169,21 +171,21 @@ def test_a_fence_waits_for_its_own_device_and_a_scope_computes_there(mac):
 def test_what_is_timed_is_the_work_and_not_the_wish(mac, seconds):
     """The time grows with the work if the function goes through `eager`; without that it is no time at all."""
     mx = mac()
-    gpu = device_mlx.MLXDevice("mlx-gpu")
+    gpu = mlx.MLXDevice("mlx-gpu")
 
     def product():
         return Array(seconds)
 
     settings = {"calls_per_block": 1, "budget_s": 10 * seconds, "clock": mx.queue.reading}
-    honest = timing.measure(gpu.eager(product), gpu.fence, **settings)
+    honest = clock.measure(gpu.eager(product), gpu.fence, **settings)
     assert honest.seconds.mean == pytest.approx(seconds + 1.01e-4, rel=0.01)
-    bare = timing.measure(product, gpu.fence, **{**settings, "repeats": 30})
+    bare = clock.measure(product, gpu.fence, **{**settings, "repeats": 30})
     assert bare.seconds.mean < 0.04 * seconds + 1.1e-4
 
 
 def test_launching_does_not_wait(mac):
     mx = mac()
-    gpu = device_mlx.MLXDevice("mlx-gpu")
+    gpu = mlx.MLXDevice("mlx-gpu")
     before = mx.clock.now
     result = gpu.eager(lambda: Array(5.0))()
     assert result.computed and mx.clock.now - before < 1e-3 and mx.queue.busy
@@ -195,14 +197,14 @@ def test_launching_does_not_wait(mac):
 def test_a_function_that_returns_nothing_to_compute_is_refused(mac, nothing):
     mac()
     with pytest.raises(ValueError, match="nothing of it would be computed"):
-        device_mlx.MLXDevice("cpu").eager(lambda: nothing)()
+        mlx.MLXDevice("cpu").eager(lambda: nothing)()
 
 
 def test_arrays_are_found_wherever_they_are(mac):
     mx = mac()
     deep = {"a": 1, "b": (None, [Array(0.5)])}
     mx.async_eval = lambda result: result["b"][1][0].__dict__.update(computed=True)
-    assert device_mlx.MLXDevice("cpu").eager(lambda: deep)() is deep
+    assert mlx.MLXDevice("cpu").eager(lambda: deep)() is deep
     assert deep["b"][1][0].computed
 
 
@@ -211,7 +213,7 @@ def test_arrays_are_found_wherever_they_are(mac):
 
 def test_the_smallest_kernel_on_metal_is_one_thread(mac):
     mx = mac()
-    launch, words = device_mlx.MLXDevice("mlx-gpu").smallest_kernel()
+    launch, words = mlx.MLXDevice("mlx-gpu").smallest_kernel()
     assert "Metal kernel of one thread" in words
     launch()
     (form,) = [call[1] for call in mx.calls if call[0] == "metal_kernel"]
@@ -224,7 +226,7 @@ def test_the_smallest_kernel_on_metal_is_one_thread(mac):
 )
 def test_elsewhere_it_is_an_addition_of_mlx(mac, backend, own, metal):
     mx = mac(metal=metal)
-    launch, words = device_mlx.MLXDevice(backend).smallest_kernel(own)
+    launch, words = mlx.MLXDevice(backend).smallest_kernel(own)
     launch()
     assert "adding 1" in words
     assert mx.calls[-1] == ("add", f"Device({'cpu' if backend == 'cpu' else 'gpu'}, 0)")
@@ -235,7 +237,7 @@ def test_elsewhere_it_is_an_addition_of_mlx(mac, backend, own, metal):
 
 def test_each_memory_counter_means_one_thing(mac):
     mx = mac()
-    gpu = device_mlx.MLXDevice("mlx-gpu")
+    gpu = mlx.MLXDevice("mlx-gpu")
     assert gpu.peak_memory() == {"allocated_peak_bytes": 7 * GB, "reserved_peak_bytes": 9 * GB}
     mx.active = mx.cache = GB  # given back since: the pool was at least as large as the peak
     assert gpu.peak_memory() == {"allocated_peak_bytes": 7 * GB, "reserved_peak_bytes": 7 * GB}
@@ -245,7 +247,7 @@ def test_each_memory_counter_means_one_thing(mac):
 
 def test_free_memory_of_a_gpu_is_also_bound_by_metal(mac):
     mac()
-    cpu, gpu = device.find("auto", "mlx")
+    cpu, gpu = torch.find("auto", "mlx")
     assert cpu.free_memory() == 100 * GB
     assert gpu.free_memory() == (24 - 4 - 5) * GB
 
@@ -292,13 +294,13 @@ def test_failures_of_mlx_are_told_apart(exception, status):
 def test_fp32_is_fp32_and_too_late_is_one_line(monkeypatch):
     monkeypatch.setattr(os, "environ", {})
     monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
-    device.prepare("mlx")
+    torch.prepare("mlx")
     assert os.environ == {"MLX_ENABLE_TF32": "0"}
     monkeypatch.setitem(sys.modules, "mlx.core", SimpleNamespace())
-    device.prepare("mlx")  # it was set in time
+    torch.prepare("mlx")  # it was set in time
     monkeypatch.setattr(os, "environ", {})
     with pytest.raises(PomologyError, match=r"^MLX was imported before MLX_ENABLE_TF32=0 was set.*restart the kernel"):
-        device.prepare("mlx")
+        torch.prepare("mlx")
 
 
 def test_no_mlx_is_one_line(monkeypatch):
@@ -306,14 +308,15 @@ def test_no_mlx_is_one_line(monkeypatch):
     monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
     monkeypatch.setattr(os, "environ", {})
     with pytest.raises(PomologyError, match=r"^MLX cannot be loaded \(.*native arm64 Python$"):
-        device_mlx.load()
+        mlx.load()
 
 
 # For real -------------------------------------------------------------------------------------------------------------
 
 REAL = """
 import json
-from pomology import device, timing
+from pomology.devices import torch as device
+from pomology.measure import clock as timing
 (cpu,) = device.find("cpu", "mlx")
 import mlx.core as mx
 import mlx.nn as nn

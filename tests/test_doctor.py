@@ -17,7 +17,12 @@ from pathlib import Path
 import pytest
 import test_machine
 
-from pomology import PomologyError, __main__, batch, device, doctor, machine, operators, parameters, published, tables
+from pomology import PomologyError, __main__
+from pomology.articles import published
+from pomology.devices import torch as devices_torch
+from pomology.machine import snapshot as machine_snapshot
+from pomology.report import article
+from pomology.runner import batch, doctor, mps_rehearsal, parameters
 
 mac = test_machine.mac
 
@@ -132,7 +137,7 @@ def patient(request, mac):
     source, version, architecture, processor, answers, *_ = row
     if isinstance(source, str):
         mac(source, architecture=architecture, version=version)
-        snapshot = machine.snapshot()
+        snapshot = machine_snapshot.snapshot()
     else:
         snapshot = source
     found = doctor.findings(snapshot, FINE, answers, processor, {})
@@ -168,7 +173,7 @@ def finding(found: list[doctor.Finding], question: str) -> doctor.Finding:
 
 def test_a_mac_s_answers(mac):
     mac("m2-ultra")
-    snapshot = machine.snapshot() | {"packages": {"tensorflow-metal": "1.2.0"}}
+    snapshot = machine_snapshot.snapshot() | {"packages": {"tensorflow-metal": "1.2.0"}}
     found = doctor.findings(snapshot, FINE, SEES_MPS, "arm", {})
     assert finding(found, doctor.CHIP).answer == "Apple M2 Ultra, with a GPU of 76 cores"
     assert finding(found, doctor.SYSTEM).answer == "macOS 15.5; 14 or later is"
@@ -187,7 +192,7 @@ def test_a_mac_s_answers(mac):
 
 def test_rosetta_is_named_before_everything_that_follows_from_it(mac):
     mac("rosetta", architecture="x86_64")
-    found = doctor.findings(machine.snapshot(), FINE, dict.fromkeys(doctor.NAMES, MISSING), "i386", {})
+    found = doctor.findings(machine_snapshot.snapshot(), FINE, dict.fromkeys(doctor.NAMES, MISSING), "i386", {})
     assert finding(found, doctor.CHIP).verdict == doctor.YES
     python = finding(found, doctor.PYTHON)
     assert "'i386'" in python.answer and "Rosetta" in python.answer
@@ -198,13 +203,13 @@ def test_rosetta_is_named_before_everything_that_follows_from_it(mac):
 WRONG = {
     "a name of the processor that Lightning refuses": ({"processor": ""}, doctor.PYTHON, "expect 'arm'", "uname"),
     "fallback allowed": (
-        {"environment": {device.FALLBACK_VARIABLE: "1"}},
+        {"environment": {devices_torch.FALLBACK_VARIABLE: "1"}},
         "Would an operator",
         "fallback-enabled",
-        f"unset {device.FALLBACK_VARIABLE}",
+        f"unset {devices_torch.FALLBACK_VARIABLE}",
     ),
     "watermarks that PyTorch would refuse": (
-        {"environment": {device.WATERMARKS[0]: "0.5", device.WATERMARKS[1]: "0.9"}},
+        {"environment": {devices_torch.WATERMARKS[0]: "0.5", devices_torch.WATERMARKS[1]: "0.9"}},
         "Is there memory",
         "must not exceed",
         "unset PYTORCH_MPS_HIGH",
@@ -261,7 +266,7 @@ def test_one_thing_wrong_is_said_with_its_cure(mac, name):
     mac("m2-ultra")
     answers = SEES_MPS | {framework: changed[framework] for framework in doctor.NAMES if framework in changed}
     given = (changed.get("processor", "arm"), changed.get("environment", {}))
-    found = doctor.findings(machine.snapshot(), changed.get("fitness", FINE), answers, *given)
+    found = doctor.findings(machine_snapshot.snapshot(), changed.get("fitness", FINE), answers, *given)
     assert [one.question for one in found if one.verdict == doctor.NO] == [finding(found, question).question]
     one = finding(found, question)
     assert words in one.answer and cure in one.remedy
@@ -270,8 +275,8 @@ def test_one_thing_wrong_is_said_with_its_cure(mac, name):
 
 def test_a_mac_that_does_not_say_is_not_told_and_no_reason_to_refuse(mac, monkeypatch):
     mac("m1", version="")
-    monkeypatch.setattr(machine, "_output", lambda *command, timeout=10: None)
-    found = doctor.findings(machine.snapshot(), FINE, SEES_NO_METAL, "arm", {})
+    monkeypatch.setattr(machine_snapshot, "_output", lambda *command, timeout=10: None)
+    found = doctor.findings(machine_snapshot.snapshot(), FINE, SEES_NO_METAL, "arm", {})
     assert finding(found, doctor.CHIP).verdict == finding(found, doctor.SYSTEM).verdict == doctor.NOT_TOLD
     assert finding(found, "Does PyTorch see").remedy.startswith("restart the Mac")
 
@@ -383,7 +388,7 @@ def test_long_messages_are_cut():
 
 PROGRAM = """
 import json, sys
-from pomology import doctor
+from pomology.runner import doctor
 answer = doctor._told(sys.argv[1])
 print(json.dumps([answer, [name for name in ("torch", "tensorflow", "mlx", "sklearn") if name in sys.modules]]))
 """
@@ -460,8 +465,8 @@ def test_a_framework_is_asked_through_its_devices(monkeypatch, framework):
         assert asked == framework and backend != "cuda"
         return [FakeDevice()]
 
-    monkeypatch.setattr(device, "backends", lambda framework: {"cpu": None, "cuda": "no CUDA here", "mps": None})
-    monkeypatch.setattr(device, "find", find)
+    monkeypatch.setattr(devices_torch, "backends", lambda framework: {"cpu": None, "cuda": "no CUDA here", "mps": None})
+    monkeypatch.setattr(devices_torch, "find", find)
     answer = doctor._told(framework)
     cpu, cuda, mps = answer["devices"]
     assert (answer["version"], answer["reason"], cpu["kind"]) == ("9.8.7", None, "cpu")
@@ -476,10 +481,10 @@ def test_a_framework_is_asked_through_its_devices(monkeypatch, framework):
 
 def test_the_command_prints_every_finding_and_ends_in_the_verdict(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "ask", lambda framework: copy.deepcopy(NO_CUDA[framework]))
-    monkeypatch.setattr(machine, "snapshot", lambda: LINUX | {"cpu_cores": 64, "memory_bytes": 256 * 2**30})
-    monkeypatch.setattr(machine, "fitness", lambda: FINE)
+    monkeypatch.setattr(machine_snapshot, "snapshot", lambda: LINUX | {"cpu_cores": 64, "memory_bytes": 256 * 2**30})
+    monkeypatch.setattr(machine_snapshot, "fitness", lambda: FINE)
     monkeypatch.setattr(platform, "processor", lambda: "x86_64")
-    monkeypatch.setattr(doctor.os, "environ", {**os.environ, device.FALLBACK_VARIABLE: "1"})
+    monkeypatch.setattr(doctor.os, "environ", {**os.environ, devices_torch.FALLBACK_VARIABLE: "1"})
     assert __main__.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "AMD EPYC 7B13, 64 cores, 256 GB, Linux 6.8, Python 3.11.9"
@@ -501,8 +506,10 @@ def test_the_table_has_the_same_findings():
 
 def test_operators_of_workloads():
     uses = {
-        "vae": operators.Use(operators={"addmm": 3, "convolution": 1}),
-        "siamese": operators.Use(operators={"_ctc_loss": 1, "addmm": 1}, faults=["MPS has no kernel for _ctc_loss"]),
+        "vae": mps_rehearsal.Use(operators={"addmm": 3, "convolution": 1}),
+        "siamese": mps_rehearsal.Use(
+            operators={"_ctc_loss": 1, "addmm": 1}, faults=["MPS has no kernel for _ctc_loss"]
+        ),
     }
 
     def rehearse(name):
@@ -521,8 +528,8 @@ def test_operators_of_workloads():
 
 
 def test_notebooks_of_other_frameworks_are_not_asked_for_operators(monkeypatch):
-    monkeypatch.setattr(operators, "uses_torch", lambda notebook: notebook.name == "vae")
-    table = doctor.operators_table("*", lambda name: operators.Use(operators={"addmm": 1}))
+    monkeypatch.setattr(mps_rehearsal, "uses_torch", lambda notebook: notebook.name == "vae")
+    table = doctor.operators_table("*", lambda name: mps_rehearsal.Use(operators={"addmm": 1}))
     assert [row.cells[0] for row in table.rows] == ["vae"] and len(batch.notebooks()) > 1
 
 
@@ -558,7 +565,7 @@ def chart(cpu_s: float, gpu_s: float, scaled: bool = False) -> list[dict]:
 
 
 def verdicts(records: list[dict]) -> dict[str, str]:
-    lookup = tables.measured_lookup(records)
+    lookup = article.measured_lookup(records)
     return {claim.id: published.test(claim, lookup).status for claim in published.claims("002")}
 
 
@@ -578,7 +585,7 @@ def test_claims_get_their_verdicts():
 
 def test_scaled_cases_stand_there_by_their_rates_and_never_by_seconds():
     records = [*chart(8.0, 0.5, scaled=True), perceptron("cpu", "gpu", status="unsupported")]
-    table = tables.article_table("device_check", records)
+    table = article.article_table("device_check", records)
     assert not [column for column in table.columns if re.search(r"second|time\b|Time\b", column)]
     rows = [row.cells for row in table.rows if row.kind == "measured"]
     cpu = rows[0]
@@ -596,22 +603,22 @@ def test_scaled_cases_stand_there_by_their_rates_and_never_by_seconds():
 
 def test_flops_are_comparable_where_seconds_are_not():
     records = chart(8.0, 0.5, scaled=True)
-    assert len(tables.comparable(records)) == 6
-    assert len(tables.comparable(records, "flops_per_s")) == 12
-    assert tables.comparable(records, "step_s") == tables.comparable(records)
+    assert len(article.comparable(records)) == 6
+    assert len(article.comparable(records, "flops_per_s")) == 12
+    assert article.comparable(records, "step_s") == article.comparable(records)
 
 
 def test_the_figure_lays_cpu_and_gpu_of_a_network_together():
-    from pomology import figures
+    from pomology.report.figures import article as figures_article
 
-    panels = dict(figures._panels("device_check", chart(8.0, 0.5, scaled=True)))
+    panels = dict(figures_article._panels("device_check", chart(8.0, 0.5, scaled=True)))
     points = panels["Model resnet50, mode training"]
     assert [point["label"] for point in points] == [
         "Apple M2 Ultra CPU, batch size 4",
         "Apple M2 Ultra GPU, batch size 64",
     ]
     assert [point["value"] for point in points] == [125e9, 2e12]
-    figures.epoch_figure("device_check", [])  # nothing to draw is no error
+    figures_article.epoch_figure("device_check", [])  # nothing to draw is no error
 
 
 # The notebook's plan -------------------------------------------------------------------------------------------------

@@ -8,8 +8,11 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from pomology import machine, published, tables, telemetry, units
-from pomology.experiment import Experiment
+from pomology import format
+from pomology.articles import published
+from pomology.experiment.case import Experiment
+from pomology.machine import sampler, snapshot
+from pomology.report import article
 
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon" / "energy.ipynb"
 REST_W, WORK_W = 5.0, 40.0
@@ -36,9 +39,9 @@ class Meter:
 def run(tmp_path, monkeypatch, meter: Meter | None) -> dict:
     """The notebook's one case; its record."""
     state = {"power_source": "ac", "flags": []}
-    monkeypatch.setattr(machine, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "fitness", lambda: state)
     found = ([meter], {}) if meter else ([], {"fake": "there is none"})
-    monkeypatch.setattr(telemetry, "meters", lambda *_: found)
+    monkeypatch.setattr(sampler, "meters", lambda *_: found)
     experiment = Experiment("energy", article="001", devices="cpu", budget_s=1.5, out=str(tmp_path))
     scope = {
         "batch_sizes": [1],
@@ -76,11 +79,11 @@ def test_joules_of_a_step_and_the_power_at_rest(tmp_path, monkeypatch):
     # The power at rest is not subtracted.
     assert value["energy_j_per_step"] == pytest.approx(value["power_w"] * value["step_s"])
     assert value["energy_j_per_tflop"] == pytest.approx(value["energy_j_per_step"] / record["flops_per_step"] * 1e12)
-    table = tables.article_table("energy", [record])
+    table = article.article_table("energy", [record])
     (cells,) = [row.cells for row in table.rows if row.kind == "measured"]
-    assert f"{units.significant(value['energy_j_per_step'])} J" in cells
+    assert f"{format.significant(value['energy_j_per_step'])} J" in cells
     # Joules of another model are no verdict on the article's.
-    claims = tables.claims_table(published.claims("001", "energy"), [record])
+    claims = article.claims_table(published.claims("001", "energy"), [record])
     assert {row["here"] for row in claims.data} == {published.CANNOT_BE_TOLD}
 
 

@@ -20,10 +20,14 @@ import pytest
 import torch
 from torch import nn
 
-from pomology import PomologyError, device, machine, results, root, tables
-from pomology.device import Device
-from pomology.experiment import JUDGED_STEPS, Case, Experiment, Mismatch, TooBig
-from pomology.models import Workload
+from pomology import PomologyError, root
+from pomology.devices import torch as devices_torch
+from pomology.devices.torch import Device
+from pomology.experiment.case import JUDGED_STEPS, Case, Experiment, Mismatch, TooBig
+from pomology.machine import snapshot
+from pomology.report import article
+from pomology.results import journal
+from pomology.workloads.cost import Workload
 
 # What the design of the kit promises of a finished case.
 KEYS = {
@@ -52,7 +56,7 @@ def quick_collection():
 def quiet_machine(monkeypatch):
     """Not watched for a quarter of a second before every case, and plugged in."""
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(machine, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "fitness", lambda: state)
     return state
 
 
@@ -101,7 +105,7 @@ def only(experiment: Experiment) -> Case:
 def ended(experiment: Experiment) -> dict:
     """The record of the only case of an experiment, as it is in the journal."""
     (record,) = experiment.records
-    assert results.problem(record) is None
+    assert journal.problem(record) is None
     return record
 
 
@@ -126,7 +130,7 @@ def test_a_finished_case_is_one_line_with_all_that_the_design_promises(make):
         ready = fit(case)
     start, end = journal_lines(experiment)
     assert (start["event"], end["event"]) == ("start", "end")
-    assert results.problem(end) is None
+    assert journal.problem(end) is None
     assert end.keys() >= KEYS
     assert start["case"] == end["case"] == case.name == "torch-cpu batch_size=8"
     assert end["config"] == {"batch_size": 8}
@@ -138,7 +142,7 @@ def test_a_finished_case_is_one_line_with_all_that_the_design_promises(make):
         "framework_version": torch.__version__,
         "backend": "cpu",
         "device": "cpu",
-        "chip": machine.chip(),
+        "chip": snapshot.chip(),
         "precision": "fp32",
         "profile": "quick",
         "data": "none",
@@ -296,7 +300,7 @@ def raising(exception: BaseException):
         (RuntimeError(MPS_OUT), "out-of-memory", "MPS backend out of memory (MPS allocated: 17.94 GB"),
         (torch.OutOfMemoryError("CUDA out of memory.\nTried to"), "out-of-memory", "CUDA out of memory."),
         (MemoryError(), "out-of-memory", "MemoryError"),
-        (device.Unsupported("MPS has no float64"), "unsupported", "MPS has no float64"),
+        (devices_torch.Unsupported("MPS has no float64"), "unsupported", "MPS has no float64"),
         (
             NotImplementedError("The operator 'aten::nope' is not currently implemented for the MPS device."),
             "unsupported",
@@ -318,7 +322,7 @@ def test_an_exception_ends_its_case_and_not_the_notebook(make, exception, status
     with other:
         fit(other)
     record, following = experiment.records
-    assert results.problem(record) is None
+    assert journal.problem(record) is None
     assert record["status"] == status
     assert record["reason"].startswith(reason)
     assert "\n" not in record["reason"]
@@ -586,7 +590,7 @@ def test_the_machine_is_noted_once_and_names_nobody(make, tmp_path, monkeypatch)
     noted = json.loads(before)
     assert {"chip", "cpu_cores", "memory_bytes", "os", "os_version", "python", "packages", "git"} <= noted.keys()
     assert (noted["profile"], noted["power_source"]) == ("quick", "ac")
-    monkeypatch.setattr(machine, "snapshot", lambda: pytest.fail("asked again"))
+    monkeypatch.setattr(snapshot, "snapshot", lambda: pytest.fail("asked again"))
     assert make(name="dcgan").snapshot == noted
     assert path.read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["machine.json"]  # no draft beside it
@@ -617,7 +621,7 @@ def test_what_was_planned_is_told_also_of_a_case_that_ends_badly(make, error):
 
     record = run(make(), body)
     assert record["status"] in ("too-big", "out-of-memory") and "held at 0.001 GB" in record["note"]
-    assert "held at 0.001 GB" in tables.line(record)
+    assert "held at 0.001 GB" in article.line(record)
 
 
 def test_table_figure_and_claims_of_a_notebook(make, tmp_path):
@@ -807,8 +811,8 @@ def test_claims_see_what_other_notebooks_of_the_run_have_measured(make, monkeypa
     for name in ("lstm", "vae"):  # the one shares claims with the MLP, the other is of another article
         run(make(name=name, article="004"), fit)
     seen = []
-    honest = tables.claims_table
-    monkeypatch.setattr(tables, "claims_table", lambda *given: seen.append(given[1]) or honest(*given))
+    honest = article.claims_table
+    monkeypatch.setattr(article, "claims_table", lambda *given: seen.append(given[1]) or honest(*given))
     make(name="mlp", article="004").claims()
     assert [record["experiment"] for record in seen[0]] == ["lstm"]
 
@@ -827,7 +831,7 @@ def test_bad_input_is_one_line_in_a_notebook():
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
 
-    source = "from pomology.experiment import Experiment\nExperiment('vae', article='003', profile='fast')"
+    source = "from pomology.experiment.case import Experiment\nExperiment('vae', article='003', profile='fast')"
     document = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     with pytest.raises(CellExecutionError):
         NotebookClient(document, kernel_name="python3", timeout=120).execute()

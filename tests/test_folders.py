@@ -11,8 +11,11 @@ from datetime import datetime
 
 import pytest
 
-from pomology import PomologyError, batch, folders, machine, results
-from pomology.experiment import Experiment
+from pomology import PomologyError
+from pomology.experiment.case import Experiment
+from pomology.machine import snapshot
+from pomology.results import folders, journal
+from pomology.runner import batch
 
 GIT = {"commit": "c" * 40, "dirty": False}
 SNAPSHOT = {"chip": "M2", "python": "3.11.9", "packages": {"torch": "2.13.0"}, "git": GIT, "unknown": {}}
@@ -23,8 +26,8 @@ def here(monkeypatch, tmp_path):
     """A checkout of its own, on a machine that can be changed."""
     state = dict(SNAPSHOT)
     monkeypatch.setattr(folders, "root", lambda: tmp_path)
-    monkeypatch.setattr(machine, "snapshot", lambda: dict(state))
-    monkeypatch.setattr(machine, "fitness", lambda: {"power_source": "ac", "flags": []})
+    monkeypatch.setattr(snapshot, "snapshot", lambda: dict(state))
+    monkeypatch.setattr(snapshot, "fitness", lambda: {"power_source": "ac", "flags": []})
     monkeypatch.setattr(folders, "_held", {})
     return state
 
@@ -108,13 +111,14 @@ def test_a_set_up_cell_that_is_run_again_measures_anew_and_loses_nothing(capsys)
         assert "run the set-up cell again to measure it anew" in capsys.readouterr().out
     assert {path.name for path in experiment.out.glob("*.jsonl")} == {"vae.jsonl"}
     aside = [experiment.out / "earlier" / f"vae-{number}.jsonl" for number in (1, 2)]
-    assert [results.read(path).records[0]["config"]["batch_size"] for path in aside] == ["one", "one"]
+    assert [journal.read(path).records[0]["config"]["batch_size"] for path in aside] == ["one", "one"]
 
 
 OTHER_KERNEL = """
 import sys
 from pathlib import Path
-from pomology import folders, machine
+from pomology.results import folders
+from pomology.machine import snapshot as machine
 folders.root = lambda: Path(sys.argv[1])
 machine.snapshot = lambda: {snapshot}
 machine.fitness = lambda: {{"power_source": "ac", "flags": []}}
@@ -160,7 +164,7 @@ def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_h
 
 
 def test_a_notebook_says_where_its_numbers_are_and_what_to_run_first(tmp_path, monkeypatch):
-    monkeypatch.setattr("pomology.experiment.root", lambda: tmp_path)
+    monkeypatch.setattr("pomology.experiment.case.root", lambda: tmp_path)
     nothing = numbers(laying())
     assert nothing == "none yet: run blas_torch, blas_mlx first, or set `out` to the folder of a run that has them"
     torch = set_up("blas_torch")

@@ -14,8 +14,14 @@ import test_sizes
 import torch
 import yaml
 
-from pomology import corpora, device, experiment, figures, pretrained, published, tables
-from pomology.models import Workload, workload
+from pomology.articles import published
+from pomology.data import text
+from pomology.devices import torch as devices_torch
+from pomology.experiment import case as experiment_case
+from pomology.report import article as report_article
+from pomology.report.figures import article
+from pomology.workloads import pretrained
+from pomology.workloads.cost import Workload, workload
 
 NAME, TOKENS = "gpt2_finetuning", 16
 GIB = 2**30
@@ -27,14 +33,14 @@ def scope() -> dict:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(test_notebooks.FACTS, NAME, test_notebooks.Facts([], [], []))
         found = test_notebooks.definitions(NAME)
-    found["corpus"] = corpora.imdb("stand-in", length=TOKENS, size=64)
+    found["corpus"] = text.imdb("stand-in", length=TOKENS, size=64)
     found["limit_s"] = 600.0
     return found
 
 
-def enter(scope: dict, folder, profile: str = "quick") -> experiment.Experiment:
+def enter(scope: dict, folder, profile: str = "quick") -> experiment_case.Experiment:
     """An experiment on the CPU in the notebook's place, with short texts."""
-    made = experiment.Experiment(
+    made = experiment_case.Experiment(
         NAME, article="001", devices="cpu", profile=profile, budget_s=0.1, out=str(folder), learns=False
     )
     made.uses(scope["corpus"])
@@ -133,9 +139,9 @@ def test_16_gb_refuse_gpt2_large_without_lora_and_take_it_with(scope, mac, tmp_p
     made = enter(scope, tmp_path)
     scope["text_tokens"] = 128
     made.devices = [mac(16)]
-    monkeypatch.setattr(device.Device, "name", "Apple M2")
+    monkeypatch.setattr(devices_torch.Device, "name", "Apple M2")
     for method in ("fence", "reset_peak_memory"):
-        monkeypatch.setattr(device.Device, method, lambda self: None)
+        monkeypatch.setattr(devices_torch.Device, method, lambda self: None)
     build = pretrained.build
 
     def only_on_paper(*arguments):
@@ -153,7 +159,7 @@ def test_16_gb_refuse_gpt2_large_without_lora_and_take_it_with(scope, mac, tmp_p
         assert case._workload.bytes <= case.backend.free_memory()
         raise Fits
 
-    monkeypatch.setattr(experiment.Case, "foresee", stop)
+    monkeypatch.setattr(experiment_case.Case, "foresee", stop)
     before = psutil.Process().memory_info().rss
     ended = []
     for case in scope["planned"]():
@@ -198,7 +204,7 @@ def test_lora_also_runs_where_training_without_it_ran(scope, tmp_path):
         seen.append((case.model, case.batch_size, case.lora, case.offload))
         with case:
             if case.model == "gpt2-xl" or (case.model == "gpt2-medium" and not case.lora):
-                raise experiment.TooBig("in this test")
+                raise experiment_case.TooBig("in this test")
             case.metric("step_s", 1.0, "s")
     plain = [("gpt2-medium", 2), ("gpt2-medium", 1), ("gpt2", 2)]
     assert seen[:3] == [(*one, False, "none") for one in plain]
@@ -228,7 +234,7 @@ class Case:
 
     def __init__(self, look=lambda: None, offload: str = "none"):
         self.device, self.look, self.offload = torch.device("cpu"), look, offload
-        self.backend = device.Device("cpu")
+        self.backend = devices_torch.Device("cpu")
         self.left, self.losses, self.phase_now = [], [], None
 
     def steps(self, batches):
@@ -252,7 +258,7 @@ class Case:
 
 
 def batches(count: int, size: int = 4, **more) -> list[dict]:
-    reviews = corpora.imdb("stand-in", length=TOKENS, size=count * size, **more)
+    reviews = text.imdb("stand-in", length=TOKENS, size=count * size, **more)
     return [
         torch.utils.data.default_collate([reviews[number] for number in range(start, start + size)])
         for start in range(0, count * size, size)
@@ -353,7 +359,7 @@ def test_a_padded_review_gives_what_it_gives_alone(scope, task):
     (batch,) = batches(1, size=8)
     lengths = [3, 16, 7, 12, 1 + (task == "language-model"), 9, 16, 5]
     for number, length in enumerate(lengths):
-        batch["input_ids"][number, length:] = corpora.END_OF_TEXT
+        batch["input_ids"][number, length:] = text.END_OF_TEXT
         batch["attention_mask"][number, length:] = 0
     with torch.no_grad():
         together = scope["loss_function"](network, **scope["on"](torch.device("cpu"), batch)).item()
@@ -376,7 +382,7 @@ def test_it_learns_to_tell_praise_from_blame(scope):
     scope["lr"] = 3e-3
     torch.manual_seed(0)
     network, _ = scope["build"]("gpt2-smoke", False, "classification")
-    reviews, held_out = (corpora.imdb("stand-in", split=split, length=64, size=3840) for split in ("train", "test"))
+    reviews, held_out = (text.imdb("stand-in", split=split, length=64, size=3840) for split in ("train", "test"))
     case = Case()
     scope["train_here"](case, network, torch.utils.data.DataLoader(reviews, 32))
     assert statistics.mean(case.losses[-20:]) < statistics.mean(case.losses[:10]) - 0.05
@@ -440,7 +446,7 @@ def ran(scope, tmp_path):
         with case:
             case.scaled = (case.model, case.batch_size) != ("gpt2-large", 16)
             if case.model == "gpt2-large" and not case.lora:
-                raise experiment.TooBig(f"needs {case.batch_size} more computers")
+                raise experiment_case.TooBig(f"needs {case.batch_size} more computers")
             case._workload = Workload(1, int(6e11), 1, 1, forward_flops=int(2e11))
             for name, value in steps.items():
                 case.metric(name, value, "s")
@@ -477,7 +483,7 @@ def test_a_scaled_case_shows_flops_in_the_table_and_seconds_in_the_details(ran):
 
 
 def test_the_figure_has_both_passes_of_each_case_and_says_what_was_too_big(ran):
-    panels = dict(figures._panels(NAME, ran.records))
+    panels = dict(article._panels(NAME, ran.records))
     assert list(panels) == [
         "Model gpt2-large, batch size 16, lora False",
         "Model gpt2, batch size 1, lora False",
@@ -492,7 +498,7 @@ def test_the_figure_has_both_passes_of_each_case_and_says_what_was_too_big(ran):
 
 
 def test_a_case_s_line_says_both_passes(ran):
-    lines = [tables.line(one) for one in ran.records]
+    lines = [report_article.line(one) for one in ran.records]
     assert "forward 1.50 s, backward 3.25 s" in lines[-1] and "epoch" not in lines[-1]
 
 
@@ -506,7 +512,7 @@ def test_the_claims_name_the_notebook_s_settings(ran):
         | {"scaled": config["model"] == "gpt2-medium"}
         for config in settings
     ]
-    look, asked = tables.measured_lookup(records), []
+    look, asked = report_article.measured_lookup(records), []
 
     def spy(name, metric, role, config):
         asked.append((name, role, config, look(name, metric, role, config)))

@@ -18,7 +18,14 @@ import pytest
 import torch
 from fakes import Clock, SimulatedDevice, ThreadedDevice
 
-from pomology import compare, device, experiment, machine, operators, parameters, report, results, tables, units
+from pomology import format
+from pomology.devices import torch as devices_torch
+from pomology.experiment import case as experiment_case
+from pomology.machine import snapshot as machine_snapshot
+from pomology.report import article, compare
+from pomology.report import page as report_page
+from pomology.results import journal
+from pomology.runner import mps_rehearsal, parameters
 
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "this_machine" / "instrument_check.ipynb"
 KEPT = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
@@ -39,7 +46,7 @@ def definitions() -> dict:
     return scope
 
 
-class FakeDevice(device.Device):
+class FakeDevice(devices_torch.Device):
     """A device that takes its fence from elsewhere, and computes on the processor."""
 
     def __init__(self, backend: str, fence=lambda: None):
@@ -58,12 +65,12 @@ class FakeDevice(device.Device):
 @pytest.fixture
 def check(tmp_path, monkeypatch):
     """Run one of the notebook's functions as a case on a device; returns its record."""
-    monkeypatch.setattr(machine, "fitness", lambda *_, **__: {"power_source": None, "flags": []})
+    monkeypatch.setattr(machine_snapshot, "fitness", lambda *_, **__: {"power_source": None, "flags": []})
 
-    def run(name: str, backend: device.Device, **replaced) -> dict:
-        monkeypatch.setattr(device, "find", lambda *_, **__: [backend])
+    def run(name: str, backend: devices_torch.Device, **replaced) -> dict:
+        monkeypatch.setattr(devices_torch, "find", lambda *_, **__: [backend])
         scope = definitions() | {"budget_s": 1.0} | replaced
-        scope["experiment"] = experiment.Experiment("instrument_check", article="kit", out=str(tmp_path))
+        scope["experiment"] = experiment_case.Experiment("instrument_check", article="kit", out=str(tmp_path))
         # The functions look their names up in the scope that they were made in.
         scope["run"].__globals__.update(scope)
         scope["run"](name, scope["run"].__globals__[name])
@@ -127,7 +134,7 @@ def test_what_a_fence_costs_is_found(check, fence_s, block_s):
     assert found["fence_idle_s"] == pytest.approx(fence_s)
     assert found["tiny_kernel_s"] == pytest.approx(1e-5, rel=0.02)
     assert found["fence_behind_kernel_s"] == pytest.approx(fence_s, rel=0.02)
-    assert f"of blocks of {units.seconds(block_s)}" in record["note"]
+    assert f"of blocks of {format.seconds(block_s)}" in record["note"]
 
 
 def test_a_fence_that_is_dear_behind_work_only_is_a_failure(check):
@@ -164,7 +171,7 @@ def test_clocks_that_differ_are_told_from_noise(check, ratios, status, flags):
     assert (record["status"], record["flags"]) == (status, flags)
     assert ("too wide to tell" in record.get("note", "")) == bool(flags)
     trusted = {"mismatch": "no", "ok": "cannot be told" if flags else "yes"}[status]
-    assert tables.checks_table([record]).rows[0].cells[2] == trusted
+    assert article.checks_table([record]).rows[0].cells[2] == trusted
 
 
 def test_pairs_take_turns_and_have_the_same_threads(check, monkeypatch):
@@ -443,7 +450,7 @@ def test_no_meter_is_said_with_its_reason(check):
     why = "this system lets only root read the RAPL energy counters"
     record = check("energy", FakeDevice("cpu"), meters=lambda kind: ([], {"rapl": why}))
     assert (record["status"], record["reason"]) == ("unsupported", why)
-    assert tables.checks_table([record]).rows[0].cells[2:] == ("not to be had", why)
+    assert article.checks_table([record]).rows[0].cells[2:] == ("not to be had", why)
 
 
 # Power and heat -------------------------------------------------------------------------------------------------------
@@ -545,7 +552,7 @@ FRAME = """
 import json, sys
 sys.path.insert(0, {folder!r})
 from test_instrument_check import definitions
-from pomology import operators
+from pomology.runner import mps_rehearsal as operators
 scope, rehearsal = definitions(), operators.Rehearsal()
 
 class Linear(scope["nn"].Linear):  # no processor has the LSTM cell that a device of one's own is given
@@ -568,7 +575,7 @@ def test_mps_has_every_operator_of_the_network():
     assert done.returncode == 0, done.stderr[-2000:]
     faults, missing, count = json.loads(done.stdout.splitlines()[-1])
     assert (faults, missing) == ([], []) and count > 10
-    assert {operators.support(name) for name in ("_lstm_mps", "lstm_mps_backward")} == {operators.KERNEL}
+    assert {mps_rehearsal.support(name) for name in ("_lstm_mps", "lstm_mps_backward")} == {mps_rehearsal.KERNEL}
 
 
 # Precisions and versions ----------------------------------------------------------------------------------------------
@@ -660,11 +667,11 @@ def test_a_check_that_breaks_has_a_record_and_stops_nothing(check):
 
 
 def test_what_devices_share_is_checked_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "fitness", lambda *_, **__: {"power_source": None, "flags": []})
+    monkeypatch.setattr(machine_snapshot, "fitness", lambda *_, **__: {"power_source": None, "flags": []})
     both = [FakeDevice("cpu"), FakeDevice("mps")]
-    monkeypatch.setattr(device, "find", lambda *_, **__: both)
+    monkeypatch.setattr(devices_torch, "find", lambda *_, **__: both)
     scope = definitions()
-    scope["experiment"] = experiment.Experiment("instrument_check", article="kit", out=str(tmp_path))
+    scope["experiment"] = experiment_case.Experiment("instrument_check", article="kit", out=str(tmp_path))
     scope["run"].__globals__.update(scope)
     asked = []
 
@@ -679,7 +686,7 @@ def test_what_devices_share_is_checked_once(tmp_path, monkeypatch):
 
 
 def test_it_runs_first():
-    from pomology import batch
+    from pomology.runner import batch
 
     assert next(iter(batch.notebooks())).name == "instrument_check"
 
@@ -691,7 +698,7 @@ def record(check: str, backend: str = "cpu", status: str = "ok", **changes) -> d
     metric = {"value": 0.0123, "unit": "s", "low": 0.012, "high": 0.0126, "n": 20, "how": "measured"}
     return {
         "event": "end",
-        "schema": results.SCHEMA,
+        "schema": journal.SCHEMA,
         "experiment": "instrument_check",
         "article": "kit",
         "case": f"torch-{backend} check={check}",
@@ -733,7 +740,7 @@ RECORDS = [
 
 
 def test_the_table_of_checks_says_it_in_plain_words():
-    table = tables.checks_table(RECORDS)
+    table = article.checks_table(RECORDS)
     assert [row.cells[0] for row in table.rows][:2] == ["Fence", "Fence"]
     assert [row.cells[1] for row in table.rows][:2] == ["cpu", "mps"]
     trusted = [row.cells[2] for row in table.rows]
@@ -753,12 +760,12 @@ def test_the_table_of_checks_says_it_in_plain_words():
 def test_of_repeats_the_worst_is_shown():
     repeats = [record("fence", repeat=number) for number in range(3)]
     repeats[1] |= {"status": "mismatch", "reason": "because"}
-    (row,) = tables.checks_table(repeats).rows
+    (row,) = article.checks_table(repeats).rows
     assert row.cells[2:] == ("no (1 of 3 repeats)", "because")
 
 
 def test_the_table_of_numbers_has_units_and_intervals():
-    (row,) = tables.numbers_table(RECORDS[:1]).rows
+    (row,) = article.numbers_table(RECORDS[:1]).rows
     assert row.cells == ("check fence, cpu", "fence idle", "12.3 ms", "12.0 ms to 12.6 ms", "20")
 
 
@@ -778,11 +785,11 @@ def test_the_table_of_numbers_has_units_and_intervals():
     ],
 )
 def test_quantities_are_as_people_read_them(value, unit, text):
-    assert units.quantity(value, unit) == text
+    assert format.quantity(value, unit) == text
 
 
 def test_a_finished_check_says_what_it_found_in_its_line():
-    assert tables.line(RECORDS[0]) == "instrument_check: cpu, check fence · a fence <takes> 12 ms · took 1 s"
+    assert article.line(RECORDS[0]) == "instrument_check: cpu, check fence · a fence <takes> 12 ms · took 1 s"
 
 
 def written(folder: Path, records: list[dict]) -> Path:
@@ -794,7 +801,7 @@ def written(folder: Path, records: list[dict]) -> Path:
 
 
 def test_the_page_shows_the_checks_and_their_sum(tmp_path):
-    page = report.build(written(tmp_path / "run", RECORDS)).read_text(encoding="utf-8")
+    page = report_page.build(written(tmp_path / "run", RECORDS)).read_text(encoding="utf-8")
     assert "1 of 5 checks of the kit itself passed" in page
     assert "not passed: fence (mps), memory counters (cpu)" in page
     assert "cannot be told: against another clock (cpu)" in page and "not to be had here: energy meter (cpu)" in page
@@ -805,7 +812,7 @@ def test_the_page_shows_the_checks_and_their_sum(tmp_path):
 
 def test_a_check_that_failed_in_one_repeat_did_not_pass(tmp_path):
     repeats = [record("fence"), record("fence", status="mismatch", repeat=1), record("clock")]
-    page = report.build(written(tmp_path / "run", repeats)).read_text(encoding="utf-8")
+    page = report_page.build(written(tmp_path / "run", repeats)).read_text(encoding="utf-8")
     assert "1 of 2 checks of the kit itself passed; not passed: fence (cpu)" in page
 
 
@@ -815,8 +822,8 @@ def test_a_comparison_of_runs_leaves_the_checks_out(tmp_path):
 
 
 def test_the_checks_are_saved_as_csv(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "find", lambda *_, **__: [FakeDevice("cpu")])
-    run = experiment.Experiment("instrument_check", article="kit", out=str(written(tmp_path / "run", RECORDS)))
+    monkeypatch.setattr(devices_torch, "find", lambda *_, **__: [FakeDevice("cpu")])
+    run = experiment_case.Experiment("instrument_check", article="kit", out=str(written(tmp_path / "run", RECORDS)))
     run.checks()
     rows = list(csv.DictReader((tmp_path / "run" / "tables" / "instrument_check-checks.csv").open(encoding="utf-8")))
     assert [row["status"] for row in rows] == ["ok", "mismatch", "unsupported", "ok", "error"]

@@ -28,7 +28,10 @@ import yaml
 from jupyter_server.services.contents.largefilemanager import LargeFileManager
 from traitlets.config.loader import PyFileConfigLoader
 
-from pomology import PomologyError, batch, published, results
+from pomology import PomologyError
+from pomology.articles import published
+from pomology.results import journal as results_journal
+from pomology.runner import batch
 
 ROOT = Path(__file__).resolve().parents[1]
 # What is installed here is not to be made again, nor from the copy.
@@ -325,7 +328,7 @@ def test_a_notebook_runs_and_leaves_git_clean_but_for_outputs(lab, page, checkou
     assert git(checkout, "status", "--porcelain") == ""
 
     (journal,) = (checkout / "outputs").glob("lab-*/vae.jsonl")
-    assert [record["status"] for record in results.read(journal).records] == ["ok"]
+    assert [record["status"] for record in results_journal.read(journal).records] == ["ok"]
     # As it was seen, it can be opened again, and its tables and figures are trusted.
     status, answer = ask(f"{lab.address}/api/contents/outputs/lab/vae.ipynb?token={lab.token}")
     shown = json.loads(answer)["content"]["cells"]

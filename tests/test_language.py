@@ -17,9 +17,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pomology import PomologyError, figures, language, machine, published, tables
-from pomology.experiment import Experiment
-from pomology.models import workload
+from pomology import PomologyError
+from pomology.articles import published
+from pomology.experiment.case import Experiment
+from pomology.machine import snapshot
+from pomology.report import article
+from pomology.report.figures import article as figures_article
+from pomology.workloads import gpt2
+from pomology.workloads.cost import workload
 
 SIDE = Path(__file__).with_name("mlx_language.py")
 FOLDER = SIDE.parents[1] / "notebooks" / "profiling_apple_silicon"
@@ -28,7 +33,7 @@ LARGE = {"transformer_lm": 733_816_080, "true_gpt2": 774_030_080}
 # TFLOP of a step of the default architecture with 1,024 tokens a sequence, counted operator by operator elsewhere.
 TFLOP = {8: 40.06, 4: 20.03, 2: 10.01, 1: 5.01}
 
-both = pytest.mark.parametrize("architecture", language.ARCHITECTURES)
+both = pytest.mark.parametrize("architecture", gpt2.ARCHITECTURES)
 
 
 def notebook() -> types.SimpleNamespace:
@@ -41,7 +46,7 @@ def notebook() -> types.SimpleNamespace:
     return types.SimpleNamespace(**scope, scope=scope)
 
 
-def counted(shape: language.Shape, batch_size: int, backend: str = "mps"):
+def counted(shape: gpt2.Shape, batch_size: int, backend: str = "mps"):
     code = notebook()
 
     def step(model):
@@ -56,32 +61,32 @@ def counted(shape: language.Shape, batch_size: int, backend: str = "mps"):
 
 @both
 def test_the_article_s_size_has_its_parameters(architecture):
-    shape = language.shape("gpt2-large", 1024, architecture)
+    shape = gpt2.shape("gpt2-large", 1024, architecture)
     assert counted(shape, 1).parameters == shape.parameters == LARGE[architecture]
 
 
 def test_the_true_sizes_are_those_of_gpt2():
     sizes = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080}
     for model, count in sizes.items():
-        shape = language.shape(model, 128, "true_gpt2")  # as many positions as ever
+        shape = gpt2.shape(model, 128, "true_gpt2")  # as many positions as ever
         with torch.device("meta"):
-            theirs = language.reference_model(shape)
+            theirs = gpt2.reference_model(shape)
         assert sum(weight.numel() for weight in theirs.parameters()) == shape.parameters == count
 
 
 def test_a_step_has_the_operations_that_were_counted_elsewhere():
     for batch_size, expected in TFLOP.items():
-        shape = language.shape("gpt2-large", 1024, "transformer_lm")
+        shape = gpt2.shape("gpt2-large", 1024, "transformer_lm")
         assert shape.workload(batch_size).flops / 1e12 == pytest.approx(expected, abs=0.005)
     assert counted(shape, 1).flops == shape.workload(1).flops
-    more = language.shape("gpt2-large", 1024, "transformer_lm", vocabulary=50_257)
+    more = gpt2.shape("gpt2-large", 1024, "transformer_lm", vocabulary=50_257)
     assert more.workload(8).flops / shape.workload(8).flops == pytest.approx(1.06, abs=0.01)
 
 
 @both
 @pytest.mark.parametrize(("model", "context", "batch"), [("gpt2-large", 1024, 2), ("gpt2-micro", 64, 3)])
 def test_the_formulas_are_what_pytorch_counts(architecture, model, context, batch):
-    shape = language.shape(model, context, architecture)
+    shape = gpt2.shape(model, context, architecture)
     ours, theirs = shape.workload(batch), counted(shape, batch)
     assert (ours.parameters, ours.flops, ours.state_bytes) == (theirs.parameters, theirs.flops, theirs.state_bytes)
     assert ours.saved_bytes == pytest.approx(theirs.saved_bytes, rel=0.001)
@@ -91,26 +96,26 @@ def test_the_formulas_are_what_pytorch_counts(architecture, model, context, batc
 
 
 def test_settings_from_text():
-    assert language.row("gpt2-large 8x1024") == {"model": "gpt2-large", "batch_size": 8, "context_size": 1024}
+    assert gpt2.row("gpt2-large 8x1024") == {"model": "gpt2-large", "batch_size": 8, "context_size": 1024}
     for text in ("gpt2-large 8", "gpt3 1x2", "gpt2 0x4", "gpt2  1x4", "gpt2 1x2x3"):
         with pytest.raises(PomologyError, match=r"must read `MODEL BATCHxCONTEXT`.*gpt2-medium") as error:
-            language.row(text)
+            gpt2.row(text)
         assert "\n" not in str(error.value) and repr(text) in str(error.value)
 
 
 def test_what_cannot_be_is_one_line():
     with pytest.raises(PomologyError, match=r"^architecture is 'gpt2'; it must be one of transformer_lm, true_gpt2$"):
-        language.shape("gpt2", 8, "gpt2")
+        gpt2.shape("gpt2", 8, "gpt2")
     with pytest.raises(PomologyError, match=r"^model 'gpt2-huge' is not known; one of gpt2-large, .* is$"):
-        language.shape("gpt2-huge", 8, "true_gpt2")
+        gpt2.shape("gpt2-huge", 8, "true_gpt2")
     with pytest.raises(PomologyError, match=r"^vocabulary is 99; it must be at least 10,000, the words of the text$"):
-        language.shape("gpt2", 8, "true_gpt2", 99, 10_000)
+        gpt2.shape("gpt2", 8, "true_gpt2", 99, 10_000)
 
 
 def test_only_the_rows_of_the_table_are_the_article_s():
     rows = {"gpt2-large 8x1024": False, "gpt2-large 2x1024": False, "gpt2-large 1x1024": True}
     rows |= {"gpt2-large 8x512": True, "gpt2-medium 8x1024": True, "gpt2-large 16x1024": True}
-    assert {text: language.scaled(language.row(text)) for text in rows} == rows
+    assert {text: gpt2.scaled(gpt2.row(text)) for text in rows} == rows
 
 
 # The proof ------------------------------------------------------------------------------------------------------------
@@ -119,17 +124,17 @@ def test_only_the_rows_of_the_table_are_the_article_s():
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(machine, "fitness", lambda: state)
-    monkeypatch.setattr(machine, "snapshot", dict)  # takes seconds to find out
+    monkeypatch.setattr(snapshot, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "snapshot", dict)  # takes seconds to find out
 
 
-def proved(folder, trial: language.Trial, code: types.SimpleNamespace, optimizer=None) -> dict:
+def proved(folder, trial: gpt2.Trial, code: types.SimpleNamespace, optimizer=None) -> dict:
     """The record of a case that proves a notebook's code, and then does something that takes time."""
     experiment = Experiment("gpt2_pretraining_torch", article="001", devices="cpu", budget_s=0.01, out=str(folder))
     (case,) = experiment.cases([{"model": "small"}])
     with case:
-        found = language.torch_pass(trial, code.LanguageModel, code.loss_function, optimizer or code.adamw, case.device)
-        language.check(case, trial, found)
+        found = gpt2.torch_pass(trial, code.LanguageModel, code.loss_function, optimizer or code.adamw, case.device)
+        gpt2.check(case, trial, found)
         case.measure("step_s", lambda: None, warmup_calls=0, repeats=1)
     (record,) = experiment.records
     return record
@@ -140,13 +145,13 @@ def proved(folder, trial: language.Trial, code: types.SimpleNamespace, optimizer
 def test_the_notebook_s_model_and_optimiser_are_the_reference_s(tmp_path, architecture, fused):
     code = notebook()
     code.scope["fused"] = fused
-    record = proved(tmp_path, language.trial(architecture), code)
+    record = proved(tmp_path, gpt2.trial(architecture), code)
     assert record["status"] == "ok", record["reason"]
     # fp32 differs from float64 in its last digits.
     assert 0 < record["metrics"]["max_abs_error"]["value"] < 1e-4
     known = {"transformer_lm": "PyTorch's own encoder", "true_gpt2": "transformers' GPT-2"}
     assert record["note"] == f"the same as {known[architecture]}"
-    assert record["metrics"]["inputs_checksum"]["value"] == language.trial(architecture).checksum
+    assert record["metrics"]["inputs_checksum"]["value"] == gpt2.trial(architecture).checksum
 
 
 def exact_gelu(scope):
@@ -241,7 +246,7 @@ def test_a_different_model_is_refused_before_it_is_timed(tmp_path, architecture,
         pytest.skip("is so there")
     code = notebook()
     change(code.scope)
-    record = proved(tmp_path, language.trial(architecture), types.SimpleNamespace(**code.scope))
+    record = proved(tmp_path, gpt2.trial(architecture), types.SimpleNamespace(**code.scope))
     assert record["status"] == "mismatch", record["reason"]
     assert "step_s" not in record["metrics"]
 
@@ -262,29 +267,29 @@ def test_another_optimiser_is_refused(tmp_path, architecture, name):
     def optimizer(model, lr, decay):
         return OPTIMIZERS[name](model.parameters(), lr, decay)
 
-    record = proved(tmp_path, language.trial(architecture), notebook(), optimizer)
+    record = proved(tmp_path, gpt2.trial(architecture), notebook(), optimizer)
     assert record["status"] == "mismatch"
     assert record["reason"].startswith("against the reference: losses [")
 
 
 def test_bias_correction_is_told_from_none(tmp_path):
     """MLX's AdamW has none unless asked; PyTorch's always does."""
-    trial = language.trial("transformer_lm", bias_correction=False)
+    trial = gpt2.trial("transformer_lm", bias_correction=False)
     record = proved(tmp_path, trial, notebook())
     assert record["status"] == "mismatch" and "losses [" in record["reason"]
-    assert trial.checksum != language.trial("transformer_lm").checksum
+    assert trial.checksum != gpt2.trial("transformer_lm").checksum
 
 
 def test_other_weights_are_named(tmp_path):
     code = notebook()
     bias_left_out(code.scope)
-    record = proved(tmp_path, language.trial("true_gpt2"), types.SimpleNamespace(**code.scope))
+    record = proved(tmp_path, gpt2.trial("true_gpt2"), types.SimpleNamespace(**code.scope))
     assert record["reason"].startswith("the model lacks layers.0.attention.out_proj.bias, layers.1.attention.out_proj")
 
 
 def test_no_value_lies_where_relu_bends():
     """There rounding alone would decide whether a gradient is let through."""
-    trial, code, near = language.trial("transformer_lm"), notebook(), []
+    trial, code, near = gpt2.trial("transformer_lm"), notebook(), []
 
     class Watched(code.Block):
         def __init__(self, shape):
@@ -292,13 +297,13 @@ def test_no_value_lies_where_relu_bends():
             self.linear1.register_forward_hook(lambda *given: near.append(given[2].abs().min().item()))
 
     code.scope["Block"] = Watched
-    language.torch_pass(trial, code.scope["LanguageModel"], code.loss_function, code.adamw)
-    assert len(near) == 2 * (1 + language.STEPS + 1) and min(near[:4]) > 1e-5
+    gpt2.torch_pass(trial, code.scope["LanguageModel"], code.loss_function, code.adamw)
+    assert len(near) == 2 * (1 + gpt2.STEPS + 1) and min(near[:4]) > 1e-5
 
 
 def test_weights_are_the_same_for_everyone_and_each_another():
-    one, other = language.trial("true_gpt2"), language.trial("true_gpt2")
-    assert one.checksum == other.checksum != language.trial("transformer_lm").checksum
+    one, other = gpt2.trial("true_gpt2"), gpt2.trial("true_gpt2")
+    assert one.checksum == other.checksum != gpt2.trial("transformer_lm").checksum
     assert all((one.weights[name] == other.weights[name]).all() for name in one.weights)
     arrays = [array for array in one.weights.values() if array.size > 1]
     assert all(np.unique(array).size > 0.99 * array.size and array.dtype == np.float32 for array in arrays)
@@ -308,7 +313,7 @@ def test_transformers_gpt2_gives_the_same_logits_and_loss_by_its_own_hand():
     """Its own forward pass with its own loss, and weights set by hand: not through the reference."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    shape = language.Shape("true_gpt2", blocks=1, width=16, heads=2, vocabulary=29, context=9)
+    shape = gpt2.Shape("true_gpt2", blocks=1, width=16, heads=2, vocabulary=29, context=9)
     ours = notebook().LanguageModel(shape)
     plain = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     config = GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=29, bos_token_id=0, eos_token_id=0, **plain)
@@ -340,7 +345,7 @@ def test_transformers_gpt2_gives_the_same_logits_and_loss_by_its_own_hand():
 def test_it_learns(architecture):
     torch.manual_seed(1)
     code = notebook()
-    shape = language.Shape(architecture, blocks=2, width=32, heads=2, vocabulary=50, context=16)
+    shape = gpt2.Shape(architecture, blocks=2, width=32, heads=2, vocabulary=50, context=16)
     model = code.LanguageModel(shape)
     optimizer, tokens, losses = code.adamw(model, 3e-3, 1e-5), torch.arange(4 * 17).view(4, 17) % 50, []
     for _ in range(60):
@@ -392,7 +397,7 @@ def made(backend: str, batch_size: int, pass_s: float | None, model="gpt2-large"
         "profile": "quick",
         "data": "stand-in",
         "data_origin": "",
-        "scaled": language.scaled(config),
+        "scaled": gpt2.scaled(config),
         "repeat": 0,
         "flags": [],
         "parameters": 733_816_080,
@@ -416,7 +421,7 @@ def a_mac() -> list[dict]:
 
 
 def test_both_times_of_a_device_stand_in_one_line_as_in_the_article():
-    table = tables.article_table("gpt2_pretraining", a_mac())
+    table = article.article_table("gpt2_pretraining", a_mac())
     assert table.columns[4:7] == ("MLX", "PyTorch with MPS", "PyTorch with CUDA or on a CPU")
     lines = {row.cells[:3]: row.cells[3:] for row in table.rows}
     assert lines["M2 Ultra", "gpt2-large", "8"] == ("", "2.710", "3.239", "", "", "published")
@@ -430,7 +435,7 @@ def test_both_times_of_a_device_stand_in_one_line_as_in_the_article():
 
 
 def test_a_case_that_did_not_end_well_shows_how_and_why():
-    table = tables.article_table("gpt2_pretraining_torch", [made("cpu", 8, None), made("cuda", 8, 3.0)])
+    table = article.article_table("gpt2_pretraining_torch", [made("cpu", 8, None), made("cuda", 8, 3.0)])
     (cpu,) = [row.cells for row in table.rows if "too-big" in row.cells]
     assert cpu[4:7] == ("", "", "too-big")
     (note,) = [note for note in table.notes if "needs more" in note]
@@ -440,7 +445,7 @@ def test_a_case_that_did_not_end_well_shows_how_and_why():
 
 
 def test_the_claims_find_the_times():
-    found = {claim.id: published.test(claim, tables.measured_lookup(a_mac())) for claim in published.claims("001")}
+    found = {claim.id: published.test(claim, article.measured_lookup(a_mac())) for claim in published.claims("001")}
     assert found["001-C2"].status == published.HOLDS and len(found["001-C2"].numbers) == 3
     assert {made.left.value for made in found["001-C2"].numbers} == {1.25}
     assert found["001-C4"].status == published.DOES_NOT_HOLD
@@ -448,7 +453,7 @@ def test_the_claims_find_the_times():
     with_cuda = [*a_mac(), made("cuda", 8, 8.4)]
     assert (
         published.test(
-            next(c for c in published.claims("001") if c.id == "001-C3"), tables.measured_lookup(with_cuda)
+            next(c for c in published.claims("001") if c.id == "001-C3"), article.measured_lookup(with_cuda)
         ).status
         == published.HOLDS
     )
@@ -456,7 +461,7 @@ def test_the_claims_find_the_times():
 
 def test_side_by_side_compares_equal_settings_only():
     records = [*a_mac(), made("mps", 1, 3.0, "gpt2", 128)]
-    table = tables.side_by_side("gpt2_pretraining", records)
+    table = article.side_by_side("gpt2_pretraining", records)
     ratios = {tuple(row.cells[:4]): row.cells[6] for row in table.rows}
     assert ratios["GPU", "gpt2-large", "4", "1024"] == "1.25×" and ratios["GPU", "gpt2-micro", "2", "64"] == "1.00×"
     assert ratios["GPU", "gpt2", "1", "128"] == ""
@@ -464,7 +469,7 @@ def test_side_by_side_compares_equal_settings_only():
 
 
 def test_the_figure_has_the_published_times_as_operations_a_second():
-    panels = dict(figures._panels("gpt2_pretraining", a_mac()))
+    panels = dict(figures_article._panels("gpt2_pretraining", a_mac()))
     points = {point["label"]: point["value"] for point in panels["Model gpt2-large, batch size 8, context 1024"]}
     assert points["M2 Ultra, MLX"] == pytest.approx(40.06e12 / 2.710, rel=1e-3)
     assert points["A6000, PyTorch"] == pytest.approx(40.06e12 / 2.771, rel=1e-3)

@@ -15,8 +15,9 @@ from lightning.fabric.accelerators import mps
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pomology import callbacks, device
-from pomology.experiment import Experiment, Mismatch
+from pomology.devices import torch as devices_torch
+from pomology.experiment import trainers
+from pomology.experiment.case import Experiment, Mismatch
 
 STEP_S = 0.004
 
@@ -69,7 +70,7 @@ def run(folder, model, train, test=None, **more) -> dict:
     here = experiment(folder / "run", **more)
     (case,) = here.cases(batch_size=[4])
     with case:
-        clocked = callbacks.lightning(case)
+        clocked = trainers.lightning(case)
         loop = trainer(folder, clocked)
         loop.fit(model, clocked.steps(train))
         if test is not None:
@@ -158,7 +159,7 @@ def test_a_model_that_lightning_moves_away_is_observed_where_it_trained(tmp_path
     (case,) = experiment(tmp_path).cases(batch_size=[4])
     case.device = torch.device("meta")
     monkeypatch.setattr(case.backend, "backend", "meta")
-    clocked, model = callbacks.lightning(case), Module()
+    clocked, model = trainers.lightning(case), Module()
     with pytest.raises(Mismatch, match="asked for meta; Lightning trains on cpu"):
         clocked.on_train_start(None, model)
     model.to("meta")
@@ -174,7 +175,7 @@ def test_the_training_on_another_device_is_a_mismatch(tmp_path, monkeypatch):
     (case,) = here.cases(batch_size=[4])
     monkeypatch.setattr(type(case.backend), "observed", lambda self, item: "mps")
     with case:
-        clocked = callbacks.lightning(case)
+        clocked = trainers.lightning(case)
         trainer(tmp_path, clocked).fit(Module(), clocked.steps(points(20)))
     assert here.records[0]["status"] == "mismatch"
     assert here.records[0]["reason"] == "asked for cpu; Lightning trains on mps"
@@ -184,7 +185,7 @@ def test_what_is_not_passed_through_the_clock_is_an_error(tmp_path):
     here = experiment(tmp_path / "run")
     (case,) = here.cases(batch_size=[4])
     with case:
-        trainer(tmp_path, callbacks.lightning(case)).fit(Module(step_s=0), points(20))
+        trainer(tmp_path, trainers.lightning(case)).fit(Module(step_s=0), points(20))
     assert (here.records[0]["status"], here.records[0]["reason"]) == ("error", "nothing was timed")
 
 
@@ -192,7 +193,7 @@ def test_a_part_that_is_looped_over_twice_is_refused(tmp_path):
     here = experiment(tmp_path / "run", profile="article")
     (case,) = here.cases(batch_size=[4])
     with case:
-        clocked = callbacks.lightning(case)
+        clocked = trainers.lightning(case)
         trainer(tmp_path, clocked, max_epochs=2).fit(Module(step_s=0), clocked.steps(points(20)))
     assert here.records[0]["status"] == "error" and "timed already" in here.records[0]["reason"]
 
@@ -211,7 +212,7 @@ def test_it_is_silent_and_leaves_nothing(tmp_path):
     """In a process of its own: loggers and warnings as a user has them, and the current folder as it was."""
     work, out = tmp_path / "work", tmp_path / "out"
     work.mkdir()
-    root = callbacks.__file__.split("/lib/")[0]
+    root = trainers.__file__.split("/lib/")[0]
     program = PROGRAM.replace('"tests"', repr(f"{root}/tests"))
     done = subprocess.run(
         [sys.executable, "-c", program, str(out)], capture_output=True, text=True, cwd=work, check=False
@@ -223,7 +224,7 @@ def test_it_is_silent_and_leaves_nothing(tmp_path):
 
 
 def test_importing_the_module_loads_no_framework():
-    program = "import sys, pomology.callbacks; print([m for m in ('torch', 'lightning', 'keras') if m in sys.modules])"
+    program = "import sys, pomology.experiment.trainers; print([m for m in ('torch', 'lightning', 'keras') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
@@ -254,31 +255,31 @@ def planned(folder, accelerator: str, precision) -> lightning.pytorch.Trainer:
 def test_what_a_mac_computes_in(a_mac, tmp_path, precision):
     loop = planned(tmp_path, "mps", precision)
     assert loop.strategy.root_device.type == "mps"
-    assert callbacks.effective_precision(loop) == precision
-    callbacks.check_precision(loop, precision)
+    assert trainers.effective_precision(loop) == precision
+    trainers.check_precision(loop, precision)
     scaler = getattr(loop.precision_plugin, "scaler", None)
     assert (scaler is not None) == (precision == "16-mixed")
 
 
 def test_lightning_takes_float64_for_a_mac_and_the_kit_does_not(a_mac, tmp_path):
     loop = planned(tmp_path, "mps", "64-true")
-    assert callbacks.effective_precision(loop) == "64-true"
-    with pytest.raises(device.Unsupported, match="MPS has no float64") as refused:
-        callbacks.check_precision(loop, "64-true")
+    assert trainers.effective_precision(loop) == "64-true"
+    with pytest.raises(devices_torch.Unsupported, match="MPS has no float64") as refused:
+        trainers.check_precision(loop, "64-true")
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.filterwarnings("ignore:You passed")
 def test_16_mixed_on_a_cpu_is_told_as_what_it_is(tmp_path):
     loop = planned(tmp_path, "cpu", "16-mixed")
-    assert callbacks.effective_precision(loop) == "bf16-mixed"
-    with pytest.raises(device.Unsupported, match="precision 16-mixed: on cpu Lightning computes in bf16-mixed"):
-        callbacks.check_precision(loop, "16-mixed")
+    assert trainers.effective_precision(loop) == "bf16-mixed"
+    with pytest.raises(devices_torch.Unsupported, match="precision 16-mixed: on cpu Lightning computes in bf16-mixed"):
+        trainers.check_precision(loop, "16-mixed")
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true", 32, "32", "bf16"])
 def test_what_a_cpu_computes_in(tmp_path, precision):
-    callbacks.check_precision(planned(tmp_path, "cpu", precision), precision)
+    trainers.check_precision(planned(tmp_path, "cpu", precision), precision)
 
 
 def test_a_scaler_that_switched_itself_off_is_no_16_mixed():
@@ -286,8 +287,8 @@ def test_a_scaler_that_switched_itself_off_is_no_16_mixed():
     off = SimpleNamespace(is_enabled=lambda: False)
     plugin = SimpleNamespace(precision="16-mixed", scaler=off)
     loop = SimpleNamespace(precision_plugin=plugin, strategy=SimpleNamespace(root_device=torch.device("mps")))
-    with pytest.raises(device.Unsupported, match="16-mixed without a gradient scaler"):
-        callbacks.check_precision(loop, "16-mixed")
+    with pytest.raises(devices_torch.Unsupported, match="16-mixed without a gradient scaler"):
+        trainers.check_precision(loop, "16-mixed")
 
 
 @pytest.mark.filterwarnings("ignore:You passed")
@@ -295,7 +296,7 @@ def test_another_precision_ends_the_case_before_the_first_step(tmp_path):
     here, model = experiment(tmp_path / "run"), Module()
     (case,) = here.cases(batch_size=[4])
     with case:
-        clocked = callbacks.lightning(case, "16-mixed")
+        clocked = trainers.lightning(case, "16-mixed")
         trainer(tmp_path, clocked, precision="16-mixed").fit(model, clocked.steps(points(20)))
     assert here.records[0]["status"] == "unsupported" and "bf16-mixed" in here.records[0]["reason"]
     assert model.seen == []

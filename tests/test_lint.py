@@ -142,8 +142,8 @@ IN_BOTH = {
     ),
     "fallback variable, by its constant": (
         "give it to a child's env",
-        "import os\nfrom pomology import device\nos.environ.setdefault(device.FALLBACK_VARIABLE, '1')",
-        "import os\nfrom pomology import device\nos.environ.get(device.FALLBACK_VARIABLE, '0')",
+        "import os\nfrom pomology.devices import torch as device\nos.environ.setdefault(device.FALLBACK_VARIABLE, '1')",
+        "import os\nfrom pomology.devices import torch as device\nos.environ.get(device.FALLBACK_VARIABLE, '0')",
     ),
     "fallback variable, among others": (
         "PYTORCH_ENABLE_MPS_FALLBACK",
@@ -166,7 +166,7 @@ IN_BOTH = {
         "import os\nenv = dict(os.environ)",
     ),
     "scikit-learn": ("imports sklearn: it brings an OpenMP of its own", "from sklearn import metrics", "import numpy"),
-    "torchvision": ("imports torchvision", "import torchvision.models", "from pomology.data import cifar10"),
+    "torchvision": ("imports torchvision", "import torchvision.models", "from pomology.data.images import cifar10"),
     "zeus": ("zeus_apple_silicon is the one without", "import zeus.monitor", "import zeus_apple_silicon"),
     "an import by function": (
         "imports sklearn",
@@ -196,7 +196,7 @@ IN_BOTH = {
     "a lambda for a worker": (
         "a lambda is defined in",
         LOADER + "def loader():\n    return DataLoader(data, 8, collate_fn=lambda batch: batch)",
-        LOADER + "def loader():\n    return DataLoader(data, 8, collate_fn=pomology.data.collate)",
+        LOADER + "def loader():\n    return DataLoader(data, 8, collate_fn=pomology.data.images.collate)",
     ),
     "fork": (
         "fork is not safe on macOS",
@@ -211,7 +211,7 @@ IN_BOTH = {
     "FLOPs": (
         "FlopCounterMode outside models.workload: on a CPU it counts LSTM and attention as 0",
         "from torch.utils.flop_counter import FlopCounterMode",
-        "from pomology.models import workload",
+        "from pomology.workloads.cost import workload",
     ),
     "fp64 by Lightning": (
         "having no float64",
@@ -283,7 +283,7 @@ IN_NOTEBOOKS = {
     "a dataset in a cell": (
         "class Digits is defined in a cell, where a worker that macOS starts by spawn cannot find it",
         [LOADER, "class Digits:\n    def __getitem__(self, index):\n        return index"],
-        [LOADER, "from pomology.data import ArticleMNIST\nDataLoader(ArticleMNIST(digits), 8, num_workers=2)"],
+        [LOADER, "from pomology.data.images import ArticleMNIST\nDataLoader(ArticleMNIST(digits), 8, num_workers=2)"],
     ),
     "a collate function in a cell": (
         "together is defined in a cell",
@@ -298,12 +298,12 @@ IN_NOTEBOOKS = {
     "a partial for a worker": (
         "start is defined in a cell",
         [LOADER, "def start(a, b):\n    pass\nDataLoader(data, 8, worker_init_fn=functools.partial(start, 1))"],
-        [LOADER, "DataLoader(data, 8, worker_init_fn=functools.partial(pomology.data.start, 1))"],
+        [LOADER, "DataLoader(data, 8, worker_init_fn=functools.partial(pomology.data.images.start, 1))"],
     ),
     "a transform in a cell": (
         "flip is defined in a cell",
         ["def flip(image):\n    return image[::-1]", "views = simclr(digits, transform=flip)"],
-        ["from pomology.data import flip\nviews = simclr(digits, transform=flip)"],
+        ["from pomology.data.images import flip\nviews = simclr(digits, transform=flip)"],
     ),
     "a pool's function in a cell": (
         "work is defined in a cell",
@@ -338,12 +338,12 @@ IN_NOTEBOOKS = {
     "TensorFlow before its variable": (
         "imports tensorflow before TURN_OFF_REMAPPER is set",
         ["import tensorflow", "import os\nos.environ['TURN_OFF_REMAPPER'] = '1'"],
-        ["from pomology import device\ndevice.prepare('tensorflow')\nimport tensorflow"],
+        ["from pomology.devices import torch as device\ndevice.prepare('tensorflow')\nimport tensorflow"],
     ),
     "Keras without the variable": (
         "imports keras before TURN_OFF_REMAPPER is set",
         ["import keras"],
-        ["from pomology.device import prepare\nprepare('tensorflow')", "import keras"],
+        ["from pomology.devices.torch import prepare\nprepare('tensorflow')", "import keras"],
     ),
     "the variable with another value": (
         "switches the remapper off at exactly '1'",
@@ -384,7 +384,8 @@ IN_MODULES = {
     "twins.py": (
         "imports tensorflow before TURN_OFF_REMAPPER is set; device_tensorflow.load does both",
         "def f():\n    import tensorflow\n    device_tensorflow.prepare()",
-        "from pomology import device_tensorflow\ndef f():\n    tensorflow = device_tensorflow.load()\n    import keras",
+        "from pomology.devices import tensorflow as device_tensorflow\n"
+        "def f():\n    tensorflow = device_tensorflow.load()\n    import keras",
     ),
     "device_tensorflow.py": (
         "imports tensorflow before",

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from macs import MACS, PROCESS, SECRETS, Mac, secrets_in
 
-from pomology import machine
+from pomology.machine import snapshot as machine_snapshot
 
 
 @pytest.fixture
@@ -26,12 +26,12 @@ def mac(monkeypatch):
 
     def become(folder, architecture="arm64", version="15.5"):
         answers = Mac(folder)
-        monkeypatch.setattr(machine, "ask", answers)
-        monkeypatch.setattr(machine, "REPOSITORY", Path("/nowhere"))
-        monkeypatch.setattr(machine.sys, "platform", "darwin")
-        monkeypatch.setattr(machine.platform, "machine", lambda: architecture)
-        monkeypatch.setattr(machine.platform, "mac_ver", lambda: (version, ("", "", ""), architecture))
-        monkeypatch.setattr(machine.platform, "python_version", lambda: "3.11.9")
+        monkeypatch.setattr(machine_snapshot, "ask", answers)
+        monkeypatch.setattr(machine_snapshot, "REPOSITORY", Path("/nowhere"))
+        monkeypatch.setattr(machine_snapshot.sys, "platform", "darwin")
+        monkeypatch.setattr(machine_snapshot.platform, "machine", lambda: architecture)
+        monkeypatch.setattr(machine_snapshot.platform, "mac_ver", lambda: (version, ("", "", ""), architecture))
+        monkeypatch.setattr(machine_snapshot.platform, "python_version", lambda: "3.11.9")
         return answers.asked
 
     return become
@@ -56,49 +56,49 @@ def facts(snapshot):
 )
 def test_macs_are_recognised(mac, folder, expected, gpu_cores, line):
     mac(folder)
-    snapshot = machine.snapshot()
+    snapshot = machine_snapshot.snapshot()
     assert facts(snapshot) == expected
     assert snapshot["gpus"] == ([{"name": expected[0], "memory_bytes": None, "cores": gpu_cores}] if gpu_cores else [])
     assert (snapshot["os"], snapshot["os_version"], snapshot["architecture"]) == ("macOS", "15.5", "arm64")
     assert (snapshot["translated"], snapshot["virtual_machine"]) == (False, folder == "vm")
     assert ("gpus" in snapshot["unknown"]) == (gpu_cores is None)
-    assert machine.describe(snapshot) == f"{line}, macOS 15.5, Python 3.11.9"
+    assert machine_snapshot.describe(snapshot) == f"{line}, macOS 15.5, Python 3.11.9"
 
 
 def test_rosetta_is_seen_and_the_chip_behind_it(mac):
     mac("rosetta", architecture="x86_64")
-    snapshot = machine.snapshot()
+    snapshot = machine_snapshot.snapshot()
     assert snapshot["translated"] is True
     assert facts(snapshot) == ("Apple M1 Pro", 10, 8, 2, 16 * 2**30)
-    assert machine.describe(snapshot).endswith("Python 3.11.9 under Rosetta")
+    assert machine_snapshot.describe(snapshot).endswith("Python 3.11.9 under Rosetta")
 
 
 def test_rosetta_is_seen_when_the_sysctl_command_runs_natively(mac):
     mac("m1", architecture="x86_64")
-    assert machine.snapshot()["translated"] is True
+    assert machine_snapshot.snapshot()["translated"] is True
 
 
 def test_a_mac_that_answers_nothing_leaves_nothing_but_reasons(mac, monkeypatch):
     mac("m1")
-    monkeypatch.setattr(machine, "_output", lambda *command, timeout=10: None)
-    snapshot = machine.snapshot()
+    monkeypatch.setattr(machine_snapshot, "_output", lambda *command, timeout=10: None)
+    snapshot = machine_snapshot.snapshot()
     silent = {"chip", "cpu_cores", "cpu_threads", "performance_cores", "memory_bytes", "virtual_machine", "gpus"}
     assert silent <= snapshot["unknown"].keys()
-    assert machine.describe(snapshot) == "unknown chip, macOS 15.5, Python 3.11.9"
-    assert machine._power() == (None, None)
+    assert machine_snapshot.describe(snapshot) == "unknown chip, macOS 15.5, Python 3.11.9"
+    assert machine_snapshot._power() == (None, None)
 
 
 @pytest.mark.parametrize("answer", ["", "no json", "[]", "{}"])
 def test_a_system_profiler_that_prints_nonsense_means_no_gpu_with_a_reason(mac, monkeypatch, answer):
     mac("m1")
-    monkeypatch.setattr(machine, "_output", lambda *command, timeout=10: answer)
-    assert machine.snapshot()["unknown"]["gpus"] == "system_profiler did not answer"
+    monkeypatch.setattr(machine_snapshot, "_output", lambda *command, timeout=10: answer)
+    assert machine_snapshot.snapshot()["unknown"]["gpus"] == "system_profiler did not answer"
 
 
 @pytest.mark.parametrize("folder", ["m1", "m2-ultra", "m4-max", "m5-max", "rosetta", "vm"])
 def test_no_secret_of_a_mac_gets_out(mac, folder):
     mac(folder)
-    assert secrets_in([machine.snapshot(), machine.describe(machine.snapshot())]) == []
+    assert secrets_in([machine_snapshot.snapshot(), machine_snapshot.describe(machine_snapshot.snapshot())]) == []
 
 
 def test_the_fixtures_hold_the_secrets():
@@ -110,14 +110,14 @@ def test_the_fixtures_hold_the_secrets():
 
 def test_no_command_is_asked_that_prints_serial_numbers_of_the_machine(mac):
     asked = mac("m2-ultra")
-    machine.snapshot()
+    machine_snapshot.snapshot()
     assert {command[0] for command in asked} <= {"sysctl", "system_profiler"}
     assert all("SPHardwareDataType" not in command for command in asked)
 
 
 def test_no_secret_of_this_machine_gets_out():
-    text = json.dumps(machine.snapshot())
-    secrets = {socket.gethostname(), getpass.getuser(), str(Path.home()), str(machine.REPOSITORY)}
+    text = json.dumps(machine_snapshot.snapshot())
+    secrets = {socket.gethostname(), getpass.getuser(), str(Path.home()), str(machine_snapshot.REPOSITORY)}
     # A host called "vm" or a user called "root" may be part of an innocent word: they must not be words.
     words = set(text.replace('"', " ").replace(",", " ").split())
     assert not secrets & words
@@ -125,7 +125,7 @@ def test_no_secret_of_this_machine_gets_out():
 
 
 def test_this_machine():
-    snapshot = machine.snapshot(packages=("psutil", "no-such-package"))
+    snapshot = machine_snapshot.snapshot(packages=("psutil", "no-such-package"))
     assert json.loads(json.dumps(snapshot)) == snapshot
     assert snapshot["cpu_threads"] == os.cpu_count()
     assert snapshot["memory_bytes"] == psutil.virtual_memory().total
@@ -134,13 +134,14 @@ def test_this_machine():
     empty = {key for key, value in snapshot.items() if value is None or value == []}
     assert empty == snapshot["unknown"].keys()
     assert all(snapshot["unknown"].values())
-    assert 0 < machine.available_memory_bytes() < snapshot["memory_bytes"]
+    assert 0 < machine_snapshot.available_memory_bytes() < snapshot["memory_bytes"]
 
 
 def test_a_snapshot_imports_no_framework_and_starts_no_thread():
     program = """
 import sys, threading
-from pomology import machine, telemetry
+from pomology.machine import snapshot as machine
+from pomology.machine import sampler as telemetry
 machine.snapshot()
 heavy = {"torch", "tensorflow", "mlx", "pandas", "matplotlib", "numpy"} & sys.modules.keys()
 assert not heavy and threading.active_count() == 1, (heavy, threading.enumerate())
@@ -153,23 +154,25 @@ assert not heavy and threading.active_count() == 1, (heavy, threading.enumerate(
 
 @pytest.fixture
 def linux(monkeypatch, tmp_path):
-    monkeypatch.setattr(machine.sys, "platform", "linux")
-    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(machine, "PLATFORM_PROFILE", tmp_path / "platform_profile")
+    monkeypatch.setattr(machine_snapshot.sys, "platform", "linux")
+    monkeypatch.setattr(machine_snapshot, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine_snapshot, "PLATFORM_PROFILE", tmp_path / "platform_profile")
     return tmp_path
 
 
 def test_linux_names_its_processor(linux, monkeypatch):
     (linux / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC  7B13\nflags\t\t: fpu sse hypervisor avx\n")
-    assert machine.chip() == "AMD EPYC 7B13"
-    assert machine.snapshot()["virtual_machine"] is True
+    assert machine_snapshot.chip() == "AMD EPYC 7B13"
+    assert machine_snapshot.snapshot()["virtual_machine"] is True
     (linux / "cpuinfo").write_text("processor\t: 0\nCPU part\t: 0xd0c\n")
     printed = "Architecture:          aarch64\nModel name:            Neoverse-N1\n"
-    monkeypatch.setattr(machine, "_output", lambda *command, timeout=10: printed if command == ("lscpu",) else None)
-    assert machine.chip() == "Neoverse-N1"
-    monkeypatch.setattr(machine, "_output", lambda *command, timeout=10: None)
-    assert machine.chip() is None
-    assert machine.snapshot()["unknown"].keys() >= {"chip", "virtual_machine"}
+    monkeypatch.setattr(
+        machine_snapshot, "_output", lambda *command, timeout=10: printed if command == ("lscpu",) else None
+    )
+    assert machine_snapshot.chip() == "Neoverse-N1"
+    monkeypatch.setattr(machine_snapshot, "_output", lambda *command, timeout=10: None)
+    assert machine_snapshot.chip() is None
+    assert machine_snapshot.snapshot()["unknown"].keys() >= {"chip", "virtual_machine"}
 
 
 @pytest.mark.parametrize(
@@ -182,10 +185,10 @@ def test_linux_names_its_processor(linux, monkeypatch):
     ],
 )
 def test_linux_power(linux, monkeypatch, battery, profile, expected):
-    monkeypatch.setattr(machine.psutil, "sensors_battery", lambda: battery, raising=False)
+    monkeypatch.setattr(machine_snapshot.psutil, "sensors_battery", lambda: battery, raising=False)
     if profile:
         (linux / "platform_profile").write_text(profile)
-    assert machine._power() == expected
+    assert machine_snapshot._power() == expected
 
 
 class FakeNvml(types.ModuleType):
@@ -227,18 +230,18 @@ class FakeNvml(types.ModuleType):
 def test_nvidia_gpus(linux, monkeypatch):
     nvml = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    snapshot = machine.snapshot()
+    snapshot = machine_snapshot.snapshot()
     h200 = {"name": "NVIDIA H200", "memory_bytes": 141 * 2**30, "cores": None}
     assert snapshot["gpus"] == [h200, h200, {"name": "NVIDIA GB10", "memory_bytes": None, "cores": None}]
-    assert "2 × NVIDIA H200 141 GB, NVIDIA GB10" in machine.describe(snapshot)
+    assert "2 × NVIDIA H200 141 GB, NVIDIA GB10" in machine_snapshot.describe(snapshot)
     assert nvml.opened == 0
 
 
 def test_why_there_is_no_nvidia_gpu(linux, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(driver=False))
-    assert "Driver Not Loaded" in machine.snapshot()["unknown"]["gpus"]
+    assert "Driver Not Loaded" in machine_snapshot.snapshot()["unknown"]["gpus"]
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert machine.snapshot()["unknown"]["gpus"] == "nvidia-ml-py is not installed"
+    assert machine_snapshot.snapshot()["unknown"]["gpus"] == "nvidia-ml-py is not installed"
 
 
 # --- fitness
@@ -278,8 +281,8 @@ class FakeNotify:
 def test_fitness_of_macs(mac, monkeypatch, folder, power_source, low_power, flags):
     mac(folder)
     notify = FakeNotify(level=2)
-    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: notify)
-    fitness = machine.fitness(watch_s=0)
+    monkeypatch.setattr(machine_snapshot.ctypes, "CDLL", lambda name: notify)
+    fitness = machine_snapshot.fitness(watch_s=0)
     assert fitness.pop("load") == pytest.approx(os.getloadavg()[0], abs=1)
     expected = {"power_source": power_source, "low_power_mode": low_power, "thermal_level": 2, "flags": flags}
     assert fitness == expected
@@ -288,13 +291,13 @@ def test_fitness_of_macs(mac, monkeypatch, folder, power_source, low_power, flag
 
 def test_a_mac_that_tells_no_thermal_level(mac, monkeypatch):
     mac("m1")
-    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: FakeNotify(level=1, register_status=1_000_000))
-    assert machine.thermal_level() is None
+    monkeypatch.setattr(machine_snapshot.ctypes, "CDLL", lambda name: FakeNotify(level=1, register_status=1_000_000))
+    assert machine_snapshot.thermal_level() is None
 
 
 def test_only_macs_are_asked_for_a_thermal_level(linux, monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail("asked"))
-    assert machine.thermal_level() is None
+    assert machine_snapshot.thermal_level() is None
 
 
 @pytest.mark.parametrize(
@@ -311,17 +314,17 @@ def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, busy_s, ow
     used = iter([100.0, 100.0 + busy_s])
     times = {"perf_counter": iter([5.0, 5.25]), "process_time": iter([1.0, 1.0 + own_s])}
     clock = {name: (lambda values=values: next(values)) for name, values in times.items()}
-    monkeypatch.setattr(machine, "time", types.SimpleNamespace(sleep=lambda seconds: None, **clock))
-    monkeypatch.setattr(machine, "cpu_busy_s", lambda: next(used))
-    monkeypatch.setattr(machine.psutil, "cpu_count", lambda: threads)
-    assert ("busy" in machine.fitness(watch_s=0.25)["flags"]) == busy
+    monkeypatch.setattr(machine_snapshot, "time", types.SimpleNamespace(sleep=lambda seconds: None, **clock))
+    monkeypatch.setattr(machine_snapshot, "cpu_busy_s", lambda: next(used))
+    monkeypatch.setattr(machine_snapshot.psutil, "cpu_count", lambda: threads)
+    assert ("busy" in machine_snapshot.fitness(watch_s=0.25)["flags"]) == busy
 
 
 def test_busy_cpu_time_leaves_out_waiting_and_counts_guests_once(monkeypatch):
     names = ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice"]
     seconds = dict(zip(names, (10, 1, 5, 1000, 100, 0.5, 0.25, 3, 4, 1), strict=True))
     monkeypatch.setattr(psutil, "cpu_times", lambda: types.SimpleNamespace(_asdict=lambda: seconds))
-    assert machine.cpu_busy_s() == 10 + 1 + 5 + 0.5 + 0.25 + 3
+    assert machine_snapshot.cpu_busy_s() == 10 + 1 + 5 + 0.5 + 0.25 + 3
 
 
 # --- commands
@@ -331,26 +334,26 @@ def test_a_command_is_spawned_since_a_fork_would_write_protect_the_memory_of_a_t
     spawned, spawn = [], os.posix_spawn
     monkeypatch.setattr(os, "posix_spawn", lambda *given, **more: spawned.append(given[1]) or spawn(*given, **more))
     monkeypatch.setattr(subprocess, "_fork_exec", lambda *given: pytest.fail("forked"))
-    assert machine.ask("sh", "-c", "echo out").text == "out\n"
+    assert machine_snapshot.ask("sh", "-c", "echo out").text == "out\n"
     assert spawned == [[shutil.which("sh"), "-c", "echo out"]]
 
 
 def test_what_a_command_used_is_told_apart_from_what_this_process_used():
     program = "import time\nheld = bytearray(64 * 2**20)\nwhile time.process_time() < 0.3: pass"
-    usage = machine.ask(sys.executable, "-c", program).usage
+    usage = machine_snapshot.ask(sys.executable, "-c", program).usage
     assert 0.2 < usage.ru_utime + usage.ru_stime < 3
     assert usage.ru_minflt > 64 * 2**20 / 4 / 65536  # even with the largest pages
-    little = machine.ask("sh", "-c", ":").usage
+    little = machine_snapshot.ask("sh", "-c", ":").usage
     assert little.ru_utime + little.ru_stime < 0.2  # not what all of them used together
-    assert machine.ask("no-such-command-of-any-system") == (None, None)
-    failed = machine.ask(sys.executable, "-c", "exit(3)")
+    assert machine_snapshot.ask("no-such-command-of-any-system") == (None, None)
+    failed = machine_snapshot.ask(sys.executable, "-c", "exit(3)")
     assert failed.text is None
     assert failed.usage.ru_utime > 0
 
 
 def test_what_a_command_leaves_running_keeps_nobody_waiting():
     start_s = time.perf_counter()
-    left = int(machine.ask("sh", "-c", "sleep 60 & echo $!").text)
+    left = int(machine_snapshot.ask("sh", "-c", "sleep 60 & echo $!").text)
     took_s = time.perf_counter() - start_s
     os.kill(left, signal.SIGKILL)  # it was running still
     assert took_s < 30
@@ -358,10 +361,10 @@ def test_what_a_command_leaves_running_keeps_nobody_waiting():
 
 def test_commands_never_raise():
     python = sys.executable
-    assert machine._output("no-such-command-of-any-system") is None
-    assert machine._output(python, "-c", "print('out'); exit(3)") is None
-    assert machine._output(python, "-c", "import time; time.sleep(30)", timeout=0.1) is None
-    assert machine._output(python, "-c", r"import sys; sys.stdout.buffer.write(b'a\xff\n')") == "a\ufffd\n"
+    assert machine_snapshot._output("no-such-command-of-any-system") is None
+    assert machine_snapshot._output(python, "-c", "print('out'); exit(3)") is None
+    assert machine_snapshot._output(python, "-c", "import time; time.sleep(30)", timeout=0.1) is None
+    assert machine_snapshot._output(python, "-c", r"import sys; sys.stdout.buffer.write(b'a\xff\n')") == "a\ufffd\n"
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -372,19 +375,19 @@ def test_git_commit_and_dirtiness(monkeypatch, tmp_path):
             ["git", "-C", tmp_path / "kit", *name, *arguments], check=True, capture_output=True, text=True
         )
 
-    monkeypatch.setattr(machine, "REPOSITORY", tmp_path / "kit" / "lib")
+    monkeypatch.setattr(machine_snapshot, "REPOSITORY", tmp_path / "kit" / "lib")
     subprocess.run(["git", "init", "-q", tmp_path / "kit"], check=True)
     (tmp_path / "kit" / "lib").mkdir()
     (tmp_path / "kit" / "lib" / "a").write_text("a")
     git("add", ".")
     git("commit", "-q", "-m", "m")
     # A kit that is installed somewhere inside another repository is not that repository.
-    assert machine.snapshot()["git"] is None
-    assert "git" in machine.snapshot()["unknown"]
-    monkeypatch.setattr(machine, "REPOSITORY", tmp_path / "kit")
+    assert machine_snapshot.snapshot()["git"] is None
+    assert "git" in machine_snapshot.snapshot()["unknown"]
+    monkeypatch.setattr(machine_snapshot, "REPOSITORY", tmp_path / "kit")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as in a git hook
-    clean = machine.snapshot()["git"]
+    clean = machine_snapshot.snapshot()["git"]
     monkeypatch.delenv("GIT_DIR")
     assert clean == {"commit": git("rev-parse", "HEAD").stdout.strip(), "dirty": False}
     (tmp_path / "kit" / "lib" / "a").write_text("b")
-    assert machine.snapshot()["git"] == {**clean, "dirty": True}
+    assert machine_snapshot.snapshot()["git"] == {**clean, "dirty": True}

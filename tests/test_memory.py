@@ -14,21 +14,16 @@ import nbformat
 import numpy as np
 import pytest
 
-from pomology import (
-    PomologyError,
-    device,
-    figures,
-    layouts,
-    machine,
-    published,
-    report,
-    results,
-    tables,
-    telemetry,
-    twins,
-)
-from pomology.experiment import HOLES, Experiment
-from pomology.statistics import slope
+from pomology import PomologyError
+from pomology.articles import layout, published
+from pomology.devices import torch as devices_torch
+from pomology.experiment.case import HOLES, Experiment
+from pomology.machine import sampler, snapshot
+from pomology.measure.intervals import slope
+from pomology.report import article, page
+from pomology.report.figures import article as figures_article
+from pomology.results import journal
+from pomology.workloads import parity
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon"
 MB = 10**6
@@ -37,7 +32,7 @@ MB = 10**6
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(machine, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "fitness", lambda: state)
 
 
 # Slopes ---------------------------------------------------------------------------------------------------------------
@@ -123,7 +118,7 @@ def trace_of(allocated, footprint=lambda step: 10**8, faults=lambda step: 5 * st
     def counters():
         return {"footprint_bytes": footprint(state.step), "page_faults": faults(state.step), "page_ins": 0}
 
-    trace = telemetry.MemoryTrace(lambda: allocated(state.step), 0.0, lambda: 0.1 * state.step, counters)
+    trace = sampler.MemoryTrace(lambda: allocated(state.step), 0.0, lambda: 0.1 * state.step, counters)
     for state.step in range(steps):
         trace.note()
     return trace
@@ -158,7 +153,7 @@ def test_the_warmup_is_left_out_of_slopes_and_ends():
 
 def test_what_is_not_counted_is_absent_and_long_traces_stay_short():
     trace = trace_of(lambda step: {}, footprint=lambda step: None if step == 150 else 10**8 + 4096 * step, steps=5_000)
-    assert len(trace.rows) <= telemetry.MOST_TRACED + 1
+    assert len(trace.rows) <= sampler.MOST_TRACED + 1
     assert trace.rows[-1][0] == 4_999 and [row[0] for row in trace.rows] == sorted({row[0] for row in trace.rows})
     metrics = trace.metrics(10)
     assert not [name for name in metrics if name.startswith(("allocated", "reserved", "resident"))]
@@ -166,8 +161,8 @@ def test_what_is_not_counted_is_absent_and_long_traces_stay_short():
 
 
 def test_a_counter_that_breaks_is_absent_with_the_reason(monkeypatch):
-    counters = telemetry.MemoryCounters()
-    monkeypatch.setattr(telemetry.psutil, "swap_memory", lambda: 1 / 0)
+    counters = sampler.MemoryCounters()
+    monkeypatch.setattr(sampler.psutil, "swap_memory", lambda: 1 / 0)
     found = counters.read()
     assert found["swap_used_bytes"] is None and found["footprint_bytes"] > 0
     assert counters.absent == {"swap_used_bytes": "ZeroDivisionError: division by zero"}
@@ -175,12 +170,12 @@ def test_a_counter_that_breaks_is_absent_with_the_reason(monkeypatch):
 
 
 def test_on_a_mac_the_footprint_is_macos_s_and_no_process_is_started(monkeypatch):
-    monkeypatch.setattr(telemetry.sys, "platform", "darwin")
-    monkeypatch.setattr(telemetry.ctypes, "CDLL", lambda *given, **named: macs.LibSystem())
-    monkeypatch.setattr(telemetry.psutil.Process, "memory_info", lambda self: macs.ProcessMemory(10**9, 10**11, 1, 1))
-    monkeypatch.setattr(telemetry.psutil, "swap_memory", lambda: macs.Swap(2**30, 2**29, 2**29, 50.0, 0, 0))
-    monkeypatch.setattr(machine, "ask", lambda *command, **more: pytest.fail(f"asks {command}"))
-    found = telemetry.MemoryCounters().read()
+    monkeypatch.setattr(sampler.sys, "platform", "darwin")
+    monkeypatch.setattr(sampler.ctypes, "CDLL", lambda *given, **named: macs.LibSystem())
+    monkeypatch.setattr(sampler.psutil.Process, "memory_info", lambda self: macs.ProcessMemory(10**9, 10**11, 1, 1))
+    monkeypatch.setattr(sampler.psutil, "swap_memory", lambda: macs.Swap(2**30, 2**29, 2**29, 50.0, 0, 0))
+    monkeypatch.setattr(snapshot, "ask", lambda *command, **more: pytest.fail(f"asks {command}"))
+    found = sampler.MemoryCounters().read()
     assert (found["footprint_bytes"], found["resident_bytes"]) == (3 * 10**9, 10**9)
     assert found["swap_used_bytes"] == 2**29 and found["page_faults"] > 0
 
@@ -194,7 +189,7 @@ def test_memory_of_mps_is_what_metal_gave_and_of_cuda_its_pool(monkeypatch):
     fake = SimpleNamespace(**vars(torch))
     fake.mps = SimpleNamespace(current_allocated_memory=lambda: 5, driver_allocated_memory=lambda: 8)
     fake.cuda = SimpleNamespace(memory_allocated=lambda: 2, memory_reserved=lambda: 3)
-    backend = device.Device("cpu")
+    backend = devices_torch.Device("cpu")
     assert backend.memory() == {}
     backend._torch = fake
     backend.backend = "mps"
@@ -251,9 +246,9 @@ def test_a_case_keeps_its_trace_and_what_is_not_counted_with_the_reason(tmp_path
             before = len(fenced)
             case.trace()
             assert len(fenced) > before, "what a GPU still does is not in its memory yet"
-    (record,) = results.read(tmp_path / "memory_torch.jsonl").records
+    (record,) = journal.read(tmp_path / "memory_torch.jsonl").records
     trace = record["memory_trace"]
-    assert trace["columns"] == list(telemetry.MemoryTrace.COLUMNS) and [row[0] for row in trace["rows"]] == [*range(60)]
+    assert trace["columns"] == list(sampler.MemoryTrace.COLUMNS) and [row[0] for row in trace["rows"]] == [*range(60)]
     assert trace["absent"] == dict.fromkeys(
         ("allocated_bytes", "reserved_bytes"), "PyTorch keeps no count of it on this device"
     )
@@ -296,7 +291,7 @@ def test_in_a_fresh_process(fresh, name):
 def test_near_the_limit_is_what_the_prediction_says_and_no_more(tmp_path, monkeypatch):
     import torch
 
-    from pomology.models import workload
+    from pomology.workloads.cost import workload
 
     scope = notebook_scope("memory_torch", tmp_path)
     (case,) = scope["experiment"].cases(load=["near"])
@@ -324,10 +319,10 @@ def test_the_twin_in_pytorch_is_the_notebooks_network(tmp_path):
     import torch
 
     model = notebook_scope("memory_torch", tmp_path)["build"]()
-    twin = twins._residual_mlp()
-    assert tuple(dict(twin.named_parameters())) == twins.RESIDUAL_MLP == tuple(dict(model.named_parameters()))
+    twin = parity._residual_mlp()
+    assert tuple(dict(twin.named_parameters())) == parity.RESIDUAL_MLP == tuple(dict(model.named_parameters()))
     twin.load_state_dict(model.state_dict())
-    numbers = torch.randn(7, twins.RESIDUAL_WIDTH)
+    numbers = torch.randn(7, parity.RESIDUAL_WIDTH)
     assert torch.equal(model(numbers), twin(numbers))
 
 
@@ -362,13 +357,13 @@ def record(framework, backend, load, scaled=False, profile="quick", faults=None,
     form |= {"config": {"load": load}, "framework": framework, "backend": backend, "chip": "Apple M2 Max"}
     form |= {"precision": "fp32", "profile": profile, "scaled": scaled, "repeat": 0, "flags": [], "status": "ok"}
     form |= {"reason": None, "parameters": 18_250, "foreign_load": 0.0, "data": "none", "data_origin": ""}
-    trace = {"columns": list(telemetry.MemoryTrace.COLUMNS), "rows": rows, "absent": {}, "warmup": 2}
+    trace = {"columns": list(sampler.MemoryTrace.COLUMNS), "rows": rows, "absent": {}, "warmup": 2}
     return form | {"metrics": metrics, "memory_trace": trace, "flops_per_step": 1}
 
 
 def verdict(name, records):
     (claim,) = [claim for claim in published.claims("001") if claim.id == name]
-    return published.test(claim, tables.measured_lookup(records)).status
+    return published.test(claim, article.measured_lookup(records)).status
 
 
 GROWS, FLAT, CANNOT = (5e5, 4e5, 6e5), (2e3, -3e3, 7e3), (3e5, -1e5, 7e5)
@@ -422,7 +417,7 @@ def test_the_table_shows_slopes_with_their_intervals_and_both_ends():
     records[0]["metrics"]["footprint_end_bytes"] = records[0]["metrics"]["footprint_end_bytes"] | {
         "value": 1.25 * 10**9
     }
-    table = tables.article_table("memory_torch", records)
+    table = article.article_table("memory_torch", records)
     (row,) = [row.cells for row in table.rows if row.kind == "measured"]
     shown = dict(zip(table.columns, row, strict=True))
     assert shown["Footprint a step"] == "+1.20 MB (+900 kB to +1.50 MB)"
@@ -433,19 +428,19 @@ def test_the_table_shows_slopes_with_their_intervals_and_both_ends():
 
 def test_the_page_of_a_run_shows_growth_and_no_ratio_of_times():
     records = [record("torch", "cpu", "easy", footprint_slope_bytes=(1e3, -1e3, 3e3))]
-    section = report._numbers("memory_over_time", layouts.LAYOUTS["memory_over_time"], [], records)
+    section = page._numbers("memory_over_time", layout.LAYOUTS["memory_over_time"], [], records)
     assert "+1.00 kB (−1.00 kB to +3.00 kB)" in str(section["table"]) and "over MLX" not in str(section["table"])
 
 
 def test_the_figure_has_a_line_for_each_trace_and_none_of_a_smoke_test():
     records = [record("torch", "cpu", "easy"), record("mlx", "cpu", "easy"), record("torch", "cpu", "near", True)]
-    figure = figures.draw("memory_over_time", records)
+    figure = figures_article.draw("memory_over_time", records)
     memory, faults = figure.axes[:2], figure.axes[2:]
-    assert [axis.get_title(loc="left") for axis in memory] == list(figures.LOADS.values())
+    assert [axis.get_title(loc="left") for axis in memory] == list(figures_article.LOADS.values())
     drawn = [[line for line in axis.get_lines() if len(line.get_xdata())] for axis in figure.axes]
     assert [len(lines) for lines in drawn] == [2, 1, 2, 1]
     assert list(drawn[2][0].get_ydata())[:2] == [0, 0.1] and drawn[0][0].get_ydata()[0] == 1
     assert memory[0].get_ylabel() == "Memory (GB)" and faults[0].get_ylabel() == "Page faults (thousands)"
-    smoke = figures.draw("memory_over_time", [record("torch", "cpu", "easy", profile="smoke")])
+    smoke = figures_article.draw("memory_over_time", [record("torch", "cpu", "easy", profile="smoke")])
     assert not [line for axis in smoke.axes for line in axis.get_lines()]
     assert json.dumps(records)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pomology.models import Workload, workload
+from pomology.workloads.cost import Workload, workload
 
 FLOAT = 4  # bytes
 

@@ -24,7 +24,10 @@ import numpy as np
 import pytest
 import yaml
 
-from pomology import batch, data, layouts, parameters, published, results
+from pomology.articles import layout, published
+from pomology.data import images
+from pomology.results import journal as results_journal
+from pomology.runner import batch, parameters
 
 ROOT = Path(__file__).resolve().parents[1]
 PATHS = batch.paths(ROOT / "notebooks")
@@ -136,7 +139,7 @@ def test_cells(path):
     if article(document) != "kit":
         calls += ["experiment.table()", "experiment.figure()"]
     # What lays the whole kit together is about no experiment of the article by itself, and so about no claim.
-    if article(document) != "kit" and not layouts.LAYOUTS[path.stem].everything:
+    if article(document) != "kit" and not layout.LAYOUTS[path.stem].everything:
         calls += ["experiment.claims()"]
     for call in calls:
         assert whole.count(call) == 1, call
@@ -246,9 +249,9 @@ def definitions(name: str) -> dict:
     given = yaml.safe_load((ROOT / "params" / "article" / f"{name}.yaml").read_text(encoding="utf-8"))
     scope: dict = {key: parameter.default for key, parameter in parameters.declared(path).items()} | given
     scope |= {key: Sized(length) for key, length in FACTS[name].samples.items()}
-    words = data.WIKITEXT2_TOKENS
+    words = images.WIKITEXT2_TOKENS
     scope["corpus"] = SimpleNamespace(
-        **{part: np.zeros(count, np.int64) for part, count in words.items()}, vocabulary=data.WIKITEXT2_VOCABULARY
+        **{part: np.zeros(count, np.int64) for part, count in words.items()}, vocabulary=images.WIKITEXT2_VOCABULARY
     )
     for source in code(document):
         tree = ast.parse(source)
@@ -299,7 +302,7 @@ def test_steps_of_an_epoch_are_the_articles(paper):
 
 
 def test_samples_are_as_many_as_the_data_module_gives():
-    counts = {"photographs": data.LSUN_CLASSROOM_IMAGES, "pairs": data._MNIST.counts["train"]}
+    counts = {"photographs": images.LSUN_CLASSROOM_IMAGES, "pairs": images._MNIST.counts["train"]}
     counts["train_set"] = counts["pairs"]
     for facts in FACTS.values():
         assert facts.samples.items() <= counts.items()
@@ -417,9 +420,9 @@ def test_its_journal_conforms_and_every_case_is_ok(execution):
     starts = [line["case"] for line in lines if line["event"] == "start"]
     records = [line for line in lines if line["event"] == "end"]
     assert starts == [record["case"] for record in records] and len(set(starts)) == len(starts) > 0
-    assert results.read(journal).problems == []
+    assert results_journal.read(journal).problems == []
     for record in records:
-        assert results.problem(record) is None
+        assert results_journal.problem(record) is None
         assert record["profile"] == "smoke" and record["repeat"] == 0
         assert record["data"] in ("stand-in", "none")
         # What a probe finds missing is its result; a GPU may lack something; Metal's parity check may say no.
@@ -459,11 +462,11 @@ class Cells(HTMLParser):
 
 def test_it_shows_every_published_value_in_its_row(repeating):
     execution = repeating
-    if layouts.LAYOUTS[execution.path.stem].everything:
+    if layout.LAYOUTS[execution.path.stem].everything:
         pytest.skip("lays the whole kit together, and is about no experiment of the article by itself")
     shown = "".join(output.data.get("text/html", "") for _, output in execution.outputs if "data" in output)
     rows = [set(row) for row in Cells(shown).rows]
-    values = published.values(experiment=layouts.experiment_of(execution.path.stem)).to_dict("records")
+    values = published.values(experiment=layout.experiment_of(execution.path.stem)).to_dict("records")
     keys = {key for value in values for key in value["config"]}
     told_apart = {key for key in keys if len({str(value["config"].get(key)) for value in values}) > 1}
     expected: dict[tuple, set[str]] = {}

@@ -16,9 +16,11 @@ from packaging.requirements import Requirement
 from torch import nn
 from torch.nn import functional as F
 
-from pomology import PomologyError, device, offload
-from pomology.experiment import Case, Experiment, TooBig
-from pomology.models import Workload, workload
+from pomology import PomologyError
+from pomology.devices import torch as devices_torch
+from pomology.experiment.case import Case, Experiment, TooBig
+from pomology.workloads import offload
+from pomology.workloads.cost import Workload, workload
 
 STEPS, LR = 20, 0.01
 TOLERANCE = 1e-5  # of losses from 5 down to 0.05
@@ -159,7 +161,7 @@ def test_planted_faults_show(kind, monkeypatch):
 def test_a_model_of_transformers_trains_the_same_with_recomputing_and_with_lora(kind):
     from peft import LoraConfig, get_peft_model
 
-    from pomology import pretrained
+    from pomology.workloads import pretrained
 
     tokens = torch.randint(1000, (2, 12), generator=torch.Generator().manual_seed(1))
 
@@ -273,7 +275,7 @@ def test_a_case_is_too_big_for_the_device_or_for_the_host(monkeypatch):
     needed = Workload(10, 100, state_bytes=4 * 10**9, saved_bytes=10**9, host_bytes=20 * 10**9)
 
     def requires(backend: str, free: float, available: float) -> None:
-        monkeypatch.setattr("pomology.machine.available_memory_bytes", lambda: int(available))
+        monkeypatch.setattr("pomology.machine.snapshot.available_memory_bytes", lambda: int(available))
         fake = SimpleNamespace(backend=backend, free_memory=lambda: int(free))
         Case.requires(SimpleNamespace(backend=fake), needed)
 
@@ -347,7 +349,7 @@ def test_a_process_group_of_somebody_else_is_left_alone():
 PROGRAM = """
 import atexit, torch
 atexit.register(lambda: print("left:", torch.distributed.is_initialized()))  # the first one runs last
-from pomology import offload
+from pomology.workloads import offload
 engine = offload.{kind}(torch.nn.Linear(3, 1), 0.1)
 engine.backward(engine.model(torch.ones(2, 3)).sum())
 engine.step()
@@ -384,23 +386,23 @@ def test_gloo_listens_on_this_computer_alone(name, monkeypatch):
 @pytest.mark.parametrize("make", [offload.zero, offload.fsdp], ids=["zero", "fsdp"])
 def test_a_gpu_that_shares_its_memory_has_nowhere_to_offload_to(make, monkeypatch):
     monkeypatch.setattr(offload.importlib.util, "find_spec", lambda name: object())
-    with pytest.raises(device.Unsupported, match="share their memory") as caught:
+    with pytest.raises(devices_torch.Unsupported, match="share their memory") as caught:
         make(tiny(), LR, "mps")
-    assert device.failure(caught.value) == "unsupported"
+    assert devices_torch.failure(caught.value) == "unsupported"
 
 
 @pytest.mark.parametrize(("platform", "said"), [("linux", r"pip install -e '\.\[offload\]'"), ("darwin", "macOS")])
 def test_without_deepspeed_one_line_says_how_to_get_it(platform, said, monkeypatch):
     monkeypatch.setattr(offload.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(offload.sys, "platform", platform)
-    with pytest.raises(device.Unsupported, match=said) as caught:
+    with pytest.raises(devices_torch.Unsupported, match=said) as caught:
         offload.zero(tiny(), LR)
     assert "\n" not in str(caught.value)
 
 
 def test_without_torch_distributed_fsdp_is_unsupported(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
-    with pytest.raises(device.Unsupported, match=r"without torch\.distributed"):
+    with pytest.raises(devices_torch.Unsupported, match=r"without torch\.distributed"):
         offload.fsdp(tiny(), LR)
 
 
@@ -421,7 +423,7 @@ def test_where_deepspeed_s_adam_cannot_be_built_pytorch_s_takes_its_place_and_sa
     assert type(optimizer) is torch.optim.AdamW
     assert words.startswith("PyTorch's fused AdamW (DeepSpeed's CPUAdam cannot be built here: Error building")
     assert "\n" not in words
-    with pytest.raises(device.Unsupported, match="cannot be built here"):
+    with pytest.raises(devices_torch.Unsupported, match="cannot be built here"):
         offload.zero(tiny(), LR, adam="deepspeed")
 
 

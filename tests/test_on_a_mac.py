@@ -23,7 +23,8 @@ import nbformat
 import pytest
 from macs import IOREG, MACS, NOT_A_COMMAND, NOT_IN_OS, NOT_IN_PSUTIL, NOT_OF_A_PROCESS, install_commands, secrets_in
 
-from pomology import batch, results
+from pomology.results import journal
+from pomology.runner import batch
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lib" / "pomology"
@@ -38,9 +39,10 @@ import macs
 
 read_maxrss = macs.become()
 
-from pomology import device, machine
-from pomology.experiment import Experiment
-from pomology.telemetry import Telemetry
+from pomology.devices import torch as device
+from pomology.machine import snapshot as machine
+from pomology.experiment.case import Experiment
+from pomology.machine.sampler import Telemetry
 
 generator = torch.Generator().manual_seed(1)
 inputs = torch.randn(1600, 4, generator=generator)
@@ -100,7 +102,7 @@ def rehearsed(tmp_path_factory):
 
 def test_a_whole_case_runs_as_on_a_mac(rehearsed):
     _, record, told, _, printed = rehearsed
-    assert results.problem(record) is None
+    assert journal.problem(record) is None
     assert (record["status"], record["reason"]) == ("ok", None)
     assert (record["chip"], record["backend"], record["device"]) == ("Apple M4 Max", "cpu", "cpu")
     assert (record["power_source"], record["thermal_level"]) == ("ac", 1)
@@ -377,7 +379,7 @@ LINUX_CODE = {  # what somebody might write: words that the finding must have
 @pytest.mark.parametrize("code", LINUX_CODE)
 def test_a_planted_call_is_found_and_named(code):
     imports = "\nimport os, psutil, subprocess, shutil, resource, ctypes\nfrom pathlib import Path\n"
-    imports += "from pomology import machine\n"
+    imports += "from pomology.machine import snapshot as machine\n"
     for found in (
         of_module(PACKAGE / "timing.py", f"{imports}{code}\n"),
         of_module(PACKAGE / "machine.py", f"{imports}def planted():\n    return [0]\n\n{code}\n"),

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pomology import PomologyError, __main__, batch, operators, parameters
+from pomology import PomologyError, __main__
+from pomology.runner import batch, mps_rehearsal, parameters
 
 PATHS = [notebook.path for notebook in batch.notebooks()]
 
@@ -24,7 +25,7 @@ TORCH = [path for path in PATHS if uses_torch(path)]
 
 @pytest.mark.parametrize("path", TORCH, ids=[path.stem for path in TORCH])
 def test_a_notebook_s_steps_would_run_on_mps(path):
-    use = operators.rehearse(path.stem)
+    use = mps_rehearsal.rehearse(path.stem)
     assert use.faults == []
     assert use.missing() == []
     about = parameters.read_notebook(path)["metadata"]["pomology"]
@@ -33,19 +34,19 @@ def test_a_notebook_s_steps_would_run_on_mps(path):
         allowed.add("mismatch")
     assert use.cases and {status for status, _ in use.cases.values()} <= allowed, use.cases
     # Something was really computed there, and looked up.
-    assert len(use.operators) > 5 and operators.KERNEL in use.on_mps().values()
+    assert len(use.operators) > 5 and mps_rehearsal.KERNEL in use.on_mps().values()
 
 
 def test_kernels_of_this_torch():
     """From the list that PyTorch was built from; these are known of 2.13."""
     for name in ("addmm", "_lstm_mps", "native_batch_norm", "_fused_adamw_", "mm", "embedding_dense_backward"):
-        assert operators.support(name) == operators.KERNEL, name
+        assert mps_rehearsal.support(name) == mps_rehearsal.KERNEL, name
     for name in ("_ctc_loss", "mode", "poisson", "take", "_upsample_bicubic2d_aa_backward", "_fused_adagrad_"):
-        assert operators.support(name) == operators.MISSING, name
-    assert operators.support("convolution") == operators.support("square") == operators.COMPOSITE
-    assert operators.support("embedding_renorm_") == operators.SILENT
-    assert operators.support("no_such_operator") == operators.MISSING
-    assert len(operators.kernels()) > 3000
+        assert mps_rehearsal.support(name) == mps_rehearsal.MISSING, name
+    assert mps_rehearsal.support("convolution") == mps_rehearsal.support("square") == mps_rehearsal.COMPOSITE
+    assert mps_rehearsal.support("embedding_renorm_") == mps_rehearsal.SILENT
+    assert mps_rehearsal.support("no_such_operator") == mps_rehearsal.MISSING
+    assert len(mps_rehearsal.kernels()) > 3000
 
 
 # Planted faults -------------------------------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from pomology import operators
+from pomology.runner import mps_rehearsal as operators
 
 rehearsal = operators.Rehearsal()
 device = rehearsal.handle
@@ -231,12 +232,12 @@ def test_optimisers_and_attention_take_the_way_of_mps():
 
 
 def test_doctor_shows_the_table(monkeypatch, capsys):
-    use = operators.Use(
+    use = mps_rehearsal.Use(
         operators={"addmm": 12, "_ctc_loss": 1, "convolution": 3},
         faults=["MPS has no kernel for _ctc_loss: it fails, or runs on the CPU where that is allowed"],
         cases={"torch-mps batch_size=2": ["ok", None], "torch-mps batch_size=4": ["error", "KeyError: 'x'"]},
     )
-    monkeypatch.setattr(operators, "rehearse", lambda name: use)
+    monkeypatch.setattr(mps_rehearsal, "rehearse", lambda name: use)
     assert __main__.main(["doctor", "--operators", "vae"]) == 0
     said = capsys.readouterr().out
     lines = said.splitlines()
@@ -263,4 +264,4 @@ def test_a_notebook_that_fails_says_why_in_one_line(tmp_path, monkeypatch):
         batch, "notebooks", lambda: [batch.Notebook("vae", folder / "notebooks/a/vae.ipynb", "", "", {})]
     )
     with pytest.raises(PomologyError, match=r"^vae: its rehearsal did not get to its end: ModuleNotFoundError"):
-        operators.rehearse("vae")
+        mps_rehearsal.rehearse("vae")

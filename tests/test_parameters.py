@@ -7,9 +7,10 @@ import re
 
 import pytest
 
-from pomology import PomologyError, batch, parameters, root
-from pomology.experiment import PROFILES
-from pomology.parameters import Parameter, check, declared, merge, read_yaml
+from pomology import PomologyError, root
+from pomology.experiment.case import PROFILES
+from pomology.runner import batch, parameters
+from pomology.runner.parameters import Parameter, check, declared, merge, read_yaml
 
 WHERE = "params/quick/thing.yaml"
 CELL = """\

@@ -9,11 +9,12 @@ import torch
 from fakes import Clock, SimulatedDevice
 from torch import nn
 
-from pomology import machine, results
-from pomology.device import Device
-from pomology.experiment import Experiment, TooBig
-from pomology.models import Workload
-from pomology.timing import StepClock, epoch_metrics, measure
+from pomology.devices.torch import Device
+from pomology.experiment.case import Experiment, TooBig
+from pomology.machine import snapshot
+from pomology.measure.clock import StepClock, epoch_metrics, measure
+from pomology.results import journal
+from pomology.workloads.cost import Workload
 
 COSTS = {"forward": 0.3, "backward": 0.5, "update": 0.1}
 
@@ -111,7 +112,7 @@ def test_wrong_phases_are_refused():
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "fitness", lambda: {"power_source": "ac", "load": 0.1, "flags": []})
+    monkeypatch.setattr(snapshot, "fitness", lambda: {"power_source": "ac", "load": 0.1, "flags": []})
 
     def make(**changes) -> Experiment:
         settings = {"article": "001", "devices": "cpu", "profile": "quick", "budget_s": 0.1, "out": str(tmp_path)}
@@ -135,7 +136,7 @@ def train(case) -> None:
 
 
 def records(experiment: Experiment) -> list[dict]:
-    return results.read(experiment.journal.path).records
+    return journal.read(experiment.journal.path).records
 
 
 def test_phases_stand_in_the_record_with_their_raw_times(make):
@@ -248,7 +249,7 @@ def test_the_rate_is_that_of_the_fastest_product_and_found_once(make, monkeypatc
         )
 
     monkeypatch.setattr(Device, "product", product)
-    monkeypatch.setattr("pomology.timing.measure", pretended)
+    monkeypatch.setattr("pomology.measure.clock.measure", pretended)
     experiment = make()
     (backend,) = experiment.devices
     assert experiment.rate(backend, "fp16") == pytest.approx(2 * 1024**3 / 0.004)
@@ -272,7 +273,7 @@ def test_a_second_that_was_bad_does_not_refuse_what_this_runs_ceilings_allow(mak
 
     found = SimpleNamespace(blocks=[SimpleNamespace(step_s=0.1)])
     monkeypatch.setattr(Device, "product", lambda self, precision, size: lambda: None)
-    monkeypatch.setattr("pomology.timing.measure", lambda *_, **__: found)
+    monkeypatch.setattr("pomology.measure.clock.measure", lambda *_, **__: found)
     quick = 2 * 512**3 / 0.1
     for known, expected in (
         ([ceiling("torch", 7e12), ceiling("mlx", 9e12), ceiling("torch", 8e12, "fp32")], 7e12),

@@ -9,7 +9,8 @@ import sys
 import pytest
 import torch
 
-from pomology import PomologyError, pretrained
+from pomology import PomologyError
+from pomology.workloads import pretrained
 
 # Counted by others: the configurations of the model hub.
 PARAMETERS = {
@@ -96,7 +97,7 @@ def refuse(*_, **__):
     raise AssertionError("asked the network")
 
 socket.socket.connect = socket.getaddrinfo = refuse
-from pomology import pretrained
+from pomology.workloads import pretrained
 
 for name, task in (("gpt2", "language-model"), ("whisper-smoke", "speech")):
     print(pretrained.build(name, task, "auto")[1] if name != "gpt2" else pretrained.cached(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import json
 import os
@@ -27,62 +26,23 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lib" / "pomology"
 
 # Ground floor first; each imports from those before it only.
-ORDER = (
-    *(
-        "published",
-        "machine",
-        "device_tensorflow",
-        "device_mlx",
-        "device",
-        "statistics",
-        "timing",
-        "telemetry",
-        "launches",
-    ),
-    *("standins", "sources", "data", "corpora", "simclr"),
-    *("models", "offload", "pretrained", "twins", "results", "roofline", "units", "layouts", "tables", "costs"),
-    *("summary", "figures", "folders", "experiment"),
-    *("callbacks", "blas", "language"),
-    *("parameters", "report", "share", "compare", "batch", "operators", "doctor", "__main__"),
-)
 FRAMEWORKS = ("torch", "tensorflow", "keras", "mlx", "lightning", "transformers", "peft", "datasets", "jax", "sklearn")
 
 
 # Layers ---------------------------------------------------------------------------------------------------------------
 
 
-def imports_of(path: Path) -> set[str]:
-    """Modules of this package that a file imports, wherever in it the import stands."""
-    modules = {file.stem for file in PACKAGE.glob("*.py")}
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names if alias.name.startswith("pomology.")]
-            found |= {name.split(".")[1] for name in names}
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path.name}, line {node.lineno}: relative imports hide what is imported"
-            if node.module == "pomology":
-                found |= {alias.name for alias in node.names} & modules
-            elif (node.module or "").startswith("pomology."):
-                found.add(node.module.split(".")[1])
-    return found
-
-
-def test_every_module_has_its_place_in_the_order():
-    assert {path.stem for path in PACKAGE.glob("*.py")} == {*ORDER, "__init__"}
-
-
-@pytest.mark.parametrize("module", ["__init__", *ORDER])
-def test_a_module_imports_only_from_floors_below(module):
-    below = set(ORDER[: ORDER.index(module)]) if module in ORDER else set()
-    assert imports_of(PACKAGE / f"{module}.py") <= below
+def modules() -> list[str]:
+    """Every module of the package by its dotted name, packages left out."""
+    places = sorted(place for place in PACKAGE.rglob("*.py") if place.name not in ("__init__.py", "__main__.py"))
+    return [".".join(("pomology", *place.relative_to(PACKAGE).with_suffix("").parts)) for place in places]
 
 
 def test_importing_loads_no_framework_and_no_plotting():
     """One process, all modules, the heaviest last; pandas and matplotlib are for calls, not for imports."""
     program = f"""
 import importlib, sys
-for module in {["pomology", *(f"pomology.{name}" for name in ORDER if name != "__main__"), "pomology.__main__"]}:
+for module in {["pomology", *modules(), "pomology.__main__"]}:
     importlib.import_module(module)
     loaded = [name for name in {[*FRAMEWORKS, "pandas", "matplotlib", "papermill"]} if name in sys.modules]
     assert not loaded, f"{{module}} imports {{loaded}}"
@@ -92,7 +52,7 @@ print("all")
     assert done.stdout == "all\n", done.stderr
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_nothing_in_a_module_breaks_on_a_mac(path):
     findings = lint.module(path)
     assert not findings, "\n".join(["", *findings])

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from pomology import PomologyError, published
-from pomology.published import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Claim, Value
+from pomology import PomologyError
+from pomology.articles import published
+from pomology.articles.published import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Claim, Value
 
 CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
 BUG, DNF = "Runtime error (Bug)", "DNF (Out of Memory)"
@@ -489,6 +490,6 @@ def test_every_formula_is_of_the_language():
 
 
 def test_import_brings_no_pandas_and_no_framework():
-    code = "import sys, pomology.published as p; p.claims(); p.published_lookup('003'); print(sorted(sys.modules))"
+    code = "import sys, pomology.articles.published as p; p.claims(); p.published_lookup('003'); print(sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not any(f"'{name}'" in loaded for name in ("pandas", "numpy", "torch", "tensorflow", "mlx", "matplotlib"))

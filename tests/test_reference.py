@@ -9,7 +9,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from pomology import batch, report, root, share
+from pomology import root
+from pomology.report import page as report_page
+from pomology.runner import batch, share
 
 RUNS = sorted(place for place in root().glob("outputs/reference-*") if place.is_dir())
 MEGABYTE = 10**6
@@ -22,7 +24,7 @@ def test_there_is_one_of_a_machine_without_a_gpu():
 @pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
 class TestReference:
     def test_it_is_complete(self, folder):
-        run = report.load(folder)
+        run = report_page.load(folder)
         assert not run.problems
         assert {record["profile"] for record in run.records} == {"quick"}
         assert {record["scaled"] for record in run.records} == {True, False}

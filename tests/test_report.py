@@ -16,7 +16,12 @@ from nbformat import v4
 from test_lab import browser, needs_browser
 
 import pomology
-from pomology import PomologyError, published, report, results, share, tables
+from pomology import PomologyError
+from pomology.articles import published
+from pomology.report import article
+from pomology.report import page as report_page
+from pomology.results import journal
+from pomology.runner import share
 
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 ATTACKS = ("</script><script>alert(1)</script>", "<img src=x onerror=alert(2)>", '"><svg onload=alert(3)>')
@@ -44,7 +49,7 @@ def run(folder: Path, *records: dict, machine: dict | None = MACHINE) -> Path:
     if machine is not None:
         (folder / "machine.json").write_text(json.dumps(machine))
     for one in records:
-        results.Journal(folder / f"{one['experiment']}.jsonl").end(one)
+        journal.Journal(folder / f"{one['experiment']}.jsonl").end(one)
     return folder
 
 
@@ -100,7 +105,7 @@ def test_finished_run(tmp_path):
     notebook(out / "vae.ipynb", v4.new_markdown_cell("# VAE"))
     (out / "tables").mkdir()
     (out / "tables" / "vae-article.csv").write_text("x")
-    index = report.build(out)
+    index = report_page.build(out)
     assert index == out / "index.html"
     page = Page(index)
     assert_harmless(page)
@@ -128,22 +133,22 @@ def test_finished_run(tmp_path):
 
 
 def test_unfinished_runs(tmp_path):
-    empty = Page(report.build(run(tmp_path / "empty", machine=None)))
+    empty = Page(report_page.build(run(tmp_path / "empty", machine=None)))
     assert "Nothing has been measured yet." in empty.text and "machine.json is missing" in empty.text
     assert_harmless(empty)
 
     out = run(tmp_path / "half", record("siamese"))
-    started = {key: value for key, value in record(case="cpu big").items() if key in results.KEYS}
+    started = {key: value for key, value in record(case="cpu big").items() if key in journal.KEYS}
     for key in ("status", "reason", "metrics", "flags", "seconds", "parameters", "flops_per_step", "foreign_load"):
         del started[key]
-    results.Journal(out / "vae.jsonl").start(started)
+    journal.Journal(out / "vae.jsonl").start(started)
     with open(out / "vae.jsonl", "a") as file:
         file.write('{"event": "end", "torn')
     failure = v4.new_output("error", ename="ImportError", evalue="no module <b>", traceback=["x"])
     notebook(out / ".partial" / "dcgan.ipynb", v4.new_code_cell("import x", outputs=[failure]))
     notebook(out / ".partial" / "vae-2.ipynb")
     (out / ".partial" / "vae.ipynb").write_text("not JSON")
-    page = Page(report.build(out))
+    page = Page(report_page.build(out))
     assert [section["id"] for section in page.all("section")] == ["dcgan", "siamese", "vae"]
     assert page.text.count("Not finished") == 2 and page.text.count("No finished notebook") == 1
     assert "It stopped at ImportError: no module <b>." in page.text
@@ -152,14 +157,14 @@ def test_unfinished_runs(tmp_path):
     assert_harmless(page)
 
     with pytest.raises(PomologyError, match="no such folder"):
-        report.build(tmp_path / "nowhere")
+        report_page.build(tmp_path / "nowhere")
 
 
 def test_a_new_record_appears(tmp_path):
     out = run(tmp_path / "run", record())
-    before = report.build(out).read_text()
+    before = report_page.build(out).read_text()
     run(out, record(config={"batch_size": 5120}, metrics={"epoch_s": metric(4.56)}))
-    after = report.build(out).read_text()
+    after = report_page.build(out).read_text()
     assert ">7.89 s</text>" in before and ">4.56 s</text>" not in before  # a label of the drawing
     assert ">7.89 s</text>" in after and ">4.56 s</text>" in after
 
@@ -168,9 +173,9 @@ def test_numbers_that_cannot_be_shown_do_not_take_the_page_with_them(tmp_path, m
     def article_table(experiment, *others):
         return {"vae": works}[experiment](experiment, *others)
 
-    works = report.tables.article_table
-    monkeypatch.setattr(report.tables, "article_table", article_table)
-    page = Page(report.build(run(tmp_path / "run", record("dcgan"), record())))
+    works = report_page.tables.article_table
+    monkeypatch.setattr(report_page.tables, "article_table", article_table)
+    page = Page(report_page.build(run(tmp_path / "run", record("dcgan"), record())))
     assert page.text.count("The numbers of this experiment cannot be shown: KeyError: 'dcgan'.") == 1
     assert "7.89 s ± 4.8 %" in page.text
 
@@ -178,7 +183,7 @@ def test_numbers_that_cannot_be_shown_do_not_take_the_page_with_them(tmp_path, m
 def test_smoke_numbers_stay_apart(tmp_path):
     out = run(tmp_path / "run", record(profile="smoke", metrics={"epoch_s": metric(7.89), "step_s": metric(0.0168)}))
     run(out, record(profile="smoke", case="b", status="error", reason="ValueError: odd"))
-    page = Page(report.build(out))
+    page = Page(report_page.build(out))
     assert "A smoke run" in page.text and "ValueError: odd" in page.text
     assert "16.8 ms" in page.text and "7.89 s" not in page.text and not page.all("svg")
 
@@ -195,7 +200,7 @@ def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
     (out / "huge.jsonl").write_text(json.dumps({"schema": 99}))
     failure = v4.new_output("error", ename=attack, evalue=attack, traceback=[])
     notebook(out / ".partial" / "siamese.ipynb", v4.new_code_cell("", outputs=[failure]))
-    page = Page(report.build(out))
+    page = Page(report_page.build(out))
     assert_harmless(page)
     assert page.text.count(ATTACKS[0]) > 10 and page.text.count(ATTACKS[1]) > 10
     assert len(page.all("svg")) == 2  # that of all devices and vae's, with the formula's text in them
@@ -203,7 +208,7 @@ def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
 
     for malformed in ("[1", "[]", '{"chip": 7}', "[" * 100_000):
         (out / "machine.json").write_text(malformed)
-        assert "machine.json cannot be read" in report.build(out).read_text()
+        assert "machine.json cannot be read" in report_page.build(out).read_text()
 
 
 def test_notebook(tmp_path):
@@ -224,7 +229,7 @@ def test_notebook(tmp_path):
         ),
         language_info={"name": "python"},
     )
-    report.build(out)
+    report_page.build(out)
     page = Page(out / "vae.html")
     assert_harmless(page)
     assert page.all("html") == [{"lang": "en"}] and "<title>VAE: time &amp; place</title>" in page.source
@@ -266,7 +271,7 @@ def test_hostile_notebook(tmp_path):
         language_info={"name": "python", "pygments_lexer": '"><script>alert(1)</script>'},
         widgets={"application/vnd.jupyter.widget-state+json": {"state": {"1": {}}, "version_major": 2}},
     )
-    report.build(out)
+    report_page.build(out)
     page = Page(out / "vae.html")
     assert_harmless(page)
     assert page.text.count("kept") == 3 and page.text.count(ATTACKS[1]) == 2 and ATTACKS[0] in page.text
@@ -278,20 +283,20 @@ def test_building_again_renders_only_what_is_new(tmp_path):
     paths = [notebook(out / f"{name}.ipynb", v4.new_markdown_cell(f"# {name}")) for name in ("vae", "siamese")]
     for path in paths:
         os.utime(path, (1, 1))
-    report.build(out)
+    report_page.build(out)
     for path in paths:
         assert path.with_suffix(".html").exists()
         path.with_suffix(".html").write_text("kept")
     notebook(paths[1], v4.new_markdown_cell("# changed"))
     os.utime(paths[1], (2**32, 2**32))
-    report.build(out)
+    report_page.build(out)
     assert paths[0].with_suffix(".html").read_text() == "kept"
     assert "changed" in paths[1].with_suffix(".html").read_text()
     # A notebook that cannot be rendered must not keep the page of the one that it replaced.
     for malformed in ("{", "[]", '{"cells": 1, "nbformat": 4, "nbformat_minor": 5, "metadata": {}}'):
         paths[1].write_text(malformed)
         os.utime(paths[1], (2**32, 2**32))
-        page = Page(report.build(out))
+        page = Page(report_page.build(out))
         assert "The notebook cannot be rendered" in page.text and "siamese.html" not in page.source
         assert not paths[1].with_suffix(".html").exists()
         assert '"vae.html"' in page.source
@@ -311,28 +316,28 @@ def test_pages_are_replaced_whole(tmp_path, monkeypatch):
     os.utime(out / "vae.ipynb", (1, 1))
     monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(KeyboardInterrupt):
-        report.build(out)
+        report_page.build(out)
     (out / "vae.html").write_text("newer than its notebook")
     with pytest.raises(KeyboardInterrupt):
-        report.build(out)
+        report_page.build(out)
     assert replaced == ["vae.html", "index.html"] and (out / "index.html").read_text() == "before"
 
 
 def test_no_folder_of_this_machine_is_shown(tmp_path, monkeypatch):
     home = tmp_path / "jane"
-    monkeypatch.setattr(report.Path, "home", lambda: home)
+    monkeypatch.setattr(report_page.Path, "home", lambda: home)
     monkeypatch.setattr(pomology, "root", lambda: home / "pomology")
     out = run(home / "pomology" / "outputs" / "run", record())
     (out / "vae.jsonl").write_text(json.dumps({"schema": 99}))
     failure = v4.new_output("error", ename="E", evalue=f"no {home}/data", traceback=[])
     notebook(out / ".partial" / "dcgan.ipynb", v4.new_code_cell("", outputs=[failure]))
     notebook(out / "siamese.ipynb", v4.new_code_cell(f"out = '{out}'\nhome = '{home}'\nother = '{home}t'"))
-    index = report.build(out).read_text()
+    index = report_page.build(out).read_text()
     assert "jane" not in index and "no ~/data" in index and "./outputs/run/vae.jsonl" in index
     text = Page(out / "siamese.html").text
     assert "out = './outputs/run'" in text and "home = '~'" in text
     assert text.count("jane") == 1 and "janet" in text  # another folder, which only begins so
-    monkeypatch.setattr(report.Path, "home", lambda: Path("/"))
+    monkeypatch.setattr(report_page.Path, "home", lambda: Path("/"))
     assert pomology.private("/a/b") == "/a/b"
 
 
@@ -346,11 +351,11 @@ def test_a_huge_run_has_small_pages_that_say_what_they_lack(tmp_path):
     for name in names:
         endings = ("crashed" if number % 2 else "ok" for number in range(100 if name == "vae" else 1500))
         records = [case(name, number, reason="r" * 400, status=status) for number, status in enumerate(endings)]
-        lines = [json.dumps(one | {"event": "end", "schema": results.SCHEMA}) + "\n" for one in records]
+        lines = [json.dumps(one | {"event": "end", "schema": journal.SCHEMA}) + "\n" for one in records]
         (out / f"{name}.jsonl").write_text("".join(lines))  # a journal waits for the disk after each
-    report.build(out)
+    report_page.build(out)
     page = Page(out / "index.html")
-    assert 1_000_000 < len(page.source.encode()) <= report.MOST_PAGE_BYTES < 2_000_000
+    assert 1_000_000 < len(page.source.encode()) <= report_page.MOST_PAGE_BYTES < 2_000_000
     assert "Left out, so that this page stays under 2 MB: " in page.text
     assert [section["id"] for section in page.all("section")] == list(names)
     assert "And 730 more like these." in page.text  # of the 750 that crashed, of an experiment without a layout
@@ -370,9 +375,9 @@ def test_a_huge_notebook_has_a_small_page(tmp_path):
         shown("large", html=table.format(row * 30_000)),
         shown("picture", png=PIXEL * 200_000),
     )
-    report.build(out)
+    report_page.build(out)
     page = Page(out / "vae.html")
-    assert 100_000 < len(page.source.encode()) <= report.MOST_PAGE_BYTES
+    assert 100_000 < len(page.source.encode()) <= report_page.MOST_PAGE_BYTES
     assert page.text.count("Left out here") == 2 and "vae.ipynb, has it" in page.text
     for text in ("The words.", "a line", "print(1)"):
         assert text in page.text
@@ -380,17 +385,17 @@ def test_a_huge_notebook_has_a_small_page(tmp_path):
     # What cannot be made small is not made a page.
     notebook(out / "vae.ipynb", v4.new_markdown_cell("word " * 500_000))
     os.utime(out / "vae.ipynb", (2**32, 2**32))
-    assert "cannot be rendered: ValueError: over 1,900,000 bytes" in Page(report.build(out)).text
+    assert "cannot be rendered: ValueError: over 1,900,000 bytes" in Page(report_page.build(out)).text
 
 
 def test_links_to_what_is_not_sent_are_texts():
     page = (
         '<a href="vae.html">x</a> <a href="tables/a%20b.csv">y</a> <a href="#vae">z</a> <a href="https://a.b/c">w</a>'
     )
-    assert report.links_into(page, {"vae.html"}) == page.replace(
+    assert report_page.links_into(page, {"vae.html"}) == page.replace(
         '<a href="tables/a%20b.csv">y</a>', "y (not in this copy)"
     )
-    assert report.links_into(page, {"vae.html", "tables/a b.csv"}) == page
+    assert report_page.links_into(page, {"vae.html", "tables/a b.csv"}) == page
 
 
 def test_a_shared_page_links_into_its_zip(tmp_path):
@@ -421,7 +426,7 @@ def whole_run(tmp_path_factory) -> Path:
         run(out, *sizes, record(name, case="bad", status="out-of-memory", reason="w" * 300))
     long = "a remark of many words that goes on " * 8
     run(out, record("blas_torch", config={"operation": "matmul", "shape": "8x2000x2000"}, status="error", reason=long))
-    table = tables.Table(long, tuple("abcdefghijkl"), tuple(tables.Row((long[:70],) * 12, "measured") for _ in "ab"))
+    table = article.Table(long, tuple("abcdefghijkl"), tuple(article.Row((long[:70],) * 12, "measured") for _ in "ab"))
     notebook(
         out / "vae.ipynb",
         v4.new_markdown_cell(f"# VAE\n\n{long}\n\n| a | b |\n|---|---|\n| {long} | `{'x' * 200}` |"),
@@ -435,7 +440,7 @@ def whole_run(tmp_path_factory) -> Path:
     )
     (out / "tables").mkdir()
     (out / "tables" / "vae-article.csv").write_text("x")
-    report.build(out)
+    report_page.build(out)
     return out
 
 

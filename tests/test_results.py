@@ -15,8 +15,9 @@ import time
 
 import pytest
 
-from pomology import PomologyError, results
-from pomology.results import Journal
+from pomology import PomologyError
+from pomology.results import journal as results_journal
+from pomology.results.journal import Journal
 
 METRIC = {"value": 2.5, "unit": "s", "low": 2.25, "high": 2.75, "n": 40, "how": "estimated"}
 # A finished case, key by key as the design of the kit lists them.
@@ -76,7 +77,9 @@ def write(journal: Journal, *records) -> None:
 
 
 def statuses(journal: Journal) -> dict:
-    return {(record["case"], record["repeat"]): record["status"] for record in results.read(journal.path).records}
+    return {
+        (record["case"], record["repeat"]): record["status"] for record in results_journal.read(journal.path).records
+    }
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
@@ -106,7 +109,7 @@ def test_what_was_written_reads_back_and_the_file_only_grows(journal):
     before = journal.path.read_bytes()
     journal.end(ended(reason="µs × 2\n“quoted”", blocks={"training": {"steady": [[3, 0.1]]}}))
     assert journal.path.read_bytes().startswith(before)
-    (record,) = results.read(journal.path).records
+    (record,) = results_journal.read(journal.path).records
     assert record == ended(reason="µs × 2\n“quoted”", blocks={"training": {"steady": [[3, 0.1]]}})
     assert "µs × 2" in journal.path.read_text(encoding="utf-8")  # readable for people too
 
@@ -132,14 +135,14 @@ def test_a_record_against_the_schema_is_refused_and_nothing_is_written(journal):
 
 def test_a_reason_that_is_no_text_does_not_lose_the_case(journal):
     journal.end(ended(status="error", reason="no such file: caf\udce9.txt"))  # as Python spells a Latin-1 file name
-    (record,) = results.read(journal.path).records
+    (record,) = results_journal.read(journal.path).records
     assert record["reason"].startswith("no such file: caf")
 
 
 def test_a_journal_is_readable_at_once_and_makes_its_folder(journal):
     assert journal.path.parent.is_dir()
-    assert results.read(journal.path).records == []
-    assert results.read(journal.path).problems == []
+    assert results_journal.read(journal.path).records == []
+    assert results_journal.read(journal.path).problems == []
 
 
 # Torn lines -----------------------------------------------------------------------------------------------------------
@@ -153,11 +156,11 @@ def test_a_torn_last_line_is_reported_and_the_next_one_is_not_glued_to_it(journa
     first = whole.index(b"\n") + 1
     torn = whole[: len(whole) - 2] if keep == -1 else whole[: first + keep]
     journal.path.write_bytes(torn)
-    contents = results.read(journal.path)
+    contents = results_journal.read(journal.path)
     assert [record["case"] for record in contents.records] == ["a"]
     assert contents.problems == ["vae.jsonl, line 2: torn or not JSON; passed over"]
     Journal(journal.path).end(ended(case="c"))
-    contents = results.read(journal.path)
+    contents = results_journal.read(journal.path)
     assert [record["case"] for record in contents.records] == ["a", "c"]
     assert contents.problems == ["vae.jsonl, line 2: torn or not JSON; passed over"]
     assert journal.path.read_bytes().startswith(torn)
@@ -167,7 +170,7 @@ def test_a_last_line_that_lacks_only_its_newline_counts(journal):
     journal.end(ended(case="a"))
     journal.path.write_bytes(journal.path.read_bytes().rstrip(b"\n"))
     journal.end(ended(case="b"))
-    contents = results.read(journal.path)
+    contents = results_journal.read(journal.path)
     assert [record["case"] for record in contents.records] == ["a", "b"]
     assert contents.problems == []
     assert len([line for line in lines(journal) if line]) == 2
@@ -176,14 +179,14 @@ def test_a_last_line_that_lacks_only_its_newline_counts(journal):
 def test_a_torn_line_in_the_middle_costs_itself_only(journal):
     good = [json.dumps(ended(case=name)).encode() for name in "abc"]
     journal.path.write_bytes(b"\n".join([good[0], good[1][:100], b"", b"  ", b"\0" * 300, good[2]]) + b"\n")
-    contents = results.read(journal.path)
+    contents = results_journal.read(journal.path)
     assert [record["case"] for record in contents.records] == ["a", "c"]
     assert [problem.split(":")[0] for problem in contents.problems] == ["vae.jsonl, line 2", "vae.jsonl, line 5"]
 
 
 WRITER = """
 import sys
-from pomology.results import Journal
+from pomology.results.journal import Journal
 sys.path.insert(0, sys.argv[2])
 from test_results import ended, started
 journal, number = Journal(sys.argv[1]), 0
@@ -204,7 +207,7 @@ def test_a_killed_process_loses_at_most_the_case_it_was_in(journal, lines_before
         time.sleep(0.0137)
         process.send_signal(signal.SIGKILL)
         said += [int(line) for line in process.stdout.read().split(b"\n")[:-1]]
-    contents = results.read(journal.path)
+    contents = results_journal.read(journal.path)
     finished = [record["case"] for record in contents.records if record["status"] == "ok"]
     assert set(finished) >= {f"case {number}" for number in said}
     assert len(finished) <= len(said) + 1
@@ -220,10 +223,10 @@ def test_a_case_that_began_and_never_ended_reads_as_crashed(journal):
     journal.start(started(case="a"))
     journal.start(started(case="b"))
     journal.end(ended(case="b"))
-    contents = results.read(journal.path)
+    contents = results_journal.read(journal.path)
     crashed, ok = contents.records  # in the order in which they began
     assert (crashed["case"], crashed["status"], ok["case"], ok["status"]) == ("a", "crashed", "b", "ok")
-    assert results.problem(crashed) is None
+    assert results_journal.problem(crashed) is None
     assert crashed["metrics"] == {}
     assert crashed["seconds"] is None
     assert "never ended" in crashed["reason"]
@@ -247,7 +250,7 @@ def test_a_watcher_gives_open_cases_their_status_once(journal):
     journal.start(started(case="c"))
     journal.end(ended(case="c"))
     assert journal.finish_open("timeout", "over the time limit") == ["a", "b"]
-    found = {record["case"]: record for record in results.read(journal.path).records}
+    found = {record["case"]: record for record in results_journal.read(journal.path).records}
     assert {name: found[name]["status"] for name in "abc"} == {"a": "timeout", "b": "timeout", "c": "ok"}
     assert found["b"]["reason"] == "over the time limit"
     assert (found["b"]["repeat"], found["b"]["chip"]) == (1, "Apple M1")
@@ -256,21 +259,21 @@ def test_a_watcher_gives_open_cases_their_status_once(journal):
     assert journal.path.read_bytes() == before
 
 
-@pytest.mark.parametrize("status", results.STATUSES)
+@pytest.mark.parametrize("status", results_journal.STATUSES)
 def test_only_what_may_end_differently_is_tried_again(journal, status):
-    assert not results.read(journal.path).done("a", 0)
+    assert not results_journal.read(journal.path).done("a", 0)
     journal.start(started(case="a"))
     journal.end(ended(case="a", status=status))
-    assert results.read(journal.path).done("a", 0) == (status not in ("interrupted", "error"))
-    assert not results.read(journal.path).done("a", 1)
-    assert not results.read(journal.path).done("b", 0)
+    assert results_journal.read(journal.path).done("a", 0) == (status not in ("interrupted", "error"))
+    assert not results_journal.read(journal.path).done("a", 1)
+    assert not results_journal.read(journal.path).done("b", 0)
 
 
 def test_a_case_whose_process_vanished_is_tried_once_more(journal):
     journal.start(started(case="a"))
-    assert not results.read(journal.path).done("a", 0)
+    assert not results_journal.read(journal.path).done("a", 0)
     journal.start(started(case="a"))
-    assert results.read(journal.path).done("a", 0)
+    assert results_journal.read(journal.path).done("a", 0)
     assert statuses(journal) == {("a", 0): "crashed"}
 
 
@@ -280,21 +283,21 @@ def test_attempts_that_ended_do_not_use_up_the_one_after_a_crash(journal, status
         journal.start(started(case="a"))
         journal.end(ended(case="a", status=status))
     journal.start(started(case="a"))
-    assert not results.read(journal.path).done("a", 0)  # the first time that its process vanished
+    assert not results_journal.read(journal.path).done("a", 0)  # the first time that its process vanished
     journal.start(started(case="a"))
-    assert results.read(journal.path).done("a", 0)
+    assert results_journal.read(journal.path).done("a", 0)
 
 
 def test_a_retry_that_succeeds_is_final(journal):
     journal.start(started(case="a"))
     journal.start(started(case="a"))
     journal.end(ended(case="a"))
-    assert results.read(journal.path).done("a", 0)
+    assert results_journal.read(journal.path).done("a", 0)
     assert statuses(journal) == {("a", 0): "ok"}
 
 
 def test_the_statuses_are_those_of_the_design():
-    assert set(results.STATUSES) == {
+    assert set(results_journal.STATUSES) == {
         *("ok", "out-of-memory", "unsupported", "fallback", "mismatch", "not-learning", "too-big", "crashed"),
         *("timeout", "interrupted", "error"),
     }
@@ -306,7 +309,7 @@ def test_the_statuses_are_those_of_the_design():
 def test_a_newer_schema_is_refused_in_one_line(journal):
     write(journal, ended(case="a"), {"schema": 2, "what": "nobody knows yet"})
     with pytest.raises(PomologyError) as refusal:
-        results.read(journal.path)
+        results_journal.read(journal.path)
     message = str(refusal.value)
     assert "\n" not in message
     assert f"{journal.path}, line 2: schema 2 is newer than this kit's 1" in message
@@ -317,9 +320,9 @@ def test_an_oversized_file_is_refused_before_it_is_read(journal, monkeypatch):
         file.truncate(64 * 2**20 + 1)  # a sparse file: takes no space
     monkeypatch.setattr(type(journal.path), "read_bytes", lambda path: pytest.fail("was read"))
     with pytest.raises(PomologyError, match=r"vae\.jsonl: 67,108,865 bytes; a journal has at most 67,108,864"):
-        results.read(journal.path)
+        results_journal.read(journal.path)
     with pytest.raises(PomologyError, match="at most 10"):
-        results.read(journal.path, most_bytes=10)
+        results_journal.read(journal.path, most_bytes=10)
 
 
 def without(key: str) -> dict:
@@ -418,16 +421,16 @@ MALFORMED = {
 @pytest.mark.parametrize("malformed", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_line_is_passed_over_and_named(journal, malformed):
     journal.path.write_bytes(line(ended(case="a")) + b"\n" + malformed + b"\n" + line(ended(case="b")) + b"\n")
-    contents = results.read(journal.path)
+    contents = results_journal.read(journal.path)
     assert [record["case"] for record in contents.records] == ["a", "b"]
     if malformed.strip():
         (problem,) = contents.problems
         assert problem.startswith("vae.jsonl, line 2: ")
         assert "\n" not in problem
         assert len(problem) < 300
-    assert not results.read(journal.path).done("c", 0)
+    assert not results_journal.read(journal.path).done("c", 0)
     journal.end(ended(case="d"))
-    assert len(results.read(journal.path).records) == 3
+    assert len(results_journal.read(journal.path).records) == 3
 
 
 @pytest.mark.parametrize("key", [key for key in STARTED if key not in ("parameters", "flops_per_step", "seconds")])
@@ -438,7 +441,7 @@ def test_a_malformed_start_line_is_passed_over_too(journal, key):
     else:
         del start[key]
     write(journal, start)
-    contents = results.read(journal.path)
+    contents = results_journal.read(journal.path)
     assert contents.records == []
     assert contents.open_starts == []
     assert contents.problems[0].startswith(f"vae.jsonl, line 1: {key} ")
@@ -453,7 +456,7 @@ def test_nothing_in_a_journal_is_evaluated(journal, monkeypatch):
     for name in ("eval", "exec", "__import__"):
         with monkeypatch.context() as patch:
             patch.setattr(builtins, name, forbidden)
-            (record,) = results.read(journal.path).records
+            (record,) = results_journal.read(journal.path).records
     assert record["case"] == record["reason"] == record["config"][code] == code
     assert list(record["metrics"]) == [code]
 
@@ -464,7 +467,7 @@ def test_nothing_in_a_journal_is_evaluated(journal, monkeypatch):
 def test_a_frame_has_a_row_a_record_and_columns_for_settings_and_metrics():
     first = ended(config={"batch_size": 128, "backend": "not this", "layers": 2}, blocks={"training": {}})
     second = ended(case="b", status="out-of-memory", metrics={}, config={"batch_size": 5120})
-    frame = results.frame([first, second])
+    frame = results_journal.frame([first, second])
     assert list(frame["case"]) == ["torch-cpu batch_size=128", "b"]
     assert list(frame["batch_size"]) == [128, 5120]
     assert list(frame["backend"]) == ["cpu", "cpu"]
@@ -473,13 +476,13 @@ def test_a_frame_has_a_row_a_record_and_columns_for_settings_and_metrics():
     assert (row["epoch_s_how"], row["epoch_s_n"]) == ("estimated", 40)
     assert frame["epoch_s"].isna().tolist() == [False, True]
     assert not {"metrics", "blocks"} & set(frame.columns)
-    assert results.frame([]).empty
+    assert results_journal.frame([]).empty
 
 
 def test_reading_needs_no_pandas_and_no_framework():
     script = textwrap.dedent("""
         import sys
-        from pomology import results
+        from pomology.results import journal as results
         assert not {"pandas", "torch", "numpy", "pickle"} & set(sys.modules), set(sys.modules)
     """)
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -493,7 +496,7 @@ def test_a_thousand_journals_are_read(tmp_path, record_testsuite_property):
     begun = time.perf_counter()
     count = 50
     for _ in range(count):
-        assert len(results.read(path).records) == 150
+        assert len(results_journal.read(path).records) == 150
     seconds = (time.perf_counter() - begun) * 1000 / count
     record_testsuite_property("seconds_to_read_1000_journals_of_150_cases", round(seconds, 2))
     print(f"1,000 journals of 150 cases: {seconds:.1f} s")

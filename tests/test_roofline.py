@@ -13,8 +13,16 @@ import pytest
 import torch
 from torch import nn
 
-from pomology import batch, figures, layouts, machine, models, report, results, roofline, statistics, tables, timing
-from pomology.experiment import Experiment
+from pomology.articles import layout
+from pomology.experiment.case import Experiment
+from pomology.machine import snapshot
+from pomology.measure import clock, intervals
+from pomology.report import article, roofline
+from pomology.report import page as report_page
+from pomology.report.figures import article as figures_article
+from pomology.results import journal
+from pomology.runner import batch
+from pomology.workloads import cost
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "notebooks" / "this_machine"
@@ -24,7 +32,7 @@ FLOAT = 4  # bytes
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(machine, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "fitness", lambda: state)
 
 
 def metric(value, low=None, high=None, unit="FLOP/s", how="measured"):
@@ -161,7 +169,7 @@ def test_the_intensity_of_a_product_is_that_of_its_operands_and_result():
 
 
 def moved(build, step, slots=0, backend="mps") -> int:
-    return models.workload(build, step, slots, backend).moved_bytes
+    return cost.workload(build, step, slots, backend).moved_bytes
 
 
 def test_the_bytes_of_a_linear_layer_by_hand():
@@ -258,7 +266,7 @@ def test_a_step_writes_its_bytes_into_the_journal(tmp_path):
     for case in experiment.cases(batch_size=[4]):
         with case:
             step = lambda m: m(torch.empty(4, 10)).sum().backward()  # noqa: E731
-            case.requires(models.workload(lambda: nn.Linear(10, 7), step, 0))
+            case.requires(cost.workload(lambda: nn.Linear(10, 7), step, 0))
             model = case.observe(nn.Linear(10, 7))
             for _ in case.steps([torch.ones(4, 10)] * 30):
                 model(torch.ones(4, 10)).sum().backward()
@@ -266,7 +274,7 @@ def test_a_step_writes_its_bytes_into_the_journal(tmp_path):
                     model.weight -= 0.1
     (written,) = experiment.records
     assert written["status"] == "ok" and written["bytes_per_step"] == moved(lambda: nn.Linear(10, 7), step)
-    assert results.problem(written) is None
+    assert journal.problem(written) is None
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
@@ -280,33 +288,33 @@ def cells(table, heading):
 def test_tables_tell_the_share_where_there_are_ceilings_and_nothing_where_not():
     cases = [record(metrics={"flops_per_s": metric(25e9, 20e9, 30e9)}), record(backend="mps", config={"batch_size": 9})]
     best = roofline.ceilings([product(100e9, low=100e9, high=100e9)])
-    table = tables.details_table("vae", cases, best)
-    assert cells(table, tables.BEST) == ["25.0 ± 5.0 %", ""]
-    assert table.columns[table.columns.index("Achieved") + 1] == tables.BEST
+    table = article.details_table("vae", cases, best)
+    assert cells(table, article.BEST) == ["25.0 ± 5.0 %", ""]
+    assert table.columns[table.columns.index("Achieved") + 1] == article.BEST
     assert table.data[0]["share_of_best"] == 0.25 and table.data[0]["share_of_best_low"] == pytest.approx(0.2)
-    without = tables.details_table("vae", cases)
-    assert tables.BEST not in without.columns and len(without.columns) == len(table.columns) - 1
-    assert tables.details_table("vae", cases, roofline.ceilings([])) == without
-    assert tables.details_table("vae", cases[1:], best).columns == without.columns
+    without = article.details_table("vae", cases)
+    assert article.BEST not in without.columns and len(without.columns) == len(table.columns) - 1
+    assert article.details_table("vae", cases, roofline.ceilings([])) == without
+    assert article.details_table("vae", cases[1:], best).columns == without.columns
 
 
 def test_an_article_s_table_of_rates_tells_the_share_in_the_rows_of_this_machine():
     found = {"flops_per_s": metric(30e9, 29e9, 31e9), "step_s": metric(1, unit="s")}
     case = record("model_sizes", found, config={"model": "vgg16", "batch_size": 32}, article="000")
     best = roofline.ceilings([product(120e9)])
-    table = tables.article_table("model_sizes", [case], best)
-    shares = dict(zip((row.kind for row in table.rows), cells(table, tables.BEST), strict=True))
+    table = article.article_table("model_sizes", [case], best)
+    shares = dict(zip((row.kind for row in table.rows), cells(table, article.BEST), strict=True))
     assert shares == {"published": "", "measured": "25.0 %"}
-    assert tables.BEST not in tables.article_table("model_sizes", [case]).columns
+    assert article.BEST not in article.article_table("model_sizes", [case]).columns
     repeats = [case | {"repeat": 1}, case]
-    assert cells(tables.article_table("model_sizes", repeats, best), tables.BEST)[-1] == "25.0 %"
+    assert cells(article.article_table("model_sizes", repeats, best), article.BEST)[-1] == "25.0 %"
 
 
 def test_a_ceiling_that_was_measured_too_low_is_told():
     best = roofline.ceilings([product(10e9)])
-    table = tables.details_table("vae", [record(metrics={"flops_per_s": metric(25e9)})], best)
-    assert cells(table, tables.BEST) == ["250 %"] and any("More than 100 %" in note for note in table.notes)
-    right = tables.details_table(
+    table = article.details_table("vae", [record(metrics={"flops_per_s": metric(25e9)})], best)
+    assert cells(table, article.BEST) == ["250 %"] and any("More than 100 %" in note for note in table.notes)
+    right = article.details_table(
         "vae", [record(metrics={"flops_per_s": metric(25e9)})], roofline.ceilings([product(25e9)])
     )
     assert not any("More than 100 %" in note for note in right.notes)
@@ -314,17 +322,17 @@ def test_a_ceiling_that_was_measured_too_low_is_told():
 
 def test_the_ceilings_stand_below_the_printed_peaks_with_what_reached_them():
     records = [product(80e9, flags=["contended"]), product(1e12, experiment="ceilings_mlx", backend="mlx-gpu")]
-    table = tables.article_table("roofline", [*records, stream(9e9)])
+    table = article.article_table("roofline", [*records, stream(9e9)])
     assert ("M2 Ultra", "fp32", "27 TFLOPS") in [row.cells[:3] for row in table.rows if row.kind == "published"]
     ours = [row.cells for row in table.rows if row.kind == "measured"]
     assert ours[0][:4] == ("Apple M9 CPU", "fp32", "80.0 GFLOP/s", "") and ours[0][4].endswith("contended")
     assert ours[1][3] == "9.00 GB/s ± 10 %" and "triad" in ours[1][4]
     assert ours[2][:3] == ("Apple M9 GPU", "fp32", "1.00 TFLOP/s") and ours[2][4].startswith("MLX; ceilings_mlx")
-    empty = tables.ceilings_table([])
+    empty = article.ceilings_table([])
     assert not empty.rows and "run the notebooks ceilings" in " ".join(empty.notes)
 
 
-EVERY = [notebook for notebook in batch.notebooks() if not notebook.after and notebook.article != layouts.KIT]
+EVERY = [notebook for notebook in batch.notebooks() if not notebook.after and notebook.article != layout.KIT]
 
 
 def full_run(kinds=("cpu", "mps")) -> list[dict]:
@@ -355,11 +363,11 @@ def full_run(kinds=("cpu", "mps")) -> list[dict]:
 
 def test_every_experiment_of_the_kit_lies_under_the_roofs_of_a_full_run():
     records = full_run()
-    table = tables.roofline_table(records)
+    table = article.roofline_table(records)
     assert {row["experiment"] for row in table.data} == {notebook.name for notebook in EVERY} and len(EVERY) > 15
     assert len(table.rows) == 2 * len(EVERY)
     assert not [note for note in table.notes if note.startswith("Not in the table")]
-    assert all(share.endswith("%") for share in cells(table, tables.BEST))
+    assert all(share.endswith("%") for share in cells(table, article.BEST))
     counted = [row for row in table.data if row["flops_per_byte"] is not None]
     assert {row["experiment"] for row in table.data} - {row["experiment"] for row in counted} == {"mlp", "cnn", "lstm"}
     assert all(row["limit"] in ("memory", "compute") for row in counted)
@@ -368,22 +376,22 @@ def test_every_experiment_of_the_kit_lies_under_the_roofs_of_a_full_run():
 def test_what_is_not_in_the_table_is_named_with_the_reason():
     records = [record("kernel_launch_torch", {"launch_s": metric(1e-5, unit="s")}), record("dcgan", status="too-big")]
     records += [record("vae", {"flops_per_s": metric(1e9)}, profile="smoke"), stream(1e9)]
-    table = tables.roofline_table([*records, product(1e9)])
+    table = article.roofline_table([*records, product(1e9)])
     assert not table.rows
     said = " ".join(table.notes)
     for words in ("(no operations were counted): kernel_launch_torch", "(too-big): dcgan", "(smoke test): vae"):
         assert words in said
     assert "run the notebooks ceilings" not in said
-    assert "run the notebooks ceilings" in " ".join(tables.roofline_table(records[:3]).notes)
+    assert "run the notebooks ceilings" in " ".join(article.roofline_table(records[:3]).notes)
 
 
 def test_of_an_experiment_the_best_case_is_shown_also_of_a_smaller_model():
     rates = [3e9, 9e9, 5e9]
     records = [record(metrics={"flops_per_s": metric(r)}, config={"batch_size": r}, scaled=r > 8e9) for r in rates]
     failed = record(metrics={"flops_per_s": metric(99e9)}, config={"batch_size": 99}, status="mismatch")
-    (point,) = tables.roofline_points([*records, failed])
+    (point,) = article.roofline_points([*records, failed])
     assert point.rate["value"] == 9e9 and point.share is None and point.roof is None
-    row = tables.roofline_table([*records, failed]).rows[0].cells
+    row = article.roofline_table([*records, failed]).rows[0].cells
     assert row[5] == "no ceiling" and row[6] == "not counted" and "scaled" in row[-1]
 
 
@@ -396,8 +404,8 @@ def test_the_figure_s_words_neither_overlap_nor_leave_it(kinds):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
 
-    with matplotlib.rc_context(figures.STYLE):
-        figure = figures.draw("roofline", full_run(kinds))
+    with matplotlib.rc_context(figures_article.STYLE):
+        figure = figures_article.draw("roofline", full_run(kinds))
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         assert len(figure.axes) == len(kinds)
@@ -424,7 +432,7 @@ def test_the_figure_has_its_roofs_where_they_were_measured():
         stream(5e9),
         record("vae", {"flops_per_s": metric(10e9)}, flops_per_step=4, bytes_per_step=1),
     ]
-    (axis,) = figures.draw("roofline", records).axes
+    (axis,) = figures_article.draw("roofline", records).axes
     slope, flat = [line for line in axis.lines if line.get_linestyle() != "None"]
     assert slope.get_ydata()[1] == pytest.approx(80) and slope.get_xdata()[1] == pytest.approx(16)  # 80 / 5
     assert list(flat.get_ydata()) == [80, 80] and flat.get_xdata()[0] == pytest.approx(16)
@@ -435,7 +443,7 @@ def test_the_figure_has_its_roofs_where_they_were_measured():
 
 @pytest.mark.parametrize("records", [[], [product(8e9)], [stream(8e9)], [record("vae", {"flops_per_s": metric(1e9)})]])
 def test_a_part_of_a_run_can_be_drawn(records):
-    assert "<svg" in figures.svg(figures.draw("roofline", records))
+    assert "<svg" in figures_article.svg(figures_article.draw("roofline", records))
 
 
 # The notebooks --------------------------------------------------------------------------------------------------------
@@ -472,8 +480,8 @@ def run_ceilings(tmp_path, monkeypatch):
 
 
 def test_the_bytes_and_operations_of_the_ceilings_by_hand(run_ceilings, monkeypatch):
-    timed = timing.Measurement(1.0, statistics.Interval(0.5, 0.4, 0.8, 9, 9), (), "budget")
-    monkeypatch.setattr(timing, "measure", lambda *_, **__: timed)
+    timed = clock.Measurement(1.0, intervals.Interval(0.5, 0.4, 0.8, 9, 9), (), "budget")
+    monkeypatch.setattr(clock, "measure", lambda *_, **__: timed)
     found = run_ceilings()
     assert {key: one["status"] for key, one in found.items()} == dict.fromkeys(found, "ok") and len(found) == 4
     triad, copy = (found[name, "fp32"]["metrics"]["bytes_per_s"] for name in ("triad", "copy"))
@@ -484,7 +492,7 @@ def test_the_bytes_and_operations_of_the_ceilings_by_hand(run_ceilings, monkeypa
 
 
 def test_a_product_that_is_not_what_was_asked_for_is_no_ceiling(run_ceilings, monkeypatch):
-    from pomology.device import Device
+    from pomology.devices.torch import Device
 
     works = Device.product
     monkeypatch.setattr(Device, "product", lambda self, precision, size: works(self, "fp32", size))
@@ -494,7 +502,7 @@ def test_a_product_that_is_not_what_was_asked_for_is_no_ceiling(run_ceilings, mo
 
 
 def test_a_product_that_computes_nothing_is_no_ceiling(run_ceilings, monkeypatch):
-    from pomology.device import Device
+    from pomology.devices.torch import Device
 
     empty = lambda self, precision, size: lambda: torch.zeros(size, size)  # noqa: E731
     monkeypatch.setattr(Device, "product", empty)
@@ -509,7 +517,7 @@ def test_a_triad_that_leaves_something_out_is_no_ceiling(run_ceilings, monkeypat
 
 
 def test_a_gpu_whose_work_is_done_by_the_processor_has_no_ceilings(run_ceilings):
-    from pomology.device import Device
+    from pomology.devices.torch import Device
 
     class Pretended(Device):
         def __init__(self):
@@ -580,7 +588,7 @@ def test_the_ceilings_come_second_and_what_lays_all_together_last():
 def write(folder: Path, records: list[dict]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for one in records:
-        results.Journal(folder / f"{one['experiment']}.jsonl").end(one)
+        journal.Journal(folder / f"{one['experiment']}.jsonl").end(one)
     return folder
 
 
@@ -594,7 +602,7 @@ def test_the_roofline_notebook_reads_the_whole_run_and_works_alone(tmp_path):
     assert len(whole.roofline().rows) == 2 * len(EVERY)
     assert (out / "tables" / "roofline-roofline.csv").read_text().count("\n") == 2 * len(EVERY) + 1
     later = Experiment("vae", article="003", devices="cpu", out=str(out))
-    assert tables.BEST in later.details().columns
+    assert article.BEST in later.details().columns
     assert len(whole.ceilings().rows) == 8  # of both devices three precisions and the memory
 
 
@@ -602,9 +610,9 @@ def test_the_page_of_a_run_has_the_ceilings_the_shares_and_the_roofline(tmp_path
     out = write(tmp_path / "run", full_run())
     (out / "machine.json").write_text(json.dumps({"chip": "Apple M9", "profile": "quick"}))
     nbformat.write(nbformat.v4.new_notebook(metadata={"pomology": {"article": "001"}}), out / "roofline.ipynb")
-    page = report.build(out).read_text()
+    page = report_page.build(out).read_text()
     assert "processor: bf16 95.0 GFLOP/s, fp16 60.0 GFLOP/s, fp32 80.0 GFLOP/s, memory 5.00 GB/s" in page
-    assert tables.BEST.replace("'", "&#x27;") in page and "checks of the kit itself" not in page
+    assert article.BEST.replace("'", "&#x27;") in page and "checks of the kit itself" not in page
     sections = re.split(r"<h2[^>]*>", page)
     (profiling,) = [part for part in sections if part.startswith("Profiling Apple Silicon")]
     assert 'id="roofline"' in profiling and "Where each experiment lies" not in profiling.split("<h3>")[0]

@@ -20,8 +20,10 @@ from nbformat import v4
 from test_report import MACHINE, record, run
 
 import pomology
-from pomology import PomologyError, compare, share
+from pomology import PomologyError
 from pomology.__main__ import main
+from pomology.report import compare
+from pomology.runner import share
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"><text>{}</text></svg>'
 

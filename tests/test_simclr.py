@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pomology import PomologyError, data, simclr, standins
+from pomology import PomologyError
+from pomology.data import images as data_images
+from pomology.data import synthetic
+from pomology.workloads import simclr
 
 torch = pytest.importorskip("torch")
 
@@ -44,12 +47,12 @@ def gradient():
 def pictures():
     """Photograph-like ones and noise, which has every colour beside every other: uint8 (400, 32, 32, 3)."""
     noise = np.random.default_rng(0).integers(0, 256, (100, 32, 32, 3), np.uint8)
-    return np.concatenate((standins.digits_on_photographs(300, "train")[0], noise))
+    return np.concatenate((synthetic.digits_on_photographs(300, "train")[0], noise))
 
 
 @pytest.fixture(scope="module")
 def images():
-    return data.cifar10("stand-in", size=60)
+    return data_images.cifar10("stand-in", size=60)
 
 
 def batch_of(views):
@@ -293,7 +296,8 @@ def test_device_views_are_the_views_normalised(pictures):
 
 REHEARSAL = """
 import torch, json
-from pomology import operators, simclr
+from pomology.runner import mps_rehearsal as operators
+from pomology.workloads import simclr
 images = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 expected = simclr.device_views(images, torch.Generator().manual_seed(1))
 bank = torch.nn.functional.normalize(torch.randn(16, 40, generator=torch.Generator().manual_seed(0)), dim=0)
@@ -379,7 +383,7 @@ def test_items(images):
 
 def test_grey_and_oblong_pictures_are_refused():
     for shape in ((4, 28, 28), (4, 32, 30, 3)):
-        set_of = data.ImageSet("odd", np.zeros(shape, np.uint8), np.zeros(4, np.int64), 10, "real", "odd")
+        set_of = data_images.ImageSet("odd", np.zeros(shape, np.uint8), np.zeros(4, np.int64), 10, "real", "odd")
         with pytest.raises(PomologyError, match=r"odd: images of .*: should be square and in colour"):
             simclr.PNGPictures(set_of, simclr.normalised)
 
@@ -395,7 +399,7 @@ def test_spawned_workers_share_the_files(images):
 def loaded(seed, workers, context):
     """Four batches of one picture again and again: whatever differs was drawn."""
     one_picture = np.full((16, 32, 32, 3), (200, 100, 50), np.uint8)
-    same = data.ImageSet("same", one_picture, np.zeros(16, np.int64), 10, "stand-in", "same")
+    same = data_images.ImageSet("same", one_picture, np.zeros(16, np.int64), 10, "stand-in", "same")
     dataset = simclr.PNGPictures(same, simclr.two_views)
     torch.manual_seed(seed)
     loader = torch.utils.data.DataLoader(dataset, 4, num_workers=workers, multiprocessing_context=context)

@@ -14,8 +14,11 @@ import pytest
 import torch
 from test_notebooks import definitions
 
-from pomology import device, experiment, machine, pretrained
-from pomology.models import Workload, workload
+from pomology.devices import torch as devices_torch
+from pomology.experiment import case as experiment_case
+from pomology.machine import snapshot
+from pomology.workloads import pretrained
+from pomology.workloads.cost import Workload, workload
 
 GIB = 2**30
 SIZES = (8, 16, 36, 192)
@@ -76,12 +79,12 @@ def test_memory_is_counted_as_by_hand(counted):
 def mac(monkeypatch):
     """MPS on a Mac with that many GB, of which nothing is used."""
 
-    def of(gigabytes: int) -> device.Device:
+    def of(gigabytes: int) -> devices_torch.Device:
         total = gigabytes * GIB
         monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: int(SHARE * total))
         monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 0)
-        monkeypatch.setattr(machine, "available_memory_bytes", lambda: total)
-        made = device.Device("cpu")
+        monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: total)
+        made = devices_torch.Device("cpu")
         made.backend, made.kind = "mps", "gpu"
         return made
 
@@ -97,12 +100,12 @@ class Nobody:
 @pytest.mark.parametrize("gigabytes", SIZES)
 def test_what_cannot_fit_is_refused_before_anything_is_allocated(counted, mac, gigabytes):
     work, _, _, refused = counted
-    case = experiment.Case(Nobody(), mac(gigabytes), {"batch_size": 1})
+    case = experiment_case.Case(Nobody(), mac(gigabytes), {"batch_size": 1})
     before = psutil.Process().memory_info().rss
     said = ""
     try:
         case.requires(work)
-    except experiment.TooBig as error:
+    except experiment_case.TooBig as error:
         said = str(error)
     needed = f"{work.bytes / GIB:.1f} GiB on a Mac with {gigabytes} GB"
     if gigabytes in refused:
@@ -115,10 +118,10 @@ def test_what_cannot_fit_is_refused_before_anything_is_allocated(counted, mac, g
 
 def test_memory_that_others_use_counts(mac, monkeypatch):
     work = Workload(parameters=1, flops=1, state_bytes=3 * GIB, saved_bytes=2 * GIB)
-    case = experiment.Case(Nobody(), mac(8), {})
+    case = experiment_case.Case(Nobody(), mac(8), {})
     case.requires(work)
-    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 4 * GIB)
-    with pytest.raises(experiment.TooBig, match=r"5\.4 GB .* 4\.3 GB are free"):
+    monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: 4 * GIB)
+    with pytest.raises(experiment_case.TooBig, match=r"5\.4 GB .* 4\.3 GB are free"):
         case.requires(work)
 
 
@@ -163,13 +166,13 @@ def gpt2_large(batch: int, backend: str, lora: bool) -> Workload:
 def small_machine(monkeypatch, mac):
     """A device of a machine with 16 GB, all of it free; a card's driver keeps half a GB of its own."""
 
-    def of(backend: str) -> device.Device:
+    def of(backend: str) -> devices_torch.Device:
         made = mac(16)
         made.backend, made.kind = backend, "cpu" if backend == "cpu" else "gpu"
         card = 16 * GIB - GIB // 2, 16 * GIB
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: card)
         if backend == "cuda":  # what the computer around the card has free is another matter
-            monkeypatch.setattr(machine, "available_memory_bytes", lambda: 1)
+            monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: 1)
         return made
 
     return of
@@ -192,10 +195,10 @@ SIXTEEN = [(16, False, {"cpu", "mps", "cuda"}), (1, False, {"mps"}), (16, True, 
 @pytest.mark.parametrize("backend", ["cpu", "mps", "cuda"])
 def test_a_16_gb_machine_refuses_gpt2_large_before_anything_is_allocated(small_machine, backend, batch, lora, refused):
     work = gpt2_large(batch, backend, lora)
-    case = experiment.Case(Nobody(), small_machine(backend), {"batch_size": batch})
+    case = experiment_case.Case(Nobody(), small_machine(backend), {"batch_size": batch})
     before = psutil.Process().memory_info().rss
     if backend in refused:
-        with pytest.raises(experiment.TooBig, match=r"^needs \d+\.\d GB at the least .* GB are free$") as raised:
+        with pytest.raises(experiment_case.TooBig, match=r"^needs \d+\.\d GB at the least .* GB are free$") as raised:
             case.requires(work)
         free = {"cpu": 16, "mps": 12, "cuda": 15.5}[backend] * GIB / 1e9
         assert f"optimiser {work.state_bytes / 1e9:.1f}" in str(raised.value)

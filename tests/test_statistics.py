@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from pomology import statistics
-from pomology.statistics import (
+from pomology.measure import intervals
+from pomology.measure.intervals import (
     DRIFT_THRESHOLD,
     Interval,
     compare,
@@ -377,27 +377,27 @@ def test_rows_judged_together_are_those_of_the_papers_example():
     """Benjamini and Hochberg 1995, section 4.1: of 15 p values the four smallest pass at 5 %."""
     p_values = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262]
     p_values += [0.5719, 0.6528, 0.7590, 1.0000]
-    assert statistics.joint_confidence(p_values[::-1]) == pytest.approx(1 - 4 * 0.05 / 15)
-    assert statistics.joint_confidence([0.03]) == statistics.joint_confidence([0.9]) == pytest.approx(0.95)
-    assert statistics.joint_confidence([0.9, 0.5]) == pytest.approx(0.975)
+    assert intervals.joint_confidence(p_values[::-1]) == pytest.approx(1 - 4 * 0.05 / 15)
+    assert intervals.joint_confidence([0.03]) == intervals.joint_confidence([0.9]) == pytest.approx(0.95)
+    assert intervals.joint_confidence([0.9, 0.5]) == pytest.approx(0.975)
     # The largest p value that passes takes the smaller ones with it, though they do not pass by themselves.
-    assert statistics.joint_confidence([0.045, 0.04]) == pytest.approx(0.95)
+    assert intervals.joint_confidence([0.045, 0.04]) == pytest.approx(0.95)
 
 
 def test_sets_that_ran_one_after_the_other_have_a_wider_interval():
     a, b = [1.0, 1.1, 1.25], [2.0, 2.3, 2.4]
     variance = np.var(np.log(a), ddof=1) + np.var(np.log(b), ddof=1)
-    one, other = statistics.sample(a), statistics.sample(b)
+    one, other = intervals.sample(a), intervals.sample(b)
     for between in (0.0, 0.19, 2.0):
-        found = statistics.welch(one, other, between)
+        found = intervals.welch(one, other, between)
         assert found.mean == pytest.approx(np.log(a).mean() - np.log(b).mean())
         assert found.error == pytest.approx(np.sqrt(variance * (1 / 3 + between / 2)))
-        whole = statistics.compare(a, b, between=between)
-        half = statistics.t_quantile(0.95, found.dof) * found.error
+        whole = intervals.compare(a, b, between=between)
+        half = intervals.t_quantile(0.95, found.dof) * found.error
         assert math.log(whole.high) == pytest.approx(found.mean + half)
-        assert whole == statistics.compare(one, other, between=between) and whole.p_value == found.p_value
-    assert statistics.welch(one, statistics.sample([1.0])) is None
+        assert whole == intervals.compare(one, other, between=between) and whole.p_value == found.p_value
+    assert intervals.welch(one, intervals.sample([1.0])) is None
     with pytest.raises(ValueError, match="given as values"):
-        statistics.compare(one, other, paired=True)
+        intervals.compare(one, other, paired=True)
     with pytest.raises(ValueError, match="0 or more"):
-        statistics.compare(a, b, between=-1)
+        intervals.compare(a, b, between=-1)

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from macs import IOREG, MACS, USAGE, Mac, secrets_in
 
-from pomology import machine, telemetry
-from pomology.telemetry import Telemetry
+from pomology.machine import sampler, snapshot
+from pomology.machine.sampler import Telemetry
 
 
 class Clock:
@@ -37,9 +37,9 @@ def clock():
 def linux(monkeypatch, tmp_path):
     """A PC without any meter or sensor."""
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(telemetry, "POWERCAP", tmp_path / "powercap")
-    monkeypatch.setattr(telemetry, "HWMON", tmp_path / "hwmon")
-    monkeypatch.setattr(telemetry, "VMSTAT", tmp_path / "vmstat")
+    monkeypatch.setattr(sampler, "POWERCAP", tmp_path / "powercap")
+    monkeypatch.setattr(sampler, "HWMON", tmp_path / "hwmon")
+    monkeypatch.setattr(sampler, "VMSTAT", tmp_path / "vmstat")
     (tmp_path / "vmstat").write_text("nr_free_pages 4711\npswpin 1000\npswpout 2000\npgfault 5\n")
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -126,10 +126,10 @@ def apple(monkeypatch):
         module.AppleEnergyMonitor = monitor
         monkeypatch.setitem(sys.modules, "zeus_apple_silicon", module)
         monkeypatch.setattr(sys, "platform", "darwin")
-        monkeypatch.setattr(telemetry.ctypes, "CDLL", FakeLibSystem)
-        monkeypatch.setattr(machine, "thermal_level", lambda: 1)
+        monkeypatch.setattr(sampler.ctypes, "CDLL", FakeLibSystem)
+        monkeypatch.setattr(snapshot, "thermal_level", lambda: 1)
         mac = Mac(folder)
-        monkeypatch.setattr(machine, "ask", mac)
+        monkeypatch.setattr(snapshot, "ask", mac)
         return mac
 
     return install
@@ -145,7 +145,7 @@ class FakeLibSystem:
         assert flavor == 0
         info = buffer._obj
         info.resident, info.footprint = 17, (3 if pid == os.getpid() else 1) * 10**9
-        telemetry.ctypes.set_errno(3)  # ESRCH
+        sampler.ctypes.set_errno(3)  # ESRCH
         return -1 if pid == 4 else 0
 
 
@@ -168,8 +168,8 @@ def test_energy_of_an_apple_chip(apple, clock, device):
 def test_a_mac_tells_footprint_and_thermal_level_but_no_temperature(apple, clock, monkeypatch):
     apple(lambda: FakeChip(clock))
     levels = iter([0, 0, 3, 2])  # the first answer only shows that there is one
-    monkeypatch.setattr(machine, "thermal_level", lambda: next(levels))
-    monkeypatch.setattr(telemetry, "_live_children", lambda: [4, 5])
+    monkeypatch.setattr(snapshot, "thermal_level", lambda: next(levels))
+    monkeypatch.setattr(sampler, "_live_children", lambda: [4, 5])
     watch = drive(Telemetry(clock=clock), clock, [0, 1, 2])
     assert watch.thermal_level == 3
     assert "thermal_level" not in watch.metrics()
@@ -178,7 +178,7 @@ def test_a_mac_tells_footprint_and_thermal_level_but_no_temperature(apple, clock
     reasons = {"temperature_c": "macOS has no public temperature sensor", "gpu_busy": "told only where a GPU is timed"}
     assert watch.absent == reasons
     # 16 bytes of UUID, then ten numbers of 8 bytes; ri_phys_footprint is the eighth.
-    assert (telemetry.ctypes.sizeof(telemetry._RusageInfo), telemetry._RusageInfo.footprint.offset) == (96, 72)
+    assert (sampler.ctypes.sizeof(sampler._RusageInfo), sampler._RusageInfo.footprint.offset) == (96, 72)
     assert json.loads(json.dumps([watch.metrics(), watch.samples]))
 
 
@@ -187,11 +187,11 @@ def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
         raise error
 
     apple(lambda: refuse(RuntimeError("no IOReport")))
-    assert "no IOReport" in telemetry.meters()[1]["apple"]
+    assert "no IOReport" in sampler.meters()[1]["apple"]
     apple(lambda: refuse(ValueError("Unsupported or invalid energy unit provided: pJ")))
-    assert "pJ" in telemetry.meters()[1]["apple"]
+    assert "pJ" in sampler.meters()[1]["apple"]
     apple(lambda: FakeChip(clock, untold=(*CORES, *SUMS)))
-    assert telemetry.meters() == ([], {"apple": "macOS's energy counters are empty on this chip"})
+    assert sampler.meters() == ([], {"apple": "macOS's energy counters are empty on this chip"})
     monkeypatch.setitem(sys.modules, "zeus_apple_silicon", None)
     watch = drive(Telemetry(clock=clock), clock, [0, 2])
     assert watch.absent["power_w"] == watch.absent["energy_j"] == "zeus-apple-silicon is not installed"
@@ -203,8 +203,8 @@ def test_any_field_of_the_energy_library_may_be_none(apple, clock, untold):
     """Of the energies over 10 s, by hand: a quarter of the work is the CPU's, 50 J is the memory's, the ANE is idle."""
     apple(lambda: FakeChip(clock, untold=(untold,)))
     shares = {"cpu": 0.25 * work_j(10), "gpu": 0.75 * work_j(10), "dram": 50, "ane": 0}
-    rails = [rail for rail in shares if telemetry.APPLE_RAILS[rail] != untold]
-    (meter,), absent = telemetry.meters()
+    rails = [rail for rail in shares if sampler.APPLE_RAILS[rail] != untold]
+    (meter,), absent = sampler.meters()
     assert (meter.rails, absent) == (rails, {})
     for device in ("cpu", "gpu"):
         watch = drive(Telemetry(device=device, clock=clock), clock, [0, 10])
@@ -247,7 +247,7 @@ def test_the_cpu_of_an_ultra_is_not_taken_from_a_library_that_sees_one_die_of_it
         return version
 
     apple(lambda: FakeChip(clock), "m2-ultra")
-    monkeypatch.setattr(telemetry.metadata, "version", installed)
+    monkeypatch.setattr(sampler.metadata, "version", installed)
     watches = {device: drive(Telemetry(device=device, clock=clock), clock, [0, 2]) for device in ("cpu", "gpu")}
     if version in ("1.1.1", "2.0"):
         assert watches["gpu"].rails == watches["cpu"].rails == ["cpu", "gpu", "dram"]
@@ -262,8 +262,8 @@ def test_the_cpu_of_an_ultra_is_not_taken_from_a_library_that_sees_one_die_of_it
 
 def test_a_virtual_mac_is_not_asked_for_its_energy(apple):
     apple(lambda: pytest.fail("the library dies where there are no counters"), "vm")
-    assert telemetry.meters()[0] == []
-    assert telemetry.meters()[1]["apple"].startswith("not asked in a virtual machine")
+    assert sampler.meters()[0] == []
+    assert sampler.meters()[1]["apple"].startswith("not asked in a virtual machine")
 
 
 # --- memory pressure
@@ -299,7 +299,7 @@ def test_a_mac_short_of_memory(apple, clock, monkeypatch, folder, swapped, compr
         decoy["sin"], decoy["sout"] = (10**12, 10**12) if clock.now else (0, 0)
         return types.SimpleNamespace(used=2**30 - int(clock.now) * 2**20, **decoy)
 
-    monkeypatch.setattr(telemetry.psutil, "swap_memory", swap_memory)
+    monkeypatch.setattr(sampler.psutil, "swap_memory", swap_memory)
     watch = under(mac, clock)
     assert value(watch, "swapped_bytes") == swapped * 16384
     assert value(watch, "compressed_bytes") == compressed * 16384
@@ -316,15 +316,15 @@ def test_a_mac_short_of_memory(apple, clock, monkeypatch, folder, swapped, compr
 )
 def test_a_mac_with_memory_to_spare_is_not_flagged(apple, clock, folder, pages):
     watch = under(apple(lambda: FakeChip(clock), folder), clock)
-    assert [value(watch, name) for name in telemetry.METRICS["pressure"]] == [16384 * count for count in pages]
+    assert [value(watch, name) for name in sampler.METRICS["pressure"]] == [16384 * count for count in pages]
     assert watch.flags == []
 
 
 def test_the_page_size_is_that_of_the_first_line():
     text = (MACS / "m1" / "vm_stat.txt").read_text()
-    apple_silicon = telemetry._vm_stat(text)
+    apple_silicon = sampler._vm_stat(text)
     assert apple_silicon["swapped_bytes"] == (1827364 + 2918273) * 16384
-    intel = telemetry._vm_stat(text.replace("page size of 16384", "page size of 4096"))
+    intel = sampler._vm_stat(text.replace("page size of 16384", "page size of 4096"))
     assert apple_silicon == {name: 4 * count for name, count in intel.items()}
 
 
@@ -343,8 +343,8 @@ def test_a_vm_stat_that_prints_something_else_tells_nothing(apple, clock, old, n
     mac.says["vm_stat",] = mac.text("vm_stat").replace(old, new)
     watch = under(mac, clock)
     reason = "vm_stat prints something else than it is known to"
-    assert {watch.absent[name] for name in telemetry.METRICS["pressure"]} == {reason}
-    assert not set(telemetry.METRICS["pressure"]) & watch.metrics().keys()
+    assert {watch.absent[name] for name in sampler.METRICS["pressure"]} == {reason}
+    assert not set(sampler.METRICS["pressure"]) & watch.metrics().keys()
 
 
 def test_a_mac_without_vm_stat(apple, clock, monkeypatch, tmp_path):
@@ -369,14 +369,14 @@ def test_a_mac_without_vm_stat(apple, clock, monkeypatch, tmp_path):
 )
 def test_thresholds_of_the_flags(linux, monkeypatch, clock, seconds, name, moved, flags):
     def read():
-        return dict.fromkeys(telemetry.METRICS["pressure"], 7e12) | {name: 7e12 + (moved if clock.now else 0)}
+        return dict.fromkeys(sampler.METRICS["pressure"], 7e12) | {name: 7e12 + (moved if clock.now else 0)}
 
     monkeypatch.setattr(Telemetry, "_open_pressure", lambda self: read)
     assert drive(Telemetry(clock=clock), clock, [0, seconds]).flags == flags
 
 
 def test_linux_counts_swapped_pages_of_its_own_size(linux, monkeypatch, clock):
-    monkeypatch.setattr(telemetry.mmap, "PAGESIZE", 65536)  # as kernels for Arm servers have it
+    monkeypatch.setattr(sampler.mmap, "PAGESIZE", 65536)  # as kernels for Arm servers have it
 
     def advance():
         (linux / "vmstat").write_text(f"pswpin {1000 + 30 * clock.now}\npgpgin 99\npswpout {2000 + 50 * clock.now}\n")
@@ -398,7 +398,7 @@ def test_linux_that_does_not_count_what_it_swaps(linux, clock, text):
 def test_what_takes_a_process_of_its_own_lies_outside_of_the_energy_s_window(apple, monkeypatch):
     events = []
     mac = apple(lambda: FakeChip(time.perf_counter, events))
-    monkeypatch.setattr(machine, "ask", lambda *command, **more: events.append(command[0]) or mac(*command, **more))
+    monkeypatch.setattr(snapshot, "ask", lambda *command, **more: events.append(command[0]) or mac(*command, **more))
     with Telemetry() as watch:
         events.append("begin")
         time.sleep(0.05)
@@ -462,10 +462,10 @@ def test_a_cpu_s_case_does_not_look_at_the_gpu(apple, clock):
 )
 def test_what_ioreg_prints(text, expected):
     if isinstance(expected, str):
-        with pytest.raises(telemetry.Absent, match=f"^{expected}$"):
-            telemetry._gpu_busy(text)
+        with pytest.raises(sampler.Absent, match=f"^{expected}$"):
+            sampler._gpu_busy(text)
     else:
-        assert telemetry._gpu_busy(text) == expected
+        assert sampler._gpu_busy(text) == expected
 
 
 def test_a_mac_without_gpu_says_so(apple, clock):
@@ -491,7 +491,7 @@ def test_page_faults_of_what_is_asked_meanwhile_are_not_the_block_s(apple, clock
         counters.page_ins = int(7 * clock.now) + answered * USAGE.ru_majflt
 
     original = mac.__class__.__call__
-    monkeypatch.setattr(machine, "ask", lambda *command, **more: (original(mac, *command, **more), advance())[0])
+    monkeypatch.setattr(snapshot, "ask", lambda *command, **more: (original(mac, *command, **more), advance())[0])
     watch = drive(Telemetry(device="gpu", clock=clock), clock, range(11), advance)
     assert mac.asked.count(IOREG) > 5
     assert value(watch, "page_faults") == 107 * 10
@@ -578,7 +578,7 @@ def test_how_busy_an_nvidia_gpu_was(linux, monkeypatch, clock):
 
 def test_power_is_integrated_where_a_gpu_has_no_energy_counter(linux, monkeypatch, clock):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock, counter=False))
-    meter = telemetry.NvmlMeter(clock)
+    meter = sampler.NvmlMeter(clock)
     start_j = meter.energy_j()
     for clock.now in (0.5 * tick for tick in range(1, 21)):
         energy_j = meter.energy_j() - start_j
@@ -591,13 +591,13 @@ def test_the_first_visible_gpu_is_metered(linux, monkeypatch, clock, visible, ch
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [meter.name for meter in telemetry.meters("gpu")[0]] == ["nvml"]
+    assert [meter.name for meter in sampler.meters("gpu")[0]] == ["nvml"]
     assert nvml.chosen == [chosen]
 
 
 def test_why_there_is_no_gpu_meter(linux, monkeypatch, clock):
     def reason():
-        found, absent = telemetry.meters("gpu")
+        found, absent = sampler.meters("gpu")
         assert found == []
         return absent["nvml"]
 
@@ -652,12 +652,12 @@ def test_rapl_that_only_root_may_read(rapl, monkeypatch):
         return read_text(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "read_text", guarded)
-    assert telemetry.meters("cpu") == ([], {"rapl": "this system lets only root read the RAPL energy counters"})
+    assert sampler.meters("cpu") == ([], {"rapl": "this system lets only root read the RAPL energy counters"})
 
 
 def test_each_device_has_its_meter(rapl, monkeypatch, clock):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock))
-    names = {device: [meter.name for meter in telemetry.meters(device)[0]] for device in ("cpu", "gpu", None)}
+    names = {device: [meter.name for meter in sampler.meters(device)[0]] for device in ("cpu", "gpu", None)}
     assert names == {"cpu": ["rapl"], "gpu": ["nvml"], None: ["rapl", "nvml"]}
 
 
@@ -737,7 +737,7 @@ def test_an_energy_counter_that_stands_still_is_not_zero_watt(rapl, clock):
 
 
 def test_long_traces_are_thinned_and_keep_their_ends(rapl, monkeypatch, clock):
-    monkeypatch.setattr(telemetry, "MOST_SAMPLES", 16)
+    monkeypatch.setattr(sampler, "MOST_SAMPLES", 16)
     watch = drive(Telemetry(clock=clock), clock, range(1000), lambda: rapl(zone0=7))
     times = [sample.t_s for sample in watch.samples]
     assert len(times) <= 17
@@ -842,7 +842,7 @@ def test_pages_that_forked_workers_share_count_once():
     held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for place in range(0, size, mmap.PAGESIZE):
         held[place] = 1
-    footprint = telemetry._Resident()
+    footprint = sampler._Resident()
     before = footprint()
     pipes = [fork.Pipe() for _ in range(4)]
     workers = [
@@ -880,9 +880,9 @@ def test_children_are_asked_for_a_fiftieth_of_the_time(monkeypatch):
         clock.now += 0.1
         return 10**12 * (1 + len(asked))
 
-    monkeypatch.setattr(telemetry, "_live_children", lambda: [os.getpid()])
-    monkeypatch.setattr(telemetry._Resident, "_private", staticmethod(private))
-    footprint = telemetry._Resident(lambda: clock.now)
+    monkeypatch.setattr(sampler, "_live_children", lambda: [os.getpid()])
+    monkeypatch.setattr(sampler._Resident, "_private", staticmethod(private))
+    footprint = sampler._Resident(lambda: clock.now)
     told = []
     for _ in range(100):
         told.append(footprint())
@@ -890,7 +890,7 @@ def test_children_are_asked_for_a_fiftieth_of_the_time(monkeypatch):
     assert len(asked) == 10 and asked[:3] == pytest.approx([0, 5, 10], abs=0.7)
     # In between what they added stands.
     assert told[:2] == pytest.approx([2e12, 2e12], rel=1e-2)
-    monkeypatch.setattr(telemetry, "_live_children", list)
+    monkeypatch.setattr(sampler, "_live_children", list)
     assert footprint() < 10**12
 
 
@@ -911,13 +911,13 @@ class Counters:
     def __init__(self, monkeypatch):
         self.busy_s = self.own_s = self.ended_s = 0.0
         self.swap = self.faults = self.page_ins = 0
-        monkeypatch.setattr(machine, "cpu_busy_s", lambda: 5000 + self.busy_s)
-        monkeypatch.setattr(telemetry.resource, "getrusage", self.usage)
-        monkeypatch.setattr(telemetry.psutil, "swap_memory", lambda: types.SimpleNamespace(used=2**30 + self.swap))
-        monkeypatch.setattr(telemetry, "_live_children", lambda: [])
+        monkeypatch.setattr(snapshot, "cpu_busy_s", lambda: 5000 + self.busy_s)
+        monkeypatch.setattr(sampler.resource, "getrusage", self.usage)
+        monkeypatch.setattr(sampler.psutil, "swap_memory", lambda: types.SimpleNamespace(used=2**30 + self.swap))
+        monkeypatch.setattr(sampler, "_live_children", lambda: [])
 
     def usage(self, who):
-        own = who == telemetry.resource.RUSAGE_SELF
+        own = who == sampler.resource.RUSAGE_SELF
         return types.SimpleNamespace(
             ru_utime=30 + 0.75 * (self.own_s if own else self.ended_s),
             ru_stime=3 + 0.25 * (self.own_s if own else self.ended_s),
@@ -943,7 +943,7 @@ def test_foreign_load_is_what_others_used(linux, monkeypatch, clock, busy_s, own
             share * clock.now / 10 for share in (busy_s, own_s, ended_s)
         )
 
-    monkeypatch.setattr(telemetry.psutil, "cpu_count", lambda: 4)
+    monkeypatch.setattr(sampler.psutil, "cpu_count", lambda: 4)
     watch = drive(Telemetry(clock=clock), clock, [0, 5, 10], advance)
     assert watch.foreign_load == pytest.approx(foreign)
     assert "foreign_load" not in watch.metrics()
@@ -953,16 +953,16 @@ def test_foreign_load_is_what_others_used(linux, monkeypatch, clock, busy_s, own
 
 def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(linux, monkeypatch, clock):
     counters = Counters(monkeypatch)
-    monkeypatch.setattr(telemetry, "_live_children", lambda: [77])
+    monkeypatch.setattr(sampler, "_live_children", lambda: [77])
 
     def process(pid):
         if clock.now == 10:
-            raise telemetry.psutil.ZombieProcess(pid)
+            raise sampler.psutil.ZombieProcess(pid)
         used_s = {"user": 3 * clock.now, "system": clock.now, "children_user": 0, "children_system": 0}
         rss = types.SimpleNamespace(rss=0)
         return types.SimpleNamespace(cpu_times=lambda: types.SimpleNamespace(**used_s), memory_info=lambda: rss)
 
-    monkeypatch.setattr(telemetry.psutil, "Process", process)
+    monkeypatch.setattr(sampler.psutil, "Process", process)
 
     def advance():
         counters.busy_s = {0: 0, 9: 36, 10: 41}[clock.now]  # the child's four cores until 9, and another's 5 s after it
@@ -991,7 +991,7 @@ def test_a_busy_neighbour_is_seen():
             time.sleep(1.2)
         neighbour.kill()
     assert 0.5 < watch.foreign_load <= os.cpu_count() + 0.1
-    assert telemetry.contended(watch.foreign_load)
+    assert sampler.contended(watch.foreign_load)
 
 
 @pytest.mark.parametrize(
@@ -999,5 +999,5 @@ def test_a_busy_neighbour_is_seen():
     [(2, 0.09, False), (2, 0.11, True), (16, 0.39, False), (16, 0.41, True), (16, None, False)],
 )
 def test_contended(monkeypatch, threads, foreign_load, spoilt):
-    monkeypatch.setattr(telemetry.psutil, "cpu_count", lambda: threads)
-    assert telemetry.contended(foreign_load) is spoilt
+    monkeypatch.setattr(sampler.psutil, "cpu_count", lambda: threads)
+    assert sampler.contended(foreign_load) is spoilt

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from fakes import Batch, Clock, Loader, SimulatedDevice, ThreadedDevice, train
 
-from pomology import timing
-from pomology.timing import Block, StepClock, epoch_metrics, epoch_steps, measure
+from pomology.measure import clock as measure_clock
+from pomology.measure.clock import Block, StepClock, epoch_metrics, epoch_steps, measure
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
 
@@ -110,14 +110,14 @@ def test_long_epochs_have_longer_blocks_instead_of_more():
     clock = StepClock(clock=now, whole=True)
     train(clock, range(60_000), lambda number: now.pass_s(0.03))
     part = clock.parts["training"]
-    assert 500 < len(part.blocks) <= timing.BLOCKS_MOST
+    assert 500 < len(part.blocks) <= measure_clock.BLOCKS_MOST
     assert part.seconds == pytest.approx(1800, **EXACT)
 
     clock = StepClock(clock=now, budget_s=100)
     train(clock, range(10**6), lambda number: now.pass_s(0.01 * (1 + number / 5_000)))
     part = clock.parts["training"]
     assert part.stopped == "budget"
-    assert 500 < len(part.blocks) <= timing.BLOCKS_MOST
+    assert 500 < len(part.blocks) <= measure_clock.BLOCKS_MOST
 
 
 # --- Epochs in simulated time: estimated ones -----------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_a_slow_first_step_says_nothing_of_the_pace():
     part = clock.parts["training"]
     assert part.complete
     assert steps_of(part.warmup) > 0
-    assert {block.steps for block in part.blocks[:-1]} == {math.ceil(timing.BLOCK_S / 0.002)}
+    assert {block.steps for block in part.blocks[:-1]} == {math.ceil(measure_clock.BLOCK_S / 0.002)}
 
 
 def test_warm_up_is_kept_apart_and_doubles():
@@ -189,8 +189,8 @@ def test_very_slow_steps_stop_at_the_least_that_has_a_spread():
     train(clock, Loader(1_000), lambda number: now.pass_s(30.0))
     part = clock.parts["training"]
     assert part.stopped == "budget"
-    assert steps_of(part.blocks) == timing.STEPS_LEAST
-    assert part.steps == 1 + timing.STEPS_LEAST
+    assert steps_of(part.blocks) == measure_clock.STEPS_LEAST
+    assert part.steps == 1 + measure_clock.STEPS_LEAST
     assert steps_of(part.ready_blocks) == 1
     assert value(clock, "epoch_s") == pytest.approx(30_000, **EXACT)
 
@@ -211,7 +211,7 @@ def test_the_budget_holds(budget_s, step_s, put):
     assert budget_s <= steady_s <= budget_s * 1.4 + 2 * largest  # a burst is a fifth, and ends with a block
     if put:
         ready_s = sum(block.seconds for block in part.ready_blocks)
-        assert ready_s / steady_s == pytest.approx(timing.READY_SHARE, abs=0.1 + 2 * largest / budget_s)
+        assert ready_s / steady_s == pytest.approx(measure_clock.READY_SHARE, abs=0.1 + 2 * largest / budget_s)
     warm_up = [block.seconds for block in part.warmup]
     assert sum(warm_up[:-1]) <= min(2.0, budget_s / 5)
 
@@ -225,7 +225,7 @@ def test_the_stop_rule_fires_on_quiet_steps_but_not_before_the_third_burst():
     steady_s = sum(block.seconds for block in part.blocks)
     assert part.stopped == "interval"
     assert steady_s == pytest.approx(3 / 5 * 30, rel=0.02)
-    assert (metric["high"] - metric["value"]) / metric["value"] <= timing.TARGET
+    assert (metric["high"] - metric["value"]) / metric["value"] <= measure_clock.TARGET
     assert metric["value"] == pytest.approx(0.01, rel=0.005)
 
 
@@ -431,7 +431,7 @@ def test_the_ready_loop_runs_on_ready_batches_and_leaves_the_loader_alone(length
     for batch, on_ready in seen:
         assert batch.ready is on_ready
     ready = [batch.number for batch, on_ready in seen if on_ready]
-    assert set(ready) == set(range(timing.READY_BATCHES))
+    assert set(ready) == set(range(measure_clock.READY_BATCHES))
     assert all(abs(ready.count(number) - len(ready) / 3) < 10 for number in range(3))  # in turn
     assert [batch.number for batch, on_ready in seen if not on_ready] == list(range(part.steps))
     assert (loader.opened, loader.given) == (1, part.steps)
@@ -468,7 +468,7 @@ def test_only_a_few_batches_are_kept():
             del batch
             gc.collect(0)
             most = max(most, len(alive))
-    assert most <= timing.READY_BATCHES + 2
+    assert most <= measure_clock.READY_BATCHES + 2
 
 
 def test_a_smaller_last_batch_is_never_a_ready_one():
@@ -653,7 +653,7 @@ def test_every_block_lies_between_two_fences(length):
         assert block.seconds == pytest.approx(block.steps * 0.005 + 1e-4 + 1e-6, rel=1e-6), unfenced
     assert part.first_step_s == pytest.approx(0.005 + 1e-4 + 1e-6, rel=1e-6), unfenced
     # A fence costs at most a hundredth of a block, and all the steps that ran were waited for.
-    assert min(block.seconds for block in part.blocks[:-1]) >= 1e-4 / timing.FENCE_SHARE
+    assert min(block.seconds for block in part.blocks[:-1]) >= 1e-4 / measure_clock.FENCE_SHARE
     assert device.events.count("launch") == 1 + part.steps + steps_of(part.ready_blocks)
     assert not device.busy, unfenced
     # No block began while the device was busy: the last thing before the first launch of each was a fence.
@@ -874,7 +874,7 @@ def test_a_short_aside_timed_once_does_not_take_the_bounds_away():
 # --- Trainers that call back -----------------------------------------------------------------------------------------
 
 
-def drive(ticker: timing.Ticker, now: Clock, steps: int, step_s=lambda number: 0.004) -> int:
+def drive(ticker: measure_clock.Ticker, now: Clock, steps: int, step_s=lambda number: 0.004) -> int:
     """A trainer that calls back before each of its steps. Returns how many of them the clock wanted."""
     for number in range(steps):
         if not ticker.tick():
@@ -895,7 +895,7 @@ def test_a_ticker_times_a_whole_epoch_with_its_smaller_last_batch(samples, batch
     def step_s(number):
         return 2.0 if number == 0 else last_s if number == full else 0.004
 
-    assert drive(timing.Ticker(clock, "training", samples / batch_size), now, count, step_s) == count
+    assert drive(measure_clock.Ticker(clock, "training", samples / batch_size), now, count, step_s) == count
     part = clock.parts["training"]
     assert part.complete and part.steps == count and part.ready_blocks == []
     assert part.first_step_s == pytest.approx(2.0, **EXACT)
@@ -908,7 +908,7 @@ def test_a_ticker_times_a_whole_epoch_with_its_smaller_last_batch(samples, batch
 def test_a_ticker_says_when_the_budget_is_spent_and_stays_quiet_then():
     now = Clock()
     clock = StepClock(clock=now, budget_s=1.0)
-    ticker = timing.Ticker(clock, "training", 100_000)
+    ticker = measure_clock.Ticker(clock, "training", 100_000)
     wanted = drive(ticker, now, 100_000, lambda number: 0.01 * (1 + number % 7))
     part = clock.parts["training"]
     assert part.steps == wanted < 200 and not part.complete and part.stopped == "budget"
@@ -921,7 +921,7 @@ def test_a_ticker_says_when_the_budget_is_spent_and_stays_quiet_then():
 def test_a_trainer_that_ends_early_leaves_an_estimate_and_no_half_block():
     now = Clock()
     clock = StepClock(clock=now, whole=True)
-    ticker = timing.Ticker(clock, "training", 1000)
+    ticker = measure_clock.Ticker(clock, "training", 1000)
     assert drive(ticker, now, 337) == 337
     part = clock.parts["training"]
     assert not part.complete and part.stopped == "left early" and part.steps <= 337
@@ -933,21 +933,21 @@ def test_a_trainer_that_ends_early_leaves_an_estimate_and_no_half_block():
 def test_ending_twice_changes_nothing_and_another_part_may_follow():
     now = Clock()
     clock = StepClock(clock=now, whole=True)
-    ticker = timing.Ticker(clock, "training", 50)
+    ticker = measure_clock.Ticker(clock, "training", 50)
     drive(ticker, now, 50)
     before = clock.parts["training"].seconds
     now.pass_s(9)
     ticker.end()
     ticker.end()
     assert clock.parts["training"].seconds == before == pytest.approx(0.2, **EXACT)
-    drive(timing.Ticker(clock, "validation", 10), now, 10, lambda number: 0.001)
+    drive(measure_clock.Ticker(clock, "validation", 10), now, 10, lambda number: 0.001)
     assert value(clock, "epoch_s") == pytest.approx(0.21, **EXACT)
 
 
 def test_a_trainer_that_raises_leaves_what_was_timed_before():
     now = Clock()
     clock = StepClock(clock=now, whole=True)
-    ticker = timing.Ticker(clock, "training", 1000)
+    ticker = measure_clock.Ticker(clock, "training", 1000)
     with pytest.raises(OSError):
         for number in range(1000):
             ticker.tick()
@@ -967,7 +967,7 @@ def one_epoch(steps: int, *, whole: bool, validation: int = 0, first_s=2.0, step
     clock = StepClock(clock=now, whole=whole, budget_s=budget_s)
     for name, count in (("training", steps), ("validation", validation)):
         if count:
-            drive(timing.Ticker(clock, name, count), now, count, lambda number: step_s if number else first_s)
+            drive(measure_clock.Ticker(clock, name, count), now, count, lambda number: step_s if number else first_s)
     return clock
 
 
@@ -975,7 +975,7 @@ def one_epoch(steps: int, *, whole: bool, validation: int = 0, first_s=2.0, step
 def test_a_training_is_its_first_epoch_and_the_steps_of_the_others(whole):
     clock = one_epoch(10_000, whole=whole, validation=2000)
     assert clock.parts["training"].complete == whole
-    found = timing.fit_metric(clock, 5, before_s=0.3)
+    found = measure_clock.fit_metric(clock, 5, before_s=0.3)
     # By hand: both parts trace once, and every other step is like the next.
     by_hand = 0.3 + 2.0 + (5 * 10_000 - 1) * 0.004 + 2.0 + (5 * 2000 - 1) * 0.004
     assert found["value"] == pytest.approx(by_hand, rel=1e-9)
@@ -985,16 +985,16 @@ def test_a_training_is_its_first_epoch_and_the_steps_of_the_others(whole):
 
 def test_later_epochs_that_ran_stand_for_those_that_did_not():
     clock = one_epoch(100, whole=True)
-    found = timing.fit_metric(clock, 5, before_s=0.3, later=[0.6, 0.8])
+    found = measure_clock.fit_metric(clock, 5, before_s=0.3, later=[0.6, 0.8])
     assert found["value"] == pytest.approx(0.3 + (2.0 + 99 * 0.004) + 0.6 + 0.8 + 2 * 0.7, rel=1e-9)
-    assert timing.fit_metric(clock, 3, 0.3, [0.6, 0.8])["value"] == pytest.approx(0.3 + 2.396 + 1.4, rel=1e-9)
+    assert measure_clock.fit_metric(clock, 3, 0.3, [0.6, 0.8])["value"] == pytest.approx(0.3 + 2.396 + 1.4, rel=1e-9)
 
 
 def test_the_interval_of_a_training_is_that_of_its_steps():
     now = Clock()
     clock = StepClock(clock=now, whole=True)
-    drive(timing.Ticker(clock, "training", 5000), now, 5000, lambda number: 0.004 + 0.002 * (number // 50 % 2))
-    step, found = epoch_metrics(clock)["step_s"], timing.fit_metric(clock, 5, 0.0)
+    drive(measure_clock.Ticker(clock, "training", 5000), now, 5000, lambda number: 0.004 + 0.002 * (number // 50 % 2))
+    step, found = epoch_metrics(clock)["step_s"], measure_clock.fit_metric(clock, 5, 0.0)
     assert found["high"] / found["value"] == pytest.approx(step["high"] / step["value"], rel=1e-6)
     assert found["low"] < found["value"] < found["high"]
 
@@ -1004,14 +1004,14 @@ def test_a_training_of_epochs_of_a_few_steps(steps):
     clock = one_epoch(steps, whole=True)
     rest_s = 2.0 if steps == 1 else 0.004  # after one step nobody knows what the next would take
     expected = 2.0 + (steps - 1) * 0.004 + 4 * steps * rest_s
-    assert timing.fit_metric(clock, 5, 0.0)["value"] == pytest.approx(expected, rel=1e-9)
+    assert measure_clock.fit_metric(clock, 5, 0.0)["value"] == pytest.approx(expected, rel=1e-9)
 
 
 def test_nothing_is_made_of_too_little():
-    assert timing.fit_metric(StepClock(clock=Clock()), 5, 0.1) is None
+    assert measure_clock.fit_metric(StepClock(clock=Clock()), 5, 0.1) is None
     now = Clock()
     clock = StepClock(clock=now, whole=True)
-    ticker = timing.Ticker(clock, "training", 1000)
+    ticker = measure_clock.Ticker(clock, "training", 1000)
     ticker.tick()
     ticker.end()
-    assert timing.fit_metric(clock, 5, 0.1) is None
+    assert measure_clock.fit_metric(clock, 5, 0.1) is None

@@ -10,7 +10,9 @@ import nbformat
 import numpy as np
 import pytest
 
-from pomology import PomologyError, tables, twins, units
+from pomology import PomologyError, format
+from pomology.report import article
+from pomology.workloads import parity
 
 SIDE = Path(__file__).with_name("mlx_side.py")
 NAMES = apart.names(SIDE)
@@ -28,7 +30,7 @@ def test_in_mlx(outcomes, name):
 
 
 def test_pytorch_counts_steps_in_a_process_of_its_own():
-    (one, macs), (small, small_macs) = twins.torch_workloads("resnet18", [(2, 224), (3, 64)])
+    (one, macs), (small, small_macs) = parity.torch_workloads("resnet18", [(2, 224), (3, 64)])
     assert (macs, one.parameters, small.parameters) == (1_814_073_344, 11_689_512, 11_689_512)
     # As much again as forward for the gradients of the weights and of what comes in; of the pictures nobody needs one.
     assert one.flops == 2 * 2 * (3 * 1_814_073_344 - 112 * 112 * 64 * 7 * 7 * 3)
@@ -40,19 +42,19 @@ def test_pytorch_counts_steps_in_a_process_of_its_own():
 def test_a_network_that_fails_there_says_why_in_one_line():
     images = np.zeros((2, 32, 32, 3), np.float32)
     with pytest.raises(PomologyError, match=r"^the PyTorch twin 'resnet18' ended with status 1: .+") as error:
-        twins.in_torch("resnet18", {"0.weight": np.zeros((64, 3, 7, 7), np.float32)}, images, np.zeros(2, int))
+        parity.in_torch("resnet18", {"0.weight": np.zeros((64, 3, 7, 7), np.float32)}, images, np.zeros(2, int))
     assert "\n" not in str(error.value)
 
 
 def test_seeded_weights_are_the_same_for_everyone_and_stay_away_from_the_bend():
     shapes = {"0.weight": (8, 3, 7, 7), "1.weight": (8,), "1.bias": (8,), "1.running_mean": (8,), "1.running_var": (8,)}
     shapes |= {"2.weight": (10, 8), "2.bias": (10,)}
-    one, other = twins.seeded_weights(shapes, 1), twins.seeded_weights(shapes, 1)
+    one, other = parity.seeded_weights(shapes, 1), parity.seeded_weights(shapes, 1)
     assert {name: (array.shape, array.dtype.name) for name, array in one.items()} == {
         name: (shape, "float32") for name, shape in shapes.items()
     }
     assert all((one[name] == other[name]).all() for name in shapes)
-    assert all((one[name] != array).any() for name, array in twins.seeded_weights(shapes, 2).items())
+    assert all((one[name] != array).any() for name, array in parity.seeded_weights(shapes, 2).items())
     assert one["1.bias"] / one["1.weight"] == pytest.approx([2.5, -2.5] * 4)
     assert all(len(np.unique(array)) == array.size for array in one.values())
 
@@ -80,7 +82,7 @@ def test_the_notebook_lays_only_the_same_step_beside_pytorchs():
         return SimpleNamespace(records=torch)
 
     experiment = SimpleNamespace(out=Path("run"), records=ours)
-    scope = {"tables": tables, "units": units, "experiment": experiment, "results": SimpleNamespace(read=read)}
+    scope = {"tables": article, "units": format, "experiment": experiment, "results": SimpleNamespace(read=read)}
     exec(source, scope)
     assert [row.cells for row in scope["beside"]()] == [
         ("GPU", "224", "8", "3.00 s ± 10 %", "2.00 s ± 10 %", "1.50× (1.23 to 1.83)", "1.0e-06"),

@@ -11,8 +11,15 @@ import yaml
 from test_notebooks import PATHS, ROOT, code, is_definition
 from test_roofline import metric, product, record
 
-from pomology import device, figures, machine, models, parameters, pretrained, results, roofline, tables
-from pomology.experiment import Case, Experiment, TooBig
+from pomology.devices import torch as devices_torch
+from pomology.experiment.case import Case, Experiment, TooBig
+from pomology.machine import snapshot
+from pomology.report import article as report_article
+from pomology.report import roofline
+from pomology.report.figures import article as figures_article
+from pomology.results import journal
+from pomology.runner import parameters
+from pomology.workloads import cost, pretrained
 
 GIB = 2**30
 NAME = "whisper_pretraining"
@@ -123,7 +130,7 @@ def test_recomputing_changes_no_gradient(smoke):
     for checkpointing in (False, True):
         other, _ = smoke["build"]("whisper-smoke", checkpointing)
         other.load_state_dict(model.state_dict())
-        with models._saved_tensors(other) as kept:
+        with cost._saved_tensors(other) as kept:
             loss = other(**batch).loss
             after_forward = kept["now"]
             loss.backward()
@@ -140,7 +147,7 @@ def test_autocast_keeps_no_less_than_is_said(article):
     """Against what a real step with autocast keeps; here attention is fused, as on CUDA."""
     said = article["work"]({"model": "whisper-tiny", "batch_size": 1, "precision": "bf16"}, "cpu").saved_bytes
     model, _ = article["build"]("whisper-tiny", False)
-    with models._saved_tensors(model) as kept, torch.autocast("cpu", torch.bfloat16):
+    with cost._saved_tensors(model) as kept, torch.autocast("cpu", torch.bfloat16):
         model(input_features=torch.zeros(1, 80, 3000), labels=torch.zeros(1, 32, dtype=torch.long)).loss.backward()
     assert 0.75 * kept["peak"] < said <= kept["peak"]
 
@@ -159,12 +166,12 @@ class Nobody:
 
 @pytest.fixture
 def mac(monkeypatch):
-    def of(gigabytes: int) -> device.Device:
+    def of(gigabytes: int) -> devices_torch.Device:
         total = gigabytes * GIB
         monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: int(0.75 * total))
         monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 0)
-        monkeypatch.setattr(machine, "available_memory_bytes", lambda: total)
-        made = device.Device("cpu")
+        monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: total)
+        made = devices_torch.Device("cpu")
         made.backend, made.kind = "mps", "gpu"
         return made
 
@@ -248,7 +255,7 @@ def one(smoke, tmp_path):
         for case in made.cases([row]):
             with case:
                 smoke["train"](case)
-        return results.read(made.journal.path).records[-1]
+        return journal.read(made.journal.path).records[-1]
 
     return run
 
@@ -272,7 +279,7 @@ def test_the_loss_falls(smoke, tmp_path):
     for case in made.cases([{"model": "whisper-smoke", "batch_size": 2, "precision": "fp32", "scenario": 1}]):
         with case:
             smoke["train"](case)
-    metrics = results.read(made.journal.path).records[-1]["metrics"]
+    metrics = journal.read(made.journal.path).records[-1]["metrics"]
     assert metrics["loss_last"]["value"] < metrics["loss_first"]["value"] - 1
 
 
@@ -336,8 +343,8 @@ def test_shares_stand_in_their_own_rows_where_smaller_ones_were_too_big():
         }
         for name, batch, scaled, status in rows
     ]
-    table = tables.article_table(NAME, records, roofline.ceilings([product(120e9)]))
-    place = table.columns.index(tables.BEST)
+    table = report_article.article_table(NAME, records, roofline.ceilings([product(120e9)]))
+    place = table.columns.index(report_article.BEST)
     ours = [(row.cells[1], row.cells[place]) for row in table.rows if row.kind == "measured"]
     assert ours == [("whisper-medium", ""), ("whisper-tiny", "25.0 %")]
 
@@ -346,7 +353,7 @@ def test_the_article_s_seconds_are_shown_and_those_of_a_smaller_model_are_not():
     times = {"forward_s": metric(1.0, unit="s"), "flops_per_s": metric(30e9)}
     for scaled, shown in ((False, "1.00 s"), (True, "see the details")):
         one = record(NAME, times, scaled=scaled, article="001", config={"model": "whisper-medium", "batch_size": 4})
-        table = tables.article_table(NAME, [one])
+        table = report_article.article_table(NAME, [one])
         assert table.rows[-1].cells[table.columns.index("Forward")] == shown
 
 
@@ -354,10 +361,10 @@ def test_the_figure_shows_seconds_between_ends_of_steps_and_the_memory():
     rows = [[0, 10.0, None, 5e9], [1, 12.0, None, 6e9], [3, 18.0, None, 7e9]]  # of a long trace not every row is kept
     trace = {"columns": ["step", "t_s", "allocated_bytes", "footprint_bytes"], "rows": rows, "warmup": 1}
     one = record(NAME, config={"model": "whisper-large", "batch_size": 32}) | {"memory_trace": trace}
-    above, below = figures.passes_figure([one, record(NAME)]).axes
+    above, below = figures_article.passes_figure([one, record(NAME)]).axes
     ((drawn,), memory) = above.lines, [line for line in below.lines if len(line.get_xdata())]
     assert (list(drawn.get_xdata()), list(drawn.get_ydata())) == ([1, 3], [2.0, 3.0])
     assert [list(line.get_ydata()) for line in memory] == [[5.0, 6.0, 7.0]]
     assert "whisper-large, batch 32" in above.get_title()
-    (empty, _) = figures.passes_figure([]).axes
+    (empty, _) = figures_article.passes_figure([]).axes
     assert "Nothing was measured" in empty.get_title("left")

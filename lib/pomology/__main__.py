@@ -56,7 +56,7 @@ def _number(text: str, name: str, kind: type) -> float:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
-    from pomology import batch
+    from pomology.runner import batch
 
     limit = None if options.limit_minutes is None else _number(options.limit_minutes, "--limit-minutes", float)
     if limit is not None and not 0 <= limit <= 10_000:
@@ -74,7 +74,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from pomology import batch
+    from pomology.runner import batch
 
     found = batch.check()
     print(f"{len(found)} notebooks and their parameters are as they should be")
@@ -82,9 +82,9 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _operators(name: str) -> int:
-    from pomology import operators
+    from pomology.runner import mps_rehearsal
 
-    use = operators.rehearse(name)
+    use = mps_rehearsal.rehearse(name)
     has = use.on_mps()
     width = max(map(len, has), default=0)
     print(f"{'operator':{width}} {'calls':>7}  MPS has")
@@ -104,12 +104,13 @@ def _operators(name: str) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from pomology import doctor, machine
+    from pomology.machine import snapshot as machine_snapshot
+    from pomology.runner import doctor
 
     if options.operators is not None:
         return _operators(options.operators)
-    snapshot = machine.snapshot()
-    print(machine.describe(snapshot), flush=True)
+    snapshot = machine_snapshot.snapshot()
+    print(machine_snapshot.describe(snapshot), flush=True)
     for key, reason in snapshot["unknown"].items():
         print(f"  {key}: not told ({reason})")
     print("asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own …", flush=True)
@@ -118,24 +119,28 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from pomology import batch, experiment, units
+    from pomology import format
+    from pomology.experiment import case as experiment_case
+    from pomology.runner import batch
 
     for notebook in batch.notebooks():
-        times = {profile: notebook.seconds[profile] for profile in experiment.PROFILES if profile in notebook.seconds}
-        about = ", ".join(f"{profile} {units.clock_time(seconds)}" for profile, seconds in times.items())
+        times = {
+            profile: notebook.seconds[profile] for profile in experiment_case.PROFILES if profile in notebook.seconds
+        }
+        about = ", ".join(f"{profile} {format.clock_time(seconds)}" for profile, seconds in times.items())
         print(f"{notebook.name:20} {notebook.title} ({about})")
     return 0
 
 
 def _report(options: argparse.Namespace) -> int:
-    from pomology import report
+    from pomology.report import page
 
-    print(report.build(_folder(options.run)))
+    print(page.build(_folder(options.run)))
     return 0
 
 
 def _share(options: argparse.Namespace) -> int:
-    from pomology import share
+    from pomology.runner import share
 
     place = share.write(_folder(options.run))
     print(f"{private(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
@@ -143,7 +148,7 @@ def _share(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from pomology import compare
+    from pomology.report import compare
 
     places = compare.find(options.runs)
     if len(places) < 2:

@@ -1,0 +1,1 @@
+"""The articles' datasets, or stand-ins of the same shape."""

@@ -1,0 +1,351 @@
+"""What this machine is, and whether it is fit to measure now.
+
+`snapshot()` names the hardware and the software for the record; `fitness()` says what would spoil a measurement;
+`describe()` puts a snapshot into one line. Whatever cannot be told is None, never a guess.
+
+Privacy: results hold no user or host name, home path, address, serial number or UUID. macOS's system_profiler prints
+serial numbers beside what is wanted, so single fields are picked and its text is dropped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+PACKAGES = (
+    *("torch", "lightning", "transformers", "peft", "tensorflow", "tensorflow-macos", "tensorflow-metal", "keras"),
+    *("mlx", "mlx-metal", "mlx-cpu", "datasets", "pyarrow", "numpy", "pandas", "jupyterlab", "papermill", "psutil"),
+    *("zeus-apple-silicon", "nvidia-ml-py", "pomology"),
+)
+REPOSITORY = Path(__file__).resolve().parents[3]
+CPUINFO = Path("/proc/cpuinfo")
+PLATFORM_PROFILE = Path("/sys/firmware/acpi/platform_profile")
+
+
+def snapshot(packages: Iterable[str] = PACKAGES) -> dict[str, Any]:
+    """Hardware and software of this machine, ready for JSON.
+
+    Keys: chip, cpu_cores (physical), cpu_threads, performance_cores, efficiency_cores, memory_bytes, gpus (a list of
+    name, memory_bytes, cores: memory is None where the GPU shares the machine's; only Apple's cores are counted), os,
+    os_version, architecture, translated (x86-64 Python under Rosetta), virtual_machine, python, packages (those of
+    `packages` that are installed: name -> version), git (commit and whether dirty), unknown. A key that cannot be told
+    is None, and `unknown[key]` says why; it also says why `gpus` is empty.
+    """
+    mac = sys.platform == "darwin"
+    gpus, no_gpus = _apple_gpus() if mac else _nvidia_gpus()
+    performance, efficiency = _cores_by_kind() if mac else (None, None)
+    git, no_git = _git()
+    silent = "the operating system does not tell"
+    facts: dict[str, tuple[Any, str]] = {
+        "chip": (chip(), silent),
+        "cpu_cores": (_sysctl_int("hw.physicalcpu") if mac else psutil.cpu_count(logical=False), silent),
+        "cpu_threads": (_sysctl_int("hw.logicalcpu") if mac else psutil.cpu_count(), silent),
+        "performance_cores": (performance, "the cores are not told apart here"),
+        "efficiency_cores": (efficiency, "the cores are not told apart here"),
+        "memory_bytes": (_sysctl_int("hw.memsize") if mac else psutil.virtual_memory().total, silent),
+        "gpus": (gpus, no_gpus),
+        "os": ("macOS" if mac else platform.system() or None, silent),
+        "os_version": (_os_version(), silent),
+        "architecture": (platform.machine() or None, silent),
+        "translated": (mac and _translated(), silent),
+        "virtual_machine": (virtual_machine(), silent),
+        "python": (platform.python_version(), silent),
+        "packages": (_versions(packages), silent),
+        "git": (git, no_git),
+    }
+    result = {key: value for key, (value, _) in facts.items()}
+    result["unknown"] = {key: reason for key, (value, reason) in facts.items() if value is None or value == []}
+    return result
+
+
+def fitness(watch_s: float = 0.25) -> dict[str, Any]:
+    """What would spoil a measurement that began now.
+
+    power_source: "ac", "battery" or None. low_power_mode: bool or None. thermal_level: see `thermal_level`. load: the
+    1-minute load average, which still remembers one's own earlier work. flags: those of "on-battery", "low-power" and
+    "busy" that hold; busy means that while this process waited `watch_s` seconds, others used over a quarter of a core
+    and over 5 % of all; with 0 seconds it is not looked at.
+    """
+    power_source, low_power = _power()
+    flags = ["on-battery"] * (power_source == "battery") + ["low-power"] * (low_power is True)
+    if watch_s > 0 and _others_cores(watch_s) > max(0.25, 0.05 * (psutil.cpu_count() or 1)):
+        flags.append("busy")
+    return {
+        "power_source": power_source,
+        "low_power_mode": low_power,
+        "thermal_level": thermal_level(),
+        "load": os.getloadavg()[0],
+        "flags": flags,
+    }
+
+
+def describe(snapshot: dict[str, Any]) -> str:
+    """One line for people: `Apple M2 Ultra, 24 cores (16P+8E), 192 GB, macOS 15.5, Python 3.11.9`."""
+    known = {key: value for key, value in snapshot.items() if value is not None}
+    parts = [known.get("chip", "unknown chip")]
+    if "cpu_cores" in known:
+        kinds = [f"{known[key]}{key[0].upper()}" for key in ("performance_cores", "efficiency_cores") if known.get(key)]
+        parts.append(f"{known['cpu_cores']} cores" + (f" ({'+'.join(kinds)})" if len(kinds) == 2 else ""))
+    if "memory_bytes" in known:
+        parts.append(_gigabytes(known["memory_bytes"]))
+    cards = Counter(
+        gpu["name"] + (f" {_gigabytes(gpu['memory_bytes'])}" if gpu["memory_bytes"] else "")
+        for gpu in known.get("gpus", [])
+        if gpu["name"] != known.get("chip")
+    )
+    parts += [name if count == 1 else f"{count} × {name}" for name, count in cards.items()]
+    parts.append(" ".join(known[key] for key in ("os", "os_version") if key in known))
+    parts.append(f"Python {known['python']}" + (" under Rosetta" if known.get("translated") else ""))
+    return ", ".join(part for part in parts if part)
+
+
+def chip() -> str | None:
+    """The processor's name as its maker prints it, such as `Apple M2 Ultra` or `AMD EPYC 7B13`."""
+    if sys.platform == "darwin":
+        name = _sysctl("machdep.cpu.brand_string")
+        if name is None or "VirtualApple" in name:
+            # Rosetta hides the chip behind an invented processor; the GPU is on the same chip and carries its name.
+            gpus, _ = _apple_gpus()
+            return gpus[0]["name"] if gpus else None
+    else:
+        # Arm kernels print no model name there; lscpu knows it from the part number.
+        name = _line_value(_file_text(CPUINFO), "model name") or _line_value(_output("lscpu"), "Model name")
+    return " ".join(name.split()) if name else None
+
+
+def virtual_machine() -> bool | None:
+    """Whether this is a virtual machine; None if it is not told."""
+    if sys.platform == "darwin":
+        return {"0": False, "1": True}.get(_sysctl("kern.hv_vmm_present") or "")
+    flags = _line_value(_file_text(CPUINFO), "flags")
+    return None if flags is None else "hypervisor" in flags.split()
+
+
+def available_memory_bytes() -> int:
+    """Memory that new work can take without swapping."""
+    return psutil.virtual_memory().available
+
+
+def thermal_level() -> int | None:
+    """macOS's thermal pressure: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping. None elsewhere, or if not told.
+
+    Read from the notification that macOS keeps for it, without root. Chips have been seen to slow down at level 0, so a
+    low level does not prove full speed.
+    """
+    if sys.platform != "darwin":
+        return None
+    system = ctypes.CDLL(None)
+    token, level = ctypes.c_int(), ctypes.c_uint64()
+    if system.notify_register_check(b"com.apple.system.thermalpressurelevel", ctypes.byref(token)) != 0:
+        return None
+    failed = system.notify_get_state(token, ctypes.byref(level))
+    system.notify_cancel(token)
+    return None if failed else level.value
+
+
+def cpu_busy_s() -> float:
+    """CPU seconds that this machine has spent on anything since it started, all processes and cores together.
+
+    Waiting for disks is not busy. Time stolen by a hypervisor is: this machine did not get it.
+    """
+    not_busy = ("idle", "iowait", "guest", "guest_nice")  # Linux counts guests within user and nice already
+    return sum(seconds for name, seconds in psutil.cpu_times()._asdict().items() if name not in not_busy)
+
+
+class Answer(NamedTuple):
+    """What a command printed, None if it is missing, failed or took too long; and what it used, as of `getrusage`."""
+
+    text: str | None
+    usage: Any
+
+
+def ask(*command: str, timeout: float = 10) -> Answer:
+    """Run a command of the system for at most `timeout` seconds. Never raises for a command that is not there."""
+    # Git's own variables, set inside its hooks, would point git at another repository.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | {"LC_ALL": "C"}
+    program = shutil.which(command[0])
+    if program is None:
+        return Answer(None, None)
+    try:
+        # Into a file: nothing that the command leaves running can keep this waiting, as it could with a pipe.
+        with tempfile.TemporaryFile() as printed:
+            # With a full path and close_fds=False, Python spawns instead of forking. A fork would write-protect all
+            # memory of this process for a moment, and a model in training would fault on every page that it writes.
+            process = subprocess.Popen(
+                (program, *command[1:]),
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                close_fds=False,
+            )
+            late = threading.Timer(timeout, os.kill, (process.pid, signal.SIGKILL))
+            late.start()
+            try:
+                _, status, usage = os.wait4(process.pid, 0)  # Popen's own wait does not tell what was used
+            finally:
+                late.cancel()
+                late.join()
+            process.returncode = os.waitstatus_to_exitcode(status)
+            printed.seek(0)
+            text = printed.read().decode("utf-8", errors="replace")
+    except OSError:
+        return Answer(None, None)
+    return Answer(text if process.returncode == 0 else None, usage)
+
+
+def _output(*command: str, timeout: float = 10) -> str | None:
+    return ask(*command, timeout=timeout).text
+
+
+def _sysctl(name: str) -> str | None:
+    return (_output("sysctl", "-n", name) or "").strip() or None
+
+
+def _sysctl_int(name: str) -> int | None:
+    text = _sysctl(name) or ""
+    return int(text) if text.isdecimal() else None
+
+
+def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
+    """Performance and efficiency cores of an Apple chip, by its own names: an M5 calls its fastest `Super`."""
+    kinds: Counter[str | None] = Counter()
+    for level in range(_sysctl_int("hw.nperflevels") or 0):
+        kinds[_sysctl(f"hw.perflevel{level}.name")] += _sysctl_int(f"hw.perflevel{level}.physicalcpu") or 0
+    if not kinds or kinds.keys() - {"Super", "Performance", "Efficiency"}:
+        return None, None
+    return kinds["Super"] + kinds["Performance"], kinds["Efficiency"]
+
+
+def _apple_gpus() -> tuple[list[dict[str, Any]], str]:
+    """The GPUs of a Mac, and why there are none."""
+    text = _output("system_profiler", "SPDisplaysDataType", "-json", timeout=30)
+    try:
+        cards = json.loads(text or "")["SPDisplaysDataType"]
+    except (ValueError, KeyError, TypeError):
+        return [], "system_profiler did not answer"
+    gpus = []
+    for card in cards:
+        name, cores = card.get("sppci_model"), str(card.get("sppci_cores", ""))
+        if name:
+            gpus.append({"name": name, "memory_bytes": None, "cores": int(cores) if cores.isdecimal() else None})
+    return gpus, "macOS lists no GPU"
+
+
+def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
+    """The NVIDIA GPUs that a driver answers for, and why there are none."""
+    try:
+        import pynvml
+    except ImportError:
+        return [], "nvidia-ml-py is not installed"
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return [], f"no NVIDIA driver answers: {error}"
+    try:
+        gpus = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            try:
+                memory_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+            except pynvml.NVMLError_NotSupported:  # a GPU that shares the machine's memory
+                memory_bytes = None
+            # CUDA cores are another unit than Apple's GPU cores: not counted.
+            gpus.append({"name": pynvml.nvmlDeviceGetName(handle), "memory_bytes": memory_bytes, "cores": None})
+        return gpus, "the NVIDIA driver lists no GPU"
+    except pynvml.NVMLError as error:
+        return [], f"the NVIDIA driver does not tell: {error}"
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _os_version() -> str | None:
+    if sys.platform == "darwin":
+        return platform.mac_ver()[0] or None
+    # The numbers only: builders put words of their own behind them.
+    found = re.match(r"\d+(\.\d+)*", platform.release())
+    return found[0] if found else None
+
+
+def _translated() -> bool:
+    # Asked twice, as the sysctl command may itself run natively; Intel Macs lack the first name and have another brand.
+    brand = _sysctl("machdep.cpu.brand_string") or ""
+    return _sysctl("sysctl.proc_translated") == "1" or (platform.machine() == "x86_64" and "Apple" in brand)
+
+
+def _versions(packages: Iterable[str]) -> dict[str, str]:
+    from importlib import metadata  # slow to import, seldom needed
+
+    found = {}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue  # absent from the result is what "not installed" looks like
+    return found
+
+
+def _git() -> tuple[dict[str, Any] | None, str]:
+    """Commit and dirtiness of the kit's repository, or None and why."""
+    # Looked for first: git would search the folders above, and a Mac without git opens a window that offers it.
+    if not (REPOSITORY / ".git").exists():
+        return None, "the kit is not run from a git checkout"
+    git = ("git", "--no-optional-locks", "-C", str(REPOSITORY))
+    commit, changes = _output(*git, "rev-parse", "HEAD"), _output(*git, "status", "--porcelain")
+    if not commit or changes is None:
+        return None, "git is missing, or has no commit to name"
+    return {"commit": commit.strip(), "dirty": bool(changes.strip())}, ""
+
+
+def _power() -> tuple[str | None, bool | None]:
+    """Power source and low-power mode."""
+    if sys.platform == "darwin":
+        source = re.search(r"drawing from '(AC|Battery) Power'", _output("pmset", "-g", "batt") or "")
+        # One or the other, by model: `powermode` is 0 automatic, 1 low, 2 high.
+        modes = re.findall(r"^\s*(?:lowpowermode|powermode)\s+(\d)", _output("pmset", "-g") or "", re.MULTILINE)
+        return source[1].lower() if source else None, "1" in modes if modes else None
+    battery = psutil.sensors_battery()
+    plugged = None if battery is None else battery.power_plugged
+    profile = _file_text(PLATFORM_PROFILE)
+    return {True: "ac", False: "battery"}.get(plugged), profile.strip() == "low-power" if profile else None
+
+
+def _others_cores(watch_s: float) -> float:
+    """Cores that other processes use while this one waits."""
+    start, busy_s, own_s = time.perf_counter(), cpu_busy_s(), time.process_time()
+    time.sleep(watch_s)
+    return (cpu_busy_s() - busy_s - (time.process_time() - own_s)) / (time.perf_counter() - start)
+
+
+def _file_text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def _line_value(text: str | None, key: str) -> str | None:
+    """The value of the first `key : value` line."""
+    found = re.search(rf"^{re.escape(key)}\s*:[ \t]*(\S.*)$", text or "", re.MULTILINE)
+    return found[1].strip() if found else None
+
+
+def _gigabytes(count: int) -> str:
+    # In the way memory is sold: 206158430208 bytes are "192 GB".
+    return f"{round(count / 2**30)} GB"

@@ -1,0 +1,1 @@
+"""Time steps and calls, and say how sure the number is."""

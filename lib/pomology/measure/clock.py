@@ -1,0 +1,639 @@
+"""Steps and kernels timed: the first step apart, warm-up, fenced blocks, a stop rule, raw times kept.
+
+A GPU works behind the program's back, so only a *block* of steps between two fences has a true time. Blocks are made so
+long that what a fence costs vanishes: its own time, and the work that would else have overlapped. What lies between two
+steps of a loop (loading, logging) belongs to the steps.
+
+`StepClock` times a training loop from inside, as an iterator over its batches; `measure` times a function.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pomology.measure import intervals
+
+BLOCK_S = 0.025  # a fence on MPS costs about 0.2 ms, so under 1 % of such a block
+FENCE_SHARE = 0.01  # and never more than this, whatever a fence costs
+BLOCKS_MOST = 1000  # raw times kept of a part: long epochs get longer blocks
+BURSTS = 5  # step times wander slowly: short bursts spread over the budget see more of it than one long one
+READY_SHARE = 1 / 3  # of the budget, for the same loop on ready batches
+READY_BATCHES = 3  # kept aside for that, and used in turn
+STEPS_LEAST = 2  # steady steps, however slow: one alone has no spread
+STEPS_ENOUGH = 100  # below which no interval is believed by the stop rule
+TARGET = 0.02  # half-width of the interval over the mean at which to stop
+PHASES = ("forward", "backward", "update")  # of a step
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive steps between two fences. phases: the seconds of them that each named phase took."""
+
+    steps: int
+    seconds: float
+    phases: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def step_s(self) -> float:
+        return self.seconds / self.steps
+
+
+@dataclass
+class Part:
+    """What one loop over batches left behind: all of an epoch's training, or all of its evaluation.
+
+    epoch_steps: steps in a whole epoch; the last, smaller batch counts as its fraction.
+    per_epoch: how often an epoch has this loop.
+    blocks: steady steps with whatever the loop really does; ready_blocks: the same loop on batches that were ready.
+    last_step_s: the step of a smaller last batch, where the epoch has one and it was reached: no mean holds it.
+    seconds: wall time of the whole loop, asides included, ready blocks not.
+    """
+
+    name: str
+    epoch_steps: float
+    first_step_s: float | None = None
+    warmup: list[Block] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    ready_blocks: list[Block] = field(default_factory=list)
+    last_step_s: float | None = None
+    seconds: float = 0.0
+    complete: bool = False
+    stopped: str = "left early"
+    per_epoch: float = 1.0
+
+    @property
+    def steps(self) -> int:
+        """Steps run, first, warm-up and last included, ready ones not."""
+        alone = sum(seconds is not None for seconds in (self.first_step_s, self.last_step_s))
+        return alone + sum(block.steps for block in self.warmup + self.blocks)
+
+
+@dataclass
+class Aside:
+    """Something that an epoch does now and then: a checkpoint, a picture. Timed apart from the steps around it.
+
+    part: the part in whose loop it happens, or None if it happens outside of all.
+    """
+
+    name: str
+    per_epoch: float
+    part: str | None
+    seconds: list[float] = field(default_factory=list)
+
+
+def epoch_steps(batches: Any) -> float:
+    """Steps of one pass over `batches`. A DataLoader's smaller last batch counts as its fraction.
+
+    Raises TypeError if the length is not known: then pass it yourself.
+    """
+    size = getattr(batches, "batch_size", None)
+    if size and hasattr(batches, "dataset") and not getattr(batches, "drop_last", False):
+        # A sampler may draw fewer or more samples than the dataset holds; that of a stream has no length.
+        drawn = getattr(batches, "sampler", None)
+        return len(drawn if hasattr(drawn, "__len__") else batches.dataset) / size
+    return float(len(batches))
+
+
+class StepClock:
+    """Times a training loop from inside: `for batch in clock.steps(batches): ...`.
+
+    fence: waits until the device is done. budget_s: seconds for steady steps of the training part, of which a third
+    goes to ready batches; the first step and warm-up come on top, and so do ready batches behind a whole epoch or a
+    loader with workers. whole: run whole epochs whatever they take. put: moves a batch on to the device, to be kept
+    ready; None times no ready batches. clock: seconds, monotonic.
+    on_progress: called at ends of blocks with (part name, steps done, steps expected or None).
+
+    An epoch that is expected to fit the budget runs whole. Otherwise steps are taken in bursts, the real loop and the
+    ready one in turn, until both intervals are narrow or the budget is spent.
+    """
+
+    def __init__(
+        self,
+        fence: Callable[[], None] = lambda: None,
+        *,
+        budget_s: float = 10.0,
+        whole: bool = False,
+        put: Callable[[Any], Any] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        on_progress: Callable[[str, int, float | None], None] = lambda part, done, expected: None,
+    ):
+        self.fence, self.budget_s, self.whole, self.put = fence, budget_s, whole, put
+        self.clock, self.on_progress = clock, on_progress
+        self.parts: dict[str, Part] = {}
+        self.asides: dict[str, Aside] = {}
+        self._aside_s = 0.0
+        self._phases: dict[str, float] = {}  # of the block under way
+        self._phase: str | None = None
+        self._running: str | None = None
+        self.on_ready = False  # whether the step under way is one on a ready batch
+
+    def steps(
+        self,
+        batches: Iterable,
+        part: str = "training",
+        steps: float | None = None,
+        ready: bool = True,
+        per_epoch: float = 1.0,
+    ) -> Iterator:
+        """Iterate over `batches`, timing what the loop does with them.
+
+        part: the name under which an epoch's time is added up; an evaluation is a part of its own, and gets a quarter
+        of the budget. steps: of a whole epoch, where `len(batches)` does not tell. ready: whether the loop would train
+        on ready batches that it is given. per_epoch: how often an epoch has this loop, where that is not once.
+        """
+        if part in self.parts:
+            raise ValueError(f"part {part!r} was timed already; one epoch of each part is")
+        if self._running is not None:
+            raise ValueError(f"part {part!r} began inside the loop of {self._running!r}; its time would count twice")
+        training = not self.parts
+        total = epoch_steps(batches) if steps is None else float(steps)
+        if total <= 0:
+            raise ValueError(f"part {part!r} has no batches")
+        record = self.parts[part] = Part(part, total, per_epoch=per_epoch)
+        budget_s = self.budget_s if training else self.budget_s / 4
+        return self._run(record, batches, budget_s, ready=ready and training and self.put is not None)
+
+    @contextmanager
+    def aside(self, name: str, per_epoch: float) -> Iterator[None]:
+        """Time something that an epoch does `per_epoch` times, and keep it out of the steps around it."""
+        record = self.asides.setdefault(name, Aside(name, per_epoch, self._running))
+        self.fence()
+        start, inner_s = self.clock(), self._aside_s
+        yield
+        self.fence()
+        seconds = self.clock() - start - (self._aside_s - inner_s)
+        record.seconds.append(seconds)
+        self._aside_s += seconds
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a part of every step apart: `forward`, `backward` or `update`, fenced at both ends.
+
+        The fences keep the device from overlapping one phase with the next, so a loop with phases may be slower than
+        one without, by what the program needs to prepare a step. For steps of a second that is nothing.
+        """
+        if name not in PHASES:
+            raise ValueError(f"phase {name!r}; it must be one of {', '.join(PHASES)}")
+        if self._running is None:
+            raise ValueError(f"phase {name!r} outside of a loop over steps")
+        if self._phase is not None:
+            raise ValueError(f"phase {name!r} began inside of {self._phase!r}; its time would count twice")
+        self._phase = name
+        try:
+            self.fence()
+            start, aside_s = self.clock(), self._aside_s
+            yield
+            self.fence()
+            seconds = self.clock() - start - (self._aside_s - aside_s)
+            self._phases[name] = self._phases.get(name, 0.0) + seconds
+        finally:
+            self._phase = None
+
+    def _run(self, part: Part, batches: Iterable, budget_s: float, ready: bool) -> Iterator:
+        self.fence()
+        self._running = part.name
+        start, ready_s = self.clock(), 0.0
+        count = math.ceil(part.epoch_steps)
+        full = max(1, int(part.epoch_steps))  # but for a smaller last batch
+        pool: list = []
+        source = _keeping(batches, pool, min(READY_BATCHES, full) if ready else 0)
+        try:
+            first: list[Block] = []
+            yield from self._block(part, source, 1, first)
+            part.first_step_s, done = first[0].seconds, 1
+            self.on_progress(part.name, done, count)
+
+            # Warm-up, in blocks of 1, 2, 4, ... steps: tells the pace, and lets caches and clocks settle. The first
+            # step tells neither: compilation or the start of workers may take seconds where a step takes milliseconds.
+            warm_s, size, lost_s = min(2.0, budget_s / 5), 1, 0.0
+            most = max(1, int(part.epoch_steps / 10))
+            while done < full and sum(block.seconds for block in part.warmup) < warm_s:
+                size = min(size, most + 1 - done, full - done)
+                if size < 1:
+                    break
+                lost_s = yield from self._block(part, source, size, part.warmup)
+                done, size = done + size, 2 * size
+            pace_s = part.warmup[-1].step_s if part.warmup else part.first_step_s
+            if part.warmup and part.warmup[0].seconds >= budget_s:
+                part.blocks.append(part.warmup.pop())  # steps this slow are too dear to be thrown away
+            size = self._block_steps(pace_s, lost_s, budget_s)
+            whole = self.whole or self.clock() - start + (part.epoch_steps - done) * pace_s <= budget_s
+            # A loader with workers fetches ahead while ready batches are timed, and would look too fast afterwards.
+            turns = ready and not whole and not getattr(batches, "num_workers", 0)
+            burst_s = budget_s * (1 - READY_SHARE if turns else 1.0) / BURSTS
+            if whole:
+                size = max(size, math.ceil(part.epoch_steps / BLOCKS_MOST))
+            else:
+                size = min(size, max(1, int(burst_s / max(pace_s, 1e-9))))
+            begun = self._now()
+            for burst in itertools.count():
+                if done == full:
+                    break
+                until = math.inf if whole else self._now() + burst_s
+                while done < full:
+                    steps = min(size, full - done)
+                    yield from self._block(part, source, steps, part.blocks)
+                    done += steps
+                    self.on_progress(part.name, done, count if whole else None)
+                    if self._now() >= until:
+                        break
+                if not whole and self._enough(part, begun, budget_s, burst):
+                    break
+                if turns:
+                    paused = self.clock()
+                    yield from self._ready(part, pool, size, paused + budget_s * READY_SHARE / BURSTS)
+                    ready_s += self.clock() - paused
+                    if self._enough(part, begun, budget_s, burst):
+                        break
+            if done == full:
+                if full < count:
+                    last: list[Block] = []
+                    yield from self._block(part, source, 1, last)
+                    part.last_step_s = last[0].seconds
+                next(source, None)  # a loader with workers ends them now, and a loop over it would wait for that
+                part.complete, part.stopped = True, "whole epoch"
+            part.seconds = self.clock() - start - ready_s
+            source.close()  # workers of a loader end here, and load nothing beside the ready batches
+            del source
+            if ready and not part.ready_blocks:
+                yield from self._ready(part, pool, size, self.clock() + budget_s * READY_SHARE)
+        finally:
+            self._running, self.on_ready = None, False
+            if not part.seconds:
+                part.seconds = self.clock() - start - ready_s
+            self.on_progress(part.name, part.steps, part.steps)
+
+    def _block(self, part: Part, source: Iterator, size: int, blocks: list[Block]) -> Generator[Any, None, float]:
+        """Yield `size` batches and append their block, fenced at its end; it begins where the last fence ended.
+
+        Nothing is appended when the loop is left in the middle. Returns the most that the fence can have kept from
+        overlapping: the program prepares a step while the device works on the one before, but not across a fence.
+        """
+        self._phases = {}
+        aside_s, start, done = self._aside_s, self.clock(), 0
+        for batch in itertools.islice(source, size):
+            yield batch
+            done += 1
+        asked = self.clock()
+        self.fence()
+        end, aside_s = self.clock(), self._aside_s - aside_s
+        if done < size:
+            promised = math.ceil(part.epoch_steps)
+            raise ValueError(f"part {part.name!r}: the batches ended after {part.steps + done} of {promised} steps")
+        blocks.append(Block(done, end - start - aside_s, self._phases))
+        return min(end - asked, (asked - start - aside_s) / done)
+
+    def _ready(self, part: Part, pool: list, size: int, until: float) -> Iterator:
+        """The same loop on batches that are on the device already."""
+        source = itertools.cycle([self.put(batch) for batch in pool])
+        self.fence()
+        self.on_ready = True
+        while True:
+            yield from self._block(part, source, size, part.ready_blocks)
+            if self.clock() >= until or (len(part.ready_blocks) % 20 == 0 and _narrow(part.ready_blocks)):
+                break
+        self.on_ready = False
+
+    def _now(self) -> float:
+        """The clock without the asides, which have no share in the budget."""
+        return self.clock() - self._aside_s
+
+    def _block_steps(self, pace_s: float, lost_s: float, budget_s: float) -> int:
+        fence_s = min(_timed(self.fence, self.clock) for _ in range(3))
+        wanted_s = max(BLOCK_S, (fence_s + lost_s) / FENCE_SHARE, budget_s / BLOCKS_MOST)
+        return max(1, math.ceil(wanted_s / max(pace_s, 1e-9)))
+
+    def _enough(self, part: Part, begun: float, budget_s: float, burst: int) -> bool:
+        """Whether a part that cannot run whole may stop; says why in `part.stopped`."""
+        loops = [blocks for blocks in (part.blocks, part.ready_blocks) if blocks]
+        steps = sum(block.steps for block in part.blocks)
+        if self._now() - begun >= budget_s and steps >= STEPS_LEAST:
+            part.stopped = "budget"
+            return True
+        # Not before the third burst: an interval from one stretch knows nothing of slow wander.
+        if burst >= 2 and all(_narrow(blocks) for blocks in loops):
+            part.stopped = "interval"
+            return True
+        return False
+
+
+class Ticker:
+    """Drives a `StepClock` from a trainer that owns its loop and only calls back, as Keras and Lightning do.
+
+    clock, part: as for `StepClock.steps`. steps: of a whole epoch; a smaller last batch counts as its fraction.
+    What lies between two ticks (loading, logging, other callbacks) belongs to the steps, as in a loop. Such a trainer
+    takes its batches itself, so it cannot be given ready ones.
+    """
+
+    def __init__(self, clock: StepClock, part: str, steps: float):
+        self._loop = clock.steps(range(math.ceil(steps)), part, steps, ready=False)
+
+    def tick(self) -> bool:
+        """A step begins now, and the one before ended. False: the clock has all it wants, and this step is untimed."""
+        return next(self._loop, None) is not None
+
+    def end(self) -> None:
+        """The loop has ended: so has the last step, if it was that of a whole epoch. May be called again."""
+        next(self._loop, None)
+        self._loop.close()
+
+
+def _keeping(batches: Iterable, pool: list, most: int) -> Iterator:
+    """Pass `batches` on, and keep the first `most` in `pool`. They are asked for an iterator with the first step."""
+    source = iter(batches)
+    for item in itertools.islice(source, most):
+        pool.append(item)
+        yield item
+    yield from source
+
+
+def _timed(function: Callable[[], Any], clock: Callable[[], float]) -> float:
+    start = clock()
+    function()
+    return clock() - start
+
+
+def _narrow(blocks: list[Block]) -> bool:
+    times, steps = _columns(blocks)
+    return intervals.stop(times, weights=steps, target=TARGET, minimum_steps=STEPS_ENOUGH)
+
+
+def _columns(blocks: list[Block]) -> tuple[list[float], list[int]]:
+    return [block.step_s for block in blocks], [block.steps for block in blocks]
+
+
+def interval(blocks: list[Block]) -> intervals.Interval:
+    """Seconds per step over blocks, with the 95 % interval within this run."""
+    times, steps = _columns(blocks)
+    return intervals.interval(times, weights=steps)
+
+
+def seconds_metric(interval: intervals.Interval, how: str = "measured") -> dict[str, Any]:
+    """An interval in the form of the record: value, unit, low, high, n, how."""
+    return {
+        "value": interval.mean,
+        "unit": "s",
+        "low": interval.low,
+        "high": interval.high,
+        "n": interval.n,
+        "how": how,
+    }
+
+
+def epoch_metrics(clock: StepClock) -> dict[str, dict[str, Any]]:
+    """What the parts and asides of one epoch say, in the form of the record. Absent is what no step was run for.
+
+    first_step_s: of training. step_s: mean of its steady steps; forward_s, backward_s, update_s: of that, where the
+    loop has these phases. epoch_s: all parts and asides; `measured` if every step
+    of every part ran, else `estimated` from the first step and the mean of the steady ones. compute_epoch_s: the same
+    with every training step as it is on ready batches, asides left out.
+    """
+    metrics: dict[str, dict[str, Any]] = {}
+    parts = list(clock.parts.values())
+    if not parts or parts[0].first_step_s is None:
+        return metrics
+    training, others = parts[0], parts[1:]
+    first = intervals.Interval(training.first_step_s, None, None, 1, 1)
+    metrics["first_step_s"] = seconds_metric(first)
+    if training.blocks:
+        metrics["step_s"] = seconds_metric(interval(training.blocks))
+    metrics.update(_phase_metrics(training))
+    sums = {"epoch_s": [_part_epoch(part) for part in parts]}
+    if training.ready_blocks:
+        ready = interval(training.ready_blocks)
+        compute = intervals.epoch_estimate(ready.mean, ready, training.epoch_steps)
+        sums["compute_epoch_s"] = [(compute, "estimated"), *(_part_epoch(part) for part in others)]
+    for name, terms in sums.items():
+        if all(term is not None for term in terms):
+            how = "measured" if all(how == "measured" for _, how in terms) else "estimated"
+            total = _add([interval for interval, _ in terms] + (_aside_epochs(clock) if name == "epoch_s" else []))
+            metrics[name] = seconds_metric(total, how)
+    return metrics
+
+
+def _phase_metrics(part: Part) -> dict[str, dict[str, Any]]:
+    """Mean seconds of each phase of a steady step, with its interval: `forward_s` and so on."""
+    metrics = {}
+    for name in PHASES:
+        blocks = [Block(block.steps, block.phases[name]) for block in part.blocks if name in block.phases]
+        # A phase that some blocks lack is no part of every step, and has no mean that could be added to others.
+        if blocks and len(blocks) == len(part.blocks):
+            metrics[f"{name}_s"] = seconds_metric(interval(blocks))
+    return metrics
+
+
+def fit_metric(clock: StepClock, epochs: int, before_s: float, later: Sequence[float] = ()) -> dict[str, Any] | None:
+    """Seconds of a whole training of several epochs, estimated from what of it was timed; None if that was too short.
+
+    before_s: from the call to the first step of all. later: of each whole epoch that ran after the first one.
+
+    It is before_s + the first epoch + the sum of later + (epochs that did not run) x (mean of later). A part of the
+    first epoch that ran whole counts with its own time; else as first step + (steps - 1) x mean steady step. Where no
+    later epoch ran, one is taken as the sum of steps x mean steady step over the parts: all its steps are like the
+    steady ones, and what else an epoch does between its steps is left out (in Keras, about a tenth of a second).
+    The bounds are those that all steps would have at the steady mean's own.
+    """
+    parts = list(clock.parts.values())
+    if not parts or any(part.first_step_s is None or not (part.blocks or part.complete) for part in parts):
+        return None
+    total = before_s + sum(later)
+    spans = []
+    for part in parts:
+        if part.blocks:
+            steady = interval(part.blocks)
+        else:  # a whole epoch of a few steps: what followed the first is all there is to go by
+            rest_s = (part.seconds - part.first_step_s) / (part.steps - 1) if part.steps > 1 else part.first_step_s
+            steady = intervals.Interval(rest_s, None, None, 1, 1)
+        total += part.seconds if part.complete else part.first_step_s + (part.epoch_steps - 1) * steady.mean
+        low, high = (bound and part.epoch_steps * bound for bound in (steady.low, steady.high))
+        spans.append(intervals.Interval(part.epoch_steps * steady.mean, low, high, steady.n, steady.batches))
+    epoch = _add(spans)
+    total += (epochs - 1 - len(later)) * (sum(later) / len(later) if later else epoch.mean)
+    bounds = [bound and total * bound / epoch.mean for bound in (epoch.low, epoch.high)]
+    return seconds_metric(intervals.Interval(total, *bounds, epoch.n, epoch.batches), "estimated")
+
+
+def part_metrics(clock: StepClock) -> dict[str, dict[str, Any]]:
+    """Seconds that each part takes of an epoch, by the part's name, in the form of the record."""
+    found = {name: _part_epoch(part) for name, part in clock.parts.items()}
+    return {name: seconds_metric(*epoch) for name, epoch in found.items() if epoch is not None}
+
+
+def _part_epoch(part: Part) -> tuple[intervals.Interval, str] | None:
+    epoch = _part_once(part)
+    if epoch is None or part.per_epoch == 1:
+        return epoch
+    once = epoch[0]
+    mean, low, high = (bound if bound is None else bound * part.per_epoch for bound in (once.mean, once.low, once.high))
+    return intervals.Interval(mean, low, high, once.n, once.batches), "estimated"
+
+
+def _part_once(part: Part) -> tuple[intervals.Interval, str] | None:
+    steady = interval(part.blocks) if part.blocks else None
+    if part.complete:
+        # One epoch has one time. The spread of its blocks says how well this run pins it down.
+        spread = 0.0 if steady is None or steady.high is None else steady.high / steady.mean - 1
+        low, high = (part.seconds * (1 - spread), part.seconds * (1 + spread)) if spread else (None, None)
+        return intervals.Interval(part.seconds, low, high, part.steps, steady.batches if steady else 1), "measured"
+    if steady is None or part.first_step_s is None:
+        return None
+    return intervals.epoch_estimate(part.first_step_s, steady, part.epoch_steps), "estimated"
+
+
+def _aside_epochs(clock: StepClock) -> list[intervals.Interval]:
+    """Each aside's share of an epoch; those within a part that ran whole are in its time already."""
+    epochs = []
+    for aside in clock.asides.values():
+        if aside.seconds and not (aside.part and clock.parts[aside.part].complete):
+            mean = intervals.interval(aside.seconds)
+            low, high = (bound if bound is None else bound * aside.per_epoch for bound in (mean.low, mean.high))
+            epochs.append(intervals.Interval(mean.mean * aside.per_epoch, low, high, mean.n, mean.batches))
+    return epochs
+
+
+def _add(terms: list[intervals.Interval]) -> intervals.Interval:
+    """Sum of independent estimates; half-widths add in squares.
+
+    A term without bounds (one step, one checkpoint) may be anything, so the sum has none either, unless that term is
+    under a hundredth of it.
+    """
+    mean = sum(term.mean for term in terms)
+    unknown = sum(term.mean for term in terms if term.high is None)
+    if unknown > mean / 100:
+        return intervals.Interval(mean, None, None, terms[0].n, terms[0].batches)
+    half = math.sqrt(sum((term.high - term.mean) ** 2 for term in terms if term.high is not None))
+    return intervals.Interval(mean, max(0.0, mean - half), mean + half, terms[0].n, terms[0].batches)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A function timed. `seconds` is the median of a call with its interval; `blocks` are the raw times."""
+
+    first_call_s: float
+    seconds: intervals.Interval
+    blocks: tuple[Block, ...]
+    stopped: str
+
+
+def measure(
+    function: Callable[[], Any],
+    fence: Callable[[], None] = lambda: None,
+    *,
+    budget_s: float = 1.0,
+    warmup_s: float = 0.1,
+    warmup_calls: int = 10,
+    repeats: int | None = None,
+    calls_per_block: int | None = None,
+    target: float = 0.01,
+    before: Callable[[], Any] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Measurement:
+    """Time `function()`, a kernel that the caller has prepared.
+
+    The first call is timed apart. Warm-up lasts `warmup_calls` and `warmup_s`, or half the budget if a slow function
+    needs more. Then blocks of calls, fenced at both ends, until the median's interval is narrower than `target`
+    (half-width over median, from 20 blocks on) or the budget is spent, but never fewer than two; or just `repeats`
+    blocks, where that is given. A block has so many calls that the fence is negligible, unless `calls_per_block` says
+    otherwise: 1 fences every call, as a program that waits for each result would. `before` is called ahead of each
+    block, outside of its time: a pause, say.
+    """
+
+    def block(calls: int) -> Block:
+        if before is not None:
+            before()
+        start = clock()
+        for _ in range(calls):
+            function()
+        fence()
+        return Block(calls, clock() - start)
+
+    fence()
+    first = block(1)
+    begun, calls, total, pace_s = clock(), 1, 0, first.seconds
+    while clock() - begun < budget_s / 2 and (total < warmup_calls or clock() - begun < warmup_s):
+        done = block(calls)
+        pace_s, total, calls = done.step_s, total + calls, min(2 * calls, 1024)
+    if calls_per_block is None:
+        fence_s = min(_timed(fence, clock) for _ in range(3))
+        # A fiftieth of the budget, so that there are blocks enough, but never less than makes the fence vanish.
+        block_s = max(min(BLOCK_S, budget_s / 50), fence_s / FENCE_SHARE)
+        calls_per_block = max(1, math.ceil(block_s / max(pace_s, 1e-9)))
+    blocks: list[Block] = []
+    stopped = "repeats"
+    begun = clock()
+    while repeats is None or len(blocks) < repeats:
+        blocks.append(block(calls_per_block))
+        if repeats is None and len(blocks) >= 2:
+            if clock() - begun >= budget_s:
+                stopped = "budget"
+                break
+            if len(blocks) >= 20 and len(blocks) % 5 == 0:
+                middle = intervals.median_interval([block.step_s for block in blocks])
+                if middle.high - middle.low <= 2 * target * middle.mean:
+                    stopped = "interval"
+                    break
+    return Measurement(
+        first.seconds, intervals.median_interval([block.step_s for block in blocks]), tuple(blocks), stopped
+    )
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A function timed in turn with another one. `ratio` is the geometric mean of reference time / function time over
+    the pairs, with the 95 % interval of a paired t-test: above 1, the function is the faster one. `seconds` and
+    `reference` are medians of a call."""
+
+    first_call_s: float
+    seconds: intervals.Interval
+    reference: intervals.Interval
+    ratio: intervals.Interval
+
+
+def in_pairs(
+    function: Callable[[], Any],
+    reference: Callable[[], Any],
+    fence: Callable[[], None] = lambda: None,
+    *,
+    budget_s: float = 1.0,
+    least: int = 4,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Pairs:
+    """Time `function()` against `reference()` in pairs, so that a wandering machine slows both.
+
+    The first call is timed apart, and a second one of each warms up. A block has so many calls that the fence is
+    negligible. Which of a pair comes first changes from one to the next. There are `least` pairs, and more until the
+    budget is spent.
+    """
+
+    def block(call: Callable[[], Any], calls: int) -> float:
+        start = clock()
+        for _ in range(calls):
+            call()
+        fence()
+        return (clock() - start) / calls
+
+    fence()
+    first_call_s = block(function, 1)
+    block(reference, 1)
+    pace_s = [block(function, 1), block(reference, 1)]
+    fence_s = min(_timed(fence, clock) for _ in range(3))
+    block_s = max(min(BLOCK_S, budget_s / 50), fence_s / FENCE_SHARE)
+    calls = [max(1, math.ceil(block_s / max(pace, 1e-9))) for pace in pace_s]
+    begun, times = clock(), []
+    while len(times) < least or clock() - begun < budget_s:
+        if len(times) % 2:
+            below = block(reference, calls[1])
+            times.append((block(function, calls[0]), below))
+        else:
+            above = block(function, calls[0])
+            times.append((above, block(reference, calls[1])))
+    mine, theirs = zip(*times, strict=True)
+    shown = intervals.compare(theirs, mine, paired=True)
+    ratio = intervals.Interval(shown.ratio, shown.low, shown.high, len(times), len(times))
+    return Pairs(first_call_s, intervals.median_interval(mine), intervals.median_interval(theirs), ratio)

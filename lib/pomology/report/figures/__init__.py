@@ -1,0 +1,1 @@
+"""One figure per kind of result."""

@@ -1,0 +1,1 @@
+"""A record per case, a journal per notebook, a folder per run."""

@@ -1,0 +1,502 @@
+"""Which operators a workload uses, and whether MPS has them: told on any machine, without a Mac.
+
+A notebook is run on a *pretended* device: its tensors say that they are on a device of their own, as on a GPU, while
+the CPU computes. So PyTorch takes the way that it takes on a GPU, tensors of two devices cannot meet unnoticed, and
+every operator that reaches the device is seen, is looked up in the list of kernels that PyTorch itself was built from
+(`native_functions.yaml`, which the wheel carries), and must not make double precision, which Metal lacks.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pomology import PomologyError, private
+from pomology.devices import torch as devices_torch
+from pomology.machine import snapshot
+from pomology.results import journal
+from pomology.runner import batch, parameters
+
+PRETENDED = "pretended"
+# What PyTorch calls for a device that it does not know, and for MPS instead (2.13: derivatives.yaml, attention.cpp).
+REPLACED = {
+    "_thnn_fused_lstm_cell": "_lstm_mps",
+    "_thnn_fused_lstm_cell_backward_impl": "lstm_mps_backward",
+    "_scaled_dot_product_fused_attention_overrideable": "matmul, softmax, matmul",
+    "_scaled_dot_product_fused_attention_overrideable_backward": "matmul, softmax, matmul",
+}
+# Have an entry for MPS which computes on the CPU, with or without the fallback variable.
+SILENT_FALLBACKS = {"embedding_renorm_", "linalg_svd", "_linalg_svd"}
+# Indices and lengths may stay on the CPU.
+TAKES_HOST_TENSORS = {"index", "index_put", "index_put_", "_index_put_impl_", "_ctc_loss", "_pack_padded_sequence"}
+RESULTS = re.compile(r"^experiment\.(table|checks|ratios|details|figure|claims)\(", re.MULTILINE)
+KERNEL, COMPOSITE, MISSING, SILENT = "kernel", "made of others", "no kernel", "kernel that runs on the CPU"
+
+
+@dataclass
+class Use:
+    """What one workload asked of the device.
+
+    operators: name -> how often. faults: what a Mac would refuse, compute on the CPU, or get wrong, each said once.
+    cases: name -> [status, reason] as the notebook's journal has them.
+    """
+
+    operators: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    cases: dict[str, list] = field(default_factory=dict)
+
+    def on_mps(self) -> dict[str, str]:
+        """Each operator -> `kernel`, `made of others`, `no kernel`, or `kernel that runs on the CPU`."""
+        return {name: support(name) for name in sorted(self.operators)}
+
+    def missing(self) -> list[str]:
+        """The operators that would run on the CPU, or fail."""
+        return [name for name, has in self.on_mps().items() if has in (MISSING, SILENT)]
+
+
+@functools.cache
+def kernels() -> dict[str, str]:
+    """Each operator of the installed PyTorch, with its overload (`add.Tensor`), and what MPS has for it."""
+    import torchgen
+    from torchgen.gen import get_grouped_native_functions, parse_native_yaml
+    from torchgen.model import DispatchKey, NativeFunctionsGroup
+
+    folder = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
+    parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
+    mps = parsed.backend_indices[DispatchKey.MPS]
+    found = {}
+    for group in get_grouped_native_functions(parsed.native_functions):
+        structured = isinstance(group, NativeFunctionsGroup) and group.structured and mps.has_kernel(group)
+        for function in group.functions() if isinstance(group, NativeFunctionsGroup) else [group]:
+            composite = (
+                function.has_composite_implicit_autograd_kernel
+                or function.has_composite_explicit_autograd_kernel
+                or function.has_composite_explicit_autograd_non_functional_kernel
+            )
+            kernel = structured or mps.has_kernel(function)
+            found[str(function.func.name)] = KERNEL if kernel else COMPOSITE if composite else MISSING
+    return found
+
+
+def support(operator: str) -> str:
+    """What MPS has for an operator such as `add.Tensor`; operators that it replaces by others count as made of them."""
+    base = operator.split(".")[0]
+    if base in SILENT_FALLBACKS:
+        return SILENT
+    if base in REPLACED:
+        return COMPOSITE
+    return kernels().get(operator, MISSING)
+
+
+class Rehearsal:
+    """A device like MPS that computes on the CPU: what reaches it is noted in `use`.
+
+    `handle` is its `torch.device`. Enter it before anything is created on it. One to a process, as PyTorch keeps one
+    place for a device of one's own. Raises TypeError for double precision, as MPS does.
+    """
+
+    def __init__(self):
+        import torch
+        from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+        if torch._C._get_privateuse1_backend_name() != PRETENDED:
+            _setup_privateuseone_for_python_backend(PRETENDED)
+            getattr(torch, PRETENDED).get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
+            _register_autocast()
+        self.handle = torch.device(PRETENDED, 0)
+        self.use = Use()
+        self.counts: Counter[str] = Counter()
+        self._torch, self._map, self._leaves = torch, torch.utils._pytree.tree_map, torch.utils._pytree.tree_leaves
+        self._tensor = _tensor_class(self)
+        aten = torch.ops.aten
+        # No kernel but a GPU's computes these; the arithmetic is that of nn.LSTM.
+        self._by_hand = {
+            aten._thnn_fused_lstm_cell.default: _lstm_cell,
+            aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
+        }
+        self._copies = {aten.copy_.default, aten._to_copy.default}
+
+    @contextmanager
+    def entered(self) -> Iterator[Rehearsal]:
+        """The block in which the device is there."""
+        torch, rehearsal = self._torch, self
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.overrides import TorchFunctionMode
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                return rehearsal.run(function, args, kwargs or {})
+
+        made_from_numbers = (torch.tensor, torch.as_tensor, torch.asarray)
+
+        class FromNumbers(TorchFunctionMode):
+            """What copies numbers straight to a device passes no dispatch mode: it goes by way of the CPU here."""
+
+            def __torch_function__(self, function, types, args=(), kwargs=None):
+                named = dict(kwargs or {})
+                if function is torch.Tensor.new_tensor and isinstance(args[0], rehearsal._tensor):
+                    named = {"dtype": args[0].dtype, "device": rehearsal.handle} | named
+                    function, args = torch.tensor, args[1:]
+                wanted = named.get("device")
+                if function in made_from_numbers and wanted is not None and torch.device(wanted).type == PRETENDED:
+                    return function(*args, **named | {"device": "cpu"}).to(wanted)
+                return function(*args, **named)
+
+        # Parameters are exchanged for others when a module moves: their data cannot be replaced in place.
+        swap = torch.__future__.get_swap_module_params_on_conversion()
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        wait, torch.accelerator.synchronize = torch.accelerator.synchronize, lambda *_: None
+        looking = torch.nn.modules.module.register_module_forward_pre_hook(self._look_at_inputs)
+        with _no_foreach(), sdpa_kernel(SDPBackend.MATH), Mode(), FromNumbers():  # attention as MPS trains it
+            try:
+                yield self
+            finally:
+                torch.__future__.set_swap_module_params_on_conversion(swap)
+                torch.accelerator.synchronize = wait
+                looking.remove()
+                self.use.operators = dict(self.counts)
+
+    def run(self, function: Any, args: tuple, kwargs: dict) -> Any:
+        """Compute one operator on the CPU, and note what a Mac would say to it."""
+        mine = self._tensor
+        tensors = [item for item in self._leaves((args, kwargs)) if isinstance(item, self._torch.Tensor)]
+        here = [item for item in tensors if isinstance(item, mine)]
+        name = function._schema.name.split("::")[-1]
+        wanted = kwargs.get("device")
+        on_device = bool(here) if wanted is None else self._torch.device(wanted).type == PRETENDED
+        if function._schema.name == "aten::copy_":
+            on_device = isinstance(args[0], mine)
+        if here and function not in self._copies and name not in TAKES_HOST_TENSORS:
+            strangers = [item for item in tensors if not isinstance(item, mine) and item.dim()]
+            if strangers:
+                raise RuntimeError(f"{name}: expected all tensors on one device, but found at least two, cpu and mps")
+        if on_device or here:
+            self._note(function, name, args, kwargs)
+        inner, named = self._map(lambda item: item.inner if isinstance(item, mine) else item, (args, kwargs))
+        if wanted is not None and self._torch.device(wanted).type == PRETENDED:
+            named["device"] = self._torch.device("cpu")
+        result = self._by_hand.get(function, function)(*inner, **named)
+        return self._given_back(function, args, kwargs, result, on_device)
+
+    def _given_back(self, function: Any, args: tuple, kwargs: dict, result: Any, on_device: bool) -> Any:
+        schema = function._schema
+        written = [
+            value
+            for argument, value in zip(schema.arguments, args, strict=False)
+            if argument.is_write and isinstance(value, self._torch.Tensor)
+        ] + [value for name, value in kwargs.items() if name == "out" and isinstance(value, self._torch.Tensor)]
+        if written and isinstance(result, self._torch.Tensor):
+            return written[0]  # the caller's own tensor, whose contents have changed
+
+        def wrap(item: Any) -> Any:
+            if on_device and isinstance(item, self._torch.Tensor) and not isinstance(item, self._tensor):
+                if item.dtype in (self._torch.float64, self._torch.complex128):
+                    kind = str(item.dtype).removeprefix("torch.")
+                    self._fault(f"{schema.name.split('::')[-1]} makes {kind} on the device, which MPS does not support")
+                    raise TypeError(
+                        f"Cannot convert a MPS Tensor to {kind} dtype as the MPS framework doesn't support {kind}. "
+                        "Please use float32 instead."
+                    )
+                return self._tensor(item)
+            return item
+
+        return self._map(wrap, result)
+
+    def _note(self, function: Any, name: str, args: tuple, kwargs: dict) -> None:
+        overload = function._schema.overload_name
+        full = f"{name}.{overload}" if overload else name
+        self.counts[full] += 1
+        if self.counts[full] == 1 and function._schema.name.startswith("aten::"):
+            has = support(full)
+            if has == MISSING:
+                self._fault(f"MPS has no kernel for {full}: it fails, or runs on the CPU where that is allowed")
+            elif has == SILENT:
+                self._fault(f"MPS hands {full} to the CPU without a word")
+        source = args[1 if name == "copy_" else 0] if function in self._copies else None
+        at_once = kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])
+        if at_once and not isinstance(source, self._tensor):
+            self._fault(f"{name} with non_blocking=True: on MPS what is read next may not have arrived")
+        if kwargs.get("memory_format") in (self._torch.channels_last, self._torch.channels_last_3d):
+            self._fault(f"{name} with channels_last: BatchNorm goes wrong with it on MPS")
+
+    def _look_at_inputs(self, module: Any, inputs: tuple) -> None:
+        kind = type(module).__name__
+        if kind.startswith("BatchNorm") or kind == "LSTM":
+            for item in inputs:
+                if isinstance(item, self._tensor) and not item.is_contiguous():
+                    self._fault(f"{kind} gets a permuted input: wrong gradients on MPS; call .contiguous() first")
+
+    def _fault(self, text: str) -> None:
+        if text not in self.use.faults:
+            self.use.faults.append(text)
+
+
+def _tensor_class(rehearsal: Rehearsal) -> type:
+    import torch
+
+    class Pretended(torch.Tensor):
+        """A tensor that says it is on the pretended device; `inner` holds its numbers."""
+
+        @staticmethod
+        def __new__(cls, inner: torch.Tensor):
+            made = torch.Tensor._make_wrapper_subclass(
+                cls,
+                inner.shape,
+                strides=inner.stride(),
+                storage_offset=inner.storage_offset(),
+                dtype=inner.dtype,
+                device=rehearsal.handle,
+            )
+            made.inner = inner
+            return made
+
+        def __repr__(self, **_) -> str:
+            return f"pretended({self.inner})"
+
+        def tolist(self) -> Any:
+            return self.inner.tolist()
+
+        def double(self, **named) -> Any:
+            # The gradient scaler leaves double precision out on the device that is called mps.
+            from_scaler = sys._getframe(1).f_globals.get("__name__") == "torch.amp.grad_scaler"
+            return self if from_scaler else super().double(**named)
+
+        def numpy(self, **_) -> Any:
+            raise TypeError("can't convert mps:0 device type tensor to numpy. Use Tensor.cpu() first")
+
+        __array__ = numpy
+
+        def __reduce_ex__(self, protocol: int) -> Any:
+            return self.inner.__reduce_ex__(protocol)  # saved as any tensor is: by its numbers
+
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            return rehearsal.run(function, args, kwargs or {})
+
+    return Pretended
+
+
+def _lstm_cell(inputs, hidden, cell, input_bias=None, hidden_bias=None):
+    import torch
+
+    gates = inputs + hidden
+    if input_bias is not None:
+        gates = gates + input_bias + hidden_bias
+    enter, forget, new, leave = gates.chunk(4, 1)
+    enter, forget, new, leave = enter.sigmoid(), forget.sigmoid(), new.tanh(), leave.sigmoid()
+    after = forget * cell + enter * new
+    return leave * after.tanh(), after, torch.cat([enter, forget, new, leave], 1)
+
+
+def _lstm_cell_backward(hidden_grad, cell_grad, before, after, workspace, has_bias):
+    import torch
+
+    enter, forget, new, leave = workspace.chunk(4, 1)
+    hidden_grad = torch.zeros_like(after) if hidden_grad is None else hidden_grad
+    level = after.tanh()
+    through = hidden_grad * leave * (1 - level**2) + (0 if cell_grad is None else cell_grad)
+    gates = [
+        through * new * enter * (1 - enter),
+        through * before * forget * (1 - forget),
+        through * enter * (1 - new**2),
+        hidden_grad * level * leave * (1 - leave),
+    ]
+    gates = torch.cat(gates, 1)
+    return gates, through * forget, gates.sum(0) if has_bias else torch.empty(0)
+
+
+# What autocast does on MPS: the names in `TORCH_LIBRARY_IMPL(aten, AutocastMPS)` of PyTorch 2.13.
+LOWER_PRECISION = (
+    *("conv1d", "conv2d", "conv_transpose1d.default", "conv_transpose2d.input", "linear", "matmul", "mm", "bmm"),
+    *("addmm", "addmv", "addbmm", "baddbmm", "mv", "scaled_dot_product_attention", "lstm_cell"),
+)
+FULL_PRECISION = (
+    *("softmax.int", "log_softmax.int", "layer_norm", "group_norm", "nll_loss", "mse_loss", "l1_loss", "kl_div"),
+    *("cross_entropy_loss", "exp", "log", "pow.Tensor_Scalar", "sum", "cumsum", "norm.Scalar", "cosine_similarity"),
+)
+
+
+def _register_autocast() -> None:
+    import torch
+
+    def caster(operator: Any, lower: bool) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            kind = torch.get_autocast_dtype(PRETENDED) if lower else torch.float32
+
+            def cast(item: Any) -> Any:
+                floating = isinstance(item, torch.Tensor) and item.is_floating_point()
+                return item.to(kind) if floating and item.device.type == PRETENDED else item
+
+            with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+                args, kwargs = torch.utils._pytree.tree_map(cast, (args, kwargs))
+                return operator(*args, **kwargs)
+
+        return call
+
+    rest = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
+    rest.fallback(torch.library.fallthrough_kernel)
+    library = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
+    for names, lower in ((LOWER_PRECISION, True), (FULL_PRECISION, False)):
+        for name in names:
+            base, _, overload = name.partition(".")
+            operator = getattr(getattr(torch.ops.aten, base), overload or "default")
+            library.impl(operator, caster(operator, lower))
+    _LIBRARIES.extend((rest, library))  # what they register goes when they do
+
+
+_LIBRARIES: list = []
+
+
+@contextmanager
+def _no_foreach() -> Iterator[None]:
+    """Optimisers as on MPS: PyTorch's list of devices with multi-tensor kernels has a device of one's own, not MPS."""
+    name = "_get_foreach_kernels_supported_devices"
+    places = [importlib.import_module(place) for place in ("torch.optim.optimizer", "torch.utils._foreach_utils")]
+    before = [getattr(place, name) for place in places]
+    try:
+        for place in places:
+            setattr(place, name, lambda: ["cuda", "xpu", "mtia"])
+        yield
+    finally:
+        for place, function in zip(places, before, strict=True):
+            setattr(place, name, function)
+
+
+# A notebook on the pretended device -----------------------------------------------------------------------------------
+
+
+def rehearse(name: str, profile: str = "smoke") -> Use:
+    """Run a notebook up to its results on the pretended device, with a profile's parameters and stand-ins for its data.
+
+    In a process of its own, since PyTorch keeps a device once it has one, and the notebook's framework with it.
+    Raises PomologyError in one line if there is no such notebook, if it is not PyTorch's, or if it does not get as far.
+    """
+    notebook = _notebook(name)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, "use.json")
+        command = [sys.executable, "-m", "pomology.runner.mps_rehearsal", str(notebook.path), profile, str(place)]
+        environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", env=environment, check=False
+        )
+        if not place.exists():
+            last = private((done.stderr.strip() or f"exit status {done.returncode}").split("\n")[-1])
+            raise PomologyError(f"{notebook.name}: its rehearsal did not get to its end: {last}")
+        return Use(**json.loads(place.read_text(encoding="utf-8")))
+
+
+def _notebook(name: str) -> batch.Notebook:
+    known = {notebook.name: notebook for notebook in batch.notebooks()}
+    if name not in known:
+        raise PomologyError(f"--operators {name}: no notebook is named so; there are {', '.join(sorted(known))}")
+    if not uses_torch(known[name]):
+        raise PomologyError(f"--operators {name}: not a PyTorch notebook; only PyTorch says which operators MPS has")
+    return known[name]
+
+
+def uses_torch(notebook: batch.Notebook) -> bool:
+    """Whether a notebook is PyTorch's: only that says which operators MPS has."""
+    cells = parameters.read_notebook(notebook.path)["cells"]
+    return any("import torch" in "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+def run_cells(path: Path, profile: str, out: Path) -> Use:
+    """Execute a notebook's code up to its results, in this process, and note what it asks of the device."""
+    document = parameters.read_notebook(path)
+    values = parameters.read_yaml(path.parents[2] / "params" / profile / f"{path.stem}.yaml", f"{path.stem}.yaml")
+    rehearsal = Rehearsal()
+    pretended = _pretended_mps(rehearsal)
+    devices_torch.find = lambda *_, **__: [pretended]  # this process is for nothing else
+    if any("lightning" in "".join(cell["source"]) for cell in document["cells"]):
+        _play_lightning_s_mps(rehearsal.handle)
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    with rehearsal.entered():
+        for number, cell in enumerate(document["cells"]):
+            source = "".join(cell["source"])
+            if cell["cell_type"] != "code":
+                continue
+            if RESULTS.search(source):
+                break
+            exec(compile(source, f"{path.name}, cell {cell.get('id', number)}", "exec"), scope)
+            if "parameters" in cell["metadata"].get("tags", []):
+                scope |= values | {"data": "stand-in", "out": str(out)}
+    records = journal.read(out / f"{path.stem}.jsonl").records
+    rehearsal.use.cases = {record["case"]: [record["status"], record["reason"]] for record in records}
+    return rehearsal.use
+
+
+def _pretended_mps(rehearsal: Rehearsal) -> devices_torch.Device:
+    class PretendedMPS(devices_torch.Device):
+        """What a notebook takes for MPS."""
+
+        def __init__(self):
+            super().__init__("cpu")
+            self.backend, self.kind, self.handle = "mps", "gpu", rehearsal.handle
+
+        name = "pretended MPS"
+
+        def fence(self) -> None:
+            """Nothing to wait for: the CPU has done it."""
+
+        def observed(self, item: Any) -> str:
+            found = super().observed(item)
+            return "mps" if found == PRETENDED else found
+
+        def precisions(self) -> dict[str, str | None]:
+            asked = list(rehearsal.use.faults)  # trying double precision is how to find out
+            found = super().precisions()
+            rehearsal.use.faults = asked
+            return found
+
+        def reset_peak_memory(self) -> None:
+            self.release()
+
+        def peak_memory(self) -> dict[str, int]:
+            return {}
+
+        def memory(self) -> dict[str, int]:
+            return {}
+
+        def free_memory(self) -> int:
+            return snapshot.available_memory_bytes()
+
+        def release(self) -> None:
+            gc.collect()
+
+    return PretendedMPS()
+
+
+def _play_lightning_s_mps(handle: Any) -> None:
+    """Let Lightning's accelerator `mps` be the pretended device, in this process for good."""
+    from lightning.fabric.utilities import apply_func
+    from lightning.pytorch.accelerators.mps import MPSAccelerator
+
+    MPSAccelerator.is_available = staticmethod(lambda: True)
+    MPSAccelerator.parse_devices = staticmethod(lambda devices: [0])
+    MPSAccelerator.get_parallel_devices = staticmethod(lambda devices: [handle])
+    MPSAccelerator.setup_device = lambda self, device: None
+    apply_func._BLOCKING_DEVICE_TYPES = (*apply_func._BLOCKING_DEVICE_TYPES, PRETENDED)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        asked = run_cells(Path(sys.argv[1]), sys.argv[2], Path(scratch))
+    Path(sys.argv[3]).write_text(json.dumps(asdict(asked)), encoding="utf-8")
+    # Autograd's thread for such a device may outlive the interpreter, which now and then aborts the process at its end.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

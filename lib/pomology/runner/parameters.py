@@ -1,0 +1,268 @@
+"""What a notebook's parameters may be: read from its `parameters` cell, and checked before anything runs.
+
+A parameter is a line `name: type = literal  # help` of the cell tagged `parameters`. A YAML file of a profile gives
+other values; papermill itself would take unknown names, and texts for numbers, without a word.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+import reprlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pomology import PomologyError
+from pomology.devices.torch import WANTED as DEVICES
+from pomology.experiment.case import PROFILES
+from pomology.workloads import pretrained
+
+DATA = ("auto", "real", "stand-in")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a parameter of some name may be, whichever notebook has it."""
+
+    test: Callable[[Any], bool]
+    words: str
+
+
+def _one_of(*names: str) -> Limit:
+    return Limit(lambda value: value in names, f"one of {', '.join(names)}")
+
+
+def _between(low: float, high: float) -> Limit:
+    return Limit(lambda value: low <= value <= high, f"from {low:,} to {high:,}")
+
+
+def _above(low: float, high: float) -> Limit:
+    return Limit(lambda value: low < value <= high, f"above {low:,} and at most {high:,}")
+
+
+SIZE = _between(1, 2**20)
+LIMITS: dict[str, Limit] = {
+    "profile": _one_of(*PROFILES),
+    "devices": _one_of(*DEVICES),
+    "data": _one_of(*DATA),
+    "budget_s": _above(0, 7 * 86400),
+    "repeat": _between(0, 999),
+    "seed": _between(0, 2**32 - 1),
+    "workers": _between(0, 128),
+    "cuda_workers": _between(0, 128),
+    "lr": _above(0, 1000),
+    "samples": _between(0, 2**40),
+    "batch_size": SIZE,
+    "batch_sizes": SIZE,
+    "chart_networks": _one_of("resnet50", "bert", "vgg16"),
+    **dict.fromkeys(("cpu_batch_divisor", "gpu_batch_divisor", "image_size", "tokens"), SIZE),
+    "epochs": _between(1, 10_000),
+    "loaders": _between(0, 128),
+    "networks": _one_of("vgg16", "resnet18", "resnet50"),
+    **dict.fromkeys(("vgg16_batch_size", "resnet18_batch_size", "resnet50_batch_size"), SIZE),
+}
+LIMITS |= {"image_sizes": _between(64, 1024), "sizes": SIZE}
+LIMITS |= {"pairs": _between(3, 1000), "megabytes": _between(16, 65_536)}
+LIMITS |= {"margin": _above(0, 100), "tolerance": _above(0, 1)}
+# What GPT-2 and Whisper have positions for.
+LIMITS |= {"text_tokens": _between(1, 1024), "label_tokens": _between(1, 448)}
+LIMITS |= dict.fromkeys(("whisper_sizes", "large_size"), _one_of(*(n for n in pretrained.SIZES if "whisper" in n)))
+LIMITS |= {"precisions": _one_of("fp32", "fp16", "bf16"), "weights": _one_of(*pretrained.WEIGHTS)}
+LIMITS |= {"large_batch_size": SIZE, "near": _above(0, 1), "clips": SIZE, "limit_s": _above(0, 7 * 86400)}
+LIMITS |= {"energy_models": _one_of("whisper-medium", "small transformer")}
+LIMITS |= {"near_most_gb": _between(0, 100_000)}
+LIMITS |= {"loads": _one_of("easy", "near"), "near_steps": SIZE, "near_budget_s": _above(0, 7 * 86400)}
+LIMITS |= {"siblings": _one_of(*(n for n in pretrained.SIZES if "gpt2" in n))}
+LIMITS |= {"larger": _one_of("none", *(n for n in pretrained.SIZES if "gpt2" in n))}
+LIMITS |= {"task": _one_of("classification", "language-model"), "offload": _one_of("none", "zero", "fsdp")}
+LIMITS |= {"architecture": _one_of("transformer_lm", "true_gpt2"), "vocabulary": _between(0, 2**20)}
+LIMITS |= {"warmup": _between(1, 2**40)}
+LIMITS |= {"price_usd": _between(0, 10_000_000), "electricity_usd_per_kwh": _between(0, 100)}
+LIMITS |= {"years_of_use": _above(0, 100)}
+# Whisper with offload: steps whose losses are compared.
+LIMITS |= {"proof_steps": _between(1, 1000), "cpu_limit_s": _above(0, 7 * 86400)}
+# For the numbers inside `models`, a list of rows: every number in it is a size.
+LIMITS["models"] = SIZE
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One line of a notebook's parameters cell."""
+
+    name: str
+    type: str
+    default: Any
+    help: str
+
+
+def read_notebook(path: Path) -> dict[str, Any]:
+    """The notebook as JSON. Raises PomologyError if the file is not one."""
+    try:
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        notebook["cells"][0]["source"]
+    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+        raise PomologyError(f"{path.name}: not a notebook ({type(error).__name__}: {error})") from None
+    return notebook
+
+
+def declared(path: Path) -> dict[str, Parameter]:
+    """The parameters that a notebook declares, by name. Raises PomologyError if the cell breaks the rules."""
+    cells = [
+        cell
+        for cell in read_notebook(path)["cells"]
+        if cell.get("cell_type") == "code" and "parameters" in cell.get("metadata", {}).get("tags", [])
+    ]
+    if len(cells) != 1:
+        raise PomologyError(f"{path.name}: {len(cells)} cells are tagged `parameters`; there must be exactly one")
+    source = "".join(cells[0]["source"])
+    lines = source.split("\n")
+    found: dict[str, Parameter] = {}
+    try:
+        statements = ast.parse(source).body
+    except (SyntaxError, ValueError) as error:
+        raise PomologyError(f"{path.name}: parameters cell: not Python ({' '.join(str(error).split())})") from None
+    for statement in statements:
+        line = lines[statement.lineno - 1]
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            raise PomologyError(f"{path.name}: parameters cell: `{line}` must read `name: type = literal  # help`")
+        name = statement.target.id
+        try:
+            default = ast.literal_eval(statement.value)
+        except (ValueError, TypeError):
+            raise PomologyError(
+                f"{path.name}: parameters cell: {name} must be a literal, so that it can be given"
+            ) from None
+        rest = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
+        comment = re.fullmatch(r"\s*#\s*(\S.*)", rest)
+        if not comment:
+            raise PomologyError(f"{path.name}: parameters cell: {name} needs a comment that says what it is")
+        parameter = Parameter(name, ast.unparse(statement.annotation), default, comment[1])
+        if name in found:
+            raise PomologyError(f"{path.name}: parameters cell: {name} stands twice; each parameter may stand once")
+        check(parameter, default, path.name)
+        found[name] = parameter
+    return found
+
+
+def check(parameter: Parameter, value: Any, where: str) -> None:
+    """Raise PomologyError, in one line, if a value does not suit a parameter. `where` names the file it comes from."""
+    name = parameter.name
+    if not re.fullmatch(r"(list\[)*(str|bool|int|float)\]*", parameter.type):
+        kinds = "str, bool, int, float or a list of these"
+        raise PomologyError(f"{where}: {name} is declared as {parameter.type!r}; it must be {kinds}")
+    wrong = _wrong_type(parameter.type, value)
+    if wrong:
+        raise PomologyError(f"{where}: {name} is {_show(value)}; it must be {wrong}")
+    items = _flat(value)
+    if isinstance(value, list):
+        if not value:
+            raise PomologyError(f"{where}: {name} is an empty list; it must name at least one")
+        texts = [json.dumps(item) for item in value]
+        if len(set(texts)) < len(texts):
+            twice = next(text for text in texts if texts.count(text) > 1)
+            raise PomologyError(f"{where}: {name} has {twice} twice; each may stand once")
+    limit = LIMITS.get(name)
+    for item in items:
+        if isinstance(item, float) and not math.isfinite(item):
+            raise PomologyError(f"{where}: {name} is {_show(item)}; it must be a finite number")
+        if limit and not limit.test(item):
+            raise PomologyError(f"{where}: {name} is {_show(item)}; it must be {limit.words}")
+
+
+def _flat(value: Any) -> list:
+    return [part for item in value for part in _flat(item)] if isinstance(value, list) else [value]
+
+
+def _wrong_type(kind: str, value: Any) -> str | None:
+    """What a value of this annotation must be, if this one is not; None if it is."""
+    if match := re.fullmatch(r"list\[(.+)\]", kind):
+        if not isinstance(value, list):
+            return f"a list ({kind})"
+        wrong = [item for item in value if _wrong_type(match[1], item)]
+        return (
+            f"a list of which each is {_wrong_type(match[1], wrong[0])}, and {_show(wrong[0])} is not"
+            if wrong
+            else None
+        )
+    types = {"str": (str,), "bool": (bool,), "int": (int,), "float": (int, float)}
+    if isinstance(value, types[kind]) and isinstance(value, bool) == (kind == "bool"):
+        return None
+    words = {"str": "a text", "bool": "true or false", "int": "a whole number", "float": "a number"}[kind]
+    if isinstance(value, str) and kind in ("int", "float"):
+        try:
+            number = float(value)
+        except ValueError:
+            return words
+        if not math.isfinite(number) or (kind == "int" and number != int(number)):
+            return words
+        # YAML reads 1e-3 as a text: it wants a point before the exponent.
+        return f"{words}, and this is a text; write {_yaml_number(number, kind)}"
+    return words
+
+
+def _yaml_number(number: float, kind: str) -> str:
+    if kind == "int":
+        return str(int(number))
+    text = repr(number)
+    return text.replace("e", ".0e") if "e" in text and "." not in text else text
+
+
+def _show(value: Any) -> str:
+    text = "null" if value is None else _SHORT.repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+_SHORT = reprlib.Repr()  # a few lines of YAML can stand for a value of billions of items
+_SHORT.maxstring = _SHORT.maxother = 60
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML in which a key may stand once; the usual loader takes the last of two without a word."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
+        twice = [key for key in keys if keys.count(key) > 1]
+        if twice:
+            raise PomologyError(f"{_show(twice[0])} stands twice; each parameter may stand once")
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path, where: str) -> dict[str, Any]:
+    """A profile's parameters for one notebook. Raises PomologyError in one line that begins with `where`."""
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
+    except OSError as error:
+        raise PomologyError(f"{where}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise PomologyError(f"{where}: not a text file in UTF-8") from None
+    except PomologyError as error:
+        raise PomologyError(f"{where}: {error}") from None
+    # A value that is not of the type its tag or form claims (as 2022-99-99) makes the loader raise what it will.
+    except (yaml.YAMLError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}" if mark else ""
+        words = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise PomologyError(f"{where}{place}: not valid YAML ({words})") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise PomologyError(f"{where}: must be lines `name: value`, not {type(values).__name__}")
+    for name in values:
+        if not isinstance(name, str):
+            raise PomologyError(f"{where}: {_show(name)} is no name of a parameter; it must be a text")
+    return values
+
+
+def merge(declared: dict[str, Parameter], values: dict[str, Any], where: str) -> dict[str, Any]:
+    """Check given values against what a notebook declares. Raises PomologyError for the first that is wrong."""
+    for name, value in values.items():
+        if name not in declared:
+            raise PomologyError(f"{where}: no parameter is named {_show(name)}; there are {', '.join(declared)}")
+        check(declared[name], value, where)
+    return values

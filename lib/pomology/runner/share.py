@@ -1,0 +1,432 @@
+"""A run as one file for others, and what others sent.
+
+`write` packs journals, machine.json, rendered pages, tables and figures of a run into a zip, after a look at all of it
+for what names a person, a host, a folder, an address or a serial number. `journals` reads a run's folder or zip without
+trusting it: in memory, bounded before and while it is unpacked, and nothing but files with the names of a run's own.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import ipaddress
+import json
+import os
+import pwd
+import re
+import socket
+import stat
+import struct
+import sys
+import unicodedata
+import urllib.parse
+import uuid
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from pomology import PomologyError, root
+from pomology.machine import snapshot
+from pomology.report import page as report_page
+
+MOST_FILES = 2_000
+MOST_ZIP_BYTES = 128 * 2**20
+MOST_BYTES = 64 * 2**20  # of a file
+MOST_ALL_BYTES = 256 * 2**20  # of all files, unpacked
+SMALL = 2**20  # bytes of a table or a figure that is shared
+
+
+# What must not be shared ----------------------------------------------------------------------------------------------
+
+# Accounts and hosts that are called so everywhere: these words name nobody.
+ANYBODY = frozenset(
+    """
+    root user users admin administrator guest nobody daemon runner ubuntu debian fedora jovyan vagrant mac macos apple
+    macbook imac macmini macstudio mac-mini mac-studio mac-pro macbook-pro macbook-air linux localhost local home host
+    hostname computer desktop laptop server workstation test tester default docker container none unknown localdomain
+    lan internal domain example
+    """.split()  # noqa: SIM905
+)
+PATTERNS = {
+    "a home folder": (
+        r"(?<![\w.~-])/(?:Users|home|Volumes)/(?!Shared\b|you\b|user\b|name\b)[^\s/\"'<>\\&|:;,()\[\]]+"
+        r"|(?<![\w.~-])/root/[\w.-]+|(?<![\w.~-])(?:/private)?/var/folders/[\w+]+/[\w+]+"
+        r"|(?<!\w)[A-Za-z]:[\\/]{1,4}(?:Users|Documents and Settings)[\\/]{1,4}[^\s/\"'<>\\&|:;,()\[\]]+"
+    ),
+    "the address of a network card": (
+        r"(?<![\w:.-])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![\w:-])"
+        r"|(?<![\w:.-])(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}(?![\w:-])"
+        r"|(?<![\w:.-])(?=[\d.]*[a-fA-F])(?:[0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4}(?![\w:.-])"
+    ),
+    "an e-mail address": r"(?<![\w.@/-])[A-Za-z0-9][\w.+-]*@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}(?![\w(])",
+    "a serial number": r"(?i:serial(?:[ _-]?number)?(?: \(system\))?)[\"']?\s*[:=#]\s*[\"']?(?=\w*\d)\w{6,}",
+    "a serial number of a device": r"(?:UUID\W{1,4}|GPU-|MIG-)(?:[0-9A-Fa-f]+-){4}[0-9A-Fa-f]{12}(?![\w-])",
+    "a computer's name": r"(?<![\w./-])[A-Za-z0-9]+(?:-[A-Za-z0-9]+)+\.(?:local|lan|home|internal)(?![\w.-])",
+    "an environment variable": (
+        r"(?<![A-Za-z0-9$])(?:USER|USERNAME|LOGNAME|HOSTNAME|COMPUTERNAME|SSH_[A-Z_]+|(?:[A-Z]+_)+(?:TOKEN|SECRET|KEY"
+        r"|PASSWORD))(?:=|[\"'] ?: ?)[\"']?[^\s\"'=<>(){}$]{3,}"
+    ),
+    # Those that every machine has name nobody: /usr, /etc, /proc, /opt/homebrew and the like.
+    "a folder": (
+        r"(?<![\w.~:/<>)\]*-])/(?:mnt|media|srv|data|datasets|scratch|work|workspace|workspaces|projects?|nfs|net|export"
+        r"|lustre|gpfs|storage|cluster|tmp(?!/ipykernel_)|private|run/user|opt(?!/(?:homebrew|conda|local|nvidia)\b))"
+        r"/[\w.@+-]*[\w@+-]"
+    ),
+    "an access token": r"(?<!\w)(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|AKIA[A-Z0-9]{16})(?!\w)",
+}
+FOUR_NUMBERS = r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)"
+COLONS = r"(?<![\w:.])[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])"
+VERSION = re.compile(r"(?:version|release|driver|[=<>~v-])[\s\"':]*$", re.IGNORECASE)  # stands before one
+EMBEDDED = re.compile(r"data:([\w.+/-]*)[^,\"'<>\s]{0,80};base64,([A-Za-z0-9+/=\s]+)")
+WORDS = re.compile(rb"[\t\x20-\x7e\x80-\xff]{5,}")  # what may be text among other bytes
+PNG = b"\x89PNG\r\n\x1a\n"
+WHITE = "(?<![A-Za-z0-9_])", "(?![A-Za-z0-9_])"  # a name stands by itself
+
+
+class Secret(NamedTuple):
+    """A text that names this machine or who uses it. exact: capitals count."""
+
+    what: str
+    text: str
+    exact: bool = False
+
+
+def secrets() -> list[Secret]:
+    """What this machine knows of its user and of itself, and a shared file must not say."""
+    account = pwd.getpwuid(os.getuid())
+    # Capitals count: `max` is a word in every program, and Max wrote an article.
+    found = [Secret("this machine's user name", name, True) for name in (account.pw_name, os.environ.get("USER", ""))]
+    found.append(Secret("the name of this machine's user", account.pw_gecos.split(",")[0].strip()))
+    hosts = {socket.gethostname(), socket.getfqdn()}
+    if sys.platform == "darwin":  # where it is mostly somebody's: Jane's MacBook Pro
+        told = [snapshot.ask("scutil", "--get", name).text for name in ("ComputerName", "LocalHostName")]
+        hosts |= {(name or "").strip() for name in told}
+    found += [Secret("this machine's name", name) for host in hosts for name in (host, host.partition(".")[0])]
+    folders = [folder for folder in (Path.home(), Path(account.pw_dir), root()) if folder != Path(folder.anchor)]
+    found += [Secret("a folder of this machine", str(folder)) for folder in folders]
+    addresses = [one.address.partition("%")[0] for card in psutil.net_if_addrs().values() for one in card]
+    found += [
+        Secret("an address of this machine", one)
+        for one in addresses
+        if not re.fullmatch(r"[0:]+1?|127\..*|0\.0\.0\.0", one)
+    ]
+    found += [Secret("a serial number of this machine", one) for one in _serials()]
+    hidden = [value for name, value in os.environ.items() if re.search(r"TOKEN|SECRET|PASSWORD|_KEY$", name)]
+    found += [Secret("a secret of this machine's environment", one, True) for one in hidden if len(one) >= 8]
+    found = [one for one in dict.fromkeys(found) if len(one.text) > 2 and one.text.lower() not in ANYBODY]
+    return sorted(found, key=lambda one: -len(one.text))
+
+
+def _serials() -> set[str]:
+    """Serial numbers and identifiers that a program without rights can read here."""
+    found = {f"{uuid.getnode():012x}"}
+    if sys.platform == "darwin":
+        told = snapshot.ask("ioreg", "-rd1", "-c", "IOPlatformExpertDevice").text or ""
+        found |= set(re.findall(r'"IOPlatform(?:SerialNumber|UUID)" = "([^"]+)"', told))
+    identifiers = [Path("/sys/class/dmi/id", name) for name in ("product_serial", "board_serial", "product_uuid")]
+    for place in (*identifiers, Path("/etc/machine-id")):
+        try:
+            found.add(place.read_text(encoding="utf-8", errors="replace").strip())
+        except OSError:  # not there, or for root only: then no run has it from there
+            continue
+    return {one for one in found if len(one) >= 6 and re.search(r"\d", one) and len(set(one)) > 3}
+
+
+def finding(name: str, data: bytes, known: list[Secret], versions: frozenset[str] = frozenset()) -> str | None:
+    """What in a file must not be shared, first of all, without saying it in full; None if there is nothing.
+
+    versions: texts of four numbers that are known to be no addresses.
+    """
+    if found := _first(name, known, versions):
+        return f"{name}: its name holds {_hint(*found[:2])}"
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"{name}: it is not text in UTF-8, which every file of a run is"
+    if "\0" in text:
+        return f"{name}: it holds a zero byte, which no file of a run does"
+    return _told(name, text, known, versions)
+
+
+def _told(name: str, text: str, known: list[Secret], versions: frozenset[str], depth: int = 0) -> str | None:
+    embedded = EMBEDDED.findall(text)
+    text = EMBEDDED.sub("", text)
+    if found := _first(text, known, versions):
+        where = ", in a picture" if depth else f", line {text.count(chr(10), 0, found[2]) + 1}"
+        return f"{name}{where}: {_hint(*found[:2])}"
+    for spelt in _spellings(text):
+        if found := _first(spelt, known, versions):
+            return f"{name}{', in a picture' if depth else ''}: {_hint(*found[:2])}"
+    for kind, encoded in embedded:
+        if depth > 2:
+            return f"{name}: pictures inside pictures, which no file of a run has"
+        inner = base64.b64decode(re.sub(r"[^A-Za-z0-9+/]", "", encoded) + "==")
+        # Among the bytes of a photograph a short name turns up by accident.
+        read = inner.startswith(PNG) or "svg" in kind or "text" in kind
+        sought = known if read else [one for one in known if len(one.text) >= 8]
+        if told := _told(name, _text_of(kind, inner), sought, versions, depth + 1):
+            return told
+    return None
+
+
+def _spellings(text: str) -> Iterator[str]:
+    """The same as a browser, a reader of JSON or a person sees it, where that is another text."""
+    ways = (
+        ("&", html.unescape),
+        ("\\u", lambda given: re.sub(r"\\u([0-9a-fA-F]{4})", lambda one: chr(int(one[1], 16)), given)),
+        ("\\/", lambda given: given.replace("\\/", "/")),
+        ("%2", urllib.parse.unquote),
+        ("</", lambda given: html.unescape(re.sub(r"</?(?:span|a|b|i|em|strong|code|mark|u)\b[^<>]*>", "", given))),
+        ("", lambda given: given if given.isascii() else unicodedata.normalize("NFKC", given)),
+    )
+    for sign, respell in ways:
+        if sign in text and (spelt := respell(text)) != text:
+            yield spelt
+
+
+def _text_of(kind: str, data: bytes) -> str:
+    """What can be read in something embedded: all of a text; of a PNG what stands beside its pixels."""
+    if data.startswith(PNG):
+        pieces, place = [], len(PNG)
+        what = b""
+        while place + 8 <= len(data) and what != b"IEND":
+            length, what = struct.unpack(">I4s", data[place : place + 8])
+            body = data[place + 8 : place + 8 + length]
+            place += 12 + length
+            if what != b"IDAT":
+                pieces.append(body)
+            for start in range(min(len(body), 200)) if what in (b"zTXt", b"iTXt", b"iCCP") else ():
+                try:  # where what is packed begins depends on the words before it
+                    pieces.append(zlib.decompressobj().decompress(body[start:], SMALL))
+                except zlib.error:
+                    continue
+        data = b"\n".join([*pieces, data[place:]])
+    elif not ("svg" in kind or "text" in kind):
+        data = b"\n".join(WORDS.findall(data))
+    return data.decode("utf-8", errors="replace").replace("\0", "\n")
+
+
+def _hint(what: str, text: str) -> str:
+    return f"{what} ({text[: min(3, len(text) // 2)]!r}…)"
+
+
+def _first(text: str, known: list[Secret], versions: frozenset[str]) -> tuple | None:
+    """What is found, its text, and where."""
+    for exact in (True, False):
+        chosen = {one.text if exact else one.text.lower(): one.what for one in known if one.exact is exact}
+        if not chosen:
+            continue
+        sought = "|".join(map(re.escape, chosen))
+        if found := re.search(rf"{WHITE[0]}(?:{sought}){WHITE[1]}", text, 0 if exact else re.IGNORECASE):
+            return chosen[found[0] if exact else found[0].lower()], found[0], found.start()
+    for what, pattern in PATTERNS.items():
+        if found := re.search(pattern, text):
+            return what, found[0], found.start()
+    for pattern in (FOUR_NUMBERS, COLONS):
+        for found in re.finditer(pattern, text):
+            if found[0] not in versions and _is_address(found[0], text[max(found.start() - 12, 0) : found.start()]):
+                return "an IP address", found[0], found.start()
+    return None
+
+
+def _is_address(text: str, before: str) -> bool:
+    """Not a version, a time of day, a slice of Python, or an address that every machine has."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    if address.version == 4:
+        return not (address.is_loopback or address.is_unspecified or VERSION.search(before))
+    return sum(map(bool, text.split(":"))) > 2 and len(text.partition(":")[0]) >= 3
+
+
+def write(folder: str | Path) -> Path:
+    """Render a run's folder, check it, and pack it into a zip beside it; returns where that is.
+
+    The same run makes the same bytes. Raises PomologyError, and writes nothing, if a file says what must not be shared.
+    """
+    folder = Path(folder)
+    report_page.build(folder)
+    files = {}
+    for place in sorted(path for pattern in ("*", "tables/*", "figures/*") for path in folder.glob(pattern)):
+        name = place.relative_to(folder).as_posix()
+        if not KINDS.fullmatch(name) or not place.is_file() or place.is_symlink():
+            continue
+        if "/" not in name or place.stat().st_size <= SMALL:
+            files[name] = place.read_bytes()
+    pages = [name for name in files if name.endswith(".html")]
+    for name in pages:  # of what is not sent, no link is left
+        page = files[name].decode(errors="surrogateescape")
+        files[name] = report_page.links_into(page, files).encode(errors="surrogateescape")
+    known, versions = secrets(), _versions(files.get("machine.json", b""))
+    for name, data in {f"{folder.resolve().name}.zip": b"", **files}.items():
+        if found := finding(name, data, known, versions):
+            raise PomologyError(f"{found}: a shared run must not hold that; nothing was written")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, data in files.items():
+            # Dated 1980, as all of them: when it was packed is nobody's business.
+            about = zipfile.ZipInfo(f"{folder.resolve().name}/{name}")
+            about.compress_type, about.create_system, about.external_attr = zipfile.ZIP_DEFLATED, 3, 0o100644 << 16
+            archive.writestr(about, data)
+    place = folder.resolve().with_name(f"{folder.resolve().name}.zip")
+    _open_zip(place.name, packed)  # what others would refuse is not sent to them
+    draft = place.with_name(f"{place.name}.part")
+    draft.write_bytes(packed.getvalue())
+    os.replace(draft, place)
+    return place
+
+
+def _versions(machine_json: bytes) -> frozenset[str]:
+    """What machine.json names as versions, any of which may be four numbers."""
+    try:
+        found = json.loads(machine_json)
+        return frozenset(map(str, [*found["packages"].values(), found["python"], found["os_version"]]))
+    except report_page.MALFORMED:
+        return frozenset()
+
+
+# What others sent -----------------------------------------------------------------------------------------------------
+
+WORD = r"[A-Za-z0-9_][\w.+ -]{0,99}"
+KINDS = re.compile(rf"(?:machine\.json|{WORD}\.(?:jsonl|html)|tables/{WORD}\.csv|figures/{WORD}\.svg)")
+READ = re.compile(rf"(?:machine\.json|{WORD}\.jsonl)")
+UNREADABLE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError),
+    IndexError,
+)
+ARCHIVE = re.compile(r"\.(?:zip|gz|tgz|bz2|xz|zst|7z|rar|tar|dmg|iso)$", re.IGNORECASE)
+
+
+def journals(place: Path) -> Iterator[tuple[str, bytes]]:
+    """`machine.json` and the journals of a run's folder or zip, one after the other: names and contents.
+
+    Raises PomologyError, in a line that names the file and what is wrong, for what is not safe to read.
+    """
+    if place.is_dir():
+        yield from _in_folder(place)
+    elif place.is_file():
+        if place.stat().st_size > MOST_ZIP_BYTES:
+            raise PomologyError(f"{_shown(place.name)}: {place.stat().st_size:,} bytes; at most {MOST_ZIP_BYTES:,}")
+        with open(place, "rb") as file:
+            yield from _in_zip(place.name, file)
+    else:
+        raise PomologyError(f"{_shown(place.name)}: no such folder or zip; runs are in outputs/")
+
+
+def _in_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
+    total = 0
+    with os.scandir(folder) as entries:
+        found = sorted((entry for entry in entries if READ.fullmatch(entry.name)), key=lambda entry: entry.name)
+    if len(found) > MOST_FILES:
+        raise PomologyError(f"{_shown(folder.name)}: {len(found):,} journals; at most {MOST_FILES:,}")
+    for entry in found:
+        name = f"{_shown(folder.name)}/{_shown(entry.name)}"
+        # Neither a link, which may lead anywhere, nor a pipe, which may never end.
+        if not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
+            raise PomologyError(f"{name}: not a file of its own, as a link or a pipe is none")
+        try:
+            file = open(entry.path, "rb", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise PomologyError(f"{name}: cannot be read: {error.strerror}") from None
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            total += size
+            if size > MOST_BYTES or total > MOST_ALL_BYTES:
+                most = f"{MOST_BYTES:,} bytes a file, {MOST_ALL_BYTES:,} together"
+                raise PomologyError(f"{name}: too large; at most {most}")
+            yield entry.name, file.read(size)
+
+
+def _in_zip(zip_name: str, file: io.IOBase) -> Iterator[tuple[str, bytes]]:
+    archive, members = _open_zip(zip_name, file)
+    for name, about in members.items():
+        if not READ.fullmatch(name):
+            continue
+        try:
+            with archive.open(about) as member:
+                data = member.read(about.file_size + 1)
+        except UNREADABLE as error:
+            why = f"{_shown(name)} cannot be unpacked: {_shown(str(error))}"
+            raise PomologyError(f"{_shown(zip_name)}: {why}") from None
+        if len(data) != about.file_size:
+            raise PomologyError(f"{_shown(zip_name)}: {_shown(name)} is not as long as the zip says")
+        yield name, data
+
+
+def _open_zip(zip_name: str, file: io.IOBase) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:
+    """A zip whose list of contents is as that of a run may be, and its members without the folder they share."""
+    try:
+        # The list itself may be the bomb. Its size stands in the last 22 bytes, where no comment follows.
+        if file.seek(0, os.SEEK_END) < 22:
+            raise ValueError("it is shorter than any zip")
+        file.seek(-22, os.SEEK_END)
+        end = file.read()
+        if end[:4] != b"PK\5\6" or end[-2:] != b"\0\0":
+            raise ValueError("its end is not that of a zip without a comment")
+        if int.from_bytes(end[12:16], "little") > MOST_FILES * 500:
+            raise ValueError("it lists more than a run has")
+        archive = zipfile.ZipFile(file)
+        listed = archive.infolist()
+    except UNREADABLE as error:
+        raise PomologyError(f"{_shown(zip_name)}: not a zip that can be read: {_shown(str(error))}") from None
+    if len(listed) > MOST_FILES:
+        raise PomologyError(f"{_shown(zip_name)}: {len(listed):,} files; a run has at most {MOST_FILES:,}")
+    total = sum(about.file_size for about in listed)
+    if total > MOST_ALL_BYTES:
+        raise PomologyError(f"{_shown(zip_name)}: {total:,} bytes unpacked; a run has at most {MOST_ALL_BYTES:,}")
+    seen: dict[str, str] = {}
+    members = {}
+    for about in listed:
+        if wrong := _wrong(about):
+            raise PomologyError(f"{_shown(zip_name)}: {_shown(about.orig_filename)} {wrong}")
+        same = unicodedata.normalize("NFKC", about.filename).casefold()
+        if same in seen:
+            raise PomologyError(
+                f"{_shown(zip_name)}: {_shown(about.filename)} and {_shown(seen[same])} are one file on a Mac"
+                if about.filename != seen[same]
+                else f"{_shown(zip_name)}: {_shown(about.filename)} is in it twice"
+            )
+        seen[same] = about.filename
+        members[about.filename] = about
+    top = {name.partition("/")[0] for name in members if not name.startswith("__MACOSX/")}
+    if len(top) == 1 and not any(READ.fullmatch(name) for name in members):
+        (folder,) = top
+        members = {name.removeprefix(f"{folder}/"): about for name, about in members.items()}
+    if not any(READ.fullmatch(name) for name in members):
+        raise PomologyError(f"{_shown(zip_name)}: not a run: neither machine.json nor a journal is in it")
+    return archive, members
+
+
+def _wrong(about: zipfile.ZipInfo) -> str | None:
+    """What is wrong with a member of a zip, judged by its entry in the list alone."""
+    name = about.orig_filename
+    parts = name.split("/")
+    if name != about.filename or not name.isprintable() or "\\" in name or ":" in name:
+        return "has a name that no file of a run has"
+    if name.startswith("/") or ".." in parts or "" in parts[:-1]:
+        return "has a path that leads out of its folder"
+    if len(parts) > 4 or len(name) > 300:
+        return "lies deeper than any file of a run"
+    if stat.S_IFMT(about.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        return "is a link or another special file"
+    if about.flag_bits & 0x41:  # of the file, or of the whole list
+        return "is encrypted"
+    if about.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return "is packed in another way than a zip commonly is"
+    if ARCHIVE.search(name):
+        return "is an archive inside the archive"
+    if about.file_size > MOST_BYTES:
+        return f"has {about.file_size:,} bytes unpacked; at most {MOST_BYTES:,}"
+    return None
+
+
+def _shown(name: str) -> str:
+    """A name from a stranger's file, in a line for people."""
+    name = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in name[:80])
+    return name or "a file without a name"

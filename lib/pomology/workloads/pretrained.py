@@ -1,0 +1,127 @@
+"""GPT-2 and Whisper as Hugging Face's transformers builds them, from a checkpoint on this machine or from their sizes.
+
+A checkpoint is taken where Hugging Face's cache holds it whole, and never downloaded. Random weights do the same work:
+as many operations on as many numbers. transformers, and with it PyTorch, is imported when a model is built.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pomology import PomologyError, private
+from pomology.data.hub import without_bars
+
+
+def _whisper(width: int, layers: int, heads: int) -> dict[str, int]:
+    side = {"layers": layers, "attention_heads": heads, "ffn_dim": 4 * width}
+    both = {f"{part}_{key}": value for part in ("encoder", "decoder") for key, value in side.items()}
+    return {"d_model": width, **both, "vocab_size": 51865}
+
+
+# The numbers that a configuration of transformers does not have by itself. Theirs are the rest: a vocabulary of 50,257
+# and 1,024 positions, dropout 0.1, in GPT-2; 80 mel bands, 1,500 and 448 positions, no dropout, in Whisper.
+SIZES: dict[str, dict[str, int]] = {
+    "gpt2-smoke": {"n_embd": 64, "n_layer": 2, "n_head": 2},
+    "gpt2": {"n_embd": 768, "n_layer": 12, "n_head": 12},
+    "gpt2-medium": {"n_embd": 1024, "n_layer": 24, "n_head": 16},
+    "gpt2-large": {"n_embd": 1280, "n_layer": 36, "n_head": 20},
+    "gpt2-xl": {"n_embd": 1600, "n_layer": 48, "n_head": 25},
+    "whisper-smoke": _whisper(64, layers=2, heads=2),
+    "whisper-tiny": _whisper(384, layers=4, heads=6),
+    "whisper-small": _whisper(768, layers=12, heads=12),
+    "whisper-medium": _whisper(1024, layers=24, heads=16),
+    "whisper-large": _whisper(1280, layers=32, heads=20),
+}
+# As the model hub names them. The large Whisper is its second version: the third one hears 128 mel bands.
+CHECKPOINTS = {
+    **{name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")},
+    **{name: f"openai/{name}" for name in ("whisper-tiny", "whisper-small", "whisper-medium")},
+    "whisper-large": "openai/whisper-large-v2",
+}
+TASKS = {
+    "classification": "GPT2ForSequenceClassification",
+    "language-model": "GPT2LMHeadModel",
+    "speech": "WhisperForConditionalGeneration",
+}
+WEIGHTS = ("auto", "random")
+RANDOM = "random weights: the same work as the checkpoint"
+END_OF_TEXT = 50256  # pads a text where GPT-2 classifies: it has no token for that
+
+
+def build(name: str, task: str, weights: str = "auto") -> tuple[Any, str]:
+    """A model of transformers on the CPU, in fp32 and training mode, and a short note about where its weights are from.
+
+    name: of `SIZES`. task: `classification` (GPT-2 with two labels, padded by its end of text), `language-model` (GPT-2
+    with its embedding as output matrix) or `speech` (Whisper; the sinusoidal positions of its encoder are not trained).
+    weights: `auto` takes the checkpoint that Hugging Face's cache holds, else random ones drawn by PyTorch's generator;
+    `random` never looks. Under `torch.device("meta")` the weights have shapes only, and nothing is looked up.
+
+    Its cache of keys and values stays on, as transformers trains by default: without one it asks the device in each
+    step whether a text holds several, and waits for the answer. Raises PomologyError for another name, task or choice
+    of weights, and for a checkpoint that cannot be read or is not of this size.
+    """
+    if name not in SIZES:
+        raise PomologyError(f"model {name!r}: must be one of {', '.join(SIZES)}")
+    if task not in TASKS:
+        raise PomologyError(f"task {task!r}: must be one of {', '.join(TASKS)}")
+    if weights not in WEIGHTS:
+        raise PomologyError(f"weights {weights!r}: must be one of {', '.join(WEIGHTS)}")
+    if (task == "speech") != name.startswith("whisper"):
+        raise PomologyError(f"{name} cannot be built for the task {task!r}")
+    transformers = _transformers()
+    import torch
+
+    kind = getattr(transformers, TASKS[task])
+    settings = {"num_labels": 2, "pad_token_id": END_OF_TEXT} if task == "classification" else {}
+    folder = None
+    if weights == "auto" and torch.get_default_device().type != "meta":
+        folder = cached(name)
+    if folder is None:
+        return kind(kind.config_class(**SIZES[name], **settings)).train(), RANDOM
+    told, place = CHECKPOINTS[name], private(str(folder))
+    try:
+        model = kind.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32, **settings)
+    except Exception as error:  # each library on the way has errors of its own
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        advice = f'remove {place}, or ask for weights="random"'
+        raise PomologyError(f"{told}: cannot be read ({reason}); {advice}") from error
+    for key, value in SIZES[name].items():
+        if getattr(model.config, key) != value:
+            raise PomologyError(f"{told}: {key} is {getattr(model.config, key)} in {place}; {value} is right")
+    return model.train(), f"checkpoint {told}"
+
+
+def cached(name: str) -> Path | None:
+    """The folder of Hugging Face's cache with the whole checkpoint of a model of `SIZES`; None if there is none.
+
+    Whole means its configuration and all its weights, as safetensors. The cache is where `HF_HOME` or `HF_HUB_CACHE`
+    says. Asks no network.
+    """
+    if name not in CHECKPOINTS:
+        return None
+    with without_bars():
+        from huggingface_hub import try_to_load_from_cache
+
+    def find(file: str) -> Path | None:
+        found = try_to_load_from_cache(CHECKPOINTS[name], file)
+        return Path(found) if isinstance(found, str) else None  # else not there, or known not to exist
+
+    configuration, index = find("config.json"), find("model.safetensors.index.json")
+    if configuration is None:
+        return None
+    files = ["model.safetensors"]
+    if index is not None and find(files[0]) is None:
+        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    return configuration.parent if all(find(file) is not None for file in files) else None
+
+
+def _transformers() -> Any:
+    """The package, without its advice and its bars: a notebook shows how far a case is by itself."""
+    with without_bars():
+        import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers

@@ -1,0 +1,277 @@
+"""Matrix products as article 001 times them: shapes, inputs, what they must give, and whether they can end in time.
+
+Nothing here computes on a device. A notebook says how its framework multiplies; its result is held against a reference
+that needs no framework, so two that agree with it agree with each other:
+
+    product = blas.Product.of(case.config)
+    blas.foresee(case, product, build, limit_s, repeats)    # too-big: by the time of a smaller one
+    multiply = build(case, product)
+    blas.check(case, product, numbers, dtype)               # mismatch: before anything is timed
+    blas.measure(case, product, multiply, budget_s, repeats)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pomology import PomologyError, format
+from pomology.experiment.case import Case, Mismatch, TooBig
+from pomology.measure import clock
+from pomology.report import roofline
+
+OPERATIONS = {"matmul": 3, "matvec": 2, "vjp": 3}  # and how many lengths its shape has
+# What a precision is called in every framework, and how many bits of a number are significant, the hidden one included.
+PRECISIONS = {"fp32": ("float32", 24), "fp16": ("float16", 11), "bf16": ("bfloat16", 8)}
+WARMUPS = 10  # calls before the timed ones, as in the article
+DIVISORS = (8, 4, 2)  # of the smaller products by whose time one is foreseen
+LEAST_FLOPS = 1e7  # of a product whose time tells anything about a larger one
+TELLS_S = 0.1  # a shorter time may be that of a busy machine, which lets a program wait for some 20 ms
+PERIOD = 1_000_003  # inputs repeat after so many numbers; a prime, so that no two rows are the same
+FAR = 20  # below this share of the limit no larger one is tried
+SAMPLED = 32  # rows and columns of each matrix that are compared; of a vector eight times as many numbers
+
+
+@dataclass(frozen=True)
+class Product:
+    """One product. `shape` is that of its left operand, as `8x2000x2000`.
+
+    matmul: a batch of square matrices times another such batch. matvec: a matrix times a vector. vjp: what the gradient
+    of `a @ b` does, where a batch `a` of matrices meets one square matrix `b`, and `c` is the gradient of the result;
+    `wrt` says of which operand, `left` or `right`. The forward product is no part of it.
+    """
+
+    operation: str
+    shape: str
+    wrt: str = ""
+
+    @classmethod
+    def of(cls, config: dict) -> Product:
+        """The product of a case, by its settings."""
+        return cls(config["operation"], config["shape"], config.get("wrt", ""))
+
+    def __post_init__(self):
+        if self.operation not in OPERATIONS or (self.wrt in ("left", "right")) != (self.operation == "vjp"):
+            raise PomologyError(f"operation {self.operation!r} {self.wrt}: one of {', '.join(OPERATIONS)}; vjp has wrt")
+        count = OPERATIONS[self.operation]
+        if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", self.shape) or len(self.lengths) != count:
+            raise PomologyError(f"{self.operation}: shape is {self.shape!r}; it must be {count} lengths, as 8x16x16")
+        if self.operation == "matmul" and self.lengths[1] != self.lengths[2]:
+            raise PomologyError(f"matmul: shape is {self.shape!r}; its matrices must be square")
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(map(int, self.shape.split("x")))
+
+    @property
+    def operands(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of `a`, `b` and, of a vjp, `c`."""
+        left = self.lengths
+        if self.operation == "vjp":
+            return {"a": left, "b": (left[-1], left[-1]), "c": left}
+        return {"a": left, "b": left if self.operation == "matmul" else left[1:]}
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """The shape of what it gives."""
+        if self.operation == "vjp":
+            return self.operands["a" if self.wrt == "left" else "b"]
+        return self.lengths if self.operation == "matmul" else self.lengths[:1]
+
+    @property
+    def inner(self) -> int:
+        """How many products are added up for a number of the result."""
+        return self.lengths[0] * self.lengths[1] if self.wrt == "right" else self.lengths[-1]
+
+    @property
+    def flops(self) -> int:
+        """Operations, two a multiply-add."""
+        return 2 * math.prod(self.result) * self.inner
+
+    def bytes(self, precision: str) -> int:
+        """What must be read and written at the least: the operands that are used, and the result."""
+        used = {"left": ("b", "c"), "right": ("a", "c"), "": ("a", "b")}[self.wrt]
+        numbers = math.prod(self.result) + sum(math.prod(self.operands[name]) for name in used)
+        return numbers * (4 if precision == "fp32" else 2)
+
+    def smaller(self, divisor: int) -> Product:
+        """The same operation with its lengths divided, that of a batch not."""
+        kept = len(self.lengths) - 2
+        lengths = [*self.lengths[:kept], *(max(1, length // divisor) for length in self.lengths[kept:])]
+        return Product(self.operation, "x".join(map(str, lengths)), self.wrt)
+
+    def inputs(self, precision: str, seed: int) -> dict[str, np.ndarray]:
+        """The operands by name, as float32 arrays of numbers between -1 and 1 that the precision holds exactly."""
+        return _inputs(self, precision, seed)
+
+    def sample(self, result: np.ndarray) -> np.ndarray:
+        """Some rows and columns of every matrix of a result."""
+        return result[(..., *np.ix_(*self._places))]
+
+    @property
+    def _places(self) -> list[np.ndarray]:
+        """Which rows and columns are compared: spread evenly, the first and the last among them."""
+        most = SAMPLED if len(self.result) > 1 else 8 * SAMPLED
+        return [np.unique(np.linspace(0, end - 1, min(end, most)).astype(int)) for end in self.result[-2:]]
+
+    def reference(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        """The same sample of what it must give, in float64."""
+        a, b, c = (inputs.get(name) for name in "abc")
+        rows, columns = self._places[0], self._places[-1]
+        if self.operation == "matvec":
+            return a[rows].astype(np.float64) @ b.astype(np.float64)
+        if self.wrt == "right":
+            left, right = a[..., rows].reshape(self.inner, -1).T, c[..., columns].reshape(self.inner, -1)
+        elif self.wrt == "left":
+            left, right = c[:, rows], b[columns].T
+        else:
+            left, right = a[:, rows], b[..., columns]
+        return left.astype(np.float64) @ right.astype(np.float64)
+
+    def tolerance(self, precision: str, reference: np.ndarray) -> float:
+        """The largest error that rounding explains, even if the sums are kept in the precision itself.
+
+        With u the unit roundoff, each of K additions errs by up to u times the sum so far, evenly and either way: by
+        u |s| / sqrt(3) as a standard deviation. The products are of random sign with the standard deviation 1/3, so
+        the sum after j of them is about sqrt(j) / 3, and all errors together are about u K / (3 sqrt(6)). Where sums
+        happen to wander far, so do errors: their tail is exponential, not normal, and 20 times that are allowed, which
+        one number in a billion exceeds. On top comes u times the result, for its own rounding. Half of the largest
+        result is the most in any case: whoever is further off has computed something else.
+
+        Errors as independent and of zero mean: N. Higham and T. Mary, Sharper Probabilistic Backward Error Analysis for
+        Basic Linear Algebra Kernels with Random Data, SIAM J. Sci. Comput. 42 (2020).
+        """
+        unit, largest = 2.0 ** -PRECISIONS[precision][1], float(np.abs(reference).max())
+        return min(unit * (20 * self.inner / (3 * math.sqrt(6)) + largest), largest / 2)
+
+
+def rows(precisions: Iterable[str], **shapes: Iterable[str]) -> list[dict]:
+    """The settings of all cases: `rows(["fp32"], matmul=["8x16x16"], vjp=[...])`. Raises PomologyError if one is none.
+
+    A vjp is there twice, once for each operand.
+    """
+    for precision in precisions:
+        if precision not in PRECISIONS:
+            raise PomologyError(f"precisions: {precision!r} is not known; one of {', '.join(PRECISIONS)} is")
+    found = []
+    for operation, listed in shapes.items():
+        for shape in listed:
+            for wrt in ("left", "right") if operation == "vjp" else ("",):
+                product = Product(operation, shape, wrt)
+                config = {"operation": operation, "shape": shape} | ({"wrt": wrt} if wrt else {})
+                # Products of which nothing but the precision differs follow one another.
+                found += [(product, config | {"precision": precision}) for precision in precisions]
+    return [config for _, config in found]
+
+
+@functools.lru_cache(maxsize=1)  # what is multiplied is also what the reference needs
+def _inputs(product: Product, precision: str, seed: int) -> dict[str, np.ndarray]:
+    blocks = _blocks(precision, seed)
+    return {name: np.resize(blocks[name], shape) for name, shape in product.operands.items()}
+
+
+@functools.lru_cache(maxsize=4)
+def _blocks(precision: str, seed: int) -> dict[str, np.ndarray]:
+    return {name: _rounded(_uniform(seed, number), precision) for number, name in enumerate("abc")}
+
+
+def _uniform(seed: int, number: int) -> np.ndarray:
+    return np.random.default_rng([seed, number]).uniform(-1, 1, PERIOD).astype(np.float32)
+
+
+def _rounded(numbers: np.ndarray, precision: str) -> np.ndarray:
+    if precision == "fp16":
+        return numbers.astype(np.float16).astype(np.float32)
+    if precision == "bf16":  # NumPy has none: the upper half of a float32, rounded to nearest, ties to even
+        bits = numbers.view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return numbers
+
+
+def checksum(product: Product, precision: str, seed: int) -> int:
+    """A number that is the same for the same inputs, whichever framework they are given to."""
+    found = zlib.crc32(repr((product, precision)).encode())
+    for block in _blocks(precision, seed).values():
+        found = zlib.crc32(block, found)
+    return found
+
+
+# What a case does -----------------------------------------------------------------------------------------------------
+
+
+def foresee(
+    case: Case, product: Product, build: Callable[[Case, Product], Callable], limit_s: float, repeats: int = 0
+) -> None:
+    """Raise TooBig, which ends the case, if the product does not fit the free memory, or cannot be timed in `limit_s`.
+
+    build: makes the function that is timed. Smaller products of the same kind are tried, twice each, until one is slow
+    enough to tell. The foreseen time is the least to expect: large products hardly ever run at a higher rate.
+    repeats: timed calls; 0 is as few as two.
+    """
+    needed = 2 * product.bytes("fp32") + product.bytes(case.precision)  # on the host as float32, and on the device
+    free = case.backend.free_memory()
+    if needed > free:
+        raise TooBig(f"needs {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free")
+    calls = 2 + WARMUPS + repeats if repeats else 5  # the check, the first, warm-ups, the timed ones
+    for divisor in DIVISORS:
+        smaller = product.smaller(divisor)
+        if smaller.flops < LEAST_FLOPS:
+            continue
+        function = case.backend.eager(build(case, smaller))
+        once = clock.measure(function, case.backend.fence, warmup_calls=0, warmup_s=0, repeats=1, calls_per_block=1)
+        took = min(once.first_call_s, once.seconds.mean)
+        times = product.flops / smaller.flops
+        if calls * times * took > limit_s and (took > TELLS_S or divisor == DIVISORS[-1]):
+            raise TooBig(
+                f"would take about {format.seconds(times * took)} a call, and {calls} calls are the least, in "
+                f"{format.seconds(limit_s)}: {smaller.shape} took {format.seconds(took)}, and {product.shape} has "
+                f"{times:,.0f} times its operations"
+            )
+        if calls * times * took < limit_s / FAR:
+            break
+
+
+def check(case: Case, product: Product, seed: int, result: np.ndarray, dtype: str) -> None:
+    """Hold a result against the reference, before it is timed; Mismatch ends the case.
+
+    result: all of it, as an array. dtype: the framework's own name for the kind of its numbers, as `float16`.
+    """
+    wanted = PRECISIONS[case.precision][0]
+    if dtype != wanted:
+        raise Mismatch(f"gives {dtype} where {wanted} was asked for: another product than the one to be timed")
+    if result.shape != product.result:
+        raise Mismatch(f"gives the shape {result.shape}; it must be {product.result}")
+    reference = product.reference(product.inputs(case.precision, seed))
+    tolerance = product.tolerance(case.precision, reference)
+    case.metric("inputs_checksum", checksum(product, case.precision, seed), "")
+    case.metric("tolerance", tolerance, "", n=reference.size)
+    case.check(product.sample(result).astype(np.float64), reference, tolerance, "against the reference")
+    case.note(f"{dtype} of {'x'.join(map(str, product.result))}")
+
+
+def measure(case: Case, product: Product, multiply: Callable[[], Any], budget_s: float, repeats: int = 0) -> None:
+    """Time a product and put what follows from it into the record.
+
+    kernel_s: a call that is waited for, as in the article's likely source. kernel_stream_s: on a GPU, a call among
+    others that are waited for once. throughput: products a second; flops_per_s and bytes_per_s: its share of what the
+    machine can do. repeats: timed calls behind 10 that are not; 0 is as many as a narrow interval needs in `budget_s`.
+    """
+    function, fence = case.backend.eager(multiply), case.backend.fence
+    fixed = {"repeats": repeats, "warmup_calls": WARMUPS, "warmup_s": 0, "budget_s": math.inf} if repeats else {}
+    found = clock.measure(function, fence, **({"budget_s": budget_s} | fixed), calls_per_block=1)
+    case.kernel("kernel_s", found)
+    for name, amount, unit in (
+        ("throughput", 1, "products/s"),
+        ("flops_per_s", product.flops, "FLOP/s"),
+        ("bytes_per_s", product.bytes(case.precision), "B/s"),
+    ):
+        case.metric(name, **roofline.rate(amount, found.seconds, unit))
+    if case.backend.kind == "gpu":
+        case.kernel("kernel_stream_s", clock.measure(function, fence, budget_s=budget_s))

@@ -1,0 +1,350 @@
+"""SimCLR on small pictures, the part around the model: two random views of every picture, and the kNN evaluation.
+
+The recipe is that of lightly's CIFAR-10 benchmark (`SimCLRTransform(input_size=32, cj_strength=0.5, gaussian_blur=0)`
+and torchvision on PIL images), without either package. There are two ways to the same views:
+
+- in the DataLoader's workers, picture by picture, as the article: `PNGPictures(images, two_views)`. For a seed these
+  are torchvision's views, bit by bit, in less time: torchvision checks the arguments of every step;
+- on the device, a batch at a time: `PNGPictures(images, pixels)` and `device_views(batch, generator)`.
+
+`View` holds the random numbers of one view. Drawing and applying are apart, so that both ways can be given the same
+numbers. Their pixels (0 to 1) then differ by 0.01 on the average and 0.1 at the most, because PIL cuts off to 256
+levels after every step, and in hue before and after. Crops are enlarged or kept, never reduced, from 32 × 32 to
+32 × 32; for larger pictures both ways widen the bilinear filter as PIL does.
+
+Random numbers for workers come from PyTorch's global generator, as torchvision's do: `torch.manual_seed` decides them,
+and a DataLoader gives every worker a stream of its own. All that a worker needs can be imported, as spawn demands.
+PyTorch is imported in the functions only.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image, ImageEnhance
+
+from pomology import PomologyError
+from pomology.data.images import ImageSet, to_tensor
+
+SIDE = 32  # of a view
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a crop: its share of the picture's area, its width to its height
+FLIP, JITTER, GREY = 0.5, 0.8, 0.2  # how likely
+STRENGTH = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast and saturation: factors 1 ± 0.4; hue: ± 0.1 turns
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, of red, green and blue
+
+
+class View(NamedTuple):
+    """The random numbers of one view; or, from `draw_views`, of n: tensors (n,), factors and order (n, 4)."""
+
+    top: Any
+    left: Any
+    height: Any
+    width: Any
+    flip: Any
+    factors: Any  # brightness, contrast, saturation: 1 changes nothing; hue in turns: 0 changes nothing
+    order: Any  # which of the factors comes first, second, ... (0 to 3); -1 at all places: none is used
+    grey: Any
+
+
+# --- in a worker, one picture
+
+
+def draw_view(side: int = SIDE) -> View:
+    """The numbers of one view of a `side` × `side` picture, from PyTorch's global generator in torchvision's order.
+
+    Three draws decide nothing here: for a rotation, a flip upside down and a blur, whose chance is 0 in this recipe.
+    lightly makes them, so they are part of what a view costs.
+    """
+    import torch
+
+    top, left, height, width = _draw_crop(side)
+    np.random.random_sample()  # for a rotation; numpy's global generator, as in lightly
+    flip = bool(torch.rand(1) < FLIP)
+    torch.rand(1)  # for a flip upside down
+    order, factors = (-1, -1, -1, -1), (1.0, 1.0, 1.0, 0.0)
+    if not torch.rand(1) > JITTER:
+        order = tuple(torch.randperm(4).tolist())
+        factors = tuple(
+            torch.empty(1).uniform_(centre - strength, centre + strength).item()
+            for centre, strength in zip((1, 1, 1, 0), STRENGTH, strict=True)
+        )
+    grey = bool(torch.rand(1) < GREY)
+    np.random.random_sample()  # for a blur
+    return View(top, left, height, width, flip, factors, order, grey)
+
+
+def _draw_crop(side: int) -> tuple[int, int, int, int]:
+    import torch
+
+    low, high = (math.log(ratio) for ratio in RATIO)
+    for _ in range(10):
+        area = side * side * torch.empty(1).uniform_(*SCALE).item()
+        ratio = torch.exp(torch.empty(1).uniform_(low, high)).item()
+        width, height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < width <= side and 0 < height <= side:
+            top = torch.randint(0, side - height + 1, (1,)).item()
+            left = torch.randint(0, side - width + 1, (1,)).item()
+            return top, left, height, width
+    return 0, 0, side, side  # ten times too long for the picture: all of it
+
+
+def apply_view(picture: Image.Image, view: View) -> Image.Image:
+    """A view of an RGB picture, SIDE × SIDE, by PIL, in whole grey levels as torchvision makes it."""
+    picture = picture.crop((view.left, view.top, view.left + view.width, view.top + view.height))
+    picture = picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    if view.flip:
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    for which in view.order:
+        if which >= 0:
+            picture = _JITTER[which](picture, view.factors[which])
+    return picture.convert("L").convert("RGB") if view.grey else picture
+
+
+def _turn_hue(picture: Image.Image, turns: float) -> Image.Image:
+    hue, saturation, value = picture.convert("HSV").split()
+    turned = np.array(hue) + np.int32(turns * 255).astype(np.uint8)  # goes round at 256
+    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
+
+
+_JITTER: tuple[Callable[[Image.Image, float], Image.Image], ...] = (
+    lambda picture, factor: ImageEnhance.Brightness(picture).enhance(factor),
+    lambda picture, factor: ImageEnhance.Contrast(picture).enhance(factor),
+    lambda picture, factor: ImageEnhance.Color(picture).enhance(factor),
+    _turn_hue,
+)
+
+
+def two_views(picture: Image.Image) -> tuple[Any, Any]:
+    """Two random views of an RGB picture, each float32 (3, SIDE, SIDE), normalised: what SimCLR is trained on."""
+    return tuple(normalised(apply_view(picture, draw_view(picture.height))) for _ in range(2))
+
+
+def normalised(picture: Image.Image) -> Any:
+    """The picture as it is, float32 (3, height, width), normalised: what the kNN evaluation embeds."""
+    return _normalise(to_tensor(picture))
+
+
+def pixels(picture: Image.Image) -> Any:
+    """The picture as it is, uint8 (3, height, width): what `device_views` and `device_normalised` take, in batches."""
+    import torch
+
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
+
+
+def _normalise(images: Any) -> Any:
+    """Images (..., 3, height, width). Without tensors of constants, which would have to be moved to the device."""
+    import torch
+
+    channels = zip(images.unbind(-3), MEAN, STD, strict=True)
+    return torch.stack([(channel - mean) / deviation for channel, mean, deviation in channels], -3)
+
+
+class PNGPictures:
+    """Labelled pictures, decoded from PNG one by one when asked for: items are (transform(picture), label).
+
+    The article reads a folder of PNG files. Here the files lie in memory: decoding costs what it did there, opening a
+    file costs nothing. They are one tensor, which spawned workers share instead of getting a copy each.
+    `transform` is one of `two_views`, `normalised` and `pixels`, or any function that a worker can import.
+    """
+
+    def __init__(self, images: ImageSet, transform: Callable[[Image.Image], Any]):
+        import torch
+
+        if images.images.ndim != 4 or images.images.shape[1] != images.images.shape[2]:
+            raise PomologyError(f"{images.name}: images of {images.images.shape[1:]}: should be square and in colour")
+        content = png_files(images.images)
+        self.ends = np.cumsum([len(file) for file in content])
+        self.files = torch.frombuffer(bytearray().join(content), dtype=torch.uint8)
+        self.labels, self.transform = images.labels, transform
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def with_transform(self, transform: Callable[[Image.Image], Any]) -> PNGPictures:
+        """The same pictures, nothing copied, as items of another kind."""
+        other = object.__new__(PNGPictures)
+        other.__dict__.update(self.__dict__, transform=transform)
+        return other
+
+    def picture(self, index: int) -> Image.Image:
+        """The decoded picture, RGB."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        start = self.ends[index - 1] if index else 0
+        return Image.open(io.BytesIO(self.files[start : self.ends[index]].numpy())).convert("RGB")
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.transform(self.picture(index)), int(self.labels[index])
+
+
+def png_files(images: np.ndarray) -> list[bytes]:
+    """Each of the images, uint8 (N, height, width, 3), as the bytes of a PNG file.
+
+    By hand, as PIL takes twice as long: rows as differences to the left neighbour, which need Huffman's code only. Such
+    a file is as large as one of PIL's and takes as long to decode.
+    """
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    _, height, width, _ = images.shape
+    head = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    tail = chunk(b"IEND", b"")
+    row = np.empty((height, 1 + 3 * width), np.uint8)
+    row[:, 0] = 1  # the filter: differences to the left
+    content = []
+    for image in images:
+        flat = image.reshape(height, 3 * width)
+        row[:, 1:4] = flat[:, :3]
+        np.subtract(flat[:, 3:], flat[:, :-3], out=row[:, 4:])
+        packer = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY)
+        content.append(head + chunk(b"IDAT", packer.compress(row) + packer.flush()) + tail)
+    return content
+
+
+# --- on the device, a batch
+
+
+def draw_views(count: int, generator: Any, side: int = SIDE) -> View:
+    """The numbers of `count` views, distributed as those of `draw_view`, from a generator on the CPU.
+
+    So every device gets the same views for a seed.
+    """
+    import torch
+
+    def uniform(low: float, high: float, *shape: int) -> Any:
+        return low + (high - low) * torch.rand(*shape, generator=generator)
+
+    area = side * side * uniform(*SCALE, count, 10)
+    ratio = torch.exp(uniform(math.log(RATIO[0]), math.log(RATIO[1]), count, 10))
+    widths, heights = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+    fits = (widths > 0) & (widths <= side) & (heights > 0) & (heights <= side)
+    first = fits.int().argmax(1, keepdim=True)  # where none of the ten fits: all of the picture
+    width, height = (torch.where(fits.any(1), size.gather(1, first)[:, 0], side) for size in (widths, heights))
+    top, left = ((torch.rand(count, generator=generator) * (side - size + 1)).floor() for size in (height, width))
+    flip = torch.rand(count, generator=generator) < FLIP
+    jitter = torch.rand(count, 1, generator=generator) < JITTER
+    strength, centre = torch.tensor(STRENGTH), torch.tensor((1.0, 1.0, 1.0, 0.0))
+    factors = torch.where(jitter, centre + strength * uniform(-1, 1, count, 4), centre)
+    order = torch.where(jitter, torch.rand(count, 4, generator=generator).argsort(1), -1)
+    grey = torch.rand(count, generator=generator) < GREY
+    return View(top.int(), left.int(), height.int(), width.int(), flip, factors, order, grey)
+
+
+def device_views(images: Any, generator: Any) -> tuple[Any, Any]:
+    """Two random views of each image, float32 (B, 3, SIDE, SIDE), normalised, on the images' device.
+
+    images: uint8 (B, 3, side, side) on any device. generator: a torch.Generator on the CPU. Not for use under autocast,
+    which would make crops of half precision.
+    """
+    import torch
+
+    with torch.no_grad():
+        views = draw_views(2 * len(images), generator, images.shape[-1])
+        one, other = _normalise(apply_views(torch.cat((images, images)), views)).chunk(2)
+    return one, other
+
+
+def device_normalised(images: Any) -> Any:
+    """The images as they are, uint8 (B, 3, height, width), as float32, normalised, on their device."""
+    return _normalise(images.float().div_(255))
+
+
+def apply_views(images: Any, views: View) -> Any:
+    """A view of each image: uint8 (B, 3, side, side) to float32 (B, 3, SIDE, SIDE) from 0 to 1, on the same device.
+
+    Only operators that MPS has, in float32, of shapes that depend on the batch size alone.
+    """
+    import torch
+
+    # the numbers in one piece: one transfer instead of eight
+    packed = torch.cat([part.reshape(len(images), -1).float() for part in views], 1).to(images.device)
+    top, left, height, width, flip = packed[:, :5].reshape(-1, 5, 1, 1).unbind(1)
+    factors, order = packed[:, 5:9].reshape(-1, 4, 1, 1, 1), packed[:, 9:13].reshape(-1, 4, 1, 1, 1)
+    grey = packed[:, 13].reshape(-1, 1, 1, 1)
+
+    rows = _crop_weights(images.shape[-2], top, height, torch.zeros_like(flip))
+    columns = _crop_weights(images.shape[-1], left, width, flip)
+    images = rows[:, None] @ (images.float() / 255) @ columns[:, None].transpose(2, 3)
+    for place in range(4):
+        images = _jitter(images, factors, order[:, place])
+    return torch.where(grey > 0, _luminance(images), images)
+
+
+def _crop_weights(side: int, start: Any, size: Any, flip: Any) -> Any:
+    """What each of `side` pixels gives to each of SIDE, (B, SIDE, side): bilinear from a crop alone, as PIL has it."""
+    import torch
+
+    def centres(count: int) -> Any:
+        return torch.arange(count, dtype=torch.float32, device=start.device) + 0.5
+
+    pixel, target = centres(side), centres(SIDE)[:, None]
+    step = size / SIDE
+    centre = start + torch.where(flip > 0, SIDE - target, target) * step
+    weights = (1 - (pixel - centre).abs() / step.clamp(min=1)).clamp(min=0)
+    weights = weights * ((pixel > start) & (pixel < start + size))
+    return weights / weights.sum(2, keepdim=True)
+
+
+def _jitter(images: Any, factors: Any, which: Any) -> Any:
+    """One of the four changes to each image: `which` (B, 1, 1, 1) is 0 to 3, or -1 for none."""
+    import torch
+
+    brightness, contrast, saturation, hue = factors.unbind(1)
+    grey = _luminance(images)
+    base = torch.where(which == 1, grey.mean((2, 3), keepdim=True), torch.where(which == 2, grey, 0.0))
+    factor = torch.where(which == 0, brightness, torch.where(which == 1, contrast, saturation))
+    mixed = (base + factor * (images - base)).clamp(0, 1)
+    changed = torch.where(which == 3, _turned(images, hue), mixed)
+    return torch.where(which >= 0, changed, images)
+
+
+def _luminance(images: Any) -> Any:
+    """(B, 1, height, width), with the weights of PIL's mode L."""
+    red, green, blue = images.split(1, 1)
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def _turned(images: Any, turns: Any) -> Any:
+    """Hue turned with value and chroma kept: a channel lies below the value by chroma times a function of the hue."""
+    import torch
+
+    red, green, blue = images.split(1, 1)
+    value = images.amax(1, keepdim=True)
+    chroma = value - images.amin(1, keepdim=True)
+    divisor = torch.where(chroma > 0, chroma, 1.0)
+    sixths = torch.where(
+        value == red,
+        (green - blue) / divisor,
+        torch.where(value == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor),
+    )
+    sixths = sixths + 6 * turns
+    away = torch.cat([(sixths + place) % 6 for place in (5, 3, 1)], 1)
+    return value - chroma * torch.minimum(away, 4 - away).clamp(0, 1)
+
+
+# --- evaluation
+
+
+def knn_predict(feature: Any, bank: Any, labels: Any, classes: int, k: int = 200, t: float = 0.1) -> Any:
+    """The classes of each feature, likeliest first, int64 (B, classes), by its k nearest neighbours in the bank.
+
+    feature (B, D) and bank (D, N) of unit length, so that a product is a cosine; labels int64 (N,) of the bank. A
+    neighbour votes with exp(cosine / t). After Wu et al. 2018 (arXiv 1805.01978), as in lightly's benchmark.
+    Raises PomologyError if the bank has fewer than k features.
+    """
+    import torch
+
+    if not 1 <= k <= bank.shape[1]:
+        raise PomologyError(f"kNN: k is {k}, should be 1 to {bank.shape[1]:,}, the number of features in the bank")
+    weights, neighbours = torch.mm(feature, bank).topk(k, dim=1)
+    votes = torch.gather(labels.expand(len(feature), -1), 1, neighbours)
+    one_hot = torch.zeros(len(feature) * k, classes, device=feature.device)
+    one_hot = one_hot.scatter(1, votes.reshape(-1, 1), 1.0).reshape(len(feature), k, classes)
+    return (one_hot * (weights / t).exp().unsqueeze(2)).sum(1).argsort(1, descending=True)
