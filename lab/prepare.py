@@ -5,9 +5,11 @@ from pathlib import Path
 
 from jupyterlab_server.workspaces_handler import WorkspacesManager
 
-from pomology import PomologyError, format, root, write_whole
-from pomology.articles import layout, published
-from pomology.runner import batch
+from pomology import format
+from pomology.articles import published
+from pomology.errors import PomologyError
+from pomology.paths import root, write_whole
+from pomology.runner import notebooks
 
 HERE = Path(__file__).resolve().parent
 LAB = root() / "outputs" / "lab"
@@ -29,12 +31,12 @@ The times are rough, for the `quick` parameters on two CPU cores.
 def contents() -> str:
     """The page, in Markdown: a section per article, a line per notebook."""
     try:
-        found = batch.notebooks()
+        found = notebooks.notebooks()
     except PomologyError as error:  # it may take JupyterLab to put it right
         return f"{PAGE}\n**{error}**\n"
     lines = []
     titles = {article.id: article.title for article in published.articles()}
-    for article, title in {layout.KIT: "This machine", **titles}.items():
+    for article, title in {published.KIT: "This machine", **titles}.items():
         lines += [f"\n## {title}\n"]
         for notebook in found:
             if notebook.article == article:

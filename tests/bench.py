@@ -27,11 +27,11 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from pomology import root
 from pomology.data.images import ArticleMNIST, mnist
 from pomology.machine.sampler import Telemetry
+from pomology.measure import calls, epochs, intervals
 from pomology.measure import clock as measure_clock
-from pomology.measure import intervals
+from pomology.paths import root
 
 
 def row(name: str, found: str, bound: str, good: bool | None = None, **raw) -> dict:
@@ -183,7 +183,7 @@ def kernels() -> list[dict]:
     for name, function in operations.items():
 
         def ours(function=function):
-            return measure_clock.measure(function, budget_s=0.6).seconds.mean
+            return calls.measure(function, budget_s=0.6).seconds.mean
 
         def theirs(function=function):
             timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
@@ -210,7 +210,7 @@ def estimate() -> list[dict]:
         training.epoch(clock_.steps(training.loader))
         part = clock_.parts["training"]
         assert not part.complete
-        estimated = measure_clock.epoch_metrics(clock_)["epoch_s"]["value"]
+        estimated = epochs.epoch_metrics(clock_)["epoch_s"]["value"]
         errors.append(estimated / training.bare() - 1)
     sizes = [abs(error) for error in errors]
     steps = sum(block.steps for block in part.blocks)
@@ -253,7 +253,7 @@ def notebook() -> list[dict]:
     from traitlets.config import Config
 
     from pomology.results import journal as results_journal
-    from pomology.runner.batch import notebooks
+    from pomology.runner.notebooks import notebooks
     from pomology.runner.parameters import read_yaml
 
     vae = next(found for found in notebooks() if found.name == "vae")

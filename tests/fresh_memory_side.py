@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_memory import MB, notebook_scope
 
-from pomology.machine import sampler, snapshot
+from pomology.machine import memory, snapshot
 from pomology.results import journal
 
 
@@ -17,7 +17,7 @@ def quiet_machine(monkeypatch):
 
 
 def test_counters_of_this_process_agree_with_each_other():
-    counters = sampler.MemoryCounters()
+    counters = memory.MemoryCounters()
     before = counters.read()
     held = np.ones(40 * MB // 8)
     after = counters.read()

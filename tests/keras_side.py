@@ -16,15 +16,15 @@ import fakes
 import numpy as np
 import pytest
 
-from pomology import PomologyError
-from pomology.devices import tensorflow, torch
+from pomology.devices import failures, find, tensorflow
+from pomology.errors import PomologyError
 from pomology.experiment import trainers
-from pomology.experiment.case import Experiment
+from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.workloads import parity
 from pomology.workloads.cost import keras_workload
 
-torch.prepare("tensorflow")
+find.prepare("tensorflow")
 tf = tensorflow.load()
 # Two CPUs, of which the second plays a GPU.
 tf.config.set_logical_device_configuration(
@@ -123,7 +123,7 @@ def steps_of(blocks):
 
 
 def test_the_cpu_works_for_real():
-    (cpu,) = torch.find("cpu", "tensorflow")
+    (cpu,) = find.find("cpu", "tensorflow")
     assert (cpu.backend, cpu.kind, cpu.handle, cpu.framework) == ("cpu", "cpu", "/CPU:0", "tensorflow")
     assert cpu.framework_version == tf.__version__ and cpu.threads >= 1 and cpu.name == snapshot.chip()
     cpu.reset_peak_memory()
@@ -145,21 +145,23 @@ def test_the_cpu_works_for_real():
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
 def test_without_a_gpu_the_reason_is_said_in_one_line():
-    assert [one.backend for one in torch.find("auto", "tensorflow")] == ["cpu"]
+    assert [one.backend for one in find.find("auto", "tensorflow")] == ["cpu"]
     for wanted, word in (("gpu", "cuda: "), ("metal", "metal: "), ("mps", "metal: "), ("cuda", "cuda: ")):
         with pytest.raises(PomologyError) as error:
-            torch.find(wanted, "tensorflow")
+            find.find(wanted, "tensorflow")
         assert word in str(error.value) and "it has cpu" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_what_tensorflow_raises_is_told_apart():
-    assert torch.failure(tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")) == "out-of-memory"
-    assert torch.failure(tf.errors.InternalError(None, None, "failed to allocate memory")) == "out-of-memory"
+    assert (
+        failures.failure(tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")) == "out-of-memory"
+    )
+    assert failures.failure(tf.errors.InternalError(None, None, "failed to allocate memory")) == "out-of-memory"
     missing = "No OpKernel was registered to support Op 'CudnnRNNV3' used by node x"
-    assert torch.failure(tf.errors.InvalidArgumentError(None, None, missing)) == "unsupported"
+    assert failures.failure(tf.errors.InvalidArgumentError(None, None, missing)) == "unsupported"
     xla = 'Could not find registered platform with name: "METAL"'
-    assert torch.failure(tf.errors.NotFoundError(None, None, xla)) == "unsupported"
-    assert torch.failure(tf.errors.InvalidArgumentError(None, None, "shapes must be equal")) is None
+    assert failures.failure(tf.errors.NotFoundError(None, None, xla)) == "unsupported"
+    assert failures.failure(tf.errors.InvalidArgumentError(None, None, "shapes must be equal")) is None
 
 
 def test_loading_says_nothing_and_true_fp32_is_on():

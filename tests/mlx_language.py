@@ -16,13 +16,13 @@ import nbformat
 import numpy as np
 import pytest
 
-from pomology import PomologyError
-from pomology.devices import torch
-from pomology.experiment.case import Experiment
+from pomology.devices import find
+from pomology.errors import PomologyError
+from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.workloads import gpt2
 
-torch.prepare("mlx")
+find.prepare("mlx")
 import mlx.core as mx  # noqa: E402
 import mlx.nn as nn  # noqa: E402
 import mlx.optimizers as optim  # noqa: E402
@@ -74,7 +74,7 @@ def test_model_and_compiled_step_are_those_of_pytorch(tmp_path, architecture, bi
 
 @both
 def test_it_has_the_parameters_that_were_counted(architecture):
-    (cpu,) = torch.find("cpu", "mlx")
+    (cpu,) = find.find("cpu", "mlx")
     shape = gpt2.shape("gpt2-micro", 64, architecture)
     assert cpu.count(notebook()["LanguageModel"](shape)) == shape.parameters
 

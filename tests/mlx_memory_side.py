@@ -11,11 +11,11 @@ import apart
 import nbformat
 import pytest
 
-from pomology.devices import torch
+from pomology.devices import find
 from pomology.machine import snapshot
 from pomology.workloads import parity
 
-torch.prepare("mlx")
+find.prepare("mlx")
 import mlx.core as mx  # noqa: E402
 import mlx.nn as nn  # noqa: E402
 

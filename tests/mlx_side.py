@@ -10,13 +10,13 @@ import itertools
 import numpy as np
 import pytest
 
-from pomology.devices import torch
-from pomology.experiment.case import Experiment
+from pomology.devices import find
+from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.workloads import parity
-from pomology.workloads.cost import mlx_resnet18
+from pomology.workloads.vision import mlx_resnet18
 
-torch.prepare("mlx")
+find.prepare("mlx")
 import mlx.core as mx  # noqa: E402
 import mlx.nn as nn  # noqa: E402
 import mlx.optimizers as optim  # noqa: E402
@@ -66,7 +66,7 @@ def test_outputs_gradients_and_running_statistics_are_those_of_pytorch(tmp_path)
 
 def test_it_has_the_articles_parameters_and_running_statistics_are_none():
     model = mlx_resnet18()
-    (cpu,) = torch.find("cpu", "mlx")
+    (cpu,) = find.find("cpu", "mlx")
     assert cpu.count(model) == 11_689_512
     assert sum(array.size for _, array in tree_flatten(model.parameters())) == 11_689_512 + 2 * 4_800
 

@@ -7,7 +7,7 @@ import socket
 import pytest
 from huggingface_hub import constants
 
-from pomology import PomologyError
+from pomology.errors import PomologyError
 
 
 def cut_off(monkeypatch, tmp_path_factory) -> list:

@@ -25,9 +25,10 @@ import pytest
 
 import pomology
 from pomology import __main__ as command_line
-from pomology.devices import torch
+from pomology.devices import find
 from pomology.results import journal as results_journal
-from pomology.runner import batch
+from pomology.results import record as results_record
+from pomology.runner import batch, notebooks
 
 PACKAGE = Path(pomology.__file__).parent
 
@@ -472,7 +473,7 @@ def test_a_case_whose_process_vanished_twice_is_given_up(checkout):
     start = {"case": "simulated-cpu size=2", "config": {"size": 2}, "repeat": 0}
     start |= dict.fromkeys(("experiment", "article", "framework", "framework_version", "backend", "precision"), "x")
     start |= {"device": None, "chip": None, "profile": "smoke", "data": "none", "scaled": False, "threads": 1}
-    start |= {"power_source": None, "started": results_journal.now()}
+    start |= {"power_source": None, "started": results_record.now()}
     assert not batch._finished(job, out)  # a notebook without a single case has measured nothing
     journal.start(start)
     assert not batch._finished(job, out)
@@ -503,7 +504,7 @@ def test_only_takes_names_and_globs(checkout):
     checkout.add("beta", 1)
 
     def names(only: str) -> list[str]:
-        return [notebook.name for notebook in batch.select(batch.notebooks(), only)]
+        return [notebook.name for notebook in notebooks.select(notebooks.notebooks(), only)]
 
     assert names("") == ["beta", "zeta", "alpha"]
     assert names("alpha zeta") == ["zeta", "alpha"]
@@ -536,7 +537,7 @@ def finished(checkout: Checkout, profile: str = "smoke", machine: str | None = N
 
 
 def absent_device() -> str:
-    return next(name for name, reason in torch.backends().items() if reason)
+    return next(name for name, reason in find.backends().items() if reason)
 
 
 RUN_R = ["reproduce", "--profile=smoke", "--run=r"]
@@ -705,7 +706,7 @@ def test_the_lock_goes_with_its_process(checkout, refused):
     with open(place, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with (
-            pytest.raises(pomology.PomologyError, match="another `pomology reproduce` is running"),
+            pytest.raises(pomology.errors.PomologyError, match="another `pomology reproduce` is running"),
             batch._locked(checkout.out()),
         ):
             pass

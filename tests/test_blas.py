@@ -20,15 +20,19 @@ import torch
 import yaml
 from fakes import Clock
 
-from pomology import PomologyError
+from pomology.articles import claims as articles_claims
 from pomology.articles import published
-from pomology.experiment.case import Experiment
+from pomology.errors import PomologyError
+from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
-from pomology.measure import clock
-from pomology.report import article
-from pomology.report.figures import article as figures_article
+from pomology.measure import calls
+from pomology.report import article, side_by_side
+from pomology.report import claims as report_claims
+from pomology.report.figures import draw, style
+from pomology.results import cases
 from pomology.results import journal as results_journal
-from pomology.runner import batch, parameters
+from pomology.results import record as results_record
+from pomology.runner import notebooks, parameters
 from pomology.workloads import products
 from pomology.workloads.products import Product
 
@@ -259,7 +263,7 @@ def run(tmp_path, product: Product, precision: str, build, numbers, **more) -> d
             products.check(case, product, 1, *numbers(multiply()))
             products.measure(case, product, multiply, settings["budget_s"], settings["repeats"])
     (record,) = experiment.records
-    assert results_journal.problem(record) is None
+    assert results_record.problem(record) is None
     return record
 
 
@@ -390,7 +394,7 @@ class Slow:
 def simulated(monkeypatch):
     def make(*about) -> Slow:
         slow = Slow(*about)
-        monkeypatch.setattr(clock, "measure", functools.partial(clock.measure, clock=slow.clock))
+        monkeypatch.setattr(calls, "measure", functools.partial(calls.measure, clock=slow.clock))
         return slow
 
     return make
@@ -417,7 +421,7 @@ def test_a_slow_backend_is_foreseen_from_a_smaller_product(tmp_path, simulated):
     assert "would take about 64.0 s a call, and 5 calls are the least, in 12.0 s" in record["reason"]
     assert "8x250x250 took 0.125 s, and 8x2000x2000 has 512 times its operations" in record["reason"]
     assert slow.asked == ["8x250x250"] and slow.clock.now < 1
-    assert "2000x2000" in article.line(record)
+    assert "2000x2000" in cases.line(record)
 
 
 def test_a_fast_backend_is_tried(tmp_path, simulated):
@@ -469,7 +473,7 @@ CONFIG = {"operation": "matvec", "shape": "8x9", "precision": "fp16"}
 
 def test_two_frameworks_are_laid_side_by_side():
     rows = [record("torch", "mps", CONFIG, 3.0), record("mlx", "mlx-gpu", CONFIG, 2.0)]
-    table = article.side_by_side("blas", rows)
+    table = side_by_side.side_by_side("blas", rows)
     (row,) = table.data
     assert row["same"] is True and row["ratio"] == pytest.approx(1.5)
     assert row["ratio_low"] == pytest.approx(1.5 * 0.99 / 1.01)
@@ -490,17 +494,17 @@ def test_two_frameworks_are_laid_side_by_side():
     ],
 )
 def test_what_is_not_the_same_has_no_ratio(second, words):
-    table = article.side_by_side("blas", [record("torch", "cpu", CONFIG), second])
+    table = side_by_side.side_by_side("blas", [record("torch", "cpu", CONFIG), second])
     assert words in table.data[0]["remark"]
     assert all(row["ratio"] is None and not row["same"] for row in table.data)
 
 
 @pytest.mark.parametrize(("here", "missing"), [("torch", "blas_mlx"), ("mlx", "blas_torch")])
 def test_one_framework_alone_is_shown_and_the_other_named(here, missing):
-    table = article.side_by_side("blas", [record(here, "cpu", CONFIG)])
+    table = side_by_side.side_by_side("blas", [record(here, "cpu", CONFIG)])
     assert len(table.rows) == 1
     assert any(f"run {missing} into the same folder" in note for note in table.notes)
-    both = article.side_by_side("blas", [])
+    both = side_by_side.side_by_side("blas", [])
     assert not both.rows and len([note for note in both.notes if "into the same folder" in note]) == 2
 
 
@@ -516,7 +520,7 @@ def test_the_experiment_without_a_framework_reads_what_others_wrote(tmp_path):
     for framework in ("torch", "mlx"):
         journal = results_journal.Journal(tmp_path / f"blas_{framework}.jsonl")
         line = record(framework, "cpu", CONFIG, article="001", framework_version="1", device="cpu", threads=1)
-        line |= {"flops_per_step": None, "foreign_load": None, "power_source": None, "started": results_journal.now()}
+        line |= {"flops_per_step": None, "foreign_load": None, "power_source": None, "started": results_record.now()}
         journal.start({key: value for key, value in line.items() if key not in ("status", "reason", "metrics")})
         journal.end(line)
     experiment = Experiment("blas", article="001", framework=None, out=str(tmp_path))
@@ -528,13 +532,13 @@ def test_the_experiment_without_a_framework_reads_what_others_wrote(tmp_path):
 
 
 def test_what_lays_others_together_runs_behind_them(tmp_path):
-    order = [notebook.name for notebook in batch.notebooks()]
+    order = [notebook.name for notebook in notebooks.notebooks()]
     assert order.index("blas") > max(order.index("blas_torch"), order.index("blas_mlx"))
     folder = tmp_path / "notebooks" / "profiling_apple_silicon"
     folder.mkdir(parents=True)
     shutil.copy(FOLDER / "blas.ipynb", folder)
     with pytest.raises(PomologyError, match=r"^blas.ipynb: comes after 'blas_torch', and no notebook has this name$"):
-        batch.notebooks(tmp_path / "notebooks")
+        notebooks.notebooks(tmp_path / "notebooks")
 
 
 # Claims and figure ----------------------------------------------------------------------------------------------------
@@ -557,7 +561,7 @@ def gradient(wrt: str) -> dict:
 
 
 def verdicts(times: dict) -> dict[str, str]:
-    table = article.claims_table(published.claims("001", "blas"), everything(times))
+    table = report_claims.claims_table(published.claims("001", "blas"), everything(times))
     return {row["id"]: row["here"] for row in table.data}
 
 
@@ -570,27 +574,27 @@ MAC = {
     **{(*MPS, "vjp", "fp32"): 3.0, (*MPS, "vjp", "fp16"): 1.5},
     **{(*MLX, "vjp", "fp32"): 2.0, (*MLX, "vjp", "fp16"): 1.0},
 }
-UNTOLD = published.CANNOT_BE_TOLD
+UNTOLD = articles_claims.CANNOT_BE_TOLD
 
 
 def test_claims_have_verdicts_on_a_mac_with_both_frameworks():
     found = verdicts(MAC)
-    assert [found[f"001-C{number}"] for number in (8, 10, 11, 12)] == [published.HOLDS] * 4
+    assert [found[f"001-C{number}"] for number in (8, 10, 11, 12)] == [articles_claims.HOLDS] * 4
     assert found["001-C9"] == found["001-C13"] == UNTOLD  # need an NVIDIA GPU
-    assert verdicts(MAC | {(*MPS, "matmul", "fp16"): 0.5})["001-C8"] == published.DOES_NOT_HOLD
-    assert verdicts(MAC | {(*MLX, "vjp", "fp16"): 2.0})["001-C10"] == published.DOES_NOT_HOLD
-    assert verdicts(MAC | {(*MPS, "vjp", "fp16"): 1.0})["001-C11"] == published.DOES_NOT_HOLD
-    assert verdicts(MAC | {(*MPS, "matvec", "fp32"): 4.0})["001-C12"] == published.DOES_NOT_HOLD
+    assert verdicts(MAC | {(*MPS, "matmul", "fp16"): 0.5})["001-C8"] == articles_claims.DOES_NOT_HOLD
+    assert verdicts(MAC | {(*MLX, "vjp", "fp16"): 2.0})["001-C10"] == articles_claims.DOES_NOT_HOLD
+    assert verdicts(MAC | {(*MPS, "vjp", "fp16"): 1.0})["001-C11"] == articles_claims.DOES_NOT_HOLD
+    assert verdicts(MAC | {(*MPS, "matvec", "fp32"): 4.0})["001-C12"] == articles_claims.DOES_NOT_HOLD
     assert set(verdicts({key: value for key, value in MAC.items() if key[:2] == MPS}).values()) == {UNTOLD}
 
 
-@pytest.mark.parametrize(("fp16_s", "verdict"), [(1.0, published.HOLDS), (4.0, published.DOES_NOT_HOLD)])
+@pytest.mark.parametrize(("fp16_s", "verdict"), [(1.0, articles_claims.HOLDS), (4.0, articles_claims.DOES_NOT_HOLD)])
 def test_what_is_said_of_cuda_is_tested_where_there_is_one(fp16_s, verdict):
     found = verdicts({(*CUDA, "vjp", "fp32"): 5.5, (*CUDA, "vjp", "fp16"): fp16_s})
     assert found.pop("001-C9") == verdict
     assert set(found.values()) == {UNTOLD}
     # A term that names no such backend means another machine than this one.
-    look = article.measured_lookup([record(*CUDA, CONFIG)])
+    look = report_claims.measured_lookup([record(*CUDA, CONFIG)])
     assert look("blas", "kernel_s", "rival", {"backend": "cuda"}).value == 1.0
     assert look("blas", "kernel_s", "rival", {}).value is None
 
@@ -607,19 +611,19 @@ def test_every_gpu_of_this_machine_is_asked_about_launches():
 
     claims = published.claims("001", "kernel_launch")
     rows = [launch("torch", "mps", 2.0, 1.0), launch("mlx", "mlx-gpu", 2.0, 1.0), launch("torch", "cpu", 1.0, 1.0)]
-    first, second = article.claims_table(claims, rows).data
-    assert (first["id"], first["here"], second["here"]) == ("001-C6", published.HOLDS, UNTOLD)
+    first, second = report_claims.claims_table(claims, rows).data
+    assert (first["id"], first["here"], second["here"]) == ("001-C6", articles_claims.HOLDS, UNTOLD)
     rows[1] = launch("mlx", "mlx-gpu", 0.5, 1.0)  # one of the two
-    assert article.claims_table(claims, rows).data[0]["here"] == published.DOES_NOT_HOLD
+    assert report_claims.claims_table(claims, rows).data[0]["here"] == articles_claims.DOES_NOT_HOLD
     # A CUDA device is not held against itself.
-    cuda = article.claims_table(claims, [launch("torch", "cuda", 2.0, 1.0)]).data
-    assert [row["here"] for row in cuda] == [published.HOLDS, UNTOLD]
+    cuda = report_claims.claims_table(claims, [launch("torch", "cuda", 2.0, 1.0)]).data
+    assert [row["here"] for row in cuda] == [articles_claims.HOLDS, UNTOLD]
 
 
 def test_the_figure_has_a_mark_for_every_product():
     rows = everything(MAC)
     rows[3] = rows[3] | {"status": "too-big", "reason": "would take long", "metrics": {}}
-    figure = figures_article.draw("blas", rows)
+    figure = draw.draw("blas", rows)
     assert [axis.get_title(loc="left")[:6] for axis in figure.axes] == ["Matrix", "Matrix", "Vector"]
     marks = [line for axis in figure.axes for line in axis.lines if line.get_marker() not in ("None", "", None)]
     assert len(marks) == len(rows)
@@ -627,8 +631,8 @@ def test_the_figure_has_a_mark_for_every_product():
     assert len(figure.axes[1].get_xticklabels()) == len(WANTED["matvec"])
     words = [text.get_text() for text in figure.legends[0].get_texts()]
     assert "MLX, mlx-gpu, fp16" in words and "PyTorch, mps, fp32" in words
-    assert re.search(r"2048×4096", figures_article.svg(figure))
-    assert "<svg" in figures_article.svg(figures_article.draw("blas", []))  # nothing has been run yet
+    assert re.search(r"2048×4096", style.svg(figure))
+    assert "<svg" in style.svg(draw.draw("blas", []))  # nothing has been run yet
 
 
 # The look at the machine ----------------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from pomology.articles import published
-from pomology.report import article
+from pomology.articles import claims, published
+from pomology.report import claims as report_claims
 
-HOLDS, FAILS, UNKNOWN = published.HOLDS, published.DOES_NOT_HOLD, published.CANNOT_BE_TOLD
+HOLDS, FAILS, UNKNOWN = claims.HOLDS, claims.DOES_NOT_HOLD, claims.CANNOT_BE_TOLD
 MPS, MLX = ("torch", "mps", "Apple M2 Ultra"), ("mlx", "mlx-gpu", "Apple M2 Ultra")
 CUDA = ("torch", "cuda", "NVIDIA GeForce RTX 4090")
 CPU = ("torch", "cpu", "AMD Ryzen 9 7950X")
@@ -47,8 +47,8 @@ def claim(number: int) -> published.Claim:
     return next(one for one in published.claims("001") if one.id == f"001-C{number}")
 
 
-def test(number: int, records: list[dict]) -> published.Verdict:
-    return published.test(claim(number), article.measured_lookup(records))
+def test(number: int, records: list[dict]) -> claims.Verdict:
+    return claims.test(claim(number), report_claims.measured_lookup(records))
 
 
 test.__test__ = False  # a helper, named as what it calls
@@ -224,7 +224,7 @@ class Two:
     """A lookup over a Mac and a machine with an NVIDIA GPU, which the kit has for no run: it tests the formulas."""
 
     def __init__(self, mac: list[dict], card: list[dict], cards: tuple[str, ...] = ()):
-        self.mac, self.card = article.measured_lookup(mac), article.measured_lookup(card)
+        self.mac, self.card = report_claims.measured_lookup(mac), report_claims.measured_lookup(card)
         self.cards = cards
 
     def devices(self, experiment: str, role: str) -> tuple[str, ...]:
@@ -291,13 +291,13 @@ TOGETHER = {
 @pytest.mark.parametrize("number", TOGETHER)
 def test_a_claim_about_both_makers_has_a_verdict_only_from_both(number):
     mac, bears_out, does_not = TOGETHER[number]
-    assert published.test(claim(number), Two(mac, bears_out)).status == HOLDS
+    assert claims.test(claim(number), Two(mac, bears_out)).status == HOLDS
     if does_not is not None:
-        assert published.test(claim(number), Two(mac, does_not)).status == FAILS
+        assert claims.test(claim(number), Two(mac, does_not)).status == FAILS
     for alone in (mac, bears_out):
         verdict = test(number, alone)
         assert verdict.status == UNKNOWN, "one machine has not both"
-        shown = article.claims_table([claim(number)], alone).rows[0].cells[3]
+        shown = report_claims.claims_table([claim(number)], alone).rows[0].cells[3]
         assert f"needs {claim(number).needs.removeprefix('needs ')}" in shown
 
 
@@ -309,12 +309,12 @@ def test_energy_against_two_named_cards():
     class Named(Two):
         def __call__(self, experiment, metric, role, config):
             if role in names:
-                mine = [one for one in cards if article._model(one["chip"]) == article._model(role)]
-                return article.measured_lookup(mine)(experiment, metric, role, config)
+                mine = [one for one in cards if report_claims._model(one["chip"]) == report_claims._model(role)]
+                return report_claims.measured_lookup(mine)(experiment, metric, role, config)
             return super().__call__(experiment, metric, role, config)
 
-    assert published.test(claim(5), Named(energy(MPS, 120.0), [])).status == HOLDS
-    assert published.test(claim(5), Named(energy(MPS, 180.0), [])).status == FAILS
+    assert claims.test(claim(5), Named(energy(MPS, 120.0), [])).status == HOLDS
+    assert claims.test(claim(5), Named(energy(MPS, 180.0), [])).status == FAILS
     assert test(5, energy(MPS, 120.0)).status == test(5, cards[:1]).status == UNKNOWN
     # The 4090 is there, and only the A6000 is missed.
     assert "A6000" in test(5, cards[:1]).reason and "needs RTX 4090" not in test(5, cards[:1]).reason
@@ -331,12 +331,12 @@ def test_prices_are_not_measured(number):
 def test_prices_on_the_articles_own_numbers():
     sides = {}
     for number in (21, 23):
-        verdict = published.test(claim(number), published.published_lookup("001"))
+        verdict = claims.test(claim(number), claims.published_lookup("001"))
         assert verdict.status == HOLDS
         sides[number] = [(made.left.value, made.right.value) for made in verdict.numbers]
     assert sides[21] == [pytest.approx((4650 * 2.771, 6599 * 2.710)), pytest.approx((4650 * 2.771, 6599 * 3.239))]
     assert sides[23] == [pytest.approx((192e9 / 6599, 48e9 / 4650)), pytest.approx((32e9 / 1999, 24e9 / 1599))]
-    energies = published.test(claim(24), published.published_lookup("001"))
+    energies = claims.test(claim(24), claims.published_lookup("001"))
     assert sorted((made.left.value, made.right.value) for made in energies.numbers if not made.holds) == [
         (114.86, 108.58),
         (129.30, 108.58),
@@ -357,7 +357,7 @@ def test_prices_on_the_articles_own_numbers():
 )
 def test_a_gpu_that_is_named_is_found_on_the_machine_that_has_it(name, chip, same):
     records = energy(("torch", "cuda", chip), 50.0)
-    value = article.measured_lookup(records)("energy", "energy_j_per_step", name, {})
+    value = report_claims.measured_lookup(records)("energy", "energy_j_per_step", name, {})
     assert (value.value == 50.0) is same
     assert same or value.reason == f"needs {name}, which is not this machine's"
 
@@ -367,28 +367,28 @@ def test_a_card_that_a_claim_names_is_not_compared_with_itself(joules):
     """On an A6000, `gpus` and "A6000" are one card: 1 >= 1.5 says nothing of an Apple device."""
     verdict = test(5, energy(("torch", "cuda", "NVIDIA RTX A6000"), joules))
     assert verdict.status == UNKNOWN and "are one measurement here" in verdict.reason
-    assert article.claims_table([claim(5)], energy(("torch", "cuda", "NVIDIA RTX A6000"), joules)).rows[0].cells[3] == (
-        f"cannot be told here: needs {claim(5).needs}"
-    )
+    assert report_claims.claims_table([claim(5)], energy(("torch", "cuda", "NVIDIA RTX A6000"), joules)).rows[0].cells[
+        3
+    ] == (f"cannot be told here: needs {claim(5).needs}")
 
 
 def test_why_the_articles_own_numbers_tell_nothing_is_not_what_is_lacking_here():
-    (row,) = article.claims_table([claim(8)], []).rows
+    (row,) = report_claims.claims_table([claim(8)], []).rows
     assert row.cells[2] == "cannot be told here: the published values are only in an image"
     assert row.cells[3] == f"cannot be told here: needs {claim(8).needs}"
 
 
 @pytest.mark.parametrize(("chip", "maker", "found"), [("Apple M2 Max", "Apple", True), ("Intel Xeon", "Apple", False)])
 def test_what_is_said_of_apples_chips_is_tested_on_these_alone(chip, maker, found):
-    lookup = article.measured_lookup(energy(("torch", "cpu", chip), 50.0))
+    lookup = report_claims.measured_lookup(energy(("torch", "cpu", chip), 50.0))
     assert (lookup("energy", "energy_j_per_step", "cpu", {"maker": maker}).value == 50.0) is found
-    theirs = published.published_lookup("003")
+    theirs = claims.published_lookup("003")
     for role, told in (("cpu", 3.746), ("rival", None)):
         assert theirs("vae", "epoch_s", role, {"batch_size": 128, "maker": "Apple"}).value == told
 
 
 def test_a_processor_is_never_taken_for_the_gpu_of_that_name():
-    lookup = article.measured_lookup(energy(("torch", "cpu", "Apple M2 Ultra"), 50.0))
+    lookup = report_claims.measured_lookup(energy(("torch", "cpu", "Apple M2 Ultra"), 50.0))
     found = lookup("energy", "energy_j_per_step", "M2 Ultra", {})
     assert found.value is None and found.reason == "needs M2 Ultra, which is not this machine's"
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from test_report import ATTACKS, Page, assert_harmless, metric, record, run
 
-from pomology import PomologyError
+from pomology.errors import PomologyError
 from pomology.measure import intervals
 from pomology.report import compare
 from pomology.results import journal as results_journal

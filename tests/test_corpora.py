@@ -13,7 +13,7 @@ from huggingface_hub import constants
 from offline import cut_off, one_line_error
 
 from pomology.data import hub as data_hub
-from pomology.data import synthetic
+from pomology.data import speech, synthetic
 from pomology.data import text as data_text
 
 torch = pytest.importorskip("torch")
@@ -221,8 +221,8 @@ def test_unusable_aclimdb_folders(tmp_path):
         (lambda: data_text.imdb(split="valid"), "train, test"),
         (lambda: data_text.imdb("stand-in", length=0), "at least 1 token"),
         (lambda: data_text.imdb("stand-in", size=0), "at least 1"),
-        (lambda: data_text.common_voice("stand-in", tokens=4), "should be 5 to 448"),
-        (lambda: data_text.common_voice("stand-in", tokens=449), "should be 5 to 448"),
+        (lambda: speech.common_voice("stand-in", tokens=4), "should be 5 to 448"),
+        (lambda: speech.common_voice("stand-in", tokens=449), "should be 5 to 448"),
         (lambda: data_text.penn_treebank("ptb"), "auto, real, stand-in"),
         (lambda: data_text.imdb("real", "/nowhere"), "/nowhere is not a folder"),
     ],
@@ -323,7 +323,7 @@ def write_release(folder, sentences=SENTENCES, locale="en", form="MP3", rate=32_
 @pytest.mark.parametrize("form", ["MP3", "WAV"])
 def test_common_voice_from_a_release(tmp_path, network, place, form):
     write_release(tmp_path / place, form=form)
-    found = data_text.common_voice("auto", tmp_path, tokens=8)
+    found = speech.common_voice("auto", tmp_path, tokens=8)
     assert len(found) == 3 and found.kind == "real"
     assert found.origin == "Common Voice, real: local folder; tokenizer of Whisper in the folder"
     items = [found[index] for index in range(3)]
@@ -342,7 +342,7 @@ def test_common_voice_from_a_release(tmp_path, network, place, form):
         # Slaney's scale: 80 bands over 0 to 45.2 mel (8 kHz), linear (200 / 3 Hz a mel) up to 1 kHz, then logarithmic
         mel = (7.5, 15, 15 + 27 * np.log(2) / np.log(6.4))[number]
         assert abs(heard - (mel / (15 + 27 * np.log(8) / np.log(6.4)) * 81 - 1)) < 1.5
-    assert not network and len(data_text.common_voice("real", tmp_path, size=2)) == 2
+    assert not network and len(speech.common_voice("real", tmp_path, size=2)) == 2
     with pytest.raises(IndexError):
         found[3]
 
@@ -355,20 +355,20 @@ def test_features_are_those_of_transformers_numpy_code():
     padded = np.zeros(480_000, np.float32)
     padded[: len(sound)] = sound
     expected = WhisperFeatureExtractor()._np_extract_fbank_features(padded[None], "cpu")[0]
-    assert np.abs(data_text.log_mel(sound, 16_000) - expected).max() < 1e-3
+    assert np.abs(speech.log_mel(sound, 16_000) - expected).max() < 1e-3
     long = np.concatenate((padded, np.ones(16_000, np.float32)))
-    assert np.array_equal(data_text.log_mel(long, 16_000), data_text.log_mel(padded, 16_000))  # 30 s, no more
+    assert np.array_equal(speech.log_mel(long, 16_000), speech.log_mel(padded, 16_000))  # 30 s, no more
 
 
 @pytest.mark.parametrize("rate", [8_000, 22_050, 32_000, 44_100, 48_000])
 def test_resampling_keeps_tones_and_drops_what_cannot_be_carried(rate):
-    found = data_text.resample(tone(700, 1.37, rate), rate, 16_000)
+    found = speech.resample(tone(700, 1.37, rate), rate, 16_000)
     expected = tone(700, 1.37, 16_000)
     assert abs(len(found) - len(expected)) <= 1 and found.dtype == np.float32
     inner = slice(1600, -1600)
     assert np.abs(found[: len(expected)] - expected[: len(found)])[inner].max() < 2e-3
     if rate > 22_050:
-        assert np.abs(data_text.resample(tone(9_500, 1, rate), rate, 16_000)[inner]).max() < 2e-3
+        assert np.abs(speech.resample(tone(9_500, 1, rate), rate, 16_000)[inner]).max() < 2e-3
 
 
 def test_channels_are_averaged(tmp_path):
@@ -376,7 +376,7 @@ def test_channels_are_averaged(tmp_path):
 
     left, right = tone(500, 1, 16_000), tone(900, 1, 16_000)
     soundfile.write(tmp_path / "a.wav", np.stack((left, right), axis=1), 16_000, subtype="FLOAT")
-    sound, rate = data_text._read_sound(tmp_path / "a.wav")
+    sound, rate = speech._read_sound(tmp_path / "a.wav")
     assert rate == 16_000 and np.allclose(sound, (left + right) / 2, atol=1e-6)
 
 
@@ -385,26 +385,26 @@ def test_the_language_and_a_cached_tokenizer_of_another_whisper(tmp_path, networ
     write_release(tmp_path, locale=locale)
     (tmp_path / "tokenizer.json").unlink()
     write_tokenizer(hub_folder("openai/whisper-small"), SPEECH)
-    found = data_text.common_voice("real", tmp_path)
+    found = speech.common_voice("real", tmp_path)
     assert found[0]["labels"][:6].tolist() == [50261, 50359, 50363, 20, 24, 50257]
     assert "tokenizer of Whisper cached" in found.origin and not network
 
 
 def test_common_voice_without_a_folder_or_a_tokenizer(tmp_path, network):
     why = "no folder was named, and only the Mozilla Data Collective gives it, by hand"
-    assert data_text.common_voice("auto").origin == f"stand-in for Common Voice: {why}"
-    one_line_error(lambda: data_text.common_voice("real"), f"Common Voice: no real data: {why}; name a local folder")
+    assert speech.common_voice("auto").origin == f"stand-in for Common Voice: {why}"
+    one_line_error(lambda: speech.common_voice("real"), f"Common Voice: no real data: {why}; name a local folder")
     assert not network
     write_release(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
-    found = data_text.common_voice("auto", tmp_path)
+    found = speech.common_voice("auto", tmp_path)
     assert found.kind == "stand-in" and "tokenizer.json of openai/whisper-medium is not in the cache" in found.origin
-    one_line_error(lambda: data_text.common_voice("real", tmp_path), "no real data: tokenizer.json")
+    one_line_error(lambda: speech.common_voice("real", tmp_path), "no real data: tokenizer.json")
 
 
 def test_unusable_releases(tmp_path):
     def fails(*fragments):
-        one_line_error(lambda: data_text.common_voice("auto", tmp_path), *fragments)
+        one_line_error(lambda: speech.common_voice("auto", tmp_path), *fragments)
 
     fails("no train.tsv", "unpacked release")
     write_release(tmp_path)
@@ -439,7 +439,7 @@ def test_damaged_clips_are_one_line_that_names_the_file(tmp_path):
     import soundfile
 
     write_release(tmp_path)
-    found = data_text.common_voice("real", tmp_path)
+    found = speech.common_voice("real", tmp_path)
     first, second, third = sorted((tmp_path / "clips").iterdir())
     first.write_bytes(b"<html>please log in</html>")
     second.unlink()
@@ -451,9 +451,9 @@ def test_damaged_clips_are_one_line_that_names_the_file(tmp_path):
 
 
 def test_the_common_voice_stand_in():
-    found = data_text.common_voice("stand-in")
+    found = speech.common_voice("stand-in")
     assert found.kind == "stand-in" and found.origin == "stand-in for Common Voice: asked for"
-    assert len(found) == data_text.STAND_IN_CLIPS and len(data_text.common_voice("stand-in", size=5)) == 5
+    assert len(found) == speech.STAND_IN_CLIPS and len(speech.common_voice("stand-in", size=5)) == 5
     lengths = set()
     for index in (0, 1, 2, 17, len(found) - 1):
         features, labels = found[index]["input_features"], found[index]["labels"]
@@ -465,11 +465,11 @@ def test_the_common_voice_stand_in():
         text = labels[3 : count - 1]
         assert labels[count - 1] == 50257 and len(text) and text.min() >= 0 and text.max() < 50257
         assert (features[:, 30 * len(text) :] == np.float32(-0.8)).all()
-        again = data_text.common_voice("stand-in", size=index + 1)[index]
+        again = speech.common_voice("stand-in", size=index + 1)[index]
         assert np.array_equal(again["input_features"], features) and np.array_equal(again["labels"], labels)
         lengths.add(count)
     assert len(lengths) > 2
-    assert {len(data_text.common_voice("stand-in", tokens=5)[index]["labels"]) for index in range(9)} == {5}
+    assert {len(speech.common_voice("stand-in", tokens=5)[index]["labels"]) for index in range(9)} == {5}
 
 
 def test_the_common_voice_stand_in_can_be_learned_but_is_not_trivial():
@@ -493,7 +493,7 @@ def test_the_common_voice_stand_in_can_be_learned_but_is_not_trivial():
 def test_batches_are_what_whisper_takes():
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-    batch = next(iter(torch.utils.data.DataLoader(data_text.common_voice("stand-in"), 2)))
+    batch = next(iter(torch.utils.data.DataLoader(speech.common_voice("stand-in"), 2)))
     assert batch["input_features"].shape == (2, 80, 3000) and batch["input_features"].dtype == torch.float32
     assert batch["labels"].shape == (2, 32) and batch["labels"].dtype == torch.int64
     sides = {f"{side}_{key}": 1 for side in ("encoder", "decoder") for key in ("layers", "attention_heads")}
@@ -594,7 +594,7 @@ def test_windows_of_the_treebank():
 def test_stand_ins_ask_no_network(network):
     found = [
         data_text.imdb("stand-in", size=5),
-        data_text.common_voice("stand-in"),
+        speech.common_voice("stand-in"),
         data_text.penn_treebank("stand-in"),
     ]
     assert {one.kind for one in found} == {"stand-in"} and not network
@@ -657,8 +657,8 @@ def test_a_file_of_the_hub_is_downloaded_where_it_answers(monkeypatch, tmp_path)
 def test_spawned_workers_read_what_the_parent_reads(tmp_path):
     write_release(tmp_path)
     datasets = [
-        data_text.common_voice("stand-in", size=4),
-        data_text.common_voice("real", tmp_path),
+        speech.common_voice("stand-in", size=4),
+        speech.common_voice("real", tmp_path),
         data_text.imdb("stand-in", size=4),
     ]
     # One worker for all of them, since one takes seconds to start; no batch has items of two.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pomology.articles import published
-from pomology.experiment.case import Experiment
+from pomology.experiment.experiment import Experiment
 from pomology.report import article, costs
-from pomology.report.figures import article as figures_article
-from pomology.results.journal import Journal, now
+from pomology.report import table as report_table
+from pomology.report.figures import draw
+from pomology.results.journal import Journal
+from pomology.results.record import now
 
 GIB = 2**30
 
@@ -39,7 +41,7 @@ def priced(price: float = 3000.0) -> list[dict]:
     return costs.priced(RUN, 36 * GIB, price)
 
 
-def data(table: article.Table, **wanted) -> list[dict]:
+def data(table: report_table.Table, **wanted) -> list[dict]:
     return [row for row in table.data if all(row[key] == value for key, value in wanted.items())]
 
 
@@ -163,8 +165,8 @@ def test_the_figure_has_every_device_once_and_each_pass():
     assert len(peak) == 7 + 1 and len(achieved) == 7 + 2
     assert {point["value"] for point in peak if "A6000" in point["label"]} == {39e12 / 4650}
     assert [point["ours"] for point in peak].count(True) == 1
-    assert len(figures_article.draw("costs", priced()).axes) == 2
-    assert len(figures_article.draw("costs", []).axes) == 2
+    assert len(draw.draw("costs", priced()).axes) == 2
+    assert len(draw.draw("costs", []).axes) == 2
 
 
 def test_the_notebook_s_experiment_reads_the_whole_run_and_shows_what_is_made_of_it(tmp_path):

@@ -21,7 +21,8 @@ from PIL import Image
 
 from pomology.data import hub as data_hub
 from pomology.data import images as data_images
-from pomology.data import synthetic
+from pomology.data import photographs, synthetic
+from pomology.data import text as data_text
 
 torch = pytest.importorskip("torch")
 
@@ -38,7 +39,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def corpus():
-    return data_images.wikitext2("stand-in")
+    return data_text.wikitext2("stand-in")
 
 
 IMAGE_SETS = {
@@ -478,15 +479,13 @@ def test_the_articles_kinds_of_network_learn_the_fashion_stand_in(kind):
 
 
 def test_stand_ins_ask_no_network(_no_network, monkeypatch):
-    monkeypatch.setattr(data_images, "STAND_IN_PHOTOGRAPHS", 4)
+    monkeypatch.setattr(photographs, "STAND_IN_PHOTOGRAPHS", 4)
     images = [load("stand-in", size=5) for load in (data_images.mnist, data_images.fashion_mnist, data_images.cifar10)]
-    kinds = {
-        found.kind for found in (*images, data_images.wikitext2("stand-in"), data_images.lsun_classroom("stand-in"))
-    }
+    kinds = {found.kind for found in (*images, data_text.wikitext2("stand-in"), photographs.lsun_classroom("stand-in"))}
     assert kinds == {"stand-in"} and not _no_network
 
 
-@pytest.mark.parametrize("load", [*(partial(load, size=5) for load in IMAGE_SETS.values()), data_images.wikitext2])
+@pytest.mark.parametrize("load", [*(partial(load, size=5) for load in IMAGE_SETS.values()), data_text.wikitext2])
 def test_without_network_auto_says_why_and_real_refuses(_no_network, load):
     found = load("auto")
     assert found.kind == "stand-in" and _no_network
@@ -503,12 +502,12 @@ def test_offline_variables_are_honoured(monkeypatch, _no_network, name):
 
 
 def test_lsun_is_on_no_hub(monkeypatch, _no_network):
-    monkeypatch.setattr(data_images, "STAND_IN_PHOTOGRAPHS", 4)
+    monkeypatch.setattr(photographs, "STAND_IN_PHOTOGRAPHS", 4)
     assert (
-        data_images.lsun_classroom("auto").origin
+        photographs.lsun_classroom("auto").origin
         == "stand-in for LSUN classroom: no folder was named, and no hub has it"
     )
-    one_line_error(lambda: data_images.lsun_classroom("real"), "LSUN classroom: no real data")
+    one_line_error(lambda: photographs.lsun_classroom("real"), "LSUN classroom: no real data")
     assert not _no_network
 
 
@@ -666,8 +665,8 @@ def assert_small_corpus(found):
 def test_wikitext_from_text_files(tmp_path, form):
     for part, text in TEXTS.items():
         (tmp_path / form.format(part)).write_text(text, encoding="utf-8")
-    assert_small_corpus(data_images.wikitext2("auto", tmp_path))
-    assert len(data_images.wikitext2("auto", tmp_path, size=3).train) == 3
+    assert_small_corpus(data_text.wikitext2("auto", tmp_path))
+    assert len(data_text.wikitext2("auto", tmp_path, size=3).train) == 3
 
 
 def test_wikitext_from_parquet_prefers_the_articles_variant(tmp_path):
@@ -679,18 +678,18 @@ def test_wikitext_from_parquet_prefers_the_articles_variant(tmp_path):
             name = "validation" if part == "valid" else part
             path = tmp_path / config / f"{name}-00000-of-00001.parquet"
             pyarrow.parquet.write_table(pyarrow.table({"text": rows}), path)
-    assert_small_corpus(data_images.wikitext2("real", tmp_path))
+    assert_small_corpus(data_text.wikitext2("real", tmp_path))
 
 
 def test_unusable_wikitext_folders(tmp_path):
     for part, text in TEXTS.items():
         (tmp_path / f"{part}.txt").write_text(text, encoding="utf-8")
     (tmp_path / "valid.txt").write_text("")
-    one_line_error(lambda: data_images.wikitext2("auto", tmp_path), "'valid': 0")
+    one_line_error(lambda: data_text.wikitext2("auto", tmp_path), "'valid': 0")
     (tmp_path / "valid.txt").write_bytes(b"half a letter \xe2\x80")
-    one_line_error(lambda: data_images.wikitext2("auto", tmp_path), "valid.txt", "damaged")
+    one_line_error(lambda: data_text.wikitext2("auto", tmp_path), "valid.txt", "damaged")
     (tmp_path / "valid.txt").unlink()
-    one_line_error(lambda: data_images.wikitext2("auto", tmp_path), "wiki.valid.tokens")
+    one_line_error(lambda: data_text.wikitext2("auto", tmp_path), "wiki.valid.tokens")
 
 
 def test_corpus_stand_in_has_the_articles_counts(corpus):
@@ -703,7 +702,7 @@ def test_corpus_stand_in_has_the_articles_counts(corpus):
 
 
 def test_corpus_stand_in_is_the_same_every_time(corpus):
-    assert np.array_equal(corpus.train, data_images.wikitext2("stand-in").train)
+    assert np.array_equal(corpus.train, data_text.wikitext2("stand-in").train)
 
 
 def test_corpus_stand_in_can_be_learned(corpus):
@@ -725,7 +724,7 @@ def test_corpus_stand_in_can_be_learned(corpus):
 def test_batches_as_in_the_article(corpus):
     counts = []
     for tokens, batch_size in ((corpus.train, 20), (corpus.train, 200), (corpus.valid, 10)):
-        batches = data_images.LanguageBatches(data_images.batchify(tokens, batch_size))
+        batches = data_text.LanguageBatches(data_text.batchify(tokens, batch_size))
         shapes = [pair[0].shape for pair in batches]
         assert len(shapes) == len(batches)
         counts.append((len(batches), shapes[0], shapes[-1]))
@@ -734,9 +733,9 @@ def test_batches_as_in_the_article(corpus):
 
 @pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
 def test_a_batch_is_text_and_its_continuation(convert):
-    columns = data_images.batchify(np.arange(23), 2)
+    columns = data_text.batchify(np.arange(23), 2)
     assert columns.tolist() == [[row, row + 11] for row in range(11)] and columns.flags.c_contiguous
-    pairs = list(data_images.LanguageBatches(convert(columns), bptt=4))
+    pairs = list(data_text.LanguageBatches(convert(columns), bptt=4))
     assert [len(inputs) for inputs, _ in pairs] == [4, 4, 2]
     for inputs, target in pairs:
         assert target.tolist() == (inputs + 1).reshape(-1).tolist()
@@ -813,11 +812,11 @@ def test_workers_draw_different_pairs(context):
 
 
 def test_every_dataset_can_be_pickled(digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(data_images, "STAND_IN_PHOTOGRAPHS", 4)
+    monkeypatch.setattr(photographs, "STAND_IN_PHOTOGRAPHS", 4)
     write_lmdb(tmp_path / "classroom_train_lmdb")
-    database = data_images.lsun_classroom("real", tmp_path)
+    database = photographs.lsun_classroom("real", tmp_path)
     before = database[1][0]  # opens the handle that must not travel
-    for dataset in (data_images.ArticleMNIST(digits), data_images.lsun_classroom("stand-in"), database):
+    for dataset in (data_images.ArticleMNIST(digits), photographs.lsun_classroom("stand-in"), database):
         copy = pickle.loads(pickle.dumps(dataset))
         assert len(copy) == len(dataset) and torch.equal(copy[1][0], dataset[1][0])
         assert copy[1][1] == dataset[1][1]
@@ -848,13 +847,13 @@ def write_lmdb(folder, count=12):
 def test_lsun_from_lmdb(tmp_path):
     jpegs = write_lmdb(tmp_path / "classroom_train_lmdb")
     for folder in (tmp_path, tmp_path / "classroom_train_lmdb"):
-        found = data_images.lsun_classroom("auto", folder)
+        found = photographs.lsun_classroom("auto", folder)
         assert len(found) == 12 and found.kind == "real" and "12 images where the article has 168,103" in found.origin
         expected = np.asarray(Image.open(io.BytesIO(jpegs[7])).convert("RGB"))
         assert np.array_equal(np.asarray(found.picture(7)), expected)
     with pytest.raises(IndexError):
         found[12]
-    assert len(data_images.lsun_classroom("auto", tmp_path, size=5)) == 5
+    assert len(photographs.lsun_classroom("auto", tmp_path, size=5)) == 5
 
 
 def test_lsun_from_a_folder_of_jpegs(tmp_path):
@@ -862,7 +861,7 @@ def test_lsun_from_a_folder_of_jpegs(tmp_path):
     for number, name in enumerate(("a/1.jpg", "a/2.JPEG", "b.webp")):
         (tmp_path / name).write_bytes(encode(photograph(number), "JPEG"))
     (tmp_path / "notes.txt").write_text("not a picture")
-    found = data_images.lsun_classroom("real", tmp_path)
+    found = photographs.lsun_classroom("real", tmp_path)
     assert len(found) == 3 and [found[index][0].shape for index in range(3)] == [(3, 64, 64)] * 3
     content = (tmp_path / "b.webp").read_bytes()
     (tmp_path / "b.webp").write_bytes(content[: len(content) // 2])
@@ -889,19 +888,19 @@ def test_a_damaged_lmdb_is_one_line_and_no_crash(tmp_path, keep):
 
 def test_an_lsun_folder_with_nothing_in_it(tmp_path):
     one_line_error(
-        lambda: data_images.lsun_classroom("auto", tmp_path), "neither classroom_train_lmdb/data.mdb nor JPEG files"
+        lambda: photographs.lsun_classroom("auto", tmp_path), "neither classroom_train_lmdb/data.mdb nor JPEG files"
     )
 
 
 def test_lsun_stand_in(monkeypatch):
-    monkeypatch.setattr(data_images, "STAND_IN_PHOTOGRAPHS", 40)
-    found = data_images.lsun_classroom("stand-in")
+    monkeypatch.setattr(photographs, "STAND_IN_PHOTOGRAPHS", 40)
+    found = photographs.lsun_classroom("stand-in")
     assert len(found) == 168_103 and found.kind == "stand-in"
     image, label = found[168_102]
     assert image.shape == (3, 64, 64) and image.dtype == torch.float32 and label == 0
     assert -1 <= image.min() < -0.3 and 0.3 < image.max() <= 1
     assert torch.equal(image, found[168_102 % 40][0])
-    assert found.store == data_images.lsun_classroom("stand-in").store  # the same every time
+    assert found.store == photographs.lsun_classroom("stand-in").store  # the same every time
     assert len(set(found.store)) == 40
     sizes = {Image.open(io.BytesIO(jpeg)).size for jpeg in found.store}
     assert sizes == {(341, 256), (256, 341)}
@@ -917,7 +916,7 @@ def test_the_shorter_side_becomes_64_and_the_middle_is_taken(upright):
     bands[:, 200:312] = (255, 0, 0)
     bands[:, 312:] = 255
     picture = Image.fromarray(bands.transpose(1, 0, 2).copy() if upright else bands)
-    tensor = data_images.dcgan_transform(picture)
+    tensor = photographs.dcgan_transform(picture)
     tensor = tensor.transpose(1, 2) if upright else tensor
     # 512 × 256 becomes 128 × 64, of which columns 32 to 96 stay: red is 50 to 78 there, so 18 to 46 in the item
     assert tensor.shape == (3, 64, 64)
@@ -928,7 +927,7 @@ def test_the_shorter_side_becomes_64_and_the_middle_is_taken(upright):
 def test_odd_sizes_are_cut_as_the_article_did():
     # 300 × 200 becomes 96 × 64, and 16 columns go on either side
     ramp = np.repeat(np.linspace(0, 255, 300).astype(np.uint8)[None, :, None], 200, 0).repeat(3, 2)
-    tensor = data_images.dcgan_transform(Image.fromarray(ramp))
+    tensor = photographs.dcgan_transform(Image.fromarray(ramp))
     whole = np.asarray(Image.fromarray(ramp).resize((96, 64), Image.Resampling.BILINEAR))
     expected = (whole[:, 16:80].astype(np.float32) / 255 - 0.5) / 0.5
     assert np.allclose(tensor.numpy(), expected.transpose(2, 0, 1), atol=1e-6)
@@ -939,7 +938,7 @@ def test_odd_sizes_are_cut_as_the_article_did():
 
 def test_a_spawned_worker_reads_what_the_parent_reads(tmp_path):
     write_lmdb(tmp_path / "classroom_train_lmdb")
-    dataset = data_images.lsun_classroom("real", tmp_path)
+    dataset = photographs.lsun_classroom("real", tmp_path)
     expected = torch.stack([dataset[index][0] for index in range(len(dataset))])
     loader = torch.utils.data.DataLoader(dataset, 4, num_workers=1, multiprocessing_context="spawn")
     assert torch.equal(torch.cat([images for images, _ in loader]), expected)
@@ -948,7 +947,7 @@ def test_a_spawned_worker_reads_what_the_parent_reads(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
 def test_a_forked_worker_opens_the_lmdb_for_itself(tmp_path):
     write_lmdb(tmp_path / "classroom_train_lmdb")
-    dataset = data_images.lsun_classroom("real", tmp_path)
+    dataset = photographs.lsun_classroom("real", tmp_path)
     expected = torch.stack([dataset[index][0] for index in range(len(dataset))])
     loader = torch.utils.data.DataLoader(dataset, 4, num_workers=2, multiprocessing_context="fork")
     assert torch.equal(torch.cat([images for images, _ in loader]), expected)

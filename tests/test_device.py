@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 import torch
 
-from pomology import PomologyError
+from pomology.devices import find
 from pomology.devices import tensorflow as devices_tensorflow
 from pomology.devices import torch as devices_torch
-from pomology.devices.torch import Device, Unsupported, failure
+from pomology.devices.failures import failure
+from pomology.devices.torch import Device
+from pomology.errors import PomologyError, Unsupported
 
 GB = 10**9
 FALLBACK = (
@@ -102,7 +104,7 @@ def has(monkeypatch):
 )
 def test_find_gives_what_was_wanted_the_cpu_first(calls, has, present, wanted, found):
     has(*present)
-    devices = devices_torch.find(wanted)
+    devices = find.find(wanted)
     assert [one.backend for one in devices] == found
     assert [one.kind for one in devices] == ["cpu" if backend == "cpu" else "gpu" for backend in found]
     assert [one.handle for one in devices] == [torch.device(backend) for backend in found]
@@ -124,7 +126,7 @@ def test_find_gives_what_was_wanted_the_cpu_first(calls, has, present, wanted, f
 def test_a_wish_that_cannot_be_met_gets_one_line_that_says_why(has, built, wanted, words):
     has(built=built)
     with pytest.raises(PomologyError) as error:
-        devices_torch.find(wanted)
+        find.find(wanted)
     line = str(error.value)
     assert "\n" not in line
     for word in ("devices: ", *words):
@@ -133,7 +135,7 @@ def test_a_wish_that_cannot_be_met_gets_one_line_that_says_why(has, built, wante
 
 def test_an_absent_backend_has_a_reason_and_a_present_one_none(has):
     has("cuda")
-    reasons = devices_torch.backends()
+    reasons = find.backends()
     assert set(reasons) == {"cpu", "cuda", "mps"}
     assert (reasons["cpu"], reasons["cuda"]) == (None, None)
     assert "MPS" in reasons["mps"]
@@ -208,7 +210,7 @@ def test_free_memory_of_mps_is_also_bound_by_metal(calls, monkeypatch):
 
 
 def test_names_and_versions(calls):
-    names = {backend: Device(backend).name for backend in devices_torch.backends()}
+    names = {backend: Device(backend).name for backend in find.backends()}
     assert names == {"cpu": "Some Processor", "cuda": "GeForce RTX 2070 SUPER", "mps": "Apple M1 Ultra"}
     assert Device("cpu").framework_version == torch.__version__
     assert Device("cpu").threads == torch.get_num_threads()
@@ -583,7 +585,7 @@ def test_the_remapper_is_off_before_tensorflow_is_loaded(monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
     for name in (devices_tensorflow.REMAPPER, "KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL"):
         monkeypatch.setenv(name, "before")
-    devices_torch.prepare("tensorflow")
+    find.prepare("tensorflow")
     assert os.environ[devices_tensorflow.REMAPPER] == "1" and os.environ["KERAS_BACKEND"] == "tensorflow"
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "before", "who wants to see the log may"
 
@@ -597,16 +599,16 @@ def test_on_a_mac_it_is_too_late_after_the_import(tensorflow, monkeypatch, platf
         monkeypatch.setenv(devices_tensorflow.REMAPPER, value)
     for _ in range(again):  # the first refusal must not make the second call believe
         with pytest.raises(PomologyError, match="restart the kernel") as error:
-            devices_torch.find("auto", "tensorflow")
+            find.find("auto", "tensorflow")
     assert "\n" not in str(error.value) and "TURN_OFF_REMAPPER=1" in str(error.value)
 
 
 def test_elsewhere_and_with_the_variable_set_an_early_import_does_no_harm(tensorflow, monkeypatch):
     tensorflow("darwin")
-    devices_torch.prepare("tensorflow")
+    find.prepare("tensorflow")
     tensorflow("linux")
     monkeypatch.delenv(devices_tensorflow.REMAPPER)
-    devices_torch.prepare("tensorflow")
+    find.prepare("tensorflow")
 
 
 def test_another_backend_of_keras_is_refused(tensorflow, monkeypatch):
@@ -614,11 +616,11 @@ def test_another_backend_of_keras_is_refused(tensorflow, monkeypatch):
     monkeypatch.setitem(sys.modules, "keras", SimpleNamespace())
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     with pytest.raises(PomologyError, match="KERAS_BACKEND"):
-        devices_torch.prepare("tensorflow")
+        find.prepare("tensorflow")
 
 
 def test_an_unknown_framework_is_one_line():
-    for function in (devices_torch.prepare, devices_torch.backends, lambda name: devices_torch.find("cpu", name)):
+    for function in (find.prepare, find.backends, lambda name: find.find("cpu", name)):
         with pytest.raises(PomologyError, match=r"^framework: 'theano' is not known; one of torch, tensorflow"):
             function("theano")
 
@@ -637,7 +639,7 @@ def test_an_unknown_framework_is_one_line():
 )
 def test_find_gives_tensorflow_s_devices_too(tensorflow, platform, wanted, found):
     made = tensorflow(platform)
-    devices = devices_torch.find(wanted, "tensorflow")
+    devices = find.find(wanted, "tensorflow")
     assert [one.backend for one in devices] == found
     assert [one.handle for one in devices] == ["/CPU:0" if name == "cpu" else "/GPU:0" for name in found]
     assert "growth GPU:0 True" in made.log and "tf32 False" in made.log
@@ -645,7 +647,7 @@ def test_find_gives_tensorflow_s_devices_too(tensorflow, platform, wanted, found
 
 def test_metal_means_apple_s_gpu_for_pytorch_as_well(calls, has):
     has("mps")
-    assert [one.backend for one in devices_torch.find("metal")] == ["mps"]
+    assert [one.backend for one in find.find("metal")] == ["mps"]
 
 
 @pytest.mark.parametrize(
@@ -660,7 +662,7 @@ def test_metal_means_apple_s_gpu_for_pytorch_as_well(calls, has):
 )
 def test_what_tensorflow_lacks_has_a_reason(tensorflow, facts, backend, words):
     tensorflow(**facts)
-    reasons = devices_torch.backends("tensorflow")
+    reasons = find.backends("tensorflow")
     assert set(reasons) == {"cpu", "cuda", "metal"} and reasons["cpu"] is None
     assert words in reasons[backend]
 

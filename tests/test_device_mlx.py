@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import pytest
 from fakes import Clock, SimulatedDevice
 
-from pomology import PomologyError
-from pomology.devices import mlx, torch
-from pomology.devices.torch import failure
-from pomology.measure import clock
+from pomology.devices import find, mlx
+from pomology.devices.failures import failure
+from pomology.errors import PomologyError
+from pomology.measure import calls
 
 GB = 10**9
 
@@ -133,7 +133,7 @@ def mac(monkeypatch):
 )
 def test_find_on_a_mac(mac, wanted, found):
     mac()
-    devices = torch.find(wanted, "mlx")
+    devices = find.find(wanted, "mlx")
     assert [one.backend for one in devices] == found
     assert [one.kind for one in devices] == ["cpu" if backend == "cpu" else "gpu" for backend in found]
     assert {one.framework for one in devices} == {"mlx"}
@@ -142,14 +142,14 @@ def test_find_on_a_mac(mac, wanted, found):
 def test_a_missing_gpu_is_one_line_that_says_why(mac, monkeypatch):
     mac(present=False)
     with pytest.raises(PomologyError, match=r"^devices: 'gpu' is not on .*mlx-gpu: MLX finds no Metal GPU.*has cpu$"):
-        torch.find("gpu", "mlx")
+        find.find("gpu", "mlx")
     monkeypatch.setattr(sys, "platform", "linux")
-    assert "processors only" in torch.backends("mlx")["mlx-gpu"]
+    assert "processors only" in find.backends("mlx")["mlx-gpu"]
 
 
 def test_names_and_versions(mac):
     mac()
-    cpu, gpu = torch.find("auto", "mlx")
+    cpu, gpu = find.find("auto", "mlx")
     assert (cpu.name, gpu.name) == ("Apple M2 Ultra", "Apple M2 Ultra")
     assert gpu.framework_version == "0.32.4" and gpu.threads is None
     assert repr(gpu) == "Device(mlx, mlx-gpu)"
@@ -177,9 +177,9 @@ def test_what_is_timed_is_the_work_and_not_the_wish(mac, seconds):
         return Array(seconds)
 
     settings = {"calls_per_block": 1, "budget_s": 10 * seconds, "clock": mx.queue.reading}
-    honest = clock.measure(gpu.eager(product), gpu.fence, **settings)
+    honest = calls.measure(gpu.eager(product), gpu.fence, **settings)
     assert honest.seconds.mean == pytest.approx(seconds + 1.01e-4, rel=0.01)
-    bare = clock.measure(product, gpu.fence, **{**settings, "repeats": 30})
+    bare = calls.measure(product, gpu.fence, **{**settings, "repeats": 30})
     assert bare.seconds.mean < 0.04 * seconds + 1.1e-4
 
 
@@ -247,7 +247,7 @@ def test_each_memory_counter_means_one_thing(mac):
 
 def test_free_memory_of_a_gpu_is_also_bound_by_metal(mac):
     mac()
-    cpu, gpu = torch.find("auto", "mlx")
+    cpu, gpu = find.find("auto", "mlx")
     assert cpu.free_memory() == 100 * GB
     assert gpu.free_memory() == (24 - 4 - 5) * GB
 
@@ -294,13 +294,13 @@ def test_failures_of_mlx_are_told_apart(exception, status):
 def test_fp32_is_fp32_and_too_late_is_one_line(monkeypatch):
     monkeypatch.setattr(os, "environ", {})
     monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
-    torch.prepare("mlx")
+    find.prepare("mlx")
     assert os.environ == {"MLX_ENABLE_TF32": "0"}
     monkeypatch.setitem(sys.modules, "mlx.core", SimpleNamespace())
-    torch.prepare("mlx")  # it was set in time
+    find.prepare("mlx")  # it was set in time
     monkeypatch.setattr(os, "environ", {})
     with pytest.raises(PomologyError, match=r"^MLX was imported before MLX_ENABLE_TF32=0 was set.*restart the kernel"):
-        torch.prepare("mlx")
+        find.prepare("mlx")
 
 
 def test_no_mlx_is_one_line(monkeypatch):

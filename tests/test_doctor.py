@@ -17,12 +17,16 @@ from pathlib import Path
 import pytest
 import test_machine
 
-from pomology import PomologyError, __main__
+from pomology import __main__
+from pomology.articles import claims as articles_claims
 from pomology.articles import published
+from pomology.devices import find as devices_find
 from pomology.devices import torch as devices_torch
+from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
-from pomology.report import article
-from pomology.runner import batch, doctor, mps_rehearsal, parameters
+from pomology.report import article, claims
+from pomology.results import cases
+from pomology.runner import doctor, mps_rehearsal, notebooks, parameters
 
 mac = test_machine.mac
 
@@ -465,8 +469,8 @@ def test_a_framework_is_asked_through_its_devices(monkeypatch, framework):
         assert asked == framework and backend != "cuda"
         return [FakeDevice()]
 
-    monkeypatch.setattr(devices_torch, "backends", lambda framework: {"cpu": None, "cuda": "no CUDA here", "mps": None})
-    monkeypatch.setattr(devices_torch, "find", find)
+    monkeypatch.setattr(devices_find, "backends", lambda framework: {"cpu": None, "cuda": "no CUDA here", "mps": None})
+    monkeypatch.setattr(devices_find, "find", find)
     answer = doctor._told(framework)
     cpu, cuda, mps = answer["devices"]
     assert (answer["version"], answer["reason"], cpu["kind"]) == ("9.8.7", None, "cpu")
@@ -530,7 +534,7 @@ def test_operators_of_workloads():
 def test_notebooks_of_other_frameworks_are_not_asked_for_operators(monkeypatch):
     monkeypatch.setattr(mps_rehearsal, "uses_torch", lambda notebook: notebook.name == "vae")
     table = doctor.operators_table("*", lambda name: mps_rehearsal.Use(operators={"addmm": 1}))
-    assert [row.cells[0] for row in table.rows] == ["vae"] and len(batch.notebooks()) > 1
+    assert [row.cells[0] for row in table.rows] == ["vae"] and len(notebooks.notebooks()) > 1
 
 
 # The notebook's cases in its tables -----------------------------------------------------------------------------------
@@ -565,8 +569,8 @@ def chart(cpu_s: float, gpu_s: float, scaled: bool = False) -> list[dict]:
 
 
 def verdicts(records: list[dict]) -> dict[str, str]:
-    lookup = article.measured_lookup(records)
-    return {claim.id: published.test(claim, lookup).status for claim in published.claims("002")}
+    lookup = claims.measured_lookup(records)
+    return {claim.id: articles_claims.test(claim, lookup).status for claim in published.claims("002")}
 
 
 def perceptron(backend: str, accelerator: str, **more) -> dict:
@@ -576,11 +580,11 @@ def perceptron(backend: str, accelerator: str, **more) -> dict:
 def test_claims_get_their_verdicts():
     lightning = [perceptron("cpu", "cpu", processor=1), perceptron("mps", "gpu", processor=1)]
     good = [*lightning, perceptron("mps", "auto", processor=1), *chart(8.0, 1.0)]
-    assert verdicts(good) == dict.fromkeys(("002-C1", "002-C2", "002-C3"), published.HOLDS)
+    assert verdicts(good) == dict.fromkeys(("002-C1", "002-C2", "002-C3"), articles_claims.HOLDS)
     slow = [perceptron("cpu", "cpu", processor=0), perceptron("mps", "gpu", status="error"), *chart(1.2, 1.0)]
-    assert verdicts(slow) == dict.fromkeys(("002-C1", "002-C2", "002-C3"), published.DOES_NOT_HOLD)
+    assert verdicts(slow) == dict.fromkeys(("002-C1", "002-C2", "002-C3"), articles_claims.DOES_NOT_HOLD)
     here = [perceptron("cpu", "cpu"), perceptron("cpu", "gpu", status="unsupported"), *chart(8.0, 1.0, scaled=True)]
-    assert verdicts(here) == dict.fromkeys(("002-C1", "002-C2", "002-C3"), published.CANNOT_BE_TOLD)
+    assert verdicts(here) == dict.fromkeys(("002-C1", "002-C2", "002-C3"), articles_claims.CANNOT_BE_TOLD)
 
 
 def test_scaled_cases_stand_there_by_their_rates_and_never_by_seconds():
@@ -603,9 +607,9 @@ def test_scaled_cases_stand_there_by_their_rates_and_never_by_seconds():
 
 def test_flops_are_comparable_where_seconds_are_not():
     records = chart(8.0, 0.5, scaled=True)
-    assert len(article.comparable(records)) == 6
-    assert len(article.comparable(records, "flops_per_s")) == 12
-    assert article.comparable(records, "step_s") == article.comparable(records)
+    assert len(cases.comparable(records)) == 6
+    assert len(cases.comparable(records, "flops_per_s")) == 12
+    assert cases.comparable(records, "step_s") == cases.comparable(records)
 
 
 def test_the_figure_lays_cpu_and_gpu_of_a_network_together():
@@ -630,7 +634,7 @@ NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "lightning_on_mps
 def plan():
     """plan(devices, auto, **parameters): the rows that the notebook lets each kind of device run."""
     cells = [
-        "".join(cell["source"]) for cell in parameters.read_notebook(NOTEBOOK)["cells"] if cell["cell_type"] == "code"
+        "".join(cell["source"]) for cell in notebooks.read_notebook(NOTEBOOK)["cells"] if cell["cell_type"] == "code"
     ]
     (imports,) = [cell for cell in cells if "import torch" in cell]
     (networks,) = [cell for cell in cells if "BATCHES = " in cell]

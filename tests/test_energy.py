@@ -9,10 +9,12 @@ import nbformat
 import pytest
 
 from pomology import format
+from pomology.articles import claims as articles_claims
 from pomology.articles import published
-from pomology.experiment.case import Experiment
-from pomology.machine import sampler, snapshot
+from pomology.experiment.experiment import Experiment
+from pomology.machine import energy, snapshot
 from pomology.report import article
+from pomology.report import claims as report_claims
 
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon" / "energy.ipynb"
 REST_W, WORK_W = 5.0, 40.0
@@ -41,7 +43,7 @@ def run(tmp_path, monkeypatch, meter: Meter | None) -> dict:
     state = {"power_source": "ac", "flags": []}
     monkeypatch.setattr(snapshot, "fitness", lambda: state)
     found = ([meter], {}) if meter else ([], {"fake": "there is none"})
-    monkeypatch.setattr(sampler, "meters", lambda *_: found)
+    monkeypatch.setattr(energy, "meters", lambda *_: found)
     experiment = Experiment("energy", article="001", devices="cpu", budget_s=1.5, out=str(tmp_path))
     scope = {
         "batch_sizes": [1],
@@ -83,8 +85,8 @@ def test_joules_of_a_step_and_the_power_at_rest(tmp_path, monkeypatch):
     (cells,) = [row.cells for row in table.rows if row.kind == "measured"]
     assert f"{format.significant(value['energy_j_per_step'])} J" in cells
     # Joules of another model are no verdict on the article's.
-    claims = article.claims_table(published.claims("001", "energy"), [record])
-    assert {row["here"] for row in claims.data} == {published.CANNOT_BE_TOLD}
+    claims = report_claims.claims_table(published.claims("001", "energy"), [record])
+    assert {row["here"] for row in claims.data} == {articles_claims.CANNOT_BE_TOLD}
 
 
 def test_without_a_meter_nothing_is_said_about_energy(tmp_path, monkeypatch):

@@ -20,13 +20,17 @@ import pytest
 import torch
 from torch import nn
 
-from pomology import PomologyError, root
-from pomology.devices import torch as devices_torch
+from pomology import errors
 from pomology.devices.torch import Device
-from pomology.experiment.case import JUDGED_STEPS, Case, Experiment, Mismatch, TooBig
+from pomology.errors import Mismatch, PomologyError, TooBig
+from pomology.experiment.case import Case
+from pomology.experiment.experiment import Experiment
+from pomology.experiment.outcome import JUDGED_STEPS
 from pomology.machine import snapshot
-from pomology.report import article
-from pomology.results import journal
+from pomology.paths import root
+from pomology.report import claims
+from pomology.results import cases
+from pomology.results import record as results_record
 from pomology.workloads.cost import Workload
 
 # What the design of the kit promises of a finished case.
@@ -105,7 +109,7 @@ def only(experiment: Experiment) -> Case:
 def ended(experiment: Experiment) -> dict:
     """The record of the only case of an experiment, as it is in the journal."""
     (record,) = experiment.records
-    assert journal.problem(record) is None
+    assert results_record.problem(record) is None
     return record
 
 
@@ -130,7 +134,7 @@ def test_a_finished_case_is_one_line_with_all_that_the_design_promises(make):
         ready = fit(case)
     start, end = journal_lines(experiment)
     assert (start["event"], end["event"]) == ("start", "end")
-    assert journal.problem(end) is None
+    assert results_record.problem(end) is None
     assert end.keys() >= KEYS
     assert start["case"] == end["case"] == case.name == "torch-cpu batch_size=8"
     assert end["config"] == {"batch_size": 8}
@@ -300,7 +304,7 @@ def raising(exception: BaseException):
         (RuntimeError(MPS_OUT), "out-of-memory", "MPS backend out of memory (MPS allocated: 17.94 GB"),
         (torch.OutOfMemoryError("CUDA out of memory.\nTried to"), "out-of-memory", "CUDA out of memory."),
         (MemoryError(), "out-of-memory", "MemoryError"),
-        (devices_torch.Unsupported("MPS has no float64"), "unsupported", "MPS has no float64"),
+        (errors.Unsupported("MPS has no float64"), "unsupported", "MPS has no float64"),
         (
             NotImplementedError("The operator 'aten::nope' is not currently implemented for the MPS device."),
             "unsupported",
@@ -322,7 +326,7 @@ def test_an_exception_ends_its_case_and_not_the_notebook(make, exception, status
     with other:
         fit(other)
     record, following = experiment.records
-    assert journal.problem(record) is None
+    assert results_record.problem(record) is None
     assert record["status"] == status
     assert record["reason"].startswith(reason)
     assert "\n" not in record["reason"]
@@ -621,7 +625,7 @@ def test_what_was_planned_is_told_also_of_a_case_that_ends_badly(make, error):
 
     record = run(make(), body)
     assert record["status"] in ("too-big", "out-of-memory") and "held at 0.001 GB" in record["note"]
-    assert "held at 0.001 GB" in article.line(record)
+    assert "held at 0.001 GB" in cases.line(record)
 
 
 def test_table_figure_and_claims_of_a_notebook(make, tmp_path):
@@ -811,8 +815,8 @@ def test_claims_see_what_other_notebooks_of_the_run_have_measured(make, monkeypa
     for name in ("lstm", "vae"):  # the one shares claims with the MLP, the other is of another article
         run(make(name=name, article="004"), fit)
     seen = []
-    honest = article.claims_table
-    monkeypatch.setattr(article, "claims_table", lambda *given: seen.append(given[1]) or honest(*given))
+    honest = claims.claims_table
+    monkeypatch.setattr(claims, "claims_table", lambda *given: seen.append(given[1]) or honest(*given))
     make(name="mlp", article="004").claims()
     assert [record["experiment"] for record in seen[0]] == ["lstm"]
 

@@ -11,8 +11,8 @@ from datetime import datetime
 
 import pytest
 
-from pomology import PomologyError
-from pomology.experiment.case import Experiment
+from pomology.errors import PomologyError
+from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.results import folders, journal
 from pomology.runner import batch

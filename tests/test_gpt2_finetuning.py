@@ -14,12 +14,16 @@ import test_sizes
 import torch
 import yaml
 
+from pomology import errors
+from pomology.articles import claims as articles_claims
 from pomology.articles import published
 from pomology.data import text
 from pomology.devices import torch as devices_torch
 from pomology.experiment import case as experiment_case
-from pomology.report import article as report_article
+from pomology.experiment import experiment
+from pomology.report import claims
 from pomology.report.figures import article
+from pomology.results import cases
 from pomology.workloads import pretrained
 from pomology.workloads.cost import Workload, workload
 
@@ -38,9 +42,9 @@ def scope() -> dict:
     return found
 
 
-def enter(scope: dict, folder, profile: str = "quick") -> experiment_case.Experiment:
+def enter(scope: dict, folder, profile: str = "quick") -> experiment.Experiment:
     """An experiment on the CPU in the notebook's place, with short texts."""
-    made = experiment_case.Experiment(
+    made = experiment.Experiment(
         NAME, article="001", devices="cpu", profile=profile, budget_s=0.1, out=str(folder), learns=False
     )
     made.uses(scope["corpus"])
@@ -204,7 +208,7 @@ def test_lora_also_runs_where_training_without_it_ran(scope, tmp_path):
         seen.append((case.model, case.batch_size, case.lora, case.offload))
         with case:
             if case.model == "gpt2-xl" or (case.model == "gpt2-medium" and not case.lora):
-                raise experiment_case.TooBig("in this test")
+                raise errors.TooBig("in this test")
             case.metric("step_s", 1.0, "s")
     plain = [("gpt2-medium", 2), ("gpt2-medium", 1), ("gpt2", 2)]
     assert seen[:3] == [(*one, False, "none") for one in plain]
@@ -446,7 +450,7 @@ def ran(scope, tmp_path):
         with case:
             case.scaled = (case.model, case.batch_size) != ("gpt2-large", 16)
             if case.model == "gpt2-large" and not case.lora:
-                raise experiment_case.TooBig(f"needs {case.batch_size} more computers")
+                raise errors.TooBig(f"needs {case.batch_size} more computers")
             case._workload = Workload(1, int(6e11), 1, 1, forward_flops=int(2e11))
             for name, value in steps.items():
                 case.metric(name, value, "s")
@@ -498,7 +502,7 @@ def test_the_figure_has_both_passes_of_each_case_and_says_what_was_too_big(ran):
 
 
 def test_a_case_s_line_says_both_passes(ran):
-    lines = [report_article.line(one) for one in ran.records]
+    lines = [cases.line(one) for one in ran.records]
     assert "forward 1.50 s, backward 3.25 s" in lines[-1] and "epoch" not in lines[-1]
 
 
@@ -512,7 +516,7 @@ def test_the_claims_name_the_notebook_s_settings(ran):
         | {"scaled": config["model"] == "gpt2-medium"}
         for config in settings
     ]
-    look, asked = report_article.measured_lookup(records), []
+    look, asked = claims.measured_lookup(records), []
 
     def spy(name, metric, role, config):
         asked.append((name, role, config, look(name, metric, role, config)))
@@ -522,7 +526,7 @@ def test_the_claims_name_the_notebook_s_settings(ran):
     for claim in published.claims(article="001"):
         if claim.id in ("001-C15", "001-C16"):
             assert NAME in claim.experiments
-            published.test(claim, spy)
+            articles_claims.test(claim, spy)
     ours = [one for one in asked if one[0] == NAME]
     assert {role for _, role, _, _ in ours} == {"gpu", "rival"}
     for _, role, config, found in ours:

@@ -19,12 +19,14 @@ import torch
 from fakes import Clock, SimulatedDevice, ThreadedDevice
 
 from pomology import format
+from pomology.devices import find
 from pomology.devices import torch as devices_torch
-from pomology.experiment import case as experiment_case
+from pomology.experiment import experiment
 from pomology.machine import snapshot as machine_snapshot
-from pomology.report import article, compare
+from pomology.report import compare, details
 from pomology.report import page as report_page
-from pomology.results import journal
+from pomology.results import cases
+from pomology.results import record as results_record
 from pomology.runner import mps_rehearsal, parameters
 
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "this_machine" / "instrument_check.ipynb"
@@ -68,9 +70,9 @@ def check(tmp_path, monkeypatch):
     monkeypatch.setattr(machine_snapshot, "fitness", lambda *_, **__: {"power_source": None, "flags": []})
 
     def run(name: str, backend: devices_torch.Device, **replaced) -> dict:
-        monkeypatch.setattr(devices_torch, "find", lambda *_, **__: [backend])
+        monkeypatch.setattr(find, "find", lambda *_, **__: [backend])
         scope = definitions() | {"budget_s": 1.0} | replaced
-        scope["experiment"] = experiment_case.Experiment("instrument_check", article="kit", out=str(tmp_path))
+        scope["experiment"] = experiment.Experiment("instrument_check", article="kit", out=str(tmp_path))
         # The functions look their names up in the scope that they were made in.
         scope["run"].__globals__.update(scope)
         scope["run"](name, scope["run"].__globals__[name])
@@ -171,7 +173,7 @@ def test_clocks_that_differ_are_told_from_noise(check, ratios, status, flags):
     assert (record["status"], record["flags"]) == (status, flags)
     assert ("too wide to tell" in record.get("note", "")) == bool(flags)
     trusted = {"mismatch": "no", "ok": "cannot be told" if flags else "yes"}[status]
-    assert article.checks_table([record]).rows[0].cells[2] == trusted
+    assert details.checks_table([record]).rows[0].cells[2] == trusted
 
 
 def test_pairs_take_turns_and_have_the_same_threads(check, monkeypatch):
@@ -450,7 +452,7 @@ def test_no_meter_is_said_with_its_reason(check):
     why = "this system lets only root read the RAPL energy counters"
     record = check("energy", FakeDevice("cpu"), meters=lambda kind: ([], {"rapl": why}))
     assert (record["status"], record["reason"]) == ("unsupported", why)
-    assert article.checks_table([record]).rows[0].cells[2:] == ("not to be had", why)
+    assert details.checks_table([record]).rows[0].cells[2:] == ("not to be had", why)
 
 
 # Power and heat -------------------------------------------------------------------------------------------------------
@@ -669,9 +671,9 @@ def test_a_check_that_breaks_has_a_record_and_stops_nothing(check):
 def test_what_devices_share_is_checked_once(tmp_path, monkeypatch):
     monkeypatch.setattr(machine_snapshot, "fitness", lambda *_, **__: {"power_source": None, "flags": []})
     both = [FakeDevice("cpu"), FakeDevice("mps")]
-    monkeypatch.setattr(devices_torch, "find", lambda *_, **__: both)
+    monkeypatch.setattr(find, "find", lambda *_, **__: both)
     scope = definitions()
-    scope["experiment"] = experiment_case.Experiment("instrument_check", article="kit", out=str(tmp_path))
+    scope["experiment"] = experiment.Experiment("instrument_check", article="kit", out=str(tmp_path))
     scope["run"].__globals__.update(scope)
     asked = []
 
@@ -686,9 +688,9 @@ def test_what_devices_share_is_checked_once(tmp_path, monkeypatch):
 
 
 def test_it_runs_first():
-    from pomology.runner import batch
+    from pomology.runner import notebooks
 
-    assert next(iter(batch.notebooks())).name == "instrument_check"
+    assert next(iter(notebooks.notebooks())).name == "instrument_check"
 
 
 # Its tables, and its place on the page --------------------------------------------------------------------------------
@@ -698,7 +700,7 @@ def record(check: str, backend: str = "cpu", status: str = "ok", **changes) -> d
     metric = {"value": 0.0123, "unit": "s", "low": 0.012, "high": 0.0126, "n": 20, "how": "measured"}
     return {
         "event": "end",
-        "schema": journal.SCHEMA,
+        "schema": results_record.SCHEMA,
         "experiment": "instrument_check",
         "article": "kit",
         "case": f"torch-{backend} check={check}",
@@ -740,7 +742,7 @@ RECORDS = [
 
 
 def test_the_table_of_checks_says_it_in_plain_words():
-    table = article.checks_table(RECORDS)
+    table = details.checks_table(RECORDS)
     assert [row.cells[0] for row in table.rows][:2] == ["Fence", "Fence"]
     assert [row.cells[1] for row in table.rows][:2] == ["cpu", "mps"]
     trusted = [row.cells[2] for row in table.rows]
@@ -760,12 +762,12 @@ def test_the_table_of_checks_says_it_in_plain_words():
 def test_of_repeats_the_worst_is_shown():
     repeats = [record("fence", repeat=number) for number in range(3)]
     repeats[1] |= {"status": "mismatch", "reason": "because"}
-    (row,) = article.checks_table(repeats).rows
+    (row,) = details.checks_table(repeats).rows
     assert row.cells[2:] == ("no (1 of 3 repeats)", "because")
 
 
 def test_the_table_of_numbers_has_units_and_intervals():
-    (row,) = article.numbers_table(RECORDS[:1]).rows
+    (row,) = details.numbers_table(RECORDS[:1]).rows
     assert row.cells == ("check fence, cpu", "fence idle", "12.3 ms", "12.0 ms to 12.6 ms", "20")
 
 
@@ -789,7 +791,7 @@ def test_quantities_are_as_people_read_them(value, unit, text):
 
 
 def test_a_finished_check_says_what_it_found_in_its_line():
-    assert article.line(RECORDS[0]) == "instrument_check: cpu, check fence · a fence <takes> 12 ms · took 1 s"
+    assert cases.line(RECORDS[0]) == "instrument_check: cpu, check fence · a fence <takes> 12 ms · took 1 s"
 
 
 def written(folder: Path, records: list[dict]) -> Path:
@@ -822,8 +824,8 @@ def test_a_comparison_of_runs_leaves_the_checks_out(tmp_path):
 
 
 def test_the_checks_are_saved_as_csv(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices_torch, "find", lambda *_, **__: [FakeDevice("cpu")])
-    run = experiment_case.Experiment("instrument_check", article="kit", out=str(written(tmp_path / "run", RECORDS)))
+    monkeypatch.setattr(find, "find", lambda *_, **__: [FakeDevice("cpu")])
+    run = experiment.Experiment("instrument_check", article="kit", out=str(written(tmp_path / "run", RECORDS)))
     run.checks()
     rows = list(csv.DictReader((tmp_path / "run" / "tables" / "instrument_check-checks.csv").open(encoding="utf-8")))
     assert [row["status"] for row in rows] == ["ok", "mismatch", "unsupported", "ok", "error"]

@@ -28,10 +28,10 @@ import yaml
 from jupyter_server.services.contents.largefilemanager import LargeFileManager
 from traitlets.config.loader import PyFileConfigLoader
 
-from pomology import PomologyError
 from pomology.articles import published
+from pomology.errors import PomologyError
 from pomology.results import journal as results_journal
-from pomology.runner import batch
+from pomology.runner import notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
 # What is installed here is not to be made again, nor from the copy.
@@ -269,7 +269,7 @@ def test_it_listens_on_loopback_only_and_asks_for_the_token(lab):
 @needs_browser
 @needs_make_and_git
 def test_it_opens_with_the_notebooks_and_their_table_of_contents(page):
-    titles = [notebook.title for notebook in batch.notebooks()]
+    titles = [notebook.title for notebook in notebooks.notebooks()]
     page.wait_for_selector(LINKS)
     assert sorted(page.locator(LINKS).all_inner_texts()) == sorted(titles)
     sections = ["Notebooks", "This machine", *(article.title for article in published.articles())]
@@ -446,12 +446,12 @@ def test_the_first_page_says_what_is_wrong_with_the_notebooks(monkeypatch):
     spec = importlib.util.spec_from_file_location("prepare", ROOT / "lab" / "prepare.py")
     prepare = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(prepare)
-    for notebook in batch.notebooks():
+    for notebook in notebooks.notebooks():
         link = re.search(rf"\[{re.escape(notebook.title)}\]\((.*?)\)", prepare.contents())[1]
         assert (prepare.LAB / link).resolve() == notebook.path
 
     def broken():
         raise PomologyError("vae.ipynb: stands in two folders")
 
-    monkeypatch.setattr(batch, "notebooks", broken)
+    monkeypatch.setattr(notebooks, "notebooks", broken)
     assert "**vae.ipynb: stands in two folders**" in prepare.contents()

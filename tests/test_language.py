@@ -17,11 +17,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pomology import PomologyError
-from pomology.articles import published
-from pomology.experiment.case import Experiment
+from pomology.articles import claims, published
+from pomology.errors import PomologyError
+from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
-from pomology.report import article
+from pomology.report import article, side_by_side
+from pomology.report import claims as report_claims
 from pomology.report.figures import article as figures_article
 from pomology.workloads import gpt2
 from pomology.workloads.cost import workload
@@ -445,23 +446,23 @@ def test_a_case_that_did_not_end_well_shows_how_and_why():
 
 
 def test_the_claims_find_the_times():
-    found = {claim.id: published.test(claim, article.measured_lookup(a_mac())) for claim in published.claims("001")}
-    assert found["001-C2"].status == published.HOLDS and len(found["001-C2"].numbers) == 3
+    found = {claim.id: claims.test(claim, report_claims.measured_lookup(a_mac())) for claim in published.claims("001")}
+    assert found["001-C2"].status == claims.HOLDS and len(found["001-C2"].numbers) == 3
     assert {made.left.value for made in found["001-C2"].numbers} == {1.25}
-    assert found["001-C4"].status == published.DOES_NOT_HOLD
-    assert found["001-C3"].status == published.CANNOT_BE_TOLD  # no NVIDIA GPU
+    assert found["001-C4"].status == claims.DOES_NOT_HOLD
+    assert found["001-C3"].status == claims.CANNOT_BE_TOLD  # no NVIDIA GPU
     with_cuda = [*a_mac(), made("cuda", 8, 8.4)]
     assert (
-        published.test(
-            next(c for c in published.claims("001") if c.id == "001-C3"), article.measured_lookup(with_cuda)
+        claims.test(
+            next(c for c in published.claims("001") if c.id == "001-C3"), report_claims.measured_lookup(with_cuda)
         ).status
-        == published.HOLDS
+        == claims.HOLDS
     )
 
 
 def test_side_by_side_compares_equal_settings_only():
     records = [*a_mac(), made("mps", 1, 3.0, "gpt2", 128)]
-    table = article.side_by_side("gpt2_pretraining", records)
+    table = side_by_side.side_by_side("gpt2_pretraining", records)
     ratios = {tuple(row.cells[:4]): row.cells[6] for row in table.rows}
     assert ratios["GPU", "gpt2-large", "4", "1024"] == "1.25×" and ratios["GPU", "gpt2-micro", "2", "64"] == "1.00×"
     assert ratios["GPU", "gpt2", "1", "128"] == ""

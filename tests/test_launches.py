@@ -10,7 +10,7 @@ import torch
 from fakes import Clock
 
 from pomology.devices.torch import Device
-from pomology.measure import clock as measure_clock
+from pomology.measure import calls
 from pomology.workloads import launches
 
 
@@ -88,7 +88,7 @@ def test_a_pause_before_each_block_is_not_timed():
         clock.pass_s(0.2)
 
     settings = {"calls_per_block": 1, "repeats": 7, "warmup_calls": 0, "warmup_s": 0}
-    found = measure_clock.measure(lambda: clock.pass_s(0.003), before=pause, clock=clock, **settings)
+    found = calls.measure(lambda: clock.pass_s(0.003), before=pause, clock=clock, **settings)
     assert len(found.blocks) == 7 and len(pauses) == 8  # the first call, too
     assert [block.seconds for block in found.blocks] == pytest.approx([0.003] * 7)
     assert found.first_call_s == pytest.approx(0.003)

@@ -15,9 +15,10 @@ from lightning.fabric.accelerators import mps
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pomology.devices import torch as devices_torch
+from pomology import errors
+from pomology.errors import Mismatch
 from pomology.experiment import trainers
-from pomology.experiment.case import Experiment, Mismatch
+from pomology.experiment.experiment import Experiment
 
 STEP_S = 0.004
 
@@ -224,7 +225,8 @@ def test_it_is_silent_and_leaves_nothing(tmp_path):
 
 
 def test_importing_the_module_loads_no_framework():
-    program = "import sys, pomology.experiment.trainers; print([m for m in ('torch', 'lightning', 'keras') if m in sys.modules])"
+    names = "torch", "lightning", "keras"
+    program = f"import sys, pomology.experiment.trainers; print([m for m in {names} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
@@ -264,7 +266,7 @@ def test_what_a_mac_computes_in(a_mac, tmp_path, precision):
 def test_lightning_takes_float64_for_a_mac_and_the_kit_does_not(a_mac, tmp_path):
     loop = planned(tmp_path, "mps", "64-true")
     assert trainers.effective_precision(loop) == "64-true"
-    with pytest.raises(devices_torch.Unsupported, match="MPS has no float64") as refused:
+    with pytest.raises(errors.Unsupported, match="MPS has no float64") as refused:
         trainers.check_precision(loop, "64-true")
     assert "\n" not in str(refused.value)
 
@@ -273,7 +275,7 @@ def test_lightning_takes_float64_for_a_mac_and_the_kit_does_not(a_mac, tmp_path)
 def test_16_mixed_on_a_cpu_is_told_as_what_it_is(tmp_path):
     loop = planned(tmp_path, "cpu", "16-mixed")
     assert trainers.effective_precision(loop) == "bf16-mixed"
-    with pytest.raises(devices_torch.Unsupported, match="precision 16-mixed: on cpu Lightning computes in bf16-mixed"):
+    with pytest.raises(errors.Unsupported, match="precision 16-mixed: on cpu Lightning computes in bf16-mixed"):
         trainers.check_precision(loop, "16-mixed")
 
 
@@ -287,7 +289,7 @@ def test_a_scaler_that_switched_itself_off_is_no_16_mixed():
     off = SimpleNamespace(is_enabled=lambda: False)
     plugin = SimpleNamespace(precision="16-mixed", scaler=off)
     loop = SimpleNamespace(precision_plugin=plugin, strategy=SimpleNamespace(root_device=torch.device("mps")))
-    with pytest.raises(devices_torch.Unsupported, match="16-mixed without a gradient scaler"):
+    with pytest.raises(errors.Unsupported, match="16-mixed without a gradient scaler"):
         trainers.check_precision(loop, "16-mixed")
 
 

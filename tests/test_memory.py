@@ -14,14 +14,18 @@ import nbformat
 import numpy as np
 import pytest
 
-from pomology import PomologyError
-from pomology.articles import layout, published
+from pomology.articles import claims, layout, published
 from pomology.devices import torch as devices_torch
-from pomology.experiment.case import HOLES, Experiment
+from pomology.errors import PomologyError
+from pomology.experiment.experiment import Experiment
+from pomology.experiment.feasibility import HOLES
+from pomology.machine import memory as machine_memory
 from pomology.machine import sampler, snapshot
 from pomology.measure.intervals import slope
 from pomology.report import article, page
-from pomology.report.figures import article as figures_article
+from pomology.report import claims as report_claims
+from pomology.report.figures import draw
+from pomology.report.figures import memory as figures_memory
 from pomology.results import journal
 from pomology.workloads import parity
 
@@ -118,7 +122,7 @@ def trace_of(allocated, footprint=lambda step: 10**8, faults=lambda step: 5 * st
     def counters():
         return {"footprint_bytes": footprint(state.step), "page_faults": faults(state.step), "page_ins": 0}
 
-    trace = sampler.MemoryTrace(lambda: allocated(state.step), 0.0, lambda: 0.1 * state.step, counters)
+    trace = machine_memory.MemoryTrace(lambda: allocated(state.step), 0.0, lambda: 0.1 * state.step, counters)
     for state.step in range(steps):
         trace.note()
     return trace
@@ -153,7 +157,7 @@ def test_the_warmup_is_left_out_of_slopes_and_ends():
 
 def test_what_is_not_counted_is_absent_and_long_traces_stay_short():
     trace = trace_of(lambda step: {}, footprint=lambda step: None if step == 150 else 10**8 + 4096 * step, steps=5_000)
-    assert len(trace.rows) <= sampler.MOST_TRACED + 1
+    assert len(trace.rows) <= machine_memory.MOST_TRACED + 1
     assert trace.rows[-1][0] == 4_999 and [row[0] for row in trace.rows] == sorted({row[0] for row in trace.rows})
     metrics = trace.metrics(10)
     assert not [name for name in metrics if name.startswith(("allocated", "reserved", "resident"))]
@@ -161,7 +165,7 @@ def test_what_is_not_counted_is_absent_and_long_traces_stay_short():
 
 
 def test_a_counter_that_breaks_is_absent_with_the_reason(monkeypatch):
-    counters = sampler.MemoryCounters()
+    counters = machine_memory.MemoryCounters()
     monkeypatch.setattr(sampler.psutil, "swap_memory", lambda: 1 / 0)
     found = counters.read()
     assert found["swap_used_bytes"] is None and found["footprint_bytes"] > 0
@@ -171,11 +175,11 @@ def test_a_counter_that_breaks_is_absent_with_the_reason(monkeypatch):
 
 def test_on_a_mac_the_footprint_is_macos_s_and_no_process_is_started(monkeypatch):
     monkeypatch.setattr(sampler.sys, "platform", "darwin")
-    monkeypatch.setattr(sampler.ctypes, "CDLL", lambda *given, **named: macs.LibSystem())
+    monkeypatch.setattr(machine_memory.ctypes, "CDLL", lambda *given, **named: macs.LibSystem())
     monkeypatch.setattr(sampler.psutil.Process, "memory_info", lambda self: macs.ProcessMemory(10**9, 10**11, 1, 1))
     monkeypatch.setattr(sampler.psutil, "swap_memory", lambda: macs.Swap(2**30, 2**29, 2**29, 50.0, 0, 0))
     monkeypatch.setattr(snapshot, "ask", lambda *command, **more: pytest.fail(f"asks {command}"))
-    found = sampler.MemoryCounters().read()
+    found = machine_memory.MemoryCounters().read()
     assert (found["footprint_bytes"], found["resident_bytes"]) == (3 * 10**9, 10**9)
     assert found["swap_used_bytes"] == 2**29 and found["page_faults"] > 0
 
@@ -248,7 +252,9 @@ def test_a_case_keeps_its_trace_and_what_is_not_counted_with_the_reason(tmp_path
             assert len(fenced) > before, "what a GPU still does is not in its memory yet"
     (record,) = journal.read(tmp_path / "memory_torch.jsonl").records
     trace = record["memory_trace"]
-    assert trace["columns"] == list(sampler.MemoryTrace.COLUMNS) and [row[0] for row in trace["rows"]] == [*range(60)]
+    assert trace["columns"] == list(machine_memory.MemoryTrace.COLUMNS) and [row[0] for row in trace["rows"]] == [
+        *range(60)
+    ]
     assert trace["absent"] == dict.fromkeys(
         ("allocated_bytes", "reserved_bytes"), "PyTorch keeps no count of it on this device"
     )
@@ -357,13 +363,13 @@ def record(framework, backend, load, scaled=False, profile="quick", faults=None,
     form |= {"config": {"load": load}, "framework": framework, "backend": backend, "chip": "Apple M2 Max"}
     form |= {"precision": "fp32", "profile": profile, "scaled": scaled, "repeat": 0, "flags": [], "status": "ok"}
     form |= {"reason": None, "parameters": 18_250, "foreign_load": 0.0, "data": "none", "data_origin": ""}
-    trace = {"columns": list(sampler.MemoryTrace.COLUMNS), "rows": rows, "absent": {}, "warmup": 2}
+    trace = {"columns": list(machine_memory.MemoryTrace.COLUMNS), "rows": rows, "absent": {}, "warmup": 2}
     return form | {"metrics": metrics, "memory_trace": trace, "flops_per_step": 1}
 
 
 def verdict(name, records):
     (claim,) = [claim for claim in published.claims("001") if claim.id == name]
-    return published.test(claim, article.measured_lookup(records)).status
+    return claims.test(claim, report_claims.measured_lookup(records)).status
 
 
 GROWS, FLAT, CANNOT = (5e5, 4e5, 6e5), (2e3, -3e3, 7e3), (3e5, -1e5, 7e5)
@@ -372,13 +378,13 @@ GROWS, FLAT, CANNOT = (5e5, 4e5, 6e5), (2e3, -3e3, 7e3), (3e5, -1e5, 7e5)
 @pytest.mark.parametrize(
     ("mps", "mlx", "wanted"),
     [
-        (GROWS, FLAT, published.HOLDS),
-        (FLAT, FLAT, published.CANNOT_BE_TOLD),  # its interval holds 0
-        (GROWS, GROWS, published.DOES_NOT_HOLD),
-        ((-5e5, -6e5, -4e5), FLAT, published.DOES_NOT_HOLD),
-        (GROWS, CANNOT, published.CANNOT_BE_TOLD),
-        (GROWS, (-5e5, -6e5, -4e5), published.DOES_NOT_HOLD),  # shrinking is not stable either
-        (GROWS, None, published.CANNOT_BE_TOLD),
+        (GROWS, FLAT, claims.HOLDS),
+        (FLAT, FLAT, claims.CANNOT_BE_TOLD),  # its interval holds 0
+        (GROWS, GROWS, claims.DOES_NOT_HOLD),
+        ((-5e5, -6e5, -4e5), FLAT, claims.DOES_NOT_HOLD),
+        (GROWS, CANNOT, claims.CANNOT_BE_TOLD),
+        (GROWS, (-5e5, -6e5, -4e5), claims.DOES_NOT_HOLD),  # shrinking is not stable either
+        (GROWS, None, claims.CANNOT_BE_TOLD),
     ],
 )
 def test_memory_that_grows_with_mps_and_is_stable_with_mlx(mps, mlx, wanted):
@@ -391,12 +397,12 @@ def test_memory_that_grows_with_mps_and_is_stable_with_mlx(mps, mlx, wanted):
 @pytest.mark.parametrize(
     ("easy", "near", "more", "wanted"),
     [
-        ((50, 40, 60), (900, 800, 1000), {}, published.HOLDS),
-        ((50, 40, 60), (55, 45, 65), {}, published.CANNOT_BE_TOLD),
-        ((50, 40, 60), (20, 10, 30), {}, published.DOES_NOT_HOLD),
-        ((5, -4, 14), (900, 800, 1000), {}, published.CANNOT_BE_TOLD),
-        ((50, 40, 60), (900, 800, 1000), {"scaled": True}, published.CANNOT_BE_TOLD),  # held below the limit
-        ((50, 40, 60), (900, 800, 1000), {"profile": "smoke"}, published.CANNOT_BE_TOLD),
+        ((50, 40, 60), (900, 800, 1000), {}, claims.HOLDS),
+        ((50, 40, 60), (55, 45, 65), {}, claims.CANNOT_BE_TOLD),
+        ((50, 40, 60), (20, 10, 30), {}, claims.DOES_NOT_HOLD),
+        ((5, -4, 14), (900, 800, 1000), {}, claims.CANNOT_BE_TOLD),
+        ((50, 40, 60), (900, 800, 1000), {"scaled": True}, claims.CANNOT_BE_TOLD),  # held below the limit
+        ((50, 40, 60), (900, 800, 1000), {"profile": "smoke"}, claims.CANNOT_BE_TOLD),
     ],
 )
 def test_page_faults_that_rise_more_steeply_near_the_limit(easy, near, more, wanted):
@@ -404,12 +410,12 @@ def test_page_faults_that_rise_more_steeply_near_the_limit(easy, near, more, wan
     records += [record("torch", "mps", "near", page_faults_slope=near, **more)]
     assert verdict("001-C18", records) == wanted
     on_cpu = [one | {"backend": "cpu"} for one in records]
-    assert verdict("001-C18", on_cpu) == published.CANNOT_BE_TOLD
+    assert verdict("001-C18", on_cpu) == claims.CANNOT_BE_TOLD
 
 
 def test_the_metrics_of_a_trace_are_known_to_formulas():
     for name in trace_of(lambda step: {"allocated_bytes": 1, "reserved_bytes": 2}).metrics(2):
-        published.check_formula(f"{name}(gpu) > 0")
+        claims.check_formula(f"{name}(gpu) > 0")
 
 
 def test_the_table_shows_slopes_with_their_intervals_and_both_ends():
@@ -434,13 +440,13 @@ def test_the_page_of_a_run_shows_growth_and_no_ratio_of_times():
 
 def test_the_figure_has_a_line_for_each_trace_and_none_of_a_smoke_test():
     records = [record("torch", "cpu", "easy"), record("mlx", "cpu", "easy"), record("torch", "cpu", "near", True)]
-    figure = figures_article.draw("memory_over_time", records)
+    figure = draw.draw("memory_over_time", records)
     memory, faults = figure.axes[:2], figure.axes[2:]
-    assert [axis.get_title(loc="left") for axis in memory] == list(figures_article.LOADS.values())
+    assert [axis.get_title(loc="left") for axis in memory] == list(figures_memory.LOADS.values())
     drawn = [[line for line in axis.get_lines() if len(line.get_xdata())] for axis in figure.axes]
     assert [len(lines) for lines in drawn] == [2, 1, 2, 1]
     assert list(drawn[2][0].get_ydata())[:2] == [0, 0.1] and drawn[0][0].get_ydata()[0] == 1
     assert memory[0].get_ylabel() == "Memory (GB)" and faults[0].get_ylabel() == "Page faults (thousands)"
-    smoke = figures_article.draw("memory_over_time", [record("torch", "cpu", "easy", profile="smoke")])
+    smoke = draw.draw("memory_over_time", [record("torch", "cpu", "easy", profile="smoke")])
     assert not [line for axis in smoke.axes for line in axis.get_lines()]
     assert json.dumps(records)

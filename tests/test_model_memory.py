@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
-from pomology.articles import published
-from pomology.report import article
+from pomology.articles import claims, published
+from pomology.report import claims as report_claims
+from pomology.report import table as report_table
 from pomology.results import journal
 
 PLACE = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon" / "model_memory.ipynb"
@@ -33,7 +34,7 @@ def ran(tmp_path_factory):
     return names, shown, journal.read(out / "model_memory.jsonl").records
 
 
-def rows(table: article.Table) -> list[dict[str, str]]:
+def rows(table: report_table.Table) -> list[dict[str, str]]:
     return [dict(zip(table.columns, row.cells, strict=True)) for row in table.rows]
 
 
@@ -140,7 +141,7 @@ def test_cases_count_for_every_machine_and_say_whether_it_fits_this_one(ran):
         assert record["note"].startswith("fits: " if fits else "does not fit: ")
     for number in (1, 25):
         claim = next(one for one in published.claims("001") if one.id == f"001-C{number}")
-        assert published.test(claim, article.measured_lookup(records)).status == published.DOES_NOT_HOLD
+        assert claims.test(claim, report_claims.measured_lookup(records)).status == claims.DOES_NOT_HOLD
 
 
 @pytest.mark.parametrize(("backend", "words"), [("cpu", "fits: "), ("mps", "does not fit: "), ("cuda", "fits: ")])

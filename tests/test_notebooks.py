@@ -25,12 +25,14 @@ import pytest
 import yaml
 
 from pomology.articles import layout, published
-from pomology.data import images
+from pomology.data import images, photographs
+from pomology.data import text as data_text
 from pomology.results import journal as results_journal
-from pomology.runner import batch, parameters
+from pomology.results import record as results_record
+from pomology.runner import notebooks, parameters
 
 ROOT = Path(__file__).resolve().parents[1]
-PATHS = batch.paths(ROOT / "notebooks")
+PATHS = notebooks.paths(ROOT / "notebooks")
 
 every_notebook = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
 
@@ -249,9 +251,9 @@ def definitions(name: str) -> dict:
     given = yaml.safe_load((ROOT / "params" / "article" / f"{name}.yaml").read_text(encoding="utf-8"))
     scope: dict = {key: parameter.default for key, parameter in parameters.declared(path).items()} | given
     scope |= {key: Sized(length) for key, length in FACTS[name].samples.items()}
-    words = images.WIKITEXT2_TOKENS
+    words = data_text.WIKITEXT2_TOKENS
     scope["corpus"] = SimpleNamespace(
-        **{part: np.zeros(count, np.int64) for part, count in words.items()}, vocabulary=images.WIKITEXT2_VOCABULARY
+        **{part: np.zeros(count, np.int64) for part, count in words.items()}, vocabulary=data_text.WIKITEXT2_VOCABULARY
     )
     for source in code(document):
         tree = ast.parse(source)
@@ -302,7 +304,7 @@ def test_steps_of_an_epoch_are_the_articles(paper):
 
 
 def test_samples_are_as_many_as_the_data_module_gives():
-    counts = {"photographs": images.LSUN_CLASSROOM_IMAGES, "pairs": images._MNIST.counts["train"]}
+    counts = {"photographs": photographs.LSUN_CLASSROOM_IMAGES, "pairs": images._MNIST.counts["train"]}
     counts["train_set"] = counts["pairs"]
     for facts in FACTS.values():
         assert facts.samples.items() <= counts.items()
@@ -422,7 +424,7 @@ def test_its_journal_conforms_and_every_case_is_ok(execution):
     assert starts == [record["case"] for record in records] and len(set(starts)) == len(starts) > 0
     assert results_journal.read(journal).problems == []
     for record in records:
-        assert results_journal.problem(record) is None
+        assert results_record.problem(record) is None
         assert record["profile"] == "smoke" and record["repeat"] == 0
         assert record["data"] in ("stand-in", "none")
         # What a probe finds missing is its result; a GPU may lack something; Metal's parity check may say no.

@@ -16,9 +16,11 @@ from packaging.requirements import Requirement
 from torch import nn
 from torch.nn import functional as F
 
-from pomology import PomologyError
-from pomology.devices import torch as devices_torch
-from pomology.experiment.case import Case, Experiment, TooBig
+from pomology import errors
+from pomology.devices import failures
+from pomology.errors import PomologyError, TooBig
+from pomology.experiment.case import Case
+from pomology.experiment.experiment import Experiment
 from pomology.workloads import offload
 from pomology.workloads.cost import Workload, workload
 
@@ -386,23 +388,23 @@ def test_gloo_listens_on_this_computer_alone(name, monkeypatch):
 @pytest.mark.parametrize("make", [offload.zero, offload.fsdp], ids=["zero", "fsdp"])
 def test_a_gpu_that_shares_its_memory_has_nowhere_to_offload_to(make, monkeypatch):
     monkeypatch.setattr(offload.importlib.util, "find_spec", lambda name: object())
-    with pytest.raises(devices_torch.Unsupported, match="share their memory") as caught:
+    with pytest.raises(errors.Unsupported, match="share their memory") as caught:
         make(tiny(), LR, "mps")
-    assert devices_torch.failure(caught.value) == "unsupported"
+    assert failures.failure(caught.value) == "unsupported"
 
 
 @pytest.mark.parametrize(("platform", "said"), [("linux", r"pip install -e '\.\[offload\]'"), ("darwin", "macOS")])
 def test_without_deepspeed_one_line_says_how_to_get_it(platform, said, monkeypatch):
     monkeypatch.setattr(offload.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(offload.sys, "platform", platform)
-    with pytest.raises(devices_torch.Unsupported, match=said) as caught:
+    with pytest.raises(errors.Unsupported, match=said) as caught:
         offload.zero(tiny(), LR)
     assert "\n" not in str(caught.value)
 
 
 def test_without_torch_distributed_fsdp_is_unsupported(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
-    with pytest.raises(devices_torch.Unsupported, match=r"without torch\.distributed"):
+    with pytest.raises(errors.Unsupported, match=r"without torch\.distributed"):
         offload.fsdp(tiny(), LR)
 
 
@@ -423,7 +425,7 @@ def test_where_deepspeed_s_adam_cannot_be_built_pytorch_s_takes_its_place_and_sa
     assert type(optimizer) is torch.optim.AdamW
     assert words.startswith("PyTorch's fused AdamW (DeepSpeed's CPUAdam cannot be built here: Error building")
     assert "\n" not in words
-    with pytest.raises(devices_torch.Unsupported, match="cannot be built here"):
+    with pytest.raises(errors.Unsupported, match="cannot be built here"):
         offload.zero(tiny(), LR, adam="deepspeed")
 
 

@@ -23,12 +23,12 @@ import nbformat
 import pytest
 from macs import IOREG, MACS, NOT_A_COMMAND, NOT_IN_OS, NOT_IN_PSUTIL, NOT_OF_A_PROCESS, install_commands, secrets_in
 
-from pomology.results import journal
-from pomology.runner import batch
+from pomology.results import record as results_record
+from pomology.runner import notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lib" / "pomology"
-NOTEBOOKS = batch.paths(ROOT / "notebooks")
+NOTEBOOKS = notebooks.paths(ROOT / "notebooks")
 
 # A case ---------------------------------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ def rehearsed(tmp_path_factory):
 
 def test_a_whole_case_runs_as_on_a_mac(rehearsed):
     _, record, told, _, printed = rehearsed
-    assert journal.problem(record) is None
+    assert results_record.problem(record) is None
     assert (record["status"], record["reason"]) == ("ok", None)
     assert (record["chip"], record["backend"], record["device"]) == ("Apple M4 Max", "cpu", "cpu")
     assert (record["power_source"], record["thermal_level"]) == ("ac", 1)

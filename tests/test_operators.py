@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from pomology import PomologyError, __main__
-from pomology.runner import batch, mps_rehearsal, parameters
+from pomology import __main__
+from pomology.errors import PomologyError
+from pomology.runner import mps_rehearsal, notebooks
 
-PATHS = [notebook.path for notebook in batch.notebooks()]
+PATHS = [notebook.path for notebook in notebooks.notebooks()]
 
 
 def uses_torch(path: Path) -> bool:
-    cells = parameters.read_notebook(path)["cells"]
+    cells = notebooks.read_notebook(path)["cells"]
     return any("import torch" in "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
 
@@ -28,7 +29,7 @@ def test_a_notebook_s_steps_would_run_on_mps(path):
     use = mps_rehearsal.rehearse(path.stem)
     assert use.faults == []
     assert use.missing() == []
-    about = parameters.read_notebook(path)["metadata"]["pomology"]
+    about = notebooks.read_notebook(path)["metadata"]["pomology"]
     allowed = {"ok", "unsupported"} if about.get("may_be_unsupported") else {"ok"}
     if about["article"] == "kit":  # finds out, rightly, that this device does not work by itself
         allowed.add("mismatch")
@@ -253,7 +254,7 @@ def test_a_notebook_that_is_not_there_is_one_line(capsys):
 
 
 def test_a_notebook_that_fails_says_why_in_one_line(tmp_path, monkeypatch):
-    notebook = next(item for item in batch.notebooks() if item.name == "vae")
+    notebook = next(item for item in notebooks.notebooks() if item.name == "vae")
     folder = tmp_path / "jane"
     (folder / "notebooks" / "a").mkdir(parents=True)
     (folder / "params" / "smoke").mkdir(parents=True)
@@ -261,7 +262,7 @@ def test_a_notebook_that_fails_says_why_in_one_line(tmp_path, monkeypatch):
     (folder / "notebooks" / "a" / "vae.ipynb").write_text(text, encoding="utf-8")
     (folder / "params" / "smoke" / "vae.yaml").write_text("profile: smoke\n", encoding="utf-8")
     monkeypatch.setattr(
-        batch, "notebooks", lambda: [batch.Notebook("vae", folder / "notebooks/a/vae.ipynb", "", "", {})]
+        notebooks, "notebooks", lambda: [notebooks.Notebook("vae", folder / "notebooks/a/vae.ipynb", "", "", {})]
     )
     with pytest.raises(PomologyError, match=r"^vae: its rehearsal did not get to its end: ModuleNotFoundError"):
         mps_rehearsal.rehearse("vae")

@@ -7,9 +7,10 @@ import re
 
 import pytest
 
-from pomology import PomologyError, root
-from pomology.experiment.case import PROFILES
-from pomology.runner import batch, parameters
+from pomology.errors import PomologyError
+from pomology.paths import root
+from pomology.results.record import PROFILES
+from pomology.runner import notebooks, parameters
 from pomology.runner.parameters import Parameter, check, declared, merge, read_yaml
 
 WHERE = "params/quick/thing.yaml"
@@ -294,7 +295,7 @@ def test_a_value_that_is_wrong_whatever_the_notebook_says():
 
 # What the kit ships ---------------------------------------------------------------------------------------------------
 
-NOTEBOOKS = batch.paths(root() / "notebooks")
+NOTEBOOKS = notebooks.paths(root() / "notebooks")
 NAMES = [path.stem for path in NOTEBOOKS]
 
 
@@ -328,7 +329,7 @@ def test_quick_has_the_shapes_of_the_article_or_its_cases_are_marked_as_scaled(n
     defaults = {key: parameter.default for key, parameter in declared(path).items()}
     quick, article = (defaults | shipped(profile, name) for profile in ("quick", "article"))
     differ = {key for key in defaults if SHAPES.match(key) and quick[key] != article[key]}
-    code = "\n".join("".join(cell["source"]) for cell in parameters.read_notebook(path)["cells"])
+    code = "\n".join("".join(cell["source"]) for cell in notebooks.read_notebook(path)["cells"])
     assert not differ or "case.scaled = " in code, f"{sorted(differ)} differ, and nothing says that the case is scaled"
 
 

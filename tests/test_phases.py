@@ -10,9 +10,12 @@ from fakes import Clock, SimulatedDevice
 from torch import nn
 
 from pomology.devices.torch import Device
-from pomology.experiment.case import Experiment, TooBig
+from pomology.errors import TooBig
+from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
-from pomology.measure.clock import StepClock, epoch_metrics, measure
+from pomology.measure.calls import measure
+from pomology.measure.clock import StepClock
+from pomology.measure.epochs import epoch_metrics
 from pomology.results import journal
 from pomology.workloads.cost import Workload
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from pomology import PomologyError
+from pomology.errors import PomologyError
 from pomology.workloads import pretrained
 
 # Counted by others: the configurations of the model hub.

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
-from pomology import PomologyError
-from pomology.articles import published
-from pomology.articles.published import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Claim, Value
+from pomology.articles import claims, published
+from pomology.articles.claims import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Value
+from pomology.articles.published import Claim
+from pomology.errors import PomologyError
 
 CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
 BUG, DNF = "Runtime error (Bug)", "DNF (Out of Memory)"
@@ -184,7 +185,7 @@ def claim(name: str) -> Claim:
 
 
 def recompute(name: str):
-    return published.test(claim(name), published.published_lookup(name[:3]))
+    return claims.test(claim(name), claims.published_lookup(name[:3]))
 
 
 def test_every_claim_has_its_literal_verdict_on_the_published_numbers():
@@ -267,7 +268,7 @@ def test_dedicated_gpu_superior_row_by_row():
 
 
 def test_published_lookup_says_why_it_has_nothing():
-    lookup = published.published_lookup("003")
+    lookup = claims.published_lookup("003")
     assert lookup("vae", "epoch_s", "gpu", {"batch_size": 128}) == Value(8.76, 8.76, 8.76)
     assert lookup("vae", "epoch_s", GPU.lower(), {"batch_size": 128, "backend": "mps"}).value == 8.76
     assert lookup("dcgan", "epoch_s", "gpu", {"batch_size": 64}).reason == f'published as "{BUG}"'
@@ -281,9 +282,9 @@ def test_published_lookup_says_why_it_has_nothing():
     assert lookup("transformer_lm", "status", "rival", {"layers": 10}).value == "out-of-memory"
     assert lookup("dcgan", "status", "cpu", {"batch_size": 64}).value == "ok"
     assert lookup("transformer_lm", "status", "rival", {}).value is None
-    assert published.published_lookup("001").devices("kernel_launch", "gpu") == ("M2 Ultra", "M2 Max", "M2 Pro")
+    assert claims.published_lookup("001").devices("kernel_launch", "gpu") == ("M2 Ultra", "M2 Max", "M2 Pro")
     with pytest.raises(PomologyError, match="article '3'"):
-        published.published_lookup("3")
+        claims.published_lookup("3")
 
 
 def test_claims_are_selected_by_article_and_experiment():
@@ -309,7 +310,7 @@ def made(formula: str) -> Claim:
 
 def on(formula: str, **numbers: Value):
     """The verdict where each role has one value for everything."""
-    return published.test(made(formula), lambda experiment, metric, role, config: numbers.get(role))
+    return claims.test(made(formula), lambda experiment, metric, role, config: numbers.get(role))
 
 
 def test_one_machine_has_no_rival():
@@ -324,7 +325,7 @@ def test_one_machine_has_no_rival():
     assert on("max(epoch_s(gpu), epoch_s(rival)) <= 4", **mine).status == DOES_NOT_HOLD
     assert on("max(epoch_s(gpu), epoch_s(rival)) <= 6", **mine).status == CANNOT_BE_TOLD
     assert on("min(epoch_s(gpu), epoch_s(rival)) <= 5", **mine).status == HOLDS
-    assert published.test(claim("003-C7"), lambda *_: None).reason.startswith("needs utilisation")
+    assert claims.test(claim("003-C7"), lambda *_: None).reason.startswith("needs utilisation")
 
 
 def test_the_lookup_is_asked_for_what_the_term_says():
@@ -337,7 +338,7 @@ def test_the_lookup_is_asked_for_what_the_term_says():
     formula = (
         'epoch_s("M2 Max", size=3, backend="mps") / power_w(gpu, experiment="dcgan", lora=True) + parameters() > 0'
     )
-    assert published.test(made(formula), lookup).status == HOLDS
+    assert claims.test(made(formula), lookup).status == HOLDS
     assert asked == [
         ("vae", "epoch_s", "M2 Max", {"size": 3, "backend": "mps"}),
         ("dcgan", "power_w", "gpu", {"lora": True}),
@@ -463,7 +464,7 @@ def test_generators():
 )
 def test_a_formula_that_is_not_of_the_language_is_refused_in_one_line(formula):
     with pytest.raises(PomologyError) as refused:
-        published.check_formula(formula)
+        claims.check_formula(formula)
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 300
     if formula:
         with pytest.raises(PomologyError):
@@ -480,16 +481,17 @@ def test_a_lookup_that_fails_is_not_taken_for_a_bad_formula():
         raise ValueError("broken lookup")
 
     with pytest.raises(ValueError, match="broken lookup"):
-        published.test(made("epoch_s(gpu) > 1"), lookup)
+        claims.test(made("epoch_s(gpu) > 1"), lookup)
 
 
 def test_every_formula_is_of_the_language():
     for c in published.claims():
         if c.formula:
-            published.check_formula(c.formula)
+            claims.check_formula(c.formula)
 
 
 def test_import_brings_no_pandas_and_no_framework():
-    code = "import sys, pomology.articles.published as p; p.claims(); p.published_lookup('003'); print(sorted(sys.modules))"
+    code = "from pomology.articles import claims, published; published.claims(); claims.published_lookup('003'); "
+    code += "import sys; print(sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not any(f"'{name}'" in loaded for name in ("pandas", "numpy", "torch", "tensorflow", "mlx", "matplotlib"))

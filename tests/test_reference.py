@@ -9,9 +9,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from pomology import root
-from pomology.report import page as report_page
-from pomology.runner import batch, share
+from pomology.paths import root
+from pomology.results import run as results_run
+from pomology.runner import notebooks, share
 
 RUNS = sorted(place for place in root().glob("outputs/reference-*") if place.is_dir())
 MEGABYTE = 10**6
@@ -24,7 +24,7 @@ def test_there_is_one_of_a_machine_without_a_gpu():
 @pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
 class TestReference:
     def test_it_is_complete(self, folder):
-        run = report_page.load(folder)
+        run = results_run.load(folder)
         assert not run.problems
         assert {record["profile"] for record in run.records} == {"quick"}
         assert {record["scaled"] for record in run.records} == {True, False}
@@ -33,7 +33,7 @@ class TestReference:
         assert {record["status"] for record in run.records} <= {"ok", "too-big", "unsupported"}
         # A notebook that is new comes in by `make reproduce ONLY=name RUN=reference-cpu`.
         pages = {place.stem for place in folder.glob("*.html")} - {"index"}
-        assert pages == {notebook.name for notebook in batch.notebooks()}
+        assert pages == {notebook.name for notebook in notebooks.notebooks()}
         assert run.machine["git"]["dirty"] is False
         assert re.fullmatch("[0-9a-f]{40}", run.machine["git"]["commit"])
 

@@ -16,11 +16,13 @@ from nbformat import v4
 from test_lab import browser, needs_browser
 
 import pomology
-from pomology import PomologyError
 from pomology.articles import published
-from pomology.report import article
+from pomology.errors import PomologyError
+from pomology.report import notebook_page
 from pomology.report import page as report_page
+from pomology.report import table as report_table
 from pomology.results import journal
+from pomology.results import record as results_record
 from pomology.runner import share
 
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
@@ -138,7 +140,7 @@ def test_unfinished_runs(tmp_path):
     assert_harmless(empty)
 
     out = run(tmp_path / "half", record("siamese"))
-    started = {key: value for key, value in record(case="cpu big").items() if key in journal.KEYS}
+    started = {key: value for key, value in record(case="cpu big").items() if key in results_record.KEYS}
     for key in ("status", "reason", "metrics", "flags", "seconds", "parameters", "flops_per_step", "foreign_load"):
         del started[key]
     journal.Journal(out / "vae.jsonl").start(started)
@@ -338,7 +340,7 @@ def test_no_folder_of_this_machine_is_shown(tmp_path, monkeypatch):
     assert "out = './outputs/run'" in text and "home = '~'" in text
     assert text.count("jane") == 1 and "janet" in text  # another folder, which only begins so
     monkeypatch.setattr(report_page.Path, "home", lambda: Path("/"))
-    assert pomology.private("/a/b") == "/a/b"
+    assert pomology.paths.private("/a/b") == "/a/b"
 
 
 def test_a_huge_run_has_small_pages_that_say_what_they_lack(tmp_path):
@@ -351,11 +353,11 @@ def test_a_huge_run_has_small_pages_that_say_what_they_lack(tmp_path):
     for name in names:
         endings = ("crashed" if number % 2 else "ok" for number in range(100 if name == "vae" else 1500))
         records = [case(name, number, reason="r" * 400, status=status) for number, status in enumerate(endings)]
-        lines = [json.dumps(one | {"event": "end", "schema": journal.SCHEMA}) + "\n" for one in records]
+        lines = [json.dumps(one | {"event": "end", "schema": results_record.SCHEMA}) + "\n" for one in records]
         (out / f"{name}.jsonl").write_text("".join(lines))  # a journal waits for the disk after each
     report_page.build(out)
     page = Page(out / "index.html")
-    assert 1_000_000 < len(page.source.encode()) <= report_page.MOST_PAGE_BYTES < 2_000_000
+    assert 1_000_000 < len(page.source.encode()) <= notebook_page.MOST_PAGE_BYTES < 2_000_000
     assert "Left out, so that this page stays under 2 MB: " in page.text
     assert [section["id"] for section in page.all("section")] == list(names)
     assert "And 730 more like these." in page.text  # of the 750 that crashed, of an experiment without a layout
@@ -377,7 +379,7 @@ def test_a_huge_notebook_has_a_small_page(tmp_path):
     )
     report_page.build(out)
     page = Page(out / "vae.html")
-    assert 100_000 < len(page.source.encode()) <= report_page.MOST_PAGE_BYTES
+    assert 100_000 < len(page.source.encode()) <= notebook_page.MOST_PAGE_BYTES
     assert page.text.count("Left out here") == 2 and "vae.ipynb, has it" in page.text
     for text in ("The words.", "a line", "print(1)"):
         assert text in page.text
@@ -426,7 +428,9 @@ def whole_run(tmp_path_factory) -> Path:
         run(out, *sizes, record(name, case="bad", status="out-of-memory", reason="w" * 300))
     long = "a remark of many words that goes on " * 8
     run(out, record("blas_torch", config={"operation": "matmul", "shape": "8x2000x2000"}, status="error", reason=long))
-    table = article.Table(long, tuple("abcdefghijkl"), tuple(article.Row((long[:70],) * 12, "measured") for _ in "ab"))
+    table = report_table.Table(
+        long, tuple("abcdefghijkl"), tuple(report_table.Row((long[:70],) * 12, "measured") for _ in "ab")
+    )
     notebook(
         out / "vae.ipynb",
         v4.new_markdown_cell(f"# VAE\n\n{long}\n\n| a | b |\n|---|---|\n| {long} | `{'x' * 200}` |"),

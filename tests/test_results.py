@@ -15,8 +15,9 @@ import time
 
 import pytest
 
-from pomology import PomologyError
+from pomology.errors import PomologyError
 from pomology.results import journal as results_journal
+from pomology.results import record as results_record
 from pomology.results.journal import Journal
 
 METRIC = {"value": 2.5, "unit": "s", "low": 2.25, "high": 2.75, "n": 40, "how": "estimated"}
@@ -226,7 +227,7 @@ def test_a_case_that_began_and_never_ended_reads_as_crashed(journal):
     contents = results_journal.read(journal.path)
     crashed, ok = contents.records  # in the order in which they began
     assert (crashed["case"], crashed["status"], ok["case"], ok["status"]) == ("a", "crashed", "b", "ok")
-    assert results_journal.problem(crashed) is None
+    assert results_record.problem(crashed) is None
     assert crashed["metrics"] == {}
     assert crashed["seconds"] is None
     assert "never ended" in crashed["reason"]
@@ -259,7 +260,7 @@ def test_a_watcher_gives_open_cases_their_status_once(journal):
     assert journal.path.read_bytes() == before
 
 
-@pytest.mark.parametrize("status", results_journal.STATUSES)
+@pytest.mark.parametrize("status", results_record.STATUSES)
 def test_only_what_may_end_differently_is_tried_again(journal, status):
     assert not results_journal.read(journal.path).done("a", 0)
     journal.start(started(case="a"))
@@ -297,7 +298,7 @@ def test_a_retry_that_succeeds_is_final(journal):
 
 
 def test_the_statuses_are_those_of_the_design():
-    assert set(results_journal.STATUSES) == {
+    assert set(results_record.STATUSES) == {
         *("ok", "out-of-memory", "unsupported", "fallback", "mismatch", "not-learning", "too-big", "crashed"),
         *("timeout", "interrupted", "error"),
     }

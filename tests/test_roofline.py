@@ -13,15 +13,17 @@ import pytest
 import torch
 from torch import nn
 
-from pomology.articles import layout
-from pomology.experiment.case import Experiment
+from pomology.articles import published
+from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
-from pomology.measure import clock, intervals
-from pomology.report import article, roofline
+from pomology.measure import calls, intervals
+from pomology.report import article, details, roofline
 from pomology.report import page as report_page
-from pomology.report.figures import article as figures_article
+from pomology.report.figures import draw, style
+from pomology.results import cases as results_cases
 from pomology.results import journal
-from pomology.runner import batch
+from pomology.results import record as results_record
+from pomology.runner import notebooks
 from pomology.workloads import cost
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,13 +90,13 @@ def test_a_number_that_scatters_widely_is_no_ceiling():
 
 
 def test_the_last_level_cache_where_the_system_tells_and_nothing_on_a_mac(tmp_path, monkeypatch):
-    assert roofline.cache_bytes(tmp_path) is None
+    assert snapshot.cache_bytes(tmp_path) is None
     for number, size in enumerate(("48K", "2048K", "491520K", "?")):
         (tmp_path / f"index{number}").mkdir()
         (tmp_path / f"index{number}" / "size").write_text(f"{size}\n")
-    assert roofline.cache_bytes(tmp_path) == 480 * 2**20
-    monkeypatch.setattr(roofline.sys, "platform", "darwin")
-    assert roofline.cache_bytes() is None
+    assert snapshot.cache_bytes(tmp_path) == 480 * 2**20
+    monkeypatch.setattr(snapshot.sys, "platform", "darwin")
+    assert snapshot.cache_bytes() is None
 
 
 def test_bandwidth_comes_from_copies_and_triads_and_from_no_product():
@@ -113,7 +115,7 @@ NAMES |= {"autocast bf16": "bf16", "autocast fp16": "fp16", "torch.bfloat16": "b
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_precision_of_a_case_is_that_of_its_products(name):
-    assert roofline.precision(record(precision=name)) == NAMES[name]
+    assert results_cases.precision(record(precision=name)) == NAMES[name]
 
 
 # Shares, by hand ------------------------------------------------------------------------------------------------------
@@ -130,7 +132,7 @@ def test_a_share_and_its_interval_by_hand():
 
 def test_a_step_whose_operations_and_time_are_known_has_a_rate():
     timed = record(metrics={"step_s": metric(0.5, 0.4, 0.8, "s")}, flops_per_step=10**9)
-    rate = roofline.achieved(timed)
+    rate = results_cases.achieved(timed)
     assert (rate["value"], rate["low"], rate["high"]) == pytest.approx((2e9, 1.25e9, 2.5e9))
     best = roofline.ceilings([product(10e9)])
     assert roofline.share(timed, best).value == pytest.approx(0.2)
@@ -274,7 +276,7 @@ def test_a_step_writes_its_bytes_into_the_journal(tmp_path):
                     model.weight -= 0.1
     (written,) = experiment.records
     assert written["status"] == "ok" and written["bytes_per_step"] == moved(lambda: nn.Linear(10, 7), step)
-    assert journal.problem(written) is None
+    assert results_record.problem(written) is None
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
@@ -288,14 +290,14 @@ def cells(table, heading):
 def test_tables_tell_the_share_where_there_are_ceilings_and_nothing_where_not():
     cases = [record(metrics={"flops_per_s": metric(25e9, 20e9, 30e9)}), record(backend="mps", config={"batch_size": 9})]
     best = roofline.ceilings([product(100e9, low=100e9, high=100e9)])
-    table = article.details_table("vae", cases, best)
-    assert cells(table, article.BEST) == ["25.0 ± 5.0 %", ""]
-    assert table.columns[table.columns.index("Achieved") + 1] == article.BEST
+    table = details.details_table("vae", cases, best)
+    assert cells(table, roofline.BEST) == ["25.0 ± 5.0 %", ""]
+    assert table.columns[table.columns.index("Achieved") + 1] == roofline.BEST
     assert table.data[0]["share_of_best"] == 0.25 and table.data[0]["share_of_best_low"] == pytest.approx(0.2)
-    without = article.details_table("vae", cases)
-    assert article.BEST not in without.columns and len(without.columns) == len(table.columns) - 1
-    assert article.details_table("vae", cases, roofline.ceilings([])) == without
-    assert article.details_table("vae", cases[1:], best).columns == without.columns
+    without = details.details_table("vae", cases)
+    assert roofline.BEST not in without.columns and len(without.columns) == len(table.columns) - 1
+    assert details.details_table("vae", cases, roofline.ceilings([])) == without
+    assert details.details_table("vae", cases[1:], best).columns == without.columns
 
 
 def test_an_article_s_table_of_rates_tells_the_share_in_the_rows_of_this_machine():
@@ -303,18 +305,18 @@ def test_an_article_s_table_of_rates_tells_the_share_in_the_rows_of_this_machine
     case = record("model_sizes", found, config={"model": "vgg16", "batch_size": 32}, article="000")
     best = roofline.ceilings([product(120e9)])
     table = article.article_table("model_sizes", [case], best)
-    shares = dict(zip((row.kind for row in table.rows), cells(table, article.BEST), strict=True))
+    shares = dict(zip((row.kind for row in table.rows), cells(table, roofline.BEST), strict=True))
     assert shares == {"published": "", "measured": "25.0 %"}
-    assert article.BEST not in article.article_table("model_sizes", [case]).columns
+    assert roofline.BEST not in article.article_table("model_sizes", [case]).columns
     repeats = [case | {"repeat": 1}, case]
-    assert cells(article.article_table("model_sizes", repeats, best), article.BEST)[-1] == "25.0 %"
+    assert cells(article.article_table("model_sizes", repeats, best), roofline.BEST)[-1] == "25.0 %"
 
 
 def test_a_ceiling_that_was_measured_too_low_is_told():
     best = roofline.ceilings([product(10e9)])
-    table = article.details_table("vae", [record(metrics={"flops_per_s": metric(25e9)})], best)
-    assert cells(table, article.BEST) == ["250 %"] and any("More than 100 %" in note for note in table.notes)
-    right = article.details_table(
+    table = details.details_table("vae", [record(metrics={"flops_per_s": metric(25e9)})], best)
+    assert cells(table, roofline.BEST) == ["250 %"] and any("More than 100 %" in note for note in table.notes)
+    right = details.details_table(
         "vae", [record(metrics={"flops_per_s": metric(25e9)})], roofline.ceilings([product(25e9)])
     )
     assert not any("More than 100 %" in note for note in right.notes)
@@ -328,11 +330,11 @@ def test_the_ceilings_stand_below_the_printed_peaks_with_what_reached_them():
     assert ours[0][:4] == ("Apple M9 CPU", "fp32", "80.0 GFLOP/s", "") and ours[0][4].endswith("contended")
     assert ours[1][3] == "9.00 GB/s ± 10 %" and "triad" in ours[1][4]
     assert ours[2][:3] == ("Apple M9 GPU", "fp32", "1.00 TFLOP/s") and ours[2][4].startswith("MLX; ceilings_mlx")
-    empty = article.ceilings_table([])
+    empty = roofline.ceilings_table([])
     assert not empty.rows and "run the notebooks ceilings" in " ".join(empty.notes)
 
 
-EVERY = [notebook for notebook in batch.notebooks() if not notebook.after and notebook.article != layout.KIT]
+EVERY = [notebook for notebook in notebooks.notebooks() if not notebook.after and notebook.article != published.KIT]
 
 
 def full_run(kinds=("cpu", "mps")) -> list[dict]:
@@ -363,11 +365,11 @@ def full_run(kinds=("cpu", "mps")) -> list[dict]:
 
 def test_every_experiment_of_the_kit_lies_under_the_roofs_of_a_full_run():
     records = full_run()
-    table = article.roofline_table(records)
+    table = roofline.roofline_table(records)
     assert {row["experiment"] for row in table.data} == {notebook.name for notebook in EVERY} and len(EVERY) > 15
     assert len(table.rows) == 2 * len(EVERY)
     assert not [note for note in table.notes if note.startswith("Not in the table")]
-    assert all(share.endswith("%") for share in cells(table, article.BEST))
+    assert all(share.endswith("%") for share in cells(table, roofline.BEST))
     counted = [row for row in table.data if row["flops_per_byte"] is not None]
     assert {row["experiment"] for row in table.data} - {row["experiment"] for row in counted} == {"mlp", "cnn", "lstm"}
     assert all(row["limit"] in ("memory", "compute") for row in counted)
@@ -376,22 +378,22 @@ def test_every_experiment_of_the_kit_lies_under_the_roofs_of_a_full_run():
 def test_what_is_not_in_the_table_is_named_with_the_reason():
     records = [record("kernel_launch_torch", {"launch_s": metric(1e-5, unit="s")}), record("dcgan", status="too-big")]
     records += [record("vae", {"flops_per_s": metric(1e9)}, profile="smoke"), stream(1e9)]
-    table = article.roofline_table([*records, product(1e9)])
+    table = roofline.roofline_table([*records, product(1e9)])
     assert not table.rows
     said = " ".join(table.notes)
     for words in ("(no operations were counted): kernel_launch_torch", "(too-big): dcgan", "(smoke test): vae"):
         assert words in said
     assert "run the notebooks ceilings" not in said
-    assert "run the notebooks ceilings" in " ".join(article.roofline_table(records[:3]).notes)
+    assert "run the notebooks ceilings" in " ".join(roofline.roofline_table(records[:3]).notes)
 
 
 def test_of_an_experiment_the_best_case_is_shown_also_of_a_smaller_model():
     rates = [3e9, 9e9, 5e9]
     records = [record(metrics={"flops_per_s": metric(r)}, config={"batch_size": r}, scaled=r > 8e9) for r in rates]
     failed = record(metrics={"flops_per_s": metric(99e9)}, config={"batch_size": 99}, status="mismatch")
-    (point,) = article.roofline_points([*records, failed])
+    (point,) = roofline.roofline_points([*records, failed])
     assert point.rate["value"] == 9e9 and point.share is None and point.roof is None
-    row = article.roofline_table([*records, failed]).rows[0].cells
+    row = roofline.roofline_table([*records, failed]).rows[0].cells
     assert row[5] == "no ceiling" and row[6] == "not counted" and "scaled" in row[-1]
 
 
@@ -404,8 +406,8 @@ def test_the_figure_s_words_neither_overlap_nor_leave_it(kinds):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
 
-    with matplotlib.rc_context(figures_article.STYLE):
-        figure = figures_article.draw("roofline", full_run(kinds))
+    with matplotlib.rc_context(style.STYLE):
+        figure = draw.draw("roofline", full_run(kinds))
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         assert len(figure.axes) == len(kinds)
@@ -432,7 +434,7 @@ def test_the_figure_has_its_roofs_where_they_were_measured():
         stream(5e9),
         record("vae", {"flops_per_s": metric(10e9)}, flops_per_step=4, bytes_per_step=1),
     ]
-    (axis,) = figures_article.draw("roofline", records).axes
+    (axis,) = draw.draw("roofline", records).axes
     slope, flat = [line for line in axis.lines if line.get_linestyle() != "None"]
     assert slope.get_ydata()[1] == pytest.approx(80) and slope.get_xdata()[1] == pytest.approx(16)  # 80 / 5
     assert list(flat.get_ydata()) == [80, 80] and flat.get_xdata()[0] == pytest.approx(16)
@@ -443,7 +445,7 @@ def test_the_figure_has_its_roofs_where_they_were_measured():
 
 @pytest.mark.parametrize("records", [[], [product(8e9)], [stream(8e9)], [record("vae", {"flops_per_s": metric(1e9)})]])
 def test_a_part_of_a_run_can_be_drawn(records):
-    assert "<svg" in figures_article.svg(figures_article.draw("roofline", records))
+    assert "<svg" in style.svg(draw.draw("roofline", records))
 
 
 # The notebooks --------------------------------------------------------------------------------------------------------
@@ -480,8 +482,8 @@ def run_ceilings(tmp_path, monkeypatch):
 
 
 def test_the_bytes_and_operations_of_the_ceilings_by_hand(run_ceilings, monkeypatch):
-    timed = clock.Measurement(1.0, intervals.Interval(0.5, 0.4, 0.8, 9, 9), (), "budget")
-    monkeypatch.setattr(clock, "measure", lambda *_, **__: timed)
+    timed = calls.Measurement(1.0, intervals.Interval(0.5, 0.4, 0.8, 9, 9), (), "budget")
+    monkeypatch.setattr(calls, "measure", lambda *_, **__: timed)
     found = run_ceilings()
     assert {key: one["status"] for key, one in found.items()} == dict.fromkeys(found, "ok") and len(found) == 4
     triad, copy = (found[name, "fp32"]["metrics"]["bytes_per_s"] for name in ("triad", "copy"))
@@ -578,7 +580,7 @@ def test_tf32_is_on_for_its_own_row_only():
 
 
 def test_the_ceilings_come_second_and_what_lays_all_together_last():
-    names = [one.name for one in batch.notebooks()]
+    names = [one.name for one in notebooks.notebooks()]
     assert names[:3] == ["instrument_check", "ceilings", "ceilings_mlx"] and names[-2:] == ["roofline", "summary"]
 
 
@@ -602,7 +604,7 @@ def test_the_roofline_notebook_reads_the_whole_run_and_works_alone(tmp_path):
     assert len(whole.roofline().rows) == 2 * len(EVERY)
     assert (out / "tables" / "roofline-roofline.csv").read_text().count("\n") == 2 * len(EVERY) + 1
     later = Experiment("vae", article="003", devices="cpu", out=str(out))
-    assert article.BEST in later.details().columns
+    assert roofline.BEST in later.details().columns
     assert len(whole.ceilings().rows) == 8  # of both devices three precisions and the memory
 
 
@@ -612,7 +614,7 @@ def test_the_page_of_a_run_has_the_ceilings_the_shares_and_the_roofline(tmp_path
     nbformat.write(nbformat.v4.new_notebook(metadata={"pomology": {"article": "001"}}), out / "roofline.ipynb")
     page = report_page.build(out).read_text()
     assert "processor: bf16 95.0 GFLOP/s, fp16 60.0 GFLOP/s, fp32 80.0 GFLOP/s, memory 5.00 GB/s" in page
-    assert article.BEST.replace("'", "&#x27;") in page and "checks of the kit itself" not in page
+    assert roofline.BEST.replace("'", "&#x27;") in page and "checks of the kit itself" not in page
     sections = re.split(r"<h2[^>]*>", page)
     (profiling,) = [part for part in sections if part.startswith("Profiling Apple Silicon")]
     assert 'id="roofline"' in profiling and "Where each experiment lies" not in profiling.split("<h3>")[0]

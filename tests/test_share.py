@@ -20,9 +20,10 @@ from nbformat import v4
 from test_report import MACHINE, record, run
 
 import pomology
-from pomology import PomologyError
 from pomology.__main__ import main
+from pomology.errors import PomologyError
 from pomology.report import compare
+from pomology.results import archive as results_archive
 from pomology.runner import share
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"><text>{}</text></svg>'
@@ -288,7 +289,7 @@ def test_names_that_every_machine_has_name_nobody(monkeypatch):
 def test_what_this_machine_truly_is_called_is_known(monkeypatch):
     monkeypatch.undo()
     known = {one.text for one in share.secrets()}
-    assert str(pomology.root()) in known
+    assert str(pomology.paths.root()) in known
     assert any(one.what == "an address of this machine" for one in share.secrets()) or not share.psutil.net_if_addrs()
 
 
@@ -382,7 +383,7 @@ def hostile() -> dict[str, tuple[bytes, str]]:
     plain = zipped(("b.jsonl", b"x" * 1000))
     body = bytearray(zipped((member("b.jsonl", method=zipfile.ZIP_STORED), b"x" * 1000)))
     body[body.index(b"x" * 1000)] = ord("y")
-    many = [(f"{number}.jsonl", b"") for number in range(share.MOST_FILES)]
+    many = [(f"{number}.jsonl", b"") for number in range(results_archive.MOST_FILES)]
     list_bomb = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 7, 7, 2**31, 0, 0)
     return {
         "nothing": (b"", "not a zip that can be read"),
@@ -458,7 +459,7 @@ def test_a_hostile_zip_is_refused_in_a_line_and_leaves_nothing(tmp_path, name, c
 
 def test_a_zip_too_large_is_not_even_opened(tmp_path):
     with open(tmp_path / "bad.zip", "wb") as file:
-        file.truncate(share.MOST_ZIP_BYTES + 1)
+        file.truncate(results_archive.MOST_ZIP_BYTES + 1)
     with pytest.raises(PomologyError, match=r"bad\.zip: 134,217,729 bytes; at most"):
         compare.load(tmp_path / "bad.zip")
 
@@ -491,6 +492,6 @@ def test_a_hostile_folder_is_refused(tmp_path, kind, monkeypatch):
         place.mkdir()
     else:
         with open(place, "wb") as file:
-            file.truncate(share.MOST_BYTES + 1)
+            file.truncate(results_archive.MOST_BYTES + 1)
     with pytest.raises(PomologyError, match=r"b/x\.jsonl: (not a file of its own|too large)"):
         compare.load(folder)

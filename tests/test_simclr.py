@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pomology import PomologyError
 from pomology.data import images as data_images
 from pomology.data import synthetic
+from pomology.errors import PomologyError
 from pomology.workloads import simclr
 
 torch = pytest.importorskip("torch")

@@ -14,6 +14,7 @@ import pytest
 import torch
 from test_notebooks import definitions
 
+from pomology import errors
 from pomology.devices import torch as devices_torch
 from pomology.experiment import case as experiment_case
 from pomology.machine import snapshot
@@ -105,7 +106,7 @@ def test_what_cannot_fit_is_refused_before_anything_is_allocated(counted, mac, g
     said = ""
     try:
         case.requires(work)
-    except experiment_case.TooBig as error:
+    except errors.TooBig as error:
         said = str(error)
     needed = f"{work.bytes / GIB:.1f} GiB on a Mac with {gigabytes} GB"
     if gigabytes in refused:
@@ -121,7 +122,7 @@ def test_memory_that_others_use_counts(mac, monkeypatch):
     case = experiment_case.Case(Nobody(), mac(8), {})
     case.requires(work)
     monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: 4 * GIB)
-    with pytest.raises(experiment_case.TooBig, match=r"5\.4 GB .* 4\.3 GB are free"):
+    with pytest.raises(errors.TooBig, match=r"5\.4 GB .* 4\.3 GB are free"):
         case.requires(work)
 
 
@@ -198,7 +199,7 @@ def test_a_16_gb_machine_refuses_gpt2_large_before_anything_is_allocated(small_m
     case = experiment_case.Case(Nobody(), small_machine(backend), {"batch_size": batch})
     before = psutil.Process().memory_info().rss
     if backend in refused:
-        with pytest.raises(experiment_case.TooBig, match=r"^needs \d+\.\d GB at the least .* GB are free$") as raised:
+        with pytest.raises(errors.TooBig, match=r"^needs \d+\.\d GB at the least .* GB are free$") as raised:
             case.requires(work)
         free = {"cpu": 16, "mps": 12, "cuda": 15.5}[backend] * GIB / 1e9
         assert f"optimiser {work.state_bytes / 1e9:.1f}" in str(raised.value)

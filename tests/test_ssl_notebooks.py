@@ -14,11 +14,13 @@ import yaml
 from fakes import Clock, SimulatedDevice
 from torch.nn import functional as F
 
-from pomology.articles import published
-from pomology.experiment.case import Experiment
+from pomology.articles import claims, published
+from pomology.experiment.experiment import Experiment
+from pomology.measure import calls as measure_calls
 from pomology.measure import clock as measure_clock
-from pomology.report import article
-from pomology.workloads import cost
+from pomology.measure import epochs
+from pomology.report import claims as report_claims
+from pomology.workloads import cost, vision
 
 NAMES = ("simclr", "model_sizes", "capabilities")
 
@@ -42,12 +44,12 @@ def scopes() -> dict[str, dict]:
 @pytest.mark.parametrize(
     ("build", "side", "parameters", "macs"),
     [
-        (cost.vgg16, 224, 138_357_544, 15.470e9),
-        (cost.resnet18, 224, 11_689_512, 1.814e9),
-        (cost.resnet50, 224, 25_557_032, 4.089e9),  # 3.858e9 with the stride in the first convolution of a block
-        (lambda: cost.vgg16(classes=10, batch_norm=True), 224, 134_309_962, 15.466e9),
-        (cost.cifar_resnet18, 32, 11_168_832, 0.5554e9),
-        (cost.simclr_resnet18, 32, 11_497_792, 0.5557e9),
+        (vision.vgg16, 224, 138_357_544, 15.470e9),
+        (vision.resnet18, 224, 11_689_512, 1.814e9),
+        (vision.resnet50, 224, 25_557_032, 4.089e9),  # 3.858e9 with the stride in the first convolution of a block
+        (lambda: vision.vgg16(classes=10, batch_norm=True), 224, 134_309_962, 15.466e9),
+        (vision.cifar_resnet18, 32, 11_168_832, 0.5554e9),
+        (vision.simclr_resnet18, 32, 11_497_792, 0.5557e9),
     ],
 )
 def test_sizes_are_the_published_ones(build, side, parameters, macs):
@@ -63,7 +65,7 @@ def test_sizes_are_the_published_ones(build, side, parameters, macs):
 def test_residual_blocks_add_their_input():
     """With the last normalisation of every block at zero, only shortcuts remain."""
     torch.manual_seed(0)
-    model = cost.resnet18().eval()
+    model = vision.resnet18().eval()
     blocks = [layer for layer in model if hasattr(layer, "shortcut")]
     assert len(blocks) == 8
     for block in blocks:
@@ -78,7 +80,7 @@ def test_residual_blocks_add_their_input():
 
 def test_the_benchmarks_backbone_has_no_relu_behind_its_first_normalisation():
     torch.manual_seed(0)
-    model = cost.cifar_resnet18()
+    model = vision.cifar_resnet18()
     seen = []
     model[2].register_forward_hook(lambda layer, given, made: seen.append(given[0]))
     features = model(torch.randn(4, 3, 32, 32))
@@ -87,7 +89,7 @@ def test_the_benchmarks_backbone_has_no_relu_behind_its_first_normalisation():
 
 
 def test_vgg_as_torchvision_has_it():
-    layers = list(cost.vgg16())
+    layers = list(vision.vgg16())
     widths = [layer.out_channels for layer in layers if isinstance(layer, torch.nn.Conv2d)]
     assert widths == [64, 64, 128, 128, *[256] * 3, *[512] * 6]
     assert sum(isinstance(layer, torch.nn.MaxPool2d) for layer in layers) == 5
@@ -100,7 +102,7 @@ def test_vgg_as_torchvision_has_it():
 def test_pairs_tell_the_ratio_of_a_device_behind_the_programs_back():
     clock = Clock()
     gpu = SimulatedDevice(clock, launch_s=1e-5, fence_s=2e-4)
-    pairs = measure_clock.in_pairs(
+    pairs = measure_calls.in_pairs(
         lambda: gpu.launch(0.002), lambda: gpu.launch(0.003), gpu.fence, budget_s=2.0, clock=clock
     )
     assert pairs.ratio.mean == pytest.approx(1.5, rel=0.01)
@@ -116,14 +118,14 @@ def test_pairs_are_not_fooled_by_a_machine_that_becomes_slower():
         calls[name] += 1
         clock.pass_s(seconds * (1 + clock.now / 20))  # twice as slow after 20 s
 
-    pairs = measure_clock.in_pairs(lambda: work("mine", 0.5), lambda: work("theirs", 1.0), budget_s=20.0, clock=clock)
+    pairs = measure_calls.in_pairs(lambda: work("mine", 0.5), lambda: work("theirs", 1.0), budget_s=20.0, clock=clock)
     assert pairs.ratio.low <= 2 <= pairs.ratio.high and pairs.ratio.mean == pytest.approx(2, rel=0.02)
     assert pairs.ratio.n >= 8 and calls["mine"] == calls["theirs"] + 0
 
 
 def test_the_first_call_stands_apart_from_the_pairs():
     clock, first = Clock(), [30.0]
-    pairs = measure_clock.in_pairs(
+    pairs = measure_calls.in_pairs(
         lambda: clock.pass_s(first.pop() if first else 0.1), lambda: clock.pass_s(0.1), budget_s=1.0, clock=clock
     )
     assert pairs.first_call_s == 30 and pairs.ratio.mean == pytest.approx(1)
@@ -136,10 +138,10 @@ def test_a_part_may_stand_in_an_epoch_one_and_a_half_times():
     for part, per_epoch, step_s in (("training", 1.0, 0.2), ("feature bank", 1.5, 0.1), ("kNN", 1.0, 0.05)):
         for _ in steps.steps(range(10), part, per_epoch=per_epoch):
             clock.pass_s(step_s)
-    assert {name: part["value"] for name, part in measure_clock.part_metrics(steps).items()} == pytest.approx(
+    assert {name: part["value"] for name, part in epochs.part_metrics(steps).items()} == pytest.approx(
         {"training": 2.0, "feature bank": 1.5, "kNN": 0.5}
     )
-    epoch = measure_clock.epoch_metrics(steps)["epoch_s"]
+    epoch = epochs.epoch_metrics(steps)["epoch_s"]
     assert epoch["value"] == pytest.approx(4.0) and epoch["how"] == "estimated"  # no epoch was seen to have 1.5
 
 
@@ -202,7 +204,7 @@ def measured(name, backend, config, **metrics) -> dict:
 
 def verdict(claim_id: str, records: list[dict]) -> str:
     (claim,) = [claim for claim in published.claims("000") if claim.id == claim_id]
-    return published.test(claim, article.measured_lookup(records)).status
+    return claims.test(claim, report_claims.measured_lookup(records)).status
 
 
 def test_claims_take_the_articles_loader_of_several():
@@ -211,9 +213,9 @@ def test_claims_take_the_articles_loader_of_several():
         yield measured("simclr", backend, config, epoch_s=seconds)
         yield measured("simclr", backend, config | {"workers": 0, "augmentation": "device"}, epoch_s=3 * seconds)
 
-    assert verdict("000-C1", [*rows("cpu", 880.0), *rows("mps", 100.0)]) == published.HOLDS
-    assert verdict("000-C1", [*rows("cpu", 500.0), *rows("mps", 100.0)]) == published.DOES_NOT_HOLD
-    assert verdict("000-C1", [*rows("cpu", 880.0)]) == published.CANNOT_BE_TOLD
+    assert verdict("000-C1", [*rows("cpu", 880.0), *rows("mps", 100.0)]) == claims.HOLDS
+    assert verdict("000-C1", [*rows("cpu", 500.0), *rows("mps", 100.0)]) == claims.DOES_NOT_HOLD
+    assert verdict("000-C1", [*rows("cpu", 880.0)]) == claims.CANNOT_BE_TOLD
 
 
 def test_claims_about_sizes_need_no_device():
@@ -223,12 +225,12 @@ def test_claims_about_sizes_need_no_device():
         for model, (parameters, macs) in sizes.items():
             yield measured("model_sizes", backend, {"model": model}, parameters=parameters, forward_macs=macs)
 
-    assert verdict("000-C6", [*rows("cpu", sizes)]) == published.HOLDS
-    assert verdict("000-C6", [*rows("cpu", sizes), *rows("mps", sizes)]) == published.HOLDS
+    assert verdict("000-C6", [*rows("cpu", sizes)]) == claims.HOLDS
+    assert verdict("000-C6", [*rows("cpu", sizes), *rows("mps", sizes)]) == claims.HOLDS
     other = sizes | {"vgg16": (1e6, 15.47e9)}
-    assert verdict("000-C6", [*rows("cpu", other)]) == published.DOES_NOT_HOLD
+    assert verdict("000-C6", [*rows("cpu", other)]) == claims.DOES_NOT_HOLD
     # Two devices that count differently cannot both be right.
-    assert verdict("000-C6", [*rows("cpu", sizes), *rows("mps", other)]) == published.CANNOT_BE_TOLD
+    assert verdict("000-C6", [*rows("cpu", sizes), *rows("mps", other)]) == claims.CANNOT_BE_TOLD
 
 
 # capabilities ---------------------------------------------------------------------------------------------------------

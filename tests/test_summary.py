@@ -15,14 +15,14 @@ from test_notebooks import FACTS, ROOT
 from test_roofline import metric, product, record, write
 
 from pomology import format
-from pomology.articles import layout, published
-from pomology.experiment.case import Experiment
-from pomology.report import article as report_article
+from pomology.articles import published
+from pomology.experiment.experiment import Experiment
 from pomology.report import page as report_page
-from pomology.report import summary
-from pomology.report.figures import article as figures_article
-from pomology.runner import batch
-from pomology.workloads import cost
+from pomology.report import roofline, summary
+from pomology.report import table as report_table
+from pomology.report.figures import summary as figures_summary
+from pomology.runner import notebooks
+from pomology.workloads import cost, vision
 
 TERA = 1e12
 
@@ -119,7 +119,7 @@ def test_the_work_is_what_the_models_do():
     assert summary.TIMED["rasbt_lenet"][3]({}) == counted(lenet, 128, 1, 32, 32) * 128 * 421
     assert summary.TIMED["rasbt_mlp"][3]({}) == counted(perceptron, 128, 784) * 128 * 421
     # Of 45,000 pictures, 1,406 whole batches of 32; batch normalisation is not counted.
-    vgg16 = counted(lambda: cost.vgg16(10, batch_norm=True), 2, 3, 224, 224)
+    vgg16 = counted(lambda: vision.vgg16(10, batch_norm=True), 2, 3, 224, 224)
     assert summary.TIMED["rasbt_vgg16"][3]({}) == pytest.approx(vgg16 * 32 * 1406, rel=1e-4)
     # 36 blocks of width 1280, 1,024 tokens: 12 width^2 weights a block, two products of attention, the vocabulary.
     block, attention = 12 * 1280**2 * 1024, 2 * 1280 * 1024**2
@@ -131,7 +131,7 @@ def test_simclrs_step_is_the_notebooks_at_both_batch_sizes():
     import torch
     from torch.nn import functional as F
 
-    from pomology.workloads.cost import simclr_resnet18
+    from pomology.workloads.vision import simclr_resnet18
 
     (place,) = (ROOT / "notebooks").glob("*/simclr.ipynb")
     (source,) = [cell.source for cell in nbformat.read(place, 4).cells if "def nt_xent" in cell.source]
@@ -236,7 +236,7 @@ def test_a_device_whose_peak_is_not_known_has_a_rate_and_no_share(monkeypatch):
         assert "M1 Pro GPU" in {one.device for one in apple} and {one.share for one in apple} == {None}
     monkeypatch.setattr(summary, "peaks", dict)
     assert {one.share for one in found()} == {None}
-    assert {text.get_text() for axis in figures_article.summary_figure([]).axes for text in axis.texts} == {
+    assert {text.get_text() for axis in figures_summary.summary_figure([]).axes for text in axis.texts} == {
         "no peak known"
     }
 
@@ -287,7 +287,7 @@ def test_repeats_are_one_case_and_an_unknown_machine_is_named_so():
     (one,) = found([nobody], source="measured")
     assert (one.device, one.role, one.share) == ("this machine GPU", "gpu", None)
     assert "strange" in str(summary.table([nobody])) and "this machine GPU, strange" in texts(
-        figures_article.summary_figure([nobody])
+        figures_summary.summary_figure([nobody])
     )
 
 
@@ -356,10 +356,7 @@ def test_what_cannot_be_compared_is_said_or_left_out():
     # A GPU whose best is not timed, beside a processor whose best is.
     said = summary.sentence([*RUN, record("vae", {"flops_per_s": metric(3e11)}, backend="mps")])
     assert "processor reached 30 to 80 %" in said and "this machine's GPU reached cannot be told" in said
-    assert (
-        report_article.NO_CEILINGS in summary.table(RUN[2:]).notes
-        and report_article.NO_CEILINGS not in summary.table(RUN).notes
-    )
+    assert roofline.NO_CEILINGS in summary.table(RUN[2:]).notes and roofline.NO_CEILINGS not in summary.table(RUN).notes
 
 
 def test_the_table_has_every_rate_also_as_numbers(tmp_path):
@@ -370,14 +367,14 @@ def test_the_table_has_every_rate_also_as_numbers(tmp_path):
     assert row.cells[4:7] == ("14.8 TFLOP/s", "27.0 TFLOP/s", "54.7 %")
     row, _ = [row for row in table.rows if row.kind == "measured" and row.cells[0] == "Variational autoencoder"]
     assert row.cells[4:7] == ("50.0 GFLOP/s ± 10 %", "100 GFLOP/s", "50.0 % (40.9 to 61.1 %)")
-    report_article.save(table, tmp_path / "rates.csv")
+    report_table.save(table, tmp_path / "rates.csv")
     with open(tmp_path / "rates.csv", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     assert {"article", "workload", "device", "flops_per_s", "peak_flops_per_s", "share", "how"} <= set(lines[0])
 
 
 def test_the_figure_has_every_device_and_nothing_clipped():
-    figure = figures_article.summary_figure(RUN)
+    figure = figures_summary.summary_figure(RUN)
     shown = texts(figure)
     for name in ("M1 Ultra CPU", "2070 Super CUDA", "M2 Ultra, MLX", "Nvidia A6000", "Apple M9 CPU", "cnn, CPU, bf16"):
         assert name in shown
@@ -400,7 +397,7 @@ def drawn(axis) -> set[tuple[float, str]]:
 
 def test_the_small_figure_has_each_device_at_its_fastest_with_its_share():
     both = [*RUN, product(1e12, backend="mps"), record("vae", {"flops_per_s": metric(3e11)}, backend="mps")]
-    figure = figures_article.summary_figure(both, compact=True)
+    figure = figures_summary.summary_figure(both, compact=True)
     left, right = figure.axes
     assert [text.get_text() for text in left.texts] == list(summary.WORKLOADS.values())
     # vae 0.5 on the processor and 0.3 on the GPU, dcgan 0.3, gpt2 0.8, vgg16 0.4.
@@ -420,7 +417,7 @@ def test_the_small_figure_has_each_device_at_its_fastest_with_its_share():
 def test_the_small_figure_fits_a_phone_and_the_top_of_a_page():
     both = [*RUN, *(one | {"backend": "mps", "case": f"{one['case']} on the GPU"} for one in RUN)]
     for records in ([], RUN, RUN[2:], both):
-        figure = figures_article.summary_figure(records, compact=True)
+        figure = figures_summary.summary_figure(records, compact=True)
         width, height = figure.get_size_inches()
         figure.draw_without_rendering()
         texts = [text for axis in figure.axes for text in (*axis.texts, axis.title)]
@@ -439,15 +436,15 @@ def test_the_small_figure_fits_a_phone_and_the_top_of_a_page():
 
 def test_the_small_figure_of_a_run_with_none_of_the_articles_workloads_has_its_own():
     own = [product(100e9), record("cnn", {"flops_per_s": metric(150e9)}, config={"batch_size": 32})]
-    left, right = figures_article.summary_figure(own, compact=True).axes
+    left, right = figures_summary.summary_figure(own, compact=True).axes
     assert "cnn" in [text.get_text() for text in left.texts] and [text.get_text() for text in right.texts] == ["150 %"]
     assert right.get_xlim()[1] > 1.5
 
 
 def test_the_notebook_reads_the_whole_run_and_works_alone(tmp_path):
-    assert batch.notebooks()[-1].name == "summary" and batch.notebooks()[-1].article == layout.KIT
+    assert notebooks.notebooks()[-1].name == "summary" and notebooks.notebooks()[-1].article == published.KIT
     alone = Experiment("summary", article="kit", framework=None, out=str(tmp_path / "empty"))
-    assert report_article.NO_CEILINGS in alone.summary().notes and "<svg" in alone.figure().data
+    assert roofline.NO_CEILINGS in alone.summary().notes and "<svg" in alone.figure().data
     out = write(tmp_path / "run", RUN)
     whole = Experiment("summary", article="kit", framework=None, out=str(out))
     assert len(whole.summary().rows) == len(found(RUN))
@@ -459,7 +456,7 @@ def test_copies_that_jupyterlab_keeps_are_no_notebooks(tmp_path):
     for name in ("a.ipynb", "one/b.ipynb", ".ipynb_checkpoints/a-checkpoint.ipynb", "one/.ipynb_checkpoints/b.ipynb"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
-    assert [path.name for path in batch.paths(tmp_path)] == ["a.ipynb", "b.ipynb"]
+    assert [path.name for path in notebooks.paths(tmp_path)] == ["a.ipynb", "b.ipynb"]
 
 
 def page(folder, records) -> str:

@@ -19,10 +19,14 @@ import pytest
 from pomology import format
 from pomology.articles import layout, published
 from pomology.articles.published import Claim
-from pomology.report import article
-from pomology.report.article import Row, Table
+from pomology.report import article, details, side_by_side
+from pomology.report import claims as report_claims
+from pomology.report import table as report_table
 from pomology.report.figures import article as figures_article
-from pomology.results import journal
+from pomology.report.figures import style as figures_style
+from pomology.report.table import Row, Table
+from pomology.results import cases as results_cases
+from pomology.results import record as results_record
 
 CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
 BUG, DNF = "Runtime error (Bug)", "DNF (Out of Memory)"
@@ -259,17 +263,17 @@ def test_the_spread_is_half_the_interval_in_percent(low, high, text):
     ],
 )
 def test_a_chip_is_named_without_ornaments(chip, backend, name):
-    assert article.chip_name(record(chip=chip, backend=backend)) == name
+    assert results_cases.chip_name(record(chip=chip, backend=backend)) == name
 
 
 def test_a_finished_case_in_one_line():
-    assert article.line(record(flags=["drift", "busy"])) == (
+    assert results_cases.line(record(flags=["drift", "busy"])) == (
         "vae: cpu, batch size 128 · epoch 4.50 s ± 2.0 % estimated · loss 545 → 120 · drift, busy · took 13 s"
     )
-    assert article.line(failed("out-of-memory", "no more", config={}, seconds=None)) == (
+    assert results_cases.line(failed("out-of-memory", "no more", config={}, seconds=None)) == (
         "torch-cpu batch_size=128 · out-of-memory (no more)"
     )
-    assert article.line(failed("crashed")) == "vae: cpu, batch size 128 · crashed · took 13 s"
+    assert results_cases.line(failed("crashed")) == "vae: cpu, batch size 128 · crashed · took 13 s"
 
 
 # The article's table --------------------------------------------------------------------------------------------------
@@ -301,8 +305,8 @@ def test_a_measured_row_shows_value_interval_and_where_it_comes_from():
     notes = "\n".join(table.notes)
     assert "Data: digits drawn by hand." in notes
     assert "within this run" in notes
-    assert f"drift: {article.FLAGS['drift']}." in notes
-    assert f"on-battery: {article.FLAGS['on-battery']}." in notes
+    assert f"drift: {results_cases.FLAGS['drift']}." in notes
+    assert f"on-battery: {results_cases.FLAGS['on-battery']}." in notes
     assert "contended" not in notes
 
 
@@ -326,7 +330,7 @@ def test_what_was_not_measured_is_said_and_a_whole_epoch_too():
     }
 
 
-@pytest.mark.parametrize("status", journal.STATUSES[1:])
+@pytest.mark.parametrize("status", results_record.STATUSES[1:])
 def test_a_case_that_did_not_end_well_shows_its_status_and_no_number(status):
     bad = record(status=status, reason="<why>", flags=["busy"])  # with all its metrics
     table = article.article_table("vae", [bad])
@@ -355,7 +359,7 @@ THREE, LOW, HIGH = (2.0, 2.2, 2.42), 1.736191, 2.787711
 
 
 def test_repeats_become_their_geometric_mean_and_the_interval_between_them():
-    found = article.combined(repeats_of(*THREE), "epoch_s")
+    found = results_cases.combined(repeats_of(*THREE), "epoch_s")
     assert found["value"] == pytest.approx(2.2, rel=1e-12)
     assert found["low"] == pytest.approx(LOW, rel=1e-6)
     assert found["high"] == pytest.approx(HIGH, rel=1e-6)
@@ -371,21 +375,21 @@ def test_repeats_become_their_geometric_mean_and_the_interval_between_them():
 
 def test_one_run_keeps_its_own_interval_and_a_mixture_counts_as_estimated():
     (only,) = repeats_of(2.0)
-    assert article.combined([only], "epoch_s") == only["metrics"]["epoch_s"]
-    assert article.combined([only], "power_w") is None
-    assert article.combined([], "epoch_s") is None
+    assert results_cases.combined([only], "epoch_s") == only["metrics"]["epoch_s"]
+    assert results_cases.combined([only], "power_w") is None
+    assert results_cases.combined([], "epoch_s") is None
     two = repeats_of(2.0, 2.2)
     two[0]["metrics"]["epoch_s"]["how"] = "measured"
-    assert article.combined(two, "epoch_s")["how"] == "estimated"
+    assert results_cases.combined(two, "epoch_s")["how"] == "estimated"
     two[1]["metrics"]["epoch_s"]["how"] = "measured"
-    assert article.combined(two, "epoch_s")["how"] == "measured"
+    assert results_cases.combined(two, "epoch_s")["how"] == "measured"
 
 
 def test_repeats_of_what_may_be_nought_or_less():
     cases = repeats_of(*THREE)
     for case, swap in zip(cases, (0, 4_000_000, -1_000_000), strict=True):
         case["metrics"]["swap_bytes"] = metric(swap, unit="B")
-    found = article.combined(cases, "swap_bytes")
+    found = results_cases.combined(cases, "swap_bytes")
     assert found["value"] == pytest.approx(1_000_000)
     # mean ± 4.302653 * 2645751.3 / sqrt(3)
     assert (found["low"], found["high"]) == (pytest.approx(-5_572_411, rel=1e-5), pytest.approx(7_572_411, rel=1e-5))
@@ -415,7 +419,7 @@ def test_with_one_good_repeat_its_interval_is_not_called_one_between_repeats():
 
 def test_cases_are_kept_apart_in_order_of_appearance():
     cases = [record(case="b"), record(case="a"), record(case="b", repeat=1)]
-    assert [[case["case"] for case in group] for group in article.groups(cases)] == [["b", "b"], ["a"]]
+    assert [[case["case"] for case in group] for group in results_cases.groups(cases)] == [["b", "b"], ["a"]]
 
 
 # As HTML, text and file -----------------------------------------------------------------------------------------------
@@ -464,7 +468,7 @@ def test_html_shows_texts_as_they_are_and_runs_nothing():
 def test_a_nasty_record_is_shown_as_it_is():
     bad = failed("error", NASTY, chip=NASTY, config={"batch_size": NASTY}, flags=[NASTY], data=NASTY, case=NASTY)
     bad["data_origin"] = NASTY
-    for table in (article.article_table("vae", [bad]), article.details_table("vae", [bad])):
+    for table in (article.article_table("vae", [bad]), details.details_table("vae", [bad])):
         found = Cells(table._repr_html_())
         assert found.tags <= {"div", "p", "table", "thead", "tbody", "tr", "th", "td"}
         assert any(NASTY in cell for row in found.rows for cell in row)
@@ -490,7 +494,7 @@ def test_numbers_in_a_file_read_back_exactly(tmp_path):
     case["config"] = {"batch_size": 128, "name": 'a "quoted", text\nof two lines'}
     path = tmp_path / "new" / "vae.csv"
     table = article.article_table("vae", [case])
-    article.save(table, path)
+    report_table.save(table, path)
     with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 6 + 1
@@ -518,19 +522,19 @@ def test_a_published_failure_has_no_number_in_the_file():
 
 def test_a_file_is_whole_or_not_at_all(tmp_path):
     path = tmp_path / "vae.csv"
-    article.save(Table("", (), (), data=({"a": 1},)), path)
+    report_table.save(Table("", (), (), data=({"a": 1},)), path)
     with pytest.raises(RuntimeError):
 
         class Bad:
             def __str__(self):
                 raise RuntimeError("disk full")
 
-        article.save(Table("", (), (), data=({"a": 2}, {"a": Bad()})), path)
+        report_table.save(Table("", (), (), data=({"a": 2}, {"a": Bad()})), path)
     assert path.read_text(encoding="utf-8").split() == ["a", "1"]
 
 
 def test_details_show_what_else_was_measured():
-    table = article.details_table("vae", [record(), failed("error", repeat=1, parameters=None, foreign_load=None)])
+    table = details.details_table("vae", [record(), failed("error", repeat=1, parameters=None, foreign_load=None)])
     first, second = (dict(zip(table.columns, row.cells, strict=True)) for row in table.rows)
     assert first == {
         "Chip": "Intel Core i7-9750H CPU",
@@ -564,13 +568,13 @@ def test_the_machine_says_only_what_it_is():
         "power_source": "ac",
         "git": {"commit": "0123456789abcdef", "dirty": True},
     }
-    cells = dict(row.cells for row in article.machine_table(snapshot).rows)
+    cells = dict(row.cells for row in details.machine_table(snapshot).rows)
     assert cells["Chip"] == "Apple M2 Ultra"
     assert cells["Memory"] == "192 GB"
     assert cells["System"] == "macOS 15.5, arm64"
     assert cells["Python"] == "3.11.9, installed: torch 2.13.0"
     assert cells["Kit"] == "commit 0123456789, with changes"
-    bare = dict(row.cells for row in article.machine_table({}).rows)
+    bare = dict(row.cells for row in details.machine_table({}).rows)
     assert (bare["Chip"], bare["Memory"], bare["Kit"]) == ("not told", "not told", "not a checkout")
 
 
@@ -590,7 +594,7 @@ def claim(formula: str, needs: str = "a CPU and a GPU") -> Claim:
 
 def verdict(formula: str, *records: dict, reason: bool = False) -> str:
     """What the table says of a claim on this machine, or the reason that it keeps for it."""
-    table = article.claims_table([claim(formula)], list(records))
+    table = report_claims.claims_table([claim(formula)], list(records))
     assert table.columns == ("Claim", "The article says", "On its own numbers", "On this machine")
     (row,) = table.rows
     assert row.cells[:2] == ("003-X", "The GPU is faster.")
@@ -613,7 +617,7 @@ FASTER = "epoch_s(cpu, batch_size=128) / epoch_s(gpu, batch_size=128) > 1"
 def test_a_claim_is_tested_on_both_sets_of_numbers(cpu_s, gpu_s, spread, words):
     cases = [on("cpu", cpu_s, spread=spread), on("mps", gpu_s, spread=spread)]
     assert verdict(FASTER, *cases) == words
-    (row,) = article.claims_table([claim(FASTER)], cases).rows
+    (row,) = report_claims.claims_table([claim(FASTER)], cases).rows
     assert row.cells[2] == "does not hold: 0.428 > 1.00 no"  # the article's own: 3.746 s over 8.760 s
 
 
@@ -677,11 +681,11 @@ def test_how_a_case_ended_answers_a_claim_whatever_was_observed():
 def test_the_claims_of_the_four_experiments_have_a_verdict_each():
     for experiment in PRINTED:
         claims = published.claims(experiment=experiment)
-        table = article.claims_table(claims, [])
+        table = report_claims.claims_table(claims, [])
         assert [row.cells[0] for row in table.rows] == [claim.id for claim in claims]
         assert {row["published"] for row in table.data} <= {"holds", "does not hold", "cannot be told here"}
         assert {row.cells[3].split(":")[0] for row in table.rows} == {"cannot be told here"}
-    everything = {row.cells[0]: row.cells[2] for row in article.claims_table(published.claims("003"), []).rows}
+    everything = {row.cells[0]: row.cells[2] for row in report_claims.claims_table(published.claims("003"), []).rows}
     assert everything["003-C2"] == "does not hold: 0.748 > 1.00 no, 3.04 > 1.00 yes"  # 6.555 / 8.760, 6.074 / 1.998
     assert everything["003-C5"] == "holds: out-of-memory == out-of-memory yes, ok == ok yes"
     assert everything["003-C7"] == "cannot be told here: no utilisation is printed"
@@ -740,7 +744,7 @@ def test_marks_stand_at_their_values_with_error_bars_and_the_computing_alone_hol
     marks = {(line.get_xdata()[0], line.get_ydata()[0]): line for line in first.lines if len(line.get_xdata()) == 1}
     assert set(marks) == {(3.746, 0), (8.76, 1), (6.555, 2), (4.5, 3), (0.9, 3), (30_000.0, 4)}
     assert marks[0.9, 3].get_markerfacecolor() == "none"
-    assert marks[4.5, 3].get_markerfacecolor() == figures_article.COLOURS["this machine, cpu"]
+    assert marks[4.5, 3].get_markerfacecolor() == figures_style.COLOURS["this machine, cpu"]
     assert marks[4.5, 3].get_marker() != marks[3.746, 0].get_marker()
     assert len({line.get_markerfacecolor() for place, line in marks.items() if place != (0.9, 3)}) == 5
 
@@ -788,7 +792,7 @@ def test_nothing_of_a_figure_is_cut_off(experiment):
 
 def test_the_svg_is_the_same_each_time_and_refers_to_nothing_outside():
     # Several, since the layout solver's last digits depend on where in memory things happen to be.
-    first, *others = (figures_article.svg(figures_article.epoch_figure("vae", MACHINE)) for _ in range(5))
+    first, *others = (figures_style.svg(figures_article.epoch_figure("vae", MACHINE)) for _ in range(5))
     assert set(others) == {first}
     root = ElementTree.fromstring(first)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
@@ -807,15 +811,15 @@ def test_the_svg_is_the_same_each_time_and_refers_to_nothing_outside():
 def test_a_figure_is_saved_whole_and_shown(tmp_path):
     path = tmp_path / "figures" / "vae-epoch.svg"
     figure = figures_article.epoch_figure("vae", [])
-    shown = figures_article.show(figure, path)
-    assert path.read_text(encoding="utf-8") == figures_article.svg(figure)
+    shown = figures_style.show(figure, path)
+    assert path.read_text(encoding="utf-8") == figures_style.svg(figure)
     assert shown.data.lstrip().startswith("<svg")
     assert [place.name for place in path.parent.iterdir()] == ["vae-epoch.svg"]
 
 
 def test_a_nasty_chip_is_drawn_as_text():
     nasty = record(chip='</text><script>alert("$1")</script> $\\frac{')
-    text = figures_article.svg(figures_article.epoch_figure("vae", [nasty]))
+    text = figures_style.svg(figures_article.epoch_figure("vae", [nasty]))
     assert "<script" not in ElementTree.tostring(ElementTree.fromstring(text), encoding="unicode")
 
 
@@ -823,7 +827,7 @@ def test_pictures_are_a_row_with_titles():
     import numpy
 
     images = numpy.linspace(0, 1, 3 * 8 * 8).reshape(3, 8, 8)
-    root = ElementTree.fromstring(figures_article.pictures(images, ["same", ""]).data)
+    root = ElementTree.fromstring(figures_style.pictures(images, ["same", ""]).data)
     pictures = [element for element in root.iter() if element.tag.endswith("}image")]
     assert len(pictures) == 3
     assert all(picture.get("href").startswith("data:image/png") for picture in pictures)
@@ -831,7 +835,7 @@ def test_pictures_are_a_row_with_titles():
 
 def test_every_record_in_use_here_is_as_the_journal_would_have_it():
     for case in (RECORD, *MACHINE, *repeats_of(*THREE)):
-        assert journal.problem(json.loads(json.dumps(case))) is None
+        assert results_record.problem(json.loads(json.dumps(case))) is None
         assert not math.isnan(case["seconds"])
 
 
@@ -872,13 +876,15 @@ def test_a_failed_training_shows_its_status():
 def test_ratios_are_the_cpu_s_time_over_the_gpu_s_with_average_least_and_most():
     records = [training(size, "cpu", seconds) for size, seconds in ((32, 10.0), (128, 12.0), (512, 9.0))]
     records += [training(size, "metal", seconds) for size, seconds in ((32, 20.0), (128, 6.0), (512, 3.0))]
-    shown = {row["Batch size"]: row["Times faster"] for row in cells(article.ratio_table("mlp", records), "measured")}
+    shown = {
+        row["Batch size"]: row["Times faster"] for row in cells(side_by_side.ratio_table("mlp", records), "measured")
+    }
     expected = {"32": "0.500×", "128": "2.00×", "512": "3.00×"}
     assert shown == expected | {"average": "1.83×", "minimum": "0.500×", "maximum": "3.00×"}
 
 
 def test_the_interval_of_a_ratio_holds_both_times_intervals():
-    table = article.ratio_table("mlp", [training(32, "cpu", 10.0, 0.1), training(32, "metal", 5.0, 0.2)])
+    table = side_by_side.ratio_table("mlp", [training(32, "cpu", 10.0, 0.1), training(32, "metal", 5.0, 0.2)])
     (numbers,) = [row for row in table.data if row.get("batch_size") == 32 and row["source"] == "measured"]
     assert (numbers["value"], numbers["low"], numbers["high"]) == pytest.approx((2.0, 9 / 6, 11 / 4))
 
@@ -886,28 +892,28 @@ def test_the_interval_of_a_ratio_holds_both_times_intervals():
 def test_where_there_is_no_ratio_the_cell_says_why():
     records = [training(32, "cpu", 10.0), training(128, "cpu", 9.0), training(512, "cpu", 8.0)]
     records += [training(32, "metal", 5.0), training(128, "metal", 1.0, status="mismatch", reason="wrong")]
-    rows = cells(article.ratio_table("mlp", records), "measured")
+    rows = cells(side_by_side.ratio_table("mlp", records), "measured")
     shown = {row["Batch size"]: (row["Times faster"], row["As printed"]) for row in rows}
     assert shown["32"][0] == "2.00×" and shown["128"][0] == "GPU: mismatch"
     assert shown["512"][0] == "no GPU was timed here"
     assert shown["average"] == ("2.00×", "of 1 of 3")
-    alone = cells(article.ratio_table("mlp", [training(32, "metal", 5.0)]), "measured")
+    alone = cells(side_by_side.ratio_table("mlp", [training(32, "metal", 5.0)]), "measured")
     assert [row["Times faster"] for row in alone] == ["no CPU was timed here", *["no pair of times to compare"] * 3]
 
 
 def test_published_ratios_stand_as_printed_or_say_where_they_are():
-    rows = cells(article.ratio_table("cnn", []), "published")
+    rows = cells(side_by_side.ratio_table("cnn", []), "published")
     shown = [(row["Device"], row["Against"], row["Batch size"], row["Times faster"]) for row in rows]
     assert ("M2 Max GPU", "M1 GPU", "", "4.38×") in shown
     assert ("M2 Max GPU", "P100", "1024", "24 % faster") in shown
     assert all(row["Times faster"] for row in rows)
-    assert not [row for row in article.ratio_table("cnn", []).rows if row.kind == "measured"]
+    assert not [row for row in side_by_side.ratio_table("cnn", []).rows if row.kind == "measured"]
 
 
 @pytest.mark.parametrize("experiment", ["mlp", "cnn", "lstm"])
 def test_every_published_row_of_an_article_without_times_stands_in_one_of_its_tables(experiment):
-    shown = [table(experiment, []) for table in (article.article_table, article.ratio_table)]
-    count = sum(len(table.rows) for table in (*shown, article.printed_table(experiment)))
+    shown = [table(experiment, []) for table in (article.article_table, side_by_side.ratio_table)]
+    count = sum(len(table.rows) for table in (*shown, details.printed_table(experiment)))
     assert count == len(published.values(experiment=experiment))
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from macs import IOREG, MACS, USAGE, Mac, secrets_in
 
-from pomology.machine import sampler, snapshot
+from pomology.machine import energy, sampler, snapshot
+from pomology.machine import memory as machine_memory
 from pomology.machine.sampler import Telemetry
 
 
@@ -37,9 +38,9 @@ def clock():
 def linux(monkeypatch, tmp_path):
     """A PC without any meter or sensor."""
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(sampler, "POWERCAP", tmp_path / "powercap")
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path / "powercap")
     monkeypatch.setattr(sampler, "HWMON", tmp_path / "hwmon")
-    monkeypatch.setattr(sampler, "VMSTAT", tmp_path / "vmstat")
+    monkeypatch.setattr(machine_memory, "VMSTAT", tmp_path / "vmstat")
     (tmp_path / "vmstat").write_text("nr_free_pages 4711\npswpin 1000\npswpout 2000\npgfault 5\n")
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -126,7 +127,7 @@ def apple(monkeypatch):
         module.AppleEnergyMonitor = monitor
         monkeypatch.setitem(sys.modules, "zeus_apple_silicon", module)
         monkeypatch.setattr(sys, "platform", "darwin")
-        monkeypatch.setattr(sampler.ctypes, "CDLL", FakeLibSystem)
+        monkeypatch.setattr(machine_memory.ctypes, "CDLL", FakeLibSystem)
         monkeypatch.setattr(snapshot, "thermal_level", lambda: 1)
         mac = Mac(folder)
         monkeypatch.setattr(snapshot, "ask", mac)
@@ -145,7 +146,7 @@ class FakeLibSystem:
         assert flavor == 0
         info = buffer._obj
         info.resident, info.footprint = 17, (3 if pid == os.getpid() else 1) * 10**9
-        sampler.ctypes.set_errno(3)  # ESRCH
+        machine_memory.ctypes.set_errno(3)  # ESRCH
         return -1 if pid == 4 else 0
 
 
@@ -169,7 +170,7 @@ def test_a_mac_tells_footprint_and_thermal_level_but_no_temperature(apple, clock
     apple(lambda: FakeChip(clock))
     levels = iter([0, 0, 3, 2])  # the first answer only shows that there is one
     monkeypatch.setattr(snapshot, "thermal_level", lambda: next(levels))
-    monkeypatch.setattr(sampler, "_live_children", lambda: [4, 5])
+    monkeypatch.setattr(machine_memory, "_live_children", lambda: [4, 5])
     watch = drive(Telemetry(clock=clock), clock, [0, 1, 2])
     assert watch.thermal_level == 3
     assert "thermal_level" not in watch.metrics()
@@ -178,7 +179,10 @@ def test_a_mac_tells_footprint_and_thermal_level_but_no_temperature(apple, clock
     reasons = {"temperature_c": "macOS has no public temperature sensor", "gpu_busy": "told only where a GPU is timed"}
     assert watch.absent == reasons
     # 16 bytes of UUID, then ten numbers of 8 bytes; ri_phys_footprint is the eighth.
-    assert (sampler.ctypes.sizeof(sampler._RusageInfo), sampler._RusageInfo.footprint.offset) == (96, 72)
+    assert (machine_memory.ctypes.sizeof(machine_memory._RusageInfo), machine_memory._RusageInfo.footprint.offset) == (
+        96,
+        72,
+    )
     assert json.loads(json.dumps([watch.metrics(), watch.samples]))
 
 
@@ -187,11 +191,11 @@ def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
         raise error
 
     apple(lambda: refuse(RuntimeError("no IOReport")))
-    assert "no IOReport" in sampler.meters()[1]["apple"]
+    assert "no IOReport" in energy.meters()[1]["apple"]
     apple(lambda: refuse(ValueError("Unsupported or invalid energy unit provided: pJ")))
-    assert "pJ" in sampler.meters()[1]["apple"]
+    assert "pJ" in energy.meters()[1]["apple"]
     apple(lambda: FakeChip(clock, untold=(*CORES, *SUMS)))
-    assert sampler.meters() == ([], {"apple": "macOS's energy counters are empty on this chip"})
+    assert energy.meters() == ([], {"apple": "macOS's energy counters are empty on this chip"})
     monkeypatch.setitem(sys.modules, "zeus_apple_silicon", None)
     watch = drive(Telemetry(clock=clock), clock, [0, 2])
     assert watch.absent["power_w"] == watch.absent["energy_j"] == "zeus-apple-silicon is not installed"
@@ -203,8 +207,8 @@ def test_any_field_of_the_energy_library_may_be_none(apple, clock, untold):
     """Of the energies over 10 s, by hand: a quarter of the work is the CPU's, 50 J is the memory's, the ANE is idle."""
     apple(lambda: FakeChip(clock, untold=(untold,)))
     shares = {"cpu": 0.25 * work_j(10), "gpu": 0.75 * work_j(10), "dram": 50, "ane": 0}
-    rails = [rail for rail in shares if sampler.APPLE_RAILS[rail] != untold]
-    (meter,), absent = sampler.meters()
+    rails = [rail for rail in shares if energy.APPLE_RAILS[rail] != untold]
+    (meter,), absent = energy.meters()
     assert (meter.rails, absent) == (rails, {})
     for device in ("cpu", "gpu"):
         watch = drive(Telemetry(device=device, clock=clock), clock, [0, 10])
@@ -247,7 +251,7 @@ def test_the_cpu_of_an_ultra_is_not_taken_from_a_library_that_sees_one_die_of_it
         return version
 
     apple(lambda: FakeChip(clock), "m2-ultra")
-    monkeypatch.setattr(sampler.metadata, "version", installed)
+    monkeypatch.setattr(energy.metadata, "version", installed)
     watches = {device: drive(Telemetry(device=device, clock=clock), clock, [0, 2]) for device in ("cpu", "gpu")}
     if version in ("1.1.1", "2.0"):
         assert watches["gpu"].rails == watches["cpu"].rails == ["cpu", "gpu", "dram"]
@@ -262,8 +266,8 @@ def test_the_cpu_of_an_ultra_is_not_taken_from_a_library_that_sees_one_die_of_it
 
 def test_a_virtual_mac_is_not_asked_for_its_energy(apple):
     apple(lambda: pytest.fail("the library dies where there are no counters"), "vm")
-    assert sampler.meters()[0] == []
-    assert sampler.meters()[1]["apple"].startswith("not asked in a virtual machine")
+    assert energy.meters()[0] == []
+    assert energy.meters()[1]["apple"].startswith("not asked in a virtual machine")
 
 
 # --- memory pressure
@@ -322,9 +326,9 @@ def test_a_mac_with_memory_to_spare_is_not_flagged(apple, clock, folder, pages):
 
 def test_the_page_size_is_that_of_the_first_line():
     text = (MACS / "m1" / "vm_stat.txt").read_text()
-    apple_silicon = sampler._vm_stat(text)
+    apple_silicon = machine_memory._vm_stat(text)
     assert apple_silicon["swapped_bytes"] == (1827364 + 2918273) * 16384
-    intel = sampler._vm_stat(text.replace("page size of 16384", "page size of 4096"))
+    intel = machine_memory._vm_stat(text.replace("page size of 16384", "page size of 4096"))
     assert apple_silicon == {name: 4 * count for name, count in intel.items()}
 
 
@@ -376,7 +380,7 @@ def test_thresholds_of_the_flags(linux, monkeypatch, clock, seconds, name, moved
 
 
 def test_linux_counts_swapped_pages_of_its_own_size(linux, monkeypatch, clock):
-    monkeypatch.setattr(sampler.mmap, "PAGESIZE", 65536)  # as kernels for Arm servers have it
+    monkeypatch.setattr(machine_memory.mmap, "PAGESIZE", 65536)  # as kernels for Arm servers have it
 
     def advance():
         (linux / "vmstat").write_text(f"pswpin {1000 + 30 * clock.now}\npgpgin 99\npswpout {2000 + 50 * clock.now}\n")
@@ -462,7 +466,7 @@ def test_a_cpu_s_case_does_not_look_at_the_gpu(apple, clock):
 )
 def test_what_ioreg_prints(text, expected):
     if isinstance(expected, str):
-        with pytest.raises(sampler.Absent, match=f"^{expected}$"):
+        with pytest.raises(energy.Absent, match=f"^{expected}$"):
             sampler._gpu_busy(text)
     else:
         assert sampler._gpu_busy(text) == expected
@@ -578,7 +582,7 @@ def test_how_busy_an_nvidia_gpu_was(linux, monkeypatch, clock):
 
 def test_power_is_integrated_where_a_gpu_has_no_energy_counter(linux, monkeypatch, clock):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock, counter=False))
-    meter = sampler.NvmlMeter(clock)
+    meter = energy.NvmlMeter(clock)
     start_j = meter.energy_j()
     for clock.now in (0.5 * tick for tick in range(1, 21)):
         energy_j = meter.energy_j() - start_j
@@ -591,13 +595,13 @@ def test_the_first_visible_gpu_is_metered(linux, monkeypatch, clock, visible, ch
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [meter.name for meter in sampler.meters("gpu")[0]] == ["nvml"]
+    assert [meter.name for meter in energy.meters("gpu")[0]] == ["nvml"]
     assert nvml.chosen == [chosen]
 
 
 def test_why_there_is_no_gpu_meter(linux, monkeypatch, clock):
     def reason():
-        found, absent = sampler.meters("gpu")
+        found, absent = energy.meters("gpu")
         assert found == []
         return absent["nvml"]
 
@@ -652,12 +656,12 @@ def test_rapl_that_only_root_may_read(rapl, monkeypatch):
         return read_text(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "read_text", guarded)
-    assert sampler.meters("cpu") == ([], {"rapl": "this system lets only root read the RAPL energy counters"})
+    assert energy.meters("cpu") == ([], {"rapl": "this system lets only root read the RAPL energy counters"})
 
 
 def test_each_device_has_its_meter(rapl, monkeypatch, clock):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock))
-    names = {device: [meter.name for meter in sampler.meters(device)[0]] for device in ("cpu", "gpu", None)}
+    names = {device: [meter.name for meter in energy.meters(device)[0]] for device in ("cpu", "gpu", None)}
     assert names == {"cpu": ["rapl"], "gpu": ["nvml"], None: ["rapl", "nvml"]}
 
 
@@ -842,7 +846,7 @@ def test_pages_that_forked_workers_share_count_once():
     held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for place in range(0, size, mmap.PAGESIZE):
         held[place] = 1
-    footprint = sampler._Resident()
+    footprint = machine_memory._Resident()
     before = footprint()
     pipes = [fork.Pipe() for _ in range(4)]
     workers = [
@@ -880,9 +884,9 @@ def test_children_are_asked_for_a_fiftieth_of_the_time(monkeypatch):
         clock.now += 0.1
         return 10**12 * (1 + len(asked))
 
-    monkeypatch.setattr(sampler, "_live_children", lambda: [os.getpid()])
-    monkeypatch.setattr(sampler._Resident, "_private", staticmethod(private))
-    footprint = sampler._Resident(lambda: clock.now)
+    monkeypatch.setattr(machine_memory, "_live_children", lambda: [os.getpid()])
+    monkeypatch.setattr(machine_memory._Resident, "_private", staticmethod(private))
+    footprint = machine_memory._Resident(lambda: clock.now)
     told = []
     for _ in range(100):
         told.append(footprint())
@@ -890,7 +894,7 @@ def test_children_are_asked_for_a_fiftieth_of_the_time(monkeypatch):
     assert len(asked) == 10 and asked[:3] == pytest.approx([0, 5, 10], abs=0.7)
     # In between what they added stands.
     assert told[:2] == pytest.approx([2e12, 2e12], rel=1e-2)
-    monkeypatch.setattr(sampler, "_live_children", list)
+    monkeypatch.setattr(machine_memory, "_live_children", list)
     assert footprint() < 10**12
 
 
@@ -912,12 +916,12 @@ class Counters:
         self.busy_s = self.own_s = self.ended_s = 0.0
         self.swap = self.faults = self.page_ins = 0
         monkeypatch.setattr(snapshot, "cpu_busy_s", lambda: 5000 + self.busy_s)
-        monkeypatch.setattr(sampler.resource, "getrusage", self.usage)
+        monkeypatch.setattr(machine_memory.resource, "getrusage", self.usage)
         monkeypatch.setattr(sampler.psutil, "swap_memory", lambda: types.SimpleNamespace(used=2**30 + self.swap))
-        monkeypatch.setattr(sampler, "_live_children", lambda: [])
+        monkeypatch.setattr(machine_memory, "_live_children", lambda: [])
 
     def usage(self, who):
-        own = who == sampler.resource.RUSAGE_SELF
+        own = who == machine_memory.resource.RUSAGE_SELF
         return types.SimpleNamespace(
             ru_utime=30 + 0.75 * (self.own_s if own else self.ended_s),
             ru_stime=3 + 0.25 * (self.own_s if own else self.ended_s),
@@ -953,7 +957,7 @@ def test_foreign_load_is_what_others_used(linux, monkeypatch, clock, busy_s, own
 
 def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(linux, monkeypatch, clock):
     counters = Counters(monkeypatch)
-    monkeypatch.setattr(sampler, "_live_children", lambda: [77])
+    monkeypatch.setattr(machine_memory, "_live_children", lambda: [77])
 
     def process(pid):
         if clock.now == 10:

@@ -14,7 +14,10 @@ import pytest
 from fakes import Batch, Clock, Loader, SimulatedDevice, ThreadedDevice, train
 
 from pomology.measure import clock as measure_clock
-from pomology.measure.clock import Block, StepClock, epoch_metrics, epoch_steps, measure
+from pomology.measure import epochs
+from pomology.measure.calls import measure
+from pomology.measure.clock import Block, StepClock, epoch_steps
+from pomology.measure.epochs import epoch_metrics
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
 
@@ -975,7 +978,7 @@ def one_epoch(steps: int, *, whole: bool, validation: int = 0, first_s=2.0, step
 def test_a_training_is_its_first_epoch_and_the_steps_of_the_others(whole):
     clock = one_epoch(10_000, whole=whole, validation=2000)
     assert clock.parts["training"].complete == whole
-    found = measure_clock.fit_metric(clock, 5, before_s=0.3)
+    found = epochs.fit_metric(clock, 5, before_s=0.3)
     # By hand: both parts trace once, and every other step is like the next.
     by_hand = 0.3 + 2.0 + (5 * 10_000 - 1) * 0.004 + 2.0 + (5 * 2000 - 1) * 0.004
     assert found["value"] == pytest.approx(by_hand, rel=1e-9)
@@ -985,16 +988,16 @@ def test_a_training_is_its_first_epoch_and_the_steps_of_the_others(whole):
 
 def test_later_epochs_that_ran_stand_for_those_that_did_not():
     clock = one_epoch(100, whole=True)
-    found = measure_clock.fit_metric(clock, 5, before_s=0.3, later=[0.6, 0.8])
+    found = epochs.fit_metric(clock, 5, before_s=0.3, later=[0.6, 0.8])
     assert found["value"] == pytest.approx(0.3 + (2.0 + 99 * 0.004) + 0.6 + 0.8 + 2 * 0.7, rel=1e-9)
-    assert measure_clock.fit_metric(clock, 3, 0.3, [0.6, 0.8])["value"] == pytest.approx(0.3 + 2.396 + 1.4, rel=1e-9)
+    assert epochs.fit_metric(clock, 3, 0.3, [0.6, 0.8])["value"] == pytest.approx(0.3 + 2.396 + 1.4, rel=1e-9)
 
 
 def test_the_interval_of_a_training_is_that_of_its_steps():
     now = Clock()
     clock = StepClock(clock=now, whole=True)
     drive(measure_clock.Ticker(clock, "training", 5000), now, 5000, lambda number: 0.004 + 0.002 * (number // 50 % 2))
-    step, found = epoch_metrics(clock)["step_s"], measure_clock.fit_metric(clock, 5, 0.0)
+    step, found = epoch_metrics(clock)["step_s"], epochs.fit_metric(clock, 5, 0.0)
     assert found["high"] / found["value"] == pytest.approx(step["high"] / step["value"], rel=1e-6)
     assert found["low"] < found["value"] < found["high"]
 
@@ -1004,14 +1007,14 @@ def test_a_training_of_epochs_of_a_few_steps(steps):
     clock = one_epoch(steps, whole=True)
     rest_s = 2.0 if steps == 1 else 0.004  # after one step nobody knows what the next would take
     expected = 2.0 + (steps - 1) * 0.004 + 4 * steps * rest_s
-    assert measure_clock.fit_metric(clock, 5, 0.0)["value"] == pytest.approx(expected, rel=1e-9)
+    assert epochs.fit_metric(clock, 5, 0.0)["value"] == pytest.approx(expected, rel=1e-9)
 
 
 def test_nothing_is_made_of_too_little():
-    assert measure_clock.fit_metric(StepClock(clock=Clock()), 5, 0.1) is None
+    assert epochs.fit_metric(StepClock(clock=Clock()), 5, 0.1) is None
     now = Clock()
     clock = StepClock(clock=now, whole=True)
     ticker = measure_clock.Ticker(clock, "training", 1000)
     ticker.tick()
     ticker.end()
-    assert measure_clock.fit_metric(clock, 5, 0.1) is None
+    assert epochs.fit_metric(clock, 5, 0.1) is None

@@ -10,7 +10,8 @@ import nbformat
 import numpy as np
 import pytest
 
-from pomology import PomologyError, format
+from pomology import format
+from pomology.errors import PomologyError
 from pomology.report import article
 from pomology.workloads import parity
 

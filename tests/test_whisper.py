@@ -12,11 +12,13 @@ from test_notebooks import PATHS, ROOT, code, is_definition
 from test_roofline import metric, product, record
 
 from pomology.devices import torch as devices_torch
-from pomology.experiment.case import Case, Experiment, TooBig
+from pomology.errors import TooBig
+from pomology.experiment.case import Case
+from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.report import article as report_article
 from pomology.report import roofline
-from pomology.report.figures import article as figures_article
+from pomology.report.figures import memory as figures_memory
 from pomology.results import journal
 from pomology.runner import parameters
 from pomology.workloads import cost, pretrained
@@ -344,7 +346,7 @@ def test_shares_stand_in_their_own_rows_where_smaller_ones_were_too_big():
         for name, batch, scaled, status in rows
     ]
     table = report_article.article_table(NAME, records, roofline.ceilings([product(120e9)]))
-    place = table.columns.index(report_article.BEST)
+    place = table.columns.index(roofline.BEST)
     ours = [(row.cells[1], row.cells[place]) for row in table.rows if row.kind == "measured"]
     assert ours == [("whisper-medium", ""), ("whisper-tiny", "25.0 %")]
 
@@ -361,10 +363,10 @@ def test_the_figure_shows_seconds_between_ends_of_steps_and_the_memory():
     rows = [[0, 10.0, None, 5e9], [1, 12.0, None, 6e9], [3, 18.0, None, 7e9]]  # of a long trace not every row is kept
     trace = {"columns": ["step", "t_s", "allocated_bytes", "footprint_bytes"], "rows": rows, "warmup": 1}
     one = record(NAME, config={"model": "whisper-large", "batch_size": 32}) | {"memory_trace": trace}
-    above, below = figures_article.passes_figure([one, record(NAME)]).axes
+    above, below = figures_memory.passes_figure([one, record(NAME)]).axes
     ((drawn,), memory) = above.lines, [line for line in below.lines if len(line.get_xdata())]
     assert (list(drawn.get_xdata()), list(drawn.get_ydata())) == ([1, 3], [2.0, 3.0])
     assert [list(line.get_ydata()) for line in memory] == [[5.0, 6.0, 7.0]]
     assert "whisper-large, batch 32" in above.get_title()
-    (empty, _) = figures_article.passes_figure([]).axes
+    (empty, _) = figures_memory.passes_figure([]).axes
     assert "Nothing was measured" in empty.get_title("left")

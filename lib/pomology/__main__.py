@@ -10,7 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from pomology import PomologyError, __version__, private, root
+from pomology import __version__
+from pomology.errors import PomologyError
+from pomology.paths import private, root
 
 
 class _Parser(argparse.ArgumentParser):
@@ -120,13 +122,11 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     from pomology import format
-    from pomology.experiment import case as experiment_case
-    from pomology.runner import batch
+    from pomology.results import record
+    from pomology.runner import notebooks
 
-    for notebook in batch.notebooks():
-        times = {
-            profile: notebook.seconds[profile] for profile in experiment_case.PROFILES if profile in notebook.seconds
-        }
+    for notebook in notebooks.notebooks():
+        times = {profile: notebook.seconds[profile] for profile in record.PROFILES if profile in notebook.seconds}
         about = ", ".join(f"{profile} {format.clock_time(seconds)}" for profile, seconds in times.items())
         print(f"{notebook.name:20} {notebook.title} ({about})")
     return 0

@@ -59,6 +59,7 @@ _ACHIEVED: dict[str, Any] = {
     "unit": 1e9,
     "show": gigaflops,
 }
+
 _PASSES = {
     "Forward": ("forward_s", lambda value: seconds(value)),
     "Backward": ("backward_s", lambda value: seconds(value)),
@@ -400,6 +401,3 @@ def experiment_of(notebook: str) -> str:
 def notebooks_of(experiment: str) -> list[str]:
     """All notebooks that measure an experiment of an article."""
     return [name for name in LAYOUTS if experiment_of(name) == experiment] or [experiment]
-
-
-KIT = "kit"  # in place of an article's number: the kit measures itself

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pomology import PomologyError
+from pomology.errors import PomologyError
 
 SOURCES = ("auto", "real", "stand-in")
 

@@ -24,11 +24,10 @@ from __future__ import annotations
 import gzip
 import io
 import math
-import os
 import pickle
 import random
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,19 +35,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pomology import PomologyError
 from pomology.data import synthetic
 from pomology.data.hub import Folder, damaged, find, obtain, one_line, parquet_names, read_parquet, shown
+from pomology.errors import PomologyError
 
 SPLITS = ("train", "test")
-WIKITEXT2_TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}  # words and one <eos> a line
-WIKITEXT2_VOCABULARY = 33_278
-LSUN_CLASSROOM_IMAGES = 168_103
-STAND_IN_PHOTOGRAPHS = 1_024  # different ones behind the 168,103 of the stand-in
-
-_JPEG_SUFFIXES = {".jpg", ".jpeg", ".webp"}  # the exporter of LSUN names its JPEG files .webp
-
-# --- labelled images
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +233,7 @@ _MNIST = _ImageSource(
     read=_read_idx_pair,
     stand_in=synthetic.digits,
 )
+
 _FASHION_MNIST = replace(
     _MNIST,
     name="Fashion-MNIST",
@@ -250,6 +242,7 @@ _FASHION_MNIST = replace(
     begins={"train": (9, 0, 0, 3, 0, 2, 7, 2, 5, 5), "test": (9, 2, 1, 1, 6, 1, 4, 6, 5, 7)},
     stand_in=synthetic.cloth_digits,
 )
+
 _CIFAR10 = _ImageSource(
     name="CIFAR-10",
     hub="uoft-cs/cifar10",
@@ -337,242 +330,3 @@ class MNISTPairs:
             second = below(len(other))
         image, other_image = self.images[one[first]], self.images[other[second]]
         return image.clone().float(), other_image.clone().float(), torch.tensor(float(same))
-
-
-# --- text
-
-
-@dataclass(frozen=True, eq=False)
-class Corpus:
-    """Text as word numbers, int64 (tokens,) each; `words[number]` is the word, "<eos>" ends a line."""
-
-    name: str
-    train: np.ndarray
-    valid: np.ndarray
-    test: np.ndarray
-    words: tuple[str, ...]
-    kind: str
-    origin: str
-
-    @property
-    def vocabulary(self) -> int:
-        return len(self.words)
-
-
-@dataclass(frozen=True)
-class TextSource:
-    """Where a text is published, and how many tokens and different words it must have, one `<eos>` a line counted."""
-
-    name: str
-    hub: str
-    config: str
-    tokens: Mapping[str, int]
-    vocabulary: int
-    files: str  # the author's own, {} for the part
-    column: str = "text"
-    tables: Callable[[str, str], tuple[dict[str, Any], str]] | None = None  # None: as the hub's cache has them
-
-
-def wikitext2(source: str = "auto", folder: Folder = None, size: int | None = None) -> Corpus:
-    """WikiText-2 by words, 33,278 different ones: 2,088,628 tokens to train, 217,646 to validate, 245,569 to test.
-
-    The hub dataset Salesforce/wikitext, wikitext-2-v1, in which rare words are replaced; the raw one has more words.
-    """
-    return corpus_of_words(_WIKITEXT2, source, folder, size)
-
-
-_WIKITEXT2 = TextSource(
-    name="WikiText-2",
-    hub="Salesforce/wikitext",
-    config="wikitext-2-v1",
-    tokens=WIKITEXT2_TOKENS,
-    vocabulary=WIKITEXT2_VOCABULARY,
-    files="wiki.{}.tokens",
-)
-
-
-def corpus_of_words(article: TextSource, source: str, folder: Folder, size: int | None) -> Corpus:
-    """A text by words, from text files or parquet, a row a line; or its stand-in."""
-    hub_splits = {"valid": "validation"}
-
-    def from_tables(tables: dict[str, Any]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        rows = {part: tables[hub_splits.get(part, part)].column(article.column) for part in article.tokens}
-        return _number_words({part: column.to_pylist() for part, column in rows.items()})
-
-    (tokens, words), kind, origin = obtain(
-        (article.name, article.hub, article.config),
-        (source, folder, size),
-        lambda root: _read_text_folder(article, root),
-        from_tables,
-        lambda: synthetic.text(article.tokens, article.vocabulary),
-        article.tables,
-    )
-    counts = {part: len(numbers) for part, numbers in tokens.items()}
-    if 0 in counts.values():
-        raise PomologyError(f"{origin}: a part is empty ({counts}): get it again")
-    if counts != article.tokens or len(words) != article.vocabulary:
-        found, expected = (" + ".join(f"{count:,}" for count in c.values()) for c in (counts, article.tokens))
-        origin += f"; {found} tokens, {len(words):,} words where the article has {expected}, {article.vocabulary:,}"
-    first = {part: numbers[:size] for part, numbers in tokens.items()}
-    return Corpus(article.name, **first, words=words, kind=kind, origin=origin)
-
-
-def _read_text_folder(article: TextSource, root: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    lines: dict[str, Iterable[str]] = {}
-    for part in article.tokens:
-        found = find(root, [*parquet_names(part), article.files.format(part), f"{part}.txt"], article.name)
-        if found[0].suffix == ".parquet":
-            lines[part] = read_parquet(found, (article.column,)).column(article.column).to_pylist()
-            continue
-        try:
-            with found[0].open(encoding="utf-8") as file:
-                lines[part] = file.readlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise damaged(found[0], error) from error
-    return _number_words(lines)
-
-
-def _number_words(lines: Mapping[str, Iterable[str]]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Words by order of appearance, one `<eos>` behind every line, empty ones too: the article's counts need that."""
-    numbers: dict[str, int] = {}
-    tokens = {}
-    for part, rows in lines.items():
-        words = (word for row in rows for word in (*row.split(), "<eos>"))
-        tokens[part] = np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int64)
-    return tokens, tuple(numbers)
-
-
-def batchify(tokens: np.ndarray, batch_size: int) -> np.ndarray:
-    """Tokens (n,) in `batch_size` columns of running text, (n // batch_size, batch_size); the rest is dropped."""
-    rows = len(tokens) // batch_size
-    return np.ascontiguousarray(tokens[: rows * batch_size].reshape(batch_size, rows).T)
-
-
-class LanguageBatches:
-    """(data, target) along the rows of what `batchify` made: data (≤ bptt, batch), target flat, one row further.
-
-    Takes a numpy array or a tensor on any device: slices it, copies nothing but what flattening needs.
-    """
-
-    def __init__(self, tokens: Any, bptt: int = 35):
-        self.tokens, self.bptt = tokens, bptt
-
-    def __len__(self) -> int:
-        return max(0, -(-(len(self.tokens) - 1) // self.bptt))
-
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        last = len(self.tokens) - 1
-        for start in range(0, last, self.bptt):
-            end = min(start + self.bptt, last)
-            yield self.tokens[start:end], self.tokens[start + 1 : end + 1].reshape(-1)
-
-
-# --- photographs
-
-
-def dcgan_transform(picture: Image.Image) -> Any:
-    """Shorter side to 64, then the middle 64 × 64, as float32 (3, 64, 64) from -1 to 1: what the DCGAN is fed."""
-    side, shorter = 64, min(picture.size)
-    width, height = (side * length // shorter for length in picture.size)
-    left, top = round((width - side) / 2), round((height - side) / 2)
-    picture = picture.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + side, top + side))
-    return to_tensor(picture).sub(0.5).div(0.5)
-
-
-class JPEGSet:
-    """Photographs decoded one by one when asked for: items are (transform(picture), 0).
-
-    `store[i]` gives a file's bytes or its path; a store smaller than `length` is used again and again.
-    """
-
-    def __init__(self, name: str, store: Sequence[bytes | str] | _JPEGDatabase, length: int, kind: str, origin: str):
-        self.name, self.store, self.length, self.kind, self.origin = name, store, length, kind, origin
-        self.transform = dcgan_transform
-
-    def __len__(self) -> int:
-        return self.length
-
-    def picture(self, index: int) -> Image.Image:
-        """The decoded photograph, RGB. Raises PomologyError if its file is damaged."""
-        if not 0 <= index < self.length:
-            raise IndexError(index)
-        item = self.store[index % len(self.store)]
-        try:
-            return Image.open(io.BytesIO(item) if isinstance(item, bytes) else item).convert("RGB")
-        except OSError as error:
-            where = f"image {index}" if isinstance(item, bytes) else shown(Path(item))
-            raise PomologyError(f"{self.name}: {where} cannot be decoded: {one_line(error)}") from error
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        return self.transform(self.picture(index)), 0
-
-
-class _JPEGDatabase:
-    """The values of an lmdb, by the order of their keys."""
-
-    def __init__(self, folder: Path):
-        import lmdb
-
-        self.path = str(folder.resolve())
-        try:
-            with _lmdb_environment(self.path).begin() as transaction, transaction.cursor() as cursor:
-                self.keys = list(cursor.iternext(keys=True, values=False))
-        except (lmdb.Error, OSError) as error:
-            raise damaged(folder / "data.mdb", error) from error
-        if not self.keys:
-            raise damaged(folder / "data.mdb", "holds no images")
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __getitem__(self, index: int) -> bytes:
-        with _lmdb_environment(self.path).begin() as transaction:
-            return transaction.get(self.keys[index])
-
-
-_lmdb_environments: dict[str, tuple[int, Any]] = {}  # path -> process, handle: lmdb opens nothing twice in one process
-
-
-def _lmdb_environment(path: str) -> Any:
-    """The handle of this process, which no pickle can carry and no child may use after fork."""
-    import lmdb
-
-    process, environment = _lmdb_environments.get(path, (None, None))
-    if process == os.getpid():
-        return environment
-    if environment is not None:
-        environment.close()  # the parent's
-    environment = lmdb.open(path, readonly=True, lock=False, create=False, readahead=False)
-    # lmdb maps the file, and reading a page that is not there kills the process. The last few need not be there: those
-    # that were freed in the transaction that took them.
-    needed = (environment.info()["last_pgno"] - 16) * environment.stat()["psize"]
-    if (present := os.path.getsize(f"{path}/data.mdb")) < needed:
-        environment.close()
-        raise OSError(f"{present:,} bytes, should be {needed:,} at the least")
-    _lmdb_environments[path] = os.getpid(), environment
-    return environment
-
-
-def lsun_classroom(source: str = "auto", folder: Folder = None, size: int | None = None) -> JPEGSet:
-    """LSUN classroom: 168,103 photographs with a shorter side of 256, JPEG quality 75, as (3, 64, 64) from -1 to 1.
-
-    No hub has it: `folder` is the only way to the real one (`classroom_train_lmdb`, 3.1 GB, as fyu/lsun fetches it).
-    """
-    names = ("LSUN classroom", None, "classroom_train_lmdb")
-    store, kind, origin = obtain(
-        *(names, (source, folder, size), _read_jpeg_folder, None),
-        lambda: synthetic.photographs(STAND_IN_PHOTOGRAPHS),
-    )
-    length = len(store) if kind == "real" else LSUN_CLASSROOM_IMAGES
-    if length != LSUN_CLASSROOM_IMAGES:
-        origin += f"; {length:,} images where the article has {LSUN_CLASSROOM_IMAGES:,}"
-    return JPEGSet(names[0], store, min(size or length, length), kind, origin)
-
-
-def _read_jpeg_folder(root: Path) -> list[str] | _JPEGDatabase:
-    if (root / "data.mdb").is_file():
-        return _JPEGDatabase(root)
-    paths = sorted(str(path) for path in root.rglob("*") if path.suffix.lower() in _JPEG_SUFFIXES)
-    if not paths:
-        raise PomologyError(f"LSUN classroom: neither classroom_train_lmdb/data.mdb nor JPEG files in {shown(root)}")
-    return paths

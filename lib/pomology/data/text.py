@@ -1,8 +1,8 @@
 """Text and speech for the large models of the profiling article, or stand-ins of the same shape.
 
 `imdb`, `common_voice` and `penn_treebank` take `source`, `folder` and `size` as those of `pomology.data.images` do, and
-what they return says `kind` and `origin` in the same way. Text for GPT-2 or Whisper needs the model's `tokenizer.json`. It
-is taken from the folder of the data, else from Hugging Face's cache, else from its hub; without it the data is one that
+what they return says `kind` and `origin` in the same way. Text for GPT-2 or Whisper needs the model's
+`tokenizer.json`: from the folder of the data, else from Hugging Face's cache, else from its hub; without it the data
 cannot be had.
 
 Items are dictionaries of numpy arrays, named as transformers' models name their inputs; a DataLoader makes tensors of
@@ -11,19 +11,14 @@ them. Their classes live here because macOS spawns the workers of a DataLoader. 
 
 from __future__ import annotations
 
-import csv
-import functools
-import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pomology import PomologyError
 from pomology.data import synthetic
 from pomology.data.hub import (
     Folder,
@@ -38,20 +33,149 @@ from pomology.data.hub import (
     shown,
     without_bars,
 )
-from pomology.data.images import SPLITS, Corpus, TextSource, corpus_of_words
+from pomology.data.images import SPLITS
+from pomology.errors import PomologyError
+
+WIKITEXT2_TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}  # words and one <eos> a line
+
+WIKITEXT2_VOCABULARY = 33_278
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Text as word numbers, int64 (tokens,) each; `words[number]` is the word, "<eos>" ends a line."""
+
+    name: str
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+    words: tuple[str, ...]
+    kind: str
+    origin: str
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.words)
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Where a text is published, and how many tokens and different words it must have, one `<eos>` a line counted."""
+
+    name: str
+    hub: str
+    config: str
+    tokens: Mapping[str, int]
+    vocabulary: int
+    files: str  # the author's own, {} for the part
+    column: str = "text"
+    tables: Callable[[str, str], tuple[dict[str, Any], str]] | None = None  # None: as the hub's cache has them
+
+
+def wikitext2(source: str = "auto", folder: Folder = None, size: int | None = None) -> Corpus:
+    """WikiText-2 by words, 33,278 different ones: 2,088,628 tokens to train, 217,646 to validate, 245,569 to test.
+
+    The hub dataset Salesforce/wikitext, wikitext-2-v1, in which rare words are replaced; the raw one has more words.
+    """
+    return corpus_of_words(_WIKITEXT2, source, folder, size)
+
+
+_WIKITEXT2 = TextSource(
+    name="WikiText-2",
+    hub="Salesforce/wikitext",
+    config="wikitext-2-v1",
+    tokens=WIKITEXT2_TOKENS,
+    vocabulary=WIKITEXT2_VOCABULARY,
+    files="wiki.{}.tokens",
+)
+
+
+def corpus_of_words(article: TextSource, source: str, folder: Folder, size: int | None) -> Corpus:
+    """A text by words, from text files or parquet, a row a line; or its stand-in."""
+    hub_splits = {"valid": "validation"}
+
+    def from_tables(tables: dict[str, Any]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        rows = {part: tables[hub_splits.get(part, part)].column(article.column) for part in article.tokens}
+        return _number_words({part: column.to_pylist() for part, column in rows.items()})
+
+    (tokens, words), kind, origin = obtain(
+        (article.name, article.hub, article.config),
+        (source, folder, size),
+        lambda root: _read_text_folder(article, root),
+        from_tables,
+        lambda: synthetic.text(article.tokens, article.vocabulary),
+        article.tables,
+    )
+    counts = {part: len(numbers) for part, numbers in tokens.items()}
+    if 0 in counts.values():
+        raise PomologyError(f"{origin}: a part is empty ({counts}): get it again")
+    if counts != article.tokens or len(words) != article.vocabulary:
+        found, expected = (" + ".join(f"{count:,}" for count in c.values()) for c in (counts, article.tokens))
+        origin += f"; {found} tokens, {len(words):,} words where the article has {expected}, {article.vocabulary:,}"
+    first = {part: numbers[:size] for part, numbers in tokens.items()}
+    return Corpus(article.name, **first, words=words, kind=kind, origin=origin)
+
+
+def _read_text_folder(article: TextSource, root: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    lines: dict[str, Iterable[str]] = {}
+    for part in article.tokens:
+        found = find(root, [*parquet_names(part), article.files.format(part), f"{part}.txt"], article.name)
+        if found[0].suffix == ".parquet":
+            lines[part] = read_parquet(found, (article.column,)).column(article.column).to_pylist()
+            continue
+        try:
+            with found[0].open(encoding="utf-8") as file:
+                lines[part] = file.readlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise damaged(found[0], error) from error
+    return _number_words(lines)
+
+
+def _number_words(lines: Mapping[str, Iterable[str]]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Words by order of appearance, one `<eos>` behind every line, empty ones too: the article's counts need that."""
+    numbers: dict[str, int] = {}
+    tokens = {}
+    for part, rows in lines.items():
+        words = (word for row in rows for word in (*row.split(), "<eos>"))
+        tokens[part] = np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int64)
+    return tokens, tuple(numbers)
+
+
+def batchify(tokens: np.ndarray, batch_size: int) -> np.ndarray:
+    """Tokens (n,) in `batch_size` columns of running text, (n // batch_size, batch_size); the rest is dropped."""
+    rows = len(tokens) // batch_size
+    return np.ascontiguousarray(tokens[: rows * batch_size].reshape(batch_size, rows).T)
+
+
+class LanguageBatches:
+    """(data, target) along the rows of what `batchify` made: data (≤ bptt, batch), target flat, one row further.
+
+    Takes a numpy array or a tensor on any device: slices it, copies nothing but what flattening needs.
+    """
+
+    def __init__(self, tokens: Any, bptt: int = 35):
+        self.tokens, self.bptt = tokens, bptt
+
+    def __len__(self) -> int:
+        return max(0, -(-(len(self.tokens) - 1) // self.bptt))
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        last = len(self.tokens) - 1
+        for start in range(0, last, self.bptt):
+            end = min(start + self.bptt, last)
+            yield self.tokens[start:end], self.tokens[start + 1 : end + 1].reshape(-1)
+
 
 IMDB_REVIEWS = 25_000  # in each of the two splits
+
 GPT2_VOCABULARY = 50_257
+
 END_OF_TEXT = 50_256  # GPT-2 has no token for padding: its end of text pads
-STAND_IN_CLIPS = 100_000  # the article names no release of Common Voice, so no number of clips
-WHISPER_VOCABULARY = 51_865
-SAMPLING_RATE = 16_000  # hertz, at which Whisper hears
+
 IGNORED = -100  # a label that the losses of transformers pass over
 
 # What tells a tokenizer from another with the same file name: some tokens and their numbers.
 _GPT2 = {"<|endoftext|>": END_OF_TEXT}
-_ENGLISH, _END, _START, _TRANSCRIBE, _NO_TIMESTAMPS = 50_259, 50_257, 50_258, 50_359, 50_363
-_WHISPER = {"<|startoftranscript|>": _START, "<|transcribe|>": _TRANSCRIBE, "<|notimestamps|>": _NO_TIMESTAMPS}
 
 
 def _tokenizer(model: str, hubs: Sequence[str], marks: dict[str, int], folder: Path | None = None) -> tuple[Any, str]:
@@ -83,9 +207,6 @@ def _cached_first(hubs: Sequence[str]) -> tuple[Path, str]:
         if isinstance(path := try_to_load_from_cache(hub, "tokenizer.json"), str):
             return Path(path), "cached"
     return hub_file(hubs[0], "tokenizer.json")
-
-
-# --- IMDB
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,171 +331,6 @@ def _encode(texts: list[str], labels: np.ndarray, found: tuple[Any, str], length
             lengths[row] = len(numbers)
             tokens[row, : len(numbers)] = numbers
     return tokens, lengths, labels, which
-
-
-# --- Common Voice
-
-
-class Speech:
-    """Spoken sentences, heard one by one: items {"input_features": float32 (80, 3000), "labels": int64 (tokens,)}.
-
-    Labels: language, task, no timestamps, text, end; then `IGNORED`. The start of the transcript, which Whisper's
-    decoder reads first, is not among them: transformers puts it before them when it makes the decoder's input.
-    """
-
-    def __init__(
-        self,
-        store: Callable[[int], tuple[np.ndarray, Sequence[int]]],
-        length: int,
-        tokens: int,
-        kind: str,
-        origin: str,
-    ):
-        self.store, self.length, self.tokens, self.kind, self.origin = store, length, tokens, kind, origin
-        self.name, self.vocabulary = "Common Voice", WHISPER_VOCABULARY
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Raises PomologyError if the clip is missing or damaged."""
-        if not 0 <= index < self.length:
-            raise IndexError(index)
-        features, numbers = self.store(index)
-        labels = np.full(self.tokens, IGNORED, np.int64)
-        labels[: len(numbers)] = numbers
-        return {"input_features": features, "labels": labels}
-
-
-def common_voice(source: str = "auto", folder: Folder = None, size: int | None = None, tokens: int = 32) -> Speech:
-    """Common Voice's training clips as Whisper hears and writes them: log-mel features of 30 s, `tokens` labels.
-
-    `folder` is the only way to the real ones, as they are given by hand only (datacollective.mozillafoundation.org):
-    one language of a release, with `train.tsv` and `clips`. A longer sentence is cut, and still has its end.
-    """
-    if not 5 <= tokens <= 448:
-        raise PomologyError(f"Common Voice tokens: {tokens} should be 5 to 448, what Whisper's decoder can write")
-    store, kind, origin = obtain(
-        ("Common Voice", None, "en"),
-        (source, folder, size),
-        lambda root: _read_release(root, size, tokens),
-        None,
-        lambda: _StandInClips(tokens),
-        nowhere="no folder was named, and only the Mozilla Data Collective gives it, by hand",
-    )
-    length = len(store)
-    if kind == "real":
-        origin += f"; {store.tokenizer_origin}"
-    return Speech(store, min(size or length, length), tokens, kind, origin)
-
-
-@dataclass(frozen=True)
-class _StandInClips:
-    tokens: int
-
-    def __len__(self) -> int:
-        return STAND_IN_CLIPS
-
-    def __call__(self, index: int) -> tuple[np.ndarray, Sequence[int]]:
-        features, numbers = synthetic.speech(index, self.tokens - 4)
-        return features, [_ENGLISH, _TRANSCRIBE, _NO_TIMESTAMPS, *numbers, _END]
-
-
-@dataclass(frozen=True)
-class _Clips:
-    """Clips of a release. Goes to a worker with its tokenizer, which can be pickled; the extractor is made there."""
-
-    folder: Path
-    rows: list[tuple[str, str]]  # file, sentence
-    language: int
-    tokenizer: Any
-    tokenizer_origin: str
-    tokens: int
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __call__(self, index: int) -> tuple[np.ndarray, Sequence[int]]:
-        file, sentence = self.rows[index]
-        text = self.tokenizer.encode(sentence, add_special_tokens=False).ids
-        numbers = [self.language, _TRANSCRIBE, _NO_TIMESTAMPS, *text][: self.tokens - 1]
-        return log_mel(*_read_sound(self.folder / file)), [*numbers, _END]
-
-
-def _read_release(root: Path, size: int | None, tokens: int) -> _Clips:
-    # Only so deep: a search through `clips` would look at a million files.
-    found = [path for depth in ("", "*/", "*/*/") for path in sorted(root.glob(f"{depth}train.tsv"))]
-    if not found:
-        raise PomologyError(f"Common Voice: no train.tsv in {shown(root)}: name one language of an unpacked release")
-    if len(found) > 1:
-        raise PomologyError(f"Common Voice: train.tsv is in several folders below {shown(root)}: name one of them")
-    (table,) = found
-    clips = table.parent / "clips"
-    if not clips.is_dir():
-        raise PomologyError(f"Common Voice: no folder clips beside {shown(table)}: unpack the release again")
-    try:
-        with table.open(encoding="utf-8", newline="") as file:
-            lines = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-            columns = {"path", "sentence", "locale"}
-            if not columns <= {*(lines.fieldnames or ())}:
-                raise PomologyError(f"{shown(table)}: columns {lines.fieldnames}: expected path, sentence and locale")
-            rows = [(line["path"], line["sentence"], line["locale"]) for line in islice(lines, size)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise damaged(table, error) from error
-    for number, row in enumerate(rows, 2):
-        if not all(row) or Path(row[0]).name != row[0]:
-            raise damaged(table, f"line {number} has no file name, sentence and locale")
-    if not rows:
-        raise damaged(table, "no clips are listed")
-    if len(locales := {locale for _, _, locale in rows}) > 1:
-        raise PomologyError(f"{shown(table)}: several languages ({', '.join(sorted(locales))}): should be one")
-    hubs = [f"openai/whisper-{name}" for name in ("medium", "tiny", "base", "small", "large-v2")]
-    tokenizer, which = _tokenizer("Whisper", hubs, _WHISPER, table.parent)
-    (locale,) = locales
-    language = tokenizer.token_to_id(f"<|{locale.split('-')[0]}|>")
-    if language is None:
-        raise PomologyError(f"{shown(table)}: Whisper has no token for the language {locale!r}: take another language")
-    return _Clips(clips, [row[:2] for row in rows], language, tokenizer, which, tokens)
-
-
-def _read_sound(path: Path) -> tuple[np.ndarray, int]:
-    """A sound file as float32 (samples,), its channels averaged, and its samples a second."""
-    import soundfile
-
-    try:
-        sound, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise damaged(path, error) from error
-    if not len(sound):
-        raise damaged(path, "no sound in it")
-    return sound.mean(axis=1), rate
-
-
-def log_mel(sound: np.ndarray, rate: int) -> np.ndarray:
-    """Whisper's features of a sound (samples,), cut or padded with silence to 30 s: float32 (80, 3000)."""
-    sound = resample(sound, rate, SAMPLING_RATE)
-    features = _extractor()(sound, sampling_rate=SAMPLING_RATE, return_tensors="np")["input_features"][0]
-    return np.ascontiguousarray(features, np.float32)
-
-
-@functools.cache
-def _extractor() -> Any:
-    from transformers import WhisperFeatureExtractor
-
-    return WhisperFeatureExtractor()  # its defaults are Whisper's; nothing is looked up
-
-
-def resample(sound: np.ndarray, rate: int, wanted: int) -> np.ndarray:
-    """A sound (samples,) at `wanted` samples a second: what both rates can carry is kept, what only one can is not."""
-    if rate == wanted:
-        return sound
-    length = math.ceil(len(sound) * wanted / rate)
-    seconds = math.ceil(len(sound) / rate)  # whole ones: then both lengths are whole, and easy to transform
-    spectrum = np.fft.rfft(sound, seconds * rate)  # which its inverse cuts, or fills up with zeros
-    return (np.fft.irfft(spectrum, seconds * wanted)[:length] * (wanted / rate)).astype(np.float32)
-
-
-# --- Penn Treebank
 
 
 def penn_treebank(source: str = "auto", folder: Folder = None, size: int | None = None) -> Corpus:

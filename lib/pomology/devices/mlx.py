@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pomology import PomologyError
+from pomology.errors import PomologyError
 from pomology.machine import snapshot
 
 TF32 = "MLX_ENABLE_TF32"

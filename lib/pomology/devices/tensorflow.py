@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from pomology import PomologyError
+from pomology.errors import PomologyError
 from pomology.machine import snapshot
 
 REMAPPER = "TURN_OFF_REMAPPER"

@@ -14,47 +14,19 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
-from pomology import PomologyError
-from pomology.devices import mlx, tensorflow
+from pomology.errors import PomologyError, Unsupported
 from pomology.machine import snapshot
 
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
-FRAMEWORKS = ("torch", "tensorflow", "mlx")
-# `mps` and `metal` both mean the GPU of an Apple chip, which PyTorch calls one and TensorFlow the other.
-WANTED = ("auto", "cpu", "gpu", "cuda", "mps", "metal")
-APPLE_GPU = {"torch": "mps", "tensorflow": "metal", "mlx": mlx.GPU}
 
-# MPS and the CPU allocator raise plain RuntimeErrors; only CUDA has a class of its own, which its libraries do not use.
-# A single MPS buffer larger than the Metal limit is an "Invalid buffer size"; what Metal itself notices while it runs a
-# command buffer is "Insufficient Memory". MLX names its allocator.
-OUT_OF_MEMORY = re.compile(
-    r"out of memory|Invalid buffer size|(can't|cannot) allocate memory|Unable to allocate|Insufficient Memory|"
-    r"(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|failed to allocate memory|\[metal::malloc\] Attempting to allocate",
-    re.IGNORECASE,
-)
-UNSUPPORTED = re.compile(
-    r"not currently (implemented|supported) (for|on) the MPS|(doesn't|does not) support (float64|complex128)|"
-    r"(unsupported|not (yet )?(supported|implemented)) (on|for) (the )?MPS|MPS (doesn't|does not) support|"
-    r"not implemented for '(Half|BFloat16)'|Could not run '[^']+' with arguments from the|"
-    # TensorFlow: an operator without a kernel, and XLA, which knows no Metal
-    r"No OpKernel was registered to support|no supported kernel for [GC]PU devices|Could not find registered platform|"
-    r"not (yet )?supported on the GPU",  # MLX
-    re.IGNORECASE,
-)
 WATERMARKS = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO")
+
 # One thread writes one number: PyTorch starts as many threads as its first tensor has numbers.
 SMALLEST_KERNEL = "kernel void pomology_one(device float* out) { out[0] = 1.0f; }"
+
 FALLBACK_WARNING = re.compile(r"The operator '([^']+)' is not currently supported on the MPS backend")
-
-
-class NoSuchDevice(PomologyError):
-    """A framework finds no device of the kind that was asked for on this machine."""
-
-
-class Unsupported(PomologyError):
-    """The device lacks an operator, a precision or a feature that was asked of it."""
 
 
 class Device:
@@ -316,90 +288,3 @@ def watermarks(environment: Mapping[str, str]) -> dict[str, str]:
     if 0 < high < low:
         raise PomologyError(f"{WATERMARKS[1]}={low:g}: must not exceed {WATERMARKS[0]}, which is {high:g}")
     return dict(zip(WATERMARKS, (f"{high:g}", f"{low:g}"), strict=True))
-
-
-def failure(exception: BaseException) -> Literal["out-of-memory", "unsupported"] | None:
-    """Which known status an exception stands for, or None for a bug.
-
-    Told by class where there is one and by text where not: PyTorch on MPS raises a plain RuntimeError when memory is
-    out, NotImplementedError for a missing operator and TypeError for float64. TensorFlow's errors are OpErrors.
-    """
-    text = str(exception)
-    kinds = {kind.__name__ for kind in type(exception).__mro__}
-    if isinstance(exception, MemoryError) or kinds & {"OutOfMemoryError", "ResourceExhaustedError"}:
-        return "out-of-memory"
-    if (isinstance(exception, RuntimeError) or "OpError" in kinds) and OUT_OF_MEMORY.search(text):
-        return "out-of-memory"
-    if isinstance(exception, Unsupported):
-        return "unsupported"
-    # A ValueError is MLX's.
-    may_be = isinstance(exception, (NotImplementedError, RuntimeError, TypeError, ValueError)) or "OpError" in kinds
-    if may_be and UNSUPPORTED.search(text):
-        return "unsupported"
-    return None
-
-
-def prepare(framework: str) -> None:
-    """Set what a framework reads when it is loaded; must come before its first import.
-
-    Raises PomologyError in one line if that import has happened already and the framework would be wrong here.
-    """
-    _check(framework)
-    if framework == "tensorflow":
-        tensorflow.prepare()
-    elif framework == "mlx":
-        mlx.prepare()
-
-
-def backends(framework: str = "torch") -> dict[str, str | None]:
-    """Each backend of a framework, with None if it can train here and else the reason why not, in plain words."""
-    _check(framework)
-    if framework == "tensorflow":
-        return tensorflow.backends()
-    if framework == "mlx":
-        return mlx.backends()
-    import torch
-
-    reasons: dict[str, str | None] = {"cpu": None}
-    if torch.cuda.is_available():
-        reasons["cuda"] = None
-    elif torch.version.cuda is None:
-        reasons["cuda"] = "this PyTorch is built without CUDA"
-    else:
-        reasons["cuda"] = "no NVIDIA GPU or driver answers"
-    if torch.backends.mps.is_available():
-        reasons["mps"] = None
-    elif not torch.backends.mps.is_built():
-        reasons["mps"] = "this PyTorch is built without MPS (it needs macOS 14 and a native arm64 Python)"
-    else:
-        reasons["mps"] = "PyTorch finds no Metal GPU (a virtual machine, or macOS older than 14)"
-    return reasons
-
-
-def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
-    """The devices to time: `auto` is every one this machine has, the CPU first; `gpu` is CUDA or Apple's.
-
-    Raises PomologyError if the wish is unknown, and NoSuchDevice, which is one, if it cannot be met here.
-    """
-    if wanted not in WANTED:
-        raise PomologyError(f"devices: {wanted!r} is not known; one of {', '.join(WANTED)} is")
-    reasons = backends(framework)
-    present = [backend for backend, reason in reasons.items() if reason is None]
-    backend = APPLE_GPU[framework] if wanted in ("mps", "metal") else wanted
-    if wanted == "auto":
-        chosen = present
-    elif wanted == "gpu":
-        chosen = [one for one in present if one != "cpu"]
-    else:
-        chosen = [one for one in present if one == backend]
-    if not chosen:
-        missing = [backend] if backend in reasons else [one for one in reasons if one != "cpu"]
-        why = "; ".join(f"{one}: {reasons[one]}" for one in missing)
-        raise NoSuchDevice(f"devices: {wanted!r} is not on this machine ({why}); it has {', '.join(present)}")
-    kinds = {"torch": Device, "tensorflow": tensorflow.TensorFlowDevice, "mlx": mlx.MLXDevice}
-    return [kinds[framework](one) for one in chosen]
-
-
-def _check(framework: str) -> None:
-    if framework not in FRAMEWORKS:
-        raise PomologyError(f"framework: {framework!r} is not known; one of {', '.join(FRAMEWORKS)} is")

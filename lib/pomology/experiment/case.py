@@ -15,268 +15,33 @@ notebook.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import statistics as python_statistics
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pomology import PomologyError, format, private, root
-from pomology.articles import layout as articles_layout
-from pomology.articles import published
-from pomology.devices import torch
+from pomology import format
+from pomology.devices import failures, torch
+from pomology.errors import Mismatch, PomologyError, TooBig
+from pomology.experiment.feasibility import HOLES, SPARED_BYTES, SPARED_SHARE
+from pomology.experiment.outcome import ACCURACY_STEPS, JUDGED_STEPS
+from pomology.experiment.progress import _Progress
 from pomology.machine import snapshot
-from pomology.machine.sampler import MemoryTrace, Telemetry, contended
-from pomology.measure import clock, intervals
-from pomology.report import article as report_article
-from pomology.report import roofline, summary
-from pomology.report.figures import article as figures_article
-from pomology.results import folders, journal
+from pomology.machine.memory import MemoryTrace
+from pomology.machine.sampler import Telemetry, contended
+from pomology.measure import calls, clock, epochs, intervals
+from pomology.paths import private
+from pomology.results import cases as results_cases
+from pomology.results import record as results_record
 from pomology.workloads import parity
 from pomology.workloads.cost import Workload
 
-PROFILES = ("smoke", "quick", "article")
-JUDGED_STEPS = 50  # with fewer losses than these nobody can tell whether a model learns
-TOO_LARGE = ("too-big", "out-of-memory", "crashed", "timeout")  # a smaller sibling of such a case may fit
+if TYPE_CHECKING:
+    from pomology.experiment.experiment import Experiment
+
 FEW_TRACED = 8  # with fewer steps than these behind the warm-up, only the first is left out of a trace of memory
-SPARED_BYTES, SPARED_SHARE = 1.5e9, 0.1  # of the free memory, that a case near the limit leaves to the machine
-# On a processor tensors lie in the C library's heap, with holes between them: glibc gives one a mapping of its own only
-# if it is larger than all that were freed before, or than 32 MB. The memory of `memory_torch` grew to 1.22 times the
-# sum of its tensors; where glibc was told to map each of them by itself, to 1.00 times.
-HOLES = 1.25
-ACCURACY_STEPS = 20  # after so many steps any model here that can learn does better than chance
-
-
-class TooBig(PomologyError):
-    """Predicted not to fit the device, so not tried."""
-
-
-class Mismatch(PomologyError):
-    """Two computations that should agree do not."""
-
-
-class Experiment:
-    """One notebook's cases on this machine.
-
-    name: the notebook's name, and the journal's. article: its number, as in the published values. framework: what the
-    cases train with, one a notebook; None has no cases, and lays together what other notebooks of a run have measured.
-    devices: `auto`, `cpu`, `gpu`, `cuda`, `mps` or `metal`. profile: `smoke`, `quick` or `article`; the last runs whole
-    epochs. budget_s: seconds for the steady steps of a case. out: the run's folder; empty takes this day's, see
-    `folders.by_hand`, or without a framework the latest that has such numbers. repeat: which repetition of the run this
-    is. precision: of every case that has no setting of that name. learns: whether a loss that does not fall means that
-    the model does not learn (a GAN's tells nothing).
-    Raises PomologyError in one line for a value that cannot be.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        article: str,
-        framework: str | None = "torch",
-        devices: str = "auto",
-        profile: str = "quick",
-        budget_s: float = 10.0,
-        out: str = "",
-        repeat: int = 0,
-        precision: str = "fp32",
-        learns: bool = True,
-    ):
-        if profile not in PROFILES:
-            raise PomologyError(f"{name}: profile is {profile!r}; it must be one of {', '.join(PROFILES)}")
-        if isinstance(budget_s, bool) or not isinstance(budget_s, (int, float)) or not 0 < budget_s < math.inf:
-            raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0")
-        self.name, self.article, self.profile, self.budget_s = name, article, profile, float(budget_s)
-        self.repeat, self.precision, self.learns = repeat, precision, learns
-        self.framework = framework
-        self.devices = torch.find(devices, framework) if framework else []
-        self._anew = "" if out else " (run the set-up cell again to measure it anew)"
-        layout = articles_layout.LAYOUTS.get(name) or articles_layout.Layout(name, {})
-        self._everything = layout.everything or bool(layout.lays)
-        self._siblings = articles_layout.notebooks_of(articles_layout.experiment_of(name))
-        measured = [*self._siblings, *layout.lays, *(roofline.SOURCES if self._everything else ())]
-        self._lays = [] if framework else [source for source in measured if source != name]
-        self.out = Path(out) if out else folders.latest(self._lays, profile) or folders.by_hand(name, profile)
-        self.journal = journal.Journal(self.out / f"{name}.jsonl")
-        self.snapshot = folders.note_machine(self.out, profile)
-        self.data_kind, self.data_origin = "none", ""
-        self._looked: tuple[float, dict] | None = None
-        self._rates: dict[tuple[str, str], float] = {}
-        self._laid: list[dict] | None = None
-
-    def uses(self, data: Any) -> None:
-        """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`, a line about it."""
-        self.data_kind, self.data_origin = data.kind, data.origin
-
-    def cases(
-        self, rows: Iterable[dict] | None = None, on: Iterable[torch.Device] | None = None, **axes: Iterable
-    ) -> Iterator[Case]:
-        """The cases to run: every row (or every combination of the axes' values) on every device of this machine.
-
-        on: only on these devices. What the journal holds already is skipped, with a line that says so.
-        """
-        if rows is None:
-            rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-        before = journal.read(self.journal.path)
-        for backend, config in itertools.product(self.devices if on is None else on, list(rows)):
-            case = Case(self, backend, config)
-            if before.done(case.name, self.repeat):
-                print(f"{case.name}: in the journal already; skipped{self._anew}")
-            else:
-                yield case
-
-    def largest(self, rows: Iterable[dict], on: Iterable[torch.Device] | None = None) -> Iterator[Case]:
-        """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings.
-
-        The next one is tried where a case is too big, runs out of memory or time, or takes the kernel with it. on: as
-        for `cases`.
-        """
-        rows = list(rows)
-        for backend, config in itertools.product(self.devices if on is None else on, rows):
-            if config is rows[0]:
-                fits = False
-            if fits:
-                continue
-            yield from self.cases([config], on=[backend])
-            name = Case(self, backend, config).name
-            ended = [
-                record["status"]
-                for record in journal.read(self.journal.path).records
-                if record["case"] == name and record["repeat"] == self.repeat
-            ]
-            fits = not ended or ended[-1] not in TOO_LARGE
-
-    def rate(self, backend: torch.Device, precision: str) -> float:
-        """The most floating-point operations a second that a matrix product reaches on a device, found within a second.
-
-        Products of 512, 1024, 2048 and 4096 squared are timed, as long as they are short. Measured once per process;
-        what this run's ceilings have reached with the same framework counts, if it is more: a second may be a bad one.
-        """
-        key = backend.backend, precision
-        if key not in self._rates:
-            best = 0.0
-            for size in (512, 1024, 2048, 4096):
-                function = backend.eager(backend.product(precision, size))
-                found = clock.measure(function, backend.fence, budget_s=0.1, warmup_s=0.02, warmup_calls=1)
-                fastest_s = min(block.step_s for block in found.blocks)
-                best = max(best, 2 * size**3 / fastest_s)
-                if fastest_s > 0.02:  # the next takes eight times as long
-                    break
-            known = [one for one in self._read(roofline.SOURCES) if one["framework"] == self.framework]
-            ceiling = roofline.ceilings(known).rates.get((backend.kind, precision))
-            self._rates[key] = max(best, ceiling.value) if ceiling else best
-        return self._rates[key]
-
-    def fitness(self) -> dict[str, Any]:
-        """Whether the machine is fit to measure now; a look takes a quarter of a second, so it is good for five."""
-        if self._looked is None or time.perf_counter() - self._looked[0] > 5:
-            self._looked = time.perf_counter(), snapshot.fitness()
-        return self._looked[1]
-
-    @property
-    def records(self) -> list[dict]:
-        """The finished cases of this experiment's journal; without a framework, of all notebooks of the experiment, or
-        of the whole run, where it lays that together."""
-        if self._laid is not None:
-            return self._laid
-        if self._everything:
-            return self._read(sorted(path.stem for path in self.out.glob("*.jsonl")))
-        return self._read([self.name] if self.framework else self._siblings)
-
-    def lay(self, records: Iterable[dict]) -> None:
-        """Show these in the table and the figure: records made of what others have measured, in no journal."""
-        self._laid = list(records)
-
-    def machine(self) -> report_article.Table:
-        """The machine, and where the numbers are, as a small table."""
-        table = report_article.machine_table(self.snapshot, self.devices)
-        return replace(table, rows=(*table.rows, report_article.Row(("Numbers", self._place()))))
-
-    def _place(self) -> str:
-        out, here = self.out.absolute(), root()
-        place = f"{out.relative_to(here) if here in out.parents else out.name}/"  # no folder above the kit's is told
-        if self.framework:
-            return f"in {place}"
-        there = [path.stem for path in sorted(self.out.glob("*.jsonl"))]
-        missing = ", ".join(name for name in self._lays if name not in there)
-        if not self._everything:
-            there = [name for name in self._lays if name in there]
-        if not there:
-            return f"none yet: run {missing} first, or set `out` to the folder of a run that has them"
-        found = f"{len(there)} notebooks" if len(there) > len(self._lays) else ", ".join(there)
-        return f"of {found}, in {place}" + (f"; to have more, run {missing} first" if missing else "")
-
-    def table(self) -> report_article.Table:
-        """The article's table with this machine in it; also saved as CSV."""
-        records, best = self.records, self._ceilings()
-        self._saved(report_article.details_table(self.name, records, best), "details")
-        return self._saved(report_article.article_table(self.name, records, best), "article")
-
-    def details(self) -> report_article.Table:
-        """What else was measured of each case."""
-        return report_article.details_table(self.name, self.records, self._ceilings())
-
-    def ceilings(self) -> report_article.Table:
-        """The best rates that this run has measured on this machine so far, in whichever framework."""
-        return report_article.ceilings_table(self._read(roofline.SOURCES))
-
-    def roofline(self) -> report_article.Table:
-        """Where every experiment of this run lies under the machine's ceilings; also saved as CSV."""
-        return self._saved(report_article.roofline_table(self.records), "roofline")
-
-    def summary(self) -> report_article.Table:
-        """What every device of the articles, and this machine, achieves of its peak; also saved as CSV."""
-        return self._saved(summary.table(self.records), "rates")
-
-    def checks(self) -> report_article.Table:
-        """What the kit found out about itself, in plain words; also saved as CSV."""
-        return self._saved(report_article.checks_table(self.records), "checks")
-
-    def ratios(self) -> report_article.Table:
-        """How many times faster one device is than another: as printed, and the GPU against the CPU of this machine."""
-        return self._saved(report_article.ratio_table(self.name, self.records), "ratios")
-
-    def side_by_side(self) -> report_article.Table:
-        """The same cases in PyTorch and MLX, from the journals of this run, with proof that they are the same."""
-        return self._saved(report_article.side_by_side(self.name, self._read(self._siblings)), "side-by-side")
-
-    def printed(self) -> report_article.Table:
-        """What else the article prints about this experiment: its settings, and what its text says."""
-        return report_article.printed_table(self.name)
-
-    def figure(self) -> Any:
-        """The article's devices and this machine's on one axis; also saved as SVG."""
-        return figures_article.show(
-            figures_article.draw(self.name, self.records), self.out / "figures" / f"{self.name}-epoch.svg"
-        )
-
-    def claims(self) -> report_article.Table:
-        """What the article says, tested on its own numbers and on this machine's."""
-        claims = [
-            claim
-            for claim in published.claims(article=self.article)
-            if {articles_layout.experiment_of(self.name), *articles_layout.LAYOUTS[self.name].claims_of}
-            & set(claim.experiments)
-        ]
-        # A claim may need what another notebook of the same run has measured.
-        needed = {self.name, *(name for claim in claims for name in claim.experiments)}
-        names = sorted({self.name, *(name for one in needed for name in articles_layout.notebooks_of(one))})
-        return report_article.claims_table(claims, self._read(names))
-
-    def _saved(self, table: report_article.Table, what: str) -> report_article.Table:
-        report_article.save(table, self.out / "tables" / f"{self.name}-{what}.csv")
-        return table
-
-    def _ceilings(self) -> roofline.Ceilings:
-        return roofline.ceilings(self._read(roofline.SOURCES))
-
-    def _read(self, names: Iterable[str]) -> list[dict]:
-        """What these notebooks of the run have measured so far."""
-        return [record for name in names for record in journal.read(self.out / f"{name}.jsonl").records]
 
 
 class Case:
@@ -389,14 +154,14 @@ class Case:
             self.backend.fence()
             self._telemetry = self._stack.enter_context(Telemetry(device=self.backend.kind))
 
-    def measure(self, name: str, function: Callable[[], Any], **options: Any) -> clock.Measurement:
+    def measure(self, name: str, function: Callable[[], Any], **options: Any) -> calls.Measurement:
         """Time a function that needs no loader, within the budget, and note the median of a call as metric `name`.
 
         options: of `timing.measure`. Timed as `step_s`, it also tells FLOP/s if the workload is known.
         """
         self.watch()
-        timed = clock.measure(function, self.backend.fence, **{"budget_s": self.experiment.budget_s, **options})
-        self._metrics[name] = clock.seconds_metric(timed.seconds)
+        timed = calls.measure(function, self.backend.fence, **{"budget_s": self.experiment.budget_s, **options})
+        self._metrics[name] = epochs.seconds_metric(timed.seconds)
         if name == "step_s" and self._workload:
             self._metrics["flops_per_s"] = _per_second(self._workload.flops, timed.seconds)
         return timed
@@ -485,7 +250,7 @@ class Case:
             raise ValueError(f"{name} is {value}; what could not be measured is left out")
         self._metrics[name] = _metric(value, unit) | more
 
-    def kernel(self, name: str, found: clock.Measurement) -> None:
+    def kernel(self, name: str, found: calls.Measurement) -> None:
         """Add the time of a call, as `timing.measure` found it, with its interval and its raw times."""
         seconds = found.seconds
         self.metric(name, seconds.mean, "s", low=seconds.low, high=seconds.high, n=seconds.n)
@@ -501,7 +266,7 @@ class Case:
         self._flags += flags
 
     def __enter__(self) -> Case:
-        self._started, self._start_s = journal.now(), time.perf_counter()
+        self._started, self._start_s = results_record.now(), time.perf_counter()
         self._fitness = self.experiment.fitness()
         self.experiment.journal.start(self._base())
         self.backend.reset_peak_memory()
@@ -526,7 +291,7 @@ class Case:
         self._stack.close()
         record = self._record(exception)
         self.experiment.journal.end(record)
-        self._progress.finish(report_article.line(record))
+        self._progress.finish(results_cases.line(record))
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = self._weights = None
         return record["status"] != "interrupted"
@@ -560,7 +325,7 @@ class Case:
         }
 
     def _record(self, exception: BaseException | None) -> dict[str, Any]:
-        metrics = clock.epoch_metrics(self.clock)
+        metrics = epochs.epoch_metrics(self.clock)
         telemetry = self._telemetry
         if telemetry is not None:
             metrics.update(telemetry.metrics())
@@ -624,7 +389,7 @@ class Case:
             reason = private(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
             if not isinstance(exception, Exception):
                 return "interrupted", reason
-            known = {TooBig: "too-big", Mismatch: "mismatch"}.get(type(exception)) or torch.failure(exception)
+            known = {TooBig: "too-big", Mismatch: "mismatch"}.get(type(exception)) or failures.failure(exception)
             return (known, reason) if known else ("error", f"{type(exception).__name__}: {reason}")
         if self._fallbacks:
             return "fallback", f"ran on the CPU: {', '.join(sorted(self._fallbacks))}"
@@ -648,7 +413,7 @@ class Case:
         blocks = self._training and (self._training.ready_blocks or self._training.blocks)
         if not blocks or not self._workload:
             return None
-        return _per_second(self._workload.flops, clock.interval(blocks))
+        return _per_second(self._workload.flops, epochs.interval(blocks))
 
     def _phase_rates(self, metrics: dict[str, dict]) -> dict[str, dict]:
         """Floating-point operations a second of the forward and the backward pass, where a step times them apart."""
@@ -673,7 +438,7 @@ class Case:
     def _memory_trace(self) -> dict[str, Any]:
         rows = self._trace.rows
         empty = {name for number, name in enumerate(self._trace.COLUMNS) if all(row[number] is None for row in rows)}
-        name = report_article.FRAMEWORKS.get(self.backend.framework, self.backend.framework)
+        name = results_cases.FRAMEWORKS.get(self.backend.framework, self.backend.framework)
         why = self.backend.uncounted or f"{name} keeps no count of it on this device"
         absent = {name: private(self._trace.counters.absent.get(name, why)) for name in sorted(empty)}
         return {"columns": list(self._trace.COLUMNS), "rows": rows, "absent": absent, "warmup": self._warmup_steps()}
@@ -705,7 +470,7 @@ class Case:
 
 
 def _per_second(flops: int, step: intervals.Interval) -> dict:
-    return {"low": None, "high": None, "how": "measured", **roofline.rate(flops, step, "FLOP/s")}
+    return {"low": None, "high": None, "how": "measured", **epochs.rate(flops, step, "FLOP/s")}
 
 
 def _metric(value: float, unit: str, how: str = "measured", n: int = 1) -> dict:
@@ -731,35 +496,3 @@ def _raw(part: clock.Part) -> dict:
             if part.blocks and all(name in block.phases for block in part.blocks)
         },
     }
-
-
-class _Progress:
-    """One line that says how far a case is, in a notebook or a terminal, replaced by its result."""
-
-    def __init__(self, name: str):
-        self.name, self._handle, self._last_s, self._begun_s = name, None, 0.0, time.perf_counter()
-
-    def update(self, part: str, done: int, expected: float | None) -> None:
-        now_s = time.perf_counter()
-        if now_s - self._last_s < 0.5:
-            return
-        self._last_s = now_s
-        total = f" of {math.ceil(expected):,}" if expected else ""
-        self._show(f"{self.name}: {part}, step {done:,}{total}, {format.clock_time(now_s - self._begun_s)}")
-
-    def finish(self, line: str) -> None:
-        self._show(line, final=True)
-        self._handle = None
-
-    def _show(self, text: str, final: bool = False) -> None:
-        from IPython import get_ipython
-        from IPython.display import Pretty, display
-
-        if get_ipython() is None:
-            if final:
-                print(text)
-            return
-        if self._handle is None:
-            self._handle = display(Pretty(text), display_id=True)
-        else:
-            self._handle.update(Pretty(text))

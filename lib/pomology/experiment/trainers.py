@@ -12,9 +12,11 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from pomology.devices import torch
-from pomology.experiment.case import Case, Mismatch
+from pomology import errors
+from pomology.errors import Mismatch
+from pomology.experiment.case import Case
 from pomology.measure import clock as measure_clock
+from pomology.measure import epochs as measure_epochs
 
 
 def keras(
@@ -105,7 +107,7 @@ def keras(
             case.backend.fence()
             now_s = time.perf_counter()
             later = [end - begin for begin, end in itertools.pairwise(self._ended_s)]
-            estimate = measure_clock.fit_metric(clock, epochs, self._before_s, later)
+            estimate = measure_epochs.fit_metric(clock, epochs, self._before_s, later)
             if estimate is None:
                 return
             if len(self._ended_s) == epochs:
@@ -220,7 +222,7 @@ def check_precision(trainer: Any, precision: str | int) -> None:
     if "-" not in asked:  # its short names
         asked += "-mixed" if asked.endswith("16") else "-true"
     if asked.startswith("64") and where == "mps":
-        raise torch.Unsupported(f"precision {asked}: MPS has no float64; 32-true is its most exact")
+        raise errors.Unsupported(f"precision {asked}: MPS has no float64; 32-true is its most exact")
     found = effective_precision(trainer)
     if found != asked:
-        raise torch.Unsupported(f"precision {asked}: on {where} Lightning computes in {found}")
+        raise errors.Unsupported(f"precision {asked}: on {where} Lightning computes in {found}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,14 +20,23 @@ from typing import Any
 from pomology.measure import intervals
 
 BLOCK_S = 0.025  # a fence on MPS costs about 0.2 ms, so under 1 % of such a block
+
 FENCE_SHARE = 0.01  # and never more than this, whatever a fence costs
+
 BLOCKS_MOST = 1000  # raw times kept of a part: long epochs get longer blocks
+
 BURSTS = 5  # step times wander slowly: short bursts spread over the budget see more of it than one long one
+
 READY_SHARE = 1 / 3  # of the budget, for the same loop on ready batches
+
 READY_BATCHES = 3  # kept aside for that, and used in turn
+
 STEPS_LEAST = 2  # steady steps, however slow: one alone has no spread
+
 STEPS_ENOUGH = 100  # below which no interval is believed by the stop rule
+
 TARGET = 0.02  # half-width of the interval over the mean at which to stop
+
 PHASES = ("forward", "backward", "update")  # of a step
 
 
@@ -366,274 +375,3 @@ def _narrow(blocks: list[Block]) -> bool:
 
 def _columns(blocks: list[Block]) -> tuple[list[float], list[int]]:
     return [block.step_s for block in blocks], [block.steps for block in blocks]
-
-
-def interval(blocks: list[Block]) -> intervals.Interval:
-    """Seconds per step over blocks, with the 95 % interval within this run."""
-    times, steps = _columns(blocks)
-    return intervals.interval(times, weights=steps)
-
-
-def seconds_metric(interval: intervals.Interval, how: str = "measured") -> dict[str, Any]:
-    """An interval in the form of the record: value, unit, low, high, n, how."""
-    return {
-        "value": interval.mean,
-        "unit": "s",
-        "low": interval.low,
-        "high": interval.high,
-        "n": interval.n,
-        "how": how,
-    }
-
-
-def epoch_metrics(clock: StepClock) -> dict[str, dict[str, Any]]:
-    """What the parts and asides of one epoch say, in the form of the record. Absent is what no step was run for.
-
-    first_step_s: of training. step_s: mean of its steady steps; forward_s, backward_s, update_s: of that, where the
-    loop has these phases. epoch_s: all parts and asides; `measured` if every step
-    of every part ran, else `estimated` from the first step and the mean of the steady ones. compute_epoch_s: the same
-    with every training step as it is on ready batches, asides left out.
-    """
-    metrics: dict[str, dict[str, Any]] = {}
-    parts = list(clock.parts.values())
-    if not parts or parts[0].first_step_s is None:
-        return metrics
-    training, others = parts[0], parts[1:]
-    first = intervals.Interval(training.first_step_s, None, None, 1, 1)
-    metrics["first_step_s"] = seconds_metric(first)
-    if training.blocks:
-        metrics["step_s"] = seconds_metric(interval(training.blocks))
-    metrics.update(_phase_metrics(training))
-    sums = {"epoch_s": [_part_epoch(part) for part in parts]}
-    if training.ready_blocks:
-        ready = interval(training.ready_blocks)
-        compute = intervals.epoch_estimate(ready.mean, ready, training.epoch_steps)
-        sums["compute_epoch_s"] = [(compute, "estimated"), *(_part_epoch(part) for part in others)]
-    for name, terms in sums.items():
-        if all(term is not None for term in terms):
-            how = "measured" if all(how == "measured" for _, how in terms) else "estimated"
-            total = _add([interval for interval, _ in terms] + (_aside_epochs(clock) if name == "epoch_s" else []))
-            metrics[name] = seconds_metric(total, how)
-    return metrics
-
-
-def _phase_metrics(part: Part) -> dict[str, dict[str, Any]]:
-    """Mean seconds of each phase of a steady step, with its interval: `forward_s` and so on."""
-    metrics = {}
-    for name in PHASES:
-        blocks = [Block(block.steps, block.phases[name]) for block in part.blocks if name in block.phases]
-        # A phase that some blocks lack is no part of every step, and has no mean that could be added to others.
-        if blocks and len(blocks) == len(part.blocks):
-            metrics[f"{name}_s"] = seconds_metric(interval(blocks))
-    return metrics
-
-
-def fit_metric(clock: StepClock, epochs: int, before_s: float, later: Sequence[float] = ()) -> dict[str, Any] | None:
-    """Seconds of a whole training of several epochs, estimated from what of it was timed; None if that was too short.
-
-    before_s: from the call to the first step of all. later: of each whole epoch that ran after the first one.
-
-    It is before_s + the first epoch + the sum of later + (epochs that did not run) x (mean of later). A part of the
-    first epoch that ran whole counts with its own time; else as first step + (steps - 1) x mean steady step. Where no
-    later epoch ran, one is taken as the sum of steps x mean steady step over the parts: all its steps are like the
-    steady ones, and what else an epoch does between its steps is left out (in Keras, about a tenth of a second).
-    The bounds are those that all steps would have at the steady mean's own.
-    """
-    parts = list(clock.parts.values())
-    if not parts or any(part.first_step_s is None or not (part.blocks or part.complete) for part in parts):
-        return None
-    total = before_s + sum(later)
-    spans = []
-    for part in parts:
-        if part.blocks:
-            steady = interval(part.blocks)
-        else:  # a whole epoch of a few steps: what followed the first is all there is to go by
-            rest_s = (part.seconds - part.first_step_s) / (part.steps - 1) if part.steps > 1 else part.first_step_s
-            steady = intervals.Interval(rest_s, None, None, 1, 1)
-        total += part.seconds if part.complete else part.first_step_s + (part.epoch_steps - 1) * steady.mean
-        low, high = (bound and part.epoch_steps * bound for bound in (steady.low, steady.high))
-        spans.append(intervals.Interval(part.epoch_steps * steady.mean, low, high, steady.n, steady.batches))
-    epoch = _add(spans)
-    total += (epochs - 1 - len(later)) * (sum(later) / len(later) if later else epoch.mean)
-    bounds = [bound and total * bound / epoch.mean for bound in (epoch.low, epoch.high)]
-    return seconds_metric(intervals.Interval(total, *bounds, epoch.n, epoch.batches), "estimated")
-
-
-def part_metrics(clock: StepClock) -> dict[str, dict[str, Any]]:
-    """Seconds that each part takes of an epoch, by the part's name, in the form of the record."""
-    found = {name: _part_epoch(part) for name, part in clock.parts.items()}
-    return {name: seconds_metric(*epoch) for name, epoch in found.items() if epoch is not None}
-
-
-def _part_epoch(part: Part) -> tuple[intervals.Interval, str] | None:
-    epoch = _part_once(part)
-    if epoch is None or part.per_epoch == 1:
-        return epoch
-    once = epoch[0]
-    mean, low, high = (bound if bound is None else bound * part.per_epoch for bound in (once.mean, once.low, once.high))
-    return intervals.Interval(mean, low, high, once.n, once.batches), "estimated"
-
-
-def _part_once(part: Part) -> tuple[intervals.Interval, str] | None:
-    steady = interval(part.blocks) if part.blocks else None
-    if part.complete:
-        # One epoch has one time. The spread of its blocks says how well this run pins it down.
-        spread = 0.0 if steady is None or steady.high is None else steady.high / steady.mean - 1
-        low, high = (part.seconds * (1 - spread), part.seconds * (1 + spread)) if spread else (None, None)
-        return intervals.Interval(part.seconds, low, high, part.steps, steady.batches if steady else 1), "measured"
-    if steady is None or part.first_step_s is None:
-        return None
-    return intervals.epoch_estimate(part.first_step_s, steady, part.epoch_steps), "estimated"
-
-
-def _aside_epochs(clock: StepClock) -> list[intervals.Interval]:
-    """Each aside's share of an epoch; those within a part that ran whole are in its time already."""
-    epochs = []
-    for aside in clock.asides.values():
-        if aside.seconds and not (aside.part and clock.parts[aside.part].complete):
-            mean = intervals.interval(aside.seconds)
-            low, high = (bound if bound is None else bound * aside.per_epoch for bound in (mean.low, mean.high))
-            epochs.append(intervals.Interval(mean.mean * aside.per_epoch, low, high, mean.n, mean.batches))
-    return epochs
-
-
-def _add(terms: list[intervals.Interval]) -> intervals.Interval:
-    """Sum of independent estimates; half-widths add in squares.
-
-    A term without bounds (one step, one checkpoint) may be anything, so the sum has none either, unless that term is
-    under a hundredth of it.
-    """
-    mean = sum(term.mean for term in terms)
-    unknown = sum(term.mean for term in terms if term.high is None)
-    if unknown > mean / 100:
-        return intervals.Interval(mean, None, None, terms[0].n, terms[0].batches)
-    half = math.sqrt(sum((term.high - term.mean) ** 2 for term in terms if term.high is not None))
-    return intervals.Interval(mean, max(0.0, mean - half), mean + half, terms[0].n, terms[0].batches)
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A function timed. `seconds` is the median of a call with its interval; `blocks` are the raw times."""
-
-    first_call_s: float
-    seconds: intervals.Interval
-    blocks: tuple[Block, ...]
-    stopped: str
-
-
-def measure(
-    function: Callable[[], Any],
-    fence: Callable[[], None] = lambda: None,
-    *,
-    budget_s: float = 1.0,
-    warmup_s: float = 0.1,
-    warmup_calls: int = 10,
-    repeats: int | None = None,
-    calls_per_block: int | None = None,
-    target: float = 0.01,
-    before: Callable[[], Any] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Measurement:
-    """Time `function()`, a kernel that the caller has prepared.
-
-    The first call is timed apart. Warm-up lasts `warmup_calls` and `warmup_s`, or half the budget if a slow function
-    needs more. Then blocks of calls, fenced at both ends, until the median's interval is narrower than `target`
-    (half-width over median, from 20 blocks on) or the budget is spent, but never fewer than two; or just `repeats`
-    blocks, where that is given. A block has so many calls that the fence is negligible, unless `calls_per_block` says
-    otherwise: 1 fences every call, as a program that waits for each result would. `before` is called ahead of each
-    block, outside of its time: a pause, say.
-    """
-
-    def block(calls: int) -> Block:
-        if before is not None:
-            before()
-        start = clock()
-        for _ in range(calls):
-            function()
-        fence()
-        return Block(calls, clock() - start)
-
-    fence()
-    first = block(1)
-    begun, calls, total, pace_s = clock(), 1, 0, first.seconds
-    while clock() - begun < budget_s / 2 and (total < warmup_calls or clock() - begun < warmup_s):
-        done = block(calls)
-        pace_s, total, calls = done.step_s, total + calls, min(2 * calls, 1024)
-    if calls_per_block is None:
-        fence_s = min(_timed(fence, clock) for _ in range(3))
-        # A fiftieth of the budget, so that there are blocks enough, but never less than makes the fence vanish.
-        block_s = max(min(BLOCK_S, budget_s / 50), fence_s / FENCE_SHARE)
-        calls_per_block = max(1, math.ceil(block_s / max(pace_s, 1e-9)))
-    blocks: list[Block] = []
-    stopped = "repeats"
-    begun = clock()
-    while repeats is None or len(blocks) < repeats:
-        blocks.append(block(calls_per_block))
-        if repeats is None and len(blocks) >= 2:
-            if clock() - begun >= budget_s:
-                stopped = "budget"
-                break
-            if len(blocks) >= 20 and len(blocks) % 5 == 0:
-                middle = intervals.median_interval([block.step_s for block in blocks])
-                if middle.high - middle.low <= 2 * target * middle.mean:
-                    stopped = "interval"
-                    break
-    return Measurement(
-        first.seconds, intervals.median_interval([block.step_s for block in blocks]), tuple(blocks), stopped
-    )
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """A function timed in turn with another one. `ratio` is the geometric mean of reference time / function time over
-    the pairs, with the 95 % interval of a paired t-test: above 1, the function is the faster one. `seconds` and
-    `reference` are medians of a call."""
-
-    first_call_s: float
-    seconds: intervals.Interval
-    reference: intervals.Interval
-    ratio: intervals.Interval
-
-
-def in_pairs(
-    function: Callable[[], Any],
-    reference: Callable[[], Any],
-    fence: Callable[[], None] = lambda: None,
-    *,
-    budget_s: float = 1.0,
-    least: int = 4,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Pairs:
-    """Time `function()` against `reference()` in pairs, so that a wandering machine slows both.
-
-    The first call is timed apart, and a second one of each warms up. A block has so many calls that the fence is
-    negligible. Which of a pair comes first changes from one to the next. There are `least` pairs, and more until the
-    budget is spent.
-    """
-
-    def block(call: Callable[[], Any], calls: int) -> float:
-        start = clock()
-        for _ in range(calls):
-            call()
-        fence()
-        return (clock() - start) / calls
-
-    fence()
-    first_call_s = block(function, 1)
-    block(reference, 1)
-    pace_s = [block(function, 1), block(reference, 1)]
-    fence_s = min(_timed(fence, clock) for _ in range(3))
-    block_s = max(min(BLOCK_S, budget_s / 50), fence_s / FENCE_SHARE)
-    calls = [max(1, math.ceil(block_s / max(pace, 1e-9))) for pace in pace_s]
-    begun, times = clock(), []
-    while len(times) < least or clock() - begun < budget_s:
-        if len(times) % 2:
-            below = block(reference, calls[1])
-            times.append((block(function, calls[0]), below))
-        else:
-            above = block(function, calls[0])
-            times.append((above, block(reference, calls[1])))
-    mine, theirs = zip(*times, strict=True)
-    shown = intervals.compare(theirs, mine, paired=True)
-    ratio = intervals.Interval(shown.ratio, shown.low, shown.high, len(times), len(times))
-    return Pairs(first_call_s, intervals.median_interval(mine), intervals.median_interval(theirs), ratio)

@@ -24,13 +24,16 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from pomology import RESOURCES, PomologyError, format, root, write_whole
-from pomology.articles import layout
+from pomology import format
+from pomology.articles import published
+from pomology.errors import PomologyError
 from pomology.machine import snapshot
 from pomology.measure import intervals
-from pomology.report import article as report_article
-from pomology.results import journal
-from pomology.runner import share
+from pomology.paths import RESOURCES, root, write_whole
+from pomology.report import table as report_table
+from pomology.results import archive
+from pomology.results import cases as results_cases
+from pomology.results import record as results_record
 
 # The first of these that two runs both have is what they are compared by.
 TIMES = {
@@ -104,7 +107,7 @@ class End(Start, gc=False):
     flops_per_step: Count | None
     foreign_load: Number | None
     flags: list[str]
-    status: Literal[journal.STATUSES]
+    status: Literal[results_record.STATUSES]
     reason: str | None
     seconds: Number | None
     metrics: Times
@@ -151,7 +154,7 @@ class Case(NamedTuple):
     def text(self) -> str:
         config = json.loads(self.config)
         precision = "" if "precision" in config else self.precision
-        parts = [f"{self.framework} {self.backend}", precision, report_article.settings({"config": config})]
+        parts = [f"{self.framework} {self.backend}", precision, results_cases.settings({"config": config})]
         return plain(f"{self.experiment}: {', '.join(part for part in parts if part)}", 120)
 
 
@@ -206,7 +209,7 @@ def load(place: str | Path, known: dict | None = None) -> Run:
     place, known = Path(place), {} if known is None else known
     run = Run(plain(place.resolve().name.removesuffix(".zip")))
     refused, good = [], 0
-    for name, data in share.journals(place):
+    for name, data in archive.journals(place):
         try:
             if name == "machine.json":
                 run.machine = _machine(data)
@@ -262,16 +265,16 @@ def _journal(data: bytes, name: str, run: Run, known: dict) -> None:
             case = _case(record, known)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             schema = _schema(line)
-            if schema in (None, journal.SCHEMA):
+            if schema in (None, results_record.SCHEMA):
                 unusable += 1
                 if unusable <= MOST_TOLD:
                     why = plain(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
                     run.problems.append(f"{name}, line {number}: {why}; passed over")
                 continue
-        if schema != journal.SCHEMA:
-            age = "newer" if schema > journal.SCHEMA else "older"
+        if schema != results_record.SCHEMA:
+            age = "newer" if schema > results_record.SCHEMA else "older"
             raise PomologyError(
-                f"{name}, line {number}: schema {plain(schema, 20)} is {age} than this kit's {journal.SCHEMA}; "
+                f"{name}, line {number}: schema {plain(schema, 20)} is {age} than this kit's {results_record.SCHEMA}; "
                 "it must not be compared" + ("; update pomology to read it" if age == "newer" else "")
             )
         key = (record.case, record.repeat)
@@ -283,7 +286,7 @@ def _journal(data: bytes, name: str, run: Run, known: dict) -> None:
     if unusable > MOST_TOLD:
         run.problems.append(f"{name}: {unusable - MOST_TOLD} more lines that cannot be used")
     for case, once in ended.values():
-        if case.article != layout.KIT:  # it tells how well was measured, not how fast this machine is
+        if case.article != published.KIT:  # it tells how well was measured, not how fast this machine is
             run.cases.setdefault(case, []).append(once)
 
 
@@ -443,7 +446,7 @@ NOTES = (
 )
 
 
-def compare(places: Sequence[str | Path]) -> report_article.Table:
+def compare(places: Sequence[str | Path]) -> report_table.Table:
     """Two runs or more, folders or zips, each against the first: see `side_by_side`.
 
     Raises PomologyError for fewer than two runs, or one that is not there or not safe to read.
@@ -453,7 +456,7 @@ def compare(places: Sequence[str | Path]) -> report_article.Table:
     return side_by_side(load_all([Path(place) for place in places]))
 
 
-def side_by_side(runs: Sequence[Run], whole: int = WHOLE) -> report_article.Table:
+def side_by_side(runs: Sequence[Run], whole: int = WHOLE) -> report_table.Table:
     """A row for each case that two runs have, a column for each run; `data` has every comparison with its numbers.
 
     Up to `whole` runs each comparison is told in full; of more than 12 runs each is a row, with counts.
@@ -483,7 +486,7 @@ def side_by_side(runs: Sequence[Run], whole: int = WHOLE) -> report_article.Tabl
     if many:
         columns = ("Run", "Machine", "Cases", "Faster", "Slower", "Not shown", "Single runs", "Not comparable")
         rows = [_counts(names[number], run, found[number].values()) for number, run in enumerate(runs)]
-        return report_article.Table("Runs against the first", columns, tuple(rows), notes, data)
+        return report_table.Table("Runs against the first", columns, tuple(rows), notes, data)
     rows = []
     for case in timed:
         sides = [run.cases.get(case) for run in runs]
@@ -497,11 +500,11 @@ def side_by_side(runs: Sequence[Run], whole: int = WHOLE) -> report_article.Tabl
             for number, side in enumerate(sides):
                 one = found[number].get(case)
                 cells.append(_in_short(one, side, metric) if one else _time(side, metric).partition(" (")[0])
-        rows.append(report_article.Row(tuple(cells)))
+        rows.append(report_table.Row(tuple(cells)))
     columns = ("Case", "Time of", *names, *(f"{name} against the first" for name in names[1:]))
     if len(runs) > whole:
         columns = ("Case", "Time of", *(plain(name, 18) for name in names))
-    return report_article.Table("Runs side by side", columns, tuple(rows), notes, data)
+    return report_table.Table("Runs side by side", columns, tuple(rows), notes, data)
 
 
 def _notes(runs: Sequence[Run], names: list[str], alone: int, many: bool) -> tuple[str, ...]:
@@ -517,12 +520,12 @@ def _notes(runs: Sequence[Run], names: list[str], alone: int, many: bool) -> tup
     return (*notes, *NOTES)
 
 
-def _counts(name: str, run: Run, found: Iterable[Found]) -> report_article.Row:
+def _counts(name: str, run: Run, found: Iterable[Found]) -> report_table.Row:
     counts = Counter(one.verdict for one in found)
     numbers = [sum(counts.values()), *(counts[verdict] for verdict in ("faster", "slower", "no difference shown"))]
     numbers += [counts["cannot be told"], counts["must not be compared"]]
     told = plain(snapshot.describe(run.machine), 60) if run.machine else "not told"
-    return report_article.Row((plain(name, 40), told, *map(str, numbers)))
+    return report_table.Row((plain(name, 40), told, *map(str, numbers)))
 
 
 def _summary(name: str, found: Iterable[Found]) -> str:
@@ -592,7 +595,7 @@ def cell(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
-def write(runs: Sequence[Run], folder: Path) -> tuple[report_article.Table, Path, Path]:
+def write(runs: Sequence[Run], folder: Path) -> tuple[report_table.Table, Path, Path]:
     """Compare, and write `compare.csv` and `compare.html`; returns the table and where they are."""
     import jinja2
     from markupsafe import Markup

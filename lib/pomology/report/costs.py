@@ -14,7 +14,9 @@ from pomology.articles import published
 from pomology.articles.layout import experiment_of
 from pomology.format import quantity, seconds, significant
 from pomology.report import roofline
-from pomology.report.article import Row, Table, chip_name, combined, comparable, groups, settings
+from pomology.report.table import Row, Table
+from pomology.results import cases
+from pomology.results.cases import chip_name, combined, comparable, groups, settings
 
 ARTICLE = "001"
 SIMILAR = 1.5  # prices are called similar if one is at most so many times the other
@@ -67,7 +69,7 @@ def priced(records: Iterable[dict], memory_bytes: int | None, price_usd: float) 
         if experiment_of(record["experiment"]) != "gpt2_pretraining":
             continue
         facts = {"memory_bytes": (None if record["backend"] == "cuda" else memory_bytes, "B")}
-        ceiling = best.rates.get((roofline.kind(record), "fp32"))
+        ceiling = best.rates.get((cases.kind(record), "fp32"))
         facts["peak_flops_per_s"] = (ceiling and ceiling.value, "FLOP/s")
         facts["launch_price_usd"] = (price_usd or None, "USD")
         form = {"low": None, "high": None, "n": 1, "how": "told"}

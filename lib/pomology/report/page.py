@@ -14,71 +14,39 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from pomology import RESOURCES, PomologyError, format, private, write_whole
+from pomology import format
 from pomology.articles import layout as articles_layout
 from pomology.articles import published
 from pomology.machine import snapshot
+from pomology.paths import private, write_whole
 from pomology.report import article as report_article
-from pomology.report import roofline, summary
-from pomology.report.figures import article as figures_article
-from pomology.results import journal
+from pomology.report import claims as report_claims
+from pomology.report import details as report_details
+from pomology.report import roofline, side_by_side, summary
+from pomology.report import table as report_table
+from pomology.report.figures import draw, style
+from pomology.report.figures import summary as figures_summary
+from pomology.report.notebook_page import MOST_PAGE_BYTES, PAGE, lean, render
+from pomology.results import cases, journal
+from pomology.results.run import MALFORMED, Run, load
 
-PAGE = RESOURCES / "page"
-MOST_BYTES = 64 * 2**20  # of a notebook
-MOST_PAGE_BYTES = 1_900_000  # of a page: what is largest in it stays out, and it says so
 MOST_LINES, MOST_CHARACTERS = 20, 1000  # of the cases that a section tells in words, and of each
-# What reading or showing somebody's malformed numbers can raise; said on the page in place of them.
-MALFORMED = (PomologyError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError)
+
 PROFILES = {
     "smoke": "smoke: tiny shapes, made to test the kit; its numbers say nothing about speed",
     "quick": "quick: the article's models and shapes, some seconds a case; most epochs are estimated from steady steps",
     "article": "article: whole epochs, as the article ran them",
 }
+
 CAPTION = (
     "Seconds per epoch, less is faster. Filled marks: the whole epoch, this machine's with its 95 % interval. "
     "Hollow marks: its computing alone."
 )
-
-
-@dataclass
-class Run:
-    """What is in a run's folder. journals: by experiment. problems: a sentence for each file that could not be used."""
-
-    path: Path
-    machine: dict = field(default_factory=dict)
-    journals: dict[str, journal.Contents] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def records(self) -> list[dict]:
-        return [record for contents in self.journals.values() for record in contents.records]
-
-
-def load(folder: str | Path) -> Run:
-    """Read a run's folder, also an unfinished one. Raises PomologyError if there is no such folder."""
-    run = Run(Path(folder))
-    if not run.path.is_dir():
-        raise PomologyError(f"{folder}: no such folder; runs are in outputs/")
-    place = run.path / "machine.json"
-    try:
-        found = json.loads(place.read_bytes())
-        snapshot.describe(found)
-        run.machine = found
-    except FileNotFoundError:
-        run.problems.append("machine.json is missing: nothing tells which machine this was.")
-    except (*MALFORMED, RecursionError) as error:
-        run.problems.append(f"machine.json cannot be read ({type(error).__name__}).")
-    for path in sorted(run.path.glob("*.jsonl")):
-        try:
-            run.journals[path.stem] = journal.read(path)
-        except (*MALFORMED, OSError) as error:
-            run.problems.append(f"{private(str(error))}.")
-    return run
 
 
 def build(out: Path) -> Path:
@@ -100,25 +68,6 @@ def build(out: Path) -> Path:
     return index
 
 
-def lean(markup: str) -> str:
-    """A table of this package without what each cell repeats for Jupyter's sake: the style sheet says it once."""
-    for long, short in LEAN.items():
-        markup = markup.replace(long, short)
-    return re.sub(r"<td>([^<]{30,})</td>", r'<td class="long">\1</td>', markup)
-
-
-# Texts in a table are escaped: what has these quotation marks is markup.
-LEAN = {
-    ' style="text-align:left"': "",
-    ' style="text-align:left;min-width:30em"': ' class="remark"',
-    ' style="font-weight:600;background:rgba(213,94,0,.10)"': "",
-    ' style="margin:.2em 0;font-size:90%"': "",
-    '<p style="font-weight:600"></p>': "",
-    '<p style="font-weight:600">': '<p class="title">',
-    '<div style="overflow-x:auto"><table>': '<div class="scroll"><table>',
-}
-
-
 def links_into(page: str, present: Container[str]) -> str:
     """A page without links to files that are not beside it, as where a part of a run's folder is sent to somebody.
 
@@ -131,128 +80,8 @@ def links_into(page: str, present: Container[str]) -> str:
     return re.sub(r'<a href="([^"#:]+)">(.*?)</a>', kept, page)
 
 
-# A notebook -----------------------------------------------------------------------------------------------------------
-
-SHOWN = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
 # Beside those that bleach lets through.
 LONG = 40  # rows of a table that the page shows only when asked; its notebook shows it all
-TAGS = """br caption col colgroup dd del details div dl dt figcaption figure h1 h2 h3 h4 h5 h6 hr img mark p pre s samp
-small span sub summary sup table tbody td tfoot th thead tr u"""
-ATTRIBUTES = "align alt class colspan height id open rowspan scope start title width"
-STYLES = "background margin min-width overflow-x padding"
-
-
-def render(notebook: Path) -> str:
-    """An executed notebook as one HTML page: code folded, parameters open, pictures inside, no scripts.
-
-    Where it would be longer than MOST_PAGE_BYTES, its largest outputs are left out, with a sentence in their places.
-    Raises ValueError for a file that is no notebook, or is longer than that by its text and code alone.
-    """
-    import nbformat
-    from nbconvert import HTMLExporter
-
-    if notebook.stat().st_size > MOST_BYTES:
-        raise ValueError(f"{notebook.stat().st_size:,} bytes; at most {MOST_BYTES:,} are rendered")
-    try:
-        document = nbformat.reads(private(notebook.read_text(encoding="utf-8")), as_version=4)
-    except nbformat.ValidationError as error:
-        raise ValueError(f"not a notebook: {error.message}") from None
-    title = _prepare(document) or notebook.stem
-    exporter = HTMLExporter(
-        template_name=PAGE.name,
-        extra_template_basedirs=[str(PAGE.parent)],
-        exclude_anchor_links=True,
-        filters={"safe_html": _safe_html, "coloured": _coloured},
-        config={"NbConvertBase": {"display_data_priority": list(SHOWN)}},
-    )
-    _leave_out_outputs(document, notebook.stem)  # cleaning what is not shown may take minutes
-    while True:
-        page, _ = exporter.from_notebook_node(document, {"metadata": {"name": title}})
-        excess = len(page.encode()) - MOST_PAGE_BYTES
-        if excess <= 0:
-            return page
-        _leave_out_outputs(document, notebook.stem, excess)
-
-
-def _leave_out_outputs(document: Any, name: str, excess: int | None = None) -> None:
-    """Put a sentence in the place of the largest outputs, until these many bytes are saved, or all go on a page."""
-    from nbformat import v4
-
-    places = [(cell.outputs, n) for cell in document.cells if "outputs" in cell for n in range(len(cell.outputs))]
-    texts = (json.dumps(outputs[n], ensure_ascii=False).replace(r"\"", '"') for outputs, n in places)
-    sizes = {number: len(lean(text).encode(errors="replace")) for number, text in enumerate(texts)}
-    excess = sum(sizes.values()) - MOST_PAGE_BYTES if excess is None else excess
-    for number in sorted(sizes, key=lambda number: -sizes[number]):
-        if excess <= 0:
-            return
-        if sizes[number] < 2000:  # what is left is text and code
-            raise ValueError(f"over {MOST_PAGE_BYTES:,} bytes even without its large outputs")
-        words = (
-            f"Left out here, so that this page stays under 2 MB: an output of {sizes[number] / 1e6:,.1f} MB. The "
-            f"notebook itself, {name}.ipynb, has it; the numbers are in the journal, {name}.jsonl."
-        )
-        outputs, place = places[number]
-        outputs[place] = v4.new_output("stream", text=words)
-        excess -= sizes[number]
-    if excess > 0:
-        raise ValueError(f"over {MOST_PAGE_BYTES:,} bytes even without its outputs")
-
-
-def _prepare(document: Any) -> str:
-    """Drop outputs that only a script could show and give each picture a text instead; returns the first heading."""
-    title = heading = ""
-    for cell in document.cells:
-        if cell.cell_type == "markdown":
-            headings = re.findall(r"^#+ +(.+)$", cell.source, re.MULTILINE)
-            heading = headings[-1] if headings else heading
-            title = title or heading
-        for output in cell.get("outputs", ()):
-            if "data" in output:
-                shown = {kind: value for kind, value in output.data.items() if kind in SHOWN}
-                output.data = shown or {"text/plain": "(An output that only a script could show.)"}
-                output.metadata = {**output.get("metadata", {}), "alt": f"Picture under the heading “{heading}”"}
-    return title
-
-
-def _coloured(code: Any) -> str:
-    """Highlighted code without marks of what has no colour in the style sheet, which would be most of the page."""
-    kinds = _coloured_kinds()
-    return re.sub(
-        r'<span class="(\w+)">([^<]*)</span>', lambda mark: mark[0] if mark[1] in kinds else mark[2], str(code)
-    )
-
-
-@functools.cache  # asked for every cell
-def _coloured_kinds() -> frozenset[str]:
-    return frozenset(re.findall(r"\.highlight \.(\w+)", (PAGE / "style.css").read_text(encoding="utf-8")))
-
-
-def _safe_html(text: Any) -> str:
-    """HTML from a notebook with nothing in it that could run, load or cover something."""
-    # Only for looks: their text would be left standing.
-    text = re.sub(r"<(script|style)\b.*?</\1\s*>", "", str(text), flags=re.DOTALL | re.IGNORECASE)
-    return _cleaner().clean(lean(text))
-
-
-@functools.cache
-def _cleaner() -> Any:
-    from bleach import ALLOWED_TAGS, Cleaner
-    from bleach.css_sanitizer import ALLOWED_CSS_PROPERTIES, CSSSanitizer
-
-    styles = CSSSanitizer(allowed_css_properties=ALLOWED_CSS_PROPERTIES | set(STYLES.split()))
-    tags = ALLOWED_TAGS | set(TAGS.split())
-    return Cleaner(tags, _allowed, protocols=("http", "https", "data"), strip=True, css_sanitizer=styles)
-
-
-def _allowed(tag: str, name: str, value: str) -> bool:
-    if name == "style":  # a background may name a file to load, in more than one spelling
-        return not re.search(r"url|image|\\|@|/\*", value, re.IGNORECASE)
-    if name == "href":
-        return value.startswith(("https://", "http://", "#"))
-    return name in ATTRIBUTES.split() or (name == "src" and value.startswith("data:image/"))
-
-
-# The page of a run ----------------------------------------------------------------------------------------------------
 
 
 def _index(run: Run, failed: dict[str, str]) -> str:
@@ -271,7 +100,7 @@ def _index(run: Run, failed: dict[str, str]) -> str:
         notes.append("Nothing has been measured yet.")
     if any(record["profile"] == "smoke" for record in run.records):
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
-    title = report_article.chip_name({"chip": run.machine.get("chip"), "backend": "cpu"}).removesuffix(" CPU")
+    title = cases.chip_name({"chip": run.machine.get("chip"), "backend": "cpu"}).removesuffix(" CPU")
     environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True)
     shown = {
         "title": title[:1].upper() + title[1:],
@@ -322,7 +151,7 @@ def _markup(text: str) -> Any:
     return Markup(text)
 
 
-def _table(table: report_article.Table, title: str = "") -> Any:
+def _table(table: report_table.Table, title: str = "") -> Any:
     """A table as markup, by default without a title: where a heading above says it already."""
     return _markup(lean(replace(table, title=title)._repr_html_()))
 
@@ -382,7 +211,7 @@ def _slim(records: Sequence[dict]) -> str:
 
 def _checks(records: list[dict]) -> list[tuple[str, str]]:
     """How the kit's check of itself ended, if it was run."""
-    found = [r for r in records if r["article"] == articles_layout.KIT and r["experiment"] not in roofline.CEILINGS]
+    found = [r for r in records if r["article"] == published.KIT and r["experiment"] not in roofline.CEILINGS]
     if not found:
         return []
     ended: dict[str, dict[str, None]] = {"passed": {}, "not passed": {}, "cannot be told": {}, "not to be had here": {}}
@@ -420,7 +249,7 @@ def _best(records: list[dict]) -> list[tuple[str, str]]:
 def _article(run: Run, article: str, names: list[str], failed: dict[str, str]) -> dict[str, Any]:
     sections = [_section(run, name, failed.get(name)) for name in names]
     about = next((known for known in published.articles() if known.id == article), None)
-    if article == articles_layout.KIT:
+    if article == published.KIT:
         return {"title": "The kit itself, and what this machine can do", "sections": sections}
     if about is None:
         return {"title": f"Article {article}" if article else "Not of an article", "sections": sections}
@@ -462,7 +291,7 @@ def _numbers(
         table = report_article.article_table(name, records)
         failed = [record for record in records if record["status"] != "too-big"]  # a larger size than is needed
         return {
-            "table": _table(report_article.ceilings_table(records)),
+            "table": _table(roofline.ceilings_table(records)),
             "details": _table(table),
             "endings": _endings(failed),
         }
@@ -470,16 +299,16 @@ def _numbers(
         table = summary.table(list(everything))
         return {"table": _table(table), "folded": len(table.rows)}
     if layout is not None and layout.everything:
-        table, best = report_article.roofline_table(everything), report_article.article_table(name, everything)
-        drawing = _drawing(name, _slim(everything)) if report_article.roofline_points(everything) else ""
+        table, best = roofline.roofline_table(everything), report_article.article_table(name, everything)
+        drawing = _drawing(name, _slim(everything)) if roofline.roofline_points(everything) else ""
         shown = {"table": _table(table), "drawing": drawing, "caption": _caption(layout)}
         return shown | {"details": _table(best)}
-    if records and all(record["article"] == articles_layout.KIT for record in records):
-        numbers = _table(report_article.numbers_table(records))
-        return {"table": _table(report_article.checks_table(records)), "details": numbers}
+    if records and all(record["article"] == published.KIT for record in records):
+        numbers = _table(report_details.numbers_table(records))
+        return {"table": _table(report_details.checks_table(records)), "details": numbers}
     best = roofline.ceilings(everything)
-    details = _table(report_article.details_table(name, records, best)) if records else ""
-    comparable = report_article.comparable(records)
+    details = _table(report_details.details_table(name, records, best)) if records else ""
+    comparable = cases.comparable(records)
     if layout is None:
         return {"table": details, "endings": _endings(records)}
     experiment = articles_layout.experiment_of(name)
@@ -488,13 +317,11 @@ def _numbers(
     if layout.metric.endswith(report_article.SLOPES):  # growth is no time, of which one could be laid over the other
         table = report_article.article_table(name, records or shared, best)
     else:
-        table = (
-            report_article.article_table(name, records, best) if alone else report_article.side_by_side(name, shared)
-        )
+        table = report_article.article_table(name, records, best) if alone else side_by_side.side_by_side(name, shared)
     # Once, where a notebook has the experiment's own name.
     about = name if experiment in articles_layout.LAYOUTS else experiment
-    drawn = report_article.comparable(records, layout.metric)
-    timed = any(report_article.combined(repeats, layout.metric) for repeats in report_article.groups(drawn))
+    drawn = cases.comparable(records, layout.metric)
+    timed = any(cases.combined(repeats, layout.metric) for repeats in cases.groups(drawn))
     return {
         "table": _table(table),
         "folded": len(table.rows) if len(table.rows) > LONG else 0,
@@ -514,14 +341,14 @@ def _endings(records: list[dict]) -> list[str]:
     """The cases that did not end well, of those that are in no article's table."""
     # Of a row of siblings each larger one is too big; the table says how many.
     told = [record for record in records if not (record["scaled"] and record["status"] == "too-big")]
-    return [report_article.line(record) for record in told if record["status"] != "ok"]
+    return [cases.line(record) for record in told if record["status"] != "ok"]
 
 
 def _claims(claims: list[published.Claim], records: list[dict], title: str) -> Any:
     if not claims:
         return ""
     try:
-        return _table(report_article.claims_table(claims, records), title)
+        return _table(report_claims.claims_table(claims, records), title)
     except MALFORMED as error:
         return f"The claims cannot be tested: {type(error).__name__}: {error}."
 
@@ -533,9 +360,7 @@ def _drawing(name: str, records: str, compact: bool = False) -> Any:
     compact: the summary's small form, for the top of the page.
     """
     found = json.loads(records)
-    text = figures_article.svg(
-        figures_article.summary_figure(found, compact=True) if compact else figures_article.draw(name, found)
-    )
+    text = style.svg(figures_summary.summary_figure(found, compact=True) if compact else draw.draw(name, found))
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
     label = html.escape(summary.CAPTION if compact else _caption(articles_layout.LAYOUTS[name]))
     kind = 'class="compact" ' if compact else ""

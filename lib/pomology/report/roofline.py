@@ -9,20 +9,229 @@ Operations and bytes of a case are counted on paper. Reads records as they are i
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
+from pomology.articles import published
+from pomology.articles.layout import experiment_of
+from pomology.articles.published import KIT
+from pomology.format import quantity_per_s, significant, spread
+from pomology.report.table import Row, Table
+from pomology.results import cases as results_cases
+from pomology.results.cases import (
+    FLAGS,
+    FRAMEWORKS,
+    _count,
+    _device_name,
+    _good,
+    achieved,
+    chip_name,
+    combined,
+    comparable,
+)
+
+BEST = "Of this machine's best"
+
+
+def _with_shares(table: Table, heading: str, shares: list[Share | None]) -> Table:
+    """The same table with a column behind `heading`; the table itself where no row has a share of a ceiling."""
+    if not any(shares):
+        return table
+    place = table.columns.index(heading) + 1
+    rows, data = [], []
+    for row, numbers, share in zip(table.rows, table.data, shares, strict=True):
+        rows.append(replace(row, cells=(*row.cells[:place], _percent(share), *row.cells[place:])))
+        bounds = {"share_of_best_low": share.low, "share_of_best_high": share.high} if share and share.low else {}
+        data.append(numbers | ({"share_of_best": share.value} | bounds if share else {}))
+    said = (
+        f"{BEST}: of the best rate that a product reached on this device in this precision, in this run (the notebook "
+        "ceilings), in whichever framework.",
+        *_over(shares),
+    )
+    columns = (*table.columns[:place], BEST, *table.columns[place:])
+    return replace(table, columns=columns, rows=tuple(rows), notes=(*table.notes, *said), data=tuple(data))
+
+
+def _percent(share: Share | None) -> str:
+    """`42.0 % ± 1.2 %`, where the ± is half the interval, in the same points."""
+    if share is None:
+        return ""
+    half = "" if share.low is None else f" ± {significant(max(50 * (share.high - share.low), 0.01), 2)}"
+    return f"{significant(100 * share.value)}{half} %"
+
+
+def _over(shares: Iterable[Share | None]) -> list[str]:
+    """What a share above 100 % means, if there is one."""
+    if not any(share and share.value > 1 for share in shares):
+        return []
+    return ["More than 100 %: the ceiling was measured while the machine was slower. Run the ceilings again, alone."]
+
+
+def ceilings_table(records: list[dict], article: str = "") -> Table:
+    """The best that this machine reached in this run: operations a second by device and precision, bytes a second.
+
+    article: the one whose devices' peaks come first, as printed.
+    """
+    best, rows, data, flags = ceilings(records), [], [], set()
+    names = {results_cases.kind(record): chip_name(record) for record in records}
+    for value in published.values(article=article).to_dict("records") if article else []:
+        if value["metric"] == "peak_flops_per_s" and value["si"]:
+            rate = f"{value['printed']} {value['unit']}"
+            said = f"published, {value['item'].lower()}: {value['note']}"
+            rows.append(Row((value["device"], "fp32", rate, "", said), "published"))
+            about = {"source": "published", "device": value["device"], "precision": "fp32"}
+            data.append(about | {"flops_per_s": value["si"]})
+    for kind in ("cpu", "gpu"):
+        mine = [(precision, one) for (where, precision), one in sorted(best.rates.items()) if where == kind]
+        for precision, one in mine:
+            reached = f"{quantity_per_s(one.value, 'FLOP/s')}{spread(vars(one))}"
+            rows.append(_ceiling_row(names[kind], precision, one, reached, ""))
+            data.append(_ceiling_numbers(kind, precision, one, "flops_per_s"))
+        if kind in best.bandwidths:
+            one = best.bandwidths[kind]
+            reached = f"{quantity_per_s(one.value, 'B/s')}{spread(vars(one))}"
+            rows.append(_ceiling_row(names[kind], "", one, "", reached))
+            data.append(_ceiling_numbers(kind, "", one, "bytes_per_s"))
+        flags |= {flag for _, one in mine for flag in one.flags}
+    notes = []
+    if article:
+        notes.append("The article's rates are the makers' peaks, in single precision; this machine's are measured.")
+    if best:
+        notes.append("± is the 95 % interval within this run; another run may differ by more.")
+    else:
+        notes.append(NO_CEILINGS)
+    if any(record["profile"] == "smoke" for record in records):
+        notes.append("This was a smoke test, with tiny shapes: it has no ceilings.")
+    notes += [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(flags)]
+    columns = ("Device", "Precision", "Best rate", "Memory bandwidth", "Reached by")
+    title = "Peaks of the article's devices, and the ceilings of this machine" if article else "This machine's ceilings"
+    return Table(title, columns, tuple(rows), tuple(notes), tuple(data))
+
+
+NO_CEILINGS = "This run has no ceilings yet: run the notebooks ceilings and ceilings_mlx into the same folder first."
+
+
+def _ceiling_row(name: str, precision: str, one: Ceiling, rate: str, memory: str) -> Row:
+    config = ", ".join(str(value).replace("x", " × ") for key, value in one.config.items() if key != "precision")
+    by = "; ".join([FRAMEWORKS.get(one.framework, one.framework), f"{one.experiment}: {config}", *one.flags])
+    return Row((name, precision, rate, memory, by), "measured")
+
+
+def _ceiling_numbers(kind: str, precision: str, one: Ceiling, metric: str) -> dict:
+    numbers = {metric: one.value, f"{metric}_low": one.low, f"{metric}_high": one.high}
+    return {"source": "measured", "device": kind, "precision": precision, **numbers, "framework": one.framework}
+
+
+@dataclass(frozen=True)
+class Point:
+    """An experiment's best case on a device: under which roof it lies, and how far below. None is what is not known."""
+
+    name: str
+    record: dict
+    rate: dict
+    share: Share | None
+    intensity: float | None
+    roof: Roof | None
+
+
+def roofline_points(records: list[dict]) -> list[Point]:
+    """The best case of every experiment, operation, framework, device and precision, by operations a second.
+
+    Cases of a smaller model than the article's count too, since operations a second are what they can be compared by;
+    those of a smoke test and the ceilings themselves do not.
+    """
+    best, found = ceilings(records), {}
+    for repeats in _cases_of_a_run(comparable(records, "flops_per_s")):
+        first, rate = _good(repeats)[0] if _good(repeats) else repeats[0], _rate(repeats)
+        if rate is None or first["experiment"] in CEILINGS:
+            continue
+        operation = first["config"].get("operation")
+        name = experiment_of(first["experiment"]) + (f" {operation}" if operation else "")
+        key = (results_cases.kind(first), name, first["framework"], first["backend"], results_cases.precision(first))
+        if key not in found or rate["value"] > found[key].rate["value"]:
+            limit = roof(first, best, rate)
+            found[key] = Point(name, first, rate, share(first, best, rate), intensity(first), limit)
+    return [found[key] for key in sorted(found)]
+
+
+def _cases_of_a_run(records: list[dict]) -> list[list[dict]]:
+    """Repeats together, as `groups`, of several experiments, whose cases may have one name."""
+    found: dict[tuple[str, str], list[dict]] = {}
+    for record in records:
+        found.setdefault((record["experiment"], record["case"]), []).append(record)
+    return list(found.values())
+
+
+def _rate(repeats: list[dict]) -> dict | None:
+    """Operations a second of a case, of several repeats together."""
+    rates = [(record, results_cases.achieved(record)) for record in repeats]
+    made = [record | {"metrics": {"flops_per_s": rate}} for record, rate in rates if rate is not None]
+    return combined(made, "flops_per_s")
+
+
+def roofline_table(records: list[dict]) -> Table:
+    """Where the best case of every experiment lies under this machine's roofs, a row each."""
+    points, rows, data = roofline_points(records), [], []
+    for point in points:
+        record, roof, share = point.record, point.roof, point.share
+        said = [*(["scaled"] if record["scaled"] else []), *record["flags"]]
+        rows.append(
+            Row(
+                (
+                    point.name,
+                    _device_name(record, True),
+                    results_cases.precision(record),
+                    ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in record["config"].items() if value),
+                    f"{quantity_per_s(point.rate['value'], 'FLOP/s')}{spread(point.rate)}",
+                    _percent(share) or "no ceiling",
+                    significant(point.intensity) if point.intensity else "not counted",
+                    roof.limit if roof else "",
+                    f"{significant(100 * roof.share)} %" if roof else "",
+                    ", ".join(said),
+                ),
+                "measured",
+            )
+        )
+        about = {"experiment": record["experiment"], "case": record["case"], "flops_per_s": point.rate["value"]}
+        shares = {"share_of_best": share.value, "low": share.low, "high": share.high} if share else {}
+        roofs = {"limit": roof.limit, "roof_flops_per_s": roof.flops_per_s, "share_of_roof": roof.share} if roof else {}
+        data.append({**about, **shares, "flops_per_byte": point.intensity, **roofs})
+    columns = ("Experiment", "Device", "Precision", "Best case", "Achieved", BEST, "Operations a byte", "Limited by")
+    columns += ("Of that roof", "Remarks")
+    notes = _roofline_notes(records, points)
+    return Table("Where each experiment lies", columns, tuple(rows), tuple(notes), tuple(data))
+
+
+def _roofline_notes(records: list[dict], points: list[Point]) -> list[str]:
+    """What a reader has to know of the table, and what is not in it, with the reason."""
+    notes = [] if ceilings(records) else [NO_CEILINGS]
+    if points:
+        notes.append(
+            "Operations a byte are counted on paper: what each operator of a step reads and writes by itself, and the "
+            "optimiser's update. Fused operators and caches move less, so a case may stand above the memory's roof."
+        )
+    notes += _over(point.share for point in points)
+    shown = {point.record["experiment"] for point in points}
+    rest = [r for r in records if r["experiment"] not in (*shown, *CEILINGS) and r["article"] != KIT]
+    without: dict[str, dict[str, None]] = {}
+    for record in rest:
+        reason = "smoke test" if record["profile"] == "smoke" else record["status"]
+        reason = "no operations were counted" if reason == "ok" else reason
+        without.setdefault(reason, {})[record["experiment"]] = None
+    notes += [f"Not in the table ({reason}): {', '.join(names)}." for reason, names in without.items()]
+    flags = {flag for point in points for flag in point.record["flags"]}
+    notes += [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(flags)]
+    return notes
+
+
 CEILINGS = ("ceilings", "ceilings_mlx")
+
 SOURCES = (*CEILINGS, "blas_torch", "blas_mlx")
+
 # STREAM's kernels by name, and how many arrays each reads or writes. As STREAM counts them: what a processor fetches
 # of a line that it is going to overwrite is not counted.
 STREAMS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
-# What an autocast or a trainer's own name of a precision computes its products in; the longer names first.
-PRECISIONS = (("bf16", "bf16"), ("bfloat16", "bf16"), ("tf32", "tf32"), ("fp16", "fp16"), ("float16", "fp16"))
-PRECISIONS += (("fp32", "fp32"), ("float32", "fp32"), ("16", "fp16"), ("32", "fp32"))
 
 
 @dataclass(frozen=True)
@@ -68,17 +277,6 @@ class Roof:
     share: float
 
 
-def kind(record: dict) -> str:
-    """`cpu` or `gpu`: the device that was asked for."""
-    return "cpu" if record["backend"] == "cpu" else "gpu"
-
-
-def precision(record: dict) -> str:
-    """The precision of a case's products: of autocast (`16-mixed`, `autocast bf16`) the half precision it names."""
-    text = str(record["precision"]).lower()
-    return next((name for part, name in PRECISIONS if part in text), text)
-
-
 def ceilings(records: Iterable[dict]) -> Ceilings:
     """The best that a run has measured, over its frameworks; of several repeats the best.
 
@@ -94,9 +292,9 @@ def ceilings(records: Iterable[dict]) -> Ceilings:
         if record["status"] != "ok" or record["profile"] == "smoke" or record["experiment"] not in SOURCES:
             continue
         if record["config"].get("operation") not in STREAMS:
-            _best(rates, (kind(record), precision(record)), record, "flops_per_s")
+            _best(rates, (results_cases.kind(record), results_cases.precision(record)), record, "flops_per_s")
         else:
-            _best(bandwidths, kind(record), record, "bytes_per_s")
+            _best(bandwidths, results_cases.kind(record), record, "bytes_per_s")
     return Ceilings(rates, bandwidths)
 
 
@@ -112,21 +310,6 @@ def _best(found: dict, key: Any, record: dict, name: str) -> None:
     found[key] = Ceiling(metric["value"], *bounds, *about)
 
 
-def achieved(record: dict) -> dict | None:
-    """The operations a second of a case, as a metric; None if it did not end well, or nobody counted them."""
-    metrics, flops = record["metrics"], _count(record, "flops_per_step")
-    if record["status"] != "ok":
-        return None
-    if "flops_per_s" in metrics:
-        return metrics["flops_per_s"]
-    if "step_s" not in metrics or flops is None or not metrics["step_s"]["value"] > 0:
-        return None
-    step = metrics["step_s"]
-    bounded = None not in (step["low"], step["high"]) and step["low"] > 0
-    low, high = (flops / step["high"], flops / step["low"]) if bounded else (None, None)
-    return {**step, "value": flops / step["value"], "unit": "FLOP/s", "low": low, "high": high}
-
-
 def share(record: dict, best: Ceilings, rate: dict | None = None) -> Share | None:
     """How much of its device's best rate in its precision a case reaches; 1 is all of it.
 
@@ -134,7 +317,7 @@ def share(record: dict, best: Ceilings, rate: dict | None = None) -> Share | Non
     such a ceiling or the case such a rate. The interval takes in both intervals.
     """
     rate = rate or achieved(record)
-    ceiling = best.rates.get((kind(record), precision(record)))
+    ceiling = best.rates.get((results_cases.kind(record), results_cases.precision(record)))
     if rate is None or ceiling is None or record["profile"] == "smoke":
         return None
     low = high = None
@@ -160,35 +343,12 @@ def intensity(record: dict) -> float | None:
 def roof(record: dict, best: Ceilings, rate: dict | None = None) -> Roof | None:
     """The lower of the two roofs above a case, and its share of it; None where one of them is not known."""
     rate, operations = rate or achieved(record), intensity(record)
-    ceiling, bandwidth = best.rates.get((kind(record), precision(record))), best.bandwidths.get(kind(record))
+    ceiling, bandwidth = (
+        best.rates.get((results_cases.kind(record), results_cases.precision(record))),
+        best.bandwidths.get(results_cases.kind(record)),
+    )
     if None in (rate, operations, ceiling, bandwidth) or record["profile"] == "smoke":
         return None
     slope = operations * bandwidth.value
     lower = min(ceiling.value, slope)
     return Roof("memory" if slope < ceiling.value else "compute", lower, rate["value"] / lower)
-
-
-def _count(record: dict, key: str) -> int | None:
-    """A count of a record above 0; what somebody else's journal has in its place is none."""
-    value = record.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def rate(amount: float, seconds: Any, unit: str) -> dict[str, Any]:
-    """`amount` over a time (an Interval of seconds), as the arguments of `case.metric`: value, unit, low, high, n."""
-    bounds = {"low": amount / seconds.high, "high": amount / seconds.low} if seconds.low else {}
-    return {"value": amount / seconds.mean, "unit": unit, "n": seconds.n, **bounds}
-
-
-def cache_bytes(folder: Path | None = None) -> int | None:
-    """The last-level cache of this processor, where the system tells (Linux); None elsewhere, as on a Mac.
-
-    folder: where the system lists the caches, one folder each.
-    """
-    if folder is None:
-        if sys.platform != "linux":
-            return None
-        folder = Path("/sys/devices/system/cpu/cpu0/cache")
-    sizes = [place.read_text().strip() for place in folder.glob("index*/size")]
-    counts = [int(size[:-1]) * 1024 for size in sizes if size[:-1].isdigit() and size.endswith("K")]
-    return max(counts, default=None)

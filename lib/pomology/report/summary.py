@@ -14,22 +14,16 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pomology import RESOURCES
 from pomology.articles import published
-from pomology.articles.layout import KIT, LAYOUTS, experiment_of
+from pomology.articles.layout import LAYOUTS, experiment_of
+from pomology.articles.published import KIT
 from pomology.format import quantity_per_s, significant, spread
+from pomology.paths import RESOURCES
 from pomology.report import costs, roofline
-from pomology.report.article import (
-    FRAMEWORKS,
-    NO_CEILINGS,
-    Row,
-    Table,
-    chip_name,
-    combined,
-    comparable,
-    groups,
-    settings,
-)
+from pomology.report.roofline import NO_CEILINGS
+from pomology.report.table import Row, Table
+from pomology.results import cases
+from pomology.results.cases import FRAMEWORKS, chip_name, combined, comparable, groups, settings
 
 # What the articles have timed and somebody has counted, in the order of the chart.
 WORKLOADS = {
@@ -197,19 +191,19 @@ def _measured(records: list[dict]) -> list[Rate]:
         if record["experiment"] not in roofline.SOURCES:
             by_notebook.setdefault(record["experiment"], []).append(record)
     for repeats in [repeats for mine in by_notebook.values() for repeats in groups(mine)]:
-        achieved = [(record, roofline.achieved(record)) for record in repeats]
+        achieved = [(record, cases.achieved(record)) for record in repeats]
         good = [record | {"metrics": {"flops_per_s": rate}} for record, rate in achieved if rate and rate["value"] > 0]
         rate = combined(good, "flops_per_s")
         if rate is None:
             continue
         first = good[0]
         share = roofline.share(first, best, rate)
-        precision = roofline.precision(first)
+        precision = cases.precision(first)
         how = f"no product in {precision} was measured in this run"
         if share:
             how = f"the best product in {precision} of this run, with {FRAMEWORKS.get(share.ceiling.framework, '')}"
         shown = settings(first) + (SMALLER if first["scaled"] else "")
-        about = (first["article"], _workload(first), chip_name(first), shown, "measured", roofline.kind(first))
+        about = (first["article"], _workload(first), chip_name(first), shown, "measured", cases.kind(first))
         rated = (first["framework"], precision, rate["value"], rate["low"], rate["high"])
         shares = (share.value, share.low, share.high) if share else (None, None, None)
         found.append(Rate(*about, *rated, share.ceiling.value if share else None, *shares, how))

@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pomology import PomologyError, private, root, write_whole
+from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
+from pomology.paths import private, root, write_whole
 
 _held: dict[Path, int] = {}  # locks, which go with this process: a folder's journals that it alone writes
 

@@ -9,47 +9,32 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import fnmatch
 import json
-import math
 import os
 import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pomology import PomologyError, format, private, root
-from pomology.articles import layout
+from pomology import format
+from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
-from pomology.report import article as report_article
+from pomology.paths import private, root
 from pomology.report import page as report_page
-from pomology.report import roofline
-from pomology.results import folders
+from pomology.results import cases, folders
 from pomology.results import journal as results_journal
+from pomology.runner import notebooks as runner_notebooks
 from pomology.runner import parameters as rules
+from pomology.runner.notebooks import Notebook, select
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
+
 RESTARTS = 50  # each behind a case that killed its kernel; more than any notebook has cases
-
-
-@dataclass(frozen=True)
-class Notebook:
-    """One experiment. `seconds` is what each profile takes on two CPU cores without a GPU, roughly.
-
-    after: notebooks whose numbers it lays together, so that it comes behind them; in a notebook's metadata `*` is all.
-    """
-
-    name: str
-    path: Path
-    title: str
-    article: str
-    seconds: dict[str, float]
-    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,64 +60,6 @@ class Job:
         return f"{self.notebook.name}-{self.repeat}.ipynb"
 
 
-def paths(folder: Path) -> list[Path]:
-    """The files of all notebooks: those of an article in a folder of its own, what is about all of them beside these.
-
-    JupyterLab keeps copies in hidden folders, which are none.
-    """
-    found = [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]
-    return sorted(path for path in found if not path.parent.name.startswith("."))
-
-
-def notebooks(folder: Path | None = None) -> list[Notebook]:
-    """All notebooks, the check of the kit first, then the machine's ceilings, then the cheapest. Raises PomologyError
-    if two have one name."""
-    folder = folder or root() / "notebooks"
-    found: dict[str, Notebook] = {}
-    for path in paths(folder):
-        document = rules.read_notebook(path)
-        about = document.get("metadata", {}).get("pomology", {})
-        title = "".join(document["cells"][0]["source"]).split("\n")[0].lstrip("# ").strip()
-        if path.stem in found:
-            raise PomologyError(f"{path.name}: stands in two folders; a notebook's name is its experiment's")
-        after = tuple(about.get("after", ()))
-        found[path.stem] = Notebook(path.stem, path, title, about.get("article", ""), about.get("seconds", {}), after)
-    if not found:
-        raise PomologyError(f"{folder.name}/: no notebooks here; run pomology from its checkout")
-    for notebook in list(found.values()):
-        if notebook.after == ("*",):
-            others = tuple(name for name in found if name != notebook.name)
-            found[notebook.name] = notebook = replace(notebook, after=others)
-        for name in notebook.after:
-            if name not in found:
-                raise PomologyError(f"{notebook.path.name}: comes after {name!r}, and no notebook has this name")
-
-    def place(notebook: Notebook) -> tuple:
-        cost = max(found[name].seconds.get("quick", math.inf) for name in (notebook.name, *notebook.after))
-        # The check of the kit itself goes first: it tells which of the others' numbers may be trusted. Then the
-        # ceilings, which the others' numbers are held against.
-        ceilings = 1 + roofline.CEILINGS.index(notebook.name) if notebook.name in roofline.CEILINGS else 0
-        # What lays others' numbers together comes behind them, also where it is the kit's own.
-        late = notebook.article != layout.KIT or bool(notebook.after)
-        return late, ceilings, cost, bool(notebook.after), len(notebook.after), notebook.name
-
-    return sorted(found.values(), key=place)
-
-
-def select(all_notebooks: list[Notebook], only: str = "") -> list[Notebook]:
-    """Those that `only` names: names or globs, separated by spaces; all if it is empty."""
-    patterns = only.split()
-    for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(notebook.name, pattern) for notebook in all_notebooks):
-            names = ", ".join(sorted(notebook.name for notebook in all_notebooks))
-            raise PomologyError(f"ONLY={pattern}: no notebook is named so; there are {names}")
-    return [
-        notebook
-        for notebook in all_notebooks
-        if not patterns or any(fnmatch.fnmatchcase(notebook.name, pattern) for pattern in patterns)
-    ]
-
-
 def plan(
     profile: str,
     given: dict[str, Any],
@@ -148,7 +75,7 @@ def plan(
     _check_choice("PROFILE", profile, rules.PROFILES)
     if not 1 <= repeats <= 100:
         raise PomologyError(f"REPEATS={repeats}: must be from 1 to 100")
-    all_notebooks = notebooks(folder / "notebooks")
+    all_notebooks = runner_notebooks.notebooks(folder / "notebooks")
     _check_files(folder, all_notebooks)
     jobs = []
     for notebook in select(all_notebooks, only):
@@ -176,7 +103,7 @@ def profile_values(folder: Path, notebook: Notebook, profile: str, declared: dic
 def check(folder: Path | None = None) -> list[Notebook]:
     """Validate every notebook and parameter file of every profile; run nothing."""
     folder = folder or root()
-    all_notebooks = notebooks(folder / "notebooks")
+    all_notebooks = runner_notebooks.notebooks(folder / "notebooks")
     _check_files(folder, all_notebooks)
     for notebook in all_notebooks:
         declared = rules.declared(notebook.path)
@@ -236,7 +163,7 @@ def reproduce(
         snapshot = folders.note_machine(out, profile)
         say(machine_snapshot.describe(snapshot))
         for warning in machine_snapshot.fitness()["flags"]:
-            say(f"note: {report_article.FLAGS.get(warning, warning)}")
+            say(f"note: {cases.FLAGS.get(warning, warning)}")
         waiting = [job for job in jobs if not _finished(job, out)]
         expected_s = sum(job.notebook.seconds.get(profile, 0) for job in waiting)
         say(
@@ -267,9 +194,9 @@ def reproduce(
 
 def _check_device(devices: str) -> None:
     if devices != "auto":
-        from pomology.devices import torch
+        from pomology.devices import find
 
-        torch.find(devices)
+        find.find(devices)
 
 
 def _check_resumable(out: Path, jobs: list[Job], profile: str) -> None:
@@ -301,7 +228,7 @@ def _parameters_used(job: Job, out: Path) -> dict[str, Any] | None:
     for place in (job.output(out), job.partial(out)):
         if place.exists():
             try:
-                return rules.read_notebook(place)["metadata"]["papermill"]["parameters"]
+                return runner_notebooks.read_notebook(place)["metadata"]["papermill"]["parameters"]
             except (PomologyError, KeyError):
                 continue  # cut off while it was being written: it will be written anew
     return None
@@ -479,7 +406,7 @@ def _watching(path: Path, repeat: int, say: Callable[[str], None]) -> Iterator[N
                 with contextlib.suppress(ValueError):  # a line that is still being written is read next time
                     record = json.loads(line)
                     if record.get("event") == "end" and record.get("repeat") == repeat:
-                        say("  " + report_article.line(record))
+                        say("  " + cases.line(record))
             known = len(lines)
 
     thread = threading.Thread(target=watch, daemon=True)

@@ -20,15 +20,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pomology import PomologyError, format, private
+from pomology import format
+from pomology.devices import find
 from pomology.devices import torch as devices_torch
+from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
-from pomology.report import article
-from pomology.runner import batch, mps_rehearsal
+from pomology.paths import private
+from pomology.report import table as report_table
+from pomology.results import cases
+from pomology.runner import mps_rehearsal, notebooks
 
 YES, NO, NOT_TOLD = "yes", "no", "not told"
-NAMES = {**article.FRAMEWORKS, "lightning": "Lightning"}
-FRAMEWORKS = tuple(article.FRAMEWORKS)
+NAMES = {**cases.FRAMEWORKS, "lightning": "Lightning"}
+FRAMEWORKS = tuple(cases.FRAMEWORKS)
 OLDEST_MACOS = 14  # what the wheels of PyTorch 2.13 and MLX 0.32 are built for
 LIMIT_S = 120  # of one framework; the first import on a Mac checks every library's signature
 ENOUGH_BYTES = 4e9
@@ -69,12 +73,12 @@ class Examination:
                 lines.append(f"{'':8}  do this: {finding.remedy}")
         return [*lines, self.verdict]
 
-    def table(self) -> article.Table:
+    def table(self) -> report_table.Table:
         """For a notebook: the same as a table, with the verdict below it."""
-        rows = [article.Row((one.question, one.verdict, one.answer, one.remedy)) for one in self.findings]
+        rows = [report_table.Row((one.question, one.verdict, one.answer, one.remedy)) for one in self.findings]
         columns = ("Question", "Verdict", "What was found", "What to do")
         data = tuple(vars(one) for one in self.findings)
-        return article.Table("Does this machine support it?", columns, tuple(rows), (self.verdict,), data)
+        return report_table.Table("Does this machine support it?", columns, tuple(rows), (self.verdict,), data)
 
 
 def examine(snapshot: dict[str, Any] | None = None) -> Examination:
@@ -139,10 +143,10 @@ def _told(framework: str) -> dict[str, Any]:
     if framework == "lightning":
         return _lightning()
     version, devices = "", []
-    for backend, reason in devices_torch.backends(framework).items():
+    for backend, reason in find.backends(framework).items():
         entry = {"backend": backend, "kind": "cpu" if backend == "cpu" else "gpu", "reason": reason}
         if reason is None:
-            (one,) = devices_torch.find(backend, framework)
+            (one,) = find.find(backend, framework)
             version = one.framework_version
             entry |= {"name": one.name, "precisions": one.precisions(), "free_bytes": one.free_memory()}
         devices.append(entry)
@@ -153,7 +157,7 @@ def _lightning() -> dict[str, Any]:
     import lightning
     from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 
-    reasons = devices_torch.backends("torch")
+    reasons = find.backends("torch")
     devices: list[dict[str, Any]] = [{"backend": "cpu", "kind": "cpu", "reason": None}]
     for backend, accelerator in (("cuda", CUDAAccelerator), ("mps", MPSAccelerator)):
         reason = None if accelerator.is_available() else reasons[backend]
@@ -372,7 +376,7 @@ def _fitness(fitness: dict[str, Any]) -> Finding:
     }
     if not fitness["flags"]:
         return Finding(question, text, YES)
-    flags = "; ".join(f"{flag}: {article.FLAGS[flag]}" for flag in fitness["flags"])
+    flags = "; ".join(f"{flag}: {cases.FLAGS[flag]}" for flag in fitness["flags"])
     remedy = "; ".join(cures[flag] for flag in fitness["flags"])
     return Finding(question, f"{text}; numbers measured now would carry {flags}", NO, remedy)
 
@@ -384,7 +388,9 @@ def _and(names: Sequence[str]) -> str:
 # Operators ------------------------------------------------------------------------------------------------------------
 
 
-def operators_table(only: str, rehearse: Callable[[str], mps_rehearsal.Use] = mps_rehearsal.rehearse) -> article.Table:
+def operators_table(
+    only: str, rehearse: Callable[[str], mps_rehearsal.Use] = mps_rehearsal.rehearse
+) -> report_table.Table:
     """Which operators MPS lacks in the workloads of PyTorch notebooks: a row each, told on any machine.
 
     only: their names or globs, separated by spaces; empty is none.
@@ -393,20 +399,20 @@ def operators_table(only: str, rehearse: Callable[[str], mps_rehearsal.Use] = mp
     PomologyError for a name that no notebook has.
     """
     rows, data = [], []
-    for notebook in batch.select(batch.notebooks(), only) if only.split() else []:
+    for notebook in notebooks.select(notebooks.notebooks(), only) if only.split() else []:
         if not mps_rehearsal.uses_torch(notebook):
             continue
         try:
             use = rehearse(notebook.name)
         except PomologyError as error:
-            rows.append(article.Row((notebook.name, "", "", "", "", str(error))))
+            rows.append(report_table.Row((notebook.name, "", "", "", "", str(error))))
             data.append({"notebook": notebook.name, "error": str(error)})
             continue
         has, missing = list(use.on_mps().values()), use.missing()
         own, made = has.count(mps_rehearsal.KERNEL), has.count(mps_rehearsal.COMPOSITE)
         faults = "; ".join(use.faults) or "nothing"
         rows.append(
-            article.Row((notebook.name, f"{len(has)}", f"{own}", f"{made}", ", ".join(missing) or "none", faults))
+            report_table.Row((notebook.name, f"{len(has)}", f"{own}", f"{made}", ", ".join(missing) or "none", faults))
         )
         data.append({"notebook": notebook.name, "operators": len(has), "missing": " ".join(missing), "faults": faults})
     columns = ("Notebook", "Operators", "with a kernel", "made of others", "MPS lacks", "What a Mac would not do")
@@ -414,7 +420,7 @@ def operators_table(only: str, rehearse: Callable[[str], mps_rehearsal.Use] = mp
         "Looked up in the list of kernels that this PyTorch was built from, so the same on every machine. An operator "
         "that MPS lacks fails there, or runs on the CPU where PYTORCH_ENABLE_MPS_FALLBACK allows it.",
     )
-    return article.Table("Operators of the workloads on MPS", columns, tuple(rows), notes, tuple(data))
+    return report_table.Table("Operators of the workloads on MPS", columns, tuple(rows), notes, tuple(data))
 
 
 def _main(framework: str, place: str) -> None:

@@ -24,11 +24,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pomology import PomologyError, private
+from pomology.devices import find
 from pomology.devices import torch as devices_torch
+from pomology.errors import PomologyError
 from pomology.machine import snapshot
+from pomology.paths import private
 from pomology.results import journal
-from pomology.runner import batch, parameters
+from pomology.runner import notebooks, parameters
 
 PRETENDED = "pretended"
 # What PyTorch calls for a device that it does not know, and for MPS instead (2.13: derivatives.yaml, attention.cpp).
@@ -399,8 +401,8 @@ def rehearse(name: str, profile: str = "smoke") -> Use:
         return Use(**json.loads(place.read_text(encoding="utf-8")))
 
 
-def _notebook(name: str) -> batch.Notebook:
-    known = {notebook.name: notebook for notebook in batch.notebooks()}
+def _notebook(name: str) -> notebooks.Notebook:
+    known = {notebook.name: notebook for notebook in notebooks.notebooks()}
     if name not in known:
         raise PomologyError(f"--operators {name}: no notebook is named so; there are {', '.join(sorted(known))}")
     if not uses_torch(known[name]):
@@ -408,19 +410,19 @@ def _notebook(name: str) -> batch.Notebook:
     return known[name]
 
 
-def uses_torch(notebook: batch.Notebook) -> bool:
+def uses_torch(notebook: notebooks.Notebook) -> bool:
     """Whether a notebook is PyTorch's: only that says which operators MPS has."""
-    cells = parameters.read_notebook(notebook.path)["cells"]
+    cells = notebooks.read_notebook(notebook.path)["cells"]
     return any("import torch" in "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
 
 def run_cells(path: Path, profile: str, out: Path) -> Use:
     """Execute a notebook's code up to its results, in this process, and note what it asks of the device."""
-    document = parameters.read_notebook(path)
+    document = notebooks.read_notebook(path)
     values = parameters.read_yaml(path.parents[2] / "params" / profile / f"{path.stem}.yaml", f"{path.stem}.yaml")
     rehearsal = Rehearsal()
     pretended = _pretended_mps(rehearsal)
-    devices_torch.find = lambda *_, **__: [pretended]  # this process is for nothing else
+    find.find = lambda *_, **__: [pretended]  # this process is for nothing else
     if any("lightning" in "".join(cell["source"]) for cell in document["cells"]):
         _play_lightning_s_mps(rehearsal.handle)
     scope: dict[str, Any] = {"__name__": "__main__"}

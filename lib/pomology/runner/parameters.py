@@ -18,9 +18,10 @@ from typing import Any
 
 import yaml
 
-from pomology import PomologyError
-from pomology.devices.torch import WANTED as DEVICES
-from pomology.experiment.case import PROFILES
+from pomology.devices.find import WANTED as DEVICES
+from pomology.errors import PomologyError
+from pomology.results.record import PROFILES
+from pomology.runner.notebooks import read_notebook
 from pomology.workloads import pretrained
 
 DATA = ("auto", "real", "stand-in")
@@ -47,6 +48,7 @@ def _above(low: float, high: float) -> Limit:
 
 
 SIZE = _between(1, 2**20)
+
 LIMITS: dict[str, Limit] = {
     "profile": _one_of(*PROFILES),
     "devices": _one_of(*DEVICES),
@@ -67,26 +69,45 @@ LIMITS: dict[str, Limit] = {
     "networks": _one_of("vgg16", "resnet18", "resnet50"),
     **dict.fromkeys(("vgg16_batch_size", "resnet18_batch_size", "resnet50_batch_size"), SIZE),
 }
+
 LIMITS |= {"image_sizes": _between(64, 1024), "sizes": SIZE}
+
 LIMITS |= {"pairs": _between(3, 1000), "megabytes": _between(16, 65_536)}
+
 LIMITS |= {"margin": _above(0, 100), "tolerance": _above(0, 1)}
+
 # What GPT-2 and Whisper have positions for.
 LIMITS |= {"text_tokens": _between(1, 1024), "label_tokens": _between(1, 448)}
+
 LIMITS |= dict.fromkeys(("whisper_sizes", "large_size"), _one_of(*(n for n in pretrained.SIZES if "whisper" in n)))
+
 LIMITS |= {"precisions": _one_of("fp32", "fp16", "bf16"), "weights": _one_of(*pretrained.WEIGHTS)}
+
 LIMITS |= {"large_batch_size": SIZE, "near": _above(0, 1), "clips": SIZE, "limit_s": _above(0, 7 * 86400)}
+
 LIMITS |= {"energy_models": _one_of("whisper-medium", "small transformer")}
+
 LIMITS |= {"near_most_gb": _between(0, 100_000)}
+
 LIMITS |= {"loads": _one_of("easy", "near"), "near_steps": SIZE, "near_budget_s": _above(0, 7 * 86400)}
+
 LIMITS |= {"siblings": _one_of(*(n for n in pretrained.SIZES if "gpt2" in n))}
+
 LIMITS |= {"larger": _one_of("none", *(n for n in pretrained.SIZES if "gpt2" in n))}
+
 LIMITS |= {"task": _one_of("classification", "language-model"), "offload": _one_of("none", "zero", "fsdp")}
+
 LIMITS |= {"architecture": _one_of("transformer_lm", "true_gpt2"), "vocabulary": _between(0, 2**20)}
+
 LIMITS |= {"warmup": _between(1, 2**40)}
+
 LIMITS |= {"price_usd": _between(0, 10_000_000), "electricity_usd_per_kwh": _between(0, 100)}
+
 LIMITS |= {"years_of_use": _above(0, 100)}
+
 # Whisper with offload: steps whose losses are compared.
 LIMITS |= {"proof_steps": _between(1, 1000), "cpu_limit_s": _above(0, 7 * 86400)}
+
 # For the numbers inside `models`, a list of rows: every number in it is a size.
 LIMITS["models"] = SIZE
 
@@ -99,16 +120,6 @@ class Parameter:
     type: str
     default: Any
     help: str
-
-
-def read_notebook(path: Path) -> dict[str, Any]:
-    """The notebook as JSON. Raises PomologyError if the file is not one."""
-    try:
-        notebook = json.loads(path.read_text(encoding="utf-8"))
-        notebook["cells"][0]["source"]
-    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-        raise PomologyError(f"{path.name}: not a notebook ({type(error).__name__}: {error})") from None
-    return notebook
 
 
 def declared(path: Path) -> dict[str, Parameter]:
@@ -219,6 +230,7 @@ def _show(value: Any) -> str:
 
 
 _SHORT = reprlib.Repr()  # a few lines of YAML can stand for a value of billions of items
+
 _SHORT.maxstring = _SHORT.maxother = 60
 
 

@@ -8,14 +8,12 @@ missed, as some are on the CPU (fused attention and LSTM count as zero there).
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pomology import PomologyError
+from pomology.errors import PomologyError
 
 
 @dataclass(frozen=True)
@@ -94,10 +92,14 @@ def workload(
 
 # Make a tensor without writing to it, or give the same one another shape.
 _MOVE_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
+
 # Do not read one of their tensors, by its place among the arguments: they overwrite it, or only ask for its shape.
 _NOT_READ = dict.fromkeys(("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_", "random_"), 0)
+
 _NOT_READ |= dict.fromkeys(("ones_like", "zeros_like", "full_like", "rand_like", "randn_like"), 0)
+
 _NOT_READ |= {"nll_loss_backward": 1}
+
 # Read of their first tensor no more than they give.
 _READ_A_PART = {"embedding", "index_select", "index", "gather", "nll_loss_forward"}
 
@@ -257,169 +259,3 @@ def keras_workload(model: Any, batch_size: int, optimizer_slots: int = 2) -> Wor
         state_bytes=4 * (sum(sizes) + (1 + optimizer_slots) * sum(trained)),
         saved_bytes=4 * kept * batch_size,
     )
-
-
-# Vision networks ------------------------------------------------------------------------------------------------------
-#
-# Layer for layer those of torchvision 0.28, with its initial weights, but without torchvision: its wheels bind to one
-# build of torch, and fail to import beside another.
-
-
-def vgg16(classes: int = 1000, batch_norm: bool = False) -> Any:
-    """VGG-16 (Simonyan and Zisserman 2014) for pictures of 3 x 224 x 224: 138,357,544 parameters for 1000 classes."""
-    from torch import nn
-
-    layers: list[Any] = []
-    channels = 3
-    for width, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
-        for _ in range(depth):
-            layers.append(nn.Conv2d(channels, width, 3, padding=1))
-            layers += [nn.BatchNorm2d(width)] if batch_norm else []
-            layers.append(nn.ReLU(inplace=True))
-            channels = width
-        layers.append(nn.MaxPool2d(2))
-    layers += [nn.AdaptiveAvgPool2d(7), nn.Flatten()]
-    layers += [nn.Linear(512 * 7 * 7, 4096), nn.ReLU(inplace=True), nn.Dropout()]
-    layers += [nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, classes)]
-    model = nn.Sequential(*layers)
-    for layer in model:
-        if isinstance(layer, nn.Conv2d):
-            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-            nn.init.zeros_(layer.bias)
-        elif isinstance(layer, nn.Linear):
-            nn.init.normal_(layer.weight, 0, 0.01)
-            nn.init.zeros_(layer.bias)
-    return model
-
-
-def resnet18(classes: int = 1000) -> Any:
-    """ResNet-18 (He et al. 2015) for pictures of 3 x 224 x 224: 11,689,512 parameters for 1000 classes."""
-    return _resnet((2, 2, 2, 2), bottleneck=False, classes=classes)
-
-
-def resnet50(classes: int = 1000) -> Any:
-    """ResNet-50 for pictures of 3 x 224 x 224, with torchvision's stride in the 3 x 3 convolution of a block:
-    25,557,032 parameters for 1000 classes."""
-    return _resnet((3, 4, 6, 3), bottleneck=True, classes=classes)
-
-
-def cifar_resnet18() -> Any:
-    """The backbone of the SimCLR benchmark: ResNet-18 for 3 x 32 x 32, giving 512 features: 11,168,832 parameters.
-
-    The first convolution is 3 x 3 and nothing pools behind it. lightly 1.4.10 writes the ReLU behind the first batch
-    normalisation as a function, and its benchmark takes the layers only, so that there is none.
-    """
-    from torch import nn
-
-    stem = [nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64)]
-    return nn.Sequential(*stem, *_stages((2, 2, 2, 2), bottleneck=False), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-
-
-def simclr_resnet18() -> Any:
-    """`cifar_resnet18` and SimCLR's projection head to 128 numbers, as `backbone` and `head`: 11,497,792 parameters."""
-    from torch import nn
-
-    head = [nn.Linear(512, 512, bias=False), nn.BatchNorm1d(512), nn.ReLU()]
-    head += [nn.Linear(512, 128, bias=False), nn.BatchNorm1d(128)]
-    return nn.Sequential(OrderedDict(backbone=cifar_resnet18(), head=nn.Sequential(*head)))
-
-
-VISION = {"vgg16": vgg16, "resnet18": resnet18, "resnet50": resnet50}
-
-
-def _resnet(depths: tuple[int, ...], bottleneck: bool, classes: int) -> Any:
-    from torch import nn
-
-    stem = [nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
-    stem.append(nn.MaxPool2d(3, stride=2, padding=1))
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048 if bottleneck else 512, classes)]
-    model = nn.Sequential(*stem, *_stages(depths, bottleneck), *head)
-    for layer in model.modules():
-        if isinstance(layer, nn.Conv2d):
-            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-    return model
-
-
-def mlx_resnet18(classes: int = 1000) -> Any:
-    """`resnet18` in MLX, where pictures are N x H x W x 3 and a convolution's weights outputs x H x W x inputs.
-
-    Layer for layer, and nested as in PyTorch, so that a weight has the name that it has there, but for what MLX's
-    `nn.Sequential` adds to it.
-    """
-    import mlx.nn as nn
-
-    block, mean = _mlx_blocks()
-    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    # The mean leaves nothing to flatten, but PyTorch counts that layer too.
-    head = [mean(), nn.Identity(), nn.Linear(512, classes)]
-    return nn.Sequential(*stem, *_stages((2, 2, 2, 2), bottleneck=False, block=block), *head)
-
-
-def _stages(depths: tuple[int, ...], bottleneck: bool, block: type | None = None) -> list[Any]:
-    """The residual blocks, in four stages of 64, 128, 256 and 512 channels; each but the first halves the picture."""
-    block, channels, blocks = block or _residual(), 64, []
-    for stage, depth in enumerate(depths):
-        for number in range(depth):
-            made = block(channels, 64 << stage, stride=2 if stage and not number else 1, bottleneck=bottleneck)
-            blocks.append(made)
-            channels = made.channels
-    return blocks
-
-
-@functools.cache
-def _residual() -> type:
-    """The class of a residual block, made when it is first wanted: torch is not imported before."""
-    from torch import nn
-
-    class Residual(nn.Module):
-        """Two 3 x 3 convolutions, or 1 x 1, 3 x 3 and 1 x 1 to four times the width, added to the block's input."""
-
-        def __init__(self, channels: int, width: int, stride: int, bottleneck: bool):
-            super().__init__()
-            self.channels = 4 * width if bottleneck else width
-            sizes = [(1, 1, width), (3, stride, width), (1, 1, self.channels)]
-            sizes = sizes if bottleneck else [(3, stride, width), (3, 1, width)]
-            layers: list[Any] = []
-            before = channels
-            for kernel, step, after in sizes:
-                layers.append(nn.Conv2d(before, after, kernel, step, kernel // 2, bias=False))
-                layers += [nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
-                before = after
-            self.layers = nn.Sequential(*layers[:-1])  # the last ReLU comes after the sum
-            self.shortcut = nn.Identity()
-            if stride != 1 or channels != self.channels:
-                convolution = nn.Conv2d(channels, self.channels, 1, stride, bias=False)
-                self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(self.channels))
-            self.relu = nn.ReLU(inplace=True)
-
-        def forward(self, images):
-            return self.relu(self.layers(images) + self.shortcut(images))
-
-    return Residual
-
-
-@functools.cache
-def _mlx_blocks() -> tuple[type, type]:
-    """The residual block without bottleneck, and the mean over a picture, as modules of MLX."""
-    import mlx.nn as nn
-
-    class Residual(nn.Module):
-        def __init__(self, channels: int, width: int, stride: int, bottleneck: bool = False):
-            super().__init__()
-            self.channels = width
-            first = [nn.Conv2d(channels, width, 3, stride, 1, bias=False), nn.BatchNorm(width), nn.ReLU()]
-            second = [nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm(width)]
-            self.layers, self.shortcut = nn.Sequential(*first, *second), nn.Identity()
-            if stride != 1 or channels != width:
-                convolution = nn.Conv2d(channels, width, 1, stride, bias=False)
-                self.shortcut = nn.Sequential(convolution, nn.BatchNorm(width))
-            self.relu = nn.ReLU()
-
-        def __call__(self, images):
-            return self.relu(self.layers(images) + self.shortcut(images))
-
-    class Mean(nn.Module):
-        def __call__(self, images):
-            return images.mean((1, 2))
-
-    return Residual, Mean

@@ -19,14 +19,16 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pomology import PomologyError
-from pomology.experiment.case import Case, Mismatch
-from pomology.measure import clock
+from pomology.errors import Mismatch, PomologyError
+from pomology.measure import epochs
 from pomology.workloads.cost import Workload
+
+if TYPE_CHECKING:
+    from pomology.experiment.case import Case
 
 # And the vocabulary of each: the words of Penn Treebank, and the byte pairs of GPT-2.
 ARCHITECTURES = {"transformer_lm": 10_000, "true_gpt2": 50_257}
@@ -125,7 +127,7 @@ def scaled(config: dict[str, Any]) -> bool:
 
 def note_pass(case: Case) -> None:
     """Record `pass_s`: a whole step, forward, backward and update, as table 4 has it: the mean of the steady ones."""
-    step = clock.epoch_metrics(case.clock).get("step_s")
+    step = epochs.epoch_metrics(case.clock).get("step_s")
     if step is not None:
         bounds = {name: step[name] for name in ("low", "high", "n", "how")}
         case.metric("pass_s", step["value"], "s", **bounds)

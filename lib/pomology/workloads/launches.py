@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pomology.devices import torch
+from pomology.devices import find
 
 LIMIT_S = 300  # of one process: the framework's start, the device's, and a launch
 
@@ -62,8 +62,8 @@ def cold(framework: str, backend: str, count: int) -> list[dict[str, float]]:
 
 
 def main(framework: str, backend: str) -> None:
-    torch.prepare(framework)
-    (found,) = [one for one in torch.find("auto", framework) if one.backend == backend]
+    find.prepare(framework)
+    (found,) = [one for one in find.find("auto", framework) if one.backend == backend]
     print(json.dumps(first(found)))
 
 

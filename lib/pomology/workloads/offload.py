@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pomology import PomologyError, private
-from pomology.devices.torch import Unsupported, failure
+from pomology.devices.failures import failure
+from pomology.errors import PomologyError, Unsupported
+from pomology.paths import private
 from pomology.workloads.cost import Workload
 from pomology.workloads.cost import workload as plain_workload
 

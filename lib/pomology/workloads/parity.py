@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from pomology import PomologyError
 from pomology.devices import tensorflow as devices_tensorflow
-from pomology.workloads.cost import VISION, Workload, workload
+from pomology.errors import PomologyError
+from pomology.workloads.cost import Workload, workload
+from pomology.workloads.vision import VISION
 
 
 def difference(

@@ -10,8 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pomology import PomologyError, private
 from pomology.data.hub import without_bars
+from pomology.errors import PomologyError
+from pomology.paths import private
 
 
 def _whisper(width: int, layers: int, heads: int) -> dict[str, int]:

@@ -18,14 +18,17 @@ import re
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pomology import PomologyError, format
-from pomology.experiment.case import Case, Mismatch, TooBig
-from pomology.measure import clock
-from pomology.report import roofline
+from pomology import format
+from pomology.errors import Mismatch, PomologyError, TooBig
+from pomology.measure import calls as measure_calls
+from pomology.measure import epochs
+
+if TYPE_CHECKING:
+    from pomology.experiment.case import Case
 
 OPERATIONS = {"matmul": 3, "matvec": 2, "vjp": 3}  # and how many lengths its shape has
 # What a precision is called in every framework, and how many bits of a number are significant, the hidden one included.
@@ -225,7 +228,9 @@ def foresee(
         if smaller.flops < LEAST_FLOPS:
             continue
         function = case.backend.eager(build(case, smaller))
-        once = clock.measure(function, case.backend.fence, warmup_calls=0, warmup_s=0, repeats=1, calls_per_block=1)
+        once = measure_calls.measure(
+            function, case.backend.fence, warmup_calls=0, warmup_s=0, repeats=1, calls_per_block=1
+        )
         took = min(once.first_call_s, once.seconds.mean)
         times = product.flops / smaller.flops
         if calls * times * took > limit_s and (took > TELLS_S or divisor == DIVISORS[-1]):
@@ -265,13 +270,13 @@ def measure(case: Case, product: Product, multiply: Callable[[], Any], budget_s:
     """
     function, fence = case.backend.eager(multiply), case.backend.fence
     fixed = {"repeats": repeats, "warmup_calls": WARMUPS, "warmup_s": 0, "budget_s": math.inf} if repeats else {}
-    found = clock.measure(function, fence, **({"budget_s": budget_s} | fixed), calls_per_block=1)
+    found = measure_calls.measure(function, fence, **({"budget_s": budget_s} | fixed), calls_per_block=1)
     case.kernel("kernel_s", found)
     for name, amount, unit in (
         ("throughput", 1, "products/s"),
         ("flops_per_s", product.flops, "FLOP/s"),
         ("bytes_per_s", product.bytes(case.precision), "B/s"),
     ):
-        case.metric(name, **roofline.rate(amount, found.seconds, unit))
+        case.metric(name, **epochs.rate(amount, found.seconds, unit))
     if case.backend.kind == "gpu":
-        case.kernel("kernel_stream_s", clock.measure(function, fence, budget_s=budget_s))
+        case.kernel("kernel_stream_s", measure_calls.measure(function, fence, budget_s=budget_s))

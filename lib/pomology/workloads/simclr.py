@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from pomology import PomologyError
 from pomology.data.images import ImageSet, to_tensor
+from pomology.errors import PomologyError
 
 SIDE = 32  # of a view
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a crop: its share of the picture's area, its width to its height

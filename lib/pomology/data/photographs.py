@@ -1,0 +1,130 @@
+"""LSUN's classrooms, read from its database or a folder of pictures, or a stand-in."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from pomology.data import synthetic
+from pomology.data.hub import Folder, damaged, obtain, one_line, shown
+from pomology.data.images import to_tensor
+from pomology.errors import PomologyError
+
+LSUN_CLASSROOM_IMAGES = 168_103
+
+STAND_IN_PHOTOGRAPHS = 1_024  # different ones behind the 168,103 of the stand-in
+
+_JPEG_SUFFIXES = {".jpg", ".jpeg", ".webp"}  # the exporter of LSUN names its JPEG files .webp
+
+
+def dcgan_transform(picture: Image.Image) -> Any:
+    """Shorter side to 64, then the middle 64 × 64, as float32 (3, 64, 64) from -1 to 1: what the DCGAN is fed."""
+    side, shorter = 64, min(picture.size)
+    width, height = (side * length // shorter for length in picture.size)
+    left, top = round((width - side) / 2), round((height - side) / 2)
+    picture = picture.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + side, top + side))
+    return to_tensor(picture).sub(0.5).div(0.5)
+
+
+class JPEGSet:
+    """Photographs decoded one by one when asked for: items are (transform(picture), 0).
+
+    `store[i]` gives a file's bytes or its path; a store smaller than `length` is used again and again.
+    """
+
+    def __init__(self, name: str, store: Sequence[bytes | str] | _JPEGDatabase, length: int, kind: str, origin: str):
+        self.name, self.store, self.length, self.kind, self.origin = name, store, length, kind, origin
+        self.transform = dcgan_transform
+
+    def __len__(self) -> int:
+        return self.length
+
+    def picture(self, index: int) -> Image.Image:
+        """The decoded photograph, RGB. Raises PomologyError if its file is damaged."""
+        if not 0 <= index < self.length:
+            raise IndexError(index)
+        item = self.store[index % len(self.store)]
+        try:
+            return Image.open(io.BytesIO(item) if isinstance(item, bytes) else item).convert("RGB")
+        except OSError as error:
+            where = f"image {index}" if isinstance(item, bytes) else shown(Path(item))
+            raise PomologyError(f"{self.name}: {where} cannot be decoded: {one_line(error)}") from error
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.transform(self.picture(index)), 0
+
+
+class _JPEGDatabase:
+    """The values of an lmdb, by the order of their keys."""
+
+    def __init__(self, folder: Path):
+        import lmdb
+
+        self.path = str(folder.resolve())
+        try:
+            with _lmdb_environment(self.path).begin() as transaction, transaction.cursor() as cursor:
+                self.keys = list(cursor.iternext(keys=True, values=False))
+        except (lmdb.Error, OSError) as error:
+            raise damaged(folder / "data.mdb", error) from error
+        if not self.keys:
+            raise damaged(folder / "data.mdb", "holds no images")
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, index: int) -> bytes:
+        with _lmdb_environment(self.path).begin() as transaction:
+            return transaction.get(self.keys[index])
+
+
+_lmdb_environments: dict[str, tuple[int, Any]] = {}  # path -> process, handle: lmdb opens nothing twice in one process
+
+
+def _lmdb_environment(path: str) -> Any:
+    """The handle of this process, which no pickle can carry and no child may use after fork."""
+    import lmdb
+
+    process, environment = _lmdb_environments.get(path, (None, None))
+    if process == os.getpid():
+        return environment
+    if environment is not None:
+        environment.close()  # the parent's
+    environment = lmdb.open(path, readonly=True, lock=False, create=False, readahead=False)
+    # lmdb maps the file, and reading a page that is not there kills the process. The last few need not be there: those
+    # that were freed in the transaction that took them.
+    needed = (environment.info()["last_pgno"] - 16) * environment.stat()["psize"]
+    if (present := os.path.getsize(f"{path}/data.mdb")) < needed:
+        environment.close()
+        raise OSError(f"{present:,} bytes, should be {needed:,} at the least")
+    _lmdb_environments[path] = os.getpid(), environment
+    return environment
+
+
+def lsun_classroom(source: str = "auto", folder: Folder = None, size: int | None = None) -> JPEGSet:
+    """LSUN classroom: 168,103 photographs with a shorter side of 256, JPEG quality 75, as (3, 64, 64) from -1 to 1.
+
+    No hub has it: `folder` is the only way to the real one (`classroom_train_lmdb`, 3.1 GB, as fyu/lsun fetches it).
+    """
+    names = ("LSUN classroom", None, "classroom_train_lmdb")
+    store, kind, origin = obtain(
+        *(names, (source, folder, size), _read_jpeg_folder, None),
+        lambda: synthetic.photographs(STAND_IN_PHOTOGRAPHS),
+    )
+    length = len(store) if kind == "real" else LSUN_CLASSROOM_IMAGES
+    if length != LSUN_CLASSROOM_IMAGES:
+        origin += f"; {length:,} images where the article has {LSUN_CLASSROOM_IMAGES:,}"
+    return JPEGSet(names[0], store, min(size or length, length), kind, origin)
+
+
+def _read_jpeg_folder(root: Path) -> list[str] | _JPEGDatabase:
+    if (root / "data.mdb").is_file():
+        return _JPEGDatabase(root)
+    paths = sorted(str(path) for path in root.rglob("*") if path.suffix.lower() in _JPEG_SUFFIXES)
+    if not paths:
+        raise PomologyError(f"LSUN classroom: neither classroom_train_lmdb/data.mdb nor JPEG files in {shown(root)}")
+    return paths

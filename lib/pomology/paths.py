@@ -1,0 +1,31 @@
+"""Where the kit's files lie, and how it writes them."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+RESOURCES = Path(__file__).parent / "resources"
+
+
+def root() -> Path:
+    """The checkout that this package runs from: it has the notebooks, and gets the outputs. Else the current folder."""
+    checkout = Path(__file__).resolve().parents[2]
+    return checkout if (checkout / "notebooks").is_dir() else Path.cwd()
+
+
+def private(text: str) -> str:
+    """A text without the folders of this machine, which may name a person: the checkout as `.`, the home as `~`."""
+    for folder, short in ((root(), "."), (Path.home(), "~")):
+        if folder != Path(folder.anchor):
+            text = re.sub(re.escape(str(folder)) + r"(?!\.?[\w-])", short, text)
+    return text
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, whole or not at all, into a folder that is made if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(text, encoding="utf-8", errors="replace", newline="")
+    os.replace(draft, path)

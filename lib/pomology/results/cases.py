@@ -1,0 +1,158 @@
+"""What records have in common: names, groups of repeats, values between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from pomology.format import (
+    clock_time,
+    quantity,
+    seconds,
+    spread,
+)
+from pomology.measure import intervals
+
+FLAGS = {
+    "contended": "other programs used the processor meanwhile",
+    "drift": "steps became slower or faster by over 10 % from the first third to the last",
+    "few-steps": "fewer than 20 steady steps: its interval is a rough one",
+    "on-battery": "on battery",
+    "low-power": "in low-power mode",
+    "busy": "other programs were using the processor before it began",
+    "swapping": "memory was short: the machine moved over 1 MB a second into and out of swap, which takes time",
+    "compressing": "memory was short: macOS compressed or decompressed over 10 MB a second, which takes time",
+    "fallback-enabled": "operators that MPS lacks may have run on the CPU",
+    "too-noisy": "its numbers scatter too much for a verdict",
+}
+
+
+def settings(record: dict) -> str:
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in record["config"].items())
+
+
+def chip_name(record: dict) -> str:
+    """`AMD EPYC 7B13 CPU`: the processor or GPU without its maker's ornaments, and which of the two trained."""
+    name = record["chip"] or "this machine"
+    for ornament in ("(R)", "(TM)", "(tm)", " Processor", " CPU", "NVIDIA ", "GeForce "):
+        name = name.replace(ornament, "")
+    name = name.split(" @ ")[0].strip()
+    kind = {"cpu": "CPU", "cuda": "CUDA"}.get(record["backend"], "GPU")
+    return f"{name} {kind}"
+
+
+def _device_name(record: dict, with_framework: bool) -> str:
+    name = chip_name(record)
+    return f"{name}, {FRAMEWORKS.get(record['framework'], record['framework'])}" if with_framework else name
+
+
+def line(record: dict) -> str:
+    """A finished case in one line."""
+    parts = [f"{record['experiment']}: {record['backend']}, {settings(record)}" if record["config"] else record["case"]]
+    metrics = record["metrics"]
+    if record["status"] != "ok":
+        parts.append(f"{record['status']}" + (f" ({record['reason']})" if record["reason"] else ""))
+    else:
+        words = {"fit_s": "training", "pass_s": "a pass", "epoch_s": "epoch", "step_s": "step"}
+        words |= {"forward_s": "forward pass", "kernel_s": "a call", "launch_s": "a launch"}
+        name = next((name for name in words if name in metrics), None)
+        passes = [metrics[name] for name in ("forward_s", "backward_s") if name in metrics]
+        if "footprint_end_bytes" in metrics and not passes:  # what such a case is about, not its epoch
+            ends = (quantity(metrics[f"footprint_{end}_bytes"]["value"], "B") for end in ("start", "end"))
+            parts.append(f"footprint {' → '.join(ends)}")
+        elif len(passes) == 2 and "fit_s" not in metrics:  # likewise
+            shown = (f"{seconds(one['value'])}{spread(one)}" for one in passes)
+            parts.append(", ".join(map(" ".join, zip(("forward", "backward"), shown, strict=True))))
+        elif name is not None:
+            how = f" {metrics[name]['how']}" if name in ("fit_s", "epoch_s") else ""
+            parts.append(f"{words[name]} {seconds(metrics[name]['value'])}{spread(metrics[name])}{how}")
+    if "loss_first" in metrics and "loss_last" in metrics:
+        parts.append(f"loss {metrics['loss_first']['value']:.4g} → {metrics['loss_last']['value']:.4g}")
+    if record.get("note"):
+        parts.append(record["note"])
+    if record["flags"]:
+        parts.append(", ".join(record["flags"]))
+    if record["seconds"] is not None:
+        parts.append(f"took {clock_time(record['seconds'])}")
+    return " · ".join(parts)
+
+
+def comparable(records: Iterable[dict], metric: str = "") -> list[dict]:
+    """The records whose seconds may stand beside published ones: the article's own model and shapes.
+
+    Where the metric is FLOP/s, also those of smaller ones, which is what these can be compared by.
+    """
+    scaled_too = metric.endswith("flops_per_s")
+    return [record for record in records if record["profile"] != "smoke" and (scaled_too or not record["scaled"])]
+
+
+def groups(records: Iterable[dict]) -> list[list[dict]]:
+    """Repeats of the same case together, in order of first appearance."""
+    found: dict[str, list[dict]] = {}
+    for record in records:
+        found.setdefault(record["case"], []).append(record)
+    return list(found.values())
+
+
+def combined(repeats: list[dict], name: str) -> dict | None:
+    """A metric of a case: of its only run, or the geometric mean of several with the interval between them.
+
+    Only runs with status `ok` count. None if there is none, or none has the metric. Where a value is 0 or less (as of
+    swap, which may shrink), the mean is the arithmetic one.
+    """
+    found = [record["metrics"][name] for record in repeats if record["status"] == "ok" and name in record["metrics"]]
+    if len(found) < 2:
+        return found[0] if found else None
+    ratios = all(metric["value"] > 0 for metric in found)
+    values = [math.log(metric["value"]) if ratios else metric["value"] for metric in found]
+    mean = sum(values) / len(values)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    half = intervals.t_quantile(0.95, len(values) - 1) * deviation / math.sqrt(len(values))
+    low, value, high = (math.exp(x) if ratios else x for x in (mean - half, mean, mean + half))
+    how = "measured" if all(metric["how"] == "measured" for metric in found) else "estimated"
+    form = {"unit": found[0]["unit"], "n": len(found), "how": how, "repeats": True}
+    return {"value": value, "low": low, "high": high, **form}
+
+
+def _good(repeats: list[dict]) -> list[dict]:
+    return [record for record in repeats if record["status"] == "ok"]
+
+
+FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mlx": "MLX"}
+
+# What an autocast or a trainer's own name of a precision computes its products in; the longer names first.
+PRECISIONS = (("bf16", "bf16"), ("bfloat16", "bf16"), ("tf32", "tf32"), ("fp16", "fp16"), ("float16", "fp16"))
+
+PRECISIONS += (("fp32", "fp32"), ("float32", "fp32"), ("16", "fp16"), ("32", "fp32"))
+
+
+def kind(record: dict) -> str:
+    """`cpu` or `gpu`: the device that was asked for."""
+    return "cpu" if record["backend"] == "cpu" else "gpu"
+
+
+def precision(record: dict) -> str:
+    """The precision of a case's products: of autocast (`16-mixed`, `autocast bf16`) the half precision it names."""
+    text = str(record["precision"]).lower()
+    return next((name for part, name in PRECISIONS if part in text), text)
+
+
+def achieved(record: dict) -> dict | None:
+    """The operations a second of a case, as a metric; None if it did not end well, or nobody counted them."""
+    metrics, flops = record["metrics"], _count(record, "flops_per_step")
+    if record["status"] != "ok":
+        return None
+    if "flops_per_s" in metrics:
+        return metrics["flops_per_s"]
+    if "step_s" not in metrics or flops is None or not metrics["step_s"]["value"] > 0:
+        return None
+    step = metrics["step_s"]
+    bounded = None not in (step["low"], step["high"]) and step["low"] > 0
+    low, high = (flops / step["high"], flops / step["low"]) if bounded else (None, None)
+    return {**step, "value": flops / step["value"], "unit": "FLOP/s", "low": low, "high": high}
+
+
+def _count(record: dict, key: str) -> int | None:
+    """A count of a record above 0; what somebody else's journal has in its place is none."""
+    value = record.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

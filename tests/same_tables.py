@@ -1,0 +1,101 @@
+"""Build the tables and verdicts of the reference run again, and hold them against what is committed, byte by byte.
+
+    python tests/same_tables.py [--write]
+
+Exit status 1 and a list of differences where a change of the code moved a number, a word of a table or a verdict.
+`--write` keeps the new ones: only where that change was meant.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import csv
+import io
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pomology.articles import claims, published
+from pomology.devices import find
+from pomology.experiment.experiment import Experiment
+from pomology.paths import root
+from pomology.report.claims import measured_lookup
+from pomology.results.run import load
+
+REFERENCE = root() / "outputs" / "reference-cpu"
+VERDICTS = Path(__file__).parent / "fixtures" / "reference_verdicts.csv"
+
+
+def verdicts(folder: Path) -> str:
+    """Of every claim: the verdict on the article's own numbers and on those of a run, as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("claim", "published", folder.name))
+    measured = measured_lookup(load(folder).records)
+    for claim in published.claims():
+        own = claims.test(claim, claims.published_lookup(claim.article)).status
+        writer.writerow((claim.id, own, claims.test(claim, measured).status))
+    return text.getvalue()
+
+
+def tables(folder: Path, copy: Path) -> dict[str, bytes]:
+    """The tables of a run as its notebooks write them: file name -> bytes.
+
+    A notebook with cases is not run: only its calls that make tables are, on the journal that is there. One that reads
+    the journals of others is run as it is.
+    """
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("tables", "figures", "*.html"))
+    find.find = lambda *_: []  # no framework is needed to show what is measured already
+    for place in sorted(root().glob("notebooks/**/*.ipynb")):
+        cells = json.loads(place.read_text(encoding="utf-8"))["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        made = next(call for call in calls_in(code, "Experiment"))
+        if ast.unparse(made.args[0]) != repr(place.stem):
+            raise SystemExit(f"{place.name}: its experiment has another name")
+        given = {
+            word.arg: ast.literal_eval(word.value) for word in made.keywords if isinstance(word.value, ast.Constant)
+        }
+        with contextlib.redirect_stdout(io.StringIO()):
+            if given.get("framework", "torch") is None:
+                variables: dict = {"display": lambda *_: None}
+                for cell in code:
+                    exec(cell, variables)
+                    if "out" in variables and not variables["out"]:
+                        variables["out"] = str(copy)
+            else:
+                experiment = Experiment(place.stem, out=str(copy), **given)
+                for name in ("table", "ratios", "checks", "ceilings"):
+                    if any(True for _ in calls_in(code, f"experiment.{name}")):
+                        getattr(experiment, name)()
+    return {place.name: place.read_bytes() for place in sorted((copy / "tables").glob("*.csv"))}
+
+
+def calls_in(cells: Iterable[str], name: str) -> Iterator[ast.Call]:
+    for cell in cells:
+        for node in ast.walk(ast.parse(cell)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
+                yield node
+
+
+def main(arguments: list[str]) -> int:
+    kept = {place.name: place.read_bytes() for place in sorted((REFERENCE / "tables").glob("*.csv"))}
+    with tempfile.TemporaryDirectory() as folder:
+        built = tables(REFERENCE, Path(folder, REFERENCE.name))
+    told = verdicts(REFERENCE)
+    differences = [name for name in sorted({*kept, *built}) if kept.get(name) != built.get(name)]
+    differences += [VERDICTS.name] if not VERDICTS.is_file() or VERDICTS.read_text(encoding="utf-8") != told else []
+    if "--write" in arguments:
+        for name, content in built.items():
+            (REFERENCE / "tables" / name).write_bytes(content)
+        VERDICTS.write_text(told, encoding="utf-8")
+        differences = []
+    print("\n".join(differences) or f"{len(built)} tables and {told.count(chr(10)) - 1} verdicts as they were")
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
