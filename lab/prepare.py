@@ -8,7 +8,7 @@ from jupyterlab_server.workspaces_handler import WorkspacesManager
 from pomology import format
 from pomology.articles import published
 from pomology.errors import PomologyError
-from pomology.paths import root, write_whole
+from pomology.paths import root, write_atomic
 from pomology.runner import notebooks
 
 HERE = Path(__file__).resolve().parent
@@ -48,6 +48,6 @@ def contents() -> str:
 
 
 if __name__ == "__main__":
-    write_whole(LAB / "notebooks.md", contents())
+    write_atomic(LAB / "notebooks.md", contents())
     if not (LAB / ".layouts").exists():  # from the second time on as the user has left it
         WorkspacesManager(str(LAB / ".layouts")).save("default", (HERE / "layout.json").read_text(encoding="utf-8"))

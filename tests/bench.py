@@ -206,7 +206,7 @@ def estimate() -> list[dict]:
     training.bare()
     errors = []
     for _ in range(10):
-        clock_ = measure_clock.StepClock(budget_s=1.2, put=lambda batch: batch)
+        clock_ = measure_clock.StepClock(budget_s=1.2, to_device=lambda batch: batch)
         training.epoch(clock_.steps(training.loader))
         part = clock_.parts["training"]
         assert not part.complete

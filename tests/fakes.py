@@ -82,8 +82,8 @@ class SimulatedDevice:
         self.clock.pass_s(self.launch_s)
         self.done_at = max(self.done_at, self.clock.now) + seconds
 
-    def fence(self) -> None:
-        self.events.append("fence")
+    def synchronize(self) -> None:
+        self.events.append("synchronize")
         self.clock.now = max(self.clock.now, self.done_at) + self.fence_s
 
     def reading(self) -> float:
@@ -115,7 +115,7 @@ class ThreadedDevice:
         assert self.work.qsize() < 2000, "nobody waits for the device: 2,000 pieces of work are in its queue"
         self.work.put(seconds)
 
-    def fence(self) -> None:
+    def synchronize(self) -> None:
         self.work.join()
 
     def busy_s(self, first: int = 0, count: int | None = None) -> float:

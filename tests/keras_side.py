@@ -39,7 +39,7 @@ class PretendedGPU(tensorflow.TensorFlowDevice):
         super().__init__("metal")
         self.handle = "/CPU:1"
 
-    def observed(self, item):
+    def device_of(self, item):
         tensors = [weight.value for weight in item.weights] if hasattr(item, "weights") else [item]
         found = {tensor.device[-5:] for tensor in tensors}
         return {"CPU:0": "cpu", "CPU:1": "metal"}[found.pop()] if len(found) == 1 else "mixed"
@@ -75,7 +75,7 @@ def pixels(count, twin="mlp"):
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "conditions", lambda: state)
 
 
 @pytest.fixture(autouse=True)
@@ -127,18 +127,18 @@ def test_the_cpu_works_for_real():
     assert (cpu.backend, cpu.kind, cpu.handle, cpu.framework) == ("cpu", "cpu", "/CPU:0", "tensorflow")
     assert cpu.framework_version == tf.__version__ and cpu.threads >= 1 and cpu.name == snapshot.chip()
     cpu.reset_peak_memory()
-    cpu.fence()
+    cpu.synchronize()
     assert cpu.peak_memory() == {} and cpu.free_memory() > 0
     assert {name for name, reason in cpu.precisions().items() if reason is None} >= {"fp32", "fp16", "bf16", "fp64"}
-    batch = cpu.put({"x": np.ones(3, np.float32), "pair": (np.zeros(2), [tf.ones(1)])})
-    assert isinstance(batch["pair"], tuple) and cpu.observed(batch["x"]) == "cpu"
+    batch = cpu.to_device({"x": np.ones(3, np.float32), "pair": (np.zeros(2), [tf.ones(1)])})
+    assert isinstance(batch["pair"], tuple) and cpu.device_of(batch["x"]) == "cpu"
     model = mlp()
-    assert cpu.observed(model) == "cpu" and cpu.count(model) == 435_402
-    before = cpu.fingerprint(model)
+    assert cpu.device_of(model) == "cpu" and cpu.count(model) == 435_402
+    before = cpu.weight_sample(model)
     model.trainable_weights[-1].assign_add(np.full(10, 0.5, np.float32))
-    assert len(before) > 100 and cpu.fingerprint(model) != before
+    assert len(before) > 100 and cpu.weight_sample(model) != before
     with pytest.raises(ValueError, match="no weights"):
-        cpu.observed(layers.Flatten())
+        cpu.device_of(layers.Flatten())
     with cpu.watch_fallbacks() as seen:
         assert seen == set()
 
@@ -196,7 +196,7 @@ def test_a_whole_training_is_measured_with_its_smaller_last_batch(make):
     calls = Calls()
 
     def body(case):
-        return fit(case, case.observe(mlp()), count=650, held_out=100, more=[calls])
+        return fit(case, case.watch_model(mlp()), count=650, held_out=100, more=[calls])
 
     record, (_, around_s) = run(make(profile="article"), body)
     assert record["status"] == "ok" and record["device"] == "cpu" and record["parameters"] is None
@@ -215,7 +215,7 @@ def test_a_whole_training_is_measured_with_its_smaller_last_batch(make):
 def test_fit_trains_as_it_does_without_the_callback(make):
     def body(case):
         keras.utils.set_random_seed(1)
-        return fit(case, case.observe(mlp()))[0]
+        return fit(case, case.watch_model(mlp()))[0]
 
     _, clocked = run(make(profile="article"), body)
     keras.utils.set_random_seed(1)
@@ -232,7 +232,7 @@ def test_an_epoch_that_does_not_fit_is_stopped_and_the_rest_is_estimated(make, e
     calls = Calls()
 
     def body(case):
-        return fit(case, case.observe(mlp()), count=32 * 4000, held_out=32 * 2000, epochs=epochs, more=[calls])
+        return fit(case, case.watch_model(mlp()), count=32 * 4000, held_out=32 * 2000, epochs=epochs, more=[calls])
 
     record, _ = run(make(budget_s=0.2), body)
     assert record["status"] == "ok", record["reason"]
@@ -247,7 +247,7 @@ def test_an_epoch_that_does_not_fit_is_stopped_and_the_rest_is_estimated(make, e
 
 def test_a_training_that_fits_the_budget_is_measured_also_in_quick(make):
     calls = Calls()
-    record, _ = run(make(budget_s=20), lambda case: fit(case, case.observe(mlp()), epochs=4, more=[calls]))
+    record, _ = run(make(budget_s=20), lambda case: fit(case, case.watch_model(mlp()), epochs=4, more=[calls]))
     assert calls.train == [20] * 4 and record["metrics"]["fit_s"]["how"] == "measured"
 
 
@@ -261,7 +261,7 @@ def test_later_epochs_run_within_twice_the_budget_and_stand_for_the_rest(make, m
             clock.pass_s(15 if epoch else 0)
 
     def body(case):
-        return fit(case, case.observe(mlp()), held_out=0, epochs=100, more=[Slow(), calls])
+        return fit(case, case.watch_model(mlp()), held_out=0, epochs=100, more=[Slow(), calls])
 
     record, _ = run(make(budget_s=60), body)
     total = record["metrics"]["fit_s"]
@@ -271,7 +271,7 @@ def test_later_epochs_run_within_twice_the_budget_and_stand_for_the_rest(make, m
 
 
 def test_without_validation_there_is_no_such_part(make):
-    record, _ = run(make(profile="article"), lambda case: fit(case, case.observe(mlp()), held_out=0))
+    record, _ = run(make(profile="article"), lambda case: fit(case, case.watch_model(mlp()), held_out=0))
     assert list(record["blocks"]) == ["training"] and record["metrics"]["fit_s"]["how"] == "measured"
 
 
@@ -281,7 +281,9 @@ def test_losses_are_those_of_single_steps(make):
 
     def body(case):
         note, case.loss = case.loss, lambda value: (noted.append(value), note(value))
-        model = case.observe(keras.Sequential([layers.Input((28, 28)), layers.Flatten(), layers.Dense(10, "softmax")]))
+        model = case.watch_model(
+            keras.Sequential([layers.Input((28, 28)), layers.Flatten(), layers.Dense(10, "softmax")])
+        )
         fit(case, model, count=100, held_out=0, epochs=2, optimizer=keras.optimizers.SGD(0.0), shuffle=False)
         x, y = pixels(100)
         probabilities = model.predict(x, verbose=0)
@@ -300,7 +302,7 @@ def test_an_exception_in_fit_ends_the_case_and_keeps_what_was_timed(make):
                 raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
     # An hour: the clock must not have enough before.
-    record, _ = run(make(budget_s=3600), lambda case: fit(case, case.observe(mlp()), more=[Broken()]))
+    record, _ = run(make(budget_s=3600), lambda case: fit(case, case.watch_model(mlp()), more=[Broken()]))
     assert record["status"] == "out-of-memory"
     assert record["metrics"]["first_step_s"]["value"] > 0 and "fit_s" not in record["metrics"]
 
@@ -312,7 +314,7 @@ def test_frozen_weights_are_not_learning(make):
     def body(case):
         model = mlp()
         model.trainable = False
-        fit(case, case.observe(model))
+        fit(case, case.watch_model(model))
 
     record, _ = run(make(), body)
     assert (record["status"], record["reason"]) == ("not-learning", "no step changed the weights")
@@ -321,9 +323,9 @@ def test_frozen_weights_are_not_learning(make):
 @pytest.mark.parametrize(("labels", "status"), [("right", "ok"), ("random", "not-learning")])
 def test_a_model_that_guesses_is_not_learning(make, labels, status):
     def body(case):
-        case.experiment.learns = False  # the loss alone would say it too
+        case.experiment.expects_learning = False  # the loss alone would say it too
         y = pixels(4640)[1] if labels == "right" else np.random.default_rng(2).integers(0, 10, 4640)
-        model = case.observe(mlp())
+        model = case.watch_model(mlp())
         fit(case, model, count=640, held_out=4000, epochs=2, labels=y)
         _, accuracy = model.evaluate(pixels(4640)[0][640:], y[640:], verbose=0)
         case.accuracy(accuracy, 4000, classes=10)
@@ -347,7 +349,7 @@ def check(case, model, build, twin):
 @pytest.mark.parametrize("twin", sorted(BUILD))
 def test_the_articles_models_are_their_pytorch_twins(make, twin):
     keras.utils.set_random_seed(1)
-    record, _ = run(make(), lambda case: check(case, case.observe(BUILD[twin]()), BUILD[twin], twin))
+    record, _ = run(make(), lambda case: check(case, case.watch_model(BUILD[twin]()), BUILD[twin], twin))
     assert record["status"] == "ok", record["reason"]
     assert 0 < record["metrics"]["max_abs_error"]["value"] < 1e-5
 
@@ -363,7 +365,7 @@ DIFFERENT = {
 def test_another_model_of_the_same_size_is_refused(make, name):
     keras.utils.set_random_seed(1)
     twin, build = DIFFERENT[name]
-    record, _ = run(make(), lambda case: check(case, case.observe(build()), BUILD[twin], twin))
+    record, _ = run(make(), lambda case: check(case, case.watch_model(build()), BUILD[twin], twin))
     assert record["status"] == "mismatch" and "TensorFlow against PyTorch: outputs [" in record["reason"]
     assert record["metrics"]["max_abs_error"]["value"] > 1e-3 and "step_s" not in record["metrics"]
 
@@ -383,7 +385,7 @@ def other_gates(weights):
 def test_the_same_weights_in_another_order_are_refused(make, twin, change, monkeypatch):
     honest = parity.in_torch
     monkeypatch.setattr(parity, "in_torch", lambda name, weights, *data: honest(name, change(weights), *data))
-    record, _ = run(make(), lambda case: check(case, case.observe(BUILD[twin]()), BUILD[twin], twin))
+    record, _ = run(make(), lambda case: check(case, case.watch_model(BUILD[twin]()), BUILD[twin], twin))
     assert record["status"] == "mismatch", record["reason"]
 
 
@@ -398,7 +400,7 @@ def test_gradients_that_differ_alone_are_refused_if_they_differ_again(make, monk
         return found | {"gradient 3": found["gradient 3"] * (1.01 if len(asked) <= times else 1)}
 
     monkeypatch.setattr(parity, "in_torch", off)
-    record, _ = run(make(), lambda case: check(case, case.observe(mlp()), mlp, "mlp"))
+    record, _ = run(make(), lambda case: check(case, case.watch_model(mlp()), mlp, "mlp"))
     assert record["status"] == status and len(asked) == 2
     assert not np.array_equal(asked[0][2], asked[1][2]), "other pictures"
     assert status == "ok" or "gradient 3 [" in record["reason"]
@@ -425,8 +427,8 @@ def test_a_gpu_that_computes_wrong_values_is_a_mismatch_before_anything_is_timed
     experiment.devices = [PretendedGPU()]
 
     def body(case):
-        model = case.observe(mlp("gpu"))
-        assert case.backend.observed(model) == "metal"
+        model = case.watch_model(mlp("gpu"))
+        assert case.backend.device_of(model) == "metal"
         check(case, model, mlp, "mlp")
         fit(case, model)
 
@@ -442,7 +444,7 @@ def test_a_gpu_that_computes_wrong_values_is_a_mismatch_before_anything_is_timed
 def test_a_gpu_without_the_kernels_that_leaves_its_work_to_the_cpu_is_a_fallback(make):
     experiment = make()
     experiment.devices = [PretendedGPU()]
-    record, _ = run(experiment, lambda case: fit(case, case.observe(on_cpu(mlp))))
+    record, _ = run(experiment, lambda case: fit(case, case.watch_model(on_cpu(mlp))))
     assert (record["status"], record["device"]) == ("fallback", "cpu")
 
 
@@ -457,7 +459,7 @@ def test_weights_here_and_results_there_are_a_fallback_too(make, monkeypatch):
             return honest(*given)
 
     def body(case):
-        model = case.observe(mlp())
+        model = case.watch_model(mlp())
         monkeypatch.setattr(parity, "keras_pass", elsewhere)
         check(case, model, mlp, "mlp")
         fit(case, model)

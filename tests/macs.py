@@ -1,7 +1,7 @@
 """Macs that answer from fixtures/macos, for the tests of whatever asks macOS something.
 
-`Mac` answers in place of `machine.ask`. `install_commands` and `become` make a whole process believe that it runs on
-one: nothing of Linux that macOS lacks is there, and what is called alike has macOS's form.
+`Mac` answers in place of `snapshot.run_command`. `install_commands` and `become` make a whole process
+believe that it runs on one: nothing of Linux that macOS lacks is there, and what is called alike has macOS's form.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ USAGE = types.SimpleNamespace(ru_minflt=700, ru_majflt=3, ru_utime=0.02, ru_stim
 
 
 class Mac:
-    """Takes the place of `machine.ask`. `asked` are the commands so far; `later` makes `vm_stat` print what came later.
+    """Takes the place of `snapshot.run_command`. `asked` are the commands so far; `later` makes
+    `vm_stat` print what came later.
 
     `says` are answers of a test's own, by command.
     """

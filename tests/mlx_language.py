@@ -35,7 +35,7 @@ both = pytest.mark.parametrize("architecture", gpt2.ARCHITECTURES)
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "conditions", lambda: state)
     monkeypatch.setattr(snapshot, "snapshot", dict)  # takes seconds to find out
 
 

@@ -31,7 +31,7 @@ def references_start_soon(monkeypatch, tmp_path):
 def scope(tmp_path, monkeypatch) -> dict:
     """What the notebook defines, up to its cases."""
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "conditions", lambda: state)
     found: dict = {}
     for cell in nbformat.read(PATH, 4).cells:
         if cell.cell_type == "code":
@@ -76,9 +76,9 @@ def test_another_network_is_refused(scope, change):
 def test_the_check_leaves_the_weights_as_they_were(scope):
     (case,) = scope["experiment"].cases(load=["easy"])
     model = scope["build"]()
-    before = case.backend.fingerprint(model)
+    before = case.backend.weight_sample(model)
     parity.check_residual_mlp(case, model, seed=1)
-    assert case.backend.fingerprint(model) == before
+    assert case.backend.weight_sample(model) == before
 
 
 def test_the_plan_is_what_mlx_then_takes(scope):

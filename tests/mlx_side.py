@@ -28,17 +28,23 @@ STEM, NORM, POOL, BLOCK, LAST = 0, 1, 3, 4, 14
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "conditions", lambda: state)
 
 
 def run(folder, model, step=lambda model: None, **named):
     """A case that checks a model and then times a step; returns its record."""
     experiment = Experiment(
-        "model_sizes_mlx", article="000", framework="mlx", devices="cpu", budget_s=0.01, out=str(folder), learns=False
+        "model_sizes_mlx",
+        article="000",
+        framework="mlx",
+        devices="cpu",
+        budget_s=0.01,
+        out=str(folder),
+        expects_learning=False,
     )
     (case,) = experiment.cases([{"model": "resnet18"}])
     with case:
-        case.observe(model)
+        case.watch_model(model)
         parity.check_mlx(case, model, "resnet18", seed=1, **named)
         case.measure("step_s", lambda: step(model), warmup_calls=0, repeats=1)
     (record,) = experiment.records

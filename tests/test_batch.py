@@ -43,10 +43,10 @@ class Simulated:
     framework, framework_version, backend, kind, handle, name, threads = "simulated", "1", "cpu", "cpu", None, "chip", 1
     uncounted = None
 
-    def scope(self): return contextlib.nullcontext()
-    def fence(self): pass
-    def put(self, batch): return batch
-    def observed(self, item): return "cpu"
+    def context(self): return contextlib.nullcontext()
+    def synchronize(self): pass
+    def to_device(self, batch): return batch
+    def device_of(self, item): return "cpu"
     def reset_peak_memory(self): pass
     def peak_memory(self): return {}
     def free_memory(self): return 10**9

@@ -59,7 +59,7 @@ def names(value: object) -> str | None:
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "conditions", lambda: state)
 
 
 def cells(name: str) -> list[str]:
@@ -258,7 +258,7 @@ def run(tmp_path, product: Product, precision: str, build, numbers, **more) -> d
     settings = {"limit_s": 60.0, "repeats": 0, "budget_s": 0.01} | more
     for case in experiment.cases([config]):
         with case:
-            products.foresee(case, product, build, settings["limit_s"], settings["repeats"])
+            products.require_time(case, product, build, settings["limit_s"], settings["repeats"])
             multiply = build(case, product)
             products.check(case, product, 1, *numbers(multiply()))
             products.measure(case, product, multiply, settings["budget_s"], settings["repeats"])
@@ -405,7 +405,7 @@ def foreseen(tmp_path, slow: Slow, product: Product, limit_s: float, repeats: in
     experiment.devices[0].free_memory = lambda: free
     for case in experiment.cases(products.rows(["fp32"], matmul=[product.shape])):
         with case:
-            products.foresee(case, product, slow.build, limit_s, repeats)
+            products.require_time(case, product, slow.build, limit_s, repeats)
             case.metric("kernel_s", 1.0, "s")
     (record,) = experiment.records
     return record
@@ -642,12 +642,12 @@ def test_many_short_cases_share_a_look_at_the_machine(tmp_path, monkeypatch):
     looks = []
     state = {"power_source": "ac", "flags": ["busy"]}
     experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))
-    monkeypatch.setattr(snapshot, "fitness", lambda: (looks.append(1), state)[1])
+    monkeypatch.setattr(snapshot, "conditions", lambda: (looks.append(1), state)[1])
     for case in experiment.cases(products.rows(["fp32", "fp16", "bf16"], matvec=["8x8"])):
         with case:
             case.metric("kernel_s", 1.0, "s")
     assert len(looks) == 1
     assert [one["flags"] for one in experiment.records] == [["busy"]] * 3
     experiment._looked = (experiment._looked[0] - 6, state)  # longer ago than it is good for
-    experiment.fitness()
+    experiment.conditions()
     assert len(looks) == 2

@@ -179,7 +179,7 @@ def test_the_notebook_s_experiment_reads_the_whole_run_and_shows_what_is_made_of
     experiment = Experiment("costs", article="001", framework=None, out=str(tmp_path))
     run = experiment.records
     assert {one["experiment"] for one in run} == {one["experiment"] for one in RUN} and experiment.devices == []
-    experiment.lay(costs.priced(run, 36 * GIB, 3000.0))
+    experiment.show(costs.priced(run, 36 * GIB, 3000.0))
     assert [row.kind for row in experiment.table().rows].count("measured") == 2
     assert "3,000" in experiment.table().rows[7].cells
     assert not (tmp_path / "costs.jsonl").exists(), "what is made of others' records is in no journal"

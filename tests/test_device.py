@@ -148,7 +148,7 @@ def test_an_absent_backend_has_a_reason_and_a_present_one_none(has):
     ("backend", "asked"), [("cpu", []), ("cuda", ["cuda.synchronize"]), ("mps", ["mps.synchronize"])]
 )
 def test_a_fence_waits_for_its_own_device(calls, backend, asked):
-    Device(backend).fence()
+    Device(backend).synchronize()
     assert calls == asked, f"the fence of {backend} does not wait for {backend}: its times would be too short"
 
 
@@ -232,7 +232,7 @@ def test_fp32_on_cuda_is_fp32(calls):
 
 def test_the_cpu_works_for_real():
     cpu = Device("cpu")
-    cpu.fence()
+    cpu.synchronize()
     cpu.reset_peak_memory()
     assert cpu.peak_memory() == {}
     assert cpu.free_memory() > 10**7
@@ -260,7 +260,7 @@ def test_put_moves_every_tensor_and_keeps_the_form():
             return self
 
     x, packed = torch.ones(2), Packed()
-    moved = elsewhere("mps").put([x, (x, "name", 3, None), {"a": x, "b": [x]}, Pair(x, x), Tokens(a=x), packed])
+    moved = elsewhere("mps").to_device([x, (x, "name", 3, None), {"a": x, "b": [x]}, Pair(x, x), Tokens(a=x), packed])
     found = [moved[0], moved[1][0], moved[2]["a"], moved[2]["b"][0], moved[3].image, moved[3].label, moved[4]["a"]]
     assert {tensor.device.type for tensor in found} == {"meta"}
     assert moved[1][1:] == ("name", 3, None)
@@ -273,24 +273,24 @@ def test_put_moves_every_tensor_and_keeps_the_form():
 def test_double_precision_is_refused_on_mps_in_one_line(dtype):
     batch = {"x": [torch.zeros(2, dtype=getattr(torch, dtype))]}
     with pytest.raises(Unsupported, match=rf"^MPS has no {dtype}: convert to float32 first$") as error:
-        elsewhere("mps").put(batch)
+        elsewhere("mps").to_device(batch)
     assert failure(error.value) == "unsupported"
-    assert elsewhere("cuda").put(batch)["x"][0].dtype == getattr(torch, dtype)
+    assert elsewhere("cuda").to_device(batch)["x"][0].dtype == getattr(torch, dtype)
     numpy_default = torch.from_numpy(np.zeros(3))
     with pytest.raises(Unsupported):
-        elsewhere("mps").put(numpy_default)
+        elsewhere("mps").to_device(numpy_default)
 
 
 def test_observed_tells_where_weights_really_are():
     here = torch.nn.Linear(2, 2)
     there = torch.nn.Linear(2, 2, device="meta")
     device = Device("cpu")
-    assert device.observed(here) == "cpu"
-    assert device.observed(there) == "meta"
-    assert device.observed(torch.nn.Sequential(here, there)) == "mixed"
-    assert device.observed(torch.ones(2, device="meta")) == "meta"
+    assert device.device_of(here) == "cpu"
+    assert device.device_of(there) == "meta"
+    assert device.device_of(torch.nn.Sequential(here, there)) == "mixed"
+    assert device.device_of(torch.ones(2, device="meta")) == "meta"
     with pytest.raises(ValueError, match="ReLU has no parameters"):
-        device.observed(torch.nn.ReLU())
+        device.device_of(torch.nn.ReLU())
 
 
 # --- How things fail ------------------------------------------------------------------------------------------------
@@ -680,7 +680,7 @@ def test_a_fence_of_tensorflow_waits_and_on_metal_reads_back(tensorflow, backend
     made = tensorflow(sync=sync)
     one = devices_tensorflow.TensorFlowDevice(backend)
     made.log.clear()
-    one.fence()
+    one.synchronize()
     assert made.log == log
 
 

@@ -65,7 +65,7 @@ class FakeMLX:
 
     def synchronize(self, handle):
         self.calls.append(("synchronize", handle))
-        self.queue.fence()
+        self.queue.synchronize()
 
     def async_eval(self, *results):
         for result in results:
@@ -75,7 +75,7 @@ class FakeMLX:
 
     def eval(self, *results):
         self.async_eval(*results)
-        self.queue.fence()
+        self.queue.synchronize()
 
     def ones(self, shape, dtype="float32", stream=None):
         return Array(1e-3, dtype)
@@ -161,8 +161,8 @@ def test_names_and_versions(mac):
 def test_a_fence_waits_for_its_own_device_and_a_scope_computes_there(mac):
     mx = mac()
     gpu = mlx.MLXDevice("mlx-gpu")
-    with gpu.scope():
-        gpu.fence()
+    with gpu.context():
+        gpu.synchronize()
     names = ["enter", "synchronize", "leave"]
     assert [call for call in mx.calls if call[0] in names] == [(name, "Device(gpu, 0)") for name in names]
 
@@ -177,9 +177,9 @@ def test_what_is_timed_is_the_work_and_not_the_wish(mac, seconds):
         return Array(seconds)
 
     settings = {"calls_per_block": 1, "budget_s": 10 * seconds, "clock": mx.queue.reading}
-    honest = calls.measure(gpu.eager(product), gpu.fence, **settings)
+    honest = calls.measure(gpu.dispatch(product), gpu.synchronize, **settings)
     assert honest.seconds.mean == pytest.approx(seconds + 1.01e-4, rel=0.01)
-    bare = calls.measure(product, gpu.fence, **{**settings, "repeats": 30})
+    bare = calls.measure(product, gpu.synchronize, **{**settings, "repeats": 30})
     assert bare.seconds.mean < 0.04 * seconds + 1.1e-4
 
 
@@ -187,9 +187,9 @@ def test_launching_does_not_wait(mac):
     mx = mac()
     gpu = mlx.MLXDevice("mlx-gpu")
     before = mx.clock.now
-    result = gpu.eager(lambda: Array(5.0))()
+    result = gpu.dispatch(lambda: Array(5.0))()
     assert result.computed and mx.clock.now - before < 1e-3 and mx.queue.busy
-    gpu.fence()
+    gpu.synchronize()
     assert mx.clock.now - before > 5.0
 
 
@@ -197,14 +197,14 @@ def test_launching_does_not_wait(mac):
 def test_a_function_that_returns_nothing_to_compute_is_refused(mac, nothing):
     mac()
     with pytest.raises(ValueError, match="nothing of it would be computed"):
-        mlx.MLXDevice("cpu").eager(lambda: nothing)()
+        mlx.MLXDevice("cpu").dispatch(lambda: nothing)()
 
 
 def test_arrays_are_found_wherever_they_are(mac):
     mx = mac()
     deep = {"a": 1, "b": (None, [Array(0.5)])}
     mx.async_eval = lambda result: result["b"][1][0].__dict__.update(computed=True)
-    assert mlx.MLXDevice("cpu").eager(lambda: deep)() is deep
+    assert mlx.MLXDevice("cpu").dispatch(lambda: deep)() is deep
     assert deep["b"][1][0].computed
 
 
@@ -331,8 +331,8 @@ with cpu.scope():
     a = mx.ones((512, 512))
     mx.eval(a)
     once = {"calls_per_block": 1, "repeats": 3, "budget_s": 0.01}
-    honest = timing.measure(cpu.eager(lambda: a @ a), cpu.fence, **once)
-    bare = timing.measure(lambda: a @ a, cpu.fence, **once)
+    honest = timing.measure(cpu.dispatch(lambda: a @ a), cpu.synchronize, **once)
+    bare = timing.measure(lambda: a @ a, cpu.synchronize, **once)
     products = [cpu.product(kind, 16)() for kind in ("fp32", "fp16", "bf16")]
     products = [[str(one.dtype), list(one.shape), float(one.max()) > 1] for one in products]
     launch, words = cpu.smallest_kernel()
@@ -343,7 +343,7 @@ try:
 except ValueError as error:
     bad = str(error)
 print(json.dumps({
-    "precisions": cpu.precisions(), "count": cpu.count(model), "observed": cpu.observed(model), "bad": bad,
+    "precisions": cpu.precisions(), "count": cpu.count(model), "observed": cpu.device_of(model), "bad": bad,
     "changed": weights != cpu.fingerprint(model), "peak": cpu.peak_memory(), "free": cpu.free_memory(),
     "dtype": str(moved["x"][0].dtype), "kept": moved["x"][1][1].tolist(), "value": value, "before": before,
     "honest": min(block.seconds for block in honest.blocks), "bare": min(block.seconds for block in bare.blocks),

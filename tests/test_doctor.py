@@ -225,12 +225,20 @@ WRONG = {
         "close",
     ),
     "on battery": (
-        {"fitness": FINE | {"power_source": "battery", "low_power_mode": True, "flags": ["on-battery", "low-power"]}},
+        {
+            "conditions": FINE
+            | {"power_source": "battery", "low_power_mode": True, "flags": ["on-battery", "low-power"]}
+        },
         "Is it fit",
         "on battery, low-power mode on, thermal level 0, load average 1.50",
         "plug it in; turn low-power mode off",
     ),
-    "others at work": ({"fitness": FINE | {"flags": ["busy"]}}, "Is it fit", "busy", "close what uses the processor"),
+    "others at work": (
+        {"conditions": FINE | {"flags": ["busy"]}},
+        "Is it fit",
+        "busy",
+        "close what uses the processor",
+    ),
     "no Metal plugin": (
         {"tensorflow": says("2.16.2", CPU, absent("metal", "tensorflow-metal is not installed"))},
         "Does TensorFlow see",
@@ -270,7 +278,7 @@ def test_one_thing_wrong_is_said_with_its_cure(mac, name):
     mac("m2-ultra")
     answers = SEES_MPS | {framework: changed[framework] for framework in doctor.NAMES if framework in changed}
     given = (changed.get("processor", "arm"), changed.get("environment", {}))
-    found = doctor.findings(machine_snapshot.snapshot(), changed.get("fitness", FINE), answers, *given)
+    found = doctor.findings(machine_snapshot.snapshot(), changed.get("conditions", FINE), answers, *given)
     assert [one.question for one in found if one.verdict == doctor.NO] == [finding(found, question).question]
     one = finding(found, question)
     assert words in one.answer and cure in one.remedy
@@ -383,11 +391,11 @@ def test_a_package_that_is_not_installed_is_said_to_be_that():
     ],
 )
 def test_messages_lose_their_folders(text, left):
-    assert doctor.plain(text) == left
+    assert doctor.one_line(text) == left
 
 
 def test_long_messages_are_cut():
-    assert len(doctor.plain("x" * 1000)) == 200
+    assert len(doctor.one_line("x" * 1000)) == 200
 
 
 PROGRAM = """
@@ -486,7 +494,7 @@ def test_a_framework_is_asked_through_its_devices(monkeypatch, framework):
 def test_the_command_prints_every_finding_and_ends_in_the_verdict(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "ask", lambda framework: copy.deepcopy(NO_CUDA[framework]))
     monkeypatch.setattr(machine_snapshot, "snapshot", lambda: LINUX | {"cpu_cores": 64, "memory_bytes": 256 * 2**30})
-    monkeypatch.setattr(machine_snapshot, "fitness", lambda: FINE)
+    monkeypatch.setattr(machine_snapshot, "conditions", lambda: FINE)
     monkeypatch.setattr(platform, "processor", lambda: "x86_64")
     monkeypatch.setattr(doctor.os, "environ", {**os.environ, devices_torch.FALLBACK_VARIABLE: "1"})
     assert __main__.main(["doctor"]) == 0

@@ -41,7 +41,7 @@ class Meter:
 def run(tmp_path, monkeypatch, meter: Meter | None) -> dict:
     """The notebook's one case; its record."""
     state = {"power_source": "ac", "flags": []}
-    monkeypatch.setattr(snapshot, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "conditions", lambda: state)
     found = ([meter], {}) if meter else ([], {"fake": "there is none"})
     monkeypatch.setattr(energy, "meters", lambda *_: found)
     experiment = Experiment("energy", article="001", devices="cpu", budget_s=1.5, out=str(tmp_path))

@@ -60,7 +60,7 @@ def quick_collection():
 def quiet_machine(monkeypatch):
     """Not watched for a quarter of a second before every case, and plugged in."""
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "conditions", lambda: state)
     return state
 
 
@@ -87,7 +87,7 @@ def fit(case: Case, count: int = 60, *, lr: float = 0.02, losses=None, delay_s: 
     Returns for every step whether it was one on a ready batch.
     """
     torch.manual_seed(1)
-    model = case.observe(nn.Linear(FEATURES, 1).to(case.device))
+    model = case.watch_model(nn.Linear(FEATURES, 1).to(case.device))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     ready = []
     for number, (inputs, targets) in enumerate(case.steps(batches(count))):
@@ -130,7 +130,7 @@ def test_a_finished_case_is_one_line_with_all_that_the_design_promises(make):
     experiment = make(budget_s=0.5)  # far more than the epoch takes
     (case,) = experiment.cases(batch_size=[8])
     with case:
-        case.requires(WORK)
+        case.require_memory(WORK)
         ready = fit(case)
     start, end = journal_lines(experiment)
     assert (start["event"], end["event"]) == ("start", "end")
@@ -175,7 +175,7 @@ def test_a_finished_case_is_one_line_with_all_that_the_design_promises(make):
 
 def test_raw_times_are_kept_and_agree_with_the_metrics(make):
     def body(case):
-        case.requires(WORK)
+        case.require_memory(WORK)
         fit(case, 200)
 
     record = run(make(profile="article"), body)
@@ -200,26 +200,26 @@ def test_what_the_cases_train_on_is_said(make):
         kind, origin = "stand-in", "digits drawn by hand"
 
     experiment = make()
-    experiment.uses(Data())
+    experiment.dataset(Data())
     record = run(experiment, fit)
     assert (record["data"], record["data_origin"]) == ("stand-in", "digits drawn by hand")
 
 
 def test_an_evaluation_and_asides_are_part_of_an_epoch(make):
     def body(case):
-        model = case.observe(nn.Linear(FEATURES, 1))
+        model = case.watch_model(nn.Linear(FEATURES, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
         for number, (inputs, targets) in enumerate(case.steps(batches(30))):
             loss = nn.functional.mse_loss(model(inputs), targets)
             loss.backward()
             optimizer.step()
             if number == 10:
-                with case.aside("picture", per_epoch=1):
+                with case.occasional("picture", per_epoch=1):
                     time.sleep(0.1)
         for inputs, _ in case.steps(batches(5), part="evaluation"):
             model(inputs)
             time.sleep(0.02)
-        with case.aside("checkpoint", per_epoch=2):
+        with case.occasional("checkpoint", per_epoch=2):
             time.sleep(0.1)
 
     record = run(make(profile="article"), body)
@@ -368,7 +368,7 @@ def test_what_cannot_fit_is_not_tried(make, monkeypatch):
     built = []
 
     def body(case):
-        case.requires(Workload(parameters=5, flops=1, state_bytes=1_500_000_000, saved_bytes=600_000_000))
+        case.require_memory(Workload(parameters=5, flops=1, state_bytes=1_500_000_000, saved_bytes=600_000_000))
         built.append(nn.Linear(FEATURES, 1))
 
     record = run(make(), body)
@@ -385,7 +385,7 @@ def test_a_case_that_fits_to_the_byte_is_tried(make, monkeypatch):
     monkeypatch.setattr(Device, "free_memory", lambda self: WORK.bytes)
 
     def body(case):
-        case.requires(WORK)
+        case.require_memory(WORK)
         fit(case)
 
     assert run(make(), body)["status"] == "ok"
@@ -393,8 +393,8 @@ def test_a_case_that_fits_to_the_byte_is_tried(make, monkeypatch):
 
 def test_a_model_of_another_size_than_counted_is_a_mismatch(make):
     def body(case):
-        case.requires(WORK)
-        case.observe(nn.Linear(FEATURES + 1, 1))
+        case.require_memory(WORK)
+        case.watch_model(nn.Linear(FEATURES + 1, 1))
 
     record = run(make(), body)
     assert record["status"] == "mismatch"
@@ -402,7 +402,7 @@ def test_a_model_of_another_size_than_counted_is_a_mismatch(make):
 
 
 def test_a_model_on_another_device_is_a_fallback(make, monkeypatch):
-    monkeypatch.setattr(Device, "observed", lambda self, item: "cuda")
+    monkeypatch.setattr(Device, "device_of", lambda self, item: "cuda")
     record = run(make(), fit)
     assert (record["status"], record["device"]) == ("fallback", "gpu")
     assert record["reason"] == "asked for cpu, computed on cuda"
@@ -424,10 +424,10 @@ def test_an_error_that_a_device_reports_late_still_ends_the_case(make, monkeypat
     with only(experiment) as case:
         fit(case)
 
-        def fence():
+        def synchronize():
             raise RuntimeError("CUDA error: out of memory")
 
-        monkeypatch.setattr(case.backend, "fence", fence)
+        monkeypatch.setattr(case.backend, "synchronize", synchronize)
     assert ended(experiment)["status"] == "out-of-memory"
 
 
@@ -436,7 +436,7 @@ def nothing(case):
 
 
 def looked_only(case):
-    case.observe(nn.Linear(FEATURES, 1))
+    case.watch_model(nn.Linear(FEATURES, 1))
 
 
 def left_at_once(case):
@@ -466,7 +466,7 @@ def test_a_value_that_is_no_number_is_an_error_and_not_a_lost_case(make):
 
 def test_a_step_that_fails_leaves_those_before_it_timed(make):
     def body(case):
-        model = case.observe(nn.Linear(FEATURES, 1))
+        model = case.watch_model(nn.Linear(FEATURES, 1))
         for number, (inputs, _) in enumerate(case.steps(batches(1000))):
             model(inputs)
             time.sleep(0.0002)
@@ -498,7 +498,7 @@ def test_a_step_that_fails_leaves_those_before_it_timed(make):
     ],
 )
 def test_a_model_that_does_not_learn_is_said(make, count, options, learns, status):
-    record = run(make(learns=learns, profile="article"), lambda case: fit(case, count, **options))
+    record = run(make(expects_learning=learns, profile="article"), lambda case: fit(case, count, **options))
     assert record["status"] == status
     assert (record["reason"] is None) == (status == "ok")
     for name in ("loss_first", "loss_last"):
@@ -552,7 +552,7 @@ def test_nothing_of_a_case_stays_in_memory(make):
     def body(case):
         model = nn.Linear(FEATURES, 1)
         kept.append(weakref.ref(model))
-        case.observe(model)
+        case.watch_model(model)
         raise ValueError("held by its traceback?")
 
     experiment = make()
@@ -606,7 +606,7 @@ def test_the_machine_is_noted_once_and_names_nobody(make, tmp_path, monkeypatch)
 
 def test_notes_are_joined_and_each_is_said_once(make):
     def body(case):
-        case.room(0.9, most_bytes=1e6)
+        case.memory_budget(0.9, most_bytes=1e6)
         for said in ("random weights", "batch 12", "random weights"):
             case.note(said, "a-flag")
         fit(case)
@@ -620,7 +620,7 @@ def test_notes_are_joined_and_each_is_said_once(make):
 @pytest.mark.parametrize("error", [TooBig("too many"), RuntimeError(MPS_OUT)])
 def test_what_was_planned_is_told_also_of_a_case_that_ends_badly(make, error):
     def body(case):
-        case.room(0.9, most_bytes=1e6)
+        case.memory_budget(0.9, most_bytes=1e6)
         raise error
 
     record = run(make(), body)
@@ -778,19 +778,19 @@ def test_a_case_runs_in_the_scope_of_its_device_and_leaves_it(make, monkeypatch)
     inside = []
 
     @contextlib.contextmanager
-    def scope(self):
+    def context(self):
         inside.append(self.backend)
         yield
         inside.clear()
 
-    monkeypatch.setattr(Device, "scope", scope)
+    monkeypatch.setattr(Device, "context", context)
     record = run(make(), lambda case: fit(case) if inside == ["cpu"] else None)
     assert record["status"] == "ok" and inside == []
 
 
 def test_a_result_that_was_computed_elsewhere_is_a_fallback(make):
     def body(case):
-        case.saw(torch.ones(1, device="meta"))
+        case.ran_on(torch.ones(1, device="meta"))
         fit(case)
 
     record = run(make(), body)
@@ -800,7 +800,7 @@ def test_a_result_that_was_computed_elsewhere_is_a_fallback(make):
 def test_a_trainer_that_calls_back_is_timed_and_watched(make):
     def body(case):
         ticker = case.ticker(30)
-        model = case.observe(nn.Linear(FEATURES, 1))
+        model = case.watch_model(nn.Linear(FEATURES, 1))
         while ticker.tick():
             with torch.no_grad():
                 model.weight += 0.1

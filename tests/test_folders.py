@@ -27,7 +27,7 @@ def here(monkeypatch, tmp_path):
     state = dict(SNAPSHOT)
     monkeypatch.setattr(folders, "root", lambda: tmp_path)
     monkeypatch.setattr(snapshot, "snapshot", lambda: dict(state))
-    monkeypatch.setattr(snapshot, "fitness", lambda: {"power_source": "ac", "flags": []})
+    monkeypatch.setattr(snapshot, "conditions", lambda: {"power_source": "ac", "flags": []})
     monkeypatch.setattr(folders, "_held", {})
     return state
 

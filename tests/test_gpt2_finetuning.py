@@ -45,9 +45,9 @@ def scope() -> dict:
 def enter(scope: dict, folder, profile: str = "quick") -> experiment.Experiment:
     """An experiment on the CPU in the notebook's place, with short texts."""
     made = experiment.Experiment(
-        NAME, article="001", devices="cpu", profile=profile, budget_s=0.1, out=str(folder), learns=False
+        NAME, article="001", devices="cpu", profile=profile, budget_s=0.1, out=str(folder), expects_learning=False
     )
-    made.uses(scope["corpus"])
+    made.dataset(scope["corpus"])
     scope["experiment"] = made
     scope["text_tokens"] = TOKENS
     return made
@@ -144,7 +144,7 @@ def test_16_gb_refuse_gpt2_large_without_lora_and_take_it_with(scope, mac, tmp_p
     scope["text_tokens"] = 128
     made.devices = [mac(16)]
     monkeypatch.setattr(devices_torch.Device, "name", "Apple M2")
-    for method in ("fence", "reset_peak_memory"):
+    for method in ("synchronize", "reset_peak_memory"):
         monkeypatch.setattr(devices_torch.Device, method, lambda self: None)
     build = pretrained.build
 
@@ -163,7 +163,7 @@ def test_16_gb_refuse_gpt2_large_without_lora_and_take_it_with(scope, mac, tmp_p
         assert case._workload.bytes <= case.backend.free_memory()
         raise Fits
 
-    monkeypatch.setattr(experiment_case.Case, "foresee", stop)
+    monkeypatch.setattr(experiment_case.Case, "require_time", stop)
     before = psutil.Process().memory_info().rss
     ended = []
     for case in scope["planned"]():
@@ -191,10 +191,10 @@ def test_a_machine_that_is_too_slow_takes_a_sibling_whose_steps_end(scope, tmp_p
         for name, flops in (("gpt2-large", 0.5526), ("gpt2-medium", 0.2426), ("gpt2", 0.0656))
     }
     ended = []
-    for case in made.largest([row(name, 1) for name in work]):
+    for case in made.first_that_fits([row(name, 1) for name in work]):
         with case:
-            case.requires(work[case.model])
-            case.foresee(10.0)
+            case.require_memory(work[case.model])
+            case.require_time(10.0)
             case.metric("step_s", 1.0, "s")
         ended.append((case.model, made.records[-1]["status"]))
     assert ended == [("gpt2-large", "too-big"), ("gpt2-medium", "ok")]
@@ -254,10 +254,10 @@ class Case:
     def loss(self, value):
         self.losses.append(value)
 
-    def saw(self, tensor):
+    def ran_on(self, tensor):
         assert tensor.device == self.device
 
-    def observe(self, model):
+    def watch_model(self, model):
         return model
 
 

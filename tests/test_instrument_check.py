@@ -51,9 +51,9 @@ def definitions() -> dict:
 class FakeDevice(devices_torch.Device):
     """A device that takes its fence from elsewhere, and computes on the processor."""
 
-    def __init__(self, backend: str, fence=lambda: None):
+    def __init__(self, backend: str, synchronize=lambda: None):
         super().__init__("cpu")
-        self.backend, self.kind, self.fence = backend, "cpu" if backend == "cpu" else "gpu", fence
+        self.backend, self.kind, self.synchronize = backend, "cpu" if backend == "cpu" else "gpu", synchronize
 
     name = "Apple M0"
 
@@ -67,7 +67,7 @@ class FakeDevice(devices_torch.Device):
 @pytest.fixture
 def check(tmp_path, monkeypatch):
     """Run one of the notebook's functions as a case on a device; returns its record."""
-    monkeypatch.setattr(machine_snapshot, "fitness", lambda *_, **__: {"power_source": None, "flags": []})
+    monkeypatch.setattr(machine_snapshot, "conditions", lambda *_, **__: {"power_source": None, "flags": []})
 
     def run(name: str, backend: devices_torch.Device, **replaced) -> dict:
         monkeypatch.setattr(find, "find", lambda *_, **__: [backend])
@@ -129,7 +129,7 @@ class Launched:
 def test_what_a_fence_costs_is_found(check, fence_s, block_s):
     simulated = SimulatedDevice(Clock(), launch_s=1e-6, fence_s=fence_s)
     record = check(
-        "fence_cost", FakeDevice("mps", simulated.fence), clock=simulated.reading, torch=Launched(simulated, 1e-5)
+        "fence_cost", FakeDevice("mps", simulated.synchronize), clock=simulated.reading, torch=Launched(simulated, 1e-5)
     )
     assert record["status"] == "ok"
     found = {name: metric["value"] for name, metric in record["metrics"].items()}
@@ -143,12 +143,14 @@ def test_a_fence_that_is_dear_behind_work_only_is_a_failure(check):
     """The kit judges by fences with nothing to wait for, so this one would spoil short steps unnoticed."""
     simulated = SimulatedDevice(Clock(), launch_s=1e-6, fence_s=1e-6)
 
-    def fence():
+    def synchronize():
         extra_s = 1e-3 * simulated.busy
-        simulated.fence()
+        simulated.synchronize()
         simulated.clock.pass_s(extra_s)
 
-    record = check("fence_cost", FakeDevice("mps", fence), clock=simulated.reading, torch=Launched(simulated, 1e-5))
+    record = check(
+        "fence_cost", FakeDevice("mps", synchronize), clock=simulated.reading, torch=Launched(simulated, 1e-5)
+    )
     assert record["status"] == "mismatch" and "a fence costs 1.00 ms" in record["reason"]
 
 
@@ -186,13 +188,13 @@ def test_pairs_take_turns_and_have_the_same_threads(check, monkeypatch):
         threads.add(num_threads)
         return timer
 
-    def measure(function, fence, budget_s):
+    def measure(function, synchronize, budget_s):
         order.append("ours")
         return SimpleNamespace(seconds=SimpleNamespace(mean=1.0))
 
     scope = definitions()
     scope["ratio"].__globals__.update(pairs=4, Timer=make, timing=SimpleNamespace(measure=measure))
-    case = SimpleNamespace(backend=SimpleNamespace(fence=None, threads=3))
+    case = SimpleNamespace(backend=SimpleNamespace(synchronize=None, threads=3))
     assert scope["ratio"](case, None) == [(1.0,) * 4, (2.0,) * 4]
     assert order == ["theirs", "ours", "ours", "theirs"] * 2
     assert threads == {3}, "PyTorch's timer takes one thread unless it is told"
@@ -218,7 +220,7 @@ def simulated_loop(simulated, **replaced):
 
 def test_unfenced_work_of_an_asynchronous_device_is_caught(check):
     simulated = SimulatedDevice(Clock(), launch_s=1e-5, fence_s=2e-4)
-    record = check("unfenced", FakeDevice("mps", simulated.fence), **simulated_loop(simulated))
+    record = check("unfenced", FakeDevice("mps", simulated.synchronize), **simulated_loop(simulated))
     assert record["status"] == "ok" and "unfenced work is caught" in record["note"]
     found = {name: metric["value"] for name, metric in record["metrics"].items()}
     assert found["loop_unfenced_s"] == pytest.approx(20e-5)
@@ -239,10 +241,10 @@ def test_a_gpu_that_works_while_it_is_asked_shows_nothing(check):
 
     def launch():
         simulated.launch(0.005)
-        simulated.fence()
+        simulated.synchronize()
 
     loop = simulated_loop(simulated) | {"products": products_of(launch, lambda: None)}
-    record = check("unfenced", FakeDevice("mps", simulated.fence), **loop)
+    record = check("unfenced", FakeDevice("mps", simulated.synchronize), **loop)
     assert record["status"] == "mismatch" and "shows nothing" in record["reason"]
 
 
@@ -255,14 +257,14 @@ def test_a_processor_works_while_it_is_asked(check):
 
 def test_a_processor_that_comes_back_early_is_a_failure(check):
     simulated = SimulatedDevice(Clock())
-    record = check("unfenced", FakeDevice("cpu", simulated.fence), **simulated_loop(simulated))
+    record = check("unfenced", FakeDevice("cpu", simulated.synchronize), **simulated_loop(simulated))
     assert record["status"] == "mismatch" and "which none should" in record["reason"]
 
 
 def test_in_real_time_against_a_thread(check):
     with ThreadedDevice() as threaded:
-        loop = {"products": products_of(lambda: threaded.launch(0.005), threaded.fence)}
-        record = check("unfenced", FakeDevice("mps", threaded.fence), **loop)
+        loop = {"products": products_of(lambda: threaded.launch(0.005), threaded.synchronize)}
+        record = check("unfenced", FakeDevice("mps", threaded.synchronize), **loop)
     assert record["status"] == "ok"
     # It is a sum of sleeps, none of which ends early.
     assert record["metrics"]["loop_fenced_s"]["value"] >= 20 * 0.005
@@ -281,7 +283,7 @@ def test_the_devices_own_events_are_asked_on_cuda(check, share, status):
             return share * 20 * 0.005 * 1e3  # milliseconds
 
     loop = simulated_loop(simulated, events=lambda case: [Event(), Event()])
-    record = check("unfenced", FakeDevice("cuda", simulated.fence), **loop)
+    record = check("unfenced", FakeDevice("cuda", simulated.synchronize), **loop)
     assert record["status"] == status and len(recorded) == 10
     assert record["metrics"]["device_events_ratio"]["value"] == pytest.approx(share, rel=0.01)
 
@@ -460,20 +462,20 @@ def test_no_meter_is_said_with_its_reason(check):
 
 def test_power_and_heat_of_a_mac(check):
     state = {"power_source": "battery", "low_power_mode": False, "thermal_level": 0, "load": 1.5}
-    record = check("power_and_heat", FakeDevice("cpu"), fitness=lambda watch_s: state)
+    record = check("power_and_heat", FakeDevice("cpu"), conditions=lambda watch_s: state)
     assert record["note"] == "power source: battery, low-power mode: off, thermal level: 0"
     assert record["metrics"]["thermal_level"]["value"] == 0
 
 
 def test_what_a_system_does_not_tell_is_said(check):
     state = {"power_source": None, "low_power_mode": True, "thermal_level": None, "load": 1.5}
-    record = check("power_and_heat", FakeDevice("cpu"), fitness=lambda watch_s: state)
+    record = check("power_and_heat", FakeDevice("cpu"), conditions=lambda watch_s: state)
     assert record["note"] == "low-power mode: on, power source: not told, thermal level: not told"
 
 
 def test_a_system_that_tells_nothing(check):
     state = {"power_source": None, "low_power_mode": None, "thermal_level": None, "load": 1.5}
-    record = check("power_and_heat", FakeDevice("cpu"), fitness=lambda watch_s: state)
+    record = check("power_and_heat", FakeDevice("cpu"), conditions=lambda watch_s: state)
     assert record["status"] == "unsupported" and "no power source" in record["reason"]
 
 
@@ -669,7 +671,7 @@ def test_a_check_that_breaks_has_a_record_and_stops_nothing(check):
 
 
 def test_what_devices_share_is_checked_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine_snapshot, "fitness", lambda *_, **__: {"power_source": None, "flags": []})
+    monkeypatch.setattr(machine_snapshot, "conditions", lambda *_, **__: {"power_source": None, "flags": []})
     both = [FakeDevice("cpu"), FakeDevice("mps")]
     monkeypatch.setattr(find, "find", lambda *_, **__: both)
     scope = definitions()
@@ -733,8 +735,8 @@ def record(check: str, backend: str = "cpu", status: str = "ok", **changes) -> d
 
 
 RECORDS = [
-    record("fence"),
-    record("fence", "mps", "mismatch"),
+    record("synchronize"),
+    record("synchronize", "mps", "mismatch"),
     record("energy meter", status="unsupported"),
     record("against another clock", flags=["too-noisy", "busy"]),
     record("memory counters", status="error", reason="ValueError: no"),
@@ -760,7 +762,7 @@ def test_the_table_of_checks_says_it_in_plain_words():
 
 
 def test_of_repeats_the_worst_is_shown():
-    repeats = [record("fence", repeat=number) for number in range(3)]
+    repeats = [record("synchronize", repeat=number) for number in range(3)]
     repeats[1] |= {"status": "mismatch", "reason": "because"}
     (row,) = details.checks_table(repeats).rows
     assert row.cells[2:] == ("no (1 of 3 repeats)", "because")
@@ -813,7 +815,7 @@ def test_the_page_shows_the_checks_and_their_sum(tmp_path):
 
 
 def test_a_check_that_failed_in_one_repeat_did_not_pass(tmp_path):
-    repeats = [record("fence"), record("fence", status="mismatch", repeat=1), record("clock")]
+    repeats = [record("synchronize"), record("synchronize", status="mismatch", repeat=1), record("clock")]
     page = report_page.build(written(tmp_path / "run", repeats)).read_text(encoding="utf-8")
     assert "1 of 2 checks of the kit itself passed; not passed: fence (cpu)" in page
 

@@ -125,7 +125,7 @@ def test_only_the_rows_of_the_table_are_the_article_s():
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "conditions", lambda: state)
     monkeypatch.setattr(snapshot, "snapshot", dict)  # takes seconds to find out
 
 

@@ -23,7 +23,7 @@ class Backend:
         self.launched: set[str] = set()
 
     @contextlib.contextmanager
-    def scope(self):
+    def context(self):
         self.events.append("scope")
         yield
 
@@ -31,7 +31,7 @@ class Backend:
         self.clock.pass_s(10)
         self.events.append("started")
 
-    def fence(self):
+    def synchronize(self):
         self.clock.pass_s(0.01)
 
     def smallest_kernel(self, own=True):
@@ -126,4 +126,4 @@ def test_pytorch_is_not_lazy():
     def function():
         return None
 
-    assert Device("cpu").eager(function) is function
+    assert Device("cpu").dispatch(function) is function

@@ -174,7 +174,7 @@ def test_a_model_that_lightning_moves_away_is_observed_where_it_trained(tmp_path
 def test_the_training_on_another_device_is_a_mismatch(tmp_path, monkeypatch):
     here = experiment(tmp_path / "run")
     (case,) = here.cases(batch_size=[4])
-    monkeypatch.setattr(type(case.backend), "observed", lambda self, item: "mps")
+    monkeypatch.setattr(type(case.backend), "device_of", lambda self, item: "mps")
     with case:
         clocked = trainers.lightning(case)
         trainer(tmp_path, clocked).fit(Module(), clocked.steps(points(20)))

@@ -64,7 +64,7 @@ IN_BOTH = {
     "torch.mps": (
         "torch.mps.synchronize",
         "class A:\n    def f(self):\n        self._torch.mps.synchronize()",
-        "class A:\n    def f(self):\n        self.backend.fence()",
+        "class A:\n    def f(self):\n        self.backend.synchronize()",
     ),
     "torch.accelerator": (
         "torch.accelerator",

@@ -26,7 +26,7 @@ def mac(monkeypatch):
 
     def become(folder, architecture="arm64", version="15.5"):
         answers = Mac(folder)
-        monkeypatch.setattr(machine_snapshot, "ask", answers)
+        monkeypatch.setattr(machine_snapshot, "run_command", answers)
         monkeypatch.setattr(machine_snapshot, "REPOSITORY", Path("/nowhere"))
         monkeypatch.setattr(machine_snapshot.sys, "platform", "darwin")
         monkeypatch.setattr(machine_snapshot.platform, "machine", lambda: architecture)
@@ -282,10 +282,10 @@ def test_fitness_of_macs(mac, monkeypatch, folder, power_source, low_power, flag
     mac(folder)
     notify = FakeNotify(level=2)
     monkeypatch.setattr(machine_snapshot.ctypes, "CDLL", lambda name: notify)
-    fitness = machine_snapshot.fitness(watch_s=0)
-    assert fitness.pop("load") == pytest.approx(os.getloadavg()[0], abs=1)
+    conditions = machine_snapshot.conditions(watch_s=0)
+    assert conditions.pop("load") == pytest.approx(os.getloadavg()[0], abs=1)
     expected = {"power_source": power_source, "low_power_mode": low_power, "thermal_level": 2, "flags": flags}
-    assert fitness == expected
+    assert conditions == expected
     assert not notify.open
 
 
@@ -317,7 +317,7 @@ def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, busy_s, ow
     monkeypatch.setattr(machine_snapshot, "time", types.SimpleNamespace(sleep=lambda seconds: None, **clock))
     monkeypatch.setattr(machine_snapshot, "cpu_busy_s", lambda: next(used))
     monkeypatch.setattr(machine_snapshot.psutil, "cpu_count", lambda: threads)
-    assert ("busy" in machine_snapshot.fitness(watch_s=0.25)["flags"]) == busy
+    assert ("busy" in machine_snapshot.conditions(watch_s=0.25)["flags"]) == busy
 
 
 def test_busy_cpu_time_leaves_out_waiting_and_counts_guests_once(monkeypatch):
@@ -334,26 +334,26 @@ def test_a_command_is_spawned_since_a_fork_would_write_protect_the_memory_of_a_t
     spawned, spawn = [], os.posix_spawn
     monkeypatch.setattr(os, "posix_spawn", lambda *given, **more: spawned.append(given[1]) or spawn(*given, **more))
     monkeypatch.setattr(subprocess, "_fork_exec", lambda *given: pytest.fail("forked"))
-    assert machine_snapshot.ask("sh", "-c", "echo out").text == "out\n"
+    assert machine_snapshot.run_command("sh", "-c", "echo out").text == "out\n"
     assert spawned == [[shutil.which("sh"), "-c", "echo out"]]
 
 
 def test_what_a_command_used_is_told_apart_from_what_this_process_used():
     program = "import time\nheld = bytearray(64 * 2**20)\nwhile time.process_time() < 0.3: pass"
-    usage = machine_snapshot.ask(sys.executable, "-c", program).usage
+    usage = machine_snapshot.run_command(sys.executable, "-c", program).usage
     assert 0.2 < usage.ru_utime + usage.ru_stime < 3
     assert usage.ru_minflt > 64 * 2**20 / 4 / 65536  # even with the largest pages
-    little = machine_snapshot.ask("sh", "-c", ":").usage
+    little = machine_snapshot.run_command("sh", "-c", ":").usage
     assert little.ru_utime + little.ru_stime < 0.2  # not what all of them used together
-    assert machine_snapshot.ask("no-such-command-of-any-system") == (None, None)
-    failed = machine_snapshot.ask(sys.executable, "-c", "exit(3)")
+    assert machine_snapshot.run_command("no-such-command-of-any-system") == (None, None)
+    failed = machine_snapshot.run_command(sys.executable, "-c", "exit(3)")
     assert failed.text is None
     assert failed.usage.ru_utime > 0
 
 
 def test_what_a_command_leaves_running_keeps_nobody_waiting():
     start_s = time.perf_counter()
-    left = int(machine_snapshot.ask("sh", "-c", "sleep 60 & echo $!").text)
+    left = int(machine_snapshot.run_command("sh", "-c", "sleep 60 & echo $!").text)
     took_s = time.perf_counter() - start_s
     os.kill(left, signal.SIGKILL)  # it was running still
     assert took_s < 30

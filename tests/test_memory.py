@@ -36,7 +36,7 @@ MB = 10**6
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "conditions", lambda: state)
 
 
 # Slopes ---------------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_on_a_mac_the_footprint_is_macos_s_and_no_process_is_started(monkeypatch
     monkeypatch.setattr(machine_memory.ctypes, "CDLL", lambda *given, **named: macs.LibSystem())
     monkeypatch.setattr(sampler.psutil.Process, "memory_info", lambda self: macs.ProcessMemory(10**9, 10**11, 1, 1))
     monkeypatch.setattr(sampler.psutil, "swap_memory", lambda: macs.Swap(2**30, 2**29, 2**29, 50.0, 0, 0))
-    monkeypatch.setattr(snapshot, "ask", lambda *command, **more: pytest.fail(f"asks {command}"))
+    monkeypatch.setattr(snapshot, "run_command", lambda *command, **more: pytest.fail(f"asks {command}"))
     found = machine_memory.MemoryCounters().read()
     assert (found["footprint_bytes"], found["resident_bytes"]) == (3 * 10**9, 10**9)
     assert found["swap_used_bytes"] == 2**29 and found["page_faults"] > 0
@@ -209,7 +209,9 @@ def test_memory_of_mps_is_what_metal_gave_and_of_cuda_its_pool(monkeypatch):
 
 
 def experiment(folder, **more):
-    return Experiment("memory_torch", article="001", devices="cpu", budget_s=5.0, out=str(folder), learns=False, **more)
+    return Experiment(
+        "memory_torch", article="001", devices="cpu", budget_s=5.0, out=str(folder), expects_learning=False, **more
+    )
 
 
 def test_room_is_nine_tenths_of_the_free_memory_and_spares_the_machine(tmp_path, monkeypatch):
@@ -217,17 +219,17 @@ def test_room_is_nine_tenths_of_the_free_memory_and_spares_the_machine(tmp_path,
     for free, wanted in ((100e9, 90e9), (20e9, 18e9), (8e9, 6.5e9), (2e9, 0.5e9)):
         monkeypatch.setattr(case.backend, "free_memory", lambda free=free: int(free))
         monkeypatch.setattr(case.backend, "kind", "gpu")
-        assert case.room() == pytest.approx(wanted)
+        assert case.memory_budget() == pytest.approx(wanted)
         monkeypatch.setattr(case.backend, "kind", "cpu")
-        assert case.room() == pytest.approx(wanted / HOLES) and not case.scaled
+        assert case.memory_budget() == pytest.approx(wanted / HOLES) and not case.scaled
     monkeypatch.setattr(case.backend, "free_memory", lambda: int(20e9))
-    assert case.room(0.5, most_bytes=9e9) == pytest.approx(10e9 / HOLES) and not case.scaled
-    assert case.room(0.9, most_bytes=1e9) == 1e9 and case.scaled and "not near the limit" in case._notes[-1]
+    assert case.memory_budget(0.5, most_bytes=9e9) == pytest.approx(10e9 / HOLES) and not case.scaled
+    assert case.memory_budget(0.9, most_bytes=1e9) == 1e9 and case.scaled and "not near the limit" in case._notes[-1]
     monkeypatch.setattr(case.backend, "free_memory", lambda: int(1.4e9))
     with pytest.raises(PomologyError, match=r"1.4 GB are free, of which 1.5 GB must stay so"):
-        case.room()
+        case.memory_budget()
     with pytest.raises(PomologyError, match=r"near is 1\.5"):
-        case.room(1.5)
+        case.memory_budget(1.5)
 
 
 @pytest.mark.parametrize("grown", [1.15, 1.22])
@@ -236,7 +238,7 @@ def test_what_a_processor_s_heap_adds_stays_within_nine_tenths(tmp_path, monkeyp
     case = next(experiment(tmp_path).cases(load=["near"]))
     for free in (8e9, 24e9, 128e9):
         monkeypatch.setattr(case.backend, "free_memory", lambda free=free: int(free))
-        taken = grown * case.room()
+        taken = grown * case.memory_budget()
         assert 0.85 * (free - max(1.5e9, 0.1 * free)) < taken <= free - max(1.5e9, 0.1 * free)
         assert "holes between tensors may take 25 % more" in case._notes[-1]
 
@@ -244,7 +246,7 @@ def test_what_a_processor_s_heap_adds_stays_within_nine_tenths(tmp_path, monkeyp
 def test_a_case_keeps_its_trace_and_what_is_not_counted_with_the_reason(tmp_path, monkeypatch):
     fenced = []
     (case,) = experiment(tmp_path).cases(load=["easy"])
-    monkeypatch.setattr(case.backend, "fence", lambda: fenced.append(1))
+    monkeypatch.setattr(case.backend, "synchronize", lambda: fenced.append(1))
     with case:
         for _ in case.steps(range(60), ready=False):
             before = len(fenced)
@@ -303,7 +305,7 @@ def test_near_the_limit_is_what_the_prediction_says_and_no_more(tmp_path, monkey
     (case,) = scope["experiment"].cases(load=["near"])
     for free in (3e9, 24e9, 128e9):
         monkeypatch.setattr(case.backend, "free_memory", lambda free=free: int(free))
-        room, count = case.room(), scope["samples"](case)
+        room, count = case.memory_budget(), scope["samples"](case)
         inputs = count * (4 * scope["WIDTH"] + 8)
         assert 0.9 * room < scope["work"](count, "cpu").bytes + inputs <= room and count % scope["PART"] == 0
         more = count + scope["PART"]

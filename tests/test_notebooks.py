@@ -167,7 +167,7 @@ def test_nothing_in_it_breaks_on_a_mac(path):
 @every_notebook
 def test_a_counted_model_has_its_parameters_asserted(path):
     document = nbformat.read(path, 4)
-    if "observe" in "\n".join(code(document)):
+    if "watch_model" in "\n".join(code(document)):
         asserted = [ast.unparse(node.test) for node in trees(document) if isinstance(node, ast.Assert)]
         assert any(re.search(r"\.parameters ==", test) for test in asserted)
 
@@ -223,10 +223,10 @@ class PaperCase:
         self.__dict__.update(config)
         self.lengths: list[int] = []
 
-    def requires(self, workload):
+    def require_memory(self, workload):
         self.workload = workload
 
-    def observe(self, model):
+    def watch_model(self, model):
         self.counted = sum(parameter.numel() for parameter in model.parameters())
         return model
 
@@ -234,7 +234,7 @@ class PaperCase:
         self.lengths.append(len(batches))
         return iter(())
 
-    def aside(self, name, per_epoch):
+    def occasional(self, name, per_epoch):
         raise PaperCase.Over
 
 

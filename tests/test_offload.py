@@ -279,7 +279,7 @@ def test_a_case_is_too_big_for_the_device_or_for_the_host(monkeypatch):
     def requires(backend: str, free: float, available: float) -> None:
         monkeypatch.setattr("pomology.machine.snapshot.available_memory_bytes", lambda: int(available))
         fake = SimpleNamespace(backend=backend, free_memory=lambda: int(free))
-        Case.requires(SimpleNamespace(backend=fake), needed)
+        Case.require_memory(SimpleNamespace(backend=fake), needed)
 
     requires("cuda", 5.1e9, 20.1e9)
     requires("cpu", 25.1e9, 25.1e9)
@@ -292,10 +292,10 @@ def test_a_case_is_too_big_for_the_device_or_for_the_host(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("lies", "seen", "status"),
+    ("weights_on", "seen", "status"),
     [("cpu", ["meta"], "ok"), ("cpu", [], "fallback"), ("cpu", ["cpu"], "fallback"), (None, ["meta"], "fallback")],
 )
-def test_weights_that_lie_on_the_host_are_no_fallback_if_the_device_computes(lies, seen, status, tmp_path):
+def test_weights_that_lie_on_the_host_are_no_fallback_if_the_device_computes(weights_on, seen, status, tmp_path):
     """The meta device stands for a GPU here."""
     experiment = Experiment("whisper_finetuning", article="001", devices="cpu", profile="smoke", out=str(tmp_path))
     (backend,) = experiment.devices
@@ -303,9 +303,9 @@ def test_weights_that_lie_on_the_host_are_no_fallback_if_the_device_computes(lie
     model = tiny()
     for case in experiment.cases([{"batch_size": 1}]):
         with case:
-            case.observe(model, lies=lies)
+            case.watch_model(model, weights_on=weights_on)
             for where in seen:
-                case.saw(torch.ones(1, device=where))
+                case.ran_on(torch.ones(1, device=where))
             case.metric("loss_last", 1.0, "")
     (record,) = experiment.records
     assert record["status"] == status

@@ -52,7 +52,7 @@ experiment.machine()
 for case in experiment.cases(batch_size=[8]):
     with case:
         torch.manual_seed(1)
-        model = case.observe(torch.nn.Linear(4, 1).to(case.device))
+        model = case.watch_model(torch.nn.Linear(4, 1).to(case.device))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
         for inputs, targets in case.steps(torch.utils.data.DataLoader(data, case.batch_size)):
             optimizer.zero_grad()
@@ -370,7 +370,7 @@ LINUX_CODE = {  # what somebody might write: words that the finding must have
     **{f"subprocess.run(['{name}', '-x'])": f"Linux only: the command {name} does not exist" for name in NOT_A_COMMAND},
     "subprocess.check_output('/usr/bin/nproc --all', shell=True)": "Linux only: the command nproc does not exist",
     "shutil.which('nvidia-smi')": "Linux only: the command nvidia-smi does not exist",
-    "machine.ask('lscpu')": "Linux only: the command lscpu does not exist",
+    "snapshot.run_command('lscpu')": "Linux only: the command lscpu does not exist",
     "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024": "ru_maxrss as KiB; on macOS it counts bytes",
     "ctypes.CDLL('libc.so.6')": "Linux only: libc.so.6 does not exist on macOS",
 }

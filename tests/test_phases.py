@@ -34,7 +34,7 @@ def loop(clock: StepClock, device: SimulatedDevice, steps: int, costs=COSTS, slo
 def test_each_phase_has_its_own_time_though_the_device_works_later():
     now = Clock()
     device = SimulatedDevice(now, launch_s=0.0001)
-    clock = StepClock(device.fence, clock=now, budget_s=1000)
+    clock = StepClock(device.synchronize, clock=now, budget_s=1000)
     loop(clock, device, 60)
     metrics = epoch_metrics(clock)
     for name, seconds in COSTS.items():
@@ -47,7 +47,7 @@ def test_each_phase_has_its_own_time_though_the_device_works_later():
 def test_warm_up_and_the_first_step_are_in_no_phase():
     now = Clock()
     device = SimulatedDevice(now)
-    clock = StepClock(device.fence, clock=now, budget_s=50)
+    clock = StepClock(device.synchronize, clock=now, budget_s=50)
     loop(clock, device, 200, slow=2)
     assert epoch_metrics(clock)["forward_s"]["value"] == pytest.approx(0.3)
     assert clock.parts["training"].warmup[0].phases["forward"] == pytest.approx(3.0)
@@ -70,14 +70,14 @@ def test_an_aside_within_a_phase_is_not_in_it():
     for _ in clock.steps(range(30)):
         with clock.phase("update"):
             now.pass_s(0.1)
-            with clock.aside("checkpoint", per_epoch=1):
+            with clock.occasional("checkpoint", per_epoch=1):
                 now.pass_s(5.0)
     assert epoch_metrics(clock)["update_s"]["value"] == pytest.approx(0.1)
 
 
 def test_ready_batches_have_phases_of_their_own():
     now = Clock()
-    clock = StepClock(clock=now, budget_s=3.0, put=lambda batch: batch)
+    clock = StepClock(clock=now, budget_s=3.0, to_device=lambda batch: batch)
     for _ in clock.steps(range(100000)):
         now.pass_s(0.0 if clock.on_ready else 0.01)  # loading
         with clock.phase("forward"):
@@ -115,7 +115,7 @@ def test_wrong_phases_are_refused():
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    monkeypatch.setattr(snapshot, "fitness", lambda: {"power_source": "ac", "load": 0.1, "flags": []})
+    monkeypatch.setattr(snapshot, "conditions", lambda: {"power_source": "ac", "load": 0.1, "flags": []})
 
     def make(**changes) -> Experiment:
         settings = {"article": "001", "devices": "cpu", "profile": "quick", "budget_s": 0.1, "out": str(tmp_path)}
@@ -125,7 +125,7 @@ def make(tmp_path, monkeypatch):
 
 
 def train(case) -> None:
-    model = case.observe(nn.Linear(4, 1))
+    model = case.watch_model(nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for inputs in case.steps(torch.randn(60, 8, 4)):
         with case.phase("forward"):
@@ -173,7 +173,7 @@ ROWS = [{"model": "medium"}, {"model": "small"}, {"model": "tiny"}]
 )
 def test_the_first_sibling_that_fits_is_the_last_that_is_tried(make, endings, tried):
     experiment, left = make(), iter(endings)
-    for case in experiment.largest(ROWS):
+    for case in experiment.first_that_fits(ROWS):
         with case:
             ending = next(left)
             if ending is not None:
@@ -184,7 +184,7 @@ def test_the_first_sibling_that_fits_is_the_last_that_is_tried(make, endings, tr
 
 def test_the_next_run_carries_on_where_siblings_were_left(make, capsys):
     def run(body):
-        for case in make().largest(ROWS):
+        for case in make().first_that_fits(ROWS):
             with case:
                 body(case)
 
@@ -207,7 +207,7 @@ def test_every_device_has_its_own_sibling(make, monkeypatch):
     other = Device("cpu")
     other.backend = "pretended"
     experiment.devices.append(other)
-    for case in experiment.largest(ROWS):
+    for case in experiment.first_that_fits(ROWS):
         with case:
             if case.backend is other and case.model == "medium":
                 raise TooBig("9 GB")
@@ -218,12 +218,14 @@ def test_every_device_has_its_own_sibling(make, monkeypatch):
 
 @pytest.mark.parametrize(("teraflops", "refused"), [(9.0, False), (11.0, True)])
 def test_what_surely_cannot_end_is_refused_with_the_arithmetic(make, monkeypatch, teraflops, refused):
-    monkeypatch.setattr(Experiment, "rate", lambda self, backend, precision: 1e12 if precision == "fp16" else 1.0)
+    monkeypatch.setattr(
+        Experiment, "peak_matmul_rate", lambda self, backend, precision: 1e12 if precision == "fp16" else 1.0
+    )
     experiment = make()
     for case in experiment.cases([{"precision": "fp16"}]):
         with case:
-            case.requires(Workload(parameters=1, flops=int(teraflops * 1e12), state_bytes=1, saved_bytes=1))
-            case.foresee(30.0, steps=3)
+            case.require_memory(Workload(parameters=1, flops=int(teraflops * 1e12), state_bytes=1, saved_bytes=1))
+            case.require_time(30.0, steps=3)
             case.metric("step_s", 1.0, "s")
     (record,) = records(experiment)
     assert record["status"] == ("too-big" if refused else "ok")
@@ -244,7 +246,7 @@ def test_the_rate_is_that_of_the_fastest_product_and_found_once(make, monkeypatc
     # 1 ms, 4 ms, 80 ms: the last is the fastest, and no longer one is tried.
     times = {512: 0.001, 1024: 0.004, 2048: 0.080}
 
-    def pretended(function, fence, **options):
+    def pretended(function, synchronize, **options):
         seconds = times[asked[-1][1]]
         ticks = iter(range(1_000_000))
         return measure(
@@ -255,9 +257,9 @@ def test_the_rate_is_that_of_the_fastest_product_and_found_once(make, monkeypatc
     monkeypatch.setattr("pomology.measure.clock.measure", pretended)
     experiment = make()
     (backend,) = experiment.devices
-    assert experiment.rate(backend, "fp16") == pytest.approx(2 * 1024**3 / 0.004)
+    assert experiment.peak_matmul_rate(backend, "fp16") == pytest.approx(2 * 1024**3 / 0.004)
     assert asked == [("fp16", 512), ("fp16", 1024), ("fp16", 2048)]
-    experiment.rate(backend, "fp16")
+    experiment.peak_matmul_rate(backend, "fp16")
     assert len(asked) == 3
 
 
@@ -286,7 +288,7 @@ def test_a_second_that_was_bad_does_not_refuse_what_this_runs_ceilings_allow(mak
     ):
         experiment = make()
         monkeypatch.setattr(experiment, "_read", lambda names, known=known: known)
-        assert experiment.rate(experiment.devices[0], "fp16") == pytest.approx(expected)
+        assert experiment.peak_matmul_rate(experiment.devices[0], "fp16") == pytest.approx(expected)
 
 
 def test_a_product_has_the_precision_and_the_size_that_were_asked_for():

@@ -287,7 +287,7 @@ def test_lock_pins_all_that_is_installed_on_a_platform(platform):
             continue
         seen.add((name, *sorted(item.extras)))
         try:
-            lines = importlib.metadata.requires(name) or []
+            lines = importlib.metadata.require_memory(name) or []
         except importlib.metadata.PackageNotFoundError:
             continue  # the other platform's
         for line in map(Requirement, lines):

@@ -340,7 +340,7 @@ def test_no_folder_of_this_machine_is_shown(tmp_path, monkeypatch):
     assert "out = './outputs/run'" in text and "home = '~'" in text
     assert text.count("jane") == 1 and "janet" in text  # another folder, which only begins so
     monkeypatch.setattr(report_page.Path, "home", lambda: Path("/"))
-    assert pomology.paths.private("/a/b") == "/a/b"
+    assert pomology.paths.redact("/a/b") == "/a/b"
 
 
 def test_a_huge_run_has_small_pages_that_say_what_they_lack(tmp_path):

@@ -34,7 +34,7 @@ FLOAT = 4  # bytes
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "fitness", lambda: state)
+    monkeypatch.setattr(snapshot, "conditions", lambda: state)
 
 
 def metric(value, low=None, high=None, unit="FLOP/s", how="measured"):
@@ -268,8 +268,8 @@ def test_a_step_writes_its_bytes_into_the_journal(tmp_path):
     for case in experiment.cases(batch_size=[4]):
         with case:
             step = lambda m: m(torch.empty(4, 10)).sum().backward()  # noqa: E731
-            case.requires(cost.workload(lambda: nn.Linear(10, 7), step, 0))
-            model = case.observe(nn.Linear(10, 7))
+            case.require_memory(cost.workload(lambda: nn.Linear(10, 7), step, 0))
+            model = case.watch_model(nn.Linear(10, 7))
             for _ in case.steps([torch.ones(4, 10)] * 30):
                 model(torch.ones(4, 10)).sum().backward()
                 with torch.no_grad():
@@ -528,7 +528,7 @@ def test_a_gpu_whose_work_is_done_by_the_processor_has_no_ceilings(run_ceilings)
 
         name = "Apple M9"
 
-        def fence(self):
+        def synchronize(self):
             pass
 
         def free_memory(self):

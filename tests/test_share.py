@@ -47,7 +47,7 @@ def janes(monkeypatch):
     monkeypatch.setattr(share, "sys", SimpleNamespace(platform="darwin"))
     said = {"ComputerName": "Jane’s Pippin\n", "LocalHostName": "Janes-Pippin\n"}
     said["IOPlatformExpertDevice"] = '"IOPlatformSerialNumber" = "C02XL0GYJGH5"\n"IOPlatformUUID" = "5A1B-77"\n'
-    monkeypatch.setattr(share.machine, "ask", lambda *words: share.machine.Answer(said.get(words[-1]), None))
+    monkeypatch.setattr(share.machine, "run_command", lambda *words: share.machine.Answer(said.get(words[-1]), None))
 
 
 def finished(folder: Path, **more) -> Path:

@@ -105,7 +105,7 @@ def test_what_cannot_fit_is_refused_before_anything_is_allocated(counted, mac, g
     before = psutil.Process().memory_info().rss
     said = ""
     try:
-        case.requires(work)
+        case.require_memory(work)
     except errors.TooBig as error:
         said = str(error)
     needed = f"{work.bytes / GIB:.1f} GiB on a Mac with {gigabytes} GB"
@@ -120,10 +120,10 @@ def test_what_cannot_fit_is_refused_before_anything_is_allocated(counted, mac, g
 def test_memory_that_others_use_counts(mac, monkeypatch):
     work = Workload(parameters=1, flops=1, state_bytes=3 * GIB, saved_bytes=2 * GIB)
     case = experiment_case.Case(Nobody(), mac(8), {})
-    case.requires(work)
+    case.require_memory(work)
     monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: 4 * GIB)
     with pytest.raises(errors.TooBig, match=r"5\.4 GB .* 4\.3 GB are free"):
-        case.requires(work)
+        case.require_memory(work)
 
 
 # A 16 GB machine and GPT-2-large, fine-tuned whole and with LoRA ----------------------------------------------------
@@ -200,10 +200,10 @@ def test_a_16_gb_machine_refuses_gpt2_large_before_anything_is_allocated(small_m
     before = psutil.Process().memory_info().rss
     if backend in refused:
         with pytest.raises(errors.TooBig, match=r"^needs \d+\.\d GB at the least .* GB are free$") as raised:
-            case.requires(work)
+            case.require_memory(work)
         free = {"cpu": 16, "mps": 12, "cuda": 15.5}[backend] * GIB / 1e9
         assert f"optimiser {work.state_bytes / 1e9:.1f}" in str(raised.value)
         assert f"; {free:.1f} GB are free" in str(raised.value)
     else:
-        case.requires(work)
+        case.require_memory(work)
     assert psutil.Process().memory_info().rss - before < 2**26

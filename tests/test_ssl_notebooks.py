@@ -103,7 +103,7 @@ def test_pairs_tell_the_ratio_of_a_device_behind_the_programs_back():
     clock = Clock()
     gpu = SimulatedDevice(clock, launch_s=1e-5, fence_s=2e-4)
     pairs = measure_calls.in_pairs(
-        lambda: gpu.launch(0.002), lambda: gpu.launch(0.003), gpu.fence, budget_s=2.0, clock=clock
+        lambda: gpu.launch(0.002), lambda: gpu.launch(0.003), gpu.synchronize, budget_s=2.0, clock=clock
     )
     assert pairs.ratio.mean == pytest.approx(1.5, rel=0.01)
     assert pairs.seconds.mean == pytest.approx(0.002, rel=0.02)
@@ -244,7 +244,9 @@ def tried(scopes, tmp_path):
     scope["train"].__globals__.update(small)
 
     def attempt(feature: str) -> dict:
-        here = Experiment("capabilities", article="000", devices="cpu", out=str(tmp_path / "run"), learns=False)
+        here = Experiment(
+            "capabilities", article="000", devices="cpu", out=str(tmp_path / "run"), expects_learning=False
+        )
         (case,) = here.cases(feature=[feature])
         with case:
             scope["train"](case)

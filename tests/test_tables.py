@@ -248,8 +248,8 @@ def test_gigabytes_are_powers_of_ten():
     ],
 )
 def test_the_spread_is_half_the_interval_in_percent(low, high, text):
-    assert format.spread(metric(4.5, low, high)) == text
-    assert format.spread(metric(0, low and 0.0, high and 0.0)) == ""
+    assert format.plus_minus(metric(4.5, low, high)) == text
+    assert format.plus_minus(metric(0, low and 0.0, high and 0.0)) == ""
 
 
 @pytest.mark.parametrize(

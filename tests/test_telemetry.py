@@ -130,7 +130,7 @@ def apple(monkeypatch):
         monkeypatch.setattr(machine_memory.ctypes, "CDLL", FakeLibSystem)
         monkeypatch.setattr(snapshot, "thermal_level", lambda: 1)
         mac = Mac(folder)
-        monkeypatch.setattr(snapshot, "ask", mac)
+        monkeypatch.setattr(snapshot, "run_command", mac)
         return mac
 
     return install
@@ -402,7 +402,9 @@ def test_linux_that_does_not_count_what_it_swaps(linux, clock, text):
 def test_what_takes_a_process_of_its_own_lies_outside_of_the_energy_s_window(apple, monkeypatch):
     events = []
     mac = apple(lambda: FakeChip(time.perf_counter, events))
-    monkeypatch.setattr(snapshot, "ask", lambda *command, **more: events.append(command[0]) or mac(*command, **more))
+    monkeypatch.setattr(
+        snapshot, "run_command", lambda *command, **more: events.append(command[0]) or mac(*command, **more)
+    )
     with Telemetry() as watch:
         events.append("begin")
         time.sleep(0.05)
@@ -495,7 +497,9 @@ def test_page_faults_of_what_is_asked_meanwhile_are_not_the_block_s(apple, clock
         counters.page_ins = int(7 * clock.now) + answered * USAGE.ru_majflt
 
     original = mac.__class__.__call__
-    monkeypatch.setattr(snapshot, "ask", lambda *command, **more: (original(mac, *command, **more), advance())[0])
+    monkeypatch.setattr(
+        snapshot, "run_command", lambda *command, **more: (original(mac, *command, **more), advance())[0]
+    )
     watch = drive(Telemetry(device="gpu", clock=clock), clock, range(11), advance)
     assert mac.asked.count(IOREG) > 5
     assert value(watch, "page_faults") == 107 * 10

@@ -168,7 +168,7 @@ def test_warm_up_is_kept_apart_and_doubles():
 
 def test_an_epoch_that_ends_sooner_than_expected_is_whole_and_its_time_without_ready_steps():
     now = Clock()
-    clock = StepClock(clock=now, budget_s=10, put=lambda batch: batch)
+    clock = StepClock(clock=now, budget_s=10, to_device=lambda batch: batch)
     cost = [0.02 if number < 91 else 0.004 * (1 + number / 900) for number in range(2_000)]
     real = []
 
@@ -188,7 +188,7 @@ def test_an_epoch_that_ends_sooner_than_expected_is_whole_and_its_time_without_r
 
 def test_very_slow_steps_stop_at_the_least_that_has_a_spread():
     now, device = Clock(), []
-    clock = StepClock(clock=now, budget_s=10, put=lambda batch: device.append(batch) or batch)
+    clock = StepClock(clock=now, budget_s=10, to_device=lambda batch: device.append(batch) or batch)
     train(clock, Loader(1_000), lambda number: now.pass_s(30.0))
     part = clock.parts["training"]
     assert part.stopped == "budget"
@@ -204,7 +204,7 @@ def test_very_slow_steps_stop_at_the_least_that_has_a_spread():
 def test_the_budget_holds(budget_s, step_s, put):
     now = Clock()
     noise = np.random.default_rng(1).lognormal(0, 1.5, 500)
-    clock = StepClock(clock=now, budget_s=budget_s, put=put)
+    clock = StepClock(clock=now, budget_s=budget_s, to_device=put)
     # Ever slower, so that no interval becomes narrow.
     train(clock, range(10**6), lambda number: now.pass_s(step_s * noise[number % 500] * (1 + now() / budget_s)))
     part = clock.parts["training"]
@@ -249,7 +249,7 @@ def test_the_stop_rule_does_not_fire_on(step_s, budget_s, why):
 
 def test_the_stop_rule_waits_for_ready_steps_as_well():
     now = Clock()
-    clock = StepClock(clock=now, budget_s=30, put=lambda batch: batch)
+    clock = StepClock(clock=now, budget_s=30, to_device=lambda batch: batch)
     noise = np.random.default_rng(3).lognormal(0, 1.5, 500)
     train(clock, range(10**6), lambda number: now.pass_s(0.01 * (noise[number % 500] if clock.on_ready else 1)))
     assert clock.parts["training"].stopped == "budget"
@@ -289,7 +289,7 @@ def test_slow_wander_of_the_machine_neither_biases_nor_parts_the_two_loops():
     generator, ratios, errors = np.random.default_rng(5), [], []
     for _ in range(40):
         now, phase = Clock(), generator.uniform(0, 2 * np.pi)
-        clock = StepClock(clock=now, budget_s=10, put=lambda batch: batch)
+        clock = StepClock(clock=now, budget_s=10, to_device=lambda batch: batch)
 
         def step(number, now=now, phase=phase, clock=clock):
             speed = 1 + 0.2 * math.sin(2 * math.pi * now() / 8.0 + phase)
@@ -309,7 +309,7 @@ def test_slow_wander_of_the_machine_neither_biases_nor_parts_the_two_loops():
 
 def test_an_evaluation_is_added_to_the_epoch_and_not_to_the_steps():
     now = Clock()
-    clock = StepClock(clock=now, budget_s=10, put=lambda batch: batch)
+    clock = StepClock(clock=now, budget_s=10, to_device=lambda batch: batch)
     train(clock, range(100), lambda number: now.pass_s(0.01))
     now.pass_s(100)  # between two parts nothing is timed
     train(clock, range(40), lambda number: now.pass_s(0.2 if number == 0 else 0.005), "evaluation")
@@ -351,27 +351,27 @@ def test_an_epoch_is_absent_while_a_part_of_it_is():
 @pytest.mark.parametrize("put", [None, lambda batch: batch], ids=["real only", "ready too"])
 def test_asides_are_counted_exactly_once(length, put):
     now = Clock()
-    clock = StepClock(clock=now, budget_s=5, put=put)
+    clock = StepClock(clock=now, budget_s=5, to_device=put)
 
     def step(number):
         now.pass_s(0.004)
         if number % 10 == 3:  # in the first step, in warm-up, in blocks and on ready batches alike
-            with clock.aside("picture", per_epoch=length / 10):
+            with clock.occasional("picture", per_epoch=length / 10):
                 now.pass_s(0.05)
-                with clock.aside("file", per_epoch=length / 10):
+                with clock.occasional("file", per_epoch=length / 10):
                     now.pass_s(0.02)
         now.pass_s(0.004)
 
     train(clock, range(length), step)
-    with clock.aside("checkpoint", per_epoch=1):
+    with clock.occasional("checkpoint", per_epoch=1):
         now.pass_s(2.5)
     metrics = epoch_metrics(clock)
     assert clock.parts["training"].complete is (length == 200)
     assert metrics["step_s"]["value"] == pytest.approx(0.008, **EXACT)
     assert metrics["epoch_s"]["value"] == pytest.approx(length * 0.008 + length / 10 * 0.07 + 2.5, **EXACT)
-    assert np.allclose(clock.asides["picture"].seconds, 0.05, rtol=1e-9, atol=0)
-    assert np.allclose(clock.asides["file"].seconds, 0.02, rtol=1e-9, atol=0)
-    assert (clock.asides["picture"].part, clock.asides["checkpoint"].part) == ("training", None)
+    assert np.allclose(clock.occasional_work["picture"].seconds, 0.05, rtol=1e-9, atol=0)
+    assert np.allclose(clock.occasional_work["file"].seconds, 0.02, rtol=1e-9, atol=0)
+    assert (clock.occasional_work["picture"].part, clock.occasional_work["checkpoint"].part) == ("training", None)
     if put:
         assert metrics["compute_epoch_s"]["value"] == pytest.approx(length * 0.008, **EXACT)
 
@@ -383,7 +383,7 @@ def test_the_interval_of_an_epoch_adds_those_of_its_terms_in_squares():
     train(clock, range(2_000), lambda number: now.pass_s(0.05 * noise[number % 1000]))
     alone = epoch_metrics(clock)
     for seconds in (2.0, 3.0, 4.0):
-        with clock.aside("checkpoint", per_epoch=10):
+        with clock.occasional("checkpoint", per_epoch=10):
             now.pass_s(seconds)
     both, step = epoch_metrics(clock), alone["step_s"]
     assert alone["epoch_s"]["high"] - alone["epoch_s"]["value"] == pytest.approx(
@@ -402,7 +402,7 @@ def test_an_aside_of_the_first_step_is_not_in_it():
     clock = StepClock(clock=now)
     for _ in clock.steps(range(5)):
         now.pass_s(0.1)
-        with clock.aside("log", per_epoch=5):
+        with clock.occasional("log", per_epoch=5):
             now.pass_s(1.0)
     assert value(clock, "first_step_s") == pytest.approx(0.1, **EXACT)
     assert value(clock, "epoch_s") == pytest.approx(5.5, **EXACT)
@@ -411,10 +411,10 @@ def test_an_aside_of_the_first_step_is_not_in_it():
 def test_an_aside_that_fails_is_no_time_of_one():
     now = Clock()
     clock = StepClock(clock=now)
-    with pytest.raises(OSError), clock.aside("checkpoint", per_epoch=1):
+    with pytest.raises(OSError), clock.occasional("checkpoint", per_epoch=1):
         raise OSError("disk full")
     train(clock, range(5), lambda number: now.pass_s(0.1))
-    assert clock.asides["checkpoint"].seconds == []
+    assert clock.occasional_work["checkpoint"].seconds == []
     assert value(clock, "epoch_s") == pytest.approx(0.5, **EXACT)
 
 
@@ -428,7 +428,7 @@ def put(batch: Batch) -> Batch:
 @pytest.mark.parametrize("length", [300, 100_000], ids=["whole", "estimated"])
 def test_the_ready_loop_runs_on_ready_batches_and_leaves_the_loader_alone(length):
     now = Clock()
-    clock, loader = StepClock(clock=now, budget_s=4, put=put), Loader(length, now, load_s=0.006)
+    clock, loader = StepClock(clock=now, budget_s=4, to_device=put), Loader(length, now, load_s=0.006)
     seen = train(clock, loader, lambda number: now.pass_s(0.004))
     part, metrics = clock.parts["training"], epoch_metrics(clock)
     for batch, on_ready in seen:
@@ -455,7 +455,7 @@ def test_moving_ready_batches_is_in_no_time():
         now.pass_s(0.5)
         return batch
 
-    clock = StepClock(clock=now, budget_s=30, put=slow_put)
+    clock = StepClock(clock=now, budget_s=30, to_device=slow_put)
     train(clock, range(10**6), lambda number: now.pass_s(0.01))
     assert value(clock, "step_s") == pytest.approx(0.01, **EXACT)
     assert value(clock, "compute_epoch_s") == pytest.approx(10**4, **EXACT)
@@ -463,7 +463,7 @@ def test_moving_ready_batches_is_in_no_time():
 
 def test_only_a_few_batches_are_kept():
     now, alive, most = Clock(), weakref.WeakSet(), 0
-    clock = StepClock(clock=now, budget_s=2, put=put)
+    clock = StepClock(clock=now, budget_s=2, to_device=put)
     for batch in clock.steps(Loader(400)):
         alive.add(batch)
         now.pass_s(0.02)
@@ -476,7 +476,7 @@ def test_only_a_few_batches_are_kept():
 
 def test_a_smaller_last_batch_is_never_a_ready_one():
     now = Clock()
-    clock = StepClock(clock=now, put=put)
+    clock = StepClock(clock=now, to_device=put)
     seen = train(clock, Loader(2), lambda number: now.pass_s(0.1), steps=1.5)
     assert {batch.number for batch, on_ready in seen if on_ready} == {0}
 
@@ -485,7 +485,7 @@ def test_a_loader_with_workers_is_read_in_one_go_and_closed_before_ready_batches
     now = Clock()
     loader = Loader(100_000, now, load_s=0.002)
     loader.num_workers = 2
-    clock = StepClock(clock=now, budget_s=4, put=put)
+    clock = StepClock(clock=now, budget_s=4, to_device=put)
     closed = []
     for number, _ in enumerate(clock.steps(loader)):
         now.pass_s(0.004 * (1 + 0.5 * (number % 2)))
@@ -497,7 +497,7 @@ def test_a_loader_with_workers_is_read_in_one_go_and_closed_before_ready_batches
     assert part.seconds == pytest.approx(part.steps * 0.007, rel=0.01)
 
     plain = Loader(100_000, now, load_s=0.002)
-    clock = StepClock(clock=now, budget_s=4, put=put)
+    clock = StepClock(clock=now, budget_s=4, to_device=put)
     order = [on_ready for _, on_ready in train(clock, plain, lambda number: now.pass_s(0.004 + 0.002 * (number % 2)))]
     assert sum(a != b for a, b in itertools.pairwise(order)) >= 4  # without workers, by turns
 
@@ -509,7 +509,7 @@ def test_a_loader_with_workers_is_read_in_one_go_and_closed_before_ready_batches
 @pytest.mark.parametrize("how", ["break", "exception"])
 def test_a_loop_that_is_left_leaves_a_consistent_record(at, how):
     now = Clock()
-    clock, loader = StepClock(clock=now, budget_s=60, put=put), Loader(100_000)
+    clock, loader = StepClock(clock=now, budget_s=60, to_device=put), Loader(100_000)
     done = {False: 0, True: 0}
     try:
         for number, _ in enumerate(clock.steps(loader)):
@@ -535,9 +535,9 @@ def test_a_loop_that_is_left_leaves_a_consistent_record(at, how):
     if part.blocks:
         assert metrics["epoch_s"] == metrics["epoch_s"] | {"value": pytest.approx(1000, **EXACT), "how": "estimated"}
     # The clock goes on: what happens now is outside of the part, and another part may begin.
-    with clock.aside("checkpoint", per_epoch=1):
+    with clock.occasional("checkpoint", per_epoch=1):
         now.pass_s(1.0)
-    assert clock.asides["checkpoint"].part is None
+    assert clock.occasional_work["checkpoint"].part is None
     train(clock, range(10), lambda number: now.pass_s(0.01), "evaluation")
     assert clock.parts["evaluation"].complete
 
@@ -646,7 +646,7 @@ def test_a_torch_loader_runs_to_its_end():
 def test_every_block_lies_between_two_fences(length):
     now = Clock()
     device = SimulatedDevice(now, launch_s=1e-6, fence_s=1e-4)
-    clock = StepClock(device.fence, clock=device.reading, budget_s=2, put=lambda batch: batch)
+    clock = StepClock(device.synchronize, clock=device.reading, budget_s=2, to_device=lambda batch: batch)
     device.launch(7.0)  # from before; none of it may be counted
     train(clock, range(length), lambda number: device.launch(0.005))
     part = clock.parts["training"]
@@ -661,19 +661,19 @@ def test_every_block_lies_between_two_fences(length):
     assert not device.busy, unfenced
     # No block began while the device was busy: the last thing before the first launch of each was a fence.
     order = [event for event in device.events if event != "clock"]
-    assert order[:2] == ["launch", "fence"]
-    assert device.events.count("fence") >= len(blocks) + 2, unfenced
+    assert order[:2] == ["launch", "synchronize"]
+    assert device.events.count("synchronize") >= len(blocks) + 2, unfenced
 
 
 def test_an_aside_pays_for_its_own_work_only():
     now = Clock()
     device = SimulatedDevice(now)
-    clock = StepClock(device.fence, clock=now)
+    clock = StepClock(device.synchronize, clock=now)
     for _ in clock.steps(range(40)):
         device.launch(0.005)
-        with clock.aside("picture", per_epoch=40):
+        with clock.occasional("picture", per_epoch=40):
             device.launch(0.1)
-    assert clock.asides["picture"].seconds == [pytest.approx(0.1)] * 40
+    assert clock.occasional_work["picture"].seconds == [pytest.approx(0.1)] * 40
     assert value(clock, "step_s") == pytest.approx(0.005, **EXACT)
     assert value(clock, "epoch_s") == pytest.approx(40 * 0.105, **EXACT)
 
@@ -685,7 +685,7 @@ def test_fences_do_not_hide_that_loading_and_computing_overlap(host_s, device_s)
     # While the device computes, the loop loads the next batch; a fence after every step would add the two up.
     now = Clock()
     device = SimulatedDevice(now)
-    clock = StepClock(device.fence, clock=now, whole=True)
+    clock = StepClock(device.synchronize, clock=now, whole=True)
     train(clock, Loader(600, now, load_s=host_s), lambda number: device.launch(device_s))
     slower = max(host_s, device_s)
     assert value(clock, "epoch_s") == pytest.approx(600 * slower, rel=0.025)
@@ -695,11 +695,11 @@ def test_fences_do_not_hide_that_loading_and_computing_overlap(host_s, device_s)
 def test_a_loop_that_waits_for_each_step_keeps_short_blocks():
     now = Clock()
     device = SimulatedDevice(now)
-    clock = StepClock(device.fence, clock=now, whole=True)
+    clock = StepClock(device.synchronize, clock=now, whole=True)
 
     def step(number):
         device.launch(0.030)
-        device.fence()  # reads the loss
+        device.synchronize()  # reads the loss
 
     train(clock, Loader(600, now, load_s=0.030), step)
     assert {block.steps for block in clock.parts["training"].blocks} == {1}
@@ -715,11 +715,11 @@ def test_step_clock_tells_the_truth_where_a_loop_without_fences_does_not():
         for _ in range(60):
             device.launch(0.003)
         asked_s = time.perf_counter() - began
-        device.fence()
+        device.synchronize()
         assert asked_s < 0.5 * device.busy_s()
 
         device.spans.clear()
-        clock = StepClock(device.fence, budget_s=60, put=None)
+        clock = StepClock(device.synchronize, budget_s=60, to_device=None)
         began = time.perf_counter()
         train(clock, range(150), lambda number: device.launch(0.003))
         around_s = time.perf_counter() - began
@@ -743,7 +743,7 @@ def test_step_clock_tells_the_truth_where_a_loop_without_fences_does_not():
 
 def test_measure_tells_the_truth_of_the_same_device():
     with ThreadedDevice() as device:
-        found = measure(lambda: device.launch(0.002), device.fence, budget_s=0.4, warmup_s=0.02)
+        found = measure(lambda: device.launch(0.002), device.synchronize, budget_s=0.4, warmup_s=0.02)
     blocks = found.blocks
     first = len(device.spans) - steps_of(list(blocks))
     ratios = []
@@ -807,9 +807,9 @@ def test_measure_gives_the_median_of_blocks():
 def test_blocks_of_measure_make_the_fence_vanish(kernel_s):
     now = Clock()
     device = SimulatedDevice(now, launch_s=1e-6, fence_s=2e-4)
-    found = measure(lambda: device.launch(kernel_s), device.fence, clock=device.reading)
+    found = measure(lambda: device.launch(kernel_s), device.synchronize, clock=device.reading)
     assert found.seconds.mean == pytest.approx(max(kernel_s, 1e-6), rel=0.012)
-    single = measure(lambda: device.launch(kernel_s), device.fence, clock=device.reading, calls_per_block=1)
+    single = measure(lambda: device.launch(kernel_s), device.synchronize, clock=device.reading, calls_per_block=1)
     assert single.seconds.mean == pytest.approx(kernel_s + 1e-6 + 2e-4, rel=1e-6)
     assert {block.steps for block in single.blocks} == {1}
 
@@ -818,7 +818,7 @@ def test_measure_waits_for_what_was_running_before():
     now = Clock()
     device = SimulatedDevice(now)
     device.launch(9.0)
-    found = measure(lambda: device.launch(0.01), device.fence, clock=now, repeats=3)
+    found = measure(lambda: device.launch(0.01), device.synchronize, clock=now, repeats=3)
     assert found.first_call_s == pytest.approx(0.01, **EXACT)
 
 
@@ -851,7 +851,7 @@ def test_measure_calls_a_very_slow_function_four_times():
 
 def test_a_sum_has_no_bounds_when_one_of_its_larger_terms_has_none():
     now = Clock()
-    clock = StepClock(clock=now, budget_s=10.0, put=lambda batch: batch)
+    clock = StepClock(clock=now, budget_s=10.0, to_device=lambda batch: batch)
     train(clock, range(1000), lambda number: now.pass_s(20.0))  # so slow that one ready step is all
     for number, _ in enumerate(clock.steps(range(100), part="evaluation")):
         now.pass_s(0.2 + 0.01 * (number % 3))
@@ -866,7 +866,7 @@ def test_a_short_aside_timed_once_does_not_take_the_bounds_away():
         now = Clock()
         clock = StepClock(clock=now, budget_s=10.0)
         train(clock, range(100_000), lambda number: now.pass_s(0.01 + 0.001 * (number % 2)))
-        with clock.aside("checkpoint", per_epoch=1):
+        with clock.occasional("checkpoint", per_epoch=1):
             now.pass_s(aside_s)
         return epoch_metrics(clock)["epoch_s"]["low"], epoch_metrics(clock)["epoch_s"]["high"]
 
@@ -891,7 +891,7 @@ def drive(ticker: measure_clock.Ticker, now: Clock, steps: int, step_s=lambda nu
 def test_a_ticker_times_a_whole_epoch_with_its_smaller_last_batch(samples, batch_size):
     now = Clock()
     # `put` is there, as in a case, and must not be used: the trainer takes its own batches.
-    clock = StepClock(clock=now, whole=True, put=lambda batch: pytest.fail("a trainer was given a ready batch"))
+    clock = StepClock(clock=now, whole=True, to_device=lambda batch: pytest.fail("a trainer was given a ready batch"))
     count, full = math.ceil(samples / batch_size), samples // batch_size
     last_s = 0.001
 

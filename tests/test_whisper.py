@@ -162,7 +162,7 @@ class Nobody:
 
     precision = "fp32"
 
-    def rate(self, backend, precision):
+    def peak_matmul_rate(self, backend, precision):
         return float("inf")
 
 
@@ -233,7 +233,7 @@ def test_half_precision_is_judged_by_its_own_rate_and_not_tried_where_fp32_canno
     article, mac, monkeypatch, rates, reason
 ):
     class Rated(Nobody):
-        def rate(self, backend, precision):
+        def peak_matmul_rate(self, backend, precision):
             return rates[precision]
 
     row = {"model": "whisper-medium", "batch_size": 4, "precision": "bf16", "scenario": 1}

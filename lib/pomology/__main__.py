@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pomology import __version__
 from pomology.errors import PomologyError
-from pomology.paths import private, root
+from pomology.paths import redact, root
 
 
 class _Parser(argparse.ArgumentParser):
@@ -143,7 +143,7 @@ def _share(options: argparse.Namespace) -> int:
     from pomology.runner import share
 
     place = share.write(_folder(options.run))
-    print(f"{private(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
+    print(f"{redact(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
     return 0
 
 
@@ -155,7 +155,7 @@ def _compare(options: argparse.Namespace) -> int:
         raise PomologyError("RUNS: name at least two different runs")
     table, *written = compare.write(compare.load_all(places), root() / "outputs")
     print(table)
-    print("written to", " and ".join(private(str(place)) for place in written))
+    print("written to", " and ".join(redact(str(place)) for place in written))
     return 0
 
 
@@ -186,9 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("pomology:", " ".join(str(error).splitlines()), file=sys.stderr)
         return 2
     except OSError as error:  # a full disk, a folder that may not be written
-        print(
-            f"pomology: {error.strerror or error}: {private(str(error.filename or ''))}".rstrip(": "), file=sys.stderr
-        )
+        print(f"pomology: {error.strerror or error}: {redact(str(error.filename or ''))}".rstrip(": "), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("pomology: interrupted", file=sys.stderr)

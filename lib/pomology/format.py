@@ -28,7 +28,7 @@ def milliseconds(value: float) -> str:
     return f"{significant(1e3 * value)} ms"
 
 
-def spread(metric: dict) -> str:
+def plus_minus(metric: dict) -> str:
     """` ± 2.1 %`: half the width of the interval over the value; nothing where there is no interval."""
     if metric["low"] is None or not metric["value"]:
         return ""
@@ -66,16 +66,16 @@ def quantity(value: float, unit: str) -> str:
     return f"{value:.2g} {unit}".rstrip() if small else f"{significant(value)} {unit}".rstrip()
 
 
-def change(value: float, unit: str) -> str:
+def signed(value: float, unit: str) -> str:
     """`+1.20 MB`, `−3.00 kB`, `0 B`: by how much something grew."""
     shown = quantity(abs(value), unit)
     return shown if shown.startswith("0 ") or value == 0 else f"{'+' if value > 0 else '−'}{shown}"
 
 
-def growth(metric: dict) -> str:
+def slope_text(metric: dict) -> str:
     """`+1.20 MB (+0.90 MB to +1.50 MB)`: a slope with its 95 % interval."""
     unit = "B" if metric["unit"] == "B" else ""
-    value, low, high = (None if metric[k] is None else change(metric[k], unit) for k in ("value", "low", "high"))
+    value, low, high = (None if metric[k] is None else signed(metric[k], unit) for k in ("value", "low", "high"))
     return value if low is None else f"{value} ({low} to {high})"
 
 

@@ -15,7 +15,7 @@ def root() -> Path:
     return checkout if (checkout / "notebooks").is_dir() else Path.cwd()
 
 
-def private(text: str) -> str:
+def redact(text: str) -> str:
     """A text without the folders of this machine, which may name a person: the checkout as `.`, the home as `~`."""
     for folder, short in ((root(), "."), (Path.home(), "~")):
         if folder != Path(folder.anchor):
@@ -23,7 +23,7 @@ def private(text: str) -> str:
     return text
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """Write a file, whole or not at all, into a folder that is made if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".part")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pomology.format import change, gigabytes, gigaflops, milliseconds, quantity, quantity_per_s, seconds, significant
+from pomology.format import gigabytes, gigaflops, milliseconds, quantity, quantity_per_s, seconds, signed, significant
 
 
 @dataclass(frozen=True)
@@ -147,14 +147,14 @@ def _memory(how: str) -> Layout:
         columns={
             "Footprint": ("footprint_end_bytes", lambda value: quantity(value, "B")),
             "At most": ("footprint_peak_bytes", lambda value: quantity(value, "B")),
-            "Footprint a step": ("footprint_slope_bytes", lambda value: change(value, "B")),
-            "Page faults a step": ("page_faults_slope", lambda value: change(value, "")),
+            "Footprint a step": ("footprint_slope_bytes", lambda value: signed(value, "B")),
+            "Page faults a step": ("page_faults_slope", lambda value: signed(value, "")),
             "Page-ins": ("page_ins", lambda value: f"{value:,.0f}"),
-            "Swap grew by": ("swap_bytes", lambda value: change(value, "B")),
-            "Resident a step": ("resident_slope_bytes", lambda value: change(value, "B")),
+            "Swap grew by": ("swap_bytes", lambda value: signed(value, "B")),
+            "Resident a step": ("resident_slope_bytes", lambda value: signed(value, "B")),
             "Allocated": ("allocated_end_bytes", lambda value: quantity(value, "B")),
             "Allocated at most": ("allocated_peak_bytes", lambda value: quantity(value, "B")),
-            "Allocated a step": ("allocated_slope_bytes", lambda value: change(value, "B")),
+            "Allocated a step": ("allocated_slope_bytes", lambda value: signed(value, "B")),
             "Reserved": ("reserved_end_bytes", lambda value: quantity(value, "B")),
             "Step": ("step_s", lambda value: seconds(value)),
         },

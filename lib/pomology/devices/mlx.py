@@ -4,8 +4,8 @@ MLX is lazy: `a @ b` writes down that a product is wanted, and nothing is comput
 A fence alone waits for what was given to a device, and that is nothing. So what is timed goes through `eager`, which
 hands every result over to be computed:
 
-    product = backend.eager(lambda: a @ b)
-    timing.measure(product, backend.fence)
+    product = backend.dispatch(lambda: a @ b)
+    timing.measure(product, backend.synchronize)
 
 A training step has to do so itself: `mx.eval(loss, model.parameters(), optimizer.state)` inside the timed loop.
 """
@@ -104,15 +104,15 @@ class MLXDevice:
         """MLX has no such setting: on a Mac Accelerate decides, elsewhere one thread multiplies."""
         return None
 
-    def scope(self) -> contextlib.AbstractContextManager:
+    def context(self) -> contextlib.AbstractContextManager:
         """Inside, everything is computed on this device."""
         return self._mx.stream(self.handle)
 
-    def fence(self) -> None:
+    def synchronize(self) -> None:
         """Wait until all work given to this device is done. What nobody asked to be computed was not given to it."""
         self._mx.synchronize(self.handle)
 
-    def eager(self, function: Callable[[], Any]) -> Callable[[], Any]:
+    def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """The same function, whose arrays are given to the device when it is called, and not when they are read.
 
         The call itself does not wait, as in PyTorch; `fence` does. Raises ValueError, when called, if the function
@@ -148,22 +148,22 @@ class MLXDevice:
         if own and self.kind == "gpu" and mx.metal.is_available():
             kernel = mx.fast.metal_kernel(name="pomology_one", input_names=["one"], output_names=["out"], source=KERNEL)
             form = {"grid": (1, 1, 1), "threadgroup": (1, 1, 1), "output_shapes": [(1,)], "output_dtypes": [mx.float32]}
-            launch = self.eager(lambda: kernel(inputs=[number], stream=self.handle, **form))
+            launch = self.dispatch(lambda: kernel(inputs=[number], stream=self.handle, **form))
             return launch, "a Metal kernel of one thread"
-        return self.eager(lambda: mx.add(number, 1, stream=self.handle)), "adding 1 to one number"
+        return self.dispatch(lambda: mx.add(number, 1, stream=self.handle)), "adding 1 to one number"
 
-    def put(self, batch: Any) -> Any:
+    def to_device(self, batch: Any) -> Any:
         """The same batch as MLX arrays: an array, a number, or tuples, lists and dicts of them.
 
         NumPy's float64 becomes float32, as everywhere in MLX.
         """
         if isinstance(batch, dict):
-            return {key: self.put(value) for key, value in batch.items()}
+            return {key: self.to_device(value) for key, value in batch.items()}
         if isinstance(batch, (tuple, list)):
-            return type(batch)(self.put(value) for value in batch)
+            return type(batch)(self.to_device(value) for value in batch)
         return batch if isinstance(batch, self._mx.array) else self._mx.array(batch)
 
-    def observed(self, item: Any) -> str:
+    def device_of(self, item: Any) -> str:
         """This device. Arrays of MLX do not tell which one computed them, and none is ever swapped for another: an
         operator that a GPU lacks raises.
 
@@ -183,7 +183,7 @@ class MLXDevice:
         named = tree_flatten(model.parameters())
         return sum(weight.size for name, weight in named if name.split(".")[-1] not in ("running_mean", "running_var"))
 
-    def fingerprint(self, model: Any) -> list[float]:
+    def weight_sample(self, model: Any) -> list[float]:
         """A few of the weights that are trained, to see whether training changed them."""
         few = [weight.flatten()[:64] for weight in self._weights(model.trainable_parameters())[-4:]]
         return [value for weight in few for value in weight.astype(self._mx.float32).tolist()]
@@ -208,7 +208,7 @@ class MLXDevice:
         reasons: dict[str, str | None] = {}
         for name, kind in kinds.items():
             try:
-                with self.scope():
+                with self.context():
                     matrix = mx.ones((8, 8), dtype=kind)
                     reasons[name] = None if (matrix @ matrix)[0, 0].item() == 8 else "gives wrong products"
             except (RuntimeError, ValueError, TypeError) as error:

@@ -125,7 +125,7 @@ class TensorFlowDevice:
             or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
         )
 
-    def scope(self) -> contextlib.AbstractContextManager:
+    def context(self) -> contextlib.AbstractContextManager:
         """Inside, everything is computed on this device, unless it has no kernel for it."""
         return self._tf.device(self.handle)
 
@@ -133,7 +133,7 @@ class TensorFlowDevice:
         """Inside, everything is computed on the CPU: the reference that a GPU is compared with."""
         return self._tf.device("/CPU:0")
 
-    def fence(self) -> None:
+    def synchronize(self) -> None:
         """Wait until all work given to this device is done."""
         sync = getattr(self._tf.test.experimental, "sync_devices", None)
         if sync is not None:
@@ -141,19 +141,19 @@ class TensorFlowDevice:
         if sync is None or self.backend == "metal":
             # Nobody has shown that the Metal plugin waits when asked to. A value read back has been computed, and on
             # one queue so has all that was asked for before it.
-            with self.scope():
+            with self.context():
                 (self._tf.zeros(()) + 1.0).numpy()
 
-    def put(self, batch: Any) -> Any:
+    def to_device(self, batch: Any) -> Any:
         """The same batch on this device: an array or a tensor, or tuples, lists and dicts of them."""
         if isinstance(batch, dict):
-            return {key: self.put(value) for key, value in batch.items()}
+            return {key: self.to_device(value) for key, value in batch.items()}
         if isinstance(batch, (tuple, list)):
-            return type(batch)(self.put(value) for value in batch)
-        with self.scope():
+            return type(batch)(self.to_device(value) for value in batch)
+        with self.context():
             return self._tf.identity(batch)
 
-    def observed(self, item: Any) -> str:
+    def device_of(self, item: Any) -> str:
         """The backend that really holds a model's weights or a tensor; `mixed` if there is more than one.
 
         Raises ValueError for a model without weights.
@@ -169,7 +169,7 @@ class TensorFlowDevice:
         """Parameters of a Keras model, trained or not."""
         return model.count_params()
 
-    def fingerprint(self, model: Any) -> list[float]:
+    def weight_sample(self, model: Any) -> list[float]:
         """A few of the weights that are trained, to see whether training changed them."""
         few = [weight.numpy().ravel()[:64] for weight in model.trainable_weights[-4:]]
         return [value for weight in few for value in weight.astype("float32").tolist()]
@@ -180,11 +180,11 @@ class TensorFlowDevice:
         reasons: dict[str, str | None] = {}
         for name, kind in kinds.items():
             try:
-                with self.scope():
+                with self.context():
                     matrix = self._tf.ones((8, 8), dtype=kind)
                     product = self._tf.matmul(matrix, matrix)
-                if self.observed(product) != self.backend:
-                    reasons[name] = f"computed on {self.observed(product)}"
+                if self.device_of(product) != self.backend:
+                    reasons[name] = f"computed on {self.device_of(product)}"
                 else:
                     reasons[name] = None if float(product[0, 0]) == 8 else "gives wrong products"
             except (self._tf.errors.OpError, TypeError, ValueError) as error:

@@ -75,18 +75,18 @@ class Device:
         """CPU threads that an operator may use."""
         return self._torch.get_num_threads()
 
-    def scope(self) -> contextlib.AbstractContextManager:
+    def context(self) -> contextlib.AbstractContextManager:
         """What a case runs in; nothing in PyTorch, where a model is on a device since it was moved there."""
         return contextlib.nullcontext()
 
-    def fence(self) -> None:
+    def synchronize(self) -> None:
         """Wait until all work given to this device is done."""
         if self.backend == "cuda":
             self._torch.cuda.synchronize()
         elif self.backend == "mps":
             self._torch.mps.synchronize()
 
-    def eager(self, function: Callable[[], Any]) -> Callable[[], Any]:
+    def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """A function that gives its work to the device when it is called: the same one, since PyTorch is not lazy."""
         return function
 
@@ -107,7 +107,7 @@ class Device:
             return lambda: kernel(number), "a Metal kernel of one thread"
         return lambda: number.add_(1), "adding 1 to one number"
 
-    def put(self, batch: Any) -> Any:
+    def to_device(self, batch: Any) -> Any:
         """The same batch on this device: a tensor, tuples, lists and dicts of them, or what has `.to()` itself.
 
         Raises Unsupported for float64 and complex128 on MPS.
@@ -117,16 +117,16 @@ class Device:
                 raise Unsupported(f"MPS has no {str(batch.dtype).removeprefix('torch.')}: convert to float32 first")
             return batch.to(self.handle)
         if isinstance(batch, dict):
-            return {key: self.put(value) for key, value in batch.items()}
+            return {key: self.to_device(value) for key, value in batch.items()}
         if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-            return type(batch)(*(self.put(value) for value in batch))
+            return type(batch)(*(self.to_device(value) for value in batch))
         if isinstance(batch, (tuple, list)):
-            return type(batch)(self.put(value) for value in batch)
+            return type(batch)(self.to_device(value) for value in batch)
         if hasattr(batch, "to"):  # a tokenizer's or a packed sequence's own kind of batch
             return batch.to(self.handle)
         return batch
 
-    def observed(self, item: Any) -> str:
+    def device_of(self, item: Any) -> str:
         """The backend that really holds a module's parameters or a tensor; `mixed` if there is more than one.
 
         Raises ValueError for a module without parameters.
@@ -141,7 +141,7 @@ class Device:
         """Parameters of a module, trained or not."""
         return sum(parameter.numel() for parameter in model.parameters())
 
-    def fingerprint(self, model: Any) -> list[float]:
+    def weight_sample(self, model: Any) -> list[float]:
         """A few of the weights that are trained, to see whether training changed them."""
         trained = [parameter.detach() for parameter in model.parameters() if parameter.requires_grad][-4:]
         # FSDP's parameters are distributed tensors, whose own numbers any process may read by itself.

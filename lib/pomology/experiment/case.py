@@ -3,7 +3,7 @@
     experiment = Experiment("vae", article="003", devices=devices, profile=profile, budget_s=budget_s, out=out)
     for case in experiment.cases(batch_size=batch_sizes):
         with case:
-            model = case.observe(VAE().to(case.device))
+            model = case.watch_model(VAE().to(case.device))
             for images, _ in case.steps(loader):
                 ...
     experiment.table()
@@ -32,7 +32,7 @@ from pomology.machine import snapshot
 from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Telemetry, contended
 from pomology.measure import calls, clock, epochs, intervals
-from pomology.paths import private
+from pomology.paths import redact
 from pomology.results import cases as results_cases
 from pomology.results import record as results_record
 from pomology.workloads import parity
@@ -65,7 +65,7 @@ class Case:
         self._kernels: dict[str, dict] = {}
         self._model: Any = None
         self._weights: Any = None
-        self._lies: str | None = None
+        self._weights_on: str | None = None
         self._telemetry: Telemetry | None = None
         self._trace: MemoryTrace | None = None
         self._progress = _Progress(self.name)
@@ -77,7 +77,7 @@ class Case:
         except KeyError:
             raise AttributeError(f"a case of this experiment has no {name!r}") from None
 
-    def requires(self, workload: Workload) -> None:
+    def require_memory(self, workload: Workload) -> None:
         """Say what a step costs. Raises TooBig, which ends the case, if it cannot fit the free memory."""
         self._workload = workload
         free = self.backend.free_memory()
@@ -97,14 +97,14 @@ class Case:
                     f"{available / 1e9:.1f} GB are free"
                 )
 
-    def foresee(self, limit_s: float, steps: int = 3, precision: str = "") -> None:
+    def require_time(self, limit_s: float, steps: int = 3, precision: str = "") -> None:
         """Raise TooBig, which ends the case, if that many steps surely cannot end in `limit_s`.
 
         That is judged by the best rate that a matrix product of this precision, by default the case's, reaches on this
-        device, which no training step exceeds. Comes behind `requires`.
+        device, which no training step exceeds. Comes behind `require_memory`.
         """
         precision = precision or self.precision
-        rate = self.experiment.rate(self.backend, precision)
+        rate = self.experiment.peak_matmul_rate(self.backend, precision)
         least_s = self._workload.flops / rate
         if steps * least_s > limit_s:
             raise TooBig(
@@ -113,10 +113,10 @@ class Case:
                 f"steps must end within {format.seconds(limit_s)}"
             )
 
-    def observe(self, model: Any, lies: str | None = None) -> Any:
+    def watch_model(self, model: Any, weights_on: str | None = None) -> Any:
         """Keep an eye on a model: where its weights really are, and whether they change. Returns the model.
 
-        lies: the backend that holds the weights between steps, if they are offloaded; then `saw` tells what computes.
+        weights_on: the backend that holds offloaded weights between steps; `ran_on` then says what computes.
         Raises Mismatch if it has not as many parameters as the workload said.
         """
         count = self.backend.count(model)
@@ -124,12 +124,12 @@ class Case:
             raise ValueError("a model without parameters cannot be observed")
         if self._workload and count != self._workload.parameters:
             raise Mismatch(f"the model has {count:,} parameters; {self._workload.parameters:,} were counted beforehand")
-        self._model, self._weights, self._lies = model, self.backend.fingerprint(model), lies
+        self._model, self._weights, self._weights_on = model, self.backend.weight_sample(model), weights_on
         return model
 
-    def saw(self, result: Any) -> None:
+    def ran_on(self, result: Any) -> None:
         """Note where a tensor that this case computed really is: elsewhere than asked for is a `fallback`."""
-        self._seen.add(self.backend.observed(result))
+        self._seen.add(self.backend.device_of(result))
 
     def steps(
         self,
@@ -151,7 +151,7 @@ class Case:
     def watch(self) -> None:
         """Start the telemetry, if it is not running. The first timed loop does; what is timed otherwise may."""
         if self._telemetry is None:
-            self.backend.fence()
+            self.backend.synchronize()
             self._telemetry = self._stack.enter_context(Telemetry(device=self.backend.kind))
 
     def measure(self, name: str, function: Callable[[], Any], **options: Any) -> calls.Measurement:
@@ -160,7 +160,7 @@ class Case:
         options: of `timing.measure`. Timed as `step_s`, it also tells FLOP/s if the workload is known.
         """
         self.watch()
-        timed = calls.measure(function, self.backend.fence, **{"budget_s": self.experiment.budget_s, **options})
+        timed = calls.measure(function, self.backend.synchronize, **{"budget_s": self.experiment.budget_s, **options})
         self._metrics[name] = epochs.seconds_metric(timed.seconds)
         if name == "step_s" and self._workload:
             self._metrics["flops_per_s"] = _per_second(self._workload.flops, timed.seconds)
@@ -176,12 +176,12 @@ class Case:
         Waits for the device, and takes some 0.1 ms of its own, which belongs to the step. What it finds is in the
         record as `memory_trace`, and its slopes over the steps behind the warm-up among the metrics; see `MemoryTrace`.
         """
-        self.backend.fence()
+        self.backend.synchronize()
         if self._trace is None:
             self._trace = MemoryTrace(self.backend.memory, self._start_s)
         self._trace.note()
 
-    def room(self, share: float = 0.9, most_bytes: float = math.inf) -> int:
+    def memory_budget(self, share: float = 0.9, most_bytes: float = math.inf) -> int:
         """Bytes that a case may plan for that is to come near the limit of the memory, without endangering the machine.
 
         `share` of the free memory, but what is left is never less than 10 % of it or 1.5 GB, whichever is more. Where
@@ -204,9 +204,9 @@ class Case:
             self.note(f"planned for {room / 1e9:.3g} GB of {free / 1e9:.3g} GB that were free{holes}")
         return int(min(room, most_bytes))
 
-    def aside(self, name: str, per_epoch: float) -> contextlib.AbstractContextManager:
+    def occasional(self, name: str, per_epoch: float) -> contextlib.AbstractContextManager:
         """Time something that an epoch does `per_epoch` times, apart from the steps around it."""
-        return self.clock.aside(name, per_epoch)
+        return self.clock.occasional(name, per_epoch)
 
     def loss(self, value: float) -> None:
         """Note the loss of a step, as the article's loop reads it."""
@@ -267,25 +267,25 @@ class Case:
 
     def __enter__(self) -> Case:
         self._started, self._start_s = results_record.now(), time.perf_counter()
-        self._fitness = self.experiment.fitness()
+        self._conditions = self.experiment.conditions()
         self.experiment.journal.start(self._base())
         self.backend.reset_peak_memory()
         self.clock = clock.StepClock(
-            self.backend.fence,
+            self.backend.synchronize,
             budget_s=self.experiment.budget_s,
             whole=self.experiment.profile == "article",
-            put=self.backend.put,
+            to_device=self.backend.to_device,
             on_progress=self._progress.update,
         )
         self._stack = contextlib.ExitStack()
-        self._stack.enter_context(self.backend.scope())
+        self._stack.enter_context(self.backend.context())
         self._fallbacks = self._stack.enter_context(self.backend.watch_fallbacks())
         return self
 
     def __exit__(self, kind: type | None, exception: BaseException | None, trace: Any) -> bool:
         try:
             if exception is None:
-                self.backend.fence()
+                self.backend.synchronize()
         except Exception as late:  # a GPU reports what went wrong when it is waited for
             exception = late
         self._stack.close()
@@ -320,7 +320,7 @@ class Case:
             "scaled": self.scaled,
             "repeat": experiment.repeat,
             "threads": self.backend.threads,
-            "power_source": self._fitness["power_source"],
+            "power_source": self._conditions["power_source"],
             "started": self._started,
         }
 
@@ -349,8 +349,8 @@ class Case:
         if rate is not None:
             metrics["flops_per_s"] = rate
 
-        observed = self.backend.observed(self._model) if self._model is not None else None
-        if observed is not None and observed == self._lies and self._seen == {self.backend.backend}:
+        observed = self.backend.device_of(self._model) if self._model is not None else None
+        if observed is not None and observed == self._weights_on and self._seen == {self.backend.backend}:
             observed = self.backend.backend
         status, reason = self._status(exception, observed, first, last)
         record = self._base() | {
@@ -365,28 +365,28 @@ class Case:
             "seconds": round(time.perf_counter() - self._start_s, 3),
             "metrics": metrics,
             "blocks": {name: _raw(part) for name, part in self.clock.parts.items()} | self._kernels,
-            "asides": {name: aside.seconds for name, aside in self.clock.asides.items()},
+            "asides": {name: aside.seconds for name, aside in self.clock.occasional_work.items()},
         }
         if self._notes:
-            record["note"] = private("; ".join(self._notes))
+            record["note"] = redact("; ".join(self._notes))
         if self._trace is not None:
             record["memory_trace"] = self._memory_trace()
         if telemetry is not None:
             absent = dict(telemetry.absent)
             if self.backend.uncounted:
-                reason = private(self.backend.uncounted)
+                reason = redact(self.backend.uncounted)
                 absent |= {"allocated_peak_bytes": reason, "reserved_peak_bytes": reason}
             record |= {"absent": absent, "rails": telemetry.rails, "thermal_level": telemetry.thermal_level}
             record["trace"] = telemetry.samples[:: max(1, len(telemetry.samples) // 500)]
         if status == "error" and exception is not None:
-            record["traceback"] = private("".join(traceback.format_exception(exception)))
+            record["traceback"] = redact("".join(traceback.format_exception(exception)))
         return record
 
     def _status(
         self, exception: BaseException | None, observed: str | None, first: float | None, last: float | None
     ) -> tuple[str, str | None]:
         if exception is not None:
-            reason = private(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
+            reason = redact(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
             if not isinstance(exception, Exception):
                 return "interrupted", reason
             known = {TooBig: "too-big", Mismatch: "mismatch"}.get(type(exception)) or failures.failure(exception)
@@ -398,11 +398,11 @@ class Case:
             return "fallback", f"asked for {self.backend.backend}, computed on {', '.join(sorted(elsewhere))}"
         if not self._metrics and all(part.first_step_s is None for part in self.clock.parts.values()):
             return "error", "nothing was timed"
-        if self._model is not None and self.clock.parts and self.backend.fingerprint(self._model) == self._weights:
+        if self._model is not None and self.clock.parts and self.backend.weight_sample(self._model) == self._weights:
             return "not-learning", "no step changed the weights"
         if not all(math.isfinite(loss) for loss in self._losses):
             return "not-learning", "the loss is not a finite number"
-        if self.experiment.learns and len(self._losses) >= JUDGED_STEPS and last >= first:
+        if self.experiment.expects_learning and len(self._losses) >= JUDGED_STEPS and last >= first:
             return "not-learning", f"the loss went from {first:.4g} to {last:.4g} in {len(self._losses)} steps"
         if self._guesses is not None:
             return "not-learning", self._guesses
@@ -440,7 +440,7 @@ class Case:
         empty = {name for number, name in enumerate(self._trace.COLUMNS) if all(row[number] is None for row in rows)}
         name = results_cases.FRAMEWORKS.get(self.backend.framework, self.backend.framework)
         why = self.backend.uncounted or f"{name} keeps no count of it on this device"
-        absent = {name: private(self._trace.counters.absent.get(name, why)) for name in sorted(empty)}
+        absent = {name: redact(self._trace.counters.absent.get(name, why)) for name in sorted(empty)}
         return {"columns": list(self._trace.COLUMNS), "rows": rows, "absent": absent, "warmup": self._warmup_steps()}
 
     def _loss_ends(self) -> tuple[float | None, float | None]:
@@ -454,7 +454,7 @@ class Case:
         )
 
     def _all_flags(self) -> list[str]:
-        flags, training = [*self._fitness["flags"], *self._flags], self._training
+        flags, training = [*self._conditions["flags"], *self._flags], self._training
         if self._telemetry is not None:
             flags += ["contended"] * contended(self._telemetry.foreign_load) + self._telemetry.flags
         if training is not None:

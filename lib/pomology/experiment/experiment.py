@@ -39,8 +39,8 @@ class Experiment:
     devices: `auto`, `cpu`, `gpu`, `cuda`, `mps` or `metal`. profile: `smoke`, `quick` or `article`; the last runs whole
     epochs. budget_s: seconds for the steady steps of a case. out: the run's folder; empty takes this day's, see
     `folders.by_hand`, or without a framework the latest that has such numbers. repeat: which repetition of the run this
-    is. precision: of every case that has no setting of that name. learns: whether a loss that does not fall means that
-    the model does not learn (a GAN's tells nothing).
+    is. precision: of every case that has no setting of that name. expects_learning: whether a
+    loss that does not fall means that the model does not learn (a GAN's tells nothing).
     Raises PomologyError in one line for a value that cannot be.
     """
 
@@ -56,14 +56,14 @@ class Experiment:
         out: str = "",
         repeat: int = 0,
         precision: str = "fp32",
-        learns: bool = True,
+        expects_learning: bool = True,
     ):
         if profile not in PROFILES:
             raise PomologyError(f"{name}: profile is {profile!r}; it must be one of {', '.join(PROFILES)}")
         if isinstance(budget_s, bool) or not isinstance(budget_s, (int, float)) or not 0 < budget_s < math.inf:
             raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0")
         self.name, self.article, self.profile, self.budget_s = name, article, profile, float(budget_s)
-        self.repeat, self.precision, self.learns = repeat, precision, learns
+        self.repeat, self.precision, self.expects_learning = repeat, precision, expects_learning
         self.framework = framework
         self.devices = find.find(devices, framework) if framework else []
         self._anew = "" if out else " (run the set-up cell again to measure it anew)"
@@ -80,7 +80,7 @@ class Experiment:
         self._rates: dict[tuple[str, str], float] = {}
         self._laid: list[dict] | None = None
 
-    def uses(self, data: Any) -> None:
+    def dataset(self, data: Any) -> None:
         """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`, a line about it."""
         self.data_kind, self.data_origin = data.kind, data.origin
 
@@ -101,7 +101,7 @@ class Experiment:
             else:
                 yield case
 
-    def largest(self, rows: Iterable[dict], on: Iterable[torch.Device] | None = None) -> Iterator[Case]:
+    def first_that_fits(self, rows: Iterable[dict], on: Iterable[torch.Device] | None = None) -> Iterator[Case]:
         """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings.
 
         The next one is tried where a case is too big, runs out of memory or time, or takes the kernel with it. on: as
@@ -122,7 +122,7 @@ class Experiment:
             ]
             fits = not ended or ended[-1] not in TOO_LARGE
 
-    def rate(self, backend: torch.Device, precision: str) -> float:
+    def peak_matmul_rate(self, backend: torch.Device, precision: str) -> float:
         """The most floating-point operations a second that a matrix product reaches on a device, found within a second.
 
         Products of 512, 1024, 2048 and 4096 squared are timed, as long as they are short. Measured once per process;
@@ -132,8 +132,8 @@ class Experiment:
         if key not in self._rates:
             best = 0.0
             for size in (512, 1024, 2048, 4096):
-                function = backend.eager(backend.product(precision, size))
-                found = calls.measure(function, backend.fence, budget_s=0.1, warmup_s=0.02, warmup_calls=1)
+                function = backend.dispatch(backend.product(precision, size))
+                found = calls.measure(function, backend.synchronize, budget_s=0.1, warmup_s=0.02, warmup_calls=1)
                 fastest_s = min(block.step_s for block in found.blocks)
                 best = max(best, 2 * size**3 / fastest_s)
                 if fastest_s > 0.02:  # the next takes eight times as long
@@ -143,10 +143,10 @@ class Experiment:
             self._rates[key] = max(best, ceiling.value) if ceiling else best
         return self._rates[key]
 
-    def fitness(self) -> dict[str, Any]:
+    def conditions(self) -> dict[str, Any]:
         """Whether the machine is fit to measure now; a look takes a quarter of a second, so it is good for five."""
         if self._looked is None or time.perf_counter() - self._looked[0] > 5:
-            self._looked = time.perf_counter(), snapshot.fitness()
+            self._looked = time.perf_counter(), snapshot.conditions()
         return self._looked[1]
 
     @property
@@ -159,7 +159,7 @@ class Experiment:
             return self._read(sorted(path.stem for path in self.out.glob("*.jsonl")))
         return self._read([self.name] if self.framework else self._siblings)
 
-    def lay(self, records: Iterable[dict]) -> None:
+    def show(self, records: Iterable[dict]) -> None:
         """Show these in the table and the figure: records made of what others have measured, in no journal."""
         self._laid = list(records)
 

@@ -104,7 +104,7 @@ def keras(
                 self.model.stop_training = True
 
         def on_train_end(self, logs=None):
-            case.backend.fence()
+            case.backend.synchronize()
             now_s = time.perf_counter()
             later = [end - begin for begin, end in itertools.pairwise(self._ended_s)]
             estimate = measure_epochs.fit_metric(clock, epochs, self._before_s, later)
@@ -163,7 +163,7 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
             check_precision(trainer, precision)
 
         def on_train_start(self, trainer, pl_module):
-            case.observe(pl_module)
+            case.watch_model(pl_module)
             self._check_device(pl_module)
 
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
@@ -180,7 +180,7 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
             pl_module.to(case.device)  # from where Lightning has just moved it to the CPU
 
         def _check_device(self, model):
-            found = case.backend.observed(model)
+            found = case.backend.device_of(model)
             if found != case.backend.backend:
                 raise Mismatch(f"asked for {case.backend.backend}; Lightning trains on {found}")
 

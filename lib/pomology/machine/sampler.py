@@ -3,10 +3,10 @@
 One daemon thread reads all sources, by default twice a second, which takes about 0.1 % of a core (where a Mac's GPU is
 timed, it also runs `ioreg` once a second):
 
-    device.fence()                                  # nothing from before may still run
+    device.synchronize()                                  # nothing from before may still run
     with Telemetry(device=device.kind) as telemetry:
         ...
-        device.fence()                              # everything from inside must have ended
+        device.synchronize()                              # everything from inside must have ended
     telemetry.metrics()                             # {"power_w": {"value": 31.2, "unit": "W", ...}, ...}
 
 Energy is the difference of a counter between the first and the last reading, so without the two fences work is billed
@@ -338,7 +338,7 @@ class Telemetry:
 
     def _ask(self, *command: str) -> str:
         """What a command prints. Its page faults are not the block's."""
-        answer = snapshot.ask(*command, timeout=2)
+        answer = snapshot.run_command(*command, timeout=2)
         if answer.usage is not None:
             self._asked_faults[0] += answer.usage.ru_minflt
             self._asked_faults[1] += answer.usage.ru_majflt

@@ -74,7 +74,7 @@ def snapshot(packages: Iterable[str] = PACKAGES) -> dict[str, Any]:
     return result
 
 
-def fitness(watch_s: float = 0.25) -> dict[str, Any]:
+def conditions(watch_s: float = 0.25) -> dict[str, Any]:
     """What would spoil a measurement that began now.
 
     power_source: "ac", "battery" or None. low_power_mode: bool or None. thermal_level: see `thermal_level`. load: the
@@ -175,7 +175,7 @@ class Answer(NamedTuple):
     usage: Any
 
 
-def ask(*command: str, timeout: float = 10) -> Answer:
+def run_command(*command: str, timeout: float = 10) -> Answer:
     """Run a command of the system for at most `timeout` seconds. Never raises for a command that is not there."""
     # Git's own variables, set inside its hooks, would point git at another repository.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | {"LC_ALL": "C"}
@@ -211,7 +211,7 @@ def ask(*command: str, timeout: float = 10) -> Answer:
 
 
 def _output(*command: str, timeout: float = 10) -> str | None:
-    return ask(*command, timeout=timeout).text
+    return run_command(*command, timeout=timeout).text
 
 
 def _sysctl(name: str) -> str | None:

@@ -24,7 +24,7 @@ class Measurement:
 
 def measure(
     function: Callable[[], Any],
-    fence: Callable[[], None] = lambda: None,
+    synchronize: Callable[[], None] = lambda: None,
     *,
     budget_s: float = 1.0,
     warmup_s: float = 0.1,
@@ -51,17 +51,17 @@ def measure(
         start = clock()
         for _ in range(calls):
             function()
-        fence()
+        synchronize()
         return Block(calls, clock() - start)
 
-    fence()
+    synchronize()
     first = block(1)
     begun, calls, total, pace_s = clock(), 1, 0, first.seconds
     while clock() - begun < budget_s / 2 and (total < warmup_calls or clock() - begun < warmup_s):
         done = block(calls)
         pace_s, total, calls = done.step_s, total + calls, min(2 * calls, 1024)
     if calls_per_block is None:
-        fence_s = min(_timed(fence, clock) for _ in range(3))
+        fence_s = min(_timed(synchronize, clock) for _ in range(3))
         # A fiftieth of the budget, so that there are blocks enough, but never less than makes the fence vanish.
         block_s = max(min(BLOCK_S, budget_s / 50), fence_s / FENCE_SHARE)
         calls_per_block = max(1, math.ceil(block_s / max(pace_s, 1e-9)))
@@ -99,7 +99,7 @@ class Pairs:
 def in_pairs(
     function: Callable[[], Any],
     reference: Callable[[], Any],
-    fence: Callable[[], None] = lambda: None,
+    synchronize: Callable[[], None] = lambda: None,
     *,
     budget_s: float = 1.0,
     least: int = 4,
@@ -116,14 +116,14 @@ def in_pairs(
         start = clock()
         for _ in range(calls):
             call()
-        fence()
+        synchronize()
         return (clock() - start) / calls
 
-    fence()
+    synchronize()
     first_call_s = block(function, 1)
     block(reference, 1)
     pace_s = [block(function, 1), block(reference, 1)]
-    fence_s = min(_timed(fence, clock) for _ in range(3))
+    fence_s = min(_timed(synchronize, clock) for _ in range(3))
     block_s = max(min(BLOCK_S, budget_s / 50), fence_s / FENCE_SHARE)
     calls = [max(1, math.ceil(block_s / max(pace, 1e-9))) for pace in pace_s]
     begun, times = clock(), []

@@ -84,7 +84,7 @@ class Part:
 
 
 @dataclass
-class Aside:
+class Occasional:
     """Something that an epoch does now and then: a checkpoint, a picture. Timed apart from the steps around it.
 
     part: the part in whose loop it happens, or None if it happens outside of all.
@@ -112,9 +112,9 @@ def epoch_steps(batches: Any) -> float:
 class StepClock:
     """Times a training loop from inside: `for batch in clock.steps(batches): ...`.
 
-    fence: waits until the device is done. budget_s: seconds for steady steps of the training part, of which a third
+    synchronize: waits until the device is done. budget_s: seconds for steady steps of the training part, a third of which
     goes to ready batches; the first step and warm-up come on top, and so do ready batches behind a whole epoch or a
-    loader with workers. whole: run whole epochs whatever they take. put: moves a batch on to the device, to be kept
+    loader with workers. whole: run whole epochs whatever they take. to_device: moves a batch to the device, to be kept
     ready; None times no ready batches. clock: seconds, monotonic.
     on_progress: called at ends of blocks with (part name, steps done, steps expected or None).
 
@@ -124,18 +124,18 @@ class StepClock:
 
     def __init__(
         self,
-        fence: Callable[[], None] = lambda: None,
+        synchronize: Callable[[], None] = lambda: None,
         *,
         budget_s: float = 10.0,
         whole: bool = False,
-        put: Callable[[Any], Any] | None = None,
+        to_device: Callable[[Any], Any] | None = None,
         clock: Callable[[], float] = time.perf_counter,
         on_progress: Callable[[str, int, float | None], None] = lambda part, done, expected: None,
     ):
-        self.fence, self.budget_s, self.whole, self.put = fence, budget_s, whole, put
+        self.synchronize, self.budget_s, self.whole, self.to_device = synchronize, budget_s, whole, to_device
         self.clock, self.on_progress = clock, on_progress
         self.parts: dict[str, Part] = {}
-        self.asides: dict[str, Aside] = {}
+        self.occasional_work: dict[str, Occasional] = {}
         self._aside_s = 0.0
         self._phases: dict[str, float] = {}  # of the block under way
         self._phase: str | None = None
@@ -166,16 +166,16 @@ class StepClock:
             raise ValueError(f"part {part!r} has no batches")
         record = self.parts[part] = Part(part, total, per_epoch=per_epoch)
         budget_s = self.budget_s if training else self.budget_s / 4
-        return self._run(record, batches, budget_s, ready=ready and training and self.put is not None)
+        return self._run(record, batches, budget_s, ready=ready and training and self.to_device is not None)
 
     @contextmanager
-    def aside(self, name: str, per_epoch: float) -> Iterator[None]:
+    def occasional(self, name: str, per_epoch: float) -> Iterator[None]:
         """Time something that an epoch does `per_epoch` times, and keep it out of the steps around it."""
-        record = self.asides.setdefault(name, Aside(name, per_epoch, self._running))
-        self.fence()
+        record = self.occasional_work.setdefault(name, Occasional(name, per_epoch, self._running))
+        self.synchronize()
         start, inner_s = self.clock(), self._aside_s
         yield
-        self.fence()
+        self.synchronize()
         seconds = self.clock() - start - (self._aside_s - inner_s)
         record.seconds.append(seconds)
         self._aside_s += seconds
@@ -195,17 +195,17 @@ class StepClock:
             raise ValueError(f"phase {name!r} began inside of {self._phase!r}; its time would count twice")
         self._phase = name
         try:
-            self.fence()
+            self.synchronize()
             start, aside_s = self.clock(), self._aside_s
             yield
-            self.fence()
+            self.synchronize()
             seconds = self.clock() - start - (self._aside_s - aside_s)
             self._phases[name] = self._phases.get(name, 0.0) + seconds
         finally:
             self._phase = None
 
     def _run(self, part: Part, batches: Iterable, budget_s: float, ready: bool) -> Iterator:
-        self.fence()
+        self.synchronize()
         self._running = part.name
         start, ready_s = self.clock(), 0.0
         count = math.ceil(part.epoch_steps)
@@ -290,7 +290,7 @@ class StepClock:
             yield batch
             done += 1
         asked = self.clock()
-        self.fence()
+        self.synchronize()
         end, aside_s = self.clock(), self._aside_s - aside_s
         if done < size:
             promised = math.ceil(part.epoch_steps)
@@ -300,8 +300,8 @@ class StepClock:
 
     def _ready(self, part: Part, pool: list, size: int, until: float) -> Iterator:
         """The same loop on batches that are on the device already."""
-        source = itertools.cycle([self.put(batch) for batch in pool])
-        self.fence()
+        source = itertools.cycle([self.to_device(batch) for batch in pool])
+        self.synchronize()
         self.on_ready = True
         while True:
             yield from self._block(part, source, size, part.ready_blocks)
@@ -314,7 +314,7 @@ class StepClock:
         return self.clock() - self._aside_s
 
     def _block_steps(self, pace_s: float, lost_s: float, budget_s: float) -> int:
-        fence_s = min(_timed(self.fence, self.clock) for _ in range(3))
+        fence_s = min(_timed(self.synchronize, self.clock) for _ in range(3))
         wanted_s = max(BLOCK_S, (fence_s + lost_s) / FENCE_SHARE, budget_s / BLOCKS_MOST)
         return max(1, math.ceil(wanted_s / max(pace_s, 1e-9)))
 

@@ -131,7 +131,7 @@ def _part_once(part: Part) -> tuple[intervals.Interval, str] | None:
 def _aside_epochs(clock: StepClock) -> list[intervals.Interval]:
     """Each aside's share of an epoch; those within a part that ran whole are in its time already."""
     epochs = []
-    for aside in clock.asides.values():
+    for aside in clock.occasional_work.values():
         if aside.seconds and not (aside.part and clock.parts[aside.part].complete):
             mean = intervals.interval(aside.seconds)
             low, high = (bound if bound is None else bound * aside.per_epoch for bound in (mean.low, mean.high))

@@ -13,11 +13,11 @@ from pomology.articles import published
 from pomology.articles.layout import LAYOUTS, Layout, experiment_of
 from pomology.format import (
     gigabytes,
-    growth,
+    plus_minus,
     quantity_per_s,
     seconds,
     significant,
-    spread,
+    slope_text,
 )
 from pomology.report import roofline
 from pomology.report.roofline import _percent, _rate, _with_shares, ceilings_table
@@ -135,9 +135,9 @@ def _metrics_table(experiment: str, records: list[dict], best: roofline.Ceilings
             missing = "" if not good else "not told" if untold else "not measured"
             if name in RATES and any(other in told["metrics"] for other in RATES):  # a copy does no operations
                 missing = ""
-            cells.append(f"{show(found['value'])}{spread(found)}" if found else missing)
+            cells.append(f"{show(found['value'])}{plus_minus(found)}" if found else missing)
             if found and name.endswith(SLOPES):
-                cells[-1] = growth(found)
+                cells[-1] = slope_text(found)
             begun = combined(repeats, name.replace("_end_", "_start_")) if "_end_" in name else None
             if found and begun:
                 cells[-1] = f"{show(begun['value'])} → {show(found['value'])}"
@@ -208,14 +208,14 @@ def _apart_table(experiment: str, records: list[dict], best: roofline.Ceilings |
         times, achieved = dict.fromkeys(layout.apart, ""), []
         for name, repeats in by_place.items():
             time, rate = combined(repeats, layout.time), _rate(repeats)
-            times[name] = f"{seconds(time['value'])}{spread(time)}" if time else repeats[-1]["status"]
+            times[name] = f"{seconds(time['value'])}{plus_minus(time)}" if time else repeats[-1]["status"]
             if time and first["scaled"]:
                 times[name] = "scaled"
             if rate:
                 share = roofline.share(repeats[0], best, rate) if best else None
                 told = f" ({_percent(share)} of the best)" if share else ""
                 framework = FRAMEWORKS.get(repeats[0]["framework"], repeats[0]["framework"])
-                achieved.append(f"{framework} {quantity_per_s(rate['value'], 'FLOP/s')}{spread(rate)}{told}")
+                achieved.append(f"{framework} {quantity_per_s(rate['value'], 'FLOP/s')}{plus_minus(rate)}{told}")
             told = dict.fromkeys(one["reason"] for one in repeats if one["status"] != "ok" and one["reason"])
             notes += [f"{chip}, {settings(first)}, {name}: {repeats[-1]['status']}: {reason}." for reason in told]
             data.append(_numbers(repeats) | {"backend": repeats[0]["backend"], "framework": repeats[0]["framework"]})
@@ -293,8 +293,8 @@ def _measured_cells(repeats: list[dict]) -> list[str]:
     others = dict.fromkeys(record["status"] for record in repeats if record["status"] != "ok")
     count = f"{len(good)} of {len(repeats)} repeats ({', '.join(others)})" if others else f"{len(repeats)} repeats"
     return [
-        f"{seconds(epoch['value'])}{spread(epoch)}",
-        f"{seconds(compute['value'])}{spread(compute)}" if compute else "not measured",
+        f"{seconds(epoch['value'])}{plus_minus(epoch)}",
+        f"{seconds(compute['value'])}{plus_minus(compute)}" if compute else "not measured",
         f"{temperature['value']:.0f} °C" if temperature else "not told",
         gigabytes(memory["value"]) if memory else "not told",
         f"{significant(power['value'], 2)} W" if power else "not told",

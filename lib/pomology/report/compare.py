@@ -29,7 +29,7 @@ from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.machine import snapshot
 from pomology.measure import intervals
-from pomology.paths import RESOURCES, root, write_whole
+from pomology.paths import RESOURCES, root, write_atomic
 from pomology.report import table as report_table
 from pomology.results import archive
 from pomology.results import cases as results_cases
@@ -52,7 +52,7 @@ MOST_TOLD = 3  # of the lines of a journal that cannot be used
 MALFORMED = (PomologyError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 
 
-def plain(text: Any, most: int = 100) -> str:
+def one_line(text: Any, most: int = 100) -> str:
     """A text from a file as it may be shown: of one line, without control characters, cut if it is too long."""
     if isinstance(text, str) and len(text) <= most and text.isprintable():
         return text
@@ -155,7 +155,7 @@ class Case(NamedTuple):
         config = json.loads(self.config)
         precision = "" if "precision" in config else self.precision
         parts = [f"{self.framework} {self.backend}", precision, results_cases.settings({"config": config})]
-        return plain(f"{self.experiment}: {', '.join(part for part in parts if part)}", 120)
+        return one_line(f"{self.experiment}: {', '.join(part for part in parts if part)}", 120)
 
 
 class Repeat(msgspec.Struct, gc=False):
@@ -190,7 +190,7 @@ def find(names: Iterable[str]) -> list[Path]:
         inside = sorted(found for found in candidates[-1].glob("*") if _is_run(found)) if candidates else []
         if place is None and not inside:
             known = sorted(path.parent.name for path in outputs.glob("*/machine.json"))
-            raise PomologyError(f"RUNS: {plain(name, 200)}: no such run; outputs/ has {', '.join(known) or 'none'}")
+            raise PomologyError(f"RUNS: {one_line(name, 200)}: no such run; outputs/ has {', '.join(known) or 'none'}")
         places += [place] if place else inside
     return list(dict.fromkeys(places))
 
@@ -207,7 +207,7 @@ def load(place: str | Path, known: dict | None = None) -> Run:
     Raises PomologyError, in a line, for what is no run, is not safe to read, or is of another schema altogether.
     """
     place, known = Path(place), {} if known is None else known
-    run = Run(plain(place.resolve().name.removesuffix(".zip")))
+    run = Run(one_line(place.resolve().name.removesuffix(".zip")))
     refused, good = [], 0
     for name, data in archive.journals(place):
         try:
@@ -251,7 +251,7 @@ def _journal(data: bytes, name: str, run: Run, known: dict) -> None:
 
     Raises PomologyError for a journal of another schema, or with more lines than any run writes.
     """
-    name = plain(name)
+    name = one_line(name)
     if len(data) > MOST_LINES and data.count(b"\n") > MOST_LINES:
         raise PomologyError(f"{name}: more than {MOST_LINES:,} lines")
     ended: dict[tuple[str, int], tuple[Case, Repeat]] = {}
@@ -268,13 +268,14 @@ def _journal(data: bytes, name: str, run: Run, known: dict) -> None:
             if schema in (None, results_record.SCHEMA):
                 unusable += 1
                 if unusable <= MOST_TOLD:
-                    why = plain(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
+                    why = one_line(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
                     run.problems.append(f"{name}, line {number}: {why}; passed over")
                 continue
         if schema != results_record.SCHEMA:
             age = "newer" if schema > results_record.SCHEMA else "older"
             raise PomologyError(
-                f"{name}, line {number}: schema {plain(schema, 20)} is {age} than this kit's {results_record.SCHEMA}; "
+                f"{name}, line {number}: schema {one_line(schema, 20)} is {age} than the kit's "
+                f"{results_record.SCHEMA}; "
                 "it must not be compared" + ("; update pomology to read it" if age == "newer" else "")
             )
         key = (record.case, record.repeat)
@@ -339,7 +340,7 @@ class Lines(Sequence):
 
     def __init__(self, names: Sequence[str], first: dict[Case, int], found: Sequence[dict[Case, Found]]):
         self._names, self._first, self._found = list(map(cell, names)), first, found
-        self._texts = {case: (cell(plain(case.experiment)), cell(case.text)) for case in first}
+        self._texts = {case: (cell(one_line(case.experiment)), cell(case.text)) for case in first}
 
     def tuples(self) -> Iterator[tuple]:
         """As rows below `HEADINGS`."""
@@ -373,7 +374,7 @@ def _apart(base: list[Repeat], other: list[Repeat]) -> list[str]:
 
 def _difference(key: str, base: list[Repeat], other: list[Repeat]) -> str:
     place = list(SAME).index(key)
-    told = [" or ".join(dict.fromkeys(plain(once.same[place], 40) for once in side)) for side in (base, other)]
+    told = [" or ".join(dict.fromkeys(one_line(once.same[place], 40) for once in side)) for side in (base, other)]
     return f"{key.replace('_', ' ')} {told[0]} and {told[1]}"
 
 
@@ -503,7 +504,7 @@ def side_by_side(runs: Sequence[Run], whole: int = WHOLE) -> report_table.Table:
         rows.append(report_table.Row(tuple(cells)))
     columns = ("Case", "Time of", *names, *(f"{name} against the first" for name in names[1:]))
     if len(runs) > whole:
-        columns = ("Case", "Time of", *(plain(name, 18) for name in names))
+        columns = ("Case", "Time of", *(one_line(name, 18) for name in names))
     return report_table.Table("Runs side by side", columns, tuple(rows), notes, data)
 
 
@@ -512,9 +513,9 @@ def _notes(runs: Sequence[Run], names: list[str], alone: int, many: bool) -> tup
     for name, run in zip(names, runs, strict=True):
         if not many:
             notes.append(
-                f"{name}: {plain(snapshot.describe(run.machine), 200) if run.machine else 'machine not told'}."
+                f"{name}: {one_line(snapshot.describe(run.machine), 200) if run.machine else 'machine not told'}."
             )
-        notes += [f"{name}: {plain(problem, 300)}." for problem in run.problems]
+        notes += [f"{name}: {one_line(problem, 300)}." for problem in run.problems]
     if alone:
         notes.append(f"{alone} cases are in one run only.")
     return (*notes, *NOTES)
@@ -524,8 +525,8 @@ def _counts(name: str, run: Run, found: Iterable[Found]) -> report_table.Row:
     counts = Counter(one.verdict for one in found)
     numbers = [sum(counts.values()), *(counts[verdict] for verdict in ("faster", "slower", "no difference shown"))]
     numbers += [counts["cannot be told"], counts["must not be compared"]]
-    told = plain(snapshot.describe(run.machine), 60) if run.machine else "not told"
-    return report_table.Row((plain(name, 40), told, *map(str, numbers)))
+    told = one_line(snapshot.describe(run.machine), 60) if run.machine else "not told"
+    return report_table.Row((one_line(name, 40), told, *map(str, numbers)))
 
 
 def _summary(name: str, found: Iterable[Found]) -> str:
@@ -555,7 +556,7 @@ def _time(repeats: list[Repeat] | None, metric: str) -> str:
     if low is not None:
         text += f" ({format.seconds(low)} to {format.seconds(high)}{within})"
     flags = sorted({flag for once in repeats for flag in once.flags})
-    return ", ".join([text, *(plain(flag, 30) for flag in flags[:6])])
+    return ", ".join([text, *(one_line(flag, 30) for flag in flags[:6])])
 
 
 def _of(found: Found, metric: str) -> str:
@@ -606,7 +607,7 @@ def write(runs: Sequence[Run], folder: Path) -> tuple[report_table.Table, Path, 
     writer = csv.writer(text)
     writer.writerow(HEADINGS)
     writer.writerows(table.data.tuples())
-    write_whole(numbers, text.getvalue())
+    write_atomic(numbers, text.getvalue())
     # Of a few runs, each against the first in full below the table of all.
     pairs = [side_by_side((runs[0], run)) for run in runs[1:]] if WHOLE < len(runs) <= COLUMNS else []
     place = RESOURCES / "page"
@@ -616,5 +617,5 @@ def write(runs: Sequence[Run], folder: Path) -> tuple[report_table.Table, Path, 
     details = [(f"{run.name} against {runs[0].name}", one) for run, one in zip(runs[1:], pairs, strict=False)]
     counts = [_summary(name, row.values()) for name, row in list(table.data.by_run())[1:]]
     given = {"style": style, "title": table.title, "table": table, "details": details, "counts": counts}
-    write_whole(page, template.render(**given, narrow=len(table.columns) <= 2 * WHOLE + 1))
+    write_atomic(page, template.render(**given, narrow=len(table.columns) <= 2 * WHOLE + 1))
     return table, numbers, page

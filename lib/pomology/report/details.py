@@ -9,9 +9,9 @@ from pomology.articles import published
 from pomology.articles.layout import LAYOUTS, experiment_of
 from pomology.format import (
     gigaflops,
+    plus_minus,
     quantity,
     seconds,
-    spread,
 )
 from pomology.report import roofline
 from pomology.report.roofline import _with_shares
@@ -93,7 +93,7 @@ def details_table(experiment: str, records: list[dict], best: roofline.Ceilings 
         loss = [metrics[name]["value"] for name in ("loss_first", "loss_last") if name in metrics]
         cells = [chip_name(record), settings(record), f"{record['parameters'] or 0:,}" if record["parameters"] else ""]
         cells += [
-            f"{show(metrics[name]['value'])}{spread(metrics[name])}" if name in metrics else ""
+            f"{show(metrics[name]['value'])}{plus_minus(metrics[name])}" if name in metrics else ""
             for name, show in shown.values()
         ]
         cells.append(" → ".join(f"{value:.4g}" for value in loss))

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pomology.paths import RESOURCES, private
+from pomology.paths import RESOURCES, redact
 
 PAGE = RESOURCES / "page"
 
@@ -57,7 +57,7 @@ def render(notebook: Path) -> str:
     if notebook.stat().st_size > MOST_BYTES:
         raise ValueError(f"{notebook.stat().st_size:,} bytes; at most {MOST_BYTES:,} are rendered")
     try:
-        document = nbformat.reads(private(notebook.read_text(encoding="utf-8")), as_version=4)
+        document = nbformat.reads(redact(notebook.read_text(encoding="utf-8")), as_version=4)
     except nbformat.ValidationError as error:
         raise ValueError(f"not a notebook: {error.message}") from None
     title = _prepare(document) or notebook.stem

@@ -23,7 +23,7 @@ from pomology import format
 from pomology.articles import layout as articles_layout
 from pomology.articles import published
 from pomology.machine import snapshot
-from pomology.paths import private, write_whole
+from pomology.paths import redact, write_atomic
 from pomology.report import article as report_article
 from pomology.report import claims as report_claims
 from pomology.report import details as report_details
@@ -59,12 +59,12 @@ def build(out: Path) -> Path:
         if page.exists() and page.stat().st_mtime_ns > max(source.stat().st_mtime_ns for source in sources):
             continue
         try:
-            write_whole(page, render(notebook))
+            write_atomic(page, render(notebook))
         except (*MALFORMED, RecursionError) as error:
             page.unlink(missing_ok=True)  # a page of an older notebook would be taken for this one
             failed[notebook.stem] = f"The notebook cannot be rendered: {type(error).__name__}: {error}."
     index = run.path / "index.html"
-    write_whole(index, _index(run, failed))
+    write_atomic(index, _index(run, failed))
     return index
 
 
@@ -382,7 +382,7 @@ def _unfinished(partial: Path) -> str:
         stopped = f" It stopped at {errors[-1]['ename']}: {errors[-1]['evalue']}." if errors else ""
     except (*MALFORMED, RecursionError):
         stopped = " What it holds cannot be read."
-    return private(
+    return redact(
         "Not finished: this notebook is still running, or its run was stopped. What it had measured until then is "
         f"below; the same command carries on.{stopped}"
     )

@@ -16,7 +16,7 @@ from typing import Any
 from pomology.articles import published
 from pomology.articles.layout import experiment_of
 from pomology.articles.published import KIT
-from pomology.format import quantity_per_s, significant, spread
+from pomology.format import plus_minus, quantity_per_s, significant
 from pomology.report.table import Row, Table
 from pomology.results import cases as results_cases
 from pomology.results.cases import (
@@ -85,12 +85,12 @@ def ceilings_table(records: list[dict], article: str = "") -> Table:
     for kind in ("cpu", "gpu"):
         mine = [(precision, one) for (where, precision), one in sorted(best.rates.items()) if where == kind]
         for precision, one in mine:
-            reached = f"{quantity_per_s(one.value, 'FLOP/s')}{spread(vars(one))}"
+            reached = f"{quantity_per_s(one.value, 'FLOP/s')}{plus_minus(vars(one))}"
             rows.append(_ceiling_row(names[kind], precision, one, reached, ""))
             data.append(_ceiling_numbers(kind, precision, one, "flops_per_s"))
         if kind in best.bandwidths:
             one = best.bandwidths[kind]
-            reached = f"{quantity_per_s(one.value, 'B/s')}{spread(vars(one))}"
+            reached = f"{quantity_per_s(one.value, 'B/s')}{plus_minus(vars(one))}"
             rows.append(_ceiling_row(names[kind], "", one, "", reached))
             data.append(_ceiling_numbers(kind, "", one, "bytes_per_s"))
         flags |= {flag for _, one in mine for flag in one.flags}
@@ -183,7 +183,7 @@ def roofline_table(records: list[dict]) -> Table:
                     _device_name(record, True),
                     results_cases.precision(record),
                     ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in record["config"].items() if value),
-                    f"{quantity_per_s(point.rate['value'], 'FLOP/s')}{spread(point.rate)}",
+                    f"{quantity_per_s(point.rate['value'], 'FLOP/s')}{plus_minus(point.rate)}",
                     _percent(share) or "no ceiling",
                     significant(point.intensity) if point.intensity else "not counted",
                     roof.limit if roof else "",

@@ -7,9 +7,9 @@ import json
 from pomology.articles import published
 from pomology.articles.layout import LAYOUTS, experiment_of, notebooks_of
 from pomology.format import (
+    plus_minus,
     seconds,
     significant,
-    spread,
 )
 from pomology.report.table import Row, Table
 from pomology.results.cases import FRAMEWORKS, _good, combined, groups
@@ -36,7 +36,7 @@ def ratio_table(experiment: str, records: list[dict]) -> Table:
     for config in {json.dumps(record["config"]): record["config"] for record in ours}.values():
         ratio, reason = _ratio([record for record in ours if record["config"] == config], layout.time or layout.metric)
         settings = [str(config.get(key, "")) for key in layout.settings]
-        shown = f"{significant(ratio['value'])}×{spread(ratio)}" if ratio else ""
+        shown = f"{significant(ratio['value'])}×{plus_minus(ratio)}" if ratio else ""
         rows.append(Row(("GPU here", "CPU here", *settings, shown or reason, ""), "measured"))
         data.append({"source": "measured", "device": "gpu", "versus": "cpu", **config, **(ratio or {"reason": reason})})
         if ratio:
@@ -113,7 +113,7 @@ def side_by_side(experiment: str, records: list[dict], frameworks: tuple[str, st
         cells = [kind, *(str(config.get(key, "")) for key in layout.settings)]
         for name in frameworks:
             ended = found[name][-1]["status"] if name in found else ""
-            cells.append(f"{seconds(times[name]['value'])}{spread(times[name])}" if times[name] else ended)
+            cells.append(f"{seconds(times[name]['value'])}{plus_minus(times[name])}" if times[name] else ended)
         cells += [shown, remark, *(f"{errors[name]['value']:.1e}" if errors[name] else "" for name in frameworks)]
         rows.append(Row(tuple(cells)))
         row = {"device": kind, **config, "same": same, "ratio": ratio, "remark": remark}

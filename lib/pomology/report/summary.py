@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pomology.articles import published
 from pomology.articles.layout import LAYOUTS, experiment_of
 from pomology.articles.published import KIT
-from pomology.format import quantity_per_s, significant, spread
+from pomology.format import plus_minus, quantity_per_s, significant
 from pomology.paths import RESOURCES
 from pomology.report import costs, roofline
 from pomology.report.roofline import NO_CEILINGS
@@ -224,7 +224,7 @@ def table(records: list[dict]) -> Table:
     found, rows = rates(records), []
     for one in found:
         interval = {"value": one.flops_per_s, "low": one.low, "high": one.high, "how": "measured", "n": None}
-        rate = quantity_per_s(one.flops_per_s, "FLOP/s") + spread(interval)
+        rate = quantity_per_s(one.flops_per_s, "FLOP/s") + plus_minus(interval)
         peak = quantity_per_s(one.peak_flops_per_s, "FLOP/s") if one.peak_flops_per_s else ""
         device = f"{one.device}, {FRAMEWORKS.get(one.framework, one.framework)}"
         device += "" if one.precision == "fp32" else f", {one.precision}"

@@ -8,7 +8,7 @@ import io
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pomology.paths import write_whole
+from pomology.paths import write_atomic
 
 LONG, MANY = 60, 6  # characters of a long remark, and columns of a table that leave it too little room
 
@@ -78,4 +78,4 @@ def save(table: Table, path: Path) -> None:
     writer = csv.DictWriter(text, columns)
     writer.writeheader()
     writer.writerows(table.data)
-    write_whole(path, text.getvalue())
+    write_atomic(path, text.getvalue())

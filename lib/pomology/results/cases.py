@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from pomology.format import (
     clock_time,
+    plus_minus,
     quantity,
     seconds,
-    spread,
 )
 from pomology.measure import intervals
 
@@ -61,11 +61,11 @@ def line(record: dict) -> str:
             ends = (quantity(metrics[f"footprint_{end}_bytes"]["value"], "B") for end in ("start", "end"))
             parts.append(f"footprint {' → '.join(ends)}")
         elif len(passes) == 2 and "fit_s" not in metrics:  # likewise
-            shown = (f"{seconds(one['value'])}{spread(one)}" for one in passes)
+            shown = (f"{seconds(one['value'])}{plus_minus(one)}" for one in passes)
             parts.append(", ".join(map(" ".join, zip(("forward", "backward"), shown, strict=True))))
         elif name is not None:
             how = f" {metrics[name]['how']}" if name in ("fit_s", "epoch_s") else ""
-            parts.append(f"{words[name]} {seconds(metrics[name]['value'])}{spread(metrics[name])}{how}")
+            parts.append(f"{words[name]} {seconds(metrics[name]['value'])}{plus_minus(metrics[name])}{how}")
     if "loss_first" in metrics and "loss_last" in metrics:
         parts.append(f"loss {metrics['loss_first']['value']:.4g} → {metrics['loss_last']['value']:.4g}")
     if record.get("note"):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
-from pomology.paths import private, root, write_whole
+from pomology.paths import redact, root, write_atomic
 
 _held: dict[Path, int] = {}  # locks, which go with this process: a folder's journals that it alone writes
 
@@ -28,7 +28,7 @@ def note_machine(out: Path, profile: str) -> dict:
         return noted(out)
     snapshot = machine_snapshot.snapshot() | {
         "profile": profile,
-        "power_source": machine_snapshot.fitness()["power_source"],
+        "power_source": machine_snapshot.conditions()["power_source"],
     }
     _write(out, snapshot)
     return snapshot
@@ -42,7 +42,7 @@ def noted(out: Path) -> dict:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise PomologyError(f"{private(str(path))}: not JSON; remove it or choose another folder")
+        raise PomologyError(f"{redact(str(path))}: not JSON; remove it or choose another folder")
     return found
 
 
@@ -111,4 +111,4 @@ def _set_aside(folder: Path, experiment: str) -> None:
 
 
 def _write(out: Path, snapshot: dict) -> None:
-    write_whole(out / "machine.json", json.dumps(snapshot, indent=1, ensure_ascii=False) + "\n")
+    write_atomic(out / "machine.json", json.dumps(snapshot, indent=1, ensure_ascii=False) + "\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pomology.errors import PomologyError
 from pomology.machine import snapshot
-from pomology.paths import private
+from pomology.paths import redact
 from pomology.results import journal
 
 # What reading or showing somebody's malformed numbers can raise; said on the page in place of them.
@@ -47,5 +47,5 @@ def load(folder: str | Path) -> Run:
         try:
             run.journals[path.stem] = journal.read(path)
         except (*MALFORMED, OSError) as error:
-            run.problems.append(f"{private(str(error))}.")
+            run.problems.append(f"{redact(str(error))}.")
     return run

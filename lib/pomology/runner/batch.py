@@ -24,7 +24,7 @@ from typing import Any
 from pomology import format
 from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
-from pomology.paths import private, root
+from pomology.paths import redact, root
 from pomology.report import page as report_page
 from pomology.results import cases, folders
 from pomology.results import journal as results_journal
@@ -162,7 +162,7 @@ def reproduce(
     with _locked(out), _terminated_as_interrupted():
         snapshot = folders.note_machine(out, profile)
         say(machine_snapshot.describe(snapshot))
-        for warning in machine_snapshot.fitness()["flags"]:
+        for warning in machine_snapshot.conditions()["flags"]:
             say(f"note: {cases.FLAGS.get(warning, warning)}")
         waiting = [job for job in jobs if not _finished(job, out)]
         expected_s = sum(job.notebook.seconds.get(profile, 0) for job in waiting)
@@ -343,7 +343,7 @@ def _run_kernel(job: Job, out: Path, deadline: float | None) -> tuple[str, str] 
                 return "no device", error.evalue.split("\n")[0]
             return "error", f"{error.ename}: {error.evalue}".split("\n")[0]
     # papermill notes the folders of this machine in the file.
-    partial.write_text(private(partial.read_text(encoding="utf-8")), encoding="utf-8")
+    partial.write_text(redact(partial.read_text(encoding="utf-8")), encoding="utf-8")
     os.replace(partial, final)
     return None
 

@@ -25,7 +25,7 @@ from pomology.devices import find
 from pomology.devices import torch as devices_torch
 from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
-from pomology.paths import private
+from pomology.paths import redact
 from pomology.report import table as report_table
 from pomology.results import cases
 from pomology.runner import mps_rehearsal, notebooks
@@ -86,7 +86,7 @@ def examine(snapshot: dict[str, Any] | None = None) -> Examination:
     with ThreadPoolExecutor(2) as pool:  # the imports are work for a processor each
         answers = dict(zip(NAMES, pool.map(ask, NAMES), strict=True))
     snapshot = snapshot or machine_snapshot.snapshot()
-    found = findings(snapshot, machine_snapshot.fitness(), answers, platform.processor(), os.environ)
+    found = findings(snapshot, machine_snapshot.conditions(), answers, platform.processor(), os.environ)
     return Examination(tuple(found), verdict(found, answers), answers["lightning"].get("auto", "cpu"))
 
 
@@ -129,12 +129,12 @@ def ask(
             return json.loads(place.read_text(encoding="utf-8"))
     if done.returncode < 0:
         return silent | {"reason": f"loading it ended the process with {signal.Signals(-done.returncode).name}"}
-    return silent | {"reason": plain(done.stderr.strip().split("\n")[-1]) or f"exit status {done.returncode}"}
+    return silent | {"reason": one_line(done.stderr.strip().split("\n")[-1]) or f"exit status {done.returncode}"}
 
 
-def plain(text: str) -> str:
+def one_line(text: str) -> str:
     """A message in one line of at most 200 characters, without the folders in it, which may name a person."""
-    text = FOLDERS.sub("", private(" ".join(text.split())))
+    text = FOLDERS.sub("", redact(" ".join(text.split())))
     return text if len(text) <= 200 else text[:199] + "…"
 
 
@@ -179,7 +179,7 @@ def _lightning() -> dict[str, Any]:
 
 def findings(
     snapshot: dict[str, Any],
-    fitness: dict[str, Any],
+    conditions: dict[str, Any],
     answers: Mapping[str, dict[str, Any]],
     processor: str,
     environment: Mapping[str, str],
@@ -193,7 +193,7 @@ def findings(
     found += [_framework(name, answers[name], cause, mac, snapshot) for name in FRAMEWORKS]
     found.append(_lightning_finding(answers["lightning"], answers["torch"], cause))
     found += [_precisions(name, one) for name in FRAMEWORKS for one in usable(answers[name])]
-    found += [_memory(answers["torch"], environment), _fallback(environment, mac), _fitness(fitness)]
+    found += [_memory(answers["torch"], environment), _fallback(environment, mac), _conditions(conditions)]
     return found
 
 
@@ -326,7 +326,7 @@ def _lightning_finding(answer: dict, torch: dict, cause: str | None) -> Finding:
 def _precisions(framework: str, one: dict[str, Any]) -> Finding:
     question = f"Does {NAMES[framework]} compute in fp32 on {one['backend']}?"
     works = [name for name, reason in one["precisions"].items() if reason is None]
-    fails = [f"not {name} ({plain(reason)})" for name, reason in one["precisions"].items() if reason]
+    fails = [f"not {name} ({one_line(reason)})" for name, reason in one["precisions"].items() if reason]
     text = "; ".join([f"{', '.join(works) or 'no precision'} work", *fails])
     if "fp32" in works:
         return Finding(question, text, YES)
@@ -363,21 +363,21 @@ def _fallback(environment: Mapping[str, str], mac: bool) -> Finding:
     return Finding(question, text, NO, f"unset {name} before Python starts, unless this is what you want to time")
 
 
-def _fitness(fitness: dict[str, Any]) -> Finding:
+def _conditions(conditions: dict[str, Any]) -> Finding:
     question = "Is it fit to measure now?"
-    source = {"ac": "on mains", "battery": "on battery"}.get(fitness["power_source"], "power source not told")
-    low = {True: "low-power mode on", False: "low-power mode off"}.get(fitness["low_power_mode"])
-    level = None if fitness["thermal_level"] is None else f"thermal level {fitness['thermal_level']}"
-    text = ", ".join(filter(None, (source, low, level, f"load average {fitness['load']:.2f}")))
+    source = {"ac": "on mains", "battery": "on battery"}.get(conditions["power_source"], "power source not told")
+    low = {True: "low-power mode on", False: "low-power mode off"}.get(conditions["low_power_mode"])
+    level = None if conditions["thermal_level"] is None else f"thermal level {conditions['thermal_level']}"
+    text = ", ".join(filter(None, (source, low, level, f"load average {conditions['load']:.2f}")))
     cures = {
         "on-battery": "plug it in",
         "low-power": "turn low-power mode off",
         "busy": "close what uses the processor, or wait",
     }
-    if not fitness["flags"]:
+    if not conditions["flags"]:
         return Finding(question, text, YES)
-    flags = "; ".join(f"{flag}: {cases.FLAGS[flag]}" for flag in fitness["flags"])
-    remedy = "; ".join(cures[flag] for flag in fitness["flags"])
+    flags = "; ".join(f"{flag}: {cases.FLAGS[flag]}" for flag in conditions["flags"])
+    remedy = "; ".join(cures[flag] for flag in conditions["flags"])
     return Finding(question, f"{text}; numbers measured now would carry {flags}", NO, remedy)
 
 
@@ -435,9 +435,9 @@ def _main(framework: str, place: str) -> None:
         try:
             answer = _told(framework)
         except PomologyError as error:
-            answer["reason"] = plain(str(error))
+            answer["reason"] = one_line(str(error))
         except Exception as error:  # whatever stops a framework is its answer
-            answer["reason"] = plain(f"{type(error).__name__}: {error}")
+            answer["reason"] = one_line(f"{type(error).__name__}: {error}")
     Path(place).write_text(json.dumps(answer), encoding="utf-8")
 
 

@@ -28,7 +28,7 @@ from pomology.devices import find
 from pomology.devices import torch as devices_torch
 from pomology.errors import PomologyError
 from pomology.machine import snapshot
-from pomology.paths import private
+from pomology.paths import redact
 from pomology.results import journal
 from pomology.runner import notebooks, parameters
 
@@ -396,7 +396,7 @@ def rehearse(name: str, profile: str = "smoke") -> Use:
             command, capture_output=True, encoding="utf-8", errors="replace", env=environment, check=False
         )
         if not place.exists():
-            last = private((done.stderr.strip() or f"exit status {done.returncode}").split("\n")[-1])
+            last = redact((done.stderr.strip() or f"exit status {done.returncode}").split("\n")[-1])
             raise PomologyError(f"{notebook.name}: its rehearsal did not get to its end: {last}")
         return Use(**json.loads(place.read_text(encoding="utf-8")))
 
@@ -451,11 +451,11 @@ def _pretended_mps(rehearsal: Rehearsal) -> devices_torch.Device:
 
         name = "pretended MPS"
 
-        def fence(self) -> None:
+        def synchronize(self) -> None:
             """Nothing to wait for: the CPU has done it."""
 
-        def observed(self, item: Any) -> str:
-            found = super().observed(item)
+        def device_of(self, item: Any) -> str:
+            found = super().device_of(item)
             return "mps" if found == PRETENDED else found
 
         def precisions(self) -> dict[str, str | None]:

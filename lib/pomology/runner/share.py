@@ -107,7 +107,7 @@ def secrets() -> list[Secret]:
     found.append(Secret("the name of this machine's user", account.pw_gecos.split(",")[0].strip()))
     hosts = {socket.gethostname(), socket.getfqdn()}
     if sys.platform == "darwin":  # where it is mostly somebody's: Jane's MacBook Pro
-        told = [snapshot.ask("scutil", "--get", name).text for name in ("ComputerName", "LocalHostName")]
+        told = [snapshot.run_command("scutil", "--get", name).text for name in ("ComputerName", "LocalHostName")]
         hosts |= {(name or "").strip() for name in told}
     found += [Secret("this machine's name", name) for host in hosts for name in (host, host.partition(".")[0])]
     folders = [folder for folder in (Path.home(), Path(account.pw_dir), root()) if folder != Path(folder.anchor)]
@@ -129,7 +129,7 @@ def _serials() -> set[str]:
     """Serial numbers and identifiers that a program without rights can read here."""
     found = {f"{uuid.getnode():012x}"}
     if sys.platform == "darwin":
-        told = snapshot.ask("ioreg", "-rd1", "-c", "IOPlatformExpertDevice").text or ""
+        told = snapshot.run_command("ioreg", "-rd1", "-c", "IOPlatformExpertDevice").text or ""
         found |= set(re.findall(r'"IOPlatform(?:SerialNumber|UUID)" = "([^"]+)"', told))
     identifiers = [Path("/sys/class/dmi/id", name) for name in ("product_serial", "board_serial", "product_uuid")]
     for place in (*identifiers, Path("/etc/machine-id")):

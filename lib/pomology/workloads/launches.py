@@ -27,24 +27,24 @@ def first(backend: Any, clock: Callable[[], float] = time.perf_counter) -> dict[
     def timed(function: Callable[[], Any]) -> float:
         start = clock()
         function()
-        backend.fence()
+        backend.synchronize()
         return clock() - start
 
-    with backend.scope():
+    with backend.context():
         backend.precisions()  # starts the device: what that takes is no launch
-        backend.fence()
+        backend.synchronize()
         if backend.compiles_at_launch:
             launch, plain = backend.smallest_kernel(own=False)
-            backend.fence()
+            backend.synchronize()
             found = {"launch_cold_s": timed(launch)}
             own, words = backend.smallest_kernel()
-            backend.fence()
+            backend.synchronize()
             return found | ({"compile_s": timed(own)} if words != plain else {})
         made: list[tuple] = []
         compile_s = timed(lambda: made.append(backend.smallest_kernel()))
         ((launch, words),) = made
         compiled = words != backend.smallest_kernel(own=False)[1]
-        backend.fence()
+        backend.synchronize()
         return {"launch_cold_s": timed(launch)} | ({"compile_s": compile_s} if compiled else {})
 
 

@@ -30,7 +30,7 @@ from unittest import mock
 
 from pomology.devices.failures import failure
 from pomology.errors import PomologyError, Unsupported
-from pomology.paths import private
+from pomology.paths import redact
 from pomology.workloads.cost import Workload
 from pomology.workloads.cost import workload as plain_workload
 
@@ -53,9 +53,9 @@ class Engine:
     kind of device that holds the weights between the steps: `cpu` with FSDP, whatever computes.
     """
 
-    def __init__(self, kind: str, model: Any, optimizer: Any, clip: float, lies: str, describe: str):
+    def __init__(self, kind: str, model: Any, optimizer: Any, clip: float, weights_on: str, describe: str):
         self.kind, self.model, self.optimizer = kind, model, optimizer
-        self.clip, self.lies, self.describe = clip, lies, describe
+        self.clip, self.weights_on, self.describe = clip, weights_on, describe
 
     def backward(self, loss: Any) -> None:
         loss.backward()
@@ -328,7 +328,7 @@ def _host_adamw(parameters: list[Any], adam: str, device: Any, settings: dict[st
         except Exception as error:  # a compiler that is missing, or fails, shows in many ways
             if failure(error) == "out-of-memory":
                 raise
-            why = f"DeepSpeed's CPUAdam cannot be built here: {private(str(error).strip().splitlines()[0])}"
+            why = f"DeepSpeed's CPUAdam cannot be built here: {redact(str(error).strip().splitlines()[0])}"
             if adam == "deepspeed":
                 raise Unsupported(why) from error
     return torch.optim.AdamW(parameters, fused=True, **settings), "PyTorch's fused AdamW" + (why and f" ({why})")

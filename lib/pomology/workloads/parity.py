@@ -116,7 +116,7 @@ def check_keras(
         generator = np.random.default_rng(seed)
         images = generator.random((16, *model.input_shape[1:]), dtype=np.float32)
         labels = generator.integers(0, classes, 16)
-        values = keras_pass(model, images, labels, case.saw)
+        values = keras_pass(model, images, labels, case.ran_on)
         references = {}
         if case.backend.kind == "gpu":
             with case.backend.on_cpu():

@@ -12,7 +12,7 @@ from typing import Any
 
 from pomology.data.hub import without_bars
 from pomology.errors import PomologyError
-from pomology.paths import private
+from pomology.paths import redact
 
 
 def _whisper(width: int, layers: int, heads: int) -> dict[str, int]:
@@ -81,7 +81,7 @@ def build(name: str, task: str, weights: str = "auto") -> tuple[Any, str]:
         folder = cached(name)
     if folder is None:
         return kind(kind.config_class(**SIZES[name], **settings)).train(), RANDOM
-    told, place = CHECKPOINTS[name], private(str(folder))
+    told, place = CHECKPOINTS[name], redact(str(folder))
     try:
         model = kind.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32, **settings)
     except Exception as error:  # each library on the way has errors of its own

@@ -209,7 +209,7 @@ def checksum(product: Product, precision: str, seed: int) -> int:
 # What a case does -----------------------------------------------------------------------------------------------------
 
 
-def foresee(
+def require_time(
     case: Case, product: Product, build: Callable[[Case, Product], Callable], limit_s: float, repeats: int = 0
 ) -> None:
     """Raise TooBig, which ends the case, if the product does not fit the free memory, or cannot be timed in `limit_s`.
@@ -227,9 +227,9 @@ def foresee(
         smaller = product.smaller(divisor)
         if smaller.flops < LEAST_FLOPS:
             continue
-        function = case.backend.eager(build(case, smaller))
+        function = case.backend.dispatch(build(case, smaller))
         once = measure_calls.measure(
-            function, case.backend.fence, warmup_calls=0, warmup_s=0, repeats=1, calls_per_block=1
+            function, case.backend.synchronize, warmup_calls=0, warmup_s=0, repeats=1, calls_per_block=1
         )
         took = min(once.first_call_s, once.seconds.mean)
         times = product.flops / smaller.flops
@@ -268,9 +268,9 @@ def measure(case: Case, product: Product, multiply: Callable[[], Any], budget_s:
     others that are waited for once. throughput: products a second; flops_per_s and bytes_per_s: its share of what the
     machine can do. repeats: timed calls behind 10 that are not; 0 is as many as a narrow interval needs in `budget_s`.
     """
-    function, fence = case.backend.eager(multiply), case.backend.fence
+    function, synchronize = case.backend.dispatch(multiply), case.backend.synchronize
     fixed = {"repeats": repeats, "warmup_calls": WARMUPS, "warmup_s": 0, "budget_s": math.inf} if repeats else {}
-    found = measure_calls.measure(function, fence, **({"budget_s": budget_s} | fixed), calls_per_block=1)
+    found = measure_calls.measure(function, synchronize, **({"budget_s": budget_s} | fixed), calls_per_block=1)
     case.kernel("kernel_s", found)
     for name, amount, unit in (
         ("throughput", 1, "products/s"),
@@ -279,4 +279,4 @@ def measure(case: Case, product: Product, multiply: Callable[[], Any], budget_s:
     ):
         case.metric(name, **epochs.rate(amount, found.seconds, unit))
     if case.backend.kind == "gpu":
-        case.kernel("kernel_stream_s", measure_calls.measure(function, fence, budget_s=budget_s))
+        case.kernel("kernel_stream_s", measure_calls.measure(function, synchronize, budget_s=budget_s))

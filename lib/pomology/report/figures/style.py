@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pomology.paths import write_whole
+from pomology.paths import write_atomic
 from pomology.results import cases as results_cases
 
 GREY = "#767676"
@@ -150,5 +150,5 @@ def show(figure: Any, path: Path) -> Any:
     from IPython.display import SVG
 
     text = svg(figure)
-    write_whole(path, text)
+    write_atomic(path, text)
     return SVG(data=text)

@@ -1,0 +1,145 @@
+"""A number with its interval, and what that interval covers.
+
+Everything that the kit says is an Estimate: what it measured, what an article printed, what was counted on paper.
+Arithmetic carries the interval and its meaning along, so that an unknown spread stays unknown: it is unbounded, never
+zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+How = Literal["measured", "estimated", "published", "counted"]
+Covers = Literal["exact", "repeats", "run", "none"]
+COVERS: tuple[Covers, ...] = ("exact", "repeats", "run", "none")  # the strongest first
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value in `unit`, and the bounds of its 95 % interval: None where no spread is known.
+
+    n: what it rests on (steps, calls, samples or processes). how: how the value came about. covers: what the interval
+    covers. `run`: the spread within one process; another process may differ by more. `repeats`: the spread between
+    processes. `none`: unknown. `exact`: a count, which has no spread. Left out, it follows from how and the bounds.
+    Raises ValueError where only one bound is given.
+    """
+
+    value: float
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    n: int | None = 1
+    how: How = "measured"
+    covers: Covers | None = None
+
+    def __post_init__(self):
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"an interval has two bounds or none, got {self.low} and {self.high}")
+        if self.covers is None:
+            covers = "exact" if self.how == "counted" else "none" if self.low is None else "run"
+            object.__setattr__(self, "covers", covers)
+
+    @classmethod
+    def count(cls, value: float, unit: str = "") -> Estimate:
+        """A number that was counted, or is given: without spread."""
+        return cls(value, unit, how="counted")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The interval for arithmetic: of a count the value itself, of unknown spread everything."""
+        if self.low is not None and self.high is not None:
+            return self.low, self.high
+        return (self.value, self.value) if self.covers == "exact" else (-math.inf, math.inf)
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of the interval's width, in the value's unit."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+    def metric(self) -> dict:
+        """The form of a journal: value, unit, low, high, n, how; and `repeats` where the interval is between them."""
+        form = {"value": self.value, "unit": self.unit, "low": self.low, "high": self.high, "n": self.n}
+        more = {"repeats": True} if self.covers == "repeats" else {}
+        return form | {"how": "measured" if self.how == "counted" else self.how} | more
+
+    def __add__(self, other: Estimate | float) -> Estimate:
+        other = estimate(other)
+        (a, b), (c, d) = self.bounds, other.bounds
+        return _made(self.value + other.value, (a + c, b + d), self.unit or other.unit, self, other)
+
+    def __sub__(self, other: Estimate | float) -> Estimate:
+        return self + -estimate(other)
+
+    def __neg__(self) -> Estimate:
+        low, high = (None, None) if self.low is None or self.high is None else (-self.high, -self.low)
+        return replace(self, value=-self.value, low=low, high=high)
+
+    def __mul__(self, other: Estimate | float) -> Estimate:
+        other = estimate(other)
+        unit = " ".join(filter(None, (self.unit, other.unit)))
+        return _made(self.value * other.value, _product(self.bounds, other.bounds), unit, self, other)
+
+    def __truediv__(self, other: Estimate | float) -> Estimate:
+        """Raises ZeroDivisionError where the other value is 0; where its interval holds 0, the bounds are infinite."""
+        other = estimate(other)
+        low, high = other.bounds
+        inverse = (-math.inf, math.inf) if low <= 0 <= high else (1 / high, 1 / low)
+        unit = "" if self.unit == other.unit else f"{self.unit}/{other.unit}" if other.unit else self.unit
+        return _made(self.value / other.value, _product(self.bounds, inverse), unit, self, other)
+
+    def __radd__(self, other: float) -> Estimate:
+        return estimate(other) + self
+
+    def __rsub__(self, other: float) -> Estimate:
+        return estimate(other) - self
+
+    def __rmul__(self, other: float) -> Estimate:
+        return estimate(other) * self
+
+    def __rtruediv__(self, other: float) -> Estimate:
+        return estimate(other) / self
+
+
+def estimate(number: Estimate | float) -> Estimate:
+    """A plain number is a count."""
+    return number if isinstance(number, Estimate) else Estimate.count(number)
+
+
+def total(terms: Iterable[Estimate], negligible: float = 0.0) -> Estimate:
+    """The sum of independent estimates: half-widths add in squares, and n is that of the first.
+
+    A term of unknown spread makes the sum's unknown, unless such terms make up at most this share of it.
+    """
+    terms = list(terms)
+    value = sum(term.value for term in terms)
+    first, how = terms[0], "estimated" if any(term.how == "estimated" for term in terms) else terms[0].how
+    unknown = sum(term.value for term in terms if term.covers == "none")
+    if unknown > negligible * value:
+        return Estimate(value, first.unit, n=first.n, how=how, covers="none")
+    half = math.sqrt(sum((term.high - term.value) ** 2 for term in terms if term.high is not None))
+    covers = _weakest(*(term for term in terms if term.covers != "none"))
+    return Estimate(value, first.unit, max(0.0, value - half), value + half, first.n, how, covers)
+
+
+def _product(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    """The interval of a product of two; nothing times everything is nothing."""
+    products = [0.0 if 0 in (x, y) else x * y for x in a for y in b]
+    return min(products), max(products)
+
+
+def _weakest(*terms: Estimate) -> Covers:
+    return max((term.covers or "none" for term in terms), key=COVERS.index)
+
+
+def _made(value: float, bounds: tuple[float, float], unit: str, *terms: Estimate) -> Estimate:
+    covers = _weakest(*terms)
+    hows = {term.how for term in terms if term.how != "counted"}
+    how = "counted" if not hows else hows.pop() if len(hows) == 1 else "estimated"
+    low, high = bounds if covers in ("run", "repeats") and all(map(math.isfinite, bounds)) else (None, None)
+    if low is None and covers != "exact":
+        covers = "none"
+    counts = [term.n for term in terms if term.n is not None and term.how != "counted"]
+    return Estimate(value, unit, low, high, min(counts) if counts else 1, how, covers)
