@@ -112,7 +112,7 @@ def epoch_steps(batches: Any) -> float:
 class StepClock:
     """Times a training loop from inside: `for batch in clock.steps(batches): ...`.
 
-    synchronize: waits until the device is done. budget_s: seconds for steady steps of the training part, a third of which
+    synchronize: waits for the device. budget_s: seconds for steady steps of the training part, a third of which
     goes to ready batches; the first step and warm-up come on top, and so do ready batches behind a whole epoch or a
     loader with workers. whole: run whole epochs whatever they take. to_device: moves a batch to the device, to be kept
     ready; None times no ready batches. clock: seconds, monotonic.
