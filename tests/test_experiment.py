@@ -257,6 +257,17 @@ def test_settings_of_a_case_are_its_attributes(make):
         _ = case.hidden_size
 
 
+def test_a_setting_with_the_name_of_a_method_is_refused_as_an_axis_and_read_by_its_key(make):
+    experiment = make()
+    for name in ("check", "device"):
+        with pytest.raises(PomologyError, match=rf"^case\.{name} is no setting: give '{name}' in rows"):
+            next(experiment.cases(**{name: ["memory"]}))
+    (case,) = experiment.cases([{"check": "memory"}])
+    assert case["check"] == "memory" and callable(case.check)
+    with pytest.raises(KeyError):
+        case["hidden_size"]
+
+
 def test_rows_and_axes_make_the_cases_in_order(make):
     experiment = make()
     names = [case.name for case in experiment.cases(batch_size=(64, 128), layers=iter([1, 2]))]
@@ -835,7 +846,7 @@ def test_bad_input_is_one_line_in_a_notebook():
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
 
-    source = "from pomology.experiment.case import Experiment\nExperiment('vae', article='003', profile='fast')"
+    source = "from pomology.experiment.experiment import Experiment\nExperiment('vae', article='003', profile='fast')"
     document = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     with pytest.raises(CellExecutionError):
         NotebookClient(document, kernel_name="python3", timeout=120).execute()

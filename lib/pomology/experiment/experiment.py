@@ -89,8 +89,10 @@ class Experiment:
     ) -> Iterator[Case]:
         """The cases to run: every row (or every combination of the axes' values) on every device of this machine.
 
-        on: only on these devices. What the journal holds already is skipped, with a line that says so.
+        on: only on these devices. What the journal holds already is skipped, with a line that says so. Raises
+        PomologyError for an axis that has the name of a method of a case.
         """
+        Case.refuse(axes)
         if rows is None:
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
         before = journal.read(self.journal.path)
