@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pomology.errors import PomologyError
+from pomology.format import one_line
 from pomology.paths import redact
 
 SOURCES = ("auto", "real", "stand-in")
@@ -228,10 +229,9 @@ def shown(path: Path) -> str:
     return redact(str(path.absolute()))
 
 
-def one_line(error: Exception | str) -> str:
-    text = redact(" ".join(str(error).split())) or type(error).__name__
-    return text if len(text) <= 200 else text[:200] + "…"
+def reason(error: Exception | str) -> str:
+    return one_line(redact(" ".join(str(error).split())) or type(error).__name__, 200)
 
 
 def damaged(path: Path, why: Exception | str) -> PomologyError:
-    return PomologyError(f"{shown(path)}: damaged or half downloaded ({one_line(why)}): delete it and get it again")
+    return PomologyError(f"{shown(path)}: damaged or half downloaded ({reason(why)}): delete it and get it again")

@@ -30,7 +30,7 @@ import numpy as np
 from PIL import Image
 
 from pomology.data import synthetic
-from pomology.data.hub import Dataset, Folder, damaged, find_files, hub_tables, obtain, one_line, read_parquet, shown
+from pomology.data.hub import Dataset, Folder, damaged, find_files, hub_tables, obtain, read_parquet, reason, shown
 from pomology.errors import PomologyError
 
 SPLITS = ("train", "test")
@@ -156,7 +156,7 @@ def _decode(dataset: _LabelledImages, table: Any, where: str) -> Arrays:
         try:
             picture = np.asarray(Image.open(io.BytesIO(item["bytes"])))
         except (OSError, TypeError, KeyError) as error:
-            raise PomologyError(f"{where}: image {row} cannot be decoded: {one_line(error)}") from error
+            raise PomologyError(f"{where}: image {row} cannot be decoded: {reason(error)}") from error
         if picture.shape != dataset.shape:
             raise PomologyError(f"{where}: image {row} is {picture.shape}, should be {dataset.shape}")
         images[row] = picture

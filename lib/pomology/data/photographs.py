@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from pomology.data import synthetic
-from pomology.data.hub import Dataset, Folder, Unavailable, damaged, obtain, one_line, shown
+from pomology.data.hub import Dataset, Folder, Unavailable, damaged, obtain, reason, shown
 from pomology.data.images import to_tensor
 from pomology.errors import PomologyError
 
@@ -83,7 +83,7 @@ class JPEGSet:
             return Image.open(io.BytesIO(item) if isinstance(item, bytes) else item).convert("RGB")
         except OSError as error:
             where = f"image {index}" if isinstance(item, bytes) else shown(Path(item))
-            raise PomologyError(f"{self.name}: {where} cannot be decoded: {one_line(error)}") from error
+            raise PomologyError(f"{self.name}: {where} cannot be decoded: {reason(error)}") from error
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         return self.transform(self.picture(index)), 0

@@ -24,9 +24,9 @@ from pomology.data.hub import (
     hub_file,
     hub_tables,
     obtain,
-    one_line,
     read_parquet,
     read_text,
+    reason,
     shown,
 )
 from pomology.data.images import SPLITS
@@ -294,7 +294,7 @@ def _choose(table: Any, size: int | None, where: str) -> tuple[list[str], np.nda
     try:
         labels = table.column("label").to_numpy().astype(np.int64)
     except (ValueError, TypeError) as error:
-        raise PomologyError(f"{where}: labels should be 0 or 1: {one_line(error)}") from error
+        raise PomologyError(f"{where}: labels should be 0 or 1: {reason(error)}") from error
     texts = table.column("text").to_pylist()
     if not all(isinstance(text, str) for text in texts):
         raise PomologyError(f"{where}: column text should hold text in every row")
