@@ -80,8 +80,10 @@ def _rows() -> tuple[dict, ...]:
     for line in _read("published.csv"):
         value = float(line["value"]) if line["value"] else None
         si = None if value is None else value * UNIT_FACTORS.get(line["unit"], 1.0)
+        flops = float(line["flops"]) if line["flops"] else None
         config, maker = json.loads(line["config"]), "Apple" if re.match(r"M\d", line["device"]) else ""
-        rows.append({**line, "row": int(line["row"]), "config": config, "value": value, "si": si, "maker": maker})
+        numbers = {"row": int(line["row"]), "value": value, "si": si, "flops": flops}
+        rows.append({**line, **numbers, "config": config, "maker": maker})
     return tuple(rows)
 
 
@@ -100,13 +102,15 @@ def values(article: str | None = None, experiment: str | None = None):
     `value` and `unit` are as printed, `si` is the value in the unit that the metric's name says (seconds, bytes with
     GB = 1e9, watts, degrees Celsius, joules, plain counts); both are None where no number is printed. `config` is a
     dict. A row that an article prints twice is there twice: `article`, `item` and `row` place it. `source` is
-    "article", or the upstream page of a figure whose numbers the article does not print.
+    "article", or the upstream page of a figure whose numbers the article does not print. `flops` counts the operations
+    on paper behind a time or an energy, of whatever that row measures (a pass, a step, an epoch, a training); None
+    where nobody has counted, or another row has the same training. tests/test_flops.py derives every count.
     """
     import pandas
 
     rows = [{**row, "config": dict(row["config"])} for row in _select(article, experiment)]
     frame = pandas.DataFrame(rows, columns=[*_read("published.csv")[0], "si"])
-    for column in ("value", "si"):  # pandas would turn None into NaN
+    for column in ("value", "si", "flops"):  # pandas would turn None into NaN
         frame[column] = pandas.Series([row[column] for row in rows], dtype=object)
     return frame
 
