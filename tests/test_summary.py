@@ -104,8 +104,7 @@ def test_every_time_with_a_count_is_there_once():
 
 def test_peaks_are_of_devices_that_the_articles_have_and_each_names_its_source():
     devices, shown = set(published.values()["device"]), " ".join(summary.table([]).notes)
-    text = (summary.RESOURCES / "peaks.csv").read_text(encoding="utf-8")
-    lines = list(csv.DictReader(text.splitlines()))
+    lines = published.read("peaks.csv")
     assert list(lines[0]) == ["device", "precision", "peak_flops_per_s", "source", "url"]
     assert len(lines) == len(summary.peaks()) > 8
     for line in lines:

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import csv
 import functools
-import importlib.resources
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 KIT = "kit"  # in place of an article's number: the kit measures itself
 
@@ -69,15 +69,16 @@ class Claim:
 
 
 @functools.cache
-def _read(name: str) -> tuple[dict[str, str], ...]:
-    text = (importlib.resources.files("pomology") / "resources" / name).read_text(encoding="utf-8")
+def read(name: str) -> tuple[dict[str, str], ...]:
+    """The rows of a file in articles/data, as text."""
+    text = (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
 
 
 @functools.cache
 def _rows() -> tuple[dict, ...]:
     rows = []
-    for line in _read("published.csv"):
+    for line in read("published.csv"):
         value = float(line["value"]) if line["value"] else None
         si = None if value is None else value * UNIT_FACTORS.get(line["unit"], 1.0)
         flops = float(line["flops"]) if line["flops"] else None
@@ -93,7 +94,7 @@ def _select(article: str | None, experiment: str | None) -> list[dict]:
 
 def articles() -> list[Article]:
     """The five articles, by id."""
-    return [Article(**{**line, "machines": tuple(line["machines"].split("; "))}) for line in _read("articles.csv")]
+    return [Article(**{**line, "machines": tuple(line["machines"].split("; "))}) for line in read("articles.csv")]
 
 
 def values(article: str | None = None, experiment: str | None = None):
@@ -109,7 +110,7 @@ def values(article: str | None = None, experiment: str | None = None):
     import pandas
 
     rows = [{**row, "config": dict(row["config"])} for row in _select(article, experiment)]
-    frame = pandas.DataFrame(rows, columns=[*_read("published.csv")[0], "si"])
+    frame = pandas.DataFrame(rows, columns=[*read("published.csv")[0], "si"])
     for column in ("value", "si", "flops"):  # pandas would turn None into NaN
         frame[column] = pandas.Series([row[column] for row in rows], dtype=object)
     return frame
@@ -117,6 +118,6 @@ def values(article: str | None = None, experiment: str | None = None):
 
 def claims(article: str | None = None, experiment: str | None = None) -> tuple[Claim, ...]:
     """The articles' claims, by id; `experiment` selects those that the experiment takes part in."""
-    lines = ({**line, "experiments": tuple(line["experiments"].split())} for line in _read("claims.csv"))
+    lines = ({**line, "experiments": tuple(line["experiments"].split())} for line in read("claims.csv"))
     found = [Claim(**line) for line in lines if article in (None, line["article"])]
     return tuple(claim for claim in found if experiment is None or experiment in claim.experiments)

@@ -2,13 +2,12 @@
 
 A published time becomes operations a second by the work on paper, and is laid against the published peak of its device;
 a measured rate is laid against the best product of the same run. Published peaks, each with its source, are in
-`resources/peaks.csv`: for processors nobody was found to publish one. Reads records as they are in a journal; times
+`articles/data/peaks.csv`: for processors nobody was found to publish one. Reads records as they are in a journal; times
 nothing.
 """
 
 from __future__ import annotations
 
-import csv
 import functools
 import statistics
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from pomology.articles import published
 from pomology.articles.layout import experiment_of
 from pomology.articles.published import KIT
 from pomology.format import plus_minus, quantity_per_s, significant
-from pomology.paths import RESOURCES
 from pomology.report import roofline
 from pomology.report.roofline import NO_CEILINGS
 from pomology.report.table import Row, Table
@@ -84,12 +82,10 @@ class Rate:
 @functools.cache
 def peaks() -> dict[tuple[str, str], tuple[float, str]]:
     """The published peaks: (device as the articles call it, precision) -> (FLOP/s, source)."""
-    return {(row["device"], row["precision"]): (float(row["peak_flops_per_s"]), row["source"]) for row in _peak_rows()}
-
-
-@functools.cache
-def _peak_rows() -> list[dict[str, str]]:
-    return list(csv.DictReader((RESOURCES / "peaks.csv").read_text(encoding="utf-8").splitlines()))
+    return {
+        (row["device"], row["precision"]): (float(row["peak_flops_per_s"]), row["source"])
+        for row in published.read("peaks.csv")
+    }
 
 
 def rates(records: list[dict]) -> list[Rate]:
@@ -197,7 +193,7 @@ def table(records: list[dict]) -> Table:
 
 def _sources() -> str:
     devices: dict[tuple[str, str], list[str]] = {}
-    for row in _peak_rows():
+    for row in published.read("peaks.csv"):
         devices.setdefault((row["source"], row["url"]), []).append(row["device"])
     return "; ".join(f"{', '.join(names)}: {source} ({url})" for (source, url), names in devices.items())
 
