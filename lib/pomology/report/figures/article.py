@@ -176,11 +176,11 @@ def _panels(experiment: str, records: list[dict]) -> list[tuple[str, list[dict]]
     for other in layout.derived:
         for value in published.values(experiment=other.experiment).to_dict("records"):
             meant = all(value["config"].get(key) == wanted for key, wanted in other.only.items())
-            if meant and value["metric"] == other.metric and value["si"]:
+            if meant and value["metric"] == other.metric and value["flops"]:
                 name, _, version = value["framework"].partition(" ")
                 told = version[:4] or results_cases.FRAMEWORKS.get(name.replace("pytorch", "torch"), name)
                 point = {"label": f"{value['device']}, {told}", "colour": value["device"], "ours": False}
-                panel(other.config).append(point | {"value": other.flops / value["si"]})
+                panel(other.config).append(point | {"value": value["flops"] / value["si"]})
     several = len({record["framework"] for record in records}) > 1
     for repeats in results_cases.groups(results_cases.comparable(records, layout.metric)):
         first, epoch = repeats[0], results_cases.combined(repeats, layout.metric)
