@@ -1,7 +1,9 @@
-"""The public face: `from pomology import …` gives what it names, and importing pomology takes next to nothing."""
+"""The public face: `from pomology import …` gives what it names, importing takes next to nothing, and
+the pages in docs/ name what is there."""
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 
@@ -9,6 +11,7 @@ import pytest
 
 import pomology
 from pomology import errors
+from pomology.paths import root
 
 
 def test_names_come_from_their_modules():
@@ -46,3 +49,17 @@ print(json.dumps([heavy, own, frameworks]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [[], ["pomology", "pomology.errors", "pomology.measure"], []]
+
+
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (root() / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_a_page_names_are_there(page):
+    text = (root() / page).read_text(encoding="utf-8")
+    files = re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|csv|md))`", text) + re.findall(r"\]\((?!http)([^)#]+)\)", text)
+    places = [root(), root() / "lib" / "pomology", (root() / page).parent]
+    missing = {file for file in files if not any((place / file).exists() for place in places)}
+    assert not missing
+    for names in re.findall(r"`from pomology import ([\w, ]+)`", text):
+        assert {*names.split(", ")} <= {*pomology.__all__}
