@@ -65,7 +65,7 @@ class measured_lookup:
         if measured is None:
             return Term(None, f"{what}: {metric} was not measured ({here[-1]['status']})")
         bounds = {key: measured[key] for key in ("value", "unit", "low", "high", "n", "how")}
-        covers = "repeats" if len(here) > 1 else None
+        covers = "repeats" if measured.get("repeats") else None
         return Term(Estimate(**bounds, covers=covers), source=f"{experiment}: {here[-1]['case']}: {metric}")
 
 
