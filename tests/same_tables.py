@@ -37,7 +37,7 @@ def verdicts(folder: Path) -> str:
     writer.writerow(("claim", "published", folder.name))
     measured = measured_lookup(load(folder).records)
     for claim in published.claims():
-        own = claims.test(claim, claims.published_lookup(claim.article)).status
+        own = claims.test(claim, claims.PublishedLookup(claim.article)).status
         writer.writerow((claim.id, own, claims.test(claim, measured).status))
     return text.getvalue()
 
