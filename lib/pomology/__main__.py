@@ -58,28 +58,23 @@ def _number(text: str, name: str, kind: type) -> float:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
-    from pomology.runner import batch
+    from pomology.runner import plan
 
     limit = None if options.limit_minutes is None else _number(options.limit_minutes, "--limit-minutes", float)
     if limit is not None and not 0 <= limit <= 10_000:
         raise PomologyError(f"--limit-minutes={options.limit_minutes}: must be from 0 to 10000")
-    return batch.reproduce(
-        profile=options.profile,
-        devices=options.device,
-        only=options.only,
-        run=options.run,
-        data=options.data,
-        repeats=_number(options.repeats, "REPEATS", int),
-        limit_minutes=limit,
-        say=lambda line: print(line, flush=True),
-    )
+    repeats = _number(options.repeats, "REPEATS", int)
+    out, jobs = plan.prepare(options.profile, options.device, options.only, options.run, options.data, repeats)
+    from pomology.runner import batch  # loads much; wrong arguments are answered before
+
+    return batch.reproduce(out, jobs, options.profile, limit, say=lambda line: print(line, flush=True))
 
 
 def _check(options: argparse.Namespace) -> int:
-    from pomology.runner import batch
+    from pomology.runner import plan
 
-    found = batch.check()
-    print(f"{len(found)} notebooks and their parameters are as they should be")
+    count = len(plan.check())
+    print(f"{count} notebooks and their parameters are as they should be")
     return 0
 
 
@@ -122,27 +117,29 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     from pomology import format
-    from pomology.results import record
+    from pomology.results.record import PROFILES
     from pomology.runner import notebooks
 
     for notebook in notebooks.notebooks():
-        times = {profile: notebook.seconds[profile] for profile in record.PROFILES if profile in notebook.seconds}
+        times = {profile: notebook.seconds[profile] for profile in PROFILES if profile in notebook.seconds}
         about = ", ".join(f"{profile} {format.clock_time(seconds)}" for profile, seconds in times.items())
         print(f"{notebook.name:20} {notebook.title} ({about})")
     return 0
 
 
 def _report(options: argparse.Namespace) -> int:
+    folder = _folder(options.run)
     from pomology.report import page
 
-    print(page.build(_folder(options.run)))
+    print(page.build(folder))
     return 0
 
 
 def _share(options: argparse.Namespace) -> int:
+    folder = _folder(options.run)
     from pomology.runner import share
 
-    place = share.write(_folder(options.run))
+    place = share.write(folder)
     print(f"{redact(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
     return 0
 
