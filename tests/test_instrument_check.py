@@ -48,7 +48,7 @@ def definitions() -> dict:
     return scope
 
 
-class FakeDevice(devices_torch.Device):
+class FakeDevice(devices_torch.TorchDevice):
     """A device that takes its fence from elsewhere, and computes on the processor."""
 
     def __init__(self, backend: str, synchronize=lambda: None):
@@ -69,7 +69,7 @@ def check(tmp_path, monkeypatch):
     """Run one of the notebook's functions as a case on a device; returns its record."""
     monkeypatch.setattr(machine_snapshot, "conditions", lambda *_, **__: {"power_source": None, "flags": []})
 
-    def run(name: str, backend: devices_torch.Device, **replaced) -> dict:
+    def run(name: str, backend: devices_torch.TorchDevice, **replaced) -> dict:
         monkeypatch.setattr(find, "find", lambda *_, **__: [backend])
         scope = definitions() | {"budget_s": 1.0} | replaced
         scope["experiment"] = experiment.Experiment("instrument_check", article="kit", out=str(tmp_path))

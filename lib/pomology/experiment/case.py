@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from pomology import format
 from pomology.devices import failures, torch
+from pomology.devices.base import Device
 from pomology.errors import Mismatch, PomologyError, TooBig
 from pomology.experiment.feasibility import HOLES, SPARED_BYTES, SPARED_SHARE
 from pomology.experiment.outcome import ACCURACY_STEPS, JUDGED_STEPS
@@ -47,7 +48,7 @@ FEW_TRACED = 8  # with fewer steps than these behind the warm-up, only the first
 class Case:
     """One row of an article's table on one device. Enter it with `with`; how that block ends becomes its status."""
 
-    def __init__(self, experiment: Experiment, backend: torch.Device, config: dict):
+    def __init__(self, experiment: Experiment, backend: Device, config: dict):
         self.experiment, self.backend, self.config = experiment, backend, dict(config)
         self.device = backend.handle
         self.precision = config.get("precision", experiment.precision)
@@ -89,7 +90,7 @@ class Case:
             )
         if workload.host_bytes:
             # A GPU with a memory of its own takes nothing of the host's.
-            needed = workload.host_bytes + (0 if self.backend.backend == "cuda" else workload.bytes)
+            needed = workload.host_bytes + (workload.bytes if self.backend.unified_memory else 0)
             available = snapshot.available_memory_bytes()
             if needed > available:
                 raise TooBig(

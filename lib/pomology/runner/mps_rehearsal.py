@@ -441,8 +441,8 @@ def run_cells(path: Path, profile: str, out: Path) -> Use:
     return rehearsal.use
 
 
-def _pretended_mps(rehearsal: Rehearsal) -> devices_torch.Device:
-    class PretendedMPS(devices_torch.Device):
+def _pretended_mps(rehearsal: Rehearsal) -> devices_torch.TorchDevice:
+    class PretendedMPS(devices_torch.TorchDevice):
         """What a notebook takes for MPS."""
 
         def __init__(self):
