@@ -227,7 +227,7 @@ with case:
     case.require_memory(Workload(16, 100, state_bytes=64, saved_bytes=0))
     case.require_time(10)
     for (batch,) in case.steps([[numpy.ones(2)]] * 30):
-        assert batch.dtype == "float32"
+        assert case.backend.to_device(batch).dtype == "float32"
         weights[0] += 1
 assert not {"torch", "tensorflow", "mlx"} & set(sys.modules)
 (record,) = experiment.records

@@ -171,7 +171,7 @@ def small_machine(monkeypatch, mac):
         made = mac(16)
         made.backend, made.kind = backend, "cpu" if backend == "cpu" else "gpu"
         card = 16 * GIB - GIB // 2, 16 * GIB
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: card)
+        monkeypatch.setattr(torch.accelerator, "get_memory_info", lambda: card)
         if backend == "cuda":  # what the computer around the card has free is another matter
             monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: 1)
         return made
