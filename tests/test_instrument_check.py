@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
+import pretended_mps
 import pytest
 import torch
 from fakes import Clock, SimulatedDevice, ThreadedDevice
@@ -27,7 +28,7 @@ from pomology.report import compare, details
 from pomology.report import page as report_page
 from pomology.results import cases
 from pomology.results import record as results_record
-from pomology.runner import mps_rehearsal, parameters
+from pomology.runner import parameters
 
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "this_machine" / "instrument_check.ipynb"
 KEPT = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
@@ -556,7 +557,7 @@ FRAME = """
 import json, sys
 sys.path.insert(0, {folder!r})
 from test_instrument_check import definitions
-from pomology.runner import mps_rehearsal as operators
+import pretended_mps as operators
 scope, rehearsal = definitions(), operators.Rehearsal()
 
 class Linear(scope["nn"].Linear):  # no processor has the LSTM cell that a device of one's own is given
@@ -579,7 +580,7 @@ def test_mps_has_every_operator_of_the_network():
     assert done.returncode == 0, done.stderr[-2000:]
     faults, missing, count = json.loads(done.stdout.splitlines()[-1])
     assert (faults, missing) == ([], []) and count > 10
-    assert {mps_rehearsal.support(name) for name in ("_lstm_mps", "lstm_mps_backward")} == {mps_rehearsal.KERNEL}
+    assert {pretended_mps.support(name) for name in ("_lstm_mps", "lstm_mps_backward")} == {pretended_mps.KERNEL}
 
 
 # Precisions and versions ----------------------------------------------------------------------------------------------

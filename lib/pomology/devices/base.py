@@ -33,6 +33,7 @@ class Device(abc.ABC):
     title: ClassVar[str]  # as its makers write it
     gpus: ClassVar[Collection[str]]  # its backends that are GPUs, whether this machine has them or not
     apple_gpu: ClassVar[str]  # the backend that is the GPU of an Apple chip
+    apple_plugin: ClassVar[str] = ""  # a package that this GPU needs beside the framework's own
     cuda_install: ClassVar[str] = ""  # what to install for an NVIDIA GPU
     # A kernel of the kit's own is compiled when it is launched for the first time, rather than when it is made.
     compiles_at_launch: ClassVar[bool] = False

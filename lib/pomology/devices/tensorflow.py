@@ -47,7 +47,7 @@ class TensorFlowDevice(Device):
     """One device of TensorFlow. `handle` is the name that `tf.device` takes."""
 
     framework, title, gpus, apple_gpu = "tensorflow", "TensorFlow", ("cuda", "metal"), "metal"
-    cuda_install = "tensorflow[and-cuda]"
+    apple_plugin, cuda_install = "tensorflow-metal", "tensorflow[and-cuda]"
 
     def __init__(self, backend: str):
         self._tf = load()
