@@ -9,7 +9,7 @@ import pytest
 import torch
 from fakes import Clock
 
-from pomology.devices.torch import Device
+from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import PomologyError
 from pomology.measure import calls
 from pomology.workloads import launches

@@ -228,7 +228,7 @@ def require_time(
         once = measure_calls.measure(
             function, case.backend.synchronize, warmup_calls=0, warmup_s=0, repeats=1, calls_per_block=1
         )
-        took = min(once.first_call_s, once.seconds.mean)
+        took = min(once.first_call_s, once.seconds.value)
         times = product.flops / smaller.flops
         if calls * times * took > limit_s and (took > TELLS_S or divisor == DIVISORS[-1]):
             raise TooBig(
@@ -274,6 +274,6 @@ def measure(case: Any, product: Product, multiply: Callable[[], Any], budget_s: 
         ("flops_per_s", product.flops, "FLOP/s"),
         ("bytes_per_s", product.bytes(case.precision), "B/s"),
     ):
-        case.metric(name, **epochs.rate(amount, found.seconds, unit))
+        case.metric(name, epochs.rate(amount, found.seconds, unit))
     if case.backend.kind == "gpu":
         case.kernel("kernel_stream_s", measure_calls.measure(function, synchronize, budget_s=budget_s))
