@@ -78,34 +78,13 @@ def _check(options: argparse.Namespace) -> int:
     return 0
 
 
-def _operators(name: str) -> int:
-    from pomology.runner import mps_rehearsal
-
-    use = mps_rehearsal.rehearse(name)
-    has = use.on_mps()
-    width = max(map(len, has), default=0)
-    print(f"{'operator':{width}} {'calls':>7}  MPS has")
-    for operator, calls in sorted(use.operators.items(), key=lambda item: (has[item[0]], item[0])):
-        print(f"{operator:{width}} {calls:7,}  {has[operator]}")
-    for case, (status, reason) in use.cases.items():
-        if status != "ok":
-            print(f"{case}: {status}; {reason}")
-    for fault in use.faults:
-        print(f"would go wrong on a Mac: {fault}")
-    missing = use.missing()
-    print(
-        f"{name}: {len(has)} operators, {len(missing)} of them without a kernel for MPS"
-        + (f" ({', '.join(missing)})" if missing else "")
-    )
-    return 0
-
-
 def _doctor(options: argparse.Namespace) -> int:
     from pomology.machine import snapshot as machine_snapshot
-    from pomology.runner import doctor
+    from pomology.runner import doctor, operators
 
     if options.operators is not None:
-        return _operators(options.operators)
+        print("\n".join(operators.rehearse(options.operators).lines(options.operators)))
+        return 0
     snapshot = machine_snapshot.snapshot()
     print(machine_snapshot.describe(snapshot), flush=True)
     for key, reason in snapshot["unknown"].items():
@@ -158,11 +137,12 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _folder(run: str) -> Path:
     """A run's folder: a name in outputs/, or a path."""
-    for folder in (root() / "outputs" / run, Path(run)):
-        if run and (folder / "machine.json").is_file():
-            return folder
-    known = sorted(path.parent.name for path in (root() / "outputs").glob("*/machine.json"))
-    raise PomologyError(f"RUN={run}: no such run; outputs/ has {', '.join(known) or 'none'}")
+    from pomology.results import run as results_run
+
+    place = results_run.locate(run)
+    if place is None or not place.is_dir():
+        raise results_run.unknown(f"RUN={run}")
+    return place
 
 
 def main(arguments: list[str] | None = None) -> int:

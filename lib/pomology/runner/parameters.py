@@ -18,12 +18,13 @@ from typing import Any
 
 import yaml
 
-from pomology.devices.find import WANTED as DEVICES
+from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.results.record import PROFILES
 from pomology.runner.notebooks import read_notebook
 
 DATA = ("auto", "real", "stand-in")
+DEVICES = find.choices()
 
 
 @dataclass(frozen=True)
