@@ -284,7 +284,7 @@ KERAS = """
 import json, statistics, sys, time
 import numpy as np
 from pomology.experiment import trainers as callbacks
-from pomology.devices import torch as device
+from pomology.devices import find as device
 device.prepare("tensorflow")
 from pomology.experiment.experiment import Experiment
 experiment = Experiment("mlp", article="004", framework="tensorflow", devices="cpu", profile="article", out=sys.argv[1])

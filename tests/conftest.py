@@ -1,9 +1,10 @@
-"""`make test` runs the files of tests in several processes. Without pytest's `-n`, nothing here has an effect."""
+"""`make test` runs the tests in several processes, the slowest first; and what they share."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+import tempfile
+from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -11,10 +12,6 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads that meet after every operator crawl where another process has their core.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-# They start kernels. Who does so looks for free ports, which the kernel takes a moment later; of two at a time, one may
-# find them taken. So one process runs all of these.
-KERNELS = {"test_batch.py", "test_experiment.py", "test_lab.py", "test_notebooks.py"}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -25,16 +22,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return count if count > 1 else 0
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """For `--dist=loadfile`: a file's tests stay together, with what they share."""
-    if config.option.dist != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling
+@pytest.fixture
+def sockets() -> Iterator[dict[str, str]]:
+    """Settings of a KernelManager that speaks to its kernel through sockets in a folder, not through ports.
 
-    class Files(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return "kernels" if file.rpartition("/")[2] in KERNELS else file
-
-    return Files(config, log)
+    Ports are looked for before the kernel takes them, and of two processes that do so at a time, one may find them
+    taken. The folder's name is short, since a socket's may have 104 characters on a Mac.
+    """
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        yield {"transport": "ipc", "ip": f"{folder}/k"}

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+PACKAGE = Path(__file__).resolve().parents[1] / "lib" / "pomology"
+
 Found = Iterator[tuple[ast.AST, str]]
 
 # A package that belongs to a framework -> the framework. No process may hold two.
@@ -35,8 +37,9 @@ UNWANTED_IN_NOTEBOOKS = {
     "tqdm": "case.steps shows how far a case is",
     "ipywidgets": "its output does not stay in a rendered page",
 }
-# The module that speaks to devices, and the one that plays MPS on a CPU and so has to name what MPS lacks.
-DEVICE, PLAYS_MPS = "device.py", "operators.py"
+# The package that speaks to devices, the module that plays MPS on a CPU and so has to name what MPS lacks, and the one
+# that counts operations.
+DEVICES, PLAYS_MPS, COUNTS = "devices/", "runner/mps_rehearsal.py", "workloads/cost.py"
 # These notebooks may read a clock of their own, statement by statement, each with its reason.
 OWN_CLOCK = {"instrument_check"}
 # What sets TURN_OFF_REMAPPER, other than the variable itself.
@@ -54,7 +57,7 @@ NUMPY_FLOATS = re.compile(
 
 
 class Code:
-    """A notebook's cells or a module, parsed. `name` is the file's name, `notebook` tells which of the two it is."""
+    """A notebook's cells or a module, parsed. `name` is the notebook's file, or the module's path in the package."""
 
     def __init__(self, name: str, sources: list[tuple[str, str]], notebook: bool, markdown: str = ""):
         """sources: (what the place is called, its text), in order. Raises SyntaxError."""
@@ -268,7 +271,7 @@ def channels_last(code: Code) -> Found:
 @rule
 def gpu_modules(code: Code) -> Found:
     """`torch.backends` may be asked and set anywhere."""
-    if code.name in (DEVICE, PLAYS_MPS):
+    if code.name.startswith((DEVICES, PLAYS_MPS)):
         return
     for node, name in code.imports():
         if re.match(r"torch\.(cuda|mps|accelerator)\b", name):
@@ -281,7 +284,7 @@ def gpu_modules(code: Code) -> Found:
 
 @rule
 def fixed_device(code: Code) -> Found:
-    if code.name == DEVICE:
+    if code.name.startswith(DEVICES):
         return
     for node in code.of(ast.Call):
         called = method(node)
@@ -355,7 +358,7 @@ def out_of_memory(code: Code) -> Found:
 @rule
 def float64(code: Code) -> Found:
     why = "MPS has no float64; use float32"
-    if code.name in (DEVICE, PLAYS_MPS):
+    if code.name.startswith((DEVICES, PLAYS_MPS)):
         return
     for node in code.of(ast.Attribute, ast.Constant, ast.Call):
         if isinstance(node, ast.Attribute):
@@ -517,10 +520,10 @@ def own_clock(code: Code) -> Found:
 @rule
 def operations(code: Code) -> Found:
     why = "on a CPU it counts LSTM and attention as 0"
-    if code.name != "models.py":
+    if code.name != COUNTS:
         for node, name in code.imports():
             if name.rsplit(".", 1)[-1] in ("FlopCounterMode", "flop_counter"):
-                yield node, f"FlopCounterMode outside models.workload: {why}"
+                yield node, f"FlopCounterMode outside cost.workload: {why}"
         return
     for node in code.of(ast.Call):
         if code.full(node.func).endswith("FlopCounterMode"):
@@ -580,7 +583,7 @@ def keras(code: Code) -> Found:
     for node, name in loads:  # in a module, inside a function that has it set first
         before = [one for one in sets if code.function(one) is code.function(node) is not None]
         if name.split(".")[0] == "tensorflow" and all(code.order[one] > code.order[node] for one in before):
-            yield node, f"imports {name} before TURN_OFF_REMAPPER is set; device_tensorflow.load does both: {why}"
+            yield node, f"imports {name} before TURN_OFF_REMAPPER is set; tensorflow.load does both: {why}"
 
 
 # What is read ---------------------------------------------------------------------------------------------------------
@@ -593,7 +596,7 @@ def findings(code: Code) -> list[str]:
 
 
 def module(path: Path) -> list[str]:
-    return source(path.read_text(encoding="utf-8"), path.name)
+    return source(path.read_text(encoding="utf-8"), path.relative_to(PACKAGE).as_posix())
 
 
 def source(code: str, name: str = "module.py") -> list[str]:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from pomology import errors
-from pomology.devices.torch import Device
+from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import Mismatch, PomologyError, TooBig
 from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment

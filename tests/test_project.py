@@ -52,6 +52,27 @@ print("all")
     assert done.stdout == "all\n", done.stderr
 
 
+# What takes longer to import than an answer may take.
+HEAVY = (*FRAMEWORKS, "numpy", "pandas", "matplotlib", "papermill", "nbformat", "nbclient", "IPython", "jinja2")
+
+
+def test_help_the_list_and_wrong_arguments_load_little():
+    commands = ["--help", "list", "reproduce --profile=x", "reproduce --only=x --run=r", "reproduce --repeats=0"]
+    commands += ["report gone", "share gone", "frobnicate"]
+    program = f"""
+import contextlib, sys
+from pomology.__main__ import main
+for command in {commands}:
+    with contextlib.suppress(SystemExit):
+        main(command.split())
+    loaded = [name for name in {HEAVY} if name in sys.modules]
+    assert not loaded, f"{{command}} imports {{loaded}}"
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == len(commands) - 2  # a line each, but for the help and the list
+
+
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_nothing_in_a_module_breaks_on_a_mac(path):
     findings = lint.module(path)
@@ -287,7 +308,7 @@ def test_lock_pins_all_that_is_installed_on_a_platform(platform):
             continue
         seen.add((name, *sorted(item.extras)))
         try:
-            lines = importlib.metadata.require_memory(name) or []
+            lines = importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
             continue  # the other platform's
         for line in map(Requirement, lines):
@@ -396,11 +417,11 @@ TOGETHER = {
     "notebooks": {
         **{name: name for name in ("jupyterlab", "papermill", "nbconvert", "nbclient", "nbformat", "jinja2")},
         **{name: name for name in ("markupsafe", "bleach", "pytest", "nbstripout", "ruff", "playwright")},
-        **{"ipython": "IPython", "pyyaml": "yaml", "pytest-xdist": "xdist"},
+        **{"ipython": "IPython", "pyyaml": "yaml", "pytest-xdist": "xdist", "import-linter": "importlinter"},
     },
     "data and figures": {
         **{name: name for name in ("datasets", "pyarrow", "lmdb", "numpy", "pandas", "matplotlib", "seaborn")},
-        **{name: name for name in ("soundfile", "tokenizers", "msgspec")},
+        **{name: name for name in ("soundfile", "tokenizers", "msgspec", "filelock")},
         **{"huggingface-hub": "huggingface_hub", "pillow": "PIL", "psutil": "psutil", "nvidia-ml-py": "pynvml"},
         "zeus-apple-silicon": "zeus_apple_silicon",
     },

@@ -35,7 +35,7 @@ from pomology.workloads import parity
 from pomology.workloads.cost import Workload
 
 if TYPE_CHECKING:
-    from pomology.devices.torch import Device
+    from pomology.devices.base import Device
     from pomology.experiment.experiment import Experiment
 
 ATTRIBUTES = ("backend", "clock", "config", "device", "experiment", "name", "scaled")  # of a case, beside its methods
@@ -187,9 +187,9 @@ class Case:
         """
         self.watch()
         timed = calls.measure(function, self.backend.synchronize, **{"budget_s": self.experiment.budget_s, **options})
-        self._metrics[name] = Estimate(**epochs.seconds_metric(timed.seconds))
+        self._metrics[name] = timed.seconds
         if name == "step_s" and self._workload:
-            self._metrics["flops_per_s"] = self._flops_per_s(self._workload.flops, self._metrics[name])
+            self._metrics["flops_per_s"] = epochs.rate(self._workload.flops, timed.seconds, "FLOP/s")
         return timed
 
     def phase(self, name: str) -> contextlib.AbstractContextManager:
@@ -228,16 +228,21 @@ class Case:
         self.metric("accuracy", value, "", n=samples)
         self._learning.accuracy(value, samples, classes, self._training.steps if self._training else 0)
 
-    def metric(self, name: str, value: float, unit: str, **more: Any) -> None:
-        """Add a measured value to the record; `more` may give low, high, n and how. Raises ValueError for a NaN."""
-        value = value if isinstance(value, int) else float(value)  # a framework's scalar is no JSON
-        if not math.isfinite(value):
-            raise ValueError(f"{name} is {value}; what could not be measured is left out")
-        self._metrics[name] = Estimate(value, unit, **more)
+    def metric(self, name: str, value: Estimate | float, unit: str = "", **more: Any) -> None:
+        """Add a measured value to the record: an Estimate, or a number in `unit`.
+
+        more: low, high, n and how of a number. Raises ValueError for a NaN.
+        """
+        if not isinstance(value, Estimate):
+            # A framework's scalar is no JSON.
+            value = Estimate(value if isinstance(value, int) else float(value), unit, **more)
+        if not math.isfinite(value.value):
+            raise ValueError(f"{name} is {value.value}; what could not be measured is left out")
+        self._metrics[name] = value
 
     def kernel(self, name: str, timed: calls.Measurement) -> None:
         """Add the time of a call, as `calls.measure` gave it, with its interval and its raw times."""
-        self._metrics[name] = Estimate(**epochs.seconds_metric(timed.seconds))
+        self._metrics[name] = timed.seconds
         self._kernels[name] = {
             "first_call_s": timed.first_call_s,
             "steady": outcome.pairs(timed.blocks),
@@ -360,8 +365,9 @@ class Case:
 
     def _all_metrics(self, warmup: int | None) -> dict[str, Estimate]:
         """What was measured, and what follows from it."""
-        forms = epochs.epoch_metrics(self.clock) | (self._telemetry.metrics() if self._telemetry else {})
-        metrics = {name: Estimate(**form) for name, form in forms.items()}
+        metrics = epochs.epoch_metrics(self.clock)
+        if self._telemetry is not None:
+            metrics |= {name: Estimate(**form) for name, form in self._telemetry.metrics().items()}
         if "power_w" in metrics and "step_s" in metrics:
             energy = metrics["power_w"].value * metrics["step_s"].value
             metrics["energy_j_per_step"] = Estimate(energy, "J", how="estimated")
@@ -382,15 +388,10 @@ class Case:
             return rates
         blocks = self._training and (self._training.ready_blocks or self._training.blocks)
         if blocks:
-            step = Estimate(**epochs.seconds_metric(epochs.interval(blocks)))
-            rates["flops_per_s"] = self._flops_per_s(workload.flops, step)
+            rates["flops_per_s"] = epochs.rate(workload.flops, epochs.interval(blocks), "FLOP/s")
         if workload.forward_flops is not None:
             passes = {"forward": workload.forward_flops, "backward": workload.flops - workload.forward_flops}
             for name, flops in passes.items():
                 if f"{name}_s" in metrics and flops:
-                    rates[f"{name}_flops_per_s"] = self._flops_per_s(flops, metrics[f"{name}_s"])
+                    rates[f"{name}_flops_per_s"] = epochs.rate(flops, metrics[f"{name}_s"], "FLOP/s")
         return rates
-
-    @staticmethod
-    def _flops_per_s(flops: int, seconds: Estimate) -> Estimate:
-        return Estimate.count(flops, "FLOP") / seconds

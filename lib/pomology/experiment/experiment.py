@@ -12,7 +12,8 @@ from typing import Any
 
 from pomology.articles import layout as articles_layout
 from pomology.articles import published
-from pomology.devices import find, torch
+from pomology.devices import find
+from pomology.devices.base import Device
 from pomology.errors import PomologyError
 from pomology.experiment.case import Case
 from pomology.machine import snapshot
@@ -85,7 +86,7 @@ class Experiment:
         self.data_kind, self.data_origin = data.kind, data.origin
 
     def cases(
-        self, rows: Iterable[dict] | None = None, on: Iterable[torch.Device] | None = None, **axes: Iterable
+        self, rows: Iterable[dict] | None = None, on: Iterable[Device] | None = None, **axes: Iterable
     ) -> Iterator[Case]:
         """The cases to run: every row (or every combination of the axes' values) on every device of this machine.
 
@@ -103,7 +104,7 @@ class Experiment:
             else:
                 yield case
 
-    def first_that_fits(self, rows: Iterable[dict], on: Iterable[torch.Device] | None = None) -> Iterator[Case]:
+    def first_that_fits(self, rows: Iterable[dict], on: Iterable[Device] | None = None) -> Iterator[Case]:
         """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings.
 
         The next one is tried where a case is too big, runs out of memory or time, or takes the kernel with it. on: as
@@ -124,7 +125,7 @@ class Experiment:
             ]
             fits = not ended or ended[-1] not in TOO_LARGE
 
-    def peak_matmul_rate(self, backend: torch.Device, precision: str) -> float:
+    def peak_matmul_rate(self, backend: Device, precision: str) -> float:
         """The most floating-point operations a second that a matrix product reaches on a device, found within a second.
 
         Products of 512, 1024, 2048 and 4096 squared are timed, as long as they are short. Measured once per process;

@@ -11,7 +11,7 @@ from pomology.machine import snapshot
 from pomology.workloads.cost import Workload
 
 if TYPE_CHECKING:
-    from pomology.devices.torch import Device
+    from pomology.devices.base import Device
 
 SPARED_BYTES, SPARED_SHARE = 1.5e9, 0.1  # of the free memory, that a case near the limit leaves to the machine
 
@@ -40,7 +40,7 @@ def require_memory(workload: Workload, device: Device) -> None:
         )
     if workload.host_bytes:
         # A GPU with a memory of its own takes nothing of the host's.
-        needed = workload.host_bytes + (0 if device.backend == "cuda" else workload.bytes)
+        needed = workload.host_bytes + (workload.bytes if device.unified_memory else 0)
         available = snapshot.available_memory_bytes()
         if needed > available:
             raise TooBig(

@@ -17,7 +17,7 @@ from pomology.paths import redact
 from pomology.results import cases
 
 if TYPE_CHECKING:
-    from pomology.devices.torch import Device
+    from pomology.devices.base import Device
 
 JUDGED_STEPS = 50  # with fewer losses than these nobody can tell whether a model learns
 ACCURACY_STEPS = 20  # after so many steps any model here that can learn does better than chance

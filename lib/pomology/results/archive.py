@@ -87,11 +87,6 @@ def unpacked(place: Path) -> Iterator[tuple[str, bytes]]:
         yield from _in_zip(place.name, file)
 
 
-def journals(place: Path) -> Iterator[tuple[str, bytes]]:
-    """What `listed` or `unpacked` give of a place, as names and contents."""
-    yield from ((file.name, file.read()) for file in listed(place)) if place.is_dir() else unpacked(place)
-
-
 def _in_zip(zip_name: str, file: io.IOBase) -> Iterator[tuple[str, bytes]]:
     archive, members = _open_zip(zip_name, file)
     for name, about in members.items():

@@ -35,7 +35,9 @@ class Run:
     @classmethod
     def open(cls, name: str) -> Run:
         """By its name in outputs/, or by the path of a folder or zip."""
-        return cls(find(name))
+        if place := locate(name):
+            return cls(place)
+        raise unknown(one_line(name, 200))
 
     @property
     def machine(self) -> dict:
@@ -54,7 +56,7 @@ class Run:
     def problems(self) -> list[str]:
         known = self._read()
         missing = "machine.json is missing: nothing tells which machine this was."
-        return ([] if "machine.json" in known else [missing]) + [why for *_, why in known.values() if why]
+        return [why for *_, why in known.values() if why] + ([] if "machine.json" in known else [missing])
 
     def _read(self) -> dict[str, tuple]:
         if self.path.is_dir():
@@ -85,14 +87,17 @@ def _machine(data: bytes) -> dict:
     return found
 
 
-def find(name: str) -> Path:
-    """The place of a run, by its name in outputs/ or its path. Raises PomologyError, which names those that are."""
+def locate(name: str) -> Path | None:
+    """The place of a run, by its name in outputs/ or its path; None if there is none."""
     outputs = root() / "outputs"
-    for place in (outputs / name, outputs / f"{name}.zip", Path(name)) if name else ():
-        if is_run(place):
-            return place
-    known = sorted(path.parent.name for path in outputs.glob("*/machine.json"))
-    raise PomologyError(f"{one_line(name, 200)}: no such run; outputs/ has {', '.join(known) or 'none'}")
+    places = (outputs / name, outputs / f"{name}.zip", Path(name)) if name else ()
+    return next(filter(is_run, places), None)
+
+
+def unknown(what: str) -> PomologyError:
+    """What to raise where there is no such run."""
+    known = sorted(path.parent.name for path in (root() / "outputs").glob("*/machine.json"))
+    return PomologyError(f"{what}: no such run; outputs/ has {', '.join(known) or 'none'}")
 
 
 def is_run(place: Path) -> bool:
