@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from pomology.errors import PomologyError
@@ -23,7 +24,8 @@ class Run:
     machine: what machine.json says; empty if that is missing or malformed. journals: by experiment. records: of all
     journals, a finished case each. problems: a sentence for each file that could not be used.
 
-    Raises PomologyError, in a line, for a place that is none or is not safe to read.
+    Raises PomologyError, in a line, for a place that is none, or a zip that is not safe to read. Of a folder each file
+    stands for itself: what is not safe is not read.
     """
 
     def __init__(self, place: str | Path):
@@ -60,19 +62,20 @@ class Run:
 
     def _read(self) -> dict[str, tuple]:
         if self.path.is_dir():
-            files = archive.listed(self.path)
-            self._known = {file.name: self._known.get(file.name) for file in files}
-            for file in files:
-                known = self._known[file.name]
+            files = {file.place.name: file for file in archive.listed(self.path)}
+            self._known = {name: self._known.get(name) for name in files}
+            for name, file in files.items():
+                known = self._known[name]
                 if known is None or known[0] != file.stamp:
-                    self._known[file.name] = (file.stamp, *self._parsed(file.name, file.read()))
+                    self._known[name] = (file.stamp, *self._parsed(name, file.read))
         elif not self._known:
-            self._known = {name: (None, *self._parsed(name, data)) for name, data in archive.unpacked(self.path)}
+            unpacked = archive.unpacked(self.path)
+            self._known = {name: (None, *self._parsed(name, lambda data=data: data)) for name, data in unpacked}
         return self._known
 
-    def _parsed(self, name: str, data: bytes) -> tuple[dict | journal.Contents | None, str | None]:
+    def _parsed(self, name: str, read: Callable[[], bytes]) -> tuple[dict | journal.Contents | None, str | None]:
         try:
-            held = _machine(data) if name == "machine.json" else journal.contents(self.path / name, data)
+            held = _machine(read()) if name == "machine.json" else journal.contents(self.path / name, read())
         except PomologyError as error:
             return None, f"{redact(str(error))}."
         return held, None
