@@ -142,6 +142,6 @@ def achieved(record: Record) -> Estimate | None:
 
 
 def _count(record: Record, key: str) -> int | None:
-    """A count of a record that is above 0."""
+    """A count of a record that is above 0; what somebody else's journal has in its place is none."""
     value = record.get(key)
-    return value if value and value > 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

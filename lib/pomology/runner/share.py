@@ -11,7 +11,6 @@ import base64
 import html
 import io
 import ipaddress
-import json
 import os
 import pwd
 import re
@@ -33,7 +32,7 @@ from pomology.errors import PomologyError
 from pomology.machine import snapshot
 from pomology.paths import root
 from pomology.report import page as report_page
-from pomology.results import run
+from pomology.results import run as results_run
 from pomology.results.archive import KINDS, _open_zip
 
 SMALL = 2**20  # bytes of a table or a figure that is shared
@@ -266,7 +265,7 @@ def write(folder: str | Path) -> Path:
     for name in pages:  # of what is not sent, no link is left
         page = files[name].decode(errors="surrogateescape")
         files[name] = report_page.links_into(page, files).encode(errors="surrogateescape")
-    known, versions = secrets(), _versions(files.get("machine.json", b""))
+    known, versions = secrets(), _versions(results_run.Run(folder).machine)
     for name, data in {f"{folder.resolve().name}.zip": b"", **files}.items():
         if found := finding(name, data, known, versions):
             raise PomologyError(f"{found}: a shared run must not hold that; nothing was written")
@@ -285,10 +284,9 @@ def write(folder: str | Path) -> Path:
     return place
 
 
-def _versions(machine_json: bytes) -> frozenset[str]:
+def _versions(machine: dict) -> frozenset[str]:
     """What machine.json names as versions, any of which may be four numbers."""
     try:
-        found = json.loads(machine_json)
-        return frozenset(map(str, [*found["packages"].values(), found["python"], found["os_version"]]))
-    except run.MALFORMED:
+        return frozenset(map(str, [*machine["packages"].values(), machine["python"], machine["os_version"]]))
+    except results_run.MALFORMED:
         return frozenset()
