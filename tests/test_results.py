@@ -460,22 +460,7 @@ def test_nothing_in_a_journal_is_evaluated(journal, monkeypatch):
     assert list(record["metrics"]) == [code]
 
 
-# As a table -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_frame_has_a_row_a_record_and_columns_for_settings_and_metrics():
-    first = ended(config={"batch_size": 128, "backend": "not this", "layers": 2}, blocks={"training": {}})
-    second = ended(case="b", status="out-of-memory", metrics={}, config={"batch_size": 5120})
-    frame = results_journal.frame(map(results_record.checked, (first, second)))
-    assert list(frame["case"]) == ["torch-cpu batch_size=128", "b"]
-    assert list(frame["batch_size"]) == [128, 5120]
-    assert list(frame["backend"]) == ["cpu", "cpu"]
-    row = frame.iloc[0]
-    assert (row["layers"], row["epoch_s"], row["epoch_s_low"], row["epoch_s_high"]) == (2, 2.5, 2.25, 2.75)
-    assert (row["epoch_s_how"], row["epoch_s_n"]) == ("estimated", 40)
-    assert frame["epoch_s"].isna().tolist() == [False, True]
-    assert not {"metrics", "blocks"} & set(frame.columns)
-    assert results_journal.frame([]).empty
+# What reading takes ---------------------------------------------------------------------------------------------------
 
 
 def test_reading_needs_no_pandas_and_no_framework():

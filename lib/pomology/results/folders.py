@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root, write_atomic
+from pomology.results.run import Run
 
 if TYPE_CHECKING:
     import filelock
@@ -38,14 +39,9 @@ def note_machine(out: Path, profile: str) -> dict:
 
 def noted(out: Path) -> dict:
     """What a run's `machine.json` says. Raises PomologyError if that is no JSON object."""
-    path = out / "machine.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise PomologyError(f"{redact(str(path))}: not JSON; remove it or choose another folder")
-    return found
+    if machine := Run(out).machine:
+        return machine
+    raise PomologyError(f"{redact(str(out / 'machine.json'))}: not JSON; remove it or choose another folder")
 
 
 def by_hand(experiment: str, profile: str) -> Path:

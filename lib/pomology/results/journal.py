@@ -10,17 +10,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.results.record import ATTEMPTS, RETRIED, SCHEMA, Record, Start, Status, checked, parse
-
-if TYPE_CHECKING:
-    import pandas
 
 MOST_BYTES = 64 * 2**20
 MOST_LINES = 100_000  # more than any run writes
@@ -137,21 +132,3 @@ def contents(path: Path, data: bytes) -> Contents:
         found.records.append(entry if ended else Record.ended(entry, "crashed", why))
         found.open_starts += [] if ended else [entry]
     return found
-
-
-def frame(records: Iterable[Record]) -> pandas.DataFrame:
-    """One row a record: its keys, the keys of `config`, and each metric as `NAME`, `NAME_low`, `NAME_high`, `NAME_how`.
-
-    Keys of `config` that the record has already keep the record's value.
-    """
-    import pandas
-
-    rows = []
-    for record in records:
-        row = {key: value for key, value in record.line().items() if key not in ("metrics", "blocks")}
-        row |= {key: value for key, value in record.config.items() if key not in row}
-        for name, metric in record.metrics.items():
-            row[name] = metric.value
-            row |= {f"{name}_{key}": getattr(metric, key) for key in ("low", "high", "how", "n")}
-        rows.append(row)
-    return pandas.DataFrame(rows)
