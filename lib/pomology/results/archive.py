@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pomology.errors import PomologyError
+from pomology.format import one_line
 
 MOST_FILES = 2_000
 
@@ -91,7 +92,7 @@ def unpacked(place: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _in_zip(zip_name: str, file: io.IOBase) -> Iterator[tuple[str, bytes]]:
-    archive, members = _open_zip(zip_name, file)
+    archive, members = open_zip(zip_name, file)
     for name, about in members.items():
         if not READ.fullmatch(name):
             continue
@@ -106,7 +107,7 @@ def _in_zip(zip_name: str, file: io.IOBase) -> Iterator[tuple[str, bytes]]:
         yield name, data
 
 
-def _open_zip(zip_name: str, file: io.IOBase) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:
+def open_zip(zip_name: str, file: io.IOBase) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:
     """A zip whose list of contents is as that of a run may be, and its members without the folder they share."""
     try:
         # The list itself may be the bomb. Its size stands in the last 22 bytes, where no comment follows.
@@ -175,5 +176,4 @@ def _wrong(about: zipfile.ZipInfo) -> str | None:
 
 def _shown(name: str) -> str:
     """A name from a stranger's file, in a line for people."""
-    name = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in name[:80])
-    return name or "a file without a name"
+    return one_line(name, 80) or "a file without a name"

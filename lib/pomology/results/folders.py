@@ -1,7 +1,7 @@
 """Where numbers go and where they are looked for: the folders in `outputs/`, one a run.
 
-`pomology reproduce` names the folder of a run. Notebooks that are run by hand share one a day, so that those which lay
-others together find these: `lab-<date>-<time>`, by when it was begun. One folder holds one profile on one machine with
+`pomology reproduce` names the folder of a run. Notebooks that are run by hand share one a day, so that a notebook that
+combines others has them: `lab-<date>-<time>`, by when it was begun. One folder holds one profile on one machine with
 one state of its software. A set-up cell that is run again measures anew, perhaps with other parameters or other code;
 what its notebook had measured in that folder moves to `earlier/` in it, and stands in no table any more.
 """
@@ -68,8 +68,8 @@ def by_hand(experiment: str, profile: str) -> Path:
 
 def latest(names: Iterable[str], profile: str) -> Path | None:
     """The run's folder in which one of these notebooks has measured something last; None if there is none."""
-    found = [place for name in names for place in (root() / "outputs").glob(f"*/{name}.jsonl")]
-    for place in sorted(found, key=lambda place: place.stat().st_mtime, reverse=True):
+    journals = [place for name in names for place in (root() / "outputs").glob(f"*/{name}.jsonl")]
+    for place in sorted(journals, key=lambda place: place.stat().st_mtime, reverse=True):
         if (place.parent / "machine.json").exists() and noted(place.parent).get("profile") == profile:
             return place.parent
     return None

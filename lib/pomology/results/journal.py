@@ -102,7 +102,7 @@ def contents(path: Path, data: bytes) -> Contents:
 
     Raises PomologyError for a journal of another schema, or with more lines than any run writes.
     """
-    found, name, unusable = Contents(path), one_line(path.name), 0
+    held, name, unusable = Contents(path), one_line(path.name), 0
     if data.count(b"\n") > MOST_LINES:
         raise PomologyError(f"{name}: more than {MOST_LINES:,} lines")
     latest: dict[tuple[str, int], Start] = {}
@@ -116,19 +116,19 @@ def contents(path: Path, data: bytes) -> Contents:
         except ValueError as error:
             unusable += 1
             if unusable <= MOST_NAMED:
-                found.problems.append(f"{name}, line {number}: {one_line(error, 250)}; passed over")
+                held.problems.append(f"{name}, line {number}: {one_line(error, 250)}; passed over")
             continue
         key = (entry.case, entry.repeat)
         latest[key] = entry
         if isinstance(entry, Record):
-            found.attempts.pop(key, None)
+            held.attempts.pop(key, None)
         else:
-            found.attempts[key] = found.attempts.get(key, 0) + 1
+            held.attempts[key] = held.attempts.get(key, 0) + 1
     if unusable > MOST_NAMED:
-        found.problems.append(f"{name}: {unusable - MOST_NAMED} more lines that cannot be used")
+        held.problems.append(f"{name}: {unusable - MOST_NAMED} more lines that cannot be used")
     why = "began and never ended: its process was killed"
     for entry in latest.values():
         ended = isinstance(entry, Record)
-        found.records.append(entry if ended else Record.ended(entry, "crashed", why))
-        found.open_starts += [] if ended else [entry]
-    return found
+        held.records.append(entry if ended else Record.ended(entry, "crashed", why))
+        held.open_starts += [] if ended else [entry]
+    return held

@@ -219,15 +219,15 @@ def _refuse_schema(line: bytes) -> None:
 
 def _explained(error: ValueError, given: Callable[[], Any]) -> str:
     """What msgspec complains of, as `KEY is VALUE; it must be WHAT`. given: what it was about, once it is needed."""
-    said, _, path = str(error).partition(" - at `$")
-    if said.startswith("metric") or not isinstance(error, msgspec.ValidationError):
-        return said
-    if missing := re.fullmatch(r"Object missing required field `(.*)`", said):
+    complaint, _, path = str(error).partition(" - at `$")
+    if complaint.startswith("metric") or not isinstance(error, msgspec.ValidationError):
+        return complaint
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", complaint):
         return f"{missing[1]} is missing"
     path = path.rstrip("`").lstrip(".")
     if "[...]" in path:  # somewhere inside a free form
-        return f"{path.partition('[')[0]}: {said[:1].lower()}{said[1:]}"
-    wanted = re.fullmatch(r"Expected `([^`]*)`(.*?)(?:, got .*)?", said)
+        return f"{path.partition('[')[0]}: {complaint[:1].lower()}{complaint[1:]}"
+    wanted = re.fullmatch(r"Expected `([^`]*)`(.*?)(?:, got .*)?", complaint)
     must = {"status": f"one of {', '.join(STATUSES)}", "event": "start or end", "schema": str(SCHEMA)}.get(path)
     must = must or ("measured or estimated" if path == "how" else None)
     must = must or ("a finite number" if not wanted or wanted[2] else wanted[1].replace(" | ", " or "))
@@ -238,7 +238,7 @@ def _explained(error: ValueError, given: Callable[[], Any]) -> str:
         for key in filter(None, re.split(r"[.\[\]]+", path)):
             value = value[int(key) if key.isdigit() else key]
     except (ValueError, RecursionError, LookupError, TypeError):  # not to be had whole
-        return f"{path}: {said[:1].lower()}{said[1:]}"
+        return f"{path}: {complaint[:1].lower()}{complaint[1:]}"
     return f"{path} is {_short(value)}; it must be {must}"
 
 

@@ -15,7 +15,7 @@ from pomology.results.record import Record
 
 MACHINE = "machine.json"
 
-# What reading or showing somebody's malformed numbers can raise; said on the page in place of them.
+# What reading or showing somebody's malformed numbers can raise; the page names it in place of them.
 MALFORMED = (PomologyError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 
 
@@ -93,11 +93,11 @@ class Run:
 
 def _machine(data: bytes) -> dict:
     try:
-        found = json.loads(data)
-        snapshot.describe(found)
+        machine = json.loads(data)
+        snapshot.describe(machine)
     except MALFORMED as error:
         raise PomologyError(f"machine.json cannot be read ({type(error).__name__})") from None
-    return found
+    return machine
 
 
 def locate(name: str) -> Path | None:
