@@ -487,7 +487,7 @@ def test_a_run_reads_what_is_asked_for_once_and_again_when_it_has_grown(journal,
     parsed = []
     contents = results_journal.contents
     monkeypatch.setattr(
-        results_journal, "contents", lambda path, data: parsed.append(path.stem) or contents(path, data)
+        results_journal, "contents", lambda path, *more: parsed.append(path.stem) or contents(path, *more)
     )
     folder = journal.path.parent
     Journal(folder / "dcgan.jsonl").end(ended(case="d"))

@@ -97,10 +97,11 @@ def read(path: str | Path, most_bytes: int = MOST_BYTES) -> Contents:
     return contents(path, path.read_bytes())
 
 
-def contents(path: Path, data: bytes) -> Contents:
+def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
     """What a journal's bytes hold. A torn or malformed line is passed over and reported in `problems`.
 
-    Raises PomologyError for a journal of another schema, or with more lines than any run writes.
+    brief: without samples, which is faster. Raises PomologyError for a journal of another schema, or with more lines
+    than any run writes.
     """
     held, name, unusable = Contents(path), one_line(path.name), 0
     if data.count(b"\n") > MOST_LINES:
@@ -110,7 +111,7 @@ def contents(path: Path, data: bytes) -> Contents:
         if not line.strip():
             continue
         try:
-            entry = parse(line)
+            entry = parse(line, brief)
         except PomologyError as error:
             raise PomologyError(f"{name}, line {number}: {error}") from None
         except ValueError as error:
