@@ -55,7 +55,7 @@ def paired(first: Callable[[], float], second: Callable[[], float], pairs: int) 
 
 def shown(ratios: list[float]) -> str:
     middle = intervals.median_interval(ratios)
-    return f"{middle.mean:.4f} (95 %: {middle.low:.3f} to {middle.high:.3f})"
+    return f"{middle.value:.4f} (95 %: {middle.low:.3f} to {middle.high:.3f})"
 
 
 class VAE(nn.Module):
@@ -145,7 +145,7 @@ def loop() -> list[dict]:
     ):
         ratios = paired(function, training.bare, pairs)
         middle = intervals.median_interval(ratios)
-        good = middle.mean <= 1.01 if "comparison" not in name else None
+        good = middle.value <= 1.01 if "comparison" not in name else None
         rows.append(row(name, shown(ratios), "at most 1.01" if good is not None else "", good, ratios=ratios))
     with Telemetry(interval_s=0.5) as telemetry:
         for _ in range(20):
@@ -183,7 +183,7 @@ def kernels() -> list[dict]:
     for name, function in operations.items():
 
         def ours(function=function):
-            return calls.measure(function, budget_s=0.6).seconds.mean
+            return calls.measure(function, budget_s=0.6).seconds.value
 
         def theirs(function=function):
             timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
@@ -225,7 +225,7 @@ import torch, sys
 from pomology.measure import clock as timing
 torch.manual_seed(0)
 a, b = torch.randn(2, 512, 512)
-print(timing.measure(lambda: a @ b, budget_s=0.5).seconds.mean)
+print(timing.measure(lambda: a @ b, budget_s=0.5).seconds.value)
 """
 
 
@@ -323,7 +323,7 @@ def keras() -> list[dict]:
         command = [sys.executable, "-c", KERAS, folder, "61"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     ratios = json.loads(done.stdout.splitlines()[-1])
-    good = intervals.median_interval(ratios).mean <= 1.02
+    good = intervals.median_interval(ratios).value <= 1.02
     return [row("keras: an epoch with callback against bare fit (MLP, batch 32)", shown(ratios), "at most 1.02", good)]
 
 
@@ -391,7 +391,7 @@ def lightning() -> list[dict]:
         command = [sys.executable, "-c", LIGHTNING, folder, "21"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     ratios = json.loads(done.stdout.splitlines()[-1])
-    good = intervals.median_interval(ratios).mean >= 0.98
+    good = intervals.median_interval(ratios).value >= 0.98
     name = "lightning: SimCLR's steps a second with the clock against bare"
     return [row(name, shown(ratios), "at least 0.98", good, ratios=ratios)]
 
@@ -611,7 +611,7 @@ def phases() -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([sys.executable, "-c", PHASES, folder], capture_output=True, text=True, check=True)
     ratios = json.loads(done.stdout.splitlines()[-1])
-    good = abs(intervals.median_interval(ratios).mean - 1) <= 0.03
+    good = abs(intervals.median_interval(ratios).value - 1) <= 0.03
     name = "phases: forward and backward of a transformer against a bare loop"
     return [row(name, shown(ratios), "within 3 %", good, ratios=ratios)]
 

@@ -106,12 +106,12 @@ def test_a_set_up_cell_that_is_run_again_measures_anew_and_loses_nothing(capsys)
     for lr, expected in enumerate(["one", "one", "two"]):
         experiment = set_up()
         measure(experiment, expected)
-        assert [record["config"]["batch_size"] for record in experiment.records] == [expected], lr
+        assert [record.config["batch_size"] for record in experiment.records] == [expected], lr
         assert list(experiment.cases([{"batch_size": expected}])) == []
         assert "run the set-up cell again to measure it anew" in capsys.readouterr().out
     assert {path.name for path in experiment.out.glob("*.jsonl")} == {"vae.jsonl"}
     aside = [experiment.out / "earlier" / f"vae-{number}.jsonl" for number in (1, 2)]
-    assert [journal.read(path).records[0]["config"]["batch_size"] for path in aside] == ["one", "one"]
+    assert [journal.read(path).records[0].config["batch_size"] for path in aside] == ["one", "one"]
 
 
 OTHER_KERNEL = """
@@ -121,7 +121,7 @@ from pomology.results import folders
 from pomology.machine import snapshot as machine
 folders.root = lambda: Path(sys.argv[1])
 machine.snapshot = lambda: {snapshot}
-machine.fitness = lambda: {{"power_source": "ac", "flags": []}}
+machine.conditions = lambda: {{"power_source": "ac", "flags": []}}
 out = folders.by_hand("vae", "quick")
 folders.note_machine(out, "quick")
 (out / "vae.jsonl").touch()
@@ -164,7 +164,7 @@ def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_h
 
 
 def test_a_notebook_says_where_its_numbers_are_and_what_to_run_first(tmp_path, monkeypatch):
-    monkeypatch.setattr("pomology.experiment.case.root", lambda: tmp_path)
+    monkeypatch.setattr("pomology.experiment.experiment.root", lambda: tmp_path)
     nothing = numbers(laying())
     assert nothing == "none yet: run blas_torch, blas_mlx first, or set `out` to the folder of a run that has them"
     torch = set_up("blas_torch")
@@ -181,7 +181,7 @@ def test_a_notebook_says_where_its_numbers_are_and_what_to_run_first(tmp_path, m
 
 def test_ceilings_of_the_same_day_stand_beside_what_comes_later():
     measure(set_up("ceilings"))
-    assert [one["experiment"] for one in set_up("blas_torch")._read(("ceilings", "blas_torch"))] == ["ceilings"]
+    assert [record.experiment for record in set_up("blas_torch")._read(("ceilings", "blas_torch"))] == ["ceilings"]
 
 
 def test_a_batch_run_keeps_out_of_folders_of_notebooks_run_by_hand():

@@ -17,6 +17,7 @@ from pomology.measure.calls import measure
 from pomology.measure.clock import StepClock
 from pomology.measure.epochs import epoch_metrics
 from pomology.results import journal
+from pomology.results.record import Record
 from pomology.workloads.cost import Workload
 
 COSTS = {"forward": 0.3, "backward": 0.5, "update": 0.1}
@@ -39,9 +40,9 @@ def test_each_phase_has_its_own_time_though_the_device_works_later():
     metrics = epoch_metrics(clock)
     for name, seconds in COSTS.items():
         # The launch of a phase's work counts: the device waits for it.
-        assert metrics[f"{name}_s"]["value"] == pytest.approx(seconds + 0.0001, rel=1e-6)
-        assert metrics[f"{name}_s"]["n"] == metrics["step_s"]["n"]
-    assert metrics["step_s"]["value"] == pytest.approx(0.95 + 0.0004, rel=1e-6)
+        assert metrics[f"{name}_s"].value == pytest.approx(seconds + 0.0001, rel=1e-6)
+        assert metrics[f"{name}_s"].n == metrics["step_s"].n
+    assert metrics["step_s"].value == pytest.approx(0.95 + 0.0004, rel=1e-6)
 
 
 def test_warm_up_and_the_first_step_are_in_no_phase():
@@ -49,7 +50,7 @@ def test_warm_up_and_the_first_step_are_in_no_phase():
     device = SimulatedDevice(now)
     clock = StepClock(device.synchronize, clock=now, budget_s=50)
     loop(clock, device, 200, slow=2)
-    assert epoch_metrics(clock)["forward_s"]["value"] == pytest.approx(0.3)
+    assert epoch_metrics(clock)["forward_s"].value == pytest.approx(0.3)
     assert clock.parts["training"].warmup[0].phases["forward"] == pytest.approx(3.0)
 
 
@@ -61,7 +62,7 @@ def test_a_block_of_several_steps_gives_the_mean_of_a_step():
             now.pass_s(0.001 if number % 2 else 0.003)
     part = clock.parts["training"]
     assert max(block.steps for block in part.blocks) > 2
-    assert epoch_metrics(clock)["forward_s"]["value"] == pytest.approx(0.002, rel=0.01)
+    assert epoch_metrics(clock)["forward_s"].value == pytest.approx(0.002, rel=0.01)
 
 
 def test_an_aside_within_a_phase_is_not_in_it():
@@ -72,7 +73,7 @@ def test_an_aside_within_a_phase_is_not_in_it():
             now.pass_s(0.1)
             with clock.occasional("checkpoint", per_epoch=1):
                 now.pass_s(5.0)
-    assert epoch_metrics(clock)["update_s"]["value"] == pytest.approx(0.1)
+    assert epoch_metrics(clock)["update_s"].value == pytest.approx(0.1)
 
 
 def test_ready_batches_have_phases_of_their_own():
@@ -83,7 +84,7 @@ def test_ready_batches_have_phases_of_their_own():
         with clock.phase("forward"):
             now.pass_s(0.001 if clock.on_ready else 0.02)
     assert clock.parts["training"].ready_blocks
-    assert epoch_metrics(clock)["forward_s"]["value"] == pytest.approx(0.02)
+    assert epoch_metrics(clock)["forward_s"].value == pytest.approx(0.02)
 
 
 def test_a_phase_that_not_every_block_has_is_absent():
@@ -138,7 +139,7 @@ def train(case) -> None:
         case.loss(loss.item())
 
 
-def records(experiment: Experiment) -> list[dict]:
+def records(experiment: Experiment) -> list[Record]:
     return journal.read(experiment.journal.path).records
 
 
@@ -148,14 +149,14 @@ def test_phases_stand_in_the_record_with_their_raw_times(make):
         with case:
             train(case)
     (record,) = records(experiment)
-    metrics, raw = record["metrics"], record["blocks"]["training"]
+    metrics, raw = record.metrics, record.blocks["training"]
     steps = sum(count for count, _ in raw["steady"])
     total = 0.0
     for name in ("forward", "backward", "update"):
         assert len(raw[f"steady_{name}"]) == len(raw["steady"])
-        assert metrics[f"{name}_s"]["value"] == pytest.approx(sum(raw[f"steady_{name}"]) / steps, rel=1e-3)
-        total += metrics[f"{name}_s"]["value"]
-    assert 0 < total <= metrics["step_s"]["value"] * 1.001
+        assert metrics[f"{name}_s"].value == pytest.approx(sum(raw[f"steady_{name}"]) / steps, rel=1e-3)
+        total += metrics[f"{name}_s"].value
+    assert 0 < total <= metrics["step_s"].value * 1.001
 
 
 ROWS = [{"model": "medium"}, {"model": "small"}, {"model": "tiny"}]
@@ -179,7 +180,7 @@ def test_the_first_sibling_that_fits_is_the_last_that_is_tried(make, endings, tr
             if ending is not None:
                 raise ending
             train(case)
-    assert [record["config"]["model"] for record in records(experiment)] == tried
+    assert [record.config["model"] for record in records(experiment)] == tried
 
 
 def test_the_next_run_carries_on_where_siblings_were_left(make, capsys):
@@ -196,7 +197,7 @@ def test_the_next_run_carries_on_where_siblings_were_left(make, capsys):
     with pytest.raises(KeyboardInterrupt):
         run(cut_off)
     run(train)
-    ended = [(record["config"]["model"], record["status"]) for record in records(make())]
+    ended = [(record.config["model"], record.status) for record in records(make())]
     assert ended == [("medium", "too-big"), ("small", "ok")]
     run(lambda case: pytest.fail(f"{case.model} was run again"))
     assert "skipped" in capsys.readouterr().out
@@ -212,7 +213,7 @@ def test_every_device_has_its_own_sibling(make, monkeypatch):
             if case.backend is other and case.model == "medium":
                 raise TooBig("9 GB")
             case.metric("step_s", 1.0, "s")
-    tried = [(record["backend"], record["config"]["model"]) for record in records(experiment)]
+    tried = [(record.backend, record.config["model"]) for record in records(experiment)]
     assert tried == [("cpu", "medium"), ("pretended", "medium"), ("pretended", "small")]
 
 
@@ -228,9 +229,9 @@ def test_what_surely_cannot_end_is_refused_with_the_arithmetic(make, monkeypatch
             case.require_time(30.0, steps=3)
             case.metric("step_s", 1.0, "s")
     (record,) = records(experiment)
-    assert record["status"] == ("too-big" if refused else "ok")
+    assert record.status == ("too-big" if refused else "ok")
     if refused:
-        assert record["reason"] == (
+        assert record.reason == (
             "a step of 11 TFLOP would take 11.0 s at the least, at 1,000 GFLOP/s, the most that a product in fp16 "
             "reaches here; 3 steps must end within 30.0 s"
         )
@@ -254,7 +255,7 @@ def test_the_rate_is_that_of_the_fastest_product_and_found_once(make, monkeypatc
         )
 
     monkeypatch.setattr(Device, "product", product)
-    monkeypatch.setattr("pomology.measure.clock.measure", pretended)
+    monkeypatch.setattr("pomology.measure.calls.measure", pretended)
     experiment = make()
     (backend,) = experiment.devices
     assert experiment.peak_matmul_rate(backend, "fp16") == pytest.approx(2 * 1024**3 / 0.004)
@@ -278,7 +279,7 @@ def test_a_second_that_was_bad_does_not_refuse_what_this_runs_ceilings_allow(mak
 
     found = SimpleNamespace(blocks=[SimpleNamespace(step_s=0.1)])
     monkeypatch.setattr(Device, "product", lambda self, precision, size: lambda: None)
-    monkeypatch.setattr("pomology.measure.clock.measure", lambda *_, **__: found)
+    monkeypatch.setattr("pomology.measure.calls.measure", lambda *_, **__: found)
     quick = 2 * 512**3 / 0.1
     for known, expected in (
         ([ceiling("torch", 7e12), ceiling("mlx", 9e12), ceiling("torch", 8e12, "fp32")], 7e12),

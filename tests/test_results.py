@@ -12,13 +12,17 @@ import subprocess
 import sys
 import textwrap
 import time
+import zipfile
 
 import pytest
 
 from pomology.errors import PomologyError
+from pomology.measure.estimate import Estimate
 from pomology.results import journal as results_journal
 from pomology.results import record as results_record
+from pomology.results import run as results_run
 from pomology.results.journal import Journal
+from pomology.results.run import Run
 
 METRIC = {"value": 2.5, "unit": "s", "low": 2.25, "high": 2.75, "n": 40, "how": "estimated"}
 # A finished case, key by key as the design of the kit lists them.
@@ -460,22 +464,70 @@ def test_nothing_in_a_journal_is_evaluated(journal, monkeypatch):
     assert list(record["metrics"]) == [code]
 
 
-# As a table -----------------------------------------------------------------------------------------------------------
+# Records and runs ---------------------------------------------------------------------------------------------------
 
 
-def test_a_frame_has_a_row_a_record_and_columns_for_settings_and_metrics():
-    first = ended(config={"batch_size": 128, "backend": "not this", "layers": 2}, blocks={"training": {}})
-    second = ended(case="b", status="out-of-memory", metrics={}, config={"batch_size": 5120})
-    frame = results_journal.frame(map(results_record.checked, (first, second)))
-    assert list(frame["case"]) == ["torch-cpu batch_size=128", "b"]
-    assert list(frame["batch_size"]) == [128, 5120]
-    assert list(frame["backend"]) == ["cpu", "cpu"]
-    row = frame.iloc[0]
-    assert (row["layers"], row["epoch_s"], row["epoch_s_low"], row["epoch_s_high"]) == (2, 2.5, 2.25, 2.75)
-    assert (row["epoch_s_how"], row["epoch_s_n"]) == ("estimated", 40)
-    assert frame["epoch_s"].isna().tolist() == [False, True]
-    assert not {"metrics", "blocks"} & set(frame.columns)
-    assert results_journal.frame([]).empty
+def test_a_record_is_typed_and_its_line_is_that_of_the_journal(journal):
+    between = METRIC | {"value": 8, "how": "measured", "repeats": True}
+    line = ended(metrics={"epoch_s": METRIC, "page_faults": between}, note="x", trace=[[0, 1.5]], thermal_level=None)
+    record = results_record.checked(line)
+    assert (record.config, record.seconds, record.status) == ({"batch_size": 128}, 12.5, "ok")
+    assert record.metrics["epoch_s"] == Estimate(2.5, "s", 2.25, 2.75, 40, "estimated", "run")
+    assert (record.metrics["page_faults"].covers, type(record.metrics["page_faults"].value)) == ("repeats", int)
+    assert not record.blocks and record.thermal_level is None  # missing, and known to be nothing
+    assert record.line() == line and list(record.line())[:3] == ["event", "schema", "experiment"]
+    journal.end(record)
+    assert results_journal.read(journal.path).records == [record]
+    assert "trace" not in record.without_samples().line()
+    assert results_record.problem(ended(threads="8")) == "threads is '8'; it must be int or null"
+    assert results_record.problem(record.replace(threads="8")) == "threads is '8'; it must be int or null"
+
+
+def test_a_run_reads_what_is_asked_for_once_and_again_when_it_has_grown(journal, monkeypatch):
+    parsed = []
+    contents = results_journal.contents
+    monkeypatch.setattr(
+        results_journal, "contents", lambda path, *more: parsed.append(path.stem) or contents(path, *more)
+    )
+    folder = journal.path.parent
+    Journal(folder / "dcgan.jsonl").end(ended(case="d"))
+    journal.end(ended(case="a"))
+    run = Run(folder)
+    assert run.machine == {} and parsed == []
+    assert [record.case for record in run.records_of(["vae", "nowhere"])] == ["a"] and parsed == ["vae"]
+    assert [record.case for record in run.records] == ["d", "a"] and parsed == ["vae", "dcgan"]
+    journal.end(ended(case="b"))
+    assert [record.case for record in run.records] == ["d", "a", "b"] and parsed == ["vae", "dcgan", "vae"]
+    assert list(run.journals) == ["dcgan", "vae"] and len(parsed) == 3
+    (missing,) = run.problems
+    assert missing.startswith("machine.json is missing")
+    machine = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "os": "macOS", "python": "3.11.9"}
+    (folder / "machine.json").write_text(json.dumps(machine))
+    assert run.machine == machine and run.problems == []
+    (folder / "dcgan.jsonl").write_text('{"schema": 2}\n')
+    assert run.problems == ["dcgan.jsonl, line 1: schema 2 is newer than this kit's 1; update pomology to read it."]
+    (folder / "dcgan.jsonl").unlink()
+    assert run.problems == [] and list(run.journals) == ["vae"]
+
+
+def test_a_run_is_opened_by_its_name_its_folder_or_its_zip(journal, tmp_path, monkeypatch):
+    monkeypatch.setattr(results_run, "root", lambda: tmp_path)
+    journal.end(ended())
+    outputs = tmp_path / "outputs"
+    outputs.mkdir()
+    journal.path.parent.rename(outputs / "one")
+    with zipfile.ZipFile(outputs / "two.zip", "w") as packed:
+        packed.write(outputs / "one" / "vae.jsonl", "two/vae.jsonl")
+    records = Run(outputs / "one").records
+    assert len(records) == 1 and Run(outputs / "one").name == "one"
+    assert Run.open("one").records == Run.open("two").records == Run.open(str(outputs / "two.zip")).records == records
+    with pytest.raises(PomologyError, match="nothing: no such run; outputs/ has none"):
+        Run.open("nothing")
+    with pytest.raises(PomologyError, match="nothing: no such folder or zip; runs are in outputs/"):
+        Run(tmp_path / "nothing")
+
+
+# What reading takes ---------------------------------------------------------------------------------------------------
 
 
 def test_reading_needs_no_pandas_and_no_framework():

@@ -20,7 +20,7 @@ Covers = Literal["exact", "repeats", "run", "none"]
 COVERS: tuple[Covers, ...] = ("exact", "repeats", "run", "none")  # the strongest first
 
 
-class Estimate(MetricKeys, msgspec.Struct, frozen=True):
+class Estimate(MetricKeys, msgspec.Struct, frozen=True, gc=False):
     """A value in `unit`, and the bounds of its 95 % interval: None where no spread is known.
 
     n: what it rests on (steps, calls, samples or processes). how: how the value came about. covers: what the interval

@@ -13,7 +13,7 @@ Times are in seconds. Bad values (NaN, infinite, negative, wrong shape) raise Va
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -49,25 +49,29 @@ class Comparison:
     smallest_detectable: float | None = None  # above 1; its inverse where a is the faster one
 
 
-class Sample(NamedTuple):
-    """Repeats, as a comparison sees them: how many, the mean of their logarithms and its variance between them."""
-
-    n: int
-    mean: float | None
-    variance: float | None
-
-
 class Difference(NamedTuple):
-    """Of two mean logarithms: its estimate, its standard error, and the degrees of freedom of that."""
+    """Of the mean logarithms of two sets of repeats: its estimate, its standard error and the degrees of freedom of
+    that; n: repeats of the smaller set."""
 
     mean: float
     error: float
     dof: float
+    n: int
 
     @property
     def p_value(self) -> float:
         """Two-sided, of the hypothesis that there is none."""
         return t_p_value(self.mean / self.error, self.dof)
+
+    def judged(self, confidence: float = CONFIDENCE, margin: float = 0.0) -> Comparison:
+        """See `compare`."""
+        critical, band = t_quantile(confidence, self.dof), math.log1p(margin)
+        low, high = self.mean - critical * self.error, self.mean + critical * self.error
+        verdict = "faster" if high < -band else "slower" if low > band else "no difference shown"
+        power = t_quantile(2 * POWER - 1, self.dof)  # one-sided
+        detectable = band + (critical + power) * self.error / (1 - 1 / (4 * self.dof))
+        ratio = Estimate(exp(self.mean), "", exp(low), exp(high), self.n, covers="repeats")
+        return Comparison(ratio, verdict, self.p_value, exp(detectable))
 
 
 def _incomplete_beta(x: float, y: float, a: float, b: float) -> float:
@@ -281,26 +285,26 @@ def repeats(estimates: Sequence[Estimate]) -> Estimate:
     return Estimate(value, estimates[0].unit, low, high, len(values), how, "repeats")
 
 
-def sample(values: Iterable[float]) -> Sample:
-    """What a comparison needs of repeats: one number in seconds per process, all above 0."""
-    logs = [math.log(value) for value in values]
-    if not logs:
-        return Sample(0, None, None)
-    mean = math.fsum(logs) / len(logs)
-    spread = math.fsum((value - mean) ** 2 for value in logs)
-    return Sample(len(logs), mean, spread / (len(logs) - 1) if len(logs) > 1 else None)
-
-
-def welch(a: Sample, b: Sample, between: float = 0.0) -> Difference | None:
-    """Difference of the mean logarithms of a and b, as Welch's t takes it; None with fewer than 2 repeats on a side.
-
-    between: as of `compare`.
-    """
-    if a.variance is None or b.variance is None:
+def difference(a: ArrayLike, b: ArrayLike, paired: bool = False, between: float = 0.0) -> Difference | None:
+    """Of the mean logarithms of a and b, as Welch's or the paired t takes it; see `compare`. None with fewer than 2
+    repeats on a side."""
+    a, b = (np.log(_times(x, name, positive=True)) for x, name in ((a, "a"), (b, "b")))
+    if paired and a.size != b.size:
+        raise ValueError(f"paired repeats must be equally many, got {a.size} and {b.size}")
+    if not 0 <= between < math.inf:
+        raise ValueError(f"between must be 0 or more, got {between!r}")
+    if min(a.size, b.size) < 2:
         return None
-    part_a, part_b = (max(x.variance, RESOLUTION**2) * (1 / x.n + between / 2) for x in (a, b))
-    dof = (part_a + part_b) ** 2 / (part_a**2 / (a.n - 1) + part_b**2 / (b.n - 1))
-    return Difference(a.mean - b.mean, math.sqrt(part_a + part_b), dof)
+    mean = float(a.mean() - b.mean())
+    if paired:
+        return Difference(mean, math.sqrt(_variance(a - b) / a.size), a.size - 1, a.size)
+    parts = [_variance(x) * (1 / x.size + between / 2) for x in (a, b)]
+    dof = sum(parts) ** 2 / sum(part**2 / (x.size - 1) for part, x in zip(parts, (a, b), strict=True))
+    return Difference(mean, math.sqrt(sum(parts)), dof, min(a.size, b.size))
+
+
+def _variance(logs: np.ndarray) -> float:
+    return max(float(np.var(logs, ddof=1)), RESOLUTION**2)
 
 
 def joint_confidence(p_values: Sequence[float], rate: float = 1 - CONFIDENCE) -> float:
@@ -319,8 +323,8 @@ def joint_confidence(p_values: Sequence[float], rate: float = 1 - CONFIDENCE) ->
 
 
 def compare(
-    a: ArrayLike | Sample,
-    b: ArrayLike | Sample,
+    a: ArrayLike,
+    b: ArrayLike,
     paired: bool = False,
     confidence: float = CONFIDENCE,
     margin: float = 0.0,
@@ -340,32 +344,13 @@ def compare(
     (1 + margin) exp((t_0.975 + t_0.80) se), the usual approximation of the noncentral t, with the standard error freed
     from the small-sample bias 1 - 1 / (4 dof). It rests on the spread of these very repeats: few make it uncertain.
     """
-    one, other = (
-        x if isinstance(x, Sample) else sample(_times(x, name, positive=True).tolist())
-        for x, name in ((a, "a"), (b, "b"))
-    )
-    if paired and (a is one or b is other):
-        raise ValueError("paired repeats must be given as values: a sample does not tell which belong together")
-    if paired and one.n != other.n:
-        raise ValueError(f"paired repeats must be equally many, got {one.n} and {other.n}")
-    if not (0 <= margin < math.inf and 0 <= between < math.inf):
-        raise ValueError(f"margin and between must be 0 or more, got {margin!r} and {between!r}")
-    difference = welch(one, other, between)
-    if difference is None:
-        ratio = Estimate(exp(one.mean - other.mean)) if one.n and other.n else None
-        return Comparison(ratio, "cannot be told")
-    if paired:
-        differences = np.log(np.asarray(a, dtype=float)) - np.log(np.asarray(b, dtype=float))
-        variance = max(float(np.var(differences, ddof=1)), RESOLUTION**2)
-        difference = Difference(difference.mean, math.sqrt(variance / one.n), one.n - 1)
-    mean, error, dof = difference
-    critical, band = t_quantile(confidence, dof), math.log1p(margin)
-    low, high = mean - critical * error, mean + critical * error
-    verdict = "faster" if high < -band else "slower" if low > band else "no difference shown"
-    power = t_quantile(2 * POWER - 1, dof)  # one-sided
-    detectable = band + (critical + power) * error / (1 - 1 / (4 * dof))
-    ratio = Estimate(exp(mean), "", exp(low), exp(high), min(one.n, other.n), covers="repeats")
-    return Comparison(ratio, verdict, difference.p_value, exp(detectable))
+    if not 0 <= margin < math.inf:
+        raise ValueError(f"margin must be 0 or more, got {margin!r}")
+    shown = difference(a, b, paired, between)
+    if shown is not None:
+        return shown.judged(confidence, margin)
+    known = len(a) and len(b)
+    return Comparison(Estimate(exp(float(np.log(a).mean() - np.log(b).mean()))) if known else None, "cannot be told")
 
 
 def exp(x: float) -> float:

@@ -104,7 +104,7 @@ def find(names: Iterable[str]) -> list[Path]:
 def load(place: str | Path) -> Side:
     """Read a run's folder or zip. Raises PomologyError, in a line, for what is no run, is not safe to read, or has no
     journal that can be read."""
-    run = results_run.Run(place)
+    run = results_run.Run(place, brief=True)
     journals = run.journals
     side = Side(one_line(run.name), run.machine, problems=[problem.rstrip(".") for problem in run.problems])
     if side.problems and not journals:
@@ -191,12 +191,12 @@ def judged(pairs: dict[Case, tuple[list[Record], list[Record]]]) -> dict[Case, F
             ratio = intervals.compare(*values).ratio if more or others else Estimate(first / reference)
             findings[case] = Finding(UNTOLD, metric, ratio, why=SINGLE)
         else:
-            families.setdefault(case.experiment, []).append((case, metric, *map(intervals.sample, values)))
+            difference = intervals.difference(*values, between=intervals.BETWEEN_SETS)
+            families.setdefault(case.experiment, []).append((case, metric, difference))
     for rows in families.values():
-        p_values = [intervals.welch(*samples, intervals.BETWEEN_SETS).p_value for _, _, *samples in rows]
-        confidence = intervals.joint_confidence(p_values)
-        for case, metric, *samples in rows:
-            shown = intervals.compare(*samples, confidence=confidence, between=intervals.BETWEEN_SETS)
+        confidence = intervals.joint_confidence([difference.p_value for _, _, difference in rows])
+        for case, metric, difference in rows:
+            shown = difference.judged(confidence)
             findings[case] = Finding(shown.verdict, metric, shown.ratio, shown.smallest_detectable)
     return findings
 

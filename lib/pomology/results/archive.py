@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pomology.errors import PomologyError
+from pomology.format import one_line
 
 MOST_FILES = 2_000
 
@@ -39,38 +40,41 @@ ARCHIVE = re.compile(r"\.(?:zip|gz|tgz|bz2|xz|zst|7z|rar|tar|dmg|iso)$", re.IGNO
 
 
 class File(NamedTuple):
-    """A file of a run's folder. stamp: changes when the file does. shown: its name in a line for people."""
+    """A file of a run's folder. stamp: changes when the file does. wrong: why it must not be read, in a line."""
 
-    path: str
-    name: str
+    place: Path
     stamp: tuple[int, int]
-    shown: str
+    wrong: str | None
 
     def read(self) -> bytes:
-        """Raises PomologyError for a file that may not be read."""
+        """Raises PomologyError for a file that must not or cannot be read."""
+        shown = f"{_shown(self.place.parent.name)}/{_shown(self.place.name)}"
+        if self.wrong:
+            raise PomologyError(f"{shown}: {self.wrong}")
         try:
-            with open(self.path, "rb", buffering=0) as file:
+            with open(self.place, "rb", buffering=0) as file:
                 return file.read(self.stamp[0])
         except OSError as error:
-            raise PomologyError(f"{self.shown}: cannot be read: {error.strerror}") from None
+            raise PomologyError(f"{shown}: cannot be read: {error.strerror}") from None
 
 
 def listed(folder: Path) -> list[File]:
-    """`machine.json` and the journals of a run's folder. Raises PomologyError for what is not safe to read."""
+    """`machine.json` and the journals of a run's folder. Raises PomologyError where they are too many."""
     with os.scandir(folder) as entries:
         chosen = sorted((entry for entry in entries if READ.fullmatch(entry.name)), key=lambda entry: entry.name)
     if len(chosen) > MOST_FILES:
         raise PomologyError(f"{_shown(folder.name)}: {len(chosen):,} journals; at most {MOST_FILES:,}")
     files, total = [], 0
     for entry in chosen:
-        shown, about = f"{_shown(folder.name)}/{_shown(entry.name)}", entry.stat(follow_symlinks=False)
+        about, wrong = entry.stat(follow_symlinks=False), None
         # Neither a link, which may lead anywhere, nor a pipe, which may never end.
         if not stat.S_ISREG(about.st_mode):
-            raise PomologyError(f"{shown}: not a file of its own, as a link or a pipe is none")
-        total += about.st_size
-        if about.st_size > MOST_BYTES or total > MOST_ALL_BYTES:
-            raise PomologyError(f"{shown}: too large; at most {MOST_BYTES:,} bytes a file, {MOST_ALL_BYTES:,} together")
-        files.append(File(entry.path, entry.name, (about.st_size, about.st_mtime_ns), shown))
+            wrong = "not a file of its own, as a link or a pipe is none"
+        elif about.st_size > MOST_BYTES or total + about.st_size > MOST_ALL_BYTES:
+            wrong = f"too large; at most {MOST_BYTES:,} bytes a file, {MOST_ALL_BYTES:,} together"
+        else:
+            total += about.st_size
+        files.append(File(folder / entry.name, (about.st_size, about.st_mtime_ns), wrong))
     return files
 
 
@@ -88,7 +92,7 @@ def unpacked(place: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _in_zip(zip_name: str, file: io.IOBase) -> Iterator[tuple[str, bytes]]:
-    archive, members = _open_zip(zip_name, file)
+    archive, members = open_zip(zip_name, file)
     for name, about in members.items():
         if not READ.fullmatch(name):
             continue
@@ -103,7 +107,7 @@ def _in_zip(zip_name: str, file: io.IOBase) -> Iterator[tuple[str, bytes]]:
         yield name, data
 
 
-def _open_zip(zip_name: str, file: io.IOBase) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:
+def open_zip(zip_name: str, file: io.IOBase) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:
     """A zip whose list of contents is as that of a run may be, and its members without the folder they share."""
     try:
         # The list itself may be the bomb. Its size stands in the last 22 bytes, where no comment follows.
@@ -172,5 +176,4 @@ def _wrong(about: zipfile.ZipInfo) -> str | None:
 
 def _shown(name: str) -> str:
     """A name from a stranger's file, in a line for people."""
-    name = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in name[:80])
-    return name or "a file without a name"
+    return one_line(name, 80) or "a file without a name"

@@ -63,7 +63,7 @@ def line(record: Record) -> str:
             ends = (quantity(metrics[f"footprint_{end}_bytes"]["value"], "B") for end in ("start", "end"))
             parts.append(f"footprint {' → '.join(ends)}")
         elif len(passes) == 2 and "fit_s" not in metrics:  # likewise
-            shown = (f"{seconds(one['value'])}{plus_minus(one)}" for one in passes)
+            shown = (f"{seconds(each['value'])}{plus_minus(each)}" for each in passes)
             parts.append(", ".join(map(" ".join, zip(("forward", "backward"), shown, strict=True))))
         elif name is not None:
             how = f" {metrics[name]['how']}" if name in ("fit_s", "epoch_s") else ""
@@ -90,10 +90,10 @@ def comparable(records: Iterable[Record], metric: str = "") -> list[Record]:
 
 def groups(records: Iterable[Record]) -> list[list[Record]]:
     """Repeats of the same case together, in order of first appearance."""
-    found: dict[str, list[Record]] = {}
+    by_case: dict[str, list[Record]] = {}
     for record in records:
-        found.setdefault(record["case"], []).append(record)
-    return list(found.values())
+        by_case.setdefault(record["case"], []).append(record)
+    return list(by_case.values())
 
 
 def combined(repeats: Sequence[Record], name: str) -> Estimate | None:
@@ -142,6 +142,6 @@ def achieved(record: Record) -> Estimate | None:
 
 
 def _count(record: Record, key: str) -> int | None:
-    """A count of a record that is above 0."""
+    """A count of a record that is above 0; what somebody else's journal has in its place is none."""
     value = record.get(key)
-    return value if value and value > 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -1,25 +1,28 @@
 """Where numbers go and where they are looked for: the folders in `outputs/`, one a run.
 
-`pomology reproduce` names the folder of a run. Notebooks that are run by hand share one a day, so that those which lay
-others together find these: `lab-<date>-<time>`, by when it was begun. One folder holds one profile on one machine with
+`pomology reproduce` names the folder of a run. Notebooks that are run by hand share one a day, so that a notebook that
+combines others has them: `lab-<date>-<time>`, by when it was begun. One folder holds one profile on one machine with
 one state of its software. A set-up cell that is run again measures anew, perhaps with other parameters or other code;
 what its notebook had measured in that folder moves to `earlier/` in it, and stands in no table any more.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root, write_atomic
+from pomology.results.run import Run
 
-_held: dict[Path, int] = {}  # locks, which go with this process: a folder's journals that it alone writes
+if TYPE_CHECKING:
+    import filelock
+
+_held: dict[Path, filelock.FileLock] = {}  # they go with this process: a folder's journals that it alone writes
 
 
 def note_machine(out: Path, profile: str) -> dict:
@@ -36,14 +39,9 @@ def note_machine(out: Path, profile: str) -> dict:
 
 def noted(out: Path) -> dict:
     """What a run's `machine.json` says. Raises PomologyError if that is no JSON object."""
-    path = out / "machine.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise PomologyError(f"{redact(str(path))}: not JSON; remove it or choose another folder")
-    return found
+    if machine := Run(out).machine:
+        return machine
+    raise PomologyError(f"{redact(str(out / 'machine.json'))}: not JSON; remove it or choose another folder")
 
 
 def by_hand(experiment: str, profile: str) -> Path:
@@ -70,8 +68,8 @@ def by_hand(experiment: str, profile: str) -> Path:
 
 def latest(names: Iterable[str], profile: str) -> Path | None:
     """The run's folder in which one of these notebooks has measured something last; None if there is none."""
-    found = [place for name in names for place in (root() / "outputs").glob(f"*/{name}.jsonl")]
-    for place in sorted(found, key=lambda place: place.stat().st_mtime, reverse=True):
+    journals = [place for name in names for place in (root() / "outputs").glob(f"*/{name}.jsonl")]
+    for place in sorted(journals, key=lambda place: place.stat().st_mtime, reverse=True):
         if (place.parent / "machine.json").exists() and noted(place.parent).get("profile") == profile:
             return place.parent
     return None
@@ -89,14 +87,15 @@ def _alike(before: dict, now: dict) -> bool:
 
 def _alone(folder: Path, experiment: str) -> bool:
     """Whether no other process is at this notebook's journal; none will be while this one lives."""
+    import filelock  # a tenth of a second, which only this needs
+
     path = folder / ".partial" / f"{experiment}.lock"
     if path not in _held:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT)
+        lock = filelock.FileLock(path, blocking=False)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
+            lock.acquire()
+        except filelock.Timeout:
             return False
         _held[path] = lock
     return True

@@ -10,17 +10,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.results.record import ATTEMPTS, RETRIED, SCHEMA, Record, Start, Status, checked, parse
-
-if TYPE_CHECKING:
-    import pandas
 
 MOST_BYTES = 64 * 2**20
 MOST_LINES = 100_000  # more than any run writes
@@ -102,12 +97,13 @@ def read(path: str | Path, most_bytes: int = MOST_BYTES) -> Contents:
     return contents(path, path.read_bytes())
 
 
-def contents(path: Path, data: bytes) -> Contents:
+def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
     """What a journal's bytes hold. A torn or malformed line is passed over and reported in `problems`.
 
-    Raises PomologyError for a journal of another schema, or with more lines than any run writes.
+    brief: without samples, which is faster. Raises PomologyError for a journal of another schema, or with more lines
+    than any run writes.
     """
-    found, name, unusable = Contents(path), one_line(path.name), 0
+    held, name, unusable = Contents(path), one_line(path.name), 0
     if data.count(b"\n") > MOST_LINES:
         raise PomologyError(f"{name}: more than {MOST_LINES:,} lines")
     latest: dict[tuple[str, int], Start] = {}
@@ -115,43 +111,25 @@ def contents(path: Path, data: bytes) -> Contents:
         if not line.strip():
             continue
         try:
-            entry = parse(line)
+            entry = parse(line, brief)
         except PomologyError as error:
             raise PomologyError(f"{name}, line {number}: {error}") from None
         except ValueError as error:
             unusable += 1
             if unusable <= MOST_NAMED:
-                found.problems.append(f"{name}, line {number}: {one_line(error, 250)}; passed over")
+                held.problems.append(f"{name}, line {number}: {one_line(error, 250)}; passed over")
             continue
         key = (entry.case, entry.repeat)
         latest[key] = entry
         if isinstance(entry, Record):
-            found.attempts.pop(key, None)
+            held.attempts.pop(key, None)
         else:
-            found.attempts[key] = found.attempts.get(key, 0) + 1
+            held.attempts[key] = held.attempts.get(key, 0) + 1
     if unusable > MOST_NAMED:
-        found.problems.append(f"{name}: {unusable - MOST_NAMED} more lines that cannot be used")
+        held.problems.append(f"{name}: {unusable - MOST_NAMED} more lines that cannot be used")
     why = "began and never ended: its process was killed"
     for entry in latest.values():
         ended = isinstance(entry, Record)
-        found.records.append(entry if ended else Record.ended(entry, "crashed", why))
-        found.open_starts += [] if ended else [entry]
-    return found
-
-
-def frame(records: Iterable[Record]) -> pandas.DataFrame:
-    """One row a record: its keys, the keys of `config`, and each metric as `NAME`, `NAME_low`, `NAME_high`, `NAME_how`.
-
-    Keys of `config` that the record has already keep the record's value.
-    """
-    import pandas
-
-    rows = []
-    for record in records:
-        row = {key: value for key, value in record.line().items() if key not in ("metrics", "blocks")}
-        row |= {key: value for key, value in record.config.items() if key not in row}
-        for name, metric in record.metrics.items():
-            row[name] = metric.value
-            row |= {f"{name}_{key}": getattr(metric, key) for key in ("low", "high", "how", "n")}
-        rows.append(row)
-    return pandas.DataFrame(rows)
+        held.records.append(entry if ended else Record.ended(entry, "crashed", why))
+        held.open_starts += [] if ended else [entry]
+    return held

@@ -51,7 +51,7 @@ Real = Annotated[float, msgspec.Meta(gt=-1e300, lt=1e300)]
 Number = Count | Real
 
 
-class Metric(msgspec.Struct, forbid_unknown_fields=False):
+class Metric(msgspec.Struct, gc=False):
     """A metric as it stands in a journal. repeats: its interval is between processes, not within one."""
 
     value: Number
@@ -64,7 +64,7 @@ class Metric(msgspec.Struct, forbid_unknown_fields=False):
 
     def estimate(self) -> Estimate:
         """Raises ValueError where only one bound is given."""
-        covers = "repeats" if self.repeats else None
+        covers = "repeats" if self.repeats else "none" if self.low is None else "run"
         return Estimate(self.value, self.unit, self.low, self.high, self.n, self.how, covers)
 
 
@@ -72,7 +72,7 @@ class Metrics(dict[str, Estimate]):
     """The metrics of a record, by name."""
 
 
-class Start(RecordKeys, msgspec.Struct, kw_only=True, tag_field="event", tag="start"):
+class Start(RecordKeys, msgspec.Struct, kw_only=True, tag_field="event", tag="start", gc=False):
     """What is known of a case before it begins. data_origin: where its data is from, in words."""
 
     schema: Literal[1]
@@ -101,7 +101,7 @@ class Start(RecordKeys, msgspec.Struct, kw_only=True, tag_field="event", tag="st
         return {"event": self.__struct_config__.tag} | {name: x for name, x in fields.items() if x is not UNSET}
 
 
-class Record(Start, kw_only=True, tag="end"):
+class Record(Start, kw_only=True, tag="end", gc=False):
     """A case that ended. What it lacks is UNSET, which is false; every record has the fields without a default.
 
     metrics: by name, in the unit that each says. blocks: raw times by part. asides: seconds of occasional work, by
@@ -148,6 +148,14 @@ class Record(Start, kw_only=True, tag="end"):
         return super().line() | {"metrics": metrics}
 
 
+class Brief(Record, kw_only=True, tag="end", gc=False):
+    """A record whose samples stay JSON, for who needs none of them: they are most of the work of reading."""
+
+    blocks: msgspec.Raw = UNSET
+    memory_trace: msgspec.Raw = UNSET
+    trace: msgspec.Raw = UNSET
+
+
 KEYS = ("event", *(field.encode_name for field in msgspec.structs.fields(Record) if field.required))
 
 
@@ -165,19 +173,20 @@ def _metrics(kind: type, given: Any) -> Metrics:
     return metrics
 
 
-_DECODER = msgspec.json.Decoder(Start | Record, dec_hook=_metrics)
+_WHOLE, _BRIEF = (msgspec.json.Decoder(Start | kind, dec_hook=_metrics) for kind in (Record, Brief))
 
 
 class _Head(msgspec.Struct):
     schema: Any = None
 
 
-def parse(line: bytes) -> Start | Record:
-    """A line of a journal. Raises ValueError, with one sentence, for a line that is none; PomologyError for one of
-    another schema, of which nothing in its file can be understood.
+def parse(line: bytes, brief: bool = False) -> Start | Record:
+    """A line of a journal; brief: as `Brief`. Raises ValueError, with one sentence, for a line that is none.
+
+    Raises PomologyError for a line of another schema, of which nothing in its file can be understood.
     """
     try:
-        return _DECODER.decode(line)
+        return (_BRIEF if brief else _WHOLE).decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         _refuse_schema(line)
         if not isinstance(error, msgspec.ValidationError):
@@ -219,15 +228,15 @@ def _refuse_schema(line: bytes) -> None:
 
 def _explained(error: ValueError, given: Callable[[], Any]) -> str:
     """What msgspec complains of, as `KEY is VALUE; it must be WHAT`. given: what it was about, once it is needed."""
-    said, _, path = str(error).partition(" - at `$")
-    if said.startswith("metric") or not isinstance(error, msgspec.ValidationError):
-        return said
-    if missing := re.fullmatch(r"Object missing required field `(.*)`", said):
+    complaint, _, path = str(error).partition(" - at `$")
+    if complaint.startswith("metric") or not isinstance(error, msgspec.ValidationError):
+        return complaint
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", complaint):
         return f"{missing[1]} is missing"
     path = path.rstrip("`").lstrip(".")
     if "[...]" in path:  # somewhere inside a free form
-        return f"{path.partition('[')[0]}: {said[:1].lower()}{said[1:]}"
-    wanted = re.fullmatch(r"Expected `([^`]*)`(.*?)(?:, got .*)?", said)
+        return f"{path.partition('[')[0]}: {complaint[:1].lower()}{complaint[1:]}"
+    wanted = re.fullmatch(r"Expected `([^`]*)`(.*?)(?:, got .*)?", complaint)
     must = {"status": f"one of {', '.join(STATUSES)}", "event": "start or end", "schema": str(SCHEMA)}.get(path)
     must = must or ("measured or estimated" if path == "how" else None)
     must = must or ("a finite number" if not wanted or wanted[2] else wanted[1].replace(" | ", " or "))
@@ -238,7 +247,7 @@ def _explained(error: ValueError, given: Callable[[], Any]) -> str:
         for key in filter(None, re.split(r"[.\[\]]+", path)):
             value = value[int(key) if key.isdigit() else key]
     except (ValueError, RecursionError, LookupError, TypeError):  # not to be had whole
-        return f"{path}: {said[:1].lower()}{said[1:]}"
+        return f"{path}: {complaint[:1].lower()}{complaint[1:]}"
     return f"{path} is {_short(value)}; it must be {must}"
 
 

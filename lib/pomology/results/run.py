@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
 from pomology.errors import PomologyError
@@ -12,25 +13,30 @@ from pomology.paths import redact, root
 from pomology.results import archive, journal
 from pomology.results.record import Record
 
-# What reading or showing somebody's malformed numbers can raise; said on the page in place of them.
+MACHINE = "machine.json"
+
+# What reading or showing somebody's malformed numbers can raise; the page names it in place of them.
 MALFORMED = (PomologyError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 
 
 class Run:
-    """A run's folder or zip, also an unfinished one. What it holds is read when it is first asked for, and a file of it
-    again only once it has changed.
+    """A run's folder or zip, also an unfinished one. A file of it is read when it is first asked for, and again only
+    once it has changed.
 
     machine: what machine.json says; empty if that is missing or malformed. journals: by experiment. records: of all
-    journals, a finished case each. problems: a sentence for each file that could not be used.
+    journals, a finished case each; brief: without their samples. problems: a sentence for each file that could not be
+    used.
 
-    Raises PomologyError, in a line, for a place that is none or is not safe to read.
+    Raises PomologyError, in a line, for a place that is none, or a zip that is not safe to read. Of a folder each file
+    stands for itself: what is not safe is not read.
     """
 
-    def __init__(self, place: str | Path):
-        self.path = Path(place)
+    def __init__(self, place: str | Path, brief: bool = False):
+        self.path, self._brief = Path(place), brief
         self.name = self.path.resolve().name.removesuffix(".zip")
         self._known: dict[str, tuple] = {}  # by file name: its stamp, what it holds, and a problem or none
-        self._read()
+        if not self.path.exists():
+            raise PomologyError(f"{one_line(self.path.name)}: no such folder or zip; runs are in outputs/")
 
     @classmethod
     def open(cls, name: str) -> Run:
@@ -41,7 +47,7 @@ class Run:
 
     @property
     def machine(self) -> dict:
-        return self._read().get("machine.json", (None, {}))[1] or {}
+        return self._read({MACHINE}).get(MACHINE, (None, {}))[1] or {}
 
     @property
     def journals(self) -> dict[str, journal.Contents]:
@@ -52,27 +58,35 @@ class Run:
     def records(self) -> list[Record]:
         return [record for contents in self.journals.values() for record in contents.records]
 
+    def records_of(self, names: Iterable[str]) -> list[Record]:
+        """What these notebooks have measured so far; no other journal is read."""
+        files = [f"{name}.jsonl" for name in names]
+        known = self._read(files)
+        return [record for file in files if file in known and known[file][1] for record in known[file][1].records]
+
     @property
     def problems(self) -> list[str]:
         known = self._read()
         missing = "machine.json is missing: nothing tells which machine this was."
-        return [why for *_, why in known.values() if why] + ([] if "machine.json" in known else [missing])
+        return [why for *_, why in known.values() if why] + ([] if MACHINE in known else [missing])
 
-    def _read(self) -> dict[str, tuple]:
+    def _read(self, names: Container[str] | None = None) -> dict[str, tuple]:
+        """What is known of the files of these names, or of all."""
         if self.path.is_dir():
-            files = archive.listed(self.path)
-            self._known = {file.name: self._known.get(file.name) for file in files}
-            for file in files:
-                known = self._known[file.name]
-                if known is None or known[0] != file.stamp:
-                    self._known[file.name] = (file.stamp, *self._parsed(file.name, file.read()))
-        elif not self._known:
-            self._known = {name: (None, *self._parsed(name, data)) for name, data in archive.unpacked(self.path)}
+            files = {file.place.name: file for file in archive.listed(self.path)}
+            files = {name: file for name, file in files.items() if names is None or name in names}
+            for name, file in files.items():
+                if self._known.get(name, (None,))[0] != file.stamp:
+                    self._known[name] = (file.stamp, *self._parsed(name, file.read))
+            return {name: self._known[name] for name in files}
+        if not self._known:
+            unpacked = archive.unpacked(self.path)
+            self._known = {name: (None, *self._parsed(name, lambda data=data: data)) for name, data in unpacked}
         return self._known
 
-    def _parsed(self, name: str, data: bytes) -> tuple[dict | journal.Contents | None, str | None]:
+    def _parsed(self, name: str, read: Callable[[], bytes]) -> tuple[dict | journal.Contents | None, str | None]:
         try:
-            held = _machine(data) if name == "machine.json" else journal.contents(self.path / name, data)
+            held = _machine(read()) if name == MACHINE else journal.contents(self.path / name, read(), self._brief)
         except PomologyError as error:
             return None, f"{redact(str(error))}."
         return held, None
@@ -80,11 +94,11 @@ class Run:
 
 def _machine(data: bytes) -> dict:
     try:
-        found = json.loads(data)
-        snapshot.describe(found)
+        machine = json.loads(data)
+        snapshot.describe(machine)
     except MALFORMED as error:
         raise PomologyError(f"machine.json cannot be read ({type(error).__name__})") from None
-    return found
+    return machine
 
 
 def locate(name: str) -> Path | None:

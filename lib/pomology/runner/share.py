@@ -11,7 +11,6 @@ import base64
 import html
 import io
 import ipaddress
-import json
 import os
 import pwd
 import re
@@ -33,8 +32,8 @@ from pomology.errors import PomologyError
 from pomology.machine import snapshot
 from pomology.paths import root
 from pomology.report import page as report_page
-from pomology.results import run
-from pomology.results.archive import KINDS, _open_zip
+from pomology.results import run as results_run
+from pomology.results.archive import KINDS, open_zip
 
 SMALL = 2**20  # bytes of a table or a figure that is shared
 
@@ -103,41 +102,39 @@ def secrets() -> list[Secret]:
     """What this machine knows of its user and of itself, and a shared file must not say."""
     account = pwd.getpwuid(os.getuid())
     # Capitals count: `max` is a word in every program, and Max wrote an article.
-    found = [Secret("this machine's user name", name, True) for name in (account.pw_name, os.environ.get("USER", ""))]
-    found.append(Secret("the name of this machine's user", account.pw_gecos.split(",")[0].strip()))
+    known = [Secret("this machine's user name", name, True) for name in (account.pw_name, os.environ.get("USER", ""))]
+    known.append(Secret("the name of this machine's user", account.pw_gecos.split(",")[0].strip()))
     hosts = {socket.gethostname(), socket.getfqdn()}
     if sys.platform == "darwin":  # where it is mostly somebody's: Jane's MacBook Pro
-        told = [snapshot.run_command("scutil", "--get", name).text for name in ("ComputerName", "LocalHostName")]
-        hosts |= {(name or "").strip() for name in told}
-    found += [Secret("this machine's name", name) for host in hosts for name in (host, host.partition(".")[0])]
+        answers = [snapshot.run_command("scutil", "--get", name).text for name in ("ComputerName", "LocalHostName")]
+        hosts |= {(name or "").strip() for name in answers}
+    known += [Secret("this machine's name", name) for host in hosts for name in (host, host.partition(".")[0])]
     folders = [folder for folder in (Path.home(), Path(account.pw_dir), root()) if folder != Path(folder.anchor)]
-    found += [Secret("a folder of this machine", str(folder)) for folder in folders]
-    addresses = [one.address.partition("%")[0] for card in psutil.net_if_addrs().values() for one in card]
-    found += [
-        Secret("an address of this machine", one)
-        for one in addresses
-        if not re.fullmatch(r"[0:]+1?|127\..*|0\.0\.0\.0", one)
-    ]
-    found += [Secret("a serial number of this machine", one) for one in _serials()]
+    known += [Secret("a folder of this machine", str(folder)) for folder in folders]
+    addresses = [entry.address.partition("%")[0] for card in psutil.net_if_addrs().values() for entry in card]
+    everywhere = re.compile(r"[0:]+1?|127\..*|0\.0\.0\.0")
+    addresses = [address for address in addresses if not everywhere.fullmatch(address)]
+    known += [Secret("an address of this machine", address) for address in addresses]
+    known += [Secret("a serial number of this machine", serial) for serial in _serials()]
     hidden = [value for name, value in os.environ.items() if re.search(r"TOKEN|SECRET|PASSWORD|_KEY$", name)]
-    found += [Secret("a secret of this machine's environment", one, True) for one in hidden if len(one) >= 8]
-    found = [one for one in dict.fromkeys(found) if len(one.text) > 2 and one.text.lower() not in ANYBODY]
-    return sorted(found, key=lambda one: -len(one.text))
+    known += [Secret("a secret of this machine's environment", value, True) for value in hidden if len(value) >= 8]
+    known = [x for x in dict.fromkeys(known) if len(x.text) > 2 and x.text.lower() not in ANYBODY]
+    return sorted(known, key=lambda secret: -len(secret.text))
 
 
 def _serials() -> set[str]:
     """Serial numbers and identifiers that a program without rights can read here."""
-    found = {f"{uuid.getnode():012x}"}
+    serials = {f"{uuid.getnode():012x}"}
     if sys.platform == "darwin":
-        told = snapshot.run_command("ioreg", "-rd1", "-c", "IOPlatformExpertDevice").text or ""
-        found |= set(re.findall(r'"IOPlatform(?:SerialNumber|UUID)" = "([^"]+)"', told))
+        answer = snapshot.run_command("ioreg", "-rd1", "-c", "IOPlatformExpertDevice").text or ""
+        serials |= set(re.findall(r'"IOPlatform(?:SerialNumber|UUID)" = "([^"]+)"', answer))
     identifiers = [Path("/sys/class/dmi/id", name) for name in ("product_serial", "board_serial", "product_uuid")]
     for place in (*identifiers, Path("/etc/machine-id")):
         try:
-            found.add(place.read_text(encoding="utf-8", errors="replace").strip())
+            serials.add(place.read_text(encoding="utf-8", errors="replace").strip())
         except OSError:  # not there, or for root only: then no run has it from there
             continue
-    return {one for one in found if len(one) >= 6 and re.search(r"\d", one) and len(set(one)) > 3}
+    return {text for text in serials if len(text) >= 6 and re.search(r"\d", text) and len(set(text)) > 3}
 
 
 def finding(name: str, data: bytes, known: list[Secret], versions: frozenset[str] = frozenset()) -> str | None:
@@ -145,35 +142,35 @@ def finding(name: str, data: bytes, known: list[Secret], versions: frozenset[str
 
     versions: texts of four numbers that are known to be no addresses.
     """
-    if found := _first(name, known, versions):
-        return f"{name}: its name holds {_hint(*found[:2])}"
+    if hit := _first(name, known, versions):
+        return f"{name}: its name holds {_hint(*hit[:2])}"
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         return f"{name}: it is not text in UTF-8, which every file of a run is"
     if "\0" in text:
         return f"{name}: it holds a zero byte, which no file of a run does"
-    return _told(name, text, known, versions)
+    return _in_text(name, text, known, versions)
 
 
-def _told(name: str, text: str, known: list[Secret], versions: frozenset[str], depth: int = 0) -> str | None:
+def _in_text(name: str, text: str, known: list[Secret], versions: frozenset[str], depth: int = 0) -> str | None:
     embedded = EMBEDDED.findall(text)
     text = EMBEDDED.sub("", text)
-    if found := _first(text, known, versions):
-        where = ", in a picture" if depth else f", line {text.count(chr(10), 0, found[2]) + 1}"
-        return f"{name}{where}: {_hint(*found[:2])}"
+    if hit := _first(text, known, versions):
+        where = ", in a picture" if depth else f", line {text.count(chr(10), 0, hit[2]) + 1}"
+        return f"{name}{where}: {_hint(*hit[:2])}"
     for spelt in _spellings(text):
-        if found := _first(spelt, known, versions):
-            return f"{name}{', in a picture' if depth else ''}: {_hint(*found[:2])}"
+        if hit := _first(spelt, known, versions):
+            return f"{name}{', in a picture' if depth else ''}: {_hint(*hit[:2])}"
     for kind, encoded in embedded:
         if depth > 2:
             return f"{name}: pictures inside pictures, which no file of a run has"
         inner = base64.b64decode(re.sub(r"[^A-Za-z0-9+/]", "", encoded) + "==")
         # Among the bytes of a photograph a short name turns up by accident.
         read = inner.startswith(PNG) or "svg" in kind or "text" in kind
-        sought = known if read else [one for one in known if len(one.text) >= 8]
-        if told := _told(name, _text_of(kind, inner), sought, versions, depth + 1):
-            return told
+        sought = known if read else [secret for secret in known if len(secret.text) >= 8]
+        if hit := _in_text(name, _text_of(kind, inner), sought, versions, depth + 1):
+            return hit
     return None
 
 
@@ -181,7 +178,7 @@ def _spellings(text: str) -> Iterator[str]:
     """The same as a browser, a reader of JSON or a person sees it, where that is another text."""
     ways = (
         ("&", html.unescape),
-        ("\\u", lambda given: re.sub(r"\\u([0-9a-fA-F]{4})", lambda one: chr(int(one[1], 16)), given)),
+        ("\\u", lambda given: re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), given)),
         ("\\/", lambda given: given.replace("\\/", "/")),
         ("%2", urllib.parse.unquote),
         ("</", lambda given: html.unescape(re.sub(r"</?(?:span|a|b|i|em|strong|code|mark|u)\b[^<>]*>", "", given))),
@@ -219,21 +216,21 @@ def _hint(what: str, text: str) -> str:
 
 
 def _first(text: str, known: list[Secret], versions: frozenset[str]) -> tuple | None:
-    """What is found, its text, and where."""
+    """What is there, its text, and where."""
     for exact in (True, False):
-        chosen = {one.text if exact else one.text.lower(): one.what for one in known if one.exact is exact}
+        chosen = {x.text if exact else x.text.lower(): x.what for x in known if x.exact is exact}
         if not chosen:
             continue
         sought = "|".join(map(re.escape, chosen))
-        if found := re.search(rf"{WHITE[0]}(?:{sought}){WHITE[1]}", text, 0 if exact else re.IGNORECASE):
-            return chosen[found[0] if exact else found[0].lower()], found[0], found.start()
+        if hit := re.search(rf"{WHITE[0]}(?:{sought}){WHITE[1]}", text, 0 if exact else re.IGNORECASE):
+            return chosen[hit[0] if exact else hit[0].lower()], hit[0], hit.start()
     for what, pattern in PATTERNS.items():
-        if found := re.search(pattern, text):
-            return what, found[0], found.start()
+        if hit := re.search(pattern, text):
+            return what, hit[0], hit.start()
     for pattern in (FOUR_NUMBERS, COLONS):
-        for found in re.finditer(pattern, text):
-            if found[0] not in versions and _is_address(found[0], text[max(found.start() - 12, 0) : found.start()]):
-                return "an IP address", found[0], found.start()
+        for hit in re.finditer(pattern, text):
+            if hit[0] not in versions and _is_address(hit[0], text[max(hit.start() - 12, 0) : hit.start()]):
+                return "an IP address", hit[0], hit.start()
     return None
 
 
@@ -266,10 +263,10 @@ def write(folder: str | Path) -> Path:
     for name in pages:  # of what is not sent, no link is left
         page = files[name].decode(errors="surrogateescape")
         files[name] = report_page.links_into(page, files).encode(errors="surrogateescape")
-    known, versions = secrets(), _versions(files.get("machine.json", b""))
+    known, versions = secrets(), _versions(results_run.Run(folder).machine)
     for name, data in {f"{folder.resolve().name}.zip": b"", **files}.items():
-        if found := finding(name, data, known, versions):
-            raise PomologyError(f"{found}: a shared run must not hold that; nothing was written")
+        if hit := finding(name, data, known, versions):
+            raise PomologyError(f"{hit}: a shared run must not hold that; nothing was written")
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, data in files.items():
@@ -278,17 +275,16 @@ def write(folder: str | Path) -> Path:
             about.compress_type, about.create_system, about.external_attr = zipfile.ZIP_DEFLATED, 3, 0o100644 << 16
             archive.writestr(about, data)
     place = folder.resolve().with_name(f"{folder.resolve().name}.zip")
-    _open_zip(place.name, packed)  # what others would refuse is not sent to them
+    open_zip(place.name, packed)  # what others would refuse is not sent to them
     draft = place.with_name(f"{place.name}.part")
     draft.write_bytes(packed.getvalue())
     os.replace(draft, place)
     return place
 
 
-def _versions(machine_json: bytes) -> frozenset[str]:
+def _versions(machine: dict) -> frozenset[str]:
     """What machine.json names as versions, any of which may be four numbers."""
     try:
-        found = json.loads(machine_json)
-        return frozenset(map(str, [*found["packages"].values(), found["python"], found["os_version"]]))
-    except run.MALFORMED:
+        return frozenset(map(str, [*machine["packages"].values(), machine["python"], machine["os_version"]]))
+    except results_run.MALFORMED:
         return frozenset()
