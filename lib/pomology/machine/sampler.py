@@ -56,9 +56,9 @@ class Telemetry:
     (metric or attribute -> why it is missing).
 
     The process means this one and its multiprocessing children (DataLoader workers). Its footprint is macOS's physical
-    footprint, as in Activity Monitor, else resident memory, where pages that forked workers share count once; see
-    `memory.ResidentMemory`. A peak between two samples is not seen. Children's page faults count when they have ended.
-    Energy and temperature are the machine's: others' work is in them.
+    footprint, as in Activity Monitor, else resident memory, where pages that forked workers share count once. A peak
+    between two samples is not seen. Children's page faults count when they have ended. Energy and temperature are the
+    machine's: others' work is in them.
 
     Memory, on Linux and on macOS (psutil 7.2.2 and xnu 11417 read for it):
     `page_faults`: all of the process, of pages of 16 KiB on Apple Silicon and mostly 4 KiB elsewhere.
@@ -66,14 +66,13 @@ class Telemetry:
     pages of files only, but also those that it had read ahead.
     `swap_bytes`: by how much the machine's swap space in use grew. It can shrink while the machine swaps, so it proves
     little. psutil's `sin` and `sout` are swap on Linux, but on macOS every page-in and page-out; not used.
-    `swapped_bytes`: what the machine moved into and out of swap; over 10 MB and 1 MB a second is `swapping`.
-    `compressed_bytes`: memory that macOS compressed or decompressed, which it does long before it swaps; over 100 MB
-    and 10 MB a second is `compressing`. `compressor_bytes`: by how much the memory grew that holds what is compressed.
+    `swapped_bytes`: what the machine moved into and out of swap; much of it is `swapping`.
+    `compressed_bytes`: memory that macOS compressed or decompressed, which it does long before it swaps; much of it is
+    `compressing`. `compressor_bytes`: by how much the memory grew that holds what is compressed.
 
     `cpu_busy`: what the process used of all the machine's hardware threads, in %. `gpu_busy`: the part of the time in
-    which the GPU did anything for anyone, as its driver says, in %: the mean of samples from the first second on. It
-    does not tell how much of the GPU was used; on a Mac not at which clock either, and what span macOS looks at is not
-    documented.
+    which the GPU did anything for anyone, as its driver says, in %. It does not tell how much of the GPU was used; on a
+    Mac not at which clock either, and what span macOS looks at is not documented.
     """
 
     def __init__(

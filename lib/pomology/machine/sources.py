@@ -66,7 +66,6 @@ class Source:
 
     metrics: ClassVar[dict[str, str]]  # what becomes of it -> unit
     least_s: ClassVar[float] = 0.0  # shorter blocks are not resolved
-    only_at_edges: ClassVar[bool] = False
     samples: int | None = None  # what its metrics rest on, if not all readings of the block
 
     def __init__(self, block: Block) -> None:
@@ -74,7 +73,7 @@ class Source:
 
     def due(self, since_s: float, edge: bool) -> bool:
         """Whether to read it now, `since_s` seconds after the block began. edge: at one of the block's two ends."""
-        return edge or not self.only_at_edges
+        return True
 
     def read(self) -> Any:
         """What it says now."""
@@ -103,6 +102,16 @@ class Peak(Source):
 
     def values(self, first: float, last: float, seconds: float) -> dict[str, float]:
         return dict.fromkeys(self.metrics, self.peak)
+
+
+class Change(Source):
+    """A source whose counters are read at both ends of the block; what counts is their change."""
+
+    def due(self, since_s: float, edge: bool) -> bool:
+        return edge
+
+    def values(self, first: dict, last: dict, seconds: float) -> dict[str, float]:
+        return {name: last[name] - before for name, before in first.items()}
 
 
 class Energy(Source):
@@ -160,32 +169,24 @@ class Load(Source):
         return {"foreign_load": max(0.0, (busy_s - own_s) / wall_s), "cpu_busy": 100 * own_s / wall_s / cores}
 
 
-class Faults(Source):
-    """Page faults of this process and its ended children: minor ones, and major ones, which macOS calls page-ins."""
+class Faults(Change):
+    """Page faults of this process and its ended children: all, and those that needed the disk, macOS's page-ins."""
 
     metrics: ClassVar = {"page_faults": "count", "page_ins": "count"}
-    only_at_edges = True
 
-    def read(self) -> tuple[int, int]:
+    def read(self) -> dict[str, int]:
         usages, (minor, major) = memory.usages(), self.block.faults
-        return sum(usage.ru_minflt for usage in usages) - minor, sum(usage.ru_majflt for usage in usages) - major
-
-    def values(self, first: tuple, last: tuple, seconds: float) -> dict[str, float]:
-        minor, major = (after - before for before, after in zip(first, last, strict=True))
-        return {"page_faults": minor + major, "page_ins": major}
+        page_ins = sum(usage.ru_majflt for usage in usages) - major
+        return {"page_faults": sum(usage.ru_minflt for usage in usages) - minor + page_ins, "page_ins": page_ins}
 
 
-class Swap(Source):
+class Swap(Change):
     """The machine's swap space in use."""
 
     metrics: ClassVar = {"swap_bytes": "B"}
-    only_at_edges = True
 
-    def read(self) -> int:
-        return psutil.swap_memory().used
-
-    def values(self, first: int, last: int, seconds: float) -> dict[str, float]:
-        return {"swap_bytes": last - first}
+    def read(self) -> dict[str, int]:
+        return {"swap_bytes": psutil.swap_memory().used}
 
 
 class Footprint(Peak):
@@ -283,11 +284,10 @@ def gpu_busy(text: str) -> float:
     return max(percents)
 
 
-class Pressure(Source):
-    """What the machine swaps and compresses, in bytes since it started."""
+class Pressure(Change):
+    """What the machine swaps and compresses."""
 
     metrics: ClassVar = dict.fromkeys(("swapped_bytes", "compressed_bytes", "compressor_bytes"), "B")
-    only_at_edges = True
 
     def __init__(self, block: Block) -> None:
         super().__init__(block)
@@ -302,7 +302,7 @@ class Pressure(Source):
         return {"swapped_bytes": memory.swapped_bytes()}
 
     def values(self, first: dict, last: dict, seconds: float) -> dict[str, float]:
-        moved = {name: last[name] - before for name, before in first.items()}
+        moved = super().values(first, last, seconds)
         for flag, (name, least, least_per_s) in SHORTAGE.items():
             if moved.get(name, 0) > max(least, least_per_s * seconds):
                 self.flags.append(flag)
