@@ -137,16 +137,16 @@ def meters(device: str | None = None) -> tuple[list[Any], dict[str, str]]:
     covers the whole chip, the device at the least; elsewhere RAPL covers the CPU and NVML the GPU.
     """
     by_device = {"cpu": [RaplMeter], "gpu": [NvmlMeter], None: [RaplMeter, NvmlMeter]}
-    found, absent = [], {}
+    answering, absent = [], {}
     for meter in [AppleMeter] if sys.platform == "darwin" else by_device[device]:
         try:
             opened = meter()
             if meter is AppleMeter and device not in (None, *opened.rails):
                 raise Absent(opened.missing.get(device, f"this chip does not tell the energy of its {device}"))
-            found.append(opened)
+            answering.append(opened)
         except Absent as reason:
             absent[meter.name] = str(reason)
-    return found, absent
+    return answering, absent
 
 
 def nvml_gpu() -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ timed, it also runs `ioreg` once a second):
     telemetry.metrics()                             # {"power_w": {"value": 31.2, "unit": "W", ...}, ...}
 
 Energy is the difference of a counter between the first and the last reading, so without these two waits work is billed
-to the wrong block. What a source cannot tell is left out of the metrics, and `absent` says why.
+to the wrong block. What a source does not know is left out of the metrics, and `absent` says why.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Telemetry:
     `compressing`. `compressor_bytes`: by how much the memory grew that holds what is compressed.
 
     `cpu_busy`: what the process used of all the machine's hardware threads, in %. `gpu_busy`: the part of the time in
-    which the GPU did anything for anyone, as its driver says, in %. It does not tell how much of the GPU was used; on a
+    which the GPU did anything for anyone, as its driver says, in %. It does not say how much of the GPU was used; on a
     Mac not at which clock either, and what span macOS looks at is not documented.
     """
 

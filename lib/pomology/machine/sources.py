@@ -1,7 +1,7 @@
 """What `Telemetry` reads of the machine, a class for each source.
 
 A source is opened when the block begins, which raises Absent where it cannot be read here, and read at both ends of the
-block, some meanwhile too. What it cannot tell is left out of the metrics.
+block, some meanwhile too. What it does not know is left out of the metrics.
 """
 
 from __future__ import annotations
