@@ -25,6 +25,7 @@ from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import PomologyError, Unsupported
 from pomology.machine import snapshot
 
+ROOT = Path(__file__).resolve().parents[1]
 GB = 10**9
 FALLBACK = (
     "The operator '{}' is not currently supported on the MPS backend and will fall back to run on the CPU. "
@@ -144,14 +145,24 @@ def test_what_a_user_may_ask_for():
 # --- What can be added ----------------------------------------------------------------------------------------------
 
 
-def test_a_new_backend_of_pytorch_is_one_entry(calls, has, monkeypatch):
+def documented() -> list[str]:
+    """The programs of docs/add-a-device.md."""
+    text = (ROOT / "docs" / "add-a-device.md").read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def test_a_new_backend_of_pytorch_is_one_entry(calls, has, monkeypatch, request):
+    """The entry that docs/add-a-device.md shows."""
     has()
-    entry = devices_torch.Backend(absent=lambda torch: None, name=lambda torch: "Accelerator of a test")
-    monkeypatch.setitem(devices_torch.BACKENDS, "hpu", entry)
+    hpu = SimpleNamespace(is_available=lambda: True, get_device_name=lambda: "Gaudi 3")
+    monkeypatch.setattr(torch, "hpu", hpu, raising=False)
+    before = dict(devices_torch.BACKENDS)
+    exec(documented()[0], vars(devices_torch))
+    request.addfinalizer(lambda: (devices_torch.BACKENDS.clear(), devices_torch.BACKENDS.update(before)))
     cpu, hpu = find.find("auto")
     assert [device.backend for device in find.find("hpu")] == ["hpu"] and "hpu" in find.choices()
     assert (hpu.kind, hpu.name, hpu.handle, hpu.unified_memory) == (
-        *("gpu", "Accelerator of a test"),
+        *("gpu", "Gaudi 3"),
         *(torch.device("hpu"), False),
     )
     calls.clear()
@@ -162,51 +173,6 @@ def test_a_new_backend_of_pytorch_is_one_entry(calls, has, monkeypatch):
     assert hpu.peak_memory() == {"allocated_peak_bytes": 7 * GB, "reserved_peak_bytes": 9 * GB}
     assert not cpu.peak_memory() and cpu.unified_memory
 
-
-FRAMEWORK = """
-import numpy
-from pomology.devices.base import Device
-
-class NumPyDevice(Device):
-    framework, title, gpus, apple_gpu = "numpy", "NumPy", (), ""
-    threads = 1
-
-    def __init__(self, backend):
-        super().__init__(numpy, backend, backend)
-
-    @classmethod
-    def backends(cls):
-        return {"cpu": None}
-
-    def synchronize(self):
-        pass
-
-    def product(self, precision, size):
-        a = numpy.ones((size, size), "float32")
-        return lambda: a @ a
-
-    def smallest_kernel(self, own=True):
-        number = numpy.ones(1)
-        return lambda: number + 1, "adding 1 to one number"
-
-    def _ones(self, dtype, size):
-        return numpy.ones((size, size), dtype)
-
-    def _move(self, item):
-        return item.astype("float32")
-
-    def device_of(self, item):
-        return "cpu"
-
-    def count(self, model):
-        return sum(weight.size for weight in model)
-
-    def _trained(self, model):
-        return model
-
-    def _numbers(self, weight, count):
-        return weight.ravel()[:count].tolist()
-"""
 
 EXPERIMENT = """
 import sys
@@ -236,7 +202,8 @@ print(record["status"], record["reason"], record["framework"], record["framework
 
 
 def test_a_new_framework_is_one_file(tmp_path):
-    (tmp_path / "numpy_.py").write_text(FRAMEWORK)
+    """The file that docs/add-a-device.md shows."""
+    (tmp_path / "numpy_.py").write_text(documented()[1])
     command = [sys.executable, "-c", EXPERIMENT, tmp_path, tmp_path / "run"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -754,9 +721,8 @@ ASKED = re.compile(r"\b(?:backend|self\.backend|case\.backend)\.(\w+)")
 
 
 def test_whatever_a_case_a_workload_or_a_notebook_asks_of_a_device_is_declared_in_the_base():
-    root = Path(devices_torch.__file__).parents[3]
-    files = [*root.glob("lib/pomology/experiment/*.py"), *root.glob("lib/pomology/workloads/*.py")]
-    files += root.glob("notebooks/*/*.ipynb")
+    files = [*ROOT.glob("lib/pomology/experiment/*.py"), *ROOT.glob("lib/pomology/workloads/*.py")]
+    files += ROOT.glob("notebooks/*/*.ipynb")
     asked = {name for file in files for name in ASKED.findall(file.read_text(encoding="utf-8"))}
     of_instances = {"backend", "framework", "kind", "handle", "uncounted"}
     only_tensorflow = {"on_cpu"}  # the reference of its check of Metal
