@@ -22,7 +22,7 @@ from pomology.experiment import trainers
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.workloads import parity
-from pomology.workloads.cost import keras_workload
+from pomology.workloads.cost import Workload, keras_workload
 
 find.prepare("tensorflow")
 tf = tensorflow.load()
@@ -139,8 +139,24 @@ def test_the_cpu_works_for_real():
     assert len(before) > 100 and cpu.weight_sample(model) != before
     with pytest.raises(ValueError, match="no weights"):
         cpu.device_of(layers.Flatten())
+    for precision in ("fp32", "fp16", "bf16"):
+        product = cpu.dispatch(cpu.product(precision, 8))()
+        assert product.shape == (8, 8) and cpu.device_of(product) == "cpu" and float(product[0, 0]) > 0
+    launch, words = cpu.smallest_kernel()
+    assert float(launch()[0]) == 2 and words == "adding 1 to one number"
     with cpu.watch_fallbacks() as seen:
         assert seen == set()
+
+
+def test_a_case_that_surely_takes_too_long_is_not_tried(make):
+    """By the best rate of TensorFlow's own products."""
+
+    def body(case):
+        case.require_memory(Workload(10, 10**18, state_bytes=40, saved_bytes=0))
+        case.require_time(60)
+
+    record, _ = run(make(), body)
+    assert record["status"] == "too-big" and "TFLOP would take" in record["reason"]
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
@@ -165,7 +181,7 @@ def test_what_tensorflow_raises_is_told_apart():
 
 
 def test_loading_says_nothing_and_true_fp32_is_on():
-    program = "from pomology.devices import torch as device; print(device.find('cpu', 'tensorflow')); import keras"
+    program = "from pomology.devices import find; print(find.find('cpu', 'tensorflow')); import keras"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == "" and "cpu" in done.stdout
     assert not tf.config.experimental.tensor_float_32_execution_enabled()

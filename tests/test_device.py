@@ -25,6 +25,7 @@ from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import PomologyError, Unsupported
 from pomology.machine import snapshot
 
+ROOT = Path(__file__).resolve().parents[1]
 GB = 10**9
 FALLBACK = (
     "The operator '{}' is not currently supported on the MPS backend and will fall back to run on the CPU. "
@@ -144,14 +145,24 @@ def test_what_a_user_may_ask_for():
 # --- What can be added ----------------------------------------------------------------------------------------------
 
 
-def test_a_new_backend_of_pytorch_is_one_entry(calls, has, monkeypatch):
+def documented() -> list[str]:
+    """The programs of docs/add-a-device.md."""
+    text = (ROOT / "docs" / "add-a-device.md").read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def test_a_new_backend_of_pytorch_is_one_entry(calls, has, monkeypatch, request):
+    """The entry that docs/add-a-device.md shows."""
     has()
-    entry = devices_torch.Backend(absent=lambda torch: None, name=lambda torch: "Accelerator of a test")
-    monkeypatch.setitem(devices_torch.BACKENDS, "hpu", entry)
+    hpu = SimpleNamespace(is_available=lambda: True, get_device_name=lambda: "Gaudi 3")
+    monkeypatch.setattr(torch, "hpu", hpu, raising=False)
+    before = dict(devices_torch.BACKENDS)
+    exec(documented()[0], vars(devices_torch))
+    request.addfinalizer(lambda: (devices_torch.BACKENDS.clear(), devices_torch.BACKENDS.update(before)))
     cpu, hpu = find.find("auto")
     assert [device.backend for device in find.find("hpu")] == ["hpu"] and "hpu" in find.choices()
     assert (hpu.kind, hpu.name, hpu.handle, hpu.unified_memory) == (
-        *("gpu", "Accelerator of a test"),
+        *("gpu", "Gaudi 3"),
         *(torch.device("hpu"), False),
     )
     calls.clear()
@@ -162,51 +173,6 @@ def test_a_new_backend_of_pytorch_is_one_entry(calls, has, monkeypatch):
     assert hpu.peak_memory() == {"allocated_peak_bytes": 7 * GB, "reserved_peak_bytes": 9 * GB}
     assert not cpu.peak_memory() and cpu.unified_memory
 
-
-FRAMEWORK = """
-import numpy
-from pomology.devices.base import Device
-
-class NumPyDevice(Device):
-    framework, title, gpus, apple_gpu = "numpy", "NumPy", (), ""
-    threads = 1
-
-    def __init__(self, backend):
-        super().__init__(numpy, backend, backend)
-
-    @classmethod
-    def backends(cls):
-        return {"cpu": None}
-
-    def synchronize(self):
-        pass
-
-    def product(self, precision, size):
-        a = numpy.ones((size, size), "float32")
-        return lambda: a @ a
-
-    def smallest_kernel(self, own=True):
-        number = numpy.ones(1)
-        return lambda: number + 1, "adding 1 to one number"
-
-    def _ones(self, dtype, size):
-        return numpy.ones((size, size), dtype)
-
-    def _move(self, item):
-        return item.astype("float32")
-
-    def device_of(self, item):
-        return "cpu"
-
-    def count(self, model):
-        return sum(weight.size for weight in model)
-
-    def _trained(self, model):
-        return model
-
-    def _numbers(self, weight, count):
-        return weight.ravel()[:count].tolist()
-"""
 
 EXPERIMENT = """
 import sys
@@ -236,7 +202,8 @@ print(record["status"], record["reason"], record["framework"], record["framework
 
 
 def test_a_new_framework_is_one_file(tmp_path):
-    (tmp_path / "numpy_.py").write_text(FRAMEWORK)
+    """The file that docs/add-a-device.md shows."""
+    (tmp_path / "numpy_.py").write_text(documented()[1])
     command = [sys.executable, "-c", EXPERIMENT, tmp_path, tmp_path / "run"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -398,7 +365,6 @@ OUT_OF_MEMORY = [
     ),
     RuntimeError("Invalid buffer size: 23.27 GiB"),
     RuntimeError("Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"),
-    RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
     torch.OutOfMemoryError("no such words"),
@@ -426,12 +392,8 @@ BUGS = [
     RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"),
     RuntimeError("Expected all tensors to be on the same device, but found at least two devices, mps:0 and cpu!"),
     RuntimeError("DataLoader worker (pid(s) 4711) exited unexpectedly"),
-    RuntimeError("\"mse_loss\" not implemented for 'Long'"),
-    RuntimeError("[enforce fail at inline_container.cc:659] . unexpected pos"),
     ValueError("out of memory"),
     KeyError("Invalid buffer size"),
-    TypeError("forward() missing 1 required positional argument: 'x'"),
-    NotImplementedError('Module [VAE] is missing the required "forward" function'),
     AssertionError("not supported on MPS"),
     KeyboardInterrupt(),
 ]
@@ -466,16 +428,6 @@ def test_real_failures_of_this_torch_are_told_apart():
     assert failure(error.value) is None
 
 
-def test_out_of_memory_of_other_frameworks_is_told_by_its_name():
-    class OutOfMemoryError(Exception):
-        pass
-
-    class Special(OutOfMemoryError):
-        pass
-
-    assert failure(Special("no words")) == "out-of-memory"
-
-
 # --- Operators that run elsewhere -----------------------------------------------------------------------------------
 
 
@@ -508,21 +460,14 @@ def test_fallbacks_are_collected_in_every_case_and_shown_once(shown):
             assert torch.is_warn_always_enabled()
             for _ in range(4):
                 step("aten::_ctc_loss", "aten::mode")
-            warnings.warn("something else", stacklevel=1)
+                warnings.warn("something else", stacklevel=1)
         assert seen == {"aten::_ctc_loss", "aten::mode"}
         assert sum("_ctc_loss" in text for text in shown) == 1
         assert sum("'aten::mode'" in text for text in shown) == 1
+        assert shown.count("something else") == 1  # as Python does by itself: once for a line
     assert warnings.showwarning is show
     assert warnings.filters == filters
     assert not torch.is_warn_always_enabled()
-
-
-def test_other_warnings_stay_as_they_are(shown):
-    with Device("mps").watch_fallbacks() as seen:
-        for _ in range(3):
-            warnings.warn("something else", stacklevel=1)
-    assert seen == set()
-    assert shown == ["something else"]
 
 
 def test_fallbacks_are_seen_though_warnings_are_silenced_or_errors(shown):
@@ -558,15 +503,6 @@ def test_whether_fallbacks_are_allowed_is_reported(monkeypatch, value, enabled):
     else:
         monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", value)
     assert devices_torch.fallback_enabled() is enabled
-
-
-def test_importing_the_module_imports_no_framework():
-    code = (
-        "import sys, pomology.devices.torch, pomology.workloads.cost, pomology.measure.clock\n"
-        "print(sorted({'torch', 'tensorflow', 'mlx', 'pandas', 'matplotlib'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 # How much MPS may take ------------------------------------------------------------------------------------------------
@@ -686,14 +622,13 @@ def test_the_remapper_is_off_before_tensorflow_is_loaded(monkeypatch):
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "before", "who wants to see the log may"
 
 
-@pytest.mark.parametrize(("platform", "value", "fine"), [("darwin", None, False), ("darwin", "true", False)])
-@pytest.mark.parametrize("again", [1, 2])
-def test_on_a_mac_it_is_too_late_after_the_import(tensorflow, monkeypatch, platform, value, fine, again):
-    tensorflow(platform)
+@pytest.mark.parametrize("value", [None, "true"])
+def test_on_a_mac_it_is_too_late_after_the_import(tensorflow, monkeypatch, value):
+    tensorflow("darwin")
     monkeypatch.delenv(devices_tensorflow.REMAPPER)
     if value:
         monkeypatch.setenv(devices_tensorflow.REMAPPER, value)
-    for _ in range(again):  # the first refusal must not make the second call believe
+    for _ in range(2):  # the first refusal must not make the second call believe
         with pytest.raises(PomologyError, match="restart the kernel") as error:
             find.find("auto", "tensorflow")
     assert "\n" not in str(error.value) and "TURN_OFF_REMAPPER=1" in str(error.value)
@@ -786,9 +721,8 @@ ASKED = re.compile(r"\b(?:backend|self\.backend|case\.backend)\.(\w+)")
 
 
 def test_whatever_a_case_a_workload_or_a_notebook_asks_of_a_device_is_declared_in_the_base():
-    root = Path(devices_torch.__file__).parents[3]
-    files = [*root.glob("lib/pomology/experiment/*.py"), *root.glob("lib/pomology/workloads/*.py")]
-    files += root.glob("notebooks/*/*.ipynb")
+    files = [*ROOT.glob("lib/pomology/experiment/*.py"), *ROOT.glob("lib/pomology/workloads/*.py")]
+    files += ROOT.glob("notebooks/*/*.ipynb")
     asked = {name for file in files for name in ASKED.findall(file.read_text(encoding="utf-8"))}
     of_instances = {"backend", "framework", "kind", "handle", "uncounted"}
     only_tensorflow = {"on_cpu"}  # the reference of its check of Metal

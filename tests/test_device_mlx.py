@@ -194,7 +194,7 @@ def test_launching_does_not_wait(mac):
     assert mx.clock.now - before > 5.0
 
 
-@pytest.mark.parametrize("nothing", [None, (), [], {}, 1.0, {"loss": [None]}])
+@pytest.mark.parametrize("nothing", [None, (), 1.0, {"loss": [None]}])
 def test_a_function_that_returns_nothing_to_compute_is_refused(mac, nothing):
     mac()
     with pytest.raises(ValueError, match="nothing of it would be computed"):

@@ -587,7 +587,7 @@ def test_nothing_of_a_case_stays_in_memory(make):
         ({"budget_s": math.inf}, "vae: budget_s is inf"),
         ({"budget_s": "10"}, "vae: budget_s is '10'"),
         ({"budget_s": True}, "vae: budget_s is True"),
-        ({"devices": "tpu"}, "devices: 'tpu' is not known; one of auto, cpu, gpu, cuda, mps, metal is"),
+        ({"devices": "tpu"}, "devices: 'tpu' is not known; one of auto, cpu, gpu, cuda, mps, xpu, metal"),
     ],
 )
 def test_a_wrong_setting_is_said_in_one_line_and_leaves_nothing(make, tmp_path, settings, words):

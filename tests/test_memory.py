@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from pomology.articles import claims, layout, published
-from pomology.devices import torch as devices_torch
 from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.experiment.feasibility import HOLES
@@ -174,7 +173,7 @@ def test_a_counter_that_breaks_is_absent_with_the_reason(monkeypatch):
 
 
 def test_on_a_mac_the_footprint_is_macos_s_and_no_process_is_started(monkeypatch):
-    monkeypatch.setattr(sampler.sys, "platform", "darwin")
+    monkeypatch.setattr(machine_memory.sys, "platform", "darwin")
     monkeypatch.setattr(machine_memory.ctypes, "CDLL", lambda *given, **named: macs.LibSystem())
     monkeypatch.setattr(sampler.psutil.Process, "memory_info", lambda self: macs.ProcessMemory(10**9, 10**11, 1, 1))
     monkeypatch.setattr(sampler.psutil, "swap_memory", lambda: macs.Swap(2**30, 2**29, 2**29, 50.0, 0, 0))
@@ -184,28 +183,7 @@ def test_on_a_mac_the_footprint_is_macos_s_and_no_process_is_started(monkeypatch
     assert found["swap_used_bytes"] == 2**29 and found["page_faults"] > 0
 
 
-# Devices --------------------------------------------------------------------------------------------------------------
-
-
-def test_memory_of_mps_is_what_metal_gave_and_of_cuda_its_pool(monkeypatch):
-    import torch
-
-    fake = SimpleNamespace(**vars(torch))
-    fake.mps = SimpleNamespace(current_allocated_memory=lambda: 5, driver_allocated_memory=lambda: 8)
-    fake.cuda = SimpleNamespace(memory_allocated=lambda: 2, memory_reserved=lambda: 3)
-    backend = devices_torch.TorchDevice("cpu")
-    assert backend.memory() == {}
-    backend._torch = fake
-    backend.backend = "mps"
-    assert backend.memory() == {"allocated_bytes": 5, "reserved_bytes": 8}
-    backend.backend = "cuda"
-    assert backend.memory() == {"allocated_bytes": 2, "reserved_bytes": 3}
-
-    def fails():
-        raise RuntimeError("no counters\nhere")
-
-    fake.cuda.memory_reserved = fails
-    assert backend.memory() == {} and backend.uncounted == "no counters"
+# Cases ----------------------------------------------------------------------------------------------------------------
 
 
 def experiment(folder, **more):

@@ -24,7 +24,7 @@ from pomology.errors import PomologyError
 TF32 = "MLX_ENABLE_TF32"
 GPU = "mlx-gpu"
 # The smallest kernel there is: one thread writes one number.
-KERNEL = "out[0] = one[0];"
+KERNEL = "out[0] = number[0];"
 
 
 def load() -> Any:
@@ -133,7 +133,9 @@ class MLXDevice(Device):
         number = mx.ones(1, stream=self.handle)
         mx.eval(number)
         if own and self.kind == "gpu" and mx.metal.is_available():
-            kernel = mx.fast.metal_kernel(name="pomology_one", input_names=["one"], output_names=["out"], source=KERNEL)
+            kernel = mx.fast.metal_kernel(
+                name="pomology_one", input_names=["number"], output_names=["out"], source=KERNEL
+            )
             form = {"grid": (1, 1, 1), "threadgroup": (1, 1, 1), "output_shapes": [(1,)], "output_dtypes": [mx.float32]}
             launch = self.dispatch(lambda: kernel(inputs=[number], stream=self.handle, **form))
             return launch, "a Metal kernel of one thread"
@@ -151,7 +153,7 @@ class MLXDevice(Device):
         Raises ValueError for a model without parameters.
         """
         if hasattr(item, "parameters") and not self._flat(item.parameters()):
-            raise ValueError(f"{type(item).__name__} has no parameters that could tell its device")
+            raise ValueError(f"{type(item).__name__} has no parameters, so no device")
         return self.backend
 
     def count(self, model: Any) -> int:

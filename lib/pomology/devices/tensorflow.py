@@ -159,7 +159,7 @@ class TensorFlowDevice(Device):
         gpu = "metal" if sys.platform == "darwin" else "cuda"
         backends = {gpu if "GPU" in tensor.device else "cpu" for tensor in tensors}
         if not backends:
-            raise ValueError(f"{type(item).__name__} has no weights that could tell its device")
+            raise ValueError(f"{type(item).__name__} has no weights, so no device")
         return backends.pop() if len(backends) == 1 else "mixed"
 
     def count(self, model: Any) -> int:

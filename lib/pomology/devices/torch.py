@@ -167,7 +167,7 @@ class TorchDevice(Device):
         tensors = item.parameters() if hasattr(item, "parameters") else [item]
         backends = {tensor.device.type for tensor in tensors}
         if not backends:
-            raise ValueError(f"{type(item).__name__} has no parameters that could tell its device")
+            raise ValueError(f"{type(item).__name__} has no parameters, so no device")
         return backends.pop() if len(backends) == 1 else "mixed"
 
     def count(self, model: Any) -> int:

@@ -37,7 +37,7 @@ class Experiment:
 
     name: the notebook's name, and the journal's. article: its number, as in the published values. framework: what the
     cases train with, one a notebook; None has no cases, and lays together what other notebooks of a run have measured.
-    devices: `auto`, `cpu`, `gpu`, `cuda`, `mps` or `metal`. profile: `smoke`, `quick` or `article`; the last runs whole
+    devices: one of `find.choices()`. profile: `smoke`, `quick` or `article`; the last runs whole
     epochs. budget_s: seconds for the steady steps of a case. out: the run's folder; empty takes this day's, see
     `folders.by_hand`, or without a framework the latest that has such numbers. repeat: which repetition of the run this
     is. precision: of every case that has no setting of that name. expects_learning: whether a

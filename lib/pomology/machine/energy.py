@@ -25,8 +25,8 @@ class Absent(Exception):
 class AppleMeter:
     """Energy of an Apple chip as macOS estimates it, without root: the whole chip, not this process. Steps of 1 mJ.
 
-    `rails` are those that this chip tells; `missing` says why one of them is left out. Read with zeus-apple-silicon, of
-    which any field may be None.
+    `rails` are those that this chip counts; `missing` says why one is left out. Read with zeus-apple-silicon, of which
+    any field may be None.
     """
 
     name = "apple"
@@ -54,10 +54,10 @@ class AppleMeter:
 
     def energy_j(self) -> float:
         now = self._monitor.get_cumulative_energy()
-        told_mj = [getattr(now, APPLE_RAILS[rail]) for rail in self.rails]
-        if None in told_mj:
+        energies_mj = [getattr(now, APPLE_RAILS[rail]) for rail in self.rails]
+        if None in energies_mj:
             raise Absent("macOS no longer tells its energy counters")
-        return sum(told_mj) / 1e3
+        return sum(energies_mj) / 1e3
 
 
 def _sums_dies() -> bool:
@@ -76,7 +76,7 @@ class NvmlMeter:
     rails = ("gpu",)
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._nvml, self._gpu = _nvml_gpu()
+        self._nvml, self._gpu = nvml_gpu()
         self._clock, self._last, self._sum_j = clock, None, 0.0
         try:
             self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu)
@@ -137,19 +137,19 @@ def meters(device: str | None = None) -> tuple[list[Any], dict[str, str]]:
     covers the whole chip, the device at the least; elsewhere RAPL covers the CPU and NVML the GPU.
     """
     by_device = {"cpu": [RaplMeter], "gpu": [NvmlMeter], None: [RaplMeter, NvmlMeter]}
-    found, absent = [], {}
+    answering, absent = [], {}
     for meter in [AppleMeter] if sys.platform == "darwin" else by_device[device]:
         try:
             opened = meter()
             if meter is AppleMeter and device not in (None, *opened.rails):
                 raise Absent(opened.missing.get(device, f"this chip does not tell the energy of its {device}"))
-            found.append(opened)
+            answering.append(opened)
         except Absent as reason:
             absent[meter.name] = str(reason)
-    return found, absent
+    return answering, absent
 
 
-def _nvml_gpu() -> tuple[Any, Any]:
+def nvml_gpu() -> tuple[Any, Any]:
     """NVML and its handle of the first GPU that CUDA may use. (CUDA and NVML can number mixed GPUs differently.)"""
     try:
         import pynvml

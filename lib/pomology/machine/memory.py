@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from pomology.machine.energy import Absent
+from pomology.measure.estimate import Estimate
 
 VMSTAT = Path("/proc/vmstat")
 
@@ -38,7 +39,7 @@ class MemoryCounters:
         self.absent: dict[str, str] = {}
         self._sources: dict[tuple[str, ...], Callable[[], tuple]] = {}
         openers = {
-            ("footprint_bytes",): lambda: _footprint()[1],
+            ("footprint_bytes",): lambda: footprint()[1],
             ("resident_bytes",): lambda: lambda: psutil.Process().memory_info().rss,
             ("page_faults", "page_ins"): lambda: _own_faults,
             ("swap_used_bytes",): lambda: lambda: psutil.swap_memory().used,
@@ -51,15 +52,16 @@ class MemoryCounters:
                 self._drop(names, error)
 
     def read(self) -> dict[str, int | None]:
-        found: dict[str, int | None] = dict.fromkeys(self._names)
+        """Each counter now, by its name."""
+        values: dict[str, int | None] = dict.fromkeys(self._names)
         for names, source in list(self._sources.items()):
             try:
-                told = source()
+                reading = source()
             except Exception as error:  # see _drop
                 self._drop(names, error)
                 continue
-            found |= dict(zip(names, told if isinstance(told, tuple) else (told,), strict=True))
-        return found
+            values |= dict(zip(names, reading if isinstance(reading, tuple) else (reading,), strict=True))
+        return values
 
     def _drop(self, names: tuple[str, ...], error: Exception) -> None:
         """Whatever a counter raises must not end the case that is being measured."""
@@ -95,8 +97,8 @@ class MemoryTrace:
 
     def note(self) -> None:
         """A step has ended, on the device too."""
-        told = {"step": self.steps, "t_s": round(self._clock() - self._since, 6)} | self._device() | self._read()
-        self._last = tuple(told.get(name) for name in self.COLUMNS)
+        now = {"step": self.steps, "t_s": round(self._clock() - self._since, 6)} | self._device() | self._read()
+        self._last = tuple(now.get(name) for name in self.COLUMNS)
         if self.steps % self._stride == 0:
             self._rows.append(self._last)
             if len(self._rows) > MOST_TRACED:
@@ -117,7 +119,7 @@ class MemoryTrace:
         from pomology.measure import intervals  # numpy, which a process that is watched need not have loaded
 
         rows = [row for row in self.rows if row and row[0] >= warmup]
-        found: dict[str, dict[str, Any]] = {}
+        metrics: dict[str, Estimate] = {}
         for name, values in zip(self.COLUMNS, zip(*rows, strict=True), strict=True) if rows else ():
             if name in ("step", "t_s", "swap_used_bytes") or None in values:
                 continue
@@ -127,13 +129,12 @@ class MemoryTrace:
                 # The system gives a process pages; frameworks count what they were asked for.
                 pages = name in ("footprint_bytes", "resident_bytes")
                 grows = intervals.slope(values, [row[0] for row in rows], mmap.PAGESIZE if pages else 1)
-                bounds = {"low": grows.low, "high": grows.high, "n": grows.n}
-                found[f"{short}_slope{ending}"] = {"value": grows.mean, "unit": unit, **bounds, "how": "measured"}
+                metrics[f"{short}_slope{ending}"] = Estimate(grows.mean, unit, grows.low, grows.high, grows.n)
             if memory:
-                for end, value in (("start", values[0]), ("end", values[-1])):
-                    form = {"low": None, "high": None, "n": 1, "how": "measured"}
-                    found[f"{short}_{end}_bytes"] = {"value": value, "unit": unit, **form}
-        return found
+                metrics[f"{short}_start_bytes"], metrics[f"{short}_end_bytes"] = (
+                    Estimate(value, unit) for value in (values[0], values[-1])
+                )
+        return {name: estimate.metric() for name, estimate in metrics.items()}
 
 
 def _own_faults() -> tuple[int, int]:
@@ -142,19 +143,20 @@ def _own_faults() -> tuple[int, int]:
     return usage.ru_minflt + usage.ru_majflt, usage.ru_majflt
 
 
-def _live_children() -> list[int]:
+def live_children() -> list[int]:
+    """Process ids of the multiprocessing children that have not ended."""
     # multiprocessing.active_children() would also collect the ended ones, behind the back of the thread that waits for
     # them: PyTorch would then learn only late that a worker was killed.
     processes = [child._popen for child in list(multiprocessing.process._children)]
     return [process.pid for process in processes if process is not None and process.returncode is None]
 
 
-def _usages() -> list[Any]:
+def usages() -> list[Any]:
     """What this process has used, and its children that have ended."""
     return [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 
 
-def _swapped_bytes() -> int:
+def swapped_bytes() -> int:
     """What Linux has moved into and out of swap since it started. (psutil would take every page for one of 4 KiB.)"""
     try:
         pages = dict(line.split() for line in VMSTAT.read_text().splitlines())
@@ -163,7 +165,7 @@ def _swapped_bytes() -> int:
         raise Absent("this system does not count what it swaps") from error
 
 
-def _vm_stat(text: str) -> dict[str, int]:
+def vm_stat(text: str) -> dict[str, int]:
     """What macOS has moved into and out of swap and its compressor since it started, and what the latter holds.
 
     The size of a page stands in the first line: 16384 on Apple Silicon, 4096 on Intel.
@@ -191,27 +193,27 @@ class _RusageInfo(ctypes.Structure):
     ]
 
 
-def _footprint() -> tuple[str, Callable[[], int]]:
+def footprint() -> tuple[str, Callable[[], int]]:
     """Where the footprint comes from, and a function that gives that of this process and its living children."""
     if sys.platform != "darwin":
-        return "resident memory", _Resident()
+        return "resident memory", ResidentMemory()
     read = _physical_reader()
     return "physical footprint", lambda: read(os.getpid()) + _sum_of_living(read)
 
 
 def _sum_of_living(read: Callable[[int], int]) -> int:
     total = 0
-    for pid in _live_children():
+    for pid in live_children():
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):  # ended since it was listed
             total += read(pid)
     return total
 
 
-class _Resident:
+class ResidentMemory:
     """Resident memory of this process, and with it what its living children add to that, on Linux; in bytes.
 
     A forked worker begins with all pages of its parent, and eight of them would count these nine times. So of children
-    only the pages that nobody shares are added (what they share among themselves alone is left out). To tell these the
+    only the pages that nobody shares are added (what they share among themselves alone is left out). To count these the
     kernel walks through all of them, a tenth of a second for some gigabytes: it is asked so seldom that this takes a
     fiftieth of the time at most, and in between what the children add stays what it was.
     """
@@ -223,7 +225,7 @@ class _Resident:
 
     def __call__(self) -> int:
         own = psutil.Process().memory_info().rss
-        if not _live_children():
+        if not live_children():
             self._added = 0
         elif (began_s := self._clock()) >= self._next_s:
             self._added = _sum_of_living(self._private)

@@ -1,7 +1,7 @@
 """What this machine is, and whether it is fit to measure now.
 
-`snapshot()` names the hardware and the software for the record; `fitness()` says what would spoil a measurement;
-`describe()` puts a snapshot into one line. Whatever cannot be told is None, never a guess.
+`snapshot()` names the hardware and the software for the record; `conditions()` says what would spoil a measurement;
+`describe()` puts a snapshot into one line. What the system does not say is None, never a guess.
 
 Privacy: results hold no user or host name, home path, address, serial number or UUID. macOS's system_profiler prints
 serial numbers beside what is wanted, so single fields are picked and its text is dropped.
@@ -9,6 +9,7 @@ serial numbers beside what is wanted, so single fields are picked and its text i
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -44,8 +45,8 @@ def snapshot(packages: Iterable[str] = PACKAGES) -> dict[str, Any]:
     Keys: chip, cpu_cores (physical), cpu_threads, performance_cores, efficiency_cores, memory_bytes, gpus (a list of
     name, memory_bytes, cores: memory is None where the GPU shares the machine's; only Apple's cores are counted), os,
     os_version, architecture, translated (x86-64 Python under Rosetta), virtual_machine, python, packages (those of
-    `packages` that are installed: name -> version), git (commit and whether dirty), unknown. A key that cannot be told
-    is None, and `unknown[key]` says why; it also says why `gpus` is empty.
+    `packages` that are installed: name -> version), git (commit and whether dirty), unknown. An unknown key is
+    None, and `unknown[key]` says why; it also says why `gpus` is empty.
     """
     mac = sys.platform == "darwin"
     gpus, no_gpus = _apple_gpus() if mac else _nvidia_gpus()
@@ -130,7 +131,7 @@ def chip() -> str | None:
 
 
 def virtual_machine() -> bool | None:
-    """Whether this is a virtual machine; None if it is not told."""
+    """Whether this is a virtual machine; None if the system does not say."""
     if sys.platform == "darwin":
         return {"0": False, "1": True}.get(_sysctl("kern.hv_vmm_present") or "")
     flags = _line_value(_file_text(CPUINFO), "flags")
@@ -143,7 +144,7 @@ def available_memory_bytes() -> int:
 
 
 def thermal_level() -> int | None:
-    """macOS's thermal pressure: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping. None elsewhere, or if not told.
+    """macOS's thermal pressure: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping. None if unknown.
 
     Read from the notification that macOS keeps for it, without root. Chips have been seen to slow down at level 0, so a
     low level does not prove full speed.
@@ -198,7 +199,7 @@ def run_command(*command: str, timeout: float = 10) -> Answer:
             late = threading.Timer(timeout, os.kill, (process.pid, signal.SIGKILL))
             late.start()
             try:
-                _, status, usage = os.wait4(process.pid, 0)  # Popen's own wait does not tell what was used
+                _, status, usage = os.wait4(process.pid, 0)  # Popen's own wait does not say what was used
             finally:
                 late.cancel()
                 late.join()
@@ -279,8 +280,8 @@ def _os_version() -> str | None:
     if sys.platform == "darwin":
         return platform.mac_ver()[0] or None
     # The numbers only: builders put words of their own behind them.
-    found = re.match(r"\d+(\.\d+)*", platform.release())
-    return found[0] if found else None
+    numbers = re.match(r"\d+(\.\d+)*", platform.release())
+    return numbers[0] if numbers else None
 
 
 def _translated() -> bool:
@@ -292,13 +293,11 @@ def _translated() -> bool:
 def _versions(packages: Iterable[str]) -> dict[str, str]:
     from importlib import metadata  # slow to import, seldom needed
 
-    found = {}
+    versions = {}
     for name in packages:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue  # absent from the result is what "not installed" looks like
-    return found
+        with contextlib.suppress(metadata.PackageNotFoundError):  # what is not installed is left out
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def _git() -> tuple[dict[str, Any] | None, str]:
@@ -342,8 +341,8 @@ def _file_text(path: Path) -> str | None:
 
 def _line_value(text: str | None, key: str) -> str | None:
     """The value of the first `key : value` line."""
-    found = re.search(rf"^{re.escape(key)}\s*:[ \t]*(\S.*)$", text or "", re.MULTILINE)
-    return found[1].strip() if found else None
+    match = re.search(rf"^{re.escape(key)}\s*:[ \t]*(\S.*)$", text or "", re.MULTILINE)
+    return match[1].strip() if match else None
 
 
 def _gigabytes(count: int) -> str:
@@ -352,7 +351,7 @@ def _gigabytes(count: int) -> str:
 
 
 def cache_bytes(folder: Path | None = None) -> int | None:
-    """The last-level cache of this processor, where the system tells (Linux); None elsewhere, as on a Mac.
+    """The last-level cache of this processor, where the system lists it (Linux); None elsewhere, as on a Mac.
 
     folder: where the system lists the caches, one folder each.
     """
