@@ -64,9 +64,7 @@ class MeasuredLookup:
         measured = combined(here, metric)
         if measured is None:
             return Term(None, f"{what}: {metric} was not measured ({here[-1]['status']})")
-        bounds = {key: measured[key] for key in ("value", "unit", "low", "high", "n", "how")}
-        covers = "repeats" if measured.get("repeats") else None
-        return Term(Estimate(**bounds, covers=covers), source=f"{experiment}: {here[-1]['case']}: {metric}")
+        return Term(measured, source=f"{experiment}: {here[-1]['case']}: {metric}")
 
 
 def _setting(record: Record, key: str):
