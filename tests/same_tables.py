@@ -23,7 +23,7 @@ from pomology.articles import claims, published
 from pomology.devices import find
 from pomology.experiment.experiment import Experiment
 from pomology.paths import root
-from pomology.report.claims import measured_lookup
+from pomology.report.claims import MeasuredLookup
 from pomology.results.run import load
 
 REFERENCE = root() / "outputs" / "reference-cpu"
@@ -35,7 +35,7 @@ def verdicts(folder: Path) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("claim", "published", folder.name))
-    measured = measured_lookup(load(folder).records)
+    measured = MeasuredLookup(load(folder).records)
     for claim in published.claims():
         own = claims.test(claim, claims.PublishedLookup(claim.article)).status
         writer.writerow((claim.id, own, claims.test(claim, measured).status))

@@ -37,7 +37,7 @@ def claim(number: int) -> published.Claim:
 
 
 def decide(number: int, records: list[dict]) -> claims.Decision:
-    return claims.test(claim(number), report_claims.measured_lookup(records))
+    return claims.test(claim(number), report_claims.MeasuredLookup(records))
 
 
 def cell(number: int, records: list[dict]) -> str:
@@ -220,8 +220,8 @@ class Two:
     """A lookup over a Mac and NVIDIA cards, which the kit has for no run: it tests the formulas."""
 
     def __init__(self, mac: list[dict], card: list[dict], **named: list[dict]):
-        self.mac, self.card = report_claims.measured_lookup(mac), report_claims.measured_lookup(card)
-        self.named = {name: report_claims.measured_lookup(records) for name, records in named.items()}
+        self.mac, self.card = report_claims.MeasuredLookup(mac), report_claims.MeasuredLookup(card)
+        self.named = {name: report_claims.MeasuredLookup(records) for name, records in named.items()}
 
     def devices(self, experiment: str, role: str) -> tuple[str, ...]:
         if role == "rival":
@@ -295,7 +295,7 @@ def test_prices_are_not_measured(number):
     ],
 )
 def test_a_gpu_that_is_named_is_found_on_the_machine_that_has_it(name, chip, same):
-    term = report_claims.measured_lookup(energy(("torch", "cuda", chip), 50.0))("energy", "energy_j_per_step", name, {})
+    term = report_claims.MeasuredLookup(energy(("torch", "cuda", chip), 50.0))("energy", "energy_j_per_step", name, {})
     assert term.value == (50.0 if same else None)
     assert same or term.reason == f"needs {name}, which is not this machine's"
 
@@ -316,12 +316,12 @@ def test_why_the_articles_own_numbers_tell_nothing_is_not_what_is_lacking_here()
 
 @pytest.mark.parametrize(("chip", "value"), [("Apple M2 Max", 50.0), ("Intel Xeon", None)])
 def test_what_is_said_of_apples_chips_is_tested_on_these_alone(chip, value):
-    lookup = report_claims.measured_lookup(energy(("torch", "cpu", chip), 50.0))
+    lookup = report_claims.MeasuredLookup(energy(("torch", "cpu", chip), 50.0))
     assert lookup("energy", "energy_j_per_step", "cpu", {"maker": "Apple"}).value == value
 
 
 def test_a_processor_is_never_taken_for_the_gpu_of_that_name():
-    lookup = report_claims.measured_lookup(energy(("torch", "cpu", "Apple M2 Ultra"), 50.0))
+    lookup = report_claims.MeasuredLookup(energy(("torch", "cpu", "Apple M2 Ultra"), 50.0))
     assert lookup("energy", "energy_j_per_step", "M2 Ultra", {}).reason == "needs M2 Ultra, which is not this machine's"
 
 

@@ -349,7 +349,7 @@ def record(framework, backend, load, scaled=False, profile="quick", faults=None,
 
 def verdict(name, records):
     (claim,) = [claim for claim in published.claims("001") if claim.id == name]
-    return claims.test(claim, report_claims.measured_lookup(records)).status
+    return claims.test(claim, report_claims.MeasuredLookup(records)).status
 
 
 GROWS, FLAT, CANNOT = (5e5, 4e5, 6e5), (2e3, -3e3, 7e3), (3e5, -1e5, 7e5)

@@ -26,6 +26,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from pomology.articles.published import ROLES, Claim, articles, rows
@@ -91,7 +92,7 @@ class Side:
     __mul__ = __rmul__ = _computed(operator.mul)
     __sub__, __rsub__ = _computed(operator.sub), _computed(lambda a, b: b - a)
     __truediv__, __rtruediv__ = _computed(operator.truediv), _computed(lambda a, b: b / a)
-    __neg__, __abs__ = (lambda self: 0 - self), (lambda self: _extreme(max, self, -self))
+    __neg__, __abs__ = (lambda self: 0 - self), (lambda self: _reduced(max, self, -self))
     __lt__, __le__, __gt__, __ge__ = map(_compared, ("<", "<=", ">", ">="))
     __eq__, __ne__ = map(_compared, ("==", "!="))
 
@@ -201,13 +202,9 @@ def _between(low: Any, x: Any, high: Any) -> Decision:
     return (_side(low) <= x) & (_side(x) <= high)
 
 
-def _given(sides: tuple) -> list[Side]:
-    """Numbers that are given one by one, or by a generator."""
-    return [_side(side) for side in (sides[0] if len(sides) == 1 else sides)]
-
-
-def _extreme(pick: Callable, *sides: Any) -> Side:
-    given = _given(sides)
+def _reduced(pick: Callable, *sides: Any) -> Side:
+    """Of numbers that are given one by one, or by a generator."""
+    given = [_side(side) for side in (sides[0] if len(sides) == 1 else sides)]
     values = [side.number.value for side in given]
     lows, highs = zip(*(side.number.bounds for side in given), strict=True)
     value = math.nan if any(map(math.isnan, values)) else pick(values)
@@ -215,18 +212,14 @@ def _extreme(pick: Callable, *sides: Any) -> Side:
     return Side(Estimate(value, low=pick(lows), high=pick(highs)), tuple(terms))
 
 
-def _mean(*sides: Any) -> Side:
-    given = _given(sides)
-    return functools.reduce(operator.add, given) / len(given)
-
-
 class _Names(dict):
     """The names of a formula: those that are not here are metrics."""
 
     def __init__(self, claim: Claim, lookup: Any):
         self.claim, self.lookup = claim, lookup
-        super().__init__({role: role for role in ROLES}, __builtins__={}, abs=abs, mean=_mean, between=_between)
-        self |= {"min": functools.partial(_extreme, min), "max": functools.partial(_extreme, max)}
+        super().__init__({role: role for role in ROLES}, __builtins__={}, abs=abs, between=_between)
+        for name, pick in (("min", min), ("max", max), ("mean", fmean)):
+            self[name] = functools.partial(_reduced, pick)
         self |= {"all": functools.partial(_decided, by=False), "any": functools.partial(_decided, by=True)}
         for name, roles in (("gpus", ["gpu"]), ("rivals", ["rival"]), ("devices", ["gpu", "rival"])):
             self[name] = [device for role in roles for device in lookup.devices(claim.experiment, role)] or roles[:1]

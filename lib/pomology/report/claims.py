@@ -18,7 +18,7 @@ from pomology.results.record import Record
 MAKERS = ("nvidia", "geforce", "quadro", "rtx", "apple")
 
 
-class measured_lookup:
+class MeasuredLookup:
     """A lookup for `articles.claims.test` over this machine's records: roles `cpu` and `gpu`, SI units, intervals.
 
     What an article says of NVIDIA GPUs as such (`rival` with the backend `cuda`), or of a GPU by name, is tested where
@@ -64,9 +64,7 @@ class measured_lookup:
         measured = combined(here, metric)
         if measured is None:
             return Term(None, f"{what}: {metric} was not measured ({here[-1]['status']})")
-        bounds = {key: measured[key] for key in ("value", "unit", "low", "high", "n", "how")}
-        covers = "repeats" if measured.get("repeats") else None
-        return Term(Estimate(**bounds, covers=covers), source=f"{experiment}: {here[-1]['case']}: {metric}")
+        return Term(measured, source=f"{experiment}: {here[-1]['case']}: {metric}")
 
 
 def _setting(record: Record, key: str):
@@ -82,7 +80,7 @@ def _model(device: str) -> str:
 
 def claims_table(claims: Sequence[published.Claim], records: Sequence[Record]) -> Table:
     """Each claim with two verdicts: on the article's own numbers, and on this machine's, with the numbers compared."""
-    rows, data, measured = [], [], measured_lookup(records)
+    rows, data, measured = [], [], MeasuredLookup(records)
     for claim in claims:
         own = articles_claims.test(claim, articles_claims.PublishedLookup(claim.article))
         here = articles_claims.test(claim, measured)
