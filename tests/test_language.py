@@ -62,12 +62,11 @@ def counted(shape: gpt2.Shape, batch_size: int, backend: str = "mps"):
 
 @both
 def test_the_article_s_size_has_its_parameters(architecture):
-    shape = gpt2.shape("gpt2-large", 1024, architecture)
-    assert counted(shape, 1).parameters == shape.parameters == LARGE[architecture]
+    assert gpt2.shape("gpt2-large", 1024, architecture).parameters == LARGE[architecture]
 
 
 def test_the_true_sizes_are_those_of_gpt2():
-    sizes = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080}
+    sizes = {"gpt2": 124_439_808, "gpt2-large": 774_030_080}
     for model, count in sizes.items():
         shape = gpt2.shape(model, 128, "true_gpt2")  # as many positions as ever
         with torch.device("meta"):
@@ -79,13 +78,12 @@ def test_a_step_has_the_operations_that_were_counted_elsewhere():
     for batch_size, expected in TFLOP.items():
         shape = gpt2.shape("gpt2-large", 1024, "transformer_lm")
         assert shape.workload(batch_size).flops / 1e12 == pytest.approx(expected, abs=0.005)
-    assert counted(shape, 1).flops == shape.workload(1).flops
     more = gpt2.shape("gpt2-large", 1024, "transformer_lm", vocabulary=50_257)
     assert more.workload(8).flops / shape.workload(8).flops == pytest.approx(1.06, abs=0.01)
 
 
 @both
-@pytest.mark.parametrize(("model", "context", "batch"), [("gpt2-large", 1024, 2), ("gpt2-micro", 64, 3)])
+@pytest.mark.parametrize(("model", "context", "batch"), [("gpt2-mini", 1024, 2), ("gpt2-micro", 64, 3)])
 def test_the_formulas_are_what_pytorch_counts(architecture, model, context, batch):
     shape = gpt2.shape(model, context, architecture)
     ours, theirs = shape.workload(batch), counted(shape, batch)
@@ -164,15 +162,6 @@ def exact_gelu(scope):
     scope["Block"] = Exact
 
 
-def relu(scope):
-    class Bent(scope["Block"]):
-        def __init__(self, shape):
-            super().__init__(shape)
-            self.activation = nn.ReLU()
-
-    scope["Block"] = Bent
-
-
 def norm_behind(scope):
     class Behind(scope["Block"]):
         def forward(self, x):
@@ -236,20 +225,21 @@ def sum_for_mean(scope):
     )
 
 
-DIFFERENT = (exact_gelu, relu, norm_behind, bias_left_out, bias_unused, sees_the_future, other_positions)
+DIFFERENT = (exact_gelu, norm_behind, bias_left_out, bias_unused, sees_the_future, other_positions)
 DIFFERENT += (last_norm_left_out, sum_for_mean)
 
 
 @both
 @pytest.mark.parametrize("change", DIFFERENT, ids=lambda change: change.__name__)
 def test_a_different_model_is_refused_before_it_is_timed(tmp_path, architecture, change):
-    if (change is relu or change is bias_left_out) and architecture == "transformer_lm":
+    if change is bias_left_out and architecture == "transformer_lm":
         pytest.skip("is so there")
     code = notebook()
     change(code.scope)
     record = proved(tmp_path, gpt2.trial(architecture), types.SimpleNamespace(**code.scope))
-    assert record["status"] == "mismatch", record["reason"]
-    assert "step_s" not in record["metrics"]
+    assert record.status == "mismatch" and "step_s" not in record.metrics, record.reason
+    if change is bias_left_out:
+        assert record.reason.startswith("the model lacks layers.0.attention.out_proj.bias, layers.1.attention.out_proj")
 
 
 OPTIMIZERS = {
@@ -262,13 +252,12 @@ OPTIMIZERS = {
 }
 
 
-@both
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_another_optimiser_is_refused(tmp_path, architecture, name):
+def test_another_optimiser_is_refused(tmp_path, name):
     def optimizer(model, lr, decay):
         return OPTIMIZERS[name](model.parameters(), lr, decay)
 
-    record = proved(tmp_path, gpt2.trial(architecture), notebook(), optimizer)
+    record = proved(tmp_path, gpt2.trial("transformer_lm"), notebook(), optimizer)
     assert record["status"] == "mismatch"
     assert record["reason"].startswith("against the reference: losses [")
 
@@ -279,27 +268,6 @@ def test_bias_correction_is_told_from_none(tmp_path):
     record = proved(tmp_path, trial, notebook())
     assert record["status"] == "mismatch" and "losses [" in record["reason"]
     assert trial.checksum != gpt2.trial("transformer_lm").checksum
-
-
-def test_other_weights_are_named(tmp_path):
-    code = notebook()
-    bias_left_out(code.scope)
-    record = proved(tmp_path, gpt2.trial("true_gpt2"), types.SimpleNamespace(**code.scope))
-    assert record["reason"].startswith("the model lacks layers.0.attention.out_proj.bias, layers.1.attention.out_proj")
-
-
-def test_no_value_lies_where_relu_bends():
-    """There rounding alone would decide whether a gradient is let through."""
-    trial, code, near = gpt2.trial("transformer_lm"), notebook(), []
-
-    class Watched(code.Block):
-        def __init__(self, shape):
-            super().__init__(shape)
-            self.linear1.register_forward_hook(lambda *given: near.append(given[2].abs().min().item()))
-
-    code.scope["Block"] = Watched
-    gpt2.torch_pass(trial, code.scope["LanguageModel"], code.loss_function, code.adamw)
-    assert len(near) == 2 * (1 + gpt2_reference.STEPS + 1) and min(near[:4]) > 1e-5
 
 
 def test_weights_are_the_same_for_everyone_and_each_another():

@@ -19,6 +19,7 @@ from pomology import errors
 from pomology.errors import Mismatch
 from pomology.experiment import trainers
 from pomology.experiment.experiment import Experiment
+from pomology.results.record import Record
 
 STEP_S = 0.004
 
@@ -66,7 +67,7 @@ def trainer(folder, callback=None, **more) -> lightning.pytorch.Trainer:
     return lightning.pytorch.Trainer(callbacks=[callback] if callback else [], **options | more)
 
 
-def run(folder, model, train, test=None, **more) -> dict:
+def run(folder, model, train, test=None, **more) -> Record:
     """One case, trained by Lightning; its record."""
     here = experiment(folder / "run", **more)
     (case,) = here.cases(batch_size=[4])
@@ -83,8 +84,8 @@ def run(folder, model, train, test=None, **more) -> dict:
 def test_a_whole_epoch_is_timed_step_by_step(tmp_path):
     model = Module()
     record = run(tmp_path, model, points(82), points(40), profile="article", budget_s=0.1)
-    assert record["status"] == "ok", record["reason"]
-    training, evaluation = record["blocks"]["training"], record["blocks"]["evaluation"]
+    assert record.status == "ok", record.reason
+    training, evaluation = record.blocks["training"], record.blocks["evaluation"]
     assert training["stopped"] == evaluation["stopped"] == "whole epoch"
     assert (training["epoch_steps"], evaluation["epoch_steps"]) == (20.5, 10)
     steady = sum(steps for steps, _ in training["steady"] + training["warmup"])
@@ -94,10 +95,10 @@ def test_a_whole_epoch_is_timed_step_by_step(tmp_path):
     assert set(model.seen[21:]) == set(model.seen[:3])
     assert sum(steps for steps, _ in training["ready"]) == len(model.seen) - 21 > 0
     assert model.judged == 40
-    metrics = record["metrics"]
-    assert metrics["epoch_s"]["how"] == "measured"
-    assert metrics["epoch_s"]["value"] >= 21 * STEP_S + 10 * STEP_S / 2
-    assert metrics["step_s"]["value"] >= STEP_S
+    metrics = record.metrics
+    assert metrics["epoch_s"].how == "measured"
+    assert metrics["epoch_s"].value >= 21 * STEP_S + 10 * STEP_S / 2
+    assert metrics["step_s"].value >= STEP_S
 
 
 def test_an_epoch_that_does_not_fit_ends_when_the_clock_has_enough(tmp_path):
@@ -105,14 +106,14 @@ def test_an_epoch_that_does_not_fit_ends_when_the_clock_has_enough(tmp_path):
     began = time.perf_counter()
     record = run(tmp_path, model, points(400_000), points(400_000))
     assert time.perf_counter() - began < 60  # the epochs would take 15 minutes
-    assert record["status"] == "ok", record["reason"]
-    assert record["blocks"]["training"]["stopped"] in ("budget", "interval")
-    metrics = record["metrics"]
-    assert metrics["epoch_s"]["how"] == "estimated"
-    assert metrics["epoch_s"]["value"] >= 100_000 * STEP_S * 1.5
+    assert record.status == "ok", record.reason
+    assert record.blocks["training"]["stopped"] in ("budget", "interval")
+    metrics = record.metrics
+    assert metrics["epoch_s"].how == "estimated"
+    assert metrics["epoch_s"].value >= 100_000 * STEP_S * 1.5
     # Ready batches go through the same loop, and their losses are not those of the training.
-    ready = sum(steps for steps, _ in record["blocks"]["training"]["ready"])
-    assert ready > 0 and metrics["loss_last"]["n"] == len(model.seen) - ready
+    ready = sum(steps for steps, _ in record.blocks["training"]["ready"])
+    assert ready > 0 and metrics["loss_last"].n == len(model.seen) - ready
 
 
 def test_the_first_step_holds_the_start_of_the_loader(tmp_path):
@@ -127,8 +128,8 @@ def test_the_first_step_holds_the_start_of_the_loader(tmp_path):
             yield from points(20)
 
     record = run(tmp_path, Module(), Slow(), profile="article")
-    assert record["metrics"]["first_step_s"]["value"] >= 0.3 + STEP_S
-    assert record["metrics"]["epoch_s"]["value"] >= 0.3 + 5 * STEP_S
+    assert record.metrics["first_step_s"].value >= 0.3 + STEP_S
+    assert record.metrics["epoch_s"].value >= 0.3 + 5 * STEP_S
 
 
 def test_losses_are_those_of_lightnings_steps(tmp_path):
@@ -146,13 +147,13 @@ def test_losses_are_those_of_lightnings_steps(tmp_path):
         optimizer.step()
         losses.append(loss.item())
     middle = sorted(losses[:3])[1], sorted(losses[-3:])[1]
-    found = record["metrics"]["loss_first"]["value"], record["metrics"]["loss_last"]["value"]
-    assert found == pytest.approx(middle, rel=1e-5) and record["metrics"]["loss_first"]["n"] == 10
+    found = record.metrics["loss_first"].value, record.metrics["loss_last"].value
+    assert found == pytest.approx(middle, rel=1e-5) and record.metrics["loss_first"].n == 10
 
 
 def test_frozen_weights_are_told(tmp_path):
     record = run(tmp_path, Module(step_s=0, lr=0.0), points(40), profile="article", budget_s=0.01)
-    assert (record["status"], record["reason"]) == ("not-learning", "no step changed the weights")
+    assert (record.status, record.reason) == ("not-learning", "no step changed the weights")
 
 
 def test_a_model_that_lightning_moves_away_is_observed_where_it_trained(tmp_path, monkeypatch):
@@ -178,25 +179,19 @@ def test_the_training_on_another_device_is_a_mismatch(tmp_path, monkeypatch):
     with case:
         clocked = trainers.lightning(case)
         trainer(tmp_path, clocked).fit(Module(), clocked.steps(points(20)))
-    assert here.records[0]["status"] == "mismatch"
-    assert here.records[0]["reason"] == "asked for cpu; Lightning trains on mps"
+    assert here.records[0].status == "mismatch"
+    assert here.records[0].reason == "asked for cpu; Lightning trains on mps"
 
 
-def test_what_is_not_passed_through_the_clock_is_an_error(tmp_path):
-    here = experiment(tmp_path / "run")
-    (case,) = here.cases(batch_size=[4])
-    with case:
-        trainer(tmp_path, trainers.lightning(case)).fit(Module(step_s=0), points(20))
-    assert (here.records[0]["status"], here.records[0]["reason"]) == ("error", "nothing was timed")
-
-
-def test_a_part_that_is_looped_over_twice_is_refused(tmp_path):
+@pytest.mark.parametrize(("clocked", "epochs", "words"), [(False, 1, "nothing was timed"), (True, 2, "timed already")])
+def test_what_is_not_passed_through_the_clock_or_twice_is_an_error(tmp_path, clocked, epochs, words):
     here = experiment(tmp_path / "run", profile="article")
     (case,) = here.cases(batch_size=[4])
     with case:
-        clocked = trainers.lightning(case)
-        trainer(tmp_path, clocked, max_epochs=2).fit(Module(step_s=0), clocked.steps(points(20)))
-    assert here.records[0]["status"] == "error" and "timed already" in here.records[0]["reason"]
+        callback = trainers.lightning(case)
+        batches = callback.steps(points(20)) if clocked else points(20)
+        trainer(tmp_path, callback, max_epochs=epochs).fit(Module(step_s=0), batches)
+    assert here.records[0].status == "error" and words in here.records[0].reason
 
 
 PROGRAM = """
@@ -205,7 +200,7 @@ sys.path.insert(0, "tests")
 from pathlib import Path
 from test_lightning import Module, points, run
 folder = Path(sys.argv[1])
-print(run(folder, Module(step_s=0), points(40), points(40), profile="article", budget_s=0.01)["status"])
+print(run(folder, Module(step_s=0), points(40), points(40), profile="article", budget_s=0.01).status)
 """
 
 
@@ -222,13 +217,6 @@ def test_it_is_silent_and_leaves_nothing(tmp_path):
     assert len(done.stdout.splitlines()) == 2  # the case's own line, and the one above
     assert list(work.iterdir()) == []
     assert not list(out.rglob("*.ckpt")) and not list(out.rglob("lightning_logs"))
-
-
-def test_importing_the_module_loads_no_framework():
-    names = "torch", "lightning", "keras"
-    program = f"import sys, pomology.experiment.trainers; print([m for m in {names} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 # Precision ------------------------------------------------------------------------------------------------------------
@@ -263,25 +251,25 @@ def test_what_a_mac_computes_in(a_mac, tmp_path, precision):
     assert (scaler is not None) == (precision == "16-mixed")
 
 
-def test_lightning_takes_float64_for_a_mac_and_the_kit_does_not(a_mac, tmp_path):
-    loop = planned(tmp_path, "mps", "64-true")
-    assert trainers.effective_precision(loop) == "64-true"
-    with pytest.raises(errors.Unsupported, match="MPS has no float64") as refused:
-        trainers.check_precision(loop, "64-true")
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.filterwarnings("ignore:You passed")
-def test_16_mixed_on_a_cpu_is_told_as_what_it_is(tmp_path):
-    loop = planned(tmp_path, "cpu", "16-mixed")
-    assert trainers.effective_precision(loop) == "bf16-mixed"
-    with pytest.raises(errors.Unsupported, match="precision 16-mixed: on cpu Lightning computes in bf16-mixed"):
-        trainers.check_precision(loop, "16-mixed")
-
-
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true", 32, "32", "bf16"])
 def test_what_a_cpu_computes_in(tmp_path, precision):
     trainers.check_precision(planned(tmp_path, "cpu", precision), precision)
+
+
+@pytest.mark.filterwarnings("ignore:You passed")
+@pytest.mark.parametrize(
+    ("accelerator", "precision", "computes", "words"),
+    [
+        ("mps", "64-true", "64-true", "MPS has no float64"),
+        ("cpu", "16-mixed", "bf16-mixed", "precision 16-mixed: on cpu Lightning computes in bf16-mixed"),
+    ],
+)
+def test_what_lightning_takes_and_the_kit_does_not(a_mac, tmp_path, accelerator, precision, computes, words):
+    loop = planned(tmp_path, accelerator, precision)
+    assert trainers.effective_precision(loop) == computes
+    with pytest.raises(errors.Unsupported, match=words) as refused:
+        trainers.check_precision(loop, precision)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_scaler_that_switched_itself_off_is_no_16_mixed():
@@ -300,5 +288,5 @@ def test_another_precision_ends_the_case_before_the_first_step(tmp_path):
     with case:
         clocked = trainers.lightning(case, "16-mixed")
         trainer(tmp_path, clocked, precision="16-mixed").fit(model, clocked.steps(points(20)))
-    assert here.records[0]["status"] == "unsupported" and "bf16-mixed" in here.records[0]["reason"]
+    assert here.records[0].status == "unsupported" and "bf16-mixed" in here.records[0].reason
     assert model.seen == []

@@ -1,7 +1,6 @@
 """SimCLR's views and kNN: against torchvision's own results, colorsys, known distributions and a brute-force vote."""
 
 import colorsys
-import io
 import itertools
 import json
 import multiprocessing.reduction
@@ -344,24 +343,6 @@ def test_shapes_on_the_device_do_not_depend_on_the_numbers(pictures):
 
 
 # --- pictures
-
-
-def test_png_files_are_read_by_pil_as_they_were(pictures):
-    odd = np.random.default_rng(0).integers(0, 256, (3, 5, 7, 3), np.uint8)
-    for some in (pictures[:50], np.full((1, 32, 32, 3), 255, np.uint8), odd):
-        for file, picture in zip(simclr.png_files(some), some, strict=True):
-            Image.open(io.BytesIO(file)).verify()  # checksums
-            with Image.open(io.BytesIO(file)) as opened:
-                assert opened.format == "PNG" and opened.mode == "RGB" and np.array_equal(np.asarray(opened), picture)
-    photographs = pictures[:300]
-    by_hand = sum(map(len, simclr.png_files(photographs)))
-    assert 0.8 < by_hand / sum(len(saved(picture)) for picture in photographs) < 1.2
-
-
-def saved(picture):
-    file = io.BytesIO()
-    Image.fromarray(picture).save(file, "PNG")
-    return file.getvalue()
 
 
 def test_items(images):

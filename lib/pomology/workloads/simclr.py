@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import io
 import math
-import struct
-import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -145,6 +143,12 @@ def _normalise(images: Any) -> Any:
     return torch.stack([(channel - mean) / deviation for channel, mean, deviation in channels], -3)
 
 
+def _png(image: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
 class PNGPictures:
     """Labelled pictures, decoded from PNG one by one when asked for: items are (transform(picture), label).
 
@@ -158,7 +162,7 @@ class PNGPictures:
 
         if images.images.ndim != 4 or images.images.shape[1] != images.images.shape[2]:
             raise PomologyError(f"{images.name}: images of {images.images.shape[1:]}: should be square and in colour")
-        content = png_files(images.images)
+        content = [_png(image) for image in images.images]
         self.ends = np.cumsum([len(file) for file in content])
         self.files = torch.frombuffer(bytearray().join(content), dtype=torch.uint8)
         self.labels, self.transform = images.labels, transform
@@ -181,31 +185,6 @@ class PNGPictures:
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         return self.transform(self.picture(index)), int(self.labels[index])
-
-
-def png_files(images: np.ndarray) -> list[bytes]:
-    """Each of the images, uint8 (N, height, width, 3), as the bytes of a PNG file.
-
-    By hand, as PIL takes twice as long: rows as differences to the left neighbour, which need Huffman's code only. Such
-    a file is as large as one of PIL's and takes as long to decode.
-    """
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    _, height, width, _ = images.shape
-    head = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    tail = chunk(b"IEND", b"")
-    row = np.empty((height, 1 + 3 * width), np.uint8)
-    row[:, 0] = 1  # the filter: differences to the left
-    content = []
-    for image in images:
-        flat = image.reshape(height, 3 * width)
-        row[:, 1:4] = flat[:, :3]
-        np.subtract(flat[:, 3:], flat[:, :-3], out=row[:, 4:])
-        packer = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY)
-        content.append(head + chunk(b"IDAT", packer.compress(row) + packer.flush()) + tail)
-    return content
 
 
 # --- on the device, a batch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections import OrderedDict
 from typing import Any
 
@@ -90,16 +91,15 @@ def mlx_resnet18(classes: int = 1000) -> Any:
     """
     import mlx.nn as nn
 
-    block, mean = _mlx_blocks()
     stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     # The mean leaves nothing to flatten, but PyTorch counts that layer too.
-    head = [mean(), nn.Identity(), nn.Linear(512, classes)]
-    return nn.Sequential(*stem, *_stages((2, 2, 2, 2), bottleneck=False, block=block), *head)
+    head = [_mlx_mean()(), nn.Identity(), nn.Linear(512, classes)]
+    return nn.Sequential(*stem, *_stages((2, 2, 2, 2), bottleneck=False, framework="mlx"), *head)
 
 
-def _stages(depths: tuple[int, ...], bottleneck: bool, block: type | None = None) -> list[Any]:
+def _stages(depths: tuple[int, ...], bottleneck: bool, framework: str = "torch") -> list[Any]:
     """The residual blocks, in four stages of 64, 128, 256 and 512 channels; each but the first halves the picture."""
-    block, channels, blocks = block or _residual(), 64, []
+    block, channels, blocks = _residual(framework), 64, []
     for stage, depth in enumerate(depths):
         for number in range(depth):
             made = block(channels, 64 << stage, stride=2 if stage and not number else 1, bottleneck=bottleneck)
@@ -109,9 +109,11 @@ def _stages(depths: tuple[int, ...], bottleneck: bool, block: type | None = None
 
 
 @functools.cache
-def _residual() -> type:
-    """The class of a residual block, made when it is first wanted: torch is not imported before."""
-    from torch import nn
+def _residual(framework: str = "torch") -> type:
+    """The class of a residual block, made when it is first wanted: no framework is imported before."""
+    nn: Any = importlib.import_module(f"{framework}.nn")
+    norm = nn.BatchNorm2d if framework == "torch" else nn.BatchNorm
+    relu = functools.partial(nn.ReLU, inplace=True) if framework == "torch" else nn.ReLU
 
     class Residual(nn.Module):
         """Two 3 x 3 convolutions, or 1 x 1, 3 x 3 and 1 x 1 to four times the width, added to the block's input."""
@@ -125,43 +127,30 @@ def _residual() -> type:
             before = channels
             for kernel, step, after in sizes:
                 layers.append(nn.Conv2d(before, after, kernel, step, kernel // 2, bias=False))
-                layers += [nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
+                layers += [norm(after), relu()]
                 before = after
             self.layers = nn.Sequential(*layers[:-1])  # the last ReLU comes after the sum
             self.shortcut = nn.Identity()
             if stride != 1 or channels != self.channels:
                 convolution = nn.Conv2d(channels, self.channels, 1, stride, bias=False)
-                self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(self.channels))
-            self.relu = nn.ReLU(inplace=True)
+                self.shortcut = nn.Sequential(convolution, norm(self.channels))
+            self.relu = relu()
 
         def forward(self, images):
             return self.relu(self.layers(images) + self.shortcut(images))
 
+    if framework != "torch":
+        Residual.__call__ = Residual.forward
     return Residual
 
 
 @functools.cache
-def _mlx_blocks() -> tuple[type, type]:
-    """The residual block without bottleneck, and the mean over a picture, as modules of MLX."""
+def _mlx_mean() -> type:
+    """The mean over a picture, as a module of MLX."""
     import mlx.nn as nn
-
-    class Residual(nn.Module):
-        def __init__(self, channels: int, width: int, stride: int, bottleneck: bool = False):
-            super().__init__()
-            self.channels = width
-            first = [nn.Conv2d(channels, width, 3, stride, 1, bias=False), nn.BatchNorm(width), nn.ReLU()]
-            second = [nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm(width)]
-            self.layers, self.shortcut = nn.Sequential(*first, *second), nn.Identity()
-            if stride != 1 or channels != width:
-                convolution = nn.Conv2d(channels, width, 1, stride, bias=False)
-                self.shortcut = nn.Sequential(convolution, nn.BatchNorm(width))
-            self.relu = nn.ReLU()
-
-        def __call__(self, images):
-            return self.relu(self.layers(images) + self.shortcut(images))
 
     class Mean(nn.Module):
         def __call__(self, images):
             return images.mean((1, 2))
 
-    return Residual, Mean
+    return Mean
