@@ -840,16 +840,17 @@ def test_each_claim_of_an_article_stands_with_the_notebooks_that_it_needs(make):
     assert "004-C8" in others and not {"004-C7", "004-C10"} & others
 
 
-def test_bad_input_is_one_line_in_a_notebook():
+def test_bad_input_is_one_line_in_a_notebook(sockets):
     """As IPython shows it: of what a kernel sends when a cell fails."""
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
+    from traitlets.config import Config
 
     source = "from pomology.experiment.experiment import Experiment\nExperiment('vae', article='003', profile='fast')"
     document = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     with pytest.raises(CellExecutionError):
-        NotebookClient(document, kernel_name="python3", timeout=120).execute()
+        NotebookClient(document, kernel_name="python3", timeout=120, config=Config(KernelManager=sockets)).execute()
     (error,) = [output for output in document.cells[0].outputs if output.output_type == "error"]
     assert error.ename == "PomologyError" and error.evalue.startswith("vae: profile is 'fast'; it must be one of")
     assert error.traceback == [f"PomologyError: {error.evalue}"]
