@@ -37,15 +37,14 @@ UNWANTED_IN_NOTEBOOKS = {
     "tqdm": "case.steps shows how far a case is",
     "ipywidgets": "its output does not stay in a rendered page",
 }
-# The package that speaks to devices, the module that plays MPS on a CPU and so has to name what MPS lacks, and the one
-# that counts operations.
-DEVICES, PLAYS_MPS, COUNTS = "devices/", "runner/mps_rehearsal.py", "workloads/cost.py"
+# The package that speaks to devices, and the module that counts operations.
+DEVICES, COUNTS = "devices/", "workloads/cost.py"
 # These notebooks may read a clock of their own, statement by statement, each with its reason.
 OWN_CLOCK = {"instrument_check"}
 # What sets TURN_OFF_REMAPPER, other than the variable itself.
 PREPARES_TENSORFLOW = {
-    "pomology.devices.torch.prepare",
-    "pomology.devices.tensorflow.prepare",
+    "pomology.devices.find.prepare",
+    "pomology.devices.tensorflow.TensorFlowDevice.prepare",
     "pomology.devices.tensorflow.load",
 }
 
@@ -236,8 +235,6 @@ def rule(function: Callable[[Code], Found]) -> Callable[[Code], Found]:
 
 @rule
 def non_blocking(code: Code) -> Found:
-    if code.name == PLAYS_MPS:
-        return
     why = "non_blocking=True corrupts data on MPS: what is read next may not have arrived; leave it out"
     for node in code.of(ast.keyword, ast.Constant, ast.Call):
         if isinstance(node, ast.keyword):
@@ -252,8 +249,6 @@ def non_blocking(code: Code) -> Found:
 
 @rule
 def channels_last(code: Code) -> Found:
-    if code.name == PLAYS_MPS:
-        return
     why = "channels_last gives wrong gradients on MPS (BatchNorm backward); keep the default memory format"
     for node in code.of(ast.Attribute, ast.Name, ast.Constant, ast.keyword):
         if isinstance(node, (ast.Attribute, ast.Name)):
@@ -271,7 +266,7 @@ def channels_last(code: Code) -> Found:
 @rule
 def gpu_modules(code: Code) -> Found:
     """`torch.backends` may be asked and set anywhere."""
-    if code.name.startswith((DEVICES, PLAYS_MPS)):
+    if code.name.startswith(DEVICES):
         return
     for node, name in code.imports():
         if re.match(r"torch\.(cuda|mps|accelerator)\b", name):
@@ -358,7 +353,7 @@ def out_of_memory(code: Code) -> Found:
 @rule
 def float64(code: Code) -> Found:
     why = "MPS has no float64; use float32"
-    if code.name.startswith((DEVICES, PLAYS_MPS)):
+    if code.name.startswith(DEVICES):
         return
     for node in code.of(ast.Attribute, ast.Constant, ast.Call):
         if isinstance(node, ast.Attribute):
@@ -573,12 +568,13 @@ def keras(code: Code) -> Found:
         if isinstance(node, ast.Assign) and text([node.value]) != "1":
             yield node, "TURN_OFF_REMAPPER switches the remapper off at exactly '1'"
     own = {node.name for node in code.of(ast.FunctionDef) if node.name == "prepare" and not code.notebook}
-    sets += [node for node in code.of(ast.Call) if code.full(node.func) in PREPARES_TENSORFLOW | own]
+    calls = list(code.of(ast.Call))
+    sets += [node for node in calls if code.full(node.func) in PREPARES_TENSORFLOW or method(node) in own]
     why = "tensorflow-metal would compute wrong numbers for Dense(activation='relu')"
     if code.notebook:
         node, name = loads[0]
         if all(code.order[one] > code.order[node] for one in sets):
-            yield node, f"imports {name} before TURN_OFF_REMAPPER is set (device.prepare does it): {why}"
+            yield node, f"imports {name} before TURN_OFF_REMAPPER is set (find.prepare does it): {why}"
         return
     for node, name in loads:  # in a module, inside a function that has it set first
         before = [one for one in sets if code.function(one) is code.function(node) is not None]

@@ -499,7 +499,7 @@ def test_the_command_prints_every_finding_and_ends_in_the_verdict(monkeypatch, c
     assert __main__.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "AMD EPYC 7B13, 64 cores, 256 GB, Linux 6.8, Python 3.11.9"
-    assert lines[1] == "  gpus: not told (no NVIDIA driver answers: Driver Not Loaded)"
+    assert lines[1] == "  gpus: not available (no NVIDIA driver answers: Driver Not Loaded)"
     assert "no        Does PyTorch see the GPU? PyTorch 2.13.0+cpu: this PyTorch is built without CUDA" in lines
     assert any(line.startswith("          do this: unset PYTORCH_ENABLE_MPS_FALLBACK") for line in lines)
     assert any("20.0 GB are free now for cpu" in line for line in lines)

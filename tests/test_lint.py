@@ -338,12 +338,12 @@ IN_NOTEBOOKS = {
     "TensorFlow before its variable": (
         "imports tensorflow before TURN_OFF_REMAPPER is set",
         ["import tensorflow", "import os\nos.environ['TURN_OFF_REMAPPER'] = '1'"],
-        ["from pomology.devices import torch as device\ndevice.prepare('tensorflow')\nimport tensorflow"],
+        ["from pomology.devices import find\nfind.prepare('tensorflow')\nimport tensorflow"],
     ),
     "Keras without the variable": (
         "imports keras before TURN_OFF_REMAPPER is set",
         ["import keras"],
-        ["from pomology.devices.torch import prepare\nprepare('tensorflow')", "import keras"],
+        ["from pomology.devices.find import prepare\nprepare('tensorflow')", "import keras"],
     ),
     "the variable with another value": (
         "switches the remapper off at exactly '1'",
@@ -383,7 +383,7 @@ IN_MODULES = {
     ),
     "workloads/parity.py": (
         "imports tensorflow before TURN_OFF_REMAPPER is set; tensorflow.load does both",
-        "def f():\n    import tensorflow\n    device_tensorflow.prepare()",
+        "def f():\n    import tensorflow\n    device_tensorflow.TensorFlowDevice.prepare()",
         "from pomology.devices import tensorflow as device_tensorflow\n"
         "def f():\n    tensorflow = device_tensorflow.load()\n    import keras",
     ),

@@ -44,7 +44,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     report.add_argument("run", help="name of the folder in outputs/")
     share = commands.add_parser("share", help="pack a run into a zip for others, checked for what names you")
     share.add_argument("run", help="name of the folder in outputs/")
-    compare = commands.add_parser("compare", help="lay runs side by side")
+    compare = commands.add_parser("compare", help="compare runs, side by side")
     compare.add_argument("runs", nargs="+", help="two or more: names in outputs/, paths of folders, or shared zips")
     return parser.parse_args(arguments)
 
@@ -88,7 +88,7 @@ def _doctor(options: argparse.Namespace) -> int:
     snapshot = machine_snapshot.snapshot()
     print(machine_snapshot.describe(snapshot), flush=True)
     for key, reason in snapshot["unknown"].items():
-        print(f"  {key}: not told ({reason})")
+        print(f"  {key}: not available ({reason})")
     print("asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own …", flush=True)
     print("\n".join(doctor.examine(snapshot).lines()))
     return 0

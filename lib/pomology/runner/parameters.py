@@ -125,7 +125,7 @@ def declared(path: Path) -> dict[str, Parameter]:
         raise PomologyError(f"{path.name}: {len(cells)} cells are tagged `parameters`; there must be exactly one")
     source = "".join(cells[0]["source"])
     lines = source.split("\n")
-    found: dict[str, Parameter] = {}
+    parameters: dict[str, Parameter] = {}
     try:
         statements = ast.parse(source).body
     except (SyntaxError, ValueError) as error:
@@ -146,11 +146,11 @@ def declared(path: Path) -> dict[str, Parameter]:
         if not comment:
             raise PomologyError(f"{path.name}: parameters cell: {name} needs a comment that says what it is")
         parameter = Parameter(name, ast.unparse(statement.annotation), default, comment[1])
-        if name in found:
+        if name in parameters:
             raise PomologyError(f"{path.name}: parameters cell: {name} stands twice; each parameter may stand once")
         check(parameter, default, path.name)
-        found[name] = parameter
-    return found
+        parameters[name] = parameter
+    return parameters
 
 
 def check(parameter: Parameter, value: Any, where: str) -> None:

@@ -53,13 +53,13 @@ def prepare(
     _check_choice("DEVICE", devices, rules.DEVICES)
     _check_choice("DATA", data, rules.DATA)
     out = run_folder(run, profile)
-    found = jobs(profile, {"devices": devices, "data": data, "out": str(out)}, only, repeats)
+    planned = jobs(profile, {"devices": devices, "data": data, "out": str(out)}, only, repeats)
     if devices != "auto":
         from pomology.devices import find
 
         find.find(devices)
-    _check_resumable(out, found, profile)
-    return out, found
+    _check_resumable(out, planned, profile)
+    return out, planned
 
 
 def jobs(
