@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+
+def one_line(text: Any, most: int = 100) -> str:
+    """A text from a file as it may be shown: of one line, without control characters, cut if it is too long."""
+    if isinstance(text, str) and len(text) <= most and text.isprintable():
+        return text
+    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text)[: most + 1])
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
+
+from pomology.measure.transitional import MetricKeys
 
 How = Literal["measured", "estimated", "published", "counted"]
 Covers = Literal["exact", "repeats", "run", "none"]
 COVERS: tuple[Covers, ...] = ("exact", "repeats", "run", "none")  # the strongest first
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(MetricKeys, msgspec.Struct, frozen=True):
     """A value in `unit`, and the bounds of its 95 % interval: None where no spread is known.
 
     n: what it rests on (steps, calls, samples or processes). how: how the value came about. covers: what the interval
@@ -27,10 +29,10 @@ class Estimate:
     Raises ValueError where only one bound is given.
     """
 
-    value: float
+    value: int | float
     unit: str = ""
-    low: float | None = None
-    high: float | None = None
+    low: int | float | None = None
+    high: int | float | None = None
     n: int | None = 1
     how: How = "measured"
     covers: Covers | None = None
@@ -40,12 +42,16 @@ class Estimate:
             raise ValueError(f"an interval has two bounds or none, got {self.low} and {self.high}")
         if self.covers is None:
             covers = "exact" if self.how == "counted" else "none" if self.low is None else "run"
-            object.__setattr__(self, "covers", covers)
+            msgspec.structs.force_setattr(self, "covers", covers)
 
     @classmethod
     def count(cls, value: float, unit: str = "") -> Estimate:
         """A number that was counted, or is given: without spread."""
         return cls(value, unit, how="counted")
+
+    def replace(self, **changes: Any) -> Estimate:
+        """The same with other fields."""
+        return msgspec.structs.replace(self, **changes)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -75,7 +81,7 @@ class Estimate:
 
     def __neg__(self) -> Estimate:
         low, high = (None, None) if self.low is None or self.high is None else (-self.high, -self.low)
-        return replace(self, value=-self.value, low=low, high=high)
+        return self.replace(value=-self.value, low=low, high=high)
 
     def __mul__(self, other: Estimate | float) -> Estimate:
         other = estimate(other)

@@ -206,7 +206,7 @@ def _compared(run: Run, notes: list[str]) -> dict[str, Any] | None:
 def _slim(records: Sequence[dict]) -> str:
     """Records as JSON, without what is long and in no figure."""
     long = ("blocks", "trace", "rails", "memory_trace")
-    return json.dumps([{key: one for key, one in record.items() if key not in long} for record in records])
+    return json.dumps([{key: one for key, one in record.line().items() if key not in long} for record in records])
 
 
 def _checks(records: list[dict]) -> list[tuple[str, str]]:
@@ -326,7 +326,7 @@ def _numbers(
         "table": _table(table),
         "folded": len(table.rows) if len(table.rows) > LONG else 0,
         "endings": _endings([record for record in records if record not in comparable]),
-        "drawing": _drawing(name, json.dumps(drawn)) if timed else "",
+        "drawing": _drawing(name, json.dumps([record.line() for record in drawn])) if timed else "",
         "caption": _caption(layout),
         "claims": _claims(
             [claim for claim in published.claims(experiment=about) if len(claim.experiments) == 1],

@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from pomology.errors import PomologyError
 
@@ -37,44 +38,58 @@ UNREADABLE = (
 ARCHIVE = re.compile(r"\.(?:zip|gz|tgz|bz2|xz|zst|7z|rar|tar|dmg|iso)$", re.IGNORECASE)
 
 
-def journals(place: Path) -> Iterator[tuple[str, bytes]]:
-    """`machine.json` and the journals of a run's folder or zip, one after the other: names and contents.
+class File(NamedTuple):
+    """A file of a run's folder. stamp: changes when the file does. shown: its name in a line for people."""
+
+    path: str
+    name: str
+    stamp: tuple[int, int]
+    shown: str
+
+    def read(self) -> bytes:
+        """Raises PomologyError for a file that may not be read."""
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                return file.read(self.stamp[0])
+        except OSError as error:
+            raise PomologyError(f"{self.shown}: cannot be read: {error.strerror}") from None
+
+
+def listed(folder: Path) -> list[File]:
+    """`machine.json` and the journals of a run's folder. Raises PomologyError for what is not safe to read."""
+    with os.scandir(folder) as entries:
+        chosen = sorted((entry for entry in entries if READ.fullmatch(entry.name)), key=lambda entry: entry.name)
+    if len(chosen) > MOST_FILES:
+        raise PomologyError(f"{_shown(folder.name)}: {len(chosen):,} journals; at most {MOST_FILES:,}")
+    files, total = [], 0
+    for entry in chosen:
+        shown, about = f"{_shown(folder.name)}/{_shown(entry.name)}", entry.stat(follow_symlinks=False)
+        # Neither a link, which may lead anywhere, nor a pipe, which may never end.
+        if not stat.S_ISREG(about.st_mode):
+            raise PomologyError(f"{shown}: not a file of its own, as a link or a pipe is none")
+        total += about.st_size
+        if about.st_size > MOST_BYTES or total > MOST_ALL_BYTES:
+            raise PomologyError(f"{shown}: too large; at most {MOST_BYTES:,} bytes a file, {MOST_ALL_BYTES:,} together")
+        files.append(File(entry.path, entry.name, (about.st_size, about.st_mtime_ns), shown))
+    return files
+
+
+def unpacked(place: Path) -> Iterator[tuple[str, bytes]]:
+    """`machine.json` and the journals of a run's zip, one after the other: names and contents.
 
     Raises PomologyError, in a line that names the file and what is wrong, for what is not safe to read.
     """
-    if place.is_dir():
-        yield from _in_folder(place)
-    elif place.is_file():
-        if place.stat().st_size > MOST_ZIP_BYTES:
-            raise PomologyError(f"{_shown(place.name)}: {place.stat().st_size:,} bytes; at most {MOST_ZIP_BYTES:,}")
-        with open(place, "rb") as file:
-            yield from _in_zip(place.name, file)
-    else:
+    if not place.is_file():
         raise PomologyError(f"{_shown(place.name)}: no such folder or zip; runs are in outputs/")
+    if place.stat().st_size > MOST_ZIP_BYTES:
+        raise PomologyError(f"{_shown(place.name)}: {place.stat().st_size:,} bytes; at most {MOST_ZIP_BYTES:,}")
+    with open(place, "rb") as file:
+        yield from _in_zip(place.name, file)
 
 
-def _in_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
-    total = 0
-    with os.scandir(folder) as entries:
-        found = sorted((entry for entry in entries if READ.fullmatch(entry.name)), key=lambda entry: entry.name)
-    if len(found) > MOST_FILES:
-        raise PomologyError(f"{_shown(folder.name)}: {len(found):,} journals; at most {MOST_FILES:,}")
-    for entry in found:
-        name = f"{_shown(folder.name)}/{_shown(entry.name)}"
-        # Neither a link, which may lead anywhere, nor a pipe, which may never end.
-        if not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
-            raise PomologyError(f"{name}: not a file of its own, as a link or a pipe is none")
-        try:
-            file = open(entry.path, "rb", buffering=0)  # noqa: SIM115
-        except OSError as error:
-            raise PomologyError(f"{name}: cannot be read: {error.strerror}") from None
-        with file:
-            size = os.fstat(file.fileno()).st_size
-            total += size
-            if size > MOST_BYTES or total > MOST_ALL_BYTES:
-                most = f"{MOST_BYTES:,} bytes a file, {MOST_ALL_BYTES:,} together"
-                raise PomologyError(f"{name}: too large; at most {most}")
-            yield entry.name, file.read(size)
+def journals(place: Path) -> Iterator[tuple[str, bytes]]:
+    """What `listed` or `unpacked` give of a place, as names and contents."""
+    yield from ((file.name, file.read()) for file in listed(place)) if place.is_dir() else unpacked(place)
 
 
 def _in_zip(zip_name: str, file: io.IOBase) -> Iterator[tuple[str, bytes]]:

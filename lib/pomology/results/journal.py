@@ -13,17 +13,18 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pomology.errors import PomologyError
+from pomology.format import one_line
+from pomology.results.record import ATTEMPTS, RETRIED, SCHEMA, Record, Start, Status, checked, parse
 
 if TYPE_CHECKING:
     import pandas
-from pomology.results.record import ATTEMPTS, RETRIED, SCHEMA, problem
 
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
+MOST_BYTES = 64 * 2**20
+MOST_LINES = 100_000  # more than any run writes
+MOST_NAMED = 3  # of the lines of a journal that cannot be used
 
 
 class Journal:
@@ -33,9 +34,22 @@ class Journal:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
-    def append(self, record: dict) -> None:
-        """Write one line and wait until the disk has it. Raises ValueError for a record that is not JSON (as NaN)."""
-        line = json.dumps(record, allow_nan=False, ensure_ascii=False, separators=(",", ":")) + "\n"
+    def start(self, record: Start | dict) -> None:
+        """Append the line of a case that begins. Raises ValueError if a key of the schema is missing or wrong."""
+        self._append("start", record)
+
+    def end(self, record: Record | dict) -> None:
+        """Append the line of a finished case. Raises ValueError if a key of the schema is missing or wrong."""
+        self._append("end", record)
+
+    def _append(self, event: str, record: Start | dict) -> None:
+        """Write one line and wait until the disk has it. Raises ValueError for what the schema or JSON lacks (NaN)."""
+        given = record.line() if isinstance(record, Start) else record
+        try:
+            form = checked({"event": event, "schema": SCHEMA, **given}).line()
+        except ValueError as error:
+            raise ValueError(f"record of case {given.get('case')!r}: {error}") from None
+        line = json.dumps(form, allow_nan=False, ensure_ascii=False, separators=(",", ":")) + "\n"
         with open(self.path, "ab+") as file:
             if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
                 line = "\n" + line
@@ -45,22 +59,12 @@ class Journal:
             if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync leaves the line in the drive's own memory
                 fcntl.fcntl(file.fileno(), fcntl.F_FULLFSYNC)
 
-    def start(self, record: dict) -> None:
-        self.append({"event": "start", "schema": SCHEMA, **record})
-
-    def end(self, record: dict) -> None:
-        """Append the line of a finished case. Raises ValueError if a key of the schema is missing or wrong."""
-        record = {"event": "end", "schema": SCHEMA, **record}
-        if wrong := problem(record):
-            raise ValueError(f"record of case {record.get('case')!r}: {wrong}")
-        self.append(record)
-
-    def finish_open(self, status: str, reason: str) -> list[str]:
+    def finish_open(self, status: Status, reason: str) -> list[str]:
         """Give every case that began and has no end this status; returns their names. For a process that watches."""
-        journal = read(self.path)
-        for start in journal.open_starts:
-            self.end(_ended(start, status, reason))
-        return [start["case"] for start in journal.open_starts]
+        starts = read(self.path).open_starts
+        for start in starts:
+            self.end(Record.ended(start, status, reason))
+        return [start.case for start in starts]
 
 
 @dataclass
@@ -69,88 +73,73 @@ class Contents:
 
     records: the last line of each finished case and repeat, in the order in which they began; one that never ended is
     among them as `crashed`. open_starts: the start lines of those. attempts: how often each (case, repeat) began since
-    it last ended.
-    problems: one sentence for each line that could not be used.
+    it last ended. problems: one sentence for each line that could not be used.
     """
 
     path: Path
-    records: list[dict] = field(default_factory=list)
-    open_starts: list[dict] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    open_starts: list[Start] = field(default_factory=list)
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def done(self, case: str, repeat: int) -> bool:
         """Whether this case needs no further attempt."""
-        if any(start["case"] == case and start["repeat"] == repeat for start in self.open_starts):
+        if any((start.case, start.repeat) == (case, repeat) for start in self.open_starts):
             return self.attempts.get((case, repeat), 0) >= ATTEMPTS
         return any(
-            record["case"] == case and record["repeat"] == repeat and record["status"] not in RETRIED
-            for record in self.records
+            (record.case, record.repeat) == (case, repeat) and record.status not in RETRIED for record in self.records
         )
 
 
-def read(path: str | Path, most_bytes: int = 64 * 2**20) -> Contents:
-    """Read a journal; a file that is not there reads as empty.
-
-    A torn or malformed line is passed over and reported in `problems`. Raises PomologyError for a newer schema or a
-    file larger than `most_bytes`.
-    """
+def read(path: str | Path, most_bytes: int = MOST_BYTES) -> Contents:
+    """Read a journal; a file that is not there reads as empty. Raises PomologyError for one that is too large, and as
+    `contents` does."""
     path = Path(path)
-    contents = Contents(path)
     if not path.exists():
-        return contents
+        return Contents(path)
     if path.stat().st_size > most_bytes:
         raise PomologyError(f"{path}: {path.stat().st_size:,} bytes; a journal has at most {most_bytes:,}")
-    ended: dict[tuple[str, int], dict] = {}
-    starts: dict[tuple[str, int], dict] = {}
-    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+    return contents(path, path.read_bytes())
+
+
+def contents(path: Path, data: bytes) -> Contents:
+    """What a journal's bytes hold. A torn or malformed line is passed over and reported in `problems`.
+
+    Raises PomologyError for a journal of another schema, or with more lines than any run writes.
+    """
+    found, name, unusable = Contents(path), one_line(path.name), 0
+    if data.count(b"\n") > MOST_LINES:
+        raise PomologyError(f"{name}: more than {MOST_LINES:,} lines")
+    latest: dict[tuple[str, int], Start] = {}
+    for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            record = json.loads(line, parse_constant=_refuse)
-        except (ValueError, RecursionError):
-            contents.problems.append(f"{path.name}, line {number}: torn or not JSON; passed over")
+            entry = parse(line)
+        except PomologyError as error:
+            raise PomologyError(f"{name}, line {number}: {error}") from None
+        except ValueError as error:
+            unusable += 1
+            if unusable <= MOST_NAMED:
+                found.problems.append(f"{name}, line {number}: {one_line(error, 250)}; passed over")
             continue
-        schema = record.get("schema") if isinstance(record, dict) else None
-        if isinstance(schema, int) and schema > SCHEMA:
-            raise PomologyError(
-                f"{path}, line {number}: schema {schema} is newer than this kit's {SCHEMA}; update pomology to read it"
-            )
-        begins = isinstance(record, dict) and record.get("event") == "start"
-        wrong = problem(_ended(record, "crashed", "") if begins else record)
-        if wrong:
-            contents.problems.append(f"{path.name}, line {number}: {wrong}; passed over")
-            continue
-        key = (record["case"], record["repeat"])
-        if begins:
-            starts[key] = record
-            contents.attempts[key] = contents.attempts.get(key, 0) + 1
-            ended.setdefault(key, {})
+        key = (entry.case, entry.repeat)
+        latest[key] = entry
+        if isinstance(entry, Record):
+            found.attempts.pop(key, None)
         else:
-            starts.pop(key, None)
-            contents.attempts.pop(key, None)
-            ended[key] = record
-    contents.open_starts = list(starts.values())
-    for key, start in starts.items():
-        ended[key] = _ended(start, "crashed", "began and never ended: its process was killed")
-    contents.records = [record for record in ended.values() if record]
-    return contents
+            found.attempts[key] = found.attempts.get(key, 0) + 1
+    if unusable > MOST_NAMED:
+        found.problems.append(f"{name}: {unusable - MOST_NAMED} more lines that cannot be used")
+    why = "began and never ended: its process was killed"
+    for entry in latest.values():
+        ended = isinstance(entry, Record)
+        found.records.append(entry if ended else Record.ended(entry, "crashed", why))
+        found.open_starts += [] if ended else [entry]
+    return found
 
 
-def _ended(start: dict, status: str, reason: str) -> dict:
-    """The end line for a case of which only the start line is known."""
-    blank = {
-        "seconds": None,
-        "foreign_load": None,
-        "parameters": None,
-        "flops_per_step": None,
-        "metrics": {},
-        "flags": [],
-    }
-    return {**blank, **start, "event": "end", "status": status, "reason": reason}
-
-
-def frame(records: Iterable[dict]) -> pandas.DataFrame:
+def frame(records: Iterable[Record]) -> pandas.DataFrame:
     """One row a record: its keys, the keys of `config`, and each metric as `NAME`, `NAME_low`, `NAME_high`, `NAME_how`.
 
     Keys of `config` that the record has already keep the record's value.
@@ -159,12 +148,10 @@ def frame(records: Iterable[dict]) -> pandas.DataFrame:
 
     rows = []
     for record in records:
-        row = {key: value for key, value in record.items() if key not in ("metrics", "blocks")}
-        for key, value in record["config"].items():
-            row.setdefault(key, value)
-        for name, metric in record["metrics"].items():
-            row[name] = metric["value"]
-            for key in ("low", "high", "how", "n"):
-                row[f"{name}_{key}"] = metric[key]
+        row = {key: value for key, value in record.line().items() if key not in ("metrics", "blocks")}
+        row |= {key: value for key, value in record.config.items() if key not in row}
+        for name, metric in record.metrics.items():
+            row[name] = metric.value
+            row |= {f"{name}_{key}": getattr(metric, key) for key in ("low", "high", "how", "n")}
         rows.append(row)
     return pandas.DataFrame(rows)

@@ -1,20 +1,30 @@
-"""What a line of a journal holds, and what is wrong with one that does not."""
+"""The record of a case: its schema, in the one place that knows it, and what is wrong with a line that is none.
+
+A line of a journal is `Start`, written before a case, or `Record`, written after it. Its JSON is their fields, led by
+`event`. A metric's JSON is `Metric`, and in a record it is an `Estimate`.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import reprlib
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, Literal, get_args
 
-if TYPE_CHECKING:
-    pass
+import msgspec
+from msgspec import UNSET, UnsetType
 
+from pomology.errors import PomologyError
+from pomology.measure.estimate import Estimate
+from pomology.measure.transitional import RecordKeys
 
 PROFILES = ("smoke", "quick", "article")
 
 SCHEMA = 1
 
-STATUSES = (
+Status = Literal[
     "ok",
     "out-of-memory",
     "unsupported",
@@ -26,7 +36,8 @@ STATUSES = (
     "timeout",
     "interrupted",
     "error",
-)
+]
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 # Another attempt may end differently; every other status is a result.
 RETRIED = ("interrupted", "error")
@@ -34,48 +45,152 @@ RETRIED = ("interrupted", "error")
 # A case that was under way when its process vanished is tried once more, in case it was the process that was at fault.
 ATTEMPTS = 2
 
-HOW = ("measured", "estimated")
+# A stranger's numbers must survive arithmetic: no integer that is larger than any float, and no infinity.
+Count = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]
+Real = Annotated[float, msgspec.Meta(gt=-1e300, lt=1e300)]
+Number = Count | Real
 
-TEXT, MAYBE_TEXT, COUNT = (str,), (str, type(None)), (int, type(None))
 
-KEYS: dict[str, tuple[type, ...]] = {
-    "schema": (int,),
-    "event": TEXT,
-    "experiment": TEXT,
-    "article": TEXT,
-    "case": TEXT,
-    "config": (dict,),
-    "framework": TEXT,
-    "framework_version": TEXT,
-    "backend": TEXT,
-    "device": MAYBE_TEXT,
-    "chip": MAYBE_TEXT,
-    "precision": TEXT,
-    "profile": TEXT,
-    "data": TEXT,
-    "scaled": (bool,),
-    "parameters": COUNT,
-    "flops_per_step": COUNT,
-    "repeat": (int,),
-    "threads": COUNT,
-    "foreign_load": (int, float, type(None)),
-    "power_source": MAYBE_TEXT,
-    "flags": (list,),
-    "status": TEXT,
-    "reason": MAYBE_TEXT,
-    "started": TEXT,
-    "seconds": (int, float, type(None)),
-    "metrics": (dict,),
-}
+class Metric(msgspec.Struct, forbid_unknown_fields=False):
+    """A metric as it stands in a journal. repeats: its interval is between processes, not within one."""
 
-METRIC_KEYS: dict[str, tuple[type, ...]] = {
-    "value": (int, float),
-    "unit": TEXT,
-    "low": (int, float, type(None)),
-    "high": (int, float, type(None)),
-    "n": COUNT,
-    "how": TEXT,
-}
+    value: Number
+    unit: str
+    low: Number | None
+    high: Number | None
+    n: Count | None
+    how: Literal["measured", "estimated"]
+    repeats: bool = False
+
+    def estimate(self) -> Estimate:
+        """Raises ValueError where only one bound is given."""
+        covers = "repeats" if self.repeats else None
+        return Estimate(self.value, self.unit, self.low, self.high, self.n, self.how, covers)
+
+
+class Metrics(dict[str, Estimate]):
+    """The metrics of a record, by name."""
+
+
+class Start(RecordKeys, msgspec.Struct, kw_only=True, tag_field="event", tag="start"):
+    """What is known of a case before it begins. data_origin: where its data is from, in words."""
+
+    schema: Literal[1]
+    experiment: str
+    article: str
+    case: str
+    config: dict[str, Any]
+    framework: str
+    framework_version: str
+    backend: str
+    device: str | None
+    chip: str | None
+    precision: str
+    profile: str
+    data: str
+    data_origin: str | UnsetType = UNSET
+    scaled: bool
+    repeat: Count
+    threads: Count | None
+    power_source: str | None
+    started: str
+
+    def line(self) -> dict[str, Any]:
+        """The form of a journal: keys and values as JSON has them."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {"event": self.__struct_config__.tag} | {name: x for name, x in fields.items() if x is not UNSET}
+
+
+class Record(Start, kw_only=True, tag="end"):
+    """A case that ended. What it lacks is UNSET, which is false; every record has the fields without a default.
+
+    metrics: by name, in the unit that each says. blocks: raw times by part. asides: seconds of occasional work, by
+    name. note: what the case says of itself. absent: why a number is missing, by metric. rails: what the energy covers.
+    trace, memory_trace: samples of the machine and of its memory, in time order. Others: as in the docs of the journal.
+    """
+
+    parameters: Count | None
+    flops_per_step: Count | None
+    bytes_per_step: Count | UnsetType | None = UNSET
+    foreign_load: Number | None
+    flags: list[str]
+    status: Status
+    reason: str | None
+    seconds: Number | None
+    metrics: Metrics
+    blocks: dict[str, Any] | UnsetType = UNSET
+    asides: dict[str, Any] | UnsetType = UNSET
+    note: str | UnsetType = UNSET
+    memory_trace: dict[str, Any] | UnsetType = UNSET
+    absent: dict[str, Any] | UnsetType = UNSET
+    rails: list | UnsetType = UNSET
+    thermal_level: Count | UnsetType | None = UNSET
+    trace: list | UnsetType = UNSET
+    traceback: str | UnsetType = UNSET
+
+    @classmethod
+    def ended(cls, start: Start, status: Status, reason: str) -> Record:
+        """The record of a case of which only the start is known."""
+        known = {name: getattr(start, name) for name in Start.__struct_fields__}
+        blank = dict.fromkeys(("parameters", "flops_per_step", "foreign_load", "seconds"))
+        return cls(**known, **blank, flags=[], status=status, reason=reason, metrics=Metrics())
+
+    def line(self) -> dict[str, Any]:
+        metrics = {name: metric.metric() for name, metric in self.metrics.items()}
+        return super().line() | {"metrics": metrics}
+
+
+KEYS = ("event", *(field.encode_name for field in msgspec.structs.fields(Record) if field.required))
+
+
+def _metrics(kind: type, given: Any) -> Metrics:
+    """Called by msgspec for what stands under `metrics`."""
+    if not isinstance(given, dict):
+        raise ValueError(f"metrics is {_short(given)}; it must be object")
+    metrics = Metrics()
+    for name, metric in given.items():
+        try:
+            metrics[name] = msgspec.convert(metric, Metric).estimate()
+        except ValueError as error:
+            raise ValueError(f"metric {_short(name)}: {_explained(error, lambda metric=metric: metric)}") from None
+    return metrics
+
+
+_DECODER = msgspec.json.Decoder(Start | Record, dec_hook=_metrics)
+
+
+class _Head(msgspec.Struct):
+    schema: Any = None
+
+
+def parse(line: bytes) -> Start | Record:
+    """A line of a journal. Raises ValueError, with one sentence, for a line that is none; PomologyError for one of
+    another schema, of which nothing in its file can be understood.
+    """
+    try:
+        return _DECODER.decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        _refuse_schema(line)
+        if not isinstance(error, msgspec.ValidationError):
+            raise ValueError("torn or not JSON") from None
+        raise ValueError(_explained(error, lambda: json.loads(line))) from None
+
+
+def checked(line: dict[str, Any]) -> Start | Record:
+    """The same of what is no text yet. Raises ValueError."""
+    try:
+        return msgspec.convert(line, Start | Record, dec_hook=_metrics)
+    except ValueError as error:
+        raise ValueError(_explained(error, lambda: line)) from None
+
+
+def problem(line: Any) -> str | None:
+    """What is wrong with the record of a finished case, in one sentence; None if it is as it should be."""
+    try:
+        record = checked(line.line() if isinstance(line, Start) else line)
+    except ValueError as error:
+        return str(error)
+    return None if isinstance(record, Record) else "event is 'start'; it must be end"
 
 
 def now() -> str:
@@ -83,44 +198,37 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def problem(record: Any) -> str | None:
-    """What is wrong with the line of a finished case, in one sentence; None if it is as it should be."""
-    if not isinstance(record, dict):
-        return f"a line must be an object, not {type(record).__name__}"
-    wrong = _wrong_key(record, KEYS)
-    if wrong:
-        return wrong
-    if record["schema"] != SCHEMA:
-        return f"schema is {record['schema']}; it must be {SCHEMA}"
-    if record["event"] != "end":
-        return f"event is {_short(record['event'])}; it must be start or end"
-    if record["status"] not in STATUSES:
-        return f"status is {_short(record['status'])}; it must be one of {', '.join(STATUSES)}"
-    if not all(isinstance(flag, str) for flag in record["flags"]):
-        return "flags must be a list of texts"
-    for name, metric in record["metrics"].items():
-        wrong = "not an object" if not isinstance(metric, dict) else _wrong_key(metric, METRIC_KEYS)
-        if not wrong and metric["how"] not in HOW:
-            wrong = f"how is {_short(metric['how'])}; it must be one of {', '.join(HOW)}"
-        if not wrong and (metric["low"] is None) != (metric["high"] is None):
-            wrong = "low and high must both be numbers, or both null"
-        if wrong:
-            return f"metric {_short(name)}: {wrong}"
-    return None
+def _refuse_schema(line: bytes) -> None:
+    try:
+        schema = msgspec.json.decode(line, type=_Head).schema
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return
+    if type(schema) is int and schema != SCHEMA:
+        age, more = ("newer", "; update pomology to read it") if schema > SCHEMA else ("older", "")
+        raise PomologyError(f"schema {_short(schema)} is {age} than this kit's {SCHEMA}{more}")
 
 
-def _wrong_key(record: dict, keys: dict[str, tuple[type, ...]]) -> str | None:
-    for key, types in keys.items():
-        if key not in record:
-            return f"{key} is missing"
-        value = record[key]
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in types)
-            return f"{key} is {_short(value)}; it must be {names}"
-        # Compared, since an integer of JSON may be larger than any float.
-        if isinstance(value, (int, float)) and not abs(value) < 1e300:
-            return f"{key} is {_short(value)}; it must be a finite number"
-    return None
+def _explained(error: ValueError, given: Callable[[], Any]) -> str:
+    """What msgspec complains of, as `KEY is VALUE; it must be WHAT`. given: what it was about, once it is needed."""
+    said, _, path = str(error).partition(" - at `$")
+    if said.startswith("metric") or not isinstance(error, msgspec.ValidationError):
+        return said
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", said):
+        return f"{missing[1]} is missing"
+    path = path.rstrip("`").lstrip(".")
+    wanted = re.fullmatch(r"Expected `([^`]*)`(.*?)(?:, got .*)?", said)
+    must = {"status": f"one of {', '.join(STATUSES)}", "event": "start or end", "schema": str(SCHEMA)}.get(path)
+    must = must or ("measured or estimated" if path == "how" else None)
+    must = must or ("a finite number" if not wanted or wanted[2] else wanted[1].replace(" | ", " or "))
+    try:
+        value = given()
+        if not path:
+            return f"a line must be {must}, not {_short(value)}"
+        for key in filter(None, re.split(r"[.\[\]]+", path)):
+            value = value[int(key) if key.isdigit() else key]
+    except (ValueError, RecursionError, LookupError, TypeError):  # not to be had whole, or inside a free form
+        return f"{path}: {said[:1].lower()}{said[1:]}"
+    return f"{path} is {_short(value)}; it must be {must}"
 
 
 def _short(value: Any) -> str:
