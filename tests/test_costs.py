@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pomology.articles import published
-from pomology.experiment.experiment import Experiment
-from pomology.report import article, costs
+from pomology.report import article, costs, declaration
 from pomology.report import table as report_table
 from pomology.report.figures import draw
+from pomology.report.showing import Report
 from pomology.results.journal import Journal
 from pomology.results.record import now
+from pomology.results.run import Run
 
 GIB = 2**30
 
@@ -157,9 +158,9 @@ def test_the_notebook_s_experiment_reads_the_whole_run_and_shows_what_is_made_of
         line |= {"power_source": None, "started": now()}
         journal.start({key: value for key, value in line.items() if key not in ("status", "reason", "metrics")})
         journal.end(line)
-    experiment = Experiment("costs", article="001", framework=None, out=str(tmp_path))
-    run = experiment.records
-    assert {one["experiment"] for one in run} == {one["experiment"] for one in RUN} and experiment.devices == []
+    experiment = Report.of(declaration.of("costs"), Run(tmp_path))
+    run = experiment.run_records()
+    assert {one["experiment"] for one in run} == {one["experiment"] for one in RUN} and not experiment.records
     experiment.show(costs.priced(run, 36 * GIB, 3000.0))
     assert [row.kind for row in experiment.table().rows].count("measured") == 2
     assert "3,000" in experiment.table().rows[7].cells

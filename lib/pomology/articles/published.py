@@ -30,6 +30,8 @@ KIT = "kit"  # in place of an article's number: the kit measures itself
 
 ROLES = ("cpu", "gpu", "rival")
 
+FRAMEWORKS = ("torch", "tensorflow", "mlx")
+
 # Printed unit -> factor to SI. Units that are not here (s, cores, %, x, ...) stay as they are.
 UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
 
@@ -92,6 +94,17 @@ def _select(article: str | None, experiment: str | None) -> list[dict]:
     return [row for row in _rows() if article in (None, row["article"]) and experiment in (None, row["experiment"])]
 
 
+def rows(article: str | None = None, experiment: str | None = None) -> list[dict]:
+    """The published numbers as `values` has them, a dict each."""
+    return [{**row, "config": dict(row["config"])} for row in _select(article, experiment)]
+
+
+def experiment_of(notebook: str) -> str:
+    """The article's experiment that a notebook is about: its name, without the framework where it ends in one."""
+    name, _, framework = notebook.rpartition("_")
+    return name if framework in FRAMEWORKS else notebook
+
+
 def articles() -> list[Article]:
     """The five articles, by id."""
     return [Article(**{**line, "machines": tuple(line["machines"].split("; "))}) for line in read("articles.csv")]
@@ -109,10 +122,10 @@ def values(article: str | None = None, experiment: str | None = None):
     """
     import pandas
 
-    rows = [{**row, "config": dict(row["config"])} for row in _select(article, experiment)]
-    frame = pandas.DataFrame(rows, columns=[*read("published.csv")[0], "si"])
+    found = rows(article, experiment)
+    frame = pandas.DataFrame(found, columns=[*read("published.csv")[0], "si"])
     for column in ("value", "si", "flops"):  # pandas would turn None into NaN
-        frame[column] = pandas.Series([row[column] for row in rows], dtype=object)
+        frame[column] = pandas.Series([row[column] for row in found], dtype=object)
     return frame
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pomology.articles import published
-from pomology.articles.layout import experiment_of
+from pomology.articles.published import experiment_of
 from pomology.format import quantity, seconds, significant
 from pomology.report import roofline
 from pomology.report.table import Row, Table

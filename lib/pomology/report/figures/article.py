@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pomology.articles import layout as articles_layout
 from pomology.articles import published
-from pomology.report import costs
+from pomology.report import costs, declaration
+from pomology.report.declaration import Declaration
 from pomology.report.figures.style import COLOURS, GREY, STYLE, _key, _style
 from pomology.results import cases as results_cases
+from pomology.results import metrics
 
 MOST_PANELS = 30  # of a figure: more take minutes to lay out, and nobody looks at them
 
 
-def epoch_figure(experiment: str, records: list[dict]) -> Any:
+def epoch_figure(experiment: str | Declaration, records: list[dict]) -> Any:
     """Seconds per epoch of every device, a panel for each row of the article's settings, on one logarithmic axis.
 
     A filled mark is the whole epoch with its 95 % interval, a hollow one the computing alone; what has no time shows
@@ -27,8 +28,9 @@ def epoch_figure(experiment: str, records: list[dict]) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    layout = articles_layout.LAYOUTS[experiment]
-    panels = costs.panels(records) if experiment == "costs" else _panels(experiment, records)
+    about = declaration.of(experiment)
+    drawn = metrics.metric(about.metric)
+    panels = costs.panels(records) if about.metric == "flops_per_s_per_usd" else _panels(about, records)
     panels, more = panels[:MOST_PANELS], len(panels) - MOST_PANELS
     panels = panels or [("Nothing was measured that can be drawn", [])]
     heights = [len(points) + 1.1 for _, points in panels]
@@ -54,13 +56,13 @@ def epoch_figure(experiment: str, records: list[dict]) -> Any:
             axis.grid(axis="x", which="major")
             axis.tick_params(axis="y", length=0)
             for place, point in enumerate(points):
-                _draw(axis, place, point, low, layout.show)
+                _draw(axis, place, point, low, drawn.show)
         axis.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=20))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / layout.unit:,.10g}"))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / drawn.scale:,.10g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
         if high / low > 200:
             axis.xaxis.set_major_locator(LogLocator(base=10, numticks=12))
-        axis.set_xlabel(f"{layout.axis}; {more:,} more settings are in the table only" if more > 0 else layout.axis)
+        axis.set_xlabel(f"{drawn.axis}; {more:,} more settings are in the table only" if more > 0 else drawn.axis)
     return figure
 
 
@@ -71,7 +73,7 @@ OPERATIONS = {
 }
 
 
-def products_figure(experiment: str, records: list[dict]) -> Any:
+def products_figure(experiment: str | Declaration, records: list[dict]) -> Any:
     """Achieved FLOP/s of every product, a panel for each operation: the colour is framework and device, the mark the
     precision. What has no number is a cross at the foot of its panel. Returns a matplotlib Figure.
     """
@@ -79,8 +81,8 @@ def products_figure(experiment: str, records: list[dict]) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    layout = articles_layout.LAYOUTS[experiment]
-    cases = results_cases.groups(results_cases.comparable(records, layout.metric))
+    about = declaration.of(experiment)
+    cases = results_cases.groups(results_cases.comparable(records, about.metric))
     series = list(dict.fromkeys((one[0]["framework"], one[0]["backend"], one[0]["precision"]) for one in cases))
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8, 9), layout="constrained")
@@ -97,10 +99,10 @@ def products_figure(experiment: str, records: list[dict]) -> Any:
             axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
             axis.yaxis.set_minor_formatter(NullFormatter())
             for repeats in mine:
-                first, found = repeats[0], results_cases.combined(repeats, layout.metric)
+                first, found = repeats[0], results_cases.combined(repeats, about.metric)
                 number = series.index((first["framework"], first["backend"], first["precision"]))
                 place = names.index(_product_name(first)) + (number + 0.5) / len(series) * 0.7 - 0.35
-                _mark(axis, place, first, found, layout.unit)
+                _mark(axis, place, first, found, metrics.metric(about.metric).scale)
             low, high = axis.get_ylim()
             if high / low < 100:
                 axis.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=20))
@@ -152,54 +154,52 @@ def _draw(axis: Any, place: int, point: dict, low: float, show: Callable[[float]
     )
 
 
-def _panels(experiment: str, records: list[dict]) -> list[tuple[str, list[dict]]]:
+def _panels(about: Declaration, records: list[dict]) -> list[tuple[str, list[dict]]]:
     """For each row of settings, in the article's order, the points to draw."""
-    layout = articles_layout.LAYOUTS[experiment]
     panels: dict[str, list[dict]] = {}
 
     def panel(config: dict) -> list[dict]:
-        apart = {key: heading for key, heading in layout.settings.items() if key not in layout.together}
+        apart = {key: heading for key, heading in about.headings.items() if key not in about.shared_panel}
         words = [f"{heading.lower()} {config[key]}" for key, heading in apart.items() if key in config]
         title = ", ".join(words)
         return panels.setdefault(title[:1].upper() + title[1:] or "In the article", [])
 
     seen = set()
-    for value in published.values(experiment=articles_layout.experiment_of(experiment)).to_dict("records"):
+    for value in published.rows(experiment=about.experiment):
         label = value["device"] or "the article"
         point = {"label": label, "colour": value["device"], "ours": False, "value": value["si"]}
-        if value["metric"] in (layout.metric, "status"):  # what has no number is shown as the words that are printed
+        if value["metric"] in (about.metric, "status"):  # what has no number is shown as the words that are printed
             point["status"] = value["printed"] or value["note"]
             key = (value["device"], str(value["config"]))
             if key not in seen:  # a row that is printed twice is one device
                 panel(value["config"]).append(point)
             seen.add(key)
-    for other in layout.derived:
-        for value in published.values(experiment=other.experiment).to_dict("records"):
-            meant = all(value["config"].get(key) == wanted for key, wanted in other.only.items())
-            if meant and value["metric"] == other.metric and value["flops"]:
+    for other, settings in (about.published_rates or {}).items():
+        for value in published.rows(experiment=other):
+            if value["flops"] and value["si"]:
                 name, _, version = value["framework"].partition(" ")
                 told = version[:4] or results_cases.FRAMEWORKS.get(name.replace("pytorch", "torch"), name)
                 point = {"label": f"{value['device']}, {told}", "colour": value["device"], "ours": False}
-                panel(other.config).append(point | {"value": value["flops"] / value["si"]})
+                panel(value["config"] | settings).append(point | {"value": value["flops"] / value["si"]})
     several = len({record["framework"] for record in records}) > 1
-    for repeats in results_cases.groups(results_cases.comparable(records, layout.metric)):
-        first, epoch = repeats[0], results_cases.combined(repeats, layout.metric)
-        compute = results_cases.combined(repeats, f"compute_{layout.metric}")
+    for repeats in results_cases.groups(results_cases.comparable(records, about.metric)):
+        first, epoch = repeats[0], results_cases.combined(repeats, about.metric)
+        compute = results_cases.combined(repeats, f"compute_{about.metric}")
         kind = "cpu" if first["backend"] == "cpu" else "gpu"
-        shared = [key for key in layout.together if key in first["config"]]
-        shared = [f"{layout.settings[key].lower()} {first['config'][key]}" for key in shared]
+        shared = [key for key in about.shared_panel if key in first["config"]]
+        shared = [f"{about.headings[key].lower()} {first['config'][key]}" for key in shared]
         name = results_cases.chip_name(first)
         if several:
             name += f", {results_cases.FRAMEWORKS.get(first['framework'], first['framework'])}"
         label = ", ".join([name, *(words for words in shared if not words.endswith(" none"))])
         point = {"label": label, "colour": f"this machine, {kind}", "ours": True}
-        found = {part: results_cases.combined(repeats, metric) for part, metric in layout.parts.items()}
+        found = {name.split("_")[0]: results_cases.combined(repeats, name) for name in about.series}
         for part, rate in found.items():
             if rate:
                 bounds = {key: rate[key] for key in ("value", "low", "high")}
                 panel(first["config"]).append(point | bounds | {"label": f"{label}, {part}"})
         # The article's own case shows why it has no number; each smaller one that was too big as well need not.
-        if any(found.values()) or (layout.parts and first["scaled"]):
+        if any(found.values()) or (about.series and first["scaled"]):
             continue
         panel(first["config"]).append(
             point
