@@ -35,6 +35,7 @@ class Layout:
     settings: dict[str, str]
     # What is not an epoch has columns of its own: heading -> (metric, how its value is shown).
     columns: dict[str, tuple[str, Callable[[float], str]]] = field(default_factory=dict)
+    figure: str = "points"  # its kind: one of report.figures.draw.KINDS
     metric: str = "epoch_s"  # what the figure draws
     axis: str = "seconds per epoch (less is faster; hollow: computing alone)"
     show: Callable[[float], str] = lambda value: seconds(value)  # of the figure's values
@@ -96,6 +97,7 @@ def _products(how: str) -> Layout:
             "Moved at the least": ("bytes_per_s", lambda value: f"{significant(value / 1e9)} GB/s"),
             "Largest error": ("max_abs_error", lambda value: f"{value:.1e}"),
         },
+        figure="products",
         metric="flops_per_s",
         time="kernel_s",
         axis="achieved GFLOP/s (more is faster)",
@@ -158,6 +160,7 @@ def _memory(how: str) -> Layout:
             "Reserved": ("reserved_end_bytes", lambda value: quantity(value, "B")),
             "Step": ("step_s", lambda value: seconds(value)),
         },
+        figure="memory",
         metric="footprint_slope_bytes",
         time="step_s",
         axis="memory, and page faults, after each step",
@@ -324,6 +327,7 @@ LAYOUTS = {
             "Pass": ("pass_s", lambda value: seconds(value)),
             "Achieved": ("flops_per_s", gigaflops),
         },
+        figure="costs",
         metric="flops_per_s",
         axis="GFLOP/s for a dollar (more is better)",
         unit=1e9,
@@ -340,6 +344,7 @@ LAYOUTS = {
     "roofline": Layout(
         "Roofline: where each experiment lies under this machine's ceilings",
         {},
+        figure="roofline",
         metric="flops_per_s",
         axis="GFLOP/s over operations a byte, under this machine's roofs; %: the share of the roof above a point",
         everything=True,
@@ -347,6 +352,7 @@ LAYOUTS = {
     "summary": Layout(
         "Summary: all devices on one axis, and what they reach of their peaks",
         {},
+        figure="summary",
         metric="flops_per_s",
         axis="TFLOP/s, more is faster. Upright: the peak, the published one of an article's device, the best product "
         "of the same run of this machine; %: the best share of it",
