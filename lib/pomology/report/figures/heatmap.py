@@ -42,15 +42,17 @@ def products_figure(layout: Any, experiment: str, records: list[dict]) -> Any:
     figure = figure_of(8, 1.5 + 0.33 * sum(heights.values()) + 0.3 * len(heights))
     axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=list(heights.values()))[:, 0]
     low, high = (frame["value"].min(), frame["value"].max()) if frame["value"].notna().any() else (1, 10)
-    colours = {"cmap": "viridis", "norm": LogNorm(low, high), "vmin": low, "vmax": high, "cbar": False}
+    # The light half: black can be read on all of it, also where a page with a dark ground brightens its figures.
+    colours = seaborn.blend_palette(seaborn.color_palette("viridis", 12)[5:], as_cmap=True)
+    look = {"cmap": colours, "norm": LogNorm(low, high), "vmin": low, "vmax": high, "cbar": False}
+    form = {"ha": "center", "va": "center", "fontsize": 7.5}
     for axis, title in zip(axes, heights, strict=True):
         grid = grids[title].drop_duplicates(["shape", "column"]).set_index(["shape", "column"])
         order = {"index": grid.index.unique("shape"), "columns": frame["column"].unique()}
         values, words = (grid[name].unstack().reindex(**order) for name in ("value", "words"))
-        text = {"ha": "center", "va": "center", "fontsize": 7.5}
-        seaborn.heatmap(values.astype(float), annot=words, fmt="", annot_kws=text, ax=axis, **colours)
+        seaborn.heatmap(values.astype(float), annot=words, fmt="", annot_kws=form | {"color": "black"}, **look, ax=axis)
         for y, x in zip(*(values.isna() & words.notna()).to_numpy().nonzero(), strict=True):
-            axis.text(x + 0.5, y + 0.5, words.iloc[y, x], style="italic", color=GREY, **text)
+            axis.text(x + 0.5, y + 0.5, words.iloc[y, x], style="italic", color=GREY, **form)
         axis.set(title=title, xlabel=None, ylabel=None)
         axis.tick_params(length=0, labelsize=8)
         axis.tick_params(axis="y", rotation=0)
