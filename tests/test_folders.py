@@ -164,7 +164,7 @@ def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_h
 
 
 def test_a_notebook_says_where_its_numbers_are_and_what_to_run_first(tmp_path, monkeypatch):
-    monkeypatch.setattr("pomology.experiment.case.root", lambda: tmp_path)
+    monkeypatch.setattr("pomology.experiment.experiment.root", lambda: tmp_path)
     nothing = numbers(laying())
     assert nothing == "none yet: run blas_torch, blas_mlx first, or set `out` to the folder of a run that has them"
     torch = set_up("blas_torch")

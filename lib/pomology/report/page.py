@@ -205,8 +205,7 @@ def _compared(run: Run, notes: list[str]) -> dict[str, Any] | None:
 
 def _slim(records: Sequence[dict]) -> str:
     """Records as JSON, without what is long and in no figure."""
-    long = ("blocks", "trace", "rails", "memory_trace")
-    return json.dumps([{key: one for key, one in record.line().items() if key not in long} for record in records])
+    return json.dumps([record.without_samples().line() for record in records])
 
 
 def _checks(records: list[dict]) -> list[tuple[str, str]]:
