@@ -74,8 +74,8 @@ def _measured(layout: Any, repeats: list[dict], several: bool) -> list[Line]:
 def _marks(repeats: list[dict], metric: str, hollow: bool = False) -> list[Mark]:
     """The mean of the repeats, and each of them where there are several."""
     mean = cases.combined(repeats, metric)
-    if mean is None or not mean["value"] > 0:
+    if mean is None or not mean.value > 0:
         return []
     each = [record["metrics"][metric]["value"] for record in repeats if metric in record["metrics"]]
     strip = [Mark(value, small=True) for value in each if value > 0] if len(each) > 1 else []
-    return [Mark(mean["value"], mean["low"], mean["high"], hollow), *strip]
+    return [Mark(mean.value, mean.low, mean.high, hollow), *strip]

@@ -29,7 +29,7 @@ def products_figure(layout: Any, experiment: str, records: list[dict]) -> Any:
         first, rate = repeats[0], cases.combined(repeats, layout.metric)
         config, framework = first["config"], cases.FRAMEWORKS.get(first["framework"], first["framework"])
         shape = config["shape"].replace("x", "×") + {"left": " ∂a", "right": " ∂b"}.get(config.get("wrt"), "")
-        value, words = rate and rate["value"] / layout.unit, repeats[-1]["status"]
+        value, words = rate and rate.value / layout.unit, repeats[-1]["status"]
         if value:
             words = f"{significant(value)}\n{plus_minus(rate).strip()}".strip()
         column = f"{framework}\n{first['backend']}\n{first['precision']}"
