@@ -9,7 +9,6 @@ import ast
 import functools
 import itertools
 import math
-import re
 import shutil
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.report import article, declaration, side_by_side
 from pomology.report import claims as report_claims
-from pomology.report.figures import draw, style
 from pomology.report.showing import Report
 from pomology.results import cases
 from pomology.results import journal as results_journal
@@ -542,7 +540,7 @@ def test_what_lays_others_together_runs_behind_them(tmp_path):
         notebooks.notebooks(tmp_path / "notebooks")
 
 
-# Claims and figure ----------------------------------------------------------------------------------------------------
+# Claims ---------------------------------------------------------------------------------------------------------------
 
 
 def everything(times: dict) -> list[dict]:
@@ -619,21 +617,6 @@ def test_every_gpu_of_this_machine_is_asked_about_launches():
     # A CUDA device is not held against itself.
     cuda = report_claims.claims_table(claims, [launch("torch", "cuda", 2.0, 1.0)]).data
     assert [row["here"] for row in cuda] == [articles_claims.HOLDS, UNTOLD]
-
-
-def test_the_figure_has_a_mark_for_every_product():
-    rows = everything(MAC)
-    rows[3] = rows[3] | {"status": "too-big", "reason": "would take long", "metrics": {}}
-    figure = draw.draw("blas", rows)
-    assert [axis.get_title(loc="left")[:6] for axis in figure.axes] == ["Matrix", "Matrix", "Vector"]
-    marks = [line for axis in figure.axes for line in axis.lines if line.get_marker() not in ("None", "", None)]
-    assert len(marks) == len(rows)
-    assert sum(line.get_marker() == "x" for line in marks) == 1
-    assert len(figure.axes[1].get_xticklabels()) == len(WANTED["matvec"])
-    words = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert "MLX, mlx-gpu, fp16" in words and "PyTorch, mps, fp32" in words
-    assert re.search(r"2048×4096", style.svg(figure))
-    assert "<svg" in style.svg(draw.draw("blas", []))  # nothing has been run yet
 
 
 # The look at the machine ----------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import pytest
 from pomology.articles import published
 from pomology.report import article, costs, declaration
 from pomology.report import table as report_table
-from pomology.report.figures import draw
 from pomology.report.showing import Report
 from pomology.results.journal import Journal
 from pomology.results.record import now
@@ -140,15 +139,6 @@ def test_table_1_stands_as_printed_with_this_machine_below():
     assert table.rows[2].cells[0] == "NVIDIA GeForce RTX 4090" and {"24", "83", "1599"} <= set(table.rows[2].cells)
     assert {"36", "12.0", "3,000", "4.00 s"} <= set(table.rows[7].cells)
     assert "0.500 s" not in table.rows[8].cells, "a smaller model's time stands nowhere"
-
-
-def test_the_figure_has_every_device_once_and_each_pass():
-    (_, peak), (_, achieved) = costs.panels(priced())
-    assert len(peak) == 7 + 1 and len(achieved) == 7 + 2
-    assert {point["value"] for point in peak if "A6000" in point["label"]} == {39e12 / 4650}
-    assert [point["ours"] for point in peak].count(True) == 1
-    assert len(draw.draw("costs", priced()).axes) == 2
-    assert len(draw.draw("costs", []).axes) == 2
 
 
 def test_the_notebook_s_experiment_reads_the_whole_run_and_shows_what_is_made_of_it(tmp_path):

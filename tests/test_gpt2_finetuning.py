@@ -22,7 +22,6 @@ from pomology.devices import torch as devices_torch
 from pomology.experiment import case as experiment_case
 from pomology.experiment import experiment
 from pomology.report import claims
-from pomology.report.figures import article
 from pomology.results import cases
 from pomology.workloads import pretrained
 from pomology.workloads.cost import Workload, workload
@@ -484,21 +483,6 @@ def test_a_scaled_case_shows_flops_in_the_table_and_seconds_in_the_details(ran):
     assert shown == [[""] * 3, [""] * 3, ["1.50 s", "3.25 s", "0.750 s"], ["1.50 s", "3.25 s", "0.750 s"]]
     published_rows = [one.cells for one in table.rows if one.kind == "published"]
     assert len(published_rows) == 6
-
-
-def test_the_figure_has_both_passes_of_each_case_and_says_what_was_too_big(ran):
-    panels = dict(article._panels(NAME, ran.records))
-    assert list(panels) == [
-        "Model gpt2-large, batch size 16, lora False",
-        "Model gpt2, batch size 1, lora False",
-        "Model gpt2-large, batch size 16, lora True",
-    ]
-    refused, scaled, own = panels.values()
-    assert [(point["value"], point["status"]) for point in refused] == [(None, "too-big")]
-    for points in (scaled, own):
-        assert [point["value"] for point in points] == pytest.approx([2e11 / 1.5, 4e11 / 3.25])
-        assert [point["label"].split(", ")[1:] for point in points] == [["forward"], ["backward"]]
-    assert "<svg" in ran.figure().data
 
 
 def test_a_case_s_line_says_both_passes(ran):

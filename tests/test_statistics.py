@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pomology.measure import intervals
+from pomology.measure.estimate import Estimate, total
 from pomology.measure.intervals import (
     DRIFT_THRESHOLD,
-    Interval,
     compare,
     drift,
     epoch_estimate,
@@ -122,8 +122,8 @@ def test_median_interval_covers_the_median(name, steps):
     times, _, median = generate(name, np.random.default_rng(3), 1000, steps)
     found = [median_interval(row) for row in times]
     assert 0.88 <= share(found, median) <= 0.985
-    assert [each.mean for each in found] == np.median(times, axis=1).tolist()
-    assert all(each.low <= each.mean <= each.high for each in found)
+    assert [each.value for each in found] == np.median(times, axis=1).tolist()
+    assert all(each.low <= each.value <= each.high for each in found)
 
 
 def test_median_interval_of_a_coarse_clock_is_symmetric():
@@ -133,31 +133,31 @@ def test_median_interval_of_a_coarse_clock_is_symmetric():
 
 
 def test_few_values_are_one_batch_each():
-    found = interval([1, 2, 3])
-    assert found == Interval(2, 0, pytest.approx(2 + 4.3026527297 / math.sqrt(3)), 3, 3)  # low would be below 0
-    assert interval(np.arange(101.0, 120)).batches == 19
-    assert interval([5.0]) == Interval(5, None, None, 1, 1) == median_interval([5.0])
-    assert interval([5.0], weights=[40]) == Interval(5, None, None, 40, 1)
-    assert median_interval([3, 1, 2]) == Interval(2, 1, 3, 3, 3)
+    # The lower bound would be below 0.
+    assert interval([1, 2, 3]) == Estimate(
+        2, "s", 0, pytest.approx(2 + 4.3026527297 / math.sqrt(3)), 3
+    )  # never below 0
+    assert interval([5.0]) == Estimate(5, "s") == median_interval([5.0])
+    assert interval([5.0], weights=[40]) == Estimate(5, "s", n=40)
+    assert median_interval([3, 1, 2], unit="") == Estimate(2, "", 1, 3, 3)
+    assert interval([5.0]).covers == "none" and interval([5.0, 5.0]).covers == "run"
 
 
 def test_batches_are_contiguous_and_nearly_equal():
     means = np.random.default_rng(4).uniform(1, 2, 20)
     expected = interval(means)
     found = interval(np.repeat(means, 5))
-    assert (found.n, found.batches) == (100, 20)
-    assert (found.mean, found.low, found.high) == pytest.approx((expected.mean, expected.low, expected.high))
-    assert interval(np.tile(means, 5)).high - found.mean < 0.5 * (found.high - found.mean)  # each a mixture
-    assert {interval(np.ones(n)).batches for n in range(20, 400)} == {20}
+    assert found.n == 100
+    assert (found.value, found.low, found.high) == pytest.approx((expected.value, expected.low, expected.high))
+    assert interval(np.tile(means, 5)).high - found.value < 0.5 * (found.high - found.value)  # each a mixture
 
 
 def test_weighted_interval_is_that_of_the_steps():
     steps = 1 + 0.1 * autoregressive(np.random.default_rng(5), 1, 400)[0]
     of_steps, of_blocks = interval(steps), interval(steps.reshape(-1, 4).mean(1), weights=np.full(100, 4))
-    assert (of_blocks.n, of_blocks.batches) == (400, 20)
-    assert (of_blocks.mean, of_blocks.low) == pytest.approx((of_steps.mean, of_steps.low), rel=1e-12)
-    assert interval([1.0, 4.0], weights=[30, 10]).mean == pytest.approx(70 / 40)
-    assert interval([2.0] + [1.0] * 30, weights=[60] + [2] * 30).batches == 11  # one block is half of all
+    assert of_blocks.n == 400
+    assert (of_blocks.value, of_blocks.low) == pytest.approx((of_steps.value, of_steps.low), rel=1e-12)
+    assert interval([1.0, 4.0], weights=[30, 10]).value == pytest.approx(70 / 40)
 
 
 @pytest.mark.parametrize("blocks", [[50, 50, 50, 50, 50, 3], [1, 2, 4, 8, 16, 32, 64], [7, 3] * 30 + [1]])
@@ -201,15 +201,15 @@ def test_bad_input_is_refused(call):
 def test_epoch_of_constant_steps_is_exact():
     for steps in (1, 2, 469, 468.75):
         found = epoch_estimate(1.6, interval([0.0123] * 120), steps)
-        for value in (found.mean, found.low, found.high):
+        for value in (found.value, found.low, found.high):
             assert value == pytest.approx(1.6 + (steps - 1) * 0.0123, rel=1e-9)
-    assert epoch_estimate(1.6, interval([0.5]), 0.25).mean == 1.6  # the first step was the partial batch
+    assert epoch_estimate(1.6, interval([0.5]), 0.25).value == 1.6  # the first step was the partial batch
 
 
 def test_epoch_carries_the_bounds_of_the_mean():
-    found = epoch_estimate(10.0, Interval(2.0, 1.5, 2.5, 100, 20), 101)
-    assert found == Interval(210.0, 160.0, 260.0, 100, 20)
-    assert epoch_estimate(10.0, Interval(2.0, None, None, 1, 1), 101) == Interval(210.0, None, None, 1, 1)
+    found = epoch_estimate(10.0, Estimate(2.0, "s", 1.5, 2.5, 100), 101)
+    assert found == Estimate(210.0, "s", 160.0, 260.0, 100, "estimated")
+    assert epoch_estimate(10.0, Estimate(2.0, "s"), 101) == Estimate(210.0, "s", how="estimated")
 
 
 def test_drift_is_the_ratio_of_thirds():
@@ -297,16 +297,16 @@ def test_compare_by_hand():
     a, b = np.exp([1.0, 2, 3]), np.exp([2.0, 4, 6])
     error, dof = math.sqrt(5 / 3), 50 / 17
     found = compare(a, b)
-    assert found.ratio == pytest.approx(math.exp(-2))
+    assert found.ratio.value == pytest.approx(math.exp(-2))
     assert found.p_value == pytest.approx(integrated_p_value(2 / error, dof), rel=1e-6)
-    assert integrated_p_value((math.log(found.high) + 2) / error, dof) == pytest.approx(0.05, rel=1e-6)
-    assert math.log(found.low) + math.log(found.high) == pytest.approx(-4)
-    assert (found.verdict, found.n_a, found.n_b) == ("no difference shown", 3, 3)
+    assert integrated_p_value((math.log(found.ratio.high) + 2) / error, dof) == pytest.approx(0.05, rel=1e-6)
+    assert math.log(found.ratio.low) + math.log(found.ratio.high) == pytest.approx(-4)
+    assert (found.verdict, found.ratio.n, found.ratio.covers) == ("no difference shown", 3, "repeats")
     # Paired: differences -1 -2 -3, standard error 1 / sqrt(3), dof 2, for which P(|T| > t) = 1 - t / sqrt(2 + t²).
     paired = compare(a, b, paired=True)
-    assert (paired.ratio, paired.verdict) == (pytest.approx(found.ratio), "no difference shown")
+    assert (paired.ratio.value, paired.verdict) == (pytest.approx(found.ratio.value), "no difference shown")
     assert paired.p_value == pytest.approx(1 - math.sqrt(12 / 14))
-    assert math.log(paired.high) == pytest.approx(-2 + 4.3026527297 / math.sqrt(3))
+    assert math.log(paired.ratio.high) == pytest.approx(-2 + 4.3026527297 / math.sqrt(3))
     bound = (4.3026527297 + 1.0606601718) / math.sqrt(3) / (1 - 1 / 8)
     assert paired.smallest_detectable == pytest.approx(math.exp(bound))
 
@@ -315,8 +315,8 @@ def test_verdict_is_about_the_first():
     short, long = [1.00, 1.01, 0.99, 1.02], [1.50, 1.52, 1.49, 1.55]
     faster, slower = compare(short, long), compare(long, short)
     assert (faster.verdict, slower.verdict) == ("faster", "slower")
-    assert faster.low < faster.ratio < faster.high < 1 < slower.low
-    assert (1 / faster.ratio, 1 / faster.high) == pytest.approx((slower.ratio, slower.low))
+    assert faster.ratio.low < faster.ratio.value < faster.ratio.high < 1 < slower.ratio.low
+    assert (1 / faster.ratio.value, 1 / faster.ratio.high) == pytest.approx((slower.ratio.value, slower.ratio.low))
     assert faster.p_value == pytest.approx(slower.p_value)
     assert faster.smallest_detectable == pytest.approx(slower.smallest_detectable)
     assert compare(short, short).verdict == "no difference shown"
@@ -327,7 +327,7 @@ def test_margin_asks_for_more_than_a_difference():
     assert compare(a, b).verdict == compare(a, b, margin=0.02).verdict == "slower"
     assert compare(b, a, margin=0.02).verdict == "faster"
     assert compare(a, b, margin=0.05).verdict == compare(b, a, margin=0.05).verdict == "no difference shown"
-    assert compare(a, b, margin=0.05).low == compare(a, b).low
+    assert compare(a, b, margin=0.05).ratio == compare(a, b).ratio
     twice = compare([2.1, 2.1], [1.0, 1.0], margin=1.0), compare([1.0, 1.0], [2.1, 2.1], margin=1.0)
     assert [each.verdict for each in twice] == ["slower", "faster"]
     assert compare([1.9, 1.9], [1.0, 1.0], margin=1.0).verdict == "no difference shown"
@@ -345,9 +345,8 @@ def test_pairing_removes_what_a_round_shares():
 def test_too_few_repeats_give_no_verdict(a, b, ratio):
     found = compare(a, b)
     assert found.verdict == "cannot be told"
-    assert (found.low, found.high, found.p_value, found.smallest_detectable) == (None,) * 4
-    assert found.ratio == (None if ratio is None else pytest.approx(ratio))
-    assert (found.n_a, found.n_b) == (len(a), len(b))
+    assert (found.p_value, found.smallest_detectable) == (None, None)
+    assert found.ratio == ratio or (found.ratio.value, found.ratio.covers) == (pytest.approx(ratio), "none")
 
 
 def test_repeats_without_any_spread():
@@ -394,10 +393,48 @@ def test_sets_that_ran_one_after_the_other_have_a_wider_interval():
         assert found.error == pytest.approx(np.sqrt(variance * (1 / 3 + between / 2)))
         whole = intervals.compare(a, b, between=between)
         half = intervals.t_quantile(0.95, found.dof) * found.error
-        assert math.log(whole.high) == pytest.approx(found.mean + half)
+        assert math.log(whole.ratio.high) == pytest.approx(found.mean + half)
         assert whole == intervals.compare(one, other, between=between) and whole.p_value == found.p_value
     assert intervals.welch(one, intervals.sample([1.0])) is None
     with pytest.raises(ValueError, match="given as values"):
         intervals.compare(one, other, paired=True)
     with pytest.raises(ValueError, match="0 or more"):
         intervals.compare(a, b, between=-1)
+
+
+# --- estimates ---
+
+
+def test_repeats_have_the_geometric_mean_and_the_interval_between_them():
+    several = intervals.repeats([Estimate(x, "s", x / 2, 2 * x, 50) for x in (1.0, 2.0, 4.0)])
+    half = 4.3026527297 * math.log(2) / math.sqrt(3)
+    assert several == Estimate(
+        pytest.approx(2), "s", *(pytest.approx(2 * math.exp(x)) for x in (-half, half)), 3, covers="repeats"
+    )
+    alone = Estimate(1.0, "s", 0.9, 1.1, 50, "estimated")
+    assert intervals.repeats([alone]) == alone
+    mixed = intervals.repeats([Estimate(-1.0, "B"), Estimate(2.0, "B", how="estimated")])  # swap may shrink
+    assert (mixed.value, mixed.how) == (0.5, "estimated") and mixed.low == pytest.approx(0.5 - 12.7062047362 * 1.5)
+
+
+def test_arithmetic_carries_the_interval_and_what_it_covers():
+    step = Estimate(2.0, "s", 1.25, 2.5, 40)
+    rate = Estimate.count(10, "FLOP") / step
+    assert rate == Estimate(5.0, "FLOP/s", 4.0, 8.0, 40)
+    assert 3 * step + 1 == Estimate(7.0, "s", 4.75, 8.5, 40) and 1 - step == Estimate(-1.0, "s", -1.5, -0.25, 40)
+    ratio = step / Estimate(1.0, "s", 0.5, 2.0, 3, covers="repeats")
+    assert (ratio.low, ratio.high, ratio.unit, ratio.n, ratio.covers) == (0.625, 5.0, "", 3, "run")
+    assert (Estimate.count(6) / Estimate.count(3)) == Estimate.count(2.0)
+    for unknown in (step * Estimate(2.0), step / Estimate(1.0, "s", -1.0, 3.0), Estimate(2.0) - step):
+        assert (unknown.low, unknown.high, unknown.covers) == (None, None, "none")
+    with pytest.raises(ZeroDivisionError):
+        step / 0
+    with pytest.raises(ValueError, match="two bounds or none"):
+        Estimate(1.0, low=0.5)
+
+
+def test_a_total_adds_half_widths_in_squares_and_keeps_unknown_spread_unknown():
+    terms = [Estimate(10.0, "s", 7.0, 13.0, 9), Estimate(20.0, "s", 16.0, 24.0, 5, "estimated")]
+    assert total(terms) == Estimate(30.0, "s", 25.0, 35.0, 9, "estimated")
+    assert total([*terms, Estimate(0.3, "s")]).covers == "none"
+    assert total([*terms, Estimate(0.3, "s")], 0.01).high == pytest.approx(35.3)

@@ -161,11 +161,12 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _folder(run: str) -> Path:
     """A run's folder: a name in outputs/, or a path."""
-    for folder in (root() / "outputs" / run, Path(run)):
-        if run and (folder / "machine.json").is_file():
-            return folder
-    known = sorted(path.parent.name for path in (root() / "outputs").glob("*/machine.json"))
-    raise PomologyError(f"RUN={run}: no such run; outputs/ has {', '.join(known) or 'none'}")
+    from pomology.results import run as results_run
+
+    place = results_run.locate(run)
+    if place is None or not place.is_dir():
+        raise results_run.unknown(f"RUN={run}")
+    return place
 
 
 def main(arguments: list[str] | None = None) -> int:

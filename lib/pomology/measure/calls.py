@@ -10,6 +10,7 @@ from typing import Any
 
 from pomology.measure import intervals
 from pomology.measure.clock import BLOCK_S, FENCE_SHARE, Block, _timed
+from pomology.measure.estimate import Estimate
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Measurement:
     """A function timed. `seconds` is the median of a call with its interval; `blocks` are the raw times."""
 
     first_call_s: float
-    seconds: intervals.Interval
+    seconds: Estimate
     blocks: tuple[Block, ...]
     stopped: str
 
@@ -76,7 +77,7 @@ def measure(
                 break
             if len(blocks) >= 20 and len(blocks) % 5 == 0:
                 middle = intervals.median_interval([block.step_s for block in blocks])
-                if middle.high - middle.low <= 2 * target * middle.mean:
+                if middle.high - middle.low <= 2 * target * middle.value:
                     stopped = "interval"
                     break
     return Measurement(
@@ -91,9 +92,9 @@ class Pairs:
     `reference` are medians of a call."""
 
     first_call_s: float
-    seconds: intervals.Interval
-    reference: intervals.Interval
-    ratio: intervals.Interval
+    seconds: Estimate
+    reference: Estimate
+    ratio: Estimate
 
 
 def in_pairs(
@@ -134,7 +135,6 @@ def in_pairs(
         else:
             above = block(function, calls[0])
             times.append((above, block(reference, calls[1])))
-    mine, theirs = zip(*times, strict=True)
-    shown = intervals.compare(theirs, mine, paired=True)
-    ratio = intervals.Interval(shown.ratio, shown.low, shown.high, len(times), len(times))
-    return Pairs(first_call_s, intervals.median_interval(mine), intervals.median_interval(theirs), ratio)
+    own, others = zip(*times, strict=True)
+    ratio = intervals.compare(others, own, paired=True).ratio.replace(covers="run")  # pairs of one process
+    return Pairs(first_call_s, intervals.median_interval(own), intervals.median_interval(others), ratio)

@@ -91,10 +91,13 @@ class Estimate(MetricKeys, msgspec.Struct, frozen=True):
     def __truediv__(self, other: Estimate | float) -> Estimate:
         """Raises ZeroDivisionError where the other value is 0; where its interval holds 0, the bounds are infinite."""
         other = estimate(other)
-        low, high = other.bounds
-        inverse = (-math.inf, math.inf) if low <= 0 <= high else (1 / high, 1 / low)
+        if other.bounds[0] <= 0 <= other.bounds[1]:
+            bounds = (-math.inf, math.inf)
+        else:
+            ends = [x / y for x in self.bounds for y in other.bounds]
+            bounds = min(ends), max(ends)
         unit = "" if self.unit == other.unit else f"{self.unit}/{other.unit}" if other.unit else self.unit
-        return _made(self.value / other.value, _product(self.bounds, inverse), unit, self, other)
+        return _made(self.value / other.value, bounds, unit, self, other)
 
     def __radd__(self, other: float) -> Estimate:
         return estimate(other) + self
@@ -123,7 +126,7 @@ def total(terms: Iterable[Estimate], negligible: float = 0.0) -> Estimate:
     value = sum(term.value for term in terms)
     first, how = terms[0], "estimated" if any(term.how == "estimated" for term in terms) else terms[0].how
     unknown = sum(term.value for term in terms if term.covers == "none")
-    if unknown > negligible * value:
+    if unknown > negligible * value or all(term.covers == "none" for term in terms):
         return Estimate(value, first.unit, n=first.n, how=how, covers="none")
     half = math.sqrt(sum((term.high - term.value) ** 2 for term in terms if term.high is not None))
     covers = _weakest(*(term for term in terms if term.covers != "none"))

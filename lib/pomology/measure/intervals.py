@@ -21,6 +21,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pomology.measure.estimate import Estimate
+from pomology.measure.transitional import Interval as Interval
+
 BATCHES = 20
 CONFIDENCE = 0.95
 SLOPE_BLOCKS = 9  # a few long blocks: each must hold what one part of a trace has to do with the next
@@ -37,28 +40,13 @@ BETWEEN_SETS = 0.19
 
 
 @dataclass(frozen=True)
-class Interval:
-    """An estimate in seconds and its confidence bounds; the bounds are None where one value alone tells no spread."""
-
-    mean: float  # the estimate: mean time per step, median (`median_interval`) or time per epoch (`epoch_estimate`)
-    low: float | None
-    high: float | None
-    n: int  # steps that it rests on
-    batches: int  # batches that the bounds rest on
-
-
-@dataclass(frozen=True)
 class Comparison:
     """What the repeats of `a` and of `b` show about `a` relative to `b` (see `compare`)."""
 
-    ratio: float | None  # geometric mean of a over geometric mean of b: below 1, a takes less time
-    low: float | None
-    high: float | None
+    ratio: Estimate | None  # geometric mean of a over geometric mean of b: below 1, a takes less time
     verdict: str  # "faster", "slower", "no difference shown" or "cannot be told"
-    p_value: float | None  # two-sided, of the hypothesis that the ratio is 1
-    smallest_detectable: float | None  # above 1; its inverse where a is the faster one
-    n_a: int
-    n_b: int
+    p_value: float | None = None  # two-sided, of the hypothesis that the ratio is 1
+    smallest_detectable: float | None = None  # above 1; its inverse where a is the faster one
 
 
 class Sample(NamedTuple):
@@ -102,6 +90,8 @@ def _incomplete_beta(x: float, y: float, a: float, b: float) -> float:
     raise ArithmeticError(f"incomplete beta function did not converge at x={x}, a={a}, b={b}")
 
 
+# Student's t stands here rather than in scipy: of which the kit would need these two functions only, for 35 MB and
+# a tenth of a second at each start of a process that measures.
 def t_p_value(t: float, dof: float) -> float:
     """P(|T| > |t|) for Student's t with `dof` degrees of freedom (fractional allowed)."""
     dof = min(dof, 1e7)  # nearly normal: the quantiles beyond agree to 2e-7, and lgamma keeps its digits
@@ -138,8 +128,12 @@ def _times(values: ArrayLike, name: str = "durations", positive: bool = False) -
 
 
 def interval(
-    durations: ArrayLike, batches: int = BATCHES, confidence: float = CONFIDENCE, weights: ArrayLike | None = None
-) -> Interval:
+    durations: ArrayLike,
+    batches: int = BATCHES,
+    confidence: float = CONFIDENCE,
+    weights: ArrayLike | None = None,
+    unit: str = "s",
+) -> Estimate:
     """Mean time per step and its within-run interval by the method of batch means (Law & Kelton, "Simulation modeling
     and analysis"): means of long batches are nearly independent although steps are not.
 
@@ -158,7 +152,7 @@ def interval(
     total = steps.sum()
     mean = float(times @ steps / total)
     if times.size == 1:
-        return Interval(mean, None, None, round(total), 1)
+        return Estimate(mean, unit, n=round(total))
     batch_steps, batch_seconds = steps, times * steps
     if times.size >= batches:  # a value belongs to the batch that its middle step falls into
         batch = ((np.cumsum(steps) - steps / 2) * (batches / total)).astype(int)
@@ -167,10 +161,10 @@ def interval(
     deviations = batch_seconds / batch_steps - mean
     dof = batch_steps.size - 1
     half_width = t_quantile(confidence, dof) * math.sqrt(batch_steps @ deviations**2 / dof / total)
-    return Interval(mean, max(mean - half_width, 0.0), mean + half_width, round(total), batch_steps.size)
+    return Estimate(mean, unit, max(mean - half_width, 0.0), mean + half_width, round(total))
 
 
-def median_interval(durations: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
+def median_interval(durations: ArrayLike, confidence: float = CONFIDENCE, unit: str = "s") -> Estimate:
     """Median time of a kernel and its within-run interval; `durations` are seconds per call, in time order.
 
     An order-statistic interval whose ranks allow for autocorrelation (Woodruff 1952, with batch means in place of the
@@ -183,13 +177,13 @@ def median_interval(durations: ArrayLike, confidence: float = CONFIDENCE) -> Int
     median = float(np.median(times))
     rank = interval(np.where(times == median, 0.5, times < median), BATCHES, confidence)
     if rank.high is None:
-        return Interval(median, None, None, rank.n, rank.batches)
-    reach = rank.high - rank.mean
+        return Estimate(median, unit, n=rank.n)
+    reach = rank.high - rank.value
     low, high = np.quantile(times, [max(0.5 - reach, 0.0), min(0.5 + reach, 1.0)])
-    return Interval(median, float(low), float(high), rank.n, rank.batches)
+    return Estimate(median, unit, float(low), float(high), rank.n)
 
 
-def epoch_estimate(first_step_s: float, interval: Interval, steps: float) -> Interval:
+def epoch_estimate(first_step_s: float, step: Estimate, steps: float) -> Estimate:
     """Seconds of an epoch of `steps` steps: the first one as timed, the others at the mean of the steady steps.
 
     `steps` may be fractional: a last partial batch counts as its fraction of a step. An epoch is a sum, so the mean is
@@ -198,9 +192,7 @@ def epoch_estimate(first_step_s: float, interval: Interval, steps: float) -> Int
     """
     if not (math.isfinite(first_step_s) and first_step_s >= 0 and math.isfinite(steps) and steps > 0):
         raise ValueError(f"an epoch needs first_step_s >= 0 and steps > 0, got {first_step_s!r} and {steps!r}")
-    others = max(steps - 1, 0)
-    bounds = (None if step_s is None else first_step_s + others * step_s for step_s in (interval.low, interval.high))
-    return Interval(first_step_s + others * interval.mean, *bounds, interval.n, interval.batches)
+    return (Estimate.count(first_step_s, "s") + max(steps - 1, 0) * step).replace(how="estimated")
 
 
 def drift(durations: ArrayLike) -> float | None:
@@ -215,7 +207,9 @@ def drift(durations: ArrayLike) -> float | None:
     return float(np.median(times[-third:])) / first - 1
 
 
-def slope(values: ArrayLike, steps: ArrayLike, resolution: float = 0.0, confidence: float = CONFIDENCE) -> Interval:
+def slope(
+    values: ArrayLike, steps: ArrayLike, resolution: float = 0.0, confidence: float = CONFIDENCE, unit: str = ""
+) -> Estimate:
     """By how much a quantity grows a step, in its own unit, with an interval that holds for memory and counters.
 
     values: at least 3, in time order; one at each of `steps`, which rise. resolution: the smallest change that the
@@ -250,7 +244,7 @@ def slope(values: ArrayLike, steps: ArrayLike, resolution: float = 0.0, confiden
     error = math.sqrt((1 + 2 * correlation) * (lengths @ deviations**2) / dof / span)
     least = max(float(np.abs(np.diff(y)).max()), resolution) / span
     half_width = float(max(t_quantile(confidence, dof) * error, least))
-    return Interval(float(per_step), float(per_step) - half_width, float(per_step) + half_width, y.size, len(blocks))
+    return Estimate(float(per_step), unit, float(per_step) - half_width, float(per_step) + half_width, y.size)
 
 
 def stop(
@@ -267,8 +261,24 @@ def stop(
     times = _times(durations)
     if times.size < max(batches, 2):
         return False
-    found = interval(times, batches, weights=weights)
-    return found.n >= minimum_steps and found.high - found.mean <= target * found.mean
+    step = interval(times, batches, weights=weights)
+    return step.n >= minimum_steps and step.high - step.value <= target * step.value
+
+
+def repeats(estimates: Sequence[Estimate]) -> Estimate:
+    """One number per process: of one the number itself, of several the geometric mean with the 95 % interval between
+    them. Where a value is 0 or less (as of swap, which may shrink), the mean is the arithmetic one.
+    """
+    if len(estimates) == 1:
+        return estimates[0]
+    ratios = all(estimate.value > 0 for estimate in estimates)
+    values = [math.log(estimate.value) if ratios else estimate.value for estimate in estimates]
+    mean = sum(values) / len(values)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    half = t_quantile(CONFIDENCE, len(values) - 1) * deviation / math.sqrt(len(values))
+    value, low, high = (exp(x) if ratios else x for x in (mean, mean - half, mean + half))
+    how = "measured" if all(estimate.how == "measured" for estimate in estimates) else "estimated"
+    return Estimate(value, estimates[0].unit, low, high, len(values), how, "repeats")
 
 
 def sample(values: Iterable[float]) -> Sample:
@@ -340,22 +350,22 @@ def compare(
         raise ValueError(f"paired repeats must be equally many, got {one.n} and {other.n}")
     if not (0 <= margin < math.inf and 0 <= between < math.inf):
         raise ValueError(f"margin and between must be 0 or more, got {margin!r} and {between!r}")
-    found = welch(one, other, between)
-    if found is None:
-        ratio = exp(one.mean - other.mean) if one.n and other.n else None
-        return Comparison(ratio, None, None, "cannot be told", None, None, one.n, other.n)
+    difference = welch(one, other, between)
+    if difference is None:
+        ratio = Estimate(exp(one.mean - other.mean)) if one.n and other.n else None
+        return Comparison(ratio, "cannot be told")
     if paired:
         differences = np.log(np.asarray(a, dtype=float)) - np.log(np.asarray(b, dtype=float))
         variance = max(float(np.var(differences, ddof=1)), RESOLUTION**2)
-        found = Difference(found.mean, math.sqrt(variance / one.n), one.n - 1)
-    difference, error, dof = found
+        difference = Difference(difference.mean, math.sqrt(variance / one.n), one.n - 1)
+    mean, error, dof = difference
     critical, band = t_quantile(confidence, dof), math.log1p(margin)
-    low, high = difference - critical * error, difference + critical * error
+    low, high = mean - critical * error, mean + critical * error
     verdict = "faster" if high < -band else "slower" if low > band else "no difference shown"
     power = t_quantile(2 * POWER - 1, dof)  # one-sided
     detectable = band + (critical + power) * error / (1 - 1 / (4 * dof))
-    ratio, low, high, detectable = (exp(x) for x in (difference, low, high, detectable))
-    return Comparison(ratio, low, high, verdict, found.p_value, detectable, one.n, other.n)
+    ratio = Estimate(exp(mean), "", exp(low), exp(high), min(one.n, other.n), covers="repeats")
+    return Comparison(ratio, verdict, difference.p_value, exp(detectable))
 
 
 def exp(x: float) -> float:

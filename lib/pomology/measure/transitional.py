@@ -30,6 +30,31 @@ class MetricKeys:
     def __or__(self, other: dict) -> dict:
         return self.metric() | other
 
+    @property
+    def mean(self) -> float:
+        return self.value
+
+
+def Interval(mean: float, low: float | None, high: float | None, n: int, batches: int = 1) -> Any:
+    """What was a class beside Estimate."""
+    from pomology.measure.estimate import Estimate
+
+    return Estimate(mean, "s", low, high, n)
+
+
+def as_estimate(metric: Any) -> Any:
+    """A metric that is still a dictionary."""
+    from pomology.measure.estimate import Estimate
+
+    if isinstance(metric, Estimate):
+        return metric
+    form = dict(metric)
+    return Estimate(**form, covers="repeats") if form.pop("repeats", False) else Estimate(**form)
+
+
+def seconds_metric(seconds: Any, how: str = "measured") -> Any:
+    return seconds.replace(how=how)
+
 
 class RecordKeys:
     """`record["key"]`, `record | {...}`, `"key" in record`, `record.get("key")`."""

@@ -1,39 +1,39 @@
-"""Runs laid side by side, case by case, each against the first: of this machine's or of anybody's, folders or zips.
+"""Runs side by side, case by case, each against the first: of this machine's or of anybody's, folders or zips.
 
-Of a journal only the times are kept, and what tells whether two of them are of one thing, so that a thousand runs fit
+Of a record only its times are kept, and what tells whether two of them are of one thing, so that a thousand runs fit
 into memory. Nothing that a stranger's file says reaches a terminal, a page or a table's file as it is.
 
 A verdict needs repeats on both sides, and allows for two things that make two runs of one machine look different.
 Processes that ran one after the other have a state of the machine in common, so that two sets of them differ by more
-than their spread tells (`statistics.BETWEEN_SETS`). And a notebook of sixty rows has sixty chances to show something by
-accident, so its rows are judged together (`statistics.joint_confidence`); the intervals are as wide as that asks for.
+than their spread tells (`intervals.BETWEEN_SETS`). And a notebook of sixty rows has sixty chances to show something by
+accident, so its rows are judged together (`intervals.joint_confidence`); the intervals are as wide as that asks for.
 """
 
 from __future__ import annotations
 
 import csv
-import gc
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from pomology import format
 from pomology.articles import published
 from pomology.errors import PomologyError
+from pomology.format import one_line
 from pomology.machine import snapshot
 from pomology.measure import intervals
-from pomology.paths import RESOURCES, root, write_atomic
+from pomology.measure.estimate import Estimate
+from pomology.paths import RESOURCES, write_atomic
 from pomology.report import table as report_table
-from pomology.results import archive
 from pomology.results import cases as results_cases
-from pomology.results import record as results_record
+from pomology.results import run as results_run
+from pomology.results.record import Metrics, Record
 
 # The first of these that two runs both have is what they are compared by.
 TIMES = {
@@ -45,96 +45,10 @@ SAME = {
     **{"profile": "other profile", "data": "other data", "scaled": "other size", "parameters": "other model"},
     **{"flops_per_step": "other work", "chip": "", "threads": "other threads"},
 }
-WHOLE = 3  # runs, up to which each comparison is told in full
+WHOLE = 3  # runs, up to which each comparison is shown in full
 COLUMNS = 12  # runs, up to which each has a column; of more each is a row of counts
-MOST_LINES = 100_000  # of a journal
-MOST_TOLD = 3  # of the lines of a journal that cannot be used
-MALFORMED = (PomologyError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
-
-
-def one_line(text: Any, most: int = 100) -> str:
-    """A text from a file as it may be shown: of one line, without control characters, cut if it is too long."""
-    if isinstance(text, str) and len(text) <= most and text.isprintable():
-        return text
-    text = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in str(text)[: most + 1])
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-# A line of a journal, with the types of `results.KEYS` ----------------------------------------------------------------
-
-Number = Annotated[float, msgspec.Meta(gt=-1e300, lt=1e300)]
-Count = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]
-
-
-class Time(msgspec.Struct, gc=False):
-    """A metric in seconds, and the interval within its run where there is one."""
-
-    value: Annotated[float, msgspec.Meta(gt=1e-15, lt=1e12)]
-    low: Annotated[float, msgspec.Meta(gt=-1e12, lt=1e12)] | None
-    high: Annotated[float, msgspec.Meta(gt=-1e12, lt=1e12)] | None
-
-
-# Of other metrics only that they are JSON is looked at.
-Times = msgspec.defstruct("Times", [(name, Time | None, None) for name in TIMES], module=__name__, gc=False)
-
-
-class Start(msgspec.Struct, gc=False):
-    """A case that began. Keys that are not named here are read over, and not kept."""
-
-    schema: int
-    event: str
-    experiment: str
-    article: str
-    case: str
-    config: msgspec.Raw
-    framework: str
-    framework_version: str
-    backend: str
-    device: str | None
-    chip: str | None
-    precision: str
-    profile: str
-    data: str
-    scaled: bool
-    repeat: Count
-    threads: Count | None
-    power_source: str | None
-    started: str
-
-
-class End(Start, gc=False):
-    parameters: Count | None
-    flops_per_step: Count | None
-    foreign_load: Number | None
-    flags: list[str]
-    status: Literal[results_record.STATUSES]
-    reason: str | None
-    seconds: Number | None
-    metrics: Times
-
-
-class Head(msgspec.Struct, gc=False):
-    schema: Any = None
-    event: Any = None
-
-
-_START, _END, _HEAD = (msgspec.json.Decoder(kind) for kind in (Start, End, Head))
-
-
-def _record(line: bytes) -> Start | End:
-    """Raises msgspec.ValidationError for a line that is JSON, but no record; DecodeError for other lines."""
-    if not line.startswith(b'{"event": "start"'):
-        try:
-            record = _END.decode(line)
-            if record.event == "end":
-                return record
-        except msgspec.ValidationError:
-            if _HEAD.decode(line).event != "start":
-                raise
-    record = _START.decode(line)
-    if record.event != "start":
-        raise msgspec.ValidationError("event must be start or end")
-    return record
+UNTOLD, BARRED, NOT_SHOWN = "cannot be told", "must not be compared", "no difference shown"
+SINGLE = "single runs"
 
 
 # A run ----------------------------------------------------------------------------------------------------------------
@@ -150,6 +64,11 @@ class Case(NamedTuple):
     precision: str
     config: str
 
+    @classmethod
+    def of(cls, record: Record) -> Case:
+        names = (getattr(record, name) for name in cls._fields[:-1])
+        return cls(*names, msgspec.json.encode(record.config, order="sorted").decode())
+
     @property
     def text(self) -> str:
         config = json.loads(self.config)
@@ -158,25 +77,15 @@ class Case(NamedTuple):
         return one_line(f"{self.experiment}: {', '.join(part for part in parts if part)}", 120)
 
 
-class Repeat(msgspec.Struct, gc=False):
-    """How a case ended once. same: the values of `SAME`. times: None of a case that did not end well, or has none."""
-
-    same: tuple
-    status: str
-    flags: tuple[str, ...]
-    times: Times | None
-
-    def time(self, metric: str) -> Time | None:
-        return getattr(self.times, metric) if self.times else None
-
-
 @dataclass
-class Run:
-    """What a comparison needs of a run. problems: a sentence for each file or line that could not be used."""
+class Side:
+    """What a comparison needs of a run. cases: each with its repeats, which have no metrics but `TIMES`, and none if
+    they did not end well. problems: a sentence for each file, line or time that could not be used.
+    """
 
     name: str
-    machine: dict = field(default_factory=dict)
-    cases: dict[Case, list[Repeat]] = field(default_factory=dict)
+    machine: dict
+    cases: dict[Case, list[Record]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
 
@@ -184,259 +93,112 @@ def find(names: Iterable[str]) -> list[Path]:
     """The places of runs, by their names in outputs/ or their paths; a folder of runs stands for all that are in it."""
     places = []
     for name in names:
-        outputs = root() / "outputs"
-        candidates = [outputs / name, outputs / f"{name}.zip", Path(name)] if name else []
-        place = next((found for found in candidates if _is_run(found)), None)
-        inside = sorted(found for found in candidates[-1].glob("*") if _is_run(found)) if candidates else []
+        place = results_run.locate(name)
+        inside = sorted(path for path in Path(name).glob("*") if results_run.is_run(path)) if name else []
         if place is None and not inside:
-            known = sorted(path.parent.name for path in outputs.glob("*/machine.json"))
-            raise PomologyError(f"RUNS: {one_line(name, 200)}: no such run; outputs/ has {', '.join(known) or 'none'}")
+            raise results_run.unknown(f"RUNS: {one_line(name, 200)}")
         places += [place] if place else inside
     return list(dict.fromkeys(places))
 
 
-def _is_run(place: Path) -> bool:
-    if place.is_dir():
-        return (place / "machine.json").is_file() or next(place.glob("*.jsonl"), None) is not None
-    return place.suffix == ".zip" and place.is_file()
+def load(place: str | Path) -> Side:
+    """Read a run's folder or zip. Raises PomologyError, in a line, for what is no run, is not safe to read, or has no
+    journal that can be read."""
+    run = results_run.Run(place)
+    journals = run.journals
+    side = Side(one_line(run.name), run.machine, problems=[problem.rstrip(".") for problem in run.problems])
+    if side.problems and not journals:
+        raise PomologyError(f"{side.name}: {side.problems[0]}")
+    for journal in journals.values():
+        side.problems += journal.problems
+        for record in journal.records:
+            if record.article != published.KIT:  # it tells how well was measured, not how fast this machine is
+                side.cases.setdefault(Case.of(record), []).append(_timed(record, side.problems))
+    return side
 
 
-def load(place: str | Path, known: dict | None = None) -> Run:
-    """Read a run's folder or zip. `known` is shared by several runs, which saves memory.
-
-    Raises PomologyError, in a line, for what is no run, is not safe to read, or is of another schema altogether.
-    """
-    place, known = Path(place), {} if known is None else known
-    run = Run(one_line(place.resolve().name.removesuffix(".zip")))
-    refused, good = [], 0
-    for name, data in archive.journals(place):
-        try:
-            if name == "machine.json":
-                run.machine = _machine(data)
-            else:
-                _journal(data, name, run, known)
-                good += 1
-        except PomologyError as error:
-            refused.append(str(error))
-    if refused and not good:
-        raise PomologyError(f"{run.name}: {refused[0]}")
-    run.problems += refused
-    if not run.machine and not any(problem.startswith("machine.json") for problem in refused):
-        run.problems.append("machine.json is missing: nothing tells which machine this was")
-    return run
-
-
-def load_all(places: Sequence[Path]) -> list[Run]:
+def load_all(places: Iterable[Path]) -> list[Side]:
     """Several runs, in their order."""
-    collects = gc.isenabled()
-    gc.disable()  # it would look again and again through a thousand runs, of which nothing is garbage
-    try:
-        return list(map(load, places, repeat({})))
-    finally:
-        if collects:
-            gc.enable()
+    return [load(place) for place in places]
 
 
-def _machine(data: bytes) -> dict:
-    try:
-        found = json.loads(data)
-        snapshot.describe(found)
-    except MALFORMED as error:
-        raise PomologyError(f"machine.json cannot be read ({type(error).__name__})") from None
-    return found
-
-
-def _journal(data: bytes, name: str, run: Run, known: dict) -> None:
-    """Add the cases of a journal, by the rules of `results.read`.
-
-    Raises PomologyError for a journal of another schema, or with more lines than any run writes.
-    """
-    name = one_line(name)
-    if len(data) > MOST_LINES and data.count(b"\n") > MOST_LINES:
-        raise PomologyError(f"{name}: more than {MOST_LINES:,} lines")
-    ended: dict[tuple[str, int], tuple[Case, Repeat]] = {}
-    unusable = 0
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = _record(line)
-            schema = record.schema
-            case = _case(record, known)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            schema = _schema(line)
-            if schema in (None, results_record.SCHEMA):
-                unusable += 1
-                if unusable <= MOST_TOLD:
-                    why = one_line(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
-                    run.problems.append(f"{name}, line {number}: {why}; passed over")
-                continue
-        if schema != results_record.SCHEMA:
-            age = "newer" if schema > results_record.SCHEMA else "older"
-            raise PomologyError(
-                f"{name}, line {number}: schema {one_line(schema, 20)} is {age} than the kit's "
-                f"{results_record.SCHEMA}; "
-                "it must not be compared" + ("; update pomology to read it" if age == "newer" else "")
-            )
-        key = (record.case, record.repeat)
-        if type(record) is End:
-            ended[key] = case, _repeat(record, known)
-        else:  # a case that never ends has crashed
-            same = (record.profile, record.data, record.scaled, None, None, record.chip, record.threads)
-            ended[key] = case, Repeat(same, "crashed", (), None)
-    if unusable > MOST_TOLD:
-        run.problems.append(f"{name}: {unusable - MOST_TOLD} more lines that cannot be used")
-    for case, once in ended.values():
-        if case.article != published.KIT:  # it tells how well was measured, not how fast this machine is
-            run.cases.setdefault(case, []).append(once)
-
-
-def _schema(line: bytes) -> int | None:
-    try:
-        schema = _HEAD.decode(line).schema
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    return schema if type(schema) is int else None
-
-
-def _case(record: Start, known: dict) -> Case:
-    config = bytes(record.config)
-    key = (config, record.article, record.experiment, record.framework, record.backend, record.precision)
-    if key not in known:
-        found = msgspec.json.decode(config)
-        if not isinstance(found, dict):
-            raise msgspec.ValidationError("config must be an object")
-        known[key] = Case(*key[1:], json.dumps(found, sort_keys=True))
-    return known[key]
-
-
-def _repeat(record: End, known: dict) -> Repeat:
-    same = (record.profile, record.data, record.scaled, record.parameters, record.flops_per_step, record.chip)
-    same, flags = (*same, record.threads), tuple(record.flags)
-    timed = record.status == "ok" and any(msgspec.structs.astuple(record.metrics))
-    return Repeat(
-        known.setdefault(same, same), record.status, known.setdefault(flags, flags), record.metrics if timed else None
-    )
+def _timed(record: Record, problems: list[str]) -> Record:
+    """A record with its times only."""
+    times = Metrics()
+    for name in TIMES if record.status == "ok" else ():
+        time = record.metrics.get(name)
+        if time and 1e-15 < time.value < 1e12 and abs(time.low or 0) < 1e12 and abs(time.high or 0) < 1e12:
+            times[name] = time
+        elif time:
+            problems.append(f"{record.experiment}: {one_line(record.case)}: {name} is no time; passed over")
+    return record.without_samples().replace(metrics=times)
 
 
 # Side by side ---------------------------------------------------------------------------------------------------------
 
 
-class Found(NamedTuple):
-    """What can be said of a case in one run against the same in another; why it is not compared, if it is not."""
+class Finding(NamedTuple):
+    """What can be said of a case in one run against the same in another; why it is not compared, if it is not.
+
+    metric: the time that was compared. ratio: of that to the other run's, with bounds where repeats gave some.
+    """
 
     verdict: str
     metric: str = ""
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
+    ratio: Estimate | None = None
     smallest_detectable: float | None = None
     why: str = ""
     short: str = ""
 
 
-class Lines(Sequence):
-    """Every comparison with its numbers, as dictionaries that are made when they are asked for: they may be many."""
-
-    def __init__(self, names: Sequence[str], first: dict[Case, int], found: Sequence[dict[Case, Found]]):
-        self._names, self._first, self._found = list(map(cell, names)), first, found
-        self._texts = {case: (cell(one_line(case.experiment)), cell(case.text)) for case in first}
-
-    def tuples(self) -> Iterator[tuple]:
-        """As rows below `HEADINGS`."""
-        for name, row in zip(self._names, self._found, strict=True):
-            for case, one in row.items():
-                base = self._names[self._first[case]]
-                yield (*self._texts[case], base, name, *one[:6], one.why and cell(one.why))
-
-    def by_run(self) -> Iterator[tuple[str, dict[Case, Found]]]:
-        return zip(self._names, self._found, strict=True)
-
-    def __iter__(self) -> Iterator[dict]:
-        return (dict(zip(HEADINGS, row, strict=True)) for row in self.tuples())
-
-    def __len__(self) -> int:
-        return sum(map(len, self._found))
-
-    def __getitem__(self, index):
-        return list(self)[index]
-
-
-HEADINGS = ("experiment", "case", "base", "run", *Found._fields[:7])
-
-
-def _apart(base: list[Repeat], other: list[Repeat]) -> list[str]:
+def _differences(*sides: list[Record]) -> list[str]:
     """The keys of `SAME` in which these are not of one thing."""
-    kinds = {once.same for once in (*base, *other)}
-    found = [key for key, values in zip(SAME, zip(*kinds, strict=True), strict=True) if len(set(values)) > 1]
-    return [key for key in found if key != "chip" and (key != "threads" or "chip" not in found)]
+    differ = [key for key in SAME if len({getattr(record, key) for side in sides for record in side}) > 1]
+    return [key for key in differ if key != "chip" and (key != "threads" or "chip" not in differ)]
 
 
-def _difference(key: str, base: list[Repeat], other: list[Repeat]) -> str:
-    place = list(SAME).index(key)
-    told = [" or ".join(dict.fromkeys(one_line(once.same[place], 40) for once in side)) for side in (base, other)]
-    return f"{key.replace('_', ' ')} {told[0]} and {told[1]}"
+def _difference(key: str, *sides: list[Record]) -> str:
+    values = [" or ".join(dict.fromkeys(one_line(getattr(record, key), 40) for record in side)) for side in sides]
+    return f"{key.replace('_', ' ')} {' and '.join(values)}"
 
 
-def _values(repeats: list[Repeat], metric: str) -> list[float]:
-    return [time.value for once in repeats if (time := once.time(metric))]
+def _times(repeats: Iterable[Record], metric: str) -> list[Estimate]:
+    return [record.metrics[metric] for record in repeats if metric in record.metrics]
 
 
-def _metric(*sides: list[Repeat]) -> str:
+def _metric(*sides: list[Record]) -> str:
     """The time that all have; empty if there is none."""
-    for name in TIMES:
-        if all(any(once.time(name) for once in side) for side in sides):
-            return name
-    return ""
+    return next((name for name in TIMES if all(_times(side, name) for side in sides)), "")
 
 
-def judged(pairs: dict[Case, tuple[list[Repeat], list[Repeat]]], in_full: bool = True) -> dict[Case, Found]:
-    """Cases of two runs, base and other, with what can be said of the other. The rows of an experiment belong together.
-
-    in_full: with intervals and the smallest differences that could have been shown, which take time.
-    """
-    found: dict[Case, Found] = {}
+def judged(pairs: dict[Case, tuple[list[Record], list[Record]]]) -> dict[Case, Finding]:
+    """Cases of two runs, base and other, and what can be said of the other. The rows of a notebook belong together."""
+    findings: dict[Case, Finding] = {}
     families: dict[str, list[tuple]] = {}
-    for case, (base, other) in pairs.items():
-        if len(base) == len(other) == 1 and base[0].same == other[0].same:  # as most are
-            theirs, ours = base[0].times, other[0].times
-            both = (name for name in TIMES if getattr(theirs, name, None) and getattr(ours, name, None))
-            if metric := next(both, ""):
-                ratio = getattr(ours, metric).value / getattr(theirs, metric).value
-                found[case] = Found("cannot be told", metric, ratio, why="single runs")
-                continue
-        base, other = [once for once in base if once.times], [once for once in other if once.times]
+    for case, sides in pairs.items():
+        base, other = timed = [[record for record in side if record.metrics] for side in sides]
+        metric = _metric(*timed)
+        values = [[time.value for time in _times(side, metric)] for side in (other, base)]
         if not base or not other:
-            found[case] = Found("cannot be told", why="not timed in both")
-            continue
-        if apart := _apart(base, other):
-            why = "; ".join(_difference(key, base, other) for key in apart)
-            found[case] = Found("must not be compared", why=why, short=SAME[apart[0]])
-            continue
-        metric = _metric(base, other)
-        if not metric:
-            found[case] = Found("cannot be told", why="no time of one kind in both")
-            continue
-        ours, theirs = (_values(side, metric) for side in (other, base))
-        if min(len(ours), len(theirs)) < 2:
-            found[case] = Found("cannot be told", metric, intervals.compare(ours, theirs).ratio, why="single runs")
-            continue
-        samples = intervals.sample(ours), intervals.sample(theirs)
-        difference = intervals.welch(*samples, intervals.BETWEEN_SETS)
-        families.setdefault(case.experiment, []).append((case, metric, samples, difference))
+            findings[case] = Finding(UNTOLD, why="not timed in both")
+        elif differ := _differences(*timed):
+            why = "; ".join(_difference(key, *timed) for key in differ)
+            findings[case] = Finding(BARRED, why=why, short=SAME[differ[0]])
+        elif not metric:
+            findings[case] = Finding(UNTOLD, why="no time of one kind in both")
+        elif min(map(len, values)) < 2:
+            (first, *more), (reference, *others) = values
+            ratio = intervals.compare(*values).ratio if more or others else Estimate(first / reference)
+            findings[case] = Finding(UNTOLD, metric, ratio, why=SINGLE)
+        else:
+            families.setdefault(case.experiment, []).append((case, metric, *map(intervals.sample, values)))
     for rows in families.values():
-        p_values = [difference.p_value for *_, difference in rows]
+        p_values = [intervals.welch(*samples, intervals.BETWEEN_SETS).p_value for _, _, *samples in rows]
         confidence = intervals.joint_confidence(p_values)
-        for (case, metric, samples, difference), p_value in zip(rows, p_values, strict=True):
-            if in_full:
-                one = intervals.compare(*samples, confidence=confidence, between=intervals.BETWEEN_SETS)
-                found[case] = Found(one.verdict, metric, one.ratio, one.low, one.high, one.smallest_detectable)
-            else:
-                verdict = "no difference shown"
-                if p_value < 1 - confidence:
-                    verdict = "faster" if difference.mean < 0 else "slower"
-                found[case] = Found(verdict, metric, intervals.exp(difference.mean))
-    return found
+        for case, metric, *samples in rows:
+            shown = intervals.compare(*samples, confidence=confidence, between=intervals.BETWEEN_SETS)
+            findings[case] = Finding(shown.verdict, metric, shown.ratio, shown.smallest_detectable)
+    return findings
 
 
 NOTES = (
@@ -444,6 +206,9 @@ NOTES = (
     "sides; single runs stand with their ranges, and say nothing of the next run.",
     "The rows of a notebook are judged together: of those called faster or slower at most 5 % are not, on average. "
     "In brackets behind a ratio is the interval that goes with that, behind a time the 95 % one.",
+)
+HEADINGS = (
+    *("experiment", "case", "base", "run", "verdict", "metric", "ratio", "low", "high", "smallest_detectable", "why"),
 )
 
 
@@ -454,141 +219,147 @@ def compare(places: Sequence[str | Path]) -> report_table.Table:
     """
     if len(places) < 2:
         raise PomologyError(f"RUNS: {len(places)} given; a comparison needs two or more")
-    return side_by_side(load_all([Path(place) for place in places]))
+    return side_by_side(load_all(map(Path, places)))
 
 
-def side_by_side(runs: Sequence[Run], whole: int = WHOLE) -> report_table.Table:
+def side_by_side(sides: Sequence[Side], whole: int = WHOLE) -> report_table.Table:
     """A row for each case that two runs have, a column for each run; `data` has every comparison with its numbers.
 
-    Up to `whole` runs each comparison is told in full; of more than 12 runs each is a row, with counts.
+    Up to `whole` runs each comparison is shown in full; of more than 12 runs each is a row, with counts.
     """
-    names = [run.name for run in runs]
-    if len(set(names)) < len(names):
-        names = [f"{name} ({number})" for number, name in enumerate(names, start=1)]
+    names = _names(sides)
     first: dict[Case, int] = {}
-    pairs: list[dict[int, dict[Case, tuple]]] = [{} for _ in runs]
-    for number, run in enumerate(runs):
-        for case, repeats in run.cases.items():
+    findings: list[dict[Case, Finding]] = []
+    for number, side in enumerate(sides):
+        pairs: dict[int, dict[Case, tuple]] = {}
+        for case, repeats in side.cases.items():
             base = first.setdefault(case, number)
             if base != number:
-                pairs[number].setdefault(base, {})[case] = (runs[base].cases[case], repeats)
-    many = len(runs) > COLUMNS
-    found: list[dict[Case, Found]] = []
-    for groups in pairs:
-        parts = [judged(group, not many) for group in groups.values()]
-        found.append({case: one for part in parts for case, one in part.items()})
-    data = Lines(names, first, found)
-    shared = list(dict.fromkeys(case for row in found for case in row))
-    shared.sort(key=lambda case: (case.article, case.experiment))
-    notes = _notes(runs, names, len(first) - len(shared), many)
-    timed = [case for case in shared if any(once.times for run in runs for once in run.cases.get(case, ()))]
+                pairs.setdefault(base, {})[case] = (sides[base].cases[case], repeats)
+        findings.append({case: finding for group in pairs.values() for case, finding in judged(group).items()})
+    data = tuple(
+        _numbers(case, names[first[case]], name, finding)
+        for name, row in zip(names, findings, strict=True)
+        for case, finding in row.items()
+    )
+    shared = sorted({case: None for row in findings for case in row}, key=lambda case: (case.article, case.experiment))
+    timed = [case for case in shared if any(record.metrics for side in sides for record in side.cases.get(case, ()))]
+    notes = _notes(sides, names, len(first) - len(shared))
     if len(timed) < len(shared):
         notes = (f"{len(shared) - len(timed)} cases were timed in no run.", *notes)
-    if many:
+    if len(sides) > COLUMNS:
         columns = ("Run", "Machine", "Cases", "Faster", "Slower", "Not shown", "Single runs", "Not comparable")
-        rows = [_counts(names[number], run, found[number].values()) for number, run in enumerate(runs)]
-        return report_table.Table("Runs against the first", columns, tuple(rows), notes, data)
+        rows = tuple(map(_counts, names, sides, findings))
+        return report_table.Table("Runs against the first", columns, rows, notes, data)
     rows = []
     for case in timed:
-        sides = [run.cases.get(case) for run in runs]
-        metric = next(one.metric for row in found if (one := row.get(case)))
-        metric = metric or _metric(sides[first[case]]) or "step_s"
+        repeats = [side.cases.get(case, []) for side in sides]
+        compared = [row.get(case) for row in findings]
+        metric = next(finding.metric for finding in compared if finding)
+        metric = metric or _metric(repeats[first[case]]) or "step_s"
         cells = [case.text, TIMES[metric].split()[1]]
-        if len(runs) <= whole:
-            cells += [_time(side, metric) for side in sides]
-            cells += [_told(row.get(case), metric) for row in found[1:]]
+        if len(sides) <= whole:
+            cells += [_time(side, metric) for side in repeats]
+            cells += [_in_full(finding, metric) for finding in compared[1:]]
         else:
-            for number, side in enumerate(sides):
-                one = found[number].get(case)
-                cells.append(_in_short(one, side, metric) if one else _time(side, metric).partition(" (")[0])
+            cells += [_in_short(finding, side, metric) for finding, side in zip(compared, repeats, strict=True)]
         rows.append(report_table.Row(tuple(cells)))
     columns = ("Case", "Time of", *names, *(f"{name} against the first" for name in names[1:]))
-    if len(runs) > whole:
+    if len(sides) > whole:
         columns = ("Case", "Time of", *(one_line(name, 18) for name in names))
     return report_table.Table("Runs side by side", columns, tuple(rows), notes, data)
 
 
-def _notes(runs: Sequence[Run], names: list[str], alone: int, many: bool) -> tuple[str, ...]:
+def _names(sides: Sequence[Side]) -> list[str]:
+    names = [side.name for side in sides]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name} ({number})" for number, name in enumerate(names, start=1)]
+
+
+def _numbers(case: Case, base: str, name: str, finding: Finding) -> dict:
+    """A comparison as a row of the file."""
+    ratio = finding.ratio
+    numbers = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
+    texts = map(cell, (one_line(case.experiment), case.text, base, name))
+    row = (*texts, finding.verdict, finding.metric, *numbers, finding.smallest_detectable, cell(finding.why))
+    return dict(zip(HEADINGS, row, strict=True))
+
+
+def _notes(sides: Sequence[Side], names: list[str], alone: int) -> tuple[str, ...]:
     notes = []
-    for name, run in zip(names, runs, strict=True):
-        if not many:
-            notes.append(
-                f"{name}: {one_line(snapshot.describe(run.machine), 200) if run.machine else 'machine not told'}."
-            )
-        notes += [f"{name}: {one_line(problem, 300)}." for problem in run.problems]
+    for name, side in zip(names, sides, strict=True):
+        if len(sides) <= COLUMNS:
+            notes.append(f"{name}: {_machine(side, 200) or 'machine not told'}.")
+        notes += [f"{name}: {one_line(problem, 300)}." for problem in side.problems]
     if alone:
         notes.append(f"{alone} cases are in one run only.")
     return (*notes, *NOTES)
 
 
-def _counts(name: str, run: Run, found: Iterable[Found]) -> report_table.Row:
-    counts = Counter(one.verdict for one in found)
-    numbers = [sum(counts.values()), *(counts[verdict] for verdict in ("faster", "slower", "no difference shown"))]
-    numbers += [counts["cannot be told"], counts["must not be compared"]]
-    told = one_line(snapshot.describe(run.machine), 60) if run.machine else "not told"
-    return report_table.Row((one_line(name, 40), told, *map(str, numbers)))
+def _machine(side: Side, most: int) -> str:
+    return one_line(snapshot.describe(side.machine), most) if side.machine else ""
 
 
-def _summary(name: str, found: Iterable[Found]) -> str:
+def _counts(name: str, side: Side, row: dict[Case, Finding]) -> report_table.Row:
+    counts = Counter(finding.verdict for finding in row.values())
+    numbers = (len(row), *(counts[verdict] for verdict in ("faster", "slower", NOT_SHOWN, UNTOLD, BARRED)))
+    return report_table.Row((one_line(name, 40), _machine(side, 60) or "not told", *map(str, numbers)))
+
+
+def _summary(name: str, rows: Iterable[dict]) -> str:
     """`b: 3 slower, 2 no difference shown, 7 cannot be told (single runs)`."""
-    counts = Counter(f"{one.verdict}{f' ({one.why})' if one.why == 'single runs' else ''}" for one in found)
-    return (
-        f"{name}: {', '.join(f'{count:,} {verdict}' for verdict, count in counts.most_common()) or 'no case in common'}"
-    )
+    counts = Counter(f"{row['verdict']}{f' ({SINGLE})' if row['why'] == SINGLE else ''}" for row in rows)
+    counted = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.most_common())
+    return f"{name}: {counted or 'no case in common'}"
 
 
-def _time(repeats: list[Repeat] | None, metric: str) -> str:
+def _time(repeats: list[Record], metric: str) -> str:
     """A time with its interval, or how the case ended."""
-    if not repeats:
-        return ""
-    times = [time for once in repeats if (time := once.time(metric))]
+    times = _times(repeats, metric)
     if not times:
-        return repeats[-1].status
-    if len(times) == 1:
-        value, low, high = times[0].value, times[0].low, times[0].high
-        within = " within this run"
-    else:
-        one = intervals.sample([time.value for time in times])
-        half = intervals.t_quantile(intervals.CONFIDENCE, one.n - 1) * (one.variance / one.n) ** 0.5
-        value, low, high = (intervals.exp(one.mean + side) for side in (0, -half, half))
-        within = f", {one.n} repeats"
-    text = format.seconds(value)
-    if low is not None:
-        text += f" ({format.seconds(low)} to {format.seconds(high)}{within})"
-    flags = sorted({flag for once in repeats for flag in once.flags})
+        return repeats[-1].status if repeats else ""
+    time = intervals.repeats(times)
+    text = format.seconds(time.value)
+    if time.low is not None:
+        within = " within this run" if len(times) == 1 else f", {len(times)} repeats"
+        text += f" ({format.seconds(time.low)} to {format.seconds(time.high)}{within})"
+    flags = sorted({flag for record in repeats for flag in record.flags})
     return ", ".join([text, *(one_line(flag, 30) for flag in flags[:6])])
 
 
-def _of(found: Found, metric: str) -> str:
-    return "" if found.metric in ("", metric) else f" ({TIMES[found.metric]})"
+def _of(finding: Finding, metric: str) -> str:
+    return "" if finding.metric in ("", metric) else f" ({TIMES[finding.metric]})"
 
 
-def _told(found: Found | None, metric: str) -> str:
-    """A comparison in full."""
-    if found is None:
+def _in_full(finding: Finding | None, metric: str) -> str:
+    if finding is None:
         return ""
-    if found.low is None:
-        single = found.why == "single runs"
-        return f"{found.verdict} from single runs{_of(found, metric)}" if single else f"{found.verdict}: {found.why}"
+    if finding.why:
+        single = finding.why == SINGLE
+        return f"{finding.verdict}{f' from {SINGLE}{_of(finding, metric)}' if single else f': {finding.why}'}"
+    ratio = finding.ratio
     return (
-        f"{found.ratio:.3g} ({found.low:.3g} to {found.high:.3g}){_of(found, metric)}: {found.verdict}; "
-        f"this many repeats could show a factor of {found.smallest_detectable:.3g}"
+        f"{ratio.value:.3g} ({ratio.low:.3g} to {ratio.high:.3g}){_of(finding, metric)}: {finding.verdict}; "
+        f"this many repeats could show a factor of {finding.smallest_detectable:.3g}"
     )
 
 
-def _in_short(found: Found, repeats: list[Repeat], metric: str) -> str:
-    """A comparison in a narrow column."""
-    if found.short:
-        return found.short
-    if found.low is None:
-        times = [time for once in repeats if (time := once.time(found.metric))] if found.metric else []
+def _in_short(finding: Finding | None, repeats: list[Record], metric: str) -> str:
+    """A comparison, or of the run that others are compared with the time, in a narrow column."""
+    if finding is None:
+        return _time(repeats, metric).partition(" (")[0]
+    if finding.short:
+        return finding.short
+    if finding.why:
+        times = _times(repeats, finding.metric)
         if not times:
             return "not timed" if repeats[-1].status == "ok" else repeats[-1].status
-        ends = [bound for time in times for bound in (time.value, time.low, time.high) if bound is not None]
+        ends = [end for time in times for end in (time.value, time.low, time.high) if end is not None]
         low, high = format.seconds(min(ends)), format.seconds(max(ends))
-        return (low if low == high else f"{low} to {high}") + _of(found, metric)
-    verdict = {"no difference shown": f"? {found.smallest_detectable:.2f}"}.get(found.verdict, found.verdict)
-    return f"{found.ratio:.3g} {verdict}{_of(found, metric)}"
+        return (low if low == high else f"{low} to {high}") + _of(finding, metric)
+    verdict = f"? {finding.smallest_detectable:.2f}" if finding.verdict == NOT_SHOWN else finding.verdict
+    return f"{finding.ratio.value:.3g} {verdict}{_of(finding, metric)}"
 
 
 def cell(text: str) -> str:
@@ -596,26 +367,29 @@ def cell(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
-def write(runs: Sequence[Run], folder: Path) -> tuple[report_table.Table, Path, Path]:
+def write(sides: Sequence[Side], folder: Path) -> tuple[report_table.Table, Path, Path]:
     """Compare, and write `compare.csv` and `compare.html`; returns the table and where they are."""
     import jinja2
     from markupsafe import Markup
 
-    table = side_by_side(runs)
+    table = side_by_side(sides)
     numbers, page = folder / "compare.csv", folder / "compare.html"
     text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(HEADINGS)
-    writer.writerows(table.data.tuples())
+    writer = csv.DictWriter(text, HEADINGS)
+    writer.writeheader()
+    writer.writerows(table.data)
     write_atomic(numbers, text.getvalue())
     # Of a few runs, each against the first in full below the table of all.
-    pairs = [side_by_side((runs[0], run)) for run in runs[1:]] if WHOLE < len(runs) <= COLUMNS else []
+    others = sides[1:] if WHOLE < len(sides) <= COLUMNS else ()
+    details = [(f"{side.name} against {sides[0].name}", side_by_side((sides[0], side))) for side in others]
+    by_run: dict[str, list[dict]] = {}
+    for row in table.data:
+        by_run.setdefault(row["run"], []).append(row)
     place = RESOURCES / "page"
     environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(place), trim_blocks=True)
     template = environment.get_template("compare.html.j2")
     style = Markup((place / "style.css").read_text(encoding="utf-8"))
-    details = [(f"{run.name} against {runs[0].name}", one) for run, one in zip(runs[1:], pairs, strict=False)]
-    counts = [_summary(name, row.values()) for name, row in list(table.data.by_run())[1:]]
+    counts = [_summary(name, by_run.get(cell(name), ())) for name in _names(sides)[1:]]
     given = {"style": style, "title": table.title, "table": table, "details": details, "counts": counts}
     write_atomic(page, template.render(**given, narrow=len(table.columns) <= 2 * WHOLE + 1))
     return table, numbers, page

@@ -103,9 +103,14 @@ class Declaration:
         return next((name for name in metrics.WHOLE if name in there), "step_s")
 
     @property
+    def drawn(self) -> metrics.Metric:
+        """The axis and the format of the figure."""
+        return metrics.metric(self.metric)
+
+    @property
     def caption(self) -> str:
         """What the figure shows, in words."""
-        return f"{metrics.words(metrics.metric(self.metric).axis)}."
+        return f"{metrics.words(self.drawn.axis)}."
 
     @property
     def _printed(self) -> list[dict]:

@@ -39,38 +39,41 @@ ARCHIVE = re.compile(r"\.(?:zip|gz|tgz|bz2|xz|zst|7z|rar|tar|dmg|iso)$", re.IGNO
 
 
 class File(NamedTuple):
-    """A file of a run's folder. stamp: changes when the file does. shown: its name in a line for people."""
+    """A file of a run's folder. stamp: changes when the file does. wrong: why it must not be read, in a line."""
 
-    path: str
-    name: str
+    place: Path
     stamp: tuple[int, int]
-    shown: str
+    wrong: str | None
 
     def read(self) -> bytes:
-        """Raises PomologyError for a file that may not be read."""
+        """Raises PomologyError for a file that must not or cannot be read."""
+        shown = f"{_shown(self.place.parent.name)}/{_shown(self.place.name)}"
+        if self.wrong:
+            raise PomologyError(f"{shown}: {self.wrong}")
         try:
-            with open(self.path, "rb", buffering=0) as file:
+            with open(self.place, "rb", buffering=0) as file:
                 return file.read(self.stamp[0])
         except OSError as error:
-            raise PomologyError(f"{self.shown}: cannot be read: {error.strerror}") from None
+            raise PomologyError(f"{shown}: cannot be read: {error.strerror}") from None
 
 
 def listed(folder: Path) -> list[File]:
-    """`machine.json` and the journals of a run's folder. Raises PomologyError for what is not safe to read."""
+    """`machine.json` and the journals of a run's folder. Raises PomologyError where they are too many."""
     with os.scandir(folder) as entries:
         chosen = sorted((entry for entry in entries if READ.fullmatch(entry.name)), key=lambda entry: entry.name)
     if len(chosen) > MOST_FILES:
         raise PomologyError(f"{_shown(folder.name)}: {len(chosen):,} journals; at most {MOST_FILES:,}")
     files, total = [], 0
     for entry in chosen:
-        shown, about = f"{_shown(folder.name)}/{_shown(entry.name)}", entry.stat(follow_symlinks=False)
+        about, wrong = entry.stat(follow_symlinks=False), None
         # Neither a link, which may lead anywhere, nor a pipe, which may never end.
         if not stat.S_ISREG(about.st_mode):
-            raise PomologyError(f"{shown}: not a file of its own, as a link or a pipe is none")
-        total += about.st_size
-        if about.st_size > MOST_BYTES or total > MOST_ALL_BYTES:
-            raise PomologyError(f"{shown}: too large; at most {MOST_BYTES:,} bytes a file, {MOST_ALL_BYTES:,} together")
-        files.append(File(entry.path, entry.name, (about.st_size, about.st_mtime_ns), shown))
+            wrong = "not a file of its own, as a link or a pipe is none"
+        elif about.st_size > MOST_BYTES or total + about.st_size > MOST_ALL_BYTES:
+            wrong = f"too large; at most {MOST_BYTES:,} bytes a file, {MOST_ALL_BYTES:,} together"
+        else:
+            total += about.st_size
+        files.append(File(folder / entry.name, (about.st_size, about.st_mtime_ns), wrong))
     return files
 
 
@@ -85,11 +88,6 @@ def unpacked(place: Path) -> Iterator[tuple[str, bytes]]:
         raise PomologyError(f"{_shown(place.name)}: {place.stat().st_size:,} bytes; at most {MOST_ZIP_BYTES:,}")
     with open(place, "rb") as file:
         yield from _in_zip(place.name, file)
-
-
-def journals(place: Path) -> Iterator[tuple[str, bytes]]:
-    """What `listed` or `unpacked` give of a place, as names and contents."""
-    yield from ((file.name, file.read()) for file in listed(place)) if place.is_dir() else unpacked(place)
 
 
 def _in_zip(zip_name: str, file: io.IOBase) -> Iterator[tuple[str, bytes]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pomology.format import (
     clock_time,
@@ -12,6 +11,9 @@ from pomology.format import (
     seconds,
 )
 from pomology.measure import intervals
+from pomology.measure.estimate import Estimate
+from pomology.measure.transitional import as_estimate
+from pomology.results.record import Record
 
 FLAGS = {
     "contended": "other programs used the processor meanwhile",
@@ -27,11 +29,11 @@ FLAGS = {
 }
 
 
-def settings(record: dict) -> str:
+def settings(record: Record) -> str:
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in record["config"].items())
 
 
-def chip_name(record: dict) -> str:
+def chip_name(record: Record) -> str:
     """`AMD EPYC 7B13 CPU`: the processor or GPU without its maker's ornaments, and which of the two trained."""
     name = record["chip"] or "this machine"
     for ornament in ("(R)", "(TM)", "(tm)", " Processor", " CPU", "NVIDIA ", "GeForce "):
@@ -41,12 +43,12 @@ def chip_name(record: dict) -> str:
     return f"{name} {kind}"
 
 
-def _device_name(record: dict, with_framework: bool) -> str:
+def _device_name(record: Record, with_framework: bool) -> str:
     name = chip_name(record)
     return f"{name}, {FRAMEWORKS.get(record['framework'], record['framework'])}" if with_framework else name
 
 
-def line(record: dict) -> str:
+def line(record: Record) -> str:
     """A finished case in one line."""
     parts = [f"{record['experiment']}: {record['backend']}, {settings(record)}" if record["config"] else record["case"]]
     metrics = record["metrics"]
@@ -77,7 +79,7 @@ def line(record: dict) -> str:
     return " · ".join(parts)
 
 
-def comparable(records: Iterable[dict], metric: str = "") -> list[dict]:
+def comparable(records: Iterable[Record], metric: str = "") -> list[Record]:
     """The records whose seconds may stand beside published ones: the article's own model and shapes.
 
     Where the metric is FLOP/s, also those of smaller ones, which is what these can be compared by.
@@ -86,35 +88,24 @@ def comparable(records: Iterable[dict], metric: str = "") -> list[dict]:
     return [record for record in records if record["profile"] != "smoke" and (scaled_too or not record["scaled"])]
 
 
-def groups(records: Iterable[dict]) -> list[list[dict]]:
+def groups(records: Iterable[Record]) -> list[list[Record]]:
     """Repeats of the same case together, in order of first appearance."""
-    found: dict[str, list[dict]] = {}
+    found: dict[str, list[Record]] = {}
     for record in records:
         found.setdefault(record["case"], []).append(record)
     return list(found.values())
 
 
-def combined(repeats: list[dict], name: str) -> dict | None:
-    """A metric of a case: of its only run, or the geometric mean of several with the interval between them.
+def combined(repeats: Sequence[Record], name: str) -> Estimate | None:
+    """A metric of a case: of its only run, or the mean of several with the interval between them.
 
-    Only runs with status `ok` count. None if there is none, or none has the metric. Where a value is 0 or less (as of
-    swap, which may shrink), the mean is the arithmetic one.
+    Only runs with status `ok` count. None if there is none, or none has the metric.
     """
-    found = [record["metrics"][name] for record in repeats if record["status"] == "ok" and name in record["metrics"]]
-    if len(found) < 2:
-        return found[0] if found else None
-    ratios = all(metric["value"] > 0 for metric in found)
-    values = [math.log(metric["value"]) if ratios else metric["value"] for metric in found]
-    mean = sum(values) / len(values)
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    half = intervals.t_quantile(0.95, len(values) - 1) * deviation / math.sqrt(len(values))
-    low, value, high = (math.exp(x) if ratios else x for x in (mean - half, mean, mean + half))
-    how = "measured" if all(metric["how"] == "measured" for metric in found) else "estimated"
-    form = {"unit": found[0]["unit"], "n": len(found), "how": how, "repeats": True}
-    return {"value": value, "low": low, "high": high, **form}
+    known = [as_estimate(record["metrics"][name]) for record in _good(repeats) if name in record["metrics"]]
+    return intervals.repeats(known) if known else None
 
 
-def _good(repeats: list[dict]) -> list[dict]:
+def _good(repeats: list[Record]) -> list[Record]:
     return [record for record in repeats if record["status"] == "ok"]
 
 
@@ -126,33 +117,31 @@ PRECISIONS = (("bf16", "bf16"), ("bfloat16", "bf16"), ("tf32", "tf32"), ("fp16",
 PRECISIONS += (("fp32", "fp32"), ("float32", "fp32"), ("16", "fp16"), ("32", "fp32"))
 
 
-def kind(record: dict) -> str:
+def kind(record: Record) -> str:
     """`cpu` or `gpu`: the device that was asked for."""
     return "cpu" if record["backend"] == "cpu" else "gpu"
 
 
-def precision(record: dict) -> str:
+def precision(record: Record) -> str:
     """The precision of a case's products: of autocast (`16-mixed`, `autocast bf16`) the half precision it names."""
     text = str(record["precision"]).lower()
     return next((name for part, name in PRECISIONS if part in text), text)
 
 
-def achieved(record: dict) -> dict | None:
-    """The operations a second of a case, as a metric; None if it did not end well, or nobody counted them."""
+def achieved(record: Record) -> Estimate | None:
+    """The operations a second of a case; None if it did not end well, or nobody counted them."""
     metrics, flops = record["metrics"], _count(record, "flops_per_step")
     if record["status"] != "ok":
         return None
     if "flops_per_s" in metrics:
-        return metrics["flops_per_s"]
-    if "step_s" not in metrics or flops is None or not metrics["step_s"]["value"] > 0:
+        return as_estimate(metrics["flops_per_s"])
+    step = as_estimate(metrics["step_s"]) if "step_s" in metrics else None
+    if step is None or flops is None or not step.value > 0:
         return None
-    step = metrics["step_s"]
-    bounded = None not in (step["low"], step["high"]) and step["low"] > 0
-    low, high = (flops / step["high"], flops / step["low"]) if bounded else (None, None)
-    return {**step, "value": flops / step["value"], "unit": "FLOP/s", "low": low, "high": high}
+    return Estimate.count(flops, "FLOP") / step
 
 
-def _count(record: dict, key: str) -> int | None:
-    """A count of a record above 0; what somebody else's journal has in its place is none."""
+def _count(record: Record, key: str) -> int | None:
+    """A count of a record that is above 0."""
     value = record.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    return value if value and value > 0 else None

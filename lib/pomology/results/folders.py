@@ -8,18 +8,20 @@ what its notebook had measured in that folder moves to `earlier/` in it, and sta
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root, write_atomic
 
-_held: dict[Path, int] = {}  # locks, which go with this process: a folder's journals that it alone writes
+if TYPE_CHECKING:
+    import filelock
+
+_held: dict[Path, filelock.FileLock] = {}  # they go with this process: a folder's journals that it alone writes
 
 
 def note_machine(out: Path, profile: str) -> dict:
@@ -89,14 +91,15 @@ def _alike(before: dict, now: dict) -> bool:
 
 def _alone(folder: Path, experiment: str) -> bool:
     """Whether no other process is at this notebook's journal; none will be while this one lives."""
+    import filelock  # a tenth of a second, which only this needs
+
     path = folder / ".partial" / f"{experiment}.lock"
     if path not in _held:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT)
+        lock = filelock.FileLock(path, blocking=False)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
+            lock.acquire()
+        except filelock.Timeout:
             return False
         _held[path] = lock
     return True

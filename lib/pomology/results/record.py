@@ -135,6 +135,14 @@ class Record(Start, kw_only=True, tag="end"):
         blank = dict.fromkeys(("parameters", "flops_per_step", "foreign_load", "seconds"))
         return cls(**known, **blank, flags=[], status=status, reason=reason, metrics=Metrics())
 
+    def replace(self, **changes: Any) -> Record:
+        """The same with other fields."""
+        return msgspec.structs.replace(self, **changes)
+
+    def without_samples(self) -> Record:
+        """The same without what is long: raw times, traces, the traceback."""
+        return self.replace(**dict.fromkeys(("blocks", "asides", "rails", "trace", "memory_trace", "traceback"), UNSET))
+
     def line(self) -> dict[str, Any]:
         metrics = {name: metric.metric() for name, metric in self.metrics.items()}
         return super().line() | {"metrics": metrics}
@@ -150,7 +158,8 @@ def _metrics(kind: type, given: Any) -> Metrics:
     metrics = Metrics()
     for name, metric in given.items():
         try:
-            metrics[name] = msgspec.convert(metric, Metric).estimate()
+            form = metric.metric() if isinstance(metric, Estimate) else metric
+            metrics[name] = msgspec.convert(form, Metric).estimate()
         except ValueError as error:
             raise ValueError(f"metric {_short(name)}: {_explained(error, lambda metric=metric: metric)}") from None
     return metrics
@@ -216,6 +225,8 @@ def _explained(error: ValueError, given: Callable[[], Any]) -> str:
     if missing := re.fullmatch(r"Object missing required field `(.*)`", said):
         return f"{missing[1]} is missing"
     path = path.rstrip("`").lstrip(".")
+    if "[...]" in path:  # somewhere inside a free form
+        return f"{path.partition('[')[0]}: {said[:1].lower()}{said[1:]}"
     wanted = re.fullmatch(r"Expected `([^`]*)`(.*?)(?:, got .*)?", said)
     must = {"status": f"one of {', '.join(STATUSES)}", "event": "start or end", "schema": str(SCHEMA)}.get(path)
     must = must or ("measured or estimated" if path == "how" else None)
@@ -226,7 +237,7 @@ def _explained(error: ValueError, given: Callable[[], Any]) -> str:
             return f"a line must be {must}, not {_short(value)}"
         for key in filter(None, re.split(r"[.\[\]]+", path)):
             value = value[int(key) if key.isdigit() else key]
-    except (ValueError, RecursionError, LookupError, TypeError):  # not to be had whole, or inside a free form
+    except (ValueError, RecursionError, LookupError, TypeError):  # not to be had whole
         return f"{path}: {said[:1].lower()}{said[1:]}"
     return f"{path} is {_short(value)}; it must be {must}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from pomology.errors import PomologyError
@@ -23,7 +24,8 @@ class Run:
     machine: what machine.json says; empty if that is missing or malformed. journals: by experiment. records: of all
     journals, a finished case each. problems: a sentence for each file that could not be used.
 
-    Raises PomologyError, in a line, for a place that is none or is not safe to read.
+    Raises PomologyError, in a line, for a place that is none, or a zip that is not safe to read. Of a folder each file
+    stands for itself: what is not safe is not read.
     """
 
     def __init__(self, place: str | Path):
@@ -35,7 +37,9 @@ class Run:
     @classmethod
     def open(cls, name: str) -> Run:
         """By its name in outputs/, or by the path of a folder or zip."""
-        return cls(find(name))
+        if place := locate(name):
+            return cls(place)
+        raise unknown(one_line(name, 200))
 
     @property
     def machine(self) -> dict:
@@ -54,23 +58,24 @@ class Run:
     def problems(self) -> list[str]:
         known = self._read()
         missing = "machine.json is missing: nothing tells which machine this was."
-        return ([] if "machine.json" in known else [missing]) + [why for *_, why in known.values() if why]
+        return [why for *_, why in known.values() if why] + ([] if "machine.json" in known else [missing])
 
     def _read(self) -> dict[str, tuple]:
         if self.path.is_dir():
-            files = archive.listed(self.path)
-            self._known = {file.name: self._known.get(file.name) for file in files}
-            for file in files:
-                known = self._known[file.name]
+            files = {file.place.name: file for file in archive.listed(self.path)}
+            self._known = {name: self._known.get(name) for name in files}
+            for name, file in files.items():
+                known = self._known[name]
                 if known is None or known[0] != file.stamp:
-                    self._known[file.name] = (file.stamp, *self._parsed(file.name, file.read()))
+                    self._known[name] = (file.stamp, *self._parsed(name, file.read))
         elif not self._known:
-            self._known = {name: (None, *self._parsed(name, data)) for name, data in archive.unpacked(self.path)}
+            unpacked = archive.unpacked(self.path)
+            self._known = {name: (None, *self._parsed(name, lambda data=data: data)) for name, data in unpacked}
         return self._known
 
-    def _parsed(self, name: str, data: bytes) -> tuple[dict | journal.Contents | None, str | None]:
+    def _parsed(self, name: str, read: Callable[[], bytes]) -> tuple[dict | journal.Contents | None, str | None]:
         try:
-            held = _machine(data) if name == "machine.json" else journal.contents(self.path / name, data)
+            held = _machine(read()) if name == "machine.json" else journal.contents(self.path / name, read())
         except PomologyError as error:
             return None, f"{redact(str(error))}."
         return held, None
@@ -85,14 +90,17 @@ def _machine(data: bytes) -> dict:
     return found
 
 
-def find(name: str) -> Path:
-    """The place of a run, by its name in outputs/ or its path. Raises PomologyError, which names those that are."""
+def locate(name: str) -> Path | None:
+    """The place of a run, by its name in outputs/ or its path; None if there is none."""
     outputs = root() / "outputs"
-    for place in (outputs / name, outputs / f"{name}.zip", Path(name)) if name else ():
-        if is_run(place):
-            return place
-    known = sorted(path.parent.name for path in outputs.glob("*/machine.json"))
-    raise PomologyError(f"{one_line(name, 200)}: no such run; outputs/ has {', '.join(known) or 'none'}")
+    places = (outputs / name, outputs / f"{name}.zip", Path(name)) if name else ()
+    return next(filter(is_run, places), None)
+
+
+def unknown(what: str) -> PomologyError:
+    """What to raise where there is no such run."""
+    known = sorted(path.parent.name for path in (root() / "outputs").glob("*/machine.json"))
+    return PomologyError(f"{what}: no such run; outputs/ has {', '.join(known) or 'none'}")
 
 
 def is_run(place: Path) -> bool:

@@ -6,22 +6,24 @@ from typing import Any
 
 from pomology.report import declaration
 from pomology.report.declaration import Declaration
-from pomology.report.figures.article import epoch_figure, products_figure
+from pomology.report.figures.article import article_figure
+from pomology.report.figures.costs import costs_figure
+from pomology.report.figures.heatmap import products_figure
 from pomology.report.figures.memory import memory_figure
 from pomology.report.figures.roofline import roofline_figure
 from pomology.report.figures.summary import summary_figure
 
 # By the metric that is drawn.
 KINDS = {
-    "share_of_peak": summary_figure,
-    "share_of_roof": roofline_figure,
-    "footprint_slope_bytes": memory_figure,
+    "flops_per_s_per_usd": costs_figure,
+    "footprint_slope_bytes": lambda about, records: memory_figure(records),
+    "share_of_roof": lambda about, records: roofline_figure(records),
+    "share_of_peak": lambda about, records: summary_figure(records),
 }
 
 
-def draw(experiment: str | Declaration, records: list[dict]) -> Any:
+def draw(experiment: str | Declaration, records: list) -> Any:
     """The figure of an experiment, in the form that suits it. Returns a matplotlib Figure."""
     about = declaration.of(experiment)
-    if about.metric in KINDS:
-        return KINDS[about.metric](records)
-    return (products_figure if "operation" in about.headings else epoch_figure)(about, records)
+    points = products_figure if "operation" in about.headings else article_figure
+    return KINDS.get(about.metric, points)(about, records)
