@@ -22,7 +22,7 @@ from pathlib import Path
 from pomology.articles import claims, published
 from pomology.paths import root
 from pomology.report import declaration
-from pomology.report.claims import measured_lookup
+from pomology.report.claims import MeasuredLookup
 from pomology.report.showing import Report
 from pomology.results.run import Run
 
@@ -35,9 +35,9 @@ def verdicts(folder: Path) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("claim", "published", folder.name))
-    measured = measured_lookup(Run(folder).records)
+    measured = MeasuredLookup(Run(folder).records)
     for claim in published.claims():
-        own = claims.test(claim, claims.published_lookup(claim.article)).status
+        own = claims.test(claim, claims.PublishedLookup(claim.article)).status
         writer.writerow((claim.id, own, claims.test(claim, measured).status))
     return text.getvalue()
 

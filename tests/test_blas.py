@@ -593,7 +593,7 @@ def test_what_is_said_of_cuda_is_tested_where_there_is_one(fp16_s, verdict):
     assert found.pop("001-C9") == verdict
     assert set(found.values()) == {UNTOLD}
     # A term that names no such backend means another machine than this one.
-    look = report_claims.measured_lookup([record(*CUDA, CONFIG)])
+    look = report_claims.MeasuredLookup([record(*CUDA, CONFIG)])
     assert look("blas", "kernel_s", "rival", {"backend": "cuda"}).value == 1.0
     assert look("blas", "kernel_s", "rival", {}).value is None
 

@@ -577,7 +577,7 @@ def chart(cpu_s: float, gpu_s: float, scaled: bool = False) -> list[dict]:
 
 
 def verdicts(records: list[dict]) -> dict[str, str]:
-    lookup = claims.measured_lookup(records)
+    lookup = claims.MeasuredLookup(records)
     return {claim.id: articles_claims.test(claim, lookup).status for claim in published.claims("002")}
 
 

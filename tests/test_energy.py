@@ -17,6 +17,7 @@ from pomology.report import article
 from pomology.report import claims as report_claims
 
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon" / "energy.ipynb"
+CELLS = [cell.source for cell in nbformat.read(PATH, 4).cells if cell.cell_type == "code"]
 REST_W, WORK_W = 5.0, 40.0
 
 
@@ -40,28 +41,15 @@ class Meter:
 
 def run(tmp_path, monkeypatch, meter: Meter | None) -> dict:
     """The notebook's one case; its record."""
-    state = {"power_source": "ac", "flags": []}
-    monkeypatch.setattr(snapshot, "conditions", lambda: state)
-    found = ([meter], {}) if meter else ([], {"fake": "there is none"})
-    monkeypatch.setattr(energy, "meters", lambda *_: found)
+    monkeypatch.setattr(snapshot, "conditions", lambda: {"power_source": "ac", "flags": []})
+    monkeypatch.setattr(energy, "meters", lambda *_: ([meter], {}) if meter else ([], {"fake": "there is none"}))
     experiment = Experiment("energy", article="001", devices="cpu", budget_s=1.5, out=str(tmp_path))
-    scope = {
-        "batch_sizes": [1],
-        "energy_models": ["small transformer"],
-        "limit_s": 1.0,
-        "steps": 20_000,
-        "rest_s": 1.2,
-        "lr": 1e-3,
-        "seed": 1,
-        "experiment": experiment,
-    }
-    cells = [cell.source for cell in nbformat.read(PATH, 4).cells if cell.cell_type == "code"]
-    (imports,) = [source.split("experiment = ")[0] for source in cells if "import torch" in source]
-    (model,) = [source for source in cells if "class Transformer" in source]
-    (step,) = [source for source in cells if "def work" in source]
-    (train,) = [source.split("for batch_size in")[0] for source in cells if "def train" in source]
-    for source in (imports, model, step, train):
-        exec(compile(source, "energy.ipynb", "exec"), scope)
+    scope = {"batch_sizes": [1], "energy_models": ["small transformer"], "limit_s": 1.0, "steps": 20_000}
+    scope |= {"rest_s": 1.2, "lr": 1e-3, "seed": 1, "experiment": experiment}
+    for mark in ("import torch", "class Transformer", "def work", "def train"):
+        (source,) = [source for source in CELLS if mark in source]
+        definitions = source.split("experiment = ")[0].split("\nfor ")[0]
+        exec(compile(definitions, "energy.ipynb", "exec"), scope)
     for case in experiment.cases(model=["small transformer"], batch_size=[1]):
         if meter:
             steps = case.steps
@@ -97,8 +85,6 @@ def test_without_a_meter_nothing_is_said_about_energy(tmp_path, monkeypatch):
 
 
 def test_the_articles_model_is_the_one_of_table_5():
-    cells = [cell.source for cell in nbformat.read(PATH, 4).cells if cell.cell_type == "code"]
-    (train,) = [source for source in cells if "def train" in source]
-    assert 'case.scaled = (case.model, case.batch_size) != ("whisper-medium", 4)' in train
-    printed = [row for row in published.values("001", "energy").to_dict("records") if row["item"] == "Table 5"]
-    assert {(row["config"]["model"], row["config"]["batch_size"]) for row in printed} == {("whisper-medium", 4)}
+    assert any('case.scaled = (case.model, case.batch_size) != ("whisper-medium", 4)' in source for source in CELLS)
+    configs = [row["config"] for row in published.rows("001", "energy") if row["item"] == "Table 5"]
+    assert {(config["model"], config["batch_size"]) for config in configs} == {("whisper-medium", 4)}

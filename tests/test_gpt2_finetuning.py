@@ -500,7 +500,7 @@ def test_the_claims_name_the_notebook_s_settings(ran):
         | {"scaled": config["model"] == "gpt2-medium"}
         for config in settings
     ]
-    look, asked = claims.measured_lookup(records), []
+    look, asked = claims.MeasuredLookup(records), []
 
     def spy(name, metric, role, config):
         asked.append((name, role, config, look(name, metric, role, config)))

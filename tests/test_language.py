@@ -445,7 +445,7 @@ def test_a_case_that_did_not_end_well_shows_how_and_why():
 
 
 def test_the_claims_find_the_times():
-    found = {claim.id: claims.test(claim, report_claims.measured_lookup(a_mac())) for claim in published.claims("001")}
+    found = {claim.id: claims.test(claim, report_claims.MeasuredLookup(a_mac())) for claim in published.claims("001")}
     assert found["001-C2"].status == claims.HOLDS and len(found["001-C2"].numbers) == 3
     assert {made.left.value for made in found["001-C2"].numbers} == {1.25}
     assert found["001-C4"].status == claims.DOES_NOT_HOLD
@@ -453,7 +453,7 @@ def test_the_claims_find_the_times():
     with_cuda = [*a_mac(), made("cuda", 8, 8.4)]
     assert (
         claims.test(
-            next(c for c in published.claims("001") if c.id == "001-C3"), report_claims.measured_lookup(with_cuda)
+            next(c for c in published.claims("001") if c.id == "001-C3"), report_claims.MeasuredLookup(with_cuda)
         ).status
         == claims.HOLDS
     )

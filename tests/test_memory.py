@@ -368,7 +368,7 @@ def record(framework, backend, load, scaled=False, profile="quick", faults=None,
 
 def verdict(name, records):
     (claim,) = [claim for claim in published.claims("001") if claim.id == name]
-    return claims.test(claim, report_claims.measured_lookup(records)).status
+    return claims.test(claim, report_claims.MeasuredLookup(records)).status
 
 
 GROWS, FLAT, CANNOT = (5e5, 4e5, 6e5), (2e3, -3e3, 7e3), (3e5, -1e5, 7e5)
@@ -410,11 +410,6 @@ def test_page_faults_that_rise_more_steeply_near_the_limit(easy, near, more, wan
     assert verdict("001-C18", records) == wanted
     on_cpu = [one | {"backend": "cpu"} for one in records]
     assert verdict("001-C18", on_cpu) == claims.CANNOT_BE_TOLD
-
-
-def test_the_metrics_of_a_trace_are_known_to_formulas():
-    for name in trace_of(lambda step: {"allocated_bytes": 1, "reserved_bytes": 2}).metrics(2):
-        claims.check_formula(f"{name}(gpu) > 0")
 
 
 def test_the_table_shows_slopes_with_their_intervals_and_both_ends():

@@ -1,17 +1,20 @@
 """The published numbers against the articles' tables (typed in here), the claims against hand-computed ratios."""
 
-import dataclasses
+from __future__ import annotations
+
 import json
 import math
-import subprocess
-import sys
+import operator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from pomology.articles import claims, published
-from pomology.articles.claims import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Value
+from pomology.articles.claims import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Term
 from pomology.articles.published import Claim
 from pomology.errors import PomologyError
+from pomology.measure.estimate import Estimate
 
 CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
 BUG, DNF = "Runtime error (Bug)", "DNF (Out of Memory)"
@@ -111,7 +114,8 @@ def test_rows_are_well_formed():
     words = frame["unit"].isin(["version", "text"])
     assert (frame["value"].notna() == ((frame["status"] == "ok") & ~words)).all()
     assert (frame["value"].isna() == frame["si"].isna()).all()
-    assert all(value is None for value in frame.loc[frame["si"].isna(), "si"])  # not NaN
+    for column in ("si", "flops"):  # None, not NaN
+        assert all(value is None for value in frame.loc[frame[column].isna(), column])
     assert frame["printed"][frame["status"] != "not-reported"].ne("").all()
     upstream = frame[frame["source"] != "article"]
     assert len(upstream) == 105 + 9 and set(upstream["article"]) == {"000"}
@@ -126,13 +130,14 @@ def test_rows_are_well_formed():
     ("article", "where", "value", "unit", "si"),
     [
         ("000", {"metric": "epoch_s", "device": "M1 Pro GPU", "experiment": "simclr"}, 6.75, "min", 405.0),
-        ("000", {"metric": "fit_s", "device": "M1 Pro CPU", "experiment": "simclr"}, 118.6, "min", 7116.0),
         ("000", {"metric": "epoch_s", "device": "M1 Ultra GPU", "experiment": "rasbt_vgg16"}, 13.41, "min", 804.6),
         ("001", {"metric": "pass_s", "device": "M2 Pro", "backend": "mps"}, 10.704, "s", 10.704),
         ("001", {"metric": "launch_cold_s", "device": "2080Ti"}, 0.0845, "ms", 8.45e-5),
         ("001", {"metric": "energy_j_per_step", "device": "M2 MAX"}, 129.30, "J", 129.30),
         ("001", {"metric": "memory_bytes", "device": "M2 Ultra", "item": "Table 1"}, 192, "GB", 192e9),
         ("001", {"metric": "peak_flops_per_s", "device": "NVIDIA GeForce RTX 4090"}, 83, "TFLOPS", 83e12),
+        ("001", {"metric": "parameters", "experiment": "model_memory", "row": 1}, 769, "M", 769e6),
+        ("001", {"metric": "theoretical_bytes", "row": 4}, 24.344, "GiB", 24.344 * 1024**3),
         (
             "004",
             {"metric": "speedup", "experiment": "lstm", "item": "Benefit of GPU vs CPU on M2 Max"},
@@ -145,15 +150,9 @@ def test_rows_are_well_formed():
 def test_values_of_the_other_articles_and_their_si_units(article, where, value, unit, si):
     frame = published.values(article)
     for column, wanted in where.items():
-        frame = frame[frame[column] == wanted]
+        frame = frame[[value == wanted for value in frame[column]]]
     assert list(frame["value"]) == [value] and list(frame["unit"]) == [unit]
     assert list(frame["si"]) == [pytest.approx(si)]
-
-
-def test_memory_table_and_gib():
-    frame = published.values("001", "model_memory")
-    assert list(frame["value"]) == [769, 12.016, 1550, 24.219, 774, 12.094, 1558, 24.344]
-    assert frame["si"].iloc[1] == pytest.approx(12.016 * 1024**3) and frame["si"].iloc[0] == pytest.approx(769e6)
 
 
 def test_what_a_caller_changes_does_not_come_back():
@@ -162,11 +161,11 @@ def test_what_a_caller_changes_does_not_come_back():
 
 
 def test_articles():
-    found = {article.id: article for article in published.articles()}
-    assert list(found) == ["000", "001", "002", "003", "004"]
-    assert (found["003"].slug, found["003"].author, found["003"].date) == ("m1_ultra_vs_rtx_2070", "Heba", "2022-06-01")
-    assert len({article.slug for article in found.values()}) == 5
-    assert all(article.slug.isidentifier() and article.machines for article in found.values())
+    known = {article.id: article for article in published.articles()}
+    assert list(known) == ["000", "001", "002", "003", "004"]
+    assert (known["003"].slug, known["003"].author, known["003"].date) == ("m1_ultra_vs_rtx_2070", "Heba", "2022-06-01")
+    assert len({article.slug for article in known.values()}) == 5
+    assert all(article.slug.isidentifier() and article.machines for article in known.values())
 
 
 # Verdicts on the articles' own numbers. Claims whose numbers are only in images are "cannot be told here".
@@ -185,7 +184,7 @@ def claim(name: str) -> Claim:
 
 
 def recompute(name: str):
-    return claims.test(claim(name), claims.published_lookup(name[:3]))
+    return claims.test(claim(name), claims.PublishedLookup(name[:3]))
 
 
 def test_every_claim_has_its_literal_verdict_on_the_published_numbers():
@@ -204,142 +203,146 @@ def test_every_claim_has_its_literal_verdict_on_the_published_numbers():
                 CANNOT_BE_TOLD: {"not-recomputable"},
             }[verdict.status]
         ), c.id
-        assert verdict.reason and c.needs and c.claim.endswith(".") and c.experiments and c.id.startswith(c.article)
+        assert c.needs and c.claim.endswith(".") and c.experiments and c.id.startswith(c.article)
 
 
-# What the articles' numbers give, computed by hand from the articles.
+# What the articles' numbers give, computed by hand from the articles: the sides that have terms, in order.
 RECOMPUTED = {
     "000-C1": [8.785],
     "000-C2": [13.776],
     "000-C5": [0.9969],
-    "000-C7": [1.803, 2.623, 8.148],
+    "000-C7": [8.785, 1.803, 2.623, 8.148],
     "001-C2": [1.195, 1.247, 1.231],
     "001-C3": [1.0225],
     "001-C5": [1.058, 1.849, 1.191, 1.643],
-    "001-C22": [0.978, 1.1689],
     "001-C6": [5.310, 7.133, 2.218, 3.516, 6.250, 15.943, 38.043],
+    "001-C7": [0.1750e-3, 0.5850e-3, 0.0064e-3, 0.1273e-3],
+    "001-C21": [4650 * 2.771, 6599 * 2.710, 6599 * 3.239],
+    "001-C22": [0.978, 1.1689],
+    "001-C23": [192e9 / 6599, 48e9 / 4650, 32e9 / 1999, 24e9 / 1599],
+    "001-C24": [114.86, 212.39, 108.58, 129.30],
     "003-C1": [2.339, 1.750, 1.034, 3.142],
     "003-C2": [0.748, 3.040],
+    "003-C4": [12.731, 3.150, 3.452, 0.807],
+    "003-C6": [
+        *(112.131 * 38, 39.839 * 182, 15.547 * 38, 20.538 * 189),  # siamese
+        *(8.760 * 30, 6.555 * 51, 1.998 * 28, 6.074 * 52),  # vae
+        *(505.52 * 40, 47.39 * 164, 502.79 * 40, 73.36 * 196, 104.67 * 80, 59.98 * 189),  # language models
+        *(137.19 * 90, 72.54 * 205, 216.04 * 70),
+        *(1942.078 * 35, 285.473 * 84, 1684.591 * 35, 252.657 * 69),  # dcgan, CPU
+    ],
+    "003-C9": [51, 53],
     "004-C10": [1.1505],
     "004-C11": [1.0035],
 }
+OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 @pytest.mark.parametrize("name", RECOMPUTED)
-def test_recomputed_ratios(name):
-    ratios = [side.value for c in recompute(name).numbers for side in (c.left, c.right) if "(" in side.text]
-    if name == "000-C7":  # both sides are ratios, the left one is that of 000-C1
-        assert ratios[::2] == pytest.approx([8.785] * 3, abs=5e-4)
-        ratios = ratios[1::2]
-    assert list(dict.fromkeys(ratios)) == pytest.approx(RECOMPUTED[name], abs=6e-4)
-
-
-def test_recomputed_launch_bounds_and_workloads():
-    cold, following = recompute("001-C7").numbers
-    assert (cold.left.value, cold.right.value) == pytest.approx((0.1750e-3, 0.5850e-3))
-    assert (following.left.value, following.right.value) == pytest.approx((0.0064e-3, 0.1273e-3))
-    siamese, models = recompute("003-C4").numbers
-    assert (siamese.left.value, siamese.right.value) == pytest.approx((12.731, 3.150), abs=6e-4)
-    assert (models.left.value, models.right.value) == pytest.approx((3.452, 0.807), abs=6e-4)
-    assert [c.left.value for c in recompute("003-C9").numbers] == [51, 53]
-
-
-def test_recomputed_energies_per_epoch():
-    sides = [(c.left.value, c.right.value, c.holds) for c in recompute("003-C6").numbers]
-    joules = [(4261, 7251), (591, 3882), (263, 334), (56, 316)]  # siamese 64, 1024; vae 128, 5120
-    joules += [(20221, 7772), (20112, 14379), (8374, 11336), (12347, 14871), (15123, None)]  # language models
-    joules += [(67973, 23980), (58961, 17433)]  # dcgan, CPU
-    for (left, right, holds), (mine, rival) in zip(sides, joules, strict=True):
-        assert left == pytest.approx(mine, abs=0.51)
-        assert (right is None and rival is None and holds is None) or right == pytest.approx(rival, abs=0.51)
-        assert rival is None or holds is (mine < rival)
+def test_recomputed_numbers(name):
+    numbers = recompute(name).numbers
+    sides = [side.value for made in numbers for side in (made.left, made.right) if side.terms]
+    values = [value for value in dict.fromkeys(sides) if value is not None]
+    assert values == pytest.approx(RECOMPUTED[name], rel=1e-9, abs=0 if max(values) < 1e-3 else 6e-4)
+    for made in numbers:
+        known = None not in (made.left.value, made.right.value)
+        assert made.holds is (OPERATORS[made.operator](made.left.value, made.right.value) if known else None)
 
 
 def test_dedicated_gpu_superior_row_by_row():
-    numbers = {c.left.text: c for c in recompute("003-C3").numbers}
-    big = numbers[
-        "epoch_s(rival, experiment='siamese', batch_size=1024) / epoch_s(gpu, experiment='siamese', batch_size=1024)"
+    numbers = recompute("003-C3").numbers
+    terms = [
+        "epoch_s(rival, experiment='siamese', batch_size=1024)",
+        "epoch_s(gpu, experiment='siamese', batch_size=1024)",
     ]
+    (big,) = [made for made in numbers if [term.text for term in made.left.terms] == terms]
     assert big.left.value == pytest.approx(20.538 / 15.547) and big.holds is False
-    unknown = [c for c in numbers.values() if c.holds is None]
+    unknown = [made for made in numbers if made.holds is None]
     assert len(unknown) == 4  # the GPU failed at both DCGAN rows, the rival at the largest language model
-    assert any(BUG in c.reason for c in unknown) and any(DNF in c.reason for c in unknown)
-    assert [c.holds for c in numbers.values()].count(True) == 14
+    assert any(BUG in made.reason for made in unknown) and any(DNF in made.reason for made in unknown)
+    assert [made.holds for made in numbers].count(True) == 14
 
 
-def test_published_lookup_says_why_it_has_nothing():
-    lookup = claims.published_lookup("003")
-    assert lookup("vae", "epoch_s", "gpu", {"batch_size": 128}) == Value(8.76, 8.76, 8.76)
+def test_the_published_lookup_says_why_it_has_nothing():
+    lookup = claims.PublishedLookup("003")
+    assert lookup("vae", "epoch_s", "gpu", {"batch_size": 128}).value == 8.76
     assert lookup("vae", "epoch_s", GPU.lower(), {"batch_size": 128, "backend": "mps"}).value == 8.76
     assert lookup("dcgan", "epoch_s", "gpu", {"batch_size": 64}).reason == f'published as "{BUG}"'
     assert "must say which" in lookup("vae", "epoch_s", "gpu", {}).reason
     assert "no such number" in lookup("vae", "epoch_s", "gpu", {"batch_size": 64}).reason
     assert "no such number" in lookup("vae", "epoch_s", "gpu", {"batch_size": 128, "backend": "cuda"}).reason
     assert lookup("transformer_lm", "epoch_s", "gpu", {"layers": 6}).value == 137.19  # printed twice, one value
-    less = lookup("dcgan", "footprint_peak_bytes", "cpu", {"batch_size": 64})
-    assert (less.low, less.high) == (0, 0.3e9)
-    assert lookup("dcgan", "status", "gpu", {"batch_size": 64}).value == "error"
-    assert lookup("transformer_lm", "status", "rival", {"layers": 10}).value == "out-of-memory"
-    assert lookup("dcgan", "status", "cpu", {"batch_size": 64}).value == "ok"
-    assert lookup("transformer_lm", "status", "rival", {}).value is None
-    assert claims.published_lookup("001").devices("kernel_launch", "gpu") == ("M2 Ultra", "M2 Max", "M2 Pro")
+    assert lookup("dcgan", "footprint_peak_bytes", "cpu", {"batch_size": 64}).found.bounds == (0, 0.3e9)
+    statuses = [("dcgan", "gpu", {"batch_size": 64}), ("transformer_lm", "rival", {"layers": 10})]
+    statuses += [("dcgan", "cpu", {"batch_size": 64}), ("transformer_lm", "rival", {})]
+    assert [lookup(name, "status", role, config).value for name, role, config in statuses] == [
+        *("error", "out-of-memory", "ok", None)
+    ]
+    for role, value in (("cpu", 3.746), ("rival", None)):
+        assert lookup("vae", "epoch_s", role, {"batch_size": 128, "maker": "Apple"}).value == value
+    assert claims.PublishedLookup("001").devices("kernel_launch", "gpu") == ("M2 Ultra", "M2 Max", "M2 Pro")
     with pytest.raises(PomologyError, match="article '3'"):
-        claims.published_lookup("3")
+        claims.PublishedLookup("3")
 
 
 def test_claims_are_selected_by_article_and_experiment():
-    assert [c.id for c in published.claims("003", "vae")] == [
-        "003-C1",
-        "003-C2",
-        "003-C3",
-        "003-C6",
-        "003-C7",
-        "003-C9",
-    ]
+    vae = ["003-C1", "003-C2", "003-C3", "003-C6", "003-C7", "003-C9"]
+    assert [c.id for c in published.claims("003", "vae")] == vae
     assert {c.article for c in published.claims("004")} == {"004"}
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        published.claims()[0].formula = ""
 
 
-# One machine's own numbers ------------------------------------------------------------------------------------------
+# Formulas on given numbers --------------------------------------------------------------------------------------------
+
+
+class Given:
+    """A lookup that asks a function, and keeps what it was asked for."""
+
+    def __init__(self, number: Callable[..., Any]):
+        self.number, self.asked = number, []
+
+    def devices(self, experiment: str, role: str) -> tuple[str, ...]:
+        return ()
+
+    def __call__(self, *term) -> Term:
+        self.asked.append(term)
+        number = self.number(*term)
+        if isinstance(number, tuple):
+            value, low, high = number
+            number = Estimate(value, low=low, high=high)
+        return Term(Estimate(number) if isinstance(number, (int, float)) else number, "" if number else "not here")
 
 
 def made(formula: str) -> Claim:
     return Claim("x", "003", ("vae",), "A claim.", "", formula, "", "", "two devices")
 
 
-def on(formula: str, **numbers: Value):
-    """The verdict where each role has one value for everything."""
-    return claims.test(made(formula), lambda experiment, metric, role, config: numbers.get(role))
+def on(formula: str, **numbers: Any) -> claims.Decision:
+    """The verdict where each role has one value for everything: a number, one with its bounds, or a status."""
+    return claims.test(made(formula), Given(lambda experiment, metric, role, config: numbers.get(role)))
 
 
 def test_one_machine_has_no_rival():
-    mine = {"cpu": Value(4.0), "gpu": Value(5.0)}
-    verdict = on(claim("003-C2").formula, **mine)
-    assert verdict.status == CANNOT_BE_TOLD and "needs" in verdict.reason and "rival" in verdict.reason
-    assert verdict.numbers[0].terms[1].value == 5.0 and verdict.numbers[0].left.value is None
-    assert on("epoch_s(cpu) < epoch_s(gpu) and epoch_s(rival) < 9", **mine).status == CANNOT_BE_TOLD
+    own = {"cpu": 4.0, "gpu": 5.0}
+    verdict = on(claim("003-C2").formula, **own)
+    assert verdict.status == CANNOT_BE_TOLD and "epoch_s(rival, batch_size=128): not here" in verdict.reason
+    assert verdict.numbers[0].left.value is None and verdict.numbers[0].left.terms[1].value == 5.0
+    assert on("(epoch_s(cpu) < epoch_s(gpu)) & (epoch_s(rival) < 9)", **own).status == CANNOT_BE_TOLD
     # What this machine alone decides is decided.
-    assert on("epoch_s(cpu) > epoch_s(gpu) and epoch_s(rival) < 9", **mine).status == DOES_NOT_HOLD
-    assert on("epoch_s(cpu) < epoch_s(gpu) or epoch_s(rival) < 9", **mine).status == HOLDS
-    assert on("max(epoch_s(gpu), epoch_s(rival)) <= 4", **mine).status == DOES_NOT_HOLD
-    assert on("max(epoch_s(gpu), epoch_s(rival)) <= 6", **mine).status == CANNOT_BE_TOLD
-    assert on("min(epoch_s(gpu), epoch_s(rival)) <= 5", **mine).status == HOLDS
-    assert claims.test(claim("003-C7"), lambda *_: None).reason.startswith("needs utilisation")
+    assert on("(epoch_s(cpu) > epoch_s(gpu)) & (epoch_s(rival) < 9)", **own).status == DOES_NOT_HOLD
+    assert on("(epoch_s(cpu) < epoch_s(gpu)) | (epoch_s(rival) < 9)", **own).status == HOLDS
+    assert on("max(epoch_s(gpu), epoch_s(rival)) <= 4", **own).status == DOES_NOT_HOLD
+    assert on("max(epoch_s(gpu), epoch_s(rival)) <= 6", **own).status == CANNOT_BE_TOLD
+    assert on("min(epoch_s(gpu), epoch_s(rival)) <= 5", **own).status == HOLDS
+    assert claims.test(claim("003-C7"), Given(lambda *_: None)).status == CANNOT_BE_TOLD
 
 
 def test_the_lookup_is_asked_for_what_the_term_says():
-    asked = []
-
-    def lookup(*term):
-        asked.append(term)
-        return Value(1.0)
-
+    lookup = Given(lambda *_: 1.0)
     formula = (
-        'epoch_s("M2 Max", size=3, backend="mps") / power_w(gpu, experiment="dcgan", lora=True) + parameters() > 0'
+        "epoch_s('M2 Max', size=3, backend='mps') / power_w(gpu, experiment='dcgan', lora=True) + parameters() > 0"
     )
     assert claims.test(made(formula), lookup).status == HOLDS
-    assert asked == [
+    assert lookup.asked == [
         ("vae", "epoch_s", "M2 Max", {"size": 3, "backend": "mps"}),
         ("dcgan", "power_w", "gpu", {"lora": True}),
         ("vae", "parameters", None, {}),
@@ -347,10 +350,10 @@ def test_the_lookup_is_asked_for_what_the_term_says():
 
 
 def test_statuses_are_compared():
-    verdict = on('status(gpu) == "ok" and status(cpu) != "ok"', gpu=Value("ok"), cpu=Value("error"))
-    assert verdict.status == HOLDS and verdict.numbers[1].left.value == "error"
-    assert on('status(gpu) == "ok"', gpu=Value("crashed")).status == DOES_NOT_HOLD
-    assert on('status(gpu) == "ok"').status == CANNOT_BE_TOLD
+    verdict = on("(status(gpu) == 'ok') & (status(cpu) != 'ok')", gpu="ok", cpu="error")
+    assert verdict.status == HOLDS and str(verdict.numbers[1]) == "error != ok yes"
+    assert on("status(gpu) == 'ok'", gpu="crashed").status == DOES_NOT_HOLD
+    assert on("status(gpu) == 'ok'").status == on("status(gpu) != 'ok'").status == CANNOT_BE_TOLD
 
 
 @pytest.mark.parametrize(
@@ -362,136 +365,91 @@ def test_statuses_are_compared():
         ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) * epoch_s(cpu) < 50", CANNOT_BE_TOLD),
         ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) * epoch_s(cpu) <= 50", HOLDS),
         ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) - epoch_s(cpu) > 3", CANNOT_BE_TOLD),
-        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) - epoch_s(cpu) >= 3", HOLDS),
         ((9, 8, 10), (4, 3, 5), "-epoch_s(gpu) + epoch_s(cpu) <= -3", HOLDS),
         ((9, 8, 10), (4, 3, 5), "abs(epoch_s(cpu) - epoch_s(gpu)) >= 3", HOLDS),
-        ((9, 8, 10), (4, 3, 5), "3 < epoch_s(cpu) < 6", CANNOT_BE_TOLD),
+        ((9, 8, 10), (4, 3, 5), "between(3.5, epoch_s(cpu), 6)", CANNOT_BE_TOLD),
+        ((9, 8, 10), (4, 3, 5), "between(3, epoch_s(cpu), 5)", HOLDS),
         ((9, 8, 10), (4, 3, 5), "mean(epoch_s(gpu), epoch_s(cpu)) <= 7.5", HOLDS),
-        ((9, 8, 10), (4, 3, 5), "mean(epoch_s(gpu), epoch_s(cpu)) <= 7.4", CANNOT_BE_TOLD),
-        ((9, 8, 10), (0, -1, 1), "epoch_s(gpu) / epoch_s(cpu) > -99", CANNOT_BE_TOLD),  # may be divided by zero
-        ((9, 8, 10), (4, 3, 5), "not epoch_s(gpu) < epoch_s(cpu)", HOLDS),
+        ((9, 8, 10), (4, 3, 5), "mean(epoch_s(d) for d in (gpu, cpu)) <= 7.4", CANNOT_BE_TOLD),
+        ((9, 8, 10), (1, -1, 1), "epoch_s(gpu) / epoch_s(cpu) > -99", CANNOT_BE_TOLD),  # may be divided by zero
+        ((9, 8, 10), (0, 0, 0), "epoch_s(gpu) / epoch_s(cpu) > -99", CANNOT_BE_TOLD),
+        ((9, 8, 10), (4, 3, 5), "~(epoch_s(gpu) < epoch_s(cpu))", HOLDS),
         ((9, 8, 10), (9, 8, 10), "epoch_s(gpu) == epoch_s(cpu)", CANNOT_BE_TOLD),
-        ((9, None, None), (9, None, None), "epoch_s(gpu) == epoch_s(cpu)", HOLDS),
-        ((9, None, None), (4, None, None), "epoch_s(gpu) != epoch_s(cpu)", HOLDS),
-        ((math.nan, None, None), (4, None, None), "epoch_s(gpu) > epoch_s(cpu)", CANNOT_BE_TOLD),
-        ((9, math.nan, 10), (4, None, None), "epoch_s(gpu) > 1", CANNOT_BE_TOLD),
+        # What has no interval counts as exact.
+        (9, 9, "epoch_s(gpu) == epoch_s(cpu)", HOLDS),
+        (9, 4, "epoch_s(gpu) != epoch_s(cpu)", HOLDS),
+        (9, (4, 3, 5), "epoch_s(gpu) - epoch_s(cpu) >= 4", HOLDS),
+        (math.nan, 4, "epoch_s(gpu) > epoch_s(cpu)", CANNOT_BE_TOLD),
     ],
 )
 def test_interval_arithmetic_decides_only_what_cannot_flip(gpu, cpu, formula, status):
-    assert on(formula, gpu=Value(*gpu), cpu=Value(*cpu)).status == status
+    verdict = on(formula, gpu=gpu, cpu=cpu)
+    assert verdict.status == status and bool(verdict.reason) is (status != HOLDS)
 
 
 def test_overlap_is_said_and_the_sides_are_shown_with_their_intervals():
-    verdict = on("epoch_s(gpu) / epoch_s(cpu) > 1", gpu=Value(9, 8, 10), cpu=Value(8, 5, 10))
-    assert verdict.status == CANNOT_BE_TOLD and "intervals of the two sides overlap" in verdict.reason
-    assert "needs" not in verdict.reason
-    (comparison,) = verdict.numbers
-    assert (comparison.left.value, comparison.left.low, comparison.left.high) == (9 / 8, 8 / 10, 10 / 5)
-    assert (comparison.operator, comparison.right.value, comparison.holds) == (">", 1.0, None)
-    assert [term.text for term in comparison.terms] == ["epoch_s(gpu)", "epoch_s(cpu)"]
+    (comparison,) = on("epoch_s(gpu) / epoch_s(cpu) > 1", gpu=(9, 8, 10), cpu=(8, 5, 10)).numbers
+    assert "intervals of the two sides overlap" in comparison.reason
+    assert str(comparison) == "1.12 (0.800 to 2.00) > 1.00 too close to tell"
+    assert [term.text for term in comparison.left.terms] == ["epoch_s(gpu)", "epoch_s(cpu)"]
 
 
 def test_generators():
-    verdict = on(
-        "all(epoch_s(d, batch_size=b) < x for d in (cpu, gpu) for b, x in ((1, 5), (2, 6)))", cpu=Value(3), gpu=Value(5)
-    )
-    assert [(c.left.text, c.right.value, c.holds) for c in verdict.numbers] == [
+    formula = "all(epoch_s(d, batch_size=b) < x for d in (cpu, gpu) for b, x in ((1, 5), (2, 6)))"
+    verdict = on(formula, cpu=3, gpu=5)
+    assert [(c.left.terms[0].text, c.right.value, c.holds) for c in verdict.numbers] == [
         ("epoch_s(cpu, batch_size=1)", 5, True),
         ("epoch_s(cpu, batch_size=2)", 6, True),
         ("epoch_s(gpu, batch_size=1)", 5, False),
         ("epoch_s(gpu, batch_size=2)", 6, True),
     ]
-    assert verdict.status == DOES_NOT_HOLD and "epoch_s(gpu, batch_size=1)" in verdict.reason
-    # A plain function as lookup knows no other devices than the roles.
-    assert on("all(epoch_s(d) < 6 for d in devices)", gpu=Value(5)).status == HOLDS
-    assert on("any(epoch_s(r) < 6 for r in rivals)", gpu=Value(5)).status == CANNOT_BE_TOLD
-
-
-# Formulas are data --------------------------------------------------------------------------------------------------
+    assert verdict.status == DOES_NOT_HOLD and verdict.reason == "5.00 < 5.00 no"
+    # Where no other devices are known, the roles stand for them.
+    assert on("all(epoch_s(d) < 6 for d in devices)", gpu=5).status == HOLDS
+    assert on("any(epoch_s(r) < 6 for r in rivals)", gpu=5).status == CANNOT_BE_TOLD
 
 
 @pytest.mark.parametrize(
-    "formula",
+    ("formula", "why"),
     [
-        "__import__('os').system('true') == 0",
-        "().__class__.__bases__[0] == 1",
-        "epoch_s.__globals__ > 1",
-        "epoch_s(gpu).value > 1",
-        "open('x') == 1",
-        "eval('1') < 2",
-        "(lambda: 1)() < 2",
-        "[x for x in (1, 2)] > 1",
-        "all(epoch_s(d) > 1 for d in range(10))",
-        "all(epoch_s(d) > 1 for d in (cpu, gpu) if True)",
-        "all(epoch_s(d) > 1 for d in (os, sys))",
-        "all(epoch_s(d) > 1 for d in ())",
-        "min(epoch_s(d) for d in ()) > 1",
-        "all(epoch_s(gpu, b=b) > 1 for b in (epoch_s(gpu), 2))",
-        "2 ** 1000000 > 1",
-        "9 % 2 > 0",
-        "epoch_s(gpu, **{'a': 1}) > 1",
-        "epoch_s(*gpu) > 1",
-        "epoch_s(gpu, batch_size=1 + 1) > 1",
-        "epoch_s(gpu, a=1, a=2) > 1",
-        "epoch_s(root) > 1",
-        "epoch_seconds(gpu) > 1",
-        "f'{epoch_s(gpu)}' == 'x'",
-        "status(gpu) > 'ok'",
-        "status(gpu) + 1 > 1",
-        "epoch_s(gpu) == 'ok'",
-        "epoch_s(gpu) is 1",
-        "1 in (1, 2)",
-        "(x := 3) > 2",
-        "True > 0",
-        "1e999 > 1",
-        "1" * 500 + " > 1",
-        "1j == 1",
-        "epoch_s(gpu)",
-        "min() > 1",
-        "all(epoch_s(gpu) > 1, default=1)",
-        "abs(1, 2) > 1",
-        "if 1: pass",
-        "1 > 0; import os",
-        "1 >",
-        "",
-        "\0",
-        "-" * 1900 + "1 > 0",
-        "(" * 900 + "1" + ")" * 900 + " > 0",
-        "1 > 0 or " * 300 + "1 > 0",
-        "all(a > 0 for a in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10) for b in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10) for c in "
-        "(1, 2, 3, 4, 5, 6, 7, 8, 9, 10) for d in (1, 2))",
+        ("1 >", "invalid syntax"),
+        ("epoch_s(gpu)", "compares no numbers"),
+        ("open('x') == 1", "keywords|status"),  # a metric of that name, of the device x
+        ("3 < epoch_s(gpu) < 9", "between"),  # both chains and `and` would ask for the truth of a decision
+        ("epoch_s(gpu) > 1 and epoch_s(cpu) > 1", "joined by"),
+        ("epoch_s(gpu) > 1 & epoch_s(cpu) > 1", "unsupported operand"),
+        ("epoch_s(gpu, cpu) > 1", "positional argument"),
+        ("epoch_s(3) > 1", r"epoch_s\(\) takes one of cpu, gpu, rival or the name of a device"),
+        ("epoch_s(gpu_) > 1", r"epoch_s\(\) takes one of"),
+        ("status(gpu) > 'ok'", "a status compares with a text"),
+        ("epoch_s(gpu) == 'ok'", "a status compares with a text"),
     ],
 )
-def test_a_formula_that_is_not_of_the_language_is_refused_in_one_line(formula):
-    with pytest.raises(PomologyError) as refused:
-        claims.check_formula(formula)
-    assert "\n" not in str(refused.value) and len(str(refused.value)) < 300
-    if formula:
-        with pytest.raises(PomologyError):
-            on(formula, gpu=Value(2.0), cpu=Value(1.0))
-
-
-def test_what_a_decided_formula_hides_is_checked_too():
-    with pytest.raises(PomologyError):
-        on("epoch_s(gpu) > 1 or __import__('os') > 1", gpu=Value(2.0))
+def test_a_malformed_formula_is_refused_with_the_claim_s_name(formula, why):
+    with pytest.raises(PomologyError, match=rf"^claim x: its formula .*({why})") as refused:
+        claims.test(made(formula), Given(lambda _, metric, *__: "ok" if metric in ("status", "open") else 2.0))
+    assert "\n" not in str(refused.value)
 
 
 def test_a_lookup_that_fails_is_not_taken_for_a_bad_formula():
-    def lookup(*term):
+    def broken(*term):
         raise ValueError("broken lookup")
 
     with pytest.raises(ValueError, match="broken lookup"):
-        claims.test(made("epoch_s(gpu) > 1"), lookup)
+        claims.test(made("epoch_s(gpu) > 1"), Given(broken))
 
 
-def test_every_formula_is_of_the_language():
-    for c in published.claims():
-        if c.formula:
-            claims.check_formula(c.formula)
+# Measured by the kit, and printed by no article.
+MEASURED = {"backward_s", "fit_s", "footprint_start_bytes", "forward_s", "kernel_s", "page_faults_slope", "processor"}
+MEASURED |= {"resident_slope_bytes", "saved_fused_bytes", "status", "step_s"}
+NOT_PRINTED = {None, "M1 GPU", "P100", "T4", "V100"}  # devices of article 004, whose times are only in figures
 
 
-def test_import_brings_no_pandas_and_no_framework():
-    code = "from pomology.articles import claims, published; published.claims(); claims.published_lookup('003'); "
-    code += "import sys; print(sorted(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert not any(f"'{name}'" in loaded for name in ("pandas", "numpy", "torch", "tensorflow", "mlx", "matplotlib"))
+@pytest.mark.parametrize("claim", [c for c in published.claims() if c.formula], ids=lambda c: c.id)
+def test_every_formula_can_be_evaluated_and_asks_for_what_there_is(claim):
+    lookup = Given(lambda _, metric, *__: "ok" if metric == "status" else 1.0)
+    assert claims.test(claim, lookup).status in (HOLDS, DOES_NOT_HOLD)
+    rows = published.rows()
+    for experiment, metric, role, _ in lookup.asked:
+        assert experiment in claim.experiments and metric in MEASURED | {row["metric"] for row in rows}
+        assert role in (*published.ROLES, *NOT_PRINTED, *(row["device"] for row in rows))

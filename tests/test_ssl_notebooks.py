@@ -204,7 +204,7 @@ def measured(name, backend, config, **metrics) -> dict:
 
 def verdict(claim_id: str, records: list[dict]) -> str:
     (claim,) = [claim for claim in published.claims("000") if claim.id == claim_id]
-    return claims.test(claim, report_claims.measured_lookup(records)).status
+    return claims.test(claim, report_claims.MeasuredLookup(records)).status
 
 
 def test_claims_take_the_articles_loader_of_several():

@@ -620,7 +620,7 @@ def test_what_a_claim_lacks_is_said():
     cpu = on("cpu", 4.0)
     lacking = "cannot be told here: needs a CPU and a GPU"
     assert verdict(FASTER, cpu) == verdict("", cpu) == lacking
-    assert verdict(f"{FASTER} and epoch_s(cpu, batch_size=128) < 5", cpu) == (
+    assert verdict(f"({FASTER}) & (epoch_s(cpu, batch_size=128) < 5)", cpu) == (
         "cannot be told here: 4.00 < 5.00 yes; needs a CPU and a GPU"
     )
     crashed = failed("crashed", backend="mps", case="torch-mps batch_size=128")

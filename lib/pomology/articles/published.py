@@ -1,21 +1,4 @@
-"""The five articles' numbers and claims: tidy data, and formulas that measured or published numbers can be put into.
-
-A claim's `formula` is a small expression, read with `ast` and never run as Python:
-
-    epoch_s(rival, batch_size=128) / epoch_s(gpu, batch_size=128) > 1
-    all(launch_cold_s(d) / launch_s(d) > 1 for d in devices)
-
-* A term is a metric's name, a role (`cpu`, `gpu`, `rival`) or quoted device, and keywords that tell rows apart:
-  `experiment=` names another experiment than the claim's first, `backend=`, `framework=` and `precision=` select by
-  these fields, `maker="Apple"` Apple's chips alone, any other keyword by the row's config. Values are in the unit that
-  the metric's name says (SI).
-* Values, `+ - * /`, comparisons (also chained), `and or not`, `min max mean abs all any`; generators over tuples of
-  literals, or over `gpus`, `rivals`, `devices` (those that the lookup knows; `devices` is both).
-* `status(...)` is a text and compares with `==` or `!=`: `status(gpu, batch_size=64) == "out-of-memory"`.
-
-Intervals are carried conservatively, as if all terms varied independently, and a missing value is the interval from
--inf to inf: a verdict is given only if no value inside the intervals could turn it round.
-"""
+"""The five articles' numbers and claims, as data."""
 
 from __future__ import annotations
 
@@ -79,24 +62,20 @@ def read(name: str) -> tuple[dict[str, str], ...]:
 
 @functools.cache
 def _rows() -> tuple[dict, ...]:
-    rows = []
+    made = []
     for line in read("published.csv"):
         value = float(line["value"]) if line["value"] else None
         si = None if value is None else value * UNIT_FACTORS.get(line["unit"], 1.0)
         flops = float(line["flops"]) if line["flops"] else None
         config, maker = json.loads(line["config"]), "Apple" if re.match(r"M\d", line["device"]) else ""
         numbers = {"row": int(line["row"]), "value": value, "si": si, "flops": flops}
-        rows.append({**line, **numbers, "config": config, "maker": maker})
-    return tuple(rows)
-
-
-def _select(article: str | None, experiment: str | None) -> list[dict]:
-    return [row for row in _rows() if article in (None, row["article"]) and experiment in (None, row["experiment"])]
+        made.append({**line, **numbers, "config": config, "maker": maker})
+    return tuple(made)
 
 
 def rows(article: str | None = None, experiment: str | None = None) -> list[dict]:
-    """The published numbers as `values` has them, a dict each."""
-    return [{**row, "config": dict(row["config"])} for row in _select(article, experiment)]
+    """The published rows, as `values` has them."""
+    return [row for row in _rows() if article in (None, row["article"]) and experiment in (None, row["experiment"])]
 
 
 def experiment_of(notebook: str) -> str:
@@ -122,10 +101,10 @@ def values(article: str | None = None, experiment: str | None = None):
     """
     import pandas
 
-    found = rows(article, experiment)
-    frame = pandas.DataFrame(found, columns=[*read("published.csv")[0], "si"])
+    copies = [{**row, "config": dict(row["config"])} for row in rows(article, experiment)]
+    frame = pandas.DataFrame(copies, columns=[*read("published.csv")[0], "si"])
     for column in ("value", "si", "flops"):  # pandas would turn None into NaN
-        frame[column] = pandas.Series([row[column] for row in found], dtype=object)
+        frame[column] = pandas.Series([row[column] for row in copies], dtype=object)
     return frame
 
 
