@@ -32,10 +32,12 @@ lab: $(ENV)/.ready  ## explore the notebooks in JupyterLab
 
 env: $(ENV)/.ready  ## make the environment in .venv
 
-lint: $(ENV)/.ready  ## check style, notebooks and parameter files
+lint: $(ENV)/.ready  ## check style, floors, words, notebooks and parameter files
 	@$(ENV)/bin/ruff check .
 	@$(ENV)/bin/ruff format --check .
 	@$(ENV)/bin/nbstripout --verify --keep-id notebooks/*.ipynb notebooks/*/*.ipynb
+	@$(ENV)/bin/lint-imports --no-cache --no-logo
+	@$(PY) tests/house.py
 	@$(PY) -m pomology check
 
 bench: $(ENV)/.ready  ## measure the measuring, against independent ways to measure
@@ -47,7 +49,7 @@ report: $(ENV)/.ready  ## build the page of a run again: RUN=name
 share: $(ENV)/.ready  ## pack a run into a zip for others, checked for what names you: RUN=name
 	@$(PY) -m pomology share '$(RUN)'
 
-compare: $(ENV)/.ready  ## lay runs and shared zips side by side: RUNS="a b"
+compare: $(ENV)/.ready  ## compare runs and shared zips, side by side: RUNS="a b"
 	@$(PY) -m pomology compare $(RUNS)
 
 lock: pyproject.toml  ## resolve the dependencies again (needs uv): constraints.txt, and their wheels-macos.txt

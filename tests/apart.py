@@ -60,7 +60,7 @@ def start_with_torch(patch: pytest.MonkeyPatch, folder: Path) -> None:
     forks.set_forkserver_preload(["torch"])
 
     def run(command: list[str], **named: Any) -> subprocess.CompletedProcess:
-        plain = named == {"capture_output": True, "text": True, "check": False}
+        plain = named == {"capture_output": True, "text": True, "check": False, "timeout": None}
         if not plain or command[0] != sys.executable or command[1] not in ("-m", "-c"):
             return honest(command, **named)
         out, err = folder / "stdout", folder / "stderr"

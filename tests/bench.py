@@ -284,9 +284,9 @@ KERAS = """
 import json, statistics, sys, time
 import numpy as np
 from pomology.experiment import trainers as callbacks
-from pomology.devices import torch as device
+from pomology.devices import find as device
 device.prepare("tensorflow")
-from pomology.experiment.case import Experiment
+from pomology.experiment.experiment import Experiment
 experiment = Experiment("mlp", article="004", framework="tensorflow", devices="cpu", profile="article", out=sys.argv[1])
 import keras
 from keras import layers
@@ -338,7 +338,7 @@ from pomology.experiment import trainers as callbacks
 from pomology.workloads import cost as models
 from pomology.workloads import simclr
 from pomology.data.images import cifar10
-from pomology.experiment.case import Experiment
+from pomology.experiment.experiment import Experiment
 
 class SimCLR(LightningModule):
     def __init__(self):
@@ -438,7 +438,7 @@ for case in experiment.cases(chosen):
             theirs = independent(multiply) if number % 2 else None
             blas.measure(case, product, multiply, 0.2)
             theirs = theirs or independent(multiply)
-            ratios.append(case._metrics["kernel_s"]["value"] / theirs)
+            ratios.append(case._metrics["kernel_s"].value / theirs)
         found[case.name] = [theirs, ratios]
 print(json.dumps(found))
 """
@@ -560,7 +560,7 @@ def thousand() -> list[dict]:
 PHASES = """
 import json, sys, time
 import torch
-from pomology.experiment.case import Experiment
+from pomology.experiment.experiment import Experiment
 torch.manual_seed(1)
 layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True, norm_first=True)
 model = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)

@@ -1,20 +1,29 @@
-"""`make test` runs the files of tests in several processes. Without pytest's `-n`, nothing here has an effect."""
+"""`make test` runs the tests in several processes, the slowest first; and what they share."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pytest
 
+# Of these files, what they have of each notebook is a piece of work by itself.
+BY_NOTEBOOK = ("test_notebooks.py", "test_operators.py")
+# Seconds, roughly, on a core; what is not here is quick.
+SLOW = {"[model_memory]": 90, "[simclr]": 60, "[capabilities]": 60, "[whisper_finetuning]": 50, "[device_check]": 50}
+SLOW |= {"[cnn]": 45, "[lstm]": 45, "[mlp]": 45, "[gpt2_finetuning]": 40, "[whisper_pretraining]": 40}
+SLOW |= dict.fromkeys((f"{file}[" for file in BY_NOTEBOOK), 30)
+SLOW |= {"test_batch.py": 120, "test_lab.py": 90, "test_project.py": 90, "test_lint.py": 80, "test_model_memory.py": 80}
+SLOW |= {"test_device.py": 70, "test_on_a_mac.py": 60, "test_blas.py": 60, "test_offload.py": 60, "test_whisper.py": 50}
+SLOW |= {"test_gpt2_finetuning.py": 50, "test_lightning.py": 50, "test_ssl_notebooks.py": 50, "test_simclr.py": 50}
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads that meet after every operator crawl where another process has their core.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-# They start kernels. Who does so looks for free ports, which the kernel takes a moment later; of two at a time, one may
-# find them taken. So one process runs all of these.
-KERNELS = {"test_batch.py", "test_experiment.py", "test_lab.py", "test_notebooks.py"}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -25,16 +34,52 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return count if count > 1 else 0
 
 
+def piece(nodeid: str) -> str:
+    """What one process runs as a whole: a file, or what a file has of one notebook."""
+    path, _, test = nodeid.partition("::")
+    file = path.rpartition("/")[2]
+    return f"{file}[{test.partition('[')[2]}" if file in BY_NOTEBOOK else file
+
+
+def slowness(nodeid: str) -> float:
+    name = piece(nodeid)
+    return max((seconds for part, seconds in SLOW.items() if part in name), default=0)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The slowest first, so that in the end no process waits for another."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: -slowness(item.nodeid))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """For `--dist=loadfile`: a file's tests stay together, with what they share."""
+    """For `--dist=loadfile`: pieces in the order in which they are collected."""
     if config.option.dist != "loadfile":
         return None
-    from xdist.scheduler import LoadFileScheduling
+    from xdist.scheduler import LoadScopeScheduling
 
-    class Files(LoadFileScheduling):
+    class Pieces(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return "kernels" if file.rpartition("/")[2] in KERNELS else file
+            return piece(nodeid)
 
-    return Files(config, log)
+    config.option.loadscopereorder = False
+    return Pieces(config, log)
+
+
+@contextlib.contextmanager
+def sockets_in_a_folder() -> Iterator[dict[str, str]]:
+    """Settings of a KernelManager that speaks to its kernel through sockets in a folder, not through ports.
+
+    Ports are looked for before the kernel takes them, and of two processes that do so at a time, one may find them
+    taken. The folder's name is short, since a socket's may have 104 characters on a Mac.
+    """
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        yield {"transport": "ipc", "ip": f"{folder}/k"}
+
+
+@pytest.fixture
+def sockets() -> Iterator[dict[str, str]]:
+    with sockets_in_a_folder() as settings:
+        yield settings

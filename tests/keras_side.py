@@ -475,7 +475,7 @@ def on_cpu(build):
 
 def test_a_twin_that_fails_says_why_in_one_line():
     x, y = pixels(4)
-    with pytest.raises(PomologyError, match=r"the PyTorch twin 'mlp' ended with status 1: .*Error") as error:
+    with pytest.raises(PomologyError, match=r"the reference in PyTorch, 'mlp', ended with status 1: .*Error") as error:
         parity.in_torch("mlp", lstm().get_weights(), x, y)
     assert "\n" not in str(error.value)
 

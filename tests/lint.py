@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+PACKAGE = Path(__file__).resolve().parents[1] / "lib" / "pomology"
+
 Found = Iterator[tuple[ast.AST, str]]
 
 # A package that belongs to a framework -> the framework. No process may hold two.
@@ -35,14 +37,14 @@ UNWANTED_IN_NOTEBOOKS = {
     "tqdm": "case.steps shows how far a case is",
     "ipywidgets": "its output does not stay in a rendered page",
 }
-# The module that speaks to devices, and the one that plays MPS on a CPU and so has to name what MPS lacks.
-DEVICE, PLAYS_MPS = "device.py", "operators.py"
+# The package that speaks to devices, and the module that counts operations.
+DEVICES, COUNTS = "devices/", "workloads/cost.py"
 # These notebooks may read a clock of their own, statement by statement, each with its reason.
 OWN_CLOCK = {"instrument_check"}
 # What sets TURN_OFF_REMAPPER, other than the variable itself.
 PREPARES_TENSORFLOW = {
-    "pomology.devices.torch.prepare",
-    "pomology.devices.tensorflow.prepare",
+    "pomology.devices.find.prepare",
+    "pomology.devices.tensorflow.TensorFlowDevice.prepare",
     "pomology.devices.tensorflow.load",
 }
 
@@ -54,7 +56,7 @@ NUMPY_FLOATS = re.compile(
 
 
 class Code:
-    """A notebook's cells or a module, parsed. `name` is the file's name, `notebook` tells which of the two it is."""
+    """A notebook's cells or a module, parsed. `name` is the notebook's file, or the module's path in the package."""
 
     def __init__(self, name: str, sources: list[tuple[str, str]], notebook: bool, markdown: str = ""):
         """sources: (what the place is called, its text), in order. Raises SyntaxError."""
@@ -233,8 +235,6 @@ def rule(function: Callable[[Code], Found]) -> Callable[[Code], Found]:
 
 @rule
 def non_blocking(code: Code) -> Found:
-    if code.name == PLAYS_MPS:
-        return
     why = "non_blocking=True corrupts data on MPS: what is read next may not have arrived; leave it out"
     for node in code.of(ast.keyword, ast.Constant, ast.Call):
         if isinstance(node, ast.keyword):
@@ -249,8 +249,6 @@ def non_blocking(code: Code) -> Found:
 
 @rule
 def channels_last(code: Code) -> Found:
-    if code.name == PLAYS_MPS:
-        return
     why = "channels_last gives wrong gradients on MPS (BatchNorm backward); keep the default memory format"
     for node in code.of(ast.Attribute, ast.Name, ast.Constant, ast.keyword):
         if isinstance(node, (ast.Attribute, ast.Name)):
@@ -268,7 +266,7 @@ def channels_last(code: Code) -> Found:
 @rule
 def gpu_modules(code: Code) -> Found:
     """`torch.backends` may be asked and set anywhere."""
-    if code.name in (DEVICE, PLAYS_MPS):
+    if code.name.startswith(DEVICES):
         return
     for node, name in code.imports():
         if re.match(r"torch\.(cuda|mps|accelerator)\b", name):
@@ -281,7 +279,7 @@ def gpu_modules(code: Code) -> Found:
 
 @rule
 def fixed_device(code: Code) -> Found:
-    if code.name == DEVICE:
+    if code.name.startswith(DEVICES):
         return
     for node in code.of(ast.Call):
         called = method(node)
@@ -355,7 +353,7 @@ def out_of_memory(code: Code) -> Found:
 @rule
 def float64(code: Code) -> Found:
     why = "MPS has no float64; use float32"
-    if code.name in (DEVICE, PLAYS_MPS):
+    if code.name.startswith(DEVICES):
         return
     for node in code.of(ast.Attribute, ast.Constant, ast.Call):
         if isinstance(node, ast.Attribute):
@@ -517,10 +515,10 @@ def own_clock(code: Code) -> Found:
 @rule
 def operations(code: Code) -> Found:
     why = "on a CPU it counts LSTM and attention as 0"
-    if code.name != "models.py":
+    if code.name != COUNTS:
         for node, name in code.imports():
             if name.rsplit(".", 1)[-1] in ("FlopCounterMode", "flop_counter"):
-                yield node, f"FlopCounterMode outside models.workload: {why}"
+                yield node, f"FlopCounterMode outside cost.workload: {why}"
         return
     for node in code.of(ast.Call):
         if code.full(node.func).endswith("FlopCounterMode"):
@@ -570,17 +568,18 @@ def keras(code: Code) -> Found:
         if isinstance(node, ast.Assign) and text([node.value]) != "1":
             yield node, "TURN_OFF_REMAPPER switches the remapper off at exactly '1'"
     own = {node.name for node in code.of(ast.FunctionDef) if node.name == "prepare" and not code.notebook}
-    sets += [node for node in code.of(ast.Call) if code.full(node.func) in PREPARES_TENSORFLOW | own]
+    calls = list(code.of(ast.Call))
+    sets += [node for node in calls if code.full(node.func) in PREPARES_TENSORFLOW or method(node) in own]
     why = "tensorflow-metal would compute wrong numbers for Dense(activation='relu')"
     if code.notebook:
         node, name = loads[0]
         if all(code.order[one] > code.order[node] for one in sets):
-            yield node, f"imports {name} before TURN_OFF_REMAPPER is set (device.prepare does it): {why}"
+            yield node, f"imports {name} before TURN_OFF_REMAPPER is set (find.prepare does it): {why}"
         return
     for node, name in loads:  # in a module, inside a function that has it set first
         before = [one for one in sets if code.function(one) is code.function(node) is not None]
         if name.split(".")[0] == "tensorflow" and all(code.order[one] > code.order[node] for one in before):
-            yield node, f"imports {name} before TURN_OFF_REMAPPER is set; device_tensorflow.load does both: {why}"
+            yield node, f"imports {name} before TURN_OFF_REMAPPER is set; tensorflow.load does both: {why}"
 
 
 # What is read ---------------------------------------------------------------------------------------------------------
@@ -593,7 +592,7 @@ def findings(code: Code) -> list[str]:
 
 
 def module(path: Path) -> list[str]:
-    return source(path.read_text(encoding="utf-8"), path.name)
+    return source(path.read_text(encoding="utf-8"), path.relative_to(PACKAGE).as_posix())
 
 
 def source(code: str, name: str = "module.py") -> list[str]:

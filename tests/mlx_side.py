@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 
+import apart
 import numpy as np
 import pytest
 
@@ -26,9 +27,10 @@ STEM, NORM, POOL, BLOCK, LAST = 0, 1, 3, 4, 14
 
 
 @pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
+def quiet_machine(monkeypatch, tmp_path):
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
     monkeypatch.setattr(snapshot, "conditions", lambda: state)
+    apart.start_with_torch(monkeypatch, tmp_path)
 
 
 def run(folder, model, step=lambda model: None, **named):
@@ -165,7 +167,8 @@ def gradient(model):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_different_model_is_refused_before_it_is_timed(tmp_path, change, where):
+def test_a_different_model_is_refused_before_it_is_timed(tmp_path, monkeypatch, change, where):
+    monkeypatch.setattr(parity, "CHANCES", 2)
     model = mlx_resnet18()
     change(model)
     record = run(tmp_path, model)

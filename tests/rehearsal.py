@@ -146,7 +146,7 @@ def refuse_network() -> None:
 
 
 def begin(own: str) -> None:
-    """own: the notebook's framework."""
+    """own: the notebook's framework; `none` if it has none."""
     multiprocessing.set_start_method("spawn", force=True)
     refuse_network()
     hide_other_frameworks(own)

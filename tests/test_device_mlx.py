@@ -15,6 +15,7 @@ from fakes import Clock, SimulatedDevice
 from pomology.devices import find, mlx
 from pomology.devices.failures import failure
 from pomology.errors import PomologyError
+from pomology.machine import snapshot
 from pomology.measure import calls
 
 GB = 10**9
@@ -113,8 +114,8 @@ def mac(monkeypatch):
         return mx
 
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(mlx.machine, "chip", lambda: "Apple M2 Ultra")
-    monkeypatch.setattr(mlx.machine, "available_memory_bytes", lambda: 100 * GB)
+    monkeypatch.setattr(snapshot, "chip", lambda: "Apple M2 Ultra")
+    monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: 100 * GB)
     return make
 
 
@@ -315,8 +316,8 @@ def test_no_mlx_is_one_line(monkeypatch):
 
 REAL = """
 import json
-from pomology.devices import torch as device
-from pomology.measure import clock as timing
+from pomology.devices import find as device
+from pomology.measure import calls as timing
 (cpu,) = device.find("cpu", "mlx")
 import mlx.core as mx
 import mlx.nn as nn
@@ -324,10 +325,10 @@ import numpy as np
 
 cpu.reset_peak_memory()
 model = nn.Linear(30, 4)
-weights = cpu.fingerprint(model)
+weights = cpu.weight_sample(model)
 model.update({"weight": model.weight + 1})
-moved = cpu.put({"x": [np.zeros(3), (1.0, mx.ones(2))]})
-with cpu.scope():
+moved = cpu.to_device({"x": [np.zeros(3), (1.0, mx.ones(2))]})
+with cpu.context():
     a = mx.ones((512, 512))
     mx.eval(a)
     once = {"calls_per_block": 1, "repeats": 3, "budget_s": 0.01}
@@ -339,12 +340,12 @@ with cpu.scope():
     value = launch().item()
     before = str(mx.default_device())
 try:
-    cpu.observed(nn.ReLU())
+    cpu.device_of(nn.ReLU())
 except ValueError as error:
     bad = str(error)
 print(json.dumps({
     "precisions": cpu.precisions(), "count": cpu.count(model), "observed": cpu.device_of(model), "bad": bad,
-    "changed": weights != cpu.fingerprint(model), "peak": cpu.peak_memory(), "free": cpu.free_memory(),
+    "changed": weights != cpu.weight_sample(model), "peak": cpu.peak_memory(), "free": cpu.free_memory(),
     "dtype": str(moved["x"][0].dtype), "kept": moved["x"][1][1].tolist(), "value": value, "before": before,
     "honest": min(block.seconds for block in honest.blocks), "bare": min(block.seconds for block in bare.blocks),
     "version": cpu.framework_version, "products": products,

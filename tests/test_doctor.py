@@ -22,11 +22,10 @@ from pomology.articles import claims as articles_claims
 from pomology.articles import published
 from pomology.devices import find as devices_find
 from pomology.devices import torch as devices_torch
-from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
 from pomology.report import article, claims
 from pomology.results import cases
-from pomology.runner import doctor, mps_rehearsal, notebooks, parameters
+from pomology.runner import doctor, notebooks, parameters
 
 mac = test_machine.mac
 
@@ -363,7 +362,7 @@ ANSWERS = {
 @pytest.mark.parametrize("name", ANSWERS)
 def test_what_goes_wrong_in_a_framework_is_a_reason(program, capfd, name):
     code, limit_s, reason = ANSWERS[name]
-    assert doctor.ask("torch", limit_s, program(code)) == {"version": None, "reason": reason, "devices": []}
+    assert doctor.probe("torch", limit_s, program(code)) == {"version": None, "reason": reason, "devices": []}
     assert capfd.readouterr() == ("", "")
 
 
@@ -371,12 +370,12 @@ def test_what_a_framework_prints_stays_away_from_the_terminal_and_the_answer(pro
     code = "print('2026-01-01 I tensorflow: could not find TensorRT')\nprint('WARNING', file=sys.stderr)\n"
     code += "assert sys.argv[1] == 'tensorflow'\nos.system('echo loud; echo louder >&2')\n"
     code += "json.dump({'version': '1', 'reason': None, 'devices': []}, open(sys.argv[2], 'w'))"
-    assert doctor.ask("tensorflow", 60, program(code)) == {"version": "1", "reason": None, "devices": []}
+    assert doctor.probe("tensorflow", 60, program(code)) == {"version": "1", "reason": None, "devices": []}
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_package_that_is_not_installed_is_said_to_be_that():
-    assert doctor.ask("no_such_framework") == {"version": None, "reason": "not installed", "devices": []}
+    assert doctor.probe("no_such_framework") == {"version": None, "reason": "not installed", "devices": []}
 
 
 @pytest.mark.parametrize(
@@ -401,7 +400,7 @@ def test_long_messages_are_cut():
 PROGRAM = """
 import json, sys
 from pomology.runner import doctor
-answer = doctor._told(sys.argv[1])
+answer = doctor._probe_here(sys.argv[1])
 print(json.dumps([answer, [name for name in ("torch", "tensorflow", "mlx", "sklearn") if name in sys.modules]]))
 """
 
@@ -457,7 +456,7 @@ def test_lightning_on_a_mac(with_mps, processor, disabled, auto, reason):
     with_mps.setattr(platform, "processor", lambda: processor)
     if disabled:
         with_mps.setenv("DISABLE_MPS", disabled)
-    answer = doctor._lightning()
+    answer = doctor._probe_lightning()
     assert answer["auto"] == auto
     assert {one["backend"]: one["reason"] for one in answer["devices"]}["mps"] == reason
 
@@ -479,7 +478,7 @@ def test_a_framework_is_asked_through_its_devices(monkeypatch, framework):
 
     monkeypatch.setattr(devices_find, "backends", lambda framework: {"cpu": None, "cuda": "no CUDA here", "mps": None})
     monkeypatch.setattr(devices_find, "find", find)
-    answer = doctor._told(framework)
+    answer = doctor._probe_here(framework)
     cpu, cuda, mps = answer["devices"]
     assert (answer["version"], answer["reason"], cpu["kind"]) == ("9.8.7", None, "cpu")
     assert cuda == {"backend": "cuda", "kind": "gpu", "reason": "no CUDA here"}
@@ -492,7 +491,7 @@ def test_a_framework_is_asked_through_its_devices(monkeypatch, framework):
 
 
 def test_the_command_prints_every_finding_and_ends_in_the_verdict(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "ask", lambda framework: copy.deepcopy(NO_CUDA[framework]))
+    monkeypatch.setattr(doctor, "probe", lambda framework: copy.deepcopy(NO_CUDA[framework]))
     monkeypatch.setattr(machine_snapshot, "snapshot", lambda: LINUX | {"cpu_cores": 64, "memory_bytes": 256 * 2**30})
     monkeypatch.setattr(machine_snapshot, "conditions", lambda: FINE)
     monkeypatch.setattr(platform, "processor", lambda: "x86_64")
@@ -500,7 +499,7 @@ def test_the_command_prints_every_finding_and_ends_in_the_verdict(monkeypatch, c
     assert __main__.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "AMD EPYC 7B13, 64 cores, 256 GB, Linux 6.8, Python 3.11.9"
-    assert lines[1] == "  gpus: not told (no NVIDIA driver answers: Driver Not Loaded)"
+    assert lines[1] == "  gpus: not available (no NVIDIA driver answers: Driver Not Loaded)"
     assert "no        Does PyTorch see the GPU? PyTorch 2.13.0+cpu: this PyTorch is built without CUDA" in lines
     assert any(line.startswith("          do this: unset PYTORCH_ENABLE_MPS_FALLBACK") for line in lines)
     assert any("20.0 GB are free now for cpu" in line for line in lines)
@@ -514,35 +513,6 @@ def test_the_table_has_the_same_findings():
     table = examination.table()
     assert [row.cells[0] for row in table.rows] == [one.question for one in found]
     assert table.notes == (examination.verdict,) and "<td" in table._repr_html_()
-
-
-def test_operators_of_workloads():
-    uses = {
-        "vae": mps_rehearsal.Use(operators={"addmm": 3, "convolution": 1}),
-        "siamese": mps_rehearsal.Use(
-            operators={"_ctc_loss": 1, "addmm": 1}, faults=["MPS has no kernel for _ctc_loss"]
-        ),
-    }
-
-    def rehearse(name):
-        if name not in uses:
-            raise PomologyError(f"{name}: its rehearsal did not get to its end: KeyError: 'x'")
-        return uses[name]
-
-    table = doctor.operators_table("vae siamese dcg*", rehearse)
-    rows = {row.cells[0]: row.cells[1:] for row in table.rows}
-    assert rows["vae"] == ("2", "1", "1", "none", "nothing")
-    assert rows["siamese"] == ("2", "1", "0", "_ctc_loss", "MPS has no kernel for _ctc_loss")
-    assert rows["dcgan"][-1].endswith("KeyError: 'x'")
-    assert doctor.operators_table("", rehearse).rows == ()
-    with pytest.raises(PomologyError, match="vea: no notebook is named so"):
-        doctor.operators_table("vea", rehearse)
-
-
-def test_notebooks_of_other_frameworks_are_not_asked_for_operators(monkeypatch):
-    monkeypatch.setattr(mps_rehearsal, "uses_torch", lambda notebook: notebook.name == "vae")
-    table = doctor.operators_table("*", lambda name: mps_rehearsal.Use(operators={"addmm": 1}))
-    assert [row.cells[0] for row in table.rows] == ["vae"] and len(notebooks.notebooks()) > 1
 
 
 # The notebook's cases in its tables -----------------------------------------------------------------------------------

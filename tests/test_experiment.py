@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from pomology import errors
-from pomology.devices.torch import Device
+from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import Mismatch, PomologyError, TooBig
 from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
@@ -255,6 +255,17 @@ def test_settings_of_a_case_are_its_attributes(make):
     assert case.device == torch.device("cpu")
     with pytest.raises(AttributeError, match="no 'hidden_size'"):
         _ = case.hidden_size
+
+
+def test_a_setting_with_the_name_of_a_method_is_refused_as_an_axis_and_read_by_its_key(make):
+    experiment = make()
+    for name in ("check", "device"):
+        with pytest.raises(PomologyError, match=rf"^case\.{name} is no setting: give '{name}' in rows"):
+            next(experiment.cases(**{name: ["memory"]}))
+    (case,) = experiment.cases([{"check": "memory"}])
+    assert case["check"] == "memory" and callable(case.check)
+    with pytest.raises(KeyError):
+        case["hidden_size"]
 
 
 def test_rows_and_axes_make_the_cases_in_order(make):
@@ -829,16 +840,17 @@ def test_each_claim_of_an_article_stands_with_the_notebooks_that_it_needs(make):
     assert "004-C8" in others and not {"004-C7", "004-C10"} & others
 
 
-def test_bad_input_is_one_line_in_a_notebook():
+def test_bad_input_is_one_line_in_a_notebook(sockets):
     """As IPython shows it: of what a kernel sends when a cell fails."""
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
+    from traitlets.config import Config
 
-    source = "from pomology.experiment.case import Experiment\nExperiment('vae', article='003', profile='fast')"
+    source = "from pomology.experiment.experiment import Experiment\nExperiment('vae', article='003', profile='fast')"
     document = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     with pytest.raises(CellExecutionError):
-        NotebookClient(document, kernel_name="python3", timeout=120).execute()
+        NotebookClient(document, kernel_name="python3", timeout=120, config=Config(KernelManager=sockets)).execute()
     (error,) = [output for output in document.cells[0].outputs if output.output_type == "error"]
     assert error.ename == "PomologyError" and error.evalue.startswith("vae: profile is 'fast'; it must be one of")
     assert error.traceback == [f"PomologyError: {error.evalue}"]

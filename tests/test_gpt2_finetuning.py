@@ -142,9 +142,9 @@ def test_16_gb_refuse_gpt2_large_without_lora_and_take_it_with(scope, mac, tmp_p
     made = enter(scope, tmp_path)
     scope["text_tokens"] = 128
     made.devices = [mac(16)]
-    monkeypatch.setattr(devices_torch.Device, "name", "Apple M2")
+    monkeypatch.setattr(devices_torch.TorchDevice, "name", "Apple M2")
     for method in ("synchronize", "reset_peak_memory"):
-        monkeypatch.setattr(devices_torch.Device, method, lambda self: None)
+        monkeypatch.setattr(devices_torch.TorchDevice, method, lambda self: None)
     build = pretrained.build
 
     def only_on_paper(*arguments):
@@ -237,7 +237,7 @@ class Case:
 
     def __init__(self, look=lambda: None, offload: str = "none"):
         self.device, self.look, self.offload = torch.device("cpu"), look, offload
-        self.backend = devices_torch.Device("cpu")
+        self.backend = devices_torch.TorchDevice("cpu")
         self.left, self.losses, self.phase_now = [], [], None
 
     def steps(self, batches):

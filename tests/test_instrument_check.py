@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
+import pretended_mps
 import pytest
 import torch
 from fakes import Clock, SimulatedDevice, ThreadedDevice
@@ -27,7 +28,7 @@ from pomology.report import compare, details
 from pomology.report import page as report_page
 from pomology.results import cases
 from pomology.results import record as results_record
-from pomology.runner import mps_rehearsal, parameters
+from pomology.runner import parameters
 
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "this_machine" / "instrument_check.ipynb"
 KEPT = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
@@ -48,7 +49,7 @@ def definitions() -> dict:
     return scope
 
 
-class FakeDevice(devices_torch.Device):
+class FakeDevice(devices_torch.TorchDevice):
     """A device that takes its fence from elsewhere, and computes on the processor."""
 
     def __init__(self, backend: str, synchronize=lambda: None):
@@ -69,7 +70,7 @@ def check(tmp_path, monkeypatch):
     """Run one of the notebook's functions as a case on a device; returns its record."""
     monkeypatch.setattr(machine_snapshot, "conditions", lambda *_, **__: {"power_source": None, "flags": []})
 
-    def run(name: str, backend: devices_torch.Device, **replaced) -> dict:
+    def run(name: str, backend: devices_torch.TorchDevice, **replaced) -> dict:
         monkeypatch.setattr(find, "find", lambda *_, **__: [backend])
         scope = definitions() | {"budget_s": 1.0} | replaced
         scope["experiment"] = experiment.Experiment("instrument_check", article="kit", out=str(tmp_path))
@@ -556,7 +557,7 @@ FRAME = """
 import json, sys
 sys.path.insert(0, {folder!r})
 from test_instrument_check import definitions
-from pomology.runner import mps_rehearsal as operators
+import pretended_mps as operators
 scope, rehearsal = definitions(), operators.Rehearsal()
 
 class Linear(scope["nn"].Linear):  # no processor has the LSTM cell that a device of one's own is given
@@ -579,7 +580,7 @@ def test_mps_has_every_operator_of_the_network():
     assert done.returncode == 0, done.stderr[-2000:]
     faults, missing, count = json.loads(done.stdout.splitlines()[-1])
     assert (faults, missing) == ([], []) and count > 10
-    assert {mps_rehearsal.support(name) for name in ("_lstm_mps", "lstm_mps_backward")} == {mps_rehearsal.KERNEL}
+    assert {pretended_mps.support(name) for name in ("_lstm_mps", "lstm_mps_backward")} == {pretended_mps.KERNEL}
 
 
 # Precisions and versions ----------------------------------------------------------------------------------------------

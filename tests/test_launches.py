@@ -9,7 +9,8 @@ import pytest
 import torch
 from fakes import Clock
 
-from pomology.devices.torch import Device
+from pomology.devices.torch import TorchDevice as Device
+from pomology.errors import PomologyError
 from pomology.measure import calls
 from pomology.workloads import launches
 
@@ -74,7 +75,9 @@ def test_cold_launches_are_made_in_processes_of_their_own():
 
 
 def test_a_process_that_fails_is_one_line():
-    with pytest.raises(RuntimeError, match=r"^the process of a first launch on nonsense failed \(1\): \S") as error:
+    with pytest.raises(
+        PomologyError, match=r"^the process of a first launch on nonsense ended with status 1: \S"
+    ) as error:
         launches.cold("mlx", "nonsense", 1)
     assert "\n" not in str(error.value)
 

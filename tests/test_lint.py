@@ -209,7 +209,7 @@ IN_BOTH = {
         "import multiprocessing\nmultiprocessing.get_context()",
     ),
     "FLOPs": (
-        "FlopCounterMode outside models.workload: on a CPU it counts LSTM and attention as 0",
+        "FlopCounterMode outside cost.workload: on a CPU it counts LSTM and attention as 0",
         "from torch.utils.flop_counter import FlopCounterMode",
         "from pomology.workloads.cost import workload",
     ),
@@ -338,12 +338,12 @@ IN_NOTEBOOKS = {
     "TensorFlow before its variable": (
         "imports tensorflow before TURN_OFF_REMAPPER is set",
         ["import tensorflow", "import os\nos.environ['TURN_OFF_REMAPPER'] = '1'"],
-        ["from pomology.devices import torch as device\ndevice.prepare('tensorflow')\nimport tensorflow"],
+        ["from pomology.devices import find\nfind.prepare('tensorflow')\nimport tensorflow"],
     ),
     "Keras without the variable": (
         "imports keras before TURN_OFF_REMAPPER is set",
         ["import keras"],
-        ["from pomology.devices.torch import prepare\nprepare('tensorflow')", "import keras"],
+        ["from pomology.devices.find import prepare\nprepare('tensorflow')", "import keras"],
     ),
     "the variable with another value": (
         "switches the remapper off at exactly '1'",
@@ -370,37 +370,37 @@ def test_a_clock_needs_a_listed_notebook_and_a_reason():
 
 # Of each module: the words, a faulty form, and one that is right there.
 IN_MODULES = {
-    "models.py": (
+    "workloads/cost.py": (
         "FlopCounterMode must run inside torch.device('meta')",
         "from torch.utils.flop_counter import FlopCounterMode\nwith FlopCounterMode() as counter:\n    step()",
         "from torch.utils.flop_counter import FlopCounterMode\n"
         "with torch.device('meta'):\n    with FlopCounterMode() as counter:\n        step()",
     ),
-    "device.py": (
+    "devices/torch.py": (
         "corrupts data on MPS",
         "import torch\nbatch.to(self.handle, non_blocking=True)",
         "import torch\ntorch.cuda.synchronize()\ntorch.mps.synchronize()\nkind = torch.float64",
     ),
-    "twins.py": (
-        "imports tensorflow before TURN_OFF_REMAPPER is set; device_tensorflow.load does both",
-        "def f():\n    import tensorflow\n    device_tensorflow.prepare()",
+    "workloads/parity.py": (
+        "imports tensorflow before TURN_OFF_REMAPPER is set; tensorflow.load does both",
+        "def f():\n    import tensorflow\n    device_tensorflow.TensorFlowDevice.prepare()",
         "from pomology.devices import tensorflow as device_tensorflow\n"
         "def f():\n    tensorflow = device_tensorflow.load()\n    import keras",
     ),
-    "device_tensorflow.py": (
+    "devices/tensorflow.py": (
         "imports tensorflow before",
         "import os\nREMAPPER = 'TURN_OFF_REMAPPER'\ndef prepare():\n    os.environ[REMAPPER] = '1'\n"
         "def load():\n    import tensorflow\n    return tensorflow",
         "import os\nREMAPPER = 'TURN_OFF_REMAPPER'\ndef prepare():\n    os.environ[REMAPPER] = '1'\n"
         "def load():\n    prepare()\n    import tensorflow\n    return tensorflow",
     ),
-    "data.py": (
+    "data/images.py": (
         "Inner is defined in a function",
         LOADER
         + "def loader():\n    class Inner(list):\n        pass\n    return DataLoader(Inner(), 8, num_workers=2)",
         LOADER + "class Outer(list):\n    pass\ndef loader():\n    return DataLoader(Outer(), 8, num_workers=2)",
     ),
-    "machine.py": ("imports zeus", "def f():\n    import zeus", "import numpy\nnumpy.float64(1)"),
+    "machine/snapshot.py": ("imports zeus", "def f():\n    import zeus", "import numpy\nnumpy.float64(1)"),
 }
 
 

@@ -190,7 +190,7 @@ def test_memory_of_mps_is_what_metal_gave_and_of_cuda_its_pool(monkeypatch):
     fake = SimpleNamespace(**vars(torch))
     fake.mps = SimpleNamespace(current_allocated_memory=lambda: 5, driver_allocated_memory=lambda: 8)
     fake.cuda = SimpleNamespace(memory_allocated=lambda: 2, memory_reserved=lambda: 3)
-    backend = devices_torch.Device("cpu")
+    backend = devices_torch.TorchDevice("cpu")
     assert backend.memory() == {}
     backend._torch = fake
     backend.backend = "mps"

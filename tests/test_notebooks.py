@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import apart
+import conftest
 import lint
 import nbformat
 import numpy as np
@@ -51,14 +52,17 @@ def article(document: nbformat.NotebookNode) -> str:
 
 
 def framework(document: nbformat.NotebookNode) -> str:
-    """The one that a notebook imports or names, else PyTorch: some ask for a device and import nothing themselves."""
+    """The one that a notebook imports or names, else PyTorch: some ask for a device and import nothing themselves.
+
+    `none` for those that only read what others have measured.
+    """
     parsed = lint.Code(
         "notebook", [(cell.id, cell.source) for cell in document.cells if cell.cell_type == "code"], True
     )
     packages = [name.split(".")[0] for _, name in parsed.imports()]
     found = [lint.FRAMEWORKS[package] for package in packages if package in lint.FRAMEWORKS]
     found += [lint.text([node.value]) for node in parsed.of(ast.keyword) if node.arg == "framework"]
-    return next(filter(None, found), "torch")
+    return next(filter(None, found), "none" if document.metadata["pomology"].get("after") else "torch")
 
 
 # Form -----------------------------------------------------------------------------------------------------------------
@@ -370,19 +374,10 @@ def execution(request, tmp_path_factory) -> Execution:
     # One thread: two that meet after every operator crawl where somebody else has one of two cores.
     env |= {"OMP_NUM_THREADS": "1"}
     env |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub"), "IPYTHONDIR": str(folder / "ipython")}
-    config = Config()
-    config.KernelManager.transport_encryption = "auto"  # else every start of a kernel comes with a warning
-    client = NotebookClient(
-        document, timeout=300, kernel_name="python3", config=config, resources={"metadata": {"path": str(path.parent)}}
-    )
-    before = os.environ.get("JUPYTER_PREFER_ENV_PATH")
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel
-    try:
-        client.execute(env=env)
-    finally:
-        del os.environ["JUPYTER_PREFER_ENV_PATH"]
-        if before is not None:
-            os.environ["JUPYTER_PREFER_ENV_PATH"] = before
+    options = {"timeout": 300, "kernel_name": "python3", "resources": {"metadata": {"path": str(path.parent)}}}
+    with pytest.MonkeyPatch.context() as patch, conftest.sockets_in_a_folder() as sockets:
+        patch.setenv("JUPYTER_PREFER_ENV_PATH", "1")  # this environment's kernel
+        NotebookClient(document, config=Config(KernelManager=sockets), **options).execute(env=env)
     return Execution(path, out, folder, given, document)
 
 

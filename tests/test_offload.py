@@ -278,7 +278,7 @@ def test_a_case_is_too_big_for_the_device_or_for_the_host(monkeypatch):
 
     def requires(backend: str, free: float, available: float) -> None:
         monkeypatch.setattr("pomology.machine.snapshot.available_memory_bytes", lambda: int(available))
-        fake = SimpleNamespace(backend=backend, free_memory=lambda: int(free))
+        fake = SimpleNamespace(unified_memory=backend != "cuda", free_memory=lambda: int(free))
         Case.require_memory(SimpleNamespace(backend=fake), needed)
 
     requires("cuda", 5.1e9, 20.1e9)

@@ -7,78 +7,83 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pretended_mps
 import pytest
 
 from pomology import __main__
 from pomology.errors import PomologyError
-from pomology.runner import mps_rehearsal, notebooks
+from pomology.runner import notebooks, operators
 
-PATHS = [notebook.path for notebook in notebooks.notebooks()]
-
-
-def uses_torch(path: Path) -> bool:
-    cells = notebooks.read_notebook(path)["cells"]
-    return any("import torch" in "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+TORCH = [notebook for notebook in notebooks.notebooks() if operators.uses_torch(notebook)]
 
 
-TORCH = [path for path in PATHS if uses_torch(path)]
-
-
-@pytest.mark.parametrize("path", TORCH, ids=[path.stem for path in TORCH])
-def test_a_notebook_s_steps_would_run_on_mps(path):
-    use = mps_rehearsal.rehearse(path.stem)
+@pytest.mark.parametrize("notebook", TORCH, ids=lambda notebook: notebook.name)
+def test_a_notebook_s_steps_would_run_on_mps(notebook):
+    use = operators.rehearse(notebook.name)
     assert use.faults == []
     assert use.missing() == []
-    about = notebooks.read_notebook(path)["metadata"]["pomology"]
+    about = notebooks.read_notebook(notebook.path)["metadata"]["pomology"]
     allowed = {"ok", "unsupported"} if about.get("may_be_unsupported") else {"ok"}
     if about["article"] == "kit":  # finds out, rightly, that this device does not work by itself
         allowed.add("mismatch")
     assert use.cases and {status for status, _ in use.cases.values()} <= allowed, use.cases
     # Something was really computed there, and looked up.
-    assert len(use.operators) > 5 and mps_rehearsal.KERNEL in use.on_mps().values()
+    assert len(use.operators) > 5 and operators.KERNEL in use.support.values()
 
 
 def test_kernels_of_this_torch():
     """From the list that PyTorch was built from; these are known of 2.13."""
     for name in ("addmm", "_lstm_mps", "native_batch_norm", "_fused_adamw_", "mm", "embedding_dense_backward"):
-        assert mps_rehearsal.support(name) == mps_rehearsal.KERNEL, name
+        assert pretended_mps.support(name) == operators.KERNEL, name
     for name in ("_ctc_loss", "mode", "poisson", "take", "_upsample_bicubic2d_aa_backward", "_fused_adagrad_"):
-        assert mps_rehearsal.support(name) == mps_rehearsal.MISSING, name
-    assert mps_rehearsal.support("convolution") == mps_rehearsal.support("square") == mps_rehearsal.COMPOSITE
-    assert mps_rehearsal.support("embedding_renorm_") == mps_rehearsal.SILENT
-    assert mps_rehearsal.support("no_such_operator") == mps_rehearsal.MISSING
-    assert len(mps_rehearsal.kernels()) > 3000
+        assert pretended_mps.support(name) == operators.MISSING, name
+    assert pretended_mps.support("convolution") == pretended_mps.support("square") == operators.COMPOSITE
+    assert pretended_mps.support("embedding_renorm_") == operators.SILENT
+    assert pretended_mps.support("no_such_operator") == operators.MISSING
+    assert len(pretended_mps.kernels()) > 3000
 
 
 # Planted faults -------------------------------------------------------------------------------------------------------
 
 FRAME = """
-import json, os, sys
+import copy, json, os, sys
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from pomology.runner import mps_rehearsal as operators
+import pretended_mps
+from pomology.runner.operators import Use
 
-rehearsal = operators.Rehearsal()
+rehearsal = pretended_mps.Rehearsal()
 device = rehearsal.handle
-error = ""
-with rehearsal.entered():
-    try:
-{code}
-    except Exception as caught:
-        error = f"{{type(caught).__name__}}: {{caught}}"
-use = rehearsal.use
-print(json.dumps({{"error": error, "faults": use.faults, "missing": use.missing(), "operators": use.operators}}))
+answers = {}
+for name, code in json.load(sys.stdin).items():
+    rehearsal.use, error = Use(), ""
+    rehearsal.counts.clear()
+    with rehearsal.entered():
+        try:
+            exec(code, dict(globals()))
+        except Exception as caught:
+            error = f"{type(caught).__name__}: {caught}"
+    use = rehearsal.use
+    answers[name] = {"error": error, "faults": use.faults, "missing": use.missing(), "operators": use.operators}
+print(json.dumps(answers))
 sys.stdout.flush()
-os._exit(0)  # as `operators` ends its process, and for the same reason
+os._exit(0)  # as `pretended_mps` ends its process, and for the same reason
 """
 
 
-def pretended(code: str) -> dict:
-    lines = "\n".join(f"        {line}" for line in code.strip().splitlines())
+@pytest.fixture(scope="module")
+def pretended() -> dict[str, dict]:
+    """What every program of `PLANTED` and `FINE` asked of the pretended MPS, run one after another in one process."""
+    programs = {name: code for name, (code, _) in PLANTED.items()} | FINE
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FRAME.format(code=lines)], capture_output=True, text=True, check=False
+        [sys.executable, "-W", "ignore", "-c", FRAME],
+        input=json.dumps(programs),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -122,6 +127,11 @@ PLANTED = {
         "nn.BatchNorm2d(3).to(device)(torch.rand(2, 4, 4, 3, device=device).permute(0, 3, 1, 2))",
         "BatchNorm2d gets a permuted input",
     ),
+    "tensors of two devices": (
+        "nn.Linear(3, 3).to(device)(torch.ones(2, 3))",
+        "RuntimeError: addmm: expected all tensors on one device, but found at least two, cpu and mps",
+    ),
+    "numpy": ("torch.ones(3, device=device).numpy()", "TypeError: can't convert mps"),
     "a permuted sequence": (
         "nn.LSTM(3, 3).to(device)(torch.rand(4, 2, 3, device=device).transpose(0, 1))",
         "LSTM gets a permuted input",
@@ -129,33 +139,16 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_fault_is_named(name):
-    code, words = PLANTED[name]
-    found = pretended(code)
-    assert any(words in fault for fault in found["faults"]), found
-
-
-def test_numbers_come_to_the_device():
-    found = pretended(
-        "x = torch.tensor([1.0, 2.0], device=device)\n"
-        "assert x.device == device and x.tolist() == [1.0, 2.0]\n"
-        "assert x.new_tensor([3]).dtype == torch.float32 and (x + torch.tensor(2.0)).tolist() == [3.0, 4.0]"
-    )
-    assert (found["error"], found["faults"]) == ("", [])
-
-
-def test_tensors_of_two_devices_do_not_meet():
-    found = pretended("nn.Linear(3, 3).to(device)(torch.ones(2, 3))")
-    assert found["error"].startswith("RuntimeError") and "at least two, cpu and mps" in found["error"]
-    assert pretended("torch.ones(3, device=device).numpy()")["error"].startswith("TypeError: can't convert mps")
-
-
-WORKING = """
+FINE = {
+    "numbers": """
+x = torch.tensor([1.0, 2.0], device=device)
+assert x.device == device and x.tolist() == [1.0, 2.0]
+assert x.new_tensor([3]).dtype == torch.float32 and (x + torch.tensor(2.0)).tolist() == [3.0, 4.0]
+""",
+    "training": """
 torch.manual_seed(0)
 host = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10))
 images, classes = torch.rand(16, 1, 8, 8), torch.randint(0, 10, (16,))
-import copy
 ours = copy.deepcopy(host).to(device)
 ends = []
 for model, x, y in ((host, images, classes), (ours, images.to(device), classes.to(device))):
@@ -170,20 +163,10 @@ for model, x, y in ((host, images, classes), (ours, images.to(device), classes.t
 (first, weights), (second, others) = ends
 assert abs(first - second) < 1e-4 and abs(weights - others) < 1e-3, ends
 assert first < 1.0, ends
-"""
-
-
-def test_training_there_gives_what_the_cpu_gives():
-    found = pretended(WORKING)
-    assert found["error"] == "" and found["faults"] == [] and found["missing"] == []
-    assert found["operators"]["_fused_adamw_"] == 20 and found["operators"]["_local_scalar_dense"] == 1
-    assert found["operators"]["native_batch_norm"] == 20  # the host's model is not counted
-
-
-RECURRENT = """
+""",
+    "LSTM": """
 torch.manual_seed(0)
 host, inputs = nn.LSTM(8, 8, 2), torch.randn(5, 2, 8)
-import copy
 ours = copy.deepcopy(host).to(device)
 sums = [module(x)[0].pow(2).sum() for module, x in ((host, inputs), (ours, inputs.to(device)))]
 for item in sums:
@@ -191,54 +174,63 @@ for item in sums:
 assert abs(sums[0].item() - sums[1].item()) < 1e-5
 for one, other in zip(host.parameters(), ours.parameters()):
     assert torch.allclose(one.grad, other.grad.cpu(), atol=1e-5)
-"""
+""",
+    "autocast": """
+layer = nn.Linear(8, 8).to(device)
+x = torch.rand(4, 8, device=device)
+with torch.autocast(device.type, dtype=torch.bfloat16):
+    y = layer(x)
+    assert y.dtype == torch.bfloat16 and torch.softmax(y, -1).dtype == torch.float32
+scaler = torch.amp.GradScaler(device.type)
+optimizer = torch.optim.SGD(layer.parameters())
+scaler.scale(y.float().sum()).backward()
+scaler.step(optimizer)
+scaler.update()
+""",
+    "attention": """
+layer = nn.TransformerEncoderLayer(16, 2, 32).to(device)
+optimizer = torch.optim.Adam(layer.parameters())
+layer(torch.rand(5, 3, 16, device=device)).sum().backward()
+optimizer.step()
+""",
+}
 
 
-def test_an_lstm_there_gives_what_the_cpu_gives():
-    found = pretended(RECURRENT)
-    assert (found["error"], found["faults"], found["missing"]) == ("", [], [])
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_named(pretended, name):
+    words = PLANTED[name][1]
+    assert any(words in text for text in (*pretended[name]["faults"], pretended[name]["error"])), pretended[name]
 
 
-def test_autocast_and_the_gradient_scaler_are_those_of_mps():
-    found = pretended(
-        "layer = nn.Linear(8, 8).to(device)\n"
-        "x = torch.rand(4, 8, device=device)\n"
-        "with torch.autocast(device.type, dtype=torch.bfloat16):\n"
-        "    y = layer(x)\n"
-        "    assert y.dtype == torch.bfloat16 and torch.softmax(y, -1).dtype == torch.float32\n"
-        "scaler = torch.amp.GradScaler(device.type)\n"
-        "optimizer = torch.optim.SGD(layer.parameters())\n"
-        "scaler.scale(y.float().sum()).backward()\n"
-        "scaler.step(optimizer)\n"
-        "scaler.update()"
-    )
-    assert (found["error"], found["faults"], found["missing"]) == ("", [], [])
-    assert "_amp_foreach_non_finite_check_and_unscale_" in found["operators"]
+@pytest.mark.parametrize("name", FINE)
+def test_what_mps_can_do_gives_there_what_the_cpu_gives(pretended, name):
+    assert {key: pretended[name][key] for key in ("error", "faults", "missing")} == {
+        "error": "",
+        "faults": [],
+        "missing": [],
+    }
 
 
-def test_optimisers_and_attention_take_the_way_of_mps():
+def test_optimisers_the_scaler_and_attention_take_the_way_of_mps(pretended):
     """One tensor at a time without `fused`, and attention as products: no multi-tensor and no fused kernels."""
-    found = pretended(
-        "layer = nn.TransformerEncoderLayer(16, 2, 32).to(device)\n"
-        "optimizer = torch.optim.Adam(layer.parameters())\n"
-        "layer(torch.rand(5, 3, 16, device=device)).sum().backward()\n"
-        "optimizer.step()"
-    )
-    assert found["error"] == "" and found["missing"] == []
-    assert not [name for name in found["operators"] if "foreach" in name or "scaled_dot" in name]
-    assert found["operators"]["bmm"] >= 2
+    training, attention = pretended["training"]["operators"], pretended["attention"]["operators"]
+    assert training["_fused_adamw_"] == 20 and training["_local_scalar_dense"] == 1
+    assert training["native_batch_norm"] == 20  # the host's model is not counted
+    assert "_amp_foreach_non_finite_check_and_unscale_" in pretended["autocast"]["operators"]
+    assert not [name for name in attention if "foreach" in name or "scaled_dot" in name] and attention["bmm"] >= 2
 
 
 # The command ----------------------------------------------------------------------------------------------------------
 
 
 def test_doctor_shows_the_table(monkeypatch, capsys):
-    use = mps_rehearsal.Use(
+    use = operators.Use(
         operators={"addmm": 12, "_ctc_loss": 1, "convolution": 3},
+        support={"addmm": "kernel", "_ctc_loss": "no kernel", "convolution": "made of others"},
         faults=["MPS has no kernel for _ctc_loss: it fails, or runs on the CPU where that is allowed"],
         cases={"torch-mps batch_size=2": ["ok", None], "torch-mps batch_size=4": ["error", "KeyError: 'x'"]},
     )
-    monkeypatch.setattr(mps_rehearsal, "rehearse", lambda name: use)
+    monkeypatch.setattr(operators, "rehearse", lambda name: use)
     assert __main__.main(["doctor", "--operators", "vae"]) == 0
     said = capsys.readouterr().out
     lines = said.splitlines()
@@ -265,4 +257,34 @@ def test_a_notebook_that_fails_says_why_in_one_line(tmp_path, monkeypatch):
         notebooks, "notebooks", lambda: [notebooks.Notebook("vae", folder / "notebooks/a/vae.ipynb", "", "", {})]
     )
     with pytest.raises(PomologyError, match=r"^vae: its rehearsal did not get to its end: ModuleNotFoundError"):
-        mps_rehearsal.rehearse("vae")
+        operators.rehearse("vae")
+
+
+def test_without_a_checkout_it_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(operators, "root", lambda: tmp_path)
+    with pytest.raises(PomologyError, match=r"^--operators vae: needs a checkout of the kit, for tests.pretended_mps"):
+        operators.rehearse("vae")
+
+
+def test_the_table_of_a_notebook(monkeypatch):
+    uses = {
+        "vae": operators.Use({"addmm": 3, "convolution": 1}, {"addmm": "kernel", "convolution": "made of others"}),
+        "siamese": operators.Use(
+            *({"_ctc_loss": 1, "addmm": 1}, {"_ctc_loss": "no kernel", "addmm": "kernel"}),
+            faults=["MPS has no kernel for _ctc_loss"],
+        ),
+    }
+
+    def rehearse(name):
+        if name not in uses:
+            raise PomologyError(f"{name}: its rehearsal did not get to its end: KeyError: 'x'")
+        return uses[name]
+
+    monkeypatch.setattr(operators, "rehearse", rehearse)
+    rows = {row.cells[0]: row.cells[1:] for row in operators.table("vae siamese dcg* mlp").rows}
+    assert rows["vae"] == ("2", "1", "1", "none", "nothing")
+    assert rows["siamese"] == ("2", "1", "0", "_ctc_loss", "MPS has no kernel for _ctc_loss")
+    assert rows["dcgan"][-1].endswith("KeyError: 'x'") and "mlp" not in rows, "TensorFlow's"
+    assert operators.table("").rows == ()
+    with pytest.raises(PomologyError, match="vea: no notebook is named so"):
+        operators.table("vea")

@@ -12,6 +12,7 @@ from pomology.paths import root
 from pomology.results.record import PROFILES
 from pomology.runner import notebooks, parameters
 from pomology.runner.parameters import Parameter, check, declared, merge, read_yaml
+from pomology.workloads import pretrained
 
 WHERE = "params/quick/thing.yaml"
 CELL = """\
@@ -345,3 +346,8 @@ def test_there_are_notebooks_and_no_stray_files():
     assert {"dcgan", "siamese", "transformer_lm", "vae"} <= set(NAMES)
     files = {path.relative_to(root() / "params").as_posix() for path in (root() / "params").rglob("*.*")}
     assert files == {f"{profile}/{name}.yaml" for profile in parameters.PROFILES for name in NAMES}
+
+
+def test_the_names_of_models_are_those_that_the_workloads_know():
+    assert {*parameters.GPT2, *parameters.WHISPER} == set(pretrained.SIZES)
+    assert all(parameters.LIMITS["weights"].test(name) for name in pretrained.WEIGHTS)

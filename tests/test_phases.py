@@ -9,7 +9,7 @@ import torch
 from fakes import Clock, SimulatedDevice
 from torch import nn
 
-from pomology.devices.torch import Device
+from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import TooBig
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot

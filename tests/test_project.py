@@ -13,7 +13,9 @@ import sysconfig
 import tomllib
 from pathlib import Path
 
+import house
 import lint
+import make_map
 import pytest
 import wheels
 from packaging import tags
@@ -52,10 +54,73 @@ print("all")
     assert done.stdout == "all\n", done.stderr
 
 
+# What takes longer to import than an answer may take.
+HEAVY = (*FRAMEWORKS, "numpy", "pandas", "matplotlib", "papermill", "nbformat", "nbclient", "IPython", "jinja2")
+
+
+def test_help_the_list_and_wrong_arguments_load_little():
+    commands = ["--help", "list", "reproduce --profile=x", "reproduce --only=x --run=r", "reproduce --repeats=0"]
+    commands += ["report gone", "share gone", "frobnicate"]
+    program = f"""
+import contextlib, sys
+from pomology.__main__ import main
+for command in {commands}:
+    with contextlib.suppress(SystemExit):
+        main(command.split())
+    loaded = [name for name in {HEAVY} if name in sys.modules]
+    assert not loaded, f"{{command}} imports {{loaded}}"
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == len(commands) - 2  # a line each, but for the help and the list
+
+
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_nothing_in_a_module_breaks_on_a_mac(path):
     findings = lint.module(path)
     assert not findings, "\n".join(["", *findings])
+
+
+def test_each_package_imports_from_the_floors_below_it_only():
+    """The contracts are in pyproject.toml."""
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_module_is_too_long():
+    assert house.too_long() == []
+
+
+def test_no_file_has_more_words_that_the_kit_no_longer_uses_than_before():
+    """House.py says how to write down that it has fewer."""
+    assert house.too_many_words() == []
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ('"""It lays them aside."""', ["lays", "aside"]),
+        ("x = 1  # nobody told us", ["told"]),
+        ("for one in items:\n    one.step()", ["the name `one`"]),
+        ("def f(found, lies): ...", ["the name `found`", "the name `lies`"]),
+        ('print(f"the twin of {name} is not told")', ["twin", "told"]),
+        ('case["aside"] = "cannot be told here"', []),
+        ("text = 'to tell rows apart, the device must be available'  # a playroom, layers", []),
+    ],
+)
+def test_words_that_the_kit_no_longer_uses_are_named(source, words):
+    assert sorted(word for _, word in house.in_module(source)) == sorted(words)
+
+
+def test_words_are_looked_for_in_a_notebooks_text():
+    cells = [("code", "saw = 1"), ("markdown", ["The device\n", "saw it."])]
+    document = {"cells": [{"cell_type": kind, "source": source} for kind, source in cells]}
+    assert list(house.in_notebook(document)) == [(1, "saw")]
+
+
+def test_the_map_is_that_of_the_files():
+    assert make_map.PAGE.read_text(encoding="utf-8") == make_map.page(), "run: python tests/make_map.py"
 
 
 # Makefile -------------------------------------------------------------------------------------------------------------
@@ -287,7 +352,7 @@ def test_lock_pins_all_that_is_installed_on_a_platform(platform):
             continue
         seen.add((name, *sorted(item.extras)))
         try:
-            lines = importlib.metadata.require_memory(name) or []
+            lines = importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
             continue  # the other platform's
         for line in map(Requirement, lines):
@@ -388,69 +453,57 @@ def test_make_lock_names_the_wheel_that_a_mac_takes():
     assert wheels.lines(locked) == [f"fast==1.0  fast-1.0-{here}.whl", "plain==1.0  plain-1.0-py311-none-any.whl"]
 
 
-# What is imported together, in a process of its own: a package of the list -> its module.
+# Imported together, in a process of its own: a package of the list -> its module; and a little that they do together.
 TOGETHER = {
-    "torch": {"torch": "torch", "lightning": "lightning", "transformers": "transformers", "peft": "peft"},
-    "tensorflow": {"tensorflow": "tensorflow", "tensorflow-macos": "tensorflow", "tensorflow-metal": "tensorflow"},
-    "mlx": {"mlx": "mlx.optimizers"},
-    "notebooks": {
-        **{name: name for name in ("jupyterlab", "papermill", "nbconvert", "nbclient", "nbformat", "jinja2")},
-        **{name: name for name in ("markupsafe", "bleach", "pytest", "nbstripout", "ruff", "playwright")},
-        **{"ipython": "IPython", "pyyaml": "yaml", "pytest-xdist": "xdist"},
-    },
-    "data and figures": {
-        **{name: name for name in ("datasets", "pyarrow", "lmdb", "numpy", "pandas", "matplotlib", "seaborn")},
-        **{name: name for name in ("soundfile", "tokenizers", "msgspec")},
-        **{"huggingface-hub": "huggingface_hub", "pillow": "PIL", "psutil": "psutil", "nvidia-ml-py": "pynvml"},
-        "zeus-apple-silicon": "zeus_apple_silicon",
-    },
+    "torch": (
+        {"torch": "torch", "lightning": "lightning", "transformers": "transformers", "peft": "peft"},
+        "from transformers import Trainer\ntorch.ones(2).numpy()",
+    ),
+    "tensorflow": (
+        {"tensorflow": "tensorflow", "tensorflow-macos": "tensorflow", "tensorflow-metal": "tensorflow"},
+        "import keras\nkeras.layers.Dense(2)(tensorflow.ones((1, 2))).numpy()",
+    ),
+    "mlx": ({"mlx": "mlx.core"}, "import mlx.optimizers, numpy\nnumpy.array(mlx.core.ones(2))"),
+    "notebooks": (
+        {
+            **{name: name for name in ("jupyterlab", "papermill", "nbconvert", "nbclient", "nbformat", "jinja2")},
+            **{name: name for name in ("markupsafe", "bleach", "pytest", "nbstripout", "ruff", "playwright")},
+            **{"ipython": "IPython", "pyyaml": "yaml", "pytest-xdist": "xdist", "import-linter": "importlinter"},
+            "filelock": "filelock",
+        },
+        "",
+    ),
+    # PyArrow 26 refuses NumPy 1.26, which TensorFlow 2.16 needs, when it is imported; its wheel does not say so.
+    "data and figures": (
+        {
+            **{name: name for name in ("datasets", "pyarrow", "lmdb", "numpy", "pandas", "matplotlib", "seaborn")},
+            **{name: name for name in ("soundfile", "tokenizers", "msgspec")},
+            **{"huggingface-hub": "huggingface_hub", "pillow": "PIL", "psutil": "psutil", "nvidia-ml-py": "pynvml"},
+            "zeus-apple-silicon": "zeus_apple_silicon",
+        },
+        "datasets.Dataset.from_dict({'a': [1, 2]}).with_format('numpy')[:]",
+    ),
 }
-
-
-def installed(name: str) -> str:
-    return f"{name} {importlib.metadata.version(name)}"
-
-
-def import_together(modules: list[str], program: str = "") -> str:
-    """The last line of what a fresh process says that imports these and does a little; empty if all is well."""
-    lines = [*(f"import {module}" for module in modules), program]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TURN_OFF_REMAPPER": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, env=environment, check=False
-    )
-    return done.stderr.strip().split("\n")[-1] if done.returncode else ""
 
 
 def test_every_package_of_the_list_has_its_place_among_what_is_imported():
     listed = {canonicalize_name(item.name) for environment in PLATFORMS.values() for item in wanted(environment)}
-    places = [name for group in TOGETHER.values() for name in group]
+    places = [name for group, _ in TOGETHER.values() for name in group]
     assert sorted(places) == sorted(listed)
 
 
 @pytest.mark.parametrize("group", TOGETHER)
-def test_every_pinned_package_imports(group):
+def test_every_pinned_package_imports_and_works_with_the_others(group):
     """What a resolver calls compatible may still refuse to be imported."""
     here = {canonicalize_name(item.name) for item in wanted(default_environment())}
-    modules = {name: module for name, module in TOGETHER[group].items() if name in here}
-    said = import_together(list(dict.fromkeys(modules.values())))
-    assert not said, f"{said}; together are imported {', '.join(map(installed, modules))}"
-
-
-@pytest.mark.parametrize(
-    ("names", "modules", "program"),
-    [
-        (("pyarrow", "numpy"), ["datasets"], "datasets.Dataset.from_dict({'a': [1, 2]}).with_format('numpy')[:]"),
-        (("transformers", "pyarrow", "numpy"), [], "from transformers import Trainer"),
-        (("tensorflow", "numpy"), ["tensorflow", "keras"], "keras.layers.Dense(2)(tensorflow.ones((1, 2))).numpy()"),
-        (("torch", "numpy"), ["torch"], "torch.ones(2).numpy()"),
-        (("mlx", "numpy"), ["mlx.core as mx", "numpy"], "numpy.array(mx.ones(2))"),
-    ],
-    ids=["datasets", "Trainer", "Keras", "PyTorch", "MLX"],
-)
-def test_packages_that_must_fit_each_other_work_together(names, modules, program):
-    """PyArrow 26 refuses NumPy 1.26, which TensorFlow 2.16 needs, when it is imported; its wheel does not say so."""
-    said = import_together(modules, program)
-    assert not said, f"{' and '.join(map(installed, names))} do not work together: {said}"
+    modules, program = TOGETHER[group]
+    modules = {name: module for name, module in modules.items() if name in here}
+    lines = [*(f"import {module}" for module in dict.fromkeys(modules.values())), program]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TURN_OFF_REMAPPER": "1"}
+    command = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in modules)
+    assert done.returncode == 0, f"{done.stderr.strip().splitlines()[-1]}; together are imported {versions}"
 
 
 @pytest.mark.parametrize("name", ["tensorflow-macos", "tensorflow-metal", "mlx", "zeus-apple-silicon"])

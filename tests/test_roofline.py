@@ -441,7 +441,7 @@ def test_the_bytes_and_operations_of_the_ceilings_by_hand(run_ceilings, monkeypa
 
 
 def test_a_product_that_is_not_what_was_asked_for_is_no_ceiling(run_ceilings, monkeypatch):
-    from pomology.devices.torch import Device
+    from pomology.devices.torch import TorchDevice as Device
 
     works = Device.product
     monkeypatch.setattr(Device, "product", lambda self, precision, size: works(self, "fp32", size))
@@ -451,7 +451,7 @@ def test_a_product_that_is_not_what_was_asked_for_is_no_ceiling(run_ceilings, mo
 
 
 def test_a_product_that_computes_nothing_is_no_ceiling(run_ceilings, monkeypatch):
-    from pomology.devices.torch import Device
+    from pomology.devices.torch import TorchDevice as Device
 
     empty = lambda self, precision, size: lambda: torch.zeros(size, size)  # noqa: E731
     monkeypatch.setattr(Device, "product", empty)
@@ -466,7 +466,7 @@ def test_a_triad_that_leaves_something_out_is_no_ceiling(run_ceilings, monkeypat
 
 
 def test_a_gpu_whose_work_is_done_by_the_processor_has_no_ceilings(run_ceilings):
-    from pomology.devices.torch import Device
+    from pomology.devices.torch import TorchDevice as Device
 
     class Pretended(Device):
         def __init__(self):

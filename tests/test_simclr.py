@@ -8,6 +8,7 @@ import multiprocessing.reduction
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -296,7 +297,7 @@ def test_device_views_are_the_views_normalised(pictures):
 
 REHEARSAL = """
 import torch, json
-from pomology.runner import mps_rehearsal as operators
+import pretended_mps as operators
 from pomology.workloads import simclr
 images = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 expected = simclr.device_views(images, torch.Generator().manual_seed(1))
@@ -316,7 +317,7 @@ print(json.dumps([rehearsal.use.faults, rehearsal.use.missing(), sorted(rehearsa
 
 
 def test_a_mac_has_all_operators_of_views_and_knn_and_no_double_precision():
-    done = subprocess.run([sys.executable, "-c", REHEARSAL], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", REHEARSAL], capture_output=True, text=True, cwd=Path(__file__).parent)
     assert done.returncode == 0, done.stderr
     faults, missing, used = json.loads(done.stdout)
     assert not faults and not missing and {"bmm", "where.self", "topk"} <= {*used}

@@ -80,12 +80,12 @@ def test_memory_is_counted_as_by_hand(counted):
 def mac(monkeypatch):
     """MPS on a Mac with that many GB, of which nothing is used."""
 
-    def of(gigabytes: int) -> devices_torch.Device:
+    def of(gigabytes: int) -> devices_torch.TorchDevice:
         total = gigabytes * GIB
         monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: int(SHARE * total))
         monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 0)
         monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: total)
-        made = devices_torch.Device("cpu")
+        made = devices_torch.TorchDevice("cpu")
         made.backend, made.kind = "mps", "gpu"
         return made
 
@@ -167,11 +167,11 @@ def gpt2_large(batch: int, backend: str, lora: bool) -> Workload:
 def small_machine(monkeypatch, mac):
     """A device of a machine with 16 GB, all of it free; a card's driver keeps half a GB of its own."""
 
-    def of(backend: str) -> devices_torch.Device:
+    def of(backend: str) -> devices_torch.TorchDevice:
         made = mac(16)
         made.backend, made.kind = backend, "cpu" if backend == "cpu" else "gpu"
         card = 16 * GIB - GIB // 2, 16 * GIB
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: card)
+        monkeypatch.setattr(torch.accelerator, "get_memory_info", lambda: card)
         if backend == "cuda":  # what the computer around the card has free is another matter
             monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: 1)
         return made

@@ -12,7 +12,8 @@ import pytest
 
 from pomology import format
 from pomology.errors import PomologyError
-from pomology.report import article
+from pomology.report import table
+from pomology.results import cases
 from pomology.workloads import parity
 
 SIDE = Path(__file__).with_name("mlx_side.py")
@@ -42,7 +43,7 @@ def test_pytorch_counts_steps_in_a_process_of_its_own():
 
 def test_a_network_that_fails_there_says_why_in_one_line():
     images = np.zeros((2, 32, 32, 3), np.float32)
-    with pytest.raises(PomologyError, match=r"^the PyTorch twin 'resnet18' ended with status 1: .+") as error:
+    with pytest.raises(PomologyError, match=r"^the reference in PyTorch, 'resnet18', ended with status 1: .+") as error:
         parity.in_torch("resnet18", {"0.weight": np.zeros((64, 3, 7, 7), np.float32)}, images, np.zeros(2, int))
     assert "\n" not in str(error.value)
 
@@ -83,7 +84,8 @@ def test_the_notebook_lays_only_the_same_step_beside_pytorchs():
         return SimpleNamespace(records=torch)
 
     experiment = SimpleNamespace(out=Path("run"), records=ours)
-    scope = {"tables": article, "units": format, "experiment": experiment, "results": SimpleNamespace(read=read)}
+    scope = {"table": table, "format": format, "cases": cases, "experiment": experiment}
+    scope["journal"] = SimpleNamespace(read=read)
     exec(source, scope)
     assert [row.cells for row in scope["beside"]()] == [
         ("GPU", "224", "8", "3.00 s ± 10 %", "2.00 s ± 10 %", "1.50× (1.23 to 1.83)", "1.0e-06"),

@@ -167,12 +167,12 @@ class Nobody:
 
 @pytest.fixture
 def mac(monkeypatch):
-    def of(gigabytes: int) -> devices_torch.Device:
+    def of(gigabytes: int) -> devices_torch.TorchDevice:
         total = gigabytes * GIB
         monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: int(0.75 * total))
         monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 0)
         monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: total)
-        made = devices_torch.Device("cpu")
+        made = devices_torch.TorchDevice("cpu")
         made.backend, made.kind = "mps", "gpu"
         return made
 

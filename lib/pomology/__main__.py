@@ -44,7 +44,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     report.add_argument("run", help="name of the folder in outputs/")
     share = commands.add_parser("share", help="pack a run into a zip for others, checked for what names you")
     share.add_argument("run", help="name of the folder in outputs/")
-    compare = commands.add_parser("compare", help="lay runs side by side")
+    compare = commands.add_parser("compare", help="compare runs, side by side")
     compare.add_argument("runs", nargs="+", help="two or more: names in outputs/, paths of folders, or shared zips")
     return parser.parse_args(arguments)
 
@@ -58,63 +58,37 @@ def _number(text: str, name: str, kind: type) -> float:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
-    from pomology.runner import batch
+    from pomology.runner import plan
 
     limit = None if options.limit_minutes is None else _number(options.limit_minutes, "--limit-minutes", float)
     if limit is not None and not 0 <= limit <= 10_000:
         raise PomologyError(f"--limit-minutes={options.limit_minutes}: must be from 0 to 10000")
-    return batch.reproduce(
-        profile=options.profile,
-        devices=options.device,
-        only=options.only,
-        run=options.run,
-        data=options.data,
-        repeats=_number(options.repeats, "REPEATS", int),
-        limit_minutes=limit,
-        say=lambda line: print(line, flush=True),
-    )
+    repeats = _number(options.repeats, "REPEATS", int)
+    out, jobs = plan.prepare(options.profile, options.device, options.only, options.run, options.data, repeats)
+    from pomology.runner import batch  # loads much; wrong arguments are answered before
+
+    return batch.reproduce(out, jobs, options.profile, limit, say=lambda line: print(line, flush=True))
 
 
 def _check(options: argparse.Namespace) -> int:
-    from pomology.runner import batch
+    from pomology.runner import plan
 
-    found = batch.check()
-    print(f"{len(found)} notebooks and their parameters are as they should be")
-    return 0
-
-
-def _operators(name: str) -> int:
-    from pomology.runner import mps_rehearsal
-
-    use = mps_rehearsal.rehearse(name)
-    has = use.on_mps()
-    width = max(map(len, has), default=0)
-    print(f"{'operator':{width}} {'calls':>7}  MPS has")
-    for operator, calls in sorted(use.operators.items(), key=lambda item: (has[item[0]], item[0])):
-        print(f"{operator:{width}} {calls:7,}  {has[operator]}")
-    for case, (status, reason) in use.cases.items():
-        if status != "ok":
-            print(f"{case}: {status}; {reason}")
-    for fault in use.faults:
-        print(f"would go wrong on a Mac: {fault}")
-    missing = use.missing()
-    print(
-        f"{name}: {len(has)} operators, {len(missing)} of them without a kernel for MPS"
-        + (f" ({', '.join(missing)})" if missing else "")
-    )
+    count = len(plan.check())
+    print(f"{count} notebooks and their parameters are as they should be")
     return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:
     from pomology.machine import snapshot as machine_snapshot
-    from pomology.runner import doctor
+    from pomology.runner import doctor, operators
 
     if options.operators is not None:
-        return _operators(options.operators)
+        print("\n".join(operators.rehearse(options.operators).lines(options.operators)))
+        return 0
     snapshot = machine_snapshot.snapshot()
     print(machine_snapshot.describe(snapshot), flush=True)
     for key, reason in snapshot["unknown"].items():
-        print(f"  {key}: not told ({reason})")
+        print(f"  {key}: not available ({reason})")
     print("asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own …", flush=True)
     print("\n".join(doctor.examine(snapshot).lines()))
     return 0
@@ -122,27 +96,29 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     from pomology import format
-    from pomology.results import record
+    from pomology.results.record import PROFILES
     from pomology.runner import notebooks
 
     for notebook in notebooks.notebooks():
-        times = {profile: notebook.seconds[profile] for profile in record.PROFILES if profile in notebook.seconds}
+        times = {profile: notebook.seconds[profile] for profile in PROFILES if profile in notebook.seconds}
         about = ", ".join(f"{profile} {format.clock_time(seconds)}" for profile, seconds in times.items())
         print(f"{notebook.name:20} {notebook.title} ({about})")
     return 0
 
 
 def _report(options: argparse.Namespace) -> int:
+    folder = _folder(options.run)
     from pomology.report import page
 
-    print(page.build(_folder(options.run)))
+    print(page.build(folder))
     return 0
 
 
 def _share(options: argparse.Namespace) -> int:
+    folder = _folder(options.run)
     from pomology.runner import share
 
-    place = share.write(_folder(options.run))
+    place = share.write(folder)
     print(f"{redact(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
     return 0
 

@@ -1,4 +1,4 @@
-"""Where the kit's files lie, and how it writes them."""
+"""Where the kit's files are, and how it writes them."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ UNSUPPORTED = re.compile(
 
 
 def failure(exception: BaseException) -> Literal["out-of-memory", "unsupported"] | None:
-    """Which known status an exception stands for, or None for a bug.
+    """The status of a case that an exception stands for, or None for a bug.
 
-    Told by class where there is one and by text where not: PyTorch on MPS raises a plain RuntimeError when memory is
+    Known by its class where there is one, else by its text: PyTorch on MPS raises a plain RuntimeError when memory is
     out, NotImplementedError for a missing operator and TypeError for float64. TensorFlow's errors are OpErrors.
     """
     text = str(exception)

@@ -1,17 +1,32 @@
-"""The devices of this machine that a framework can train on."""
+"""The frameworks of the kit, and the devices of this machine that they can train on."""
 
 from __future__ import annotations
 
-from pomology.devices import mlx, tensorflow
-from pomology.devices.torch import Device
+import importlib
+import inspect
+import pkgutil
+
+from pomology import devices
+from pomology.devices.base import Device
 from pomology.errors import NoSuchDevice, PomologyError
 
-FRAMEWORKS = ("torch", "tensorflow", "mlx")
 
-# `mps` and `metal` both mean the GPU of an Apple chip, which PyTorch calls one and TensorFlow the other.
-WANTED = ("auto", "cpu", "gpu", "cuda", "mps", "metal")
+def frameworks() -> dict[str, type[Device]]:
+    """Each framework that has a file in this package -> its class of devices, those with most backends first."""
+    kinds = []
+    for file in pkgutil.iter_modules(devices.__path__):
+        module = importlib.import_module(f"{devices.__name__}.{file.name}")
+        for item in vars(module).values():
+            is_device = isinstance(item, type) and issubclass(item, Device) and not inspect.isabstract(item)
+            if is_device and item.__module__ == module.__name__:
+                kinds.append(item)
+    return {kind.framework: kind for kind in sorted(kinds, key=lambda kind: (-len(kind.gpus), kind.framework))}
 
-APPLE_GPU = {"torch": "mps", "tensorflow": "metal", "mlx": mlx.GPU}
+
+def choices() -> tuple[str, ...]:
+    """What `devices` may be: `auto` (all of this machine), `cpu`, `gpu`, or a backend by its name."""
+    names = [name for kind in frameworks().values() for name in kind.gpus]
+    return tuple(dict.fromkeys(("auto", "cpu", "gpu", *names)))
 
 
 def prepare(framework: str) -> None:
@@ -19,62 +34,36 @@ def prepare(framework: str) -> None:
 
     Raises PomologyError in one line if that import has happened already and the framework would be wrong here.
     """
-    _check(framework)
-    if framework == "tensorflow":
-        tensorflow.prepare()
-    elif framework == "mlx":
-        mlx.prepare()
+    _kind(framework).prepare()
 
 
 def backends(framework: str = "torch") -> dict[str, str | None]:
     """Each backend of a framework, with None if it can train here and else the reason why not, in plain words."""
-    _check(framework)
-    if framework == "tensorflow":
-        return tensorflow.backends()
-    if framework == "mlx":
-        return mlx.backends()
-    import torch
-
-    reasons: dict[str, str | None] = {"cpu": None}
-    if torch.cuda.is_available():
-        reasons["cuda"] = None
-    elif torch.version.cuda is None:
-        reasons["cuda"] = "this PyTorch is built without CUDA"
-    else:
-        reasons["cuda"] = "no NVIDIA GPU or driver answers"
-    if torch.backends.mps.is_available():
-        reasons["mps"] = None
-    elif not torch.backends.mps.is_built():
-        reasons["mps"] = "this PyTorch is built without MPS (it needs macOS 14 and a native arm64 Python)"
-    else:
-        reasons["mps"] = "PyTorch finds no Metal GPU (a virtual machine, or macOS older than 14)"
-    return reasons
+    return _kind(framework).backends()
 
 
 def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
-    """The devices to time: `auto` is every one this machine has, the CPU first; `gpu` is CUDA or Apple's.
+    """The devices to time: `auto` is every one this machine has, the CPU first; `gpu` is whichever GPU it has.
 
-    Raises PomologyError if the wish is unknown, and NoSuchDevice, which is one, if it cannot be met here.
+    `mps`, `metal` and `mlx-gpu`, as PyTorch, TensorFlow and MLX call the GPU of an Apple chip, mean it in all of them.
+    Raises PomologyError for an unknown name, and NoSuchDevice, which is one, if there is no such device here.
     """
-    if wanted not in WANTED:
-        raise PomologyError(f"devices: {wanted!r} is not known; one of {', '.join(WANTED)} is")
-    reasons = backends(framework)
-    present = [backend for backend, reason in reasons.items() if reason is None]
-    backend = APPLE_GPU[framework] if wanted in ("mps", "metal") else wanted
-    if wanted == "auto":
-        chosen = present
-    elif wanted == "gpu":
-        chosen = [one for one in present if one != "cpu"]
-    else:
-        chosen = [one for one in present if one == backend]
+    if wanted not in choices():
+        raise PomologyError(f"devices: {wanted!r} is not known; one of {', '.join(choices())} is")
+    kind, apple_gpus = _kind(framework), {kind.apple_gpu for kind in frameworks().values()}
+    backend = kind.apple_gpu if wanted in apple_gpus else wanted
+    reasons = kind.backends()
+    present = [name for name, reason in reasons.items() if reason is None]
+    chosen = [name for name in present if wanted == "auto" or name == backend or (wanted == "gpu" and name != "cpu")]
     if not chosen:
-        missing = [backend] if backend in reasons else [one for one in reasons if one != "cpu"]
-        why = "; ".join(f"{one}: {reasons[one]}" for one in missing)
+        missing = [backend] if backend in reasons else [name for name in reasons if name != "cpu"]
+        why = "; ".join(f"{name}: {reasons[name]}" for name in missing)
         raise NoSuchDevice(f"devices: {wanted!r} is not on this machine ({why}); it has {', '.join(present)}")
-    kinds = {"torch": Device, "tensorflow": tensorflow.TensorFlowDevice, "mlx": mlx.MLXDevice}
-    return [kinds[framework](one) for one in chosen]
+    return [kind(name) for name in chosen]
 
 
-def _check(framework: str) -> None:
-    if framework not in FRAMEWORKS:
-        raise PomologyError(f"framework: {framework!r} is not known; one of {', '.join(FRAMEWORKS)} is")
+def _kind(framework: str) -> type[Device]:
+    kinds = frameworks()
+    if framework not in kinds:
+        raise PomologyError(f"framework: {framework!r} is not known; one of {', '.join(kinds)} is")
+    return kinds[framework]

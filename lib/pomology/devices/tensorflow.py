@@ -1,48 +1,29 @@
-"""The devices that TensorFlow can train on here; the same methods as `device.Device` has for PyTorch.
+"""The devices of TensorFlow: the CPU, CUDA and, through its plugin tensorflow-metal, the GPU of an Apple chip.
 
-TensorFlow reads what is set here while it is loaded, so it is loaded through `load` only. On Apple's GPUs it has
-needed that: the plugin tensorflow-metal fuses MatMul, BiasAdd and Relu into an operator that gives wrong values, and
-leaves that be if `TURN_OFF_REMAPPER` is 1 (read out of the plugin; what it changes on hardware has to be measured, so
-notebooks compare CPU and GPU before they time anything).
+TensorFlow reads what is set here while it is loaded, so it is loaded through `load` only. Apple's GPUs need that: the
+plugin fuses MatMul, BiasAdd and Relu into an operator that gives wrong values, and does not if `TURN_OFF_REMAPPER` is 1
+(read in the binary of the plugin; its effect on hardware has to be measured, so notebooks compare CPU and GPU before
+they time anything).
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib.metadata
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
+from pomology.devices.base import DTYPES, Device
 from pomology.errors import PomologyError
-from pomology.machine import snapshot
 
 REMAPPER = "TURN_OFF_REMAPPER"
-BACKENDS = ("cpu", "cuda", "metal")
-
-
-def prepare() -> None:
-    """Set what TensorFlow and Keras read when they are loaded. Raises PomologyError if it is too late for that."""
-    if "keras" in sys.modules and os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-        raise PomologyError("Keras was loaded with KERAS_BACKEND set to another backend: unset it, restart the kernel")
-    if "tensorflow" in sys.modules:
-        if sys.platform == "darwin" and os.environ.get(REMAPPER) != "1":
-            raise PomologyError(
-                f"TensorFlow was imported before {REMAPPER}=1 was set, without which its Metal plugin may give wrong "
-                "results: restart the kernel, and let device.prepare('tensorflow') come before any import of it"
-            )
-        return
-    os.environ[REMAPPER] = "1"
-    os.environ["KERAS_BACKEND"] = "tensorflow"
-    # Else loading it writes a screen of lines about CUDA and instruction sets; what goes wrong raises anyway.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def load() -> Any:
     """The module `tensorflow`, with true fp32 and no more GPU memory taken than is used."""
-    prepare()
+    TensorFlowDevice.prepare()
     import tensorflow
 
     # fp32 means fp32: TensorFlow would otherwise multiply in TF32 on Ampere and later, but not on older cards.
@@ -54,30 +35,6 @@ def load() -> Any:
     return tensorflow
 
 
-def backends() -> dict[str, str | None]:
-    """Each backend of TensorFlow, with None if it can train here and else the reason why not, in plain words."""
-    tensorflow = load()
-    gpus = tensorflow.config.list_physical_devices("GPU")
-    reasons: dict[str, str | None] = {"cpu": None}
-    if sys.platform == "darwin":
-        reasons["cuda"] = "TensorFlow has no CUDA on macOS"
-        if gpus:
-            reasons["metal"] = None
-        elif not _has_metal_plugin():
-            reasons["metal"] = "tensorflow-metal is not installed (it needs a native arm64 Python)"
-        else:
-            reasons["metal"] = "TensorFlow finds no Metal GPU (a virtual machine, or a plugin for another TensorFlow)"
-        return reasons
-    reasons["metal"] = "Metal is on macOS only"
-    if gpus:
-        reasons["cuda"] = None
-    elif not tensorflow.test.is_built_with_cuda():
-        reasons["cuda"] = "this TensorFlow is built without CUDA"
-    else:
-        reasons["cuda"] = "TensorFlow finds no NVIDIA GPU, or not the CUDA libraries that it was built for"
-    return reasons
-
-
 def _has_metal_plugin() -> bool:
     try:
         importlib.metadata.version("tensorflow-metal")
@@ -86,35 +43,63 @@ def _has_metal_plugin() -> bool:
     return True
 
 
-class TensorFlowDevice:
-    """One device as TensorFlow sees it.
+class TensorFlowDevice(Device):
+    """One device of TensorFlow. `handle` is the name that `tf.device` takes."""
 
-    `backend` is `cpu`, `cuda` or `metal`; `kind` is `cpu` or `gpu`; `handle` is the name that `tf.device` takes.
-    """
-
-    framework = "tensorflow"
+    framework, title, gpus, apple_gpu = "tensorflow", "TensorFlow", ("cuda", "metal"), "metal"
+    apple_plugin, cuda_install = "tensorflow-metal", "tensorflow[and-cuda]"
 
     def __init__(self, backend: str):
         self._tf = load()
-        self.backend = backend
-        self.kind = "cpu" if backend == "cpu" else "gpu"
-        self.handle = "/CPU:0" if backend == "cpu" else "/GPU:0"
-        self.uncounted: str | None = None  # why the memory counters do not answer, where they do not
+        super().__init__(self._tf, backend, "/CPU:0" if backend == "cpu" else "/GPU:0")
 
-    def __repr__(self) -> str:
-        return f"Device({self.framework}, {self.backend})"
+    @classmethod
+    def prepare(cls) -> None:
+        """Set what TensorFlow and Keras read when they are loaded. Raises PomologyError if it is too late for that."""
+        if "keras" in sys.modules and os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+            raise PomologyError(
+                "Keras was loaded with KERAS_BACKEND set to another backend: unset it, restart the kernel"
+            )
+        if "tensorflow" in sys.modules:
+            if sys.platform == "darwin" and os.environ.get(REMAPPER) != "1":
+                raise PomologyError(
+                    f"TensorFlow was imported before {REMAPPER}=1 was set, without which its Metal plugin may give "
+                    "wrong results: restart the kernel, and let find.prepare('tensorflow') come before any import of it"
+                )
+            return
+        os.environ[REMAPPER] = "1"
+        os.environ["KERAS_BACKEND"] = "tensorflow"
+        # Else loading it writes a screen of lines about CUDA and instruction sets; what goes wrong raises anyway.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+    @classmethod
+    def backends(cls) -> dict[str, str | None]:
+        tensorflow = load()
+        gpus = tensorflow.config.list_physical_devices("GPU")
+        if sys.platform == "darwin":
+            cuda = "TensorFlow has no CUDA on macOS"
+            if gpus:
+                metal = None
+            elif not _has_metal_plugin():
+                metal = "tensorflow-metal is not installed (it needs a native arm64 Python)"
+            else:
+                metal = "TensorFlow finds no Metal GPU (a virtual machine, or a plugin for another TensorFlow)"
+        else:
+            metal = "Metal is on macOS only"
+            if gpus:
+                cuda = None
+            elif not tensorflow.test.is_built_with_cuda():
+                cuda = "this TensorFlow is built without CUDA"
+            else:
+                cuda = "TensorFlow finds no NVIDIA GPU, or not the CUDA libraries that it was built for"
+        return {"cpu": None, "cuda": cuda, "metal": metal}
 
     @property
-    def name(self) -> str:
-        """What people call it: the GPU's or the processor's name."""
+    def name(self) -> str | None:
         if self.backend == "cuda":
             gpu = self._tf.config.list_physical_devices("GPU")[0]
             return self._tf.config.experimental.get_device_details(gpu).get("device_name", "NVIDIA GPU")
-        return snapshot.chip()  # the GPU of an Apple chip has the chip's name
-
-    @property
-    def framework_version(self) -> str:
-        return self._tf.__version__
+        return super().name
 
     @property
     def threads(self) -> int:
@@ -134,7 +119,6 @@ class TensorFlowDevice:
         return self._tf.device("/CPU:0")
 
     def synchronize(self) -> None:
-        """Wait until all work given to this device is done."""
         sync = getattr(self._tf.test.experimental, "sync_devices", None)
         if sync is not None:
             sync()
@@ -144,107 +128,77 @@ class TensorFlowDevice:
             with self.context():
                 (self._tf.zeros(()) + 1.0).numpy()
 
-    def to_device(self, batch: Any) -> Any:
-        """The same batch on this device: an array or a tensor, or tuples, lists and dicts of them."""
-        if isinstance(batch, dict):
-            return {key: self.to_device(value) for key, value in batch.items()}
-        if isinstance(batch, (tuple, list)):
-            return type(batch)(self.to_device(value) for value in batch)
+    def _here(self, function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+        """A call that computes on this device, wherever it is made."""
+
+        def call() -> Any:
+            with self.context():
+                return function(*arguments)
+
+        return call
+
+    def product(self, precision: str, size: int) -> Callable[[], Any]:
         with self.context():
-            return self._tf.identity(batch)
+            a, b = (self._tf.cast(self._tf.random.uniform((size, size)), DTYPES[precision]) for _ in range(2))
+        return self._here(self._tf.matmul, a, b)
+
+    def smallest_kernel(self, own: bool = True) -> tuple[Callable[[], Any], str]:
+        with self.context():
+            number = self._tf.ones(1)
+        return self._here(self._tf.add, number, 1), "adding 1 to one number"
+
+    def _ones(self, dtype: str, size: int) -> Any:
+        return self._tf.ones((size, size), dtype=dtype)
+
+    def _move(self, item: Any) -> Any:
+        with self.context():
+            return self._tf.identity(item)
 
     def device_of(self, item: Any) -> str:
-        """The backend that really holds a model's weights or a tensor; `mixed` if there is more than one.
-
-        Raises ValueError for a model without weights.
-        """
         tensors = [weight.value for weight in item.weights] if hasattr(item, "weights") else [item]
         gpu = "metal" if sys.platform == "darwin" else "cuda"
-        found = {gpu if "GPU" in tensor.device else "cpu" for tensor in tensors}
-        if not found:
+        backends = {gpu if "GPU" in tensor.device else "cpu" for tensor in tensors}
+        if not backends:
             raise ValueError(f"{type(item).__name__} has no weights that could tell its device")
-        return found.pop() if len(found) == 1 else "mixed"
+        return backends.pop() if len(backends) == 1 else "mixed"
 
     def count(self, model: Any) -> int:
-        """Parameters of a Keras model, trained or not."""
         return model.count_params()
 
-    def weight_sample(self, model: Any) -> list[float]:
-        """A few of the weights that are trained, to see whether training changed them."""
-        few = [weight.numpy().ravel()[:64] for weight in model.trainable_weights[-4:]]
-        return [value for weight in few for value in weight.astype("float32").tolist()]
+    def _trained(self, model: Any) -> list[Any]:
+        return model.trainable_weights
 
-    def precisions(self) -> dict[str, str | None]:
-        """Which of fp32, fp16, bf16 and fp64 multiply matrices here: None for those that do, else why not."""
-        kinds = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
-        reasons: dict[str, str | None] = {}
-        for name, kind in kinds.items():
-            try:
-                with self.context():
-                    matrix = self._tf.ones((8, 8), dtype=kind)
-                    product = self._tf.matmul(matrix, matrix)
-                if self.device_of(product) != self.backend:
-                    reasons[name] = f"computed on {self.device_of(product)}"
-                else:
-                    reasons[name] = None if float(product[0, 0]) == 8 else "gives wrong products"
-            except (self._tf.errors.OpError, TypeError, ValueError) as error:
-                reasons[name] = str(error).split("\n")[0]
-        return reasons
-
-    def reset_peak_memory(self) -> None:
-        """Forget the last model and begin a new peak."""
-        self.release()
-        self.uncounted = None
-        if self.backend == "cpu":
-            return
-        try:
-            self._tf.config.experimental.reset_memory_stats("GPU:0")
-        except (ValueError, RuntimeError, self._tf.errors.OpError) as error:  # the Metal plugin may keep no count
-            self.uncounted = str(error).split("\n")[0]
-
-    def peak_memory(self) -> dict[str, int]:
-        """`allocated_peak_bytes` of a GPU since the last reset; empty where nobody counts, and on the CPU.
-
-        On the CPU TensorFlow counts only part of what it takes: see the process footprint of `telemetry`.
-        """
-        if self.backend == "cpu" or self.uncounted:
-            return {}
-        try:
-            return {"allocated_peak_bytes": self._tf.config.experimental.get_memory_info("GPU:0")["peak"]}
-        except (ValueError, RuntimeError, KeyError, self._tf.errors.OpError) as error:
-            self.uncounted = str(error).split("\n")[0]
-            return {}
-
-    def memory(self) -> dict[str, int]:
-        """`allocated_bytes` of a GPU now; empty where `peak_memory` is."""
-        if self.backend == "cpu" or self.uncounted:
-            return {}
-        try:
-            return {"allocated_bytes": self._tf.config.experimental.get_memory_info("GPU:0")["current"]}
-        except (ValueError, RuntimeError, KeyError, self._tf.errors.OpError) as error:
-            self.uncounted = str(error).split("\n")[0]
-            return {}
+    def _numbers(self, weight: Any, count: int) -> list[float]:
+        return weight.numpy().ravel()[:count].astype("float32").tolist()
 
     def free_memory(self) -> int:
-        """Bytes that a case may still take: without swapping, on a machine whose CPU and GPU share their memory."""
-        if self.backend == "cuda":
-            import pynvml
+        if self.backend != "cuda":
+            return super().free_memory()
+        import pynvml
 
-            pynvml.nvmlInit()
-            try:
-                return pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).free
-            finally:
-                pynvml.nvmlShutdown()
-        return snapshot.available_memory_bytes()
+        pynvml.nvmlInit()
+        try:
+            return pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).free
+        finally:
+            pynvml.nvmlShutdown()
 
     def release(self) -> None:
-        """Free what the last case left behind."""
         import keras
 
         keras.backend.clear_session()
-        gc.collect()
+        super().release()
 
-    @contextlib.contextmanager
-    def watch_fallbacks(self) -> Iterator[set[str]]:
-        """TensorFlow moves an operator that a GPU lacks to the CPU without a word, so this set stays empty."""
-        yield set()
+    # On the CPU TensorFlow counts only part of what it takes, and the Metal plugin may keep no count.
+
+    def _reset_peak(self) -> None:
+        if self.kind == "gpu":
+            self._tf.config.experimental.reset_memory_stats("GPU:0")
+
+    def _peak_bytes(self) -> dict[str, int]:
+        return {"allocated_peak_bytes": self._memory_info()["peak"]} if self.kind == "gpu" else {}
+
+    def _bytes_now(self) -> dict[str, int]:
+        return {"allocated_bytes": self._memory_info()["current"]} if self.kind == "gpu" else {}
+
+    def _memory_info(self) -> dict[str, int]:
+        return self._tf.config.experimental.get_memory_info("GPU:0")

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pomology.devices import find, torch
+from pomology.devices import find
+from pomology.devices.base import Device
 from pomology.errors import PomologyError
 from pomology.experiment.case import Case
 from pomology.machine import snapshot
@@ -71,12 +72,14 @@ class Experiment(Report):
         self.data_kind, self.data_origin = data.kind, data.origin
 
     def cases(
-        self, rows: Iterable[dict] | None = None, on: Iterable[torch.Device] | None = None, **axes: Iterable
+        self, rows: Iterable[dict] | None = None, on: Iterable[Device] | None = None, **axes: Iterable
     ) -> Iterator[Case]:
         """The cases to run: every row (or every combination of the axes' values) on every device of this machine.
 
-        on: only on these devices. What the journal holds already is skipped, with a line that says so.
+        on: only on these devices. What the journal holds already is skipped, with a line that says so. Raises
+        PomologyError for an axis that has the name of a method of a case.
         """
+        Case.refuse(axes)
         if rows is None:
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
         before = journal.read(self.journal.path)
@@ -87,7 +90,7 @@ class Experiment(Report):
             else:
                 yield case
 
-    def first_that_fits(self, rows: Iterable[dict], on: Iterable[torch.Device] | None = None) -> Iterator[Case]:
+    def first_that_fits(self, rows: Iterable[dict], on: Iterable[Device] | None = None) -> Iterator[Case]:
         """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings.
 
         The next one is tried where a case is too big, runs out of memory or time, or takes the kernel with it. on: as
@@ -108,7 +111,7 @@ class Experiment(Report):
             ]
             fits = not ended or ended[-1] not in TOO_LARGE
 
-    def peak_matmul_rate(self, backend: torch.Device, precision: str) -> float:
+    def peak_matmul_rate(self, backend: Device, precision: str) -> float:
         """The most floating-point operations a second that a matrix product reaches on a device, found within a second.
 
         Products of 512, 1024, 2048 and 4096 squared are timed, as long as they are short. Measured once per process;

@@ -8,11 +8,11 @@ import time
 from pomology import format
 
 
-class _Progress:
+class Progress:
     """One line that says how far a case is, in a notebook or a terminal, replaced by its result."""
 
     def __init__(self, name: str):
-        self.name, self._handle, self._last_s, self._begun_s = name, None, 0.0, time.perf_counter()
+        self.name, self._handle, self._last_s, self._began_s = name, None, 0.0, time.perf_counter()
 
     def update(self, part: str, done: int, expected: float | None) -> None:
         now_s = time.perf_counter()
@@ -20,7 +20,7 @@ class _Progress:
             return
         self._last_s = now_s
         total = f" of {math.ceil(expected):,}" if expected else ""
-        self._show(f"{self.name}: {part}, step {done:,}{total}, {format.clock_time(now_s - self._begun_s)}")
+        self._show(f"{self.name}: {part}, step {done:,}{total}, {format.clock_time(now_s - self._began_s)}")
 
     def finish(self, line: str) -> None:
         self._show(line, final=True)

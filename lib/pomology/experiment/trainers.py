@@ -38,7 +38,7 @@ def keras(
       `stop_evaluating`), which runs one more step that is not timed;
     - `fit_s`, the seconds of the whole `fit`: of all epochs, validation, tracing and callbacks. It is `measured` if all
       of it ran: in the profile `article` always, else as long as the next epoch is expected to end within twice the
-      budget. If not, it is `estimated` as `timing.fit_metric` says;
+      budget. If not, it is `estimated` as `epochs.fit_metric` says;
     - the losses. Keras gives a callback the mean of the epoch so far; the loss of a step is taken out of it. Keras
       reads that mean from the device in every step anyway, so there is no other wait for the device in between.
     """
@@ -113,12 +113,8 @@ def keras(
             if len(self._ended_s) == epochs:
                 # One training has one time. The spread of its steps says how well this run pins it down.
                 seconds = now_s - self._began_s
-                share = seconds / estimate["value"]
-                bounds = {name: bound and share * bound for name, bound in estimate.items() if name in ("low", "high")}
-                case.metric("fit_s", seconds, "s", **bounds, n=epochs)
-            else:
-                value, unit = estimate.pop("value"), estimate.pop("unit")
-                case.metric("fit_s", value, unit, **estimate)
+                estimate = (estimate * (seconds / estimate.value)).replace(value=seconds, how="measured", n=epochs)
+            case.metric("fit_s", estimate)
 
         def _end_training(self):
             if self._training is not None:

@@ -1,4 +1,4 @@
-"""The notebooks of the kit: where they are, their titles and parameters."""
+"""The notebooks of the kit: where they are, their titles and times, and the order in which they run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.paths import root
-from pomology.report import roofline
-from pomology.runner import notebooks as runner_notebooks
+
+# The check of the kit decides which of the others' numbers may be trusted; the others are compared with the ceilings.
+FIRST = ("instrument_check", "ceilings", "ceilings_mlx")
 
 
 @dataclass(frozen=True)
 class Notebook:
     """One experiment. `seconds` is what each profile takes on two CPU cores without a GPU, roughly.
 
-    after: notebooks whose numbers it lays together, so that it comes behind them; in a notebook's metadata `*` is all.
+    after: notebooks whose numbers it shows, so that it comes behind them; in a notebook's metadata `*` is all.
     """
 
     name: str
@@ -36,43 +36,41 @@ def paths(folder: Path) -> list[Path]:
 
     JupyterLab keeps copies in hidden folders, which are none.
     """
-    found = [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]
-    return sorted(path for path in found if not path.parent.name.startswith("."))
+    files = [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]
+    return sorted(path for path in files if not path.parent.name.startswith("."))
 
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
-    """All notebooks, the check of the kit first, then the machine's ceilings, then the cheapest. Raises PomologyError
-    if two have one name."""
+    """All notebooks in the order in which they run: those of FIRST, then the cheapest; each behind those it needs.
+
+    Raises PomologyError if two have one name.
+    """
     folder = folder or root() / "notebooks"
-    found: dict[str, Notebook] = {}
+    known: dict[str, Notebook] = {}
     for path in paths(folder):
-        document = runner_notebooks.read_notebook(path)
+        document = read_notebook(path)
         about = document.get("metadata", {}).get("pomology", {})
         title = "".join(document["cells"][0]["source"]).split("\n")[0].lstrip("# ").strip()
-        if path.stem in found:
+        if path.stem in known:
             raise PomologyError(f"{path.name}: stands in two folders; a notebook's name is its experiment's")
         after = tuple(about.get("after", ()))
-        found[path.stem] = Notebook(path.stem, path, title, about.get("article", ""), about.get("seconds", {}), after)
-    if not found:
+        known[path.stem] = Notebook(path.stem, path, title, about.get("article", ""), about.get("seconds", {}), after)
+    if not known:
         raise PomologyError(f"{folder.name}/: no notebooks here; run pomology from its checkout")
-    for notebook in list(found.values()):
+    for notebook in list(known.values()):
         if notebook.after == ("*",):
-            others = tuple(name for name in found if name != notebook.name)
-            found[notebook.name] = notebook = replace(notebook, after=others)
+            others = tuple(name for name in known if name != notebook.name)
+            known[notebook.name] = notebook = replace(notebook, after=others)
         for name in notebook.after:
-            if name not in found:
+            if name not in known:
                 raise PomologyError(f"{notebook.path.name}: comes after {name!r}, and no notebook has this name")
 
     def place(notebook: Notebook) -> tuple:
-        cost = max(found[name].seconds.get("quick", math.inf) for name in (notebook.name, *notebook.after))
-        # The check of the kit itself goes first: it tells which of the others' numbers may be trusted. Then the
-        # ceilings, which the others' numbers are held against.
-        ceilings = 1 + roofline.CEILINGS.index(notebook.name) if notebook.name in roofline.CEILINGS else 0
-        # What lays others' numbers together comes behind them, also where it is the kit's own.
-        late = notebook.article != published.KIT or bool(notebook.after)
-        return late, ceilings, cost, bool(notebook.after), len(notebook.after), notebook.name
+        first = FIRST.index(notebook.name) if notebook.name in FIRST else len(FIRST)
+        cost = max(known[name].seconds.get("quick", math.inf) for name in (notebook.name, *notebook.after))
+        return first, cost, len(notebook.after), notebook.name
 
-    return sorted(found.values(), key=place)
+    return sorted(known.values(), key=place)
 
 
 def select(all_notebooks: list[Notebook], only: str = "") -> list[Notebook]:

@@ -18,13 +18,13 @@ from typing import Any
 
 import yaml
 
-from pomology.devices.find import WANTED as DEVICES
+from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.results.record import PROFILES
 from pomology.runner.notebooks import read_notebook
-from pomology.workloads import pretrained
 
 DATA = ("auto", "real", "stand-in")
+DEVICES = find.choices()
 
 
 @dataclass(frozen=True)
@@ -47,69 +47,61 @@ def _above(low: float, high: float) -> Limit:
     return Limit(lambda value: low < value <= high, f"above {low:,} and at most {high:,}")
 
 
-SIZE = _between(1, 2**20)
+SIZE, TIME, WORKERS = _between(1, 2**20), _above(0, 7 * 86400), _between(0, 128)
+
+# Names that the workloads know; to import them here would load the workloads at each command.
+GPT2 = ("gpt2-smoke", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+WHISPER = ("whisper-smoke", "whisper-tiny", "whisper-small", "whisper-medium", "whisper-large")
 
 LIMITS: dict[str, Limit] = {
+    # what every notebook has
     "profile": _one_of(*PROFILES),
     "devices": _one_of(*DEVICES),
     "data": _one_of(*DATA),
-    "budget_s": _above(0, 7 * 86400),
+    "budget_s": TIME,
     "repeat": _between(0, 999),
     "seed": _between(0, 2**32 - 1),
-    "workers": _between(0, 128),
-    "cuda_workers": _between(0, 128),
-    "lr": _above(0, 1000),
-    "samples": _between(0, 2**40),
-    "batch_size": SIZE,
-    "batch_sizes": SIZE,
-    "chart_networks": _one_of("resnet50", "bert", "vgg16"),
-    **dict.fromkeys(("cpu_batch_divisor", "gpu_batch_divisor", "image_size", "tokens"), SIZE),
-    "epochs": _between(1, 10_000),
-    "loaders": _between(0, 128),
-    "networks": _one_of("vgg16", "resnet18", "resnet50"),
+    # sizes of batches, pictures and models; of `models`, a list of rows, every number
+    **dict.fromkeys(("batch_size", "batch_sizes", "large_batch_size", "cpu_batch_divisor", "gpu_batch_divisor"), SIZE),
     **dict.fromkeys(("vgg16_batch_size", "resnet18_batch_size", "resnet50_batch_size"), SIZE),
+    **dict.fromkeys(("image_size", "tokens", "sizes", "clips", "near_steps", "models"), SIZE),
+    "image_sizes": _between(64, 1024),
+    "text_tokens": _between(1, 1024),  # what GPT-2 has positions for
+    "label_tokens": _between(1, 448),  # and Whisper
+    "vocabulary": _between(0, 2**20),
+    "samples": _between(0, 2**40),
+    "epochs": _between(1, 10_000),
+    "warmup": _between(1, 2**40),
+    "proof_steps": _between(1, 1000),
+    "pairs": _between(3, 1000),
+    "megabytes": _between(16, 65_536),
+    # how it trains
+    "lr": _above(0, 1000),
+    **dict.fromkeys(("workers", "cuda_workers", "loaders"), WORKERS),
+    "precisions": _one_of("fp32", "fp16", "bf16"),
+    "weights": _one_of("auto", "random"),
+    "task": _one_of("classification", "language-model"),
+    "offload": _one_of("none", "zero", "fsdp"),
+    # which models
+    "networks": _one_of("vgg16", "resnet18", "resnet50"),
+    "chart_networks": _one_of("resnet50", "bert", "vgg16"),
+    "architecture": _one_of("transformer_lm", "true_gpt2"),
+    "siblings": _one_of(*GPT2),
+    "larger": _one_of("none", *GPT2),
+    **dict.fromkeys(("whisper_sizes", "large_size"), _one_of(*WHISPER)),
+    "energy_models": _one_of("whisper-medium", "small transformer"),
+    "loads": _one_of("easy", "near"),
+    # limits and tolerances
+    **dict.fromkeys(("limit_s", "near_budget_s", "cpu_limit_s"), TIME),
+    "near": _above(0, 1),
+    "near_most_gb": _between(0, 100_000),
+    "margin": _above(0, 100),
+    "tolerance": _above(0, 1),
+    # prices
+    "price_usd": _between(0, 10_000_000),
+    "electricity_usd_per_kwh": _between(0, 100),
+    "years_of_use": _above(0, 100),
 }
-
-LIMITS |= {"image_sizes": _between(64, 1024), "sizes": SIZE}
-
-LIMITS |= {"pairs": _between(3, 1000), "megabytes": _between(16, 65_536)}
-
-LIMITS |= {"margin": _above(0, 100), "tolerance": _above(0, 1)}
-
-# What GPT-2 and Whisper have positions for.
-LIMITS |= {"text_tokens": _between(1, 1024), "label_tokens": _between(1, 448)}
-
-LIMITS |= dict.fromkeys(("whisper_sizes", "large_size"), _one_of(*(n for n in pretrained.SIZES if "whisper" in n)))
-
-LIMITS |= {"precisions": _one_of("fp32", "fp16", "bf16"), "weights": _one_of(*pretrained.WEIGHTS)}
-
-LIMITS |= {"large_batch_size": SIZE, "near": _above(0, 1), "clips": SIZE, "limit_s": _above(0, 7 * 86400)}
-
-LIMITS |= {"energy_models": _one_of("whisper-medium", "small transformer")}
-
-LIMITS |= {"near_most_gb": _between(0, 100_000)}
-
-LIMITS |= {"loads": _one_of("easy", "near"), "near_steps": SIZE, "near_budget_s": _above(0, 7 * 86400)}
-
-LIMITS |= {"siblings": _one_of(*(n for n in pretrained.SIZES if "gpt2" in n))}
-
-LIMITS |= {"larger": _one_of("none", *(n for n in pretrained.SIZES if "gpt2" in n))}
-
-LIMITS |= {"task": _one_of("classification", "language-model"), "offload": _one_of("none", "zero", "fsdp")}
-
-LIMITS |= {"architecture": _one_of("transformer_lm", "true_gpt2"), "vocabulary": _between(0, 2**20)}
-
-LIMITS |= {"warmup": _between(1, 2**40)}
-
-LIMITS |= {"price_usd": _between(0, 10_000_000), "electricity_usd_per_kwh": _between(0, 100)}
-
-LIMITS |= {"years_of_use": _above(0, 100)}
-
-# Whisper with offload: steps whose losses are compared.
-LIMITS |= {"proof_steps": _between(1, 1000), "cpu_limit_s": _above(0, 7 * 86400)}
-
-# For the numbers inside `models`, a list of rows: every number in it is a size.
-LIMITS["models"] = SIZE
 
 
 @dataclass(frozen=True)
@@ -133,7 +125,7 @@ def declared(path: Path) -> dict[str, Parameter]:
         raise PomologyError(f"{path.name}: {len(cells)} cells are tagged `parameters`; there must be exactly one")
     source = "".join(cells[0]["source"])
     lines = source.split("\n")
-    found: dict[str, Parameter] = {}
+    parameters: dict[str, Parameter] = {}
     try:
         statements = ast.parse(source).body
     except (SyntaxError, ValueError) as error:
@@ -154,11 +146,11 @@ def declared(path: Path) -> dict[str, Parameter]:
         if not comment:
             raise PomologyError(f"{path.name}: parameters cell: {name} needs a comment that says what it is")
         parameter = Parameter(name, ast.unparse(statement.annotation), default, comment[1])
-        if name in found:
+        if name in parameters:
             raise PomologyError(f"{path.name}: parameters cell: {name} stands twice; each parameter may stand once")
         check(parameter, default, path.name)
-        found[name] = parameter
-    return found
+        parameters[name] = parameter
+    return parameters
 
 
 def check(parameter: Parameter, value: Any, where: str) -> None:

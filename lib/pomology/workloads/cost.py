@@ -69,22 +69,26 @@ def workload(
         model = build()
         forward: list[int] = []
         counter = FlopCounterMode(display=False)
-        turn = _saved_tensors(model, lambda: forward.append(counter.get_total_flops()))
-        with counter, turn as saved, _traffic() if backend == "mps" else contextlib.nullcontext() as traffic:
+
+        def operations() -> int:
+            return counter.get_total_flops() + attention["flops"]
+
+        with (
+            counter,
+            _saved_tensors(model, lambda: forward.append(operations())) as saved,
+            _traffic() as traffic,
+            _fused_attention(backend, traffic) as attention,
+        ):
             step(model)
-        if backend != "mps":
-            model.zero_grad()  # else the second gradients are added to the first, which no loop does
-            with _traffic() as traffic, _fused_attention(backend, traffic), _saved_tensors(model) as saved:
-                step(model)
     weights = list(model.parameters())
     weight_bytes = sum(parameter.nbytes for parameter in weights)
     trained_bytes = sum(parameter.nbytes for parameter in weights if parameter.requires_grad)
     return Workload(
         parameters=sum(parameter.numel() for parameter in weights),
-        flops=counter.get_total_flops(),
+        flops=operations(),
         state_bytes=weight_bytes + (1 + optimizer_slots) * trained_bytes,
         saved_bytes=saved["peak"],
-        forward_flops=forward[0] if forward else counter.get_total_flops(),
+        forward_flops=forward[0] if forward else operations(),
         # A fused update reads the gradient, and reads and writes the weight and each of the optimiser's own tensors.
         moved_bytes=traffic["bytes"] + (3 + 2 * optimizer_slots) * trained_bytes,
     )
@@ -182,14 +186,24 @@ def _saved_tensors(model: Any, turn: Callable[[], None] = lambda: None) -> Itera
 
 
 @contextlib.contextmanager
-def _fused_attention(backend: str, traffic: dict[str, int]) -> Iterator[None]:
-    """On the meta device, let attention keep what a fused kernel of this backend keeps, and add what it moves."""
+def _fused_attention(backend: str, traffic: dict[str, int]) -> Iterator[dict[str, int]]:
+    """On the meta device, let attention keep what a fused kernel of this backend keeps, and add what it moves.
+
+    Yields the `flops` of its products, which no counter sees: as many as where they are written out, as on `mps`.
+    """
     from unittest import mock
 
     import torch
     from torch.nn import functional
 
+    counted = {"flops": 0}
+    if backend == "mps":
+        yield counted
+        return
     written_out, dropout = functional.scaled_dot_product_attention, functional.dropout
+
+    def product(query, length, width):
+        return 2 * math.prod(query.shape[:-1]) * length * width
 
     class Fused(torch.autograd.Function):
         @staticmethod
@@ -197,12 +211,18 @@ def _fused_attention(backend: str, traffic: dict[str, int]) -> Iterator[None]:
             output = query.new_empty(*query.shape[:-1], value.shape[-1])
             sums = query.new_empty(query.shape[:-1], dtype=torch.float32)  # the logarithm of each row's sum
             context.save_for_backward(query, key, value, output, sums)
+            length = key.shape[-2]
+            context.flops = product(query, length, query.shape[-1]), product(query, length, value.shape[-1])
+            counted["flops"] += sum(context.flops)
             traffic["bytes"] += sum(map(_distinct_bytes, (query, key, value, output, sums)))
             return output
 
         @staticmethod
         def backward(context, gradient):
             gradients = tuple(torch.empty_like(tensor) for tensor in context.saved_tensors[:3])
+            for_query, for_key, for_value = context.needs_input_grad
+            scores, values = context.flops
+            counted["flops"] += (for_query + for_key) * scores + (for_value + (for_query or for_key)) * values
             traffic["bytes"] += sum(map(_distinct_bytes, (*context.saved_tensors, gradient, *gradients)))
             return gradients
 
@@ -220,7 +240,7 @@ def _fused_attention(backend: str, traffic: dict[str, int]) -> Iterator[None]:
 
     attentions = mock.patch.object(functional, "scaled_dot_product_attention", attention)
     with attentions, mock.patch.object(functional, "dropout", dropped):
-        yield
+        yield counted
 
 
 def keras_workload(model: Any, batch_size: int, optimizer_slots: int = 2) -> Workload:

@@ -4,31 +4,23 @@ The notebooks `gpt2_pretraining_torch` and `gpt2_pretraining_mlx` write their mo
 Before anything is timed both are held against one reference: built from the parts that PyTorch ships
 (`transformer_lm`), or transformers' own GPT-2 (`true_gpt2`), in float64 on the CPU, with AdamW as its authors wrote it.
 Weights and tokens are made by neither framework. What agrees with the reference agrees with each other.
-
-One process holds one framework, so MLX's reference comes from another: `python -m pomology.workloads.gpt2`.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-import subprocess
-import sys
-import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pomology.errors import Mismatch, PomologyError
 from pomology.measure import epochs
 from pomology.workloads.cost import Workload
-
-if TYPE_CHECKING:
-    from pomology.experiment.case import Case
+from pomology.workloads.gpt2_reference import STEPS, in_reference
 
 # And the vocabulary of each: the words of Penn Treebank, and the byte pairs of GPT-2.
 ARCHITECTURES = {"transformer_lm": 10_000, "true_gpt2": 50_257}
@@ -41,7 +33,6 @@ SIZES = {
     "gpt2-micro": (2, 128, 2),
 }
 ARTICLE = ("gpt2-large", (8, 4, 2), 1024)  # table 4: model, batch sizes; and the context that its times imply
-STEPS = 3  # of AdamW in the proof
 
 
 @dataclass(frozen=True)
@@ -125,12 +116,11 @@ def scaled(config: dict[str, Any]) -> bool:
     return not same
 
 
-def note_pass(case: Case) -> None:
+def note_pass(case: Any) -> None:
     """Record `pass_s`: a whole step, forward, backward and update, as table 4 has it: the mean of the steady ones."""
     step = epochs.epoch_metrics(case.clock).get("step_s")
     if step is not None:
-        bounds = {name: step[name] for name in ("low", "high", "n", "how")}
-        case.metric("pass_s", step["value"], "s", **bounds)
+        case.metric("pass_s", step)
 
 
 # The proof ------------------------------------------------------------------------------------------------------------
@@ -199,7 +189,7 @@ def _names(shape: Shape) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def check(case: Case, trial: Trial, found: dict[str, np.ndarray], tolerance: float = 3e-5) -> None:
+def check(case: Any, trial: Trial, found: dict[str, np.ndarray], tolerance: float = 3e-5) -> None:
     """Hold what a framework gave (of `torch_pass` or `mlx_pass`) against the reference; Mismatch ends the case.
 
     tolerance: of logits and losses, as a share of the largest; of each gradient ten times that. fp32 errs by less than
@@ -290,166 +280,3 @@ def mlx_pass(
     found |= {f"gradient {name}": np.array(array) for name, array in tree_flatten(gradients)}
     step, _ = training(model, trial.lr, trial.weight_decay)
     return found | {"losses": np.array([step(inputs, targets) for _ in range(STEPS + 1)], np.float32)}
-
-
-# The reference, in PyTorch --------------------------------------------------------------------------------------------
-
-
-def reference_model(shape: Shape) -> Any:
-    """The model from parts that PyTorch ships, or GPT-2 from transformers, without dropout."""
-    return _true_gpt2(shape) if shape.true else _transformer_lm(shape)
-
-
-def _transformer_lm(shape: Shape) -> Any:
-    import torch
-    from torch import nn
-
-    class Reference(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding = nn.Embedding(shape.vocabulary, shape.width)
-            waves = torch.from_numpy(_sinusoids(shape)).to(torch.get_default_device(), torch.get_default_dtype())
-            self.register_buffer("waves", waves, persistent=False)
-            form = {"dim_feedforward": 4 * shape.width, "dropout": 0.0, "batch_first": True, "norm_first": True}
-            layer = nn.TransformerEncoderLayer(shape.width, shape.heads, activation="relu", **form)
-            layer.self_attn = nn.MultiheadAttention(shape.width, shape.heads, bias=False, batch_first=True)
-            ln = nn.LayerNorm(shape.width)
-            self.encoder = nn.TransformerEncoder(layer, shape.blocks, ln, enable_nested_tensor=False)
-            self.head = nn.Linear(shape.width, shape.vocabulary)
-
-        def forward(self, tokens):
-            length, waves = tokens.shape[1], self.waves[: tokens.shape[1]]
-            x = self.embedding(tokens) + waves
-            mask = torch.full((length, length), -torch.inf, dtype=x.dtype, device=x.device).triu(1)
-            return self.head(self.encoder(x, mask=mask, is_causal=True))
-
-    return Reference()
-
-
-def _sinusoids(shape: Shape) -> np.ndarray:
-    """Positions x width, in float64: sines of all frequencies from 1 to 1/10,000, and then cosines."""
-    rates = 10_000.0 ** -(np.arange(shape.width // 2) / (shape.width // 2 - 1))
-    turns = np.arange(shape.context)[:, None] * rates
-    return np.sqrt(2 / shape.width) * np.concatenate([np.sin(turns), np.cos(turns)], axis=1)
-
-
-def _true_gpt2(shape: Shape) -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        n_layer=shape.blocks,
-        n_embd=shape.width,
-        n_head=shape.heads,
-        vocab_size=shape.vocabulary,
-        n_positions=shape.positions,
-        bos_token_id=0,
-        eos_token_id=0,
-        use_cache=False,
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
-    )
-    return GPT2LMHeadModel(config)
-
-
-def _reference_names(shape: Shape, weights: dict[str, Any]) -> dict[str, Any]:
-    """Our weights under the reference's names and in its layouts: transformers keeps matrices inputs x outputs."""
-    import torch
-
-    found = {}
-
-    def give(theirs: str, ours: str, *, turned: bool = False) -> None:
-        for kind in ("weight", "bias"):
-            if f"{ours}.{kind}" in weights:
-                array = weights[f"{ours}.{kind}"]
-                found[f"{theirs}.{kind}"] = array.T if turned and kind == "weight" else array
-
-    def fused(block: str, kind: str) -> Any:
-        return torch.cat([weights[f"{block}.attention.{name}_proj.{kind}"] for name in ("query", "key", "value")])
-
-    for number in range(shape.blocks):
-        ours = f"layers.{number}"
-        if shape.true:
-            theirs = f"transformer.h.{number}"
-            found[f"{theirs}.attn.c_attn.weight"] = fused(ours, "weight").T
-            found[f"{theirs}.attn.c_attn.bias"] = fused(ours, "bias")
-            products = {"attn.c_proj": "attention.out_proj", "mlp.c_fc": "linear1", "mlp.c_proj": "linear2"}
-            norms = {"ln_1": "ln1", "ln_2": "ln2"}
-        else:
-            theirs = f"encoder.layers.{number}"
-            found[f"{theirs}.self_attn.in_proj_weight"] = fused(ours, "weight")
-            products = {"self_attn.out_proj": "attention.out_proj", "linear1": "linear1", "linear2": "linear2"}
-            norms = {"norm1": "ln1", "norm2": "ln2"}
-        for one, other in (products | norms).items():
-            give(f"{theirs}.{one}", f"{ours}.{other}", turned=shape.true and one in products)
-    ends = {"transformer.wte": "embedding", "transformer.wpe": "positions", "transformer.ln_f": "ln"}
-    for one, other in (
-        ends if shape.true else {"embedding": "embedding", "encoder.norm": "ln", "head": "out_proj"}
-    ).items():
-        give(one, other)
-    return found
-
-
-def reference(trial: Trial) -> dict[str, np.ndarray]:
-    """What `torch_pass` should give, computed in float64 on the CPU by `reference_model`.
-
-    The optimiser is AdamW as in Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019, algorithm 2;
-    without `bias_correction` the averages are used as they are.
-    """
-    import torch
-    from torch.nn import functional as F
-
-    model = reference_model(trial.shape)
-    if not trial.shape.true:
-        model.waves = torch.from_numpy(_sinusoids(trial.shape))  # those of the model were float32 once
-    exact = {name: array.astype(np.float64) for name, array in trial.weights.items()}  # in place of the model's own
-    weights = {name: torch.from_numpy(array).requires_grad_() for name, array in exact.items()}
-    tokens = torch.from_numpy(trial.tokens)
-    averages = {name: (torch.zeros_like(weight), torch.zeros_like(weight)) for name, weight in weights.items()}
-    found, losses = {}, []
-    for step in range(1, STEPS + 2):
-        named = _reference_names(trial.shape, weights)
-        logits = torch.func.functional_call(model, named, (tokens[:, :-1],))
-        logits = getattr(logits, "logits", logits)
-        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        gradients = dict(zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True))
-        losses.append(loss.item())
-        if step == 1:
-            found = {"logits": logits.detach().float().numpy()}
-            found |= {f"gradient {name}": gradient.float().numpy() for name, gradient in gradients.items()}
-        with torch.no_grad():
-            for name, weight in weights.items():
-                m, v = averages[name]
-                m.mul_(0.9).add_(gradients[name], alpha=0.1)
-                v.mul_(0.999).addcmul_(gradients[name], gradients[name], value=0.001)
-                one, two = (1 - 0.9**step, 1 - 0.999**step) if trial.bias_correction else (1.0, 1.0)
-                weight.sub_(trial.lr * ((m / one) / ((v / two).sqrt() + 1e-8) + trial.weight_decay * weight))
-    return found | {"losses": np.array(losses, np.float32)}
-
-
-@functools.cache
-def in_reference(trial: Trial) -> dict[str, np.ndarray]:
-    """What `reference` gives; from a process of its own where this one holds MLX. Raises PomologyError if it fails."""
-    if "mlx.core" not in sys.modules:
-        return reference(trial)
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder, "found.npz")
-        command = [
-            sys.executable,
-            "-m",
-            "pomology.workloads.gpt2",
-            trial.shape.architecture,
-            str(trial.bias_correction),
-        ]
-        done = subprocess.run([*command, str(place)], capture_output=True, text=True, check=False)
-        if done.returncode:
-            last = (done.stderr.strip().split("\n") or [""])[-1]
-            raise PomologyError(f"the reference in PyTorch ended with status {done.returncode}: {last}")
-        with np.load(place) as arrays:
-            return dict(arrays)
-
-
-def _main(architecture: str, bias_correction: str, place: str) -> None:
-    np.savez(place, **reference(trial(architecture, bias_correction == "True")))
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

@@ -1,18 +1,16 @@
-"""The first launch of a kernel, which a process has once: `python -m pomology.workloads.launches FRAMEWORK BACKEND`.
+"""The first launch of a kernel, which a process has once: each is made in a process of its own.
 
-Each is made in a process of its own, after the device has done something else, and printed as one line of JSON.
+It comes after the device has done something else, so that the device's own start is no part of it.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from pomology.devices import find
+from pomology.workloads import isolated
 
 LIMIT_S = 300  # of one process: the framework's start, the device's, and a launch
 
@@ -36,10 +34,10 @@ def first(backend: Any, clock: Callable[[], float] = time.perf_counter) -> dict[
         if backend.compiles_at_launch:
             launch, plain = backend.smallest_kernel(own=False)
             backend.synchronize()
-            found = {"launch_cold_s": timed(launch)}
+            times = {"launch_cold_s": timed(launch)}
             own, words = backend.smallest_kernel()
             backend.synchronize()
-            return found | ({"compile_s": timed(own)} if words != plain else {})
+            return times | ({"compile_s": timed(own)} if words != plain else {})
         made: list[tuple] = []
         compile_s = timed(lambda: made.append(backend.smallest_kernel()))
         ((launch, words),) = made
@@ -49,23 +47,15 @@ def first(backend: Any, clock: Callable[[], float] = time.perf_counter) -> dict[
 
 
 def cold(framework: str, backend: str, count: int) -> list[dict[str, float]]:
-    """What `first` gives in `count` fresh processes, one after another. Raises RuntimeError if one fails."""
-    command = [sys.executable, "-m", "pomology.workloads.launches", framework, backend]
-    found = []
-    for _ in range(count):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise RuntimeError(f"the process of a first launch on {backend} failed ({done.returncode}): {last}")
-        found.append(json.loads(done.stdout.strip().splitlines()[-1]))
-    return found
+    """What `first` gives in `count` fresh processes, one after another. Raises PomologyError in one line if one fails.
+
+    framework: `torch`, `tensorflow` or `mlx`. backend: as a device of the kit names it, `cpu`, `mps`, `mlx-gpu`, ...
+    """
+    what = f"the process of a first launch on {backend}"
+    return [isolated.call(what, _first, framework, backend, limit_s=LIMIT_S) for _ in range(count)]
 
 
-def main(framework: str, backend: str) -> None:
+def _first(framework: str, backend: str) -> dict[str, float]:
     find.prepare(framework)
-    (found,) = [one for one in find.find("auto", framework) if one.backend == backend]
-    print(json.dumps(first(found)))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    (device,) = [device for device in find.find("auto", framework) if device.backend == backend]
+    return first(device)

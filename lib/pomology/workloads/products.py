@@ -3,11 +3,11 @@
 Nothing here computes on a device. A notebook says how its framework multiplies; its result is held against a reference
 that needs no framework, so two that agree with it agree with each other:
 
-    product = blas.Product.of(case.config)
-    blas.foresee(case, product, build, limit_s, repeats)    # too-big: by the time of a smaller one
+    product = products.Product.of(case.config)
+    products.require_time(case, product, build, limit_s, repeats)  # too-big: by the time of a smaller one
     multiply = build(case, product)
-    blas.check(case, product, numbers, dtype)               # mismatch: before anything is timed
-    blas.measure(case, product, multiply, budget_s, repeats)
+    products.check(case, product, seed, result, dtype)             # mismatch: before anything is timed
+    products.measure(case, product, multiply, budget_s, repeats)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from pomology import format
 from pomology.errors import Mismatch, PomologyError, TooBig
 from pomology.measure import calls as measure_calls
 from pomology.measure import epochs
-
-if TYPE_CHECKING:
-    from pomology.experiment.case import Case
 
 OPERATIONS = {"matmul": 3, "matvec": 2, "vjp": 3}  # and how many lengths its shape has
 # What a precision is called in every framework, and how many bits of a number are significant, the hidden one included.
@@ -210,7 +207,7 @@ def checksum(product: Product, precision: str, seed: int) -> int:
 
 
 def require_time(
-    case: Case, product: Product, build: Callable[[Case, Product], Callable], limit_s: float, repeats: int = 0
+    case: Any, product: Product, build: Callable[[Any, Product], Callable], limit_s: float, repeats: int = 0
 ) -> None:
     """Raise TooBig, which ends the case, if the product does not fit the free memory, or cannot be timed in `limit_s`.
 
@@ -231,7 +228,7 @@ def require_time(
         once = measure_calls.measure(
             function, case.backend.synchronize, warmup_calls=0, warmup_s=0, repeats=1, calls_per_block=1
         )
-        took = min(once.first_call_s, once.seconds.mean)
+        took = min(once.first_call_s, once.seconds.value)
         times = product.flops / smaller.flops
         if calls * times * took > limit_s and (took > TELLS_S or divisor == DIVISORS[-1]):
             raise TooBig(
@@ -243,7 +240,7 @@ def require_time(
             break
 
 
-def check(case: Case, product: Product, seed: int, result: np.ndarray, dtype: str) -> None:
+def check(case: Any, product: Product, seed: int, result: np.ndarray, dtype: str) -> None:
     """Hold a result against the reference, before it is timed; Mismatch ends the case.
 
     result: all of it, as an array. dtype: the framework's own name for the kind of its numbers, as `float16`.
@@ -261,7 +258,7 @@ def check(case: Case, product: Product, seed: int, result: np.ndarray, dtype: st
     case.note(f"{dtype} of {'x'.join(map(str, product.result))}")
 
 
-def measure(case: Case, product: Product, multiply: Callable[[], Any], budget_s: float, repeats: int = 0) -> None:
+def measure(case: Any, product: Product, multiply: Callable[[], Any], budget_s: float, repeats: int = 0) -> None:
     """Time a product and put what follows from it into the record.
 
     kernel_s: a call that is waited for, as in the article's likely source. kernel_stream_s: on a GPU, a call among
@@ -277,6 +274,6 @@ def measure(case: Case, product: Product, multiply: Callable[[], Any], budget_s:
         ("flops_per_s", product.flops, "FLOP/s"),
         ("bytes_per_s", product.bytes(case.precision), "B/s"),
     ):
-        case.metric(name, **epochs.rate(amount, found.seconds, unit))
+        case.metric(name, epochs.rate(amount, found.seconds, unit))
     if case.backend.kind == "gpu":
         case.kernel("kernel_stream_s", measure_calls.measure(function, synchronize, budget_s=budget_s))

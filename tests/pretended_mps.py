@@ -1,9 +1,11 @@
-"""Which operators a workload uses, and whether MPS has them: told on any machine, without a Mac.
+"""A pretended MPS for people without a Mac: `python tests/pretended_mps.py NOTEBOOK PROFILE RESULT.json`.
 
-A notebook is run on a *pretended* device: its tensors say that they are on a device of their own, as on a GPU, while
-the CPU computes. So PyTorch takes the way that it takes on a GPU, tensors of two devices cannot meet unnoticed, and
-every operator that reaches the device is seen, is looked up in the list of kernels that PyTorch itself was built from
+A notebook runs on a *pretended* device: its tensors say that they are on a device of their own, as on a GPU, while the
+CPU computes. So PyTorch takes the way that it takes on a GPU, tensors of two devices cannot meet unnoticed, and every
+operator that reaches the device is seen, is looked up in the list of kernels that PyTorch itself was built from
 (`native_functions.yaml`, which the wheel carries), and must not make double precision, which Metal lacks.
+
+`pomology doctor --operators` runs this file.
 """
 
 from __future__ import annotations
@@ -14,23 +16,21 @@ import importlib
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pomology.devices import find
 from pomology.devices import torch as devices_torch
-from pomology.errors import PomologyError
 from pomology.machine import snapshot
-from pomology.paths import redact
 from pomology.results import journal
 from pomology.runner import notebooks, parameters
+from pomology.runner.operators import COMPOSITE, KERNEL, MISSING, SILENT, Use
 
 PRETENDED = "pretended"
 # What PyTorch calls for a device that it does not know, and for MPS instead (2.13: derivatives.yaml, attention.cpp).
@@ -45,28 +45,6 @@ SILENT_FALLBACKS = {"embedding_renorm_", "linalg_svd", "_linalg_svd"}
 # Indices and lengths may stay on the CPU.
 TAKES_HOST_TENSORS = {"index", "index_put", "index_put_", "_index_put_impl_", "_ctc_loss", "_pack_padded_sequence"}
 RESULTS = re.compile(r"^experiment\.(table|checks|ratios|details|figure|claims)\(", re.MULTILINE)
-KERNEL, COMPOSITE, MISSING, SILENT = "kernel", "made of others", "no kernel", "kernel that runs on the CPU"
-
-
-@dataclass
-class Use:
-    """What one workload asked of the device.
-
-    operators: name -> how often. faults: what a Mac would refuse, compute on the CPU, or get wrong, each said once.
-    cases: name -> [status, reason] as the notebook's journal has them.
-    """
-
-    operators: dict[str, int] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
-    cases: dict[str, list] = field(default_factory=dict)
-
-    def on_mps(self) -> dict[str, str]:
-        """Each operator -> `kernel`, `made of others`, `no kernel`, or `kernel that runs on the CPU`."""
-        return {name: support(name) for name in sorted(self.operators)}
-
-    def missing(self) -> list[str]:
-        """The operators that would run on the CPU, or fail."""
-        return [name for name, has in self.on_mps().items() if has in (MISSING, SILENT)]
 
 
 @functools.cache
@@ -171,6 +149,7 @@ class Rehearsal:
                 torch.accelerator.synchronize = wait
                 looking.remove()
                 self.use.operators = dict(self.counts)
+                self.use.support = {name: support(name) for name in sorted(self.counts)}
 
     def run(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Compute one operator on the CPU, and note what a Mac would say to it."""
@@ -381,41 +360,6 @@ def _no_foreach() -> Iterator[None]:
 # A notebook on the pretended device -----------------------------------------------------------------------------------
 
 
-def rehearse(name: str, profile: str = "smoke") -> Use:
-    """Run a notebook up to its results on the pretended device, with a profile's parameters and stand-ins for its data.
-
-    In a process of its own, since PyTorch keeps a device once it has one, and the notebook's framework with it.
-    Raises PomologyError in one line if there is no such notebook, if it is not PyTorch's, or if it does not get as far.
-    """
-    notebook = _notebook(name)
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder, "use.json")
-        command = [sys.executable, "-m", "pomology.runner.mps_rehearsal", str(notebook.path), profile, str(place)]
-        environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(
-            command, capture_output=True, encoding="utf-8", errors="replace", env=environment, check=False
-        )
-        if not place.exists():
-            last = redact((done.stderr.strip() or f"exit status {done.returncode}").split("\n")[-1])
-            raise PomologyError(f"{notebook.name}: its rehearsal did not get to its end: {last}")
-        return Use(**json.loads(place.read_text(encoding="utf-8")))
-
-
-def _notebook(name: str) -> notebooks.Notebook:
-    known = {notebook.name: notebook for notebook in notebooks.notebooks()}
-    if name not in known:
-        raise PomologyError(f"--operators {name}: no notebook is named so; there are {', '.join(sorted(known))}")
-    if not uses_torch(known[name]):
-        raise PomologyError(f"--operators {name}: not a PyTorch notebook; only PyTorch says which operators MPS has")
-    return known[name]
-
-
-def uses_torch(notebook: notebooks.Notebook) -> bool:
-    """Whether a notebook is PyTorch's: only that says which operators MPS has."""
-    cells = notebooks.read_notebook(notebook.path)["cells"]
-    return any("import torch" in "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-
-
 def run_cells(path: Path, profile: str, out: Path) -> Use:
     """Execute a notebook's code up to its results, in this process, and note what it asks of the device."""
     document = notebooks.read_notebook(path)
@@ -441,8 +385,8 @@ def run_cells(path: Path, profile: str, out: Path) -> Use:
     return rehearsal.use
 
 
-def _pretended_mps(rehearsal: Rehearsal) -> devices_torch.Device:
-    class PretendedMPS(devices_torch.Device):
+def _pretended_mps(rehearsal: Rehearsal) -> devices_torch.TorchDevice:
+    class PretendedMPS(devices_torch.TorchDevice):
         """What a notebook takes for MPS."""
 
         def __init__(self):
@@ -464,14 +408,13 @@ def _pretended_mps(rehearsal: Rehearsal) -> devices_torch.Device:
             rehearsal.use.faults = asked
             return found
 
-        def reset_peak_memory(self) -> None:
-            self.release()
+        def _reset_peak(self) -> None:
+            """It counts no memory."""
 
-        def peak_memory(self) -> dict[str, int]:
+        def _peak_bytes(self) -> dict[str, int]:
             return {}
 
-        def memory(self) -> dict[str, int]:
-            return {}
+        _bytes_now = _peak_bytes
 
         def free_memory(self) -> int:
             return snapshot.available_memory_bytes()

@@ -1,0 +1,120 @@
+"""Which operators of a notebook MPS has, on any machine: the notebook runs on the pretended MPS of the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pomology.errors import PomologyError
+from pomology.paths import redact, root
+from pomology.report.table import Row, Table
+from pomology.runner import notebooks
+
+PRETENDED_MPS = Path("tests", "pretended_mps.py")
+# What MPS may have for an operator.
+KERNEL, COMPOSITE, MISSING, SILENT = "kernel", "made of others", "no kernel", "kernel that runs on the CPU"
+
+
+@dataclass
+class Use:
+    """What one workload asked of the device.
+
+    operators: name -> how often. support: name -> what MPS has for it: `kernel`, `made of others`, `no kernel` or
+    `kernel that runs on the CPU`. faults: what a Mac would refuse, compute on the CPU, or get wrong, each once.
+    cases: name -> [status, reason] as in the notebook's journal.
+    """
+
+    operators: dict[str, int] = field(default_factory=dict)
+    support: dict[str, str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    cases: dict[str, list] = field(default_factory=dict)
+
+    def missing(self) -> list[str]:
+        """The operators that would run on the CPU, or fail."""
+        return [name for name, has in sorted(self.support.items()) if has in (MISSING, SILENT)]
+
+    def lines(self, name: str) -> list[str]:
+        """For a terminal: a line for each operator, each case that did not end well and each fault; a sum last."""
+        width = max(map(len, self.operators), default=0)
+        lines = [f"{'operator':{width}} {'calls':>7}  MPS has"]
+        by_support = sorted(self.operators.items(), key=lambda item: (self.support[item[0]], item[0]))
+        lines += [f"{operator:{width}} {calls:7,}  {self.support[operator]}" for operator, calls in by_support]
+        lines += [f"{case}: {status}; {reason}" for case, (status, reason) in self.cases.items() if status != "ok"]
+        lines += [f"would go wrong on a Mac: {fault}" for fault in self.faults]
+        missing = f" ({', '.join(self.missing())})" if self.missing() else ""
+        total = f"{len(self.operators)} operators, {len(self.missing())} of them without a kernel for MPS"
+        return [*lines, f"{name}: {total}{missing}"]
+
+
+def rehearse(name: str, profile: str = "smoke") -> Use:
+    """Run a notebook up to its results on the pretended MPS, with a profile's parameters and stand-ins for its data.
+
+    In a process of its own, since PyTorch keeps such a device once it has one. Raises PomologyError in one line if
+    there is no such notebook or no checkout, if the notebook is not PyTorch's, or if it does not get as far.
+    """
+    notebook = _notebook(name)
+    program = root() / PRETENDED_MPS
+    if not program.is_file():
+        raise PomologyError(f"--operators {name}: needs a checkout of the kit, for {PRETENDED_MPS}; there is none here")
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, "use.json")
+        done = subprocess.run(
+            [sys.executable, str(program), str(notebook.path), profile, str(place)],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+            check=False,
+        )
+        if not place.exists():
+            last = redact((done.stderr.strip() or f"exit status {done.returncode}").split("\n")[-1])
+            raise PomologyError(f"{notebook.name}: its rehearsal did not get to its end: {last}")
+        return Use(**json.loads(place.read_text(encoding="utf-8")))
+
+
+def _notebook(name: str) -> notebooks.Notebook:
+    known = {notebook.name: notebook for notebook in notebooks.notebooks()}
+    if name not in known:
+        raise PomologyError(f"--operators {name}: no notebook is named so; there are {', '.join(sorted(known))}")
+    if not uses_torch(known[name]):
+        raise PomologyError(f"--operators {name}: not a PyTorch notebook; only PyTorch says which operators MPS has")
+    return known[name]
+
+
+def uses_torch(notebook: notebooks.Notebook) -> bool:
+    """Whether a notebook is PyTorch's: only that says which operators MPS has."""
+    cells = notebooks.read_notebook(notebook.path)["cells"]
+    return any("import torch" in "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+def table(only: str) -> Table:
+    """Which operators MPS lacks in the workloads of PyTorch notebooks: a row each, after some seconds each.
+
+    only: names or globs of notebooks, separated by spaces; empty is none. What stops a rehearsal stands in its row.
+    Raises PomologyError for a name that no notebook has.
+    """
+    rows, data = [], []
+    for notebook in notebooks.select(notebooks.notebooks(), only) if only.split() else []:
+        if not uses_torch(notebook):
+            continue
+        try:
+            use = rehearse(notebook.name)
+        except PomologyError as error:
+            rows.append(Row((notebook.name, "", "", "", "", str(error))))
+            data.append({"notebook": notebook.name, "error": str(error)})
+            continue
+        has, missing, faults = list(use.support.values()), use.missing(), "; ".join(use.faults) or "nothing"
+        counts = (len(has), has.count(KERNEL), has.count(COMPOSITE))
+        rows.append(Row((notebook.name, *map(str, counts), ", ".join(missing) or "none", faults)))
+        data.append({"notebook": notebook.name, "operators": len(has), "missing": " ".join(missing), "faults": faults})
+    columns = ("Notebook", "Operators", "with a kernel", "made of others", "MPS lacks", "What a Mac would not do")
+    note = (
+        "Looked up in the list of kernels that this PyTorch was built from, so the same on every machine. An operator "
+        "that MPS lacks fails there, or runs on the CPU where PYTORCH_ENABLE_MPS_FALLBACK allows it."
+    )
+    return Table("Operators of the workloads on MPS", columns, tuple(rows), (note,), tuple(data))
