@@ -59,8 +59,8 @@ class Report:
             return self._read([self.name])
         if self.declaration.whole_run:
             return self.run_records()
-        experiment, found = self.declaration.experiment, self._read(self.declaration.sources)
-        return [record for record in found if published.experiment_of(record["experiment"]) == experiment]
+        experiment, records = self.declaration.experiment, self._read(self.declaration.sources)
+        return [record for record in records if published.experiment_of(record["experiment"]) == experiment]
 
     def run_records(self) -> list[dict]:
         """The finished cases of all notebooks of this run."""
@@ -160,11 +160,11 @@ class Report:
     def saved(self, what: str, make: Callable[[], Any]) -> Table:
         """A table as its notebook saved it; made from the journals where that is missing, or they have grown since."""
         place = self.out / "tables" / f"{self.name}-{what}"
-        found = table.saved(place, self.sources(what))
-        if found is None:
+        kept = table.saved(place, self.sources(what))
+        if kept is None:
             make()
-            found = table.saved(place, self.sources(what))
-        return found
+            kept = table.saved(place, self.sources(what))
+        return kept
 
     def _saved(self, what: str, shown: Table) -> Table:
         place = self.out / "tables" / f"{self.name}-{what}"
@@ -177,7 +177,7 @@ class Report:
 
     def _needed(self) -> list[str]:
         experiments = {experiment for claim in self._claims() for experiment in claim.experiments}
-        return sorted({self.name, *(name for one in experiments for name in declaration.notebooks_of(one))})
+        return sorted({self.name, *(name for experiment in experiments for name in declaration.notebooks_of(experiment))})
 
     def _journals(self) -> list[str]:
         return sorted(self.run.journals)

@@ -127,7 +127,7 @@ def _ending(place: Path, kind: str) -> Path:
 def saved(place: Path, sources: dict[str, int]) -> Table | None:
     """A table that `save` has written; None where it is missing, or its journals have grown since then."""
     try:
-        found = msgspec.json.decode(_ending(place, "json").read_bytes(), type=Saved)
+        kept = msgspec.json.decode(_ending(place, "json").read_bytes(), type=Saved)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None  # somebody else's may be malformed: then, too, it is made from the journals
-    return found.table if found.sources == sources else None
+    return kept.table if kept.sources == sources else None
