@@ -1,6 +1,40 @@
 """pomology: how fast does this machine train neural networks, and why?
 
-Importing the package imports no training framework; each package below says what it is for in its first line.
+What most users need is here: `from pomology import Experiment, Run, Estimate, workload, TooBig`. The rest is in the
+packages below, each of which says in its first line what it is for. `measure` is one of them, and a name can be only
+one thing: the function that times a call is `from pomology.measure import measure`.
+
+Importing this takes no numpy and no framework: a name is imported when it is first asked for.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 __version__ = "0.1.0"
+
+_MODULES = {
+    "Experiment": "pomology.experiment.experiment",
+    "Run": "pomology.results.run",
+    "Estimate": "pomology.measure.estimate",
+    "workload": "pomology.workloads.cost",
+    "PomologyError": "pomology.errors",
+    "NoSuchDevice": "pomology.errors",
+    "Unsupported": "pomology.errors",
+    "TooBig": "pomology.errors",
+    "Mismatch": "pomology.errors",
+}
+
+__all__ = ["__version__", *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -1,7 +1,7 @@
-"""Where an article's data comes from: a folder, Hugging Face's cache, its hub, or a stand-in; and what is said of it.
+"""Where an article's data comes from: a local folder, Hugging Face's cache, its hub, or a stand-in.
 
-Says in one line what is wrong with a folder or a file. Nothing is downloaded but what the hub answers for within some
-seconds; nothing damaged is replaced silently. Imports no framework: `datasets` only where its cache or the hub is read.
+A wrong or damaged file is an error of one line that names it, whatever was asked for; only data that cannot be had make
+"auto" take the stand-in. `datasets` and pyarrow are imported only where they read something.
 """
 
 from __future__ import annotations
@@ -10,92 +10,102 @@ import contextlib
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pomology.errors import PomologyError
+from pomology.format import one_line
+from pomology.paths import redact
 
 SOURCES = ("auto", "real", "stand-in")
 
 _UNFINISHED = {".incomplete", ".part", ".partial", ".crdownload", ".download", ".tmp"}
 
+_UNREADABLE = {"*-ubyte*": "IDX files", "data_batch_?": "pickled batches"}
+
 Folder = str | Path | None
 
+Request = tuple[str, Folder, int | None]  # source, folder, size
 
-class Unobtainable(Exception):
+
+class Unavailable(Exception):
     """The real data is neither here nor to be had; the text says why."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """Where a dataset is published: its id and configuration on the hub, and the columns of its tables there."""
+
+    name: str
+    config: str
+    hub: str | None = None
+    columns: tuple[str, ...] = ()
+
+
 def obtain(
-    names: tuple[str, str | None, str],
-    request: tuple[str, Folder, int | None],
+    dataset: Dataset,
+    request: Request,
     from_folder: Callable[[Path], Any],
-    from_tables: Callable[[dict[str, Any]], Any] | None,
+    from_hub: Callable[[], tuple[Any, str]],
     stand_in: Callable[[], Any],
-    tables: Callable[[str, str], tuple[dict[str, Any], str]] | None = None,
-    nowhere: str = "no folder was named, and no hub has it",
 ) -> tuple[Any, str, str]:
-    """(data, kind, origin) of `names` (dataset, hub id, hub configuration) for `request` (source, folder, size).
+    """(data, kind, origin): the dataset as it was asked for, "real" or "stand-in", and where it is from, in one line.
 
-    `from_folder` gets the folder, or its subfolder named as the configuration; `from_tables` pyarrow tables by split,
-    from `tables` (`hub_tables` if None). Each may raise Unobtainable. `nowhere`: what to say where the hub id is None.
+    `from_folder` gets the folder, or its subfolder named as the configuration. `from_hub` returns the data and whether
+    they were "cached" or "downloaded". Both may raise Unavailable.
     """
-    (name, hub, config), (source, folder, size) = names, request
+    source, folder, size = request
     if source not in SOURCES:
-        raise PomologyError(f"{name} source: {source!r} should be one of {', '.join(SOURCES)}")
+        raise PomologyError(f"{dataset.name} source: {source!r} should be one of {', '.join(SOURCES)}")
     if size is not None and size < 1:
-        raise PomologyError(f"{name} size: {size} should be at least 1, or None for all")
+        raise PomologyError(f"{dataset.name} size: {size} should be at least 1, or None for all")
     first = "" if size is None else f"; the first {size:,} only"
-    if source == "stand-in":
-        return stand_in(), "stand-in", f"stand-in for {name}: asked for{first}"
-    try:
-        if folder:
-            return from_folder(_folder(name, folder, config)), "real", f"{name}, real: local folder{first}"
-        if hub is None or from_tables is None:
-            raise Unobtainable(nowhere)
-        found, how = (tables or hub_tables)(hub, config)
-        return from_tables(found), "real", f"{name}, real: {hub} ({config}), {how}{first}"
-    except Unobtainable as error:
-        if source == "real":
-            remedy = "name a local folder that holds it, or set the source to auto or stand-in"
-            raise PomologyError(f"{name}: no real data: {error}; {remedy}") from error
-        return stand_in(), "stand-in", f"stand-in for {name}: {error}{first}"
+    reason = "asked for"
+    if source != "stand-in":
+        try:
+            if folder:
+                data, origin = from_folder(_subfolder(dataset, folder)), "local folder"
+            else:
+                data, how = from_hub()
+                origin = f"{dataset.hub} ({dataset.config}), {how}"
+            return data, "real", f"{dataset.name}, real: {origin}{first}"
+        except Unavailable as error:
+            if source == "real":
+                remedy = "name a local folder that holds it, or set the source to auto or stand-in"
+                raise PomologyError(f"{dataset.name}: no real data: {error}; {remedy}") from error
+            reason = str(error)
+    return stand_in(), "stand-in", f"stand-in for {dataset.name}: {reason}{first}"
 
 
-def _folder(name: str, folder: Folder, config: str) -> Path:
-    """The folder that holds the data: the one that was named, or its subfolder named as the configuration."""
+def _subfolder(dataset: Dataset, folder: str | Path) -> Path:
     root = Path(folder).expanduser()
     if not root.is_dir():
-        raise PomologyError(f"{name} folder: {shown(root)} is not a folder")
-    root = root / config if (root / config).is_dir() else root
+        raise PomologyError(f"{dataset.name} folder: {shown(root)} is not a folder")
+    root = root / dataset.config if (root / dataset.config).is_dir() else root
     for file in root.iterdir():
         if file.suffix in _UNFINISHED:
             raise damaged(file, "a download that did not end")
     return root
 
 
-def hub_tables(hub: str, config: str) -> tuple[dict[str, Any], str]:
-    """Every split of a Hugging Face dataset as a pyarrow table, and whether it was "cached" or "downloaded".
+def hub_tables(dataset: Dataset) -> tuple[dict[str, Any], str]:
+    """Every split of a dataset on the hub as a pyarrow table, and whether it was "cached" or "downloaded".
 
     The cache is read first and without network: `datasets` by itself would try to connect for 23 s where there is none.
-    Raises Unobtainable if the dataset is neither cached nor reachable, PomologyError if what there is is damaged.
+    Raises Unavailable if the dataset is neither cached nor reachable, PomologyError if the cache is damaged.
     """
     from huggingface_hub import constants
 
     cache = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets")
-    found = sorted((cache / hub.replace("/", "___") / config).glob("*/*/"))  # version / hash
-    if any(path.suffix != ".incomplete" for path in found):
-        return _load(hub, config, cache, offline=True, blame=found[-1]), "cached"
-    problem = hub_problem(hub)
-    if problem is None:
-        return _load(hub, config, cache, offline=False, blame=cache), "downloaded"
-    if found:
-        raise damaged(found[-1], f"a download that did not end, and {problem}")
-    raise Unobtainable(f"not in the cache, and {problem}")
+    versions = sorted((cache / dataset.hub.replace("/", "___") / dataset.config).glob("*/*/"))
+    cached = any(path.suffix != ".incomplete" for path in versions)
+    if not cached and (problem := hub_problem(dataset.hub)):
+        if versions:
+            raise damaged(versions[-1], f"a download that did not end, and {problem}")
+        raise Unavailable(f"not in the cache, and {problem}")
 
-
-def _load(hub: str, config: str, cache: Path, offline: bool, blame: Path) -> dict[str, Any]:
     with without_bars():
         import datasets
     import pyarrow
@@ -103,46 +113,47 @@ def _load(hub: str, config: str, cache: Path, offline: bool, blame: Path) -> dic
 
     datasets.disable_progress_bars()  # they and the warnings would stand in the rendered notebook
     datasets.logging.set_verbosity_error()
-    was_offline, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, offline
+    was_offline, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, cached
     try:
-        splits = datasets.load_dataset(hub, config, cache_dir=str(cache))
-        return {name: split.with_format("arrow")[:] for name, split in splits.items()}
+        splits = datasets.load_dataset(dataset.hub, dataset.config, cache_dir=str(cache))
+        tables = {name: split.with_format("arrow")[:] for name, split in splits.items()}
     except (HTTPError, ConnectionError, TimeoutError, datasets.exceptions.DatasetNotFoundError) as error:
-        raise Unobtainable(f"not in the cache, and the download failed ({type(error).__name__})") from error
+        raise Unavailable(f"not in the cache, and the download failed ({type(error).__name__})") from error
     except (datasets.exceptions.DatasetsError, pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
-        raise damaged(blame, error) from error
+        raise damaged(versions[-1] if cached else cache, error) from error
     finally:
         datasets.config.HF_HUB_OFFLINE = was_offline
+    return tables, "cached" if cached else "downloaded"
 
 
-def hub_file(hub: str, file: str, dataset: bool = False, revision: str = "main") -> tuple[Path, str]:
-    """One file of a model's or a dataset's repository, and whether it was "cached" or "downloaded".
+def hub_file(hubs: Sequence[str], file: str, dataset: bool = False, revision: str = "main") -> tuple[Path, str]:
+    """A file that each of these repositories has, and whether it was "cached" or "downloaded" (from the first).
 
-    Raises Unobtainable if it is neither cached nor to be downloaded.
+    Raises Unavailable if it is neither cached nor to be downloaded.
     """
     with without_bars():
         import huggingface_hub
         from huggingface_hub import utils
     from huggingface_hub.errors import HTTPError
 
-    where = {"repo_id": hub, "filename": file, "repo_type": "dataset" if dataset else "model", "revision": revision}
-    cached = huggingface_hub.try_to_load_from_cache(**where)
-    if isinstance(cached, str):  # else None, or an object that says that there is no such file
-        return Path(cached), "cached"
-    if problem := hub_problem(hub, dataset):
-        raise Unobtainable(f"{file} of {hub} is not in the cache, and {problem}")
+    where = {"filename": file, "repo_type": "dataset" if dataset else "model", "revision": revision}
+    for hub in hubs:
+        path = huggingface_hub.try_to_load_from_cache(hub, **where)
+        if isinstance(path, str):  # else None, or an object that says that there is no such file
+            return Path(path), "cached"
+    missing = f"{file} of {hubs[0]} is not in the cache, and"
+    if problem := hub_problem(hubs[0], dataset):
+        raise Unavailable(f"{missing} {problem}")
     utils.disable_progress_bars()  # they would stand in the rendered notebook
     try:
-        return Path(huggingface_hub.hf_hub_download(**where)), "downloaded"
+        return Path(huggingface_hub.hf_hub_download(hubs[0], **where)), "downloaded"
     except (HTTPError, OSError, ValueError) as error:
-        name = type(error).__name__
-        raise Unobtainable(f"{file} of {hub} is not in the cache, and the download failed ({name})") from error
+        raise Unavailable(f"{missing} the download failed ({type(error).__name__})") from error
 
 
 @contextlib.contextmanager
 def without_bars() -> Iterator[None]:
-    """Import Hugging Face's packages inside: tqdm, which they draw bars with, warns in a notebook that has no widgets
-    for them; nobody draws one here."""
+    """Import Hugging Face's packages inside: tqdm, their progress bar, warns in a notebook that has no widgets."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="IProgress not found")
         yield
@@ -172,18 +183,22 @@ def hub_problem(hub: str, dataset: bool = True, timeout_s: float = 3.0) -> str |
     return answers[0] if answers else f"no answer from the Hugging Face hub within {timeout_s:g} s"
 
 
-def parquet_names(split: str) -> list[str]:
-    return [f"{split}*.parquet", f"*-{split}*.parquet", f"{split}*/*.parquet"]
+def find_files(root: Path, dataset: Dataset, split: str, *own: str) -> list[Path]:
+    """A split's parquet files below `root`, else those of the author's own form; all of them in one folder, in order.
 
-
-def find(root: Path, patterns: list[str], name: str) -> list[Path]:
-    """The files below `root` that match the first pattern that any match; all of them in one folder, in order."""
+    The first pattern that matches any file decides.
+    """
+    patterns = (f"{split}*.parquet", f"*-{split}*.parquet", f"{split}*/*.parquet", *own)
     for pattern in patterns:
-        if found := sorted(path for path in root.rglob(pattern) if path.is_file()):
-            if len({path.parent for path in found}) > 1:
-                raise PomologyError(f"{name}: {pattern} is in several folders below {shown(root)}: name one of them")
-            return found
-    raise PomologyError(f"{name}: nothing to read in {shown(root)}: expected one of {', '.join(patterns)}")
+        if paths := sorted(path for path in root.rglob(pattern) if path.is_file()):
+            if len({path.parent for path in paths}) > 1:
+                raise PomologyError(f"{dataset.name}: {pattern} is in several folders below {shown(root)}: name one")
+            return paths
+    unreadable = [what for pattern, what in _UNREADABLE.items() if any(root.rglob(pattern))]
+    problem = f"{unreadable[0]}, which are not read," if unreadable else "nothing to read"
+    source = f"the parquet files of huggingface.co/datasets/{dataset.hub}"
+    expected = f"expected {source} or one of {', '.join(patterns)}"
+    raise PomologyError(f"{dataset.name}: {problem} in {shown(root)}: {expected}")
 
 
 def read_parquet(paths: list[Path], columns: tuple[str, ...]) -> Any:
@@ -202,16 +217,21 @@ def read_parquet(paths: list[Path], columns: tuple[str, ...]) -> Any:
     return pyarrow.concat_tables(tables)
 
 
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise damaged(path, error) from error
+
+
 def shown(path: Path) -> str:
     """A path that may stand in a shared notebook: without the name of the person whose home it is in."""
-    path, home = path.absolute(), Path.home()
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+    return redact(str(path.absolute()))
 
 
-def one_line(error: Exception | str) -> str:
-    text = " ".join(str(error).split()).replace(str(Path.home()), "~") or type(error).__name__
-    return text if len(text) <= 200 else text[:200] + "…"
+def reason(error: Exception | str) -> str:
+    return one_line(redact(" ".join(str(error).split())) or type(error).__name__, 200)
 
 
 def damaged(path: Path, why: Exception | str) -> PomologyError:
-    return PomologyError(f"{shown(path)}: damaged or half downloaded ({one_line(why)}): delete it and get it again")
+    return PomologyError(f"{shown(path)}: damaged or half downloaded ({reason(why)}): delete it and get it again")

@@ -1,4 +1,4 @@
-"""LSUN's classrooms, read from its database or a folder of pictures, or a stand-in."""
+"""LSUN's classrooms, read from its database or a folder of JPEG files, or a stand-in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from pomology.data import synthetic
-from pomology.data.hub import Folder, damaged, obtain, one_line, shown
+from pomology.data.hub import Dataset, Folder, Unavailable, damaged, obtain, reason, shown
 from pomology.data.images import to_tensor
 from pomology.errors import PomologyError
 
@@ -19,7 +19,37 @@ LSUN_CLASSROOM_IMAGES = 168_103
 
 STAND_IN_PHOTOGRAPHS = 1_024  # different ones behind the 168,103 of the stand-in
 
+_LSUN = Dataset(name="LSUN classroom", config="classroom_train_lmdb")
+
 _JPEG_SUFFIXES = {".jpg", ".jpeg", ".webp"}  # the exporter of LSUN names its JPEG files .webp
+
+
+def lsun_classroom(source: str = "auto", folder: Folder = None, size: int | None = None) -> JPEGSet:
+    """LSUN classroom: 168,103 photographs with a shorter side of 256, JPEG quality 75, as (3, 64, 64) from -1 to 1.
+
+    No hub has it: `folder` is the only way to the real one (`classroom_train_lmdb`, 3.1 GB, as fyu/lsun fetches it).
+    """
+    request = (source, folder, size)
+    store, kind, origin = obtain(
+        *(_LSUN, request, _read_folder, _no_hub), lambda: synthetic.photographs(STAND_IN_PHOTOGRAPHS)
+    )
+    length = len(store) if kind == "real" else LSUN_CLASSROOM_IMAGES
+    if length != LSUN_CLASSROOM_IMAGES:
+        origin += f"; {length:,} images where the article has {LSUN_CLASSROOM_IMAGES:,}"
+    return JPEGSet(_LSUN.name, store, min(size or length, length), kind, origin)
+
+
+def _no_hub() -> Any:
+    raise Unavailable("no folder was named, and no hub has it")
+
+
+def _read_folder(root: Path) -> list[str] | _LMDB:
+    if (root / "data.mdb").is_file():
+        return _LMDB(root)
+    paths = sorted(str(path) for path in root.rglob("*") if path.suffix.lower() in _JPEG_SUFFIXES)
+    if not paths:
+        raise PomologyError(f"LSUN classroom: neither classroom_train_lmdb/data.mdb nor JPEG files in {shown(root)}")
+    return paths
 
 
 def dcgan_transform(picture: Image.Image) -> Any:
@@ -37,7 +67,7 @@ class JPEGSet:
     `store[i]` gives a file's bytes or its path; a store smaller than `length` is used again and again.
     """
 
-    def __init__(self, name: str, store: Sequence[bytes | str] | _JPEGDatabase, length: int, kind: str, origin: str):
+    def __init__(self, name: str, store: Sequence[bytes | str] | _LMDB, length: int, kind: str, origin: str):
         self.name, self.store, self.length, self.kind, self.origin = name, store, length, kind, origin
         self.transform = dcgan_transform
 
@@ -53,21 +83,21 @@ class JPEGSet:
             return Image.open(io.BytesIO(item) if isinstance(item, bytes) else item).convert("RGB")
         except OSError as error:
             where = f"image {index}" if isinstance(item, bytes) else shown(Path(item))
-            raise PomologyError(f"{self.name}: {where} cannot be decoded: {one_line(error)}") from error
+            raise PomologyError(f"{self.name}: {where} cannot be decoded: {reason(error)}") from error
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         return self.transform(self.picture(index)), 0
 
 
-class _JPEGDatabase:
-    """The values of an lmdb, by the order of their keys."""
+class _LMDB:
+    """The values of an lmdb, by the order of their keys. Can be pickled: each process opens the file for itself."""
 
     def __init__(self, folder: Path):
         import lmdb
 
         self.path = str(folder.resolve())
         try:
-            with _lmdb_environment(self.path).begin() as transaction, transaction.cursor() as cursor:
+            with _environment(self.path).begin() as transaction, transaction.cursor() as cursor:
                 self.keys = list(cursor.iternext(keys=True, values=False))
         except (lmdb.Error, OSError) as error:
             raise damaged(folder / "data.mdb", error) from error
@@ -78,53 +108,21 @@ class _JPEGDatabase:
         return len(self.keys)
 
     def __getitem__(self, index: int) -> bytes:
-        with _lmdb_environment(self.path).begin() as transaction:
+        with _environment(self.path).begin() as transaction:
             return transaction.get(self.keys[index])
 
 
-_lmdb_environments: dict[str, tuple[int, Any]] = {}  # path -> process, handle: lmdb opens nothing twice in one process
+_environments: dict[str, tuple[int, Any]] = {}  # path -> process, handle: lmdb opens nothing twice in one process
 
 
-def _lmdb_environment(path: str) -> Any:
-    """The handle of this process, which no pickle can carry and no child may use after fork."""
+def _environment(path: str) -> Any:
+    """The handle of this process: a forked one may not use its parent's."""
     import lmdb
 
-    process, environment = _lmdb_environments.get(path, (None, None))
-    if process == os.getpid():
-        return environment
-    if environment is not None:
-        environment.close()  # the parent's
-    environment = lmdb.open(path, readonly=True, lock=False, create=False, readahead=False)
-    # lmdb maps the file, and reading a page that is not there kills the process. The last few need not be there: those
-    # that were freed in the transaction that took them.
-    needed = (environment.info()["last_pgno"] - 16) * environment.stat()["psize"]
-    if (present := os.path.getsize(f"{path}/data.mdb")) < needed:
-        environment.close()
-        raise OSError(f"{present:,} bytes, should be {needed:,} at the least")
-    _lmdb_environments[path] = os.getpid(), environment
+    process, environment = _environments.get(path, (None, None))
+    if process != os.getpid():
+        if environment is not None:
+            environment.close()  # the parent's
+        environment = lmdb.open(path, readonly=True, lock=False, create=False, readahead=False)
+        _environments[path] = os.getpid(), environment
     return environment
-
-
-def lsun_classroom(source: str = "auto", folder: Folder = None, size: int | None = None) -> JPEGSet:
-    """LSUN classroom: 168,103 photographs with a shorter side of 256, JPEG quality 75, as (3, 64, 64) from -1 to 1.
-
-    No hub has it: `folder` is the only way to the real one (`classroom_train_lmdb`, 3.1 GB, as fyu/lsun fetches it).
-    """
-    names = ("LSUN classroom", None, "classroom_train_lmdb")
-    store, kind, origin = obtain(
-        *(names, (source, folder, size), _read_jpeg_folder, None),
-        lambda: synthetic.photographs(STAND_IN_PHOTOGRAPHS),
-    )
-    length = len(store) if kind == "real" else LSUN_CLASSROOM_IMAGES
-    if length != LSUN_CLASSROOM_IMAGES:
-        origin += f"; {length:,} images where the article has {LSUN_CLASSROOM_IMAGES:,}"
-    return JPEGSet(names[0], store, min(size or length, length), kind, origin)
-
-
-def _read_jpeg_folder(root: Path) -> list[str] | _JPEGDatabase:
-    if (root / "data.mdb").is_file():
-        return _JPEGDatabase(root)
-    paths = sorted(str(path) for path in root.rglob("*") if path.suffix.lower() in _JPEG_SUFFIXES)
-    if not paths:
-        raise PomologyError(f"LSUN classroom: neither classroom_train_lmdb/data.mdb nor JPEG files in {shown(root)}")
-    return paths

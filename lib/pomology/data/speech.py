@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pomology.data import synthetic
-from pomology.data.hub import (
-    Folder,
-    damaged,
-    obtain,
-    shown,
-)
-from pomology.data.text import IGNORED, _tokenizer
+from pomology.data.hub import Dataset, Folder, Unavailable, damaged, obtain, shown
+from pomology.data.text import IGNORED, load_tokenizer
 from pomology.errors import PomologyError
 
 STAND_IN_CLIPS = 100_000  # the article names no release of Common Voice, so no number of clips
@@ -28,6 +21,8 @@ STAND_IN_CLIPS = 100_000  # the article names no release of Common Voice, so no 
 WHISPER_VOCABULARY = 51_865
 
 SAMPLING_RATE = 16_000  # hertz, at which Whisper hears
+
+_COMMON_VOICE = Dataset(name="Common Voice", config="en")
 
 _ENGLISH, _END, _START, _TRANSCRIBE, _NO_TIMESTAMPS = 50_259, 50_257, 50_258, 50_359, 50_363
 
@@ -74,22 +69,24 @@ def common_voice(source: str = "auto", folder: Folder = None, size: int | None =
     if not 5 <= tokens <= 448:
         raise PomologyError(f"Common Voice tokens: {tokens} should be 5 to 448, what Whisper's decoder can write")
     store, kind, origin = obtain(
-        ("Common Voice", None, "en"),
+        _COMMON_VOICE,
         (source, folder, size),
         lambda root: _read_release(root, size, tokens),
-        None,
+        _no_hub,
         lambda: _StandInClips(tokens),
-        nowhere="no folder was named, and only the Mozilla Data Collective gives it, by hand",
     )
     length = len(store)
-    if kind == "real":
-        origin += f"; {store.tokenizer_origin}"
-    return Speech(store, min(size or length, length), tokens, kind, origin)
+    return Speech(store, min(size or length, length), tokens, kind, origin + store.words)
+
+
+def _no_hub() -> Any:
+    raise Unavailable("no folder was named, and only the Mozilla Data Collective gives it, by hand")
 
 
 @dataclass(frozen=True)
 class _StandInClips:
     tokens: int
+    words: str = ""
 
     def __len__(self) -> int:
         return STAND_IN_CLIPS
@@ -107,7 +104,7 @@ class _Clips:
     rows: list[tuple[str, str]]  # file, sentence
     language: int
     tokenizer: Any
-    tokenizer_origin: str
+    words: str  # where the tokenizer is from
     tokens: int
 
     def __len__(self) -> int:
@@ -121,25 +118,26 @@ class _Clips:
 
 
 def _read_release(root: Path, size: int | None, tokens: int) -> _Clips:
+    from pyarrow import ArrowException, csv
+
     # Only so deep: a search through `clips` would look at a million files.
-    found = [path for depth in ("", "*/", "*/*/") for path in sorted(root.glob(f"{depth}train.tsv"))]
-    if not found:
+    tables = [path for depth in ("", "*/", "*/*/") for path in sorted(root.glob(f"{depth}train.tsv"))]
+    if not tables:
         raise PomologyError(f"Common Voice: no train.tsv in {shown(root)}: name one language of an unpacked release")
-    if len(found) > 1:
+    if len(tables) > 1:
         raise PomologyError(f"Common Voice: train.tsv is in several folders below {shown(root)}: name one of them")
-    (table,) = found
+    (table,) = tables
     clips = table.parent / "clips"
     if not clips.is_dir():
         raise PomologyError(f"Common Voice: no folder clips beside {shown(table)}: unpack the release again")
+    columns = ["path", "sentence", "locale"]
     try:
-        with table.open(encoding="utf-8", newline="") as file:
-            lines = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-            columns = {"path", "sentence", "locale"}
-            if not columns <= {*(lines.fieldnames or ())}:
-                raise PomologyError(f"{shown(table)}: columns {lines.fieldnames}: expected path, sentence and locale")
-            rows = [(line["path"], line["sentence"], line["locale"]) for line in islice(lines, size)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        form = csv.ParseOptions(delimiter="\t", quote_char=False)
+        text = csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, "string"))
+        listed = csv.read_csv(table, parse_options=form, convert_options=text).slice(0, size)
+    except (ArrowException, OSError) as error:
         raise damaged(table, error) from error
+    rows = list(zip(*(listed.column(name).to_pylist() for name in columns), strict=True))
     for number, row in enumerate(rows, 2):
         if not all(row) or Path(row[0]).name != row[0]:
             raise damaged(table, f"line {number} has no file name, sentence and locale")
@@ -148,12 +146,12 @@ def _read_release(root: Path, size: int | None, tokens: int) -> _Clips:
     if len(locales := {locale for _, _, locale in rows}) > 1:
         raise PomologyError(f"{shown(table)}: several languages ({', '.join(sorted(locales))}): should be one")
     hubs = [f"openai/whisper-{name}" for name in ("medium", "tiny", "base", "small", "large-v2")]
-    tokenizer, which = _tokenizer("Whisper", hubs, _WHISPER, table.parent)
+    tokenizer, words = load_tokenizer("Whisper", hubs, _WHISPER, table.parent)
     (locale,) = locales
     language = tokenizer.token_to_id(f"<|{locale.split('-')[0]}|>")
     if language is None:
         raise PomologyError(f"{shown(table)}: Whisper has no token for the language {locale!r}: take another language")
-    return _Clips(clips, [row[:2] for row in rows], language, tokenizer, which, tokens)
+    return _Clips(clips, [row[:2] for row in rows], language, tokenizer, words, tokens)
 
 
 def _read_sound(path: Path) -> tuple[np.ndarray, int]:

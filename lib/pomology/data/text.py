@@ -1,18 +1,14 @@
-"""Text and speech for the large models of the profiling article, or stand-ins of the same shape.
+"""Text by words (WikiText-2, Penn Treebank) and reviews in GPT-2's tokens (IMDB), or stand-ins of the same shape.
 
-`imdb`, `common_voice` and `penn_treebank` take `source`, `folder` and `size` as those of `pomology.data.images` do, and
-what they return says `kind` and `origin` in the same way. Text for GPT-2 or Whisper needs the model's
-`tokenizer.json`: from the folder of the data, else from Hugging Face's cache, else from its hub; without it the data
-cannot be had.
-
-Items are dictionaries of numpy arrays, named as transformers' models name their inputs; a DataLoader makes tensors of
-them. Their classes live here because macOS spawns the workers of a DataLoader. Importing this takes no framework.
+What GPT-2 or Whisper reads needs the model's `tokenizer.json`: from the folder of the data, else from Hugging Face's
+cache, else from its hub; without it the data cannot be had.
 """
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,20 +17,22 @@ import numpy as np
 
 from pomology.data import synthetic
 from pomology.data.hub import (
+    Dataset,
     Folder,
     damaged,
-    find,
+    find_files,
     hub_file,
     hub_tables,
     obtain,
-    one_line,
-    parquet_names,
     read_parquet,
+    read_text,
+    reason,
     shown,
-    without_bars,
 )
 from pomology.data.images import SPLITS
 from pomology.errors import PomologyError
+
+# --- running text, by words
 
 WIKITEXT2_TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}  # words and one <eos> a line
 
@@ -58,18 +56,36 @@ class Corpus:
         return len(self.words)
 
 
-@dataclass(frozen=True)
-class TextSource:
-    """Where a text is published, and how many tokens and different words it must have, one `<eos>` a line counted."""
-
-    name: str
-    hub: str
-    config: str
-    tokens: Mapping[str, int]
+@dataclass(frozen=True, kw_only=True)
+class _Text(Dataset):
+    tokens: Mapping[str, int]  # of each part, one <eos> a line counted
     vocabulary: int
-    files: str  # the author's own, {} for the part
-    column: str = "text"
-    tables: Callable[[str, str], tuple[dict[str, Any], str]] | None = None  # None: as the hub's cache has them
+    file: str  # the author's own, {} for the part
+    converted: bool = (
+        False  # the hub has it as a script, which `datasets` runs no more, and its own parquet files of it
+    )
+
+
+_WIKITEXT2 = _Text(
+    name="WikiText-2",
+    hub="Salesforce/wikitext",
+    config="wikitext-2-v1",
+    columns=("text",),
+    tokens=WIKITEXT2_TOKENS,
+    vocabulary=WIKITEXT2_VOCABULARY,
+    file="wiki.{}.tokens",
+)
+
+_PENN_TREEBANK = _Text(
+    name="Penn Treebank",
+    hub="ptb-text-only/ptb_text_only",
+    config="penn_treebank",
+    columns=("sentence",),
+    tokens={"train": 929_589, "valid": 73_760, "test": 82_430},
+    vocabulary=10_000,
+    file="ptb.{}.txt",
+    converted=True,
+)
 
 
 def wikitext2(source: str = "auto", folder: Folder = None, size: int | None = None) -> Corpus:
@@ -77,58 +93,53 @@ def wikitext2(source: str = "auto", folder: Folder = None, size: int | None = No
 
     The hub dataset Salesforce/wikitext, wikitext-2-v1, in which rare words are replaced; the raw one has more words.
     """
-    return corpus_of_words(_WIKITEXT2, source, folder, size)
+    return _corpus(_WIKITEXT2, source, folder, size)
 
 
-_WIKITEXT2 = TextSource(
-    name="WikiText-2",
-    hub="Salesforce/wikitext",
-    config="wikitext-2-v1",
-    tokens=WIKITEXT2_TOKENS,
-    vocabulary=WIKITEXT2_VOCABULARY,
-    files="wiki.{}.tokens",
-)
+def penn_treebank(source: str = "auto", folder: Folder = None, size: int | None = None) -> Corpus:
+    """Penn Treebank by words, 10,000 different ones: 929,589 tokens to train, 73,760 to validate, 82,430 to test.
+
+    `folder`: Mikolov's ptb.train.txt, ptb.valid.txt and ptb.test.txt, or parquet.
+    """
+    return _corpus(_PENN_TREEBANK, source, folder, size)
 
 
-def corpus_of_words(article: TextSource, source: str, folder: Folder, size: int | None) -> Corpus:
-    """A text by words, from text files or parquet, a row a line; or its stand-in."""
-    hub_splits = {"valid": "validation"}
+def _corpus(dataset: _Text, source: str, folder: Folder, size: int | None) -> Corpus:
+    def lines(root: Path, part: str) -> Iterable[str]:
+        paths = find_files(root, dataset, part, dataset.file.format(part), f"{part}.txt")
+        if paths[0].suffix == ".parquet":
+            return read_parquet(paths, dataset.columns).column(0).to_pylist()
+        return io.StringIO(read_text(paths[0]))
 
-    def from_tables(tables: dict[str, Any]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        rows = {part: tables[hub_splits.get(part, part)].column(article.column) for part in article.tokens}
-        return _number_words({part: column.to_pylist() for part, column in rows.items()})
+    def from_hub() -> tuple[Any, str]:
+        tables, how = _converted_tables(dataset) if dataset.converted else hub_tables(dataset)
+        tables["valid"] = tables["validation"]
+        return _number_words({part: tables[part].column(*dataset.columns).to_pylist() for part in dataset.tokens}), how
 
     (tokens, words), kind, origin = obtain(
-        (article.name, article.hub, article.config),
+        dataset,
         (source, folder, size),
-        lambda root: _read_text_folder(article, root),
-        from_tables,
-        lambda: synthetic.text(article.tokens, article.vocabulary),
-        article.tables,
+        lambda root: _number_words({part: lines(root, part) for part in dataset.tokens}),
+        from_hub,
+        lambda: synthetic.text(dataset.tokens, dataset.vocabulary),
     )
     counts = {part: len(numbers) for part, numbers in tokens.items()}
     if 0 in counts.values():
         raise PomologyError(f"{origin}: a part is empty ({counts}): get it again")
-    if counts != article.tokens or len(words) != article.vocabulary:
-        found, expected = (" + ".join(f"{count:,}" for count in c.values()) for c in (counts, article.tokens))
-        origin += f"; {found} tokens, {len(words):,} words where the article has {expected}, {article.vocabulary:,}"
+    if counts != dataset.tokens or len(words) != dataset.vocabulary:
+        here, article = (" + ".join(f"{count:,}" for count in c.values()) for c in (counts, dataset.tokens))
+        origin += f"; {here} tokens, {len(words):,} words where the article has {article}, {dataset.vocabulary:,}"
     first = {part: numbers[:size] for part, numbers in tokens.items()}
-    return Corpus(article.name, **first, words=words, kind=kind, origin=origin)
+    return Corpus(dataset.name, **first, words=words, kind=kind, origin=origin)
 
 
-def _read_text_folder(article: TextSource, root: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    lines: dict[str, Iterable[str]] = {}
-    for part in article.tokens:
-        found = find(root, [*parquet_names(part), article.files.format(part), f"{part}.txt"], article.name)
-        if found[0].suffix == ".parquet":
-            lines[part] = read_parquet(found, (article.column,)).column(article.column).to_pylist()
-            continue
-        try:
-            with found[0].open(encoding="utf-8") as file:
-                lines[part] = file.readlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise damaged(found[0], error) from error
-    return _number_words(lines)
+def _converted_tables(dataset: _Text) -> tuple[dict[str, Any], str]:
+    tables, how = {}, "cached"
+    for split in ("train", "validation", "test"):
+        file = f"{dataset.config}/{split}/0000.parquet"
+        path, source = hub_file([dataset.hub], file, dataset=True, revision="refs/convert/parquet")
+        tables[split], how = read_parquet([path], dataset.columns), max(how, source)  # downloaded, if one of them was
+    return tables, how
 
 
 def _number_words(lines: Mapping[str, Iterable[str]]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
@@ -166,6 +177,22 @@ class LanguageBatches:
             yield self.tokens[start:end], self.tokens[start + 1 : end + 1].reshape(-1)
 
 
+def windows(tokens: np.ndarray, context_size: int, stride: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets (n, context_size) each, of running text (tokens,): a target is the token behind its input.
+
+    A window begins every `stride` tokens: 1 is at every place; None is behind the last target of the window before, so
+    that windows share nothing. Views of `tokens`, read only; what is too short for a window is dropped.
+    """
+    if context_size < 1 or (stride is not None and stride < 1):
+        raise PomologyError(f"windows: context_size {context_size} and stride {stride} should be at least 1")
+    if len(tokens) <= context_size:
+        raise PomologyError(f"windows: {len(tokens):,} tokens are too few for a context_size of {context_size:,}")
+    every = np.lib.stride_tricks.sliding_window_view(tokens, context_size + 1)[:: stride or context_size + 1]
+    return every[:, :-1], every[:, 1:]
+
+
+# --- reviews, in a model's tokens
+
 IMDB_REVIEWS = 25_000  # in each of the two splits
 
 GPT2_VOCABULARY = 50_257
@@ -174,39 +201,7 @@ END_OF_TEXT = 50_256  # GPT-2 has no token for padding: its end of text pads
 
 IGNORED = -100  # a label that the losses of transformers pass over
 
-# What tells a tokenizer from another with the same file name: some tokens and their numbers.
-_GPT2 = {"<|endoftext|>": END_OF_TEXT}
-
-
-def _tokenizer(model: str, hubs: Sequence[str], marks: dict[str, int], folder: Path | None = None) -> tuple[Any, str]:
-    """A `tokenizers.Tokenizer`, and where it is from. Any of `hubs` has the same; the first one is asked for it."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # as is, but without a warning at every later fork
-    import tokenizers
-
-    if folder is not None and (folder / "tokenizer.json").is_file():
-        path, how = folder / "tokenizer.json", "in the folder"
-    else:
-        path, how = _cached_first(hubs)
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # it raises nothing narrower
-        raise damaged(path, error) from error
-    for token, number in marks.items():
-        if (found := tokenizer.token_to_id(token)) != number:
-            raise PomologyError(f"{shown(path)}: {token} is {found}, should be {number}: not the tokenizer of {model}")
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer, f"tokenizer of {model} {how}"
-
-
-def _cached_first(hubs: Sequence[str]) -> tuple[Path, str]:
-    with without_bars():
-        from huggingface_hub import try_to_load_from_cache
-
-    for hub in hubs:
-        if isinstance(path := try_to_load_from_cache(hub, "tokenizer.json"), str):
-            return Path(path), "cached"
-    return hub_file(hubs[0], "tokenizer.json")
+_IMDB = Dataset(name="IMDB", hub="stanfordnlp/imdb", config="plain_text", columns=("text", "label"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,84 +239,95 @@ def imdb(
         raise PomologyError(f"IMDB split: {split!r} should be one of {', '.join(SPLITS)}")
     if length < 1:
         raise PomologyError(f"IMDB length: {length} should be at least 1 token")
-    hub = "stanfordnlp/imdb"
 
     def tokenizer(root: Path | None = None) -> tuple[Any, str]:
-        return _tokenizer("GPT-2", ("openai-community/gpt2",), _GPT2, root)
+        return load_tokenizer("GPT-2", ("openai-community/gpt2",), {"<|endoftext|>": END_OF_TEXT}, root)
 
     def from_folder(root: Path) -> tuple[Any, ...]:
-        chosen = _review_folder(root, split, size)
-        return *_encode(*chosen[:2], tokenizer(root), length), chosen[2]
+        texts, labels, count = _read_reviews(root, split, size)
+        return *_encode(texts, tokenizer(root), length), labels, count
 
-    def from_hub(hub: str, config: str) -> tuple[dict[str, Any], str]:
-        found = tokenizer()  # before the reviews, which are no use without it
-        tables, how = hub_tables(hub, config)
-        return {"reviews": tables[split], "tokenizer": found}, how
-
-    def from_tables(tables: dict[str, Any]) -> tuple[Any, ...]:
-        texts, labels, there = _review_table(tables["reviews"], size, f"{hub} ({split})")
-        return *_encode(texts, labels, tables["tokenizer"], length), there
+    def from_hub() -> tuple[tuple[Any, ...], str]:
+        gpt2 = tokenizer()  # before the reviews, which are no use without it
+        tables, how = hub_tables(_IMDB)
+        texts, labels, count = _choose(tables[split], size, f"{_IMDB.hub} ({split})")
+        return (*_encode(texts, gpt2, length), labels, count), how
 
     def stand_in() -> tuple[Any, ...]:
-        return *synthetic.reviews(min(size or IMDB_REVIEWS, IMDB_REVIEWS), length, split), None, IMDB_REVIEWS
+        tokens, lengths, labels = synthetic.reviews(min(size or IMDB_REVIEWS, IMDB_REVIEWS), length, split)
+        return tokens, lengths, "", labels, IMDB_REVIEWS
 
-    (tokens, lengths, labels, words, there), kind, origin = obtain(
-        ("IMDB", hub, "plain_text"), (source, folder, size), from_folder, from_tables, stand_in, from_hub
+    (tokens, lengths, words, labels, count), kind, origin = obtain(
+        _IMDB, (source, folder, size), from_folder, from_hub, stand_in
     )
-    if words:
-        origin += f"; {words}"
+    origin += words
     if not np.isin(labels, (0, 1)).all():
         raise PomologyError(f"{origin}: labels should be 0 or 1, not {labels.min()} to {labels.max()}")
-    if there != IMDB_REVIEWS:
-        origin += f"; {there:,} reviews where the article has {IMDB_REVIEWS:,}"
+    if count != IMDB_REVIEWS:
+        origin += f"; {count:,} reviews where the article has {IMDB_REVIEWS:,}"
     mask = (np.arange(length) < lengths[:, None]).astype(np.int64)
     return Reviews("IMDB", tokens, mask, labels, kind, origin)
 
 
-def _chosen(count: int, size: int | None, where: str) -> np.ndarray:
-    if not count:
-        raise PomologyError(f"{where}: no reviews: get it again")
-    return np.random.default_rng(0).permutation(count)[:size]
-
-
-def _review_folder(root: Path, split: str, size: int | None) -> tuple[list[str], np.ndarray, int]:
+def _read_reviews(root: Path, split: str, size: int | None) -> tuple[list[str], np.ndarray, int]:
     """The texts that are wanted, their labels, and how many there are in all."""
     root = root / "aclImdb" if (root / "aclImdb").is_dir() else root
     folders = [root / split / name for name in ("neg", "pos")]
-    if not (root / split).is_dir() or not any(folder.is_dir() for folder in folders):
-        found = find(root, parquet_names(split), f"IMDB (or {split}/neg and {split}/pos)")
-        return _review_table(read_parquet(found, ("text", "label")), size, shown(found[0]))
+    if not any(folder.is_dir() for folder in folders):
+        paths = find_files(root, _IMDB, split, f"{split}/neg and {split}/pos")
+        return _choose(read_parquet(paths, _IMDB.columns), size, shown(paths[0]))
     for folder in folders:
         if not folder.is_dir():
             raise PomologyError(f"IMDB: no {split}/{folder.name} in {shown(root)}: unpack it again")
-    paths = [(path, label) for label, folder in enumerate(folders) for path in sorted(folder.glob("*.txt"))]
-    texts, labels = [], []
-    for row in _chosen(len(paths), size, shown(root / split)):
-        path, label = paths[row]
-        try:
-            texts.append(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise damaged(path, error) from error
-        labels.append(label)
-    return texts, np.array(labels, np.int64), len(paths)
+    import pyarrow
+
+    files = [(str(path), label) for label, folder in enumerate(folders) for path in sorted(folder.glob("*.txt"))]
+    table = pyarrow.table({name: [file[column] for file in files] for column, name in enumerate(_IMDB.columns)})
+    paths, labels, count = _choose(table, size, shown(root / split))
+    return [read_text(Path(path)) for path in paths], labels, count
 
 
-def _review_table(table: Any, size: int | None, where: str) -> tuple[list[str], np.ndarray, int]:
-    there = table.num_rows
-    table = table.take(_chosen(there, size, where))
+def _choose(table: Any, size: int | None, where: str) -> tuple[list[str], np.ndarray, int]:
+    if not (count := table.num_rows):
+        raise PomologyError(f"{where}: no reviews: get it again")
+    table = table.take(np.random.default_rng(0).permutation(count)[:size])
     try:
         labels = table.column("label").to_numpy().astype(np.int64)
     except (ValueError, TypeError) as error:
-        raise PomologyError(f"{where}: labels should be 0 or 1: {one_line(error)}") from error
+        raise PomologyError(f"{where}: labels should be 0 or 1: {reason(error)}") from error
     texts = table.column("text").to_pylist()
     if not all(isinstance(text, str) for text in texts):
         raise PomologyError(f"{where}: column text should hold text in every row")
-    return texts, labels, there
+    return texts, labels, count
 
 
-def _encode(texts: list[str], labels: np.ndarray, found: tuple[Any, str], length: int) -> tuple[Any, ...]:
-    """(tokens (n, length), lengths (n,), labels, which tokenizer)."""
-    tokenizer, which = found
+def load_tokenizer(
+    model: str, hubs: Sequence[str], marks: Mapping[str, int], folder: Path | None = None
+) -> tuple[Any, str]:
+    """A `tokenizers.Tokenizer`, and where it is from: any of `hubs` has the same. `marks`: tokens that tell it apart
+    from those of other models, whose files have the same name."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # as is, but without a warning at every later fork
+    import tokenizers
+
+    if folder is not None and (folder / "tokenizer.json").is_file():
+        path, how = folder / "tokenizer.json", "in the folder"
+    else:
+        path, how = hub_file(hubs, "tokenizer.json")
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # it raises nothing narrower
+        raise damaged(path, error) from error
+    for token, number in marks.items():
+        if (actual := tokenizer.token_to_id(token)) != number:
+            raise PomologyError(f"{shown(path)}: {token} is {actual}, should be {number}: not the tokenizer of {model}")
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer, f"; tokenizer of {model} {how}"
+
+
+def _encode(texts: list[str], gpt2: tuple[Any, str], length: int) -> tuple[np.ndarray, np.ndarray, str]:
+    """(tokens (n, length), lengths (n,), which tokenizer)."""
+    tokenizer, words = gpt2
     tokens = np.full((len(texts), length), END_OF_TEXT, np.int64)
     lengths = np.empty(len(texts), np.int64)
     for start in range(0, len(texts), 1000):  # an encoding holds far more than its numbers
@@ -330,48 +336,4 @@ def _encode(texts: list[str], labels: np.ndarray, found: tuple[Any, str], length
             numbers = encoding.ids[:length]
             lengths[row] = len(numbers)
             tokens[row, : len(numbers)] = numbers
-    return tokens, lengths, labels, which
-
-
-def penn_treebank(source: str = "auto", folder: Folder = None, size: int | None = None) -> Corpus:
-    """Penn Treebank by words, 10,000 different ones: 929,589 tokens to train, 73,760 to validate, 82,430 to test.
-
-    `folder`: Mikolov's ptb.train.txt, ptb.valid.txt and ptb.test.txt, or parquet.
-    """
-    return corpus_of_words(_PENN_TREEBANK, source, folder, size)
-
-
-def _treebank_tables(hub: str, config: str) -> tuple[dict[str, Any], str]:
-    """The hub's own conversion to parquet: the dataset itself is a script, which `datasets` runs no more."""
-    files = {
-        part: hub_file(hub, f"{config}/{part}/0000.parquet", dataset=True, revision="refs/convert/parquet")
-        for part in ("train", "validation", "test")
-    }
-    tables = {part: read_parquet([path], ("sentence",)) for part, (path, _) in files.items()}
-    return tables, max(how for _, how in files.values())  # downloaded, if one of them was
-
-
-_PENN_TREEBANK = TextSource(
-    name="Penn Treebank",
-    hub="ptb-text-only/ptb_text_only",
-    config="penn_treebank",
-    tokens={"train": 929_589, "valid": 73_760, "test": 82_430},
-    vocabulary=10_000,
-    files="ptb.{}.txt",
-    column="sentence",
-    tables=_treebank_tables,
-)
-
-
-def windows(tokens: np.ndarray, context_size: int, stride: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets (n, context_size) each, of running text (tokens,): a target is the token behind its input.
-
-    A window begins every `stride` tokens: 1 is at every place; None is behind the last target of the window before, so
-    that windows share nothing. Views of `tokens`, read only; what is too short for a window is dropped.
-    """
-    if context_size < 1 or (stride is not None and stride < 1):
-        raise PomologyError(f"windows: context_size {context_size} and stride {stride} should be at least 1")
-    if len(tokens) <= context_size:
-        raise PomologyError(f"windows: {len(tokens):,} tokens are too few for a context_size of {context_size:,}")
-    every = np.lib.stride_tricks.sliding_window_view(tokens, context_size + 1)[:: stride or context_size + 1]
-    return every[:, :-1], every[:, 1:]
+    return tokens, lengths, words
