@@ -10,7 +10,7 @@ import ast
 import functools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,8 @@ class Declaration:
     def metric(self) -> str:
         """What the figure draws."""
         drawn = [name for name in self.shown.values() if metrics.metric(name).axis]
-        return self.figure or (drawn or ["epoch_s"])[0]
+        times = [name for name in metrics.WHOLE if name in self.shown.values()]
+        return self.figure or (drawn or times or ["epoch_s"])[0]
 
     @functools.cached_property
     def time(self) -> str:
@@ -105,7 +106,8 @@ class Declaration:
     @property
     def drawn(self) -> metrics.Metric:
         """The axis and the format of the figure."""
-        return metrics.metric(self.metric)
+        known = metrics.metric(self.metric)
+        return known if known.axis else replace(known, axis=f"{known.heading.lower()} ({known.unit})")
 
     @property
     def caption(self) -> str:

@@ -264,14 +264,14 @@ def _section(run: Run, about: Declaration, failure: str | None) -> dict[str, Any
         notes.append(_unfinished(run.path / ".partial" / f"{name}.ipynb"))
         notes += [f"{start['case']}: under way, or cut off with its process." for start in contents.open_starts]
     notes += [f"{problem}." for problem in contents.problems]
-    section = {"name": name, "title": about.title or name, "links": _links(run.path, name)}
+    section = {"name": name, "title": about.title or name}
     try:
         section |= _shown(Report.of(about, run))
     except MALFORMED as error:
         notes.append(f"The numbers of this experiment cannot be shown: {type(error).__name__}: {error}.")
     main = section.pop("main", "details")
     section["endings"] = _few([] if main == "checks" else _endings(contents.records, main))
-    return section | {"notes": _few(notes)}
+    return section | {"notes": _few(notes), "links": _links(run.path, name)}
 
 
 def _shown(report: Report) -> dict[str, Any]:

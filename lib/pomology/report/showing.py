@@ -177,7 +177,9 @@ class Report:
 
     def _needed(self) -> list[str]:
         experiments = {experiment for claim in self._claims() for experiment in claim.experiments}
-        return sorted({self.name, *(name for experiment in experiments for name in declaration.notebooks_of(experiment))})
+        return sorted(
+            {self.name, *(name for experiment in experiments for name in declaration.notebooks_of(experiment))}
+        )
 
     def _journals(self) -> list[str]:
         return sorted(self.run.journals)
