@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lib" / "pomology"
 MOST_LINES = 400  # of a module
-STILL_LONG = {"articles/layout.py": 403, "machine/sampler.py": 401, "workloads/parity.py": 417}  # to be cut
+STILL_LONG = {"machine/sampler.py": 401, "workloads/parity.py": 417}  # to be cut
 
 # In text: what says it in the field's words.
 WORDS = {

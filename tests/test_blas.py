@@ -9,7 +9,6 @@ import ast
 import functools
 import itertools
 import math
-import re
 import shutil
 from pathlib import Path
 
@@ -26,12 +25,13 @@ from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.measure import calls
-from pomology.report import article, side_by_side
+from pomology.report import article, declaration, side_by_side
 from pomology.report import claims as report_claims
-from pomology.report.figures import draw, style
+from pomology.report.showing import Report
 from pomology.results import cases
 from pomology.results import journal as results_journal
 from pomology.results import record as results_record
+from pomology.results.run import Run
 from pomology.runner import notebooks, parameters
 from pomology.workloads import products
 from pomology.workloads.products import Product
@@ -480,8 +480,7 @@ def test_the_experiment_without_a_framework_reads_what_others_wrote(tmp_path):
         line |= {"flops_per_step": None, "foreign_load": None, "power_source": None, "started": results_record.now()}
         journal.start({key: value for key, value in line.items() if key not in ("status", "reason", "metrics")})
         journal.end(line)
-    experiment = Experiment("blas", article="001", framework=None, out=str(tmp_path))
-    assert experiment.devices == [] and list(experiment.cases(shape=["8x9"])) == []
+    experiment = Report.of(declaration.of("blas"), Run(tmp_path))
     assert [one["framework"] for one in experiment.records] == ["torch", "mlx"]
     assert experiment.side_by_side().data[0]["same"] is True
     assert (tmp_path / "tables" / "blas-side-by-side.csv").read_text().count("\n") == 2
@@ -498,7 +497,7 @@ def test_what_lays_others_together_runs_behind_them(tmp_path):
         notebooks.notebooks(tmp_path / "notebooks")
 
 
-# Claims and figure ----------------------------------------------------------------------------------------------------
+# Claims ---------------------------------------------------------------------------------------------------------------
 
 
 def everything(times: dict) -> list[dict]:
@@ -575,21 +574,6 @@ def test_every_gpu_of_this_machine_is_asked_about_launches():
     # A CUDA device is not held against itself.
     cuda = report_claims.claims_table(claims, [launch("torch", "cuda", 2.0, 1.0)]).data
     assert [row["here"] for row in cuda] == [articles_claims.HOLDS, UNTOLD]
-
-
-def test_the_figure_has_a_mark_for_every_product():
-    rows = everything(MAC)
-    rows[3] = rows[3] | {"status": "too-big", "reason": "would take long", "metrics": {}}
-    figure = draw.draw("blas", rows)
-    assert [axis.get_title(loc="left")[:6] for axis in figure.axes] == ["Matrix", "Matrix", "Vector"]
-    marks = [line for axis in figure.axes for line in axis.lines if line.get_marker() not in ("None", "", None)]
-    assert len(marks) == len(rows)
-    assert sum(line.get_marker() == "x" for line in marks) == 1
-    assert len(figure.axes[1].get_xticklabels()) == len(WANTED["matvec"])
-    words = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert "MLX, mlx-gpu, fp16" in words and "PyTorch, mps, fp32" in words
-    assert re.search(r"2048×4096", style.svg(figure))
-    assert "<svg" in style.svg(draw.draw("blas", []))  # nothing has been run yet
 
 
 # The look at the machine ----------------------------------------------------------------------------------------------

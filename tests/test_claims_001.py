@@ -110,7 +110,7 @@ def halves(operation: str, mps: float, mlx: float, ratio: float = 1.0) -> list[d
 def memory(grows: float, faults: float, near: float) -> list[dict]:
     """Bytes and page faults a step, as the notebook of memory over time has them."""
     return [
-        record("memory_over_time", device, {"load": load}, {"page_faults_slope": count, **slope})
+        record("memory_torch", device, {"load": load}, {"page_faults_slope": count, **slope})
         for device, growth in ((MPS, grows), (MLX, 1e3))
         for load, count in (("easy", faults), ("near", near))
         for slope in [{"resident_slope_bytes": growth, "footprint_start_bytes": 10e9}]

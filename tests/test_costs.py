@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pomology.articles import published
-from pomology.experiment.experiment import Experiment
-from pomology.report import article, costs
+from pomology.report import article, costs, declaration
 from pomology.report import table as report_table
-from pomology.report.figures import draw
+from pomology.report.showing import Report
 from pomology.results.journal import Journal
 from pomology.results.record import now
+from pomology.results.run import Run
 
 GIB = 2**30
 
@@ -141,15 +141,6 @@ def test_table_1_stands_as_printed_with_this_machine_below():
     assert "0.500 s" not in table.rows[8].cells, "a smaller model's time stands nowhere"
 
 
-def test_the_figure_has_every_device_once_and_each_pass():
-    (_, peak), (_, achieved) = costs.panels(priced())
-    assert len(peak) == 7 + 1 and len(achieved) == 7 + 2
-    assert {point["value"] for point in peak if "A6000" in point["label"]} == {39e12 / 4650}
-    assert [point["ours"] for point in peak].count(True) == 1
-    assert len(draw.draw("costs", priced()).axes) == 2
-    assert len(draw.draw("costs", []).axes) == 2
-
-
 def test_the_notebook_s_experiment_reads_the_whole_run_and_shows_what_is_made_of_it(tmp_path):
     for one in RUN:
         journal = Journal(tmp_path / f"{one['experiment']}.jsonl")
@@ -157,9 +148,9 @@ def test_the_notebook_s_experiment_reads_the_whole_run_and_shows_what_is_made_of
         line |= {"power_source": None, "started": now()}
         journal.start({key: value for key, value in line.items() if key not in ("status", "reason", "metrics")})
         journal.end(line)
-    experiment = Experiment("costs", article="001", framework=None, out=str(tmp_path))
-    run = experiment.records
-    assert {one["experiment"] for one in run} == {one["experiment"] for one in RUN} and experiment.devices == []
+    experiment = Report.of(declaration.of("costs"), Run(tmp_path))
+    run = experiment.run_records()
+    assert {one["experiment"] for one in run} == {one["experiment"] for one in RUN} and not experiment.records
     experiment.show(costs.priced(run, 36 * GIB, 3000.0))
     assert [row.kind for row in experiment.table().rows].count("measured") == 2
     assert "3,000" in experiment.table().rows[7].cells

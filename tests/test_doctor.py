@@ -590,19 +590,6 @@ def test_flops_are_comparable_where_seconds_are_not():
     assert cases.comparable(records, "step_s") == cases.comparable(records)
 
 
-def test_the_figure_lays_cpu_and_gpu_of_a_network_together():
-    from pomology.report.figures import article as figures_article
-
-    panels = dict(figures_article._panels("device_check", chart(8.0, 0.5, scaled=True)))
-    points = panels["Model resnet50, mode training"]
-    assert [point["label"] for point in points] == [
-        "Apple M2 Ultra CPU, batch size 4",
-        "Apple M2 Ultra GPU, batch size 64",
-    ]
-    assert [point["value"] for point in points] == [125e9, 2e12]
-    figures_article.epoch_figure("device_check", [])  # nothing to draw is no error
-
-
 # The notebook's plan -------------------------------------------------------------------------------------------------
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "lightning_on_mps" / "device_check.ipynb"

@@ -23,7 +23,6 @@ from pomology.devices import torch as devices_torch
 from pomology.experiment import case as experiment_case
 from pomology.experiment import experiment
 from pomology.report import claims
-from pomology.report.figures import article
 from pomology.results import cases
 from pomology.workloads import offload, pretrained
 from pomology.workloads.cost import Workload, workload
@@ -483,19 +482,9 @@ def test_a_scaled_case_shows_flops_in_the_table_and_seconds_in_the_details(ran):
     assert len(published_rows) == 6
 
 
-def test_the_figure_has_both_passes_of_each_case_and_says_what_was_too_big(ran):
-    panels = dict(article._panels(NAME, ran.records))
-    assert list(panels) == [
-        "Model gpt2-large, batch size 16, lora False",
-        "Model gpt2, batch size 1, lora False",
-        "Model gpt2-large, batch size 16, lora True",
-    ]
-    refused, scaled, own = panels.values()
-    assert [(point["value"], point["status"]) for point in refused] == [(None, "too-big")]
-    for points in (scaled, own):
-        assert [point["value"] for point in points] == pytest.approx([2e11 / 1.5, 4e11 / 3.25])
-        assert [point["label"].split(", ")[1:] for point in points] == [["forward"], ["backward"]]
-    assert "<svg" in ran.figure().data
+def test_a_case_s_line_says_both_passes(ran):
+    lines = [cases.line(one) for one in ran.records]
+    assert "forward 1.50 s, backward 3.25 s" in lines[-1] and "epoch" not in lines[-1]
 
 
 def test_the_claims_name_the_notebook_s_settings(ran):

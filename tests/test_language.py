@@ -23,7 +23,6 @@ from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.report import article, side_by_side
 from pomology.report import claims as report_claims
-from pomology.report.figures import article as figures_article
 from pomology.workloads import gpt2, gpt2_reference
 from pomology.workloads.cost import workload
 
@@ -435,12 +434,3 @@ def test_side_by_side_compares_equal_settings_only():
     assert ratios["GPU", "gpt2-large", "4", "1024"] == "1.25×" and ratios["GPU", "gpt2-micro", "2", "64"] == "1.00×"
     assert ratios["GPU", "gpt2", "1", "128"] == ""
     assert any("reference in float64" in note for note in table.notes)
-
-
-def test_the_figure_has_the_published_times_as_operations_a_second():
-    panels = dict(figures_article._panels("gpt2_pretraining", a_mac()))
-    points = {point["label"]: point["value"] for point in panels["Model gpt2-large, batch size 8, context 1024"]}
-    assert points["M2 Ultra, MLX"] == pytest.approx(40.06e12 / 2.710, rel=1e-3)
-    assert points["A6000, PyTorch"] == pytest.approx(40.06e12 / 2.771, rel=1e-3)
-    assert points["Apple M3 Max GPU, MLX"] == 5e12 and points["Apple M3 Max GPU, PyTorch"] == 4e12
-    assert not any("M2 Max" in label for label in points)

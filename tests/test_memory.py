@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,17 +13,16 @@ import nbformat
 import numpy as np
 import pytest
 
-from pomology.articles import claims, layout, published
+from pomology.articles import claims, published
+from pomology.devices import torch as devices_torch
 from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.experiment.feasibility import HOLES
 from pomology.machine import memory as machine_memory
 from pomology.machine import sampler, snapshot
 from pomology.measure.intervals import slope
-from pomology.report import article, page
+from pomology.report import article
 from pomology.report import claims as report_claims
-from pomology.report.figures import draw
-from pomology.report.figures import memory as figures_memory
 from pomology.results import journal
 from pomology.workloads import parity
 
@@ -407,21 +405,7 @@ def test_the_table_shows_slopes_with_their_intervals_and_both_ends():
     assert any("One that holds 0" in note for note in table.notes)
 
 
-def test_the_page_of_a_run_shows_growth_and_no_ratio_of_times():
+def test_the_combined_table_shows_growth_and_no_ratio_of_times():
     records = [record("torch", "cpu", "easy", footprint_slope_bytes=(1e3, -1e3, 3e3))]
-    section = page._numbers("memory_over_time", layout.LAYOUTS["memory_over_time"], [], records)
-    assert "+1.00 kB (−1.00 kB to +3.00 kB)" in str(section["table"]) and "over MLX" not in str(section["table"])
-
-
-def test_the_figure_has_a_line_for_each_trace_and_none_of_a_smoke_test():
-    records = [record("torch", "cpu", "easy"), record("mlx", "cpu", "easy"), record("torch", "cpu", "near", True)]
-    figure = draw.draw("memory_over_time", records)
-    memory, faults = figure.axes[:2], figure.axes[2:]
-    assert [axis.get_title(loc="left") for axis in memory] == list(figures_memory.LOADS.values())
-    drawn = [[line for line in axis.get_lines() if len(line.get_xdata())] for axis in figure.axes]
-    assert [len(lines) for lines in drawn] == [2, 1, 2, 1]
-    assert list(drawn[2][0].get_ydata())[:2] == [0, 0.1] and drawn[0][0].get_ydata()[0] == 1
-    assert memory[0].get_ylabel() == "Memory (GB)" and faults[0].get_ylabel() == "Page faults (thousands)"
-    smoke = draw.draw("memory_over_time", [record("torch", "cpu", "easy", profile="smoke")])
-    assert not [line for axis in smoke.axes for line in axis.get_lines()]
-    assert json.dumps(records)
+    table = article.article_table("memory_over_time", records)
+    assert "+1.00 kB (−1.00 kB to +3.00 kB)" in str(table) and "over MLX" not in str(table)

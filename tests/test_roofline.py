@@ -3,7 +3,6 @@ measured for overlap."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from pathlib import Path
@@ -17,12 +16,13 @@ from pomology.articles import published
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.measure import calls, intervals
-from pomology.report import article, details, roofline
+from pomology.report import article, declaration, details, roofline
 from pomology.report import page as report_page
-from pomology.report.figures import draw, style
+from pomology.report.showing import Report
 from pomology.results import cases as results_cases
 from pomology.results import journal
 from pomology.results import record as results_record
+from pomology.results.run import Run
 from pomology.runner import notebooks
 from pomology.workloads import cost
 
@@ -290,14 +290,14 @@ def cells(table, heading):
 def test_tables_tell_the_share_where_there_are_ceilings_and_nothing_where_not():
     cases = [record(metrics={"flops_per_s": metric(25e9, 20e9, 30e9)}), record(backend="mps", config={"batch_size": 9})]
     best = roofline.ceilings([product(100e9, low=100e9, high=100e9)])
-    table = details.details_table("vae", cases, best)
+    table = details.details_table(cases, best)
     assert cells(table, roofline.BEST) == ["25.0 ± 5.0 %", ""]
     assert table.columns[table.columns.index("Achieved") + 1] == roofline.BEST
     assert table.data[0]["share_of_best"] == 0.25 and table.data[0]["share_of_best_low"] == pytest.approx(0.2)
-    without = details.details_table("vae", cases)
+    without = details.details_table(cases)
     assert roofline.BEST not in without.columns and len(without.columns) == len(table.columns) - 1
-    assert details.details_table("vae", cases, roofline.ceilings([])) == without
-    assert details.details_table("vae", cases[1:], best).columns == without.columns
+    assert details.details_table(cases, roofline.ceilings([])) == without
+    assert details.details_table(cases[1:], best).columns == without.columns
 
 
 def test_an_article_s_table_of_rates_tells_the_share_in_the_rows_of_this_machine():
@@ -314,11 +314,9 @@ def test_an_article_s_table_of_rates_tells_the_share_in_the_rows_of_this_machine
 
 def test_a_ceiling_that_was_measured_too_low_is_told():
     best = roofline.ceilings([product(10e9)])
-    table = details.details_table("vae", [record(metrics={"flops_per_s": metric(25e9)})], best)
+    table = details.details_table([record(metrics={"flops_per_s": metric(25e9)})], best)
     assert cells(table, roofline.BEST) == ["250 %"] and any("More than 100 %" in note for note in table.notes)
-    right = details.details_table(
-        "vae", [record(metrics={"flops_per_s": metric(25e9)})], roofline.ceilings([product(25e9)])
-    )
+    right = details.details_table([record(metrics={"flops_per_s": metric(25e9)})], roofline.ceilings([product(25e9)]))
     assert not any("More than 100 %" in note for note in right.notes)
 
 
@@ -395,57 +393,6 @@ def test_of_an_experiment_the_best_case_is_shown_also_of_a_smaller_model():
     assert point.rate["value"] == 9e9 and point.share is None and point.roof is None
     row = roofline.roofline_table([*records, failed]).rows[0].cells
     assert row[5] == "no ceiling" and row[6] == "not counted" and "scaled" in row[-1]
-
-
-# The figure -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kinds", [("cpu", "mps"), ("cpu",), ("mps",)])
-def test_the_figure_s_words_neither_overlap_nor_leave_it(kinds):
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.text import Text
-
-    with matplotlib.rc_context(style.STYLE):
-        figure = draw.draw("roofline", full_run(kinds))
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-        assert len(figure.axes) == len(kinds)
-        whole = figure.bbox
-        for axis in figure.axes:
-            # Of the words alone: an annotation's own extent takes in its line.
-            boxes = [Text.get_window_extent(text, canvas.get_renderer()) for text in axis.texts]
-            names = [text.get_text() for text in axis.texts]
-            assert len(boxes) > 15 and any(name.startswith("roof of fp16") for name in names)
-            for name, box in zip(names, boxes, strict=True):
-                assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1, name
-            order = sorted(zip(boxes, names, strict=True), key=lambda pair: pair[0].y0)
-            for (below, one), (above, other) in itertools.pairwise(order):
-                assert below.y1 <= above.y0 + 1.5 or below.x1 < above.x0 or above.x1 < below.x0, f"{one} and {other}"
-            points = [line for line in axis.lines if line.get_linestyle() == "None"]
-            left, right, low, high = *axis.get_xlim(), *axis.get_ylim()
-            for line in points:
-                assert left < line.get_xdata()[0] < right and low < line.get_ydata()[0] < high
-
-
-def test_the_figure_has_its_roofs_where_they_were_measured():
-    records = [
-        product(80e9),
-        stream(5e9),
-        record("vae", {"flops_per_s": metric(10e9)}, flops_per_step=4, bytes_per_step=1),
-    ]
-    (axis,) = draw.draw("roofline", records).axes
-    slope, flat = [line for line in axis.lines if line.get_linestyle() != "None"]
-    assert slope.get_ydata()[1] == pytest.approx(80) and slope.get_xdata()[1] == pytest.approx(16)  # 80 / 5
-    assert list(flat.get_ydata()) == [80, 80] and flat.get_xdata()[0] == pytest.approx(16)
-    (point,) = [line for line in axis.lines if line.get_linestyle() == "None"]
-    assert (point.get_xdata()[0], point.get_ydata()[0]) == (4, 10)
-    assert any(text.get_text() == "vae, PyTorch, fp32: 50 %" for text in axis.texts)  # of 4 x 5 = 20 GFLOP/s
-
-
-@pytest.mark.parametrize("records", [[], [product(8e9)], [stream(8e9)], [record("vae", {"flops_per_s": metric(1e9)})]])
-def test_a_part_of_a_run_can_be_drawn(records):
-    assert "<svg" in style.svg(draw.draw("roofline", records))
 
 
 # The notebooks --------------------------------------------------------------------------------------------------------
@@ -595,12 +542,12 @@ def write(folder: Path, records: list[dict]) -> Path:
 
 
 def test_the_roofline_notebook_reads_the_whole_run_and_works_alone(tmp_path):
-    alone = Experiment("roofline", article="001", framework=None, out=str(tmp_path / "empty"))
+    alone = Report("roofline", article="001", combines=["*"], figure="share_of_roof", out=str(tmp_path / "empty"))
     assert "run the notebooks ceilings" in " ".join(alone.roofline().notes)
     assert "run the notebooks ceilings" in " ".join(alone.table().notes)
     assert "<svg" in alone.figure().data
     out = write(tmp_path / "run", full_run())
-    whole = Experiment("roofline", article="001", framework=None, out=str(out))
+    whole = Report.of(declaration.of("roofline"), Run(out))
     assert len(whole.roofline().rows) == 2 * len(EVERY)
     assert (out / "tables" / "roofline-roofline.csv").read_text().count("\n") == 2 * len(EVERY) + 1
     later = Experiment("vae", article="003", devices="cpu", out=str(out))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import html
-import itertools
 import json
 import re
 
@@ -14,11 +13,11 @@ from test_roofline import metric, product, record, write
 
 from pomology import format
 from pomology.articles import published
-from pomology.experiment.experiment import Experiment
+from pomology.report import declaration, roofline, summary
 from pomology.report import page as report_page
-from pomology.report import roofline, summary
 from pomology.report import table as report_table
-from pomology.report.figures import summary as figures_summary
+from pomology.report.showing import Report
+from pomology.results.run import Run
 from pomology.runner import notebooks
 
 TERA = 1e12
@@ -140,9 +139,6 @@ def test_a_device_whose_peak_is_not_known_has_a_rate_and_no_share(monkeypatch):
         assert "M1 Pro GPU" in {one.device for one in apple} and {one.share for one in apple} == {None}
     monkeypatch.setattr(summary, "peaks", dict)
     assert {one.share for one in found()} == {None}
-    assert {text.get_text() for axis in figures_summary.summary_figure([]).axes for text in axis.texts} == {
-        "no peak known"
-    }
 
 
 # A run ----------------------------------------------------------------------------------------------------------------
@@ -190,14 +186,7 @@ def test_repeats_are_one_case_and_an_unknown_machine_is_named_so():
     nobody = record("vae", {"flops_per_s": metric(1e9)}, chip=None, backend="mps", framework="strange")
     (one,) = found([nobody], source="measured")
     assert (one.device, one.role, one.share) == ("this machine GPU", "gpu", None)
-    assert "strange" in str(summary.table([nobody])) and "this machine GPU, strange" in texts(
-        figures_summary.summary_figure([nobody])
-    )
-
-
-def texts(figure) -> list[str]:
-    labels = [label.get_text() for axis in figure.axes for label in axis.get_yticklabels()]
-    return labels + [text.get_text() for axis in figure.axes for text in axis.texts]
+    assert "strange" in str(summary.table([nobody]))
 
 
 PRODUCT = "of the operations a second of its best plain matrix product."
@@ -271,86 +260,18 @@ def test_the_table_has_every_rate_also_as_numbers(tmp_path):
     assert row.cells[4:7] == ("14.8 TFLOP/s", "27.0 TFLOP/s", "54.7 %")
     row, _ = [row for row in table.rows if row.kind == "measured" and row.cells[0] == "Variational autoencoder"]
     assert row.cells[4:7] == ("50.0 GFLOP/s ± 10 %", "100 GFLOP/s", "50.0 % (40.9 to 61.1 %)")
-    report_table.save(table, tmp_path / "rates.csv")
+    report_table.save(table, tmp_path / "rates", {})
     with open(tmp_path / "rates.csv", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     assert {"article", "workload", "device", "flops_per_s", "peak_flops_per_s", "share", "how"} <= set(lines[0])
 
 
-def test_the_figure_has_every_device_and_nothing_clipped():
-    figure = figures_summary.summary_figure(RUN)
-    shown = texts(figure)
-    for name in ("M1 Ultra CPU", "2070 Super CUDA", "M2 Ultra, MLX", "Nvidia A6000", "Apple M9 CPU", "cnn, CPU, bf16"):
-        assert name in shown
-    assert {"55 %", "no peak known"} <= set(shown)
-    assert [axis.get_title(loc="left") for axis in figure.axes] == [*summary.WORKLOADS.values(), summary.MEASURED_ONLY]
-    figure.draw_without_rendering()
-    whole = figure.bbox
-    for axis in figure.axes:
-        for text in [*axis.get_yticklabels(), *axis.texts, axis.xaxis.label]:
-            if text.get_text() and text.get_visible():
-                box = text.get_window_extent()
-                assert box.x0 >= whole.x0 - 1 and box.x1 <= whole.x1 + 1, text.get_text()
-
-
-def drawn(axis) -> set[tuple[float, str]]:
-    """The marks of a panel: place across, rounded, and form."""
-    lines = [line for line in axis.lines if line.get_marker() not in ("None", "", None)]
-    return {(round(float(place), 4), line.get_marker()) for line in lines for place in line.get_xdata()}
-
-
-def test_the_small_figure_has_each_device_at_its_fastest_with_its_share():
-    both = [*RUN, product(1e12, backend="mps"), record("vae", {"flops_per_s": metric(3e11)}, backend="mps")]
-    figure = figures_summary.summary_figure(both, compact=True)
-    left, right = figure.axes
-    assert [text.get_text() for text in left.texts] == list(summary.WORKLOADS.values())
-    # vae 0.5 on the processor and 0.3 on the GPU, dcgan 0.3, gpt2 0.8, vgg16 0.4.
-    assert sorted(text.get_text() for text in right.texts) == ["30 %", "30 %", "40 %", "50 %", "80 %"]
-    fastest = {}
-    for one in found(both):
-        if one.workload in summary.WORKLOADS:
-            key = (one.workload, one.source, one.role, one.device)
-            fastest[key] = max(fastest.get(key, (0, None)), (one.flops_per_s, one.share), key=lambda pair: pair[0])
-    marks = {("published", "cpu"): "^", ("published", "gpu"): "o", ("published", "rival"): "s"}
-    expected = [(key, marks.get(key[1:3], "D"), rate, share) for key, (rate, share) in fastest.items()]
-    assert drawn(left) == {(round(rate / TERA, 4), mark) for _, mark, rate, _ in expected}
-    assert drawn(right) == {(round(share, 4), mark) for _, mark, _, share in expected if share is not None}
-    assert "20 %" not in {text.get_text() for text in right.texts}  # the slower batch size of vae
-
-
-def test_the_small_figure_fits_a_phone_and_the_top_of_a_page():
-    both = [*RUN, *(one | {"backend": "mps", "case": f"{one['case']} on the GPU"} for one in RUN)]
-    for records in ([], RUN, RUN[2:], both):
-        figure = figures_summary.summary_figure(records, compact=True)
-        width, height = figure.get_size_inches()
-        figure.draw_without_rendering()
-        texts = [text for axis in figure.axes for text in (*axis.texts, axis.title)]
-        for axis in figure.axes:
-            low, high = axis.get_xlim()
-            texts += [tick.label1 for tick in axis.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
-        texts += figure.legends[0].get_texts()
-        assert height / width * 600 < 700  # pixels, as wide as a page shows it
-        for text in texts:
-            box = text.get_window_extent()
-            assert text.get_fontsize() / 72 / width * 343 > 8  # pixels, on a phone of 375
-            assert box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1, text.get_text()
-        boxes = [text.get_window_extent() for text in figure.axes[1].texts]
-        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
-
-
-def test_the_small_figure_of_a_run_with_none_of_the_articles_workloads_has_its_own():
-    own = [product(100e9), record("cnn", {"flops_per_s": metric(150e9)}, config={"batch_size": 32})]
-    left, right = figures_summary.summary_figure(own, compact=True).axes
-    assert "cnn" in [text.get_text() for text in left.texts] and [text.get_text() for text in right.texts] == ["150 %"]
-    assert right.get_xlim()[1] > 1.5
-
-
 def test_the_notebook_reads_the_whole_run_and_works_alone(tmp_path):
     assert notebooks.notebooks()[-1].name == "summary" and notebooks.notebooks()[-1].article == published.KIT
-    alone = Experiment("summary", article="kit", framework=None, out=str(tmp_path / "empty"))
+    alone = Report("summary", article="kit", combines=["*"], figure="share_of_peak", out=str(tmp_path / "empty"))
     assert roofline.NO_CEILINGS in alone.summary().notes and "<svg" in alone.figure().data
     out = write(tmp_path / "run", RUN)
-    whole = Experiment("summary", article="kit", framework=None, out=str(out))
+    whole = Report.of(declaration.of("summary"), Run(out))
     assert len(whole.summary().rows) == len(found(RUN))
     assert (out / "tables" / "summary-rates.csv").read_text().count("\n") == len(found(RUN)) + 1
     assert "<svg" in whole.figure().data and list((out / "figures").glob("summary-*.svg"))
@@ -374,7 +295,7 @@ def test_the_page_of_a_run_begins_with_the_chart(tmp_path):
     whole = page(tmp_path / "run", RUN)
     top, chart, *rest = re.split("<h2[^>]*>", whole)
     assert "<svg" not in top and chart.startswith("How this machine compares")
-    assert "30 to 80 % (median 45 %)" in chart and chart.count("<svg ") == chart.count('<svg class="compact"') == 1
+    assert "30 to 80 % (median 45 %)" in chart and chart.count('<img class="compact"') == 1
     assert summary.CAPTION in html.unescape(chart)
     (own,) = [part for part in rest if part.startswith("The kit itself")]
     assert 'id="summary"' in own and f"the table, {len(found(RUN))} rows" in own and "54.7 %" in own

@@ -18,7 +18,6 @@ from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
 from pomology.report import article as report_article
 from pomology.report import roofline
-from pomology.report.figures import memory as figures_memory
 from pomology.results import journal
 from pomology.results.record import Record
 from pomology.runner import parameters
@@ -345,16 +344,3 @@ def test_the_article_s_seconds_are_shown_and_those_of_a_smaller_model_are_not():
         one = record(NAME, times, scaled=scaled, article="001", config={"model": "whisper-medium", "batch_size": 4})
         table = report_article.article_table(NAME, [one])
         assert table.rows[-1].cells[table.columns.index("Forward")] == shown
-
-
-def test_the_figure_shows_seconds_between_ends_of_steps_and_the_memory():
-    rows = [[0, 10.0, None, 5e9], [1, 12.0, None, 6e9], [3, 18.0, None, 7e9]]  # of a long trace not every row is kept
-    trace = {"columns": ["step", "t_s", "allocated_bytes", "footprint_bytes"], "rows": rows, "warmup": 1}
-    one = record(NAME, config={"model": "whisper-large", "batch_size": 32}) | {"memory_trace": trace}
-    above, below = figures_memory.passes_figure([one, record(NAME)]).axes
-    ((drawn,), memory) = above.lines, [line for line in below.lines if len(line.get_xdata())]
-    assert (list(drawn.get_xdata()), list(drawn.get_ydata())) == ([1, 3], [2.0, 3.0])
-    assert [list(line.get_ydata()) for line in memory] == [[5.0, 6.0, 7.0]]
-    assert "whisper-large, batch 32" in above.get_title()
-    (empty, _) = figures_memory.passes_figure([]).axes
-    assert "Nothing was measured" in empty.get_title("left")

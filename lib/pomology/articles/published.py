@@ -13,6 +13,8 @@ KIT = "kit"  # in place of an article's number: the kit measures itself
 
 ROLES = ("cpu", "gpu", "rival")
 
+FRAMEWORKS = ("torch", "tensorflow", "mlx")
+
 # Printed unit -> factor to SI. Units that are not here (s, cores, %, x, ...) stay as they are.
 UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
 
@@ -74,6 +76,12 @@ def _rows() -> tuple[dict, ...]:
 def rows(article: str | None = None, experiment: str | None = None) -> list[dict]:
     """The published rows, as `values` has them."""
     return [row for row in _rows() if article in (None, row["article"]) and experiment in (None, row["experiment"])]
+
+
+def experiment_of(notebook: str) -> str:
+    """The article's experiment that a notebook is about: its name, without the framework where it ends in one."""
+    name, _, framework = notebook.rpartition("_")
+    return name if framework in FRAMEWORKS else notebook
 
 
 def articles() -> list[Article]:

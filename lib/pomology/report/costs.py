@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pomology.articles import published
-from pomology.articles.layout import experiment_of
+from pomology.articles.published import experiment_of
 from pomology.format import quantity, seconds, significant
 from pomology.report import roofline
 from pomology.report.table import Row, Table
@@ -214,21 +214,6 @@ def energy(records: list[dict], price_usd: float, usd_per_kwh: float, years_of_u
     elif not price_usd:
         notes.append("What this machine cost is not told (`price_usd`), so its use has no price.")
     return Table("What energy costs", columns, tuple(rows), tuple(notes), tuple(data))
-
-
-def panels(records: list[dict]) -> list[tuple[str, list[dict]]]:
-    """For the figure: peak and achieved operations a second for a dollar, of every device with a price."""
-    found: dict[str, list[dict]] = {"Peak": [], "Achieved in the training of GPT-2-large, table 4": []}
-    seen = set()
-    for one in offers(records):
-        point = {"colour": "this machine, gpu" if one.maker == "here" else one.device, "ours": one.maker == "here"}
-        if one.price_usd and one.peak_flops_per_s and one.device not in seen:
-            seen.add(one.device)
-            found["Peak"].append(point | {"label": one.device, "value": one.peak_flops_per_s / one.price_usd})
-        if one.price_usd and one.flops_per_s:
-            label = f"{one.device}: {one.work}, batch {one.batch_size}"
-            found[[*found][1]].append(point | {"label": label, "value": one.flops_per_s / one.price_usd})
-    return list(found.items())
 
 
 def _over(one: float | None, other: float | None) -> float | None:

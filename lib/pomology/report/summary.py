@@ -13,8 +13,7 @@ import statistics
 from dataclasses import dataclass
 
 from pomology.articles import published
-from pomology.articles.layout import experiment_of
-from pomology.articles.published import KIT
+from pomology.articles.published import KIT, experiment_of
 from pomology.format import plus_minus, quantity_per_s, significant
 from pomology.report import roofline
 from pomology.report.roofline import NO_CEILINGS
@@ -35,7 +34,7 @@ WORKLOADS = {
     "gpt2_pretraining": "GPT-2-large, pre-training",
 }
 # Experiments of an article whose workload has another name.
-WORKLOAD_OF = {"simclr_reference": "simclr", "rasbt_vgg16": "vgg16"}
+WORKLOAD_OF = {"simclr_reference": "simclr", "rasbt_vgg16": "vgg16", "memory": "memory_over_time"}
 MEASURED_ONLY = "Timed on this machine only"
 # Under the chart at the top of a page.
 CAPTION = (
@@ -147,6 +146,7 @@ def _measured(records: list[dict]) -> list[Rate]:
 
 def _workload(record: dict) -> str:
     name, model = experiment_of(record["experiment"]), record["config"].get("model", "")
+    name = WORKLOAD_OF.get(name, name)
     if name in WORKLOADS:
         return name
     if name == "model_sizes" and model == "vgg16":

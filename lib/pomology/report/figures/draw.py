@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from pomology.articles import layout as articles_layout
-from pomology.report.figures.article import epoch_figure, products_figure
+from pomology.report import declaration
+from pomology.report.declaration import Declaration
+from pomology.report.figures.article import article_figure
+from pomology.report.figures.costs import costs_figure
+from pomology.report.figures.heatmap import products_figure
 from pomology.report.figures.memory import memory_figure
 from pomology.report.figures.roofline import roofline_figure
 from pomology.report.figures.summary import summary_figure
 
+# By the metric that is drawn.
+KINDS = {
+    "flops_per_s_per_usd": costs_figure,
+    "footprint_slope_bytes": lambda about, records: memory_figure(records),
+    "share_of_roof": lambda about, records: roofline_figure(records),
+    "share_of_peak": lambda about, records: summary_figure(records),
+}
 
-def draw(experiment: str, records: list[dict]) -> Any:
+
+def draw(experiment: str | Declaration, records: list) -> Any:
     """The figure of an experiment, in the form that suits it. Returns a matplotlib Figure."""
-    if experiment == "summary":
-        return summary_figure(records)
-    if articles_layout.LAYOUTS[experiment].everything:
-        return roofline_figure(records)
-    if articles_layout.experiment_of(experiment) == "memory_over_time":
-        return memory_figure(records)
-    kind = products_figure if articles_layout.experiment_of(experiment) == "blas" else epoch_figure
-    return kind(experiment, records)
+    about = declaration.of(experiment)
+    points = products_figure if "operation" in about.headings else article_figure
+    return KINDS.get(about.metric, points)(about, records)

@@ -1,22 +1,41 @@
-"""Colours, marks and fonts of all figures, and how they become SVG."""
+"""The house style of figures: every device in the same colour everywhere, readable on white, on black and in print.
+
+Backgrounds are transparent and text is a grey with contrast enough on both white and black. Colours are those of Okabe
+and Ito (2008), which colour-blind readers can tell apart; a second mark, the shape, repeats what the colour says.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from pomology.paths import write_atomic
-from pomology.results import cases as results_cases
 
 GREY = "#767676"
 
-COLOURS = {
-    "M1 Ultra CPU": "#56B4E9",
-    "M1 Ultra GPU": "#0072B2",
-    "2070 Super CUDA": "#009E73",
-    "this machine, cpu": "#D55E00",
-    "this machine, gpu": "#CC79A7",
+# (`published` or `measured`, role) -> the name of this kind of device in a key; its colour and mark.
+DEVICES = {
+    ("published", "cpu"): "the articles' processors",
+    ("published", "gpu"): "the articles' Apple GPUs",
+    ("published", "rival"): "the articles' NVIDIA GPUs",
+    ("published", ""): "other devices",
+    ("measured", "cpu"): "this machine's processor",
+    ("measured", "gpu"): "this machine's GPU",
+}
+COLOURS = dict(zip(DEVICES.values(), ("#56B4E9", "#0072B2", "#009E73", GREY, "#D55E00", "#CC79A7"), strict=True))
+MARKS = dict(zip(DEVICES.values(), "^osvDd", strict=True))
+
+# Frameworks on one device: shades of its colour, which differ in grey as well.
+SHADES = {
+    ("torch", "cpu"): COLOURS["this machine's processor"],
+    ("mlx", "cpu"): "#8C3F00",
+    ("tensorflow", "cpu"): "#F0A060",
+    ("torch", "gpu"): COLOURS["this machine's GPU"],
+    ("mlx", "gpu"): "#8E3A70",
+    ("tensorflow", "gpu"): "#E6B3D0",
 }
 
 STYLE = {
@@ -25,14 +44,22 @@ STYLE = {
     "savefig.facecolor": "none",
     "axes.edgecolor": GREY,
     "axes.labelcolor": GREY,
+    "axes.labelsize": 9,
+    "axes.titlecolor": GREY,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
     "text.color": GREY,
     "xtick.color": GREY,
     "ytick.color": GREY,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
     "grid.color": GREY,
     "grid.alpha": 0.25,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "font.size": 10,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
     "text.parse_math": False,  # a chip's name is text, whatever is in it
     "svg.hashsalt": "pomology",  # the same data give the same file
     "svg.fonttype": "none",  # text stays text: it can be read aloud and searched, and takes a tenth of the bytes
@@ -40,65 +67,87 @@ STYLE = {
 
 FONTS = "DejaVu Sans, Verdana, sans-serif"  # the first is as wide as the second, which Macs and phones have
 
-PRODUCT_COLOURS = {
-    ("torch", "cpu"): "#D55E00",
-    ("torch", "gpu"): "#CC79A7",
-    ("mlx", "cpu"): "#E69F00",
-    ("mlx", "gpu"): "#009E73",
-    ("tensorflow", "cpu"): "#56B4E9",
-    ("tensorflow", "gpu"): "#0072B2",
-}
 
-PRODUCT_MARKS = {"fp32": "o", "fp16": "s", "bf16": "^"}
+def styled(function: Callable) -> Callable:
+    """Draws in the house style, whatever the notebook has set."""
 
+    @functools.wraps(function)
+    def drawn(*arguments: Any, **options: Any) -> Any:
+        import matplotlib
 
-def _framework(name: str) -> str:
-    return results_cases.FRAMEWORKS.get(name, name)
+        with matplotlib.rc_context(STYLE):
+            return function(*arguments, **options)
+
+    return drawn
 
 
-def _style(framework: str, backend: str, precision: str) -> dict[str, Any]:
-    colour = PRODUCT_COLOURS.get((framework, "cpu" if backend == "cpu" else "gpu"), GREY)
-    return {"color": colour, "marker": PRODUCT_MARKS.get(precision, "D"), "linestyle": "none", "markersize": 5}
+def figure_of(width: float, height: float) -> Any:
+    """An empty figure, in inches.
 
-
-def _key(framework: str, backend: str, precision: str) -> Any:
-    from matplotlib.lines import Line2D
-
-    label = f"{results_cases.FRAMEWORKS.get(framework, framework)}, {backend}, {precision}"
-    return Line2D([], [], label=label, **_style(framework, backend, precision))
-
-
-def pictures(images: Any, titles: Any = ()) -> Any:
-    """A row of pictures (arrays of height x width, or height x width x 3 between 0 and 1), for a look at the data."""
-    import matplotlib
-    from IPython.display import SVG
+    Not pyplot's, and so no FacetGrid of seaborn's either: pyplot keeps every figure, which a notebook would show a
+    second time beside the saved one, and opens a window on a Mac.
+    """
     from matplotlib.figure import Figure
 
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+@styled
+def nothing() -> Any:
+    """The figure of records that hold nothing to draw."""
+    figure = figure_of(8, 0.5)
+    figure.text(0.01, 0.5, "Nothing was measured that can be drawn", va="center")
+    return figure
+
+
+def plain_ticks(axis: Any, unit: float = 1.0) -> None:
+    """Ticks of a logarithmic axis, with numbers as people write them; unit: of the numbers, in that of the axis."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    low, high = sorted(axis.get_view_interval())
+    subs = (1.0,) if high / low > 3000 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=8))
+    axis.set_minor_locator(NullLocator())  # hundreds of strokes, of no use
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.10g}"))
+
+
+def device_key(figure: Any, devices: Iterable[str], **options: Any) -> None:
+    """The key of colours and marks below a figure."""
+    from matplotlib.lines import Line2D
+
+    shown = set(devices)
+    looks = {name: {"marker": MARKS[name], "color": COLOURS[name]} for name in COLOURS if name in shown}
+    marks = [Line2D([], [], linestyle="none", label=name, **look) for name, look in looks.items()]
+    figure.legend(handles=marks, **{"loc": "outside lower center", "ncols": 3} | options)
+
+
+@styled
+def pictures(images: Any, titles: Any = ()) -> Any:
+    """A row of pictures (arrays of height x width, or height x width x 3 between 0 and 1), for a look at the data."""
+    from IPython.display import SVG
+
     images = list(images)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(0.8 * len(images), 1.0), layout="constrained")
-        for number, axis in enumerate(figure.subplots(1, len(images), squeeze=False)[0]):
-            axis.imshow(images[number], cmap="gray", interpolation="nearest")
-            axis.set_axis_off()
-            if number < len(titles):
-                axis.set_title(titles[number], fontsize=8)
+    figure = figure_of(0.8 * len(images), 1.0)
+    for number, axis in enumerate(figure.subplots(1, len(images), squeeze=False)[0]):
+        axis.imshow(images[number], cmap="gray", interpolation="nearest")
+        axis.set_axis_off()
+        if number < len(titles):
+            axis.set_title(titles[number], fontsize=8, loc="center")
     return SVG(data=svg(figure))
 
 
+@styled
 def svg(figure: Any) -> str:
     """A figure as an SVG element."""
     import io
 
-    import matplotlib
-
     buffer = io.StringIO()
-    with matplotlib.rc_context(STYLE):
-        # The last digits of what the layout solver finds vary; they would end up in the names of clip paths.
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
-        for axis in figure.axes:
-            axis.set_position([round(bound, 4) for bound in axis.get_position().bounds])
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    # The last digits of what the layout solver finds vary; they would end up in the names of clip paths.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axis in figure.axes:
+        axis.set_position([round(bound, 4) for bound in axis.get_position().bounds])
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
     return _small(buffer.getvalue())
 
 

@@ -1,0 +1,472 @@
+"""Figures: what is drawn is what the records hold, in the same colours everywhere, and every word can be read.
+
+The article's numbers are typed in here, from the article; shares and rates are worked out by hand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from xml.etree import ElementTree
+
+import numpy
+import pytest
+
+from pomology.report import costs, declaration
+from pomology.report.figures import draw, memory, style, summary
+from pomology.results import record as results_record
+
+pytestmark = pytest.mark.filterwarnings("error")  # none may appear in a notebook
+
+CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
+HERE_CPU, HERE_GPU = style.COLOURS["this machine's processor"], style.COLOURS["this machine's GPU"]
+NOTHING = "Nothing was measured that can be drawn"
+
+
+def metric(value, low=None, high=None, unit="s"):
+    return {"value": value, "unit": unit, "low": low, "high": high, "n": 20, "how": "measured"}
+
+
+def rate(value, low=None, high=None):
+    return {"flops_per_s": metric(value, low, high, "FLOP/s")}
+
+
+def record(experiment="vae", metrics=None, **more):
+    config = more.pop("config", {"batch_size": 128})
+    backend, framework = more.get("backend", "cpu"), more.get("framework", "torch")
+    line = {"schema": 1, "event": "end", "experiment": experiment, "article": "003", "config": config}
+    line |= {"case": f"{framework}-{backend} {json.dumps(config)}", "framework": framework, "backend": backend}
+    line |= {"framework_version": "1", "device": backend, "chip": "Apple M9", "precision": "fp32", "profile": "quick"}
+    line |= {"data": "none", "scaled": False, "parameters": 1, "flops_per_step": None, "repeat": 0, "threads": 8}
+    line |= {"foreign_load": 0.0, "power_source": "ac", "flags": [], "status": "ok", "reason": None, "seconds": 4.0}
+    return results_record.checked(line | {"started": "2026-05-04T03:02:01Z", "metrics": metrics or {}} | more)
+
+
+def product(value, precision="fp32", operation="matmul", shape="1x64x64", experiment="ceilings", **more):
+    config = {"operation": operation, "shape": shape, "precision": precision} | more.pop("about", {})
+    return record(experiment, rate(value, 0.9 * value, 1.1 * value), config=config, precision=precision, **more)
+
+
+def stream(value, **more):
+    config = {"operation": "triad", "shape": "512 MB", "precision": "fp32"}
+    return record("ceilings", {"bytes_per_s": metric(value, unit="B/s")}, config=config, **more)
+
+
+def trace(columns, rows, **more):
+    return record(**more, memory_trace={"columns": ["step", *columns], "rows": rows, "warmup": 1})
+
+
+MACHINE = [
+    record(metrics={"epoch_s": metric(4.5, 3.6, 5.4), "compute_epoch_s": metric(0.9, 0.8, 1.0)}, chip="AMD Ryzen 9"),
+    record(metrics={"epoch_s": metric(3e4, 1.5e4, 4.5e4)}, backend="mps"),
+    record(status="out-of-memory", config={"batch_size": 5120}),
+    record(metrics={"epoch_s": metric(0.002)}, config={"batch_size": 64}),
+    record(metrics={"epoch_s": metric(1.0)}, config={"batch_size": 32}, profile="smoke"),
+]
+BOTH = ({}, {"backend": "mps"}, {"backend": "mlx-gpu", "framework": "mlx"})
+RUN = [
+    *(product(80e9 * times, **more) for times, more in zip((1, 20, 30), BOTH, strict=True)),
+    *(stream(5e9 * times, **more) for times, more in zip((1, 20), BOTH, strict=False)),
+    *(
+        record(name, rate(4e9 * times, 3e9 * times, 5e9 * times), flops_per_step=4, bytes_per_step=number + 1, **more)
+        for number, name in enumerate(("vae", "dcgan", "siamese", "cnn", "energy", "model_sizes"))
+        for times, more in zip((2, 40, 60), BOTH, strict=True)
+    ),
+]
+TRACED = [
+    trace(["t_s", "footprint_bytes", "allocated_bytes", "page_faults"], rows, config={"load": load}, **more)
+    for load in ("easy", "near")
+    for rows in ([[0, 10.0, 5e9, None, 100], [1, 12.0, 6e9, None, 200], [3, 18.0, 7e9, None, 900]],)
+    for more in BOTH
+]
+PRODUCTS = [
+    product(value, precision, operation, shape, "blas_torch", about=about, **more)
+    for value, more in zip((1.234e9, 5e10, 7e11), BOTH, strict=True)
+    for precision in ("fp32", "fp16", "bf16")
+    for operation, shape, about in (
+        ("matmul", "8x9x9", {}),
+        ("matvec", "4096x32000", {}),
+        ("vjp", "8x9", {"wrt": "left"}),
+    )
+]
+PRICED = costs.priced(
+    [record("gpt2_pretraining_torch", rate(5e12), config={"model": "gpt2-large", "batch_size": 4}), product(8e9)],
+    9,
+    3e3,
+)
+
+
+def drawn(experiment, records=(), compact=False):
+    """The figure, laid out as in a file."""
+    made = summary.summary_figure(records, compact=True) if compact else draw.draw(experiment, list(records))
+    style.styled(made.draw_without_rendering)()
+    return made
+
+
+def words(axis):
+    return [text.get_text() for text in axis.texts]
+
+
+def lines(axis):
+    return [label.get_text() for label in axis.get_yticklabels()]
+
+
+def titles(figure):
+    return [axis.get_title(loc="left") for axis in figure.axes]
+
+
+def colour(rgba):
+    from matplotlib.colors import to_hex
+
+    return to_hex(rgba).upper()
+
+
+def marks(axis):
+    """Of every mark: its place across, line, colour, whether it is filled, and area."""
+    shown = []
+    for collection in axis.collections:
+        places, filled = collection.get_offsets(), len(collection.get_facecolors()) > 0
+        colours = collection.get_facecolors() if filled else collection.get_edgecolors()
+        for (x, y), rgba in zip(places, itertools.cycle(colours), strict=False):
+            shown.append((float(f"{x:.9g}"), round(float(y)), colour(rgba), filled, collection.get_sizes()[0]))
+    return shown
+
+
+def intervals(axis):
+    ends = (tuple(float(f"{x:.6g}") for x in line.get_xdata()) for line in axis.lines)
+    return sorted(tuple(sorted(pair)) for pair in ends if len(set(pair)) == 2)
+
+
+# Devices and settings -------------------------------------------------------------------------------------------------
+
+
+def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
+    figure = drawn("vae", MACHINE)
+    assert titles(figure) == ["Batch size 128", "Batch size 5120", "Batch size 64"]
+    first, second, third = figure.axes
+    assert lines(first) == [CPU, GPU, RIVAL, "AMD Ryzen 9 CPU", "Apple M9 GPU"]
+    assert words(first) == ["3.75 s", "8.76 s", "6.55 s", "4.50 s, computing 0.900 s", "30,000 s"]
+    assert (lines(second)[-1], words(second)) == ("Apple M9 CPU", ["1.93 s", "2.00 s", "6.07 s", "out-of-memory"])
+    assert (lines(third), words(third)) == (["Apple M9 CPU"], ["2.00 ms"])
+    assert {axis.get_xscale() for axis in figure.axes} == {"log"}
+    assert "seconds per epoch" in third.get_xlabel()
+
+
+def test_values_and_intervals_are_the_records_and_the_computing_alone_is_hollow():
+    first = drawn("vae", MACHINE).axes[0]
+    assert intervals(first) == [(0.8, 1.0), (3.6, 5.4), (1.5e4, 4.5e4)]
+    shown = {(x, y): (hue, filled) for x, y, hue, filled, _ in marks(first)}
+    assert shown == {
+        (3.746, 0): (style.COLOURS["the articles' processors"], True),
+        (8.76, 1): (style.COLOURS["the articles' Apple GPUs"], True),
+        (6.555, 2): (style.COLOURS["the articles' NVIDIA GPUs"], True),
+        (4.5, 3): (HERE_CPU, True),
+        (0.9, 3): (HERE_CPU, False),
+        (3e4, 4): (HERE_GPU, True),
+    }
+
+
+def test_an_interval_that_reaches_down_to_nought_is_drawn_to_the_edge():
+    first = drawn("vae", [record(metrics={"epoch_s": metric(4.5, 0.0, 9.0)})]).axes[0]
+    assert intervals(first) == [(pytest.approx(first.get_xlim()[0], rel=1e-5), 9.0)] and first.get_xlim()[0] > 0.1
+
+
+def test_repeats_are_one_line_with_each_of_them_small_behind_their_mean():
+    values = (2.0, 2.2, 2.42)
+    repeats = [record(metrics={"epoch_s": metric(value)}, repeat=number) for number, value in enumerate(values)]
+    first = drawn("vae", repeats).axes[0]
+    assert words(first)[3:] == ["2.20 s"]
+    # The geometric mean; t is 4.303 with 2 degrees of freedom, and the logarithms are 0.0953 apart.
+    half = math.exp(4.303 * math.log(1.1) / math.sqrt(3))
+    assert intervals(first) == [pytest.approx((2.2 / half, 2.2 * half), rel=1e-3)]
+    (mean, area), *each = sorted(((x, area) for x, y, _, _, area in marks(first) if y == 3), key=lambda one: -one[1])
+    assert mean == pytest.approx(2.2) and sorted(x for x, _ in each) == list(values)
+    assert all(small < area / 4 for _, small in each)
+
+
+def test_what_failed_in_the_article_is_shown_in_its_words():
+    small, large = drawn("dcgan").axes
+    assert words(small)[1] == words(large)[1] == "Runtime error (Bug)"
+    panels = drawn("transformer_lm").axes
+    assert [lines(axis) for axis in panels] == [[CPU, GPU, RIVAL]] * 5  # the row that is printed twice is drawn once
+    assert "DNF (Out of Memory)" in words(panels[-1])
+    assert panels[0].get_title(loc="left") == "Batch size 20, embedding size 200, layers 2, hidden size 200"
+
+
+def test_parts_of_a_case_are_lines_of_their_own_and_what_is_too_big_is_shown_once():
+    passes = {"forward_flops_per_s": metric(2e11, unit="FLOP/s"), "backward_flops_per_s": metric(3e11, unit="FLOP/s")}
+    large, small = ({"model": name, "batch_size": 1, "lora": False} for name in ("gpt2-large", "gpt2"))
+    cases = [record("gpt2_finetuning", status="too-big", config=large)]
+    cases += [record("gpt2_finetuning", passes, config=small, scaled=True)]
+    cases += [record("gpt2_finetuning", status="too-big", config=small | {"batch_size": 2}, scaled=True)]
+    figure = drawn("gpt2_finetuning", cases)
+    assert titles(figure) == [f"Model {name}, batch size 1, lora False" for name in ("gpt2-large", "gpt2")]
+    refused, scaled = figure.axes
+    assert words(refused) == ["too-big"] and not marks(refused)
+    assert lines(scaled) == ["Apple M9 CPU, forward", "Apple M9 CPU, backward"]
+    assert [x for x, *_ in marks(scaled)] == [2e11, 3e11]
+
+
+def test_published_times_stand_beside_as_operations_a_second():
+    config = {"model": "gpt2-large", "batch_size": 8, "context_size": 1024}
+    cases = [record(f"gpt2_pretraining_{one['framework']}", rate(4e12), config=config, **one) for one in (
+        {"backend": "mps", "framework": "torch"}, {"backend": "mlx-gpu", "framework": "mlx"})]  # fmt: skip
+    first = drawn("gpt2_pretraining", cases).axes[0]
+    assert first.get_title(loc="left") == "Model gpt2-large, batch size 8, context 1024"
+    places = {lines(first)[y]: x for x, y, *_ in marks(first)}
+    expected = {"M2 Ultra, MLX": 40.06e12 / 2.710, "A6000, PyTorch": 40.06e12 / 2.771}
+    assert {name: places[name] for name in expected} == pytest.approx(expected, rel=1e-3)
+    assert places["Apple M9 GPU, MLX"] == places["Apple M9 GPU, PyTorch"] == 4e12
+
+
+def test_cpu_and_gpu_of_a_network_share_a_panel():
+    config = {"model": "resnet50", "mode": "training"}
+    cases = [record("device_check", rate(125e9), config=config | {"batch_size": 4}, scaled=True)]
+    cases += [record("device_check", rate(2e12), config=config | {"batch_size": 64}, backend="mps")]
+    (axis,) = drawn("device_check", cases).axes
+    assert lines(axis) == ["Apple M9 CPU, batch size 4", "Apple M9 GPU, batch size 64"]
+    assert [x for x, *_ in marks(axis)] == [125e9, 2e12]
+
+
+def test_every_priced_device_is_drawn_once_and_each_pass():
+    peak, achieved = drawn("costs", PRICED).axes
+    assert (len(lines(peak)), len(lines(achieved))) == (7 + 1, 7 + 1)
+    assert 39e12 / 4650 in [pytest.approx(x) for x, *_ in marks(peak)]
+    assert [hue for _, _, hue, *_ in marks(peak)].count(HERE_CPU) == 1
+
+
+def test_of_very_many_settings_the_axis_names_those_that_are_not_drawn():
+    many = [record(metrics={"epoch_s": metric(1.0)}, config={"batch_size": size}) for size in range(1001, 1040)]
+    assert drawn("vae", many).axes[-1].get_xlabel().endswith("11 more settings are in the table only")
+
+
+# Products -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_for_every_product_with_its_rate_and_interval_or_its_status():
+    refused = record(
+        "blas_torch", status="too-big", config={"operation": "matvec", "shape": "4x4", "precision": "fp32"}
+    )
+    figure = drawn("blas", [*PRODUCTS, refused])
+    *panels, bar = figure.axes
+    assert titles(figure)[:3] == [*("Matrix times matrix (figure 5)", "Matrix times vector (figure 6)"),
+                                  "Vector-Jacobian product (figure 7)"]  # fmt: skip
+    assert [lines(axis) for axis in panels] == [["8×9×9"], ["4096×32000", "4×4"], ["8×9 ∂a"]]
+    columns = [label.get_text().split("\n") for label in panels[-1].get_xticklabels()]
+    assert columns[0] == ["PyTorch", "cpu", "fp32"] and columns[-1] == ["MLX", "mlx-gpu", "bf16"] and len(columns) == 9
+    cells = numpy.ma.getdata(panels[0].collections[0].get_array()).ravel()
+    assert list(cells) == pytest.approx([1.234] * 3 + [50] * 3 + [700] * 3)
+    assert words(panels[0])[0] == "1.23\n± 10 %"
+    assert words(panels[1]).count("too-big") == 1 and len(words(panels[1])) == 9 + 1
+    assert bar.get_xlabel() == declaration.of("blas").drawn.axis
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+
+def curves(axis):
+    return [(list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines if len(line.get_xdata())]
+
+
+def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
+    smoke = trace(["footprint_bytes"], [[0, 1e9], [1, 2e9]], config={"load": "easy"}, profile="smoke")
+    figure = drawn("memory_over_time", [TRACED[0], TRACED[2], TRACED[3], smoke])
+    assert titles(figure)[:2] == list(memory.LOADS.values())
+    easy, near, faults, _ = figure.axes
+    assert [axis.get_ylabel() for axis in (easy, faults)] == ["Memory (GB)", "Page faults (thousands)"]
+    assert curves(easy) == 2 * [([0, 1, 3], [5.0, 6.0, 7.0])] and curves(near) == curves(easy)[:1]
+    assert curves(faults) == 2 * [([0, 1, 3], pytest.approx([0, 0.1, 0.8]))]
+    assert {line.get_color() for line in easy.lines if len(line.get_xdata())} == {HERE_CPU, style.SHADES["mlx", "gpu"]}
+    key = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert key == ["PyTorch, cpu", "MLX, mlx-gpu", "footprint"]  # allocated was not read in every step
+    assert drawn("memory_over_time", [smoke]).texts[0].get_text() == NOTHING
+
+
+def test_seconds_between_the_ends_of_steps_above_the_memory():
+    one = trace(["t_s", "footprint_bytes"], [[0, 10.0, 5e9], [1, 12.0, 6e9], [3, 18.0, 7e9]],
+                config={"model": "whisper-large", "batch_size": 32})  # fmt: skip
+    above, below = memory.passes_figure([one, record()]).axes
+    assert curves(above) == [([1, 3], [2.0, 3.0])] and curves(below) == [([0, 1, 3], [5.0, 6.0, 7.0])]
+    assert above.get_ylabel() == "Seconds of a step" and "whisper-large, batch 32" in above.get_title(loc="left")
+    assert memory.passes_figure([record()]).texts[0].get_text() == NOTHING
+
+
+# Roofs ----------------------------------------------------------------------------------------------------------------
+
+
+def test_roofs_stand_where_they_were_measured():
+    case = record("vae", rate(10e9), flops_per_step=4, bytes_per_step=1)
+    (axis,) = drawn("roofline", [product(80e9), stream(5e9), case]).axes
+    flat, slope = [line for line in axis.lines if len(line.get_xdata())]
+    assert slope.get_ydata()[1] == pytest.approx(80) and slope.get_xdata()[1] == pytest.approx(16)  # 80 / 5
+    assert list(flat.get_ydata()) == [80, 80] and flat.get_xdata()[0] == pytest.approx(16)
+    assert [(x, y) for x, y, *_ in marks(axis)] == [(4, 10)]
+    assert "vae, PyTorch, fp32: 50 %" in words(axis)  # of 4 x 5 = 20 GFLOP/s
+    left, right, low, high = *axis.get_xlim(), *axis.get_ylim()
+    assert left < 4 < right and low < 10 < high
+
+
+@pytest.mark.parametrize("records", [[product(8e9)], [product(8e9), stream(8e9)], [record("vae", rate(1e9))]])
+def test_a_part_of_a_run_can_be_drawn(records):
+    assert len(drawn("roofline", records).axes) == 1
+
+
+# All devices ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_summary_has_every_device_with_its_peak_and_share():
+    figure = drawn("summary", RUN)
+    vae = figure.axes[titles(figure).index("Variational autoencoder")]
+    assert lines(vae)[-3:] == ["Apple M9 CPU, PyTorch", "Apple M9 GPU, PyTorch", "Apple M9 GPU, MLX"]
+    assert words(vae)[-3:] == ["10 %", "6.7 %", "10 %"] and "no peak known" in words(vae)
+    here = {(x, y) for x, y, hue, *_ in marks(vae) if hue in (HERE_CPU, HERE_GPU)}
+    assert {x for x, _ in here} == {8e9, 160e9, 240e9}
+    assert (6e9, 10e9) in intervals(vae)
+    peaks = [line.get_xdata()[0] for line in vae.lines if line.get_marker() == "|"]
+    assert {80e9, 2400e9} <= set(peaks)
+    assert titles(figure)[-1] == "Timed on this machine only"
+
+
+def test_the_small_summary_has_each_device_at_its_fastest_with_its_share():
+    slower = record("vae", rate(1e9), config={"batch_size": 5120})
+    left, right, *_ = drawn("summary", [*RUN[:4], slower, *RUN[5:8]], compact=True).axes
+    assert words(left)[:2] == ["DCGAN", "Siamese network"]
+    here = [x for x, _, hue, *_ in marks(left) if hue in (HERE_CPU, HERE_GPU)]
+    assert sorted(here) == [8e9, 240e9]
+    assert words(right) == ["10 %", "10 %"]
+    own = [product(100e9), record("cnn", rate(150e9))]  # no workload of the articles
+    left, right = drawn("summary", own, compact=True).axes
+    assert "cnn" in words(left) and words(right) == ["150 %"] and right.get_xlim()[1] > 1.5
+
+
+def test_the_small_summary_fits_a_phone():
+    for records in ([], RUN):
+        figure = drawn("summary", records, compact=True)
+        width, height = figure.get_size_inches()
+        assert height / width * 600 < 700  # pixels, as wide as a page shows it
+        for text in readable(figure):
+            assert text.get_fontsize() / 72 / width * 343 > 8  # pixels, on a phone of 375
+
+
+# Of all figures -------------------------------------------------------------------------------------------------------
+
+SHOWN = {
+    "vae": MACHINE,
+    "dcgan": [],
+    "transformer_lm": [],
+    "capabilities": [],
+    "model_sizes": [],
+    "costs": PRICED,
+    "blas": PRODUCTS,
+    "memory_over_time": TRACED,
+    "roofline": RUN,
+    "summary": RUN,
+}
+
+
+def readable(figure):
+    """Every text of a figure that is seen."""
+    texts = list(figure.texts)
+    for axis in figure.axes:
+        texts += [axis.title, axis._left_title, axis.xaxis.label, axis.yaxis.label, *axis.texts]
+        for side, (low, high) in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, sorted(axis.get_ylim()))):
+            ticks = side.get_major_ticks()
+            texts += [tick.label1 for tick in ticks if low <= tick.get_loc() <= high and tick.label1.get_visible()]
+    for legend in figure.legends:
+        texts += legend.get_texts()
+    return [text for text in texts if text.get_visible() and text.get_text()]
+
+
+@pytest.mark.parametrize("experiment", [*SHOWN, "summary compact"])
+def test_no_word_leaves_the_figure_or_stands_on_another(experiment):
+    from matplotlib.text import Text
+
+    name, *compact = experiment.split()
+    figure = drawn(name, SHOWN[name], compact=bool(compact))
+    # Of the words alone: an annotation's own extent takes in its line.
+    boxes = [(text.get_text(), Text.get_window_extent(text)) for text in readable(figure)]
+    assert len(boxes) > 8
+    for name, box in boxes:
+        assert -1 <= box.x0 < box.x1 <= figure.bbox.x1 + 1 and -1 <= box.y0 < box.y1 <= figure.bbox.y1 + 1, name
+    for (name, box), (other, place) in itertools.combinations(boxes, 2):
+        across = min(box.x1, place.x1) - max(box.x0, place.x0)
+        assert across <= 1 or min(box.y1, place.y1) - max(box.y0, place.y0) <= 2, f"{name} and {other}"
+
+
+def test_a_device_has_one_colour_and_one_mark_in_every_figure():
+    paths = {}
+    for experiment in ("vae", "costs", "summary"):
+        for axis in drawn(experiment, SHOWN[experiment]).axes:
+            for collection in axis.collections:
+                for rgba, path in zip(collection.get_facecolors(), collection.get_paths(), strict=False):
+                    if len(collection.get_facecolors()) == len(collection.get_paths()):
+                        paths.setdefault(colour(rgba), set()).add(path.vertices.tobytes())
+    assert set(paths) >= {HERE_CPU, HERE_GPU, style.COLOURS["the articles' Apple GPUs"]}
+    assert all(len(shapes) == 1 for shapes in paths.values()) and len(set.union(*paths.values())) == len(paths)
+    assert set(style.COLOURS.values()) >= set(paths)
+    assert {hue for axis in drawn("roofline", RUN).axes for _, _, hue, *_ in marks(axis)} == {
+        HERE_CPU, HERE_GPU, style.SHADES["mlx", "gpu"]}  # fmt: skip
+
+
+def test_colours_that_could_be_confused_differ_in_grey_or_in_mark():
+    def grey(name):
+        red, green, blue = (int(name[place : place + 2], 16) / 255 for place in (1, 3, 5))
+        return 0.299 * red + 0.587 * green + 0.114 * blue
+
+    assert len(set(style.MARKS.values())) == len(style.MARKS) == len(style.DEVICES)
+    for kind in ("cpu", "gpu"):
+        shades = [grey(shade) for (_, where), shade in style.SHADES.items() if where == kind]
+        assert all(abs(one - other) > 0.1 for one, other in itertools.combinations(shades, 2))
+        assert all(0.2 < shade < 0.85 for shade in shades)  # seen on white and on black
+
+
+@pytest.mark.parametrize("experiment", ["blas", "memory_torch", "roofline", "device_check"])
+def test_of_no_records_the_figure_says_so(experiment):
+    figure = drawn(experiment)
+    assert [text.get_text() for text in figure.texts] == [NOTHING] and not figure.axes
+
+
+def test_the_svg_is_the_same_each_time_small_and_refers_to_nothing_outside():
+    # Several, since the layout solver's last digits depend on where in memory things happen to be.
+    first, *others = (style.svg(draw.draw("vae", MACHINE)) for _ in range(3))
+    assert set(others) == {first} and len(first) < 16_000
+    root = ElementTree.fromstring(first)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    for element in root.iter():
+        assert element.tag.rsplit("}")[-1] not in {"script", "image", "foreignObject", "iframe", "a", "style"}
+        for name, value in element.attrib.items():
+            assert not name.startswith("on")
+            assert value.startswith("#") if name.endswith("href") else True
+            assert all(place.startswith("#") for place in re.findall(r"url\(([^)]*)\)", value))
+
+
+def test_a_figure_is_saved_whole_and_shown_as_saved(tmp_path):
+    path = tmp_path / "figures" / "vae-epoch.svg"
+    shown = style.show(draw.draw("vae", []), path)
+    assert path.read_text(encoding="utf-8") == style.svg(draw.draw("vae", []))
+    assert shown.data.lstrip().startswith("<svg")
+    assert [place.name for place in path.parent.iterdir()] == ["vae-epoch.svg"]
+
+
+def test_a_nasty_chip_is_drawn_as_text():
+    nasty = record(metrics={"epoch_s": metric(1.0)}, chip='</text><script>alert("$1")</script> $\\frac{')
+    text = style.svg(draw.draw("vae", [nasty]))
+    assert "<script" not in ElementTree.tostring(ElementTree.fromstring(text), encoding="unicode")
+
+
+def test_no_figure_is_left_with_pyplot():
+    """A notebook would show it a second time, and a Mac would open a window."""
+    from matplotlib import _pylab_helpers
+
+    drawn("vae", MACHINE)
+    drawn("blas", PRODUCTS)
+    assert not _pylab_helpers.Gcf.figs
+
+
+def test_pictures_are_a_row_with_titles():
+    images = numpy.linspace(0, 1, 3 * 8 * 8).reshape(3, 8, 8)
+    root = ElementTree.fromstring(style.pictures(images, ["same", ""]).data)
+    pictures = [element for element in root.iter() if element.tag.endswith("}image")]
+    assert len(pictures) == 3 and all(one.get("href").startswith("data:image/png") for one in pictures)
