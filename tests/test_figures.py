@@ -127,7 +127,7 @@ def colour(rgba):
 def marks(axis):
     """Of every mark: its place across, line, colour, whether it is filled, and area."""
     shown = []
-    for collection in axis.collections:
+    for collection in (one for one in axis.collections if hasattr(one, "get_sizes")):
         places, filled = collection.get_offsets(), len(collection.get_facecolors()) > 0
         colours = collection.get_facecolors() if filled else collection.get_edgecolors()
         for (x, y), rgba in zip(places, itertools.cycle(colours), strict=False):
@@ -300,12 +300,13 @@ def test_seconds_between_the_ends_of_steps_above_the_memory():
 
 
 def test_roofs_stand_where_they_were_measured():
-    case = record("vae", rate(10e9), flops_per_step=4, bytes_per_step=1)
+    case = record("vae", rate(10e9, 8e9, 12e9), flops_per_step=4, bytes_per_step=1)
     (axis,) = drawn("roofline", [product(80e9), stream(5e9), case]).axes
     flat, slope = [line for line in axis.lines if len(line.get_xdata())]
     assert slope.get_ydata()[1] == pytest.approx(80) and slope.get_xdata()[1] == pytest.approx(16)  # 80 / 5
     assert list(flat.get_ydata()) == [80, 80] and flat.get_xdata()[0] == pytest.approx(16)
     assert [(x, y) for x, y, *_ in marks(axis)] == [(4, 10)]
+    assert [[*map(tuple, one.vertices)] for one in axis.collections[-1].get_paths()] == [[(4, 8), (4, 12)]]
     assert "vae, PyTorch, fp32: 50 %" in words(axis)  # of 4 x 5 = 20 GFLOP/s
     left, right, low, high = *axis.get_xlim(), *axis.get_ylim()
     assert left < 4 < right and low < 10 < high

@@ -80,16 +80,15 @@ def _draw_panel(axis: Any, kind: str, best: roofline.Ceilings, points: list[roof
     labels = []
     if drawn:
         names = [_series(point) for point in drawn]
-        looks = {
-            name: (
-                SHADES.get((one.record["framework"], kind), GREY),
-                PRECISION_MARKS.get(cases.precision(one.record), "D"),
-            )
-            for name, one in zip(names, drawn, strict=True)
-        }
-        palette, markers = ({name: look[place] for name, look in looks.items()} for place in (0, 1))
+        shown = dict(zip(names, (point.record for point in drawn), strict=True))
+        palette = {name: SHADES.get((record["framework"], kind), GREY) for name, record in shown.items()}
+        markers = {name: PRECISION_MARKS.get(cases.precision(record), "D") for name, record in shown.items()}
         form = {"hue": names, "palette": palette, "style": names, "markers": markers, "linewidth": 0, "s": 30}
         seaborn.scatterplot(x=across, y=rates, ax=axis, zorder=3, **form)
+        for point, name in zip(drawn, names, strict=True):
+            if point.rate["low"]:
+                ends = [point.rate[end] / 1e9 for end in ("low", "high")]
+                axis.vlines(point.intensity, *ends, color=palette[name], linewidth=1)
     key = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
     if key:
         axis.get_legend().remove()
