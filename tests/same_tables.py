@@ -20,11 +20,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pomology.articles import claims, published
-from pomology.devices import find
-from pomology.experiment.experiment import Experiment
 from pomology.paths import root
+from pomology.report import declaration
 from pomology.report.claims import measured_lookup
-from pomology.results.run import load
+from pomology.report.showing import Report
+from pomology.results.run import Run
 
 REFERENCE = root() / "outputs" / "reference-cpu"
 VERDICTS = Path(__file__).parent / "fixtures" / "reference_verdicts.csv"
@@ -35,7 +35,7 @@ def verdicts(folder: Path) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("claim", "published", folder.name))
-    measured = measured_lookup(load(folder).records)
+    measured = measured_lookup(Run(folder).records)
     for claim in published.claims():
         own = claims.test(claim, claims.published_lookup(claim.article)).status
         writer.writerow((claim.id, own, claims.test(claim, measured).status))
@@ -49,28 +49,24 @@ def tables(folder: Path, copy: Path) -> dict[str, bytes]:
     the journals of others is run as it is.
     """
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("tables", "figures", "*.html"))
-    find.find = lambda *_: []  # no framework is needed to show what is measured already
     for place in sorted(root().glob("notebooks/**/*.ipynb")):
         cells = json.loads(place.read_text(encoding="utf-8"))["cells"]
         code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-        made = next(call for call in calls_in(code, "Experiment"))
+        made = next(call for name in declaration.CALLED for call in calls_in(code, name))
         if ast.unparse(made.args[0]) != repr(place.stem):
             raise SystemExit(f"{place.name}: its experiment has another name")
-        given = {
-            word.arg: ast.literal_eval(word.value) for word in made.keywords if isinstance(word.value, ast.Constant)
-        }
         with contextlib.redirect_stdout(io.StringIO()):
-            if given.get("framework", "torch") is None:
+            if ast.unparse(made.func) == "Report":
                 variables: dict = {"display": lambda *_: None}
                 for cell in code:
                     exec(cell, variables)
                     if "out" in variables and not variables["out"]:
                         variables["out"] = str(copy)
             else:
-                experiment = Experiment(place.stem, out=str(copy), **given)
-                for name in ("table", "ratios", "checks", "ceilings"):
-                    if any(True for _ in calls_in(code, f"experiment.{name}")):
-                        getattr(experiment, name)()
+                report = Report.of(declaration.read(place), Run(copy))
+                for name in report.declaration.shows:
+                    if name in ("table", "ratios", "checks", "ceilings"):
+                        getattr(report, name)()
     return {place.name: place.read_bytes() for place in sorted((copy / "tables").glob("*.csv"))}
 
 

@@ -25,11 +25,13 @@ from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.measure import calls
-from pomology.report import article, side_by_side
+from pomology.report import article, declaration, side_by_side
 from pomology.report import claims as report_claims
+from pomology.report.showing import Report
 from pomology.results import cases
 from pomology.results import journal as results_journal
 from pomology.results import record as results_record
+from pomology.results.run import Run
 from pomology.runner import notebooks, parameters
 from pomology.workloads import products
 from pomology.workloads.products import Product
@@ -521,8 +523,7 @@ def test_the_experiment_without_a_framework_reads_what_others_wrote(tmp_path):
         line |= {"flops_per_step": None, "foreign_load": None, "power_source": None, "started": results_record.now()}
         journal.start({key: value for key, value in line.items() if key not in ("status", "reason", "metrics")})
         journal.end(line)
-    experiment = Experiment("blas", article="001", framework=None, out=str(tmp_path))
-    assert experiment.devices == [] and list(experiment.cases(shape=["8x9"])) == []
+    experiment = Report.of(declaration.of("blas"), Run(tmp_path))
     assert [one["framework"] for one in experiment.records] == ["torch", "mlx"]
     assert experiment.side_by_side().data[0]["same"] is True
     assert (tmp_path / "tables" / "blas-side-by-side.csv").read_text().count("\n") == 2

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pomology.articles import published
-from pomology.experiment.experiment import Experiment
-from pomology.report import article, costs
+from pomology.report import article, costs, declaration
 from pomology.report import table as report_table
+from pomology.report.showing import Report
 from pomology.results.journal import Journal
 from pomology.results.record import now
+from pomology.results.run import Run
 
 GIB = 2**30
 
@@ -42,25 +43,6 @@ def priced(price: float = 3000.0) -> list[dict]:
 
 def data(table: report_table.Table, **wanted) -> list[dict]:
     return [row for row in table.data if all(row[key] == value for key, value in wanted.items())]
-
-
-def test_operations_of_table_4_are_those_of_its_architecture():
-    """40.06, 20.03, 10.01 and 5.01 TFLOP at batch 8, 4, 2 and 1, counted as PyTorch would run it."""
-    assert [8 * costs.sequence_flops() / 1e12, costs.sequence_flops() / 1e12] == pytest.approx([40.06, 5.007], abs=0.01)
-
-
-def test_operations_of_table_5_are_those_of_whisper():
-    import torch
-
-    from pomology.workloads import pretrained
-    from pomology.workloads.cost import workload
-
-    def step(model):
-        labels = torch.zeros(4, 32, dtype=torch.long)
-        model(input_features=torch.zeros(4, 80, 3000), labels=labels).loss.backward()
-
-    counted = workload(lambda: pretrained.build("whisper-medium", "speech")[0], step)
-    assert counted.flops == pytest.approx(costs.WHISPER_STEP_FLOPS, rel=1e-3)
 
 
 def test_the_articles_devices_cost_what_a_pencil_says():
@@ -166,9 +148,9 @@ def test_the_notebook_s_experiment_reads_the_whole_run_and_shows_what_is_made_of
         line |= {"power_source": None, "started": now()}
         journal.start({key: value for key, value in line.items() if key not in ("status", "reason", "metrics")})
         journal.end(line)
-    experiment = Experiment("costs", article="001", framework=None, out=str(tmp_path))
-    run = experiment.records
-    assert {one["experiment"] for one in run} == {one["experiment"] for one in RUN} and experiment.devices == []
+    experiment = Report.of(declaration.of("costs"), Run(tmp_path))
+    run = experiment.run_records()
+    assert {one["experiment"] for one in run} == {one["experiment"] for one in RUN} and not experiment.records
     experiment.show(costs.priced(run, 36 * GIB, 3000.0))
     assert [row.kind for row in experiment.table().rows].count("measured") == 2
     assert "3,000" in experiment.table().rows[7].cells

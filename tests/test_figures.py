@@ -14,8 +14,7 @@ from xml.etree import ElementTree
 import numpy
 import pytest
 
-from pomology.articles.layout import LAYOUTS
-from pomology.report import costs
+from pomology.report import costs, declaration
 from pomology.report.figures import draw, memory, points, style, summary
 from pomology.results import record as results_record
 
@@ -193,7 +192,7 @@ def test_what_failed_in_the_article_is_shown_in_its_words():
     panels = drawn("transformer_lm").axes
     assert [lines(axis) for axis in panels] == [[CPU, GPU, RIVAL]] * 5  # the row that is printed twice is drawn once
     assert "DNF (Out of Memory)" in words(panels[-1])
-    assert panels[0].get_title(loc="left") == "Batch size 20, embedding 200, layers 2, hidden 200"
+    assert panels[0].get_title(loc="left") == "Batch size 20, embedding size 200, layers 2, hidden size 200"
 
 
 def test_parts_of_a_case_are_lines_of_their_own_and_what_is_too_big_is_shown_once():
@@ -263,7 +262,7 @@ def test_a_cell_for_every_product_with_its_rate_and_interval_or_its_status():
     assert list(cells) == pytest.approx([1.234] * 3 + [50] * 3 + [700] * 3)
     assert words(panels[0])[0] == "1.23\n± 10 %"
     assert words(panels[1]).count("too-big") == 1 and len(words(panels[1])) == 9 + 1
-    assert bar.get_xlabel() == LAYOUTS["blas"].axis
+    assert bar.get_xlabel() == declaration.of("blas").drawn.axis
 
 
 # Memory ---------------------------------------------------------------------------------------------------------------

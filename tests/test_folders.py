@@ -14,6 +14,8 @@ import pytest
 from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
+from pomology.report import declaration
+from pomology.report.showing import Report
 from pomology.results import folders, journal
 from pomology.runner import batch
 
@@ -57,11 +59,11 @@ def measure(experiment: Experiment, what: str = "one") -> None:
         case.metric("step_s", 1.0, "s")
 
 
-def laying(name: str = "blas", **more) -> Experiment:
-    return Experiment(name, article="001", framework=None, **more)
+def combining(name: str = "blas", **more) -> Report:
+    return Report(name, article="001", combines=declaration.of(name).combines, **more)
 
 
-def numbers(experiment: Experiment) -> str:
+def numbers(experiment: Report) -> str:
     (cell,) = [row.cells[1] for row in experiment.machine().rows if row.cells[0] == "Numbers"]
     return cell
 
@@ -156,27 +158,27 @@ def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_h
         os.utime(place, (1000 + number, 1000 + number))
         (place.parent / "machine.json").write_text(json.dumps(SNAPSHOT | {"profile": profile}))
     assert folders.latest(["blas_torch", "blas_mlx"], "quick") == tmp_path / "outputs" / "two"
-    assert laying().out == tmp_path / "outputs" / "two"
-    assert laying(profile="smoke").out == tmp_path / "outputs" / "four"
+    assert combining().out == tmp_path / "outputs" / "two"
+    assert combining(profile="smoke").out == tmp_path / "outputs" / "four"
     (tmp_path / "outputs" / "two" / "machine.json").write_text("[")
     with pytest.raises(PomologyError, match=r"^\S*machine.json: not JSON; remove it or choose another folder$"):
-        laying()
+        combining()
 
 
 def test_a_notebook_says_where_its_numbers_are_and_what_to_run_first(tmp_path, monkeypatch):
-    monkeypatch.setattr("pomology.experiment.experiment.root", lambda: tmp_path)
-    nothing = numbers(laying())
+    monkeypatch.setattr("pomology.report.showing.root", lambda: tmp_path)
+    nothing = numbers(combining())
     assert nothing == "none yet: run blas_torch, blas_mlx first, or set `out` to the folder of a run that has them"
     torch = set_up("blas_torch")
     measure(torch)
     place = f"outputs/{torch.out.name}/"
     assert numbers(torch) == f"in {place}"
     assert numbers(set_up(out=str(tmp_path.parent / "elsewhere"))) == "in elsewhere/"
-    assert numbers(laying()) == f"of blas_torch, in {place}; to have more, run blas_mlx first"
+    assert numbers(combining()) == f"of blas_torch, in {place}; to have more, run blas_mlx first"
     measure(set_up("blas_mlx"))
-    assert numbers(laying()) == f"of blas_torch, blas_mlx, in {place}"
+    assert numbers(combining()) == f"of blas_torch, blas_mlx, in {place}"
     more = "; to have more, run ceilings, ceilings_mlx first"
-    assert numbers(laying("roofline")) == f"of blas_mlx, blas_torch, in {place}{more}"
+    assert numbers(combining("roofline")) == f"of blas_mlx, blas_torch, in {place}{more}"
 
 
 def test_ceilings_of_the_same_day_stand_beside_what_comes_later():

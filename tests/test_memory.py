@@ -13,7 +13,7 @@ import nbformat
 import numpy as np
 import pytest
 
-from pomology.articles import claims, layout, published
+from pomology.articles import claims, published
 from pomology.devices import torch as devices_torch
 from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
@@ -21,7 +21,7 @@ from pomology.experiment.feasibility import HOLES
 from pomology.machine import memory as machine_memory
 from pomology.machine import sampler, snapshot
 from pomology.measure.intervals import slope
-from pomology.report import article, page
+from pomology.report import article
 from pomology.report import claims as report_claims
 from pomology.results import journal
 from pomology.workloads import parity
@@ -431,7 +431,7 @@ def test_the_table_shows_slopes_with_their_intervals_and_both_ends():
     assert any("One that holds 0" in note for note in table.notes)
 
 
-def test_the_page_of_a_run_shows_growth_and_no_ratio_of_times():
+def test_the_combined_table_shows_growth_and_no_ratio_of_times():
     records = [record("torch", "cpu", "easy", footprint_slope_bytes=(1e3, -1e3, 3e3))]
-    section = page._numbers("memory_over_time", layout.LAYOUTS["memory_over_time"], [], records)
-    assert "+1.00 kB (−1.00 kB to +3.00 kB)" in str(section["table"]) and "over MLX" not in str(section["table"])
+    table = article.article_table("memory_over_time", records)
+    assert "+1.00 kB (−1.00 kB to +3.00 kB)" in str(table) and "over MLX" not in str(table)

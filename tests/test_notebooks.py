@@ -24,9 +24,10 @@ import numpy as np
 import pytest
 import yaml
 
-from pomology.articles import layout, published
+from pomology.articles import published
 from pomology.data import images, photographs
 from pomology.data import text as data_text
+from pomology.report import declaration
 from pomology.results import journal as results_journal
 from pomology.results import record as results_record
 from pomology.runner import notebooks, parameters
@@ -137,12 +138,13 @@ def test_cells(path):
         else:
             assert not re.search(r"<\w+[^>]*>", cell.source), f"{cell.id}: HTML in Markdown breaks in the page"
     whole = "\n".join(code(document))
-    calls = ["experiment.machine()"]
+    shown = "report" if document.metadata["pomology"].get("after") else "experiment"
+    calls = [f"{shown}.machine()"]
     if article(document) != "kit":
-        calls += ["experiment.table()", "experiment.figure()"]
+        calls += [f"{shown}.table()", f"{shown}.figure()"]
     # What lays the whole kit together is about no experiment of the article by itself, and so about no claim.
-    if article(document) != "kit" and not layout.LAYOUTS[path.stem].everything:
-        calls += ["experiment.claims()"]
+    if article(document) != "kit" and not declaration.of(path.stem).whole_run:
+        calls += [f"{shown}.claims()"]
     for call in calls:
         assert whole.count(call) == 1, call
     # What lays other notebooks' numbers together has no cases of its own.
@@ -464,11 +466,11 @@ class Cells(HTMLParser):
 
 def test_it_shows_every_published_value_in_its_row(repeating):
     execution = repeating
-    if layout.LAYOUTS[execution.path.stem].everything:
+    if declaration.of(execution.path.stem).whole_run:
         pytest.skip("lays the whole kit together, and is about no experiment of the article by itself")
     shown = "".join(output.data.get("text/html", "") for _, output in execution.outputs if "data" in output)
     rows = [set(row) for row in Cells(shown).rows]
-    values = published.values(experiment=layout.experiment_of(execution.path.stem)).to_dict("records")
+    values = published.values(experiment=declaration.of(execution.path.stem).experiment).to_dict("records")
     keys = {key for value in values for key in value["config"]}
     told_apart = {key for key in keys if len({str(value["config"].get(key)) for value in values}) > 1}
     expected: dict[tuple, set[str]] = {}

@@ -16,11 +16,13 @@ from pomology.articles import published
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.measure import calls, intervals
-from pomology.report import article, details, roofline
+from pomology.report import article, declaration, details, roofline
 from pomology.report import page as report_page
+from pomology.report.showing import Report
 from pomology.results import cases as results_cases
 from pomology.results import journal
 from pomology.results import record as results_record
+from pomology.results.run import Run
 from pomology.runner import notebooks
 from pomology.workloads import cost
 
@@ -288,14 +290,14 @@ def cells(table, heading):
 def test_tables_tell_the_share_where_there_are_ceilings_and_nothing_where_not():
     cases = [record(metrics={"flops_per_s": metric(25e9, 20e9, 30e9)}), record(backend="mps", config={"batch_size": 9})]
     best = roofline.ceilings([product(100e9, low=100e9, high=100e9)])
-    table = details.details_table("vae", cases, best)
+    table = details.details_table(cases, best)
     assert cells(table, roofline.BEST) == ["25.0 ± 5.0 %", ""]
     assert table.columns[table.columns.index("Achieved") + 1] == roofline.BEST
     assert table.data[0]["share_of_best"] == 0.25 and table.data[0]["share_of_best_low"] == pytest.approx(0.2)
-    without = details.details_table("vae", cases)
+    without = details.details_table(cases)
     assert roofline.BEST not in without.columns and len(without.columns) == len(table.columns) - 1
-    assert details.details_table("vae", cases, roofline.ceilings([])) == without
-    assert details.details_table("vae", cases[1:], best).columns == without.columns
+    assert details.details_table(cases, roofline.ceilings([])) == without
+    assert details.details_table(cases[1:], best).columns == without.columns
 
 
 def test_an_article_s_table_of_rates_tells_the_share_in_the_rows_of_this_machine():
@@ -312,11 +314,9 @@ def test_an_article_s_table_of_rates_tells_the_share_in_the_rows_of_this_machine
 
 def test_a_ceiling_that_was_measured_too_low_is_told():
     best = roofline.ceilings([product(10e9)])
-    table = details.details_table("vae", [record(metrics={"flops_per_s": metric(25e9)})], best)
+    table = details.details_table([record(metrics={"flops_per_s": metric(25e9)})], best)
     assert cells(table, roofline.BEST) == ["250 %"] and any("More than 100 %" in note for note in table.notes)
-    right = details.details_table(
-        "vae", [record(metrics={"flops_per_s": metric(25e9)})], roofline.ceilings([product(25e9)])
-    )
+    right = details.details_table([record(metrics={"flops_per_s": metric(25e9)})], roofline.ceilings([product(25e9)]))
     assert not any("More than 100 %" in note for note in right.notes)
 
 
@@ -542,12 +542,12 @@ def write(folder: Path, records: list[dict]) -> Path:
 
 
 def test_the_roofline_notebook_reads_the_whole_run_and_works_alone(tmp_path):
-    alone = Experiment("roofline", article="001", framework=None, out=str(tmp_path / "empty"))
+    alone = Report("roofline", article="001", combines=["*"], figure="share_of_roof", out=str(tmp_path / "empty"))
     assert "run the notebooks ceilings" in " ".join(alone.roofline().notes)
     assert "run the notebooks ceilings" in " ".join(alone.table().notes)
     assert "<svg" in alone.figure().data
     out = write(tmp_path / "run", full_run())
-    whole = Experiment("roofline", article="001", framework=None, out=str(out))
+    whole = Report.of(declaration.of("roofline"), Run(out))
     assert len(whole.roofline().rows) == 2 * len(EVERY)
     assert (out / "tables" / "roofline-roofline.csv").read_text().count("\n") == 2 * len(EVERY) + 1
     later = Experiment("vae", article="003", devices="cpu", out=str(out))

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import csv
 import html
-import itertools
 import json
-import math
 import re
 
 import nbformat
 import pytest
-from test_notebooks import FACTS, ROOT
 from test_roofline import metric, product, record, write
 
 from pomology import format
 from pomology.articles import published
-from pomology.experiment.experiment import Experiment
+from pomology.report import declaration, roofline, summary
 from pomology.report import page as report_page
-from pomology.report import roofline, summary
 from pomology.report import table as report_table
+from pomology.report.showing import Report
+from pomology.results.run import Run
 from pomology.runner import notebooks
-from pomology.workloads import cost, vision
 
 TERA = 1e12
 
@@ -95,111 +92,18 @@ def test_digits_reach_what_a_pencil_says():
     assert perceptron.flops_per_s / 1e9 == pytest.approx(5.560, rel=1e-3)
 
 
-def test_the_work_is_what_the_models_do():
-    """Counted again on models that are written down here, or by the notebook's own code; a step, over its samples."""
-    import torch
-    from torch import nn
-
-    def counted(build, *shape):
-        work = cost.workload(build, lambda model: model(torch.empty(shape)).sum().backward())
-        return work.flops / shape[0]
-
-    def lenet():
-        features = [nn.Conv2d(1, 6, 5), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(), nn.MaxPool2d(2)]
-        head = [nn.Linear(16 * 5 * 5, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, 10)]
-        return nn.Sequential(*features, nn.Flatten(), *head)
-
-    def perceptron():
-        sizes = (784, 256, 128, 64)
-        hidden = [(nn.Linear(a, b, bias=False), nn.ReLU()) for a, b in itertools.pairwise(sizes)]
-        return nn.Sequential(*itertools.chain(*hidden), nn.Linear(64, 10))
-
-    # Of 54,000 digits, 421 whole batches of 128.
-    assert summary.TIMED["rasbt_lenet"][3]({}) == counted(lenet, 128, 1, 32, 32) * 128 * 421
-    assert summary.TIMED["rasbt_mlp"][3]({}) == counted(perceptron, 128, 784) * 128 * 421
-    # Of 45,000 pictures, 1,406 whole batches of 32; batch normalisation is not counted.
-    vgg16 = counted(lambda: vision.vgg16(10, batch_norm=True), 2, 3, 224, 224)
-    assert summary.TIMED["rasbt_vgg16"][3]({}) == pytest.approx(vgg16 * 32 * 1406, rel=1e-4)
-    # 36 blocks of width 1280, 1,024 tokens: 12 width^2 weights a block, two products of attention, the vocabulary.
-    block, attention = 12 * 1280**2 * 1024, 2 * 1280 * 1024**2
-    sequence = 6 * (36 * (block + attention) + 10_000 * 1280 * 1024)
-    assert summary.TIMED["gpt2_pretraining"][3]({"batch_size": 8}) == 8 * sequence
-
-
-def test_simclrs_step_is_the_notebooks_at_both_batch_sizes():
-    import torch
-    from torch.nn import functional as F
-
-    from pomology.workloads.vision import simclr_resnet18
-
-    (place,) = (ROOT / "notebooks").glob("*/simclr.ipynb")
-    (source,) = [cell.source for cell in nbformat.read(place, 4).cells if "def nt_xent" in cell.source]
-    scope = {"torch": torch, "F": F}
-    exec(source.split("\nfor row in")[0], scope)
-
-    for size, flops in summary.SIMCLR_STEP_FLOPS.items():
-
-        def step(model, size=size):
-            images = torch.empty(2, size, 3, 32, 32)
-            scope["nt_xent"](model(images[0]), model(images[1])).backward()
-
-        assert flops == pytest.approx(cost.workload(simclr_resnet18, step).flops, rel=1e-5)
-    forward = cost.workload(simclr_resnet18, lambda model: model.backbone(torch.empty(100, 3, 32, 32)))
-    fit = summary.TIMED["simclr_reference"][3]({"batch_size": 512, "epochs": 2})
-    by_hand = 2 * (97 * summary.SIMCLR_STEP_FLOPS[512] + 600 * forward.flops) + 510.24 * forward.flops
-    assert fit == pytest.approx(by_hand, rel=1e-4)
-    assert summary.TIMED["simclr_reference"][3]({"batch_size": 128, "epochs": 200}) is None  # the article's own
-
-
-def test_the_work_is_that_of_the_notebooks():
-    for experiment in ("dcgan", "siamese", "vae"):
-        (samples,) = FACTS[experiment].samples.values()
-        (gflop, _), ((steps, *_), _) = FACTS[experiment].gflop, FACTS[experiment].steps
-        batch_size = {"dcgan": 64, "siamese": 64, "vae": 128}[experiment]
-        assert math.ceil(samples / batch_size) == steps
-        counted = summary.TIMED[experiment][3]({})
-        assert counted == pytest.approx(samples / batch_size * gflop * 1e9, rel=1e-3)
-    facts = FACTS["transformer_lm"]
-    # A step of training is three times a step forward, of 200 x 35 tokens instead of 10 x 35, or of 20 x 35.
-    for flops, gflop, (steps, validation) in zip(summary.LM_EPOCH_FLOPS.items(), facts.gflop, facts.steps, strict=True):
-        (*_, batch_size), counted = flops
-        forward = gflop / 3 * 10 / batch_size
-        assert counted == pytest.approx((steps * gflop + validation * forward) * 1e9, rel=1e-3)
-
-
-# Published times without a rate: the same trainings once more (SimCLR's as a whole, the others with their evaluation),
-# and launches of kernels that compute nothing.
-WITHOUT = {("simclr", "fit_s"), ("kernel_launch", "launch_s"), ("kernel_launch", "launch_cold_s")}
-WITHOUT |= {(f"rasbt_{name}", metric) for name in ("vgg16", "lenet", "mlp") for metric in ("fit_s", "total_s")}
-
-
-def test_every_published_time_is_there_or_known_not_to_be():
-    rows = published.values().to_dict("records")
-    times = {(row["experiment"], row["metric"]) for row in rows if row["metric"].endswith("_s") and row["si"]}
-    times -= {(name, metric) for name, metric in times if metric.endswith("per_s")}
-    assert times == {(name, about[2]) for name, about in summary.TIMED.items()} | WITHOUT
-
-
 def test_every_time_with_a_count_is_there_once():
-    for experiment, (article, workload, metric_name, flops) in summary.TIMED.items():
-        rows = published.values(article, experiment).to_dict("records")
-        timed = {
-            (row["device"], row["framework"], json.dumps(row["config"]), row["si"])
-            for row in rows
-            if row["metric"] == metric_name and row["si"] and flops(row["config"])
-        }
-        # SimCLR's at batch 512 are of another list than those at 128, and without its settings.
-        rates = found(workload=workload, source="published")
-        if workload == "simclr":
-            rates = [one for one in rates if ("512" in one.settings) == (experiment == "simclr_reference")]
-        assert len(timed) == len(rates) > 1
-    assert len(found(workload="transformer_lm", device="M1 Ultra GPU")) == 5  # a row is printed twice
+    rows = [row for row in published.values().to_dict("records") if row["flops"] and row["metric"].endswith("_s")]
+    told = ("article", "device", "framework", "metric", "si")
+    timed = {(row["experiment"], json.dumps(row["config"]), *(row[key] for key in told)) for row in rows}
+    assert len(timed) == len(found(source="published")) == len(rows) - 1  # a row is printed twice
+    assert len(found(workload="transformer_lm", device="M1 Ultra GPU")) == 5
+    assert {one.workload for one in found()} == set(summary.WORKLOADS)
 
 
 def test_peaks_are_of_devices_that_the_articles_have_and_each_names_its_source():
     devices, shown = set(published.values()["device"]), " ".join(summary.table([]).notes)
-    text = (summary.RESOURCES / "peaks.csv").read_text(encoding="utf-8")
-    lines = list(csv.DictReader(text.splitlines()))
+    lines = published.read("peaks.csv")
     assert list(lines[0]) == ["device", "precision", "peak_flops_per_s", "source", "url"]
     assert len(lines) == len(summary.peaks()) > 8
     for line in lines:
@@ -356,7 +260,7 @@ def test_the_table_has_every_rate_also_as_numbers(tmp_path):
     assert row.cells[4:7] == ("14.8 TFLOP/s", "27.0 TFLOP/s", "54.7 %")
     row, _ = [row for row in table.rows if row.kind == "measured" and row.cells[0] == "Variational autoencoder"]
     assert row.cells[4:7] == ("50.0 GFLOP/s ± 10 %", "100 GFLOP/s", "50.0 % (40.9 to 61.1 %)")
-    report_table.save(table, tmp_path / "rates.csv")
+    report_table.save(table, tmp_path / "rates", {})
     with open(tmp_path / "rates.csv", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     assert {"article", "workload", "device", "flops_per_s", "peak_flops_per_s", "share", "how"} <= set(lines[0])
@@ -364,10 +268,10 @@ def test_the_table_has_every_rate_also_as_numbers(tmp_path):
 
 def test_the_notebook_reads_the_whole_run_and_works_alone(tmp_path):
     assert notebooks.notebooks()[-1].name == "summary" and notebooks.notebooks()[-1].article == published.KIT
-    alone = Experiment("summary", article="kit", framework=None, out=str(tmp_path / "empty"))
+    alone = Report("summary", article="kit", combines=["*"], figure="share_of_peak", out=str(tmp_path / "empty"))
     assert roofline.NO_CEILINGS in alone.summary().notes and "<svg" in alone.figure().data
     out = write(tmp_path / "run", RUN)
-    whole = Experiment("summary", article="kit", framework=None, out=str(out))
+    whole = Report.of(declaration.of("summary"), Run(out))
     assert len(whole.summary().rows) == len(found(RUN))
     assert (out / "tables" / "summary-rates.csv").read_text().count("\n") == len(found(RUN)) + 1
     assert "<svg" in whole.figure().data and list((out / "figures").glob("summary-*.svg"))
@@ -391,7 +295,7 @@ def test_the_page_of_a_run_begins_with_the_chart(tmp_path):
     whole = page(tmp_path / "run", RUN)
     top, chart, *rest = re.split("<h2[^>]*>", whole)
     assert "<svg" not in top and chart.startswith("How this machine compares")
-    assert "30 to 80 % (median 45 %)" in chart and chart.count("<svg ") == chart.count('<svg class="compact"') == 1
+    assert "30 to 80 % (median 45 %)" in chart and chart.count('<img class="compact"') == 1
     assert summary.CAPTION in html.unescape(chart)
     (own,) = [part for part in rest if part.startswith("The kit itself")]
     assert 'id="summary"' in own and f"the table, {len(found(RUN))} rows" in own and "54.7 %" in own

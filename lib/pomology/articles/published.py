@@ -21,14 +21,16 @@ from __future__ import annotations
 
 import csv
 import functools
-import importlib.resources
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 KIT = "kit"  # in place of an article's number: the kit measures itself
 
 ROLES = ("cpu", "gpu", "rival")
+
+FRAMEWORKS = ("torch", "tensorflow", "mlx")
 
 # Printed unit -> factor to SI. Units that are not here (s, cores, %, x, ...) stay as they are.
 UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
@@ -69,19 +71,22 @@ class Claim:
 
 
 @functools.cache
-def _read(name: str) -> tuple[dict[str, str], ...]:
-    text = (importlib.resources.files("pomology") / "resources" / name).read_text(encoding="utf-8")
+def read(name: str) -> tuple[dict[str, str], ...]:
+    """The rows of a file in articles/data, as text."""
+    text = (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
 
 
 @functools.cache
 def _rows() -> tuple[dict, ...]:
     rows = []
-    for line in _read("published.csv"):
+    for line in read("published.csv"):
         value = float(line["value"]) if line["value"] else None
         si = None if value is None else value * UNIT_FACTORS.get(line["unit"], 1.0)
+        flops = float(line["flops"]) if line["flops"] else None
         config, maker = json.loads(line["config"]), "Apple" if re.match(r"M\d", line["device"]) else ""
-        rows.append({**line, "row": int(line["row"]), "config": config, "value": value, "si": si, "maker": maker})
+        numbers = {"row": int(line["row"]), "value": value, "si": si, "flops": flops}
+        rows.append({**line, **numbers, "config": config, "maker": maker})
     return tuple(rows)
 
 
@@ -89,9 +94,20 @@ def _select(article: str | None, experiment: str | None) -> list[dict]:
     return [row for row in _rows() if article in (None, row["article"]) and experiment in (None, row["experiment"])]
 
 
+def rows(article: str | None = None, experiment: str | None = None) -> list[dict]:
+    """The published numbers as `values` has them, a dict each."""
+    return [{**row, "config": dict(row["config"])} for row in _select(article, experiment)]
+
+
+def experiment_of(notebook: str) -> str:
+    """The article's experiment that a notebook is about: its name, without the framework where it ends in one."""
+    name, _, framework = notebook.rpartition("_")
+    return name if framework in FRAMEWORKS else notebook
+
+
 def articles() -> list[Article]:
     """The five articles, by id."""
-    return [Article(**{**line, "machines": tuple(line["machines"].split("; "))}) for line in _read("articles.csv")]
+    return [Article(**{**line, "machines": tuple(line["machines"].split("; "))}) for line in read("articles.csv")]
 
 
 def values(article: str | None = None, experiment: str | None = None):
@@ -100,19 +116,21 @@ def values(article: str | None = None, experiment: str | None = None):
     `value` and `unit` are as printed, `si` is the value in the unit that the metric's name says (seconds, bytes with
     GB = 1e9, watts, degrees Celsius, joules, plain counts); both are None where no number is printed. `config` is a
     dict. A row that an article prints twice is there twice: `article`, `item` and `row` place it. `source` is
-    "article", or the upstream page of a figure whose numbers the article does not print.
+    "article", or the upstream page of a figure whose numbers the article does not print. `flops` counts the operations
+    on paper behind a time or an energy, of whatever that row measures (a pass, a step, an epoch, a training); None
+    where nobody has counted, or another row has the same training. tests/test_flops.py derives every count.
     """
     import pandas
 
-    rows = [{**row, "config": dict(row["config"])} for row in _select(article, experiment)]
-    frame = pandas.DataFrame(rows, columns=[*_read("published.csv")[0], "si"])
-    for column in ("value", "si"):  # pandas would turn None into NaN
-        frame[column] = pandas.Series([row[column] for row in rows], dtype=object)
+    found = rows(article, experiment)
+    frame = pandas.DataFrame(found, columns=[*read("published.csv")[0], "si"])
+    for column in ("value", "si", "flops"):  # pandas would turn None into NaN
+        frame[column] = pandas.Series([row[column] for row in found], dtype=object)
     return frame
 
 
 def claims(article: str | None = None, experiment: str | None = None) -> tuple[Claim, ...]:
     """The articles' claims, by id; `experiment` selects those that the experiment takes part in."""
-    lines = ({**line, "experiments": tuple(line["experiments"].split())} for line in _read("claims.csv"))
+    lines = ({**line, "experiments": tuple(line["experiments"].split())} for line in read("claims.csv"))
     found = [Claim(**line) for line in lines if article in (None, line["article"])]
     return tuple(claim for claim in found if experiment is None or experiment in claim.experiments)

@@ -1,4 +1,4 @@
-"""An experiment: one notebook's cases on this machine, and the tables, figures and claims that it shows."""
+"""An experiment: one notebook's cases on this machine."""
 
 from __future__ import annotations
 
@@ -6,41 +6,32 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pomology.articles import layout as articles_layout
-from pomology.articles import published
 from pomology.devices import find, torch
 from pomology.errors import PomologyError
 from pomology.experiment.case import Case
 from pomology.machine import snapshot
 from pomology.measure import calls
-from pomology.paths import root
-from pomology.report import article as report_article
-from pomology.report import claims as report_claims
-from pomology.report import details as report_details
-from pomology.report import roofline, summary
-from pomology.report import side_by_side as report_side_by_side
-from pomology.report import table as report_table
-from pomology.report.figures import draw, style
+from pomology.report import roofline
+from pomology.report.declaration import Declaration
+from pomology.report.showing import Report
 from pomology.results import folders, journal
 from pomology.results.record import PROFILES
 
 TOO_LARGE = ("too-big", "out-of-memory", "crashed", "timeout")  # a smaller sibling of such a case may fit
 
 
-class Experiment:
-    """One notebook's cases on this machine.
+class Experiment(Report):
+    """One notebook's cases on this machine, and what it shows of them.
 
     name: the notebook's name, and the journal's. article: its number, as in the published values. framework: what the
-    cases train with, one a notebook; None has no cases, and lays together what other notebooks of a run have measured.
-    devices: `auto`, `cpu`, `gpu`, `cuda`, `mps` or `metal`. profile: `smoke`, `quick` or `article`; the last runs whole
-    epochs. budget_s: seconds for the steady steps of a case. out: the run's folder; empty takes this day's, see
-    `folders.by_hand`, or without a framework the latest that has such numbers. repeat: which repetition of the run this
-    is. precision: of every case that has no setting of that name. expects_learning: whether a
-    loss that does not fall means that the model does not learn (a GAN's tells nothing).
+    cases train with, one a notebook. devices: `auto`, `cpu`, `gpu`, `cuda`, `mps` or `metal`. profile: `smoke`, `quick`
+    or `article`; the last runs whole epochs. budget_s: seconds for the steady steps of a case. out: the run's folder;
+    empty takes this day's, see `folders.by_hand`. repeat: which repetition of the run this is. precision: of every case
+    that has no setting of that name. expects_learning: whether a loss that does not fall means that the model does not
+    learn (a GAN's says nothing). declared: how it is shown, as literals; see `report.declaration.Declaration`.
     Raises PomologyError in one line for a value that cannot be.
     """
 
@@ -49,7 +40,7 @@ class Experiment:
         name: str,
         *,
         article: str,
-        framework: str | None = "torch",
+        framework: str = "torch",
         devices: str = "auto",
         profile: str = "quick",
         budget_s: float = 10.0,
@@ -57,28 +48,23 @@ class Experiment:
         repeat: int = 0,
         precision: str = "fp32",
         expects_learning: bool = True,
+        **declared: Any,
     ):
         if profile not in PROFILES:
             raise PomologyError(f"{name}: profile is {profile!r}; it must be one of {', '.join(PROFILES)}")
         if isinstance(budget_s, bool) or not isinstance(budget_s, (int, float)) or not 0 < budget_s < math.inf:
             raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0")
-        self.name, self.article, self.profile, self.budget_s = name, article, profile, float(budget_s)
+        about = Declaration(name, article, framework, **declared)
+        self.devices = find.find(devices, framework)
+        self.framework, self.profile, self.budget_s = framework, profile, float(budget_s)
         self.repeat, self.precision, self.expects_learning = repeat, precision, expects_learning
-        self.framework = framework
-        self.devices = find.find(devices, framework) if framework else []
         self._anew = "" if out else " (run the set-up cell again to measure it anew)"
-        layout = articles_layout.LAYOUTS.get(name) or articles_layout.Layout(name, {})
-        self._everything = layout.everything or bool(layout.lays)
-        self._siblings = articles_layout.notebooks_of(articles_layout.experiment_of(name))
-        measured = [*self._siblings, *layout.lays, *(roofline.SOURCES if self._everything else ())]
-        self._lays = [] if framework else [source for source in measured if source != name]
-        self.out = Path(out) if out else folders.latest(self._lays, profile) or folders.by_hand(name, profile)
-        self.journal = journal.Journal(self.out / f"{name}.jsonl")
-        self.snapshot = folders.note_machine(self.out, profile)
+        folder = Path(out) if out else folders.by_hand(name, profile)
+        self._begin(about, folder, profile)
+        self.journal = journal.Journal(folder / f"{name}.jsonl")
         self.data_kind, self.data_origin = "none", ""
         self._looked: tuple[float, dict] | None = None
         self._rates: dict[tuple[str, str], float] = {}
-        self._laid: list[dict] | None = None
 
     def dataset(self, data: Any) -> None:
         """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`, a line about it."""
@@ -148,102 +134,3 @@ class Experiment:
         if self._looked is None or time.perf_counter() - self._looked[0] > 5:
             self._looked = time.perf_counter(), snapshot.conditions()
         return self._looked[1]
-
-    @property
-    def records(self) -> list[dict]:
-        """The finished cases of this experiment's journal; without a framework, of all notebooks of the experiment, or
-        of the whole run, where it lays that together."""
-        if self._laid is not None:
-            return self._laid
-        if self._everything:
-            return self._read(sorted(path.stem for path in self.out.glob("*.jsonl")))
-        return self._read([self.name] if self.framework else self._siblings)
-
-    def show(self, records: Iterable[dict]) -> None:
-        """Show these in the table and the figure: records made of what others have measured, in no journal."""
-        self._laid = list(records)
-
-    def machine(self) -> report_table.Table:
-        """The machine, and where the numbers are, as a small table."""
-        table = report_details.machine_table(self.snapshot, self.devices)
-        return replace(table, rows=(*table.rows, report_table.Row(("Numbers", self._place()))))
-
-    def _place(self) -> str:
-        out, here = self.out.absolute(), root()
-        place = f"{out.relative_to(here) if here in out.parents else out.name}/"  # no folder above the kit's is told
-        if self.framework:
-            return f"in {place}"
-        there = [path.stem for path in sorted(self.out.glob("*.jsonl"))]
-        missing = ", ".join(name for name in self._lays if name not in there)
-        if not self._everything:
-            there = [name for name in self._lays if name in there]
-        if not there:
-            return f"none yet: run {missing} first, or set `out` to the folder of a run that has them"
-        found = f"{len(there)} notebooks" if len(there) > len(self._lays) else ", ".join(there)
-        return f"of {found}, in {place}" + (f"; to have more, run {missing} first" if missing else "")
-
-    def table(self) -> report_table.Table:
-        """The article's table with this machine in it; also saved as CSV."""
-        records, best = self.records, self._ceilings()
-        self._saved(report_details.details_table(self.name, records, best), "details")
-        return self._saved(report_article.article_table(self.name, records, best), "article")
-
-    def details(self) -> report_table.Table:
-        """What else was measured of each case."""
-        return report_details.details_table(self.name, self.records, self._ceilings())
-
-    def ceilings(self) -> report_table.Table:
-        """The best rates that this run has measured on this machine so far, in whichever framework."""
-        return roofline.ceilings_table(self._read(roofline.SOURCES))
-
-    def roofline(self) -> report_table.Table:
-        """Where every experiment of this run lies under the machine's ceilings; also saved as CSV."""
-        return self._saved(roofline.roofline_table(self.records), "roofline")
-
-    def summary(self) -> report_table.Table:
-        """What every device of the articles, and this machine, achieves of its peak; also saved as CSV."""
-        return self._saved(summary.table(self.records), "rates")
-
-    def checks(self) -> report_table.Table:
-        """What the kit found out about itself, in plain words; also saved as CSV."""
-        return self._saved(report_details.checks_table(self.records), "checks")
-
-    def ratios(self) -> report_table.Table:
-        """How many times faster one device is than another: as printed, and the GPU against the CPU of this machine."""
-        return self._saved(report_side_by_side.ratio_table(self.name, self.records), "ratios")
-
-    def side_by_side(self) -> report_table.Table:
-        """The same cases in PyTorch and MLX, from the journals of this run, with proof that they are the same."""
-        return self._saved(report_side_by_side.side_by_side(self.name, self._read(self._siblings)), "side-by-side")
-
-    def printed(self) -> report_table.Table:
-        """What else the article prints about this experiment: its settings, and what its text says."""
-        return report_details.printed_table(self.name)
-
-    def figure(self) -> Any:
-        """The article's devices and this machine's on one axis; also saved as SVG."""
-        return style.show(draw.draw(self.name, self.records), self.out / "figures" / f"{self.name}-epoch.svg")
-
-    def claims(self) -> report_table.Table:
-        """What the article says, tested on its own numbers and on this machine's."""
-        claims = [
-            claim
-            for claim in published.claims(article=self.article)
-            if {articles_layout.experiment_of(self.name), *articles_layout.LAYOUTS[self.name].claims_of}
-            & set(claim.experiments)
-        ]
-        # A claim may need what another notebook of the same run has measured.
-        needed = {self.name, *(name for claim in claims for name in claim.experiments)}
-        names = sorted({self.name, *(name for one in needed for name in articles_layout.notebooks_of(one))})
-        return report_claims.claims_table(claims, self._read(names))
-
-    def _saved(self, table: report_table.Table, what: str) -> report_table.Table:
-        report_table.save(table, self.out / "tables" / f"{self.name}-{what}.csv")
-        return table
-
-    def _ceilings(self) -> roofline.Ceilings:
-        return roofline.ceilings(self._read(roofline.SOURCES))
-
-    def _read(self, names: Iterable[str]) -> list[dict]:
-        """What these notebooks of the run have measured so far."""
-        return [record for name in names for record in journal.read(self.out / f"{name}.jsonl").records]

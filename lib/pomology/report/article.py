@@ -7,313 +7,258 @@ how many steps, and any flags. A case that did not end well shows its status ins
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from pomology.articles import published
-from pomology.articles.layout import LAYOUTS, Layout, experiment_of
-from pomology.format import (
-    gigabytes,
-    plus_minus,
-    quantity_per_s,
-    seconds,
-    significant,
-    slope_text,
-)
-from pomology.report import roofline
-from pomology.report.roofline import _percent, _rate, _with_shares, ceilings_table
+from pomology.format import plus_minus, slope_text
+from pomology.report import declaration, roofline
+from pomology.report.declaration import Declaration
 from pomology.report.table import Row, Table
-from pomology.results.cases import (
-    FLAGS,
-    FRAMEWORKS,
-    _device_name,
-    _good,
-    chip_name,
-    combined,
-    comparable,
-    groups,
-    settings,
-)
+from pomology.results import metrics
+from pomology.results.cases import FLAGS, FRAMEWORKS, _device_name, _good, chip_name, combined, comparable, groups
 
-COLUMNS = ("Time per epoch", "of it computing", "Temperature", "Memory", "Power", "How")
+RATES = ("flops_per_s", "bytes_per_s")  # of a product and of a pass over memory
+
+# Where nothing stands there, it is the system that does not say it.
+UNTOLD = ("temperature_", "peak_memory_", "footprint_", "allocated_", "reserved_", "energy_", "power_")
 
 
-def article_table(experiment: str, records: list[dict], best: roofline.Ceilings | None = None) -> Table:
+@dataclass(frozen=True)
+class Column:
+    """A column of an article's table: a metric, where the article has one a framework only of that one's times."""
+
+    heading: str
+    metric: str
+    where: str = ""
+
+
+def article_table(experiment: str | Declaration, records: list[dict], best: roofline.Ceilings | None = None) -> Table:
     """Published rows as printed, in the article's order, then this machine's.
 
     `records` are the finished cases of one experiment. Of several repeats the geometric mean is shown. Cases of the
-    profile `smoke`, and those of a smaller model than the article's, are left out. best: this machine's ceilings; a
-    table that shows operations a second tells the share of them that they are.
+    profile `smoke` are left out, and where whole times are compared those of a smaller model than the article's. best:
+    this machine's ceilings; a table of operations a second shows the share of them that they are.
     """
-    layout = LAYOUTS[experiment]
-    if layout.everything:
-        return ceilings_table(records, "001")
-    if layout.apart:
-        return _apart_table(experiment, records, best)
-    if layout.columns:
-        return _metrics_table(experiment, records, best)
-    smoke = any(record["profile"] == "smoke" for record in records)
-    scaled = any(record["scaled"] for record in records)
-    records = comparable(records)
-    rows, data, told = [], [], []
-    for printed in _published_rows(experiment):
-        cells = [printed["device"], *(str(printed["config"].get(key, "")) for key in layout.settings)]
-        shown = printed["printed"]
-        about, _, more = printed["notes"].get("epoch_s", "").partition("; ")
-        if more and not shown.get("epoch_s"):
-            told.append(f"{printed['device']}: {about}; {more}.")
-        cells += [
-            shown.get("epoch_s") or about,
-            "",
-            *(shown.get(key, "") for key in COLUMN_METRICS),
-            "published",
-        ]
-        rows.append(Row(tuple(cells), "published"))
-        data.append({"source": "published", "device": printed["device"], **printed["config"], **printed["si"]})
-        data[-1]["status"] = printed["status"]
-    flags: set[str] = set()
-    origins = dict.fromkeys(record["data_origin"] for record in records if record.get("data_origin"))
-    notes = told + [f"Data: {origin}." for origin in origins]
-    several = 0
-    for repeats in groups(records):
-        first = repeats[0]
-        cells = [chip_name(first), *(str(first["config"].get(key, "")) for key in layout.settings)]
-        cells += _measured_cells(repeats)
-        rows.append(Row(tuple(cells), "measured"))
-        data.append(_numbers(repeats))
-        flags |= {flag for record in repeats for flag in record["flags"]}
-        several = max(several, len(_good(repeats)))
-        notes += dict.fromkeys(
-            f"{chip_name(first)}, {settings(first)}: {record['status']}: {record['reason']}."
-            for record in repeats
-            if record["status"] != "ok" and record["reason"]
-        )
-    if records:
-        notes.append(
-            f"± is the 95 % interval between {several} repeats, each in a process of its own."
-            if several > 1
-            else "± is the 95 % interval within this run; another run may differ by more (REPEATS=5 tells by how much)."
-        )
-        notes.append(
-            "“Of it computing” is an epoch of the same loop on batches that are on the device already. Memory is the "
-            "whole process on a CPU, and what the framework reserved on a GPU; the article does not say which."
-        )
-    if smoke:
-        notes.append("This was a smoke test, with tiny shapes: its numbers do not stand beside the article's.")
-    if scaled:
-        notes.append("Where a smaller model ran than the article's, only its FLOP/s can be compared: see the details.")
-    notes += [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(flags)]
-    columns = ("Chip", *layout.settings.values(), *COLUMNS)
-    return Table(layout.title, columns, tuple(rows), tuple(notes), tuple(data))
+    about = declaration.of(experiment)
+    if about.whole_run:
+        return roofline.ceilings_table(records, "001")
+    columns = _columns(about)
+    rows, data, notes = _published_lines(about, columns)
+    times = about.metric in ("epoch_s", "fit_s")
+    usable = comparable(records) if times else [record for record in records if record["profile"] != "smoke"]
+    shown = [repeats for repeats in groups(usable) if not (repeats[0]["scaled"] and repeats[-1]["status"] == "too-big")]
+    share = best if best and about.name not in roofline.CEILINGS else None
+    rates = {id(repeats): roofline.share(repeats[0], share, roofline._rate(repeats)) for repeats in shown if share}
+    several = len({record["framework"] for record in records}) > 1
+    for line in _lines(about, shown):
+        first = line[0][0]
+        name = chip_name(first) if about.framework_columns else _device_name(first, several)
+        cells = [name, *(str(first["config"].get(key, "")) for key in about.headings)]
+        for column in columns:
+            here = [repeats for repeats in line if _column_of(columns, column, repeats[0]) == column]
+            texts = [_cell(column, repeats, about) for repeats in here]
+            if len(line) > 1 and not column.where:
+                texts = [f"{_framework(one[0])} {text}" for one, text in zip(here, texts, strict=True) if text]
+            if column.metric == "flops_per_s" and about.framework_columns:
+                texts = [
+                    text + (f" ({roofline._percent(rates.get(id(one)))} of the best)" if rates.get(id(one)) else "")
+                    for one, text in zip(here, texts, strict=False)
+                ]
+            cells.append("; ".join(filter(None, texts)))
+        if not about.framework_columns and not _good(line[0]) and "status" not in about.shown.values():
+            cells[1 + len(about.headings)] = line[0][-1]["status"]
+        remarks = dict.fromkeys(remark for repeats in line for remark in _remarks(about, repeats))
+        rows.append(Row((*cells, "; ".join(remarks)), "measured"))
+        for repeats in line:
+            data.append(_numbers(repeats))
+            if about.framework_columns:
+                data[-1] |= {"backend": repeats[0]["backend"], "framework": repeats[0]["framework"]}
+    notes += _notes(about, records, usable, rows)
+    refused = len(groups(usable)) - len(shown)
+    if refused:
+        notes.append(f"Too big as well were {refused} smaller cases, not shown; where they were tried, it says why.")
+    notes += flag_notes(record for repeats in shown for record in repeats)
+    headings = ("Device", *about.headings.values(), *(column.heading for column in columns), "Remarks")
+    table = Table(about.title or about.name, headings, tuple(rows), tuple(notes), tuple(data))
+    heading = next((column.heading for column in columns if column.metric == "flops_per_s"), None)
+    if share and heading and not about.framework_columns:
+        ours = [rates[id(repeats)] for repeats in shown]
+        return roofline._with_shares(table, heading, [None] * (len(rows) - len(ours)) + ours)
+    return table
 
 
-def _metrics_table(experiment: str, records: list[dict], best: roofline.Ceilings | None = None) -> Table:
-    """As `article_table`, for an experiment whose table has columns of its own and times no epoch."""
-    layout = LAYOUTS[experiment]
-    metrics = [name for name, _ in layout.columns.values()]
-    rows, data = [], []
-    for printed in _published_rows(experiment, metrics):
-        cells = [printed["device"] or "the article", *(str(printed["config"].get(key, "")) for key in layout.settings)]
-        # What is printed in an image only is there without a text.
-        cells += [printed["printed"].get(name, "") or printed["notes"].get(name, "") for name in metrics]
-        cells.append("published")
-        rows.append(Row(tuple(cells), "published"))
-        data.append({"source": "published", "device": printed["device"], **printed["config"], **printed["si"]})
-        data[-1]["status"] = printed["status"]
-    smoke = [record for record in records if record["profile"] == "smoke"]
-    flags: set[str] = set()
-    several, refused = len({record["framework"] for record in records}) > 1, 0
-    for repeats in groups([record for record in records if record["profile"] != "smoke"]):
-        first, good = repeats[0], _good(repeats)
-        told = (good or repeats)[-1]
-        if layout.own and first["scaled"] and repeats[-1]["status"] == "too-big":
-            refused += 1
+def flag_notes(records: Iterable[dict]) -> list[str]:
+    """What the flags of these cases mean."""
+    return [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted({f for record in records for f in record["flags"]})]
+
+
+def _framework(record: dict) -> str:
+    return FRAMEWORKS.get(record["framework"], record["framework"])
+
+
+def _columns(about: Declaration) -> list[Column]:
+    columns = [Column(heading, name) for heading, name in about.shown.items()]
+    if about.framework_columns:
+        times = [Column(heading, about.time, where) for heading, where in about.framework_columns.items()]
+        return times + [column for column in columns if column.metric != about.time]
+    return columns
+
+
+def _column_of(columns: Sequence[Column], column: Column, row: dict) -> Column:
+    """Of columns of one metric, that of a row's framework and backend: the most exact one that fits."""
+    place = f"{row['framework'].replace('pytorch', 'torch')} {row['backend']}"
+    fits = [one for one in columns if one.metric == column.metric and place.startswith(one.where)]
+    return max(fits, key=lambda one: len(one.where))
+
+
+@dataclass
+class _Printed:
+    """A row that an article prints, with the values of its metrics."""
+
+    device: str
+    config: dict
+    values: list[dict] = field(default_factory=list)
+
+
+def _published_lines(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row], list[dict], list[str]]:
+    """The rows that print a metric of the columns: as text, as numbers, and what else is said of them."""
+    lines: dict[tuple, _Printed] = {}
+    for value in published.rows(experiment=about.experiment):
+        line = lines.setdefault((value["item"], value["row"]), _Printed(value["device"], value["config"]))
+        line.values.append(value)
+    rows, data, notes = [], [], []
+    sources = {column.metric: metrics.metric(column.metric).sources or (column.metric,) for column in columns}
+    names = {name for alternatives in sources.values() for name in alternatives}
+    # What is printed of a device beside an epoch is in no row of its own.
+    names = {"epoch_s"} if about.metric == "epoch_s" else names
+    for line in lines.values():
+        printed = [value for value in line.values if value["metric"] in names]
+        if not printed:
             continue
-        cells = [_device_name(first, several), *(str(first["config"].get(key, "")) for key in layout.settings)]
-        for name, show in layout.columns.values():
-            found = combined(repeats, name)
-            untold = name in COLUMN_METRICS or name.startswith(("allocated_", "reserved_", "energy_", "power_"))
-            missing = "" if not good else "not told" if untold else "not measured"
-            if name in RATES and any(other in told["metrics"] for other in RATES):  # a copy does no operations
-                missing = ""
-            cells.append(f"{show(found['value'])}{plus_minus(found)}" if found else missing)
-            if found and name.endswith(SLOPES):
-                cells[-1] = slope_text(found)
-            begun = combined(repeats, name.replace("_end_", "_start_")) if "_end_" in name else None
-            if found and begun:
-                cells[-1] = f"{show(begun['value'])} → {show(found['value'])}"
-            if found and first["scaled"] and name in layout.own:
-                cells[-1] = "see the details"
-            if name == "status":
-                cells[-1] = "yes" if good else repeats[-1]["status"]
-        if not good and "status" not in metrics:
-            cells[1 + len(layout.settings)] = repeats[-1]["status"]
-        how = _how(told, layout.metric) if good else None
-        said = [how, told["reason"], told.get("note"), f"{len(good)} repeats" if len(good) > 1 else None]
-        said += ["scaled"] if good and told["scaled"] else []
-        flags |= {flag for record in repeats for flag in record["flags"]}
-        said += sorted({flag for record in repeats for flag in record["flags"]})
-        rows.append(Row((*cells, "; ".join(filter(None, said))), "measured"))
-        data.append(_numbers(repeats))
+        cells = [line.device or "the article", *(str(line.config.get(key, "")) for key in about.headings)]
+        for column in columns:
+            here = [value for value in line.values if value["metric"] in sources[column.metric]]
+            here = [value for value in here if not column.where or _column_of(columns, column, value) == column]
+            word, _, more = here[-1]["note"].partition("; ") if here else ("", "", "")
+            # What is printed in an image only is there without a text.
+            cells.append((here[-1]["printed"] or word) if here else "")
+            if more and not here[-1]["printed"]:
+                notes.append(f"{line.device or 'The article'}: {word}; {more}.")
+        rows.append(Row((*cells, "published"), "published"))
+        about_it = {"source": "published", "device": line.device}
+        if about.framework_columns:
+            data += [
+                about_it
+                | {"backend": value["backend"], **line.config, about.time: value["si"], "status": value["status"]}
+                for value in printed
+            ]
+            continue
+        numbers = {value["metric"]: value["si"] for value in line.values if value["si"] is not None}
+        data.append(about_it | line.config | numbers | {"status": printed[-1]["status"]})
+    return rows, data, notes
+
+
+def _lines(about: Declaration, shown: list[list[dict]]) -> list[list[list[dict]]]:
+    """Cases that share a row: each its own, or where the article has a column a framework those of one setting."""
+    if not about.framework_columns:
+        return [[repeats] for repeats in shown]
+    lines: dict[tuple, list[list[dict]]] = {}
+    for repeats in shown:
+        key = (chip_name(repeats[0]), json.dumps(repeats[0]["config"], sort_keys=True))
+        lines.setdefault(key, []).append(repeats)
+    return list(lines.values())
+
+
+def measured(repeats: list[dict], name: str) -> dict | None:
+    """A metric of a case, from the first of its sources that is there."""
+    sources = metrics.metric(name).sources or (name,)
+    return next((found for found in (combined(repeats, source) for source in sources) if found), None)
+
+
+def _cell(column: Column, repeats: list[dict], about: Declaration) -> str:
+    name, good = column.metric, _good(repeats)
+    show = metrics.show(name, column.heading)
+    if name == "status":
+        return "yes" if good else repeats[-1]["status"]
+    value = roofline._rate(repeats) if about.framework_columns and name == "flops_per_s" else measured(repeats, name)
+    if value is None:
+        if column.where:
+            return repeats[-1]["status"]
+        # A copy does no operations.
+        other_rate = name in RATES and any(rate in (good or repeats)[-1]["metrics"] for rate in RATES)
+        if not good or other_rate or about.framework_columns:
+            return ""
+        return "not told" if name.startswith(UNTOLD) else "not measured"
+    if repeats[0]["scaled"] and name in metrics.PASSES:
+        return "see the details"
+    if name.endswith(metrics.SLOPES):
+        return slope_text(value)
+    begun = combined(repeats, name.replace("_end_", "_start_")) if "_end_" in name else None
+    if begun:
+        return f"{show(begun['value'])} → {show(value['value'])}"
+    return f"{show(value['value'])}{plus_minus(value)}"
+
+
+def _remarks(about: Declaration, repeats: list[dict]) -> list[str]:
+    """How the numbers of a case came about, why there are none, and its flags."""
+    good = _good(repeats)
+    last, how = (good or repeats)[-1], []
+    time = about.metric if about.metric in ("epoch_s", "fit_s") else ""
+    if time and good and time in last["metrics"]:
+        value = combined(repeats, time)
+        steps = sum(count for count, _ in last.get("blocks", {}).get("training", {}).get("steady", []))
+        how = ["measured" if value["how"] == "measured" else f"estimated from {steps} steps", last["data"]]
+    endings = ((record["status"], record["reason"]) for record in repeats if record["status"] != "ok")
+    others = dict.fromkeys(": ".join(filter(None, ending)) for ending in endings)
+    count = f"{len(good)} of {len(repeats)} repeats ({', '.join(others)})" if others else f"{len(repeats)} repeats"
+    parts = [*how, last["reason"], last.get("note"), count if len(repeats) > 1 else ""]
+    parts += ["scaled"] if good and last["scaled"] else []
+    return [*filter(None, parts), *sorted({flag for record in repeats for flag in record["flags"]})]
+
+
+def _notes(about: Declaration, records: list[dict], usable: list[dict], rows: list[Row]) -> list[str]:
     notes = []
-    if any("±" in cell for row in rows for cell in row.cells):
-        notes.append("± is the 95 % interval within this run; another run may differ by more.")
-    notes += [f"Data: {one}." for one in dict.fromkeys(r["data_origin"] for r in records if r.get("data_origin"))]
-    if smoke:
+    several = max((len(_good(repeats)) for repeats in groups(usable)), default=0)
+    if several > 1:
+        notes.append(f"± is the 95 % interval between {several} repeats, each in a process of its own.")
+    elif any("±" in cell for row in rows for cell in row.cells):
+        notes.append(
+            "± is the 95 % interval within this run; another run may differ by more (REPEATS=5 tells by how much)."
+        )
+    shown = about.shown.values()
+    if usable and "compute_epoch_s" in shown:
+        notes.append("“Of it computing” is an epoch of the same loop on batches that are on the device already.")
+    if usable and "peak_memory_bytes" in shown:
+        notes.append(
+            "Memory is the whole process on a CPU, and what the framework reserved on a GPU; the article does not say "
+            "which."
+        )
+    origins = dict.fromkeys(record["data_origin"] for record in records if record.get("data_origin"))
+    notes += [f"Data: {origin}." for origin in origins]
+    if any(record["profile"] == "smoke" for record in records):
         notes.append("This was a smoke test, with tiny shapes: its numbers do not stand beside the article's.")
-    if any(record["scaled"] for record in records if record not in smoke):
-        notes.append("scaled: smaller than in the article. What can be compared is FLOP/s, not times.")
-    if len(records) > len(smoke) and any(name.endswith(SLOPES) for name in metrics):
+    if any(record["scaled"] and record["profile"] != "smoke" for record in records):
+        notes.append("scaled: smaller than in the article. What can be compared is FLOP/s, not times; see the details.")
+    if usable and any(name.endswith(metrics.SLOPES) for name in shown):
         notes.append(
             "In brackets: the 95 % interval of a slope over the steps behind the warm-up. One that holds 0 shows "
             "neither growth nor its absence."
         )
-    if refused:
-        notes.append(f"Too big as well were {refused} smaller cases, not shown; where they were tried, it says why.")
-    notes += [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(flags)]
-    columns = ("Device", *layout.settings.values(), *layout.columns, "Remarks")
-    table = Table(layout.title, columns, tuple(rows), tuple(notes), tuple(data))
-    if best and "flops_per_s" in metrics and experiment not in roofline.CEILINGS:
-        ours = groups([record for record in records if record["profile"] != "smoke"])
-        ours = [one for one in ours if not (layout.own and one[0]["scaled"] and one[-1]["status"] == "too-big")]
-        shares = [roofline.share(repeats[0], best, _rate(repeats)) for repeats in ours]
-        heading = next(heading for heading, (name, _) in layout.columns.items() if name == "flops_per_s")
-        return _with_shares(table, heading, [None] * (len(rows) - len(ours)) + shares)
-    return table
-
-
-def _apart_table(experiment: str, records: list[dict], best: roofline.Ceilings | None = None) -> Table:
-    """As `article_table`, where the article gives each framework a column of its own: a line for a device and setting.
-
-    Of what is scaled, only what it achieved is shown.
-    """
-    layout = LAYOUTS[experiment]
-    rows, data, lines = [], [], {}
-    for value in published.values(experiment=experiment_of(experiment)).to_dict("records"):
-        if value["metric"] == layout.time:
-            _, printed = lines.setdefault((value["item"], value["row"]), (value, {}))
-            printed[_apart(layout, value["framework"].replace("pytorch", "torch"), value["backend"])] = value["printed"]
-            about = {"source": "published", "device": value["device"], "backend": value["backend"], **value["config"]}
-            data.append(about | {layout.time: value["si"], "status": value["status"]})
-    for value, printed in lines.values():
-        cells = [value["device"], *(str(value["config"].get(key, "")) for key in layout.settings)]
-        rows.append(Row((*cells, *(printed.get(name, "") for name in layout.apart), "", "published"), "published"))
-    notes, found, shown = ["Published: seconds, as printed."], {}, set()
-    for repeats in groups([record for record in records if record["profile"] != "smoke"]):
-        if not (repeats[0]["scaled"] and repeats[-1]["status"] == "too-big"):
-            key = (chip_name(repeats[0]), json.dumps(repeats[0]["config"], sort_keys=True))
-            place = _apart(layout, repeats[0]["framework"], repeats[0]["backend"])
-            found.setdefault(key, {})[place] = repeats
-    for (chip, _), by_place in found.items():
-        first = next(iter(by_place.values()))[0]
-        times, achieved = dict.fromkeys(layout.apart, ""), []
-        for name, repeats in by_place.items():
-            time, rate = combined(repeats, layout.time), _rate(repeats)
-            times[name] = f"{seconds(time['value'])}{plus_minus(time)}" if time else repeats[-1]["status"]
-            if time and first["scaled"]:
-                times[name] = "scaled"
-            if rate:
-                share = roofline.share(repeats[0], best, rate) if best else None
-                told = f" ({_percent(share)} of the best)" if share else ""
-                framework = FRAMEWORKS.get(repeats[0]["framework"], repeats[0]["framework"])
-                achieved.append(f"{framework} {quantity_per_s(rate['value'], 'FLOP/s')}{plus_minus(rate)}{told}")
-            told = dict.fromkeys(one["reason"] for one in repeats if one["status"] != "ok" and one["reason"])
-            notes += [f"{chip}, {settings(first)}, {name}: {repeats[-1]['status']}: {reason}." for reason in told]
-            data.append(_numbers(repeats) | {"backend": repeats[0]["backend"], "framework": repeats[0]["framework"]})
-        flags = sorted({flag for repeats in by_place.values() for record in repeats for flag in record["flags"]})
-        shown |= set(flags)
-        cells = [chip, *(str(first["config"].get(key, "")) for key in layout.settings), *times.values()]
-        rows.append(Row((*cells, "; ".join(achieved), ", ".join(flags)), "measured"))
-    if found:
-        notes.append("± is the 95 % interval within this run; another run may differ by more.")
-    notes += [f"Data: {one}." for one in dict.fromkeys(r["data_origin"] for r in records if r.get("data_origin"))]
-    if any(record["profile"] == "smoke" for record in records):
-        notes.append("This was a smoke test, with tiny shapes: its numbers do not stand beside the article's.")
-    if any("scaled" in row.cells for row in rows):
-        notes.append("scaled: smaller than in the article. What can be compared is FLOP/s, not times.")
-    notes += [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(shown)]
-    columns = ("Device", *layout.settings.values(), *layout.apart, "Achieved", "Remarks")
-    return Table(layout.title, columns, tuple(rows), tuple(notes), tuple(data))
-
-
-def _apart(layout: Layout, framework: str, backend: str) -> str:
-    """The heading under which a framework's time on a backend stands: the most exact one that fits."""
-    fits = [name for name, meant in layout.apart.items() if f"{framework} {backend}".startswith(meant)]
-    return max(fits, key=lambda name: len(layout.apart[name]))
-
-
-def _how(record: dict, metric: str) -> str | None:
-    """`estimated from 120 steps, stand-in`: how the time of an epoch or a training came about, and on which data."""
-    if metric not in ("epoch_s", "fit_s") or metric not in record["metrics"]:
-        return None
-    steady = record.get("blocks", {}).get("training", {}).get("steady", [])
-    how = record["metrics"][metric]["how"]
-    return f"{how if how == 'measured' else f'estimated from {sum(n for n, _ in steady)} steps'}, {record['data']}"
-
-
-RATES = ("flops_per_s", "bytes_per_s")  # of a product and of a pass over memory
-
-SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, and then no share of it is an interval
-
-COLUMN_METRICS = ("temperature_c", "footprint_peak_bytes", "power_w")
-
-
-def _published_rows(experiment: str, metrics: Sequence[str] = ("epoch_s",)) -> list[dict]:
-    """The article's table, a dict a row: device, config, printed and SI values by metric, status of the time.
-
-    Only rows that print one of `metrics`.
-    """
-    rows: dict[tuple, dict] = {}
-    for value in published.values(experiment=experiment_of(experiment)).to_dict("records"):
-        key = (value["item"], value["row"])
-        row = rows.setdefault(
-            key,
-            {name: value[name] for name in ("device", "config")}
-            | {"status": "ok", "printed": {}, "si": {}, "notes": {}},
-        )
-        row["notes"][value["metric"]] = value["note"]
-        row["printed"][value["metric"]] = value["printed"]
-        if value["si"] is not None:
-            row["si"][value["metric"]] = value["si"]
-        if value["metric"] in metrics:
-            row["status"] = value["status"]
-    return [row for row in rows.values() if set(metrics) & set(row["printed"])]
-
-
-def _measured_cells(repeats: list[dict]) -> list[str]:
-    epoch, compute = combined(repeats, "epoch_s"), combined(repeats, "compute_epoch_s")
-    if epoch is None:
-        return [repeats[-1]["status"], "", "", "", "", ", ".join([repeats[-1]["data"], *repeats[-1]["flags"]])]
-    temperature, power = combined(repeats, "temperature_c"), combined(repeats, "power_w")
-    memory = combined(repeats, "reserved_peak_bytes") or combined(repeats, "footprint_peak_bytes")
-    good = _good(repeats)
-    training = good[0].get("blocks", {}).get("training", {})
-    steps = sum(count for count, _ in training.get("steady", []))
-    how = epoch["how"] if epoch["how"] == "measured" else f"estimated from {steps} steps"
-    flags = sorted({flag for record in repeats for flag in record["flags"]})
-    others = dict.fromkeys(record["status"] for record in repeats if record["status"] != "ok")
-    count = f"{len(good)} of {len(repeats)} repeats ({', '.join(others)})" if others else f"{len(repeats)} repeats"
-    return [
-        f"{seconds(epoch['value'])}{plus_minus(epoch)}",
-        f"{seconds(compute['value'])}{plus_minus(compute)}" if compute else "not measured",
-        f"{temperature['value']:.0f} °C" if temperature else "not told",
-        gigabytes(memory["value"]) if memory else "not told",
-        f"{significant(power['value'], 2)} W" if power else "not told",
-        ", ".join([how, *([count] if len(repeats) > 1 else []), good[0]["data"], *flags]),
-    ]
+    return notes
 
 
 def _numbers(repeats: list[dict]) -> dict:
-    first = repeats[0]
+    first, good = repeats[0], _good(repeats)
     row = {"source": "measured", "device": chip_name(first), **first["config"]}
     for name in dict.fromkeys(name for record in repeats for name in record["metrics"]):
-        metric = combined(repeats, name)
-        if metric:
-            row |= {name: metric["value"]}
-            if metric["low"] is not None:
-                row |= {f"{name}_low": metric["low"], f"{name}_high": metric["high"]}
+        value = combined(repeats, name)
+        if value:
+            row |= {name: value["value"]}
+            if value["low"] is not None:
+                row |= {f"{name}_low": value["low"], f"{name}_high": value["high"]}
             if name in ("epoch_s", "compute_epoch_s", "fit_s"):
-                row[f"{name}_how"] = metric["how"]
-    good = _good(repeats)
+                row[f"{name}_how"] = value["how"]
     flags = sorted({flag for record in repeats for flag in record["flags"]})
     row["status"] = "ok" if good else repeats[-1]["status"]
     return row | {"repeats": len(good or repeats), "flags": " ".join(flags)}

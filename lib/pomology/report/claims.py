@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pomology.articles import claims as articles_claims
 from pomology.articles import published
-from pomology.articles.layout import experiment_of
+from pomology.articles.published import experiment_of
 from pomology.format import (
     significant,
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pomology.articles import published
-from pomology.articles.layout import experiment_of
+from pomology.articles.published import experiment_of
 from pomology.format import quantity, seconds, significant
 from pomology.report import roofline
 from pomology.report.table import Row, Table
@@ -24,19 +24,7 @@ YEAR_S = 365.25 * 86400
 KWH_J = 3.6e6
 # The device's name in table 1, by that of tables 4 and 5 where they differ.
 NAMES = {"A6000": "NVIDIA RTX A6000", "RTX 4090": "NVIDIA GeForce RTX 4090", "M2 MAX": "M2 Max"}
-# Of table 4: the architecture that its times imply, with a vocabulary of 10,000 words.
-LAYERS, WIDTH, LENGTH, VOCABULARY = 36, 1280, 1024, 10_000
-# Of table 5: a step of Whisper-medium at batch 4 with labels of 32 tokens, as the notebook `model_memory` counts it.
-WHISPER_STEP_FLOPS = 15.83e12
-
-
-def sequence_flops() -> int:
-    """Operations of a training step of table 4 for each of its sequences: two a multiply-add, backward twice forward.
-
-    A layer has 12 x width^2 weights, and attention two products of (length x length x width); then the output matrix.
-    """
-    layer = 12 * WIDTH**2 * LENGTH + 2 * LENGTH**2 * WIDTH
-    return 3 * 2 * (LAYERS * layer + VOCABULARY * WIDTH * LENGTH)
+LENGTH = 1024  # tokens of a sequence in table 4, as its times imply
 
 
 @dataclass(frozen=True)
@@ -97,7 +85,7 @@ def offers(records: list[dict]) -> list[Offer]:
         found += [Offer(*about)] if name not in passes else []
         for row in passes.get(name, ()):
             size = row["config"]["batch_size"]
-            rate = size * sequence_flops() / row["si"]
+            rate = row["flops"] / row["si"]
             found.append(Offer(*about, f"{row['config']['model']}, {row['backend']}", size, row["si"], rate))
     for repeats in groups(comparable(records, "flops_per_s")):
         first = repeats[0]
@@ -209,7 +197,7 @@ def energy(records: list[dict], price_usd: float, usd_per_kwh: float, years_of_u
     for row in published.values(ARTICLE, "energy").to_dict("records"):
         if row["metric"] == "energy_j_per_step" and row["si"] is not None:
             work = f"{row['config']['model']}, batch {row['config']['batch_size']}"
-            add("published", row["device"], work, row["si"], WHISPER_STEP_FLOPS, None)
+            add("published", row["device"], work, row["si"], row["flops"], None)
     for repeats in groups([record for record in records if record["profile"] != "smoke"]):
         joules, step = combined(repeats, "energy_j_per_step"), combined(repeats, "step_s")
         if joules is not None and joules["value"] > 0:

@@ -6,17 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from pomology.articles import published
-from pomology.articles.layout import LAYOUTS, experiment_of
-from pomology.format import (
-    gigaflops,
-    plus_minus,
-    quantity,
-    seconds,
-)
-from pomology.report import roofline
+from pomology.format import plus_minus, quantity
+from pomology.report import declaration, roofline
+from pomology.report.declaration import Declaration
 from pomology.report.roofline import _with_shares
 from pomology.report.side_by_side import RATIOS
 from pomology.report.table import Row, Table
+from pomology.results import metrics
 from pomology.results.cases import FLAGS, chip_name, groups, settings
 
 
@@ -39,12 +35,12 @@ def machine_table(snapshot: dict, devices: Sequence[Any] = ()) -> Table:
     return Table("This machine", ("", ""), tuple(Row(pair) for pair in pairs))
 
 
-def printed_table(experiment: str) -> Table:
+def printed_table(experiment: str | Declaration) -> Table:
     """What the article prints of an experiment beside its times and ratios: layers, settings, remarks."""
-    layout = LAYOUTS[experiment]
-    values = published.values(experiment=experiment_of(experiment)).to_dict("records")
+    about = declaration.of(experiment)
+    values = published.rows(experiment=about.experiment)
     times = {
-        (value["item"], value["row"]) for value in values if value["metric"] in (layout.metric, layout.time, *RATIOS)
+        (value["item"], value["row"]) for value in values if value["metric"] in (about.metric, about.time, *RATIOS)
     }
     rest = [value for value in values if (value["item"], value["row"]) not in times]
     keys = list(dict.fromkeys(key for value in rest for key in value["config"]))
@@ -53,55 +49,55 @@ def printed_table(experiment: str) -> Table:
         config = [str(value["config"].get(key, "")) for key in keys]
         number = "" if value["value"] is None else f"{value['value']:,g} {value['unit']}"
         rows.append(Row((value["item"], value["device"], *config, number, value["printed"], value["note"])))
-    named = [key.replace("_", " ").capitalize() for key in keys]
+    named = [metrics.words(key) for key in keys]
     columns = ("Part of the article", "Device", *named, "Value", "As printed", "Note")
     used = [place for place in range(len(columns)) if any(row.cells[place] for row in rows) or place in (1,)]
     rows = [Row(tuple(row.cells[place] for place in used)) for row in rows]
     return Table("What the article prints", tuple(columns[place] for place in used), tuple(rows))
 
 
-DETAILS = {
-    "First step": ("first_step_s", seconds),
-    "Step": ("step_s", seconds),
-    "Achieved": ("flops_per_s", gigaflops),
-    "Page faults": ("page_faults", lambda value: f"{value:,.0f}"),
-    "Page-ins": ("page_ins", lambda value: f"{value:,.0f}"),
-    "Swap": ("swap_bytes", lambda value: f"{value / 1e6:+,.0f} MB" if value else "0"),
-}
+DETAILS = ("first_step_s", "step_s", "flops_per_s", "page_faults", "page_ins", "swap_bytes")
 
 # Columns only where there is such a number.
-MORE_DETAILS = {
-    "Forward": ("forward_s", seconds),
-    "Backward": ("backward_s", seconds),
-    "Update": ("update_s", seconds),
-    "Swapped": ("swapped_bytes", lambda value: f"{value / 1e6:,.0f} MB"),
-    "Compressed": ("compressed_bytes", lambda value: f"{value / 1e6:,.0f} MB"),
-    "CPU busy": ("cpu_busy", lambda value: f"{value:.0f} %"),
-    "GPU busy": ("gpu_busy", lambda value: f"{value:.0f} %"),
-    "Largest error": ("max_abs_error", lambda value: f"{value:.1e}"),
-}
+MORE_DETAILS = (
+    "forward_s",
+    "backward_s",
+    "update_s",
+    "swapped_bytes",
+    "compressed_bytes",
+    "cpu_busy",
+    "gpu_busy",
+    "max_abs_error",
+)
 
 
-def details_table(experiment: str, records: list[dict], best: roofline.Ceilings | None = None) -> Table:
+def details_table(records: list[dict], best: roofline.Ceilings | None = None) -> Table:
     """What else was measured of each case of this machine, a row each, repeats apart; with `best`, this machine's
     ceilings, also the share of them that a case reaches."""
     rows, data = [], []
     there = {name for record in records for name in record["metrics"]}
-    shown = DETAILS | {heading: (name, show) for heading, (name, show) in MORE_DETAILS.items() if name in there}
+    shown = [*DETAILS, *(name for name in MORE_DETAILS if name in there)]
     for record in records:
-        metrics = record["metrics"]
-        loss = [metrics[name]["value"] for name in ("loss_first", "loss_last") if name in metrics]
+        values = record["metrics"]
+        loss = [values[name]["value"] for name in ("loss_first", "loss_last") if name in values]
         cells = [chip_name(record), settings(record), f"{record['parameters'] or 0:,}" if record["parameters"] else ""]
         cells += [
-            f"{show(metrics[name]['value'])}{plus_minus(metrics[name])}" if name in metrics else ""
-            for name, show in shown.values()
+            f"{metrics.show(name)(values[name]['value'])}{plus_minus(values[name])}" if name in values else ""
+            for name in shown
         ]
         cells.append(" → ".join(f"{value:.4g}" for value in loss))
         cells.append("" if record["foreign_load"] is None else f"{record['foreign_load']:.2f}")
         rows.append(Row(tuple(cells), "plain"))
-        numbers = {name: metric["value"] for name, metric in metrics.items()}
+        numbers = {name: metric["value"] for name, metric in values.items()}
         data.append({"case": record["case"], "repeat": record["repeat"], "status": record["status"], **numbers})
-    columns = ("Chip", "Case", "Parameters", *shown, "Loss", "Others' load (cores)")
+    columns = (
+        "Chip",
+        "Case",
+        "Parameters",
+        *(metrics.metric(name).heading for name in shown),
+        "Loss",
+        "Others' load (cores)",
+    )
     notes = ("Achieved: operations of a step over its time, on ready batches where there were any.",) if records else ()
     if any("±" in cell for row in rows for cell in row.cells):
         notes += ("± is the 95 % interval within this run; another run may differ by more.",)

@@ -1,37 +1,36 @@
 """The rendered page of a run.
 
-`build` makes each finished notebook one HTML file and writes `index.html` over all of them; it is called after every
-notebook of a run, so it works on whatever is there. The pages are whole by themselves: no script, no request, and a
-content security policy that forbids both. Journals and notebooks may come from other people's machines: texts are
-escaped, and a notebook's own HTML passes a list of harmless tags, attributes and styles.
+`build` makes each finished notebook one HTML file and writes `index.html` over all of them: it joins the tables and
+figures that the notebooks have saved. It is called after every notebook of a run, so it works on whatever is there;
+what no notebook has saved is made from the journals. The pages are whole by themselves: no script, no request, and a
+content security policy that forbids both. Journals, tables and notebooks may come from other people's machines: texts
+are escaped, figures are pictures, and a notebook's own HTML passes a list of harmless tags, attributes and styles.
 """
 
 from __future__ import annotations
 
-import functools
-import html
+import base64
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 from pomology import format
-from pomology.articles import layout as articles_layout
 from pomology.articles import published
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
-from pomology.report import article as report_article
 from pomology.report import claims as report_claims
-from pomology.report import details as report_details
-from pomology.report import roofline, side_by_side, summary
-from pomology.report import table as report_table
-from pomology.report.figures import draw, style
+from pomology.report import declaration, roofline, summary
+from pomology.report.declaration import Declaration
+from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
-from pomology.report.notebook_page import MOST_PAGE_BYTES, PAGE, lean, render
+from pomology.report.notebook_page import PAGE, render
+from pomology.report.showing import Report
+from pomology.report.table import Table
 from pomology.results import cases, journal
 from pomology.results.run import MALFORMED, Run, load
 
@@ -43,10 +42,17 @@ PROFILES = {
     "article": "article: whole epochs, as the article ran them",
 }
 
-CAPTION = (
-    "Seconds per epoch, less is faster. Filled marks: the whole epoch, this machine's with its 95 % interval. "
-    "Hollow marks: its computing alone."
-)
+# What a notebook shows, by its method, and the name under which that is saved; a section has the first of these.
+MAIN = {
+    "summary": "rates",
+    "roofline": "roofline",
+    "ceilings": "ceilings",
+    "checks": "checks",
+    "side_by_side": "side-by-side",
+    "table": "article",
+    "details": "details",
+}
+LONG = 40  # rows of a table that the page shows only when asked; its notebook shows it all
 
 
 def build(out: Path) -> Path:
@@ -80,21 +86,17 @@ def links_into(page: str, present: Container[str]) -> str:
     return re.sub(r'<a href="([^"#:]+)">(.*?)</a>', kept, page)
 
 
-# Beside those that bleach lets through.
-LONG = 40  # rows of a table that the page shows only when asked; its notebook shows it all
-
-
 def _index(run: Run, failed: dict[str, str]) -> str:
     import jinja2
 
-    present = {*run.journals, *(place.stem for place in run.path.glob("*.ipynb"))}
+    present = {*run.journals, *(place.stem for end in ("ipynb", "html") for place in run.path.glob(f"*.{end}"))}
+    present.discard("index")
     present |= {re.sub(r"-\d+$", "", place.stem) for place in run.path.glob(".partial/*.ipynb")}  # name or name-repeat
-    order = {row[1]: row[0] for row in published.values()[["article", "experiment"]].itertuples(index=False, name=None)}
-    by_article: dict[str, list[str]] = {}
-    for name in [name for name in order if name in present] + sorted(present - order.keys()):
-        records = run.journals[name].records if name in run.journals else []
-        article = order.get(name) or (records[0]["article"] if records else _article_of(run.path / f"{name}.ipynb"))
-        by_article.setdefault(article, []).append(name)
+    by_article: dict[str, list[Declaration]] = {}
+    order = list(dict.fromkeys(row["experiment"] for row in published.rows()))
+    abouts = [_declaration(run, name) for name in sorted(present)]
+    for about in sorted(abouts, key=lambda about: (*order, about.experiment).index(about.experiment)):
+        by_article.setdefault(about.article, []).append(about)
     notes = list(run.problems)
     if not run.journals:
         notes.append("Nothing has been measured yet.")
@@ -102,41 +104,27 @@ def _index(run: Run, failed: dict[str, str]) -> str:
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
     title = cases.chip_name({"chip": run.machine.get("chip"), "backend": "cpu"}).removesuffix(" CPU")
     environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True)
-    shown = {
-        "title": title[:1].upper() + title[1:],
-        "style": _markup((PAGE / "style.css").read_text(encoding="utf-8")),
-        "facts": _facts(run),
-        "compared": _compared(run, notes),
-        "articles": [_article(run, article, names, failed) for article, names in sorted(by_article.items())],
-        "notes": _few(notes),
-    }
-    template = environment.get_template("run.html.j2")
-    while True:
-        page = template.render(shown)
-        if len(page.encode()) <= MOST_PAGE_BYTES or not _leave_out(shown):
-            return page
+    return environment.get_template("run.html.j2").render(
+        title=title[:1].upper() + title[1:],
+        style=_markup((PAGE / "style.css").read_text(encoding="utf-8")),
+        facts=_facts(run),
+        compared=_compared(run, notes),
+        articles=[_article(run, article, there, failed) for article, there in sorted(by_article.items())],
+        notes=_few(notes),
+    )
 
 
-PIECES = {
-    "table": "its table",
-    "details": "what else was measured",
-    "drawing": "its figure",
-    "claims": "its claims",
-    "endings": "how cases ended",
-    "notes": "what is to be said of it",
-}
-
-
-def _leave_out(shown: dict[str, Any]) -> bool:
-    """Take the largest piece off the page of a run, with a word of it in its place; False if there is none."""
-    sections = [section for article in shown["articles"] for section in article["sections"]]
-    sections += [shown["compared"]] if shown["compared"] else []
-    sizes = [(len("".join(section.get(key, ""))), section, key) for section in sections for key in PIECES]
-    size, section, key = max(sizes, key=lambda one: one[0], default=(0, {}, ""))
-    if size:
-        section[key] = ""
-        section.setdefault("left_out", []).append(PIECES[key])
-    return bool(size)
+def _declaration(run: Run, name: str) -> Declaration:
+    """Of a notebook that this kit lacks: what its copy in the run says, or else what can be derived."""
+    about = declaration.of(name)
+    copy = run.path / f"{name}.ipynb"
+    if not about.title and copy.exists():
+        try:
+            about = declaration.read(copy)
+        except (*MALFORMED, RecursionError):
+            about = Declaration(name)
+    records = run.journals[name].records if name in run.journals else []
+    return about if about.article or not records else replace(about, article=records[0]["article"])
 
 
 def _few(lines: list[str]) -> list[str]:
@@ -151,9 +139,14 @@ def _markup(text: str) -> Any:
     return Markup(text)
 
 
-def _table(table: report_table.Table, title: str = "") -> Any:
+def _table(table: Table, title: str = "") -> Any:
     """A table as markup, by default without a title: where a heading above says it already."""
-    return _markup(lean(replace(table, title=title)._repr_html_()))
+    return _markup(replace(table, title=title).html())
+
+
+def _picture(svg: str) -> str:
+    """A figure as an address: as a picture it can neither load nor run anything, nor touch the rest of the page."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
@@ -196,16 +189,12 @@ def _compared(run: Run, notes: list[str]) -> dict[str, Any] | None:
     """The chart of all devices and a sentence on it; None where this machine has no rate, as of a smoke run."""
     try:
         said = summary.sentence(run.records)
-        drawing = _drawing("summary", _slim(run.records), compact=True) if said else ""
+        drawing = style.svg(figures_summary.summary_figure(run.records, compact=True)) if said else ""
     except MALFORMED as error:
         notes.append(f"This machine cannot be compared: {type(error).__name__}: {error}.")
         return None
-    return {"sentence": said, "drawing": drawing, "caption": summary.CAPTION} if said else None
-
-
-def _slim(records: Sequence[dict]) -> str:
-    """Records as JSON, without what is long and in no figure."""
-    return json.dumps([record.without_samples().line() for record in records])
+    drawn = {"sentence": said, "drawing": _picture(drawing), "kind": "compact", "caption": summary.CAPTION}
+    return drawn if said else None
 
 
 def _checks(records: list[dict]) -> list[tuple[str, str]]:
@@ -225,14 +214,6 @@ def _checks(records: list[dict]) -> list[tuple[str, str]]:
     return [("Instrument", "; ".join([f"{good} of {good + len(other)} checks of the kit itself passed", *parts]))]
 
 
-def _article_of(notebook: Path) -> str:
-    """The article that a notebook says it is about; of one that lays others together nothing else tells."""
-    try:
-        return str(json.loads(notebook.read_bytes())["metadata"]["pomology"]["article"])
-    except (*MALFORMED, OSError, RecursionError):  # not there, or somebody else's: it stands apart on the page
-        return ""
-
-
 def _best(records: list[dict]) -> list[tuple[str, str]]:
     """The machine's ceilings in a line, if they were measured."""
     best, parts = roofline.ceilings(records), []
@@ -245,130 +226,97 @@ def _best(records: list[dict]) -> list[tuple[str, str]]:
     return [("At its best", "; ".join(parts))] if parts else []
 
 
-def _article(run: Run, article: str, names: list[str], failed: dict[str, str]) -> dict[str, Any]:
-    sections = [_section(run, name, failed.get(name)) for name in names]
-    about = next((known for known in published.articles() if known.id == article), None)
+def _article(run: Run, article: str, abouts: list[Declaration], failed: dict[str, str]) -> dict[str, Any]:
+    sections = [_section(run, about, failed.get(about.name)) for about in abouts]
+    known = next((known for known in published.articles() if known.id == article), None)
     if article == published.KIT:
         return {"title": "The kit itself, and what this machine can do", "sections": sections}
-    if about is None:
+    if known is None:
         return {"title": f"Article {article}" if article else "Not of an article", "sections": sections}
-    linked = about.url_or_source.startswith("https://")
+    linked = known.url_or_source.startswith("https://")
+    there = {name for about in abouts for name in (about.name, about.experiment)}
     claims = [claim for claim in published.claims(article=article) if len(claim.experiments) > 1]
     return {
-        "title": about.title,
-        "byline": ", ".join([about.author, about.date, *([] if linked else [about.url_or_source])]),
-        "link": about.url_or_source if linked else "",
+        "title": known.title,
+        "byline": ", ".join([known.author, known.date, *([] if linked else [known.url_or_source])]),
+        "link": known.url_or_source if linked else "",
         "sections": sections,
-        "claims": _claims([claim for claim in claims if set(names) & set(claim.experiments)], run.records, ""),
+        "claims": _claims(run, [claim for claim in claims if there & set(claim.experiments)]),
     }
 
 
-def _section(run: Run, name: str, failure: str | None) -> dict[str, Any]:
-    """One experiment: its table, figure and claims, or what is known about why there are none."""
-    contents = run.journals.get(name, journal.Contents(run.path / f"{name}.jsonl"))
-    layout = articles_layout.LAYOUTS.get(name)
-    notes = [failure] if failure else []
-    if not (run.path / f"{name}.ipynb").exists():
-        notes.append(_unfinished(run.path / ".partial" / f"{name}.ipynb"))
-        notes += [f"{start['case']}: under way, or cut off with its process." for start in contents.open_starts]
-    notes += [f"{problem}." for problem in contents.problems]
-    section = {"name": name, "title": layout.title if layout else name, "notes": notes, "links": _links(run.path, name)}
-    try:
-        section |= _numbers(name, layout, contents.records, run.records)
-    except MALFORMED as error:
-        notes.append(f"The numbers of this experiment cannot be shown: {type(error).__name__}: {error}.")
-    section["notes"] = _few(notes)
-    section["endings"] = _few(section.get("endings", []))
-    return section
-
-
-def _numbers(
-    name: str, layout: articles_layout.Layout | None, records: list[dict], everything: Sequence[dict] = ()
-) -> dict[str, Any]:
-    """everything: what all notebooks of the run have measured; some share an experiment, or lay others together."""
-    if name in roofline.CEILINGS and records:
-        table = report_article.article_table(name, records)
-        failed = [record for record in records if record["status"] != "too-big"]  # a larger size than is needed
-        return {
-            "table": _table(roofline.ceilings_table(records)),
-            "details": _table(table),
-            "endings": _endings(failed),
-        }
-    if name == "summary":
-        table = summary.table(list(everything))
-        return {"table": _table(table), "folded": len(table.rows)}
-    if layout is not None and layout.everything:
-        table, best = roofline.roofline_table(everything), report_article.article_table(name, everything)
-        drawing = _drawing(name, _slim(everything)) if roofline.roofline_points(everything) else ""
-        shown = {"table": _table(table), "drawing": drawing, "caption": _caption(layout)}
-        return shown | {"details": _table(best)}
-    if records and all(record["article"] == published.KIT for record in records):
-        numbers = _table(report_details.numbers_table(records))
-        return {"table": _table(report_details.checks_table(records)), "details": numbers}
-    best = roofline.ceilings(everything)
-    details = _table(report_details.details_table(name, records, best)) if records else ""
-    comparable = cases.comparable(records)
-    if layout is None:
-        return {"table": details, "endings": _endings(records)}
-    experiment = articles_layout.experiment_of(name)
-    shared = [record for record in everything if articles_layout.experiment_of(record["experiment"]) == experiment]
-    alone = records or not shared
-    if layout.metric.endswith(report_article.SLOPES):  # growth is no time, of which one could be laid over the other
-        table = report_article.article_table(name, records or shared, best)
-    else:
-        table = report_article.article_table(name, records, best) if alone else side_by_side.side_by_side(name, shared)
-    # Once, where a notebook has the experiment's own name.
-    about = name if experiment in articles_layout.LAYOUTS else experiment
-    drawn = cases.comparable(records, layout.metric)
-    timed = any(cases.combined(repeats, layout.metric) for repeats in cases.groups(drawn))
-    return {
-        "table": _table(table),
-        "folded": len(table.rows) if len(table.rows) > LONG else 0,
-        "endings": _endings([record for record in records if record not in comparable]),
-        "drawing": _drawing(name, json.dumps([record.line() for record in drawn])) if timed else "",
-        "caption": _caption(layout),
-        "claims": _claims(
-            [claim for claim in published.claims(experiment=about) if len(claim.experiments) == 1],
-            shared or records,
-            "The article's claims",
-        ),
-        "details": details,
-    }
-
-
-def _endings(records: list[dict]) -> list[str]:
-    """The cases that did not end well, of those that are in no article's table."""
-    # Of a row of siblings each larger one is too big; the table says how many.
-    told = [record for record in records if not (record["scaled"] and record["status"] == "too-big")]
-    return [cases.line(record) for record in told if record["status"] != "ok"]
-
-
-def _claims(claims: list[published.Claim], records: list[dict], title: str) -> Any:
+def _claims(run: Run, claims: list[published.Claim]) -> Any:
+    """Those that need more than one experiment, and so more than any notebook alone has."""
     if not claims:
         return ""
     try:
-        return _table(report_claims.claims_table(claims, records), title)
+        return _table(report_claims.claims_table(claims, run.records))
     except MALFORMED as error:
         return f"The claims cannot be tested: {type(error).__name__}: {error}."
 
 
-@functools.lru_cache(maxsize=64)  # the page is built after every notebook, and drawing is most of the work
-def _drawing(name: str, records: str, compact: bool = False) -> Any:
-    """The figure as an SVG element that can stand beside others: its own identifiers, and a text for who cannot see.
+def _section(run: Run, about: Declaration, failure: str | None) -> dict[str, Any]:
+    """One experiment: its table, figure and claims, or what is known about why there are none."""
+    name = about.name
+    contents = run.journals.get(name, journal.Contents(run.path / f"{name}.jsonl"))
+    notes = [failure] if failure else []
+    if not any((run.path / f"{name}.{ending}").exists() for ending in ("ipynb", "html")):
+        notes.append(_unfinished(run.path / ".partial" / f"{name}.ipynb"))
+        notes += [f"{start['case']}: under way, or cut off with its process." for start in contents.open_starts]
+    notes += [f"{problem}." for problem in contents.problems]
+    section = {"name": name, "title": about.title or name, "links": _links(run.path, name)}
+    try:
+        section |= _shown(Report.of(about, run))
+    except MALFORMED as error:
+        notes.append(f"The numbers of this experiment cannot be shown: {type(error).__name__}: {error}.")
+    main = section.pop("main", "details")
+    section["endings"] = _few([] if main == "checks" else _endings(contents.records, main))
+    return section | {"notes": _few(notes)}
 
-    compact: the summary's small form, for the top of the page.
+
+def _shown(report: Report) -> dict[str, Any]:
+    """What a notebook has saved: its main table, its figure and claims, and folded what else was measured."""
+    shows = report.declaration.shows or ("details",)
+    main = next((name for name in MAIN if name in shows), "")
+    others = [
+        name for name in (*(["details"] if main == "table" else []), "details", "numbers", "table") if name != main
+    ]
+    folded = next((name for name in others if name in shows or (name, main) == ("details", "table")), "")
+
+    def table(name: str) -> Table | None:
+        make: Callable = getattr(report, name) if name else str
+        return report.saved(MAIN.get(name, name), make) if name else None
+
+    section: dict[str, Any] = {"main": main}
+    if shown := table(main):
+        section |= {"table": _table(shown), "folded": len(shown.rows) if len(shown.rows) > LONG else 0}
+    about = report.records if report.declaration.framework else report.run_records()
+    measured = any(record["status"] == "ok" and record["profile"] != "smoke" for record in about)
+    if "figure" in shows and measured:
+        section |= {"drawing": _picture(report.drawn()), "kind": "drawing", "caption": report.declaration.caption}
+    if "claims" in shows:
+        claims = table("claims")
+        alone = {claim.id for claim in published.claims() if len(claim.experiments) == 1}
+        claims = replace(claims, rows=tuple(row for row in claims.rows if row.cells[0] in alone))
+        section["claims"] = _table(claims, "The article's claims") if claims.rows else ""
+    if report.records and (shown := table(folded)):
+        section["details"] = _table(shown)
+    return section
+
+
+def _endings(records: Iterable[Any], main: str) -> list[str]:
+    """The cases that did not end well, of those that are in no table above.
+
+    Of a row of siblings each larger one is too big; the table says how many.
     """
-    found = json.loads(records)
-    text = style.svg(figures_summary.summary_figure(found, compact=True) if compact else draw.draw(name, found))
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    label = html.escape(summary.CAPTION if compact else _caption(articles_layout.LAYOUTS[name]))
-    kind = 'class="compact" ' if compact else ""
-    return _markup(text.replace("<svg ", f'<svg {kind}role="img" aria-label="{label}" ', 1))
+    apart = [record for record in records if main in ("ceilings", "details") or record["scaled"] or _smoke(record)]
+    bad = [record for record in apart if record["status"] != "ok"]
+    siblings = main == "ceilings"
+    return [cases.line(record) for record in bad if record["status"] != "too-big" or not (siblings or record["scaled"])]
 
 
-def _caption(layout: articles_layout.Layout) -> str:
-    """What the figure shows, in words."""
-    return CAPTION if layout.metric == "epoch_s" else f"{layout.axis[:1].upper()}{layout.axis[1:]}."
+def _smoke(record: Any) -> bool:
+    return record["profile"] == "smoke"
 
 
 def _unfinished(partial: Path) -> str:

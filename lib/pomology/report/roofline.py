@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pomology.articles import published
-from pomology.articles.layout import experiment_of
-from pomology.articles.published import KIT
+from pomology.articles.published import KIT, experiment_of
 from pomology.format import plus_minus, quantity_per_s, significant
 from pomology.report.table import Row, Table
 from pomology.results import cases as results_cases

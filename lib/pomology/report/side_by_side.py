@@ -5,37 +5,38 @@ from __future__ import annotations
 import json
 
 from pomology.articles import published
-from pomology.articles.layout import LAYOUTS, experiment_of, notebooks_of
 from pomology.format import (
     plus_minus,
     seconds,
     significant,
 )
+from pomology.report import declaration
+from pomology.report.declaration import Declaration
 from pomology.report.table import Row, Table
 from pomology.results.cases import FRAMEWORKS, _good, combined, groups
 
 
-def ratio_table(experiment: str, records: list[dict]) -> Table:
+def ratio_table(experiment: str | Declaration, records: list[dict]) -> Table:
     """How many times faster one device is than another, and the average, least and most of it.
 
     First what the article prints, then this machine's GPU against its CPU in the time that the article takes: for each
     setting that ran here the ratio CPU time / GPU time with its interval, or the reason why there is none.
     """
-    layout = LAYOUTS[experiment]
-    values = published.values(experiment=experiment_of(experiment)).to_dict("records")
+    about = declaration.of(experiment)
+    values = published.rows(experiment=about.experiment)
     rows, data = [], []
     for value in values:
         if value["metric"] in RATIOS:
             number = value["note"] if value["value"] is None else RATIOS[value["metric"]](value["value"])
             versus = str(value["config"].get("versus", ""))
-            settings = [str(value["config"].get(key, "")) for key in layout.settings]
+            settings = [str(value["config"].get(key, "")) for key in about.headings]
             rows.append(Row((value["device"], versus, *settings, number, value["printed"]), "published"))
             data.append({"source": "published", "device": value["device"], **value["config"], "ratio": value["value"]})
     found = []
     ours = [record for record in records if record["profile"] != "smoke"]  # scaled alike on both devices
     for config in {json.dumps(record["config"]): record["config"] for record in ours}.values():
-        ratio, reason = _ratio([record for record in ours if record["config"] == config], layout.time or layout.metric)
-        settings = [str(config.get(key, "")) for key in layout.settings]
+        ratio, reason = _ratio([record for record in ours if record["config"] == config], about.time)
+        settings = [str(config.get(key, "")) for key in about.headings]
         shown = f"{significant(ratio['value'])}×{plus_minus(ratio)}" if ratio else ""
         rows.append(Row(("GPU here", "CPU here", *settings, shown or reason, ""), "measured"))
         data.append({"source": "measured", "device": "gpu", "versus": "cpu", **config, **(ratio or {"reason": reason})})
@@ -46,7 +47,7 @@ def ratio_table(experiment: str, records: list[dict]) -> Table:
         if count:
             note = f"of {len(found)} of {count}" if 0 < len(found) < count else ""
             shown = f"{significant(reduce(found))}×" if found else "no pair of times to compare"
-            first = [word, *[""] * (len(layout.settings) - 1)]
+            first = [word, *[""] * (len(about.headings) - 1)]
             rows.append(Row(("GPU here", "CPU here", *first, shown, note), "measured"))
             data.append({"source": "measured", "device": word, "ratio": reduce(found) if found else None})
     notes = []
@@ -54,7 +55,7 @@ def ratio_table(experiment: str, records: list[dict]) -> Table:
         notes.append("± is the 95 % interval of both times within their runs, put together; see the table of times.")
     if any(record["profile"] == "smoke" for record in records):
         notes.append("This was a smoke test: its times are compared with nothing.")
-    columns = ("Device", "Against", *layout.settings.values(), "Times faster", "As printed")
+    columns = ("Device", "Against", *about.headings.values(), "Times faster", "As printed")
     return Table("How many times faster", columns, tuple(rows), tuple(notes), tuple(data))
 
 
@@ -84,15 +85,17 @@ def _ratio(records: list[dict], metric: str) -> tuple[dict | None, str]:
     return {"value": cpu["value"] / gpu["value"], "low": bounds[0], "high": bounds[1]}, ""
 
 
-def side_by_side(experiment: str, records: list[dict], frameworks: tuple[str, str] = ("torch", "mlx")) -> Table:
+def side_by_side(
+    experiment: str | Declaration, records: list[dict], frameworks: tuple[str, str] = ("torch", "mlx")
+) -> Table:
     """The same cases in two frameworks, on the same kind of device, with proof that they are the same.
 
     Proof are equal inputs (`inputs_checksum`) and results that both passed their check against one reference. The ratio
     is the first framework's time over the second's, with both intervals put together. A case that only one framework
     has, or that did not end well, is there with the reason.
     """
-    layout, first, second = LAYOUTS[experiment], *frameworks
-    metric = layout.time or layout.metric
+    about, first, second = declaration.of(experiment), *frameworks
+    metric = about.time
     cases: dict[tuple, dict[str, list[dict]]] = {}
     for record in records:
         key = ("CPU" if record["backend"] == "cpu" else "GPU", json.dumps(record["config"], sort_keys=True))
@@ -110,7 +113,7 @@ def side_by_side(experiment: str, records: list[dict], frameworks: tuple[str, st
             bounds = (a["low"] / b["high"], a["high"] / b["low"])
         shown = f"{significant(ratio)}×" if ratio else ""
         shown += f" ({significant(bounds[0])} to {significant(bounds[1])})" if bounds else ""
-        cells = [kind, *(str(config.get(key, "")) for key in layout.settings)]
+        cells = [kind, *(str(config.get(key, "")) for key in about.headings)]
         for name in frameworks:
             ended = found[name][-1]["status"] if name in found else ""
             cells.append(f"{seconds(times[name]['value'])}{plus_minus(times[name])}" if times[name] else ended)
@@ -123,12 +126,12 @@ def side_by_side(experiment: str, records: list[dict], frameworks: tuple[str, st
     notes = []
     for name in frameworks:
         if not any(record["framework"] == name for record in records):
-            wanted = next((one for one in notebooks_of(experiment) if one.endswith(f"_{name}")), name)
+            wanted = next((one for one in declaration.notebooks_of(about.experiment) if one.endswith(f"_{name}")), name)
             notes.append(f"{FRAMEWORKS[name]} has no numbers in this run: run {wanted} into the same folder first.")
     if any(record["profile"] == "smoke" for record in records):
         notes.append("This was a smoke test, with tiny shapes.")
     if rows:
-        proof = layout.proof or (
+        proof = about.parity_note or (
             "The same: equal inputs, and both results within the tolerance of the same reference, which neither "
             "framework computed"
         )
@@ -137,7 +140,7 @@ def side_by_side(experiment: str, records: list[dict], frameworks: tuple[str, st
             "intervals within this run; another may differ by more."
         )
     names = [FRAMEWORKS[name] for name in frameworks]
-    columns = ("Device", *layout.settings.values(), *names, " over ".join(names))
+    columns = ("Device", *about.headings.values(), *names, " over ".join(names))
     columns += ("Remarks", *(f"Error, {name}" for name in names))
     return Table(f"{' and '.join(names)}, side by side", columns, tuple(rows), tuple(notes), tuple(data))
 

@@ -2,24 +2,20 @@
 
 A published time becomes operations a second by the work on paper, and is laid against the published peak of its device;
 a measured rate is laid against the best product of the same run. Published peaks, each with its source, are in
-`resources/peaks.csv`: for processors nobody was found to publish one. Reads records as they are in a journal; times
+`articles/data/peaks.csv`: for processors nobody was found to publish one. Reads records as they are in a journal; times
 nothing.
 """
 
 from __future__ import annotations
 
-import csv
 import functools
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pomology.articles import published
-from pomology.articles.layout import LAYOUTS, experiment_of
-from pomology.articles.published import KIT
+from pomology.articles.published import KIT, experiment_of
 from pomology.format import plus_minus, quantity_per_s, significant
-from pomology.paths import RESOURCES
-from pomology.report import costs, roofline
+from pomology.report import roofline
 from pomology.report.roofline import NO_CEILINGS
 from pomology.report.table import Row, Table
 from pomology.results import cases
@@ -37,6 +33,8 @@ WORKLOADS = {
     "rasbt_mlp": "Perceptron on digits",
     "gpt2_pretraining": "GPT-2-large, pre-training",
 }
+# Experiments of an article whose workload has another name.
+WORKLOAD_OF = {"simclr_reference": "simclr", "rasbt_vgg16": "vgg16", "memory": "memory_over_time"}
 MEASURED_ONLY = "Timed on this machine only"
 # Under the chart at the top of a page.
 CAPTION = (
@@ -80,74 +78,13 @@ class Rate:
     how: str
 
 
-def _by_samples(count: int, flops: float) -> Callable[[dict], float]:
-    return lambda config: count * flops
-
-
-# Operations of an epoch by embedding, layers, hidden size and batch size: 2,984 or 299 steps, then 622 batches forward.
-LM_EPOCH_FLOPS = {
-    (200, 2, 200, 20): 2984 * 30.09e9 + 622 * 5.01e9,  # a step of the notebook `transformer_lm`, and its validation's
-    (500, 2, 500, 20): 2984 * 82.78e9 + 622 * 13.80e9,  # the same
-    (500, 4, 500, 200): 299 * 956.7e9 + 622 * 15.95e9,  # the same
-    (500, 6, 1024, 200): 299 * 1217.7e9 + 622 * 20.30e9,  # the same
-    (500, 10, 1024, 200): 299 * 1563.6e9 + 622 * 26.06e9,  # the same
-}
-
-
-def _lm_epoch(config: dict) -> float:
-    return LM_EPOCH_FLOPS[tuple(config[key] for key in ("embedding_size", "layers", "hidden_size", "batch_size"))]
-
-
-SIMCLR_STEP_FLOPS = {128: 852.77e9, 512: 3411.7e9}  # a step of the notebook `simclr`, by batch size
-
-
-def _simclr_fit(config: dict) -> float:
-    """Training, the pictures' features for its validation, and those that the start of fit() makes."""
-    size, picture = config["batch_size"], 1.1108e9  # the backbone forward, a picture
-    epoch = 50_000 // size * SIMCLR_STEP_FLOPS[size] + (50_000 + 10_000) * picture
-    return config["epochs"] * epoch + (50_000 + 2 * size) * picture
-
-
-def _simclr_epoch(config: dict) -> float:
-    return _simclr_fit(config) / config["epochs"]
-
-
-def _simclr_reference(config: dict) -> float | None:
-    # At batch 128 it is the training whose epoch article 000 prints.
-    return None if config["batch_size"] == 128 else _simclr_fit(config)
-
-
-# Experiment -> (article, workload, the metric that is timed, operations of what is timed by its settings; None if the
-# same training is there already).
-TIMED: dict[str, tuple[str, str, str, Callable[[dict], float | None]]] = {
-    # Photographs; a step of the notebook `dcgan` at batch 1024.
-    "dcgan": ("003", "dcgan", "epoch_s", _by_samples(168_103, 2541.8e9 / 1024)),
-    # Pairs; a step of the notebook `siamese` at batch 1024.
-    "siamese": ("003", "siamese", "epoch_s", _by_samples(60_000, 404.7e9 / 1024)),
-    "transformer_lm": ("003", "transformer_lm", "epoch_s", _lm_epoch),
-    # Digits; a step of the notebook `vae` at batch 5120.
-    "vae": ("003", "vae", "epoch_s", _by_samples(60_000, 16.79e9 / 5120)),
-    "simclr": ("000", "simclr", "epoch_s", _simclr_epoch),
-    "simclr_reference": ("000", "simclr", "fit_s", _simclr_reference),
-    # The epoch as the notebook `model_sizes` counts it.
-    "rasbt_vgg16": ("000", "vgg16", "epoch_s", _by_samples(1, LAYOUTS["model_sizes"].derived[0].flops)),
-    # Digits, in 421 steps of 128 (54,000, less the last and smaller batch), forward and backward.
-    "rasbt_lenet": ("000", "rasbt_lenet", "epoch_s", _by_samples(421 * 128, 2_263_920)),
-    "rasbt_mlp": ("000", "rasbt_mlp", "epoch_s", _by_samples(421 * 128, 1_052_416)),
-    # Sequences of the model that table 4 implies.
-    "gpt2_pretraining": ("001", "gpt2_pretraining", "pass_s", lambda c: c["batch_size"] * costs.sequence_flops()),
-}
-
-
 @functools.cache
 def peaks() -> dict[tuple[str, str], tuple[float, str]]:
     """The published peaks: (device as the articles call it, precision) -> (FLOP/s, source)."""
-    return {(row["device"], row["precision"]): (float(row["peak_flops_per_s"]), row["source"]) for row in _peak_rows()}
-
-
-@functools.cache
-def _peak_rows() -> list[dict[str, str]]:
-    return list(csv.DictReader((RESOURCES / "peaks.csv").read_text(encoding="utf-8").splitlines()))
+    return {
+        (row["device"], row["precision"]): (float(row["peak_flops_per_s"]), row["source"])
+        for row in published.read("peaks.csv")
+    }
 
 
 def rates(records: list[dict]) -> list[Rate]:
@@ -163,22 +100,19 @@ def rates(records: list[dict]) -> list[Rate]:
 
 def _published() -> list[Rate]:
     found: dict[tuple, Rate] = {}
-    for experiment, (article, workload, metric, flops) in TIMED.items():
-        for row in published.values(article, experiment).to_dict("records"):
-            if row["metric"] != metric or row["si"] is None:
-                continue
-            work, about = flops(row["config"]), (row["device"], row["precision"])
-            if work is None:
-                continue
-            rate = work / row["si"]
-            peak, how = peaks().get(about, (None, NO_PEAK))
+    for row in published.values().to_dict("records"):
+        experiment = row["experiment"]
+        if row["flops"] and row["metric"] != "energy_j_per_step":
+            rate = row["flops"] / row["si"]
+            peak, how = peaks().get((row["device"], row["precision"]), (None, NO_PEAK))
             if experiment in CORES_UNKNOWN and row["role"] == "gpu":
                 peak, how = None, "how many GPU cores it had is not told"
             shown = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row["config"].items())
             share = None if peak is None else rate / peak
             name, _, version = row["framework"].partition(" ")
             shown += f", {version}" if version else ""
-            one = (article, workload, row["device"], shown, "published", row["role"], name.replace("pytorch", "torch"))
+            about = (row["article"], WORKLOAD_OF.get(experiment, experiment), row["device"], shown)
+            one = (*about, "published", row["role"], name.replace("pytorch", "torch"))
             # A row that is printed twice is there once.
             found[(*one, rate)] = Rate(*one, row["precision"], rate, None, None, peak, share, None, None, how)
     return list(found.values())
@@ -212,6 +146,7 @@ def _measured(records: list[dict]) -> list[Rate]:
 
 def _workload(record: dict) -> str:
     name, model = experiment_of(record["experiment"]), record["config"].get("model", "")
+    name = WORKLOAD_OF.get(name, name)
     if name in WORKLOADS:
         return name
     if name == "model_sizes" and model == "vgg16":
@@ -258,7 +193,7 @@ def table(records: list[dict]) -> Table:
 
 def _sources() -> str:
     devices: dict[tuple[str, str], list[str]] = {}
-    for row in _peak_rows():
+    for row in published.read("peaks.csv"):
         devices.setdefault((row["source"], row["url"]), []).append(row["device"])
     return "; ".join(f"{', '.join(names)}: {source} ({url})" for (source, url), names in devices.items())
 

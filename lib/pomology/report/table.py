@@ -7,10 +7,15 @@ import html
 import io
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from pomology.paths import write_atomic
 
 LONG, MANY = 60, 6  # characters of a long remark, and columns of a table that leave it too little room
+
+WRAPPED = 30  # characters of a text that may be broken into lines
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,7 @@ class Row:
     """One line of a table; `kind` is `published`, `measured` or `plain`."""
 
     cells: tuple[str, ...]
-    kind: str = "plain"
+    kind: Literal["published", "measured", "plain"] = "plain"
 
 
 @dataclass(frozen=True)
@@ -32,16 +37,17 @@ class Table:
     data: tuple[dict, ...] = field(default=(), repr=False)
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th style="text-align:left">{html.escape(column)}</th>' for column in self.columns)
-        lines = []
-        for row in self.rows:
-            style = ' style="font-weight:600;background:rgba(213,94,0,.10)"' if row.kind == "measured" else ""
-            lines.append(f'<tr class="{row.kind}"{style}>{self._cells(row)}</tr>')
-        notes = "".join(f'<p style="margin:.2em 0;font-size:90%">{html.escape(note)}</p>' for note in self.notes)
+        return f"<style>{STYLE}</style>{self.html()}"
+
+    def html(self) -> str:
+        """The table as markup, whose looks are those of the page that it stands on."""
+        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
+        rows = "".join(f'<tr class="{row.kind}">{self._cells(row)}</tr>' for row in self.rows)
+        title = f'<p class="title">{html.escape(self.title)}</p>' if self.title else ""
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
         return (
-            f'<div class="pomology-table"><p style="font-weight:600">{html.escape(self.title)}</p>'
-            f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead>'
-            f"<tbody>{''.join(lines)}</tbody></table></div>{notes}</div>"
+            f'<div class="pomology-table">{title}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{rows}</tbody></table></div>{notes}</div>"
         )
 
     def _cells(self, row: Row) -> str:
@@ -55,10 +61,10 @@ class Table:
         if row.kind == "measured" and len(remark) > LONG and empty > 1:
             span += empty
             cells = cells[:-empty]
-        width = ";min-width:30em" if len(remark) > LONG and len(self.columns) > MANY and span == 1 else ""
         wide = f' colspan="{span}"' if span > 1 else ""
-        shown = [f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in cells]
-        return "".join([*shown, f'<td{wide} style="text-align:left{width}">{html.escape(remark)}</td>'])
+        kind = "remark" if len(remark) > LONG and len(self.columns) > MANY and span == 1 else ""
+        shown = [_cell(cell) for cell in cells]
+        return "".join([*shown, _cell(remark, kind, wide)])
 
     def __str__(self) -> str:
         grid = [self.columns, *(row.cells for row in self.rows)]
@@ -71,11 +77,57 @@ class Table:
     __repr__ = __str__
 
 
-def save(table: Table, path: Path) -> None:
-    """Write a table's numbers as CSV, whole or not at all."""
+def _cell(text: str, kind: str = "", wide: str = "") -> str:
+    kind = kind or ("long" if len(text) >= WRAPPED else "")
+    kind = f' class="{kind}"' if kind else ""
+    return f"<td{wide}{kind}>{html.escape(text)}</td>"
+
+
+# For where no page has a style sheet, as in a notebook; a page's own says the same and more.
+STYLE = """
+.pomology-table table { border-collapse: collapse; }
+.pomology-table .scroll { overflow-x: auto; }
+.pomology-table th, .pomology-table td { text-align: left !important; }
+.pomology-table td.remark { min-width: 30em; }
+.pomology-table tr.measured { font-weight: 600; background: rgba(213, 94, 0, .10) !important; }
+.pomology-table p { margin: .2em 0; font-size: 90%; }
+.pomology-table p.title { font-size: 100%; font-weight: 600; }
+"""
+
+
+class Saved(msgspec.Struct):
+    """A table in a file. sources: the journals that it was made from, and how long each was."""
+
+    table: Table
+    sources: dict[str, int]
+
+
+def save(table: Table, place: Path, sources: dict[str, int], numbers: bool = True) -> None:
+    """Write a table as JSON and HTML, and its numbers as CSV; each file whole or not at all.
+
+    place: without an ending. numbers: whether it has any.
+    """
+    write_atomic(_ending(place, "json"), msgspec.json.encode(Saved(table, sources)).decode())
+    write_atomic(_ending(place, "html"), f'<!DOCTYPE html>\n<meta charset="utf-8">{table._repr_html_()}\n')
+    if not numbers:
+        return
     columns = list(dict.fromkeys(key for row in table.data for key in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns)
     writer.writeheader()
     writer.writerows(table.data)
-    write_atomic(path, text.getvalue())
+    write_atomic(_ending(place, "csv"), text.getvalue())
+
+
+def _ending(place: Path, kind: str) -> Path:
+    """An experiment's name may have a point in it."""
+    return place.with_name(f"{place.name}.{kind}")
+
+
+def saved(place: Path, sources: dict[str, int]) -> Table | None:
+    """A table that `save` has written; None where it is missing, or its journals have grown since then."""
+    try:
+        found = msgspec.json.decode(_ending(place, "json").read_bytes(), type=Saved)
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None  # somebody else's may be malformed: then, too, it is made from the journals
+    return found.table if found.sources == sources else None

@@ -81,10 +81,13 @@ def plan(
     for notebook in select(all_notebooks, only):
         declared = rules.declared(notebook.path)
         values = profile_values(folder, notebook, profile, declared)
-        rules.merge(declared, given, "command line")
+        meant = {name: value for name, value in given.items() if name in declared}
+        rules.merge(declared, meant, "command line")
         # `auto` is the command's default: it leaves what the profile says.
-        chosen = values | {name: value for name, value in given.items() if value != "auto" or name not in values}
-        jobs += [Job(notebook, chosen | {"repeat": repeat}, repeat) for repeat in range(repeats)]
+        chosen = values | {name: value for name, value in meant.items() if value != "auto" or name not in values}
+        for repeat in range(repeats):
+            counted = {"repeat": repeat} if "repeat" in declared else {}
+            jobs.append(Job(notebook, chosen | counted, repeat))
     return sorted(jobs, key=lambda job: job.repeat)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pomology.articles.layout import LAYOUTS, experiment_of
+from pomology.report import declaration
+from pomology.report.declaration import Declaration
 from pomology.report.figures.article import article_figure
 from pomology.report.figures.costs import costs_figure
 from pomology.report.figures.heatmap import products_figure
@@ -12,17 +13,17 @@ from pomology.report.figures.memory import memory_figure
 from pomology.report.figures.roofline import roofline_figure
 from pomology.report.figures.summary import summary_figure
 
+# By the metric that is drawn.
 KINDS = {
-    "points": article_figure,
-    "products": products_figure,
-    "costs": costs_figure,
-    "memory": lambda layout, experiment, records: memory_figure(records),
-    "roofline": lambda layout, experiment, records: roofline_figure(records),
-    "summary": lambda layout, experiment, records: summary_figure(records),
+    "flops_per_s_per_usd": costs_figure,
+    "footprint_slope_bytes": lambda about, records: memory_figure(records),
+    "share_of_roof": lambda about, records: roofline_figure(records),
+    "share_of_peak": lambda about, records: summary_figure(records),
 }
 
 
-def draw(experiment: str, records: list[dict]) -> Any:
-    """The figure of an experiment, in the form that it declares. Returns a matplotlib Figure."""
-    layout = LAYOUTS[experiment]
-    return KINDS[layout.figure](layout, experiment_of(experiment), records)
+def draw(experiment: str | Declaration, records: list) -> Any:
+    """The figure of an experiment, in the form that suits it. Returns a matplotlib Figure."""
+    about = declaration.of(experiment)
+    points = products_figure if "operation" in about.headings else article_figure
+    return KINDS.get(about.metric, points)(about, records)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pomology.format import plus_minus, significant
+from pomology.report.declaration import Declaration
 from pomology.report.figures.style import GREY, figure_of, nothing, plain_ticks, styled
 from pomology.results import cases
+from pomology.results.record import Record
 
 OPERATIONS = {
     "matmul": "Matrix times matrix (figure 5)",
@@ -16,7 +18,7 @@ OPERATIONS = {
 
 
 @styled
-def products_figure(layout: Any, experiment: str, records: list[dict]) -> Any:
+def products_figure(about: Declaration, records: list[Record]) -> Any:
     """The rate of every product with its interval, a panel for each operation: a row for each shape, a column for each
     framework, device and precision. What has no number shows its status. Returns a matplotlib Figure.
     """
@@ -25,14 +27,14 @@ def products_figure(layout: Any, experiment: str, records: list[dict]) -> Any:
     from matplotlib.colors import LogNorm
 
     rows = []
-    for repeats in cases.groups(cases.comparable(records, layout.metric)):
-        first, rate = repeats[0], cases.combined(repeats, layout.metric)
-        config, framework = first["config"], cases.FRAMEWORKS.get(first["framework"], first["framework"])
+    for repeats in cases.groups(cases.comparable(records, about.metric)):
+        first, rate = repeats[0], cases.combined(repeats, about.metric)
+        config, framework = first.config, cases.FRAMEWORKS.get(first.framework, first.framework)
         shape = config["shape"].replace("x", "×") + {"left": " ∂a", "right": " ∂b"}.get(config.get("wrt"), "")
-        value, words = rate and rate.value / layout.unit, repeats[-1]["status"]
+        value, words = rate and rate.value / about.drawn.scale, repeats[-1].status
         if value:
             words = f"{significant(value)}\n{plus_minus(rate).strip()}".strip()
-        column = f"{framework}\n{first['backend']}\n{first['precision']}"
+        column = f"{framework}\n{first.backend}\n{first.precision}"
         rows.append((config["operation"], shape, column, value, words))
     frame = pandas.DataFrame(rows, columns=["operation", "shape", "column", "value", "words"])
     grids = {title: frame[frame["operation"] == name] for name, title in OPERATIONS.items()}
@@ -57,7 +59,7 @@ def products_figure(layout: Any, experiment: str, records: list[dict]) -> Any:
         axis.tick_params(length=0, labelsize=8)
         axis.tick_params(axis="y", rotation=0)
     bar = figure.colorbar(axes[-1].collections[0], ax=list(axes), location="bottom", aspect=60, pad=0.01)
-    bar.set_label(layout.axis)
+    bar.set_label(about.drawn.axis)
     bar.outline.set_visible(False)
     plain_ticks(bar.ax.xaxis)
     return figure

@@ -1,0 +1,182 @@
+"""How an experiment is shown, as its notebook declares it: title, settings, columns, figure.
+
+The notebook gives these as literals to `Experiment(...)`, or to `Report(...)` where it has no cases of its own, so that
+they can be read there by people, and by `read` without running anything. What can be derived is not declared.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pomology.articles import published
+from pomology.articles.published import experiment_of
+from pomology.errors import PomologyError
+from pomology.paths import root
+from pomology.results import metrics
+
+EPOCH = ("epoch_s", "compute_epoch_s", "temperature_c", "peak_memory_bytes", "power_w")
+
+WHOLE_RUN = "*"  # in `combines`: everything that a run has measured
+
+CALLED = ("Experiment", "Report")
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a notebook says of its experiment.
+
+    settings: the keys of a case's config that tell rows apart, each alone or with a heading of its own; left out, those
+    of the published rows. columns: metrics, likewise; left out, those of an epoch. figure: the metric that it draws;
+    left out, the first column that has an axis. series: metrics that are marks of their own in the figure.
+    shared_panel: settings that share a panel of the figure. framework_columns: heading -> framework and backend whose
+    times stand there, where the article gives each framework a column. combines: notebooks whose results it shows, and
+    `*` for all of a run. claims_of: other experiments whose claims no notebook of their own would show.
+    published_rates: experiments whose published times the figure shows as operations a second, each with the settings
+    of the panel that it stands in. parity_note: how two frameworks are known to compute the same, where that is not
+    against one result. shows: the methods that it calls to show something, in this order.
+    """
+
+    name: str
+    article: str = ""
+    framework: str | None = "torch"
+    title: str = ""
+    settings: Sequence = ()
+    columns: Sequence = ()
+    figure: str = ""
+    series: Sequence[str] = ()
+    shared_panel: Sequence[str] = ()
+    framework_columns: dict[str, str] | None = None
+    combines: Sequence[str] = ()
+    claims_of: Sequence[str] = ()
+    published_rates: dict[str, dict] | None = None
+    parity_note: str = ""
+    shows: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def experiment(self) -> str:
+        """The article's experiment: the notebook's name without its framework, or that of what it combines."""
+        combined = {experiment_of(name) for name in self.combines}
+        return combined.pop() if len(combined) == 1 and not self.whole_run else experiment_of(self.name)
+
+    @property
+    def whole_run(self) -> bool:
+        """Whether it shows everything that a run has measured."""
+        return WHOLE_RUN in self.combines
+
+    @property
+    def sources(self) -> list[str]:
+        """The notebooks whose results it combines, by name."""
+        return [name for name in self.combines if name != WHOLE_RUN]
+
+    @functools.cached_property
+    def headings(self) -> dict[str, str]:
+        """Of the settings: key -> heading."""
+        printed = dict.fromkeys(
+            key for row in self._printed if row["metric"] in self.shown.values() for key in row["config"]
+        )
+        return dict((key, metrics.words(key)) if isinstance(key, str) else key for key in self.settings or printed)
+
+    @functools.cached_property
+    def shown(self) -> dict[str, str]:
+        """The columns: heading -> metric."""
+        printed = dict.fromkeys(row["metric"] for row in self._printed if row["metric"] in metrics.METRICS)
+        columns = self.columns or (EPOCH if "epoch_s" in printed or not printed else printed)
+        pairs = [(name, metrics.metric(name).heading) if isinstance(name, str) else name for name in columns]
+        return {heading: name for name, heading in pairs}
+
+    @functools.cached_property
+    def metric(self) -> str:
+        """What the figure draws."""
+        drawn = [name for name in self.shown.values() if metrics.metric(name).axis]
+        return self.figure or (drawn or ["epoch_s"])[0]
+
+    @functools.cached_property
+    def time(self) -> str:
+        """What ratios of devices and of frameworks compare."""
+        there = (self.metric, *self.shown.values())
+        return next((name for name in metrics.WHOLE if name in there), "step_s")
+
+    @property
+    def drawn(self) -> metrics.Metric:
+        """The axis and the format of the figure."""
+        return metrics.metric(self.metric)
+
+    @property
+    def caption(self) -> str:
+        """What the figure shows, in words."""
+        return f"{metrics.words(self.drawn.axis)}."
+
+    @property
+    def _printed(self) -> list[dict]:
+        return published.rows(experiment=self.experiment)
+
+
+DECLARED = frozenset(field.name for field in fields(Declaration)) - {"shows"}
+
+
+def of(experiment: str | Declaration) -> Declaration:
+    """The declaration of a notebook of the kit by its name; of another name all that can be derived."""
+    if isinstance(experiment, Declaration):
+        return experiment
+    path = _notebooks().get(experiment)
+    return read(path) if path else Declaration(experiment)
+
+
+def notebooks_of(experiment: str) -> list[str]:
+    """All notebooks that measure an experiment of an article."""
+    return [name for name in _notebooks() if experiment_of(name) == experiment] or [experiment]
+
+
+def _notebooks() -> dict[str, Path]:
+    """JupyterLab keeps copies in hidden folders, which are none."""
+    places = [place for form in ("*.ipynb", "*/*.ipynb") for place in sorted((root() / "notebooks").glob(form))]
+    return {place.stem: place for place in places if not place.parent.name.startswith(".")}
+
+
+def read(path: Path) -> Declaration:
+    """What a notebook declares, without running it. Raises PomologyError where that is no literal."""
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _read(path: Path, changed: int) -> Declaration:
+    declared: dict[str, Any] = {}
+    shows = []
+    for call in _calls(path):
+        name = ast.unparse(call.func)
+        if name in CALLED:
+            if name == "Report":
+                declared["framework"] = None
+            for word in call.keywords:
+                if word.arg in DECLARED:
+                    try:
+                        declared[word.arg] = ast.literal_eval(word.value)
+                    except ValueError:
+                        raise PomologyError(f"{path.name}: {word.arg} is no literal, so nothing can read it") from None
+        elif name.startswith(OBJECTS) and not call.args and not call.keywords:
+            shows.append(call.func.attr)
+    return Declaration(path.stem, **declared, shows=tuple(shows))
+
+
+# The names that notebooks give to what shows their results.
+OBJECTS = ("experiment.", "report.")
+
+
+def _calls(path: Path) -> Iterator[ast.Call]:
+    try:
+        cells = json.loads(path.read_bytes())["cells"]
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise PomologyError(f"{path.name}: not a notebook ({type(error).__name__})") from None
+    for source in sources:
+        try:
+            nodes = ast.walk(ast.parse(source))
+        except SyntaxError:  # a cell of IPython's own words declares nothing
+            continue
+        yield from (node for node in nodes if isinstance(node, ast.Call))

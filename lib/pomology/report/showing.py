@@ -1,0 +1,205 @@
+"""What a notebook shows of a run: tables, figures and claims, each also saved, so that the page only joins them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pomology.articles import published
+from pomology.paths import root, write_atomic
+from pomology.report import article, claims, declaration, details, roofline, side_by_side, summary, table
+from pomology.report.declaration import Declaration
+from pomology.report.figures import draw, style
+from pomology.report.table import Row, Table
+from pomology.results import folders
+from pomology.results.run import Run
+
+NO_NUMBERS = ("claims", "printed", "ceilings", "numbers")  # tables of words, or of what stands in another as numbers
+
+
+class Report:
+    """The tables, figures and claims of a notebook that runs no cases of its own, but shows the results of others.
+
+    name: the notebook's. article: its number, as in the published values. profile: of the notebooks that it combines.
+    out: the run's folder; empty takes the latest that has results of one of these. declared: see `Declaration`.
+    """
+
+    devices: Iterable[Any] = ()
+
+    def __init__(self, name: str, *, article: str, profile: str = "quick", out: str = "", **declared: Any):
+        about = Declaration(name, article, None, **declared)
+        folder = Path(out) if out else folders.latest(about.sources, profile) or folders.by_hand(name, profile)
+        self._begin(about, folder, profile)
+
+    @classmethod
+    def of(cls, about: Declaration, run: Run) -> Report:
+        """Of a run that is there already, without its notebook: from the journals, as the notebook declares it."""
+        report = cls.__new__(cls)
+        report._show(about, run, run.machine)
+        return report
+
+    def _begin(self, about: Declaration, folder: Path, profile: str) -> None:
+        snapshot = folders.note_machine(folder, profile)
+        self._show(about, Run(folder), snapshot)
+
+    def _show(self, about: Declaration, run: Run, snapshot: dict) -> None:
+        self.declaration, self.name, self.article = about, about.name, about.article
+        self.run, self.out, self.snapshot = run, run.path, snapshot
+        self._made: list[dict] | None = None
+
+    @property
+    def records(self) -> list[dict]:
+        """The finished cases that this notebook is about: its own, those that it combines, or all of the run."""
+        if self._made is not None:
+            return self._made
+        if self.declaration.framework:
+            return self._read([self.name])
+        if self.declaration.whole_run:
+            return self.run_records()
+        experiment, found = self.declaration.experiment, self._read(self.declaration.sources)
+        return [record for record in found if published.experiment_of(record["experiment"]) == experiment]
+
+    def run_records(self) -> list[dict]:
+        """The finished cases of all notebooks of this run."""
+        return self.run.records
+
+    def show(self, records: Iterable[dict]) -> None:
+        """Show these in the table and the figure: records made of what others have measured, in no journal."""
+        self._made = list(records)
+
+    def machine(self) -> Table:
+        """The machine, and where the numbers are, as a small table."""
+        shown = details.machine_table(self.snapshot, list(self.devices))
+        return replace(shown, rows=(*shown.rows, Row(("Numbers", self._place()))))
+
+    def table(self) -> Table:
+        """The article's table with this machine in it."""
+        records, best = self.records, self._ceilings()
+        self._saved("details", details.details_table(records, best))
+        return self._saved("article", article.article_table(self.declaration, records, best))
+
+    def details(self) -> Table:
+        """What else was measured of each case."""
+        return self._saved("details", details.details_table(self.records, self._ceilings()))
+
+    def ceilings(self) -> Table:
+        """The best rates that this run has measured on this machine so far, in whichever framework."""
+        return self._saved("ceilings", roofline.ceilings_table(self._read(roofline.SOURCES)))
+
+    def roofline(self) -> Table:
+        """Where every experiment of this run stands under the machine's ceilings."""
+        return self._saved("roofline", roofline.roofline_table(self.records))
+
+    def summary(self) -> Table:
+        """What every device of the articles, and this machine, achieves of its peak."""
+        return self._saved("rates", summary.table(self.records))
+
+    def checks(self) -> Table:
+        """What the kit found out about itself, in plain words."""
+        return self._saved("checks", details.checks_table(self.records))
+
+    def numbers(self) -> Table:
+        """Every number of every case, a row each."""
+        return self._saved("numbers", details.numbers_table(self.records))
+
+    def ratios(self) -> Table:
+        """How many times faster one device is than another: as printed, and the GPU against the CPU of this machine."""
+        return self._saved("ratios", side_by_side.ratio_table(self.declaration, self.records))
+
+    def side_by_side(self) -> Table:
+        """The same cases in PyTorch and MLX, from the journals of this run, with proof that they are the same."""
+        return self._saved("side-by-side", side_by_side.side_by_side(self.declaration, self.records))
+
+    def printed(self) -> Table:
+        """What else the article prints about this experiment: its settings, and what its text says."""
+        return self._saved("printed", details.printed_table(self.declaration))
+
+    def claims(self) -> Table:
+        """What the article says, tested on its own numbers and on this machine's."""
+        tested = self._claims()
+        # A claim may need what another notebook of the same run has measured.
+        return self._saved("claims", claims.claims_table(tested, self._read(self._needed())))
+
+    def figure(self) -> Any:
+        """The article's devices and this machine's on one axis."""
+        from IPython.display import SVG
+
+        text = style.svg(draw.draw(self.declaration, self.records))
+        write_atomic(self._drawing, f"{text}\n{self._made_from('figure')}\n")
+        return SVG(data=text)
+
+    def drawn(self) -> str:
+        """The figure as its notebook saved it, or made from the journals as a table is."""
+        end = self._made_from("figure")
+        if not self._drawing.exists() or not self._drawing.read_text(encoding="utf-8").rstrip().endswith(end):
+            self.figure()
+        return self._drawing.read_text(encoding="utf-8")
+
+    @property
+    def _drawing(self) -> Path:
+        return self.out / "figures" / f"{self.name}-epoch.svg"
+
+    def _made_from(self, what: str) -> str:
+        names = json.dumps(self.sources(what)).replace("--", "- -")  # which would end a comment
+        return f"<!-- from {names} -->"
+
+    def sources(self, what: str) -> dict[str, int]:
+        """The journals that a table or figure is made from, and how long each is now."""
+        if what == "claims":
+            names = self._needed()
+        elif self.declaration.whole_run:
+            names = self._journals()
+        else:
+            names = [*(self.declaration.sources or [self.name]), *roofline.CEILINGS]
+        places = [self.out / f"{name}.jsonl" for name in dict.fromkeys(names)]
+        return {place.name: place.stat().st_size for place in places if place.exists()}
+
+    def saved(self, what: str, make: Callable[[], Any]) -> Table:
+        """A table as its notebook saved it; made from the journals where that is missing, or they have grown since."""
+        place = self.out / "tables" / f"{self.name}-{what}"
+        found = table.saved(place, self.sources(what))
+        if found is None:
+            make()
+            found = table.saved(place, self.sources(what))
+        return found
+
+    def _saved(self, what: str, shown: Table) -> Table:
+        place = self.out / "tables" / f"{self.name}-{what}"
+        table.save(shown, place, self.sources(what), numbers=what not in NO_NUMBERS)
+        return shown
+
+    def _claims(self) -> list[published.Claim]:
+        about = {self.declaration.experiment, *self.declaration.claims_of}
+        return [claim for claim in published.claims(article=self.article) if about & set(claim.experiments)]
+
+    def _needed(self) -> list[str]:
+        experiments = {experiment for claim in self._claims() for experiment in claim.experiments}
+        return sorted({self.name, *(name for one in experiments for name in declaration.notebooks_of(one))})
+
+    def _journals(self) -> list[str]:
+        return sorted(self.run.journals)
+
+    def _place(self) -> str:
+        out, here = self.out.absolute(), root()
+        place = f"{out.relative_to(here) if here in out.parents else out.name}/"  # no folder above the kit's is shown
+        if self.declaration.framework:
+            return f"in {place}"
+        there, sources = self._journals(), self.declaration.sources
+        missing = ", ".join(name for name in sources if name not in there)
+        if not self.declaration.whole_run:
+            there = [name for name in sources if name in there]
+        if not there:
+            return f"none yet: run {missing} first, or set `out` to the folder of a run that has them"
+        shown = f"{len(there)} notebooks" if len(there) > len(sources) else ", ".join(there)
+        return f"of {shown}, in {place}" + (f"; to have more, run {missing} first" if missing else "")
+
+    def _ceilings(self) -> roofline.Ceilings:
+        return roofline.ceilings(self._read(roofline.SOURCES))
+
+    def _read(self, names: Iterable[str]) -> list[dict]:
+        """What these notebooks of the run have measured so far."""
+        journals = self.run.journals
+        return [record for name in names if name in journals for record in journals[name].records]

@@ -1,0 +1,198 @@
+"""Every metric by its name: the heading of its column, its unit, how a value is written, and its axis in a figure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pomology.format import gigabytes, gigaflops, milliseconds, quantity, seconds, signed, significant
+
+Show = Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How tables and figures show a metric.
+
+    unit: that of the journal. axis: the words below a figure of it, whose numbers are divided by `scale`; empty where
+    no figure draws it. sources: the names in a record, the first that is there; left out, the metric's own.
+    """
+
+    heading: str
+    unit: str
+    show: Show
+    axis: str = ""
+    scale: float = 1.0
+    sources: tuple[str, ...] = ()
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _error(value: float) -> str:
+    return f"{value:.1e}"
+
+
+def _times(value: float) -> str:
+    return f"{significant(value)}×"
+
+
+def _share(value: float) -> str:
+    return f"{significant(100 * value)} %"
+
+
+def _megabytes(value: float) -> str:
+    return f"{value / 1e6:,.0f} MB"
+
+
+def _busy(value: float) -> str:
+    return f"{value:.0f} %"
+
+
+def _watts(value: float) -> str:
+    return f"{significant(value)} W"
+
+
+def _joules(value: float) -> str:
+    return f"{significant(value)} J"
+
+
+def _bytes(value: float) -> str:
+    return quantity(value, "B")
+
+
+def _growth(value: float) -> str:
+    return signed(value, "B")
+
+
+def _gibibytes(value: float) -> str:
+    return f"{value / 2**30:.2f} GiB"
+
+
+METRICS: dict[str, Metric] = {
+    # Times of whole pieces of work
+    "epoch_s": Metric("Time per epoch", "s", seconds, "seconds per epoch (less is faster; hollow: computing alone)"),
+    "compute_epoch_s": Metric("of it computing", "s", seconds),
+    "fit_s": Metric("Training time", "s", seconds, "seconds of the whole training (less is faster)"),
+    "pass_s": Metric("Pass", "s", seconds),
+    "step_s": Metric("Step", "s", seconds),
+    "first_step_s": Metric("First step", "s", seconds),
+    "forward_s": Metric("Forward", "s", seconds),
+    "backward_s": Metric("Backward", "s", seconds),
+    "update_s": Metric("Update", "s", seconds),
+    "kernel_s": Metric("One call", "s", seconds),
+    # Launches of a kernel
+    "launch_cold_s": Metric("Cold launch", "s", milliseconds),
+    "launch_s": Metric(
+        "Follow-up launch", "s", milliseconds, "milliseconds of a follow-up launch (less is faster)", 1e-3
+    ),
+    "launch_stream_s": Metric("Without waiting", "s", milliseconds),
+    "launch_paused_s": Metric("After a pause", "s", milliseconds),
+    "compile_s": Metric("Compiling", "s", milliseconds),
+    # Rates
+    "flops_per_s": Metric("Achieved", "FLOP/s", gigaflops, "achieved GFLOP/s (more is faster)", 1e9),
+    "forward_flops_per_s": Metric("Forward achieves", "FLOP/s", gigaflops),
+    "backward_flops_per_s": Metric("Backward achieves", "FLOP/s", gigaflops),
+    "bytes_per_s": Metric("Moved at the least", "B/s", lambda value: f"{significant(value / 1e9)} GB/s"),
+    "throughput": Metric("Throughput", "/s", lambda value: f"{significant(value)} a second"),
+    "speedup": Metric("Times as fast", "x", _times, "times as fast as plain fp32 on the same device (more is faster)"),
+    "flops_per_s_per_usd": Metric(
+        "For a dollar", "FLOP/s/USD", gigaflops, "GFLOP/s for a dollar (more is better)", 1e9
+    ),
+    "share_of_peak": Metric(
+        "Share of the peak",
+        "",
+        _share,
+        "TFLOP/s, more is faster. Upright: the peak, the published one of an article's device, the best product of the "
+        "same run of this machine; %: the best share of it",
+        1e12,
+    ),
+    "share_of_roof": Metric(
+        "Share of the roof",
+        "",
+        _share,
+        "GFLOP/s over operations a byte, under this machine's roofs; %: the share of the roof above a point",
+        1e9,
+    ),
+    "peak_flops_per_s": Metric("Peak", "FLOP/s", gigaflops),
+    # Memory
+    "peak_memory_bytes": Metric("Memory", "B", gigabytes, sources=("reserved_peak_bytes", "footprint_peak_bytes")),
+    "footprint_peak_bytes": Metric("Memory", "B", gigabytes),
+    "footprint_end_bytes": Metric("Footprint", "B", _bytes),
+    "footprint_slope_bytes": Metric("Footprint a step", "B", _growth, "memory, and page faults, after each step"),
+    "resident_slope_bytes": Metric("Resident a step", "B", _growth),
+    "allocated_end_bytes": Metric("Allocated", "B", _bytes),
+    "allocated_peak_bytes": Metric("Allocated at most", "B", _bytes),
+    "allocated_slope_bytes": Metric("Allocated a step", "B", _growth),
+    "reserved_end_bytes": Metric("Reserved", "B", _bytes),
+    "reserved_peak_bytes": Metric("Reserved on the GPU", "B", gigabytes),
+    "page_faults": Metric("Page faults", "count", _count),
+    "page_faults_slope": Metric("Page faults a step", "count", lambda value: signed(value, "")),
+    "page_ins": Metric("Page-ins", "count", _count),
+    "swap_bytes": Metric("Swap grew by", "B", _growth),
+    "swapped_bytes": Metric("Swapped", "B", _megabytes),
+    "compressed_bytes": Metric("Compressed", "B", _megabytes),
+    "needed_bytes": Metric("Needed here", "B", gigabytes),
+    "free_bytes": Metric("Free here", "B", gigabytes),
+    "host_bytes": Metric("On the host", "B", gigabytes),
+    "memory_bytes": Metric("Memory", "B", lambda value: f"{value / 2**30:.0f} GB"),
+    "theoretical_bytes": Metric("Theoretical memory", "B", gigabytes, "GB of weights, gradients and two moments", 1e9),
+    "saved_written_bytes": Metric("Kept, attention written out", "B", _gibibytes),
+    "saved_fused_bytes": Metric("Kept, attention fused", "B", _gibibytes),
+    # Work on paper
+    "parameters": Metric("Parameters", "", _count),
+    "forward_macs": Metric("Multiply-adds of a picture", "", lambda value: f"{significant(value / 1e9, 4)} billion"),
+    "step_flops": Metric("A step", "FLOP", lambda value: f"{significant(value / 1e12)} TFLOP"),
+    # Power, heat, load
+    "power_w": Metric("Power", "W", _watts),
+    "power_rest_w": Metric("Power at rest", "W", _watts),
+    "energy_j_per_step": Metric("Energy per step", "J", _joules, "joules per step (less is better)"),
+    "energy_j_per_tflop": Metric("For a TFLOP", "J", _joules),
+    "temperature_c": Metric("Temperature", "°C", lambda value: f"{value:.0f} °C"),
+    "cpu_busy": Metric("CPU busy", "%", _busy),
+    "gpu_busy": Metric("GPU busy", "%", _busy),
+    # What came out
+    "accuracy": Metric("Test accuracy", "", lambda value: f"{100 * value:.1f} %"),
+    "max_abs_error": Metric("Largest error", "", _error),
+    "status": Metric("Works", "", str),
+    "launch_price_usd": Metric("Launch price", "USD", lambda value: f"{value:,.0f} USD"),
+}
+
+# How an article that prints a unit in the heading writes the numbers below it.
+IN_HEADINGS: dict[str, Show] = {
+    "ms": lambda value: significant(1e3 * value),
+    "J": significant,
+    "M": lambda value: f"{value / 1e6:,.3f}",
+    "GiB": lambda value: f"{value / 2**30:.3f}",
+    "GB": lambda value: f"{value / 2**30:.0f}",  # memory comes in powers of two, whatever its makers call it
+    "TFLOPS": lambda value: significant(value / 1e12),
+    "USD": lambda value: f"{value:,.0f}",
+}
+
+# Whole pieces of work, which devices and frameworks are compared by; the largest first.
+WHOLE = ("fit_s", "epoch_s", "kernel_s", "step_s", "pass_s", "launch_s")
+
+# Of a smaller model than the article's they would be taken for the article's own.
+PASSES = ("forward_s", "backward_s", "update_s", "pass_s")
+
+SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, and then no share of it is an interval
+
+
+def metric(name: str) -> Metric:
+    """How a metric is shown; one without an entry under its own name, in its unit as the name's ending says."""
+    if name in METRICS:
+        return METRICS[name]
+    return Metric(words(name), "", significant)
+
+
+def show(name: str, heading: str = "") -> Show:
+    """How values of a metric are written below a heading, which may hold their unit: `Cold launch (ms)`."""
+    unit = re.search(r"\((\w+)\)$", heading)
+    return IN_HEADINGS.get(unit[1], metric(name).show) if unit else metric(name).show
+
+
+def words(name: str) -> str:
+    """`batch_size` as the heading of a column: `Batch size`."""
+    return name[:1].upper() + name[1:].replace("_", " ")
