@@ -9,10 +9,11 @@ from pomology.report.declaration import Declaration
 from pomology.report.figures.points import Line, Mark, points_figure
 from pomology.report.figures.style import styled
 from pomology.results import cases
+from pomology.results.record import Record
 
 
 @styled
-def article_figure(about: Declaration, records: list[dict]) -> Any:
+def article_figure(about: Declaration, records: list[Record]) -> Any:
     """The metric of every device, a panel for each row of the article's settings.
 
     A filled mark is the whole epoch with its 95 % interval, a hollow one the computing alone; small ones are the
@@ -21,7 +22,7 @@ def article_figure(about: Declaration, records: list[dict]) -> Any:
     return points_figure(panels(about, records), about.drawn.axis, about.drawn.scale)
 
 
-def panels(about: Declaration, records: list[dict]) -> dict[str, list[Line]]:
+def panels(about: Declaration, records: list[Record]) -> dict[str, list[Line]]:
     """For each row of settings, in the article's order, the lines to draw."""
     made: dict[str, list[Line]] = {}
 
@@ -47,42 +48,40 @@ def panels(about: Declaration, records: list[dict]) -> dict[str, list[Line]]:
                 rate = row["flops"] / row["si"]
                 line = Line(f"{row['device']}, {by}", "published", row["role"], about.drawn.show(rate), [Mark(rate)])
                 panel(row["config"] | settings).append(line)
-    several = len({record["framework"] for record in records}) > 1
+    several = len({record.framework for record in records}) > 1
     for repeats in cases.groups(cases.comparable(records, about.metric)):
-        panel(repeats[0]["config"]).extend(_measured(about, repeats, several))
+        panel(repeats[0].config).extend(_measured(about, repeats, several))
     return {title: lines for title, lines in made.items() if lines}
 
 
-def _measured(declared: Declaration, repeats: list[dict], several: bool) -> list[Line]:
+def _measured(declared: Declaration, repeats: list[Record], several: bool) -> list[Line]:
     """The lines of a case. several: there are several frameworks, so that each is named."""
     first = repeats[0]
-    name = cases.chip_name(first) + (f", {cases.FRAMEWORKS.get(first['framework'], first['framework'])}" * several)
+    name = cases.chip_name(first) + (f", {cases.FRAMEWORKS.get(first.framework, first.framework)}" * several)
     shared = [
-        (declared.headings[key].lower(), first["config"][key])
-        for key in declared.shared_panel
-        if key in first["config"]
+        (declared.headings[key].lower(), first.config[key]) for key in declared.shared_panel if key in first.config
     ]
     label = ", ".join([name, *(f"{heading} {value}" for heading, value in shared if value != "none")])
     about = ("measured", cases.kind(first))
     parts = {metric.split("_")[0]: _marks(repeats, metric) for metric in declared.series}
     # The article's own case shows why it has no number; each smaller one that was too big as well need not.
-    if any(parts.values()) or (declared.series and first["scaled"]):
+    if any(parts.values()) or (declared.series and first.scaled):
         shown = {part: marks for part, marks in parts.items() if marks}
         return [
             Line(f"{label}, {part}", *about, declared.drawn.show(marks[0].value), marks)
             for part, marks in shown.items()
         ]
     marks, compute = _marks(repeats, declared.metric), _marks(repeats, f"compute_{declared.metric}", hollow=True)[:1]
-    words = declared.drawn.show(marks[0].value) if marks else repeats[-1]["status"]
+    words = declared.drawn.show(marks[0].value) if marks else repeats[-1].status
     words += f", computing {declared.drawn.show(compute[0].value)}" if marks and compute else ""
     return [Line(label, *about, words, [*marks, *compute] if marks else [])]
 
 
-def _marks(repeats: list[dict], metric: str, hollow: bool = False) -> list[Mark]:
+def _marks(repeats: list[Record], metric: str, hollow: bool = False) -> list[Mark]:
     """The mean of the repeats, and each of them where there are several."""
     mean = cases.combined(repeats, metric)
     if mean is None or not mean.value > 0:
         return []
-    each = [record["metrics"][metric]["value"] for record in repeats if metric in record["metrics"]]
+    each = [record.metrics[metric].value for record in repeats if record.status == "ok" and metric in record.metrics]
     strip = [Mark(value, small=True) for value in each if value > 0] if len(each) > 1 else []
     return [Mark(mean.value, mean.low, mean.high, hollow), *strip]

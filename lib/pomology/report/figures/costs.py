@@ -8,10 +8,11 @@ from pomology.report import costs
 from pomology.report.declaration import Declaration
 from pomology.report.figures.points import Line, Mark, points_figure
 from pomology.report.figures.style import styled
+from pomology.results.record import Record
 
 
 @styled
-def costs_figure(declared: Declaration, records: list[dict]) -> Any:
+def costs_figure(declared: Declaration, records: list[Record]) -> Any:
     """Peak and achieved operations a second for a dollar, of every device with a price."""
     peaks: dict[str, Line] = {}
     achieved = []

@@ -8,6 +8,7 @@ from pomology.format import plus_minus, significant
 from pomology.report.declaration import Declaration
 from pomology.report.figures.style import GREY, figure_of, nothing, plain_ticks, styled
 from pomology.results import cases
+from pomology.results.record import Record
 
 OPERATIONS = {
     "matmul": "Matrix times matrix (figure 5)",
@@ -17,7 +18,7 @@ OPERATIONS = {
 
 
 @styled
-def products_figure(about: Declaration, records: list[dict]) -> Any:
+def products_figure(about: Declaration, records: list[Record]) -> Any:
     """The rate of every product with its interval, a panel for each operation: a row for each shape, a column for each
     framework, device and precision. What has no number shows its status. Returns a matplotlib Figure.
     """
@@ -28,12 +29,12 @@ def products_figure(about: Declaration, records: list[dict]) -> Any:
     rows = []
     for repeats in cases.groups(cases.comparable(records, about.metric)):
         first, rate = repeats[0], cases.combined(repeats, about.metric)
-        config, framework = first["config"], cases.FRAMEWORKS.get(first["framework"], first["framework"])
+        config, framework = first.config, cases.FRAMEWORKS.get(first.framework, first.framework)
         shape = config["shape"].replace("x", "×") + {"left": " ∂a", "right": " ∂b"}.get(config.get("wrt"), "")
-        value, words = rate and rate.value / about.drawn.scale, repeats[-1]["status"]
+        value, words = rate and rate.value / about.drawn.scale, repeats[-1].status
         if value:
             words = f"{significant(value)}\n{plus_minus(rate).strip()}".strip()
-        column = f"{framework}\n{first['backend']}\n{first['precision']}"
+        column = f"{framework}\n{first.backend}\n{first.precision}"
         rows.append((config["operation"], shape, column, value, words))
     frame = pandas.DataFrame(rows, columns=["operation", "shape", "column", "value", "words"])
     grids = {title: frame[frame["operation"] == name] for name, title in OPERATIONS.items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 from pomology.report.figures.style import COLOURS, DEVICES, GREY, SHADES, figure_of, nothing, styled
 from pomology.results import cases
+from pomology.results.record import Record
 
 LOADS = {"easy": "A training that fits easily", "near": "One near the limit"}
 MEMORY = ("footprint", "allocated", "reserved")
@@ -22,23 +23,23 @@ QUANTITIES: dict[str, Callable[[Any], Any]] = {
 
 
 @styled
-def memory_figure(records: list[dict]) -> Any:
+def memory_figure(records: list[Record]) -> Any:
     """Memory and page faults after each step, as `memory_trace` keeps them: a row of panels for each quantity, a column
     for each load. The colour is framework and device. Returns a matplotlib Figure.
 
     Page faults are those since the first step ended. The warm-up is shaded: no slope is taken there.
     """
-    loads = [(title, [one for one in records if one["config"].get("load") == load]) for load, title in LOADS.items()]
-    colours = {_framework(one): SHADES.get((one["framework"], cases.kind(one)), GREY) for one in records}
+    loads = [(title, [one for one in records if one.config.get("load") == load]) for load, title in LOADS.items()]
+    colours = {_framework(one): SHADES.get((one.framework, cases.kind(one)), GREY) for one in records}
     return _traces_figure(loads, ("Memory (GB)", "Page faults (thousands)"), _framework, colours)
 
 
 @styled
-def passes_figure(records: list[dict]) -> Any:
+def passes_figure(records: list[Record]) -> Any:
     """Seconds of each step above and memory after it below, as `memory_trace` keeps them, a column for each case that
     has several. The warm-up is shaded. Returns a matplotlib Figure."""
     columns = [
-        (f"{cases.chip_name(one)}\n{one['config']['model']}, batch {one['config']['batch_size']}", [one])
+        (f"{cases.chip_name(one)}\n{one.config['model']}, batch {one.config['batch_size']}", [one])
         for one in records
         if len(_rows(one)) > 1
     ]
@@ -50,11 +51,11 @@ def _device(record: dict) -> str:
 
 
 def _framework(record: dict) -> str:
-    return f"{cases.FRAMEWORKS.get(record['framework'], record['framework'])}, {record['backend']}"
+    return f"{cases.FRAMEWORKS.get(record.framework, record.framework)}, {record.backend}"
 
 
 def _rows(record: dict) -> list:
-    return [] if record["profile"] == "smoke" else (record.get("memory_trace") or {}).get("rows", [])
+    return [] if record.profile == "smoke" else (record.memory_trace or {}).get("rows", [])
 
 
 def _traces_figure(columns: list, quantities: tuple[str, ...], series: Callable, colours: dict) -> Any:
@@ -76,11 +77,11 @@ def _traces_figure(columns: list, quantities: tuple[str, ...], series: Callable,
         for axis, quantity in zip(axes, quantities, strict=True):
             frames = []
             for number, record in enumerate(records):
-                trace = pandas.DataFrame(_rows(record), columns=record["memory_trace"]["columns"])
+                trace = pandas.DataFrame(_rows(record), columns=record.memory_trace["columns"])
                 trace = trace.dropna(axis=1).rename(columns=lambda name: name.removesuffix("_bytes"))
                 lines = QUANTITIES[quantity](trace).assign(step=trace["step"], series=series(record), record=number)
                 frames.append(lines.melt(["step", "series", "record"], var_name="line"))
-            for warmup in {record["memory_trace"]["warmup"] for record in records}:
+            for warmup in {record.memory_trace["warmup"] for record in records}:
                 axis.axvspan(-0.5, warmup - 0.5, color=GREY, alpha=0.08, linewidth=0)
             frame = pandas.concat(frames, ignore_index=True)
             look = {"hue": "series", "palette": colours, "style": "line", "dashes": DASHES}

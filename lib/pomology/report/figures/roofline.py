@@ -13,6 +13,7 @@ from pomology import format
 from pomology.report import roofline
 from pomology.report.figures.style import GREY, SHADES, nothing, plain_ticks, styled
 from pomology.results import cases
+from pomology.results.record import Record
 
 ROOF_LINES = {"fp32": "solid", "fp16": "dashed", "bf16": "dotted", "tf32": "dashdot"}
 PRECISION_MARKS = {"fp32": "o", "fp16": "s", "bf16": "^"}
@@ -20,7 +21,7 @@ LABEL_INCHES = 0.15  # from one label to the next
 
 
 @styled
-def roofline_figure(records: list[dict]) -> Any:
+def roofline_figure(records: list[Record]) -> Any:
     """Every experiment of a run under the machine's roofs, a panel for each kind of device, both axes logarithmic.
 
     The sloping roof is the memory bandwidth, the flat ones are the best rates by precision. The colour of a point is
@@ -60,7 +61,7 @@ def _framework(name: str) -> str:
 
 def _series(point: roofline.Point) -> str:
     record = point.record
-    return f"{_framework(record['framework'])}, {record['backend']}, {cases.precision(record)}"
+    return f"{_framework(record.framework)}, {record.backend}, {cases.precision(record)}"
 
 
 def _draw_panel(axis: Any, kind: str, best: roofline.Ceilings, points: list[roofline.Point]) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def _draw_panel(axis: Any, kind: str, best: roofline.Ceilings, points: list[roof
     drawn = [point for point in points if point.intensity]
     ridges = [roof.value / 1e9 / slope for _, roof in roofs] if slope else []
     across = [point.intensity for point in drawn]
-    rates = [point.rate["value"] / 1e9 for point in drawn]
+    rates = [point.rate.value / 1e9 for point in drawn]
     left, right = min(across + ridges, default=1.0) / 4, max(across + ridges, default=1.0) * 4
     heights = rates + [roof.value / 1e9 for _, roof in roofs]
     low = min([*heights, *([left * slope] if slope else [])], default=1.0)
@@ -80,22 +81,22 @@ def _draw_panel(axis: Any, kind: str, best: roofline.Ceilings, points: list[roof
     labels = []
     if drawn:
         names = [_series(point) for point in drawn]
-        looks = {
-            name: (
-                SHADES.get((one.record["framework"], kind), GREY),
-                PRECISION_MARKS.get(cases.precision(one.record), "D"),
-            )
-            for name, one in zip(names, drawn, strict=True)
-        }
-        palette, markers = ({name: look[place] for name, look in looks.items()} for place in (0, 1))
+        shown = dict(zip(names, (point.record for point in drawn), strict=True))
+        palette = {name: SHADES.get((record.framework, kind), GREY) for name, record in shown.items()}
+        markers = {name: PRECISION_MARKS.get(cases.precision(record), "D") for name, record in shown.items()}
         form = {"hue": names, "palette": palette, "style": names, "markers": markers, "linewidth": 0, "s": 30}
         seaborn.scatterplot(x=across, y=rates, ax=axis, zorder=3, **form)
+        for point, name in zip(drawn, names, strict=True):
+            if point.rate.low:
+                axis.vlines(
+                    point.intensity, point.rate.low / 1e9, point.rate.high / 1e9, color=palette[name], linewidth=1
+                )
     key = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
     if key:
         axis.get_legend().remove()
     for point, rate in zip(drawn, rates, strict=True):
         share = f": {format.significant(100 * point.roof.share, 2)} %" if point.roof else ""
-        words = f"{point.name}, {_framework(point.record['framework'])}, {cases.precision(point.record)}{share}"
+        words = f"{point.name}, {_framework(point.record.framework)}, {cases.precision(point.record)}{share}"
         labels.append((rate, point.intensity, words, "normal"))
     for precision, roof in roofs:
         height = roof.value / 1e9

@@ -9,12 +9,13 @@ from pomology.report import summary
 from pomology.report.figures.points import Line, Mark, draw_marks, points_figure
 from pomology.report.figures.style import COLOURS, DEVICES, device_key, figure_of, plain_ticks, styled
 from pomology.results import cases
+from pomology.results.record import Record
 
 COMPACT_INCHES, COMPACT_POINTS = 5.2, 10  # where a phone shows it 340 pixels wide, text is still 9 pixels high
 
 
 @styled
-def summary_figure(records: list[dict], compact: bool = False) -> Any:
+def summary_figure(records: list[Record], compact: bool = False) -> Any:
     """What every device achieves on every workload, on one logarithmic axis, with its peak and its best share of it.
 
     A panel for each workload, a line for each device and framework, a mark for each of its settings, with its 95 %
