@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from pomology.articles import claims, published
-from pomology.devices import torch as devices_torch
 from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.experiment.feasibility import HOLES
