@@ -94,8 +94,8 @@ def _incomplete_beta(x: float, y: float, a: float, b: float) -> float:
     raise ArithmeticError(f"incomplete beta function did not converge at x={x}, a={a}, b={b}")
 
 
-# Student's t stands here rather than in scipy: of which the kit would need these two functions only, for 35 MB and
-# a tenth of a second at each start of a process that measures.
+# Student's t stands here rather than in scipy, of which the kit would need these two functions only: a large dependency
+# that nothing else here names, loaded by every process that measures.
 def t_p_value(t: float, dof: float) -> float:
     """P(|T| > |t|) for Student's t with `dof` degrees of freedom (fractional allowed)."""
     dof = min(dof, 1e7)  # nearly normal: the quantiles beyond agree to 2e-7, and lgamma keeps its digits
