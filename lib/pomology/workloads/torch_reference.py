@@ -1,0 +1,106 @@
+"""What models of Keras and MLX must give: the same ones in PyTorch, on the CPU, in a process of their own.
+
+The reference for Keras's models is written in a few lines of PyTorch, not computed by Keras on its PyTorch backend.
+That agrees as well (to 5e-7, the LSTM too; Keras 3.15 with PyTorch 2.13), but would share Keras's layers with what is
+checked, so that their faults would agree too; and on a Mac it computes on MPS unless forbidden, takes six seconds to
+start, and imports TensorFlow beside PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pomology.workloads.cost import Workload, workload
+from pomology.workloads.vision import VISION
+
+
+def vision_workloads(reference: str, shapes: list[tuple[int, int]]) -> list[tuple[Workload, int]]:
+    """See `parity.torch_workloads`."""
+    import torch
+    from torch.nn import functional as F
+
+    def count(batch_size: int, image_size: int) -> tuple[Workload, int]:
+        def forward(model):
+            with torch.no_grad():
+                model(torch.empty(1, 3, image_size, image_size))
+
+        def step(model):
+            images = torch.empty(batch_size, 3, image_size, image_size)
+            F.cross_entropy(model(images), torch.zeros(batch_size, dtype=torch.long)).backward()
+
+        build = VISION[reference]
+        return workload(build, step, optimizer_slots=1), workload(lambda: build().eval(), forward).flops // 2
+
+    return [count(*shape) for shape in shapes]
+
+
+def torch_pass(
+    reference: str, weights: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray
+) -> dict[str, np.ndarray]:
+    """A pass on the CPU: of `vision.VISION[reference]` as `mlx_pass` makes it, else of one of MODELS.
+
+    weights: by name, with running statistics; for MODELS in their order. Those of article 004 give probabilities, as
+    `keras_pass` does, the others logits.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    labels, after = torch.from_numpy(labels).long(), {}
+    if reference in VISION:
+        model = VISION[reference]().train()
+        counters = {name: count for name, count in model.state_dict().items() if name.endswith("num_batches_tracked")}
+        model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()} | counters)
+        leaves = dict(model.named_parameters())
+        outputs = logits = model(torch.from_numpy(images).permute(0, 3, 1, 2).contiguous())
+        after = {f"after {name}": kept.numpy() for name, kept in model.named_buffers() if name not in counters}
+    else:
+        leaves = {name: torch.from_numpy(array).requires_grad_() for name, array in weights.items()}
+        logits = MODELS[reference](torch.from_numpy(images), *leaves.values())
+        outputs = logits if reference == "residual_mlp" else logits.softmax(1)
+    F.cross_entropy(logits, labels).backward()
+    gradients = {f"gradient {name}": leaf.grad.numpy() for name, leaf in leaves.items()}
+    return {"outputs": outputs.detach().numpy()} | gradients | after
+
+
+# The models of article 004, of weights in the order and layout of Keras: a matrix is inputs x outputs.
+
+
+def _mlp(images: Any, first: Any, first_bias: Any, second: Any, second_bias: Any, last: Any, last_bias: Any) -> Any:
+    hidden = (images.flatten(1) @ first + first_bias).relu()
+    return (hidden @ second + second_bias).relu() @ last + last_bias
+
+
+def _cnn(images: Any, *weights: Any) -> Any:
+    import torch
+
+    *convolutions, dense, dense_bias, last, last_bias = weights
+    x = images.permute(0, 3, 1, 2)  # channels come last in TensorFlow
+    for number, (kernel, bias) in enumerate(zip(convolutions[::2], convolutions[1::2], strict=True)):
+        x = torch.conv2d(x, kernel.permute(3, 2, 0, 1), bias).relu()  # there height x width x inputs x outputs
+        x = torch.max_pool2d(x, 2) if number < 2 else x
+    x = x.permute(0, 2, 3, 1).flatten(1)  # the dense layer counts channels last too
+    return (x @ dense + dense_bias).relu() @ last + last_bias
+
+
+def _lstm(images: Any, kernel: Any, recurrent: Any, bias: Any, last: Any, last_bias: Any) -> Any:
+    hidden = cell = images.new_zeros(len(images), len(recurrent))
+    for line in images.unbind(1):
+        enter, keep, candidate, leave = (line @ kernel + hidden @ recurrent + bias).chunk(4, 1)
+        cell = keep.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+        hidden = leave.sigmoid() * cell.tanh()
+    return hidden @ last + last_bias
+
+
+def _residual_mlp(x: Any, *weights: Any) -> Any:
+    """The network of the memory notebooks: of each block a normalisation and a linear layer, then the last one."""
+    from torch.nn import functional as F
+
+    *blocks, last, last_bias = weights
+    for norm, norm_bias, matrix, bias in zip(*(blocks[place::4] for place in range(4)), strict=True):
+        x = x + F.gelu(F.linear(F.layer_norm(x, norm.shape, norm, norm_bias), matrix, bias))
+    return F.linear(x, last, last_bias)
+
+
+MODELS = {"mlp": _mlp, "cnn": _cnn, "lstm": _lstm, "residual_mlp": _residual_mlp}
