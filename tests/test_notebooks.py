@@ -143,7 +143,7 @@ def test_cells(path):
     for call in calls:
         assert whole.count(call) == 1, call
     # What lays other notebooks' numbers together has no cases of its own.
-    loops = re.findall(r"(?:in|yield from) experiment\.(?:cases|largest)\(", whole)
+    loops = re.findall(r"(?:in|yield from) experiment\.(?:cases|first_that_fits)\(", whole)
     assert bool(loops) != bool(document.metadata["pomology"].get("after"))
     (experiment,) = [
         node for node in trees(document) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Experiment"
