@@ -16,6 +16,8 @@ from typing import Any
 from pomology.articles import published
 from pomology.articles.published import KIT, experiment_of
 from pomology.format import plus_minus, quantity_per_s, significant
+from pomology.measure.estimate import Estimate
+from pomology.measure.transitional import as_estimate
 from pomology.report.table import Row, Table
 from pomology.results import cases as results_cases
 from pomology.results.cases import (
@@ -29,11 +31,12 @@ from pomology.results.cases import (
     combined,
     comparable,
 )
+from pomology.results.record import Record
 
 BEST = "Of this machine's best"
 
 
-def _with_shares(table: Table, heading: str, shares: list[Share | None]) -> Table:
+def _with_shares(table: Table, heading: str, shares: list[Estimate | None]) -> Table:
     """The same table with a column behind `heading`; the table itself where no row has a share of a ceiling."""
     if not any(shares):
         return table
@@ -52,7 +55,7 @@ def _with_shares(table: Table, heading: str, shares: list[Share | None]) -> Tabl
     return replace(table, columns=columns, rows=tuple(rows), notes=(*table.notes, *said), data=tuple(data))
 
 
-def _percent(share: Share | None) -> str:
+def _percent(share: Estimate | None) -> str:
     """`42.0 % ± 1.2 %`, where the ± is half the interval, in the same points."""
     if share is None:
         return ""
@@ -60,7 +63,7 @@ def _percent(share: Share | None) -> str:
     return f"{significant(100 * share.value)}{half} %"
 
 
-def _over(shares: Iterable[Share | None]) -> list[str]:
+def _over(shares: Iterable[Estimate | None]) -> list[str]:
     """What a share above 100 % means, if there is one."""
     if not any(share and share.value > 1 for share in shares):
         return []
@@ -84,15 +87,15 @@ def ceilings_table(records: list[dict], article: str = "") -> Table:
     for kind in ("cpu", "gpu"):
         mine = [(precision, one) for (where, precision), one in sorted(best.rates.items()) if where == kind]
         for precision, one in mine:
-            reached = f"{quantity_per_s(one.value, 'FLOP/s')}{plus_minus(vars(one))}"
+            reached = f"{quantity_per_s(one.value, 'FLOP/s')}{plus_minus(one.rate)}"
             rows.append(_ceiling_row(names[kind], precision, one, reached, ""))
             data.append(_ceiling_numbers(kind, precision, one, "flops_per_s"))
         if kind in best.bandwidths:
             one = best.bandwidths[kind]
-            reached = f"{quantity_per_s(one.value, 'B/s')}{plus_minus(vars(one))}"
+            reached = f"{quantity_per_s(one.value, 'B/s')}{plus_minus(one.rate)}"
             rows.append(_ceiling_row(names[kind], "", one, "", reached))
             data.append(_ceiling_numbers(kind, "", one, "bytes_per_s"))
-        flags |= {flag for _, one in mine for flag in one.flags}
+        flags |= {flag for _, one in mine for flag in one.record["flags"]}
     notes = []
     if article:
         notes.append("The article's rates are the makers' peaks, in single precision; this machine's are measured.")
@@ -112,14 +115,23 @@ NO_CEILINGS = "This run has no ceilings yet: run the notebooks ceilings and ceil
 
 
 def _ceiling_row(name: str, precision: str, one: Ceiling, rate: str, memory: str) -> Row:
-    config = ", ".join(str(value).replace("x", " × ") for key, value in one.config.items() if key != "precision")
-    by = "; ".join([FRAMEWORKS.get(one.framework, one.framework), f"{one.experiment}: {config}", *one.flags])
+    config = ", ".join(
+        str(value).replace("x", " × ") for key, value in one.record["config"].items() if key != "precision"
+    )
+    framework = FRAMEWORKS.get(one.framework, one.framework)
+    by = "; ".join([framework, f"{one.record['experiment']}: {config}", *one.record["flags"]])
     return Row((name, precision, rate, memory, by), "measured")
 
 
 def _ceiling_numbers(kind: str, precision: str, one: Ceiling, metric: str) -> dict:
-    numbers = {metric: one.value, f"{metric}_low": one.low, f"{metric}_high": one.high}
-    return {"source": "measured", "device": kind, "precision": precision, **numbers, "framework": one.framework}
+    numbers = {metric: one.value, f"{metric}_low": one.rate.low, f"{metric}_high": one.rate.high}
+    return {
+        "source": "measured",
+        "device": kind,
+        "precision": precision,
+        **numbers,
+        "framework": one.record["framework"],
+    }
 
 
 @dataclass(frozen=True)
@@ -129,7 +141,7 @@ class Point:
     name: str
     record: dict
     rate: dict
-    share: Share | None
+    share: Estimate | None
     intensity: float | None
     roof: Roof | None
 
@@ -235,15 +247,18 @@ STREAMS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The best that was measured: operations or bytes a second, its 95 % interval, and what reached it."""
+    """The best that was measured: operations or bytes a second, and the case that reached it."""
 
-    value: float
-    low: float | None
-    high: float | None
-    framework: str
-    experiment: str
-    config: dict[str, Any]
-    flags: tuple[str, ...] = ()
+    rate: Estimate
+    record: Record
+
+    @property
+    def value(self) -> float:
+        return self.rate.value
+
+    @property
+    def framework(self) -> str:
+        return self.record["framework"]
 
 
 @dataclass(frozen=True)
@@ -255,16 +270,6 @@ class Ceilings:
 
     def __bool__(self) -> bool:
         return bool(self.rates or self.bandwidths)
-
-
-@dataclass(frozen=True)
-class Share:
-    """A rate over a ceiling, with the interval that both intervals together allow; None where one has none."""
-
-    value: float
-    low: float | None
-    high: float | None
-    ceiling: Ceiling
 
 
 @dataclass(frozen=True)
@@ -298,18 +303,18 @@ def ceilings(records: Iterable[dict]) -> Ceilings:
 
 
 def _best(found: dict, key: Any, record: dict, name: str) -> None:
-    metric = record["metrics"].get(name)
-    if metric is None or metric["value"] <= 0:
+    if name not in record["metrics"]:
         return
-    surely = metric["value"] if metric["low"] is None else metric["low"]
-    if key in found and surely <= (found[key].value if found[key].low is None else found[key].low):
-        return
-    bounds = (metric["low"], metric["high"])
-    about = (record["framework"], record["experiment"], record["config"], tuple(record["flags"]))
-    found[key] = Ceiling(metric["value"], *bounds, *about)
+    rate = as_estimate(record["metrics"][name])
+    if rate.value > 0 and (key not in found or _surely(rate) > _surely(found[key].rate)):
+        found[key] = Ceiling(rate, record)
 
 
-def share(record: dict, best: Ceilings, rate: dict | None = None) -> Share | None:
+def _surely(rate: Estimate) -> float:
+    return rate.value if rate.low is None else rate.low
+
+
+def share(record: dict, best: Ceilings, rate: dict | None = None) -> Estimate | None:
     """How much of its device's best rate in its precision a case reaches; 1 is all of it.
 
     rate: in place of the record's own, as of several repeats together. None for a smoke test, and where the run lacks
@@ -319,10 +324,7 @@ def share(record: dict, best: Ceilings, rate: dict | None = None) -> Share | Non
     ceiling = best.rates.get((results_cases.kind(record), results_cases.precision(record)))
     if rate is None or ceiling is None or record["profile"] == "smoke":
         return None
-    low = high = None
-    if None not in (rate["low"], rate["high"], ceiling.low, ceiling.high) and ceiling.low > 0:
-        low, high = rate["low"] / ceiling.high, rate["high"] / ceiling.low
-    return Share(rate["value"] / ceiling.value, low, high, ceiling)
+    return as_estimate(rate) / ceiling.rate
 
 
 def intensity(record: dict) -> float | None:

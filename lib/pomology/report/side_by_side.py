@@ -79,10 +79,8 @@ def _ratio(records: list[dict], metric: str) -> tuple[dict | None, str]:
         times[kind] = combined(there, metric)
         if times[kind] is None:
             return None, f"{kind.upper()}: {there[-1]['status']}"
-    cpu, gpu = times["cpu"], times["gpu"]
-    bounded = None not in (cpu["low"], gpu["low"]) and gpu["low"] > 0
-    bounds = (cpu["low"] / gpu["high"], cpu["high"] / gpu["low"]) if bounded else (None, None)
-    return {"value": cpu["value"] / gpu["value"], "low": bounds[0], "high": bounds[1]}, ""
+    ratio = times["cpu"] / times["gpu"]
+    return {"value": ratio.value, "low": ratio.low, "high": ratio.high}, ""
 
 
 def side_by_side(
@@ -107,22 +105,20 @@ def side_by_side(
         errors = {name: combined(found.get(name, []), "max_abs_error") for name in frameworks}
         remark, same = _sameness(found, frameworks)
         a, b = times[first], times[second]
-        ratio = a["value"] / b["value"] if a and b and same else None
-        bounds = None
-        if ratio and None not in (a["low"], b["low"]) and b["low"] > 0:
-            bounds = (a["low"] / b["high"], a["high"] / b["low"])
-        shown = f"{significant(ratio)}×" if ratio else ""
-        shown += f" ({significant(bounds[0])} to {significant(bounds[1])})" if bounds else ""
+        ratio = a / b if a and b and same else None
+        bounded = ratio is not None and ratio.low is not None
+        shown = f"{significant(ratio.value)}×" if ratio else ""
+        shown += f" ({significant(ratio.low)} to {significant(ratio.high)})" if bounded else ""
         cells = [kind, *(str(config.get(key, "")) for key in about.headings)]
         for name in frameworks:
             ended = found[name][-1]["status"] if name in found else ""
             cells.append(f"{seconds(times[name]['value'])}{plus_minus(times[name])}" if times[name] else ended)
         cells += [shown, remark, *(f"{errors[name]['value']:.1e}" if errors[name] else "" for name in frameworks)]
         rows.append(Row(tuple(cells)))
-        row = {"device": kind, **config, "same": same, "ratio": ratio, "remark": remark}
+        row = {"device": kind, **config, "same": same, "ratio": ratio and ratio.value, "remark": remark}
         row |= {f"{name}_{metric}": times[name] and times[name]["value"] for name in frameworks}
         row |= {f"{name}_max_abs_error": errors[name] and errors[name]["value"] for name in frameworks}
-        data.append(row | ({"ratio_low": bounds[0], "ratio_high": bounds[1]} if bounds else {}))
+        data.append(row | ({"ratio_low": ratio.low, "ratio_high": ratio.high} if bounded else {}))
     notes = []
     for name in frameworks:
         if not any(record["framework"] == name for record in records):

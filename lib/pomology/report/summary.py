@@ -133,14 +133,15 @@ def _measured(records: list[dict]) -> list[Rate]:
         first = good[0]
         share = roofline.share(first, best, rate)
         precision = cases.precision(first)
+        ceiling = best.rates.get((cases.kind(first), precision))
         how = f"no product in {precision} was measured in this run"
         if share:
-            how = f"the best product in {precision} of this run, with {FRAMEWORKS.get(share.ceiling.framework, '')}"
+            how = f"the best product in {precision} of this run, with {FRAMEWORKS.get(ceiling.record['framework'], '')}"
         shown = settings(first) + (SMALLER if first["scaled"] else "")
         about = (first["article"], _workload(first), chip_name(first), shown, "measured", cases.kind(first))
         rated = (first["framework"], precision, rate["value"], rate["low"], rate["high"])
         shares = (share.value, share.low, share.high) if share else (None, None, None)
-        found.append(Rate(*about, *rated, share.ceiling.value if share else None, *shares, how))
+        found.append(Rate(*about, *rated, ceiling.value if share else None, *shares, how))
     return found
 
 
