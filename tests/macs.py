@@ -10,8 +10,10 @@ import builtins
 import ctypes
 import fcntl
 import io
+import json
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -57,19 +59,11 @@ class Mac:
         return next((file.read_text() for file in files if file.exists()), None)
 
 
-def everything_in(value: object) -> list[object]:
-    """All keys and values of nested lists and dicts."""
-    if isinstance(value, dict):
-        return [item for pair in value.items() for part in pair for item in everything_in(part)]
-    if isinstance(value, (list, tuple)):
-        return [item for part in value for item in everything_in(part)]
-    return [value]
-
-
-def secrets_in(value: object) -> list[object]:
+def secrets_in(value: object) -> list[str]:
     """What a result holds of that which must not get out of a Mac."""
-    texts = [str(item) for item in everything_in(value) if not isinstance(item, float)]
-    return [secret for secret in (*SECRETS, str(PROCESS)) if any(secret in text for text in texts)]
+    text = json.dumps(value, default=str)
+    process = [str(PROCESS)] * bool(re.search(rf"(?<![\d.]){PROCESS}(?!\d)", text))  # not the digits of another number
+    return [secret for secret in SECRETS if secret in text] + process
 
 
 # A whole process ------------------------------------------------------------------------------------------------------

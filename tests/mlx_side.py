@@ -23,7 +23,7 @@ import mlx.nn as nn  # noqa: E402
 import mlx.optimizers as optim  # noqa: E402
 from mlx.utils import tree_flatten  # noqa: E402
 
-STEM, NORM, POOL, BLOCK, LAST = 0, 1, 3, 4, 14
+STEM, NORM, LAST = 0, 1, 14
 
 
 @pytest.fixture(autouse=True)
@@ -104,16 +104,6 @@ class PadsAsTensorFlow(nn.Conv2d):
         return mx.conv2d(mx.pad(x, [(0, 0), (2, 3), (2, 3), (0, 0)]), self.weight, self.stride)
 
 
-class PoolsAsTensorFlow(nn.Module):
-    def __call__(self, x):
-        return nn.MaxPool2d(3, 2)(mx.pad(x, [(0, 0), (0, 1), (0, 1), (0, 0)]))
-
-
-class Transposed(nn.Conv2d):
-    def __call__(self, x):
-        return mx.conv2d(x, self.weight.transpose(0, 2, 1, 3), self.stride, self.padding)
-
-
 class BiasedVariance(nn.BatchNorm):
     def _calc_stats(self, x, ddof=0):
         return super()._calc_stats(x)
@@ -128,26 +118,8 @@ def padding(model):
     model.layers[STEM].__class__ = PadsAsTensorFlow
 
 
-def pooling(model):
-    model.layers[POOL] = PoolsAsTensorFlow()
-
-
-def relu(model):
-    model.layers[BLOCK].relu = nn.Identity()
-
-
-def transposed(model):
-    model.layers[BLOCK].layers.layers[0].__class__ = Transposed
-
-
 def momentum(model):
     model.layers[NORM].momentum = 0.01
-
-
-def eps(model):
-    for _, layer in model.named_modules():
-        if isinstance(layer, nn.BatchNorm):
-            layer.eps = 1e-3  # as in Keras
 
 
 def variance(model):
@@ -161,8 +133,7 @@ def gradient(model):
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        *((padding, "after 1"), (pooling, "after "), (relu, "after "), (transposed, "after ")),
-        *((momentum, "after 1.running_"), (eps, ""), (variance, "after 11.layers.4.running_var")),
+        *((padding, "after 1"), (momentum, "after 1.running_"), (variance, "after 11.layers.4.running_var")),
         (gradient, "gradient 14.bias"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -180,7 +151,7 @@ def test_a_different_model_is_refused_before_it_is_timed(tmp_path, monkeypatch, 
 # More chances ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("wrong", "status"), [(1, "ok"), (4, "ok"), (5, "mismatch")])
+@pytest.mark.parametrize(("wrong", "status"), [(4, "ok"), (5, "mismatch")])
 def test_a_gradient_that_rounding_turned_gets_more_chances_and_an_output_none(tmp_path, monkeypatch, wrong, status):
     asked = []
 

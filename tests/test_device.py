@@ -94,13 +94,8 @@ def has(monkeypatch):
     [
         ((), "auto", ["cpu"]),
         (("mps",), "auto", ["cpu", "mps"]),
-        (("cuda",), "auto", ["cpu", "cuda"]),
-        (("mps",), "gpu", ["mps"]),
         (("cuda",), "gpu", ["cuda"]),
-        (("xpu",), "gpu", ["xpu"]),
-        (("mps",), "mps", ["mps"]),
         (("mps",), "metal", ["mps"]),  # Apple's GPU by TensorFlow's name
-        (("cuda",), "cuda", ["cuda"]),
         (("xpu",), "xpu", ["xpu"]),
         (("mps",), "cpu", ["cpu"]),
     ],
@@ -118,12 +113,9 @@ def test_find_gives_what_was_wanted_the_cpu_first(calls, has, present, wanted, b
     [
         ((), "mps", ["'mps'", "built without MPS", "arm64", "it has cpu"]),
         (("mps",), "mps", ["'mps'", "no Metal GPU"]),
-        ((), "cuda", ["'cuda'", "built without CUDA"]),
         (("cuda",), "cuda", ["'cuda'", "driver"]),
-        (("xpu",), "xpu", ["'xpu'", "driver"]),
         ((), "gpu", ["'gpu'", "cuda: ", "mps: ", "it has cpu"]),
         ((), "tpu", ["'tpu' is not known", "auto, cpu, gpu, cuda, mps"]),
-        ((), None, ["None is not known"]),
     ],
 )
 def test_a_device_that_is_not_here_gets_one_line_that_says_why(has, built, wanted, words):
@@ -237,7 +229,7 @@ def test_memory_comes_from_where_the_backend_keeps_it(calls, backend, peak, now)
     assert [device.peak_memory(), device.memory()] == expected
 
 
-@pytest.mark.parametrize("counter", ["reset_peak_memory_stats", "max_memory_allocated", "max_memory_reserved"])
+@pytest.mark.parametrize("counter", ["reset_peak_memory_stats", "max_memory_reserved"])
 def test_counters_that_fail_cost_no_case(calls, monkeypatch, counter):
     """What `torch.accelerator` of PyTorch 2.13 says without an accelerator, where it is built for none."""
     error = RuntimeError("Cannot access accelerator device when none is available.\nAnd more.")
@@ -266,15 +258,6 @@ def test_free_memory_of_mps_is_bound_by_metal_and_by_the_machine(calls, monkeypa
     assert Device(backend).free_memory() == (free if free == 6 else 5) * GB
 
 
-def test_names_and_versions(calls):
-    names = {backend: Device(backend).name for backend in find.backends()}
-    expected = {"cpu": "Some Processor", "cuda": "GeForce RTX 2070 SUPER", "mps": "Apple M1 Ultra"}
-    assert names == expected | {"xpu": "Intel Arc B580"}
-    assert Device("cpu").framework_version == torch.__version__
-    assert Device("cpu").threads == torch.get_num_threads()
-    assert repr(Device("mps")) == "Device(torch, mps)"
-
-
 def test_fp32_on_cuda_is_fp32(calls):
     libraries = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [library.allow_tf32 for library in libraries]
@@ -293,7 +276,8 @@ def test_the_cpu_works_for_real():
     cpu.synchronize()
     cpu.reset_peak_memory()
     assert cpu.peak_memory() == cpu.memory() == {}
-    assert cpu.free_memory() > 10**7
+    assert cpu.free_memory() > 10**7 and cpu.name == snapshot.chip()
+    assert (cpu.framework_version, cpu.threads) == (torch.__version__, torch.get_num_threads())
     assert cpu.precisions() == dict.fromkeys(("fp32", "fp16", "bf16", "fp64"))
 
 
@@ -332,16 +316,12 @@ def test_a_batch_moves_whole_and_keeps_its_form():
     assert (moved[6].data.device.type, moved[6].batch_sizes.device.type) == ("meta", "cpu")  # PyTorch wants it there
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_double_precision_is_refused_on_mps_in_one_line(dtype):
-    batch = {"x": [torch.zeros(2, dtype=getattr(torch, dtype))]}
-    with pytest.raises(Unsupported, match=rf"^MPS has no {dtype}: convert to float32 first$") as error:
+def test_double_precision_is_refused_on_mps_in_one_line():
+    batch = {"x": [torch.zeros(2, dtype=torch.float64)]}
+    with pytest.raises(Unsupported, match=r"^MPS has no float64: convert to float32 first$") as error:
         elsewhere("mps").to_device(batch)
     assert failure(error.value) == "unsupported"
-    assert elsewhere("cuda").to_device(batch)["x"][0].dtype == getattr(torch, dtype)
-    numpy_default = torch.from_numpy(np.zeros(3))
-    with pytest.raises(Unsupported):
-        elsewhere("mps").to_device(numpy_default)
+    assert elsewhere("cuda").to_device(batch)["x"][0].dtype == torch.float64
 
 
 def test_where_weights_really_are():
@@ -358,74 +338,46 @@ def test_where_weights_really_are():
 
 # --- How things fail ------------------------------------------------------------------------------------------------
 
-OUT_OF_MEMORY = [
-    RuntimeError(
-        "MPS backend out of memory (MPS allocated: 13.50 GB, other allocations: 1.20 GB, max allowed: 18.13 GB). Tried "
-        "to allocate 4.00 GB on shared pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory"
+FAILURES = [
+    (
+        RuntimeError("MPS backend out of memory (MPS allocated: 13.50 GB, max allowed: 18.13 GB)"),
+        "out-of-memory",
     ),
-    RuntimeError("Invalid buffer size: 23.27 GiB"),
-    RuntimeError("Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"),
-    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
-    torch.OutOfMemoryError("no such words"),
-    MemoryError(),
-]
-UNSUPPORTED = [
-    NotImplementedError(
-        "The operator 'aten::_ctc_loss' is not currently implemented for the MPS device. If you want this op"
-    ),
-    TypeError(
-        "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. Please use float32 "
-        "instead."
-    ),
-    RuntimeError("ConvTranspose 3D with BF16 or FP16 types is not supported on MPS"),
-    RuntimeError("MPS does not support cumsum op with int64 input"),
-    RuntimeError(
-        "Adaptive pool MPS: input sizes must be divisible by output sizes. "
-        "Non-divisible input sizes are not implemented on MPS device yet."
-    ),
-    RuntimeError("\"binary_cross_entropy\" not implemented for 'Half'"),
-    NotImplementedError("Could not run 'aten::_sparse_mm' with arguments from the 'SparseMPS' backend."),
-    Unsupported("no such precision"),
-]
-BUGS = [
-    RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"),
-    RuntimeError("Expected all tensors to be on the same device, but found at least two devices, mps:0 and cpu!"),
-    RuntimeError("DataLoader worker (pid(s) 4711) exited unexpectedly"),
-    ValueError("out of memory"),
-    KeyError("Invalid buffer size"),
-    AssertionError("not supported on MPS"),
-    KeyboardInterrupt(),
+    (RuntimeError("Invalid buffer size: 23.27 GiB"), "out-of-memory"),
+    (RuntimeError("Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"), "out-of-memory"),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "out-of-memory"),
+    (torch.OutOfMemoryError("no such words"), "out-of-memory"),
+    (NotImplementedError("The operator 'x' is not currently implemented for the MPS device."), "unsupported"),
+    (TypeError("the MPS framework doesn't support float64. Please use float32 instead."), "unsupported"),
+    (RuntimeError("ConvTranspose 3D with BF16 or FP16 types is not supported on MPS"), "unsupported"),
+    (RuntimeError("MPS does not support cumsum op with int64 input"), "unsupported"),
+    (RuntimeError("Non-divisible input sizes are not implemented on MPS device yet."), "unsupported"),
+    (RuntimeError("\"binary_cross_entropy\" not implemented for 'Half'"), "unsupported"),
+    (NotImplementedError("Could not run 'x' with arguments from the 'SparseMPS' backend."), "unsupported"),
+    (Unsupported("no such precision"), "unsupported"),
+    (RuntimeError("Expected all tensors to be on the same device, but found at least two, mps:0 and cpu!"), None),
+    (ValueError("out of memory"), None),
+    (AssertionError("not supported on MPS"), None),
+    (KeyboardInterrupt(), None),
 ]
 
 
-@pytest.mark.parametrize(
-    ("exception", "status"),
-    [
-        *((exception, "out-of-memory") for exception in OUT_OF_MEMORY),
-        *((exception, "unsupported") for exception in UNSUPPORTED),
-        *((exception, None) for exception in BUGS),
-    ],
-    ids=lambda item: f"{type(item).__name__}-{str(item)[:30]}" if isinstance(item, BaseException) else str(item),
-)
+@pytest.mark.parametrize(("exception", "status"), FAILURES)
 def test_failures_are_told_apart(exception, status):
     told = failure(exception)
     assert told == status, f"{exception!r} is taken for {told}; MPS tells that memory is out by a plain RuntimeError"
 
 
 def test_real_failures_of_this_torch_are_told_apart():
-    with pytest.raises(RuntimeError) as error:
-        torch.empty(10**15)
-    assert failure(error.value) == "out-of-memory"
-    with pytest.raises(MemoryError) as error:
-        np.empty(10**15)
-    assert failure(error.value) == "out-of-memory"
-    with pytest.raises(RuntimeError) as error:
-        torch.ones(2, 3) @ torch.ones(2, 3)
-    assert failure(error.value) is None
-    with pytest.raises(NotImplementedError) as error:
-        torch.ones(2, device="meta").sum().to("cpu")
-    assert failure(error.value) is None
+    for make, status in (
+        (lambda: torch.empty(10**15), "out-of-memory"),
+        (lambda: np.empty(10**15), "out-of-memory"),
+        (lambda: torch.ones(2, 3) @ torch.ones(2, 3), None),
+        (lambda: torch.ones(2, device="meta").sum().to("cpu"), None),
+    ):
+        with pytest.raises((RuntimeError, MemoryError)) as error:
+            make()
+        assert failure(error.value) == status
 
 
 # --- Operators that run elsewhere -----------------------------------------------------------------------------------
@@ -465,6 +417,12 @@ def test_fallbacks_are_collected_in_every_case_and_shown_once(shown):
         assert sum("_ctc_loss" in text for text in shown) == 1
         assert sum("'aten::mode'" in text for text in shown) == 1
         assert shown.count("something else") == 1  # as Python does by itself: once for a line
+    with pytest.raises(RuntimeError), mps.watch_fallbacks() as seen:
+        step("aten::take")
+        raise RuntimeError("MPS backend out of memory")
+    assert seen == {"aten::take"}
+    with Device("cpu").watch_fallbacks() as seen:
+        assert warnings.showwarning is show and seen == set()
     assert warnings.showwarning is show
     assert warnings.filters == filters
     assert not torch.is_warn_always_enabled()
@@ -478,30 +436,9 @@ def test_fallbacks_are_seen_though_warnings_are_silenced_or_errors(shown):
         assert seen == {"aten::take"}
 
 
-def test_a_case_that_fails_leaves_the_warnings_as_they_were(shown):
-    show = warnings.showwarning
-    with pytest.raises(RuntimeError), Device("mps").watch_fallbacks() as seen:
-        step("aten::take")
-        raise RuntimeError("MPS backend out of memory")
-    assert seen == {"aten::take"}
-    assert warnings.showwarning is show
-    assert not torch.is_warn_always_enabled()
-
-
-@pytest.mark.parametrize("backend", ["cpu", "cuda"])
-def test_other_devices_fall_back_on_nothing(calls, backend):
-    show = warnings.showwarning
-    with Device(backend).watch_fallbacks() as seen:
-        assert warnings.showwarning is show
-    assert seen == set()
-
-
-@pytest.mark.parametrize(("value", "enabled"), [(None, False), ("", False), ("0", False), ("1", True)])
+@pytest.mark.parametrize(("value", "enabled"), [("", False), ("0", False), ("1", True)])
 def test_whether_fallbacks_are_allowed_is_reported(monkeypatch, value, enabled):
-    if value is None:
-        monkeypatch.delenv(devices_torch.FALLBACK_VARIABLE, raising=False)
-    else:
-        monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", value)
+    monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", value)
     assert devices_torch.fallback_enabled() is enabled
 
 
@@ -515,11 +452,9 @@ HIGH, LOW = devices_torch.WATERMARKS
     [
         ({}, ("1", "1")),
         ({HIGH: "0.8"}, ("0.8", "0.8")),  # PyTorch's own low one, 1.4, would be refused beside it
-        ({HIGH: "1.7"}, ("1.7", "1")),
         ({HIGH: "0.0"}, ("0", "0")),  # no limit
         ({LOW: "1.2"}, ("1.2", "1.2")),
         ({LOW: "0.5"}, ("1", "0.5")),
-        ({HIGH: "1.5", LOW: "1.4"}, ("1.5", "1.4")),
         ({HIGH: "0", LOW: "1.4"}, ("0", "1.4")),
     ],
 )
@@ -530,7 +465,7 @@ def test_watermarks_are_set_as_a_pair(given, expected):
     assert high == 0 or low <= high  # what PyTorch checks
 
 
-@pytest.mark.parametrize("given", [{HIGH: "all"}, {LOW: "-1"}, {HIGH: "nan"}, {HIGH: "1", LOW: "1.4"}])
+@pytest.mark.parametrize("given", [{HIGH: "all"}, {LOW: "-1"}, {HIGH: "1", LOW: "1.4"}])
 def test_watermarks_that_are_no_pair_are_one_line(given):
     with pytest.raises(PomologyError, match=r"^PYTORCH_MPS_(HIGH|LOW)_WATERMARK_RATIO=\S+: must ") as caught:
         devices_torch.watermarks(given)
@@ -622,24 +557,17 @@ def test_the_remapper_is_off_before_tensorflow_is_loaded(monkeypatch):
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "before", "who wants to see the log may"
 
 
-@pytest.mark.parametrize("value", [None, "true"])
-def test_on_a_mac_it_is_too_late_after_the_import(tensorflow, monkeypatch, value):
+def test_on_a_mac_it_is_too_late_after_the_import(tensorflow, monkeypatch):
     tensorflow("darwin")
+    find.prepare("tensorflow")  # it was set in time
     monkeypatch.delenv(devices_tensorflow.REMAPPER)
-    if value:
-        monkeypatch.setenv(devices_tensorflow.REMAPPER, value)
     for _ in range(2):  # the first refusal must not make the second call believe
         with pytest.raises(PomologyError, match="restart the kernel") as error:
             find.find("auto", "tensorflow")
     assert "\n" not in str(error.value) and "TURN_OFF_REMAPPER=1" in str(error.value)
-
-
-def test_elsewhere_and_with_the_variable_set_an_early_import_does_no_harm(tensorflow, monkeypatch):
-    tensorflow("darwin")
-    find.prepare("tensorflow")
     tensorflow("linux")
     monkeypatch.delenv(devices_tensorflow.REMAPPER)
-    find.prepare("tensorflow")
+    find.prepare("tensorflow")  # it does no harm there
 
 
 def test_another_backend_of_keras_is_refused(tensorflow, monkeypatch):
@@ -654,12 +582,9 @@ def test_another_backend_of_keras_is_refused(tensorflow, monkeypatch):
     ("platform", "wanted", "found"),
     [
         ("darwin", "auto", ["cpu", "metal"]),
-        ("darwin", "gpu", ["metal"]),
-        ("darwin", "metal", ["metal"]),
         ("darwin", "mps", ["metal"]),  # DEVICE=mps of a whole run means Apple's GPU in every framework
         ("linux", "auto", ["cpu", "cuda"]),
         ("linux", "gpu", ["cuda"]),
-        ("linux", "cpu", ["cpu"]),
     ],
 )
 def test_find_gives_tensorflow_s_devices_too(tensorflow, platform, wanted, found):

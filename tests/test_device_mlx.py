@@ -126,10 +126,8 @@ def mac(monkeypatch):
     ("wanted", "found"),
     [
         ("auto", ["cpu", "mlx-gpu"]),
-        ("cpu", ["cpu"]),
         ("gpu", ["mlx-gpu"]),
         ("mps", ["mlx-gpu"]),
-        ("metal", ["mlx-gpu"]),
     ],
 )
 def test_find_on_a_mac(mac, wanted, found):
@@ -137,7 +135,7 @@ def test_find_on_a_mac(mac, wanted, found):
     devices = find.find(wanted, "mlx")
     assert [one.backend for one in devices] == found
     assert [one.kind for one in devices] == ["cpu" if backend == "cpu" else "gpu" for backend in found]
-    assert {one.framework for one in devices} == {"mlx"}
+    assert {(each.framework, each.name, each.threads) for each in devices} == {("mlx", "Apple M2 Ultra", None)}
 
 
 def test_a_missing_gpu_is_one_line_that_says_why(mac, monkeypatch):
@@ -146,14 +144,6 @@ def test_a_missing_gpu_is_one_line_that_says_why(mac, monkeypatch):
         find.find("gpu", "mlx")
     monkeypatch.setattr(sys, "platform", "linux")
     assert "processors only" in find.backends("mlx")["mlx-gpu"]
-
-
-def test_names_and_versions(mac):
-    mac()
-    cpu, gpu = find.find("auto", "mlx")
-    assert (cpu.name, gpu.name) == ("Apple M2 Ultra", "Apple M2 Ultra")
-    assert gpu.framework_version == "0.32.4" and gpu.threads is None
-    assert repr(gpu) == "Device(mlx, mlx-gpu)"
 
 
 # Laziness -------------------------------------------------------------------------------------------------------------
@@ -168,10 +158,9 @@ def test_a_fence_waits_for_its_own_device_and_a_scope_computes_there(mac):
     assert [call for call in mx.calls if call[0] in names] == [(name, "Device(gpu, 0)") for name in names]
 
 
-@pytest.mark.parametrize("seconds", [0.003, 0.3])
-def test_what_is_timed_is_the_work_and_not_the_wish(mac, seconds):
+def test_what_is_timed_is_the_work_and_not_the_wish(mac):
     """The time grows with the work if the function goes through `eager`; without that it is no time at all."""
-    mx = mac()
+    mx, seconds = mac(), 0.3
     gpu = mlx.MLXDevice("mlx-gpu")
 
     def product():
@@ -194,7 +183,7 @@ def test_launching_does_not_wait(mac):
     assert mx.clock.now - before > 5.0
 
 
-@pytest.mark.parametrize("nothing", [None, (), 1.0, {"loss": [None]}])
+@pytest.mark.parametrize("nothing", [None, {"loss": [None]}])
 def test_a_function_that_returns_nothing_to_compute_is_refused(mac, nothing):
     mac()
     with pytest.raises(ValueError, match="nothing of it would be computed"):
@@ -273,15 +262,12 @@ def test_free_memory_of_a_gpu_is_also_bound_by_metal(mac):
             ),
             "out-of-memory",
         ),
-        (RuntimeError("[malloc] Unable to allocate 34359738368 bytes."), "out-of-memory"),
-        (ValueError("float64 is not supported on the GPU"), "unsupported"),
         (
             ValueError(
                 "[linalg::svd] This op is not yet supported on the GPU. Explicitly pass a CPU stream to run it."
             ),
             "unsupported",
         ),
-        (ValueError("[matmul] Last dimension of first input with shape (2,3) must match second to last"), None),
         (RuntimeError("[METAL] Command buffer execution failed: Caused GPU Timeout Error"), None),
     ],
 )

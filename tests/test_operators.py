@@ -91,29 +91,18 @@ def pretended() -> dict[str, dict]:
 
 PLANTED = {
     "a number of NumPy's": ("torch.tensor(np.float64(2)).to(device)", "makes float64 on the device"),
-    "an array of NumPy's": ("torch.from_numpy(np.ones(3)).to(device)", "makes float64 on the device"),
-    "a number of NumPy's, made there": ("torch.tensor(np.float64(2), device=device)", "makes float64 on the device"),
     "an array, made there": ("torch.as_tensor(np.ones(3), device=device)", "makes float64 on the device"),
     "a new tensor": (
         "torch.ones(2, device=device).new_tensor(np.ones(2), dtype=torch.float64)",
         "makes float64 on the device",
     ),
-    "double": ("torch.ones(3, device=device).double()", "makes float64 on the device"),
-    "a double model": ("nn.Linear(2, 2).double().to(device)", "makes float64 on the device"),
     "complex": ("torch.ones(3, device=device, dtype=torch.complex128)", "makes complex128 on the device"),
     "CTC": (
         "x = torch.randn(10, 2, 5, device=device).log_softmax(-1)\n"
         "F.ctc_loss(x, torch.ones(2, 4, dtype=torch.long, device=device), (10, 10), (4, 4))",
         "no kernel for _ctc_loss",
     ),
-    "3-d pooling": ("F.adaptive_avg_pool3d(torch.ones(1, 1, 4, 4, 4, device=device), 2)", "no kernel for"),
     "mode": ("torch.ones(4, device=device).mode()", "no kernel for mode"),
-    "poisson": ("torch.poisson(torch.ones(4, device=device))", "no kernel for poisson"),
-    "antialiased bicubic": (
-        "x = torch.ones(1, 1, 8, 8, device=device, requires_grad=True)\n"
-        "F.interpolate(x, size=(4, 4), mode='bicubic', antialias=True).sum().backward()",
-        "no kernel for _upsample_bicubic2d_aa_backward",
-    ),
     "max_norm": (
         "nn.Embedding(5, 4, max_norm=1.0).to(device)(torch.tensor([1, 2]).to(device))",
         "hands embedding_renorm_ to the CPU without a word",

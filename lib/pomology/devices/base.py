@@ -117,13 +117,10 @@ class Device(abc.ABC):
                     ones = self._ones(dtype, 8)
                     product = ones @ ones
                     computed_on, value = self.device_of(product), float(product[0, 0])
+                wrong = None if value == 8 else "gives wrong products"
+                reasons[precision] = wrong if computed_on == self.backend else f"computed on {computed_on}"
             except Exception as error:  # whatever a framework raises for a precision that it lacks
                 reasons[precision] = _first_line(error)
-                continue
-            if computed_on != self.backend:
-                reasons[precision] = f"computed on {computed_on}"
-            else:
-                reasons[precision] = None if value == 8 else "gives wrong products"
         return reasons
 
     @abc.abstractmethod

@@ -69,13 +69,10 @@ class MLXDevice(Device):
     @classmethod
     def backends(cls) -> dict[str, str | None]:
         mx = load()
-        if mx.is_available(mx.gpu):
-            reason = None
-        elif sys.platform == "darwin":
+        reason = "this MLX is built for processors only; Metal is on macOS only"
+        if sys.platform == "darwin":
             reason = "MLX finds no Metal GPU (a virtual machine, or macOS older than 14)"
-        else:
-            reason = "this MLX is built for processors only; Metal is on macOS only"
-        return {"cpu": None, GPU: reason}
+        return {"cpu": None, GPU: None if mx.is_available(mx.gpu) else reason}
 
     def _about(self) -> dict[str, Any]:
         return self._mx.device_info(self.handle)

@@ -35,14 +35,6 @@ def load() -> Any:
     return tensorflow
 
 
-def _has_metal_plugin() -> bool:
-    try:
-        importlib.metadata.version("tensorflow-metal")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
 class TensorFlowDevice(Device):
     """One device of TensorFlow. `handle` is the name that `tf.device` takes."""
 
@@ -75,22 +67,18 @@ class TensorFlowDevice(Device):
     @classmethod
     def backends(cls) -> dict[str, str | None]:
         tensorflow = load()
-        gpus = tensorflow.config.list_physical_devices("GPU")
+        gpus, cuda, metal = tensorflow.config.list_physical_devices("GPU"), None, None
         if sys.platform == "darwin":
             cuda = "TensorFlow has no CUDA on macOS"
-            if gpus:
-                metal = None
-            elif not _has_metal_plugin():
-                metal = "tensorflow-metal is not installed (it needs a native arm64 Python)"
-            else:
+            if not gpus:
                 metal = "TensorFlow finds no Metal GPU (a virtual machine, or a plugin for another TensorFlow)"
+                if not any(importlib.metadata.distributions(name="tensorflow-metal")):
+                    metal = "tensorflow-metal is not installed (it needs a native arm64 Python)"
         else:
             metal = "Metal is on macOS only"
-            if gpus:
-                cuda = None
-            elif not tensorflow.test.is_built_with_cuda():
+            if not tensorflow.test.is_built_with_cuda():
                 cuda = "this TensorFlow is built without CUDA"
-            else:
+            elif not gpus:
                 cuda = "TensorFlow finds no NVIDIA GPU, or not the CUDA libraries that it was built for"
         return {"cpu": None, "cuda": cuda, "metal": metal}
 

@@ -49,11 +49,14 @@ class Backend:
     warns_of_fallbacks: bool = False
 
 
-def _no_cuda(torch: Any) -> str | None:
-    if torch.cuda.is_available():
-        return None
-    built = torch.version.cuda is not None
-    return "no NVIDIA GPU or driver answers" if built else "this PyTorch is built without CUDA"
+def _no_driver(name: str, maker: str) -> Callable[[Any], str | None]:
+    def absent(torch: Any) -> str | None:
+        if getattr(torch, name).is_available():
+            return None
+        built = getattr(torch.version, name) is not None
+        return f"no {maker} GPU or driver answers" if built else f"this PyTorch is built without {name.upper()}"
+
+    return absent
 
 
 def _no_mps(torch: Any) -> str | None:
@@ -62,13 +65,6 @@ def _no_mps(torch: Any) -> str | None:
     if not torch.backends.mps.is_built():
         return "this PyTorch is built without MPS (it needs macOS 14 and a native arm64 Python)"
     return "PyTorch finds no Metal GPU (a virtual machine, or macOS older than 14)"
-
-
-def _no_xpu(torch: Any) -> str | None:
-    if torch.xpu.is_available():
-        return None
-    built = torch.version.xpu is not None
-    return "no Intel GPU or driver answers" if built else "this PyTorch is built without XPU"
 
 
 def _true_fp32(torch: Any) -> None:
@@ -84,7 +80,7 @@ def _free_on_mps(torch: Any) -> int:
 
 
 BACKENDS: dict[str, Backend] = {
-    "cuda": Backend(_no_cuda, lambda torch: torch.cuda.get_device_name(), _true_fp32),
+    "cuda": Backend(_no_driver("cuda", "NVIDIA"), lambda torch: torch.cuda.get_device_name(), _true_fp32),
     "mps": Backend(
         _no_mps,
         lambda torch: torch.backends.mps.get_name(),
@@ -96,7 +92,7 @@ BACKENDS: dict[str, Backend] = {
         own_kernel=lambda torch: torch.mps.compile_shader(SMALLEST_KERNEL).pomology_one,
         warns_of_fallbacks=True,
     ),
-    "xpu": Backend(_no_xpu, lambda torch: torch.xpu.get_device_name()),
+    "xpu": Backend(_no_driver("xpu", "Intel"), lambda torch: torch.xpu.get_device_name()),
 }
 
 
@@ -194,21 +190,15 @@ class TorchDevice(Device):
             self._torch.accelerator.reset_peak_memory_stats()
 
     def _peak_bytes(self) -> dict[str, int]:
-        if not self._gpu:
-            return {}
         counters = self._torch.accelerator
-        return {
-            "allocated_peak_bytes": counters.max_memory_allocated(),
-            "reserved_peak_bytes": counters.max_memory_reserved(),
-        }
+        peaks = {"allocated": counters.max_memory_allocated, "reserved": counters.max_memory_reserved}
+        return {f"{name}_peak_bytes": read() for name, read in peaks.items()} if self._gpu else {}
 
     def _bytes_now(self) -> dict[str, int]:
         if not self._gpu:
             return {}
-        return {
-            "allocated_bytes": self._gpu.allocated(self._torch),
-            "reserved_bytes": self._gpu.reserved(self._torch),
-        }
+        counted = {"allocated": self._gpu.allocated, "reserved": self._gpu.reserved}
+        return {f"{name}_bytes": read(self._torch) for name, read in counted.items()}
 
     @contextlib.contextmanager
     def watch_fallbacks(self) -> Iterator[set[str]]:
@@ -224,12 +214,11 @@ class TorchDevice(Device):
         show, always = warnings.showwarning, self._torch.is_warn_always_enabled()
 
         def collect(message, *arguments, **named):
-            match = FALLBACK_WARNING.search(str(message))
-            if match and match[1] in operators:
-                return
-            if match:
-                operators.add(match[1])
-            show(message, *arguments, **named)
+            operator = match[1] if (match := FALLBACK_WARNING.search(str(message))) else None
+            if operator not in operators:
+                show(message, *arguments, **named)
+            if operator:
+                operators.add(operator)
 
         self._torch.set_warn_always(True)
         try:

@@ -62,11 +62,17 @@ def too_short(seconds: float, least_s: float) -> str:
 
 
 class Source:
-    """One source. `missing` says why a part of it is absent; `flags` are those of the block that hold."""
+    """One source. `missing` says why a part of it is absent; `flags` are those of the block that hold.
+
+    `read()` gives what it says now, and `values(first, last, seconds)` the block's metrics from the readings at its two
+    ends, or raises Absent if they say nothing.
+    """
 
     metrics: ClassVar[dict[str, str]]  # what becomes of it -> unit
     least_s: ClassVar[float] = 0.0  # shorter blocks are not resolved
     samples: int | None = None  # what its metrics rest on, if not all readings of the block
+    read: Callable[[], Any]
+    values: Callable[[Any, Any, float], dict[str, float]]
 
     def __init__(self, block: Block) -> None:
         self.block, self.missing, self.flags = block, dict[str, str](), list[str]()
@@ -75,25 +81,15 @@ class Source:
         """Whether to read it now, `since_s` seconds after the block began. edge: at one of the block's two ends."""
         return True
 
-    def read(self) -> Any:
-        """What it says now."""
-        raise NotImplementedError
-
-    def values(self, first: Any, last: Any, seconds: float) -> dict[str, float]:
-        """The block's metrics, from the readings at its two ends. Raises Absent if they say nothing."""
-        raise NotImplementedError
-
 
 class Peak(Source):
-    """A source of which the highest reading counts."""
+    """A source of which the highest reading counts. `open()` gives what reads it, or raises Absent."""
+
+    open: Callable[[], Callable[[], float]]
 
     def __init__(self, block: Block) -> None:
         super().__init__(block)
         self.now, self.peak = self.open(), float("-inf")
-
-    def open(self) -> Callable[[], float]:
-        """What reads it. Raises Absent."""
-        raise NotImplementedError
 
     def read(self) -> float:
         value = self.now()
@@ -246,9 +242,13 @@ class GPU(Source):
         super().__init__(block)
         if block.device == "cpu":
             raise Absent("told only where a GPU is timed")
-        self._every_s = GPU_WINDOW_S if sys.platform == "darwin" else 0.0
-        self._next_s, self._readings = GPU_WINDOW_S, list[float]()
-        self._nvml = None if sys.platform == "darwin" else energy.nvml_gpu()
+        mac = sys.platform == "darwin"
+        self._every_s, self._next_s, self._readings = GPU_WINDOW_S if mac else 0.0, GPU_WINDOW_S, list[float]()
+        if mac:
+            self._busy = lambda: gpu_busy(block.run("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator"))
+        else:
+            nvml, gpu = energy.nvml_gpu()
+            self._busy = lambda: float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
         self._busy()  # if it cannot, it says so now
 
     def due(self, since_s: float, edge: bool) -> bool:
@@ -256,12 +256,6 @@ class GPU(Source):
             return False
         self._next_s = since_s + self._every_s
         return True
-
-    def _busy(self) -> float:
-        if self._nvml is None:
-            return gpu_busy(self.block.run("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator"))
-        nvml, gpu = self._nvml
-        return float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
 
     def read(self) -> float:
         self._readings.append(self._busy())
@@ -293,8 +287,7 @@ class Pressure(Change):
         super().__init__(block)
         if sys.platform != "darwin":
             memory.swapped_bytes()
-            names = ("compressed_bytes", "compressor_bytes")
-            self.missing = dict.fromkeys(names, "only macOS tells what it compresses")
+            self.missing = dict.fromkeys(list(self.metrics)[1:], "only macOS tells what it compresses")
 
     def read(self) -> dict[str, int]:
         if sys.platform == "darwin":

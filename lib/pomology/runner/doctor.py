@@ -42,7 +42,6 @@ ROSETTA = (
     "remove .venv, and run `make env`"
 )
 UNAME = "see that /usr/bin/uname comes first in PATH, since Python asks `uname -p`; else install another Python"
-SOFTWARE_UPDATE = "System Settings, General, Software Update"
 INSTALL_AGAIN = "run `make env` again, and see README.md"
 CURES = {
     "on-battery": "plug it in",
@@ -118,20 +117,12 @@ def probe(
     """
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "answer.json")
+        command = [sys.executable, *program, framework, str(place)]
+        texts = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
         try:
-            done = subprocess.run(
-                [sys.executable, *program, framework, str(place)],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                timeout=limit_s,
-                check=False,
-            )
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=limit_s, check=False, **texts)
         except subprocess.TimeoutExpired:
             return _silent(f"it did not answer within {limit_s:g} s")
-        except OSError as error:
-            return _silent(f"no process could be started for it: {error.strerror}")
         if place.exists():
             return json.loads(place.read_text(encoding="utf-8"))
     if done.returncode < 0:
@@ -168,14 +159,15 @@ def _probe_lightning() -> dict[str, Any]:
     import lightning
     from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 
-    reasons = find.backends("torch")
+    missing = find.backends("torch")
     devices: list[dict[str, Any]] = [{"backend": "cpu", "kind": "cpu", "reason": None}]
     for backend, accelerator in (("cuda", CUDAAccelerator), ("mps", MPSAccelerator)):
-        reason = None if accelerator.is_available() else reasons[backend]
-        if reason is None and not accelerator.is_available():  # PyTorch would
-            reason = f"platform.processor() says {platform.processor()!r}, and Lightning wants 'arm'"
+        reason = None
+        if not accelerator.is_available():
+            here = f"platform.processor() says {platform.processor()!r}, and Lightning wants 'arm'"
             if os.environ.get("DISABLE_MPS") == "1":
-                reason = "DISABLE_MPS=1 turns it off"
+                here = "DISABLE_MPS=1 turns it off"
+            reason = missing[backend] or here  # here: though PyTorch has it
         devices.append({"backend": backend, "kind": "gpu", "reason": reason})
     with tempfile.TemporaryDirectory() as folder:
         quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
@@ -258,10 +250,9 @@ def _system(snapshot: dict[str, Any]) -> Finding:
     if not version:
         return Finding(SYSTEM, text, NOT_TOLD)
     new = int(version.split(".")[0]) >= OLDEST_MACOS
-    answer = (
-        f"{text}; {OLDEST_MACOS} or later is" if new else f"{text}; this PyTorch's MPS needs {OLDEST_MACOS} or later"
-    )
-    return _judge(SYSTEM, answer, new, f"update to macOS {OLDEST_MACOS} or later ({SOFTWARE_UPDATE})")
+    needs = "{} or later is" if new else "this PyTorch's MPS needs {} or later"
+    remedy = f"update to macOS {OLDEST_MACOS} or later (System Settings, General, Software Update)"
+    return _judge(SYSTEM, f"{text}; {needs.format(OLDEST_MACOS)}", new, remedy)
 
 
 def _python(snapshot: dict[str, Any], processor: str) -> Finding:
@@ -387,10 +378,9 @@ def _main(framework: str, place: str) -> None:
         answer = _probe_here(framework)
     except PackageNotFoundError:
         answer = _silent("not installed")
-    except PomologyError as error:
-        answer = _silent(one_line(str(error)), installed)
     except Exception as error:  # whatever stops a framework is its answer
-        answer = _silent(one_line(f"{type(error).__name__}: {error}"), installed)
+        kind = "" if isinstance(error, PomologyError) else f"{type(error).__name__}: "
+        answer = _silent(one_line(f"{kind}{error}"), installed)
     Path(place).write_text(json.dumps(answer), encoding="utf-8")
 
 

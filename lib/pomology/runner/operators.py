@@ -51,20 +51,24 @@ class Use:
         return [*lines, f"{name}: {total}{missing}"]
 
 
-def rehearse(name: str, profile: str = "smoke") -> Use:
-    """Run a notebook up to its results on the pretended MPS, with a profile's parameters and stand-ins for its data.
+def rehearse(name: str) -> Use:
+    """Run a notebook up to its results on the pretended MPS, with the parameters of `smoke` and stand-ins for its data.
 
     In a process of its own, since PyTorch keeps such a device once it has one. Raises PomologyError in one line if
     there is no such notebook or no checkout, if the notebook is not PyTorch's, or if it does not get as far.
     """
-    notebook = _notebook(name)
+    known = {notebook.name: notebook for notebook in notebooks.notebooks()}
+    if name not in known:
+        raise PomologyError(f"--operators {name}: no notebook is named so; there are {', '.join(sorted(known))}")
+    if not uses_torch(known[name]):
+        raise PomologyError(f"--operators {name}: not a PyTorch notebook; only PyTorch says which operators MPS has")
     program = root() / PRETENDED_MPS
     if not program.is_file():
         raise PomologyError(f"--operators {name}: needs a checkout of the kit, for {PRETENDED_MPS}; there is none here")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "use.json")
         done = subprocess.run(
-            [sys.executable, str(program), str(notebook.path), profile, str(place)],
+            [sys.executable, str(program), str(known[name].path), "smoke", str(place)],
             capture_output=True,
             encoding="utf-8",
             errors="replace",
@@ -73,17 +77,8 @@ def rehearse(name: str, profile: str = "smoke") -> Use:
         )
         if not place.exists():
             last = redact((done.stderr.strip() or f"exit status {done.returncode}").split("\n")[-1])
-            raise PomologyError(f"{notebook.name}: its rehearsal did not get to its end: {last}")
+            raise PomologyError(f"{name}: its rehearsal did not get to its end: {last}")
         return Use(**json.loads(place.read_text(encoding="utf-8")))
-
-
-def _notebook(name: str) -> notebooks.Notebook:
-    known = {notebook.name: notebook for notebook in notebooks.notebooks()}
-    if name not in known:
-        raise PomologyError(f"--operators {name}: no notebook is named so; there are {', '.join(sorted(known))}")
-    if not uses_torch(known[name]):
-        raise PomologyError(f"--operators {name}: not a PyTorch notebook; only PyTorch says which operators MPS has")
-    return known[name]
 
 
 def uses_torch(notebook: notebooks.Notebook) -> bool:
