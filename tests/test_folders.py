@@ -17,7 +17,7 @@ from pomology.machine import snapshot
 from pomology.report import declaration
 from pomology.report.showing import Report
 from pomology.results import folders, journal
-from pomology.runner import batch
+from pomology.runner import plan
 
 GIT = {"commit": "c" * 40, "dirty": False}
 SNAPSHOT = {"chip": "M2", "python": "3.11.9", "packages": {"torch": "2.13.0"}, "git": GIT, "unknown": {}}
@@ -188,5 +188,5 @@ def test_ceilings_of_the_same_day_stand_beside_what_comes_later():
 
 def test_a_batch_run_keeps_out_of_folders_of_notebooks_run_by_hand():
     with pytest.raises(PomologyError, match=r"^RUN=lab-20261121-090000: "):
-        batch.run_folder("lab-20261121-090000", "quick")
-    assert batch.run_folder("laboratory", "quick").name == "laboratory"
+        plan.run_folder("lab-20261121-090000", "quick")
+    assert plan.run_folder("laboratory", "quick").name == "laboratory"
