@@ -23,7 +23,7 @@ from pomology.measure.intervals import slope
 from pomology.report import article
 from pomology.report import claims as report_claims
 from pomology.results import journal
-from pomology.workloads import parity
+from pomology.workloads import torch_reference
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon"
 MB = 10**6
@@ -298,15 +298,12 @@ def test_near_the_limit_is_what_the_prediction_says_and_no_more(tmp_path, monkey
         scope["samples"](case)
 
 
-def test_the_twin_in_pytorch_is_the_notebooks_network(tmp_path):
+def test_the_reference_in_pytorch_is_the_notebooks_network(tmp_path):
     import torch
 
     model = notebook_scope("memory_torch", tmp_path)["build"]()
-    twin = parity._residual_mlp()
-    assert tuple(dict(twin.named_parameters())) == parity.RESIDUAL_MLP == tuple(dict(model.named_parameters()))
-    twin.load_state_dict(model.state_dict())
-    numbers = torch.randn(7, parity.RESIDUAL_WIDTH)
-    assert torch.equal(model(numbers), twin(numbers))
+    numbers = torch.randn(7, 32)
+    assert torch.equal(model(numbers), torch_reference.MODELS["residual_mlp"](numbers, *model.parameters()))
 
 
 SIDE = Path(__file__).with_name("mlx_memory_side.py")
