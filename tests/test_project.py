@@ -467,7 +467,7 @@ TOGETHER = {
     "notebooks": (
         {
             **{name: name for name in ("jupyterlab", "papermill", "nbconvert", "nbclient", "nbformat", "jinja2")},
-            **{name: name for name in ("markupsafe", "bleach", "pytest", "nbstripout", "ruff", "playwright")},
+            **{name: name for name in ("markupsafe", "pytest", "nbstripout", "ruff", "playwright")},
             **{"ipython": "IPython", "pyyaml": "yaml", "pytest-xdist": "xdist", "import-linter": "importlinter"},
             "filelock": "filelock",
         },
@@ -605,4 +605,4 @@ def test_git_ignores_runs_but_not_the_reference_run():
 
     assert ignored("outputs/20300101-quick/vae.jsonl")
     assert not ignored("outputs/reference-quick/index.html")
-    assert ignored(".venv/bin/python") and ignored("notebooks/m1_ultra_vs_rtx_2070/.ipynb_checkpoints/vae.ipynb")
+    assert ignored(".venv") and ignored("notebooks/m1_ultra_vs_rtx_2070/.ipynb_checkpoints/vae.ipynb")
