@@ -254,7 +254,7 @@ def test_make_hands_its_variables_to_the_command(recorded):
     plain = _arguments(recorded("reproduce")[2:])
     assert vars(plain) | {"limit_minutes": None} == {
         "command": "reproduce",
-        **{"profile": "quick", "device": "auto", "only": "", "run": "", "data": "auto", "repeats": "1"},
+        **{"profile": "quick", "device": "auto", "only": "", "run": "", "data": "auto", "repeats": 1},
         "limit_minutes": None,
     }
     given = recorded(
@@ -264,7 +264,7 @@ def test_make_hands_its_variables_to_the_command(recorded):
     options = _arguments(given[2:])
     assert options.only == "vae dc*"  # one argument, and no files of that name
     assert (options.profile, options.device, options.run) == ("smoke", "cpu", "my-run")
-    assert (options.data, options.repeats) == ("stand-in", "3")
+    assert (options.data, options.repeats) == ("stand-in", 3)
     assert _arguments(recorded("report", "RUN=my-run")[2:]).run == "my-run"
     assert _arguments(recorded("share", "RUN=my-run")[2:]).run == "my-run"
     assert _arguments(recorded("compare", "RUNS=one two")[2:]).runs == ["one", "two"]
