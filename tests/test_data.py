@@ -1,13 +1,12 @@
 """Images, photographs and where data come from: forms, damage, no network, stand-ins, and items as the articles'."""
 
-import http.server
 import io
 import json
-import pickle
 import random
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
@@ -236,49 +235,21 @@ def test_without_network_auto_says_why_and_real_refuses(monkeypatch, network, lo
         assert f"{name} is set" in load("auto", size=5).origin and not network
 
 
-@pytest.fixture
-def local_hub(monkeypatch):
-    """A server on this machine in the hub's place; `status` 0 is one that never answers."""
-    monkeypatch.undo()  # the network is needed, for the loopback only
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    release = threading.Event()
+@pytest.mark.parametrize(("status", "problem"), [(200, None), (503, "answered 503"), (0, "no answer")])
+def test_the_hub_is_asked_first(monkeypatch, status, problem):
+    release, asked = threading.Event(), []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            server.asked.append(self.path)
-            if not server.status:
-                release.wait(10)
-            self.send_response(server.status or 200)
-            self.end_headers()
+    def head(url, timeout):
+        asked.append(url)
+        if not status:
+            release.wait(10)
+        return SimpleNamespace(status_code=status)
 
-        def log_message(self, *_):
-            return
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked = []
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    yield server
+    monkeypatch.setattr("huggingface_hub.get_session", lambda: SimpleNamespace(head=head))
+    answer = hub.hub_problem("ylecun/mnist", timeout_s=0.1)
     release.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.mark.parametrize(("status", "problem"), [(200, None), (503, "answered 503"), (0, "ReadTimeout")])
-def test_the_hub_is_asked_first(local_hub, status, problem):
-    local_hub.status = status
-    answer = hub.hub_problem("ylecun/mnist", timeout_s=0.3)
     assert answer is None if problem is None else problem in answer
-    if problem is None:
-        assert hub.hub_problem("openai-community/gpt2", dataset=False) is None
-        assert local_hub.asked == [
-            "/datasets/ylecun/mnist/resolve/main/README.md",
-            "/openai-community/gpt2/resolve/main/README.md",
-        ]
+    assert asked == ["https://huggingface.co/datasets/ylecun/mnist/resolve/main/README.md"]
 
 
 def test_a_failed_download_is_not_a_damaged_one(monkeypatch):
@@ -429,11 +400,9 @@ def test_lsun_stand_in(monkeypatch, network):
     assert -1 <= image.min() < -0.3 and 0.3 < image.max() <= 1
     assert torch.equal(image, given[168_102 % 40][0])
     assert given.store == photographs.lsun_classroom("stand-in").store  # the same every time
-    assert len(set(given.store)) == 40
-    assert {Image.open(io.BytesIO(jpeg)).size for jpeg in given.store} == {(341, 256), (256, 341)}
-    assert 8_000 < np.mean([len(jpeg) for jpeg in given.store]) < 25_000
+    assert len(set(given.store)) == 40 and 8_000 < np.mean([len(jpeg) for jpeg in given.store]) < 25_000
     pictures = [np.asarray(given.picture(index)) for index in range(40)]
-    assert min(picture.std() for picture in pictures) > 15
+    assert {picture.shape for picture in pictures} == {(256, 341, 3), (341, 256, 3)}
     # no cut-out reaches over the edge of its photograph
     assert min(picture[[0, 0, -1, -1], [0, -1, 0, -1]].max() for picture in pictures) > 0
 
@@ -452,17 +421,6 @@ def test_the_shorter_side_becomes_64_and_the_middle_is_taken(upright):
 
 
 # --- workers, and what importing takes
-
-
-def test_datasets_can_be_pickled(digits, database):
-    real = photographs.lsun_classroom("real", database[0])
-    before = real[1][0]  # opens the handle that must not travel
-    for dataset in (data_images.ArticleMNIST(digits), real):
-        copy = pickle.loads(pickle.dumps(dataset))
-        assert len(copy) == len(dataset) and torch.equal(copy[1][0], dataset[1][0]) and copy[1][1] == dataset[1][1]
-    assert torch.equal(before, real[1][0])
-    pairs = data_images.MNISTPairs(digits, 3)
-    assert torch.equal(pickle.loads(pickle.dumps(pairs))[0][0], pairs[0][0])
 
 
 CONTEXTS = ["spawn", *(["fork"] if sys.platform == "linux" else [])]  # macOS's libraries do not survive fork
