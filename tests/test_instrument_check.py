@@ -342,7 +342,7 @@ class Memory(FakeDevice):
                 """Nothing to end."""
 
             def metrics(self):
-                return {"footprint_peak_bytes": {"value": memory.count("footprint")}}
+                return {"footprint_peak_bytes": SimpleNamespace(value=memory.count("footprint"))}
 
         return {"torch": SimpleNamespace(ones=Tensor), "Telemetry": Watch}
 
