@@ -13,12 +13,12 @@ from pomology.results.journal import Journal
 from pomology.results.record import Record
 
 
-def metric(value: float, low: float | None = None, high: float | None = None, unit: str = "FLOP/s") -> Estimate:
+def metric(value: float, low: float | None = None, high: float | None = None, unit: str = "") -> Estimate:
     return Estimate(value, unit, low, high, 20)
 
 
 def rate(value: float, low: float | None = None, high: float | None = None) -> dict:
-    return {"flops_per_s": metric(value, low, high)}
+    return {"flops_per_s": metric(value, low, high, "FLOP/s")}
 
 
 def record(experiment: str = "vae", metrics: dict | None = None, config: dict | None = None, **more: Any) -> Record:

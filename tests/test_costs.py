@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import records
+from records import record as record_of
 from records import write
 
 from pomology.articles import published
@@ -20,7 +20,7 @@ GIB = 2**30
 def record(experiment: str, backend: str, config: dict, metrics: dict, **more) -> Record:
     metrics = {name: Estimate(value) for name, value in metrics.items()}
     more |= {"framework": "mlx" if backend == "mlx-gpu" else "torch", "precision": config.get("precision", "fp32")}
-    return records.record(experiment, metrics, config, **{"backend": backend, "chip": "Apple M3 Max"} | more)
+    return record_of(experiment, metrics, config, **{"backend": backend, "chip": "Apple M3 Max"} | more)
 
 
 LARGE, SMALL = {"model": "gpt2-large", "batch_size": 4}, {"model": "gpt2", "batch_size": 1}

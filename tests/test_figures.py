@@ -12,8 +12,7 @@ from xml.etree import ElementTree
 
 import numpy
 import pytest
-from records import metric as metric_of
-from records import product, rate, record, stream
+from records import metric, product, rate, record, stream
 
 from pomology.report import costs, declaration
 from pomology.report.figures import draw, memory, points, style, summary
@@ -23,10 +22,6 @@ pytestmark = pytest.mark.filterwarnings("error")  # none may appear in a noteboo
 CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
 HERE_CPU, HERE_GPU = style.COLOURS["this machine's processor"], style.COLOURS["this machine's GPU"]
 NOTHING = "Nothing was measured that can be drawn"
-
-
-def metric(value, low=None, high=None, unit="s"):
-    return metric_of(value, low, high, unit)
 
 
 def trace(columns, rows, **more):
@@ -171,7 +166,7 @@ def test_what_failed_in_the_article_is_shown_in_its_words():
 
 
 def test_parts_of_a_case_are_lines_of_their_own_and_what_is_too_big_is_shown_once():
-    passes = {"forward_flops_per_s": metric(2e11, unit="FLOP/s"), "backward_flops_per_s": metric(3e11, unit="FLOP/s")}
+    passes = {"forward_flops_per_s": metric(2e11), "backward_flops_per_s": metric(3e11)}
     large, small = ({"model": name, "batch_size": 1, "lora": False} for name in ("gpt2-large", "gpt2"))
     cases = [record("gpt2_finetuning", status="too-big", config=large)]
     cases += [record("gpt2_finetuning", passes, config=small, scaled=True)]
