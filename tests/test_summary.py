@@ -9,7 +9,7 @@ import re
 
 import nbformat
 import pytest
-from test_roofline import metric, product, record, write
+from records import metric, product, rate, record, write
 
 from pomology import format
 from pomology.articles import published
@@ -32,68 +32,44 @@ def found(records=(), **wanted) -> list[summary.Rate]:
 
 
 @pytest.mark.parametrize(
-    ("device", "framework", "flops_per_s", "share"),
+    ("wanted", "flops_per_s", "share"),
     [
-        # 8 x 5.007 TFLOP in 2.710 s are 14.78 TFLOP/s, of 27.
-        ("M2 Ultra", "mlx", 14.78, 0.547),
-        # 4 x 5.007 TFLOP in 3.645 s, of 14.
-        ("M2 Max", "torch", 5.495, 0.392),
-        # 2 x 5.007 TFLOP in 8.692 s, of 7.
-        ("M2 Pro", "mlx", 1.152, 0.165),
-        # 8 x 5.007 TFLOP in 2.771 s, of 39.
-        ("A6000", "torch", 14.46, 0.371),
+        # 8 x 5.007 TFLOP in 2.710 s are 14.78 TFLOP/s, of 27; 4 x 5.007 in 3.645, of 14; 8 x 5.007 in 2.771, of 39.
+        ({"workload": "gpt2_pretraining", "device": "M2 Ultra", "framework": "mlx"}, 14.78, 0.547),
+        ({"workload": "gpt2_pretraining", "device": "M2 Max", "framework": "torch"}, 5.495, 0.392),
+        ({"workload": "gpt2_pretraining", "device": "A6000"}, 14.46, 0.371),
+        # 417.3 TFLOP an epoch in 252.657 s, of 9.06; 23.71 in 15.547, of 21.2; 0.1968 in 1.998.
+        ({"device": "2070 Super CUDA", "settings": "batch size 1024, image size 64"}, 1.652, 0.182),
+        ({"workload": "siamese", "device": "M1 Ultra GPU", "settings": "batch size 1024"}, 1.525, 0.0719),
+        ({"workload": "vae", "device": "M1 Ultra GPU", "settings": "batch size 5120"}, 0.0985, 0.00465),
+        # 4,167 TFLOP in 201.6 s, of 35.6, and in 301.8 s, of 14.9; 0.1220 in 10.8 s, and 0.05671 in 10.2 s, of 35.6.
+        ({"workload": "vgg16", "device": "3090"}, 20.67, 0.581),
+        ({"workload": "vgg16", "device": "Titan V"}, 13.81, 0.927),
+        ({"workload": "rasbt_lenet", "device": "3090"}, 0.01130, 3.17e-4),
+        ({"workload": "rasbt_mlp", "device": "3090"}, 0.005560, 1.56e-4),
     ],
 )
-def test_table_4_reaches_what_a_pencil_says(device, framework, flops_per_s, share):
-    (one,) = found(workload="gpt2_pretraining", device=device, framework=framework)
-    assert one.flops_per_s / TERA == pytest.approx(flops_per_s, rel=1e-3)
-    assert one.share == pytest.approx(share, abs=5e-4) and (one.share_low, one.share_high) == (None, None)
-    assert one.article == "001" and one.source == "published" and one.how.startswith("article 001, table 1")
+def test_published_times_reach_what_a_pencil_says(wanted, flops_per_s, share):
+    (one,) = found(**wanted)
+    assert one.rate.value / TERA == pytest.approx(flops_per_s, rel=2e-3)
+    assert one.share.value == pytest.approx(share, rel=4e-3) and one.share.low is one.share.high is None
+    assert one.source == "published"
 
 
-def test_epochs_reach_what_a_pencil_says():
-    # 417.3 TFLOP an epoch in 252.657 s, of 9.06; 23.71 in 15.547, of 21.2; 376.7 in 72.54, of 9.06; 0.1968 in 1.998.
-    (dcgan,) = found(workload="dcgan", device="2070 Super CUDA", settings="batch size 1024, image size 64")
-    assert dcgan.flops_per_s / TERA == pytest.approx(1.652, rel=1e-3) and dcgan.share == pytest.approx(0.182, rel=3e-3)
-    (siamese,) = found(workload="siamese", device="M1 Ultra GPU", settings="batch size 1024")
-    assert siamese.flops_per_s / TERA == pytest.approx(1.525, rel=1e-3)
-    assert siamese.share == pytest.approx(0.0719, rel=2e-3)
-    lines = found(workload="transformer_lm", device="2070 Super CUDA")
-    assert [round(one.flops_per_s / TERA, 2) for one in lines] == [1.96, 3.48, 4.93, 5.19]
-    assert lines[-1].share == pytest.approx(0.573, rel=2e-3)
-    (vae,) = found(workload="vae", device="M1 Ultra GPU", settings="batch size 5120")
-    assert vae.flops_per_s / 1e9 == pytest.approx(98.5, rel=2e-3)
-
-
-def test_simclr_and_vgg16_reach_what_a_pencil_says():
+def test_several_settings_of_a_device_reach_what_a_pencil_says():
+    lines = found(workload="transformer_lm", device="2070 Super CUDA")  # the last: 376.7 TFLOP in 72.54 s, of 9.06
+    assert [round(one.rate.value / TERA, 2) for one in lines] == [1.96, 3.48, 4.93, 5.19]
+    assert lines[-1].share.value == pytest.approx(0.573, rel=2e-3)
     # 399.2 TFLOP, and 55.8 over 2 or 200 epochs, in 405, 3558 and 29.4 s.
-    rates = {one.device: one for one in found(workload="simclr") if "batch size 128" in one.settings}
-    assert {name: round(one.flops_per_s / TERA, 2) for name, one in rates.items()} == {
-        "M1 Pro GPU": 1.05,
-        "M1 Pro CPU": 0.12,
-        "Nvidia A6000": 13.59,
-    }
-    assert rates["M1 Pro GPU"].share == pytest.approx(1.054 / 4.6, rel=2e-3)
+    small = {one.device: one.rate.value / TERA for one in found(workload="simclr") if "batch size 128" in one.settings}
+    assert small == pytest.approx({"M1 Pro GPU": 1.05, "M1 Pro CPU": 0.12, "Nvidia A6000": 13.59}, abs=5e-3)
     # At batch 512: 97 steps of 3.4117 TFLOP and 66.65 of features are 397.6 an epoch; 200 in 87.1 min, 800 in 331.1.
     larger = [one for one in found(workload="simclr") if "batch size 512" in one.settings]
-    assert [one.flops_per_s / TERA for one in larger] == pytest.approx([15.23, 16.01], rel=1e-3)
-    assert [one.share for one in larger] == pytest.approx([0.390, 0.410], abs=1e-3)
-    (card,) = found(workload="vgg16", device="3090")  # 4,167 TFLOP in 201.6 s, of 35.6
-    assert card.flops_per_s / TERA == pytest.approx(20.67, rel=1e-3) and card.share == pytest.approx(0.581, rel=2e-3)
-    (titan,) = found(workload="vgg16", device="Titan V")  # in 301.8 s, of 14.9
-    assert titan.flops_per_s / TERA == pytest.approx(13.81, rel=1e-3) and titan.share == pytest.approx(0.927, rel=2e-3)
-
-
-def test_digits_reach_what_a_pencil_says():
-    # 122.0 GFLOP in 0.18 min, and 56.71 in 0.17, of 35.6 TFLOP/s.
-    (lenet,) = found(workload="rasbt_lenet", device="3090")
-    assert lenet.flops_per_s / 1e9 == pytest.approx(11.30, rel=1e-3) and lenet.share == pytest.approx(3.17e-4, rel=3e-3)
-    (perceptron,) = found(workload="rasbt_mlp", device="3090")
-    assert perceptron.flops_per_s / 1e9 == pytest.approx(5.560, rel=1e-3)
+    assert [one.rate.value / TERA for one in larger] == pytest.approx([15.23, 16.01], rel=1e-3)
 
 
 def test_every_time_with_a_count_is_there_once():
-    rows = [row for row in published.values().to_dict("records") if row["flops"] and row["metric"].endswith("_s")]
+    rows = [row for row in published.rows() if row["flops"] and row["metric"].endswith("_s")]
     told = ("article", "device", "framework", "metric", "si")
     timed = {(row["experiment"], json.dumps(row["config"]), *(row[key] for key in told)) for row in rows}
     assert len(timed) == len(found(source="published")) == len(rows) - 1  # a row is printed twice
@@ -128,7 +104,7 @@ def test_a_device_whose_peak_is_not_known_has_a_rate_and_no_share(monkeypatch):
     assert {one.role for one in found(source="published") if one.share is not None} == {"gpu", "rival"}
     for device in ("M1 Ultra CPU", "Titan V CPU", "Intel CPU"):
         rates = found(device=device)
-        assert rates and all(one.share is one.peak_flops_per_s is None and one.flops_per_s > 0 for one in rates)
+        assert rates and all(one.share is one.peak_flops_per_s is None and one.rate.value > 0 for one in rates)
         assert {one.how for one in rates} == {summary.NO_PEAK}
     # The same name with as many cores as article 003 tells, and with as many as nobody tells.
     assert {one.share is None for one in found(workload="siamese", device="M1 Ultra GPU")} == {False}
@@ -147,16 +123,16 @@ LM = {"model": "gpt2", "batch_size": 1}
 RUN = [
     product(100e9, low=90e9, high=110e9),
     product(400e9, precision="fp16", low=390e9, high=410e9),
-    record("vae", {"flops_per_s": metric(50e9, 45e9, 55e9)}),
-    record("vae", {"flops_per_s": metric(20e9)}, config={"batch_size": 5120}),
+    record("vae", rate(50e9, 45e9, 55e9)),
+    record("vae", rate(20e9), config={"batch_size": 5120}),
     record("dcgan", {"step_s": metric(2.0, 1.6, 2.5, "s")}, flops_per_step=60 * 10**9),
-    record("gpt2_pretraining_torch", {"flops_per_s": metric(80e9)}, config=LM, article="001", scaled=True),
-    record("model_sizes", {"flops_per_s": metric(40e9)}, config={"model": "vgg16"}, article="000"),
-    record("model_sizes", {"flops_per_s": metric(30e9)}, config={"model": "resnet18"}, article="000"),
-    record("whisper_pretraining", {"flops_per_s": metric(90e9)}, precision="autocast fp16", article="001"),
-    record("cnn", {"flops_per_s": metric(7e9)}, precision="bf16", article="004"),
-    record("siamese", {"flops_per_s": metric(99e9)}, status="error", reason="broke"),
-    record("lstm", {"flops_per_s": metric(99e9)}, profile="smoke"),
+    record("gpt2_pretraining_torch", rate(80e9), config=LM, article="001", scaled=True),
+    record("model_sizes", rate(40e9), config={"model": "vgg16"}, article="000"),
+    record("model_sizes", rate(30e9), config={"model": "resnet18"}, article="000"),
+    record("whisper_pretraining", rate(90e9), precision="autocast fp16", article="001"),
+    record("cnn", rate(7e9), precision="bf16", article="004"),
+    record("siamese", rate(99e9), status="error", reason="broke"),
+    record("lstm", rate(99e9), profile="smoke"),
     record("mlp", {"throughput": metric(5.0, unit="1/s")}),
 ]
 
@@ -165,25 +141,25 @@ def test_this_machine_is_held_against_its_own_best_product():
     mine = {(one.workload, one.settings): one for one in found(RUN, source="measured")}
     assert len(mine) == 8
     vae = mine["vae", "batch size 128"]
-    assert (vae.share, vae.share_low, vae.share_high) == pytest.approx((0.5, 45 / 110, 55 / 90))
+    assert (vae.share.value, *vae.share.bounds) == pytest.approx((0.5, 45 / 110, 55 / 90))
     assert (vae.peak_flops_per_s, vae.device, vae.role) == (100e9, "Apple M9 CPU", "cpu")
     assert vae.how == "the best product in fp32 of this run, with PyTorch"
     dcgan = mine["dcgan", "batch size 128"]
-    assert (dcgan.flops_per_s, dcgan.low, dcgan.high) == pytest.approx((30e9, 24e9, 37.5e9))
-    assert mine["gpt2_pretraining", "model gpt2, batch size 1, a smaller model"].share == pytest.approx(0.8)
-    assert mine["vgg16", "model vgg16"].share == pytest.approx(0.4)
+    assert (dcgan.rate.value, *dcgan.rate.bounds) == pytest.approx((30e9, 24e9, 37.5e9))
+    assert mine["gpt2_pretraining", "model gpt2, batch size 1, a smaller model"].share.value == pytest.approx(0.8)
+    assert mine["vgg16", "model vgg16"].share.value == pytest.approx(0.4)
     assert ("model_sizes resnet18", "model resnet18") in mine
     half = mine["whisper_pretraining", "batch size 128"]
-    assert half.precision == "fp16" and half.share == pytest.approx(90 / 400)
+    assert half.precision == "fp16" and half.share.value == pytest.approx(90 / 400)
     without = mine["cnn", "batch size 128"]
     assert without.share is None and without.how == "no product in bf16 was measured in this run"
 
 
 def test_repeats_are_one_case_and_an_unknown_machine_is_named_so():
-    repeats = [record("vae", {"flops_per_s": metric(value)}, repeat=n) for n, value in enumerate((40e9, 90e9))]
+    repeats = [record("vae", rate(value), repeat=n) for n, value in enumerate((40e9, 90e9))]
     (one,) = found([*repeats, product(100e9)], source="measured")
-    assert one.flops_per_s == pytest.approx(60e9) and one.low < 40e9 < 90e9 < one.high  # the geometric mean
-    nobody = record("vae", {"flops_per_s": metric(1e9)}, chip=None, backend="mps", framework="strange")
+    assert one.rate.value == pytest.approx(60e9) and one.rate.low < 40e9 < 90e9 < one.rate.high  # the geometric mean
+    nobody = record("vae", rate(1e9), chip=None, backend="mps", framework="strange")
     (one,) = found([nobody], source="measured")
     assert (one.device, one.role, one.share) == ("this machine GPU", "gpu", None)
     assert "strange" in str(summary.table([nobody]))
@@ -195,9 +171,8 @@ PRODUCT = "of the operations a second of its best plain matrix product."
 def published_shares(workloads=tuple(summary.WORKLOADS)) -> list[float]:
     best = {}
     for one in found(source="published"):
-        if one.share is not None and one.workload in workloads:
-            key = (one.workload, one.device)
-            best[key] = max(one.share, best.get(key, 0))
+        if one.share and one.workload in workloads:
+            best[one.workload, one.device] = max(one.share.value, best.get((one.workload, one.device), 0))
     return sorted(best.values())
 
 
@@ -216,23 +191,21 @@ def test_the_sentence_tells_the_best_shares_of_what_both_have_timed():
 
 
 def test_the_sentence_is_true_of_a_gpu_of_one_model_and_of_models_of_its_own():
-    fast = [product(1e12, backend="mps"), record("vae", {"flops_per_s": metric(3e11)}, backend="mps")]
+    fast = [product(1e12, backend="mps"), record("vae", rate(3e11), backend="mps")]
     one = "Training one model that the articles have timed too"
     assert summary.sentence(fast).startswith(f"{one}, this machine's GPU reached 30 % {PRODUCT}")
-    both = [*fast, product(100e9), record("vae", {"flops_per_s": metric(50e9)})]
+    both = [*fast, product(100e9), record("vae", rate(50e9))]
     assert f"{one}, this machine's processor reached 50 % and its GPU reached 30 % {PRODUCT}" in summary.sentence(both)
     apart = summary.sentence([*RUN, *fast])
     assert "processor reached 30 to 80 %" in apart and f"{one}, this machine's GPU reached 30 % {PRODUCT}" in apart
-    small = record("vae", {"flops_per_s": metric(30e9)}, scaled=True)
+    small = record("vae", rate(30e9), scaled=True)
     said = summary.sentence([product(100e9), small])
     assert said.startswith(f"{one} (in a smaller version), this machine's processor reached 30 % {PRODUCT}")
-    some = summary.sentence(
-        [product(100e9), small, record("vae", {"flops_per_s": metric(20e9)}, config={"batch_size": 9})]
-    )
+    some = summary.sentence([product(100e9), small, record("vae", rate(20e9), config={"batch_size": 9})])
     assert some.startswith(f"{one} (some of it in a smaller version)")
-    both_small = summary.sentence([product(100e9), small, record("dcgan", {"flops_per_s": metric(2e10)}, scaled=True)])
+    both_small = summary.sentence([product(100e9), small, record("dcgan", rate(2e10), scaled=True)])
     assert both_small.startswith("Training 2 models that the articles have timed too (in smaller versions)")
-    own = summary.sentence([product(100e9), record("cnn", {"flops_per_s": metric(20e9)}, article="004")])
+    own = summary.sentence([product(100e9), record("cnn", rate(20e9), article="004")])
     assert own.startswith(
         "Computing one workload that no article prints a time of, this machine's processor reached 20 %"
     )
@@ -240,14 +213,14 @@ def test_the_sentence_is_true_of_a_gpu_of_one_model_and_of_models_of_its_own():
 
 
 def test_what_cannot_be_compared_is_said_or_left_out():
-    assert summary.sentence([]) == summary.sentence([one for one in RUN if one["profile"] == "smoke"]) == ""
+    assert summary.sentence([]) == summary.sentence([one for one in RUN if one.profile == "smoke"]) == ""
     said = summary.sentence(RUN[2:])
     assert said.startswith(
         "What share of its best this machine's processor reached cannot be told: this run has timed no"
     )
     assert "of its best plain" not in said and "GPU reached cannot" not in said and "The articles' GPUs reached" in said
     # A GPU whose best is not timed, beside a processor whose best is.
-    said = summary.sentence([*RUN, record("vae", {"flops_per_s": metric(3e11)}, backend="mps")])
+    said = summary.sentence([*RUN, record("vae", rate(3e11), backend="mps")])
     assert "processor reached 30 to 80 %" in said and "this machine's GPU reached cannot be told" in said
     assert roofline.NO_CEILINGS in summary.table(RUN[2:]).notes and roofline.NO_CEILINGS not in summary.table(RUN).notes
 
@@ -303,15 +276,15 @@ def test_the_page_of_a_run_begins_with_the_chart(tmp_path):
 
 
 def test_a_smoke_run_and_one_without_rates_have_no_chart(tmp_path):
-    smoke = [one | {"profile": "smoke"} for one in RUN]
+    smoke = [one.replace(profile="smoke") for one in RUN]
     for name, records in (("smoke", smoke), ("nothing", RUN[-1:])):
         assert "How this machine compares" not in page(tmp_path / name, records)
 
 
 def test_somebody_elses_malformed_numbers_leave_the_page_standing(tmp_path):
-    bad = record("vae", {"flops_per_s": metric(5e9)}, config={"model": ["<b>"], "batch_size": "<script>"}, chip="<i>x")
-    bad |= {"framework": "</td><script>"}
-    worse = record("dcgan", {"flops_per_s": metric(-1.0)}, precision="")
+    bad = record("vae", rate(5e9), config={"model": ["<b>"], "batch_size": "<script>"}, chip="<i>x")
+    bad = bad.replace(framework="</td><script>")
+    worse = record("dcgan", rate(-1.0), precision="")
     shown = page(tmp_path / "run", [product(100e9), bad, worse])
     assert "<script>" not in shown and "<b>" not in shown and "<i>x" not in shown
     assert "How this machine compares" in shown

@@ -10,8 +10,8 @@ import test_sizes
 import torch
 import yaml
 from counting import by_layers
+from records import metric, product, record
 from test_notebooks import PATHS, ROOT, code, is_definition
-from test_roofline import metric, product, record
 
 from pomology.errors import TooBig
 from pomology.experiment.case import Case

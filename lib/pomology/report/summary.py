@@ -1,25 +1,26 @@
 """The chart that no article has: all their devices and this machine on one axis, in operations a second.
 
-A published time becomes operations a second by the work on paper, and is laid against the published peak of its device;
-a measured rate is laid against the best product of the same run. Published peaks, each with its source, are in
-`articles/data/peaks.csv`: for processors nobody was found to publish one. Reads records as they are in a journal; times
-nothing.
+A published time becomes operations a second by the work on paper, and is compared with the published peak of its
+device; a measured rate is compared with the best product of the same run. Published peaks, each with its source, are in
+`articles/data/peaks.csv`; no source has a peak of the articles' processors. Reads the records of a run; times nothing.
 """
 
 from __future__ import annotations
 
 import functools
 import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from pomology.articles import published
 from pomology.articles.published import KIT, experiment_of
 from pomology.format import plus_minus, quantity_per_s, significant
+from pomology.measure.estimate import Estimate
 from pomology.report import roofline
 from pomology.report.roofline import NO_CEILINGS
 from pomology.report.table import Row, Table
 from pomology.results import cases
-from pomology.results.cases import FRAMEWORKS, chip_name, combined, comparable, groups, settings
+from pomology.results.cases import FRAMEWORKS, chip_name, settings
+from pomology.results.record import Record
 
 # What the articles have timed and somebody has counted, in the order of the chart.
 WORKLOADS = {
@@ -57,7 +58,7 @@ class Rate:
 
     source: `published` or `measured`. role: `cpu`, `gpu` (of Apple) or `rival` of what is published, else `cpu` or
     `gpu`. peak_flops_per_s: the published one, or of what is measured the best product of the run. how: where the peak
-    is from, or why there is none. low, high: the 95 % interval, of the share with that of the peak in it.
+    is from, or why there is none.
     """
 
     article: str
@@ -68,85 +69,75 @@ class Rate:
     role: str
     framework: str
     precision: str
-    flops_per_s: float
-    low: float | None
-    high: float | None
+    rate: Estimate
     peak_flops_per_s: float | None
-    share: float | None
-    share_low: float | None
-    share_high: float | None
+    share: Estimate | None
     how: str
+
+    def numbers(self) -> dict:
+        """The row of a table."""
+        about = asdict(self)
+        share, how = about.pop("share"), about.pop("how")
+        rate, peak = about.pop("rate"), about.pop("peak_flops_per_s")
+        about |= {"flops_per_s": rate.value, "low": rate.low, "high": rate.high, "peak_flops_per_s": peak}
+        bounds = (share.value, share.low, share.high) if share else (None, None, None)
+        return about | dict(zip(("share", "share_low", "share_high"), bounds, strict=True)) | {"how": how}
 
 
 @functools.cache
 def peaks() -> dict[tuple[str, str], tuple[float, str]]:
     """The published peaks: (device as the articles call it, precision) -> (FLOP/s, source)."""
-    return {
-        (row["device"], row["precision"]): (float(row["peak_flops_per_s"]), row["source"])
-        for row in published.read("peaks.csv")
-    }
+    rows = published.read("peaks.csv")
+    return {(row["device"], row["precision"]): (float(row["peak_flops_per_s"]), row["source"]) for row in rows}
 
 
-def rates(records: list[dict]) -> list[Rate]:
+def rates(records: list[Record]) -> list[Rate]:
     """Every published time that has a count of its operations, then this run's cases, each workload's together.
 
     Of this run's: those of a smaller model too, which operations a second can be compared by; no smoke test, and no
     bare product, since the ceilings are the best of these.
     """
-    found = _published() + _measured(records)
-    order = [*WORKLOADS, *sorted({one.workload for one in found} - WORKLOADS.keys())]
-    return sorted(found, key=lambda one: order.index(one.workload))
+    known = [*_published(), *_measured(records)]
+    order = [*WORKLOADS, *sorted({rate.workload for rate in known} - WORKLOADS.keys())]
+    return sorted(known, key=lambda rate: order.index(rate.workload))
 
 
 def _published() -> list[Rate]:
-    found: dict[tuple, Rate] = {}
-    for row in published.values().to_dict("records"):
+    known: dict[tuple, Rate] = {}
+    for row in published.rows():
         experiment = row["experiment"]
         if row["flops"] and row["metric"] != "energy_j_per_step":
-            rate = row["flops"] / row["si"]
+            rate = Estimate(row["flops"] / row["si"], "FLOP/s", how="published")
             peak, how = peaks().get((row["device"], row["precision"]), (None, NO_PEAK))
             if experiment in CORES_UNKNOWN and row["role"] == "gpu":
                 peak, how = None, "how many GPU cores it had is not told"
-            shown = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row["config"].items())
-            share = None if peak is None else rate / peak
+            share = None if peak is None else rate / Estimate.count(peak, "FLOP/s")
             name, _, version = row["framework"].partition(" ")
-            shown += f", {version}" if version else ""
-            about = (row["article"], WORKLOAD_OF.get(experiment, experiment), row["device"], shown)
-            one = (*about, "published", row["role"], name.replace("pytorch", "torch"))
+            shown = [f"{key.replace('_', ' ')} {value}" for key, value in row["config"].items()]
+            shown = ", ".join([*shown, version] if version else shown)
+            about = (row["article"], WORKLOAD_OF.get(experiment, experiment), row["device"], shown, "published")
+            about += (row["role"], name.replace("pytorch", "torch"))
             # A row that is printed twice is there once.
-            found[(*one, rate)] = Rate(*one, row["precision"], rate, None, None, peak, share, None, None, how)
-    return list(found.values())
+            known[(*about, rate)] = Rate(*about, row["precision"], rate, peak, share, how)
+    return list(known.values())
 
 
-def _measured(records: list[dict]) -> list[Rate]:
-    best, found = roofline.ceilings(records), []
-    by_notebook: dict[str, list[dict]] = {}
-    for record in comparable(records, "flops_per_s"):
-        if record["experiment"] not in roofline.SOURCES:
-            by_notebook.setdefault(record["experiment"], []).append(record)
-    for repeats in [repeats for mine in by_notebook.values() for repeats in groups(mine)]:
-        achieved = [(record, cases.achieved(record)) for record in repeats]
-        good = [record | {"metrics": {"flops_per_s": rate}} for record, rate in achieved if rate and rate["value"] > 0]
-        rate = combined(good, "flops_per_s")
-        if rate is None:
-            continue
-        first = good[0]
-        share = roofline.share(first, best, rate)
-        precision = cases.precision(first)
-        ceiling = best.rates.get((cases.kind(first), precision))
+def _measured(records: list[Record]) -> list[Rate]:
+    best, measured = roofline.ceilings(records), []
+    for record, rate in roofline.rated(records, without=roofline.SOURCES):
+        share, precision, ceiling = roofline.share(record, best, rate), cases.precision(record), best.over(record)
         how = f"no product in {precision} was measured in this run"
         if share:
-            how = f"the best product in {precision} of this run, with {FRAMEWORKS.get(ceiling.record['framework'], '')}"
-        shown = settings(first) + (SMALLER if first["scaled"] else "")
-        about = (first["article"], _workload(first), chip_name(first), shown, "measured", cases.kind(first))
-        rated = (first["framework"], precision, rate["value"], rate["low"], rate["high"])
-        shares = (share.value, share.low, share.high) if share else (None, None, None)
-        found.append(Rate(*about, *rated, ceiling.value if share else None, *shares, how))
-    return found
+            how = f"the best product in {precision} of this run, with {FRAMEWORKS.get(ceiling.record.framework, '')}"
+        shown = settings(record) + (SMALLER if record.scaled else "")
+        about = (record.article, _workload(record), chip_name(record), shown, "measured", cases.kind(record))
+        about += (record.framework, precision, rate)
+        measured.append(Rate(*about, ceiling.value if share else None, share, how))
+    return measured
 
 
-def _workload(record: dict) -> str:
-    name, model = experiment_of(record["experiment"]), record["config"].get("model", "")
+def _workload(record: Record) -> str:
+    name, model = experiment_of(record.experiment), record.config.get("model", "")
     name = WORKLOAD_OF.get(name, name)
     if name in WORKLOADS:
         return name
@@ -155,17 +146,16 @@ def _workload(record: dict) -> str:
     return f"{name} {model}".strip()
 
 
-def table(records: list[dict]) -> Table:
+def table(records: list[Record]) -> Table:
     """All rates with their shares, the articles' first in each workload; as numbers the same with all that is known."""
-    found, rows = rates(records), []
-    for one in found:
-        interval = {"value": one.flops_per_s, "low": one.low, "high": one.high, "how": "measured", "n": None}
-        rate = quantity_per_s(one.flops_per_s, "FLOP/s") + plus_minus(interval)
+    known, rows = rates(records), []
+    for one in known:
+        rate = quantity_per_s(one.rate.value, "FLOP/s") + plus_minus(one.rate)
         peak = quantity_per_s(one.peak_flops_per_s, "FLOP/s") if one.peak_flops_per_s else ""
         device = f"{one.device}, {FRAMEWORKS.get(one.framework, one.framework)}"
         device += "" if one.precision == "fp32" else f", {one.precision}"
         article = "the kit" if one.article == KIT else one.article
-        cells = (WORKLOADS.get(one.workload, one.workload), article, device, one.settings, rate, peak, percent(one))
+        cells = (WORKLOADS.get(one.workload, one.workload), article, device, one.settings, rate, peak, _percent(one))
         rows.append(Row((*cells, one.how), one.source))
     columns = ("Workload", "Article", "Device", "Settings", "Achieved", "Peak", "Share of it", "The peak is")
     notes = [
@@ -188,8 +178,8 @@ def table(records: list[dict]) -> Table:
     ]
     if not roofline.ceilings(records):
         notes.append(NO_CEILINGS)
-    data = tuple({name: getattr(one, name) for name in Rate.__dataclass_fields__} for one in found)
-    return Table("What every device achieves of its peak", columns, tuple(rows), tuple(notes), data)
+    title, data = "What every device achieves of its peak", tuple(one.numbers() for one in known)
+    return Table(title, columns, tuple(rows), tuple(notes), data)
 
 
 def _sources() -> str:
@@ -199,58 +189,55 @@ def _sources() -> str:
     return "; ".join(f"{', '.join(names)}: {source} ({url})" for (source, url), names in devices.items())
 
 
-def percent(one: Rate) -> str:
+def _percent(one: Rate) -> str:
     """A share, as people read it, with its interval; empty if there is none."""
     if one.share is None:
         return ""
-    bounds = [f"{significant(100 * bound)}" for bound in (one.share_low, one.share_high) if bound is not None]
-    return f"{significant(100 * one.share)} %" + (f" ({bounds[0]} to {bounds[1]} %)" if len(bounds) == 2 else "")
+    share, low, high = (significant(100 * (x or 0)) for x in (one.share.value, one.share.low, one.share.high))
+    return f"{share} %" + ("" if one.share.low is None else f" ({low} to {high} %)")
 
 
-def sentence(records: list[dict]) -> str:
+def sentence(records: list[Record]) -> str:
     """How this machine compares, for who knows none of the articles; empty if it has measured no rate.
 
     Medians of the best shares by model, of this machine and of the articles' devices, over the models that both have
     timed; over all that each has timed if there are none of these.
     """
-    found = rates(records)
-    ours, theirs = ([one for one in found if one.source == source] for source in ("measured", "published"))
+    known = rates(records)
+    ours, theirs = ([rate for rate in known if rate.source == source] for source in ("measured", "published"))
     if not ours:
         return ""
-    both = {one.workload for one in ours} & {one.workload for one in theirs if one.share is not None}
-    ours, theirs = ([one for one in side if one.workload in both or not both] for side in (ours, theirs))
+    both = {rate.workload for rate in ours} & {rate.workload for rate in theirs if rate.share}
+    ours, theirs = ([rate for rate in side if rate.workload in both or not both] for side in (ours, theirs))
     parts: dict[str, list[str]] = {}
-    untold = []
+    without = []
     for role, name in (("cpu", "processor"), ("gpu", "GPU")):
-        mine = [one for one in ours if one.role == role]
-        rated = [one for one in mine if one.share is not None]
-        if rated:
-            shares = _best(rated)
-            parts.setdefault(_work(len(shares), rated, bool(both)), []).append(f"{name} reached {_spread(shares)}")
-        elif mine:
-            untold.append(
+        here = [rate for rate in ours if rate.role == role]
+        if shares := _best(here):
+            parts.setdefault(_work(len(shares), here, bool(both)), []).append(f"{name} reached {_spread(shares)}")
+        elif here:
+            without.append(
                 f"What share of its best this machine's {name} reached cannot be told: this run has timed no plain "
                 "matrix product on it in the same precision (notebook ceilings does)."
             )
-    said = [
+    sentences = [
         f"{work}, this machine's {' and its '.join(devices)} of the operations a second of its best plain matrix "
         "product."
         for work, devices in parts.items()
-    ] + untold
-    shares = _best(theirs)
-    if shares:
+    ] + without
+    if shares := _best(theirs):
         models = "the same models" if both else "theirs"
-        said.append(
+        sentences.append(
             f"The articles' GPUs reached {_spread(shares)} of their published peaks on {models} ({len(shares)} pairs "
             "of a model and a GPU). That is the harder test: a published peak is cores times clock on paper, and most "
             "of the articles' times have the loading of data in them."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
-def _work(count: int, rated: list[Rate], published_too: bool) -> str:
+def _work(count: int, here: list[Rate], published_too: bool) -> str:
     """What this machine's shares are of, as the beginning of a sentence."""
-    smaller = [one.settings.endswith(SMALLER) for one in rated]
+    smaller = [rate.settings.endswith(SMALLER) for rate in here if rate.share]
     version = (" (in a smaller version)" if count == 1 else " (in smaller versions)") if all(smaller) else ""
     if any(smaller) and not version:
         version = " (some of it in a smaller version)" if count == 1 else " (some in smaller versions)"
@@ -261,16 +248,15 @@ def _work(count: int, rated: list[Rate], published_too: bool) -> str:
     return f"Computing {works} that no article prints a time of{version}"
 
 
-def _best(found: list[Rate]) -> list[float]:
+def _best(known: list[Rate]) -> list[float]:
     """The best share of each workload on each device."""
-    best: dict[tuple[str, str], float] = {}
-    for one in found:
-        if one.share is not None:
-            key = (one.workload, one.device)
-            best[key] = max(best.get(key, 0.0), one.share)
-    return list(best.values())
+    shares: dict[tuple[str, str], list[float]] = {}
+    for rate in known:
+        if rate.share:
+            shares.setdefault((rate.workload, rate.device), []).append(rate.share.value)
+    return [max(several) for several in shares.values()]
 
 
 def _spread(shares: list[float]) -> str:
-    middle, low, high = (significant(100 * one, 2) for one in (statistics.median(shares), min(shares), max(shares)))
+    middle, low, high = (significant(100 * share, 2) for share in (statistics.median(shares), min(shares), max(shares)))
     return f"{middle} %" if low == high else f"{low} to {high} % (median {middle} %)"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pomology.articles import published
+from pomology.measure.estimate import Estimate
 from pomology.report.declaration import Declaration
-from pomology.report.figures.points import Line, Mark, points_figure
+from pomology.report.figures.points import Line, Mark, points_figure, value_line
 from pomology.report.figures.style import styled
 from pomology.results import cases
 from pomology.results.record import Record
@@ -36,17 +37,17 @@ def panels(about: Declaration, records: list[Record]) -> dict[str, list[Line]]:
         key = (row["device"], str(row["config"]))
         if row["metric"] in (about.metric, "status") and key not in seen:  # a row that is printed twice is one device
             seen.add(key)
+            label, kind = row["device"] or "the article", ("published", row["role"])
             # What has no number is shown as the words that are printed.
-            words = about.drawn.show(row["si"]) if row["si"] else row["printed"] or row["note"]
-            marks = [Mark(row["si"])] if row["si"] else []
-            panel(row["config"]).append(Line(row["device"] or "the article", "published", row["role"], words, marks))
+            words = Line(label, *kind, row["printed"] or row["note"])
+            panel(row["config"]).append(value_line(label, kind, row["si"], about.drawn.show) if row["si"] else words)
     for other, settings in (about.published_rates or {}).items():
         for row in published.rows(experiment=other):
             if row["flops"] and row["si"]:
                 name, _, version = row["framework"].partition(" ")
                 by = version[:4] or cases.FRAMEWORKS.get(name.replace("pytorch", "torch"), name)
-                rate = row["flops"] / row["si"]
-                line = Line(f"{row['device']}, {by}", "published", row["role"], about.drawn.show(rate), [Mark(rate)])
+                label, rate = f"{row['device']}, {by}", row["flops"] / row["si"]
+                line = value_line(label, ("published", row["role"]), rate, about.drawn.show)
                 panel(row["config"] | settings).append(line)
     several = len({record.framework for record in records}) > 1
     for repeats in cases.groups(cases.comparable(records, about.metric)):
@@ -68,12 +69,12 @@ def _measured(declared: Declaration, repeats: list[Record], several: bool) -> li
     if any(parts.values()) or (declared.series and first.scaled):
         shown = {part: marks for part, marks in parts.items() if marks}
         return [
-            Line(f"{label}, {part}", *about, declared.drawn.show(marks[0].value), marks)
+            Line(f"{label}, {part}", *about, declared.drawn.show(marks[0].number.value), marks)
             for part, marks in shown.items()
         ]
     marks, compute = _marks(repeats, declared.metric), _marks(repeats, f"compute_{declared.metric}", hollow=True)[:1]
-    words = declared.drawn.show(marks[0].value) if marks else repeats[-1].status
-    words += f", computing {declared.drawn.show(compute[0].value)}" if marks and compute else ""
+    words = declared.drawn.show(marks[0].number.value) if marks else repeats[-1].status
+    words += f", computing {declared.drawn.show(compute[0].number.value)}" if marks and compute else ""
     return [Line(label, *about, words, [*marks, *compute] if marks else [])]
 
 
@@ -82,6 +83,7 @@ def _marks(repeats: list[Record], metric: str, hollow: bool = False) -> list[Mar
     mean = cases.combined(repeats, metric)
     if mean is None or not mean.value > 0:
         return []
-    each = [record.metrics[metric].value for record in repeats if record.status == "ok" and metric in record.metrics]
-    strip = [Mark(value, small=True) for value in each if value > 0] if len(each) > 1 else []
-    return [Mark(mean.value, mean.low, mean.high, hollow), *strip]
+    each = [record.metrics[metric] for record in repeats if record.status == "ok" and metric in record.metrics]
+    # Without their own intervals, which are within a run.
+    strip = [Mark(Estimate(number.value), small=True) for number in each if number.value > 0] if len(each) > 1 else []
+    return [Mark(mean, hollow), *strip]

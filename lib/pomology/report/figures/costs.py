@@ -6,7 +6,7 @@ from typing import Any
 
 from pomology.report import costs
 from pomology.report.declaration import Declaration
-from pomology.report.figures.points import Line, Mark, points_figure
+from pomology.report.figures.points import Line, points_figure, value_line
 from pomology.report.figures.style import styled
 from pomology.results.record import Record
 
@@ -21,10 +21,9 @@ def costs_figure(declared: Declaration, records: list[Record]) -> Any:
         about = here if offer.maker == "here" else ("published", "gpu" if offer.maker == "Apple" else "rival")
         if offer.price_usd and offer.peak_flops_per_s:
             value = offer.peak_flops_per_s / offer.price_usd
-            peaks.setdefault(offer.device, Line(offer.device, *about, declared.drawn.show(value), [Mark(value)]))
+            peaks.setdefault(offer.device, value_line(offer.device, about, value, declared.drawn.show))
         if offer.price_usd and offer.flops_per_s:
-            value = offer.flops_per_s / offer.price_usd
             label = f"{offer.device}: {offer.work}, batch {offer.batch_size}"
-            achieved.append(Line(label, *about, declared.drawn.show(value), [Mark(value)]))
+            achieved.append(value_line(label, about, offer.flops_per_s / offer.price_usd, declared.drawn.show))
     panels = {"Peak": list(peaks.values()), "Achieved in the training of GPT-2-large, table 4": achieved}
     return points_figure(panels, declared.drawn.axis, declared.drawn.scale)

@@ -16,8 +16,8 @@ from pomology.report.figures.summary import summary_figure
 # By the metric that is drawn.
 KINDS = {
     "flops_per_s_per_usd": costs_figure,
-    "footprint_slope_bytes": lambda about, records: memory_figure(records),
-    "share_of_roof": lambda about, records: roofline_figure(records),
+    "footprint_slope_bytes": memory_figure,
+    "share_of_roof": roofline_figure,
     "share_of_peak": lambda about, records: summary_figure(records),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pomology.report.declaration import Declaration
 from pomology.report.figures.style import COLOURS, DEVICES, GREY, SHADES, figure_of, nothing, styled
 from pomology.results import cases
 from pomology.results.record import Record
@@ -23,7 +24,7 @@ QUANTITIES: dict[str, Callable[[Any], Any]] = {
 
 
 @styled
-def memory_figure(records: list[Record]) -> Any:
+def memory_figure(_: Declaration, records: list[Record]) -> Any:
     """Memory and page faults after each step, as `memory_trace` keeps them: a row of panels for each quantity, a column
     for each load. The colour is framework and device. Returns a matplotlib Figure.
 
@@ -46,15 +47,15 @@ def passes_figure(records: list[Record]) -> Any:
     return _traces_figure(columns, ("Seconds of a step", "Memory (GB)"), _device, COLOURS)
 
 
-def _device(record: dict) -> str:
+def _device(record: Record) -> str:
     return DEVICES["measured", cases.kind(record)]
 
 
-def _framework(record: dict) -> str:
+def _framework(record: Record) -> str:
     return f"{cases.FRAMEWORKS.get(record.framework, record.framework)}, {record.backend}"
 
 
-def _rows(record: dict) -> list:
+def _rows(record: Record) -> list:
     return [] if record.profile == "smoke" else (record.memory_trace or {}).get("rows", [])
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pomology.measure.estimate import Estimate
 from pomology.report.figures.style import COLOURS, DEVICES, GREY, MARKS, device_key, figure_of, nothing, plain_ticks
 
 MOST_PANELS = 30  # of a figure: more take minutes to lay out, and nobody looks at them
@@ -17,9 +18,7 @@ DODGE = 0.25  # how far marks of one line stand above and below it, where it has
 class Mark:
     """A value and its interval. hollow: drawn as an outline. small: one of several repeats, behind their mean."""
 
-    value: float
-    low: float | None = None
-    high: float | None = None
+    number: Estimate
     hollow: bool = False
     small: bool = False
 
@@ -42,8 +41,14 @@ class Line:
     @property
     def reach(self) -> list[float]:
         """All that is drawn of it on a logarithmic axis."""
-        values = [value for mark in self.marks for value in (mark.value, mark.low, mark.high)]
+        numbers = (mark.number for mark in self.marks)
+        values = [value for number in numbers for value in (number.value, number.low, number.high)]
         return [value for value in (*values, self.peak) if value and value > 0]
+
+
+def value_line(label: str, about: tuple[str, str], value: float, show: Callable[[float], str]) -> Line:
+    """A line with one mark, which has no interval. about: source and role."""
+    return Line(label, *about, show(value), [Mark(Estimate(value))])
 
 
 def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, key: bool = False) -> Any:
@@ -105,8 +110,8 @@ def draw_marks(axis: Any, marked: Iterable[tuple[str, float, list[Mark]]], size:
             level = levels.index("repeats" if mark.small else number) - (len(levels) - 1) / 2
             y = place + DODGE * level / max(1, (len(levels) - 1) / 2)
             # An interval down to zero has no end on a logarithmic axis: it is drawn to the edge.
-            low = mark.low if mark.low is None else max(mark.low, axis.get_xlim()[0])
-            rows.append((device, y, mark.value, low, mark.high, mark.hollow, mark.small))
+            low = mark.number.low if mark.number.low is None else max(mark.number.low, axis.get_xlim()[0])
+            rows.append((device, y, mark.number.value, low, mark.number.high, mark.hollow, mark.small))
     frame = pandas.DataFrame(rows, columns=["device", "y", "value", "low", "high", "hollow", "small"])
     look = {"y": "y", "hue": "device", "hue_order": list(COLOURS), "palette": COLOURS, "ax": axis, "legend": False}
     ends = frame[frame["high"].notna()].melt(["device", "y"], ["low", "high"], value_name="x", ignore_index=False)

@@ -11,6 +11,7 @@ from typing import Any
 
 from pomology import format
 from pomology.report import roofline
+from pomology.report.declaration import Declaration
 from pomology.report.figures.style import GREY, SHADES, nothing, plain_ticks, styled
 from pomology.results import cases
 from pomology.results.record import Record
@@ -21,7 +22,7 @@ LABEL_INCHES = 0.15  # from one label to the next
 
 
 @styled
-def roofline_figure(records: list[Record]) -> Any:
+def roofline_figure(_: Declaration, records: list[Record]) -> Any:
     """Every experiment of a run under the machine's roofs, a panel for each kind of device, both axes logarithmic.
 
     The sloping roof is the memory bandwidth, the flat ones are the best rates by precision. The colour of a point is
@@ -55,58 +56,52 @@ def _of_kind(kind: str, best: roofline.Ceilings, points: list[roofline.Point]) -
     return roofs, [point for point in points if cases.kind(point.record) == kind]
 
 
-def _framework(name: str) -> str:
-    return cases.FRAMEWORKS.get(name, name)
+def _framework(record: Record) -> str:
+    return cases.FRAMEWORKS.get(record.framework, record.framework)
 
 
 def _series(point: roofline.Point) -> str:
-    record = point.record
-    return f"{_framework(record.framework)}, {record.backend}, {cases.precision(record)}"
+    return f"{_framework(point.record)}, {point.record.backend}, {cases.precision(point.record)}"
 
 
 def _draw_panel(axis: Any, kind: str, best: roofline.Ceilings, points: list[roofline.Point]) -> dict[str, Any]:
-    """One panel, with rates in GFLOP/s. Returns what the key shows of it, by name."""
+    """One panel. Returns what the key shows of it, by name."""
     import seaborn
 
     roofs, points = _of_kind(kind, best, points)
-    slope = best.bandwidths[kind].value / 1e9 if kind in best.bandwidths else None
+    slope = best.bandwidths[kind].value if kind in best.bandwidths else None
     drawn = [point for point in points if point.intensity]
-    ridges = [roof.value / 1e9 / slope for _, roof in roofs] if slope else []
-    across = [point.intensity for point in drawn]
-    rates = [point.rate.value / 1e9 for point in drawn]
+    ridges = [roof.value / slope for _, roof in roofs] if slope else []
+    across, rates = [point.intensity for point in drawn], [point.rate.value for point in drawn]
     left, right = min(across + ridges, default=1.0) / 4, max(across + ridges, default=1.0) * 4
-    heights = rates + [roof.value / 1e9 for _, roof in roofs]
-    low = min([*heights, *([left * slope] if slope else [])], default=1.0)
-    axis.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low / 2, max(heights, default=1.0) * 2))
+    heights = rates + [roof.value for _, roof in roofs]
+    low = min([*heights, *([left * slope] if slope else [])], default=1e9)
+    axis.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low / 2, max(heights, default=1e9) * 2))
     labels = []
+    key: dict[str, Any] = {}
     if drawn:
         names = [_series(point) for point in drawn]
-        shown = dict(zip(names, (point.record for point in drawn), strict=True))
-        palette = {name: SHADES.get((record.framework, kind), GREY) for name, record in shown.items()}
-        markers = {name: PRECISION_MARKS.get(cases.precision(record), "D") for name, record in shown.items()}
+        records = {name: point.record for name, point in zip(names, drawn, strict=True)}
+        palette = {name: SHADES.get((record.framework, kind), GREY) for name, record in records.items()}
+        markers = {name: PRECISION_MARKS.get(cases.precision(record), "D") for name, record in records.items()}
         form = {"hue": names, "palette": palette, "style": names, "markers": markers, "linewidth": 0, "s": 30}
         seaborn.scatterplot(x=across, y=rates, ax=axis, zorder=3, **form)
+        key = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
+        axis.get_legend().remove()
         for point, name in zip(drawn, names, strict=True):
             if point.rate.low:
-                axis.vlines(
-                    point.intensity, point.rate.low / 1e9, point.rate.high / 1e9, color=palette[name], linewidth=1
-                )
-    key = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-    if key:
-        axis.get_legend().remove()
-    for point, rate in zip(drawn, rates, strict=True):
-        share = f": {format.significant(100 * point.roof.share, 2)} %" if point.roof else ""
-        words = f"{point.name}, {_framework(point.record.framework)}, {cases.precision(point.record)}{share}"
-        labels.append((rate, point.intensity, words, "normal"))
+                axis.vlines(point.intensity, point.rate.low, point.rate.high, color=palette[name], linewidth=1)
+            share = f": {format.significant(100 * point.roof.share, 2)} %" if point.roof else ""
+            words = f"{point.name}, {_framework(point.record)}, {cases.precision(point.record)}{share}"
+            labels.append((point.rate.value, point.intensity, words, "normal"))
     for precision, roof in roofs:
-        height = roof.value / 1e9
         line = {"color": GREY, "linewidth": 1.2, "linestyle": ROOF_LINES.get(precision, "solid")}
-        axis.plot([height / slope if slope else left, right], [height] * 2, **line)
-        words = f"roof of {precision}: {format.quantity_per_s(roof.value, 'FLOP/s')}, {_framework(roof.framework)}"
-        labels.append((height, right, words, "bold"))
+        axis.plot([roof.value / slope if slope else left, right], [roof.value] * 2, **line)
+        words = f"roof of {precision}: {format.quantity_per_s(roof.value, 'FLOP/s')}, {_framework(roof.record)}"
+        labels.append((roof.value, right, words, "bold"))
     title = {"cpu": "Processor", "gpu": "GPU"}[kind]
     if slope:
-        title += f": memory {format.quantity_per_s(slope * 1e9, 'B/s')}"
+        title += f": memory {format.quantity_per_s(slope, 'B/s')}"
         ends = [left, max(ridges, default=right)]
         axis.plot(ends, [end * slope for end in ends], color=GREY, linewidth=1.2)
     axis.set(title=title, xlabel="operations a byte, counted on paper", ylabel="GFLOP/s")
@@ -114,7 +109,7 @@ def _draw_panel(axis: Any, kind: str, best: roofline.Ceilings, points: list[roof
     axis.tick_params(labelsize=8)
     axis.grid()
     plain_ticks(axis.xaxis)
-    plain_ticks(axis.yaxis)
+    plain_ticks(axis.yaxis, 1e9)
     without = dict.fromkeys(point.name for point in points if not point.intensity)
     if without:
         words = textwrap.shorten(f"Not drawn, since their bytes are not counted: {', '.join(without)}", 230)

@@ -48,9 +48,9 @@ def _panels(rates: list[summary.Rate]) -> dict[str, list[Line]]:
         lines.setdefault((panel, ", ".join(words)), []).append(rate)
     panels: dict[str, list[Line]] = {}
     for (panel, label), settings in lines.items():
-        best = max(settings, key=lambda rate: rate.flops_per_s)
-        share = f"{format.significant(100 * best.share, 2)} %" if best.share is not None else "no peak known"
-        marks = [Mark(rate.flops_per_s, rate.low, rate.high) for rate in settings]
+        best = max(settings, key=lambda rate: rate.rate.value)
+        share = f"{format.significant(100 * best.share.value, 2)} %" if best.share else "no peak known"
+        marks = [Mark(rate.rate) for rate in settings]
         line = Line(label, best.source, best.role, share, marks, best.peak_flops_per_s)
         panels.setdefault(panel, []).append(line)
     return panels
@@ -62,7 +62,7 @@ def _compact_figure(rates: list[summary.Rate]) -> Any:
     published = {rate.workload for rate in rates if rate.source == "published"}
     measured = {rate.workload for rate in rates if rate.source == "measured"}
     fastest: dict[tuple, summary.Rate] = {}
-    for rate in sorted(rates, key=lambda rate: rate.flops_per_s):
+    for rate in sorted(rates, key=lambda rate: rate.rate.value):
         if rate.workload in published or not measured & published:
             fastest[rate.workload, rate.source, rate.role, rate.device] = rate
     shown = list(fastest.values())
@@ -71,18 +71,19 @@ def _compact_figure(rates: list[summary.Rate]) -> Any:
     order = [DEVICES["measured", "cpu"], *(name for name in COLOURS if "this" not in name), DEVICES["measured", "gpu"]]
     figure = figure_of(COMPACT_INCHES, 1.4 + 0.5 * len(names))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    reach = [value for rate in shown for value in (rate.flops_per_s, rate.low, rate.high) if value]
+    reach = [value for rate in shown for value in (rate.rate.value, rate.rate.low, rate.rate.high) if value]
     left.set(xscale="log", xlim=(min(reach, default=1e12) / 2, max(reach, default=1e12) * 2))
-    right.set_xlim(-0.03, max([1.0, *(rate.share_high or rate.share for rate in shown if rate.share)]) * 1.04)
+    right.set_xlim(-0.03, max([1.0, *(rate.share.high or rate.share.value for rate in shown if rate.share)]) * 1.04)
     marks: dict[Any, list] = {left: [], right: []}
     for rate in shown:
         device = DEVICES[rate.source, rate.role]
         place = names.index(rate.workload) + 0.45 + 0.09 * order.index(device)
-        marks[left].append((device, place, [Mark(rate.flops_per_s, rate.low, rate.high)]))
-        if rate.share is not None:
-            marks[right].append((device, place, [Mark(rate.share, rate.share_low, rate.share_high)]))
-        if rate.source == "measured" and rate.share is not None:
-            words, form = f"{format.significant(100 * rate.share, 2)} %", {"va": "center", "color": COLOURS[device]}
+        marks[left].append((device, place, [Mark(rate.rate)]))
+        if rate.share:
+            marks[right].append((device, place, [Mark(rate.share)]))
+        if rate.source == "measured" and rate.share:
+            words = f"{format.significant(100 * rate.share.value, 2)} %"
+            form = {"va": "center", "color": COLOURS[device]}
             right.text(1.03, place, words, transform=right.get_yaxis_transform(), **form)
     for axis, title in ((left, "trillion operations a second"), (right, "share of the peak")):
         draw_marks(axis, marks[axis], size=30)
