@@ -307,8 +307,15 @@ FIRST = f"""
 import sys
 sys.path.insert(0, {str(TESTS)!r})
 __import__("rehearsal").begin({{own!r}})
+{{more}}
 sys.path.remove({str(TESTS)!r})
 del sys
+"""
+# Counts models of transformers by their layers, in a twentieth of the time; test_sizes.py has that it is the same.
+BY_LAYERS = """
+counting = __import__("counting")
+sys.modules["pomology.workloads.cost"].workload = counting.by_layers
+del counting
 """
 # What would hide two OpenMPs in one process, and computing on the CPU what MPS lacks.
 UNSET = ("KMP_DUPLICATE_LIB_OK", "PYTORCH_ENABLE_MPS_FALLBACK")
@@ -350,7 +357,8 @@ def execution(request, tmp_path_factory) -> Execution:
     tagged = [number for number, cell in enumerate(document.cells) if "parameters" in cell.metadata.get("tags", [])]
     lines = "\n".join(f"{name} = {value!r}" for name, value in given.items())
     document.cells.insert(tagged[0] + 1, nbformat.v4.new_code_cell(lines))
-    document.cells.insert(0, nbformat.v4.new_code_cell(FIRST.format(own=framework(document))))
+    more = BY_LAYERS if path.stem == "model_memory" else ""
+    document.cells.insert(0, nbformat.v4.new_code_cell(FIRST.format(own=framework(document), more=more)))
     document.cells.append(nbformat.v4.new_code_cell(LAST.format(folder=str(folder))))
     env = {key: value for key, value in os.environ.items() if key not in UNSET}
     env |= {"CUDA_VISIBLE_DEVICES": ""}
