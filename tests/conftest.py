@@ -14,12 +14,21 @@ import pytest
 # Of these files, what they have of each notebook is a piece of work by itself.
 BY_NOTEBOOK = ("test_notebooks.py", "test_operators.py")
 # Seconds, roughly, on a core; what is not here is quick.
-SLOW = {"[model_memory]": 90, "[simclr]": 60, "[capabilities]": 60, "[whisper_finetuning]": 50, "[device_check]": 50}
-SLOW |= {"[cnn]": 45, "[lstm]": 45, "[mlp]": 45, "[gpt2_finetuning]": 40, "[whisper_pretraining]": 40}
+SLOW = {
+    "[model_memory]": 90,
+    "test_batch.py": 90,
+    "test_lab.py": 80,
+    "test_project.py": 70,
+    "test_ssl_notebooks.py": 60,
+}
+SLOW |= {"[simclr]": 60, "[capabilities]": 50, "[whisper_finetuning]": 50, "[device_check]": 50, "[vae]": 40}
+SLOW |= dict.fromkeys(("[cnn]", "[lstm]", "[mlp]", "[gpt2_finetuning]", "[whisper_pretraining]"), 45)
 SLOW |= dict.fromkeys((f"{file}[" for file in BY_NOTEBOOK), 30)
-SLOW |= {"test_batch.py": 120, "test_lab.py": 90, "test_project.py": 90, "test_lint.py": 80, "test_model_memory.py": 80}
-SLOW |= {"test_device.py": 70, "test_on_a_mac.py": 60, "test_blas.py": 60, "test_offload.py": 60, "test_whisper.py": 50}
-SLOW |= {"test_gpt2_finetuning.py": 50, "test_lightning.py": 50, "test_ssl_notebooks.py": 50, "test_simclr.py": 50}
+SLOW |= dict.fromkeys(
+    ("test_lint.py", "test_model_memory.py", "test_ssl_notebooks.py", "test_device.py", "test_on_a_mac.py"), 60
+)
+SLOW |= dict.fromkeys(("test_blas.py", "test_offload.py", "test_whisper.py", "test_flops.py", "test_simclr.py"), 50)
+SLOW |= dict.fromkeys(("test_gpt2_finetuning.py", "test_lightning.py", "test_on_a_mac.py"), 50)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads that meet after every operator crawl where another process has their core.

@@ -55,21 +55,10 @@ IN_BOTH = {
         TORCH + "torch.cuda.synchronize()",
         TORCH + "torch.backends.cudnn.benchmark = True",
     ),
-    "torch.cuda, imported": ("only the device module", "from torch import cuda", "from torch import nn"),
-    "torch.cuda under another name": (
-        "torch.cuda.empty_cache",
-        "import torch as t\nt.cuda.empty_cache()",
-        "import torch as t\nt.backends.cuda.matmul.allow_tf32 = False",
-    ),
     "torch.mps": (
         "torch.mps.synchronize",
         "class A:\n    def f(self):\n        self._torch.mps.synchronize()",
         "class A:\n    def f(self):\n        self.backend.synchronize()",
-    ),
-    "torch.accelerator": (
-        "torch.accelerator",
-        TORCH + "torch.accelerator.max_memory_allocated()",
-        "case.backend.peak_memory()",
     ),
     "device='cuda'": (
         "a fixed device, 'cuda'",
@@ -78,36 +67,15 @@ IN_BOTH = {
     ),
     ".to('cuda')": ("a fixed device, 'cuda:0'", "model.to('cuda:0')", "model.to(case.device)"),
     ".cuda()": (".cuda() is a fixed device", "model = Model().cuda()", "model = Model().cpu()"),
-    "torch.device('mps')": (
-        "a fixed device, 'mps'",
-        TORCH + "device = torch.device('mps')",
-        TORCH + "with torch.device('meta'):\n    build()",
-    ),
-    "autocast": (
-        "a fixed device, 'cuda'",
-        TORCH + "with torch.autocast('cuda'):\n    pass",
-        TORCH + "with torch.autocast(case.device.type):\n    pass",
-    ),
     "GradScaler": (
         "GradScaler() without a device is CUDA's",
         TORCH + "scaler = torch.amp.GradScaler()",
         TORCH + "scaler = torch.amp.GradScaler(case.device.type)",
     ),
-    "GradScaler('cuda')": (
-        "a fixed device, 'cuda'",
-        "from torch.amp import GradScaler\nGradScaler('cuda')",
-        "from torch.amp import GradScaler\nGradScaler(device=case.device.type)",
-    ),
-    "torch.cuda.amp": ("imports torch.cuda.amp", "from torch.cuda.amp import autocast", "from torch import autocast"),
     "out of memory": (
         "misses MPS, which raises a plain RuntimeError when memory is out",
         TORCH + "try:\n    step()\nexcept torch.OutOfMemoryError:\n    smaller()",
         TORCH + "try:\n    step()\nexcept RuntimeError as error:\n    known = device.failure(error)",
-    ),
-    "out of memory, CUDA's": (
-        "catch RuntimeError and ask device.failure",
-        TORCH + "try:\n    step()\nexcept (torch.cuda.OutOfMemoryError, ValueError):\n    smaller()",
-        TORCH + "try:\n    step()\nexcept torch.OutOfMemoryError:\n    smaller()\nexcept RuntimeError:\n    raise",
     ),
     "torch.float64": (
         "MPS has no float64",
@@ -145,11 +113,6 @@ IN_BOTH = {
         "import os\nfrom pomology.devices import torch as device\nos.environ.setdefault(device.FALLBACK_VARIABLE, '1')",
         "import os\nfrom pomology.devices import torch as device\nos.environ.get(device.FALLBACK_VARIABLE, '0')",
     ),
-    "fallback variable, among others": (
-        "PYTORCH_ENABLE_MPS_FALLBACK",
-        "import os\nos.environ.update(PYTORCH_ENABLE_MPS_FALLBACK='1')",
-        "import os\nos.environ.update(HF_HUB_OFFLINE='1')",
-    ),
     "watermark": (
         "set both",
         "env = {'PYTORCH_MPS_HIGH_WATERMARK_RATIO': '1.0'}",
@@ -166,8 +129,6 @@ IN_BOTH = {
         "import os\nenv = dict(os.environ)",
     ),
     "scikit-learn": ("imports sklearn: it brings an OpenMP of its own", "from sklearn import metrics", "import numpy"),
-    "torchvision": ("imports torchvision", "import torchvision.models", "from pomology.data.images import cifar10"),
-    "zeus": ("zeus_apple_silicon is the one without", "import zeus.monitor", "import zeus_apple_silicon"),
     "an import by function": (
         "imports sklearn",
         "import importlib\nimportlib.import_module('sklearn.metrics')",
@@ -262,7 +223,6 @@ IN_NOTEBOOKS = {
         ["import torch", KERAS],
         ["import torch", "import lightning, transformers, peft"],
     ),
-    "two frameworks by their families": ("imports mlx beside lightning", ["import lightning", "import mlx.nn"], [""]),
     "a bar of its own": ("imports tqdm: case.steps shows", ["from tqdm import tqdm"], ["from pathlib import Path"]),
     "a device in a variable": (
         "'cuda': a fixed device",
@@ -273,11 +233,6 @@ IN_NOTEBOOKS = {
         "accelerator='mps': a fixed device",
         ["trainer = Trainer(accelerator='mps')"],
         ["trainer = Trainer(accelerator='gpu')"],
-    ),
-    "a device of TensorFlow": (
-        "a fixed device, '/GPU:0'",
-        [KERAS, "with tensorflow.device('/GPU:0'):\n    pass"],
-        [KERAS, "with case.backend.scope():\n    pass"],
     ),
     "NumPy's float64, by name": ("MPS has no float64", ["x = data.astype('float64')"], ["x = data.astype('float32')"]),
     "a dataset in a cell": (
@@ -290,16 +245,6 @@ IN_NOTEBOOKS = {
         [LOADER, "def together(batch):\n    return batch", "DataLoader(data, 8, collate_fn=together)"],
         [LOADER, "def together(batch):\n    return batch", "print(together([1]))"],
     ),
-    "a collate function in a variable": (
-        "together is defined in a cell",
-        [LOADER, "together = lambda batch: batch\nDataLoader(data, 8, collate_fn=together)"],
-        [LOADER, "together = lambda batch: batch"],
-    ),
-    "a partial for a worker": (
-        "start is defined in a cell",
-        [LOADER, "def start(a, b):\n    pass\nDataLoader(data, 8, worker_init_fn=functools.partial(start, 1))"],
-        [LOADER, "DataLoader(data, 8, worker_init_fn=functools.partial(pomology.data.images.start, 1))"],
-    ),
     "a transform in a cell": (
         "flip is defined in a cell",
         ["def flip(image):\n    return image[::-1]", "views = simclr(digits, transform=flip)"],
@@ -309,11 +254,6 @@ IN_NOTEBOOKS = {
         "work is defined in a cell",
         ["from multiprocessing import Pool\ndef work(x):\n    return x\nPool(2).map(work, [1])"],
         ["def work(x):\n    return x\nlist(map(work, [1]))"],
-    ),
-    "a process's function in a cell": (
-        "work is defined in a cell",
-        ["import multiprocessing\ndef work():\n    pass\nmultiprocessing.Process(target=work).start()"],
-        ["import threading\ndef work():\n    pass\nthreading.Thread(target=work).start()"],
     ),
     "a clock": (
         "time.perf_counter in a notebook reads the clock before a GPU has finished",
@@ -325,11 +265,6 @@ IN_NOTEBOOKS = {
         ["from time import time as now\nbegun = now()"],
         ["import time\ntime.sleep(1)"],
     ),
-    "timeit": (
-        "timeit.timeit in a notebook",
-        ["import timeit\ntimeit.timeit(step)"],
-        ["timing.measure(step, fence)"],
-    ),
     "AdamW without a word": (
         "no text of the notebook says whether it is the fused one",
         [TORCH, "optimizer = torch.optim.AdamW(model.parameters(), fused=True)"],
@@ -339,11 +274,6 @@ IN_NOTEBOOKS = {
         "imports tensorflow before TURN_OFF_REMAPPER is set",
         ["import tensorflow", "import os\nos.environ['TURN_OFF_REMAPPER'] = '1'"],
         ["from pomology.devices import find\nfind.prepare('tensorflow')\nimport tensorflow"],
-    ),
-    "Keras without the variable": (
-        "imports keras before TURN_OFF_REMAPPER is set",
-        ["import keras"],
-        ["from pomology.devices.find import prepare\nprepare('tensorflow')", "import keras"],
     ),
     "the variable with another value": (
         "switches the remapper off at exactly '1'",
