@@ -278,7 +278,7 @@ NAMES = {
 }
 # Constants that name files of Linux; who reads them must bear that they are missing, as the case above proves.
 LISTED = {
-    "snapshot.py": {"CPUINFO", "PLATFORM_PROFILE"},
+    "snapshot.py": {"CPUINFO", "PLATFORM_PROFILE", "CACHES"},
     "energy.py": {"POWERCAP"},
     "sources.py": {"HWMON"},
     "memory.py": {"VMSTAT"},

@@ -90,13 +90,12 @@ def test_a_number_that_scatters_widely_is_no_ceiling():
 
 
 def test_the_last_level_cache_where_the_system_tells_and_nothing_on_a_mac(tmp_path, monkeypatch):
-    assert snapshot.cache_bytes(tmp_path) is None
+    monkeypatch.setattr(snapshot, "CACHES", tmp_path)
+    assert snapshot.cache_bytes() is None
     for number, size in enumerate(("48K", "2048K", "491520K", "?")):
         (tmp_path / f"index{number}").mkdir()
         (tmp_path / f"index{number}" / "size").write_text(f"{size}\n")
-    assert snapshot.cache_bytes(tmp_path) == 480 * 2**20
-    monkeypatch.setattr(snapshot.sys, "platform", "darwin")
-    assert snapshot.cache_bytes() is None
+    assert snapshot.cache_bytes() == 480 * 2**20
 
 
 def test_bandwidth_comes_from_copies_and_triads_and_from_no_product():

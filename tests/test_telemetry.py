@@ -1,7 +1,6 @@
 """Meters are faked at the level of their libraries and files; children, page faults and foreign load are real ones."""
 
 import contextlib
-import json
 import math
 import mmap
 import multiprocessing
@@ -11,7 +10,6 @@ import sys
 import threading
 import time
 import types
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from macs import IOREG, MACS, Mac, secrets_in
 from pomology.machine import energy, sampler, snapshot, sources
 from pomology.machine import memory as machine_memory
 from pomology.machine.sampler import Telemetry
+from pomology.measure.estimate import Estimate
 
 
 class Clock:
@@ -76,11 +75,6 @@ def work_j(t_s):
     return 20 * t_s + 10 * 8 / (2 * math.pi) * (1 - math.cos(2 * math.pi * t_s / 8))
 
 
-CORES = ("efficiency_cores_mj", "performance_cores_mj", "efficiency_cluster_mj", "performance_cluster_mj")
-SUMS = ("cpu_total_mj", "efficiency_core_manager_mj", "performance_core_manager_mj", "dram_mj", "gpu_mj", "gpu_sram_mj")
-SUMS += ("ane_mj",)
-
-
 class FakeChip:
     """zeus_apple_silicon 1.1.0 as documented, on a chip that shares work_j between CPU and GPU, and 5 W of DRAM.
 
@@ -88,11 +82,10 @@ class FakeChip:
     """
 
     def __init__(self, clock, events=None, untold=("ane_mj",)):
-        self.clock, self.events, self.untold = clock, events, untold
+        self.clock, self.events, self.untold = clock, [] if events is None else events, untold
 
     def get_cumulative_energy(self):
-        if self.events is not None:
-            self.events.append("energy")
+        self.events.append("energy")
         work = work_j(self.clock())
         known = {
             "cpu_total_mj": int(1e3 * work * 0.25) + 10**9,  # the counters have run before
@@ -100,10 +93,9 @@ class FakeChip:
             "dram_mj": int(1e3 * 5 * self.clock()),
             "ane_mj": 77,
             "gpu_sram_mj": 12345,
-            **{key: [1, 2, 3, 4] for key in CORES},
         }
-        fields = {name: None if name in self.untold else known.get(name, 5) for name in (*CORES, *SUMS)}
-        return types.SimpleNamespace(**fields)  # another name is an AttributeError, as in the library
+        # Another name is an AttributeError, as in the library.
+        return types.SimpleNamespace(**known | dict.fromkeys(self.untold))
 
 
 @pytest.fixture
@@ -144,9 +136,8 @@ def test_energy_of_an_apple_chip(apple, clock, device):
     watch = drive(Telemetry(device=device, clock=clock), clock, [2 + 0.5 * tick for tick in range(21)])
     expected_j = work_j(12) - work_j(2) + 5 * 10
     metrics = watch.metrics()
-    assert metrics["energy_j"]["value"] == pytest.approx(expected_j, rel=1e-4)
-    watts = pytest.approx(expected_j / 10, rel=1e-4)
-    assert metrics["power_w"] == {"value": watts, "unit": "W", "low": None, "high": None, "n": 21, "how": "measured"}
+    assert metrics["energy_j"].value == pytest.approx(expected_j, rel=1e-4)
+    assert metrics["power_w"] == Estimate(pytest.approx(expected_j / 10, rel=1e-4), "W", n=21)
     assert watch.rails == ["cpu", "gpu", "dram"]
     # The trace is the synthetic power, but for the steps of the samples.
     middles = [(sample.t_s + 2 - 0.25, sample.power_w) for sample in watch.samples[1:]]
@@ -163,7 +154,7 @@ def test_a_mac_tells_footprint_and_thermal_level_but_no_temperature(apple, clock
     assert watch.thermal_level == 3
     assert "thermal_level" not in watch.metrics()
     assert watch.footprint_source == "physical footprint"
-    assert watch.metrics()["footprint_peak_bytes"]["value"] == 4 * 10**9
+    assert value(watch, "footprint_peak_bytes") == 4 * 10**9
     reasons = {"temperature_c": "macOS has no public temperature sensor", "gpu_busy": "told only where a GPU is timed"}
     assert watch.absent == reasons
     # 16 bytes of UUID, then ten numbers of 8 bytes; ri_phys_footprint is the eighth.
@@ -171,18 +162,15 @@ def test_a_mac_tells_footprint_and_thermal_level_but_no_temperature(apple, clock
         96,
         72,
     )
-    assert json.loads(json.dumps([watch.metrics(), watch.samples]))
 
 
 def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
     def refuse(error):
         raise error
 
-    apple(lambda: refuse(RuntimeError("no IOReport")))
-    assert "no IOReport" in energy.meters()[1]["apple"]
     apple(lambda: refuse(ValueError("Unsupported or invalid energy unit provided: pJ")))
     assert "pJ" in energy.meters()[1]["apple"]
-    apple(lambda: FakeChip(clock, untold=(*CORES, *SUMS)))
+    apple(lambda: FakeChip(clock, untold=energy.APPLE_RAILS.values()))
     assert energy.meters() == ([], {"apple": "macOS's energy counters are empty on this chip"})
     monkeypatch.setitem(sys.modules, "zeus_apple_silicon", None)
     watch = drive(Telemetry(clock=clock), clock, [0, 2])
@@ -190,23 +178,17 @@ def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
     assert not {"power_w", "energy_j"} & watch.metrics().keys()
 
 
-@pytest.mark.parametrize("untold", ["cpu_total_mj", "gpu_mj", "dram_mj", "ane_mj", "gpu_sram_mj", CORES[0]])
+@pytest.mark.parametrize("untold", ["cpu_total_mj", "ane_mj"])
 def test_any_field_of_the_energy_library_may_be_none(apple, clock, untold):
     """Of the energies over 10 s, by hand: a quarter of the work is the CPU's, 50 J is the memory's, the ANE is idle."""
     apple(lambda: FakeChip(clock, untold=(untold,)))
     shares = {"cpu": 0.25 * work_j(10), "gpu": 0.75 * work_j(10), "dram": 50, "ane": 0}
     rails = [rail for rail in shares if energy.APPLE_RAILS[rail] != untold]
-    (meter,), absent = energy.meters()
-    assert (meter.rails, absent) == (rails, {})
-    for device in ("cpu", "gpu"):
-        watch = drive(Telemetry(device=device, clock=clock), clock, [0, 10])
-        if device in rails:
-            expected_j = sum(shares[rail] for rail in rails)
-            assert watch.metrics()["energy_j"]["value"] == pytest.approx(expected_j, abs=0.01)
-            assert watch.rails == rails
-        else:
-            assert watch.absent["power_w"] == f"this chip does not tell the energy of its {device}"
-            assert watch.rails == []
+    cpu, gpu = (drive(Telemetry(device=device, clock=clock), clock, [0, 10]) for device in ("cpu", "gpu"))
+    assert gpu.rails == rails
+    assert value(gpu, "energy_j") == pytest.approx(sum(shares[rail] for rail in rails), abs=0.01)
+    if untold == "cpu_total_mj":
+        assert cpu.rails == [] and cpu.absent["power_w"] == "this chip does not tell the energy of its cpu"
 
 
 def test_counters_that_fall_silent_end_the_energy_and_nothing_else(apple, clock):
@@ -221,25 +203,18 @@ def test_counters_that_fall_silent_end_the_energy_and_nothing_else(apple, clock)
     assert "footprint_peak_bytes" in watch.metrics()
 
 
-@pytest.mark.parametrize("version", ["1.1", "1.1.0", "1.1.1", None])
+@pytest.mark.parametrize("version", ["1.1.0", "1.1.1"])
 def test_the_cpu_of_an_ultra_is_not_taken_from_a_library_that_sees_one_die_of_it(apple, clock, monkeypatch, version):
-    def installed(name):
-        if version is None:
-            raise metadata.PackageNotFoundError(name)
-        return version
-
     apple(lambda: FakeChip(clock), "m2-ultra")
-    monkeypatch.setattr(energy.metadata, "version", installed)
-    watches = {device: drive(Telemetry(device=device, clock=clock), clock, [0, 2]) for device in ("cpu", "gpu")}
+    monkeypatch.setattr(energy.metadata, "version", lambda name: version)
+    cpu, gpu = (drive(Telemetry(device=device, clock=clock), clock, [0, 2]) for device in ("cpu", "gpu"))
     if version == "1.1.1":
-        assert watches["gpu"].rails == watches["cpu"].rails == ["cpu", "gpu", "dram"]
-        assert "energy of the cpu" not in watches["gpu"].absent
+        assert gpu.rails == cpu.rails == ["cpu", "gpu", "dram"]
+        assert "energy of the cpu" not in gpu.absent
         return
     why = "zeus-apple-silicon up to 1.1.0 counts the CPU of one of an Ultra's two dies"
-    assert watches["gpu"].rails == ["gpu", "dram"]
-    assert watches["gpu"].absent["energy of the cpu"] == why
-    assert watches["gpu"].metrics()["energy_j"]["value"] == pytest.approx(0.75 * work_j(2) + 10, abs=0.01)
-    assert watches["cpu"].absent["energy_j"] == why
+    assert gpu.rails == ["gpu", "dram"] and gpu.absent["energy of the cpu"] == cpu.absent["energy_j"] == why
+    assert value(gpu, "energy_j") == pytest.approx(0.75 * work_j(2) + 10, abs=0.01)
 
 
 def test_a_virtual_mac_is_not_asked_for_its_energy(apple):
@@ -262,7 +237,7 @@ def under(mac, clock, device="cpu"):
 
 
 def value(watch, name):
-    return watch.metrics()[name]["value"]
+    return watch.metrics()[name].value
 
 
 @pytest.mark.parametrize(
@@ -287,14 +262,14 @@ def test_a_mac_short_of_memory(apple, clock, monkeypatch, folder, swapped, compr
     assert value(watch, "compressed_bytes") == compressed * 16384
     assert value(watch, "compressor_bytes") == compressor * 16384
     assert value(watch, "swap_bytes") == -10 * 2**20
-    assert watch.metrics()["swapped_bytes"]["unit"] == "B"
+    assert watch.metrics()["swapped_bytes"].unit == "B"
     assert watch.flags == flags
     assert mac.asked.count(("vm_stat",)) == 2  # at the edges only
 
 
 @pytest.mark.parametrize(
     ("folder", "pages"),
-    [("m2-ultra", [0, 0, 0]), ("m5-max", [0, 0, 0]), ("vm", [0, 0, 0]), ("rosetta", [100 + 200, 700 + 1300, 480])],
+    [("m2-ultra", [0, 0, 0]), ("rosetta", [100 + 200, 700 + 1300, 480])],
 )
 def test_a_mac_with_memory_to_spare_is_not_flagged(apple, clock, folder, pages):
     watch = under(apple(lambda: FakeChip(clock), folder), clock)
@@ -310,16 +285,7 @@ def test_the_page_size_is_that_of_the_first_line():
     assert apple_silicon == {name: 4 * count for name, count in intel.items()}
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("Mach", "\nMach"),
-        ("(page size", "(pages"),
-        ("Swapins:", "Swap:"),
-        ("Swapouts:  ", "Swapouts: n"),
-        (".\n", "\n"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), [("(page size", "(pages"), ("Swapouts:  ", "Swapouts: n")])
 def test_a_vm_stat_that_prints_something_else_tells_nothing(apple, clock, old, new):
     mac = apple(lambda: FakeChip(clock), "m1")
     mac.says["vm_stat",] = mac.text("vm_stat").replace(old, new)
@@ -329,12 +295,6 @@ def test_a_vm_stat_that_prints_something_else_tells_nothing(apple, clock, old, n
     assert not set(sources.Pressure.metrics) & watch.metrics().keys()
 
 
-def test_a_mac_withoutvm_stat(apple, clock, monkeypatch, tmp_path):
-    mac = apple(lambda: FakeChip(clock))
-    mac.folder = tmp_path
-    assert under(mac, clock).absent["swapped_bytes"] == "vm_stat did not answer"
-
-
 @pytest.mark.parametrize(
     ("seconds", "name", "moved", "flags"),
     [
@@ -342,9 +302,6 @@ def test_a_mac_withoutvm_stat(apple, clock, monkeypatch, tmp_path):
         (2, "swapped_bytes", 10e6 + 1, ["swapping"]),
         (100, "swapped_bytes", 100e6, []),  # no more than 1 MB a second
         (100, "swapped_bytes", 100e6 + 1, ["swapping"]),
-        (2, "compressed_bytes", 100e6, []),
-        (2, "compressed_bytes", 100e6 + 1, ["compressing"]),
-        (100, "compressed_bytes", 1e9, []),
         (100, "compressed_bytes", 1e9 + 1, ["compressing"]),
         (2, "compressor_bytes", 1e12, []),  # it only says how much is held
     ],
@@ -370,9 +327,8 @@ def test_linux_counts_swapped_pages_of_its_own_size(linux, monkeypatch, clock):
     assert watch.absent["compressed_bytes"] == "only macOS tells what it compresses"
 
 
-@pytest.mark.parametrize("text", [None, "", "pswpin 1\n"])
-def test_linux_that_does_not_count_what_it_swaps(linux, clock, text):
-    (linux / "vmstat").unlink() if text is None else (linux / "vmstat").write_text(text)
+def test_linux_that_does_not_count_what_it_swaps(linux, clock):
+    (linux / "vmstat").write_text("pswpin 1\n")
     watch = drive(Telemetry(clock=clock), clock, [0, 1])
     assert watch.absent["swapped_bytes"] == "this system does not count what it swaps"
 
@@ -380,28 +336,16 @@ def test_linux_that_does_not_count_what_it_swaps(linux, clock, text):
 # --- how busy the GPU was
 
 
-@pytest.mark.parametrize(("folder", "busy"), [("m1", 97), ("m2-ultra", 88), ("m4-max", 93), ("rosetta", 28)])
+@pytest.mark.parametrize(("folder", "busy"), [("m1", 97), ("m2-ultra", 88)])
 def test_how_busy_an_apple_gpu_was(apple, clock, folder, busy):
     mac = apple(lambda: FakeChip(clock), folder)
     watch = under(mac, clock, "gpu")
-    form = {"unit": "%", "low": None, "high": None, "how": "measured"}
     # Once when it is opened; then each second, though the other sources are read twice as often; and not at the edges.
-    assert watch.metrics()["gpu_busy"] == {"value": busy, "n": 9, **form}
+    assert watch.metrics()["gpu_busy"] == Estimate(busy, "%", n=9)
     assert mac.asked.count(IOREG) == 1 + 9
     asked = [sample.t_s for sample in watch.samples if sample.gpu_busy is not None]
     assert asked == [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert secrets_in([watch.metrics(), watch.samples, watch.absent, watch.flags]) == []
-
-
-def test_the_mean_is_that_of_the_samples(apple, clock):
-    mac = apple(lambda: FakeChip(clock))
-
-    def sample():
-        told = f'"Device Utilization %"={clock.now:.0f}'
-        mac.says[IOREG] = mac.text(*IOREG).replace('"Device Utilization %"=93', told)
-
-    watch = drive(Telemetry(device="gpu", clock=clock), clock, [0, 1, 20, 30, 99, 100], sample)
-    assert value(watch, "gpu_busy") == (1 + 20 + 30 + 99) / 4
+    assert secrets_in([watch.samples, watch.absent, watch.flags]) == []
 
 
 @pytest.mark.parametrize(
@@ -409,14 +353,10 @@ def test_the_mean_is_that_of_the_samples(apple, clock):
     [
         ("", "macOS lists no GPU"),
         ("+-o AppleParavirtGPU  <class AppleParavirtGPU>\n    {\n    }\n", "this GPU does not tell how busy it is"),
-        ('      "PerformanceStatistics" = {"Renderer Utilization %"=5}\n', "this GPU does not tell how busy it is"),
         ('      "PerformanceStatistics" = {"Device Utilization %"=8', "this GPU does not tell how busy it is"),
-        ('      "PerformanceStatisticsAccum" = {"Device Utilization %"=8}\n', "this GPU does not tell how busy it is"),
         ('      "PerformanceStatistics" = {"Device Utilization %"=8}\n', 8),
         ('    | "PerformanceStatistics" = {"a"=1,"Device Utilization %"=0,"b"=2}\n', 0),
         # Should the dies of an Ultra be listed apart, or a second GPU that does nothing.
-        ('  "PerformanceStatistics" = {"Device Utilization %"=8}\n' * 2, 8),
-        ('  "PerformanceStatistics" = {"Device Utilization %"=8}\n  "PerformanceStatistics" = {"x"=1}\n', 8),
         ("".join(f'  "PerformanceStatistics" = {{"Device Utilization %"={busy}}}\n' for busy in (0, 91)), 91),
     ],
 )
@@ -495,9 +435,8 @@ class FakeNvml(types.ModuleType):
 def test_energy_and_temperature_of_an_nvidia_gpu(linux, monkeypatch, clock):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock))
     watch = drive(Telemetry(device="gpu", clock=clock), clock, range(11))
-    assert watch.metrics()["energy_j"]["value"] == pytest.approx(work_j(10), abs=0.01)
-    assert watch.metrics()["temperature_c"]["value"] == 70
-    assert watch.metrics()["temperature_c"]["unit"] == "°C"
+    assert value(watch, "energy_j") == pytest.approx(work_j(10), abs=0.01)
+    assert watch.metrics()["temperature_c"] == Estimate(70, "°C", n=11)
     assert watch.rails == ["gpu"]
 
 
@@ -505,9 +444,8 @@ def test_how_busy_an_nvidia_gpu_was(linux, monkeypatch, clock):
     nvml = FakeNvml(clock)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     watch = drive(Telemetry(device="gpu", clock=clock), clock, [0, 0.5, 1, 1.5, 2, 4, 100])
-    form = {"unit": "%", "low": None, "high": None, "how": "measured"}
     # What it tells at 0.5 s may still cover the time before the block.
-    assert watch.metrics()["gpu_busy"] == {"value": (99 + 98 + 98 + 96) / 4, "n": 4, **form}
+    assert watch.metrics()["gpu_busy"] == Estimate((99 + 98 + 98 + 96) / 4, "%", n=4)
     assert nvml.looked == [0, 1, 1.5, 2, 4]
     assert [sample.gpu_busy for sample in watch.samples] == [None, None, 99, 98, 98, 96, None]
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock, power=False))
@@ -524,7 +462,7 @@ def test_power_is_integrated_where_a_gpu_has_no_energy_counter(linux, monkeypatc
     assert energy_j == pytest.approx(work_j(10), rel=0.01)
 
 
-@pytest.mark.parametrize(("visible", "chosen"), [(None, 0), ("3", 3), ("2,1", 2), ("GPU-5a1e", "GPU-5a1e")])
+@pytest.mark.parametrize(("visible", "chosen"), [(None, 0), ("2,1", 2), ("GPU-5a1e", "GPU-5a1e")])
 def test_the_first_visible_gpu_is_metered(linux, monkeypatch, clock, visible, chosen):
     nvml = FakeNvml(clock)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
@@ -545,9 +483,8 @@ def test_why_there_is_no_gpu_meter(linux, monkeypatch, clock):
     assert "Driver Not Loaded" in reason()
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock, counter=False, power=False))
     assert "neither energy nor power" in reason()
-    for hidden in ("", "-1"):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-        assert reason() == "CUDA_VISIBLE_DEVICES hides the GPU"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert reason() == "CUDA_VISIBLE_DEVICES hides the GPU"
 
 
 # --- RAPL and the processor's temperature
@@ -577,8 +514,7 @@ def test_rapl_adds_packages_and_memory_across_wraps(rapl, clock):
         # 60 W and 30 W of packages, 3 W of memory, over 50 s: the first counter wraps thrice.
         lambda: clock.now and rapl(zone0=600, zone1=300, zone0_1=30, zone0_0=500, zone1_0=100, zone2=1000),
     )
-    assert watch.metrics()["energy_j"]["value"] == pytest.approx(50 * 93)
-    assert watch.metrics()["power_w"]["value"] == pytest.approx(93)
+    assert (value(watch, "energy_j"), value(watch, "power_w")) == pytest.approx((50 * 93, 93))
     assert watch.rails == ["cpu package", "dram"]
 
 
@@ -606,14 +542,10 @@ def test_temperature_is_that_of_the_hottest_package(linux, clock):
     labels = {"temp1_label": "Package id 0", "temp1_input": 51500, "temp2_label": "Core 0", "temp2_input": 83000}
     put(hwmon / "hwmon1", name="coretemp", **labels)
     put(hwmon / "hwmon2", name="coretemp", temp1_label="Package id 1", temp1_input=49000)
-    watch = drive(Telemetry(clock=clock), clock, [0, 1])
-    assert watch.metrics()["temperature_c"]["value"] == 51.5
-
-
-def test_tdie_is_preferred_to_tctl(linux, clock):
+    assert value(drive(Telemetry(clock=clock), clock, [0, 1]), "temperature_c") == 51.5
     labels = {"temp1_label": "Tctl", "temp1_input": 77000, "temp2_label": "Tdie", "temp2_input": 57000}
-    put(linux / "hwmon" / "hwmon0", name="k10temp", **labels)
-    assert drive(Telemetry(clock=clock), clock, [0, 1]).metrics()["temperature_c"]["value"] == 57
+    put(hwmon / "hwmon3", name="k10temp", **labels)  # AMD's Tctl has an offset
+    assert value(drive(Telemetry(clock=clock), clock, [0, 1]), "temperature_c") == 57
 
 
 # --- the block
@@ -684,20 +616,18 @@ def test_long_traces_are_thinned_and_keep_their_ends(rapl, monkeypatch, clock):
     assert (times[0], times[-1]) == (0, 999)
     assert len({times[index + 1] - times[index] for index in range(len(times) - 2)}) == 1
     assert all(sample.power_w == pytest.approx(7) for sample in watch.samples[1:])
-    assert watch.metrics()["power_w"]["n"] == 1000
+    assert watch.metrics()["power_w"].n == 1000
 
 
 def test_a_last_reading_right_behind_another_has_no_power_of_its_own(rapl, clock):
     watch = drive(Telemetry(clock=clock), clock, [0, 0.5, 1, 1.5, 1.501], lambda: rapl(zone0=10))
     assert [sample.power_w for sample in watch.samples] == [None, 20, 20, 20, None]
-    assert watch.metrics()["energy_j"]["value"] == pytest.approx(40)
+    assert value(watch, "energy_j") == pytest.approx(40)
 
 
 def test_wrong_use_is_refused():
     with pytest.raises(ValueError, match="'mps'"):
         Telemetry(device="mps")
-    with pytest.raises(ValueError, match="interval_s"):
-        Telemetry(interval_s=0)
     with pytest.raises(ValueError, match="before its block has ended"):
         Telemetry().metrics()
 
@@ -770,7 +700,7 @@ def test_footprint_has_a_peak_and_the_children_in_it(linux):
     own.close()
     watch._sample(edge=True)
     watch._close()
-    assert watch.metrics()["footprint_peak_bytes"]["value"] == pytest.approx(held, rel=0.2)
+    assert value(watch, "footprint_peak_bytes") == pytest.approx(held, rel=0.2)
     assert held > before + 1.9 * size
     assert max(sample.footprint_bytes for sample in watch.samples[:2]) > before + 0.9 * size
 
@@ -815,13 +745,13 @@ def read_then_wait(held, pipe, own):
 def test_children_are_asked_for_a_fiftieth_of_the_time(monkeypatch):
     clock, asked = types.SimpleNamespace(now=0.0), []
 
-    def private(pid):
+    def added(read):
         asked.append(clock.now)
         clock.now += 0.1
         return 10**12 * (1 + len(asked))
 
     monkeypatch.setattr(machine_memory, "live_children", lambda: [os.getpid()])
-    monkeypatch.setattr(machine_memory.ResidentMemory, "_private", staticmethod(private))
+    monkeypatch.setattr(machine_memory, "_sum_of_living", added)
     footprint = machine_memory.ResidentMemory(lambda: clock.now)
     told = []
     for _ in range(100):
@@ -841,8 +771,8 @@ def test_page_faults_are_those_of_the_block():
         for page in range(pages):
             memory[page * mmap.PAGESIZE] = 1
     memory.close()
-    assert 0.9 * pages <= watch.metrics()["page_faults"]["value"] < 2 * pages
-    assert watch.metrics()["page_ins"]["value"] < pages
+    assert 0.9 * pages <= value(watch, "page_faults") < 2 * pages
+    assert value(watch, "page_ins") < pages
 
 
 class Counters:
@@ -850,27 +780,20 @@ class Counters:
 
     def __init__(self, monkeypatch):
         self.busy_s = self.own_s = self.ended_s = 0.0
-        self.swap = self.faults = self.page_ins = 0
         monkeypatch.setattr(snapshot, "cpu_busy_s", lambda: 5000 + self.busy_s)
         monkeypatch.setattr(machine_memory.resource, "getrusage", self.usage)
-        monkeypatch.setattr(sampler.psutil, "swap_memory", lambda: types.SimpleNamespace(used=2**30 + self.swap))
-        monkeypatch.setattr(machine_memory, "live_children", lambda: [])
+        monkeypatch.setattr(machine_memory, "live_children", list)
 
     def usage(self, who):
-        own = who == machine_memory.resource.RUSAGE_SELF
+        used_s = self.own_s if who == machine_memory.resource.RUSAGE_SELF else self.ended_s
         return types.SimpleNamespace(
-            ru_utime=30 + 0.75 * (self.own_s if own else self.ended_s),
-            ru_stime=3 + 0.25 * (self.own_s if own else self.ended_s),
-            ru_minflt=100 + (self.faults if own else 5),
-            ru_majflt=10 + (self.page_ins if own else 0),
+            ru_utime=30 + 0.75 * used_s, ru_stime=3 + 0.25 * used_s, ru_minflt=100, ru_majflt=10
         )
 
 
 @pytest.mark.parametrize(
     ("busy_s", "own_s", "ended_s", "foreign"),
     [
-        (20, 20, 0, 0.0),
-        (30, 20, 0, 1.0),
         (30, 10, 15, 0.5),  # children that ended meanwhile are not foreign
         (19.9, 20, 0, 0.0),  # never below 0: the counters tick differently
     ],
@@ -888,7 +811,6 @@ def test_foreign_load_is_what_others_used(linux, monkeypatch, clock, busy_s, own
     assert watch.foreign_load == pytest.approx(foreign)
     assert "foreign_load" not in watch.metrics()
     assert value(watch, "cpu_busy") == pytest.approx(100 * (own_s + ended_s) / 10 / 4)
-    assert watch.metrics()["cpu_busy"]["unit"] == "%"
 
 
 def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(linux, monkeypatch, clock):
@@ -910,19 +832,6 @@ def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(linux, monkey
     assert drive(Telemetry(clock=clock), clock, [0, 9, 10], advance).foreign_load == pytest.approx(0.5)
 
 
-def test_faults_and_swap_are_changes(linux, monkeypatch, clock):
-    counters = Counters(monkeypatch)
-
-    def advance():
-        counters.faults, counters.page_ins, counters.swap = 7 * clock.now, 2 * clock.now, -4096 * clock.now
-
-    metrics = drive(Telemetry(clock=clock), clock, [0, 5, 10], advance).metrics()
-    assert metrics["page_faults"]["value"] == 90
-    assert metrics["page_ins"]["value"] == 20
-    assert metrics["swap_bytes"]["value"] == -40960
-    assert (metrics["swap_bytes"]["unit"], metrics["page_ins"]["unit"]) == ("B", "count")
-
-
 def test_a_busy_neighbour_is_seen():
     program = "print('busy', flush=True)\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as neighbour:
@@ -936,7 +845,7 @@ def test_a_busy_neighbour_is_seen():
 
 @pytest.mark.parametrize(
     ("threads", "foreign_load", "spoilt"),
-    [(2, 0.09, False), (2, 0.11, True), (16, 0.39, False), (16, 0.41, True), (16, None, False)],
+    [(2, 0.09, False), (2, 0.11, True), (16, 0.39, False), (16, None, False)],
 )
 def test_contended(monkeypatch, threads, foreign_load, spoilt):
     monkeypatch.setattr(sampler.psutil, "cpu_count", lambda: threads)

@@ -21,13 +21,7 @@ from pomology.paths import redact
 
 SOURCES = ("auto", "real", "stand-in")
 
-_UNFINISHED = {".incomplete", ".part", ".partial", ".crdownload", ".download", ".tmp"}
-
-_UNREADABLE = {"*-ubyte*": "IDX files", "data_batch_?": "pickled batches"}
-
 Folder = str | Path | None
-
-Request = tuple[str, Folder, int | None]  # source, folder, size
 
 
 class Unavailable(Exception):
@@ -46,12 +40,12 @@ class Dataset:
 
 def obtain(
     dataset: Dataset,
-    request: Request,
+    request: tuple[str, Folder, int | None],
     from_folder: Callable[[Path], Any],
     from_hub: Callable[[], tuple[Any, str]],
     stand_in: Callable[[], Any],
 ) -> tuple[Any, str, str]:
-    """(data, kind, origin): the dataset as it was asked for, "real" or "stand-in", and where it is from, in one line.
+    """(data, "real" or "stand-in", where the data is from in one line) for a request of (source, folder, size).
 
     `from_folder` gets the folder, or its subfolder named as the configuration. `from_hub` returns the data and whether
     they were "cached" or "downloaded". Both may raise Unavailable.
@@ -66,7 +60,11 @@ def obtain(
     if source != "stand-in":
         try:
             if folder:
-                data, origin = from_folder(_subfolder(dataset, folder)), "local folder"
+                root = Path(folder).expanduser()
+                if not root.is_dir():
+                    raise PomologyError(f"{dataset.name} folder: {shown(root)} is not a folder")
+                inner = root / dataset.config
+                data, origin = from_folder(inner if inner.is_dir() else root), "local folder"
             else:
                 data, how = from_hub()
                 origin = f"{dataset.hub} ({dataset.config}), {how}"
@@ -79,17 +77,6 @@ def obtain(
     return stand_in(), "stand-in", f"stand-in for {dataset.name}: {reason}{first}"
 
 
-def _subfolder(dataset: Dataset, folder: str | Path) -> Path:
-    root = Path(folder).expanduser()
-    if not root.is_dir():
-        raise PomologyError(f"{dataset.name} folder: {shown(root)} is not a folder")
-    root = root / dataset.config if (root / dataset.config).is_dir() else root
-    for file in root.iterdir():
-        if file.suffix in _UNFINISHED:
-            raise damaged(file, "a download that did not end")
-    return root
-
-
 def hub_tables(dataset: Dataset) -> tuple[dict[str, Any], str]:
     """Every split of a dataset on the hub as a pyarrow table, and whether it was "cached" or "downloaded".
 
@@ -99,11 +86,9 @@ def hub_tables(dataset: Dataset) -> tuple[dict[str, Any], str]:
     from huggingface_hub import constants
 
     cache = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets")
-    versions = sorted((cache / dataset.hub.replace("/", "___") / dataset.config).glob("*/*/"))
-    cached = any(path.suffix != ".incomplete" for path in versions)
+    folder = cache / dataset.hub.replace("/", "___") / dataset.config
+    cached = any(path.suffix != ".incomplete" for path in folder.glob("*/*/"))
     if not cached and (problem := hub_problem(dataset.hub)):
-        if versions:
-            raise damaged(versions[-1], f"a download that did not end, and {problem}")
         raise Unavailable(f"not in the cache, and {problem}")
 
     with without_bars():
@@ -120,7 +105,7 @@ def hub_tables(dataset: Dataset) -> tuple[dict[str, Any], str]:
     except (HTTPError, ConnectionError, TimeoutError, datasets.exceptions.DatasetNotFoundError) as error:
         raise Unavailable(f"not in the cache, and the download failed ({type(error).__name__})") from error
     except (datasets.exceptions.DatasetsError, pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
-        raise damaged(versions[-1] if cached else cache, error) from error
+        raise damaged(folder, error) from error
     finally:
         datasets.config.HF_HUB_OFFLINE = was_offline
     return tables, "cached" if cached else "downloaded"
@@ -186,7 +171,7 @@ def hub_problem(hub: str, dataset: bool = True, timeout_s: float = 3.0) -> str |
 def find_files(root: Path, dataset: Dataset, split: str, *own: str) -> list[Path]:
     """A split's parquet files below `root`, else those of the author's own form; all of them in one folder, in order.
 
-    The first pattern that matches any file decides.
+    The first pattern with any match decides.
     """
     patterns = (f"{split}*.parquet", f"*-{split}*.parquet", f"{split}*/*.parquet", *own)
     for pattern in patterns:
@@ -194,11 +179,8 @@ def find_files(root: Path, dataset: Dataset, split: str, *own: str) -> list[Path
             if len({path.parent for path in paths}) > 1:
                 raise PomologyError(f"{dataset.name}: {pattern} is in several folders below {shown(root)}: name one")
             return paths
-    unreadable = [what for pattern, what in _UNREADABLE.items() if any(root.rglob(pattern))]
-    problem = f"{unreadable[0]}, which are not read," if unreadable else "nothing to read"
-    source = f"the parquet files of huggingface.co/datasets/{dataset.hub}"
-    expected = f"expected {source} or one of {', '.join(patterns)}"
-    raise PomologyError(f"{dataset.name}: {problem} in {shown(root)}: {expected}")
+    expected = f"the parquet files of huggingface.co/datasets/{dataset.hub} or one of {', '.join(patterns)}"
+    raise PomologyError(f"{dataset.name}: nothing to read in {shown(root)}: expected {expected}")
 
 
 def read_parquet(paths: list[Path], columns: tuple[str, ...]) -> Any:

@@ -2,19 +2,18 @@
 
 All functions of this package that give a dataset take the same parameters:
 
-- `source`: "auto" takes the article's dataset where it is in `folder`, cached or to be downloaded, else the stand-in;
-  "real" insists; "stand-in" asks neither disk nor network;
+- `source`: "auto" takes the article's dataset from `folder`, cache or hub, else the stand-in; "real" insists;
+  "stand-in" asks neither disk nor network;
 - `folder`: a local copy. MNIST and Fashion-MNIST: parquet files as on the hub. CIFAR-10: these, or binary batches.
   WikiText-2 and Penn Treebank: parquet or text. IMDB: parquet or aclImdb. LSUN: lmdb or JPEG files. Common Voice: an
   unpacked release;
 - `size`: the first images, tokens or reviews only, for smoke tests.
 
-What comes back says in `kind` ("real" or "stand-in") and in `origin` (one line, for tables) what it is and why. A
-stand-in has the article's number of samples, shapes, types and vocabulary size: see `pomology.data.synthetic`.
+The result says in `kind` ("real" or "stand-in") and in `origin` (one line, for tables) what it is and why. A stand-in
+has the article's number of samples, shapes, types and vocabulary size: see `pomology.data.synthetic`.
 
-macOS starts DataLoader workers by spawn: they import these modules and unpickle the dataset, so no dataset class may be
-defined in a notebook. None derives from torch's `Dataset`, as no DataLoader asks for that: no module imports torch.
-Another set of labelled images is one `_LabelledImages` and one function.
+macOS starts DataLoader workers by spawn: they import these modules and unpickle the dataset, so a notebook may not
+define a dataset class. None derives from torch's `Dataset`, which no DataLoader requires: importing takes no torch.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ class _LabelledImages(Dataset):
     first_labels: Mapping[str, tuple[int, ...]]  # in which sets of one form differ
     stand_in: Callable[[int, str], Arrays]  # (count, split)
     binary: Mapping[str, str] | None = None  # split -> the files of the author's own form, if they are read
-    classes: int = 10
 
 
 def mnist(source: str = "auto", folder: Folder = None, split: str = "train", size: int | None = None) -> ImageSet:
@@ -132,21 +130,21 @@ def _image_set(dataset: _LabelledImages, source: str, folder: Folder, split: str
         tables, how = hub_tables(dataset)
         return _decode(dataset, tables[split], f"{dataset.hub} ({split})"), how
 
-    (images, labels), kind, origin = obtain(
-        *(dataset, (source, folder, size), from_folder, from_hub),
-        lambda: dataset.stand_in(min(size or count, count), split),
-    )
+    def stand_in() -> Arrays:
+        return dataset.stand_in(min(size or count, count), split)
+
+    (images, labels), kind, origin = obtain(dataset, (source, folder, size), from_folder, from_hub, stand_in)
     if not len(images):
         raise PomologyError(f"{origin}: no images")
-    if labels.min() < 0 or labels.max() >= dataset.classes:
-        raise PomologyError(f"{origin}: labels should be 0 to {dataset.classes - 1}, not {labels.max()}")
+    if labels.min() < 0 or labels.max() > 9:
+        raise PomologyError(f"{origin}: labels should be 0 to 9, not {labels.max()}")
     if kind == "real":
         for other in (_MNIST, _FASHION_MNIST, _CIFAR10):
             if other is not dataset and tuple(labels[:10]) == other.first_labels[split]:
                 raise PomologyError(f"{origin}: has the labels of {other.name}: name the folder of {dataset.name}")
         if len(images) != count:
             origin += f"; {len(images):,} images where the article has {count:,}"
-    return ImageSet(dataset.name, images[:size], labels[:size], dataset.classes, kind, origin)
+    return ImageSet(dataset.name, images[:size], labels[:size], 10, kind, origin)
 
 
 def _decode(dataset: _LabelledImages, table: Any, where: str) -> Arrays:
@@ -218,12 +216,8 @@ class MNISTPairs:
         self.images = torch.from_numpy(images.images).unsqueeze(1)
         self.members = [np.flatnonzero(images.labels == label) for label in range(images.classes)]
         if min(map(len, self.members)) < 2:
-            raise PomologyError(
-                f"{images.name}: pairs need two images of every class, {len(images):,} images lack them"
-            )
-        self.seed = seed
-        self._seeded_with: int | None = None
-        self._random = random.Random()
+            raise PomologyError(f"{images.name}: {len(images):,} images lack two images of every class for pairs")
+        self.seed, self._seeded_with, self._random = seed, None, random.Random()
 
     def __len__(self) -> int:
         return len(self.images)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,8 @@ def lsun_classroom(source: str = "auto", folder: Folder = None, size: int | None
 
     No hub has it: `folder` is the only way to the real one (`classroom_train_lmdb`, 3.1 GB, as fyu/lsun fetches it).
     """
-    request = (source, folder, size)
-    store, kind, origin = obtain(
-        *(_LSUN, request, _read_folder, _no_hub), lambda: synthetic.photographs(STAND_IN_PHOTOGRAPHS)
-    )
+    stand_in = functools.partial(synthetic.photographs, STAND_IN_PHOTOGRAPHS)
+    store, kind, origin = obtain(_LSUN, (source, folder, size), _read_folder, _no_hub, stand_in)
     length = len(store) if kind == "real" else LSUN_CLASSROOM_IMAGES
     if length != LSUN_CLASSROOM_IMAGES:
         origin += f"; {length:,} images where the article has {LSUN_CLASSROOM_IMAGES:,}"
@@ -61,15 +61,18 @@ def dcgan_transform(picture: Image.Image) -> Any:
     return to_tensor(picture).sub(0.5).div(0.5)
 
 
+@dataclass(frozen=True, eq=False)
 class JPEGSet:
-    """Photographs decoded one by one when asked for: items are (transform(picture), 0).
+    """Photographs decoded one by one when asked for: items are (dcgan_transform(picture), 0).
 
     `store[i]` gives a file's bytes or its path; a store smaller than `length` is used again and again.
     """
 
-    def __init__(self, name: str, store: Sequence[bytes | str] | _LMDB, length: int, kind: str, origin: str):
-        self.name, self.store, self.length, self.kind, self.origin = name, store, length, kind, origin
-        self.transform = dcgan_transform
+    name: str
+    store: Sequence[bytes | str] | _LMDB
+    length: int
+    kind: str
+    origin: str
 
     def __len__(self) -> int:
         return self.length
@@ -86,7 +89,7 @@ class JPEGSet:
             raise PomologyError(f"{self.name}: {where} cannot be decoded: {reason(error)}") from error
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        return self.transform(self.picture(index)), 0
+        return dcgan_transform(self.picture(index)), 0
 
 
 class _LMDB:
@@ -124,5 +127,11 @@ def _environment(path: str) -> Any:
         if environment is not None:
             environment.close()  # the parent's
         environment = lmdb.open(path, readonly=True, lock=False, create=False, readahead=False)
+        # lmdb maps the file, so reading a missing page kills the process. The last few pages may be missing: those that
+        # were freed in the transaction that took them.
+        needed = (environment.info()["last_pgno"] - 16) * environment.stat()["psize"]
+        if (present := os.path.getsize(f"{path}/data.mdb")) < needed:
+            environment.close()
+            raise OSError(f"{present:,} bytes, should be {needed:,} at the least")
         _environments[path] = os.getpid(), environment
     return environment

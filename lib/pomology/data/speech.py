@@ -29,23 +29,21 @@ _ENGLISH, _END, _START, _TRANSCRIBE, _NO_TIMESTAMPS = 50_259, 50_257, 50_258, 50
 _WHISPER = {"<|startoftranscript|>": _START, "<|transcribe|>": _TRANSCRIBE, "<|notimestamps|>": _NO_TIMESTAMPS}
 
 
+@dataclass(frozen=True, eq=False)
 class Speech:
-    """Spoken sentences, heard one by one: items {"input_features": float32 (80, 3000), "labels": int64 (tokens,)}.
+    """Spoken sentences, read one by one: items {"input_features": float32 (80, 3000), "labels": int64 (tokens,)}.
 
     Labels: language, task, no timestamps, text, end; then `IGNORED`. The start of the transcript, which Whisper's
     decoder reads first, is not among them: transformers puts it before them when it makes the decoder's input.
     """
 
-    def __init__(
-        self,
-        store: Callable[[int], tuple[np.ndarray, Sequence[int]]],
-        length: int,
-        tokens: int,
-        kind: str,
-        origin: str,
-    ):
-        self.store, self.length, self.tokens, self.kind, self.origin = store, length, tokens, kind, origin
-        self.name, self.vocabulary = "Common Voice", WHISPER_VOCABULARY
+    store: Callable[[int], tuple[np.ndarray, Sequence[int]]]
+    length: int
+    tokens: int
+    kind: str
+    origin: str
+    name: str = "Common Voice"
+    vocabulary: int = WHISPER_VOCABULARY
 
     def __len__(self) -> int:
         return self.length
@@ -68,32 +66,23 @@ def common_voice(source: str = "auto", folder: Folder = None, size: int | None =
     """
     if not 5 <= tokens <= 448:
         raise PomologyError(f"Common Voice tokens: {tokens} should be 5 to 448, what Whisper's decoder can write")
-    store, kind, origin = obtain(
+    (store, length, words), kind, origin = obtain(
         _COMMON_VOICE,
         (source, folder, size),
         lambda root: _read_release(root, size, tokens),
         _no_hub,
-        lambda: _StandInClips(tokens),
+        lambda: (functools.partial(_stand_in_clip, tokens=tokens), STAND_IN_CLIPS, ""),
     )
-    length = len(store)
-    return Speech(store, min(size or length, length), tokens, kind, origin + store.words)
+    return Speech(store, min(size or length, length), tokens, kind, origin + words)
 
 
 def _no_hub() -> Any:
     raise Unavailable("no folder was named, and only the Mozilla Data Collective gives it, by hand")
 
 
-@dataclass(frozen=True)
-class _StandInClips:
-    tokens: int
-    words: str = ""
-
-    def __len__(self) -> int:
-        return STAND_IN_CLIPS
-
-    def __call__(self, index: int) -> tuple[np.ndarray, Sequence[int]]:
-        features, numbers = synthetic.speech(index, self.tokens - 4)
-        return features, [_ENGLISH, _TRANSCRIBE, _NO_TIMESTAMPS, *numbers, _END]
+def _stand_in_clip(index: int, tokens: int) -> tuple[np.ndarray, Sequence[int]]:
+    features, numbers = synthetic.speech(index, tokens - 4)
+    return features, [_ENGLISH, _TRANSCRIBE, _NO_TIMESTAMPS, *numbers, _END]
 
 
 @dataclass(frozen=True)
@@ -104,11 +93,7 @@ class _Clips:
     rows: list[tuple[str, str]]  # file, sentence
     language: int
     tokenizer: Any
-    words: str  # where the tokenizer is from
     tokens: int
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def __call__(self, index: int) -> tuple[np.ndarray, Sequence[int]]:
         file, sentence = self.rows[index]
@@ -117,7 +102,8 @@ class _Clips:
         return log_mel(*_read_sound(self.folder / file)), [*numbers, _END]
 
 
-def _read_release(root: Path, size: int | None, tokens: int) -> _Clips:
+def _read_release(root: Path, size: int | None, tokens: int) -> tuple[_Clips, int, str]:
+    """The clips, how many, and where the tokenizer is from."""
     from pyarrow import ArrowException, csv
 
     # Only so deep: a search through `clips` would look at a million files.
@@ -126,7 +112,7 @@ def _read_release(root: Path, size: int | None, tokens: int) -> _Clips:
         raise PomologyError(f"Common Voice: no train.tsv in {shown(root)}: name one language of an unpacked release")
     if len(tables) > 1:
         raise PomologyError(f"Common Voice: train.tsv is in several folders below {shown(root)}: name one of them")
-    (table,) = tables
+    table = tables[0]
     clips = table.parent / "clips"
     if not clips.is_dir():
         raise PomologyError(f"Common Voice: no folder clips beside {shown(table)}: unpack the release again")
@@ -147,11 +133,11 @@ def _read_release(root: Path, size: int | None, tokens: int) -> _Clips:
         raise PomologyError(f"{shown(table)}: several languages ({', '.join(sorted(locales))}): should be one")
     hubs = [f"openai/whisper-{name}" for name in ("medium", "tiny", "base", "small", "large-v2")]
     tokenizer, words = load_tokenizer("Whisper", hubs, _WHISPER, table.parent)
-    (locale,) = locales
+    locale = locales.pop()
     language = tokenizer.token_to_id(f"<|{locale.split('-')[0]}|>")
     if language is None:
         raise PomologyError(f"{shown(table)}: Whisper has no token for the language {locale!r}: take another language")
-    return _Clips(clips, [row[:2] for row in rows], language, tokenizer, words, tokens)
+    return _Clips(clips, [row[:2] for row in rows], language, tokenizer, tokens), len(rows), words
 
 
 def _read_sound(path: Path) -> tuple[np.ndarray, int]:

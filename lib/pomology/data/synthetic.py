@@ -1,22 +1,20 @@
 """What stands in for an article's dataset where that is not at hand: arrays of the same shape, types and size.
 
-Grown from the samples in `resources/samples` and the text that Python itself carries: without disk or network beyond
-that, without a framework, in seconds, and the same on every call. Each can be learned. `pomology.data.images` decides
-when they are used and says so.
+Grown from the samples in `resources/samples` and the text that Python itself carries: without any other file, network
+or framework, in seconds, the same on every call. A model can learn each. `pomology.data.hub` decides when to use them.
 """
 
 from __future__ import annotations
 
-import gzip
 import io
 import math
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
+_SAMPLES = files("pomology") / "resources" / "samples"
 _PIECE = 4096  # images at a time: the floating-point copy of all would take hundreds of megabytes
 _FRAMES_OF_A_TOKEN = 30  # of 10 ms
 _SHAPES = 6_000  # different ones behind the 60,000 for Fashion-MNIST and the 50,000 for CIFAR-10
@@ -85,8 +83,7 @@ def digits_on_photographs(count: int, split: str) -> tuple[np.ndarray, np.ndarra
 
 def bundled_digits(split: str) -> np.ndarray:
     """The bundled digits of one split, a row each: 64 pixels from 0 to 16, and the label."""
-    with _sample("digits.csv.gz") as file, gzip.open(file, "rt") as lines:
-        table = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
+    table = np.loadtxt(str(_SAMPLES / "digits.csv.gz"), delimiter=",", dtype=np.uint8)
     order = np.random.default_rng(0).permutation(len(table))
     return table[order[300:] if split == "train" else order[:300]]
 
@@ -238,12 +235,4 @@ def photographs(count: int) -> list[bytes]:
 
 
 def _bundled_photographs() -> list[Image.Image]:
-    found = []
-    for name in ("china.jpg", "flower.jpg"):
-        with _sample(name) as file:
-            found.append(Image.open(file).convert("RGB"))
-    return found
-
-
-def _sample(name: str) -> Any:
-    return (files("pomology") / "resources" / "samples" / name).open("rb")
+    return [Image.open(str(_SAMPLES / name)).convert("RGB") for name in ("china.jpg", "flower.jpg")]

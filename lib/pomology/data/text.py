@@ -26,7 +26,6 @@ from pomology.data.hub import (
     obtain,
     read_parquet,
     read_text,
-    reason,
     shown,
 )
 from pomology.data.images import SPLITS
@@ -61,9 +60,8 @@ class _Text(Dataset):
     tokens: Mapping[str, int]  # of each part, one <eos> a line counted
     vocabulary: int
     file: str  # the author's own, {} for the part
-    converted: bool = (
-        False  # the hub has it as a script, which `datasets` runs no more, and its own parquet files of it
-    )
+    # The hub has a script, which `datasets` does not run any more, and parquet files that it made of it.
+    converted: bool = False
 
 
 _WIKITEXT2 = _Text(
@@ -261,8 +259,6 @@ def imdb(
         _IMDB, (source, folder, size), from_folder, from_hub, stand_in
     )
     origin += words
-    if not np.isin(labels, (0, 1)).all():
-        raise PomologyError(f"{origin}: labels should be 0 or 1, not {labels.min()} to {labels.max()}")
     if count != IMDB_REVIEWS:
         origin += f"; {count:,} reviews where the article has {IMDB_REVIEWS:,}"
     mask = (np.arange(length) < lengths[:, None]).astype(np.int64)
@@ -276,13 +272,12 @@ def _read_reviews(root: Path, split: str, size: int | None) -> tuple[list[str], 
     if not any(folder.is_dir() for folder in folders):
         paths = find_files(root, _IMDB, split, f"{split}/neg and {split}/pos")
         return _choose(read_parquet(paths, _IMDB.columns), size, shown(paths[0]))
-    for folder in folders:
-        if not folder.is_dir():
-            raise PomologyError(f"IMDB: no {split}/{folder.name} in {shown(root)}: unpack it again")
     import pyarrow
 
     files = [(str(path), label) for label, folder in enumerate(folders) for path in sorted(folder.glob("*.txt"))]
-    table = pyarrow.table({name: [file[column] for file in files] for column, name in enumerate(_IMDB.columns)})
+    if len({label for _, label in files}) < 2:
+        raise PomologyError(f"IMDB: no reviews in {split}/neg or {split}/pos in {shown(root)}: unpack it again")
+    table = pyarrow.table(dict(zip(_IMDB.columns, zip(*files, strict=True), strict=True)))
     paths, labels, count = _choose(table, size, shown(root / split))
     return [read_text(Path(path)) for path in paths], labels, count
 
@@ -291,14 +286,10 @@ def _choose(table: Any, size: int | None, where: str) -> tuple[list[str], np.nda
     if not (count := table.num_rows):
         raise PomologyError(f"{where}: no reviews: get it again")
     table = table.take(np.random.default_rng(0).permutation(count)[:size])
-    try:
-        labels = table.column("label").to_numpy().astype(np.int64)
-    except (ValueError, TypeError) as error:
-        raise PomologyError(f"{where}: labels should be 0 or 1: {reason(error)}") from error
-    texts = table.column("text").to_pylist()
-    if not all(isinstance(text, str) for text in texts):
-        raise PomologyError(f"{where}: column text should hold text in every row")
-    return texts, labels, count
+    labels = table.column("label").to_numpy()
+    if not np.isin(labels, (0, 1)).all():
+        raise PomologyError(f"{where}: labels should be 0 or 1")
+    return table.column("text").to_pylist(), labels.astype(np.int64), count
 
 
 def load_tokenizer(

@@ -367,7 +367,7 @@ class Case:
         """What was measured, and what follows from it."""
         metrics = epochs.epoch_metrics(self.clock)
         if self._telemetry is not None:
-            metrics |= {name: Estimate(**form) for name, form in self._telemetry.metrics().items()}
+            metrics |= self._telemetry.metrics()
         if "power_w" in metrics and "step_s" in metrics:
             energy = metrics["power_w"].value * metrics["step_s"].value
             metrics["energy_j_per_step"] = Estimate(energy, "J", how="estimated")
@@ -378,7 +378,7 @@ class Case:
             metrics |= {name: Estimate(value, "B") for name, value in self.backend.peak_memory().items()}
         metrics |= self._learning.metrics()
         if self._trace is not None:
-            metrics |= {name: Estimate(**form) for name, form in self._trace.metrics(warmup).items()}
+            metrics |= self._trace.metrics(warmup)
         return metrics | self._metrics | self._rates(metrics | self._metrics)
 
     def _rates(self, metrics: dict[str, Estimate]) -> dict[str, Estimate]:

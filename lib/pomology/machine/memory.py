@@ -37,36 +37,25 @@ class MemoryCounters:
 
     def __init__(self) -> None:
         self.absent: dict[str, str] = {}
-        self._sources: dict[tuple[str, ...], Callable[[], tuple]] = {}
-        openers = {
-            ("footprint_bytes",): lambda: footprint()[1],
-            ("resident_bytes",): lambda: lambda: psutil.Process().memory_info().rss,
-            ("page_faults", "page_ins"): lambda: _own_faults,
-            ("swap_used_bytes",): lambda: lambda: psutil.swap_memory().used,
+        self._sources: dict[tuple[str, ...], Callable[[], Any]] = {
+            ("footprint_bytes",): footprint()[1],
+            ("resident_bytes",): lambda: psutil.Process().memory_info().rss,
+            ("page_faults", "page_ins"): _own_faults,
+            ("swap_used_bytes",): lambda: psutil.swap_memory().used,
         }
-        self._names = [name for names in openers for name in names]
-        for names, opener in openers.items():
-            try:
-                self._sources[names] = opener()
-            except Exception as error:  # see _drop
-                self._drop(names, error)
 
     def read(self) -> dict[str, int | None]:
         """Each counter now, by its name."""
-        values: dict[str, int | None] = dict.fromkeys(self._names)
+        values: dict[str, int | None] = dict.fromkeys(self.absent)
         for names, source in list(self._sources.items()):
             try:
                 reading = source()
-            except Exception as error:  # see _drop
-                self._drop(names, error)
-                continue
+            except Exception as error:  # whatever a counter raises must not end the case that is being measured
+                del self._sources[names]
+                self.absent |= dict.fromkeys(names, f"{type(error).__name__}: {error}")
+                reading = (None,) * len(names)
             values |= dict(zip(names, reading if isinstance(reading, tuple) else (reading,), strict=True))
         return values
-
-    def _drop(self, names: tuple[str, ...], error: Exception) -> None:
-        """Whatever a counter raises must not end the case that is being measured."""
-        self._sources.pop(names, None)
-        self.absent |= dict.fromkeys(names, f"{type(error).__name__}: {error}")
 
 
 class MemoryTrace:
@@ -110,8 +99,8 @@ class MemoryTrace:
         """In the order of `COLUMNS`; None is what could not be read."""
         return self._rows + [self._last] * (self._rows[-1:] != [self._last])
 
-    def metrics(self, warmup: int) -> dict[str, dict[str, Any]]:
-        """Growth a step and both ends of what was read in every step from number `warmup` on, in the record's form.
+    def metrics(self, warmup: int) -> dict[str, Estimate]:
+        """Growth a step and both ends of what was read in every step from number `warmup` on.
 
         NAME_slope_bytes with its interval, NAME_start_bytes and NAME_end_bytes for NAME in footprint, resident,
         allocated and reserved; page_faults_slope and page_ins_slope, per step. No slope with fewer than 3 steps.
@@ -129,12 +118,11 @@ class MemoryTrace:
                 # The system gives a process pages; frameworks count what they were asked for.
                 pages = name in ("footprint_bytes", "resident_bytes")
                 grows = intervals.slope(values, [row[0] for row in rows], mmap.PAGESIZE if pages else 1)
-                metrics[f"{short}_slope{ending}"] = Estimate(grows.mean, unit, grows.low, grows.high, grows.n)
+                metrics[f"{short}_slope{ending}"] = grows.replace(unit=unit)
             if memory:
-                metrics[f"{short}_start_bytes"], metrics[f"{short}_end_bytes"] = (
-                    Estimate(value, unit) for value in (values[0], values[-1])
-                )
-        return {name: estimate.metric() for name, estimate in metrics.items()}
+                metrics[f"{short}_start_bytes"] = Estimate(values[0], unit)
+                metrics[f"{short}_end_bytes"] = Estimate(values[-1], unit)
+        return metrics
 
 
 def _own_faults() -> tuple[int, int]:
@@ -197,8 +185,15 @@ def footprint() -> tuple[str, Callable[[], int]]:
     """Where the footprint comes from, and a function that gives that of this process and its living children."""
     if sys.platform != "darwin":
         return "resident memory", ResidentMemory()
-    read = _physical_reader()
-    return "physical footprint", lambda: read(os.getpid()) + _sum_of_living(read)
+    proc_pid_rusage = ctypes.CDLL(None, use_errno=True).proc_pid_rusage
+
+    def physical(pid: int) -> int:
+        info = _RusageInfo()
+        if proc_pid_rusage(pid, 0, ctypes.byref(info)) != 0:
+            raise OSError(ctypes.get_errno(), "proc_pid_rusage failed")
+        return info.footprint
+
+    return "physical footprint", lambda: physical(os.getpid()) + _sum_of_living(physical)
 
 
 def _sum_of_living(read: Callable[[int], int]) -> int:
@@ -228,23 +223,6 @@ class ResidentMemory:
         if not live_children():
             self._added = 0
         elif (began_s := self._clock()) >= self._next_s:
-            self._added = _sum_of_living(self._private)
+            self._added = _sum_of_living(lambda pid: psutil.Process(pid).memory_full_info().uss)
             self._next_s = began_s + (self._clock() - began_s) / self.SHARE
         return own + self._added
-
-    @staticmethod
-    def _private(pid: int) -> int:
-        return psutil.Process(pid).memory_full_info().uss
-
-
-def _physical_reader() -> Callable[[int], int]:
-    """macOS's physical footprint: process id to bytes."""
-    proc_pid_rusage = ctypes.CDLL(None, use_errno=True).proc_pid_rusage
-
-    def physical(pid: int) -> int:
-        info = _RusageInfo()
-        if proc_pid_rusage(pid, 0, ctypes.byref(info)) != 0:
-            raise OSError(ctypes.get_errno(), "proc_pid_rusage failed")
-        return info.footprint
-
-    return physical

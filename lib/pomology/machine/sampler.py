@@ -7,7 +7,7 @@ timed, it also runs `ioreg` once a second):
     with Telemetry(device=device.kind) as telemetry:
         ...
         device.synchronize()                              # everything from inside must have ended
-    telemetry.metrics()                             # {"power_w": {"value": 31.2, "unit": "W", ...}, ...}
+    telemetry.metrics()["power_w"]                        # an Estimate, in W
 
 Energy is the difference of a counter between the first and the last reading, so without these two waits work is billed
 to the wrong block. What a source does not know is left out of the metrics, and `absent` says why.
@@ -80,7 +80,6 @@ class Telemetry:
     ) -> None:
         if device not in ("cpu", "gpu") or not interval_s > 0:
             raise ValueError(f"device must be cpu or gpu and interval_s above 0, not {device!r} and {interval_s!r}")
-        self.interval_s = interval_s
         self.foreign_load: float | None = None
         self.thermal_level: int | None = None
         self.footprint_source: str | None = None
@@ -89,12 +88,12 @@ class Telemetry:
         self.rails: list[str] = []
         self.flags: list[str] = []
         self.absent: dict[str, str] = {}
-        self._clock, self._block = clock, Block(device, interval_s, clock)
+        self._interval_s, self._clock, self._block = interval_s, clock, Block(device, interval_s, clock)
         self._sources: dict[str, Source] = {}
         self._first: dict[str, Any] = {}
         self._last: dict[str, Any] = {}
         self._count, self._stride, self._trace = 0, 1, []
-        self._metrics: dict[str, dict[str, Any]] | None = None
+        self._metrics: dict[str, Estimate] | None = None
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._stop, self._ready = threading.Event(), threading.Event()
 
@@ -109,8 +108,8 @@ class Telemetry:
         self._thread.join()
         self._close()
 
-    def metrics(self) -> dict[str, dict[str, Any]]:
-        """Name -> value, unit, low and high (None: one block has no interval), n (samples), how."""
+    def metrics(self) -> dict[str, Estimate]:
+        """What was measured, by name; n counts samples, and one block has no interval."""
         if self._metrics is None:
             raise ValueError("telemetry has no metrics before its block has ended")
         return self._metrics
@@ -122,7 +121,7 @@ class Telemetry:
         for row in self._trace:
             power_w = None
             # The last reading comes when the block ends; right behind another one it would give a wild power.
-            if "energy" in row and before and "energy" in before and row["t"] - before["t"] > self.interval_s / 2:
+            if "energy" in row and before and "energy" in before and row["t"] - before["t"] > self._interval_s / 2:
                 power_w = (row["energy"] - before["energy"]) / (row["t"] - before["t"])
             t_s = row["t"] - self._trace[0]["t"]
             samples.append(Sample(t_s, row.get("footprint"), power_w, row.get("temperature"), row.get("gpu")))
@@ -133,10 +132,9 @@ class Telemetry:
         for name, kind in SOURCES.items():
             try:
                 source = self._sources[name] = kind(self._block)
+                self.absent |= source.missing
             except Exception as error:  # see _sample
                 self._drop(name, error)
-                continue
-            self.absent |= source.missing
         self.rails = getattr(self._sources.get("energy"), "rails", [])
         self.footprint_source = getattr(self._sources.get("footprint"), "origin", None)
 
@@ -144,7 +142,7 @@ class Telemetry:
         try:
             self._sample(edge=True)
             self._ready.set()
-            while not self._stop.wait(self.interval_s):
+            while not self._stop.wait(self._interval_s):
                 self._sample()
             self._sample(edge=True)
         finally:
@@ -193,10 +191,9 @@ class Telemetry:
             for metric, value in values.items():
                 metrics[metric] = Estimate(value, source.metrics[metric], n=source.samples or self._count)
         # These two describe the block, and are no metrics of its case.
-        self.foreign_load, self.thermal_level = (
-            metrics.pop(name).value if name in metrics else None for name in ("foreign_load", "thermal_level")
-        )
-        self._metrics = {name: metrics[name].metric() for name in sorted(metrics)}
+        described = [metrics.pop(name, None) for name in ("foreign_load", "thermal_level")]
+        self.foreign_load, self.thermal_level = (each and each.value for each in described)
+        self._metrics = dict(sorted(metrics.items()))
 
     def _keep(self, row: dict[str, Any]) -> None:
         kept = ("t", "energy", "footprint", "temperature", "gpu")

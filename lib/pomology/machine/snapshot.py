@@ -23,7 +23,6 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,28 +36,29 @@ PACKAGES = (
 REPOSITORY = Path(__file__).resolve().parents[3]
 CPUINFO = Path("/proc/cpuinfo")
 PLATFORM_PROFILE = Path("/sys/firmware/acpi/platform_profile")
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
-def snapshot(packages: Iterable[str] = PACKAGES) -> dict[str, Any]:
+def snapshot() -> dict[str, Any]:
     """Hardware and software of this machine, ready for JSON.
 
     Keys: chip, cpu_cores (physical), cpu_threads, performance_cores, efficiency_cores, memory_bytes, gpus (a list of
     name, memory_bytes, cores: memory is None where the GPU shares the machine's; only Apple's cores are counted), os,
     os_version, architecture, translated (x86-64 Python under Rosetta), virtual_machine, python, packages (those of
-    `packages` that are installed: name -> version), git (commit and whether dirty), unknown. An unknown key is
-    None, and `unknown[key]` says why; it also says why `gpus` is empty.
+    `PACKAGES` that are installed: name -> version), git (commit and whether dirty), unknown. An unknown key is None,
+    and `unknown[key]` says why; it also says why `gpus` is empty.
     """
     mac = sys.platform == "darwin"
     gpus, no_gpus = _apple_gpus() if mac else _nvidia_gpus()
     performance, efficiency = _cores_by_kind() if mac else (None, None)
     git, no_git = _git()
-    silent = "the operating system does not tell"
+    silent, alike = "the operating system does not tell", "the cores are not told apart here"
     facts: dict[str, tuple[Any, str]] = {
         "chip": (chip(), silent),
         "cpu_cores": (_sysctl_int("hw.physicalcpu") if mac else psutil.cpu_count(logical=False), silent),
         "cpu_threads": (_sysctl_int("hw.logicalcpu") if mac else psutil.cpu_count(), silent),
-        "performance_cores": (performance, "the cores are not told apart here"),
-        "efficiency_cores": (efficiency, "the cores are not told apart here"),
+        "performance_cores": (performance, alike),
+        "efficiency_cores": (efficiency, alike),
         "memory_bytes": (_sysctl_int("hw.memsize") if mac else psutil.virtual_memory().total, silent),
         "gpus": (gpus, no_gpus),
         "os": ("macOS" if mac else platform.system() or None, silent),
@@ -67,7 +67,7 @@ def snapshot(packages: Iterable[str] = PACKAGES) -> dict[str, Any]:
         "translated": (mac and _translated(), silent),
         "virtual_machine": (virtual_machine(), silent),
         "python": (platform.python_version(), silent),
-        "packages": (_versions(packages), silent),
+        "packages": (_versions(), silent),
         "git": (git, no_git),
     }
     result = {key: value for key, (value, _) in facts.items()}
@@ -87,13 +87,8 @@ def conditions(watch_s: float = 0.25) -> dict[str, Any]:
     flags = ["on-battery"] * (power_source == "battery") + ["low-power"] * (low_power is True)
     if watch_s > 0 and _others_cores(watch_s) > max(0.25, 0.05 * (psutil.cpu_count() or 1)):
         flags.append("busy")
-    return {
-        "power_source": power_source,
-        "low_power_mode": low_power,
-        "thermal_level": thermal_level(),
-        "load": os.getloadavg()[0],
-        "flags": flags,
-    }
+    state = {"power_source": power_source, "low_power_mode": low_power, "thermal_level": thermal_level()}
+    return state | {"load": os.getloadavg()[0], "flags": flags}
 
 
 def describe(snapshot: dict[str, Any]) -> str:
@@ -180,22 +175,15 @@ def run_command(*command: str, timeout: float = 10) -> Answer:
     """Run a command of the system for at most `timeout` seconds. Never raises for a command that is not there."""
     # Git's own variables, set inside its hooks, would point git at another repository.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | {"LC_ALL": "C"}
-    program = shutil.which(command[0])
-    if program is None:
+    if not (program := shutil.which(command[0])):
         return Answer(None, None)
     try:
         # Into a file: nothing that the command leaves running can keep this waiting, as it could with a pipe.
         with tempfile.TemporaryFile() as printed:
             # With a full path and close_fds=False, Python spawns instead of forking. A fork would write-protect all
             # memory of this process for a moment, and a model in training would fault on every page that it writes.
-            process = subprocess.Popen(
-                (program, *command[1:]),
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                close_fds=False,
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": subprocess.DEVNULL}
+            process = subprocess.Popen((program, *command[1:]), **streams, env=environment, close_fds=False)
             late = threading.Timer(timeout, os.kill, (process.pid, signal.SIGKILL))
             late.start()
             try:
@@ -243,8 +231,8 @@ def _apple_gpus() -> tuple[list[dict[str, Any]], str]:
         return [], "system_profiler did not answer"
     gpus = []
     for card in cards:
-        name, cores = card.get("sppci_model"), str(card.get("sppci_cores", ""))
-        if name:
+        cores = str(card.get("sppci_cores", ""))
+        if name := card.get("sppci_model"):
             gpus.append({"name": name, "memory_bytes": None, "cores": int(cores) if cores.isdecimal() else None})
     return gpus, "macOS lists no GPU"
 
@@ -257,9 +245,6 @@ def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
         return [], "nvidia-ml-py is not installed"
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return [], f"no NVIDIA driver answers: {error}"
-    try:
         gpus = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -269,11 +254,9 @@ def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
                 memory_bytes = None
             # CUDA cores are another unit than Apple's GPU cores: not counted.
             gpus.append({"name": pynvml.nvmlDeviceGetName(handle), "memory_bytes": memory_bytes, "cores": None})
-        return gpus, "the NVIDIA driver lists no GPU"
     except pynvml.NVMLError as error:
-        return [], f"the NVIDIA driver does not tell: {error}"
-    finally:
-        pynvml.nvmlShutdown()
+        return [], f"no NVIDIA driver answers: {error}"
+    return gpus, "the NVIDIA driver lists no GPU"
 
 
 def _os_version() -> str | None:
@@ -290,11 +273,11 @@ def _translated() -> bool:
     return _sysctl("sysctl.proc_translated") == "1" or (platform.machine() == "x86_64" and "Apple" in brand)
 
 
-def _versions(packages: Iterable[str]) -> dict[str, str]:
+def _versions() -> dict[str, str]:
     from importlib import metadata  # slow to import, seldom needed
 
     versions = {}
-    for name in packages:
+    for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):  # what is not installed is left out
             versions[name] = metadata.version(name)
     return versions
@@ -346,19 +329,10 @@ def _line_value(text: str | None, key: str) -> str | None:
 
 
 def _gigabytes(count: int) -> str:
-    # In the way memory is sold: 206158430208 bytes are "192 GB".
-    return f"{round(count / 2**30)} GB"
+    return f"{round(count / 2**30)} GB"  # as memory is sold: 206158430208 bytes are "192 GB"
 
 
-def cache_bytes(folder: Path | None = None) -> int | None:
-    """The last-level cache of this processor, where the system lists it (Linux); None elsewhere, as on a Mac.
-
-    folder: where the system lists the caches, one folder each.
-    """
-    if folder is None:
-        if sys.platform != "linux":
-            return None
-        folder = Path("/sys/devices/system/cpu/cpu0/cache")
-    sizes = [place.read_text().strip() for place in folder.glob("index*/size")]
-    counts = [int(size[:-1]) * 1024 for size in sizes if size[:-1].isdigit() and size.endswith("K")]
-    return max(counts, default=None)
+def cache_bytes() -> int | None:
+    """The last-level cache of this processor, where the system lists it (Linux); None elsewhere, as on a Mac."""
+    sizes = [file.read_text().strip() for file in CACHES.glob("index*/size")]
+    return max((int(size[:-1]) * 1024 for size in sizes if re.fullmatch(r"\d+K", size)), default=None)

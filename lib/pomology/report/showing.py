@@ -168,7 +168,9 @@ class Report:
 
     def _saved(self, what: str, shown: Table) -> Table:
         place = self.out / "tables" / f"{self.name}-{what}"
-        table.save(shown, place, self.sources(what), numbers=what not in NO_NUMBERS)
+        # What a notebook made of others' records is in no journal: its numbers are not replaced by fewer.
+        made_before = not self.records and place.with_name(f"{place.name}.csv").exists()
+        table.save(shown, place, self.sources(what), numbers=what not in NO_NUMBERS and not made_before)
         return shown
 
     def _claims(self) -> list[published.Claim]:
