@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,20 @@ def outcomes(file: Path, folder: Path) -> dict[str, list[str]]:
         bad = [item.text or "" for item in case if item.tag in ("failure", "error")]
         found.setdefault(case.get("name").partition("[")[0], []).append("\n".join(bad))
     return found
+
+
+def tests_of(file: Path) -> Callable:
+    """A test for each test function of a file. All are run by the first, in one process."""
+    results: dict[str, list[str]] = {}
+
+    @pytest.mark.parametrize("name", names(file))
+    def test(name, tmp_path):
+        if not results:
+            results.update(outcomes(file, tmp_path))
+        assert name in results, "it was not run"
+        assert not any(results[name]), "\n".join(results[name])[-4000:]
+
+    return test
 
 
 # Other processes with PyTorch -----------------------------------------------------------------------------------------

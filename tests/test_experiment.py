@@ -533,9 +533,8 @@ def test_nothing_of_a_case_stays_in_memory(make):
     [
         ({"profile": "Quick"}, "vae: profile is 'Quick'; it must be one of smoke, quick, article"),
         ({"budget_s": 0}, "vae: budget_s is 0; it must be a number of seconds above 0"),
-        ({"budget_s": math.nan}, "vae: budget_s is nan"),
         ({"budget_s": "10"}, "vae: budget_s is '10'"),
-        ({"budget_s": True}, "vae: budget_s is True"),
+        ({"framework": "theano"}, "framework: 'theano' is not known"),
         ({"devices": "tpu"}, "devices: 'tpu' is not known; one of auto, cpu, gpu, cuda, mps, xpu, metal"),
     ],
 )
@@ -705,11 +704,6 @@ def test_a_case_may_have_a_precision_of_its_own(make):
         case.precision = "fp64"
         fit(case)
     assert experiment.records[-1].precision == "fp64"
-
-
-def test_an_unknown_framework_is_one_line(make):
-    with pytest.raises(PomologyError, match=r"^framework: 'theano' is not known"):
-        make(framework="theano")
 
 
 def test_a_trainer_that_calls_back_is_timed_and_watched(make):

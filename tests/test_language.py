@@ -14,6 +14,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from test_roofline import metric, record
 from torch import nn
 from torch.nn import functional as F
 
@@ -28,7 +29,6 @@ from pomology.workloads.cost import workload
 
 SIDE = Path(__file__).with_name("mlx_language.py")
 FOLDER = SIDE.parents[1] / "notebooks" / "profiling_apple_silicon"
-NAMES = apart.names(SIDE)
 LARGE = {"transformer_lm": 733_816_080, "true_gpt2": 774_030_080}
 # TFLOP of a step of the default architecture with 1,024 tokens a sequence, counted operator by operator elsewhere.
 TFLOP = {8: 40.06, 4: 20.03, 2: 10.01, 1: 5.01}
@@ -277,38 +277,6 @@ def test_weights_are_the_same_for_everyone_and_each_another():
     assert all(np.unique(array).size > 0.99 * array.size and array.dtype == np.float32 for array in arrays)
 
 
-def test_transformers_gpt2_gives_the_same_logits_and_loss_by_its_own_hand():
-    """Its own forward pass with its own loss, and weights set by hand: not through the reference."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    shape = gpt2.Shape("true_gpt2", blocks=1, width=16, heads=2, vocabulary=29, context=9)
-    ours = notebook().LanguageModel(shape)
-    plain = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    config = GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=29, bos_token_id=0, eos_token_id=0, **plain)
-    theirs = GPT2LMHeadModel(config)
-    block, mine = theirs.transformer.h[0], ours.layers[0]
-    with torch.no_grad():
-        theirs.transformer.wte.weight.copy_(ours.embedding.weight)
-        theirs.transformer.wpe.weight.copy_(ours.positions.weight)
-        for part, one in enumerate(("query_proj", "key_proj", "value_proj")):
-            here = slice(16 * part, 16 * (part + 1))
-            block.attn.c_attn.weight[:, here] = getattr(mine.attention, one).weight.T
-            block.attn.c_attn.bias[here] = getattr(mine.attention, one).bias
-        for theirs_, mine_ in (
-            (block.attn.c_proj, mine.attention.out_proj),
-            (block.mlp.c_fc, mine.linear1),
-            (block.mlp.c_proj, mine.linear2),
-        ):
-            theirs_.weight.copy_(mine_.weight.T)
-            theirs_.bias.copy_(mine_.bias)
-    tokens = torch.randint(29, (2, 9))
-    found = theirs(input_ids=tokens, labels=tokens)
-    assert torch.allclose(found.logits, ours(tokens), atol=1e-5)
-    assert found.loss.item() == pytest.approx(
-        F.cross_entropy(ours(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).item()
-    )
-
-
 @both
 def test_it_learns(architecture):
     torch.manual_seed(1)
@@ -328,15 +296,7 @@ def test_it_learns(architecture):
 # MLX ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory) -> dict[str, list[str]]:
-    return apart.outcomes(SIDE, tmp_path_factory.mktemp("mlx"))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_in_mlx(outcomes, name):
-    assert name in outcomes, "it was not run"
-    assert not any(outcomes[name]), "\n".join(outcomes[name])[-4000:]
+test_in_mlx = apart.tests_of(SIDE)
 
 
 # The article's table --------------------------------------------------------------------------------------------------
@@ -346,34 +306,13 @@ def made(backend: str, batch_size: int, pass_s: float | None, model="gpt2-large"
     framework = "mlx" if backend == "mlx-gpu" else "torch"
     config = {"model": model, "batch_size": batch_size, "context_size": context_size}
     flops = 5e12 * batch_size
-    form = {"low": None, "high": None, "n": 20, "how": "measured"}
-    metrics = {
-        "max_abs_error": {"value": 1e-6, "unit": "", **form},
-        "inputs_checksum": {"value": 7, "unit": "", **form},
-    }
+    metrics = {"max_abs_error": metric(1e-6, unit=""), "inputs_checksum": metric(7, unit="")}
     if pass_s:
-        metrics["pass_s"] = {"value": pass_s, "unit": "s", **form}
-        metrics["flops_per_s"] = {"value": flops / pass_s, "unit": "FLOP/s", **form}
-    return {
-        "experiment": f"gpt2_pretraining_{framework}",
-        "case": f"{framework}-{backend} {config}",
-        "config": config,
-        "framework": framework,
-        "backend": backend,
-        "chip": "Apple M3 Max",
-        "precision": "fp32",
-        "profile": "quick",
-        "data": "stand-in",
-        "data_origin": "",
-        "scaled": gpt2.scaled(config),
-        "repeat": 0,
-        "flags": [],
-        "parameters": 733_816_080,
-        "status": "ok" if pass_s else "too-big",
-        "reason": None if pass_s else "needs more",
-        "metrics": metrics,
-        **more,
-    }
+        metrics |= {"pass_s": metric(pass_s, unit="s"), "flops_per_s": metric(flops / pass_s)}
+    more |= {"status": "ok", "reason": None} if pass_s else {"status": "too-big", "reason": "needs more"}
+    more |= {"framework": framework, "backend": backend, "chip": "Apple M3 Max", "data": "stand-in", "article": "001"}
+    name = f"gpt2_pretraining_{framework}"
+    return record(name, metrics, config=config, scaled=gpt2.scaled(config), data_origin="", **more)
 
 
 def a_mac() -> list[dict]:
@@ -406,10 +345,7 @@ def test_a_case_that_did_not_end_well_shows_how_and_why():
     table = article.article_table("gpt2_pretraining_torch", [made("cpu", 8, None), made("cuda", 8, 3.0)])
     (cpu,) = [row.cells for row in table.rows if "too-big" in row.cells]
     assert cpu[4:7] == ("", "", "too-big")
-    (note,) = [note for note in table.notes if "needs more" in note]
-    assert note.startswith(
-        "Apple M3 Max CPU, model gpt2-large, batch size 8, context size 1024, PyTorch with CUDA or on"
-    )
+    assert cpu[-1] == "needs more"
 
 
 def test_the_claims_find_the_times():

@@ -123,10 +123,3 @@ def test_on_mps_it_is_a_metal_kernel_of_one_thread(monkeypatch):
     launch()
     assert asked[1:] == [[1]]  # PyTorch starts as many threads as the tensor has numbers
     assert mps.smallest_kernel(own=False)[1] == "adding 1 to one number" and len(asked) == 2
-
-
-def test_pytorch_is_not_lazy():
-    def function():
-        return None
-
-    assert Device("cpu").dispatch(function) is function

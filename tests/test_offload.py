@@ -129,36 +129,6 @@ def test_an_engine_has_the_losses_of_a_plain_loop(kind, frozen, settings):
 
 
 @pytest.mark.parametrize("kind", ["none", *OFFLOADING])
-def test_planted_faults_show(kind, monkeypatch):
-    """Each of these would be seen in the losses, by far."""
-    expected = plain_losses(tiny())
-    make = offload.KINDS[kind]
-
-    def error(engine: offload.Engine) -> float:
-        with engine:
-            return difference(engine_losses(engine), expected)
-
-    assert error(make(tiny(), LR)) < TOLERANCE
-    assert error(make(tiny(), LR, weight_decay=0.01)) > 10 * TOLERANCE
-    assert error(make(tiny(), LR, clip=1.0)) > 10 * TOLERANCE  # which DeepSpeed does unless it is told not to
-    assert error(make(tiny(), LR, betas=(0.9, 0.99))) > 10 * TOLERANCE
-    if kind != "zero":  # DeepSpeed empties the gradients by itself
-        piling = make(tiny(), LR)
-        piling.zero_grad = lambda: None
-        assert error(piling) > 10 * TOLERANCE
-    step = torch.optim.AdamW.step
-
-    def uncorrected(self, closure=None):
-        """As after a million steps: by then the correction of the moments' bias is none."""
-        for state in self.state.values():
-            state["step"].fill_(1e6)
-        return step(self, closure)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", uncorrected)
-    assert error(make(tiny(), LR)) > 10 * TOLERANCE
-
-
-@pytest.mark.parametrize("kind", ["none", *OFFLOADING])
 def test_a_model_of_transformers_trains_the_same_with_recomputing_and_with_lora(kind):
     from peft import LoraConfig, get_peft_model
 
@@ -175,25 +145,22 @@ def test_a_model_of_transformers_trains_the_same_with_recomputing_and_with_lora(
         adapters = LoraConfig(target_modules=["c_attn"], r=4, lora_dropout=0.0, fan_in_fan_out=True)
         return get_peft_model(model, adapters)
 
-    def losses(engine: offload.Engine) -> list[float]:
-        found = []
+    losses, model = {"plain": [], kind: []}, build()
+    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], LR, weight_decay=0)
+    with offload.KINDS[kind](build(), LR) as engine:
         for _ in range(5):
+            loss = model(input_ids=tokens, labels=tokens).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses["plain"].append(loss.item())
             loss = engine.model(input_ids=tokens, labels=tokens).loss
             engine.backward(loss)
             engine.step()
             engine.zero_grad()
-            found.append(loss.item())
-        return found
-
-    model = build()
-    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=LR, weight_decay=0.0)
-    plain = SimpleNamespace(
-        model=model, backward=lambda loss: loss.backward(), step=optimizer.step, zero_grad=optimizer.zero_grad
-    )
-    expected = losses(plain)
-    with offload.KINDS[kind](build(), LR) as engine:
-        assert difference(losses(engine), expected) < TOLERANCE
-    assert expected[-1] < expected[0]
+            losses[kind].append(loss.item())
+    assert difference(losses[kind], losses["plain"]) < TOLERANCE
+    assert losses[kind][-1] < losses[kind][0]
 
 
 # What lies where ------------------------------------------------------------------------------------------------------

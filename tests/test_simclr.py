@@ -252,15 +252,6 @@ def test_numbers_are_distributed_as_torchvision_documents(how):
     assert abs(place.mean() - 0.5) < 0.03 and place.max() == 1  # the last row is a place like any other
 
 
-def test_both_ways_draw_from_one_distribution():
-    one, other = drawn(6000, "one by one"), drawn(6000, "all at once")
-    for first, second in zip(one, other, strict=True):
-        for a, b in zip(np.atleast_2d(first.T), np.atleast_2d(second.T), strict=True):
-            values = np.union1d(a, b)
-            shares = [np.searchsorted(np.sort(part), values, side="right") / 6000 for part in (a, b)]
-            assert np.abs(shares[0] - shares[1]).max() < 1.95 * (2 / 6000) ** 0.5  # Kolmogorov and Smirnov, 0.1 %
-
-
 def test_a_shape_that_never_fits_becomes_the_whole_picture(monkeypatch):
     monkeypatch.setattr(simclr, "SCALE", (1.0, 1.0))
     monkeypatch.setattr(simclr, "RATIO", (1.3, 4 / 3))
@@ -401,14 +392,6 @@ def test_a_seed_decides_the_views_and_workers_differ(workers, context):
         assert not torch.equal(one, other)
 
 
-def test_epochs_differ(images):
-    dataset = simclr.PNGPictures(images, simclr.two_views)
-    torch.manual_seed(0)
-    loader = torch.utils.data.DataLoader(dataset, 60)
-    (first, _), (second, _) = next(iter(loader)), next(iter(loader))
-    assert not torch.equal(first[0], second[0])
-
-
 # --- kNN
 
 
@@ -421,7 +404,7 @@ def by_hand(feature, bank, labels, classes, k, t):
     return scores
 
 
-@pytest.mark.parametrize(("k", "t"), [(1, 0.1), (20, 0.1), (200, 0.1), (200, 10.0), (300, 0.1)])
+@pytest.mark.parametrize(("k", "t"), [(1, 0.1), (200, 0.1), (200, 10.0)])
 def test_knn_votes_as_counted_by_hand(k, t):
     generator = np.random.default_rng(k)
     labels = generator.integers(0, 7, 300)

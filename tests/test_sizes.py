@@ -1,4 +1,4 @@
-"""What fits a machine and what does not: the articles' workloads on pretended machines with 8, 16, 36 and 192 GB.
+"""What fits a machine and what does not: the articles' workloads on pretended machines.
 
 The memory that each takes (GiB: weights, gradients, optimiser; kept for the backward pass) was worked out by hand from
 the articles' sizes; the kit must count the same. Larger models are counted in `test_model_memory.py` and
@@ -8,7 +8,6 @@ the articles' sizes; the kit must count the same. Larger models are counted in `
 from __future__ import annotations
 
 import contextlib
-import re
 
 import pytest
 import torch
@@ -75,60 +74,27 @@ WEIGHTS = 774_030_080 + 2560
 DROPPED = 16 * 128 * 1280 * 3 / GIB
 
 
-@pytest.mark.parametrize(
-    ("lora", "state", "saved"),
-    [
-        (False, 16 * WEIGHTS, 11.64 - 73 * DROPPED),
-        (True, 4 * (WEIGHTS + ADAPTERS + 2560) + 12 * (ADAPTERS + 2560), 9.85 - 109 * DROPPED),
-    ],
-)
-def test_gpt2_large_takes_what_it_should_where_attention_is_fused(lora, state, saved):
-    """At batch 16 and 128 tokens; with matrices of attention: `test_gpt2_finetuning.py`."""
+def test_gpt2_large_with_lora_takes_what_it_should_where_attention_is_fused():
+    """At batch 16 and 128 tokens. With matrices of attention: `test_gpt2_finetuning.py`."""
+    from peft import LoraConfig, get_peft_model
 
     def build():
-        model, _ = pretrained.build("gpt2-large", "classification")
-        if lora:
-            from peft import LoraConfig, get_peft_model
-
-            adapters = LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, lora_dropout=0.1, fan_in_fan_out=True)
-            model = get_peft_model(model, adapters)
-        return model
+        adapters = LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, lora_dropout=0.1, fan_in_fan_out=True)
+        return get_peft_model(pretrained.build("gpt2-large", "classification")[0], adapters)
 
     def step(model):
-        inner = model.base_model.model if lora else model
+        inner = model.base_model.model
         inner.config.pad_token_id = None  # else it looks for padding among tokens that have no values here
         hidden = inner.transformer(input_ids=torch.zeros(16, 128, dtype=torch.long)).last_hidden_state
         classes = torch.zeros(16, dtype=torch.long)
         torch.nn.functional.cross_entropy(inner.score(hidden)[:, -1], classes).backward()
 
     work = by_layers(build, step, optimizer_slots=2, backend="cuda")
-    assert work.state_bytes == state and work.saved_bytes / GIB == pytest.approx(saved, rel=0.01)
+    assert work.state_bytes == 4 * (WEIGHTS + ADAPTERS + 2560) + 12 * (ADAPTERS + 2560)
+    assert work.saved_bytes / GIB == pytest.approx(9.85 - 109 * DROPPED, rel=0.01)
 
 
 # Refused --------------------------------------------------------------------------------------------------------------
-
-
-# What a step takes (GiB of state, GiB kept), and the sizes of Macs (GB) on which it cannot fit.
-REFUSED = {
-    "transformer_lm, 10 layers": (0.40, 3.32, ()),
-    "gpt2-large, batch 16": (11.53, 12.69, (8, 16)),
-    "gpt2-xl, batch 16": (23.21, 21.1, (8, 16, 36)),
-    "whisper-medium, batch 4": (11.38, 23.5, (8, 16, 36)),
-}
-
-
-@pytest.mark.parametrize("gigabytes", [8, 16, 36, 192])
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_mac_refuses_what_it_would_have_to_swap(mac, name, gigabytes):
-    state, saved, refused = REFUSED[name]
-    case = Case(Nobody(), mac(gigabytes), {"batch_size": 1})
-    try:
-        case.require_memory(needs(state, saved))
-        said = None
-    except errors.TooBig as error:
-        said = str(error)
-    assert (said is not None) == (gigabytes in refused), f"{state + saved:.1f} GiB on {gigabytes} GB: {said}"
-    assert said is None or re.fullmatch(r"needs \d+\.\d GB at the least .* GB are free", said)
 
 
 def test_memory_that_others_use_counts(mac, monkeypatch):

@@ -17,18 +17,8 @@ from pomology.results import cases
 from pomology.workloads import parity
 
 SIDE = Path(__file__).with_name("mlx_side.py")
-NAMES = apart.names(SIDE)
 
-
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory) -> dict[str, list[str]]:
-    return apart.outcomes(SIDE, tmp_path_factory.mktemp("mlx"))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_in_mlx(outcomes, name):
-    assert name in outcomes, "it was not run"
-    assert not any(outcomes[name]), "\n".join(outcomes[name])[-4000:]
+test_in_mlx = apart.tests_of(SIDE)
 
 
 def test_pytorch_counts_steps_in_a_process_of_its_own():

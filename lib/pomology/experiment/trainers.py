@@ -19,23 +19,15 @@ from pomology.measure import clock as measure_clock
 from pomology.measure import epochs as measure_epochs
 
 
-def keras(
-    case: Case,
-    *,
-    samples: int,
-    batch_size: int,
-    validation_samples: int = 0,
-    epochs: int = 1,
-) -> Any:
+def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1) -> Any:
     """A Keras callback that times `fit`; nothing else of `fit` changes.
 
-    Made in the call of `fit`, since the training time counts from there. samples, batch_size, validation_samples and
-    epochs: as `fit` gets them. Returns the callback, which records
+    Made in the call of `fit`, since the training time counts from there, with the numbers that `fit` gets. It records
 
     - the steps of the first epoch's training and validation, as the case's clock does of any loop. An epoch's first
-      step holds the making of the iterator and the tracing. Where an epoch does not fit the case's budget, the clock
-      has its steps after a while: then `fit` is stopped as Keras lets a callback do (`stop_training`, and in validation
-      `stop_evaluating`), which runs one more step that is not timed;
+      step holds the making of the iterator and the tracing. Where an epoch does not fit the case's budget, `fit` is
+      stopped as Keras lets a callback do (`stop_training`, and in validation `stop_evaluating`), which runs one more
+      step that is not timed;
     - `fit_s`, the seconds of the whole `fit`: of all epochs, validation, tracing and callbacks. It is `measured` if all
       of it ran: in the profile `article` always, else as long as the next epoch is expected to end within twice the
       budget. If not, it is `estimated` as `epochs.fit_metric` says;
@@ -53,8 +45,7 @@ def keras(
             case.watch()
             self._began_s = time.perf_counter()
             self._before_s = 0.0
-            self._training: measure_clock.Ticker | None = None
-            self._validation: measure_clock.Ticker | None = None
+            self._ticker: measure_clock.Ticker | None = None
             self._sum = self._count = 0.0
             self._ended_s: list[float] = []  # when each whole epoch ended
 
@@ -62,12 +53,10 @@ def keras(
             self._sum = self._count = 0.0
             if epoch == 0:
                 self._before_s = time.perf_counter() - self._began_s
-                self._training = case.ticker(samples / batch_size)
-                self._training.tick()  # making the iterator, which comes before Keras calls, belongs to the first step
+                self._begin(samples / batch_size, "training")
 
         def on_train_batch_begin(self, batch, logs=None):
-            if self._training is not None and batch > 0 and not self._training.tick():
-                self._training = None
+            if self._enough(batch):
                 self.model.stop_training = True
 
         def on_train_batch_end(self, batch, logs=None):
@@ -77,23 +66,19 @@ def keras(
             self._sum, self._count = total, count
 
         def on_test_begin(self, logs=None):
-            self._end_training()
+            self._end()
             if not self._ended_s and "validation" not in clock.parts:
-                self._validation = case.ticker(validation_samples / batch_size, "validation")
-                self._validation.tick()
+                self._begin(validation_samples / batch_size, "validation")
 
         def on_test_batch_begin(self, batch, logs=None):
-            if self._validation is not None and batch > 0 and not self._validation.tick():
-                self._validation = None
+            if self._enough(batch):
                 self.model.stop_evaluating = True
 
         def on_test_end(self, logs=None):
-            if self._validation is not None:
-                self._validation.end()
-                self._validation = None
+            self._end()
 
         def on_epoch_end(self, epoch, logs=None):
-            self._end_training()
+            self._end()
             if epoch == 0 and not all(part.complete for part in clock.parts.values()):
                 self.model.stop_training = True
                 return
@@ -116,10 +101,20 @@ def keras(
                 estimate = (estimate * (seconds / estimate.value)).replace(value=seconds, how="measured", n=epochs)
             case.metric("fit_s", estimate)
 
-        def _end_training(self):
-            if self._training is not None:
-                self._training.end()
-                self._training = None
+        def _begin(self, steps, part):
+            self._ticker = case.ticker(steps, part)
+            self._ticker.tick()  # making the iterator, which comes before Keras calls, belongs to the first step
+
+        def _enough(self, batch):
+            if self._ticker is None or batch == 0 or self._ticker.tick():
+                return False
+            self._ticker = None
+            return True
+
+        def _end(self):
+            if self._ticker is not None:
+                self._ticker.end()
+                self._ticker = None
 
     return StepTimes()
 
@@ -197,28 +192,19 @@ class _Batches:
         yield from self._case.steps(self._batches, self._part, per_epoch=self._per_epoch)
 
 
-def effective_precision(trainer: Any) -> str:
-    """The precision that a Lightning `Trainer` really computes in, as Lightning names it: `32-true`, `16-mixed`, ...
-
-    Read from the plugin that it chose, not from what it was asked for: on a CPU it takes bf16-mixed for 16-mixed.
-    """
-    plugin = trainer.precision_plugin
-    scaler = getattr(plugin, "scaler", None)
-    if plugin.precision == "16-mixed" and scaler is not None and not scaler.is_enabled():
-        return "16-mixed without a gradient scaler"
-    return str(plugin.precision)
-
-
 def check_precision(trainer: Any, precision: str | int) -> None:
     """Raise Unsupported, in one line, if a Lightning `Trainer` computes in another precision than `precision`.
 
-    Also if the device has none such: Lightning takes 64-true for MPS, which would fail in the first step.
+    That is read from the plugin that Lightning chose, not from what it was asked for: on a CPU it takes bf16-mixed for
+    16-mixed. Also if the device has none such: Lightning takes 64-true for MPS, which would fail in the first step.
     """
-    asked, where = str(precision), trainer.strategy.root_device.type
+    asked, where, plugin = str(precision), trainer.strategy.root_device.type, trainer.precision_plugin
     if "-" not in asked:  # its short names
         asked += "-mixed" if asked.endswith("16") else "-true"
     if asked.startswith("64") and where == "mps":
         raise errors.Unsupported(f"precision {asked}: MPS has no float64; 32-true is its most exact")
-    found = effective_precision(trainer)
-    if found != asked:
-        raise errors.Unsupported(f"precision {asked}: on {where} Lightning computes in {found}")
+    scaler, actual = getattr(plugin, "scaler", None), str(plugin.precision)
+    if actual == "16-mixed" and scaler is not None and not scaler.is_enabled():
+        actual += " without a gradient scaler"
+    if actual != asked:
+        raise errors.Unsupported(f"precision {asked}: on {where} Lightning computes in {actual}")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pomology.articles import published
-from pomology.format import plus_minus, slope_text
+from pomology.format import plus_minus, quantity_per_s, slope_text
 from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
 from pomology.report.table import Row, Table
@@ -181,7 +181,10 @@ def _cell(column: Column, repeats: list[dict], about: Declaration) -> str:
     show = metrics.show(name, column.heading)
     if name == "status":
         return "yes" if good else repeats[-1]["status"]
-    value = roofline._rate(repeats) if about.framework_columns and name == "flops_per_s" else measured(repeats, name)
+    if about.framework_columns and name == "flops_per_s":
+        value, show = roofline._rate(repeats), lambda rate: quantity_per_s(rate, "FLOP/s")
+    else:
+        value = measured(repeats, name)
     if value is None:
         if column.where:
             return repeats[-1]["status"]
@@ -191,7 +194,7 @@ def _cell(column: Column, repeats: list[dict], about: Declaration) -> str:
             return ""
         return "not told" if name.startswith(UNTOLD) else "not measured"
     if repeats[0]["scaled"] and name in metrics.PASSES:
-        return "see the details"
+        return "scaled" if about.framework_columns else "see the details"
     if name.endswith(metrics.SLOPES):
         return slope_text(value)
     begun = combined(repeats, name.replace("_end_", "_start_")) if "_end_" in name else None

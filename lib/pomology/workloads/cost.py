@@ -98,11 +98,11 @@ def workload(
 _MOVE_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
 
 # Do not read one of their tensors, by its place among the arguments: they overwrite it, or only ask for its shape.
-_NOT_READ = dict.fromkeys(("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_", "random_"), 0)
-
-_NOT_READ |= dict.fromkeys(("ones_like", "zeros_like", "full_like", "rand_like", "randn_like"), 0)
-
-_NOT_READ |= {"nll_loss_backward": 1}
+_NOT_READ = {
+    **dict.fromkeys(("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_", "random_"), 0),
+    **dict.fromkeys(("ones_like", "zeros_like", "full_like", "rand_like", "randn_like"), 0),
+    "nll_loss_backward": 1,
+}
 
 # Read of their first tensor no more than they give.
 _READ_A_PART = {"embedding", "index_select", "index", "gather", "nll_loss_forward"}

@@ -112,8 +112,7 @@ def row(text: str) -> dict[str, Any]:
 def scaled(config: dict[str, Any]) -> bool:
     """Whether a case is another than those of the article's table."""
     model, batch_sizes, context_size = ARTICLE
-    same = config["model"] == model and config["context_size"] == context_size and config["batch_size"] in batch_sizes
-    return not same
+    return (config["model"], config["context_size"]) != (model, context_size) or config["batch_size"] not in batch_sizes
 
 
 def note_pass(case: Any) -> None:
@@ -157,10 +156,8 @@ class Trial:
     @property
     def checksum(self) -> int:
         """A number that is the same for the same beginning."""
-        found = zlib.crc32(repr(self).encode())
-        for array in (*self.weights.values(), self.tokens):
-            found = zlib.crc32(np.ascontiguousarray(array).tobytes(), found)
-        return found
+        arrays = (np.ascontiguousarray(array).tobytes() for array in (*self.weights.values(), self.tokens))
+        return zlib.crc32(b"".join((repr(self).encode(), *arrays)))
 
 
 def trial(architecture: str, bias_correction: bool = True) -> Trial:
@@ -222,14 +219,11 @@ def _with_key_biases(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _agree(shapes: dict[str, tuple[int, ...]], trial: Trial) -> None:
     """Raise Mismatch unless a model has the weights that it should have."""
     wanted = {name: array.shape for name, array in trial.weights.items()}
-    missing, more = sorted(wanted.keys() - shapes.keys()), sorted(shapes.keys() - wanted.keys())
-    if missing or more:
-        parts = [f"lacks {', '.join(missing[:3])}"] if missing else []
-        parts += [f"has {', '.join(more[:3])} too"] if more else []
-        raise Mismatch(f"the model {' and '.join(parts)}: another model than the reference")
-    for name, size in wanted.items():
-        if shapes[name] != size:
-            raise Mismatch(f"the model's {name} is {shapes[name]}; the reference's is {size}")
+    lacking, beside = wanted.keys() - shapes.keys(), shapes.keys() - wanted.keys()
+    other = {name for name in wanted.keys() & shapes.keys() if wanted[name] != shapes[name]}
+    for words, names in (("lacks", lacking), ("has besides", beside), ("has of another shape", other)):
+        if names:
+            raise Mismatch(f"the model {words} {', '.join(sorted(names)[:3])}: another model than the reference")
 
 
 def torch_pass(

@@ -26,9 +26,8 @@ def difference(
 ) -> tuple[float | None, str | None]:
     """The largest absolute difference of two arrays, or dicts of arrays by name, and what is wrong, if anything.
 
-    tolerance: the largest absolute difference allowed; with `relative`, as a share of each reference array's largest
-    absolute element. The difference is None where there is none (other names, shapes or types of elements,
-    values that are not finite).
+    tolerance, relative: as in `Case.check`. The difference is None where there is none (other names, shapes or types of
+    elements, values that are not finite).
     """
     if not isinstance(reference, dict):
         values, reference = {"": values}, {"": reference}
@@ -46,8 +45,9 @@ def difference(
             continue
         if not (np.isfinite(value).all() and np.isfinite(expected).all()):
             return None, f"{label}has values that are not finite"
-        apart = np.abs(value.astype(np.float64) - expected.astype(np.float64))
-        allowed = tolerance * (float(np.abs(expected.astype(np.float64)).max()) if relative else 1.0)
+        exact = expected.astype(np.float64)
+        apart = np.abs(value.astype(np.float64) - exact)
+        allowed = tolerance * (float(np.abs(exact).max()) if relative else 1.0)
         place = np.unravel_index(int(apart.argmax()), apart.shape)
         worst = max(worst, float(apart[place]))
         if apart[place] > allowed and (share := apart[place] / max(allowed, 1e-300)) > excess:
@@ -131,23 +131,21 @@ def _check_twice(
 
     passes: gives them for the number of the chance. forward: options of the checks of what is no gradient.
     """
+
+    def part(pair: tuple[dict, dict], gradients: bool) -> list[dict[str, np.ndarray]]:
+        return [
+            {name: made[name] for name in sorted(made) if name.startswith("gradient") == gradients} for made in pair
+        ]
+
     for chance in range(chances):
         pairs = passes(chance)
         for what, pair in pairs.items():
-            case.check(*_split(pair, False), tolerance, what, **forward)
-        gradients = {what: _split(pair, True) for what, pair in pairs.items()}
-        agree = all(difference(*pair, gradient_tolerance, relative=True)[1] is None for pair in gradients.values())
-        if agree or chance == chances - 1:
-            for what, pair in gradients.items():
-                case.check(*pair, gradient_tolerance, what, relative=True)
-            return
-
-
-def _split(passes: tuple[dict, dict], gradients: bool) -> list[dict[str, np.ndarray]]:
-    """The gradients of two passes, or what else they gave."""
-    return [
-        {name: arrays[name] for name in sorted(arrays) if name.startswith("gradient") == gradients} for arrays in passes
-    ]
+            case.check(*part(pair, False), tolerance, what, **forward)
+        gradients = {what: part(pair, True) for what, pair in pairs.items()}
+        if all(difference(*pair, gradient_tolerance, relative=True)[1] is None for pair in gradients.values()):
+            break
+    for what, pair in gradients.items():
+        case.check(*pair, gradient_tolerance, what, relative=True)
 
 
 # MLX ------------------------------------------------------------------------------------------------------------------

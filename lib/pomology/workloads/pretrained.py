@@ -63,17 +63,17 @@ def build(name: str, task: str, weights: str = "auto") -> tuple[Any, str]:
     step whether a text holds several, and waits for the answer. Raises PomologyError for another name, task or choice
     of weights, and for a checkpoint that cannot be read or is not of this size.
     """
-    if name not in SIZES:
-        raise PomologyError(f"model {name!r}: must be one of {', '.join(SIZES)}")
-    if task not in TASKS:
-        raise PomologyError(f"task {task!r}: must be one of {', '.join(TASKS)}")
-    if weights not in WEIGHTS:
-        raise PomologyError(f"weights {weights!r}: must be one of {', '.join(WEIGHTS)}")
+    for word, asked, known in (("model", name, SIZES), ("task", task, TASKS), ("weights", weights, WEIGHTS)):
+        if asked not in known:
+            raise PomologyError(f"{word} {asked!r}: must be one of {', '.join(known)}")
     if (task == "speech") != name.startswith("whisper"):
         raise PomologyError(f"{name} cannot be built for the task {task!r}")
-    transformers = _transformers()
+    with without_bars():
+        import transformers
     import torch
 
+    transformers.logging.set_verbosity_error()  # a notebook shows how far a case is by itself
+    transformers.logging.disable_progress_bar()
     kind = getattr(transformers, TASKS[task])
     settings = {"num_labels": 2, "pad_token_id": END_OF_TEXT} if task == "classification" else {}
     folder = None
@@ -81,17 +81,17 @@ def build(name: str, task: str, weights: str = "auto") -> tuple[Any, str]:
         folder = cached(name)
     if folder is None:
         return kind(kind.config_class(**SIZES[name], **settings)).train(), RANDOM
-    told, place = CHECKPOINTS[name], redact(str(folder))
+    source, place = CHECKPOINTS[name], redact(str(folder))
     try:
         model = kind.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32, **settings)
     except Exception as error:  # each library on the way has errors of its own
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         advice = f'remove {place}, or ask for weights="random"'
-        raise PomologyError(f"{told}: cannot be read ({reason}); {advice}") from error
+        raise PomologyError(f"{source}: cannot be read ({reason}); {advice}") from error
     for key, value in SIZES[name].items():
         if getattr(model.config, key) != value:
-            raise PomologyError(f"{told}: {key} is {getattr(model.config, key)} in {place}; {value} is right")
-    return model.train(), f"checkpoint {told}"
+            raise PomologyError(f"{source}: {key} is {getattr(model.config, key)} in {place}; {value} is right")
+    return model.train(), f"checkpoint {source}"
 
 
 def cached(name: str) -> Path | None:
@@ -116,13 +116,3 @@ def cached(name: str) -> Path | None:
     if index is not None and find(files[0]) is None:
         files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     return configuration.parent if all(find(file) is not None for file in files) else None
-
-
-def _transformers() -> Any:
-    """The package, without its advice and its bars: a notebook shows how far a case is by itself."""
-    with without_bars():
-        import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    return transformers

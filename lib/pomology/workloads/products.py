@@ -160,15 +160,15 @@ def rows(precisions: Iterable[str], **shapes: Iterable[str]) -> list[dict]:
     for precision in precisions:
         if precision not in PRECISIONS:
             raise PomologyError(f"precisions: {precision!r} is not known; one of {', '.join(PRECISIONS)} is")
-    found = []
+    configs = []
     for operation, listed in shapes.items():
         for shape in listed:
             for wrt in ("left", "right") if operation == "vjp" else ("",):
-                product = Product(operation, shape, wrt)
                 config = {"operation": operation, "shape": shape} | ({"wrt": wrt} if wrt else {})
+                Product.of(config)  # or raises
                 # Products of which nothing but the precision differs follow one another.
-                found += [(product, config | {"precision": precision}) for precision in precisions]
-    return [config for _, config in found]
+                configs += [config | {"precision": precision} for precision in precisions]
+    return configs
 
 
 @functools.lru_cache(maxsize=1)  # what is multiplied is also what the reference needs
@@ -179,11 +179,10 @@ def _inputs(product: Product, precision: str, seed: int) -> dict[str, np.ndarray
 
 @functools.lru_cache(maxsize=4)
 def _blocks(precision: str, seed: int) -> dict[str, np.ndarray]:
-    return {name: _rounded(_uniform(seed, number), precision) for number, name in enumerate("abc")}
+    def uniform(number: int) -> np.ndarray:
+        return np.random.default_rng([seed, number]).uniform(-1, 1, PERIOD).astype(np.float32)
 
-
-def _uniform(seed: int, number: int) -> np.ndarray:
-    return np.random.default_rng([seed, number]).uniform(-1, 1, PERIOD).astype(np.float32)
+    return {name: _rounded(uniform(number), precision) for number, name in enumerate("abc")}
 
 
 def _rounded(numbers: np.ndarray, precision: str) -> np.ndarray:
@@ -197,10 +196,8 @@ def _rounded(numbers: np.ndarray, precision: str) -> np.ndarray:
 
 def checksum(product: Product, precision: str, seed: int) -> int:
     """A number that is the same for the same inputs, whichever framework they are given to."""
-    found = zlib.crc32(repr((product, precision)).encode())
-    for block in _blocks(precision, seed).values():
-        found = zlib.crc32(block, found)
-    return found
+    blocks = (block.tobytes() for block in _blocks(precision, seed).values())
+    return zlib.crc32(b"".join((repr((product, precision)).encode(), *blocks)))
 
 
 # What a case does -----------------------------------------------------------------------------------------------------

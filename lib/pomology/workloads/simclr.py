@@ -7,18 +7,15 @@ and torchvision on PIL images), without either package. There are two ways to th
   are torchvision's views, bit by bit, in less time: torchvision checks the arguments of every step;
 - on the device, a batch at a time: `PNGPictures(images, pixels)` and `device_views(batch, generator)`.
 
-`View` holds the random numbers of one view. Drawing and applying are apart, so that both ways can be given the same
-numbers. Their pixels (0 to 1) then differ by 0.01 on the average and 0.1 at the most, because PIL cuts off to 256
-levels after every step, and in hue before and after. Crops are enlarged or kept, never reduced, from 32 × 32 to
-32 × 32; for larger pictures both ways widen the bilinear filter as PIL does.
-
-Random numbers for workers come from PyTorch's global generator, as torchvision's do: `torch.manual_seed` decides them,
-and a DataLoader gives every worker a stream of its own. All that a worker needs can be imported, as spawn demands.
-PyTorch is imported in the functions only.
+`View` holds the random numbers of one view, so that both ways can be given the same. Their pixels (0 to 1) then differ
+by 0.01 on the average and 0.1 at the most, because PIL cuts off to 256 levels after every step, and in hue before and
+after. Numbers for workers come from PyTorch's global generator, as torchvision's do: `torch.manual_seed` decides them,
+and a DataLoader gives every worker a stream of its own.
 """
 
 from __future__ import annotations
 
+import copy
 import io
 import math
 import struct
@@ -167,7 +164,7 @@ class PNGPictures:
 
     The article reads a folder of PNG files. Here the files lie in memory: decoding costs what it did there, opening a
     file costs nothing. They are one tensor, which spawned workers share instead of getting a copy each.
-    `transform` is one of `two_views`, `normalised` and `pixels`, or any function that a worker can import.
+    transform: `two_views`, `normalised`, `pixels`, or any function that a worker can import.
     """
 
     def __init__(self, images: ImageSet, transform: Callable[[Image.Image], Any]):
@@ -185,8 +182,8 @@ class PNGPictures:
 
     def with_transform(self, transform: Callable[[Image.Image], Any]) -> PNGPictures:
         """The same pictures, nothing copied, as items of another kind."""
-        other = object.__new__(PNGPictures)
-        other.__dict__.update(self.__dict__, transform=transform)
+        other = copy.copy(self)
+        other.transform = transform
         return other
 
     def picture(self, index: int) -> Image.Image:
