@@ -33,8 +33,8 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     reproduce.add_argument("--only", default="", help="names or globs of notebooks, separated by spaces")
     reproduce.add_argument("--run", default="", help="name of the folder in outputs/ (default: date and profile)")
     reproduce.add_argument("--data", default="auto", help="auto, real or stand-in")
-    reproduce.add_argument("--repeats", default="1", help="how often to run each notebook, in fresh kernels, in turn")
-    reproduce.add_argument("--limit-minutes", default=None, help="time limit of one notebook (0: none)")
+    reproduce.add_argument("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
+    reproduce.add_argument("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
 
     commands.add_parser("check", help="validate every notebook and parameter file; run nothing")
     doctor = commands.add_parser("doctor", help="what this machine is, what it can train with, and why not")
@@ -49,81 +49,65 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _number(text: str, name: str, kind: type) -> float:
-    try:
-        return kind(text)
-    except ValueError:
-        words = "a whole number" if kind is int else "a number"
-        raise PomologyError(f"{name}={text}: must be {words}") from None
-
-
 def _reproduce(options: argparse.Namespace) -> int:
     from pomology.runner import plan
 
-    limit = None if options.limit_minutes is None else _number(options.limit_minutes, "--limit-minutes", float)
+    limit = options.limit_minutes
     if limit is not None and not 0 <= limit <= 10_000:
-        raise PomologyError(f"--limit-minutes={options.limit_minutes}: must be from 0 to 10000")
-    repeats = _number(options.repeats, "REPEATS", int)
-    out, jobs = plan.prepare(options.profile, options.device, options.only, options.run, options.data, repeats)
+        raise PomologyError(f"--limit-minutes={limit}: must be from 0 to 10000")
+    out, jobs = plan.prepare(options.profile, options.device, options.only, options.run, options.data, options.repeats)
     from pomology.runner import batch  # loads much; wrong arguments are answered before
 
     return batch.reproduce(out, jobs, options.profile, limit, say=lambda line: print(line, flush=True))
 
 
-def _check(options: argparse.Namespace) -> int:
+def _check(options: argparse.Namespace) -> None:
     from pomology.runner import plan
 
-    count = len(plan.check())
-    print(f"{count} notebooks and their parameters are as they should be")
-    return 0
+    print(f"{len(plan.check())} notebooks and their parameters are as they should be")
 
 
-def _doctor(options: argparse.Namespace) -> int:
+def _doctor(options: argparse.Namespace) -> None:
     from pomology.machine import snapshot as machine_snapshot
     from pomology.runner import doctor, operators
 
     if options.operators is not None:
         print("\n".join(operators.rehearse(options.operators).lines(options.operators)))
-        return 0
-    snapshot = machine_snapshot.snapshot()
+        return
+        snapshot = machine_snapshot.snapshot()
     print(machine_snapshot.describe(snapshot), flush=True)
     for key, reason in snapshot["unknown"].items():
         print(f"  {key}: not available ({reason})")
     print("asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own …", flush=True)
     print("\n".join(doctor.examine(snapshot).lines()))
-    return 0
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> None:
     from pomology import format
     from pomology.results.record import PROFILES
     from pomology.runner import notebooks
 
     for notebook in notebooks.notebooks():
-        times = {profile: notebook.seconds[profile] for profile in PROFILES if profile in notebook.seconds}
-        about = ", ".join(f"{profile} {format.clock_time(seconds)}" for profile, seconds in times.items())
-        print(f"{notebook.name:20} {notebook.title} ({about})")
-    return 0
+        about = [f"{name} {format.clock_time(notebook.seconds[name])}" for name in PROFILES if name in notebook.seconds]
+        print(f"{notebook.name:20} {notebook.title} ({', '.join(about)})")
 
 
-def _report(options: argparse.Namespace) -> int:
-    folder = _folder(options.run)
+def _report(options: argparse.Namespace) -> None:
+    folder = _folder(options.run)  # an unknown name is answered before much is loaded
     from pomology.report import page
 
     print(page.build(folder))
-    return 0
 
 
-def _share(options: argparse.Namespace) -> int:
+def _share(options: argparse.Namespace) -> None:
     folder = _folder(options.run)
     from pomology.runner import share
 
     place = share.write(folder)
     print(f"{redact(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
-    return 0
 
 
-def _compare(options: argparse.Namespace) -> int:
+def _compare(options: argparse.Namespace) -> None:
     from pomology.report import compare
 
     places = compare.find(options.runs)
@@ -132,7 +116,6 @@ def _compare(options: argparse.Namespace) -> int:
     table, *written = compare.write(compare.load_all(places), root() / "outputs")
     print(table)
     print("written to", " and ".join(redact(str(place)) for place in written))
-    return 0
 
 
 def _folder(run: str) -> Path:
@@ -158,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
             "share": _share,
             "compare": _compare,
         }[options.command]
-        return command(options)
+        return command(options) or 0
     except PomologyError as error:
         print("pomology:", " ".join(str(error).splitlines()), file=sys.stderr)
         return 2

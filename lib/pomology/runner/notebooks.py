@@ -75,16 +75,13 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
 
 def select(all_notebooks: list[Notebook], only: str = "") -> list[Notebook]:
     """Those that `only` names: names or globs, separated by spaces; all if it is empty."""
-    patterns = only.split()
-    for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(notebook.name, pattern) for notebook in all_notebooks):
-            names = ", ".join(sorted(notebook.name for notebook in all_notebooks))
-            raise PomologyError(f"ONLY={pattern}: no notebook is named so; there are {names}")
-    return [
-        notebook
-        for notebook in all_notebooks
-        if not patterns or any(fnmatch.fnmatchcase(notebook.name, pattern) for pattern in patterns)
-    ]
+    chosen = set() if only.split() else {notebook.name for notebook in all_notebooks}
+    for pattern in only.split():
+        names = [notebook.name for notebook in all_notebooks]
+        if not (matches := fnmatch.filter(names, pattern)):
+            raise PomologyError(f"ONLY={pattern}: no notebook is named so; there are {', '.join(sorted(names))}")
+        chosen |= set(matches)
+    return [notebook for notebook in all_notebooks if notebook.name in chosen]
 
 
 def read_notebook(path: Path) -> dict[str, Any]:

@@ -116,62 +116,52 @@ class Parameter:
 
 def declared(path: Path) -> dict[str, Parameter]:
     """The parameters that a notebook declares, by name. Raises PomologyError if the cell breaks the rules."""
-    cells = [
-        cell
+    sources = [
+        "".join(cell["source"])
         for cell in read_notebook(path)["cells"]
         if cell.get("cell_type") == "code" and "parameters" in cell.get("metadata", {}).get("tags", [])
     ]
-    if len(cells) != 1:
-        raise PomologyError(f"{path.name}: {len(cells)} cells are tagged `parameters`; there must be exactly one")
-    source = "".join(cells[0]["source"])
-    lines = source.split("\n")
+    if len(sources) != 1:
+        raise PomologyError(f"{path.name}: {len(sources)} cells are tagged `parameters`; there must be exactly one")
+    where, lines = f"{path.name}: parameters cell", sources[0].split("\n")
     parameters: dict[str, Parameter] = {}
     try:
-        statements = ast.parse(source).body
+        statements = ast.parse(sources[0]).body
     except (SyntaxError, ValueError) as error:
-        raise PomologyError(f"{path.name}: parameters cell: not Python ({' '.join(str(error).split())})") from None
+        raise PomologyError(f"{where}: not Python ({' '.join(str(error).split())})") from None
     for statement in statements:
-        line = lines[statement.lineno - 1]
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
-            raise PomologyError(f"{path.name}: parameters cell: `{line}` must read `name: type = literal  # help`")
+            raise PomologyError(f"{where}: `{lines[statement.lineno - 1]}` must read `name: type = literal  # help`")
         name = statement.target.id
         try:
             default = ast.literal_eval(statement.value)
         except (ValueError, TypeError):
-            raise PomologyError(
-                f"{path.name}: parameters cell: {name} must be a literal, so that it can be given"
-            ) from None
+            raise PomologyError(f"{where}: {name} must be a literal, so that it can be given") from None
         rest = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
         comment = re.fullmatch(r"\s*#\s*(\S.*)", rest)
         if not comment:
-            raise PomologyError(f"{path.name}: parameters cell: {name} needs a comment that says what it is")
-        parameter = Parameter(name, ast.unparse(statement.annotation), default, comment[1])
+            raise PomologyError(f"{where}: {name} needs a comment that says what it is")
         if name in parameters:
-            raise PomologyError(f"{path.name}: parameters cell: {name} stands twice; each parameter may stand once")
-        check(parameter, default, path.name)
-        parameters[name] = parameter
+            raise PomologyError(f"{where}: {name} stands twice; each parameter may stand once")
+        parameters[name] = Parameter(name, ast.unparse(statement.annotation), default, comment[1])
+        check(parameters[name], default, path.name)
     return parameters
 
 
 def check(parameter: Parameter, value: Any, where: str) -> None:
     """Raise PomologyError, in one line, if a value does not suit a parameter. `where` names the file it comes from."""
-    name = parameter.name
+    name, limit = parameter.name, LIMITS.get(parameter.name)
     if not re.fullmatch(r"(list\[)*(str|bool|int|float)\]*", parameter.type):
         kinds = "str, bool, int, float or a list of these"
         raise PomologyError(f"{where}: {name} is declared as {parameter.type!r}; it must be {kinds}")
-    wrong = _wrong_type(parameter.type, value)
-    if wrong:
+    if wrong := _wrong_type(parameter.type, value):
         raise PomologyError(f"{where}: {name} is {_show(value)}; it must be {wrong}")
-    items = _flat(value)
-    if isinstance(value, list):
-        if not value:
-            raise PomologyError(f"{where}: {name} is an empty list; it must name at least one")
-        texts = [json.dumps(item) for item in value]
-        if len(set(texts)) < len(texts):
-            twice = next(text for text in texts if texts.count(text) > 1)
-            raise PomologyError(f"{where}: {name} has {twice} twice; each may stand once")
-    limit = LIMITS.get(name)
-    for item in items:
+    if value == []:
+        raise PomologyError(f"{where}: {name} is an empty list; it must name at least one")
+    texts = [json.dumps(item) for item in value] if isinstance(value, list) else []
+    if twice := [text for text in texts if texts.count(text) > 1]:
+        raise PomologyError(f"{where}: {name} has {twice[0]} twice; each may stand once")
+    for item in _flat(value):
         if isinstance(item, float) and not math.isfinite(item):
             raise PomologyError(f"{where}: {name} is {_show(item)}; it must be a finite number")
         if limit and not limit.test(item):
@@ -187,12 +177,8 @@ def _wrong_type(kind: str, value: Any) -> str | None:
     if match := re.fullmatch(r"list\[(.+)\]", kind):
         if not isinstance(value, list):
             return f"a list ({kind})"
-        wrong = [item for item in value if _wrong_type(match[1], item)]
-        return (
-            f"a list of which each is {_wrong_type(match[1], wrong[0])}, and {_show(wrong[0])} is not"
-            if wrong
-            else None
-        )
+        wrong = [(item, words) for item in value if (words := _wrong_type(match[1], item))]
+        return f"a list of which each is {wrong[0][1]}, and {_show(wrong[0][0])} is not" if wrong else None
     types = {"str": (str,), "bool": (bool,), "int": (int,), "float": (int, float)}
     if isinstance(value, types[kind]) and isinstance(value, bool) == (kind == "bool"):
         return None
@@ -222,7 +208,6 @@ def _show(value: Any) -> str:
 
 
 _SHORT = reprlib.Repr()  # a few lines of YAML can stand for a value of billions of items
-
 _SHORT.maxstring = _SHORT.maxother = 60
 
 

@@ -5,6 +5,7 @@ It imports little, so that a wrong argument is answered at once.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -49,9 +50,10 @@ def prepare(
 
     Raises PomologyError if an argument, a notebook or a parameter file is wrong.
     """
-    _check_choice("PROFILE", profile, rules.PROFILES)
-    _check_choice("DEVICE", devices, rules.DEVICES)
-    _check_choice("DATA", data, rules.DATA)
+    choices = {"PROFILE": (profile, rules.PROFILES), "DEVICE": (devices, rules.DEVICES), "DATA": (data, rules.DATA)}
+    for name, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise PomologyError(f"{name}={value}: must be one of {', '.join(allowed)}")
     out = run_folder(run, profile)
     planned = jobs(profile, {"devices": devices, "data": data, "out": str(out)}, only, repeats)
     if devices != "auto":
@@ -62,23 +64,18 @@ def prepare(
     return out, planned
 
 
-def jobs(
-    profile: str, given: dict[str, Any], only: str = "", repeats: int = 1, folder: Path | None = None
-) -> list[Job]:
+def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) -> list[Job]:
     """The executions of a run, in order, repeats interleaved. `given` overrides the profile's YAML, unless `auto`.
 
     Raises PomologyError, in one line, for anything that is wrong in any notebook or parameter file concerned.
     """
-    folder = folder or root()
     if not 1 <= repeats <= 100:
         raise PomologyError(f"REPEATS={repeats}: must be from 1 to 100")
-    all_notebooks = _known(folder)
     planned = []
-    for notebook in select(all_notebooks, only):
+    for notebook in select(_known(), only):
         declared = rules.declared(notebook.path)
-        values = profile_values(folder, notebook, profile, declared)
-        # What only reads the others' numbers declares what it uses; what measures must take all.
-        taken = {name: value for name, value in given.items() if name in declared or not notebook.after}
+        values = _profile_values(notebook, profile, declared)
+        taken = {name: value for name, value in given.items() if name in declared}
         rules.merge(declared, taken, "command line")
         # `auto` is the command's default: it leaves what the profile says.
         chosen = values | {name: value for name, value in taken.items() if value != "auto" or name not in values}
@@ -88,45 +85,42 @@ def jobs(
     return sorted(planned, key=lambda job: job.repeat)
 
 
-def profile_values(folder: Path, notebook: Notebook, profile: str, declared: dict) -> dict[str, Any]:
+def check() -> list[Notebook]:
+    """Validate every notebook and parameter file of every profile; run nothing."""
+    all_notebooks = _known()
+    for notebook in all_notebooks:
+        declared = rules.declared(notebook.path)
+        for profile in rules.PROFILES:
+            _profile_values(notebook, profile, declared)
+    return all_notebooks
+
+
+def _profile_values(notebook: Notebook, profile: str, declared: dict) -> dict[str, Any]:
     """What a profile's YAML file says for a notebook, checked."""
-    path = folder / "params" / profile / f"{notebook.name}.yaml"
-    where = str(path.relative_to(folder))
-    if not path.is_file():
+    # What measures must take these of a run; what only reads the others' numbers takes no devices.
+    for name in ("profile", "out", *(() if notebook.after else ("devices", "repeat"))):
+        if name not in declared:
+            raise PomologyError(f"{notebook.path.name}: parameters cell: {name} is missing, which a run gives")
+    where = f"params/{profile}/{notebook.name}.yaml"
+    if not (root() / where).is_file():
         raise PomologyError(f"{where}: missing; every notebook needs its parameters in every profile")
-    values = rules.merge(declared, rules.read_yaml(path, where), where)
+    values = rules.merge(declared, rules.read_yaml(root() / where, where), where)
     if values.get("profile") != profile:
         raise PomologyError(f"{where}: profile is {values.get('profile')!r}; in this folder it must be {profile!r}")
     return values
 
 
-def check(folder: Path | None = None) -> list[Notebook]:
-    """Validate every notebook and parameter file of every profile; run nothing."""
-    folder = folder or root()
-    all_notebooks = _known(folder)
-    for notebook in all_notebooks:
-        declared = rules.declared(notebook.path)
-        for profile in rules.PROFILES:
-            profile_values(folder, notebook, profile, declared)
-    return all_notebooks
-
-
-def _known(folder: Path) -> list[Notebook]:
-    """The notebooks of a checkout. Raises PomologyError if a parameter file belongs to no notebook or profile."""
-    all_notebooks = runner_notebooks.notebooks(folder / "notebooks")
+def _known() -> list[Notebook]:
+    """The notebooks of the checkout. Raises PomologyError if a parameter file belongs to no notebook or profile."""
+    all_notebooks = runner_notebooks.notebooks()
     names = {notebook.name for notebook in all_notebooks}
-    for path in sorted((folder / "params").glob("*/*")):
-        where = path.relative_to(folder)
+    for path in sorted((root() / "params").glob("*/*")):
+        where = path.relative_to(root())
         if path.parent.name not in rules.PROFILES:
             raise PomologyError(f"{where}: no profile is named {path.parent.name!r}; {', '.join(rules.PROFILES)} are")
         if path.suffix != ".yaml" or path.stem not in names:
             raise PomologyError(f"{where}: no notebook has this name; there are {', '.join(sorted(names))}")
     return all_notebooks
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise PomologyError(f"{name}={value}: must be one of {', '.join(choices)}")
 
 
 def run_folder(run: str, profile: str) -> Path:
@@ -152,23 +146,18 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
         raise PomologyError(f"RUN={out.name}: holds profile {before!r}, not {profile!r}; choose another RUN")
     for job in planned:
         used = _parameters_used(job, out)
-        if used is None:
-            continue
-        default = {name: parameter.default for name, parameter in rules.declared(job.notebook.path).items()}
-        for name in {**used, **job.parameters}:
-            value, wanted = used.get(name, default.get(name)), job.parameters.get(name, default.get(name))
+        for name, parameter in rules.declared(job.notebook.path).items() if used else ():
+            value, wanted = (values.get(name, parameter.default) for values in (used, job.parameters))
             if name not in ("out", "repeat") and value != wanted:  # the folder may have moved
                 raise PomologyError(
                     f"RUN={out.name}: {job.notebook.name} was run with {name}={value}, not {wanted}; choose another RUN"
                 )
 
 
-def _parameters_used(job: Job, out: Path) -> dict[str, Any] | None:
-    """The parameters of a notebook's last run in this folder, finished or not; None if no file has them."""
+def _parameters_used(job: Job, out: Path) -> dict[str, Any]:
+    """The parameters of a notebook's last run in this folder, finished or not; empty if no file has them."""
     for place in (job.output(out), job.partial(out)):
-        if place.exists():
-            try:
-                return runner_notebooks.read_notebook(place)["metadata"]["papermill"]["parameters"]
-            except (PomologyError, KeyError):
-                continue  # cut off while it was being written: it will be written anew
-    return None
+        # A file may be missing, or cut off while it was being written: it will be written anew.
+        with contextlib.suppress(PomologyError, KeyError):
+            return runner_notebooks.read_notebook(place)["metadata"]["papermill"]["parameters"]
+    return {}

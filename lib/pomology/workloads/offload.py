@@ -8,8 +8,8 @@
             engine.step()
 
 `none`, `zero` and `fsdp` make engines that are used alike: AdamW in fp32, in one process, without a launcher. An engine
-that offloads needs a process group, of one: it is made with the engine and ends with it. There is one engine at a time,
-so that a case that was interrupted leaves nothing to the next one. Nothing is imported before an engine is made.
+that offloads has a process group of one, made and ended with it. There is one engine at a time, so that a case that was
+interrupted leaves nothing to the next one.
 """
 
 from __future__ import annotations
@@ -36,10 +36,7 @@ from pomology.workloads.cost import workload as plain_workload
 
 ADAMW = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}  # as Hugging Face's trainer has it by default
 ADAM_SLOTS = 2
-ADAMS = ("auto", "deepspeed", "torch")
-BUCKET = (
-    50_000_000  # gradients that ZeRO collects on the device before it hands them on: 200 MB; its own default is 2 GB
-)
+BUCKET = 50_000_000  # gradients that ZeRO collects before it hands them on: 200 MB; its own default is 2 GB
 HOW_TO_GET_DEEPSPEED = "DeepSpeed is not installed; `.venv/bin/python -m pip install -e '.[offload]'` installs it"
 NOT_FOR_A_MAC = "DeepSpeed is not installed; the kit does not install it on macOS, where memory is shared anyway"
 
@@ -49,12 +46,12 @@ _open: list[Engine] = []  # the engine that has the process group
 class Engine:
     """A model that trains. Call `model` for the forward pass; then `backward(loss)`, `step()` and `zero_grad()`.
 
-    `kind` is `none`, `zero` or `fsdp`; `describe` says what lies where, and what updates the weights. `lies` is the
-    kind of device that holds the weights between the steps: `cpu` with FSDP, whatever computes.
+    `describe` says what is where, and what updates the weights; `weights_on` is the kind of device that holds the
+    weights between the steps: `cpu` with FSDP, whatever computes.
     """
 
-    def __init__(self, kind: str, model: Any, optimizer: Any, clip: float, weights_on: str, describe: str):
-        self.kind, self.model, self.optimizer = kind, model, optimizer
+    def __init__(self, model: Any, optimizer: Any, clip: float, weights_on: str, describe: str):
+        self.model, self.optimizer = model, optimizer
         self.clip, self.weights_on, self.describe = clip, weights_on, describe
 
     def backward(self, loss: Any) -> None:
@@ -111,22 +108,21 @@ def none(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adam
     device = _device(model, device)
     model = model.to(device)
     optimizer = torch.optim.AdamW(_trained(model), lr=lr, fused=True, **ADAMW | adamw)
-    return Engine("none", model, optimizer, clip, device.type, "all on the device")
+    return Engine(model, optimizer, clip, device.type, "all on the device")
 
 
 def fsdp(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adamw: Any) -> Engine:
     """FSDP2 with CPU offload, which is part of PyTorch. Parameters: see `zero`.
 
-    Weights, gradients and AdamW's state lie in the host's memory. The modules of each `nn.ModuleList` (the blocks of a
-    transformer) are taken to the device one at a time; what is outside of them stays there throughout a step. The model
-    may come on the CPU, and need not fit the device; it is changed in place. Raises Unsupported on MPS.
+    Weights, gradients and AdamW's state are in the host's memory. The modules of each `nn.ModuleList` (the blocks of a
+    transformer) go to the device one at a time; what is outside of them stays there throughout a step. The model may
+    come on the CPU, and need not fit the device; it is changed in place. Raises Unsupported on MPS.
     """
     import torch
 
     device = _device(model, device)
     if not torch.distributed.is_available():
         raise Unsupported("FSDP2: this PyTorch is built without torch.distributed")
-    trained = len(_trained(model))
     with _grouped(device):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
@@ -135,33 +131,28 @@ def fsdp(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adam
         policy = CPUOffloadPolicy(pin_memory=device.type == "cuda")
         for module in [*_blocks(model), model]:
             fully_shard(module, mesh=mesh, offload_policy=policy)
-        if len(_trained(model)) != trained:
-            raise PomologyError("FSDP2: some weights belong to two blocks, which it would train apart")
         optimizer = torch.optim.AdamW(_trained(model), lr=lr, fused=True, **ADAMW | adamw)
-        told = "FSDP2: weights, gradients and AdamW's state on the host, updated there by PyTorch's fused AdamW"
-        return _opened(Engine("fsdp", model, optimizer, clip, "cpu", told))
+        place = "FSDP2: weights, gradients and AdamW's state on the host, updated there by PyTorch's fused AdamW"
+        _open.append(Engine(model, optimizer, clip, "cpu", place))
+        return _open[-1]
 
 
-def zero(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, adam: str = "auto", **adamw: Any) -> Engine:
+def zero(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adamw: Any) -> Engine:
     """ZeRO-Offload (Ren et al. 2021), as DeepSpeed has it: stage 2, optimiser in the host's memory.
 
-    model: a module in fp32; its weights that require gradients are trained. lr: learning rate. device: where to
-    compute; by default where the model is. clip: the norm that gradients are clipped to; 0 does not clip. adamw: other
-    settings than `ADAMW`. adam: what updates the weights on the host; `deepspeed` is its own AdamW, which a C++
-    compiler has to build at first use, in some minutes; `torch` is PyTorch's fused AdamW; `auto` is DeepSpeed's for
-    CUDA where it can be built, else PyTorch's: `describe` says which, and why.
+    model: a module in fp32; its weights that require gradients are trained. device: where to compute; by default where
+    the model is. clip: the norm that gradients are clipped to; 0 does not clip. adamw: other settings than `ADAMW`.
 
-    The weights stay on the device. Gradients go to the host as they come; there lie a second copy of the weights and
-    AdamW's state. Raises Unsupported where DeepSpeed is not installed, and on MPS.
+    The weights stay on the device. The host has gradients, AdamW's state and a second copy of the weights. They are
+    updated by DeepSpeed's AdamW on CUDA where its C++ can be built (some minutes at first use), else by PyTorch's;
+    `describe` says which, and why. Raises Unsupported where DeepSpeed is not installed, and on MPS.
     """
-    if adam not in ADAMS:
-        raise PomologyError(f"adam is {adam!r}; it must be one of {', '.join(ADAMS)}")
     device = _device(model, device)
     if importlib.util.find_spec("deepspeed") is None:
         raise Unsupported(NOT_FOR_A_MAC if sys.platform == "darwin" else HOW_TO_GET_DEEPSPEED)
     with _grouped(device):
         deepspeed = _deepspeed(device)
-        optimizer, updates = _host_adamw(_trained(model), adam, device, {"lr": lr, **ADAMW, **adamw})
+        optimizer, updates = _host_adamw(_trained(model), device, {"lr": lr, **ADAMW, **adamw})
         configuration = {
             "train_micro_batch_size_per_gpu": 1,  # only its reports ask
             "steps_per_print": 1 << 60,
@@ -176,9 +167,10 @@ def zero(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, adam: 
         # What a launcher would say; 0 is the first GPU.
         with mock.patch.dict(os.environ, {"LOCAL_RANK": str(device.index or 0)}):
             model, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=configuration)
-        told = f"ZeRO-Offload (DeepSpeed {deepspeed.__version__}): gradients, AdamW's state and a copy of the weights "
-        told += f"on the host, updated there by {updates}"
-        return _opened(_Zero("zero", model, optimizer, clip, device.type, told))
+        place = f"ZeRO-Offload (DeepSpeed {deepspeed.__version__}): gradients, AdamW's state and a copy of the weights "
+        place += f"on the host, updated there by {updates}"
+        _open.append(_Zero(model, optimizer, clip, device.type, place))
+        return _open[-1]
 
 
 KINDS: dict[str, Callable[..., Engine]] = {"none": none, "zero": zero, "fsdp": fsdp}
@@ -191,18 +183,18 @@ def close() -> None:
 
 
 def workload(build: Callable[[], Any], step: Callable[[Any], None], kind: str, backend: str = "mps") -> Workload:
-    """As `models.workload` of a model that AdamW trains, `placed` as an engine of this kind has it."""
+    """As `cost.workload` of a model that AdamW trains, `placed` as an engine of this kind has it."""
     return placed(plain_workload(build, step, ADAM_SLOTS, backend), build, kind)
 
 
 def placed(counted: Workload, build: Callable[[], Any], kind: str) -> Workload:
     """A step that was counted for AdamW without offload, with what an engine keeps on the device and on the host.
 
-    build: makes the module, on the `meta` device. kind: of `KINDS`. `state_bytes` is what lies on the device, at the
-    least, and `host_bytes` what lies in the host's memory. With `zero`, five numbers of each trained weight are there:
-    the weight twice, its gradient, and AdamW's two; and a buffer as large as the largest weight, which the device has
-    too. With `fsdp`, the weight itself, and of a trained one three numbers more; on the device are then the largest
-    block, and what is in no block.
+    build: makes the module, on the `meta` device. kind: of `KINDS`. `state_bytes` is what the device holds, at the
+    least, and `host_bytes` what the host's memory does. With `zero` those are five numbers of each trained weight: the
+    weight twice, its gradient, and AdamW's two; and a buffer as large as the largest weight, which the device has too.
+    With `fsdp`, the weight itself, and of a trained one three numbers more; the device then has the largest block, and
+    what is in no block.
     """
     if kind not in KINDS:
         raise PomologyError(f"offload is {kind!r}; it must be one of {', '.join(KINDS)}")
@@ -214,7 +206,7 @@ def placed(counted: Workload, build: Callable[[], Any], kind: str) -> Workload:
         model = build()
     weights, trained = _bytes(model.parameters()), _bytes(_trained(model))
     if kind == "zero":
-        buffer = max((one.nbytes for one in _trained(model)), default=0)
+        buffer = max((weight.nbytes for weight in _trained(model)), default=0)
         return dataclasses.replace(counted, state_bytes=weights + buffer, host_bytes=5 * trained + buffer)
     blocks = [list(block.parameters()) for block in _blocks(model)]
     inside = {id(parameter): parameter for block in blocks for parameter in block}
@@ -249,37 +241,27 @@ def _device(model: Any, device: Any) -> Any:
     return torch.device(device) if device is not None else next(model.parameters()).device
 
 
-def _opened(engine: Engine) -> Engine:
-    _open.append(engine)
-    return engine
-
-
 @contextlib.contextmanager
 def _grouped(device: Any) -> Iterator[None]:
-    """Make the process group of an engine; it ends here only if the engine cannot be made."""
+    """With a process group of this process alone; it ends here only if the engine cannot be made."""
     if device.type not in ("cpu", "cuda"):
         raise Unsupported("there is nowhere to offload to: the GPU and the processor of this chip share their memory")
+    from torch import distributed
+
     close()
-    _begin_group(device)
+    if distributed.is_initialized():
+        raise PomologyError("offload: this process has a process group already, which is not the kit's; restart it")
+    # Gloo would look up the name of this computer, and listen to the network, which macOS asks its user about.
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    interface = {"GLOO_SOCKET_IFNAME": loopback} if loopback else {}
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    with mock.patch.dict(os.environ, interface):  # its members would meet in a table in memory: no port, no file
+        distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
     try:
         yield
     except BaseException:
         _end_group()
         raise
-
-
-def _begin_group(device: Any) -> None:
-    """A process group of this process alone. Its members would meet in a table in memory: no port, no file."""
-    from torch import distributed
-
-    if distributed.is_initialized():
-        raise PomologyError("offload: this process has a process group already, which is not the kit's; restart it")
-    # Gloo would look up the name of this computer, and listen to the network, which macOS asks its user about.
-    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
-    known = {"GLOO_SOCKET_IFNAME": loopback} if loopback else {}
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    with mock.patch.dict(os.environ, known):
-        distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
 
 
 def _end_group() -> None:
@@ -313,12 +295,12 @@ def _deepspeed(device: Any) -> Any:
     return deepspeed
 
 
-def _host_adamw(parameters: list[Any], adam: str, device: Any, settings: dict[str, Any]) -> tuple[Any, str]:
+def _host_adamw(parameters: list[Any], device: Any, settings: dict[str, Any]) -> tuple[Any, str]:
     """The optimiser that runs on the host, and its name in words."""
     import torch
 
     why = ""
-    if adam == "deepspeed" or (adam == "auto" and device.type == "cuda"):
+    if device.type == "cuda":
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 from deepspeed.ops.adam import DeepSpeedCPUAdam
@@ -328,10 +310,9 @@ def _host_adamw(parameters: list[Any], adam: str, device: Any, settings: dict[st
         except Exception as error:  # a compiler that is missing, or fails, shows in many ways
             if failure(error) == "out-of-memory":
                 raise
-            why = f"DeepSpeed's CPUAdam cannot be built here: {redact(str(error).strip().splitlines()[0])}"
-            if adam == "deepspeed":
-                raise Unsupported(why) from error
-    return torch.optim.AdamW(parameters, fused=True, **settings), "PyTorch's fused AdamW" + (why and f" ({why})")
+            reason = redact(str(error).strip().splitlines()[0])
+            why = f" (DeepSpeed's CPUAdam cannot be built here: {reason})"
+    return torch.optim.AdamW(parameters, fused=True, **settings), "PyTorch's fused AdamW" + why
 
 
 def _refuse_to_wait() -> None:

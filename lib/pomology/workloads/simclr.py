@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import io
 import math
+import struct
+import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -144,9 +146,20 @@ def _normalise(images: Any) -> Any:
 
 
 def _png(image: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG")
-    return file.getvalue()
+    """A PNG file of an image: rows as differences to the left neighbour, in Huffman's code only.
+
+    By hand: Pillow chooses a filter for every row, and its files take a tenth longer to decode, which is part of what
+    is timed.
+    """
+    height, width, _ = image.shape
+    differences = np.diff(image, axis=1, prepend=np.zeros_like(image[:, :1])).reshape(height, -1)
+    packer = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY)
+    body = packer.compress(np.insert(differences, 0, 1, axis=1)) + packer.flush()  # filter 1 begins each row
+    file = b"\x89PNG\r\n\x1a\n"
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    for kind, content in ((b"IHDR", header), (b"IDAT", body), (b"IEND", b"")):
+        file += struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return file
 
 
 class PNGPictures:

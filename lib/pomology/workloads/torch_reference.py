@@ -41,8 +41,8 @@ def torch_pass(
 ) -> dict[str, np.ndarray]:
     """A pass on the CPU: of `vision.VISION[reference]` as `mlx_pass` makes it, else of one of MODELS.
 
-    weights: by name, with running statistics; for MODELS in their order. Those of article 004 give probabilities, as
-    `keras_pass` does, the others logits.
+    weights: by name, with running statistics; for MODELS in their order. Outputs of VISION are logits, those of MODELS
+    probabilities.
     """
     import torch
     from torch.nn import functional as F
@@ -58,7 +58,7 @@ def torch_pass(
     else:
         leaves = {name: torch.from_numpy(array).requires_grad_() for name, array in weights.items()}
         logits = MODELS[reference](torch.from_numpy(images), *leaves.values())
-        outputs = logits if reference == "residual_mlp" else logits.softmax(1)
+        outputs = logits.softmax(1)
     F.cross_entropy(logits, labels).backward()
     gradients = {f"gradient {name}": leaf.grad.numpy() for name, leaf in leaves.items()}
     return {"outputs": outputs.detach().numpy()} | gradients | after
