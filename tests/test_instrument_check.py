@@ -185,7 +185,7 @@ def test_pairs_take_turns_and_have_the_same_threads(check, monkeypatch):
 
     def measure(function, synchronize, budget_s):
         order.append("ours")
-        return SimpleNamespace(seconds=SimpleNamespace(mean=1.0))
+        return SimpleNamespace(seconds=SimpleNamespace(value=1.0))
 
     scope = definitions()
     scope["ratio"].__globals__.update(pairs=4, Timer=make, calls=SimpleNamespace(measure=measure))

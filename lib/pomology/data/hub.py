@@ -1,7 +1,7 @@
 """Where an article's data comes from: a local folder, Hugging Face's cache, its hub, or a stand-in.
 
-A wrong or damaged file is an error of one line that names it, whatever was asked for; only data that cannot be had make
-"auto" take the stand-in. `datasets` and pyarrow are imported only where they read something.
+A wrong or damaged file is an error of one line that names it; only unavailable data makes "auto" take the stand-in.
+`datasets` and pyarrow are imported only where they read something.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Folder = str | Path | None
 
 
 class Unavailable(Exception):
-    """The real data is neither here nor to be had; the text says why."""
+    """The real data is not available; the text says why."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,7 +89,7 @@ _PENN_TREEBANK = _Text(
 def wikitext2(source: str = "auto", folder: Folder = None, size: int | None = None) -> Corpus:
     """WikiText-2 by words, 33,278 different ones: 2,088,628 tokens to train, 217,646 to validate, 245,569 to test.
 
-    The hub dataset Salesforce/wikitext, wikitext-2-v1, in which rare words are replaced; the raw one has more words.
+    Of the variant wikitext-2-v1, in which rare words are replaced.
     """
     return _corpus(_WIKITEXT2, source, folder, size)
 
@@ -206,8 +206,7 @@ _IMDB = Dataset(name="IMDB", hub="stanfordnlp/imdb", config="plain_text", column
 class Reviews:
     """Texts in tokens, right-padded: `tokens` and `mask` int64 (n, length), mask 1 where text is; `labels` int64 (n,).
 
-    Items: {"input_ids", "attention_mask", "labels"}, for a classifier. A language model takes `input_ids` as its labels
-    too, with `IGNORED` where the mask is 0.
+    Items: {"input_ids", "attention_mask", "labels"}, for a classifier.
     """
 
     name: str
@@ -295,7 +294,7 @@ def _choose(table: Any, size: int | None, where: str) -> tuple[list[str], np.nda
 def load_tokenizer(
     model: str, hubs: Sequence[str], marks: Mapping[str, int], folder: Path | None = None
 ) -> tuple[Any, str]:
-    """A `tokenizers.Tokenizer`, and where it is from: any of `hubs` has the same. `marks`: tokens that tell it apart
+    """A `tokenizers.Tokenizer`, and where it is from: any of `hubs` has the same. `marks`: tokens that distinguish it
     from those of other models, whose files have the same name."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # as is, but without a warning at every later fork
     import tokenizers
