@@ -260,17 +260,12 @@ def hostile_lines() -> dict[str, str]:
     text = json.dumps(record().line())
     return {
         "deep": text.replace('"config": {"batch_size": 128}', '"config": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}"),
-        "deep elsewhere": text[:-1] + ', "trace": ' + "[" * 100_000 + "]" * 100_000 + "}",
         "deep and torn": "[" * 1_000_000,
         "NaN": text.replace("7.89", "NaN"),
-        "infinite": text.replace("7.89", "Infinity"),
         "beyond floats": text.replace("7.89", "1e999"),
-        "longest integer": text.replace("7.89", "9" * 5_000),
         "longest schema": text.replace('"schema": 1', '"schema": ' + "9" * 5_000),
         "negative time": text.replace("7.89", "-7.89"),
-        "time is text": text.replace("7.89", '"7.89"'),
         "surrogate": text.replace('"003"', '"\\ud800"'),
-        "not UTF-8": text.replace('"003"', '"\udcff"'),
         "duplicate key": text.replace('"metrics": ', '"metrics": 7, "metrics": {}, "metrics": '),
         "zero bytes": "\0" * 10_000,
     }
@@ -286,7 +281,7 @@ def test_a_hostile_line_costs_itself(tmp_path, name):
     assert {row["experiment"] for row in table.data} >= {"siamese"}
     if name == "negative time":
         assert re.search("bad: vae: torch-mps .*: epoch_s is no time", text)
-    elif name not in ("duplicate key", "deep elsewhere", "surrogate", "not UTF-8"):
+    elif name not in ("duplicate key", "surrogate"):
         assert re.search(r"bad: vae\.jsonl, line 1: [^\n]{5,200}$", text, re.MULTILINE), text
     assert text.replace("\n", "").isprintable()
 
@@ -367,16 +362,6 @@ def test_runs_are_found_by_name_path_zip_and_folder_of_runs(tmp_path, monkeypatc
     for nothing in ("", "nowhere", "../nowhere", str(tmp_path / "outputs" / "one" / "vae.jsonl")):
         with pytest.raises(PomologyError, match=r"RUNS: .*: no such run; outputs/ has one"):
             compare.find([nothing])
-
-
-def test_the_tables_file_holds_every_comparison(tmp_path):
-    runs = compare.load_all([run(tmp_path / str(n), *repeats([1.0, 1.1, 1.2]), record("x")) for n in range(20)])
-    table, numbers, page = compare.write(runs, tmp_path / "out")
-    with open(numbers, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == len(table.data) == 38 and tuple(rows[0]) == compare.HEADINGS
-    assert {row["verdict"] for row in rows} == {"no difference shown", "cannot be told"}
-    assert "Runs against the first" in page.read_text(encoding="utf-8")
 
 
 def test_the_synthetic_runs_of_the_bench_are_read_whole(tmp_path):

@@ -24,7 +24,7 @@ def test_there_is_one_of_a_machine_without_a_gpu():
 @pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
 class TestReference:
     def test_it_is_complete(self, folder):
-        run = results_run.load(folder)
+        run = results_run.Run(folder)
         assert not run.problems
         assert {record.profile for record in run.records} == {"quick"}
         assert {record.scaled for record in run.records} == {True, False}

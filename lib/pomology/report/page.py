@@ -32,7 +32,7 @@ from pomology.report.notebook_page import PAGE, render
 from pomology.report.showing import Report
 from pomology.report.table import Table
 from pomology.results import cases, journal
-from pomology.results.run import MALFORMED, Run, load
+from pomology.results.run import MALFORMED, Run
 
 MOST_LINES, MOST_CHARACTERS = 20, 1000  # of the cases that a section tells in words, and of each
 
@@ -57,7 +57,7 @@ LONG = 40  # rows of a table that the page shows only when asked; its notebook s
 
 def build(out: Path) -> Path:
     """Render what is new in a run's folder; returns its `index.html`. Raises PomologyError if there is no folder."""
-    run = load(out)
+    run = Run(out)
     failed = {}
     for notebook in sorted(run.path.glob("*.ipynb")):
         page = notebook.with_suffix(".html")

@@ -87,14 +87,14 @@ class Contents:
         )
 
 
-def read(path: str | Path, most_bytes: int = MOST_BYTES) -> Contents:
+def read(path: str | Path) -> Contents:
     """Read a journal; a file that is not there reads as empty. Raises PomologyError for one that is too large, and as
     `contents` does."""
     path = Path(path)
     if not path.exists():
         return Contents(path)
-    if path.stat().st_size > most_bytes:
-        raise PomologyError(f"{path}: {path.stat().st_size:,} bytes; a journal has at most {most_bytes:,}")
+    if path.stat().st_size > MOST_BYTES:
+        raise PomologyError(f"{path}: {path.stat().st_size:,} bytes; a journal has at most {MOST_BYTES:,}")
     return contents(path, path.read_bytes())
 
 
