@@ -24,6 +24,7 @@ from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.report import article, side_by_side
 from pomology.report import claims as report_claims
+from pomology.results.record import Record
 from pomology.workloads import gpt2, gpt2_reference
 from pomology.workloads.cost import workload
 
@@ -144,12 +145,12 @@ def test_the_notebook_s_model_and_optimiser_are_the_reference_s(tmp_path, archit
     code = notebook()
     code.scope["fused"] = fused
     record = proved(tmp_path, gpt2.trial(architecture), code)
-    assert record["status"] == "ok", record["reason"]
+    assert record.status == "ok", record.reason
     # fp32 differs from float64 in its last digits.
-    assert 0 < record["metrics"]["max_abs_error"]["value"] < 1e-4
+    assert 0 < record.metrics["max_abs_error"].value < 1e-4
     known = {"transformer_lm": "PyTorch's own encoder", "true_gpt2": "transformers' GPT-2"}
-    assert record["note"] == f"the same as {known[architecture]}"
-    assert record["metrics"]["inputs_checksum"]["value"] == gpt2.trial(architecture).checksum
+    assert record.note == f"the same as {known[architecture]}"
+    assert record.metrics["inputs_checksum"].value == gpt2.trial(architecture).checksum
 
 
 def exact_gelu(scope):
@@ -257,15 +258,15 @@ def test_another_optimiser_is_refused(tmp_path, name):
         return OPTIMIZERS[name](model.parameters(), lr, decay)
 
     record = proved(tmp_path, gpt2.trial("transformer_lm"), notebook(), optimizer)
-    assert record["status"] == "mismatch"
-    assert record["reason"].startswith("against the reference: losses [")
+    assert record.status == "mismatch"
+    assert record.reason.startswith("against the reference: losses [")
 
 
 def test_bias_correction_is_told_from_none(tmp_path):
     """MLX's AdamW has none unless asked; PyTorch's always does."""
     trial = gpt2.trial("transformer_lm", bias_correction=False)
     record = proved(tmp_path, trial, notebook())
-    assert record["status"] == "mismatch" and "losses [" in record["reason"]
+    assert record.status == "mismatch" and "losses [" in record.reason
     assert trial.checksum != gpt2.trial("transformer_lm").checksum
 
 
@@ -302,7 +303,7 @@ test_in_mlx = apart.tests_of(SIDE)
 # The article's table --------------------------------------------------------------------------------------------------
 
 
-def made(backend: str, batch_size: int, pass_s: float | None, model="gpt2-large", context_size=1024, **more) -> dict:
+def made(backend: str, batch_size: int, pass_s: float | None, model="gpt2-large", context_size=1024, **more) -> Record:
     framework = "mlx" if backend == "mlx-gpu" else "torch"
     config = {"model": model, "batch_size": batch_size, "context_size": context_size}
     flops = 5e12 * batch_size

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+import fakes
 import nbformat
 import pytest
 from nbformat import v4
@@ -18,6 +19,7 @@ from test_lab import browser, needs_browser
 import pomology
 from pomology.articles import published
 from pomology.errors import PomologyError
+from pomology.measure.estimate import Estimate
 from pomology.report import page as report_page
 from pomology.report import showing
 from pomology.report import table as report_table
@@ -32,18 +34,13 @@ MACHINE |= {"python": "3.11.9", "packages": {"pomology": "0.1.0"}, "git": {"comm
 
 
 def metric(value, low=None, high=None, how="estimated"):
-    return {"value": value, "unit": "s", "low": low, "high": high, "n": 9, "how": how}
+    return Estimate(value, "s", low, high, 9, how)
 
 
 def record(experiment="vae", **more):
-    config = more.pop("config", {"batch_size": 128})
-    found = {"experiment": experiment, "article": "003", "case": f"torch-mps {config}", "config": config}
-    found |= {"framework": "torch", "framework_version": "2.13.0", "backend": "mps", "device": "gpu"}
-    found |= {"chip": "Apple M9", "precision": "fp32", "profile": "quick", "data": "stand-in", "scaled": False}
-    found |= {"parameters": 652_824, "flops_per_step": 10**9, "repeat": 0, "threads": 8, "foreign_load": 0.1}
-    found |= {"power_source": "ac", "flags": [], "status": "ok", "reason": None, "started": "2026-05-04T03:02:01Z"}
-    found |= {"seconds": 4.0, "metrics": {"epoch_s": metric(7.89, 7.5, 8.25), "step_s": metric(0.0168)}}
-    return found | more
+    found = {"experiment": experiment, "backend": "mps", "device": "gpu", "data": "stand-in", "parameters": 652_824}
+    found |= {"flops_per_step": 10**9, "metrics": {"epoch_s": metric(7.89, 7.5, 8.25), "step_s": metric(0.0168)}}
+    return fakes.record(**found | {"foreign_load": 0.1} | more)
 
 
 def run(folder: Path, *records: dict, machine: dict | None = MACHINE) -> Path:
@@ -51,7 +48,7 @@ def run(folder: Path, *records: dict, machine: dict | None = MACHINE) -> Path:
     if machine is not None:
         (folder / "machine.json").write_text(json.dumps(machine))
     for one in records:
-        journal.Journal(folder / f"{one['experiment']}.jsonl").end(one)
+        journal.Journal(folder / f"{one.experiment}.jsonl").end(one)
     return folder
 
 
@@ -205,7 +202,7 @@ def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
     run(out, record(**record_of, data_origin=attack), record(**record_of, config={attack: [attack]}, repeat=3))
     run(out, record(case="x", status="error", reason=attack))
     stranger = record("stranger", article=attack, status="crashed", reason=attack, config={attack: attack})
-    (out / "a'><img src=x onerror=alert(1)>.jsonl").write_text(json.dumps(stranger | {"event": "end", "schema": 1}))
+    (out / "a'><img src=x onerror=alert(1)>.jsonl").write_text(json.dumps(stranger.line()))
     (out / "huge.jsonl").write_text(json.dumps({"schema": 99}))
     failure = v4.new_output("error", ename=attack, evalue=attack, traceback=[])
     notebook(out / ".partial" / "siamese.ipynb", v4.new_code_cell("", outputs=[failure]))

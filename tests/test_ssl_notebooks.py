@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
+import fakes
 import nbformat
 import pytest
 import test_notebooks
@@ -20,6 +21,7 @@ from pomology.measure import calls as measure_calls
 from pomology.measure import clock as measure_clock
 from pomology.measure import epochs
 from pomology.report import claims as report_claims
+from pomology.results.record import Record
 from pomology.workloads import cost, vision
 
 NAMES = ("simclr", "model_sizes", "capabilities")
@@ -97,9 +99,9 @@ def test_pairs_tell_the_ratio_of_a_device_behind_the_programs_back():
     pairs = measure_calls.in_pairs(
         lambda: gpu.launch(0.002), lambda: gpu.launch(0.003), gpu.synchronize, budget_s=2.0, clock=clock
     )
-    assert pairs.ratio.mean == pytest.approx(1.5, rel=0.01)
-    assert pairs.seconds.mean == pytest.approx(0.002, rel=0.02)
-    assert pairs.reference.mean == pytest.approx(0.003, rel=0.02)
+    assert pairs.ratio.value == pytest.approx(1.5, rel=0.01)
+    assert pairs.seconds.value == pytest.approx(0.002, rel=0.02)
+    assert pairs.reference.value == pytest.approx(0.003, rel=0.02)
 
 
 def test_pairs_are_not_fooled_by_a_machine_that_becomes_slower():
@@ -123,11 +125,11 @@ def test_a_part_may_stand_in_an_epoch_one_and_a_half_times():
     for part, per_epoch, step_s in (("training", 1.0, 0.2), ("feature bank", 1.5, 0.1), ("kNN", 1.0, 0.05)):
         for _ in steps.steps(range(10), part, per_epoch=per_epoch):
             clock.pass_s(step_s)
-    assert {name: part["value"] for name, part in epochs.part_metrics(steps).items()} == pytest.approx(
+    assert {name: part.value for name, part in epochs.part_metrics(steps).items()} == pytest.approx(
         {"training": 2.0, "feature bank": 1.5, "kNN": 0.5}
     )
     epoch = epochs.epoch_metrics(steps)["epoch_s"]
-    assert epoch["value"] == pytest.approx(4.0) and epoch["how"] == "estimated"  # no epoch was seen to have 1.5
+    assert epoch.value == pytest.approx(4.0) and epoch.how == "estimated"  # no epoch was seen to have 1.5
 
 
 # simclr ---------------------------------------------------------------------------------------------------------------
@@ -177,14 +179,9 @@ def test_loaders_are_made_as_asked(scopes, row, kept):
     assert {loader.persistent_workers for loader in made.values()} == {kept}
 
 
-def measured(name, backend, config, **metrics) -> dict:
-    form = {"unit": "", "low": None, "high": None, "n": 1, "how": "measured"}
-    more = {"profile": "quick", "scaled": False, "status": "ok", "framework": "torch", "precision": "fp32"}
-    more |= {"chip": "Apple M1 Pro"}
-    values = {key: form | {"value": value, "low": value, "high": value} for key, value in metrics.items()}
-    return {"experiment": name, "case": f"{backend} {config}", "backend": backend, "config": config, **more} | {
-        "metrics": values
-    }
+def measured(name, backend, config, **metrics) -> Record:
+    values = {key: fakes.metric(value, value, value, unit="") for key, value in metrics.items()}
+    return fakes.record(experiment=name, backend=backend, config=config, chip="Apple M1 Pro", metrics=values)
 
 
 def verdict(claim_id: str, records: list[dict]) -> str:
@@ -247,9 +244,9 @@ def tried(scopes, tmp_path):
 )
 def test_a_feature_that_works(tried, feature, kind, precision):
     record = tried(feature)
-    assert record["status"] == "ok", record["reason"]
-    assert f"computes in {kind}," in record["note"] and record["precision"] == precision
-    assert record["metrics"]["speedup"]["low"] < record["metrics"]["speedup"]["high"]
+    assert record.status == "ok", record.reason
+    assert f"computes in {kind}," in record.note and record.precision == precision
+    assert record.metrics["speedup"].low < record.metrics["speedup"].high
 
 
 def failing(words: str):
@@ -296,5 +293,5 @@ PRETENDED = [
 def test_a_feature_that_fails_or_only_pretends_is_found_out(tried, monkeypatch, feature, instead, status, words):
     monkeypatch.setattr(REPLACED[feature], instead)
     record = tried(feature)
-    assert record["status"] == status and words in record["reason"] and "\n" not in record["reason"]
-    assert "traceback" not in record and "speedup" not in record["metrics"]
+    assert record.status == status and words in record.reason and "\n" not in record.reason
+    assert not record.traceback and "speedup" not in record.metrics

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pomology.measure.estimate import Estimate
-from pomology.measure.transitional import Interval as Interval
 
 BATCHES = 20
 CONFIDENCE = 0.95
@@ -63,13 +62,13 @@ class Difference(NamedTuple):
         """Two-sided, of the hypothesis that there is none."""
         return t_p_value(self.mean / self.error, self.dof)
 
-    def judged(self, confidence: float = CONFIDENCE, margin: float = 0.0) -> Comparison:
+    def judged(self, confidence: float = CONFIDENCE) -> Comparison:
         """See `compare`."""
-        critical, band = t_quantile(confidence, self.dof), math.log1p(margin)
+        critical = t_quantile(confidence, self.dof)
         low, high = self.mean - critical * self.error, self.mean + critical * self.error
-        verdict = "faster" if high < -band else "slower" if low > band else "no difference shown"
+        verdict = "faster" if high < 0 else "slower" if low > 0 else "no difference shown"
         power = t_quantile(2 * POWER - 1, self.dof)  # one-sided
-        detectable = band + (critical + power) * self.error / (1 - 1 / (4 * self.dof))
+        detectable = (critical + power) * self.error / (1 - 1 / (4 * self.dof))
         ratio = Estimate(exp(self.mean), "", exp(low), exp(high), self.n, covers="repeats")
         return Comparison(ratio, verdict, self.p_value, exp(detectable))
 
@@ -327,28 +326,25 @@ def compare(
     b: ArrayLike,
     paired: bool = False,
     confidence: float = CONFIDENCE,
-    margin: float = 0.0,
     between: float = 0.0,
 ) -> Comparison:
     """Whether `a` takes less or more time than `b`; both hold one number in seconds per process (repeat), all above 0.
 
     The ratio is a / b of the geometric means, its interval that of the difference of mean logarithms: by Welch's t
     (Welch 1947), or the paired t if `paired` (a[i] and b[i] ran in one round). The verdict is about `a`: "faster" if
-    the whole interval lies below 1 / (1 + margin), "slower" if above 1 + margin, else "no difference shown", which is
+    the whole interval lies below 1, "slower" if above 1, else "no difference shown", which is
     not "equal"; "cannot be told", and no interval, with fewer than 2 repeats on a side.
 
     between: how much the means of two sets of processes differ beyond what their spread tells, as a variance in units
     of that of one process: 0 for processes that ran in turn, `BETWEEN_SETS` for one set after the other.
 
     `smallest_detectable` is the ratio that so many repeats would have told from 1 in 80 % of cases: at 95 % confidence
-    (1 + margin) exp((t_0.975 + t_0.80) se), the usual approximation of the noncentral t, with the standard error freed
+    exp((t_0.975 + t_0.80) se), the usual approximation of the noncentral t, with the standard error freed
     from the small-sample bias 1 - 1 / (4 dof). It rests on the spread of these very repeats: few make it uncertain.
     """
-    if not 0 <= margin < math.inf:
-        raise ValueError(f"margin must be 0 or more, got {margin!r}")
     shown = difference(a, b, paired, between)
     if shown is not None:
-        return shown.judged(confidence, margin)
+        return shown.judged(confidence)
     known = len(a) and len(b)
     return Comparison(Estimate(exp(float(np.log(a).mean() - np.log(b).mean()))) if known else None, "cannot be told")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
 from pathlib import Path
 
 from pomology.errors import PomologyError
@@ -57,12 +57,6 @@ class Run:
     @property
     def records(self) -> list[Record]:
         return [record for contents in self.journals.values() for record in contents.records]
-
-    def records_of(self, names: Iterable[str]) -> list[Record]:
-        """What these notebooks have measured so far; no other journal is read."""
-        files = [f"{name}.jsonl" for name in names]
-        known = self._read(files)
-        return [record for file in files if file in known and known[file][1] for record in known[file][1].records]
 
     @property
     def problems(self) -> list[str]:
@@ -118,7 +112,3 @@ def is_run(place: Path) -> bool:
     if place.is_dir():
         return (place / "machine.json").is_file() or next(place.glob("*.jsonl"), None) is not None
     return place.suffix == ".zip" and place.is_file()
-
-
-def load(folder: str | Path) -> Run:
-    return Run(folder)
