@@ -178,6 +178,21 @@ def test_a_new_record_appears(tmp_path):
     assert ">7.89 s</text>" in after and ">4.56 s</text>" in after
 
 
+def test_what_only_a_notebook_makes_of_others_records_stays_as_it_saved_it(tmp_path):
+    out = run(tmp_path / "run", record("blas_torch"))
+    report = showing.Report("costs", article="001", out=str(out), combines=["blas_torch", "energy"])
+    report.show([results_record.checked(record("costs") | {"event": "end", "schema": 1})])
+    report.table()
+    saved = {place.name: place.read_bytes() for place in (out / "tables").iterdir()}
+    run(out, record("blas_torch", case="more"))
+    again = showing.Report.of(report.declaration, report.run)
+    assert any(row.kind == "measured" for row in again.saved("article", again.table).rows)  # however old
+    (out / "tables" / "costs-article.json").unlink()
+    again.saved("article", again.table)
+    del saved["costs-article.json"]
+    assert {place.name: place.read_bytes() for place in (out / "tables").iterdir()} == saved
+
+
 def test_numbers_that_cannot_be_shown_do_not_take_the_page_with_them(tmp_path, monkeypatch):
     def article_table(about, *others):
         return {"vae": works}[about.name](about, *others)

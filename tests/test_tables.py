@@ -295,7 +295,7 @@ def test_a_measured_row_shows_value_interval_and_where_it_comes_from():
             "of it computing": "2.25 s ± 1.2 %",
             "Temperature": "64 °C",
             "Memory": "0.412 GB",
-            "Power": "41.6 W",
+            "Power": "42 W",
             "Remarks": "estimated from 400 steps; stand-in; drift; on-battery",
         }
     ]

@@ -178,7 +178,9 @@ def measured(repeats: list[dict], name: str) -> dict | None:
 
 def _cell(column: Column, repeats: list[dict], about: Declaration) -> str:
     name, good = column.metric, _good(repeats)
-    show = metrics.show(name, column.heading)
+    # An article with a column a framework has devices from a laptop's to a server's, whose rates differ a hundredfold.
+    heading = "Operations" if about.framework_columns and name == "flops_per_s" else column.heading
+    show = metrics.show(name, heading)
     if name == "status":
         return "yes" if good else repeats[-1]["status"]
     value = roofline._rate(repeats) if about.framework_columns and name == "flops_per_s" else measured(repeats, name)
@@ -191,7 +193,7 @@ def _cell(column: Column, repeats: list[dict], about: Declaration) -> str:
             return ""
         return "not told" if name.startswith(UNTOLD) else "not measured"
     if repeats[0]["scaled"] and name in metrics.PASSES:
-        return "see the details"
+        return "scaled" if column.where else "see the details"
     if name.endswith(metrics.SLOPES):
         return slope_text(value)
     begun = combined(repeats, name.replace("_end_", "_start_")) if "_end_" in name else None
@@ -226,6 +228,8 @@ def _notes(about: Declaration, records: list[dict], usable: list[dict], rows: li
         notes.append(
             "± is the 95 % interval within this run; another run may differ by more (REPEATS=5 tells by how much)."
         )
+    if about.framework_columns:
+        notes.append("Published: seconds, as printed.")
     shown = about.shown.values()
     if usable and "compute_epoch_s" in shown:
         notes.append("“Of it computing” is an epoch of the same loop on batches that are on the device already.")
