@@ -210,7 +210,7 @@ def estimate() -> list[dict]:
         training.epoch(clock_.steps(training.loader))
         part = clock_.parts["training"]
         assert not part.complete
-        estimated = epochs.epoch_metrics(clock_)["epoch_s"]["value"]
+        estimated = epochs.epoch_metrics(clock_)["epoch_s"].value
         errors.append(estimated / training.bare() - 1)
     sizes = [abs(error) for error in errors]
     steps = sum(block.steps for block in part.blocks)
@@ -274,7 +274,7 @@ def notebook() -> list[dict]:
                 done = Path(folder, "done.ipynb")
                 papermill.execute_notebook(notebook_, done, given, progress_bar=False, config=config)
                 times.append(time.perf_counter() - start)
-            fixed[-1] -= sum(record["seconds"] for record in results_journal.read(out / "vae.jsonl").records)
+            fixed[-1] -= sum(record.seconds for record in results_journal.read(out / "vae.jsonl").records)
     extra = [beyond - kernel for beyond, kernel in zip(fixed, kernels_, strict=True)]
     text = f"{statistics.median(extra):.1f} s (kernel and torch: {statistics.median(kernels_):.1f} s)"
     return [row("notebook: beyond its cases, kernel start and import", text, "", None, seconds=extra, kernel=kernels_)]

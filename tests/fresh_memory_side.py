@@ -47,13 +47,13 @@ def test_a_planted_leak_is_found_by_the_notebooks_own_step(tmp_path, leaks):
         with case:
             scope["train"](case)
     (record,) = journal.read(tmp_path / "memory_torch.jsonl").records
-    assert record["status"] == "ok", record["reason"]
+    assert record.status == "ok", record.reason
     # Not the footprint: on Linux that moves with other processes that use the same libraries.
-    found, leaked = record["metrics"]["resident_slope_bytes"], batch_size * 32 * 4
+    found, leaked = record.metrics["resident_slope_bytes"], batch_size * 32 * 4
     assert len(kept) == (150 if leaks else 0)
     if leaks:
         # Holes between what is kept may grow as well.
-        assert found["low"] > 0 and found["low"] <= 1.1 * leaked and leaked <= found["high"]
-        assert record["metrics"]["page_faults_slope"]["low"] > 0
+        assert found.low > 0 and found.low <= 1.1 * leaked and leaked <= found.high
+        assert record.metrics["page_faults_slope"].low > 0
     else:
-        assert found["high"] < leaked / 2
+        assert found.high < leaked / 2

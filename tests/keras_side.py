@@ -156,7 +156,7 @@ def test_a_case_that_surely_takes_too_long_is_not_tried(make):
         case.require_time(60)
 
     record, _ = run(make(), body)
-    assert record["status"] == "too-big" and "TFLOP would take" in record["reason"]
+    assert record.status == "too-big" and "TFLOP would take" in record.reason
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
@@ -215,17 +215,17 @@ def test_a_whole_training_is_measured_with_its_smaller_last_batch(make):
         return fit(case, case.watch_model(mlp()), count=650, held_out=100, more=[calls])
 
     record, (_, around_s) = run(make(profile="article"), body)
-    assert record["status"] == "ok" and record["device"] == "cpu" and record["parameters"] is None
-    training, validation = record["blocks"]["training"], record["blocks"]["validation"]
+    assert record.status == "ok" and record.device == "cpu" and record.parameters is None
+    training, validation = record.blocks["training"], record.blocks["validation"]
     assert calls.train == [21] * 3 and len(calls.test) == 3 * 4
     assert steps_of(training) == 21 and training["epoch_steps"] == 650 / 32 and training["last_step_s"] > 0
     assert steps_of(validation) == 4 and validation["epoch_steps"] == 100 / 32
     assert training["stopped"] == validation["stopped"] == "whole epoch"
     assert training["ready"] == [], "Keras takes its batches itself"
-    total, epoch = record["metrics"]["fit_s"], record["metrics"]["epoch_s"]
-    assert (total["how"], total["n"], epoch["how"]) == ("measured", 3, "measured")
-    assert epoch["value"] < total["value"] <= around_s
-    assert around_s - total["value"] < 0.2 * around_s, "nothing of fit is left out"
+    total, epoch = record.metrics["fit_s"], record.metrics["epoch_s"]
+    assert (total.how, total.n, epoch.how) == ("measured", 3, "measured")
+    assert epoch.value < total.value <= around_s
+    assert around_s - total.value < 0.2 * around_s, "nothing of fit is left out"
 
 
 def test_fit_trains_as_it_does_without_the_callback(make):
@@ -251,20 +251,20 @@ def test_an_epoch_that_does_not_fit_is_stopped_and_the_rest_is_estimated(make, e
         return fit(case, case.watch_model(mlp()), count=32 * 4000, held_out=32 * 2000, epochs=epochs, more=[calls])
 
     record, _ = run(make(budget_s=0.2), body)
-    assert record["status"] == "ok", record["reason"]
-    training, validation = record["blocks"]["training"], record["blocks"]["validation"]
+    assert record.status == "ok", record.reason
+    training, validation = record.blocks["training"], record.blocks["validation"]
     assert calls.epochs == 1 and calls.train[0] == steps_of(training) + 1 < 3000, "one more step runs, untimed"
     assert len(calls.test) == steps_of(validation) + 1 < 1500
-    total, epoch = record["metrics"]["fit_s"], record["metrics"]["epoch_s"]
-    assert total["how"] == epoch["how"] == "estimated"
-    assert total["low"] < total["value"] < total["high"]
-    assert 0.6 * epochs * epoch["value"] < total["value"] < (epochs + 1) * epoch["value"]
+    total, epoch = record.metrics["fit_s"], record.metrics["epoch_s"]
+    assert total.how == epoch.how == "estimated"
+    assert total.low < total.value < total.high
+    assert 0.6 * epochs * epoch.value < total.value < (epochs + 1) * epoch.value
 
 
 def test_a_training_that_fits_the_budget_is_measured_also_in_quick(make):
     calls = Calls()
     record, _ = run(make(budget_s=20), lambda case: fit(case, case.watch_model(mlp()), epochs=4, more=[calls]))
-    assert calls.train == [20] * 4 and record["metrics"]["fit_s"]["how"] == "measured"
+    assert calls.train == [20] * 4 and record.metrics["fit_s"].how == "measured"
 
 
 def test_later_epochs_run_within_twice_the_budget_and_stand_for_the_rest(make, monkeypatch):
@@ -280,15 +280,15 @@ def test_later_epochs_run_within_twice_the_budget_and_stand_for_the_rest(make, m
         return fit(case, case.watch_model(mlp()), held_out=0, epochs=100, more=[Slow(), calls])
 
     record, _ = run(make(budget_s=60), body)
-    total = record["metrics"]["fit_s"]
+    total = record.metrics["fit_s"]
     assert calls.epochs == 1 + 120 // 15 and calls.train == [20] * calls.epochs
-    assert total["how"] == "estimated"
-    assert total["value"] >= 99 * 15, "what an epoch does outside of its steps is in the estimate"
+    assert total.how == "estimated"
+    assert total.value >= 99 * 15, "what an epoch does outside of its steps is in the estimate"
 
 
 def test_without_validation_there_is_no_such_part(make):
     record, _ = run(make(profile="article"), lambda case: fit(case, case.watch_model(mlp()), held_out=0))
-    assert list(record["blocks"]) == ["training"] and record["metrics"]["fit_s"]["how"] == "measured"
+    assert list(record.blocks) == ["training"] and record.metrics["fit_s"].how == "measured"
 
 
 def test_losses_are_those_of_single_steps(make):
@@ -308,7 +308,7 @@ def test_losses_are_those_of_single_steps(make):
 
     record, apart = run(make(profile="article"), body)
     assert noted == pytest.approx(apart * 2, rel=1e-4)
-    assert record["status"] == "not-learning" and record["reason"] == "no step changed the weights"
+    assert record.status == "not-learning" and record.reason == "no step changed the weights"
 
 
 def test_an_exception_in_fit_ends_the_case_and_keeps_what_was_timed(make):
@@ -319,8 +319,8 @@ def test_an_exception_in_fit_ends_the_case_and_keeps_what_was_timed(make):
 
     # An hour: the clock must not have enough before.
     record, _ = run(make(budget_s=3600), lambda case: fit(case, case.watch_model(mlp()), more=[Broken()]))
-    assert record["status"] == "out-of-memory"
-    assert record["metrics"]["first_step_s"]["value"] > 0 and "fit_s" not in record["metrics"]
+    assert record.status == "out-of-memory"
+    assert record.metrics["first_step_s"].value > 0 and "fit_s" not in record.metrics
 
 
 # Whether it learned ---------------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def test_frozen_weights_are_not_learning(make):
         fit(case, case.watch_model(model))
 
     record, _ = run(make(), body)
-    assert (record["status"], record["reason"]) == ("not-learning", "no step changed the weights")
+    assert (record.status, record.reason) == ("not-learning", "no step changed the weights")
 
 
 @pytest.mark.parametrize(("labels", "status"), [("right", "ok"), ("random", "not-learning")])
@@ -347,11 +347,11 @@ def test_a_model_that_guesses_is_not_learning(make, labels, status):
         case.accuracy(accuracy, 4000, classes=10)
 
     record, _ = run(make(profile="article"), body)
-    assert record["status"] == status, record["reason"]
+    assert record.status == status, record.reason
     if status == "ok":
-        assert record["metrics"]["accuracy"]["value"] > 0.5
+        assert record.metrics["accuracy"].value > 0.5
     else:
-        assert "guessing gives 10.0%" in record["reason"] and record["metrics"]["fit_s"]["value"] > 0
+        assert "guessing gives 10.0%" in record.reason and record.metrics["fit_s"].value > 0
 
 
 # The same computation twice -------------------------------------------------------------------------------------------
@@ -366,8 +366,8 @@ def check(case, model, build, twin):
 def test_the_articles_models_are_their_pytorch_twins(make, twin):
     keras.utils.set_random_seed(1)
     record, _ = run(make(), lambda case: check(case, case.watch_model(BUILD[twin]()), BUILD[twin], twin))
-    assert record["status"] == "ok", record["reason"]
-    assert 0 < record["metrics"]["max_abs_error"]["value"] < 1e-5
+    assert record.status == "ok", record.reason
+    assert 0 < record.metrics["max_abs_error"].value < 1e-5
 
 
 DIFFERENT = {
@@ -382,8 +382,8 @@ def test_another_model_of_the_same_size_is_refused(make, name):
     keras.utils.set_random_seed(1)
     twin, build = DIFFERENT[name]
     record, _ = run(make(), lambda case: check(case, case.watch_model(build()), BUILD[twin], twin))
-    assert record["status"] == "mismatch" and "TensorFlow against PyTorch: outputs [" in record["reason"]
-    assert record["metrics"]["max_abs_error"]["value"] > 1e-3 and "step_s" not in record["metrics"]
+    assert record.status == "mismatch" and "TensorFlow against PyTorch: outputs [" in record.reason
+    assert record.metrics["max_abs_error"].value > 1e-3 and "step_s" not in record.metrics
 
 
 def transposed(weights):
@@ -402,7 +402,7 @@ def test_the_same_weights_in_another_order_are_refused(make, twin, change, monke
     honest = parity.in_torch
     monkeypatch.setattr(parity, "in_torch", lambda name, weights, *data: honest(name, change(weights), *data))
     record, _ = run(make(), lambda case: check(case, case.watch_model(BUILD[twin]()), BUILD[twin], twin))
-    assert record["status"] == "mismatch", record["reason"]
+    assert record.status == "mismatch", record.reason
 
 
 @pytest.mark.parametrize(("times", "status"), [(1, "ok"), (2, "mismatch")])
@@ -417,9 +417,9 @@ def test_gradients_that_differ_alone_are_refused_if_they_differ_again(make, monk
 
     monkeypatch.setattr(parity, "in_torch", off)
     record, _ = run(make(), lambda case: check(case, case.watch_model(mlp()), mlp, "mlp"))
-    assert record["status"] == status and len(asked) == 2
+    assert record.status == status and len(asked) == 2
     assert not np.array_equal(asked[0][2], asked[1][2]), "other pictures"
-    assert status == "ok" or "gradient 3 [" in record["reason"]
+    assert status == "ok" or "gradient 3 [" in record.reason
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -450,18 +450,18 @@ def test_a_gpu_that_computes_wrong_values_is_a_mismatch_before_anything_is_timed
 
     record, _ = run(experiment, body)
     if wrong:
-        assert record["status"] == "mismatch" and record["reason"].startswith("GPU against CPU: outputs [")
-        assert record["blocks"] == {} and "fit_s" not in record["metrics"]
+        assert record.status == "mismatch" and record.reason.startswith("GPU against CPU: outputs [")
+        assert record.blocks == {} and "fit_s" not in record.metrics
     else:
-        assert record["status"] == "ok", record["reason"]
-        assert record["device"] == "gpu" and "fit_s" in record["metrics"]
+        assert record.status == "ok", record.reason
+        assert record.device == "gpu" and "fit_s" in record.metrics
 
 
 def test_a_gpu_without_the_kernels_that_leaves_its_work_to_the_cpu_is_a_fallback(make):
     experiment = make()
     experiment.devices = [PretendedGPU()]
     record, _ = run(experiment, lambda case: fit(case, case.watch_model(on_cpu(mlp))))
-    assert (record["status"], record["device"]) == ("fallback", "cpu")
+    assert (record.status, record.device) == ("fallback", "cpu")
 
 
 def test_weights_here_and_results_there_are_a_fallback_too(make, monkeypatch):
@@ -481,7 +481,7 @@ def test_weights_here_and_results_there_are_a_fallback_too(make, monkeypatch):
         fit(case, model)
 
     record, _ = run(experiment, body)
-    assert (record["status"], record["reason"]) == ("fallback", "asked for metal, computed on cpu")
+    assert (record.status, record.reason) == ("fallback", "asked for metal, computed on cpu")
 
 
 def on_cpu(build):

@@ -69,9 +69,9 @@ def proved(folder, trial: gpt2.Trial, scope: dict) -> dict:
 def test_model_and_compiled_step_are_those_of_pytorch(tmp_path, architecture, bias_correction):
     trial = gpt2.trial(architecture, bias_correction)
     record = proved(tmp_path, trial, notebook(bias_correction))
-    assert record["status"] == "ok", record["reason"]
-    assert 0 < record["metrics"]["max_abs_error"]["value"] < 1e-4
-    assert record["metrics"]["inputs_checksum"]["value"] == trial.checksum
+    assert record.status == "ok", record.reason
+    assert 0 < record.metrics["max_abs_error"].value < 1e-4
+    assert record.metrics["inputs_checksum"].value == trial.checksum
     assert "torch" not in sys.modules
 
 
@@ -156,8 +156,8 @@ def test_what_is_different_is_refused_before_it_is_timed(tmp_path, name):
     # GELU is the true one's; sines are the other's.
     architecture = "true_gpt2" if name in ("exact_gelu", "bias_left_out") else "transformer_lm"
     record = proved(tmp_path, gpt2.trial(architecture), scope)
-    assert record["status"] == "mismatch", record["reason"]
-    assert "step_s" not in record["metrics"]
+    assert record.status == "mismatch", record.reason
+    assert "step_s" not in record.metrics
 
 
 @both

@@ -54,11 +54,11 @@ def run(scope: dict) -> dict:
 def test_it_is_pytorch_s_network_and_keeps_its_own_weights(scope):
     scope["peaks"] = lambda case: [2 * 10**8, 3 * 10**8]
     record = run(scope)
-    assert record["status"] == "ok", record["reason"]
-    assert 0 < record["metrics"]["max_abs_error"]["value"] < 1e-5
-    assert record["metrics"]["allocated_slope_bytes"]["value"] == 0
-    assert all(row[2] > 0 and row[3] >= row[2] for row in record["memory_trace"]["rows"])
-    assert record["memory_trace"]["absent"] == {}
+    assert record.status == "ok", record.reason
+    assert 0 < record.metrics["max_abs_error"].value < 1e-5
+    assert record.metrics["allocated_slope_bytes"].value == 0
+    assert all(row[2] > 0 and row[3] >= row[2] for row in record.memory_trace["rows"])
+    assert record.memory_trace["absent"] == {}
 
 
 @pytest.mark.parametrize("change", ["bend", "residual"])
@@ -70,7 +70,7 @@ def test_another_network_is_refused(scope, change):
     }
     scope["Block"].__call__ = wrong[change]
     record = run(scope)
-    assert record["status"] == "mismatch" and record["reason"].startswith("MLX against PyTorch"), record["reason"]
+    assert record.status == "mismatch" and record.reason.startswith("MLX against PyTorch"), record.reason
 
 
 def test_the_check_leaves_the_weights_as_they_were(scope):

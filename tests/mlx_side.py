@@ -66,10 +66,10 @@ def train(model):
 
 def test_outputs_gradients_and_running_statistics_are_those_of_pytorch(tmp_path):
     record = run(tmp_path, mlx_resnet18(), train)
-    assert record["status"] == "ok", record["reason"]
+    assert record.status == "ok", record.reason
     # fp32 differs in its last digits, and is hardly ever the same in all.
-    assert 0 < record["metrics"]["max_abs_error"]["value"] < 1e-4
-    assert "step_s" in record["metrics"]
+    assert 0 < record.metrics["max_abs_error"].value < 1e-4
+    assert "step_s" in record.metrics
 
 
 def test_it_has_the_articles_parameters_and_running_statistics_are_none():
@@ -172,9 +172,9 @@ def test_a_different_model_is_refused_before_it_is_timed(tmp_path, monkeypatch, 
     model = mlx_resnet18()
     change(model)
     record = run(tmp_path, model)
-    assert record["status"] == "mismatch"
-    assert record["reason"].startswith(f"MLX against PyTorch: {where}"), record["reason"]
-    assert record["metrics"]["max_abs_error"]["value"] > 1e-4 and "step_s" not in record["metrics"]
+    assert record.status == "mismatch"
+    assert record.reason.startswith(f"MLX against PyTorch: {where}"), record.reason
+    assert record.metrics["max_abs_error"].value > 1e-4 and "step_s" not in record.metrics
 
 
 # More chances ---------------------------------------------------------------------------------------------------------
@@ -195,11 +195,11 @@ def test_a_gradient_that_rounding_turned_gets_more_chances_and_an_output_none(tm
     monkeypatch.setattr(parity, "in_torch", in_torch)
     monkeypatch.setattr(parity, "mlx_pass", mlx_pass)
     record = run(tmp_path, nn.Sequential(nn.Linear(2, 2)))
-    assert record["status"] == status, record["reason"]
+    assert record.status == status, record.reason
     assert len(asked) == min(wrong + 1, parity.CHANCES)
     assert all((one != two).any() for one, two in itertools.pairwise(asked))
     monkeypatch.setattr(parity, "mlx_pass", lambda *given: in_torch(*given) | {"outputs": np.zeros(2, np.float32)})
     asked.clear()
     other = run(tmp_path / "outputs", nn.Sequential(nn.Linear(2, 2)))
-    assert other["status"] == "mismatch" and " outputs [0] is 0" in other["reason"]
+    assert other.status == "mismatch" and " outputs [0] is 0" in other.reason
     assert len(asked) == 2  # once by each

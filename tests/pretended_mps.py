@@ -381,7 +381,7 @@ def run_cells(path: Path, profile: str, out: Path) -> Use:
             if "parameters" in cell["metadata"].get("tags", []):
                 scope |= values | {"data": "stand-in", "out": str(out)}
     records = journal.read(out / f"{path.stem}.jsonl").records
-    rehearsal.use.cases = {record["case"]: [record["status"], record["reason"]] for record in records}
+    rehearsal.use.cases = {record.case: [record.status, record.reason] for record in records}
     return rehearsal.use
 
 

@@ -177,7 +177,7 @@ class Checkout:
         """Of the finished cases, by the size that tells them apart; every line must be as it should be."""
         contents = results_journal.read(self.out(run) / f"{name}.jsonl")
         assert contents.problems == []
-        return {str(record["config"]["size"]): record["status"] for record in contents.records}
+        return {str(record.config["size"]): record.status for record in contents.records}
 
     def lines(self, name: str, event: str) -> list[dict]:
         text = (self.out() / f"{name}.jsonl").read_text(encoding="utf-8")

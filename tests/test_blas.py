@@ -12,6 +12,7 @@ import math
 import shutil
 from pathlib import Path
 
+import fakes
 import nbformat
 import numpy as np
 import pytest
@@ -247,18 +248,18 @@ def run(tmp_path, product: Product, precision: str, build, numbers, **more) -> d
 @pytest.mark.parametrize("product", SMALL, ids=names)
 def test_a_right_product_is_timed(tmp_path, notebook, product, precision):
     record = run(tmp_path, product, precision, notebook["build"], notebook["numbers"])
-    assert (record["status"], record["precision"], record["reason"]) == ("ok", precision, None)
-    metrics = {name: metric["value"] for name, metric in record["metrics"].items()}
+    assert (record.status, record.precision, record.reason) == ("ok", precision, None)
+    metrics = {name: metric.value for name, metric in record.metrics.items()}
     assert metrics["kernel_s"] > 0 and metrics["throughput"] == pytest.approx(1 / metrics["kernel_s"])
     assert metrics["flops_per_s"] == pytest.approx(product.flops / metrics["kernel_s"])
     assert metrics["bytes_per_s"] == pytest.approx(product.bytes(precision) / metrics["kernel_s"])
     assert 0 <= metrics["max_abs_error"] <= metrics["tolerance"]
     assert metrics["inputs_checksum"] == products.checksum(product, precision, 1)
     assert "kernel_stream_s" not in metrics  # a processor works while it is asked
-    assert products.PRECISIONS[precision][0] in record["note"] and "x".join(map(str, product.result)) in record["note"]
-    throughput, seconds = record["metrics"]["throughput"], record["metrics"]["kernel_s"]
-    assert throughput["low"] == pytest.approx(1 / seconds["high"])
-    raw = record["blocks"]["kernel_s"]["steady"]
+    assert products.PRECISIONS[precision][0] in record.note and "x".join(map(str, product.result)) in record.note
+    throughput, seconds = record.metrics["throughput"], record.metrics["kernel_s"]
+    assert throughput.low == pytest.approx(1 / seconds.high)
+    raw = record.blocks["kernel_s"]["steady"]
     assert len(raw) >= 2 and {steps for steps, _ in raw} == {1}  # every call is waited for
 
 
@@ -270,7 +271,7 @@ def test_the_article_times_a_hundred_calls_behind_ten(tmp_path, notebook):
         return lambda: (made.append(1), multiply())[1]
 
     record = run(tmp_path, SMALL[0], "fp32", build, notebook["numbers"], repeats=100)
-    assert record["metrics"]["kernel_s"]["n"] == len(record["blocks"]["kernel_s"]["steady"]) == 100
+    assert record.metrics["kernel_s"].n == len(record.blocks["kernel_s"]["steady"]) == 100
     assert len(made) >= 2 + 10 + 100
 
 
@@ -322,10 +323,10 @@ def test_a_wrong_product_ends_as_mismatch_and_is_never_timed(tmp_path, notebook,
         return lambda: wrong(inputs["a"], inputs["b"], inputs.get("c"))
 
     record = run(tmp_path, product, precision, build, notebook["numbers"])
-    assert record["status"] == "mismatch" and words in record["reason"], record["reason"]
-    assert not {"kernel_s", "throughput", "flops_per_s"} & set(record["metrics"])
+    assert record.status == "mismatch" and words in record.reason, record.reason
+    assert not {"kernel_s", "throughput", "flops_per_s"} & set(record.metrics)
     if words == "apart":
-        assert record["metrics"]["max_abs_error"]["value"] > record["metrics"]["tolerance"]["value"]
+        assert record.metrics["max_abs_error"].value > record.metrics["tolerance"].value
 
 
 def test_a_gpu_is_also_timed_many_calls_at_once(tmp_path, notebook):
@@ -336,8 +337,8 @@ def test_a_gpu_is_also_timed_many_calls_at_once(tmp_path, notebook):
             product = Product.of(case.config)
             products.measure(case, product, notebook["build"](case, product), 0.01)
     (record,) = experiment.records
-    assert record["metrics"]["kernel_stream_s"]["value"] > 0
-    assert max(steps for steps, _ in record["blocks"]["kernel_stream_s"]["steady"]) > 1
+    assert record.metrics["kernel_stream_s"].value > 0
+    assert max(steps for steps, _ in record.blocks["kernel_stream_s"]["steady"]) > 1
 
 
 # Too big --------------------------------------------------------------------------------------------------------------
@@ -381,9 +382,9 @@ LARGE = Product("matmul", "8x2000x2000")
 def test_a_slow_backend_is_foreseen_from_a_smaller_product(tmp_path, simulated):
     slow = simulated(2e9)  # as a reference BLAS
     record = foreseen(tmp_path, slow, LARGE, limit_s=12)
-    assert record["status"] == "too-big"
-    assert "would take about 64.0 s a call, and 5 calls are the least, in 12.0 s" in record["reason"]
-    assert "8x250x250 took 0.125 s, and 8x2000x2000 has 512 times its operations" in record["reason"]
+    assert record.status == "too-big"
+    assert "would take about 64.0 s a call, and 5 calls are the least, in 12.0 s" in record.reason
+    assert "8x250x250 took 0.125 s, and 8x2000x2000 has 512 times its operations" in record.reason
     assert slow.asked == ["8x250x250"] and slow.clock.now < 1
     assert "2000x2000" in cases.line(record)
 
@@ -410,19 +411,17 @@ def test_what_ends_in_time_and_fits_is_tried(tmp_path, simulated, rate, delay_s,
 # Side by side ---------------------------------------------------------------------------------------------------------
 
 
-def record(framework: str, backend: str, config: dict, seconds: float = 1.0, checksum: int = 7, **more) -> dict:
+def record(
+    framework: str, backend: str, config: dict, seconds: float = 1.0, checksum: int = 7, **more
+) -> results_record.Record:
     def metric(value, spread=0.0):
-        bounds = {"low": value * (1 - spread), "high": value * (1 + spread)} if spread else {"low": None, "high": None}
-        return {"value": value, "unit": "", **bounds, "n": 9, "how": "measured"}
+        return fakes.metric(value, *((value * (1 - spread), value * (1 + spread)) if spread else ()), unit="")
 
     metrics = {"kernel_s": metric(seconds, 0.01), "flops_per_s": metric(1e9 / seconds, 0.01)}
     metrics |= {"max_abs_error": metric(1e-6), "inputs_checksum": metric(checksum)}
-    return {
-        **{"experiment": f"blas_{framework}", "framework": framework, "backend": backend, "config": config},
-        **{"case": f"{framework}-{backend} {config}", "precision": config.get("precision", "fp32"), "chip": "M2 Ultra"},
-        **{"status": "ok", "reason": None, "profile": "quick", "scaled": False, "flags": [], "seconds": 1.0},
-        **{"metrics": metrics, "data_origin": "", "data": "none", "repeat": 0, "parameters": None},
-    } | more
+    about = {"experiment": f"blas_{framework}", "framework": framework, "backend": backend, "config": config}
+    about |= {"precision": config.get("precision", "fp32"), "chip": "M2 Ultra", "metrics": metrics}
+    return fakes.record(**about | more)
 
 
 CONFIG = {"operation": "matvec", "shape": "8x9", "precision": "fp16"}
@@ -481,7 +480,7 @@ def test_the_experiment_without_a_framework_reads_what_others_wrote(tmp_path):
         journal.start({key: value for key, value in line.items() if key not in ("status", "reason", "metrics")})
         journal.end(line)
     experiment = Report.of(declaration.of("blas"), Run(tmp_path))
-    assert [one["framework"] for one in experiment.records] == ["torch", "mlx"]
+    assert [one.framework for one in experiment.records] == ["torch", "mlx"]
     assert experiment.side_by_side().data[0]["same"] is True
     assert (tmp_path / "tables" / "blas-side-by-side.csv").read_text().count("\n") == 2
     assert not (tmp_path / "blas.jsonl").exists()
@@ -557,13 +556,9 @@ def test_what_is_said_of_cuda_is_tested_where_there_is_one(fp16_s, verdict):
 
 def test_every_gpu_of_this_machine_is_asked_about_launches():
     def launch(framework, backend, cold_s, launch_s):
-        made = record(framework, backend, {}, experiment=f"kernel_launch_{framework}")
-        form = {"unit": "s", "n": 9, "how": "measured"}
-        made["metrics"] = {
-            name: {"value": value, "low": value * 0.99, "high": value * 1.01, **form}
-            for name, value in (("launch_cold_s", cold_s), ("launch_s", launch_s))
-        }
-        return made
+        times = {"launch_cold_s": cold_s, "launch_s": launch_s}
+        metrics = {name: fakes.metric(value, value * 0.99, value * 1.01) for name, value in times.items()}
+        return record(framework, backend, {}, experiment=f"kernel_launch_{framework}", metrics=metrics)
 
     claims = published.claims("001", "kernel_launch")
     rows = [launch("torch", "mps", 2.0, 1.0), launch("mlx", "mlx-gpu", 2.0, 1.0), launch("torch", "cpu", 1.0, 1.0)]
@@ -588,7 +583,7 @@ def test_many_short_cases_share_a_look_at_the_machine(tmp_path, monkeypatch):
         with case:
             case.metric("kernel_s", 1.0, "s")
     assert len(looks) == 1
-    assert [one["flags"] for one in experiment.records] == [["busy"]] * 3
+    assert [one.flags for one in experiment.records] == [["busy"]] * 3
     experiment._looked = (experiment._looked[0] - 6, state)  # longer ago than it is good for
     experiment.conditions()
     assert len(looks) == 2

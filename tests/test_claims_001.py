@@ -6,10 +6,12 @@ it out, some that do not, and without those that it needs.
 
 from __future__ import annotations
 
+import fakes
 import pytest
 
 from pomology.articles import claims, published
 from pomology.report import claims as report_claims
+from pomology.results.record import Record
 
 HOLDS, FAILS, UNKNOWN = claims.HOLDS, claims.DOES_NOT_HOLD, claims.CANNOT_BE_TOLD
 MPS, MLX = ("torch", "mps", "Apple M2 Ultra"), ("mlx", "mlx-gpu", "Apple M2 Ultra")
@@ -17,19 +19,16 @@ CUDA, A6000 = ("torch", "cuda", "NVIDIA GeForce RTX 4090"), ("torch", "cuda", "N
 CPU = ("torch", "cpu", "AMD Ryzen 9 7950X")
 
 
-def record(experiment: str, device: tuple[str, str, str], config: dict, metrics: dict, **more) -> dict:
+def record(experiment: str, device: tuple[str, str, str], config: dict, metrics: dict, **more) -> Record:
     """metrics: a float has an interval of a thousandth, an int is a count."""
     framework, backend, chip = device
-    form = {"unit": "", "n": 9, "how": "measured"}
     values = {
-        name: {"value": value, "low": value * 0.999, "high": value * 1.001, **form}
-        if isinstance(value, float)
-        else {"value": value, "low": None, "high": None, **form}
+        name: fakes.metric(value, *((value * 0.999, value * 1.001) if isinstance(value, float) else ()), unit="")
         for name, value in metrics.items()
     }
-    about = {"experiment": experiment, "case": f"{framework}-{backend} {config}", "config": config}
+    about = {"experiment": experiment, "config": config}
     about |= {"framework": framework, "backend": backend, "chip": chip, "precision": config.get("precision", "fp32")}
-    return about | {"profile": "quick", "scaled": False, "status": "ok", "metrics": values} | more
+    return fakes.record(**about | {"metrics": values} | more)
 
 
 def claim(number: int) -> published.Claim:
@@ -167,14 +166,14 @@ def test_a_claim_that_one_machine_can_tell_has_both_verdicts(number):
     assert verdict.status == FAILS and verdict.reason
     # Smoke tests and smaller models tell nothing.
     for more in ({"profile": "smoke"}, {"scaled": True}):
-        assert decide(number, [one | more for one in bears_out]).status == UNKNOWN
+        assert decide(number, [one.replace(**more) for one in bears_out]).status == UNKNOWN
 
 
 @pytest.mark.parametrize("number", ALONE)
 def test_without_its_numbers_it_cannot_be_told_and_says_what_it_needs(number):
     bears_out, _ = ALONE[number]
     one_of_several = [bears_out[:1]] if number != 6 else []  # which needs one device
-    for records in ([], [one | {"status": "too-big"} for one in bears_out], *one_of_several):
+    for records in ([], [one.replace(status="too-big") for one in bears_out], *one_of_several):
         assert decide(number, records).status == UNKNOWN and decide(number, records).reason
         assert cell(number, records).endswith(f"needs {claim(number).needs.removeprefix('needs ')}")
 
@@ -186,7 +185,7 @@ def test_theoretical_memory_does_not_hold_wherever_it_is_counted():
     gap = 774.03008 * 16 / 1024 - 774_030_080 * 16 / 2**30
     assert verdict.numbers[2].left.value == pytest.approx(gap)  # gpt2-large
     # In a smoke test, and on two devices, counts are the same; a machine that counted the article's has it hold.
-    assert decide(1, [one | {"profile": "smoke"} for one in counted()]).status == FAILS
+    assert decide(1, [one.replace(profile="smoke") for one in counted()]).status == FAILS
     assert decide(1, counted() + counted(MPS)).status == FAILS
     printed = zip(COUNTS, (769, 1550, 774, 1558), (12.016, 24.219, 12.094, 24.344), strict=True)
     as_printed = [

@@ -18,7 +18,7 @@ from pomology.measure.estimate import Estimate
 from pomology.report import compare
 from pomology.results import journal as results_journal
 from pomology.results import run as results_run
-from pomology.results.record import Metrics, checked
+from pomology.results.record import Metrics
 from pomology.runner import share
 
 
@@ -97,7 +97,7 @@ def test_a_repeat_that_failed_is_left_out_and_one_that_is_left_gives_no_verdict(
     crashed = record(repeat=2, status="crashed", metrics={}, parameters=None, flops_per_step=None)
     a = run(tmp_path / "a", *repeats([10.0, 10.1]), crashed)
     b = run(tmp_path / "b", *repeats([20.0, 20.1, 20.2]))
-    c = run(tmp_path / "c", *repeats([20.0]), crashed | {"repeat": 1})
+    c = run(tmp_path / "c", *repeats([20.0]), crashed.replace(repeat=1))
     verdicts = {row["run"]: row for row in compare.compare([a, b, c]).data}
     assert verdicts["b"]["verdict"] == "slower" and verdicts["b"]["ratio"] == pytest.approx(2, rel=0.01)
     assert verdicts["c"]["verdict"] == "cannot be told" and verdicts["c"]["why"] == "single runs"
@@ -145,7 +145,7 @@ def test_ten_runs_stay_readable(tmp_path):
 SIZES = (75, 66, 12, 6, 6, 5, 4, 4, 4, 3, 2, 2, 1, 1, 1)  # rows of the notebooks of a run
 
 
-BASE = checked({"event": "end", "schema": 1, **record()})
+BASE = record()
 
 
 def drawn(generator, sizes, sd=(0.05, 0.22), count=3, shared=0.5, drift=0.19, factors=None):
@@ -245,7 +245,7 @@ def test_a_journal_of_another_schema_is_told_apart(tmp_path):
     a = run(tmp_path / "a", record())
     for schema, told in ((2, "newer than this kit's 1; update"), (0, "older than this kit's 1")):
         b = run(tmp_path / f"b{schema}", record("siamese"))
-        changed = {"event": "end", **record(), "schema": schema, "config": 7, "novel": True}
+        changed = record().line() | {"schema": schema, "config": 7, "novel": True}
         (b / "vae.jsonl").write_text(json.dumps(changed) + "\n", encoding="utf-8")
         table = compare.compare([a, b])
         assert not table.data and f"vae.jsonl, line 1: schema {schema} is {told}" in str(table)
@@ -257,8 +257,7 @@ def test_a_journal_of_another_schema_is_told_apart(tmp_path):
 
 
 def hostile_lines() -> dict[str, str]:
-    good = {"event": "end", "schema": 1, **record()}
-    text = json.dumps(good)
+    text = json.dumps(record().line())
     return {
         "deep": text.replace('"config": {"batch_size": 128}', '"config": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}"),
         "deep elsewhere": text[:-1] + ', "trace": ' + "[" * 100_000 + "]" * 100_000 + "}",
@@ -310,7 +309,7 @@ def test_texts_of_strangers_are_shown_and_do_nothing(tmp_path):
     for folder in (a, b):
         results_journal.Journal(folder / "vae.jsonl").end(record("=1+1", case="c"))
     (b / "machine.json").write_text(json.dumps(about | {"chip": attack}))
-    (b / "zero.jsonl").write_text(json.dumps({"event": "end", "schema": 1, **record(status=attack)}) + "\n")
+    (b / "zero.jsonl").write_text(json.dumps(record().line() | {"status": attack}) + "\n")
     runs = compare.load_all([a, b])
     table, numbers, page = compare.write(runs, tmp_path / "out")
     printed = str(table).replace("\n", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fakes
 import pytest
 
 from pomology.articles import published
@@ -9,22 +10,18 @@ from pomology.report import article, costs, declaration
 from pomology.report import table as report_table
 from pomology.report.showing import Report
 from pomology.results.journal import Journal
-from pomology.results.record import now
+from pomology.results.record import Record
 from pomology.results.run import Run
 
 GIB = 2**30
 
 
-def record(experiment: str, backend: str, config: dict, metrics: dict, **more) -> dict:
-    form = {"unit": "", "low": None, "high": None, "n": 9, "how": "measured"}
+def record(experiment: str, backend: str, config: dict, metrics: dict, **more) -> Record:
     framework = "mlx" if backend == "mlx-gpu" else "torch"
-    return {
-        **{"experiment": experiment, "article": "001", "framework": framework, "backend": backend, "config": config},
-        **{"case": f"{framework}-{backend} {config}", "precision": config.get("precision", "fp32")},
-        **{"chip": "Apple M3 Max", "status": "ok", "reason": None, "profile": "quick", "scaled": False, "flags": []},
-        **{"metrics": {name: {"value": value, **form} for name, value in metrics.items()}, "repeat": 0},
-        **{"seconds": 1.0, "data": "none", "data_origin": "", "parameters": None, "flops_per_step": None},
-    } | more
+    about = {"experiment": experiment, "article": "001", "framework": framework, "backend": backend, "config": config}
+    about |= {"precision": config.get("precision", "fp32"), "chip": "Apple M3 Max"}
+    about |= {"metrics": {name: fakes.metric(value, unit="") for name, value in metrics.items()}}
+    return fakes.record(**about | more)
 
 
 LARGE, SMALL = {"model": "gpt2-large", "batch_size": 4}, {"model": "gpt2", "batch_size": 1}
@@ -121,7 +118,7 @@ def test_energy_has_its_electricity_and_its_share_of_the_price():
 
 def test_smoke_tests_and_failures_cost_nothing():
     for more in ({"profile": "smoke"}, {"status": "too-big", "metrics": {}}):
-        run = [one | more for one in RUN]
+        run = [one.replace(**more) for one in RUN]
         laid = costs.priced(run, 36 * GIB, 3000.0)
         assert not [row for row in costs.table(laid, 3.0).data if row["maker"] == "here"]
         assert not data(costs.energy(run, 3000.0, 0.36, 2.0), source="measured")
@@ -143,14 +140,10 @@ def test_table_1_stands_as_printed_with_this_machine_below():
 
 def test_the_notebook_s_experiment_reads_the_whole_run_and_shows_what_is_made_of_it(tmp_path):
     for one in RUN:
-        journal = Journal(tmp_path / f"{one['experiment']}.jsonl")
-        line = one | {"framework_version": "1", "device": "gpu", "threads": 1, "foreign_load": None}
-        line |= {"power_source": None, "started": now()}
-        journal.start({key: value for key, value in line.items() if key not in ("status", "reason", "metrics")})
-        journal.end(line)
+        Journal(tmp_path / f"{one.experiment}.jsonl").end(one)
     experiment = Report.of(declaration.of("costs"), Run(tmp_path))
     run = experiment.run_records()
-    assert {one["experiment"] for one in run} == {one["experiment"] for one in RUN} and not experiment.records
+    assert {one.experiment for one in run} == {one.experiment for one in RUN} and not experiment.records
     experiment.show(costs.priced(run, 36 * GIB, 3000.0))
     assert [row.kind for row in experiment.table().rows].count("measured") == 2
     assert "3,000" in experiment.table().rows[7].cells

@@ -14,6 +14,7 @@ import sys
 import types
 from pathlib import Path
 
+import fakes
 import pytest
 import test_machine
 
@@ -25,6 +26,7 @@ from pomology.devices import torch as devices_torch
 from pomology.machine import snapshot as machine_snapshot
 from pomology.report import article, claims
 from pomology.results import cases
+from pomology.results.record import Record
 from pomology.runner import doctor, notebooks, parameters
 
 mac = test_machine.mac
@@ -518,19 +520,15 @@ def test_the_table_has_the_same_findings():
 # The notebook's cases in its tables -----------------------------------------------------------------------------------
 
 
-def record(backend: str, config: dict, scaled: bool = False, status: str = "ok", **metrics: float) -> dict:
+def record(backend: str, config: dict, scaled: bool = False, status: str = "ok", **metrics: float) -> Record:
     name = " ".join(f"{key}={value}" for key, value in config.items())
     units = {"flops_per_s": "FLOP/s", "throughput": "steps/s", "speedup": "x", "processor": ""}
-    return {
+    return fakes.record(
         **{"experiment": "device_check", "article": "002", "case": f"torch-{backend} {name}", "config": config},
-        **{"framework": "torch", "backend": backend, "chip": "Apple M2 Ultra", "precision": "fp32"},
-        **{"profile": "quick", "data": "none", "scaled": scaled, "repeat": 0, "flags": [], "status": status},
-        **{"reason": None if status == "ok" else "Lightning says: No supported gpu backend found!"},
-        "metrics": {
-            key: {"value": value, "unit": units.get(key, "s"), "low": None, "high": None, "n": 3, "how": "measured"}
-            for key, value in metrics.items()
-        },
-    }
+        **{"backend": backend, "chip": "Apple M2 Ultra", "scaled": scaled, "status": status},
+        reason=None if status == "ok" else "Lightning says: No supported gpu backend found!",
+        metrics={key: fakes.metric(value, unit=units.get(key, "s")) for key, value in metrics.items()},
+    )
 
 
 def chart(cpu_s: float, gpu_s: float, scaled: bool = False) -> list[dict]:
@@ -551,7 +549,7 @@ def verdicts(records: list[dict]) -> dict[str, str]:
     return {claim.id: articles_claims.test(claim, lookup).status for claim in published.claims("002")}
 
 
-def perceptron(backend: str, accelerator: str, **more) -> dict:
+def perceptron(backend: str, accelerator: str, **more) -> Record:
     return record(backend, {"model": "perceptron", "accelerator": accelerator, "batch_size": 256}, **more)
 
 

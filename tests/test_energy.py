@@ -62,13 +62,13 @@ def run(tmp_path, monkeypatch, meter: Meter | None) -> dict:
 
 def test_joules_of_a_step_and_the_power_at_rest(tmp_path, monkeypatch):
     record = run(tmp_path, monkeypatch, Meter())
-    assert (record["status"], record["scaled"], record["parameters"]) == ("ok", True, 3_704_808)
-    value = {name: metric["value"] for name, metric in record["metrics"].items()}
+    assert (record.status, record.scaled, record.parameters) == ("ok", True, 3_704_808)
+    value = {name: metric.value for name, metric in record.metrics.items()}
     assert value["power_rest_w"] == pytest.approx(REST_W, rel=0.01)
     assert value["power_w"] == pytest.approx(WORK_W, rel=0.05)
     # The power at rest is not subtracted.
     assert value["energy_j_per_step"] == pytest.approx(value["power_w"] * value["step_s"])
-    assert value["energy_j_per_tflop"] == pytest.approx(value["energy_j_per_step"] / record["flops_per_step"] * 1e12)
+    assert value["energy_j_per_tflop"] == pytest.approx(value["energy_j_per_step"] / record.flops_per_step * 1e12)
     table = article.article_table("energy", [record])
     (cells,) = [row.cells for row in table.rows if row.kind == "measured"]
     assert f"{format.significant(value['energy_j_per_step'])} J" in cells
@@ -79,9 +79,9 @@ def test_joules_of_a_step_and_the_power_at_rest(tmp_path, monkeypatch):
 
 def test_without_a_meter_nothing_is_said_about_energy(tmp_path, monkeypatch):
     record = run(tmp_path, monkeypatch, None)
-    assert record["status"] == "ok" and record["metrics"]["step_s"]["value"] > 0
-    assert not [name for name in record["metrics"] if "power" in name or "energy" in name]
-    assert record["absent"]
+    assert record.status == "ok" and record.metrics["step_s"].value > 0
+    assert not [name for name in record.metrics if "power" in name or "energy" in name]
+    assert record.absent
 
 
 def test_the_articles_model_is_the_one_of_table_5():

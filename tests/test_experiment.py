@@ -131,8 +131,8 @@ def test_a_finished_case_is_one_line_with_all_that_the_design_promises(make):
         ready = fit(case)
     start, end = journal_lines(experiment)
     assert (start["event"], end["event"]) == ("start", "end")
-    assert start["case"] == end["case"] == case.name == "torch-cpu batch_size=8"
-    assert end["config"] == {"batch_size": 8}
+    assert start.case == end.case == case.name == "torch-cpu batch_size=8"
+    assert end.config == {"batch_size": 8}
     expected = {
         "schema": 1,
         "experiment": "vae",
@@ -156,14 +156,14 @@ def test_a_finished_case_is_one_line_with_all_that_the_design_promises(make):
         "reason": None,
     }
     assert {key: end[key] for key in expected} == expected
-    assert datetime.fromisoformat(end["started"]).tzinfo is not None
-    assert end["seconds"] > 0
-    metrics = end["metrics"]
+    assert datetime.fromisoformat(end.started).tzinfo is not None
+    assert end.seconds > 0
+    metrics = end.metrics
     assert {"first_step_s", "step_s", "epoch_s", "compute_epoch_s", "flops_per_s"} < metrics.keys()
-    assert metrics["footprint_peak_bytes"]["value"] > 1e6
-    assert metrics["epoch_s"]["how"] == "measured"
-    assert metrics["loss_last"]["value"] < metrics["loss_first"]["value"]
-    assert metrics["loss_last"]["n"] == ready.count(False) == 60
+    assert metrics["footprint_peak_bytes"].value > 1e6
+    assert metrics["epoch_s"].how == "measured"
+    assert metrics["loss_last"].value < metrics["loss_first"].value
+    assert metrics["loss_last"].n == ready.count(False) == 60
     assert ready.count(True) > 0
     assert not {"allocated_peak_bytes", "reserved_peak_bytes"} & set(metrics)  # PyTorch counts none on a CPU
     assert "traceback" not in end

@@ -177,10 +177,10 @@ def test_16_gb_refuse_gpt2_large_without_lora_and_take_it_with(scope, mac, tmp_p
                 scope["train"](case)
             case.metric("step_s", 1.0, "s")
         record = made.records[-1]
-        ended.append((case.model, case.batch_size, case.lora, record["status"]))
+        ended.append((case.model, case.batch_size, case.lora, record.status))
         if case.model == "gpt2-large" and not case.lora:
-            assert record["status"] == "too-big"
-            assert record["reason"].startswith("needs ") and record["reason"].endswith(" GB are free")
+            assert record.status == "too-big"
+            assert record.reason.startswith("needs ") and record.reason.endswith(" GB are free")
     assert psutil.Process().memory_info().rss - before < 2**26
     took = [(model, batch_size, lora) for model, batch_size, lora, status in ended if status == "ok"]
     assert took == [("gpt2-medium", 4, False), ("gpt2-large", 4, True), ("gpt2-medium", 4, True)]
@@ -201,7 +201,7 @@ def test_a_machine_that_is_too_slow_takes_a_sibling_whose_steps_end(scope, tmp_p
             case.require_memory(work[case.model])
             case.require_time(10.0)
             case.metric("step_s", 1.0, "s")
-        ended.append((case.model, made.records[-1]["status"]))
+        ended.append((case.model, made.records[-1].status))
     assert ended == [("gpt2-large", "too-big"), ("gpt2-medium", "ok")]
 
 
@@ -224,7 +224,7 @@ def test_lora_also_runs_where_training_without_it_ran(scope, tmp_path):
     for case in scope["planned"]():
         with case:
             case.metric("step_s", 1.0, "s")
-    assert [(one["config"]["batch_size"], one["config"]["lora"]) for one in made.records] == [(2, False), (2, True)]
+    assert [(one.config["batch_size"], one.config["lora"]) for one in made.records] == [(2, False), (2, True)]
 
 
 def test_offload_is_refused_where_there_is_one_memory(scope, tmp_path):
@@ -232,7 +232,7 @@ def test_offload_is_refused_where_there_is_one_memory(scope, tmp_path):
     for case in made.cases([row("gpt2-xl", offload="zero")]):
         with case:
             scope["train"](case)
-    assert made.records[0]["status"] == "unsupported" and "memory of its own" in made.records[0]["reason"]
+    assert made.records[0].status == "unsupported" and "memory of its own" in made.records[0].reason
 
 
 # The step -------------------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_lora_changes_its_adapters_and_nothing_else(scope, tmp_path):
     for case in made.cases([row(lora=True), row(lora=False)]):
         with case:
             scope["train"](case)
-    assert [one["status"] for one in made.records] == ["ok", "ok"], [one["reason"] for one in made.records]
+    assert [one.status for one in made.records] == ["ok", "ok"], [one.reason for one in made.records]
     scope["build"] = build
     (network, before), (plain, untrained) = kept
     after = network.state_dict()
@@ -350,12 +350,12 @@ def test_lora_changes_its_adapters_and_nothing_else(scope, tmp_path):
     for name, flops in (("forward", 0), ("backward", 1)):
         count = scope["count"]("gpt2-smoke", 4, True, "classification", "cpu")
         part = (count.forward_flops, count.flops - count.forward_flops)[flops]
-        metrics = record["metrics"]
-        assert metrics[f"{name}_flops_per_s"]["value"] * metrics[f"{name}_s"]["value"] == pytest.approx(part)
-    assert record["metrics"]["step_s"]["value"] > sum(
-        record["metrics"][f"{name}_s"]["value"] for name in ("forward", "backward", "update")
+        metrics = record.metrics
+        assert metrics[f"{name}_flops_per_s"].value * metrics[f"{name}_s"].value == pytest.approx(part)
+    assert record.metrics["step_s"].value > sum(
+        record.metrics[f"{name}_s"].value for name in ("forward", "backward", "update")
     )
-    assert record["parameters"] == sum(weight.numel() for weight in network.parameters())
+    assert record.parameters == sum(weight.numel() for weight in network.parameters())
 
 
 @pytest.mark.parametrize("task", ["classification", "language-model"])

@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import fakes
 import nbformat
 import pytest
 import torch
@@ -74,7 +75,7 @@ def check(tmp_path, monkeypatch):
         # The functions look their names up in the scope that they were made in.
         scope["run"].__globals__.update(scope)
         scope["run"](name, scope["run"].__globals__[name])
-        (record,) = [one for one in scope["experiment"].records if one["config"]["check"] == name]
+        (record,) = [one for one in scope["experiment"].records if one.config["check"] == name]
         return record
 
     return run
@@ -89,8 +90,8 @@ def clock_of(times):
 
 def test_a_good_clock_passes(check):
     record = check("clock_moves", FakeDevice("cpu"), clock=clock_of(number * 1e-7 for number in range(50_000)))
-    assert record["status"] == "ok" and "never went back in 49,999 readings" in record["note"]
-    assert record["metrics"]["clock_step_s"]["value"] == pytest.approx(1e-7, rel=1e-3)
+    assert record.status == "ok" and "never went back in 49,999 readings" in record.note
+    assert record.metrics["clock_step_s"].value == pytest.approx(1e-7, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_a_good_clock_passes(check):
 )
 def test_a_bad_clock_is_called_one(check, times, words):
     record = check("clock_moves", FakeDevice("cpu"), clock=clock_of(times))
-    assert record["status"] == "mismatch" and words in record["reason"]
+    assert record.status == "mismatch" and words in record.reason
 
 
 # Fences ---------------------------------------------------------------------------------------------------------------
@@ -129,12 +130,12 @@ def test_what_a_fence_costs_is_found(check, fence_s, block_s):
     record = check(
         "fence_cost", FakeDevice("mps", simulated.synchronize), clock=simulated.reading, torch=Launched(simulated, 1e-5)
     )
-    assert record["status"] == "ok"
-    found = {name: metric["value"] for name, metric in record["metrics"].items()}
+    assert record.status == "ok"
+    found = {name: metric.value for name, metric in record.metrics.items()}
     assert found["fence_idle_s"] == pytest.approx(fence_s)
     assert found["tiny_kernel_s"] == pytest.approx(1e-5, rel=0.02)
     assert found["fence_behind_kernel_s"] == pytest.approx(fence_s, rel=0.02)
-    assert f"of blocks of {format.seconds(block_s)}" in record["note"]
+    assert f"of blocks of {format.seconds(block_s)}" in record.note
 
 
 def test_a_fence_that_is_dear_behind_work_only_is_a_failure(check):
@@ -149,7 +150,7 @@ def test_a_fence_that_is_dear_behind_work_only_is_a_failure(check):
     record = check(
         "fence_cost", FakeDevice("mps", synchronize), clock=simulated.reading, torch=Launched(simulated, 1e-5)
     )
-    assert record["status"] == "mismatch" and "a fence costs 1.00 ms" in record["reason"]
+    assert record.status == "mismatch" and "a fence costs 1.00 ms" in record.reason
 
 
 # Another clock --------------------------------------------------------------------------------------------------------
@@ -170,8 +171,8 @@ def test_clocks_that_differ_are_told_from_noise(check, ratios, status, flags):
         return [number * 1e-3 for number in ratios], [1e-3] * len(ratios)
 
     record = check("agreement", FakeDevice("cpu"), ratio=ratio)
-    assert (record["status"], record["flags"]) == (status, flags)
-    assert ("too wide to tell" in record.get("note", "")) == bool(flags)
+    assert (record.status, record.flags) == (status, flags)
+    assert ("too wide to tell" in (record.note or "")) == bool(flags)
     trusted = {"mismatch": "no", "ok": "cannot be told" if flags else "yes"}[status]
     assert details.checks_table([record]).rows[0].cells[2] == trusted
 
@@ -219,8 +220,8 @@ def simulated_loop(simulated, **replaced):
 def test_unfenced_work_of_an_asynchronous_device_is_caught(check):
     simulated = SimulatedDevice(Clock(), launch_s=1e-5, fence_s=2e-4)
     record = check("unfenced", FakeDevice("mps", simulated.synchronize), **simulated_loop(simulated))
-    assert record["status"] == "ok" and "unfenced work is caught" in record["note"]
-    found = {name: metric["value"] for name, metric in record["metrics"].items()}
+    assert record.status == "ok" and "unfenced work is caught" in record.note
+    found = {name: metric.value for name, metric in record.metrics.items()}
     assert found["loop_unfenced_s"] == pytest.approx(20e-5)
     assert found["loop_fenced_s"] == pytest.approx(0.1, rel=0.01)
     assert found["late_share"] == 0
@@ -231,7 +232,7 @@ def test_a_fence_that_does_not_wait_is_a_failure(check, backend):
     simulated = SimulatedDevice(Clock(), launch_s=1e-5)
     loop = simulated_loop(simulated, events=lambda case: None)
     record = check("unfenced", FakeDevice(backend, lambda: simulated.clock.pass_s(1e-6)), **loop)
-    assert record["status"] == "mismatch" and "it does not wait" in record["reason"]
+    assert record.status == "mismatch" and "it does not wait" in record.reason
 
 
 def test_a_gpu_that_works_while_it_is_asked_shows_nothing(check):
@@ -243,29 +244,29 @@ def test_a_gpu_that_works_while_it_is_asked_shows_nothing(check):
 
     loop = simulated_loop(simulated) | {"products": products_of(launch, lambda: None)}
     record = check("unfenced", FakeDevice("mps", simulated.synchronize), **loop)
-    assert record["status"] == "mismatch" and "shows nothing" in record["reason"]
+    assert record.status == "mismatch" and "shows nothing" in record.reason
 
 
 def test_a_processor_works_while_it_is_asked(check):
     simulated = SimulatedDevice(Clock())
     loop = simulated_loop(simulated) | {"products": products_of(lambda: simulated.clock.pass_s(0.005), lambda: None)}
     record = check("unfenced", FakeDevice("cpu"), **loop)
-    assert record["status"] == "ok" and "the same, as it should be" in record["note"]
+    assert record.status == "ok" and "the same, as it should be" in record.note
 
 
 def test_a_processor_that_comes_back_early_is_a_failure(check):
     simulated = SimulatedDevice(Clock())
     record = check("unfenced", FakeDevice("cpu", simulated.synchronize), **simulated_loop(simulated))
-    assert record["status"] == "mismatch" and "which none should" in record["reason"]
+    assert record.status == "mismatch" and "which none should" in record.reason
 
 
 def test_in_real_time_against_a_thread(check):
     with ThreadedDevice() as threaded:
         loop = {"products": products_of(lambda: threaded.launch(0.005), threaded.synchronize)}
         record = check("unfenced", FakeDevice("mps", threaded.synchronize), **loop)
-    assert record["status"] == "ok"
+    assert record.status == "ok"
     # It is a sum of sleeps, none of which ends early.
-    assert record["metrics"]["loop_fenced_s"]["value"] >= 20 * 0.005
+    assert record.metrics["loop_fenced_s"].value >= 20 * 0.005
 
 
 @pytest.mark.parametrize(("share", "status"), [(0.99, "ok"), (0.5, "mismatch"), (1.2, "mismatch")])
@@ -282,8 +283,8 @@ def test_the_devices_own_events_are_asked_on_cuda(check, share, status):
 
     loop = simulated_loop(simulated, events=lambda case: [Event(), Event()])
     record = check("unfenced", FakeDevice("cuda", simulated.synchronize), **loop)
-    assert record["status"] == status and len(recorded) == 10
-    assert record["metrics"]["device_events_ratio"]["value"] == pytest.approx(share, rel=0.01)
+    assert record.status == status and len(recorded) == 10
+    assert record.metrics["device_events_ratio"].value == pytest.approx(share, rel=0.01)
 
 
 def test_events_are_left_alone_on_mps_and_on_a_processor():
@@ -351,18 +352,18 @@ def test_counters_that_count_a_known_tensor_pass(check):
     # Metal's allocator takes heaps of a gigabyte; on a Mac the GPU's memory is the process's.
     memory = Memory("mps", reserved=4)
     record = check("memory", memory, **memory.fakes())
-    assert record["status"] == "ok", record["reason"]
-    assert "allocated grew by 256 MB for 256 MB, and 0 % of it stayed behind" in record["note"]
-    assert "footprint (physical footprint) grew by 256 MB" in record["note"]
-    assert record["metrics"]["reserved_grew_bytes"]["value"] == 1_024_000_000
+    assert record.status == "ok", record.reason
+    assert "allocated grew by 256 MB for 256 MB, and 0 % of it stayed behind" in record.note
+    assert "footprint (physical footprint) grew by 256 MB" in record.note
+    assert record.metrics["reserved_grew_bytes"].value == 1_024_000_000
 
 
 def test_a_gpu_of_its_own_is_not_in_the_footprint(check):
     memory = Memory("cuda", footprint=0.01, stays=0.5)
     record = check("memory", memory, **memory.fakes())
-    assert record["status"] == "ok"
-    assert "footprint (physical footprint) grew by 2.56 MB" in record["note"]
-    assert record["metrics"]["allocated_kept_bytes"]["value"] == 128_000_000
+    assert record.status == "ok"
+    assert "footprint (physical footprint) grew by 2.56 MB" in record.note
+    assert record.metrics["allocated_kept_bytes"].value == 128_000_000
 
 
 @pytest.mark.parametrize(
@@ -378,7 +379,7 @@ def test_a_gpu_of_its_own_is_not_in_the_footprint(check):
 def test_a_counter_that_counts_something_else_is_a_failure(check, backend, wrong, counter):
     memory = Memory(backend, **wrong)
     record = check("memory", memory, **memory.fakes())
-    assert record["status"] == "mismatch" and record["reason"].startswith(counter)
+    assert record.status == "mismatch" and record.reason.startswith(counter)
 
 
 # Energy ---------------------------------------------------------------------------------------------------------------
@@ -419,8 +420,8 @@ class Meter:
 
 def test_a_meter_is_described_and_its_joules_rise_with_work(check):
     record = check("energy", FakeDevice("mps"), **Meter().fakes())
-    assert record["status"] == "ok" and "rails: cpu, gpu" in record["note"]
-    found = {name: metric["value"] for name, metric in record["metrics"].items()}
+    assert record.status == "ok" and "rails: cpu, gpu" in record.note
+    found = {name: metric.value for name, metric in record.metrics.items()}
     assert found["meter_period_s"] == pytest.approx(0.1, rel=0.02)
     assert found["meter_step_j"] == pytest.approx(0.5, rel=0.02)
     assert found["power_waiting_w"] == pytest.approx(5, rel=0.15)  # one period at each end of the window
@@ -440,18 +441,18 @@ def test_changes_of_a_meter_are_whole_ones():
 
 def test_a_meter_that_does_not_see_work_is_a_failure(check):
     record = check("energy", FakeDevice("mps"), **Meter(busy_w=5.0, idle_w=5.1).fakes())
-    assert record["status"] == "mismatch" and "no more power for work" in record["reason"]
+    assert record.status == "mismatch" and "no more power for work" in record.reason
 
 
 def test_a_meter_that_stands_still_is_a_failure(check):
     record = check("energy", FakeDevice("cuda"), **Meter(period_s=1e6).fakes())
-    assert record["status"] == "mismatch" and "did not move in 2.00 s" in record["reason"]
+    assert record.status == "mismatch" and "did not move in 2.00 s" in record.reason
 
 
 def test_no_meter_is_said_with_its_reason(check):
     why = "this system lets only root read the RAPL energy counters"
     record = check("energy", FakeDevice("cpu"), meters=lambda kind: ([], {"rapl": why}))
-    assert (record["status"], record["reason"]) == ("unsupported", why)
+    assert (record.status, record.reason) == ("unsupported", why)
     assert details.checks_table([record]).rows[0].cells[2:] == ("not to be had", why)
 
 
@@ -461,20 +462,20 @@ def test_no_meter_is_said_with_its_reason(check):
 def test_power_and_heat_of_a_mac(check):
     state = {"power_source": "battery", "low_power_mode": False, "thermal_level": 0, "load": 1.5}
     record = check("power_and_heat", FakeDevice("cpu"), conditions=lambda watch_s: state)
-    assert record["note"] == "power source: battery, low-power mode: off, thermal level: 0"
-    assert record["metrics"]["thermal_level"]["value"] == 0
+    assert record.note == "power source: battery, low-power mode: off, thermal level: 0"
+    assert record.metrics["thermal_level"].value == 0
 
 
 def test_what_a_system_does_not_tell_is_said(check):
     state = {"power_source": None, "low_power_mode": True, "thermal_level": None, "load": 1.5}
     record = check("power_and_heat", FakeDevice("cpu"), conditions=lambda watch_s: state)
-    assert record["note"] == "low-power mode: on, power source: not told, thermal level: not told"
+    assert record.note == "low-power mode: on, power source: not told, thermal level: not told"
 
 
 def test_a_system_that_tells_nothing(check):
     state = {"power_source": None, "low_power_mode": None, "thermal_level": None, "load": 1.5}
     record = check("power_and_heat", FakeDevice("cpu"), conditions=lambda watch_s: state)
-    assert record["status"] == "unsupported" and "no power source" in record["reason"]
+    assert record.status == "unsupported" and "no power source" in record.reason
 
 
 # The same results -----------------------------------------------------------------------------------------------------
@@ -499,14 +500,14 @@ def test_bits_that_a_product_keeps_are_counted(bits):
 
 def test_tf32_that_is_called_fp32_is_a_failure(check):
     record = check("parity", FakeDevice("cuda"), WAYS={"product": rounded(10), "convolution": rounded(23)})
-    assert record["status"] == "mismatch"
-    assert "a product keeps 10 bits, a convolution keeps 23 bits" in record["reason"]
+    assert record.status == "mismatch"
+    assert "a product keeps 10 bits, a convolution keeps 23 bits" in record.reason
 
 
 def test_a_device_that_computes_the_same_passes(check):
     record = check("parity", FakeDevice("mps"))
-    assert record["status"] == "ok" and "14 outputs and gradients agree" in record["note"]
-    assert record["metrics"]["max_abs_error"]["value"] < 1e-5
+    assert record.status == "ok" and "14 outputs and gradients agree" in record.note
+    assert record.metrics["max_abs_error"].value < 1e-5
 
 
 @pytest.mark.parametrize("name", ["outputs", "gradient of words", "gradient of convolution.weight"])
@@ -523,7 +524,7 @@ def test_a_device_with_one_wrong_gradient_is_a_failure(check, name):
         return found
 
     record = check("parity", FakeDevice("mps"), passes=first_wrong)
-    assert record["status"] == "mismatch" and name in record["reason"]
+    assert record.status == "mismatch" and name in record.reason
     assert wrong.calls == 2
 
 
@@ -558,13 +559,13 @@ def test_a_precision_that_a_device_lacks_is_said_with_its_message(check):
     why = "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64"
     backend.precisions = lambda: {"fp32": None, "fp16": None, "bf16": None, "fp64": why}
     record = check("precisions", backend)
-    assert record["status"] == "ok" and record["note"] == f"fp32, fp16, bf16 multiply; fp64: {why}"
+    assert record.status == "ok" and record.note == f"fp32, fp16, bf16 multiply; fp64: {why}"
 
 
 def test_a_device_without_fp32_is_a_failure(check):
     backend = FakeDevice("mps")
     backend.precisions = lambda: {"fp32": "gives wrong products", "fp16": None}
-    assert check("precisions", backend)["status"] == "mismatch"
+    assert check("precisions", backend).status == "mismatch"
 
 
 PACKAGES = {
@@ -634,8 +635,8 @@ def test_a_check_that_breaks_has_a_record_and_stops_nothing(check):
         return 1 / 0
 
     record = check("broken", FakeDevice("cpu"), broken=broken)
-    assert record["status"] == "error" and "ZeroDivisionError" in record["reason"]
-    assert check("precisions", FakeDevice("cpu"))["status"] == "ok"
+    assert record.status == "error" and "ZeroDivisionError" in record.reason
+    assert check("precisions", FakeDevice("cpu")).status == "ok"
 
 
 def test_what_devices_share_is_checked_once(tmp_path, monkeypatch):
@@ -666,40 +667,12 @@ def test_it_runs_first():
 # Its tables, and its place on the page --------------------------------------------------------------------------------
 
 
-def record(check: str, backend: str = "cpu", status: str = "ok", **changes) -> dict:
-    metric = {"value": 0.0123, "unit": "s", "low": 0.012, "high": 0.0126, "n": 20, "how": "measured"}
-    return {
-        "event": "end",
-        "schema": results_record.SCHEMA,
-        "experiment": "instrument_check",
-        "article": "kit",
-        "case": f"torch-{backend} check={check}",
-        "config": {"check": check},
-        "framework": "torch",
-        "framework_version": "2.13.0",
-        "backend": backend,
-        "device": None,
-        "chip": "Apple M2 Ultra",
-        "precision": "fp32",
-        "profile": "quick",
-        "data": "none",
-        "data_origin": "",
-        "scaled": False,
-        "parameters": None,
-        "flops_per_step": None,
-        "repeat": 0,
-        "threads": 16,
-        "foreign_load": None,
-        "power_source": "ac",
-        "flags": [],
-        "status": status,
-        "reason": None if status == "ok" else "because",
-        "started": "2026-11-21T10:00:00Z",
-        "seconds": 1.0,
-        "metrics": {"fence_idle_s": metric},
-        "note": "a fence <takes> 12 ms",
-        **changes,
-    }
+def record(check: str, backend: str = "cpu", status: str = "ok", **changes) -> results_record.Record:
+    about = {"experiment": "instrument_check", "article": "kit", "config": {"check": check}, "backend": backend}
+    about |= {"case": f"torch-{backend} check={check}", "chip": "Apple M2 Ultra", "status": status}
+    about |= {"reason": None if status == "ok" else "because", "note": "a fence <takes> 12 ms"}
+    metrics = {"fence_idle_s": fakes.metric(0.0123, 0.012, 0.0126)}
+    return fakes.record(**about | {"metrics": metrics} | changes)
 
 
 RECORDS = [

@@ -328,7 +328,7 @@ def test_a_notebook_runs_and_leaves_git_clean_but_for_outputs(lab, page, checkou
     assert git(checkout, "status", "--porcelain") == ""
 
     (journal,) = (checkout / "outputs").glob("lab-*/vae.jsonl")
-    assert [record["status"] for record in results_journal.read(journal).records] == ["ok"]
+    assert [record.status for record in results_journal.read(journal).records] == ["ok"]
     # As it was seen, it can be opened again, and its tables and figures are trusted.
     status, answer = ask(f"{lab.address}/api/contents/outputs/lab/vae.ipynb?token={lab.token}")
     shown = json.loads(answer)["content"]["cells"]

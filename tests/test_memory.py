@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import apart
+import fakes
 import macs
 import nbformat
 import numpy as np
@@ -85,7 +86,7 @@ def test_least_squares_would_be_far_too_sure_of_what_wanders():
 def test_a_growth_is_told_from_noise_and_from_nothing():
     rng = np.random.default_rng(5)
     leak = slope(autoregressive(rng, 400, 0.5, 0.1), np.arange(400))
-    assert leak.low > 0 and leak.mean == pytest.approx(0.1, rel=0.2) and (leak.n, leak.batches) == (400, 9)
+    assert leak.low > 0 and leak.value == pytest.approx(0.1, rel=0.2) and leak.n == 400
     assert slope(np.full(400, 7.0), np.arange(400)).high == 0
     # A page more or less is not seen.
     flat = slope(np.full(400, 7.0), np.arange(400), resolution=4096)
@@ -95,8 +96,8 @@ def test_a_growth_is_told_from_noise_and_from_nothing():
 def test_a_straight_line_and_steps_left_out():
     steps = np.array([0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 56, 57])
     found = slope(2.5 * steps + 10, steps)
-    assert found.mean == pytest.approx(2.5) and found.low <= 2.5 <= found.high
-    assert slope(-2.5 * steps, steps).mean == pytest.approx(-2.5)
+    assert found.value == pytest.approx(2.5) and found.low <= 2.5 <= found.high
+    assert slope(-2.5 * steps, steps).value == pytest.approx(-2.5)
 
 
 @pytest.mark.parametrize(
@@ -228,16 +229,16 @@ def test_a_case_keeps_its_trace_and_what_is_not_counted_with_the_reason(tmp_path
             case.trace()
             assert len(fenced) > before, "what a GPU still does is not in its memory yet"
     (record,) = journal.read(tmp_path / "memory_torch.jsonl").records
-    trace = record["memory_trace"]
+    trace = record.memory_trace
     assert trace["columns"] == list(machine_memory.MemoryTrace.COLUMNS) and [row[0] for row in trace["rows"]] == [
         *range(60)
     ]
     assert trace["absent"] == dict.fromkeys(
         ("allocated_bytes", "reserved_bytes"), "PyTorch keeps no count of it on this device"
     )
-    assert {"footprint_slope_bytes", "page_faults_slope", "page_faults"} <= record["metrics"].keys()
+    assert {"footprint_slope_bytes", "page_faults_slope", "page_faults"} <= record.metrics.keys()
     times = [row[1] for row in trace["rows"]]
-    assert times == sorted(times) and 0 < times[-1] <= record["seconds"]
+    assert times == sorted(times) and 0 < times[-1] <= record.seconds
 
 
 # The notebooks --------------------------------------------------------------------------------------------------------
@@ -333,15 +334,13 @@ def record(framework, backend, load, scaled=False, profile="quick", faults=None,
         for name, (v, low, high) in slopes.items()
     }
     for end in ("start", "end"):
-        form = {"low": None, "high": None, "n": 1, "how": "measured", "unit": "B"}
-        metrics[f"footprint_{end}_bytes"] = {"value": 10**9, **form}
+        metrics[f"footprint_{end}_bytes"] = fakes.metric(10**9, unit="B")
     rows = [[step, 0.1 * step, None, None, 10**9, 10**9, 7_000 + 100 * step, 0, 0] for step in range(20)]
     form = {"experiment": f"memory_{framework}", "article": "001", "case": f"{framework}-{backend} load={load}"}
     form |= {"config": {"load": load}, "framework": framework, "backend": backend, "chip": "Apple M2 Max"}
-    form |= {"precision": "fp32", "profile": profile, "scaled": scaled, "repeat": 0, "flags": [], "status": "ok"}
-    form |= {"reason": None, "parameters": 18_250, "foreign_load": 0.0, "data": "none", "data_origin": ""}
+    form |= {"profile": profile, "scaled": scaled, "parameters": 18_250, "flops_per_step": 1}
     trace = {"columns": list(machine_memory.MemoryTrace.COLUMNS), "rows": rows, "absent": {}, "warmup": 2}
-    return form | {"metrics": metrics, "memory_trace": trace, "flops_per_step": 1}
+    return fakes.record(**form, metrics=metrics, memory_trace=trace)
 
 
 def verdict(name, records):
@@ -386,15 +385,13 @@ def test_page_faults_that_rise_more_steeply_near_the_limit(easy, near, more, wan
     records = [record("torch", "mps", "easy", page_faults_slope=easy)]
     records += [record("torch", "mps", "near", page_faults_slope=near, **more)]
     assert verdict("001-C18", records) == wanted
-    on_cpu = [one | {"backend": "cpu"} for one in records]
+    on_cpu = [one.replace(backend="cpu") for one in records]
     assert verdict("001-C18", on_cpu) == claims.CANNOT_BE_TOLD
 
 
 def test_the_table_shows_slopes_with_their_intervals_and_both_ends():
     records = [record("torch", "mps", "easy", footprint_slope_bytes=(1.2e6, 0.9e6, 1.5e6), page_faults_slope=(0, 0, 0))]
-    records[0]["metrics"]["footprint_end_bytes"] = records[0]["metrics"]["footprint_end_bytes"] | {
-        "value": 1.25 * 10**9
-    }
+    records[0].metrics["footprint_end_bytes"] = records[0].metrics["footprint_end_bytes"].replace(value=1.25 * 10**9)
     table = article.article_table("memory_torch", records)
     (row,) = [row.cells for row in table.rows if row.kind == "measured"]
     shown = dict(zip(table.columns, row, strict=True))

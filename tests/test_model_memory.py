@@ -131,17 +131,17 @@ def test_table_3_by_arithmetic(ran):
 
 def test_cases_count_for_every_machine_and_say_whether_it_fits_this_one(ran):
     names, _, records = ran
-    assert [record["status"] for record in records] == ["ok"] * 4
+    assert [record.status for record in records] == ["ok"] * 4
     for record in records:
-        value = {name: metric["value"] for name, metric in record["metrics"].items()}
-        count, trained = names["counts"][record["config"]["model"]]
+        value = {name: metric.value for name, metric in record.metrics.items()}
+        count, trained = names["counts"][record.config["model"]]
         assert (value["parameters"], value["trained_parameters"]) == (count, trained)
         assert value["theoretical_bytes"] == 4 * count + 12 * trained
         # On the CPU, attention with dropout is written out.
-        kept = "saved_fused_bytes" if "whisper" in record["case"] else "saved_written_bytes"
+        kept = "saved_fused_bytes" if "whisper" in record.case else "saved_written_bytes"
         assert value["needed_bytes"] == value["theoretical_bytes"] + value[kept]
         fits = value["needed_bytes"] <= value["free_bytes"]
-        assert record["note"].startswith("fits: " if fits else "does not fit: ")
+        assert record.note.startswith("fits: " if fits else "does not fit: ")
     for number in (1, 25):
         claim = next(one for one in published.claims("001") if one.id == f"001-C{number}")
         assert claims.test(claim, report_claims.MeasuredLookup(records)).status == claims.DOES_NOT_HOLD

@@ -411,20 +411,20 @@ def test_its_journal_conforms_and_every_case_is_ok(execution):
     lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
     starts = [line["case"] for line in lines if line["event"] == "start"]
     records = [line for line in lines if line["event"] == "end"]
-    assert starts == [record["case"] for record in records] and len(set(starts)) == len(starts) > 0
+    assert starts == [record.case for record in records] and len(set(starts)) == len(starts) > 0
     assert results_journal.read(journal).problems == []
     for record in records:
         assert results_record.problem(record) is None
-        assert record["profile"] == "smoke" and record["repeat"] == 0
-        assert record["data"] in ("stand-in", "none")
+        assert record.profile == "smoke" and record.repeat == 0
+        assert record.data in ("stand-in", "none")
         # What a probe finds missing is its result; a GPU may lack something; Metal's parity check may say no.
         allowed = {"ok"}
-        if record["backend"] != "cpu":
-            allowed |= {"unsupported", "fallback", *(["mismatch"] if record["backend"] == "metal" else [])}
+        if record.backend != "cpu":
+            allowed |= {"unsupported", "fallback", *(["mismatch"] if record.backend == "metal" else [])}
         if execution.document.metadata["pomology"].get("may_be_unsupported") is True:
             allowed.add("unsupported")
-        assert record["status"] in allowed, f"{record['case']}: {record['status']}: {record['reason']}"
-    assert "cpu" in {record["backend"] for record in records if record["status"] == "ok"}
+        assert record.status in allowed, f"{record.case}: {record.status}: {record.reason}"
+    assert "cpu" in {record.backend for record in records if record.status == "ok"}
 
 
 class Cells(HTMLParser):

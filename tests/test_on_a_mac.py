@@ -101,24 +101,24 @@ def rehearsed(tmp_path_factory):
 def test_a_whole_case_runs_as_on_a_mac(rehearsed):
     _, record, told, _, printed = rehearsed
     assert results_record.problem(record) is None
-    assert (record["status"], record["reason"]) == ("ok", None)
-    assert (record["chip"], record["backend"], record["device"]) == ("Apple M4 Max", "cpu", "cpu")
-    assert (record["power_source"], record["thermal_level"]) == ("ac", 1)
-    assert record["rails"] == ["cpu", "gpu", "dram"]
+    assert (record.status, record.reason) == ("ok", None)
+    assert (record.chip, record.backend, record.device) == ("Apple M4 Max", "cpu", "cpu")
+    assert (record.power_source, record.thermal_level) == ("ac", 1)
+    assert record.rails == ["cpu", "gpu", "dram"]
     # Nothing else is missing: a source that failed on something that macOS lacks would be here with its error.
-    assert record["absent"] == {
+    assert record.absent == {
         "temperature_c": "macOS has no public temperature sensor",
         "gpu_busy": "told only where a GPU is timed",
     }
-    metrics = {name: metric["value"] for name, metric in record["metrics"].items()}
+    metrics = {name: metric.value for name, metric in record.metrics.items()}
     assert metrics["power_w"] == pytest.approx(15, rel=0.01)
     assert metrics["footprint_peak_bytes"] == 3 * 10**9
     # psutil's form of these counts all page-ins of a Mac; the vm_stat of this one says that it did not swap.
     assert (metrics["swapped_bytes"], metrics["swap_bytes"]) == (0, 0)
     assert metrics["compressed_bytes"] == (9_000 + 61_000) * 16384
     assert metrics["compressor_bytes"] == 17_000 * 16384
-    assert "compressing" in record["flags"]
-    assert "swapping" not in record["flags"]
+    assert "compressing" in record.flags
+    assert "swapping" not in record.flags
     assert 0 <= metrics["cpu_busy"] <= 100
     assert metrics["page_faults"] > 0
     assert "Apple M4 Max CPU" in printed

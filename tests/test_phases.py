@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import fakes
 import pytest
 import torch
 from fakes import Clock, SimulatedDevice
@@ -265,17 +266,10 @@ def test_the_rate_is_that_of_the_fastest_product_and_found_once(make, monkeypatc
 
 
 def test_a_second_that_was_bad_does_not_refuse_what_this_runs_ceilings_allow(make, monkeypatch):
-    def ceiling(framework: str, rate: float, precision: str = "fp16") -> dict:
-        about = {
-            "experiment": "ceilings",
-            "framework": framework,
-            "backend": "cpu",
-            "precision": precision,
-            "flags": [],
-        }
-        metric = {"value": rate, "low": None, "high": None, "unit": "FLOP/s", "n": 1, "how": "measured"}
-        about |= {"status": "ok", "profile": "quick", "config": {"operation": "matmul"}, "flags": []}
-        return about | {"metrics": {"flops_per_s": metric}}
+    def ceiling(framework: str, rate: float, precision: str = "fp16") -> Record:
+        about = {"experiment": "ceilings", "framework": framework, "precision": precision}
+        metrics = {"flops_per_s": fakes.metric(rate, unit="FLOP/s")}
+        return fakes.record(**about, config={"operation": "matmul"}, metrics=metrics)
 
     found = SimpleNamespace(blocks=[SimpleNamespace(step_s=0.1)])
     monkeypatch.setattr(Device, "product", lambda self, precision, size: lambda: None)

@@ -26,11 +26,11 @@ class TestReference:
     def test_it_is_complete(self, folder):
         run = results_run.load(folder)
         assert not run.problems
-        assert {record["profile"] for record in run.records} == {"quick"}
-        assert {record["scaled"] for record in run.records} == {True, False}
+        assert {record.profile for record in run.records} == {"quick"}
+        assert {record.scaled for record in run.records} == {True, False}
         problems = [problem for contents in run.journals.values() for problem in contents.problems]
         assert not problems
-        assert {record["status"] for record in run.records} <= {"ok", "too-big", "unsupported"}
+        assert {record.status for record in run.records} <= {"ok", "too-big", "unsupported"}
         # A notebook that is new comes in by `make reproduce ONLY=name RUN=reference-cpu`.
         pages = {place.stem for place in folder.glob("*.html")} - {"index"}
         assert pages == {notebook.name for notebook in notebooks.notebooks()}

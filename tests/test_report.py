@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+import fakes
 import nbformat
 import pytest
 from nbformat import v4
@@ -18,6 +19,7 @@ from test_lab import browser, needs_browser
 import pomology
 from pomology.articles import published
 from pomology.errors import PomologyError
+from pomology.measure.estimate import Estimate
 from pomology.report import page as report_page
 from pomology.report import showing
 from pomology.report import table as report_table
@@ -32,18 +34,13 @@ MACHINE |= {"python": "3.11.9", "packages": {"pomology": "0.1.0"}, "git": {"comm
 
 
 def metric(value, low=None, high=None, how="estimated"):
-    return {"value": value, "unit": "s", "low": low, "high": high, "n": 9, "how": how}
+    return Estimate(value, "s", low, high, 9, how)
 
 
 def record(experiment="vae", **more):
-    config = more.pop("config", {"batch_size": 128})
-    found = {"experiment": experiment, "article": "003", "case": f"torch-mps {config}", "config": config}
-    found |= {"framework": "torch", "framework_version": "2.13.0", "backend": "mps", "device": "gpu"}
-    found |= {"chip": "Apple M9", "precision": "fp32", "profile": "quick", "data": "stand-in", "scaled": False}
-    found |= {"parameters": 652_824, "flops_per_step": 10**9, "repeat": 0, "threads": 8, "foreign_load": 0.1}
-    found |= {"power_source": "ac", "flags": [], "status": "ok", "reason": None, "started": "2026-05-04T03:02:01Z"}
-    found |= {"seconds": 4.0, "metrics": {"epoch_s": metric(7.89, 7.5, 8.25), "step_s": metric(0.0168)}}
-    return found | more
+    found = {"experiment": experiment, "backend": "mps", "device": "gpu", "data": "stand-in", "parameters": 652_824}
+    found |= {"flops_per_step": 10**9, "metrics": {"epoch_s": metric(7.89, 7.5, 8.25), "step_s": metric(0.0168)}}
+    return fakes.record(**found | {"foreign_load": 0.1} | more)
 
 
 def run(folder: Path, *records: dict, machine: dict | None = MACHINE) -> Path:
@@ -51,7 +48,7 @@ def run(folder: Path, *records: dict, machine: dict | None = MACHINE) -> Path:
     if machine is not None:
         (folder / "machine.json").write_text(json.dumps(machine))
     for one in records:
-        journal.Journal(folder / f"{one['experiment']}.jsonl").end(one)
+        journal.Journal(folder / f"{one.experiment}.jsonl").end(one)
     return folder
 
 
@@ -147,9 +144,8 @@ def test_unfinished_runs(tmp_path):
     assert_harmless(empty)
 
     out = run(tmp_path / "half", record("siamese"))
-    started = {key: value for key, value in record(case="cpu big").items() if key in results_record.KEYS}
-    for key in ("status", "reason", "metrics", "flags", "seconds", "parameters", "flops_per_step", "foreign_load"):
-        del started[key]
+    line = record(case="cpu big").line()
+    started = {key: line[key] for key in results_record.Start.__struct_fields__ if key in line}
     journal.Journal(out / "vae.jsonl").start(started)
     with open(out / "vae.jsonl", "a") as file:
         file.write('{"event": "end", "torn')
@@ -181,7 +177,7 @@ def test_a_new_record_appears(tmp_path):
 def test_what_only_a_notebook_makes_of_others_records_stays_as_it_saved_it(tmp_path):
     out = run(tmp_path / "run", record("blas_torch"))
     report = showing.Report("costs", article="001", out=str(out), combines=["blas_torch", "energy"])
-    report.show([results_record.checked(record("costs") | {"event": "end", "schema": 1})])
+    report.show([record("costs")])
     report.table()
     saved = {place.name: place.read_bytes() for place in (out / "tables").iterdir()}
     run(out, record("blas_torch", case="more"))
@@ -220,7 +216,7 @@ def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
     run(out, record(**record_of, data_origin=attack), record(**record_of, config={attack: [attack]}, repeat=3))
     run(out, record(case="x", status="error", reason=attack))
     stranger = record("stranger", article=attack, status="crashed", reason=attack, config={attack: attack})
-    (out / "a'><img src=x onerror=alert(1)>.jsonl").write_text(json.dumps(stranger | {"event": "end", "schema": 1}))
+    (out / "a'><img src=x onerror=alert(1)>.jsonl").write_text(json.dumps(stranger.line()))
     (out / "huge.jsonl").write_text(json.dumps({"schema": 99}))
     failure = v4.new_output("error", ename=attack, evalue=attack, traceback=[])
     notebook(out / ".partial" / "siamese.ipynb", v4.new_code_cell("", outputs=[failure]))

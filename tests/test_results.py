@@ -83,9 +83,7 @@ def write(journal: Journal, *records) -> None:
 
 
 def statuses(journal: Journal) -> dict:
-    return {
-        (record["case"], record["repeat"]): record["status"] for record in results_journal.read(journal.path).records
-    }
+    return {(record.case, record.repeat): record.status for record in results_journal.read(journal.path).records}
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
@@ -142,7 +140,7 @@ def test_a_record_against_the_schema_is_refused_and_nothing_is_written(journal):
 def test_a_reason_that_is_no_text_does_not_lose_the_case(journal):
     journal.end(ended(status="error", reason="no such file: caf\udce9.txt"))  # as Python spells a Latin-1 file name
     (record,) = results_journal.read(journal.path).records
-    assert record["reason"].startswith("no such file: caf")
+    assert record.reason.startswith("no such file: caf")
 
 
 def test_a_journal_is_readable_at_once_and_makes_its_folder(journal):
@@ -163,11 +161,11 @@ def test_a_torn_last_line_is_reported_and_the_next_one_is_not_glued_to_it(journa
     torn = whole[: len(whole) - 2] if keep == -1 else whole[: first + keep]
     journal.path.write_bytes(torn)
     contents = results_journal.read(journal.path)
-    assert [record["case"] for record in contents.records] == ["a"]
+    assert [record.case for record in contents.records] == ["a"]
     assert contents.problems == ["vae.jsonl, line 2: torn or not JSON; passed over"]
     Journal(journal.path).end(ended(case="c"))
     contents = results_journal.read(journal.path)
-    assert [record["case"] for record in contents.records] == ["a", "c"]
+    assert [record.case for record in contents.records] == ["a", "c"]
     assert contents.problems == ["vae.jsonl, line 2: torn or not JSON; passed over"]
     assert journal.path.read_bytes().startswith(torn)
 
@@ -177,7 +175,7 @@ def test_a_last_line_that_lacks_only_its_newline_counts(journal):
     journal.path.write_bytes(journal.path.read_bytes().rstrip(b"\n"))
     journal.end(ended(case="b"))
     contents = results_journal.read(journal.path)
-    assert [record["case"] for record in contents.records] == ["a", "b"]
+    assert [record.case for record in contents.records] == ["a", "b"]
     assert contents.problems == []
     assert len([line for line in lines(journal) if line]) == 2
 
@@ -186,7 +184,7 @@ def test_a_torn_line_in_the_middle_costs_itself_only(journal):
     good = [json.dumps(ended(case=name)).encode() for name in "abc"]
     journal.path.write_bytes(b"\n".join([good[0], good[1][:100], b"", b"  ", b"\0" * 300, good[2]]) + b"\n")
     contents = results_journal.read(journal.path)
-    assert [record["case"] for record in contents.records] == ["a", "c"]
+    assert [record.case for record in contents.records] == ["a", "c"]
     assert [problem.split(":")[0] for problem in contents.problems] == ["vae.jsonl, line 2", "vae.jsonl, line 5"]
 
 
@@ -214,7 +212,7 @@ def test_a_killed_process_loses_at_most_the_case_it_was_in(journal, lines_before
         process.send_signal(signal.SIGKILL)
         said += [int(line) for line in process.stdout.read().split(b"\n")[:-1]]
     contents = results_journal.read(journal.path)
-    finished = [record["case"] for record in contents.records if record["status"] == "ok"]
+    finished = [record.case for record in contents.records if record.status == "ok"]
     assert set(finished) >= {f"case {number}" for number in said}
     assert len(finished) <= len(said) + 1
     assert len(contents.open_starts) + len(contents.problems) <= 2  # a case that was open, and one torn line
@@ -231,12 +229,12 @@ def test_a_case_that_began_and_never_ended_reads_as_crashed(journal):
     journal.end(ended(case="b"))
     contents = results_journal.read(journal.path)
     crashed, ok = contents.records  # in the order in which they began
-    assert (crashed["case"], crashed["status"], ok["case"], ok["status"]) == ("a", "crashed", "b", "ok")
+    assert (crashed.case, crashed.status, ok.case, ok.status) == ("a", "crashed", "b", "ok")
     assert results_record.problem(crashed) is None
-    assert crashed["metrics"] == {}
-    assert crashed["seconds"] is None
-    assert "never ended" in crashed["reason"]
-    assert [start["case"] for start in contents.open_starts] == ["a"]
+    assert crashed.metrics == {}
+    assert crashed.seconds is None
+    assert "never ended" in crashed.reason
+    assert [start.case for start in contents.open_starts] == ["a"]
 
 
 def test_the_last_line_of_a_case_wins_and_repeats_are_kept_apart(journal):
@@ -256,10 +254,10 @@ def test_a_watcher_gives_open_cases_their_status_once(journal):
     journal.start(started(case="c"))
     journal.end(ended(case="c"))
     assert journal.finish_open("timeout", "over the time limit") == ["a", "b"]
-    found = {record["case"]: record for record in results_journal.read(journal.path).records}
-    assert {name: found[name]["status"] for name in "abc"} == {"a": "timeout", "b": "timeout", "c": "ok"}
-    assert found["b"]["reason"] == "over the time limit"
-    assert (found["b"]["repeat"], found["b"]["chip"]) == (1, "Apple M1")
+    found = {record.case: record for record in results_journal.read(journal.path).records}
+    assert {name: found[name].status for name in "abc"} == {"a": "timeout", "b": "timeout", "c": "ok"}
+    assert found["b"].reason == "over the time limit"
+    assert (found["b"].repeat, found["b"].chip) == (1, "Apple M1")
     before = journal.path.read_bytes()
     assert journal.finish_open("crashed", "again") == []
     assert journal.path.read_bytes() == before
@@ -428,7 +426,7 @@ MALFORMED = {
 def test_a_malformed_line_is_passed_over_and_named(journal, malformed):
     journal.path.write_bytes(line(ended(case="a")) + b"\n" + malformed + b"\n" + line(ended(case="b")) + b"\n")
     contents = results_journal.read(journal.path)
-    assert [record["case"] for record in contents.records] == ["a", "b"]
+    assert [record.case for record in contents.records] == ["a", "b"]
     if malformed.strip():
         (problem,) = contents.problems
         assert problem.startswith("vae.jsonl, line 2: ")
@@ -460,8 +458,8 @@ def test_nothing_in_a_journal_is_evaluated(journal, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(builtins, name, forbidden)
             (record,) = results_journal.read(journal.path).records
-    assert record["case"] == record["reason"] == record["config"][code] == code
-    assert list(record["metrics"]) == [code]
+    assert record.case == record.reason == record.config[code] == code
+    assert list(record.metrics) == [code]
 
 
 # Records and runs ---------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import fakes
 import nbformat
 import pytest
 import torch
@@ -15,7 +16,8 @@ from torch import nn
 from pomology.articles import published
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
-from pomology.measure import calls, intervals
+from pomology.measure import calls
+from pomology.measure.estimate import Estimate
 from pomology.report import article, declaration, details, roofline
 from pomology.report import page as report_page
 from pomology.report.showing import Report
@@ -38,20 +40,12 @@ def quiet_machine(monkeypatch):
 
 
 def metric(value, low=None, high=None, unit="FLOP/s", how="measured"):
-    return {"value": value, "unit": unit, "low": low, "high": high, "n": 20, "how": how}
+    return fakes.metric(value, low, high, unit, how)
 
 
 def record(experiment="vae", metrics=None, **more):
-    config = more.pop("config", {"batch_size": 128})
-    backend, framework = more.get("backend", "cpu"), more.get("framework", "torch")
-    found = {"schema": 1, "event": "end", "experiment": experiment, "article": "003", "config": config}
-    found |= {"case": f"{framework}-{backend} {json.dumps(config)}", "framework": framework, "backend": backend}
-    found |= {"framework_version": "1", "device": "cpu" if backend == "cpu" else "gpu", "chip": "Apple M9"}
-    found |= {"precision": "fp32", "profile": "quick", "data": "none", "scaled": False, "parameters": 1}
-    found |= {"flops_per_step": None, "bytes_per_step": None, "repeat": 0, "threads": 8, "foreign_load": 0.0}
-    found |= {"power_source": "ac", "flags": [], "status": "ok", "reason": None, "started": "2026-05-04T03:02:01Z"}
-    found |= {"seconds": 4.0, "metrics": metrics or {}}
-    return found | more
+    about = {"experiment": experiment, "config": more.pop("config", {"batch_size": 128}), "metrics": metrics or {}}
+    return fakes.record(**about | more)
 
 
 def product(value, precision="fp32", size=1024, low=None, high=None, experiment="ceilings", **more):
@@ -102,7 +96,7 @@ def test_the_last_level_cache_where_the_system_tells_and_nothing_on_a_mac(tmp_pa
 def test_bandwidth_comes_from_copies_and_triads_and_from_no_product():
     records = [stream(8e9, "copy"), stream(9e9), stream(7e9, "add", "ceilings_mlx"), stream(90e9, backend="mps")]
     matvec = record("blas_torch", {"flops_per_s": metric(4e9), "bytes_per_s": metric(77e9, unit="B/s")})
-    matvec["config"] = {"operation": "matvec", "shape": "128x128", "precision": "fp32"}
+    matvec = matvec.replace(config={"operation": "matvec", "shape": "128x128", "precision": "fp32"})
     found = roofline.ceilings([*records, matvec])
     assert {kind: one.value for kind, one in found.bandwidths.items()} == {"cpu": 9e9, "gpu": 90e9}
     assert {key: one.value for key, one in found.rates.items()} == {("cpu", "fp32"): 4e9}
@@ -133,7 +127,7 @@ def test_a_share_and_its_interval_by_hand():
 def test_a_step_whose_operations_and_time_are_known_has_a_rate():
     timed = record(metrics={"step_s": metric(0.5, 0.4, 0.8, "s")}, flops_per_step=10**9)
     rate = results_cases.achieved(timed)
-    assert (rate["value"], rate["low"], rate["high"]) == pytest.approx((2e9, 1.25e9, 2.5e9))
+    assert (rate.value, rate.low, rate.high) == pytest.approx((2e9, 1.25e9, 2.5e9))
     best = roofline.ceilings([product(10e9)])
     assert roofline.share(timed, best).value == pytest.approx(0.2)
 
@@ -145,7 +139,7 @@ def test_where_something_is_missing_there_is_no_share(fault):
     best = roofline.ceilings([product(100e9)])
     good = record(metrics={"flops_per_s": metric(25e9)})
     assert roofline.share(good, best).value == 0.25
-    assert roofline.share(good | fault, best) is None
+    assert roofline.share(good.replace(**fault), best) is None
 
 
 @pytest.mark.parametrize(
@@ -157,7 +151,7 @@ def test_the_lower_roof_by_hand(operations, limit, roof, share):
     case = record(metrics={"flops_per_s": metric(5e9)}, flops_per_step=int(operations * 1000), bytes_per_step=1000)
     found = roofline.roof(case, best)
     assert (found.limit, found.flops_per_s, found.share) == (limit, pytest.approx(roof), pytest.approx(share))
-    assert roofline.roof(case | {"bytes_per_step": None}, best) is None
+    assert roofline.roof(case.replace(bytes_per_step=None), best) is None
     assert roofline.roof(case, roofline.ceilings([product(100e9)])) is None
 
 
@@ -274,7 +268,7 @@ def test_a_step_writes_its_bytes_into_the_journal(tmp_path):
                 with torch.no_grad():
                     model.weight -= 0.1
     (written,) = experiment.records
-    assert written["status"] == "ok" and written["bytes_per_step"] == moved(lambda: nn.Linear(10, 7), step)
+    assert written.status == "ok" and written.bytes_per_step == moved(lambda: nn.Linear(10, 7), step)
     assert results_record.problem(written) is None
 
 
@@ -307,7 +301,7 @@ def test_an_article_s_table_of_rates_tells_the_share_in_the_rows_of_this_machine
     shares = dict(zip((row.kind for row in table.rows), cells(table, roofline.BEST), strict=True))
     assert shares == {"published": "", "measured": "25.0 %"}
     assert roofline.BEST not in article.article_table("model_sizes", [case]).columns
-    repeats = [case | {"repeat": 1}, case]
+    repeats = [case.replace(repeat=1), case]
     assert cells(article.article_table("model_sizes", repeats, best), roofline.BEST)[-1] == "25.0 %"
 
 
@@ -389,7 +383,7 @@ def test_of_an_experiment_the_best_case_is_shown_also_of_a_smaller_model():
     records = [record(metrics={"flops_per_s": metric(r)}, config={"batch_size": r}, scaled=r > 8e9) for r in rates]
     failed = record(metrics={"flops_per_s": metric(99e9)}, config={"batch_size": 99}, status="mismatch")
     (point,) = roofline.roofline_points([*records, failed])
-    assert point.rate["value"] == 9e9 and point.share is None and point.roof is None
+    assert point.rate.value == 9e9 and point.share is None and point.roof is None
     row = roofline.roofline_table([*records, failed]).rows[0].cells
     assert row[5] == "no ceiling" and row[6] == "not counted" and "scaled" in row[-1]
 
@@ -422,21 +416,21 @@ def run_ceilings(tmp_path, monkeypatch):
             "for case in" + next(source for source in notebook() if "\nfor case in" in source).split("\nfor case in")[1]
         )
         exec(compile(loop, "ceilings.ipynb", "exec"), scope)
-        return {(r["config"]["operation"], r["precision"]): r for r in experiment.records}
+        return {(r.config["operation"], r.precision): r for r in experiment.records}
 
     return run
 
 
 def test_the_bytes_and_operations_of_the_ceilings_by_hand(run_ceilings, monkeypatch):
-    timed = calls.Measurement(1.0, intervals.Interval(0.5, 0.4, 0.8, 9, 9), (), "budget")
+    timed = calls.Measurement(1.0, Estimate(0.5, "s", 0.4, 0.8, 9), (), "budget")
     monkeypatch.setattr(calls, "measure", lambda *_, **__: timed)
     found = run_ceilings()
-    assert {key: one["status"] for key, one in found.items()} == dict.fromkeys(found, "ok") and len(found) == 4
-    triad, copy = (found[name, "fp32"]["metrics"]["bytes_per_s"] for name in ("triad", "copy"))
-    assert triad["value"] == pytest.approx(3 * 16e6 / 0.5) and copy["value"] == pytest.approx(2 * 16e6 / 0.5)
-    assert (triad["low"], triad["high"]) == pytest.approx((3 * 16e6 / 0.8, 3 * 16e6 / 0.4))
-    rate = found["matmul", "fp16"]["metrics"]["flops_per_s"]
-    assert rate["value"] == pytest.approx(2 * 64**3 / 0.5) and rate["unit"] == "FLOP/s"
+    assert {key: one.status for key, one in found.items()} == dict.fromkeys(found, "ok") and len(found) == 4
+    triad, copy = (found[name, "fp32"].metrics["bytes_per_s"] for name in ("triad", "copy"))
+    assert triad.value == pytest.approx(3 * 16e6 / 0.5) and copy.value == pytest.approx(2 * 16e6 / 0.5)
+    assert (triad.low, triad.high) == pytest.approx((3 * 16e6 / 0.8, 3 * 16e6 / 0.4))
+    rate = found["matmul", "fp16"].metrics["flops_per_s"]
+    assert rate.value == pytest.approx(2 * 64**3 / 0.5) and rate.unit == "FLOP/s"
 
 
 def test_a_product_that_is_not_what_was_asked_for_is_no_ceiling(run_ceilings, monkeypatch):
@@ -445,8 +439,8 @@ def test_a_product_that_is_not_what_was_asked_for_is_no_ceiling(run_ceilings, mo
     works = Device.product
     monkeypatch.setattr(Device, "product", lambda self, precision, size: works(self, "fp32", size))
     found = run_ceilings()
-    assert found["matmul", "fp32"]["status"] == "ok" and found["matmul", "fp16"]["status"] == "mismatch"
-    assert "torch.float32 where torch.float16" in found["matmul", "fp16"]["reason"]
+    assert found["matmul", "fp32"].status == "ok" and found["matmul", "fp16"].status == "mismatch"
+    assert "torch.float32 where torch.float16" in found["matmul", "fp16"].reason
 
 
 def test_a_product_that_computes_nothing_is_no_ceiling(run_ceilings, monkeypatch):
@@ -454,14 +448,14 @@ def test_a_product_that_computes_nothing_is_no_ceiling(run_ceilings, monkeypatch
 
     empty = lambda self, precision, size: lambda: torch.zeros(size, size)  # noqa: E731
     monkeypatch.setattr(Device, "product", empty)
-    assert run_ceilings()["matmul", "fp32"]["status"] == "mismatch"
+    assert run_ceilings()["matmul", "fp32"].status == "mismatch"
 
 
 def test_a_triad_that_leaves_something_out_is_no_ceiling(run_ceilings, monkeypatch):
     works = torch.add
     monkeypatch.setattr(torch, "add", lambda b, c, alpha, out: works(b, c, out=out))
     found = run_ceilings()
-    assert found["triad", "fp32"]["status"] == "mismatch" and found["copy", "fp32"]["status"] == "ok"
+    assert found["triad", "fp32"].status == "mismatch" and found["copy", "fp32"].status == "ok"
 
 
 def test_a_gpu_whose_work_is_done_by_the_processor_has_no_ceilings(run_ceilings):
@@ -490,14 +484,14 @@ def test_a_gpu_whose_work_is_done_by_the_processor_has_no_ceilings(run_ceilings)
             pass
 
     found = run_ceilings([Pretended()])
-    assert {one["status"] for one in found.values()} == {"fallback"} and len(found) == 4
+    assert {one.status for one in found.values()} == {"fallback"} and len(found) == 4
     assert not roofline.ceilings(found.values())
 
 
 def test_behind_a_product_that_is_too_big_no_larger_one_is_tried(run_ceilings, monkeypatch):
     found = run_ceilings(sizes=(64, 100_000, 200_000))
-    assert found["matmul", "fp32"]["status"] == "too-big"
-    assert found["matmul", "fp32"]["reason"] == "1x100000x100000 is too big already"
+    assert found["matmul", "fp32"].status == "too-big"
+    assert found["matmul", "fp32"].reason == "1x100000x100000 is too big already"
 
 
 def test_tf32_is_on_for_its_own_row_only():
@@ -536,7 +530,7 @@ def test_the_ceilings_come_second_and_what_lays_all_together_last():
 def write(folder: Path, records: list[dict]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for one in records:
-        journal.Journal(folder / f"{one['experiment']}.jsonl").end(one)
+        journal.Journal(folder / f"{one.experiment}.jsonl").end(one)
     return folder
 
 

@@ -55,7 +55,7 @@ def janes(monkeypatch):
 def finished(folder: Path, **more) -> Path:
     out = run(folder, record(**more), record("siamese"), machine=MACHINE)
     nbformat.write(v4.new_notebook(cells=[v4.new_markdown_cell("# VAE")]), out / "vae.ipynb")
-    for name, text in (("tables/vae-article.csv", "a,b\n1,2\n"), ("figures/vae-epoch.svg", SVG.format("VAE"))):
+    for name, text in (("tables/own.csv", "a,b\n1,2\n"), ("figures/own.svg", SVG.format("VAE"))):
         (out / name).parent.mkdir(exist_ok=True)
         (out / name).write_text(text)
     (out / ".partial").mkdir(exist_ok=True)
@@ -76,9 +76,11 @@ def test_a_run_becomes_a_zip_that_opens_and_compares(tmp_path):
     out = finished(tmp_path / "m9")
     place = share.write(out)
     assert place == tmp_path / "m9.zip"
-    files = ["figures/vae-epoch.svg", "index.html", "machine.json", "siamese.jsonl"]
-    files += ["tables/vae-article.csv", "vae.html", "vae.jsonl"]
-    assert names(place) == [f"m9/{name}" for name in files]
+    files = ["figures/own.svg", "index.html", "machine.json", "siamese.jsonl"]
+    files += ["tables/own.csv", "vae.html", "vae.jsonl"]
+    packed = [name.removeprefix("m9/") for name in names(place)]
+    assert set(files) <= set(packed) and not {"notes.txt", "vae.ipynb"} & set(packed)
+    assert all(re.fullmatch(r"[^/]+|(tables/[^/]+\.csv|figures/[^/]+\.svg)", name) for name in packed)
     with zipfile.ZipFile(place) as archive:
         assert archive.testzip() is None
         for name in files:
@@ -144,12 +146,12 @@ SECRETS = {
 
 def placed(text: str) -> dict[str, str]:
     """A text in every kind of file of a run."""
-    good = {"event": "end", "schema": 1, **record()}
+    good = record().line()
     return {
         "vae.jsonl": f"{json.dumps(good)}\n{json.dumps(good | {'reason': text}, ensure_ascii=False)}\n",
         "machine.json": json.dumps(MACHINE | {"unknown": {"gpus": text}}),
-        "tables/vae-article.csv": f"a,b\n1,{text}\n",
-        "figures/vae-epoch.svg": SVG.format(text),
+        "tables/own.csv": f"a,b\n1,{text}\n",
+        "figures/own.svg": SVG.format(text),
     }
 
 
@@ -325,7 +327,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
 
 # What strangers send --------------------------------------------------------------------------------------------------
 
-JOURNAL = (json.dumps({"event": "end", "schema": 1, **record()}) + "\n").encode()
+JOURNAL = (json.dumps(record().line()) + "\n").encode()
 
 
 def member(name: str, mode: int = 0o100644, method: int = zipfile.ZIP_DEFLATED) -> zipfile.ZipInfo:

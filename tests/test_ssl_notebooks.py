@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
+import fakes
 import nbformat
 import pytest
 import test_notebooks
@@ -20,6 +21,7 @@ from pomology.measure import calls as measure_calls
 from pomology.measure import clock as measure_clock
 from pomology.measure import epochs
 from pomology.report import claims as report_claims
+from pomology.results.record import Record
 from pomology.workloads import cost, vision
 
 NAMES = ("simclr", "model_sizes", "capabilities")
@@ -105,9 +107,9 @@ def test_pairs_tell_the_ratio_of_a_device_behind_the_programs_back():
     pairs = measure_calls.in_pairs(
         lambda: gpu.launch(0.002), lambda: gpu.launch(0.003), gpu.synchronize, budget_s=2.0, clock=clock
     )
-    assert pairs.ratio.mean == pytest.approx(1.5, rel=0.01)
-    assert pairs.seconds.mean == pytest.approx(0.002, rel=0.02)
-    assert pairs.reference.mean == pytest.approx(0.003, rel=0.02)
+    assert pairs.ratio.value == pytest.approx(1.5, rel=0.01)
+    assert pairs.seconds.value == pytest.approx(0.002, rel=0.02)
+    assert pairs.reference.value == pytest.approx(0.003, rel=0.02)
 
 
 def test_pairs_are_not_fooled_by_a_machine_that_becomes_slower():
@@ -119,7 +121,7 @@ def test_pairs_are_not_fooled_by_a_machine_that_becomes_slower():
         clock.pass_s(seconds * (1 + clock.now / 20))  # twice as slow after 20 s
 
     pairs = measure_calls.in_pairs(lambda: work("mine", 0.5), lambda: work("theirs", 1.0), budget_s=20.0, clock=clock)
-    assert pairs.ratio.low <= 2 <= pairs.ratio.high and pairs.ratio.mean == pytest.approx(2, rel=0.02)
+    assert pairs.ratio.low <= 2 <= pairs.ratio.high and pairs.ratio.value == pytest.approx(2, rel=0.02)
     assert pairs.ratio.n >= 8 and calls["mine"] == calls["theirs"] + 0
 
 
@@ -128,7 +130,7 @@ def test_the_first_call_stands_apart_from_the_pairs():
     pairs = measure_calls.in_pairs(
         lambda: clock.pass_s(first.pop() if first else 0.1), lambda: clock.pass_s(0.1), budget_s=1.0, clock=clock
     )
-    assert pairs.first_call_s == 30 and pairs.ratio.mean == pytest.approx(1)
+    assert pairs.first_call_s == 30 and pairs.ratio.value == pytest.approx(1)
 
 
 def test_a_part_may_stand_in_an_epoch_one_and_a_half_times():
@@ -138,11 +140,11 @@ def test_a_part_may_stand_in_an_epoch_one_and_a_half_times():
     for part, per_epoch, step_s in (("training", 1.0, 0.2), ("feature bank", 1.5, 0.1), ("kNN", 1.0, 0.05)):
         for _ in steps.steps(range(10), part, per_epoch=per_epoch):
             clock.pass_s(step_s)
-    assert {name: part["value"] for name, part in epochs.part_metrics(steps).items()} == pytest.approx(
+    assert {name: part.value for name, part in epochs.part_metrics(steps).items()} == pytest.approx(
         {"training": 2.0, "feature bank": 1.5, "kNN": 0.5}
     )
     epoch = epochs.epoch_metrics(steps)["epoch_s"]
-    assert epoch["value"] == pytest.approx(4.0) and epoch["how"] == "estimated"  # no epoch was seen to have 1.5
+    assert epoch.value == pytest.approx(4.0) and epoch.how == "estimated"  # no epoch was seen to have 1.5
 
 
 # simclr ---------------------------------------------------------------------------------------------------------------
@@ -192,14 +194,9 @@ def test_loaders_are_made_as_asked(scopes, row, kept):
     assert {loader.persistent_workers for loader in made.values()} == {kept}
 
 
-def measured(name, backend, config, **metrics) -> dict:
-    form = {"unit": "", "low": None, "high": None, "n": 1, "how": "measured"}
-    more = {"profile": "quick", "scaled": False, "status": "ok", "framework": "torch", "precision": "fp32"}
-    more |= {"chip": "Apple M1 Pro"}
-    values = {key: form | {"value": value, "low": value, "high": value} for key, value in metrics.items()}
-    return {"experiment": name, "case": f"{backend} {config}", "backend": backend, "config": config, **more} | {
-        "metrics": values
-    }
+def measured(name, backend, config, **metrics) -> Record:
+    values = {key: fakes.metric(value, value, value, unit="") for key, value in metrics.items()}
+    return fakes.record(experiment=name, backend=backend, config=config, chip="Apple M1 Pro", metrics=values)
 
 
 def verdict(claim_id: str, records: list[dict]) -> str:
@@ -262,9 +259,9 @@ def tried(scopes, tmp_path):
 )
 def test_a_feature_that_works(tried, feature, kind, precision):
     record = tried(feature)
-    assert record["status"] == "ok", record["reason"]
-    assert f"computes in {kind}," in record["note"] and record["precision"] == precision
-    assert record["metrics"]["speedup"]["low"] < record["metrics"]["speedup"]["high"]
+    assert record.status == "ok", record.reason
+    assert f"computes in {kind}," in record.note and record.precision == precision
+    assert record.metrics["speedup"].low < record.metrics["speedup"].high
 
 
 def test_a_failing_compilation_ends_with_its_message(tried, monkeypatch):
@@ -273,14 +270,14 @@ def test_a_failing_compilation_ends_with_its_message(tried, monkeypatch):
 
     monkeypatch.setattr(torch, "compile", lambda model: lambda images: refuse(model))
     record = tried("torch.compile")
-    assert (record["status"], record["reason"]) == ("unsupported", "RuntimeError: Unsupported device type: mps")
-    assert "traceback" not in record and "speedup" not in record["metrics"]
+    assert (record.status, record.reason) == ("unsupported", "RuntimeError: Unsupported device type: mps")
+    assert not record.traceback and "speedup" not in record.metrics
 
 
 def test_a_compilation_that_does_nothing_is_found_out(tried, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda model: model)
     record = tried("torch.compile")
-    assert record["status"] == "unsupported" and record["reason"].startswith("nothing was compiled")
+    assert record.status == "unsupported" and record.reason.startswith("nothing was compiled")
 
 
 def test_a_compilation_that_computes_something_else_is_a_mismatch(tried, monkeypatch):
@@ -290,15 +287,15 @@ def test_a_compilation_that_computes_something_else_is_a_mismatch(tried, monkeyp
 
     monkeypatch.setattr(torch, "compile", wrong)
     record = tried("torch.compile")
-    assert record["status"] == "mismatch" and "the first loss" in record["reason"]
+    assert record.status == "mismatch" and "the first loss" in record.reason
 
 
 def test_autocast_that_switched_itself_off_is_found_out(tried, monkeypatch):
     real = torch.autocast
     monkeypatch.setattr(torch, "autocast", lambda kind, **more: real(kind, enabled=False))
     record = tried("autocast")
-    assert record["status"] == "unsupported"
-    assert record["reason"].startswith("switched off behind the program's back: computes in torch.float32")
+    assert record.status == "unsupported"
+    assert record.reason.startswith("switched off behind the program's back: computes in torch.float32")
 
 
 def test_autocast_in_another_precision_is_found_out(tried, monkeypatch):
@@ -308,14 +305,14 @@ def test_autocast_in_another_precision_is_found_out(tried, monkeypatch):
         torch, "autocast", lambda kind, dtype=None, enabled=True: real(kind, dtype=torch.bfloat16, enabled=enabled)
     )
     record = tried("autocast")
-    assert record["status"] == "unsupported" and "computes in torch.bfloat16" in record["reason"]
+    assert record.status == "unsupported" and "computes in torch.bfloat16" in record.reason
 
 
 def test_a_scaler_that_switched_itself_off_is_found_out(tried, monkeypatch):
     real = torch.amp.GradScaler
     monkeypatch.setattr(torch.amp, "GradScaler", lambda kind, enabled: real(kind, enabled=False))
     record = tried("GradScaler")
-    assert record["status"] == "unsupported" and record["reason"].startswith("the scaler switched itself off")
+    assert record.status == "unsupported" and record.reason.startswith("the scaler switched itself off")
 
 
 def test_out_of_memory_says_nothing_of_a_feature(tried, monkeypatch):
@@ -323,4 +320,4 @@ def test_out_of_memory_says_nothing_of_a_feature(tried, monkeypatch):
         raise RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)")
 
     monkeypatch.setattr(torch, "compile", lambda model: lambda images: full(model))
-    assert tried("torch.compile")["status"] == "out-of-memory"
+    assert tried("torch.compile").status == "out-of-memory"

@@ -240,7 +240,7 @@ def test_the_sentence_is_true_of_a_gpu_of_one_model_and_of_models_of_its_own():
 
 
 def test_what_cannot_be_compared_is_said_or_left_out():
-    assert summary.sentence([]) == summary.sentence([one for one in RUN if one["profile"] == "smoke"]) == ""
+    assert summary.sentence([]) == summary.sentence([one for one in RUN if one.profile == "smoke"]) == ""
     said = summary.sentence(RUN[2:])
     assert said.startswith(
         "What share of its best this machine's processor reached cannot be told: this run has timed no"
@@ -303,14 +303,14 @@ def test_the_page_of_a_run_begins_with_the_chart(tmp_path):
 
 
 def test_a_smoke_run_and_one_without_rates_have_no_chart(tmp_path):
-    smoke = [one | {"profile": "smoke"} for one in RUN]
+    smoke = [one.replace(profile="smoke") for one in RUN]
     for name, records in (("smoke", smoke), ("nothing", RUN[-1:])):
         assert "How this machine compares" not in page(tmp_path / name, records)
 
 
 def test_somebody_elses_malformed_numbers_leave_the_page_standing(tmp_path):
     bad = record("vae", {"flops_per_s": metric(5e9)}, config={"model": ["<b>"], "batch_size": "<script>"}, chip="<i>x")
-    bad |= {"framework": "</td><script>"}
+    bad = bad.replace(framework="</td><script>")
     worse = record("dcgan", {"flops_per_s": metric(-1.0)}, precision="")
     shown = page(tmp_path / "run", [product(100e9), bad, worse])
     assert "<script>" not in shown and "<b>" not in shown and "<i>x" not in shown

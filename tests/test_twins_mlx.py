@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import apart
+import fakes
 import nbformat
 import numpy as np
 import pytest
@@ -62,18 +63,16 @@ def test_seeded_weights_are_the_same_for_everyone_and_stay_away_from_the_bend():
 
 
 def record(backend, step_s, status="ok", **config):
-    metrics = {name: {"value": 1e-6, "low": None, "high": None, "unit": ""} for name in ("step_s", "max_abs_error")}
-    metrics["step_s"] |= {"value": step_s, "low": 0.9 * step_s, "high": 1.1 * step_s, "unit": "s"}
+    metrics = {"step_s": fakes.metric(step_s, 0.9 * step_s, 1.1 * step_s), "max_abs_error": fakes.metric(1e-6)}
     config = {"model": "resnet18"} | config
-    case = f"{backend} {config}"
-    return {"case": case, "config": config, "backend": backend, "status": status, "metrics": metrics}
+    return fakes.record(config=config, backend=backend, status=status, metrics=metrics)
 
 
 def test_the_notebook_lays_only_the_same_step_beside_pytorchs():
     path = SIDE.parents[1] / "notebooks" / "m1_and_m2_ssl" / "model_sizes_mlx.ipynb"
     (source,) = [cell.source for cell in nbformat.read(path, 4).cells if "def beside(" in cell.source]
     torch = [record("mps", 3.0, batch_size=8), record("cpu", 8.0, batch_size=8), record("mps", 5.0, batch_size=16)]
-    torch.append({**record("mps", 1.0, batch_size=4), "config": {"model": "vgg16", "batch_size": 4}})
+    torch.append(record("mps", 1.0, model="vgg16", batch_size=4))
     ours = [record("mlx-gpu", 2.0, image_size=224, batch_size=8), record("mlx-gpu", 2.0, image_size=64, batch_size=8)]
     ours += [record("cpu", 2.0, "too-big", image_size=224, batch_size=8)]
     ours += [record("mlx-gpu", 2.0, image_size=224, batch_size=4)]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pomology.measure.estimate import Estimate
 
 
 def one_line(text: Any, most: int = 100) -> str:
@@ -37,11 +40,11 @@ def milliseconds(value: float) -> str:
     return f"{significant(1e3 * value)} ms"
 
 
-def plus_minus(metric: dict) -> str:
+def plus_minus(estimate: Estimate) -> str:
     """` ± 2.1 %`: half the width of the interval over the value; nothing where there is no interval."""
-    if metric["low"] is None or not metric["value"]:
+    if estimate.low is None or not estimate.value:
         return ""
-    share = 100 * (metric["high"] - metric["low"]) / 2 / metric["value"]
+    share = 100 * (estimate.high - estimate.low) / 2 / estimate.value
     if share > 100:
         return " ± over 100 %"
     return f" ± {significant(max(share, 0.1), 2 if share >= 1 else 1)} %"
@@ -81,11 +84,11 @@ def signed(value: float, unit: str) -> str:
     return shown if shown.startswith("0 ") or value == 0 else f"{'+' if value > 0 else '−'}{shown}"
 
 
-def slope_text(metric: dict) -> str:
+def slope_text(estimate: Estimate) -> str:
     """`+1.20 MB (+0.90 MB to +1.50 MB)`: a slope with its 95 % interval."""
-    unit = "B" if metric["unit"] == "B" else ""
-    value, low, high = (None if metric[k] is None else signed(metric[k], unit) for k in ("value", "low", "high"))
-    return value if low is None else f"{value} ({low} to {high})"
+    unit = "B" if estimate.unit == "B" else ""
+    value = signed(estimate.value, unit)
+    return value if estimate.low is None else f"{value} ({signed(estimate.low, unit)} to {signed(estimate.high, unit)})"
 
 
 def quantity_per_s(value: float, unit: str) -> str:

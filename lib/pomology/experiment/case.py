@@ -278,12 +278,11 @@ class Case:
         except Exception as late:  # a GPU reports what went wrong when it is waited for
             exception = late
         self._stack.close()
-        record = self._record(exception)
-        self.experiment.journal.end(record)
+        record = self.experiment.journal.end(self._record(exception))
         self._progress.finish(results_cases.line(record))
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = self._weights = None
-        return record["status"] != "interrupted"
+        return record.status != "interrupted"
 
     @property
     def _training(self) -> clock.Part | None:

@@ -105,9 +105,9 @@ class Experiment(Report):
             yield from self.cases([config], on=[backend])
             name = Case(self, backend, config).name
             ended = [
-                record["status"]
+                record.status
                 for record in journal.read(self.journal.path).records
-                if record["case"] == name and record["repeat"] == self.repeat
+                if record.case == name and record.repeat == self.repeat
             ]
             fits = not ended or ended[-1] not in TOO_LARGE
 
@@ -127,7 +127,7 @@ class Experiment(Report):
                 best = max(best, 2 * size**3 / fastest_s)
                 if fastest_s > 0.02:  # the next takes eight times as long
                     break
-            known = [one for one in self._read(roofline.SOURCES) if one["framework"] == self.framework]
+            known = [one for one in self._read(roofline.SOURCES) if one.framework == self.framework]
             ceiling = roofline.ceilings(known).rates.get((backend.kind, precision))
             self._rates[key] = max(best, ceiling.value) if ceiling else best
         return self._rates[key]

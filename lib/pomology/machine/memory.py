@@ -129,7 +129,7 @@ class MemoryTrace:
                 # The system gives a process pages; frameworks count what they were asked for.
                 pages = name in ("footprint_bytes", "resident_bytes")
                 grows = intervals.slope(values, [row[0] for row in rows], mmap.PAGESIZE if pages else 1)
-                metrics[f"{short}_slope{ending}"] = Estimate(grows.mean, unit, grows.low, grows.high, grows.n)
+                metrics[f"{short}_slope{ending}"] = grows.replace(unit=unit)
             if memory:
                 metrics[f"{short}_start_bytes"], metrics[f"{short}_end_bytes"] = (
                     Estimate(value, unit) for value in (values[0], values[-1])

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pomology.measure import intervals
 from pomology.measure.clock import PHASES, Block, Part, StepClock, _columns
 from pomology.measure.estimate import Estimate, total
-from pomology.measure.transitional import seconds_metric as seconds_metric
 
 NEGLIGIBLE = 0.01  # what of an epoch may be of unknown spread
 

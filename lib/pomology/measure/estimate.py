@@ -13,14 +13,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from pomology.measure.transitional import MetricKeys
-
 How = Literal["measured", "estimated", "published", "counted"]
 Covers = Literal["exact", "repeats", "run", "none"]
 COVERS: tuple[Covers, ...] = ("exact", "repeats", "run", "none")  # the strongest first
 
 
-class Estimate(MetricKeys, msgspec.Struct, frozen=True, gc=False):
+class Estimate(msgspec.Struct, frozen=True, gc=False):
     """A value in `unit`, and the bounds of its 95 % interval: None where no spread is known.
 
     n: what it rests on (steps, calls, samples or processes). how: how the value came about. covers: what the interval

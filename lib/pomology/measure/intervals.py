@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pomology.measure.estimate import Estimate
-from pomology.measure.transitional import Interval as Interval
 
 BATCHES = 20
 CONFIDENCE = 0.95

@@ -46,17 +46,21 @@ def article_table(experiment: str | Declaration, records: list[dict], best: roof
     columns = _columns(about)
     rows, data, notes = _published_lines(about, columns)
     times = about.metric in ("epoch_s", "fit_s")
-    usable = comparable(records) if times else [record for record in records if record["profile"] != "smoke"]
-    shown = [repeats for repeats in groups(usable) if not (repeats[0]["scaled"] and repeats[-1]["status"] == "too-big")]
+    usable = comparable(records) if times else [record for record in records if record.profile != "smoke"]
+    shown = [repeats for repeats in groups(usable) if not (repeats[0].scaled and repeats[-1].status == "too-big")]
     share = best if best and about.name not in roofline.CEILINGS else None
     rates = {id(repeats): roofline.share(repeats[0], share, roofline._rate(repeats)) for repeats in shown if share}
-    several = len({record["framework"] for record in records}) > 1
+    several = len({record.framework for record in records}) > 1
     for line in _lines(about, shown):
         first = line[0][0]
         name = chip_name(first) if about.framework_columns else _device_name(first, several)
-        cells = [name, *(str(first["config"].get(key, "")) for key in about.headings)]
+        cells = [name, *(str(first.config.get(key, "")) for key in about.headings)]
         for column in columns:
-            here = [repeats for repeats in line if _column_of(columns, column, repeats[0]) == column]
+            here = [
+                repeats
+                for repeats in line
+                if _column_of(columns, column, repeats[0].framework, repeats[0].backend) == column
+            ]
             texts = [_cell(column, repeats, about) for repeats in here]
             if len(line) > 1 and not column.where:
                 texts = [f"{_framework(one[0])} {text}" for one, text in zip(here, texts, strict=True) if text]
@@ -67,13 +71,13 @@ def article_table(experiment: str | Declaration, records: list[dict], best: roof
                 ]
             cells.append("; ".join(filter(None, texts)))
         if not about.framework_columns and not _good(line[0]) and "status" not in about.shown.values():
-            cells[1 + len(about.headings)] = line[0][-1]["status"]
+            cells[1 + len(about.headings)] = line[0][-1].status
         remarks = dict.fromkeys(remark for repeats in line for remark in _remarks(about, repeats))
         rows.append(Row((*cells, "; ".join(remarks)), "measured"))
         for repeats in line:
             data.append(_numbers(repeats))
             if about.framework_columns:
-                data[-1] |= {"backend": repeats[0]["backend"], "framework": repeats[0]["framework"]}
+                data[-1] |= {"backend": repeats[0].backend, "framework": repeats[0].framework}
     notes += _notes(about, records, usable, rows)
     refused = len(groups(usable)) - len(shown)
     if refused:
@@ -90,11 +94,11 @@ def article_table(experiment: str | Declaration, records: list[dict], best: roof
 
 def flag_notes(records: Iterable[dict]) -> list[str]:
     """What the flags of these cases mean."""
-    return [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted({f for record in records for f in record["flags"]})]
+    return [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted({f for record in records for f in record.flags})]
 
 
 def _framework(record: dict) -> str:
-    return FRAMEWORKS.get(record["framework"], record["framework"])
+    return FRAMEWORKS.get(record.framework, record.framework)
 
 
 def _columns(about: Declaration) -> list[Column]:
@@ -105,9 +109,9 @@ def _columns(about: Declaration) -> list[Column]:
     return columns
 
 
-def _column_of(columns: Sequence[Column], column: Column, row: dict) -> Column:
-    """Of columns of one metric, that of a row's framework and backend: the most exact one that fits."""
-    place = f"{row['framework'].replace('pytorch', 'torch')} {row['backend']}"
+def _column_of(columns: Sequence[Column], column: Column, framework: str, backend: str) -> Column:
+    """Of columns of one metric, that of a framework and backend: the most exact one that fits."""
+    place = f"{framework.replace('pytorch', 'torch')} {backend}"
     fits = [one for one in columns if one.metric == column.metric and place.startswith(one.where)]
     return max(fits, key=lambda one: len(one.where))
 
@@ -139,7 +143,11 @@ def _published_lines(about: Declaration, columns: Sequence[Column]) -> tuple[lis
         cells = [line.device or "the article", *(str(line.config.get(key, "")) for key in about.headings)]
         for column in columns:
             here = [value for value in line.values if value["metric"] in sources[column.metric]]
-            here = [value for value in here if not column.where or _column_of(columns, column, value) == column]
+            if column.where:
+                places = [(value["framework"], value["backend"]) for value in here]
+                here = [
+                    v for v, place in zip(here, places, strict=True) if _column_of(columns, column, *place) == column
+                ]
             word, _, more = here[-1]["note"].partition("; ") if here else ("", "", "")
             # What is printed in an image only is there without a text.
             cells.append((here[-1]["printed"] or word) if here else "")
@@ -165,7 +173,7 @@ def _lines(about: Declaration, shown: list[list[dict]]) -> list[list[list[dict]]
         return [[repeats] for repeats in shown]
     lines: dict[tuple, list[list[dict]]] = {}
     for repeats in shown:
-        key = (chip_name(repeats[0]), json.dumps(repeats[0]["config"], sort_keys=True))
+        key = (chip_name(repeats[0]), json.dumps(repeats[0].config, sort_keys=True))
         lines.setdefault(key, []).append(repeats)
     return list(lines.values())
 
@@ -182,24 +190,24 @@ def _cell(column: Column, repeats: list[dict], about: Declaration) -> str:
     heading = "Operations" if about.framework_columns and name == "flops_per_s" else column.heading
     show = metrics.show(name, heading)
     if name == "status":
-        return "yes" if good else repeats[-1]["status"]
+        return "yes" if good else repeats[-1].status
     value = roofline._rate(repeats) if about.framework_columns and name == "flops_per_s" else measured(repeats, name)
     if value is None:
         if column.where:
-            return repeats[-1]["status"]
+            return repeats[-1].status
         # A copy does no operations.
-        other_rate = name in RATES and any(rate in (good or repeats)[-1]["metrics"] for rate in RATES)
+        other_rate = name in RATES and any(rate in (good or repeats)[-1].metrics for rate in RATES)
         if not good or other_rate or about.framework_columns:
             return ""
         return "not told" if name.startswith(UNTOLD) else "not measured"
-    if repeats[0]["scaled"] and name in metrics.PASSES:
+    if repeats[0].scaled and name in metrics.PASSES:
         return "scaled" if column.where else "see the details"
     if name.endswith(metrics.SLOPES):
         return slope_text(value)
     begun = combined(repeats, name.replace("_end_", "_start_")) if "_end_" in name else None
     if begun:
-        return f"{show(begun['value'])} → {show(value['value'])}"
-    return f"{show(value['value'])}{plus_minus(value)}"
+        return f"{show(begun.value)} → {show(value.value)}"
+    return f"{show(value.value)}{plus_minus(value)}"
 
 
 def _remarks(about: Declaration, repeats: list[dict]) -> list[str]:
@@ -207,16 +215,16 @@ def _remarks(about: Declaration, repeats: list[dict]) -> list[str]:
     good = _good(repeats)
     last, how = (good or repeats)[-1], []
     time = about.metric if about.metric in ("epoch_s", "fit_s") else ""
-    if time and good and time in last["metrics"]:
+    if time and good and time in last.metrics:
         value = combined(repeats, time)
-        steps = sum(count for count, _ in last.get("blocks", {}).get("training", {}).get("steady", []))
-        how = ["measured" if value["how"] == "measured" else f"estimated from {steps} steps", last["data"]]
-    endings = ((record["status"], record["reason"]) for record in repeats if record["status"] != "ok")
+        steps = sum(count for count, _ in (last.blocks or {}).get("training", {}).get("steady", []))
+        how = ["measured" if value.how == "measured" else f"estimated from {steps} steps", last.data]
+    endings = ((record.status, record.reason) for record in repeats if record.status != "ok")
     others = dict.fromkeys(": ".join(filter(None, ending)) for ending in endings)
     count = f"{len(good)} of {len(repeats)} repeats ({', '.join(others)})" if others else f"{len(repeats)} repeats"
-    parts = [*how, last["reason"], last.get("note"), count if len(repeats) > 1 else ""]
-    parts += ["scaled"] if good and last["scaled"] else []
-    return [*filter(None, parts), *sorted({flag for record in repeats for flag in record["flags"]})]
+    parts = [*how, last.reason, last.note, count if len(repeats) > 1 else ""]
+    parts += ["scaled"] if good and last.scaled else []
+    return [*filter(None, parts), *sorted({flag for record in repeats for flag in record.flags})]
 
 
 def _notes(about: Declaration, records: list[dict], usable: list[dict], rows: list[Row]) -> list[str]:
@@ -238,11 +246,11 @@ def _notes(about: Declaration, records: list[dict], usable: list[dict], rows: li
             "Memory is the whole process on a CPU, and what the framework reserved on a GPU; the article does not say "
             "which."
         )
-    origins = dict.fromkeys(record["data_origin"] for record in records if record.get("data_origin"))
+    origins = dict.fromkeys(record.data_origin for record in records if record.data_origin)
     notes += [f"Data: {origin}." for origin in origins]
-    if any(record["profile"] == "smoke" for record in records):
+    if any(record.profile == "smoke" for record in records):
         notes.append("This was a smoke test, with tiny shapes: its numbers do not stand beside the article's.")
-    if any(record["scaled"] and record["profile"] != "smoke" for record in records):
+    if any(record.scaled and record.profile != "smoke" for record in records):
         notes.append("scaled: smaller than in the article. What can be compared is FLOP/s, not times; see the details.")
     if usable and any(name.endswith(metrics.SLOPES) for name in shown):
         notes.append(
@@ -254,15 +262,15 @@ def _notes(about: Declaration, records: list[dict], usable: list[dict], rows: li
 
 def _numbers(repeats: list[dict]) -> dict:
     first, good = repeats[0], _good(repeats)
-    row = {"source": "measured", "device": chip_name(first), **first["config"]}
-    for name in dict.fromkeys(name for record in repeats for name in record["metrics"]):
+    row = {"source": "measured", "device": chip_name(first), **first.config}
+    for name in dict.fromkeys(name for record in repeats for name in record.metrics):
         value = combined(repeats, name)
         if value:
-            row |= {name: value["value"]}
-            if value["low"] is not None:
-                row |= {f"{name}_low": value["low"], f"{name}_high": value["high"]}
+            row |= {name: value.value}
+            if value.low is not None:
+                row |= {f"{name}_low": value.low, f"{name}_high": value.high}
             if name in ("epoch_s", "compute_epoch_s", "fit_s"):
-                row[f"{name}_how"] = value["how"]
-    flags = sorted({flag for record in repeats for flag in record["flags"]})
-    row["status"] = "ok" if good else repeats[-1]["status"]
+                row[f"{name}_how"] = value.how
+    flags = sorted({flag for record in repeats for flag in record.flags})
+    row["status"] = "ok" if good else repeats[-1].status
     return row | {"repeats": len(good or repeats), "flags": " ".join(flags)}

@@ -27,11 +27,11 @@ class MeasuredLookup:
 
     def __init__(self, records: Sequence[Record]):
         self.records, self.comparable = records, comparable(records)
-        self.chips = {_model(record["chip"]) for record in records if kind(record) == "gpu" and record["chip"]}
+        self.chips = {_model(record.chip) for record in records if kind(record) == "gpu" and record.chip}
 
     def devices(self, experiment: str, role: str) -> tuple[str, ...]:
-        here = [record for record in self.comparable if experiment_of(record["experiment"]) == experiment]
-        return tuple(dict.fromkeys(one["backend"] for one in here if role == kind(one) == "gpu"))
+        here = [record for record in self.comparable if experiment_of(record.experiment) == experiment]
+        return tuple(dict.fromkeys(one.backend for one in here if role == kind(one) == "gpu"))
 
     def __call__(self, experiment: str, metric: str, role: str | None, config: dict) -> Term:
         if role in self.devices(experiment, "gpu") and "backend" not in config:
@@ -46,7 +46,7 @@ class MeasuredLookup:
         here = [
             record
             for record in (self.comparable if role else self.records)
-            if experiment_of(record["experiment"]) == experiment
+            if experiment_of(record.experiment) == experiment
             and role in (None, kind(record))
             and all(_setting(record, key) == wanted for key, wanted in config.items())
         ]
@@ -54,23 +54,23 @@ class MeasuredLookup:
         if not here:
             return Term(None, f"no such {f'{role.upper()} ' if role else ''}case of {experiment} was run here")
         if role is None:
-            counts = {record["metrics"][metric]["value"] for record in here if metric in record["metrics"]}
+            counts = {record.metrics[metric].value for record in here if metric in record.metrics}
             if len(counts) == 1:
                 return Term(Estimate.count(counts.pop()))
         if len(groups(here)) > 1:
             return Term(None, f"{what}: {len(groups(here))} cases match; the term must say which")
         if metric == "status":
-            return Term(here[-1]["status"])
+            return Term(here[-1].status)
         measured = combined(here, metric)
         if measured is None:
-            return Term(None, f"{what}: {metric} was not measured ({here[-1]['status']})")
-        return Term(measured, source=f"{experiment}: {here[-1]['case']}: {metric}")
+            return Term(None, f"{what}: {metric} was not measured ({here[-1].status})")
+        return Term(measured, source=f"{experiment}: {here[-1].case}: {metric}")
 
 
 def _setting(record: Record, key: str):
     if key == "maker":
-        return "Apple" if (record["chip"] or "").startswith("Apple") else ""
-    return record[key] if key in articles_claims.FIELDS else record["config"].get(key)
+        return "Apple" if (record.chip or "").startswith("Apple") else ""
+    return getattr(record, key) if key in articles_claims.FIELDS else record.config.get(key)
 
 
 def _model(device: str) -> str:

@@ -73,7 +73,7 @@ class Case(NamedTuple):
     def text(self) -> str:
         config = json.loads(self.config)
         precision = "" if "precision" in config else self.precision
-        parts = [f"{self.framework} {self.backend}", precision, results_cases.settings({"config": config})]
+        parts = [f"{self.framework} {self.backend}", precision, results_cases.config_text(config)]
         return one_line(f"{self.experiment}: {', '.join(part for part in parts if part)}", 120)
 
 

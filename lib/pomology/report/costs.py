@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pomology.articles import published
 from pomology.articles.published import experiment_of
 from pomology.format import quantity, seconds, significant
+from pomology.measure.estimate import Estimate
 from pomology.report import roofline
 from pomology.report.table import Row, Table
 from pomology.results import cases
@@ -54,15 +55,14 @@ def priced(records: Iterable[dict], memory_bytes: int | None, price_usd: float) 
     records = list(records)
     best, found = roofline.ceilings(records), []
     for record in records:
-        if experiment_of(record["experiment"]) != "gpt2_pretraining":
+        if experiment_of(record.experiment) != "gpt2_pretraining":
             continue
-        facts = {"memory_bytes": (None if record["backend"] == "cuda" else memory_bytes, "B")}
+        facts = {"memory_bytes": (None if record.backend == "cuda" else memory_bytes, "B")}
         ceiling = best.rates.get((cases.kind(record), "fp32"))
         facts["peak_flops_per_s"] = (ceiling and ceiling.value, "FLOP/s")
         facts["launch_price_usd"] = (price_usd or None, "USD")
-        form = {"low": None, "high": None, "n": 1, "how": "told"}
-        metrics = {name: {"value": value, "unit": unit} | form for name, (value, unit) in facts.items() if value}
-        found.append(record | {"experiment": "costs", "metrics": record["metrics"] | metrics})
+        metrics = {name: Estimate(value, unit) for name, (value, unit) in facts.items() if value}
+        found.append(record.replace(experiment="costs", metrics=record.metrics | metrics))
     return found
 
 
@@ -93,11 +93,11 @@ def offers(records: list[dict]) -> list[Offer]:
         price, memory, peak, time, rate = (combined(repeats, name) for name in names)
         if rate is None:
             continue
-        values = [one and one["value"] for one in (price, memory, peak)]
-        work = f"{first['config'].get('model', '')}, {first['backend']}{' (scaled)' if first['scaled'] else ''}"
-        own = None if first["scaled"] or time is None else time["value"]
-        size = first["config"].get("batch_size")
-        found.append(Offer(chip_name(first), "here", *values, work, size, own, rate["value"]))
+        values = [one and one.value for one in (price, memory, peak)]
+        work = f"{first.config.get('model', '')}, {first.backend}{' (scaled)' if first.scaled else ''}"
+        own = None if first.scaled or time is None else time.value
+        size = first.config.get("batch_size")
+        found.append(Offer(chip_name(first), "here", *values, work, size, own, rate.value))
     return found
 
 
@@ -198,13 +198,13 @@ def energy(records: list[dict], price_usd: float, usd_per_kwh: float, years_of_u
         if row["metric"] == "energy_j_per_step" and row["si"] is not None:
             work = f"{row['config']['model']}, batch {row['config']['batch_size']}"
             add("published", row["device"], work, row["si"], row["flops"], None)
-    for repeats in groups([record for record in records if record["profile"] != "smoke"]):
+    for repeats in groups([record for record in records if record.profile != "smoke"]):
         joules, step = combined(repeats, "energy_j_per_step"), combined(repeats, "step_s")
-        if joules is not None and joules["value"] > 0:
+        if joules is not None and joules.value > 0:
             first = repeats[0]
-            work = f"{first['experiment']}: {settings(first)}"
-            counted = first.get("flops_per_step")
-            add("measured", chip_name(first), work, joules["value"], counted, step and step["value"])
+            work = f"{first.experiment}: {settings(first)}"
+            counted = first.flops_per_step
+            add("measured", chip_name(first), work, joules.value, counted, step and step.value)
     notes = [f"Electricity at {usd_per_kwh:g} USD for a kilowatt-hour; using the device as in the table of prices."]
     notes.append(
         "Table 5 is the GPU alone. The time of its steps is not printed, so nobody can say what their use costs."

@@ -75,21 +75,21 @@ def details_table(records: list[dict], best: roofline.Ceilings | None = None) ->
     """What else was measured of each case of this machine, a row each, repeats apart; with `best`, this machine's
     ceilings, also the share of them that a case reaches."""
     rows, data = [], []
-    there = {name for record in records for name in record["metrics"]}
+    there = {name for record in records for name in record.metrics}
     shown = [*DETAILS, *(name for name in MORE_DETAILS if name in there)]
     for record in records:
-        values = record["metrics"]
-        loss = [values[name]["value"] for name in ("loss_first", "loss_last") if name in values]
-        cells = [chip_name(record), settings(record), f"{record['parameters'] or 0:,}" if record["parameters"] else ""]
+        values = record.metrics
+        loss = [values[name].value for name in ("loss_first", "loss_last") if name in values]
+        cells = [chip_name(record), settings(record), f"{record.parameters or 0:,}" if record.parameters else ""]
         cells += [
-            f"{metrics.show(name)(values[name]['value'])}{plus_minus(values[name])}" if name in values else ""
+            f"{metrics.show(name)(values[name].value)}{plus_minus(values[name])}" if name in values else ""
             for name in shown
         ]
         cells.append(" → ".join(f"{value:.4g}" for value in loss))
-        cells.append("" if record["foreign_load"] is None else f"{record['foreign_load']:.2f}")
+        cells.append("" if record.foreign_load is None else f"{record.foreign_load:.2f}")
         rows.append(Row(tuple(cells), "plain"))
-        numbers = {name: metric["value"] for name, metric in values.items()}
-        data.append({"case": record["case"], "repeat": record["repeat"], "status": record["status"], **numbers})
+        numbers = {name: metric.value for name, metric in values.items()}
+        data.append({"case": record.case, "repeat": record.repeat, "status": record.status, **numbers})
     columns = (
         "Chip",
         "Case",
@@ -105,8 +105,6 @@ def details_table(records: list[dict], best: roofline.Ceilings | None = None) ->
     return _with_shares(table, "Achieved", [roofline.share(record, best) for record in records]) if best else table
 
 
-KEYS = ("value", "unit", "low", "high", "n", "how")  # of a number
-
 TRUST = {"ok": "yes", "mismatch": "no", "unsupported": "not to be had"}
 
 
@@ -117,19 +115,19 @@ def checks_table(records: list[dict]) -> Table:
     """
     rows, data = [], []
     for repeats in groups(records):
-        record = next((record for record in repeats if record["status"] != "ok"), repeats[0])
-        status, name = record["status"], str(record["config"].get("check", record["case"]))
-        found = record.get("note") if status == "ok" else record["reason"]
+        record = next((record for record in repeats if record.status != "ok"), repeats[0])
+        status, name = record.status, str(record.config.get("check", record.case))
+        found = record.note if status == "ok" else record.reason
         trust = TRUST.get(status, f"not known: {status}")
-        if status == "ok" and "too-noisy" in record["flags"]:
+        if status == "ok" and "too-noisy" in record.flags:
             trust = "cannot be told"
         if len(repeats) > 1:
-            trust += f" ({sum(r['status'] == status for r in repeats)} of {len(repeats)} repeats)"
-        flags = f" ({', '.join(record['flags'])})" if record["flags"] else ""
-        rows.append(Row((name[:1].upper() + name[1:], record["backend"], trust, f"{found or ''}{flags}")))
-        numbers = {name: metric["value"] for name, metric in record["metrics"].items()}
-        data.append({"check": name, "device": record["backend"], "status": status, "found": found or "", **numbers})
-    notes = [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted({f for record in records for f in record["flags"]})]
+            trust += f" ({sum(r.status == status for r in repeats)} of {len(repeats)} repeats)"
+        flags = f" ({', '.join(record.flags)})" if record.flags else ""
+        rows.append(Row((name[:1].upper() + name[1:], record.backend, trust, f"{found or ''}{flags}")))
+        numbers = {name: metric.value for name, metric in record.metrics.items()}
+        data.append({"check": name, "device": record.backend, "status": status, "found": found or "", **numbers})
+    notes = [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted({f for record in records for f in record.flags})]
     columns = ("What", "Device", "May it be trusted?", "Why")
     return Table("What may be trusted on this machine", columns, tuple(rows), tuple(notes), tuple(data))
 
@@ -138,14 +136,14 @@ def numbers_table(records: list[dict]) -> Table:
     """Every number of these cases, a row each, with its 95 % interval within this run where it has one."""
     rows, data = [], []
     for record in records:
-        for name, metric in record["metrics"].items():
-            bounds = [metric["low"], metric["high"]]
-            between = " to ".join(quantity(bound, metric["unit"]) for bound in bounds) if None not in bounds else ""
-            case = f"{settings(record) or record['case']}, {record['backend']}"
-            value = quantity(metric["value"], metric["unit"])
-            ending = {"s": "_s", "B": "_bytes", "W": "_w", "J": "_j"}.get(metric["unit"], "")
+        for name, metric in record.metrics.items():
+            bounds = [metric.low, metric.high]
+            between = " to ".join(quantity(bound, metric.unit) for bound in bounds) if None not in bounds else ""
+            case = f"{settings(record) or record.case}, {record.backend}"
+            value = quantity(metric.value, metric.unit)
+            ending = {"s": "_s", "B": "_bytes", "W": "_w", "J": "_j"}.get(metric.unit, "")
             words = name.removesuffix(ending).replace("_", " ")
-            rows.append(Row((case, words, value, between, f"{metric['n']:,}" if metric["n"] else "")))
-            data.append({"case": record["case"], "metric": name, **{key: metric[key] for key in KEYS}})
+            rows.append(Row((case, words, value, between, f"{metric.n:,}" if metric.n else "")))
+            data.append({"case": record.case, "metric": name, **metric.metric()})
     columns = ("Case", "Number", "Value", "95 % interval", "From so many")
     return Table("Numbers", columns, tuple(rows), (), tuple(data))

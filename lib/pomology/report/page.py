@@ -100,9 +100,9 @@ def _index(run: Run, failed: dict[str, str]) -> str:
     notes = list(run.problems)
     if not run.journals:
         notes.append("Nothing has been measured yet.")
-    if any(record["profile"] == "smoke" for record in run.records):
+    if any(record.profile == "smoke" for record in run.records):
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
-    title = cases.chip_name({"chip": run.machine.get("chip"), "backend": "cpu"}).removesuffix(" CPU")
+    title = cases.short_chip(run.machine.get("chip"))
     environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True)
     return environment.get_template("run.html.j2").render(
         title=title[:1].upper() + title[1:],
@@ -124,7 +124,7 @@ def _declaration(run: Run, name: str) -> Declaration:
         except (*MALFORMED, RecursionError):
             about = Declaration(name)
     records = run.journals[name].records if name in run.journals else []
-    return about if about.article or not records else replace(about, article=records[0]["article"])
+    return about if about.article or not records else replace(about, article=records[0].article)
 
 
 def _few(lines: list[str]) -> list[str]:
@@ -157,14 +157,14 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         kit += f"commit {str(git.get('commit'))[:10]}" + (", with changes" if git.get("dirty") else "")
     else:
         kit += "commit not known"
-    profiles = sorted({record["profile"] for record in records} or {str(run.machine.get("profile") or "not told")})
+    profiles = sorted({record.profile for record in records} or {str(run.machine.get("profile") or "not told")})
     kinds: dict[str, dict[str, None]] = defaultdict(dict)
     for record in records:
-        kinds["none needed" if record["data"] == "none" else record["data"]][record["experiment"]] = None
+        kinds["none needed" if record.data == "none" else record.data][record.experiment] = None
     # Text of this form sorts by time.
-    times = sorted(record["started"] for record in records if re.fullmatch(r"[\d-]{10}T[\d:]{8}Z", record["started"]))
+    times = sorted(record.started for record in records if re.fullmatch(r"[\d-]{10}T[\d:]{8}Z", record.started))
     when = [time[:16].replace("T", " ") for time in (times[:1] + times[-1:])]
-    ended = Counter(record["status"] for record in records)
+    ended = Counter(record.status for record in records)
     power = run.machine.get("power_source")
     return [
         ("Machine", snapshot.describe(run.machine) if run.machine else "not told"),
@@ -199,15 +199,15 @@ def _compared(run: Run, notes: list[str]) -> dict[str, Any] | None:
 
 def _checks(records: list[dict]) -> list[tuple[str, str]]:
     """How the kit's check of itself ended, if it was run."""
-    found = [r for r in records if r["article"] == published.KIT and r["experiment"] not in roofline.CEILINGS]
+    found = [r for r in records if r.article == published.KIT and r.experiment not in roofline.CEILINGS]
     if not found:
         return []
     ended: dict[str, dict[str, None]] = {"passed": {}, "not passed": {}, "cannot be told": {}, "not to be had here": {}}
     for record in found:
-        kind = {"ok": "passed", "unsupported": "not to be had here"}.get(record["status"], "not passed")
-        if kind == "passed" and "too-noisy" in record["flags"]:
+        kind = {"ok": "passed", "unsupported": "not to be had here"}.get(record.status, "not passed")
+        if kind == "passed" and "too-noisy" in record.flags:
             kind = "cannot be told"
-        ended[kind][f"{record['config'].get('check', record['case'])} ({record['backend']})"] = None
+        ended[kind][f"{record.config.get('check', record.case)} ({record.backend})"] = None
     parts = [f"{kind}: {', '.join(names)}" for kind, names in ended.items() if names and kind != "passed"]
     other = {name for kind, names in ended.items() for name in names if kind != "passed"}  # in one repeat is enough
     good = len(ended["passed"].keys() - other)
@@ -264,7 +264,7 @@ def _section(run: Run, about: Declaration, failure: str | None, with_claims: boo
     notes = [failure] if failure else []
     if not any((run.path / f"{name}.{ending}").exists() for ending in ("ipynb", "html")):
         notes.append(_unfinished(run.path / ".partial" / f"{name}.ipynb"))
-        notes += [f"{start['case']}: under way, or cut off with its process." for start in contents.open_starts]
+        notes += [f"{start.case}: under way, or cut off with its process." for start in contents.open_starts]
     notes += [f"{problem}." for problem in contents.problems]
     section = {"name": name, "title": about.title or name}
     try:
@@ -294,7 +294,7 @@ def _shown(report: Report, with_claims: bool) -> dict[str, Any]:
     if shown := roofline.ceilings_table(report.records) if main == "ceilings" else table(main):
         section |= {"table": _table(shown), "folded": len(shown.rows) if len(shown.rows) > LONG else 0}
     about = report.records if report.declaration.framework else report.run_records()
-    measured = any(record["status"] == "ok" and record["profile"] != "smoke" for record in about)
+    measured = any(record.status == "ok" and record.profile != "smoke" for record in about)
     if "figure" in shows and measured:
         section |= {"drawing": _picture(report.drawn()), "kind": "drawing", "caption": report.declaration.caption}
     if "claims" in shows and with_claims:
@@ -312,14 +312,14 @@ def _endings(records: Iterable[Any], main: str) -> list[str]:
 
     Of a row of siblings each larger one is too big; the table says how many.
     """
-    apart = [record for record in records if main in ("ceilings", "details") or record["scaled"] or _smoke(record)]
-    bad = [record for record in apart if record["status"] != "ok"]
+    apart = [record for record in records if main in ("ceilings", "details") or record.scaled or _smoke(record)]
+    bad = [record for record in apart if record.status != "ok"]
     siblings = main == "ceilings"
-    return [cases.line(record) for record in bad if record["status"] != "too-big" or not (siblings or record["scaled"])]
+    return [cases.line(record) for record in bad if record.status != "too-big" or not (siblings or record.scaled)]
 
 
 def _smoke(record: Any) -> bool:
-    return record["profile"] == "smoke"
+    return record.profile == "smoke"
 
 
 def _unfinished(partial: Path) -> str:

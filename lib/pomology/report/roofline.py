@@ -17,7 +17,6 @@ from pomology.articles import published
 from pomology.articles.published import KIT, experiment_of
 from pomology.format import plus_minus, quantity_per_s, significant
 from pomology.measure.estimate import Estimate
-from pomology.measure.transitional import as_estimate
 from pomology.report.table import Row, Table
 from pomology.results import cases as results_cases
 from pomology.results.cases import (
@@ -95,7 +94,7 @@ def ceilings_table(records: list[dict], article: str = "") -> Table:
             reached = f"{quantity_per_s(one.value, 'B/s')}{plus_minus(one.rate)}"
             rows.append(_ceiling_row(names[kind], "", one, "", reached))
             data.append(_ceiling_numbers(kind, "", one, "bytes_per_s"))
-        flags |= {flag for _, one in mine for flag in one.record["flags"]}
+        flags |= {flag for _, one in mine for flag in one.record.flags}
     notes = []
     if article:
         notes.append("The article's rates are the makers' peaks, in single precision; this machine's are measured.")
@@ -103,7 +102,7 @@ def ceilings_table(records: list[dict], article: str = "") -> Table:
         notes.append("± is the 95 % interval within this run; another run may differ by more.")
     else:
         notes.append(NO_CEILINGS)
-    if any(record["profile"] == "smoke" for record in records):
+    if any(record.profile == "smoke" for record in records):
         notes.append("This was a smoke test, with tiny shapes: it has no ceilings.")
     notes += [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(flags)]
     columns = ("Device", "Precision", "Best rate", "Memory bandwidth", "Reached by")
@@ -115,11 +114,9 @@ NO_CEILINGS = "This run has no ceilings yet: run the notebooks ceilings and ceil
 
 
 def _ceiling_row(name: str, precision: str, one: Ceiling, rate: str, memory: str) -> Row:
-    config = ", ".join(
-        str(value).replace("x", " × ") for key, value in one.record["config"].items() if key != "precision"
-    )
+    config = ", ".join(str(value).replace("x", " × ") for key, value in one.record.config.items() if key != "precision")
     framework = FRAMEWORKS.get(one.framework, one.framework)
-    by = "; ".join([framework, f"{one.record['experiment']}: {config}", *one.record["flags"]])
+    by = "; ".join([framework, f"{one.record.experiment}: {config}", *one.record.flags])
     return Row((name, precision, rate, memory, by), "measured")
 
 
@@ -130,7 +127,7 @@ def _ceiling_numbers(kind: str, precision: str, one: Ceiling, metric: str) -> di
         "device": kind,
         "precision": precision,
         **numbers,
-        "framework": one.record["framework"],
+        "framework": one.record.framework,
     }
 
 
@@ -155,12 +152,12 @@ def roofline_points(records: list[dict]) -> list[Point]:
     best, found = ceilings(records), {}
     for repeats in _cases_of_a_run(comparable(records, "flops_per_s")):
         first, rate = _good(repeats)[0] if _good(repeats) else repeats[0], _rate(repeats)
-        if rate is None or first["experiment"] in CEILINGS:
+        if rate is None or first.experiment in CEILINGS:
             continue
-        operation = first["config"].get("operation")
-        name = experiment_of(first["experiment"]) + (f" {operation}" if operation else "")
-        key = (results_cases.kind(first), name, first["framework"], first["backend"], results_cases.precision(first))
-        if key not in found or rate["value"] > found[key].rate["value"]:
+        operation = first.config.get("operation")
+        name = experiment_of(first.experiment) + (f" {operation}" if operation else "")
+        key = (results_cases.kind(first), name, first.framework, first.backend, results_cases.precision(first))
+        if key not in found or rate.value > found[key].rate.value:
             limit = roof(first, best, rate)
             found[key] = Point(name, first, rate, share(first, best, rate), intensity(first), limit)
     return [found[key] for key in sorted(found)]
@@ -170,14 +167,14 @@ def _cases_of_a_run(records: list[dict]) -> list[list[dict]]:
     """Repeats together, as `groups`, of several experiments, whose cases may have one name."""
     found: dict[tuple[str, str], list[dict]] = {}
     for record in records:
-        found.setdefault((record["experiment"], record["case"]), []).append(record)
+        found.setdefault((record.experiment, record.case), []).append(record)
     return list(found.values())
 
 
 def _rate(repeats: list[dict]) -> dict | None:
     """Operations a second of a case, of several repeats together."""
     rates = [(record, results_cases.achieved(record)) for record in repeats]
-    made = [record | {"metrics": {"flops_per_s": rate}} for record, rate in rates if rate is not None]
+    made = [record.replace(metrics={"flops_per_s": rate}) for record, rate in rates if rate is not None]
     return combined(made, "flops_per_s")
 
 
@@ -186,15 +183,15 @@ def roofline_table(records: list[dict]) -> Table:
     points, rows, data = roofline_points(records), [], []
     for point in points:
         record, roof, share = point.record, point.roof, point.share
-        said = [*(["scaled"] if record["scaled"] else []), *record["flags"]]
+        said = [*(["scaled"] if record.scaled else []), *record.flags]
         rows.append(
             Row(
                 (
                     point.name,
                     _device_name(record, True),
                     results_cases.precision(record),
-                    ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in record["config"].items() if value),
-                    f"{quantity_per_s(point.rate['value'], 'FLOP/s')}{plus_minus(point.rate)}",
+                    ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in record.config.items() if value),
+                    f"{quantity_per_s(point.rate.value, 'FLOP/s')}{plus_minus(point.rate)}",
                     _percent(share) or "no ceiling",
                     significant(point.intensity) if point.intensity else "not counted",
                     roof.limit if roof else "",
@@ -204,7 +201,7 @@ def roofline_table(records: list[dict]) -> Table:
                 "measured",
             )
         )
-        about = {"experiment": record["experiment"], "case": record["case"], "flops_per_s": point.rate["value"]}
+        about = {"experiment": record.experiment, "case": record.case, "flops_per_s": point.rate.value}
         shares = {"share_of_best": share.value, "low": share.low, "high": share.high} if share else {}
         roofs = {"limit": roof.limit, "roof_flops_per_s": roof.flops_per_s, "share_of_roof": roof.share} if roof else {}
         data.append({**about, **shares, "flops_per_byte": point.intensity, **roofs})
@@ -223,15 +220,15 @@ def _roofline_notes(records: list[dict], points: list[Point]) -> list[str]:
             "optimiser's update. Fused operators and caches move less, so a case may stand above the memory's roof."
         )
     notes += _over(point.share for point in points)
-    shown = {point.record["experiment"] for point in points}
-    rest = [r for r in records if r["experiment"] not in (*shown, *CEILINGS) and r["article"] != KIT]
+    shown = {point.record.experiment for point in points}
+    rest = [r for r in records if r.experiment not in (*shown, *CEILINGS) and r.article != KIT]
     without: dict[str, dict[str, None]] = {}
     for record in rest:
-        reason = "smoke test" if record["profile"] == "smoke" else record["status"]
+        reason = "smoke test" if record.profile == "smoke" else record.status
         reason = "no operations were counted" if reason == "ok" else reason
-        without.setdefault(reason, {})[record["experiment"]] = None
+        without.setdefault(reason, {})[record.experiment] = None
     notes += [f"Not in the table ({reason}): {', '.join(names)}." for reason, names in without.items()]
-    flags = {flag for point in points for flag in point.record["flags"]}
+    flags = {flag for point in points for flag in point.record.flags}
     notes += [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(flags)]
     return notes
 
@@ -258,7 +255,7 @@ class Ceiling:
 
     @property
     def framework(self) -> str:
-        return self.record["framework"]
+        return self.record.framework
 
 
 @dataclass(frozen=True)
@@ -293,9 +290,9 @@ def ceilings(records: Iterable[dict]) -> Ceilings:
     rates: dict[tuple[str, str], Ceiling] = {}
     bandwidths: dict[str, Ceiling] = {}
     for record in records:
-        if record["status"] != "ok" or record["profile"] == "smoke" or record["experiment"] not in SOURCES:
+        if record.status != "ok" or record.profile == "smoke" or record.experiment not in SOURCES:
             continue
-        if record["config"].get("operation") not in STREAMS:
+        if record.config.get("operation") not in STREAMS:
             _best(rates, (results_cases.kind(record), results_cases.precision(record)), record, "flops_per_s")
         else:
             _best(bandwidths, results_cases.kind(record), record, "bytes_per_s")
@@ -303,9 +300,9 @@ def ceilings(records: Iterable[dict]) -> Ceilings:
 
 
 def _best(found: dict, key: Any, record: dict, name: str) -> None:
-    if name not in record["metrics"]:
+    if name not in record.metrics:
         return
-    rate = as_estimate(record["metrics"][name])
+    rate = record.metrics[name]
     if rate.value > 0 and (key not in found or _surely(rate) > _surely(found[key].rate)):
         found[key] = Ceiling(rate, record)
 
@@ -322,9 +319,9 @@ def share(record: dict, best: Ceilings, rate: dict | None = None) -> Estimate | 
     """
     rate = rate or achieved(record)
     ceiling = best.rates.get((results_cases.kind(record), results_cases.precision(record)))
-    if rate is None or ceiling is None or record["profile"] == "smoke":
+    if rate is None or ceiling is None or record.profile == "smoke":
         return None
-    return as_estimate(rate) / ceiling.rate
+    return rate / ceiling.rate
 
 
 def intensity(record: dict) -> float | None:
@@ -332,13 +329,13 @@ def intensity(record: dict) -> float | None:
 
     Of a training step by what each of its operators reads and writes; of a product by its operands and result.
     """
-    flops, moved = _count(record, "flops_per_step"), _count(record, "bytes_per_step")
+    flops, moved = _count(record.flops_per_step), _count(record.bytes_per_step)
     if flops is not None and moved is not None:
         return flops / moved
-    rates = [record["metrics"].get(name) for name in ("flops_per_s", "bytes_per_s")]
-    if None in rates or not all(rate["value"] > 0 for rate in rates):
+    rates = [record.metrics.get(name) for name in ("flops_per_s", "bytes_per_s")]
+    if None in rates or not all(rate.value > 0 for rate in rates):
         return None
-    return rates[0]["value"] / rates[1]["value"]
+    return rates[0].value / rates[1].value
 
 
 def roof(record: dict, best: Ceilings, rate: dict | None = None) -> Roof | None:
@@ -348,8 +345,8 @@ def roof(record: dict, best: Ceilings, rate: dict | None = None) -> Roof | None:
         best.rates.get((results_cases.kind(record), results_cases.precision(record))),
         best.bandwidths.get(results_cases.kind(record)),
     )
-    if None in (rate, operations, ceiling, bandwidth) or record["profile"] == "smoke":
+    if None in (rate, operations, ceiling, bandwidth) or record.profile == "smoke":
         return None
     slope = operations * bandwidth.value
     lower = min(ceiling.value, slope)
-    return Roof("memory" if slope < ceiling.value else "compute", lower, rate["value"] / lower)
+    return Roof("memory" if slope < ceiling.value else "compute", lower, rate.value / lower)

@@ -60,7 +60,7 @@ class Report:
         if self.declaration.whole_run:
             return self.run_records()
         experiment, records = self.declaration.experiment, self._read(self.declaration.sources)
-        return [record for record in records if published.experiment_of(record["experiment"]) == experiment]
+        return [record for record in records if published.experiment_of(record.experiment) == experiment]
 
     def run_records(self) -> list[dict]:
         """The finished cases of all notebooks of this run."""

@@ -10,6 +10,7 @@ from pomology.format import (
     seconds,
     significant,
 )
+from pomology.measure.estimate import Estimate
 from pomology.report import declaration
 from pomology.report.declaration import Declaration
 from pomology.report.table import Row, Table
@@ -33,16 +34,17 @@ def ratio_table(experiment: str | Declaration, records: list[dict]) -> Table:
             rows.append(Row((value["device"], versus, *settings, number, value["printed"]), "published"))
             data.append({"source": "published", "device": value["device"], **value["config"], "ratio": value["value"]})
     found = []
-    ours = [record for record in records if record["profile"] != "smoke"]  # scaled alike on both devices
-    for config in {json.dumps(record["config"]): record["config"] for record in ours}.values():
-        ratio, reason = _ratio([record for record in ours if record["config"] == config], about.time)
+    ours = [record for record in records if record.profile != "smoke"]  # scaled alike on both devices
+    for config in {json.dumps(record.config): record.config for record in ours}.values():
+        ratio, reason = _ratio([record for record in ours if record.config == config], about.time)
         settings = [str(config.get(key, "")) for key in about.headings]
-        shown = f"{significant(ratio['value'])}×{plus_minus(ratio)}" if ratio else ""
+        shown = f"{significant(ratio.value)}×{plus_minus(ratio)}" if ratio else ""
         rows.append(Row(("GPU here", "CPU here", *settings, shown or reason, ""), "measured"))
-        data.append({"source": "measured", "device": "gpu", "versus": "cpu", **config, **(ratio or {"reason": reason})})
+        numbers = {"value": ratio.value, "low": ratio.low, "high": ratio.high} if ratio else {"reason": reason}
+        data.append({"source": "measured", "device": "gpu", "versus": "cpu", **config, **numbers})
         if ratio:
-            found.append(ratio["value"])
-    count = len(ours) and len({json.dumps(record["config"]) for record in ours})
+            found.append(ratio.value)
+    count = len(ours) and len({json.dumps(record.config) for record in ours})
     for word, reduce in (("average", lambda x: sum(x) / len(x)), ("minimum", min), ("maximum", max)):
         if count:
             note = f"of {len(found)} of {count}" if 0 < len(found) < count else ""
@@ -53,7 +55,7 @@ def ratio_table(experiment: str | Declaration, records: list[dict]) -> Table:
     notes = []
     if found:
         notes.append("± is the 95 % interval of both times within their runs, put together; see the table of times.")
-    if any(record["profile"] == "smoke" for record in records):
+    if any(record.profile == "smoke" for record in records):
         notes.append("This was a smoke test: its times are compared with nothing.")
     columns = ("Device", "Against", *about.headings.values(), "Times faster", "As printed")
     return Table("How many times faster", columns, tuple(rows), tuple(notes), tuple(data))
@@ -67,20 +69,19 @@ RATIOS = {
 }
 
 
-def _ratio(records: list[dict], metric: str) -> tuple[dict | None, str]:
-    """CPU time over GPU time of one setting, as value, low and high; or the reason why it cannot be told."""
+def _ratio(records: list[dict], metric: str) -> tuple[Estimate | None, str]:
+    """CPU time over GPU time of one setting, or the reason why it cannot be told."""
     times = {}
     for kind in ("cpu", "gpu"):
-        there = [record for record in records if ("cpu" if record["backend"] == "cpu" else "gpu") == kind]
+        there = [record for record in records if ("cpu" if record.backend == "cpu" else "gpu") == kind]
         if not there:
             return None, f"no {kind.upper()} was timed here"
         if len(groups(there)) > 1:
             return None, f"{len(groups(there))} cases on the {kind.upper()} match"
         times[kind] = combined(there, metric)
         if times[kind] is None:
-            return None, f"{kind.upper()}: {there[-1]['status']}"
-    ratio = times["cpu"] / times["gpu"]
-    return {"value": ratio.value, "low": ratio.low, "high": ratio.high}, ""
+            return None, f"{kind.upper()}: {there[-1].status}"
+    return times["cpu"] / times["gpu"], ""
 
 
 def side_by_side(
@@ -96,11 +97,11 @@ def side_by_side(
     metric = about.time
     cases: dict[tuple, dict[str, list[dict]]] = {}
     for record in records:
-        key = ("CPU" if record["backend"] == "cpu" else "GPU", json.dumps(record["config"], sort_keys=True))
-        cases.setdefault(key, {}).setdefault(record["framework"], []).append(record)
+        key = ("CPU" if record.backend == "cpu" else "GPU", json.dumps(record.config, sort_keys=True))
+        cases.setdefault(key, {}).setdefault(record.framework, []).append(record)
     rows, data = [], []
     for (kind, _), found in cases.items():
-        config = next(iter(found.values()))[0]["config"]
+        config = next(iter(found.values()))[0].config
         times = {name: combined(found.get(name, []), metric) for name in frameworks}
         errors = {name: combined(found.get(name, []), "max_abs_error") for name in frameworks}
         remark, same = _sameness(found, frameworks)
@@ -111,20 +112,20 @@ def side_by_side(
         shown += f" ({significant(ratio.low)} to {significant(ratio.high)})" if bounded else ""
         cells = [kind, *(str(config.get(key, "")) for key in about.headings)]
         for name in frameworks:
-            ended = found[name][-1]["status"] if name in found else ""
-            cells.append(f"{seconds(times[name]['value'])}{plus_minus(times[name])}" if times[name] else ended)
-        cells += [shown, remark, *(f"{errors[name]['value']:.1e}" if errors[name] else "" for name in frameworks)]
+            ended = found[name][-1].status if name in found else ""
+            cells.append(f"{seconds(times[name].value)}{plus_minus(times[name])}" if times[name] else ended)
+        cells += [shown, remark, *(f"{errors[name].value:.1e}" if errors[name] else "" for name in frameworks)]
         rows.append(Row(tuple(cells)))
         row = {"device": kind, **config, "same": same, "ratio": ratio and ratio.value, "remark": remark}
-        row |= {f"{name}_{metric}": times[name] and times[name]["value"] for name in frameworks}
-        row |= {f"{name}_max_abs_error": errors[name] and errors[name]["value"] for name in frameworks}
+        row |= {f"{name}_{metric}": times[name] and times[name].value for name in frameworks}
+        row |= {f"{name}_max_abs_error": errors[name] and errors[name].value for name in frameworks}
         data.append(row | ({"ratio_low": ratio.low, "ratio_high": ratio.high} if bounded else {}))
     notes = []
     for name in frameworks:
-        if not any(record["framework"] == name for record in records):
+        if not any(record.framework == name for record in records):
             wanted = next((one for one in declaration.notebooks_of(about.experiment) if one.endswith(f"_{name}")), name)
             notes.append(f"{FRAMEWORKS[name]} has no numbers in this run: run {wanted} into the same folder first.")
-    if any(record["profile"] == "smoke" for record in records):
+    if any(record.profile == "smoke" for record in records):
         notes.append("This was a smoke test, with tiny shapes.")
     if rows:
         proof = about.parity_note or (
@@ -149,10 +150,9 @@ def _sameness(found: dict[str, list[dict]], frameworks: tuple[str, str]) -> tupl
     if not all(_good(found[name]) for name in frameworks):
         return "no pair of times", False
     good = [record for name in frameworks for record in _good(found[name])]
-    sums = {record["metrics"].get("inputs_checksum", {}).get("value") for record in good}
-    if None in sums or not all("max_abs_error" in record["metrics"] for record in good):
+    if not all({"inputs_checksum", "max_abs_error"} <= record.metrics.keys() for record in good):
         return "not checked against a reference", False
-    if len(sums) > 1:
+    if len({record.metrics["inputs_checksum"].value for record in good}) > 1:
         return "other inputs: not the same", False
-    flags = sorted({flag for record in good for flag in record["flags"]})
+    flags = sorted({flag for record in good for flag in record.flags})
     return ", ".join(["the same", *flags]), True

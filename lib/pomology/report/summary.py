@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pomology.articles import published
 from pomology.articles.published import KIT, experiment_of
 from pomology.format import plus_minus, quantity_per_s, significant
+from pomology.measure.estimate import Estimate
 from pomology.report import roofline
 from pomology.report.roofline import NO_CEILINGS
 from pomology.report.table import Row, Table
@@ -122,11 +123,11 @@ def _measured(records: list[dict]) -> list[Rate]:
     best, found = roofline.ceilings(records), []
     by_notebook: dict[str, list[dict]] = {}
     for record in comparable(records, "flops_per_s"):
-        if record["experiment"] not in roofline.SOURCES:
-            by_notebook.setdefault(record["experiment"], []).append(record)
+        if record.experiment not in roofline.SOURCES:
+            by_notebook.setdefault(record.experiment, []).append(record)
     for repeats in [repeats for mine in by_notebook.values() for repeats in groups(mine)]:
         achieved = [(record, cases.achieved(record)) for record in repeats]
-        good = [record | {"metrics": {"flops_per_s": rate}} for record, rate in achieved if rate and rate["value"] > 0]
+        good = [record.replace(metrics={"flops_per_s": rate}) for record, rate in achieved if rate and rate.value > 0]
         rate = combined(good, "flops_per_s")
         if rate is None:
             continue
@@ -136,17 +137,17 @@ def _measured(records: list[dict]) -> list[Rate]:
         ceiling = best.rates.get((cases.kind(first), precision))
         how = f"no product in {precision} was measured in this run"
         if share:
-            how = f"the best product in {precision} of this run, with {FRAMEWORKS.get(ceiling.record['framework'], '')}"
-        shown = settings(first) + (SMALLER if first["scaled"] else "")
-        about = (first["article"], _workload(first), chip_name(first), shown, "measured", cases.kind(first))
-        rated = (first["framework"], precision, rate["value"], rate["low"], rate["high"])
+            how = f"the best product in {precision} of this run, with {FRAMEWORKS.get(ceiling.record.framework, '')}"
+        shown = settings(first) + (SMALLER if first.scaled else "")
+        about = (first.article, _workload(first), chip_name(first), shown, "measured", cases.kind(first))
+        rated = (first.framework, precision, rate.value, rate.low, rate.high)
         shares = (share.value, share.low, share.high) if share else (None, None, None)
         found.append(Rate(*about, *rated, ceiling.value if share else None, *shares, how))
     return found
 
 
 def _workload(record: dict) -> str:
-    name, model = experiment_of(record["experiment"]), record["config"].get("model", "")
+    name, model = experiment_of(record.experiment), record.config.get("model", "")
     name = WORKLOAD_OF.get(name, name)
     if name in WORKLOADS:
         return name
@@ -159,8 +160,8 @@ def table(records: list[dict]) -> Table:
     """All rates with their shares, the articles' first in each workload; as numbers the same with all that is known."""
     found, rows = rates(records), []
     for one in found:
-        interval = {"value": one.flops_per_s, "low": one.low, "high": one.high, "how": "measured", "n": None}
-        rate = quantity_per_s(one.flops_per_s, "FLOP/s") + plus_minus(interval)
+        measured = Estimate(one.flops_per_s, "FLOP/s", one.low, one.high)
+        rate = quantity_per_s(measured.value, "FLOP/s") + plus_minus(measured)
         peak = quantity_per_s(one.peak_flops_per_s, "FLOP/s") if one.peak_flops_per_s else ""
         device = f"{one.device}, {FRAMEWORKS.get(one.framework, one.framework)}"
         device += "" if one.precision == "fp32" else f", {one.precision}"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pomology.format import (
-    clock_time,
-    plus_minus,
-    quantity,
-    seconds,
-)
+from msgspec import UnsetType
+
+from pomology.format import clock_time, plus_minus, quantity, seconds
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
-from pomology.measure.transitional import as_estimate
 from pomology.results.record import Record
+
+DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
 
 FLAGS = {
     "contended": "other programs used the processor meanwhile",
@@ -29,53 +27,60 @@ FLAGS = {
 }
 
 
+def config_text(config: dict) -> str:
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in config.items())
+
+
 def settings(record: Record) -> str:
-    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in record["config"].items())
+    return config_text(record.config)
+
+
+def short_chip(chip: str | None) -> str:
+    """`AMD EPYC 7B13`: the processor or GPU without its maker's ornaments."""
+    name = chip or "this machine"
+    for ornament in ("(R)", "(TM)", "(tm)", " Processor", " CPU", "NVIDIA ", "GeForce "):
+        name = name.replace(ornament, "")
+    return name.split(" @ ")[0].strip()
 
 
 def chip_name(record: Record) -> str:
-    """`AMD EPYC 7B13 CPU`: the processor or GPU without its maker's ornaments, and which of the two trained."""
-    name = record["chip"] or "this machine"
-    for ornament in ("(R)", "(TM)", "(tm)", " Processor", " CPU", "NVIDIA ", "GeForce "):
-        name = name.replace(ornament, "")
-    name = name.split(" @ ")[0].strip()
-    kind = {"cpu": "CPU", "cuda": "CUDA"}.get(record["backend"], "GPU")
-    return f"{name} {kind}"
+    """`AMD EPYC 7B13 CPU`: the short name, and which device trained."""
+    return f"{short_chip(record.chip)} {DEVICES.get(record.backend, 'GPU')}"
 
 
 def _device_name(record: Record, with_framework: bool) -> str:
     name = chip_name(record)
-    return f"{name}, {FRAMEWORKS.get(record['framework'], record['framework'])}" if with_framework else name
+    return f"{name}, {FRAMEWORKS.get(record.framework, record.framework)}" if with_framework else name
 
 
 def line(record: Record) -> str:
     """A finished case in one line."""
-    parts = [f"{record['experiment']}: {record['backend']}, {settings(record)}" if record["config"] else record["case"]]
-    metrics = record["metrics"]
-    if record["status"] != "ok":
-        parts.append(f"{record['status']}" + (f" ({record['reason']})" if record["reason"] else ""))
+    parts = [f"{record.experiment}: {record.backend}, {settings(record)}" if record.config else record.case]
+    metrics = record.metrics
+    if record.status != "ok":
+        parts.append(f"{record.status}" + (f" ({record.reason})" if record.reason else ""))
     else:
         words = {"fit_s": "training", "pass_s": "a pass", "epoch_s": "epoch", "step_s": "step"}
         words |= {"forward_s": "forward pass", "kernel_s": "a call", "launch_s": "a launch"}
         name = next((name for name in words if name in metrics), None)
         passes = [metrics[name] for name in ("forward_s", "backward_s") if name in metrics]
         if "footprint_end_bytes" in metrics and not passes:  # what such a case is about, not its epoch
-            ends = (quantity(metrics[f"footprint_{end}_bytes"]["value"], "B") for end in ("start", "end"))
+            ends = (quantity(metrics[f"footprint_{end}_bytes"].value, "B") for end in ("start", "end"))
             parts.append(f"footprint {' → '.join(ends)}")
         elif len(passes) == 2 and "fit_s" not in metrics:  # likewise
-            shown = (f"{seconds(each['value'])}{plus_minus(each)}" for each in passes)
+            shown = (f"{seconds(each.value)}{plus_minus(each)}" for each in passes)
             parts.append(", ".join(map(" ".join, zip(("forward", "backward"), shown, strict=True))))
         elif name is not None:
-            how = f" {metrics[name]['how']}" if name in ("fit_s", "epoch_s") else ""
-            parts.append(f"{words[name]} {seconds(metrics[name]['value'])}{plus_minus(metrics[name])}{how}")
+            how = f" {metrics[name].how}" if name in ("fit_s", "epoch_s") else ""
+            parts.append(f"{words[name]} {seconds(metrics[name].value)}{plus_minus(metrics[name])}{how}")
     if "loss_first" in metrics and "loss_last" in metrics:
-        parts.append(f"loss {metrics['loss_first']['value']:.4g} → {metrics['loss_last']['value']:.4g}")
-    if record.get("note"):
-        parts.append(record["note"])
-    if record["flags"]:
-        parts.append(", ".join(record["flags"]))
-    if record["seconds"] is not None:
-        parts.append(f"took {clock_time(record['seconds'])}")
+        parts.append(f"loss {metrics['loss_first'].value:.4g} → {metrics['loss_last'].value:.4g}")
+    if record.note:
+        parts.append(record.note)
+    if record.flags:
+        parts.append(", ".join(record.flags))
+    if record.seconds is not None:
+        parts.append(f"took {clock_time(record.seconds)}")
     return " · ".join(parts)
 
 
@@ -85,14 +90,14 @@ def comparable(records: Iterable[Record], metric: str = "") -> list[Record]:
     Where the metric is FLOP/s, also those of smaller ones, which is what these can be compared by.
     """
     scaled_too = metric.endswith("flops_per_s")
-    return [record for record in records if record["profile"] != "smoke" and (scaled_too or not record["scaled"])]
+    return [record for record in records if record.profile != "smoke" and (scaled_too or not record.scaled)]
 
 
 def groups(records: Iterable[Record]) -> list[list[Record]]:
     """Repeats of the same case together, in order of first appearance."""
     by_case: dict[str, list[Record]] = {}
     for record in records:
-        by_case.setdefault(record["case"], []).append(record)
+        by_case.setdefault(record.case, []).append(record)
     return list(by_case.values())
 
 
@@ -101,12 +106,12 @@ def combined(repeats: Sequence[Record], name: str) -> Estimate | None:
 
     Only runs with status `ok` count. None if there is none, or none has the metric.
     """
-    known = [as_estimate(record["metrics"][name]) for record in _good(repeats) if name in record["metrics"]]
+    known = [record.metrics[name] for record in _good(repeats) if name in record.metrics]
     return intervals.repeats(known) if known else None
 
 
 def _good(repeats: list[Record]) -> list[Record]:
-    return [record for record in repeats if record["status"] == "ok"]
+    return [record for record in repeats if record.status == "ok"]
 
 
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mlx": "MLX"}
@@ -119,29 +124,28 @@ PRECISIONS += (("fp32", "fp32"), ("float32", "fp32"), ("16", "fp16"), ("32", "fp
 
 def kind(record: Record) -> str:
     """`cpu` or `gpu`: the device that was asked for."""
-    return "cpu" if record["backend"] == "cpu" else "gpu"
+    return "cpu" if record.backend == "cpu" else "gpu"
 
 
 def precision(record: Record) -> str:
     """The precision of a case's products: of autocast (`16-mixed`, `autocast bf16`) the half precision it names."""
-    text = str(record["precision"]).lower()
+    text = str(record.precision).lower()
     return next((name for part, name in PRECISIONS if part in text), text)
 
 
 def achieved(record: Record) -> Estimate | None:
     """The operations a second of a case; None if it did not end well, or nobody counted them."""
-    metrics, flops = record["metrics"], _count(record, "flops_per_step")
-    if record["status"] != "ok":
+    metrics, flops = record.metrics, _count(record.flops_per_step)
+    if record.status != "ok":
         return None
     if "flops_per_s" in metrics:
-        return as_estimate(metrics["flops_per_s"])
-    step = as_estimate(metrics["step_s"]) if "step_s" in metrics else None
+        return metrics["flops_per_s"]
+    step = metrics.get("step_s")
     if step is None or flops is None or not step.value > 0:
         return None
     return Estimate.count(flops, "FLOP") / step
 
 
-def _count(record: Record, key: str) -> int | None:
-    """A count of a record that is above 0; what somebody else's journal has in its place is none."""
-    value = record.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+def _count(count: int | UnsetType | None) -> int | None:
+    """A count of a record, where it is above 0."""
+    return count if count and count > 0 else None

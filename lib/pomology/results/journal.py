@@ -33,18 +33,18 @@ class Journal:
         """Append the line of a case that begins. Raises ValueError if a key of the schema is missing or wrong."""
         self._append("start", record)
 
-    def end(self, record: Record | dict) -> None:
+    def end(self, record: Record | dict) -> Record:
         """Append the line of a finished case. Raises ValueError if a key of the schema is missing or wrong."""
-        self._append("end", record)
+        return self._append("end", record)
 
-    def _append(self, event: str, record: Start | dict) -> None:
+    def _append(self, event: str, record: Start | dict) -> Start | Record:
         """Write one line and wait until the disk has it. Raises ValueError for what the schema or JSON lacks (NaN)."""
         given = record.line() if isinstance(record, Start) else record
         try:
-            form = checked({"event": event, "schema": SCHEMA, **given}).line()
+            entry = checked({"event": event, "schema": SCHEMA, **given})
         except ValueError as error:
             raise ValueError(f"record of case {given.get('case')!r}: {error}") from None
-        line = json.dumps(form, allow_nan=False, ensure_ascii=False, separators=(",", ":")) + "\n"
+        line = json.dumps(entry.line(), allow_nan=False, ensure_ascii=False, separators=(",", ":")) + "\n"
         with open(self.path, "ab+") as file:
             if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
                 line = "\n" + line
@@ -53,6 +53,7 @@ class Journal:
             os.fsync(file.fileno())
             if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync leaves the line in the drive's own memory
                 fcntl.fcntl(file.fileno(), fcntl.F_FULLFSYNC)
+        return entry
 
     def finish_open(self, status: Status, reason: str) -> list[str]:
         """Give every case that began and has no end this status; returns their names. For a process that watches."""

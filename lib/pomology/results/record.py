@@ -18,7 +18,6 @@ from msgspec import UNSET, UnsetType
 
 from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
-from pomology.measure.transitional import RecordKeys
 
 PROFILES = ("smoke", "quick", "article")
 
@@ -72,7 +71,7 @@ class Metrics(dict[str, Estimate]):
     """The metrics of a record, by name."""
 
 
-class Start(RecordKeys, msgspec.Struct, kw_only=True, tag_field="event", tag="start", gc=False):
+class Start(msgspec.Struct, kw_only=True, tag_field="event", tag="start", gc=False):
     """What is known of a case before it begins. data_origin: where its data is from, in words."""
 
     schema: Literal[1]

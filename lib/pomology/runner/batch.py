@@ -68,9 +68,9 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
             return 130
         page = report_page.build(out)
     records = [record for path in sorted(out.glob("*.jsonl")) for record in results_journal.read(path).records]
-    errors = [record for record in records if record["status"] == "error"]
+    errors = [record for record in records if record.status == "error"]
     for record in errors:
-        say(f"error in {record['experiment']}, {record['case']}: {record['reason']}")
+        say(f"error in {record.experiment}, {record.case}: {record.reason}")
     say(f"done in {format.clock_time(time.monotonic() - begun_s)}: {page.relative_to(root())}")
     return 1 if failed or errors else 0
 
@@ -79,7 +79,7 @@ def _finished(job: Job, out: Path) -> bool:
     if not job.output(out).exists():
         return False
     journal = results_journal.read(out / f"{job.notebook.name}.jsonl")
-    begun = [record["case"] for record in journal.records if record["repeat"] == job.repeat]
+    begun = [record.case for record in journal.records if record.repeat == job.repeat]
     return bool(begun) and all(journal.done(case, job.repeat) for case in begun)
 
 
