@@ -312,14 +312,12 @@ def _endings(records: Iterable[Any], main: str) -> list[str]:
 
     Of a row of siblings each larger one is too big; the table says how many.
     """
-    apart = [record for record in records if main in ("ceilings", "details") or record.scaled or _smoke(record)]
+    apart = [
+        record for record in records if main in ("ceilings", "details") or record.scaled or record.profile == "smoke"
+    ]
     bad = [record for record in apart if record.status != "ok"]
     siblings = main == "ceilings"
     return [cases.line(record) for record in bad if record.status != "too-big" or not (siblings or record.scaled)]
-
-
-def _smoke(record: Any) -> bool:
-    return record.profile == "smoke"
 
 
 def _unfinished(partial: Path) -> str:
