@@ -302,7 +302,9 @@ def _shown(report: Report, with_claims: bool) -> dict[str, Any]:
         alone = {claim.id for claim in published.claims() if len(claim.experiments) == 1}
         claims = replace(claims, rows=tuple(row for row in claims.rows if row.cells[0] in alone))
         section["claims"] = _table(claims, "The article's claims") if claims.rows else ""
-    if report.records and (shown := table(folded)):
+    # What a notebook combines has its numbers below the notebooks that measured them.
+    repeated = report.declaration.sources and not report.declaration.whole_run
+    if report.records and not repeated and (shown := table(folded)):
         section["details"] = _table(shown)
     return section
 
