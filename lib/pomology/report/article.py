@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pomology.articles import published
-from pomology.format import plus_minus, quantity_per_s, slope_text
+from pomology.format import plus_minus, slope_text
 from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
 from pomology.report.table import Row, Table
@@ -186,13 +186,12 @@ def measured(repeats: list[dict], name: str) -> dict | None:
 
 def _cell(column: Column, repeats: list[dict], about: Declaration) -> str:
     name, good = column.metric, _good(repeats)
-    show = metrics.show(name, column.heading)
+    # An article with a column a framework has devices from a laptop's to a server's, whose rates differ a hundredfold.
+    heading = "Operations" if about.framework_columns and name == "flops_per_s" else column.heading
+    show = metrics.show(name, heading)
     if name == "status":
         return "yes" if good else repeats[-1].status
-    if about.framework_columns and name == "flops_per_s":
-        value, show = roofline._rate(repeats), lambda rate: quantity_per_s(rate, "FLOP/s")
-    else:
-        value = measured(repeats, name)
+    value = roofline._rate(repeats) if about.framework_columns and name == "flops_per_s" else measured(repeats, name)
     if value is None:
         if column.where:
             return repeats[-1].status
@@ -202,7 +201,7 @@ def _cell(column: Column, repeats: list[dict], about: Declaration) -> str:
             return ""
         return "not told" if name.startswith(UNTOLD) else "not measured"
     if repeats[0].scaled and name in metrics.PASSES:
-        return "scaled" if about.framework_columns else "see the details"
+        return "scaled" if column.where else "see the details"
     if name.endswith(metrics.SLOPES):
         return slope_text(value)
     begun = combined(repeats, name.replace("_end_", "_start_")) if "_end_" in name else None
@@ -237,6 +236,8 @@ def _notes(about: Declaration, records: list[dict], usable: list[dict], rows: li
         notes.append(
             "± is the 95 % interval within this run; another run may differ by more (REPEATS=5 tells by how much)."
         )
+    if about.framework_columns:
+        notes.append("Published: seconds, as printed.")
     shown = about.shown.values()
     if usable and "compute_epoch_s" in shown:
         notes.append("“Of it computing” is an epoch of the same loop on batches that are on the device already.")

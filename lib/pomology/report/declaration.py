@@ -22,6 +22,11 @@ from pomology.results import metrics
 
 EPOCH = ("epoch_s", "compute_epoch_s", "temperature_c", "peak_memory_bytes", "power_w")
 
+EPOCHS = (
+    "Seconds per epoch, less is faster. Filled marks: the whole epoch, this machine's with its 95 % interval. "
+    "Hollow marks: its computing alone."
+)
+
 WHOLE_RUN = "*"  # in `combines`: everything that a run has measured
 
 CALLED = ("Experiment", "Report")
@@ -107,12 +112,20 @@ class Declaration:
     def drawn(self) -> metrics.Metric:
         """The axis and the format of the figure."""
         known = metrics.metric(self.metric)
-        return known if known.axis else replace(known, axis=f"{known.heading.lower()} ({known.unit})")
+        other = [metrics.BY_HEADING.get((self.metric, heading)) for heading in self.shown]
+        show = next(filter(None, other), known.show)
+        return replace(known, show=show, axis=known.axis or f"{known.heading.lower()} ({known.unit})")
 
     @property
     def caption(self) -> str:
         """What the figure shows, in words."""
-        return f"{metrics.words(self.drawn.axis)}."
+        return EPOCHS if self.metric == "epoch_s" else f"{metrics.words(self.drawn.axis)}."
+
+    @property
+    def claims(self) -> list[published.Claim]:
+        """The article's claims about it."""
+        about = {self.experiment, *self.claims_of}
+        return [claim for claim in published.claims(article=self.article) if about & set(claim.experiments)]
 
     @property
     def _printed(self) -> list[dict]:

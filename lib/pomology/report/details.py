@@ -105,8 +105,6 @@ def details_table(records: list[dict], best: roofline.Ceilings | None = None) ->
     return _with_shares(table, "Achieved", [roofline.share(record, best) for record in records]) if best else table
 
 
-KEYS = ("value", "unit", "low", "high", "n", "how")  # of a number
-
 TRUST = {"ok": "yes", "mismatch": "no", "unsupported": "not to be had"}
 
 
@@ -146,6 +144,6 @@ def numbers_table(records: list[dict]) -> Table:
             ending = {"s": "_s", "B": "_bytes", "W": "_w", "J": "_j"}.get(metric.unit, "")
             words = name.removesuffix(ending).replace("_", " ")
             rows.append(Row((case, words, value, between, f"{metric.n:,}" if metric.n else "")))
-            data.append({"case": record.case, "metric": name, **{key: getattr(metric, key) for key in KEYS}})
+            data.append({"case": record.case, "metric": name, **metric.metric()})
     columns = ("Case", "Number", "Value", "95 % interval", "From so many")
     return Table("Numbers", columns, tuple(rows), (), tuple(data))

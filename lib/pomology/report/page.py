@@ -227,7 +227,9 @@ def _best(records: list[dict]) -> list[tuple[str, str]]:
 
 
 def _article(run: Run, article: str, abouts: list[Declaration], failed: dict[str, str]) -> dict[str, Any]:
-    sections = [_section(run, about, failed.get(about.name)) for about in abouts]
+    # What several notebooks have measured of an experiment stands together below the one that combines them.
+    combined = {name for about in abouts if "claims" in about.shows for name in about.sources}
+    sections = [_section(run, about, failed.get(about.name), about.name not in combined) for about in abouts]
     known = next((known for known in published.articles() if known.id == article), None)
     if article == published.KIT:
         return {"title": "The kit itself, and what this machine can do", "sections": sections}
@@ -255,7 +257,7 @@ def _claims(run: Run, claims: list[published.Claim]) -> Any:
         return f"The claims cannot be tested: {type(error).__name__}: {error}."
 
 
-def _section(run: Run, about: Declaration, failure: str | None) -> dict[str, Any]:
+def _section(run: Run, about: Declaration, failure: str | None, with_claims: bool) -> dict[str, Any]:
     """One experiment: its table, figure and claims, or what is known about why there are none."""
     name = about.name
     contents = run.journals.get(name, journal.Contents(run.path / f"{name}.jsonl"))
@@ -266,7 +268,7 @@ def _section(run: Run, about: Declaration, failure: str | None) -> dict[str, Any
     notes += [f"{problem}." for problem in contents.problems]
     section = {"name": name, "title": about.title or name}
     try:
-        section |= _shown(Report.of(about, run))
+        section |= _shown(Report.of(about, run), with_claims)
     except MALFORMED as error:
         notes.append(f"The numbers of this experiment cannot be shown: {type(error).__name__}: {error}.")
     main = section.pop("main", "details")
@@ -274,7 +276,7 @@ def _section(run: Run, about: Declaration, failure: str | None) -> dict[str, Any
     return section | {"notes": _few(notes), "links": _links(run.path, name)}
 
 
-def _shown(report: Report) -> dict[str, Any]:
+def _shown(report: Report, with_claims: bool) -> dict[str, Any]:
     """What a notebook has saved: its main table, its figure and claims, and folded what else was measured."""
     shows = report.declaration.shows or ("details",)
     main = next((name for name in MAIN if name in shows), "")
@@ -288,18 +290,21 @@ def _shown(report: Report) -> dict[str, Any]:
         return report.saved(MAIN.get(name, name), make) if name else None
 
     section: dict[str, Any] = {"main": main}
-    if shown := table(main):
+    # Each notebook of ceilings has shown those of the run until then; beside each other, each shows its own.
+    if shown := roofline.ceilings_table(report.records) if main == "ceilings" else table(main):
         section |= {"table": _table(shown), "folded": len(shown.rows) if len(shown.rows) > LONG else 0}
     about = report.records if report.declaration.framework else report.run_records()
     measured = any(record.status == "ok" and record.profile != "smoke" for record in about)
     if "figure" in shows and measured:
         section |= {"drawing": _picture(report.drawn()), "kind": "drawing", "caption": report.declaration.caption}
-    if "claims" in shows:
+    if "claims" in shows and with_claims:
         claims = table("claims")
         alone = {claim.id for claim in published.claims() if len(claim.experiments) == 1}
         claims = replace(claims, rows=tuple(row for row in claims.rows if row.cells[0] in alone))
         section["claims"] = _table(claims, "The article's claims") if claims.rows else ""
-    if report.records and (shown := table(folded)):
+    # What a notebook combines has its numbers below the notebooks that measured them.
+    repeated = report.declaration.sources and not report.declaration.whole_run
+    if report.records and not repeated and (shown := table(folded)):
         section["details"] = _table(shown)
     return section
 
@@ -309,14 +314,12 @@ def _endings(records: Iterable[Any], main: str) -> list[str]:
 
     Of a row of siblings each larger one is too big; the table says how many.
     """
-    apart = [record for record in records if main in ("ceilings", "details") or record.scaled or _smoke(record)]
+    apart = [
+        record for record in records if main in ("ceilings", "details") or record.scaled or record.profile == "smoke"
+    ]
     bad = [record for record in apart if record.status != "ok"]
     siblings = main == "ceilings"
     return [cases.line(record) for record in bad if record.status != "too-big" or not (siblings or record.scaled)]
-
-
-def _smoke(record: Any) -> bool:
-    return record.profile == "smoke"
 
 
 def _unfinished(partial: Path) -> str:

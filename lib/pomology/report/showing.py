@@ -119,9 +119,8 @@ class Report:
 
     def claims(self) -> Table:
         """What the article says, tested on its own numbers and on this machine's."""
-        tested = self._claims()
         # A claim may need what another notebook of the same run has measured.
-        return self._saved("claims", claims.claims_table(tested, self._read(self._needed())))
+        return self._saved("claims", claims.claims_table(self.declaration.claims, self._read(self._needed())))
 
     def figure(self) -> Any:
         """The article's devices and this machine's on one axis."""
@@ -133,7 +132,7 @@ class Report:
 
     def drawn(self) -> str:
         """The figure as its notebook saved it, or made from the journals as a table is."""
-        end = self._made_from("figure")
+        end = "" if self._lacks_its_notebook() else self._made_from("figure")
         if not self._drawing.exists() or not self._drawing.read_text(encoding="utf-8").rstrip().endswith(end):
             self.figure()
         return self._drawing.read_text(encoding="utf-8")
@@ -157,28 +156,31 @@ class Report:
         places = [self.out / f"{name}.jsonl" for name in dict.fromkeys(names)]
         return {place.name: place.stat().st_size for place in places if place.exists()}
 
-    def saved(self, what: str, make: Callable[[], Any]) -> Table:
+    def saved(self, what: str, make: Callable[[], Table]) -> Table:
         """A table as its notebook saved it; made from the journals where that is missing, or they have grown since."""
-        place = self.out / "tables" / f"{self.name}-{what}"
-        kept = table.saved(place, self.sources(what))
-        if kept is None:
-            make()
-            kept = table.saved(place, self.sources(what))
-        return kept
+        return (
+            table.saved(self._place_of(what), None if self._lacks_its_notebook(what) else self.sources(what)) or make()
+        )
 
     def _saved(self, what: str, shown: Table) -> Table:
-        place = self.out / "tables" / f"{self.name}-{what}"
-        # What a notebook made of others' records is in no journal: its numbers are not replaced by fewer.
-        made_before = not self.records and place.with_name(f"{place.name}.csv").exists()
-        table.save(shown, place, self.sources(what), numbers=what not in NO_NUMBERS and not made_before)
+        place = self._place_of(what)
+        if not (self._lacks_its_notebook(what) and any(place.parent.glob(f"{place.name}.*"))):
+            table.save(shown, place, self.sources(what), numbers=what not in NO_NUMBERS)
         return shown
 
-    def _claims(self) -> list[published.Claim]:
-        about = {self.declaration.experiment, *self.declaration.claims_of}
-        return [claim for claim in published.claims(article=self.article) if about & set(claim.experiments)]
+    def _place_of(self, what: str) -> Path:
+        return self.out / "tables" / f"{self.name}-{what}"
+
+    def _lacks_its_notebook(self, what: str = "") -> bool:
+        """Whether records that only the notebook makes, of others' records (`show`), are missing: no journal has them.
+
+        Then what it saved holds more than can be made here, as the price of this machine in `costs`, and stays as it
+        is, however old. Claims are tested on journals alone.
+        """
+        return what != "claims" and bool(self.declaration.sources) and not self.records
 
     def _needed(self) -> list[str]:
-        experiments = {experiment for claim in self._claims() for experiment in claim.experiments}
+        experiments = {experiment for claim in self.declaration.claims for experiment in claim.experiments}
         return sorted(
             {self.name, *(name for experiment in experiments for name in declaration.notebooks_of(experiment))}
         )

@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 
 from pomology.articles import published
-from pomology.format import (
-    plus_minus,
-    seconds,
-    significant,
-)
+from pomology.format import plus_minus, seconds, significant
 from pomology.measure.estimate import Estimate
 from pomology.report import declaration
 from pomology.report.declaration import Declaration

@@ -124,10 +124,13 @@ def _ending(place: Path, kind: str) -> Path:
     return place.with_name(f"{place.name}.{kind}")
 
 
-def saved(place: Path, sources: dict[str, int]) -> Table | None:
-    """A table that `save` has written; None where it is missing, or its journals have grown since then."""
+def saved(place: Path, sources: dict[str, int] | None) -> Table | None:
+    """A table that `save` has written; None where it is missing, or its journals have grown since then.
+
+    sources: the journals as they are now; None takes a table of any age.
+    """
     try:
         kept = msgspec.json.decode(_ending(place, "json").read_bytes(), type=Saved)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None  # somebody else's may be malformed: then, too, it is made from the journals
-    return kept.table if kept.sources == sources else None
+    return kept.table if sources in (None, kept.sources) else None

@@ -6,7 +6,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pomology.format import gigabytes, gigaflops, milliseconds, quantity, seconds, signed, significant
+from pomology.format import (
+    gigabytes,
+    gigaflops,
+    milliseconds,
+    quantity,
+    quantity_per_s,
+    seconds,
+    signed,
+    significant,
+)
 
 Show = Callable[[float], str]
 
@@ -27,36 +36,22 @@ class Metric:
     sources: tuple[str, ...] = ()
 
 
-def _count(value: float) -> str:
-    return f"{value:,.0f}"
+def _rounded(unit: str, per: float = 1.0, digits: int = 3) -> Show:
+    """In multiples of `per`, to so many significant digits."""
+    return lambda value: f"{significant(value / per, digits)} {unit}".rstrip()
 
 
-def _error(value: float) -> str:
-    return f"{value:.1e}"
+def _fixed(form: str, unit: str = "", per: float = 1.0) -> Show:
+    """In multiples of `per`, in a fixed format."""
+    return lambda value: f"{value / per:{form}} {unit}".rstrip()
+
+
+def _per_s(unit: str) -> Show:
+    return lambda value: quantity_per_s(value, unit)
 
 
 def _times(value: float) -> str:
     return f"{significant(value)}×"
-
-
-def _share(value: float) -> str:
-    return f"{significant(100 * value)} %"
-
-
-def _megabytes(value: float) -> str:
-    return f"{value / 1e6:,.0f} MB"
-
-
-def _busy(value: float) -> str:
-    return f"{value:.0f} %"
-
-
-def _watts(value: float) -> str:
-    return f"{significant(value)} W"
-
-
-def _joules(value: float) -> str:
-    return f"{significant(value)} J"
 
 
 def _bytes(value: float) -> str:
@@ -67,8 +62,10 @@ def _growth(value: float) -> str:
     return signed(value, "B")
 
 
-def _gibibytes(value: float) -> str:
-    return f"{value / 2**30:.2f} GiB"
+_count, _error, _busy = _fixed(",.0f"), _fixed(".1e"), _fixed(".0f", "%")
+_share, _joules, _megabytes = _rounded("%", 0.01), _rounded("J"), _fixed(",.0f", "MB", 1e6)
+_watts = _rounded("W", digits=2)  # a meter is not better than that
+_gibibytes, _free = _fixed(".2f", "GiB", 2**30), _fixed(".1f", "GiB", 2**30)
 
 
 METRICS: dict[str, Metric] = {
@@ -95,8 +92,8 @@ METRICS: dict[str, Metric] = {
     "flops_per_s": Metric("Achieved", "FLOP/s", gigaflops, "achieved GFLOP/s (more is faster)", 1e9),
     "forward_flops_per_s": Metric("Forward achieves", "FLOP/s", gigaflops),
     "backward_flops_per_s": Metric("Backward achieves", "FLOP/s", gigaflops),
-    "bytes_per_s": Metric("Moved at the least", "B/s", lambda value: f"{significant(value / 1e9)} GB/s"),
-    "throughput": Metric("Throughput", "/s", lambda value: f"{significant(value)} a second"),
+    "bytes_per_s": Metric("Moved at the least", "B/s", _rounded("GB/s", 1e9)),
+    "throughput": Metric("Throughput", "/s", _rounded("a second")),
     "speedup": Metric("Times as fast", "x", _times, "times as fast as plain fp32 on the same device (more is faster)"),
     "flops_per_s_per_usd": Metric(
         "For a dollar", "FLOP/s/USD", gigaflops, "GFLOP/s for a dollar (more is better)", 1e9
@@ -134,41 +131,49 @@ METRICS: dict[str, Metric] = {
     "swap_bytes": Metric("Swap grew by", "B", _growth),
     "swapped_bytes": Metric("Swapped", "B", _megabytes),
     "compressed_bytes": Metric("Compressed", "B", _megabytes),
-    "needed_bytes": Metric("Needed here", "B", gigabytes),
-    "free_bytes": Metric("Free here", "B", gigabytes),
+    "needed_bytes": Metric("Needed here", "B", _free),
+    "free_bytes": Metric("Free here", "B", _free),
     "host_bytes": Metric("On the host", "B", gigabytes),
-    "memory_bytes": Metric("Memory", "B", lambda value: f"{value / 2**30:.0f} GB"),
+    "memory_bytes": Metric("Memory", "B", _fixed(".0f", "GB", 2**30)),
     "theoretical_bytes": Metric("Theoretical memory", "B", gigabytes, "GB of weights, gradients and two moments", 1e9),
     "saved_written_bytes": Metric("Kept, attention written out", "B", _gibibytes),
     "saved_fused_bytes": Metric("Kept, attention fused", "B", _gibibytes),
     # Work on paper
     "parameters": Metric("Parameters", "", _count),
-    "forward_macs": Metric("Multiply-adds of a picture", "", lambda value: f"{significant(value / 1e9, 4)} billion"),
-    "step_flops": Metric("A step", "FLOP", lambda value: f"{significant(value / 1e12)} TFLOP"),
+    "forward_macs": Metric("Multiply-adds of a picture", "", _rounded("billion", 1e9, 4)),
+    "step_flops": Metric("A step", "FLOP", _rounded("TFLOP", 1e12)),
     # Power, heat, load
     "power_w": Metric("Power", "W", _watts),
     "power_rest_w": Metric("Power at rest", "W", _watts),
     "energy_j_per_step": Metric("Energy per step", "J", _joules, "joules per step (less is better)"),
     "energy_j_per_tflop": Metric("For a TFLOP", "J", _joules),
-    "temperature_c": Metric("Temperature", "°C", lambda value: f"{value:.0f} °C"),
+    "temperature_c": Metric("Temperature", "°C", _fixed(".0f", "°C")),
     "cpu_busy": Metric("CPU busy", "%", _busy),
     "gpu_busy": Metric("GPU busy", "%", _busy),
     # What came out
-    "accuracy": Metric("Test accuracy", "", lambda value: f"{100 * value:.1f} %"),
+    "accuracy": Metric("Test accuracy", "", _fixed(".1f", "%", 0.01)),
     "max_abs_error": Metric("Largest error", "", _error),
     "status": Metric("Works", "", str),
-    "launch_price_usd": Metric("Launch price", "USD", lambda value: f"{value:,.0f} USD"),
+    "launch_price_usd": Metric("Launch price", "USD", _fixed(",.0f", "USD")),
 }
 
 # How an article that prints a unit in the heading writes the numbers below it.
 IN_HEADINGS: dict[str, Show] = {
-    "ms": lambda value: significant(1e3 * value),
+    "ms": _rounded("", 1e-3),
     "J": significant,
-    "M": lambda value: f"{value / 1e6:,.3f}",
-    "GiB": lambda value: f"{value / 2**30:.3f}",
-    "GB": lambda value: f"{value / 2**30:.0f}",  # memory comes in powers of two, whatever its makers call it
-    "TFLOPS": lambda value: significant(value / 1e12),
-    "USD": lambda value: f"{value:,.0f}",
+    "M": _fixed(",.3f", per=1e6),
+    "GiB": _fixed(".3f", per=2**30),
+    "GB": _fixed(".0f", per=2**30),  # memory comes in powers of two, whatever its makers call it
+    "TFLOPS": _rounded("", 1e12),
+    "USD": _count,
+}
+
+# Below these headings a value is shown in another unit than elsewhere.
+BY_HEADING: dict[tuple[str, str], Show] = {
+    ("flops_per_s", "Operations"): _per_s("FLOP/s"),
+    ("bytes_per_s", "Memory"): _per_s("B/s"),
+    ("footprint_peak_bytes", "At most"): _bytes,
+    ("needed_bytes", "On the device"): gigabytes,
 }
 
 # Whole pieces of work, which devices and frameworks are compared by; the largest first.
@@ -181,16 +186,15 @@ SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, and then no share of it
 
 
 def metric(name: str) -> Metric:
-    """How a metric is shown; one without an entry under its own name, in its unit as the name's ending says."""
-    if name in METRICS:
-        return METRICS[name]
-    return Metric(words(name), "", significant)
+    """How a metric is shown; one without an entry under its own name."""
+    return METRICS.get(name) or Metric(words(name), "", significant)
 
 
 def show(name: str, heading: str = "") -> Show:
     """How values of a metric are written below a heading, which may hold their unit: `Cold launch (ms)`."""
     unit = re.search(r"\((\w+)\)$", heading)
-    return IN_HEADINGS.get(unit[1], metric(name).show) if unit else metric(name).show
+    other = IN_HEADINGS.get(unit[1]) if unit else BY_HEADING.get((name, heading))
+    return other or metric(name).show
 
 
 def words(name: str) -> str:
