@@ -594,7 +594,7 @@ def test_table_figure_and_claims_of_a_notebook(make, tmp_path):
     assert (tmp_path / "figures" / "vae-epoch.svg").read_text(encoding="utf-8").startswith("<svg")
     ids = [row.cells[0] for row in experiment.claims().rows]
     assert "003-C1" in ids
-    assert {path.name for path in (tmp_path / "tables").iterdir()} == {"vae-article.csv", "vae-details.csv"}
+    assert {"vae-article.csv", "vae-details.csv"} <= {path.name for path in (tmp_path / "tables").iterdir()}
     assert experiment.machine().rows[0].cells[0] == "Chip"
 
 
