@@ -228,7 +228,10 @@ def _best(records: list[dict]) -> list[tuple[str, str]]:
 
 def _article(run: Run, article: str, abouts: list[Declaration], failed: dict[str, str]) -> dict[str, Any]:
     # What several notebooks have measured of an experiment stands together below the one that combines them.
-    combined = {name for about in abouts if "claims" in about.shows for name in about.sources}
+    showing = [about for about in abouts if "claims" in about.shows]
+    combined = {
+        name for about in showing for name in about.sources if published.experiment_of(name) == about.experiment
+    }
     sections = [_section(run, about, failed.get(about.name), about.name not in combined) for about in abouts]
     known = next((known for known in published.articles() if known.id == article), None)
     if article == published.KIT:
