@@ -86,9 +86,9 @@ class Page(HTMLParser):
     @property
     def drawings(self) -> list[str]:
         """The figures, which stand in the page as pictures."""
-        start = "data:image/svg+xml;base64,"
+        start = report_page.PICTURE
         found = [image["src"] for image in self.all("img") if image["alt"] and image["src"].startswith(start)]
-        return [base64.b64decode(source.removeprefix(start)).decode() for source in found]
+        return [unquote(source.removeprefix(start)) for source in found]
 
 
 def assert_harmless(page: Page) -> None:
