@@ -189,7 +189,7 @@ with case:
         weights[0] += 1
 assert not {"torch", "tensorflow", "mlx"} & set(sys.modules)
 (record,) = experiment.records
-print(record["status"], record["reason"], record["framework"], record["framework_version"] == numpy.__version__)
+print(record.status, record.reason, record.framework, record.framework_version == numpy.__version__)
 """
 
 

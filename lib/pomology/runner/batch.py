@@ -8,7 +8,6 @@ a case whose kernel died gets its status.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import threading
@@ -26,6 +25,7 @@ from pomology.paths import redact, root
 from pomology.report import page as report_page
 from pomology.results import cases, folders
 from pomology.results import journal as results_journal
+from pomology.results import record as results_record
 from pomology.runner.plan import Job
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
@@ -260,8 +260,8 @@ def _watching(path: Path, repeat: int, say: Say) -> Iterator[None]:
             lines = _lines(path)
             for line in lines[known:]:
                 with contextlib.suppress(ValueError):  # torn by a crash
-                    record = json.loads(line)
-                    if record.get("event") == "end" and record.get("repeat") == repeat:
+                    record = results_record.parse(line)
+                    if isinstance(record, results_record.Record) and record.repeat == repeat:
                         say("  " + cases.line(record))
             known = len(lines)
 
