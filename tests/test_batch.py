@@ -330,6 +330,10 @@ def test_time_limit_ends_the_kernel_and_the_case(checkout, reproduce, monkeypatc
     assert checkout.statuses("zeta") == {"1": "ok", "2": "timeout"}
     (pid,) = checkout.pids("zeta")
     assert not alive(pid)
+    monkeypatch.setattr(batch, "time", time)
+    checkout.fault("zeta")
+    assert reproduce("--only=zeta")[0] == 0
+    assert checkout.statuses("zeta") == ALL_OK | {"2": "timeout"}
 
 
 def test_time_limit_that_is_over_before_the_kernel_is_up(checkout, reproduce, monkeypatch):
@@ -415,6 +419,11 @@ def test_interrupted(checkout, reproduce, slow_goodbye, caplog, capsys, sent):
     assert checkout.statuses("zeta") == {"1": "ok", "2": "interrupted"}
     assert results_journal.read(checkout.out() / "zeta.jsonl").open_starts == []
     assert (checkout.out() / "index.html").exists() and checkout.unfinished() == ["zeta.ipynb"]
+
+    checkout.fault("zeta")
+    assert reproduce("--only=zeta")[0] == 0
+    assert checkout.statuses("zeta") == ALL_OK
+    assert [line["case"][-1] for line in checkout.lines("zeta", "start")] == ["1", "2", "2", "3"]
 
 
 def test_a_second_signal_ends_it_at_once_and_one_that_a_shell_ignores_stays_ignored():

@@ -22,7 +22,7 @@ from pomology.data import text
 from pomology.devices import torch as devices_torch
 from pomology.experiment import case as experiment_case
 from pomology.experiment import experiment
-from pomology.report import claims
+from pomology.report import claims, declaration
 from pomology.results import cases
 from pomology.workloads import offload, pretrained
 from pomology.workloads.cost import Workload
@@ -52,6 +52,7 @@ def enter(scope: dict, folder, profile: str = "quick") -> experiment.Experiment:
     made = experiment.Experiment(
         NAME, article="001", devices="cpu", profile=profile, budget_s=0.1, out=str(folder), expects_learning=False
     )
+    made.declaration = declaration.of(NAME)  # as the notebook declares it
     made.dataset(scope["corpus"])
     scope["experiment"] = made
     scope["text_tokens"] = TOKENS
@@ -475,9 +476,10 @@ def test_the_claims_name_the_notebook_s_settings(ran):
     record = ran.records[-1]
     settings = [row("gpt2-large", 16), row("gpt2-large", 16, True), row("gpt2-medium", 4, True), row("gpt2-xl", 16)]
     records = [
-        record
-        | {"backend": "mps", "device": "gpu", "profile": "article", "config": config, "case": f"mps {config}"}
-        | {"scaled": config["model"] == "gpt2-medium"}
+        record.replace(
+            **{"backend": "mps", "device": "gpu", "profile": "article", "config": config, "case": f"mps {config}"},
+            scaled=config["model"] == "gpt2-medium",
+        )
         for config in settings
     ]
     look, asked = claims.MeasuredLookup(records), []

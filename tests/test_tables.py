@@ -259,7 +259,7 @@ def test_a_measured_row_shows_value_interval_and_where_it_comes_from():
             "Device": "Intel Core i7-9750H CPU",
             "Batch size": "128",
             "Time per epoch": "4.50 s ± 2.0 %",
-            "of it computing": "2.25 s ± 1.2 %",
+            "Of it computing": "2.25 s ± 1.2 %",
             "Temperature": "64 °C",
             "Memory": "0.412 GB",
             "Power": "42 W",
@@ -288,7 +288,7 @@ def test_what_was_not_measured_is_said_and_a_whole_epoch_too():
         "Device": "Apple M2 GPU",
         "Batch size": "128",
         "Time per epoch": "4.50 s",
-        "of it computing": "not measured",
+        "Of it computing": "not measured",
         "Temperature": "not told",
         "Memory": "3.00 GB",  # what the framework reserved, not the process
         "Power": "not told",

@@ -324,12 +324,14 @@ def test_shares_stand_in_their_own_rows_where_smaller_ones_were_too_big():
     ]
     records = [
         record(
-            NAME, {"flops_per_s": metric(30e9)} if status == "ok" else {}, scaled=scaled, status=status, article="001"
+            NAME,
+            {"flops_per_s": metric(30e9)} if status == "ok" else {},
+            scaled=scaled,
+            status=status,
+            article="001",
+            config={"model": name, "batch_size": batch, "precision": "fp32", "scenario": 1},
+            case=f"{name} {batch}",
         )
-        | {
-            "config": {"model": name, "batch_size": batch, "precision": "fp32", "scenario": 1},
-            "case": f"{name} {batch}",
-        }
         for name, batch, scaled, status in rows
     ]
     table = report_article.article_table(NAME, records, roofline.ceilings([product(120e9)]))

@@ -20,7 +20,7 @@ from pomology.errors import PomologyError
 from pomology.paths import root
 from pomology.results import metrics
 
-EPOCH = ("epoch_s", "compute_epoch_s", "temperature_c", "peak_memory_bytes", "power_w")
+EPOCH = ("epoch_s", ("compute_epoch_s", "Of it computing"), "temperature_c", "peak_memory_bytes", "power_w")
 
 EPOCHS = (
     "Seconds per epoch, less is faster. Filled marks: the whole epoch, this machine's with its 95 % interval. "
