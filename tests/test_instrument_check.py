@@ -23,6 +23,7 @@ from pomology.experiment import experiment
 from pomology.machine import snapshot as machine_snapshot
 from pomology.report import compare, details
 from pomology.report import page as report_page
+from pomology.results.record import Record
 from pomology.runner import parameters
 
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "this_machine" / "instrument_check.ipynb"
@@ -660,10 +661,10 @@ def test_quantities_are_as_people_read_them(value, unit, text):
     assert format.quantity(value, unit) == text
 
 
-def written(folder: Path, records: list[dict]) -> Path:
+def written(folder: Path, records: list[Record]) -> Path:
     folder.mkdir()
     (folder / "machine.json").write_text(json.dumps({"chip": "Apple M2 Ultra", "python": "3.11.9"}), encoding="utf-8")
-    lines = "".join(json.dumps(line) + "\n" for line in records)
+    lines = "".join(json.dumps(record.line()) + "\n" for record in records)
     (folder / "instrument_check.jsonl").write_text(lines, encoding="utf-8")
     return folder
 

@@ -74,7 +74,7 @@ def _doctor(options: argparse.Namespace) -> None:
     if options.operators is not None:
         print("\n".join(operators.rehearse(options.operators).lines(options.operators)))
         return
-        snapshot = machine_snapshot.snapshot()
+    snapshot = machine_snapshot.snapshot()
     print(machine_snapshot.describe(snapshot), flush=True)
     for key, reason in snapshot["unknown"].items():
         print(f"  {key}: not available ({reason})")
