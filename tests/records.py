@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import fakes
+
 from pomology.measure.estimate import Estimate
-from pomology.results import record as results_record
 from pomology.results.journal import Journal
 from pomology.results.record import Record
 
@@ -24,13 +25,9 @@ def rate(value: float, low: float | None = None, high: float | None = None) -> d
 def record(experiment: str = "vae", metrics: dict | None = None, config: dict | None = None, **more: Any) -> Record:
     config = {"batch_size": 128} if config is None else config
     backend, framework = more.get("backend", "cpu"), more.get("framework", "torch")
-    line = {"schema": 1, "event": "end", "experiment": experiment, "article": "003", "config": config}
-    line |= {"case": f"{framework}-{backend} {json.dumps(config)}", "framework": framework, "backend": backend}
-    line |= {"framework_version": "1", "device": "cpu" if backend == "cpu" else "gpu", "chip": "Apple M9"}
-    line |= {"precision": "fp32", "profile": "quick", "data": "none", "scaled": False, "parameters": 1}
-    line |= {"flops_per_step": None, "bytes_per_step": None, "repeat": 0, "threads": 8, "foreign_load": 0.0}
-    line |= {"power_source": "ac", "flags": [], "status": "ok", "reason": None, "started": "2026-05-04T03:02:01Z"}
-    return results_record.checked(line | {"seconds": 4.0, "metrics": metrics or {}} | more)
+    about = {"experiment": experiment, "config": config, "metrics": metrics or {}, "bytes_per_step": None}
+    about |= {"case": f"{framework}-{backend} {json.dumps(config)}", "device": "cpu" if backend == "cpu" else "gpu"}
+    return fakes.record(**about | {"parameters": 1} | more)
 
 
 def product(value: float, precision: str = "fp32", shape: str = "1x64x64", low=None, high=None, **more: Any) -> Record:

@@ -34,7 +34,7 @@ from pomology.results import record as results_record
 from pomology.runner import notebooks, parameters
 
 ROOT = Path(__file__).resolve().parents[1]
-PATHS = notebooks.paths(ROOT / "notebooks")
+PATHS = notebooks.notebook_paths(ROOT / "notebooks")
 
 every_notebook = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
 

@@ -28,7 +28,7 @@ from pomology.runner import notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lib" / "pomology"
-NOTEBOOKS = notebooks.paths(ROOT / "notebooks")
+NOTEBOOKS = notebooks.notebook_paths(ROOT / "notebooks")
 
 # A case ---------------------------------------------------------------------------------------------------------------
 

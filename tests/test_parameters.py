@@ -226,7 +226,7 @@ def test_a_file_that_is_no_notebook_is_refused_in_one_line(tmp_path, content):
 
 # What the kit ships ---------------------------------------------------------------------------------------------------
 
-NOTEBOOKS = notebooks.paths(root() / "notebooks")
+NOTEBOOKS = notebooks.notebook_paths(root() / "notebooks")
 NAMES = [path.stem for path in NOTEBOOKS]
 
 

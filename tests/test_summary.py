@@ -254,7 +254,7 @@ def test_copies_that_jupyterlab_keeps_are_no_notebooks(tmp_path):
     for name in ("a.ipynb", "one/b.ipynb", ".ipynb_checkpoints/a-checkpoint.ipynb", "one/.ipynb_checkpoints/b.ipynb"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
-    assert [path.name for path in notebooks.paths(tmp_path)] == ["a.ipynb", "b.ipynb"]
+    assert [path.name for path in notebooks.notebook_paths(tmp_path)] == ["a.ipynb", "b.ipynb"]
 
 
 def page(folder, records) -> str:

@@ -29,3 +29,12 @@ def write_atomic(path: Path, text: str) -> None:
     draft = path.with_name(path.name + ".part")
     draft.write_text(text, encoding="utf-8", errors="replace", newline="")
     os.replace(draft, path)
+
+
+def notebook_paths(folder: Path) -> list[Path]:
+    """The files of all notebooks: those of an article in a folder of its own, what is about all of them beside these.
+
+    JupyterLab keeps copies in hidden folders, which are none.
+    """
+    files = [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]
+    return sorted(path for path in files if not path.parent.name.startswith("."))

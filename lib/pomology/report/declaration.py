@@ -17,7 +17,7 @@ from typing import Any
 from pomology.articles import published
 from pomology.articles.published import experiment_of
 from pomology.errors import PomologyError
-from pomology.paths import root
+from pomology.paths import notebook_paths, root
 from pomology.results import metrics
 
 EPOCH = ("epoch_s", ("compute_epoch_s", "Of it computing"), "temperature_c", "peak_memory_bytes", "power_w")
@@ -149,9 +149,7 @@ def notebooks_of(experiment: str) -> list[str]:
 
 
 def _notebooks() -> dict[str, Path]:
-    """JupyterLab keeps copies in hidden folders, which are none."""
-    places = [place for form in ("*.ipynb", "*/*.ipynb") for place in sorted((root() / "notebooks").glob(form))]
-    return {place.stem: place for place in places if not place.parent.name.startswith(".")}
+    return {place.stem: place for place in notebook_paths(root() / "notebooks")}
 
 
 def read(path: Path) -> Declaration:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pomology.errors import PomologyError
-from pomology.paths import root
+from pomology.paths import notebook_paths, root
 
 # The check of the kit decides which of the others' numbers may be trusted; the others are compared with the ceilings.
 FIRST = ("instrument_check", "ceilings", "ceilings_mlx")
@@ -31,15 +31,6 @@ class Notebook:
     after: tuple[str, ...] = ()
 
 
-def paths(folder: Path) -> list[Path]:
-    """The files of all notebooks: those of an article in a folder of its own, what is about all of them beside these.
-
-    JupyterLab keeps copies in hidden folders, which are none.
-    """
-    files = [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]
-    return sorted(path for path in files if not path.parent.name.startswith("."))
-
-
 def notebooks(folder: Path | None = None) -> list[Notebook]:
     """All notebooks in the order in which they run: those of FIRST, then the cheapest; each behind those it needs.
 
@@ -47,7 +38,7 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
     """
     folder = folder or root() / "notebooks"
     known: dict[str, Notebook] = {}
-    for path in paths(folder):
+    for path in notebook_paths(folder):
         document = read_notebook(path)
         about = document.get("metadata", {}).get("pomology", {})
         title = "".join(document["cells"][0]["source"]).split("\n")[0].lstrip("# ").strip()
