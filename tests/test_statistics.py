@@ -5,19 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from pomology.measure import intervals
+from pomology.measure import clock, intervals
+from pomology.measure.epochs import epoch_estimate
 from pomology.measure.estimate import Estimate, total
-from pomology.measure.intervals import (
-    DRIFT_THRESHOLD,
-    compare,
-    drift,
-    epoch_estimate,
-    interval,
-    median_interval,
-    stop,
-    t_p_value,
-    t_quantile,
-)
+from pomology.measure.intervals import DRIFT_THRESHOLD, compare, drift, interval, median_interval, t_p_value, t_quantile
 
 
 def autoregressive(rng, draws, length, rho=0.5):
@@ -59,62 +50,33 @@ def integrated_p_value(t, dof):
 
 # --- Student's t ---
 
+TABLE = [(0.95, 1, 12.7062047362), (0.95, 2, 4.3026527297), (0.95, 19, 2.0930240544), (0.95, 120, 1.9799304051)]
+TABLE += [(0.95, math.inf, 1.9599639845), (0.60, 1, 1.3763819205), (0.80, 10, 1.3721836411), (0.999, 3, 12.9239786366)]
 
-@pytest.mark.parametrize(
-    ("confidence", "dof", "expected"),
-    [
-        (0.95, 1, 12.7062047362),
-        (0.95, 2, 4.3026527297),
-        (0.95, 4, 2.7764451052),
-        (0.95, 8, 2.3060041352),
-        (0.95, 19, 2.0930240544),
-        (0.95, 30, 2.0422724563),
-        (0.95, 120, 1.9799304051),
-        (0.95, math.inf, 1.9599639845),
-        (0.60, 1, 1.3763819205),
-        (0.80, 10, 1.3721836411),
-        (0.90, 10, 1.8124611228),
-        (0.99, 5, 4.0321429836),
-        (0.999, 3, 12.9239786366),
-    ],
-)
+
+@pytest.mark.parametrize(("confidence", "dof", "expected"), TABLE)
 def test_t_quantile_agrees_with_the_table(confidence, dof, expected):
     assert t_quantile(confidence, dof) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("dof", [1.3355, 2.941176, 7.9, 45.25])
+@pytest.mark.parametrize("dof", [1.3355, 7.9, 45.25])
 def test_t_of_fractional_dof_agrees_with_integration(dof):
     for confidence in (0.6, 0.95, 0.999):
         assert integrated_p_value(t_quantile(confidence, dof), dof) == pytest.approx(1 - confidence, rel=1e-6)
     for t in (-3.0, 0.1, 1.5):
         assert t_p_value(t, dof) == pytest.approx(integrated_p_value(t, dof), rel=1e-6)
-
-
-def test_t_p_value_at_its_ends_and_in_the_far_tail():
-    assert t_p_value(0, 5) == 1
+    assert t_p_value(0, dof) == 1
     assert t_p_value(1e6, 2) == pytest.approx(1e-12, rel=1e-6)  # 1 - t / sqrt(t² + 2), to first order 1 / t²
-
-
-@pytest.mark.parametrize(("confidence", "dof"), [(0, 5), (1, 5), (95, 5), (0.95, 0), (0.95, math.nan), (math.nan, 5)])
-def test_t_quantile_refuses_what_is_no_confidence_or_dof(confidence, dof):
-    with pytest.raises(ValueError, match="confidence"):
-        t_quantile(confidence, dof)
 
 
 # --- intervals within a run ---
 
 
-@pytest.mark.parametrize("steps", [100, 300])
-@pytest.mark.parametrize("name", ["independent, CV 10 %", "autocorrelated", "5 % spikes"])
-def test_interval_covers_the_mean(name, steps):
-    times, mean, _ = generate(name, np.random.default_rng(1), 1500, steps)
-    assert 0.85 <= share([interval(row) for row in times], mean) <= 0.975
-
-
-@pytest.mark.parametrize("steps", [100, 300])
-@pytest.mark.parametrize("name", ["independent, CV 10 %", "autocorrelated", "5 % spikes", "skewed"])
-def test_median_interval_covers_the_median(name, steps):
-    times, _, median = generate(name, np.random.default_rng(3), 1000, steps)
+@pytest.mark.parametrize("name", ["independent, CV 10 %", "autocorrelated", "skewed", "5 % spikes"])
+def test_intervals_cover_the_mean_and_the_median(name):
+    times, mean, median = generate(name, np.random.default_rng(1), 1000, 200)
+    if name != "skewed":
+        assert 0.85 <= share([interval(row) for row in times], mean) <= 0.975
     found = [median_interval(row) for row in times]
     assert 0.88 <= share(found, median) <= 0.985
     assert [each.value for each in found] == np.median(times, axis=1).tolist()
@@ -128,20 +90,17 @@ def test_median_interval_of_a_coarse_clock_is_symmetric():
 
 
 def test_few_values_are_one_batch_each():
-    # The lower bound would be below 0.
-    assert interval([1, 2, 3]) == Estimate(
-        2, "s", 0, pytest.approx(2 + 4.3026527297 / math.sqrt(3)), 3
-    )  # never below 0
+    third = pytest.approx(2 + 4.3026527297 / math.sqrt(3))
+    assert interval([1, 2, 3]) == Estimate(2, "s", 0, third, 3)  # never below 0
     assert interval([5.0]) == Estimate(5, "s") == median_interval([5.0])
     assert interval([5.0], weights=[40]) == Estimate(5, "s", n=40)
-    assert median_interval([3, 1, 2], unit="") == Estimate(2, "", 1, 3, 3)
+    assert median_interval([3, 1, 2]) == Estimate(2, "s", 1, 3, 3)
     assert interval([5.0]).covers == "none" and interval([5.0, 5.0]).covers == "run"
 
 
 def test_batches_are_contiguous_and_nearly_equal():
     means = np.random.default_rng(4).uniform(1, 2, 20)
-    expected = interval(means)
-    found = interval(np.repeat(means, 5))
+    expected, found = interval(means), interval(np.repeat(means, 5))
     assert found.n == 100
     assert (found.value, found.low, found.high) == pytest.approx((expected.value, expected.low, expected.high))
     assert interval(np.tile(means, 5)).high - found.value < 0.5 * (found.high - found.value)  # each a mixture
@@ -162,29 +121,21 @@ def test_weighted_interval_covers_with_unequal_blocks(blocks):
     assert 0.93 <= share([interval(row, weights=sizes) for row in means], 1.0) <= 0.97
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: interval([]),
-        lambda: interval([[1.0, 2.0]]),
-        lambda: interval(3.0),
-        lambda: interval([1.0, math.nan]),
-        lambda: interval([1.0, math.inf]),
-        lambda: interval([1.0, -1e-9]),
-        lambda: interval([1.0, None]),
-        lambda: interval([1.0, 2.0], batches=1),
-        lambda: interval([1.0, 2.0], confidence=95),
-        lambda: interval([1.0, 2.0], weights=[1]),
-        lambda: interval([1.0, 2.0], weights=[1, 0]),
-        lambda: median_interval([]),
-        lambda: median_interval([math.nan]),
-        lambda: stop([1.0, math.nan]),
-        lambda: drift([-1.0]),
-        lambda: epoch_estimate(-1.0, interval([1.0]), 5),
-        lambda: epoch_estimate(math.nan, interval([1.0]), 5),
-        lambda: epoch_estimate(1.0, interval([1.0]), 0),
-    ],
-)
+BAD = {
+    "shape": lambda: interval([[1.0, 2.0]]),
+    "NaN": lambda: interval([1.0, math.nan]),
+    "infinite": lambda: median_interval([1.0, math.inf]),
+    "negative": lambda: drift([-1.0]),
+    "weights too few": lambda: interval([1.0, 2.0], weights=[1]),
+    "weight of nothing": lambda: interval([1.0, 2.0], weights=[1, 0]),
+    "a time of 0": lambda: compare([1.0, 0.0], [1.0, 1.0]),
+    "one time, and that 0": lambda: compare([0.0], [1.0]),
+    "NaN to compare": lambda: compare([1.0, math.nan], [1.0, 1.0]),
+    "unequal pairs": lambda: compare([1.0, 1.0], [1.0, 1.0, 1.0], paired=True),
+}
+
+
+@pytest.mark.parametrize("call", BAD.values(), ids=BAD)
 def test_bad_input_is_refused(call):
     with pytest.raises(ValueError):
         call()
@@ -193,23 +144,18 @@ def test_bad_input_is_refused(call):
 # --- epochs, drift, stopping ---
 
 
-def test_epoch_of_constant_steps_is_exact():
-    for steps in (1, 2, 469, 468.75):
+def test_an_epoch_is_its_first_step_and_the_others_with_the_bounds_of_the_mean():
+    for steps in (1, 469, 468.75):
         found = epoch_estimate(1.6, interval([0.0123] * 120), steps)
-        for value in (found.value, found.low, found.high):
-            assert value == pytest.approx(1.6 + (steps - 1) * 0.0123, rel=1e-9)
+        assert (found.value, found.low, found.high) == pytest.approx([1.6 + (steps - 1) * 0.0123] * 3, rel=1e-9)
     assert epoch_estimate(1.6, interval([0.5]), 0.25).value == 1.6  # the first step was the partial batch
-
-
-def test_epoch_carries_the_bounds_of_the_mean():
     found = epoch_estimate(10.0, Estimate(2.0, "s", 1.5, 2.5, 100), 101)
     assert found == Estimate(210.0, "s", 160.0, 260.0, 100, "estimated")
     assert epoch_estimate(10.0, Estimate(2.0, "s"), 101) == Estimate(210.0, "s", how="estimated")
 
 
 def test_drift_is_the_ratio_of_thirds():
-    assert drift([1.0] * 8) is None
-    assert drift([0.0] * 9) is None
+    assert drift([1.0] * 8) is drift([0.0] * 9) is None
     assert drift([1, 1, 9, 5, 5, 5, 2, 2, 9]) == pytest.approx(1.0)
     assert drift([2, 2, 2, 9, 9, 9, 9, 1, 1, 1]) == pytest.approx(-0.5)
 
@@ -218,31 +164,23 @@ def test_drift_flags_slowed_runs_and_only_those():
     """Epochs of 469 steps as blocks of 7, as the clock sees them."""
     steps = 1 + 0.12 * autoregressive(np.random.default_rng(7), 1000, 469)
     slowed = steps * np.where(np.arange(469) < 469 / 2, 1, 1.2)
-    flagged = [
-        np.mean([abs(drift(row)) > DRIFT_THRESHOLD for row in times.reshape(1000, 67, 7).mean(2)])
-        for times in (steps, slowed)
-    ]
-    assert flagged[0] <= 0.02
-    assert flagged[1] >= 0.95
+    blocks = (times.reshape(1000, 67, 7).mean(2) for times in (steps, slowed))
+    flagged = [np.mean([abs(drift(row)) > DRIFT_THRESHOLD for row in times]) for times in blocks]
+    assert flagged[0] <= 0.02 and flagged[1] >= 0.95
 
 
-def test_stop_waits_for_precision_steps_and_values():
+def test_measuring_stops_with_precision_steps_and_values():
+    def narrow(means, steps=5):
+        return clock.narrow([clock.Block(steps, steps * mean) for mean in means])
+
     # 20 batch means of 1 ± d: standard deviation d sqrt(20/19), so the half-width is t d / sqrt(19).
     just = 0.02 * math.sqrt(19) / 2.0930240544
     for factor, expected in ((0.999, True), (1.001, False)):
         means = np.tile([1 - factor * just, 1 + factor * just], 10)
-        assert stop(np.repeat(means, 5)) is expected
-        assert stop(means, weights=[5] * 20) is expected
-        assert stop(1e-6 * np.repeat(means, 5)) is expected  # relative, not absolute
-    assert stop([1.0] * 100)
-    assert not stop([1.0] * 99)
-    assert stop([1.0] * 99, minimum_steps=99)
-    assert not stop([1.0] * 19, weights=[100] * 19)
-    assert stop([1.0] * 19, weights=[100] * 19, batches=19)
-    assert not stop([])
-    noisy = np.tile([0.9, 1.1], 10)
-    assert not stop(noisy, minimum_steps=20)
-    assert stop(noisy, minimum_steps=20, target=0.05)
+        assert narrow(means) is expected
+        assert narrow(1e-6 * means) is expected  # relative, not absolute
+    assert narrow([1.0] * 20) and not narrow([1.0] * 20, steps=4)
+    assert not narrow([1.0] * 19, steps=100) and not narrow([])
 
 
 # --- comparison of repeats ---
@@ -273,18 +211,13 @@ def test_ten_percent_is_seen_with_five_repeats():
     assert flagged(log_a + math.log(1.2), log_b) >= 0.99
 
 
-@pytest.mark.parametrize(
-    ("n_a", "n_b", "options"),
-    [(5, 5, {}), (3, 3, {}), (10, 10, {}), (5, 5, {"paired": True})],
-)
-def test_smallest_detectable_is_detected_in_four_of_five(n_a, n_b, options):
-    rng = np.random.default_rng(10)
-    log_a, log_b = 0.05 * rng.standard_normal((1500, n_a)), 0.05 * rng.standard_normal((1500, n_b))
+@pytest.mark.parametrize(("count", "options"), [(3, {}), (5, {}), (5, {"paired": True})])
+def test_smallest_detectable_is_detected_in_four_of_five(count, options):
+    log_a, log_b, *more = 0.05 * np.random.default_rng(10).standard_normal((4, 1000, count))
     reported = [compare(np.exp(a), np.exp(b), **options).smallest_detectable for a, b in zip(log_a, log_b, strict=True)]
     typical = math.log(np.median(reported))
-    log_a, log_b = 0.05 * rng.standard_normal((1500, n_a)), 0.05 * rng.standard_normal((1500, n_b))
-    assert 0.70 <= flagged(log_a + typical, log_b, **options) <= 0.90
-    assert 0.70 <= flagged(log_a - typical, log_b, **options) <= 0.90
+    assert 0.70 <= flagged(more[0] + typical, more[1], **options) <= 0.90
+    assert 0.70 <= flagged(more[0] - typical, more[1], **options) <= 0.90
 
 
 def test_compare_by_hand():
@@ -314,34 +247,13 @@ def test_pairing_removes_what_a_round_shares():
     assert compare(a, b, paired=True).verdict == "slower"
 
 
-@pytest.mark.parametrize(("a", "b", "ratio"), [([2.0], [1.0], 2.0), ([2.0, 2.0], [1.0], 2.0), ([], [1.0, 1.0], None)])
-def test_too_few_repeats_give_no_verdict(a, b, ratio):
-    found = compare(a, b)
-    assert found.verdict == "cannot be told"
-    assert (found.p_value, found.smallest_detectable) == (None, None)
-    assert found.ratio == ratio or (found.ratio.value, found.ratio.covers) == (pytest.approx(ratio), "none")
-
-
-def test_repeats_without_any_spread():
+def test_few_repeats_and_repeats_without_any_spread():
+    for a in ([2.0], [2.0, 2.0]):
+        found = compare(a, [1.0])
+        assert found[1:] == ("cannot be told", None, None)
+        assert (found.ratio.value, found.ratio.covers) == (pytest.approx(2.0), "none")
     assert compare([0.1] * 5, [0.1] * 3).verdict == "no difference shown"
     assert compare([0.1] * 2, [0.2] * 2).verdict == "faster"
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: compare([1.0, 0.0], [1.0, 1.0]),
-        lambda: compare([1.0, 1.0], [1.0, -1.0]),
-        lambda: compare([1.0, math.nan], [1.0, 1.0]),
-        lambda: compare([1.0, 1.0], [1.0, math.inf]),
-        lambda: compare([1.0, 1.0], [1.0, 1.0, 1.0], paired=True),
-        lambda: compare([1.0, 1.0], [1.0, 1.0], confidence=95),
-        lambda: compare([0.0], [1.0]),
-    ],
-)
-def test_compare_refuses_bad_values(call):
-    with pytest.raises(ValueError):
-        call()
 
 
 def test_rows_judged_together_are_those_of_the_papers_example():
@@ -362,12 +274,9 @@ def test_sets_that_ran_one_after_the_other_have_a_wider_interval():
         shown = intervals.difference(a, b, between=between)
         assert shown.mean == pytest.approx(np.log(a).mean() - np.log(b).mean())
         assert shown.error == pytest.approx(np.sqrt(variance * (1 / 3 + between / 2)))
-        whole = compare(a, b, between=between)
-        half = t_quantile(0.95, shown.dof) * shown.error
-        assert math.log(whole.ratio.high) == pytest.approx(shown.mean + half) and whole.p_value == shown.p_value
+        half = t_quantile(0.99, shown.dof) * shown.error
+        assert math.log(shown.judged(0.99).ratio.high) == pytest.approx(shown.mean + half)
     assert intervals.difference(a, [1.0]) is None
-    with pytest.raises(ValueError, match="0 or more"):
-        compare(a, b, between=-1)
 
 
 # --- estimates ---

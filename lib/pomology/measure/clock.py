@@ -2,10 +2,7 @@
 
 A GPU works behind the program's back, so only a *block* of steps between two fences has a true time. Blocks are made so
 long that what a fence costs vanishes: its own time, and the work that would else have overlapped. What lies between two
-steps of a loop (loading, logging) belongs to the steps.
-
-`StepClock` times a training loop from inside, as an iterator over its batches; `measure` times a function.
-"""
+steps of a loop (loading, logging) belongs to the steps. `StepClock` times such a loop, `calls.measure` a function."""
 
 from __future__ import annotations
 
@@ -14,29 +11,21 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from pomology.measure import intervals
+from pomology.measure.estimate import Estimate
 
 BLOCK_S = 0.025  # a fence on MPS costs about 0.2 ms, so under 1 % of such a block
-
 FENCE_SHARE = 0.01  # and never more than this, whatever a fence costs
-
 BLOCKS_MOST = 1000  # raw times kept of a part: long epochs get longer blocks
-
 BURSTS = 5  # step times wander slowly: short bursts spread over the budget see more of it than one long one
-
 READY_SHARE = 1 / 3  # of the budget, for the same loop on ready batches
-
 READY_BATCHES = 3  # kept aside for that, and used in turn
-
 STEPS_LEAST = 2  # steady steps, however slow: one alone has no spread
-
 STEPS_ENOUGH = 100  # below which no interval is believed by the stop rule
-
 TARGET = 0.02  # half-width of the interval over the mean at which to stop
-
 PHASES = ("forward", "backward", "update")  # of a step
 
 
@@ -66,6 +55,7 @@ class Part:
 
     name: str
     epoch_steps: float
+    per_epoch: float = 1.0
     first_step_s: float | None = None
     warmup: list[Block] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
@@ -74,7 +64,6 @@ class Part:
     seconds: float = 0.0
     complete: bool = False
     stopped: str = "left early"
-    per_epoch: float = 1.0
 
     @property
     def steps(self) -> int:
@@ -85,12 +74,11 @@ class Part:
 
 @dataclass
 class Occasional:
-    """Something that an epoch does now and then: a checkpoint, a picture. Timed apart from the steps around it.
+    """Something that an epoch does now and then, timed apart from the steps around it: a checkpoint, a picture.
 
     part: the part in whose loop it happens, or None if it happens outside of all.
     """
 
-    name: str
     per_epoch: float
     part: str | None
     seconds: list[float] = field(default_factory=list)
@@ -109,38 +97,36 @@ def epoch_steps(batches: Any) -> float:
     return float(len(batches))
 
 
+@dataclass(eq=False)
 class StepClock:
     """Times a training loop from inside: `for batch in clock.steps(batches): ...`.
 
     synchronize: waits for the device. budget_s: seconds for steady steps of the training part, a third of which
     goes to ready batches; the first step and warm-up come on top, and so do ready batches behind a whole epoch or a
     loader with workers. whole: run whole epochs whatever they take. to_device: moves a batch to the device, to be kept
-    ready; None times no ready batches. clock: seconds, monotonic.
-    on_progress: called at ends of blocks with (part name, steps done, steps expected or None).
+    ready; None times no ready batches. clock: seconds, monotonic. on_ready: whether the step under way is one on a
+    ready batch. on_progress: called at ends of blocks with (part name, steps done, steps expected or None).
 
     An epoch that is expected to fit the budget runs whole. Otherwise steps are taken in bursts, the real loop and the
     ready one in turn, until both intervals are narrow or the budget is spent.
     """
 
-    def __init__(
-        self,
-        synchronize: Callable[[], None] = lambda: None,
-        *,
-        budget_s: float = 10.0,
-        whole: bool = False,
-        to_device: Callable[[Any], Any] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-        on_progress: Callable[[str, int, float | None], None] = lambda part, done, expected: None,
-    ):
-        self.synchronize, self.budget_s, self.whole, self.to_device = synchronize, budget_s, whole, to_device
-        self.clock, self.on_progress = clock, on_progress
-        self.parts: dict[str, Part] = {}
-        self.occasional_work: dict[str, Occasional] = {}
-        self._aside_s = 0.0
+    synchronize: Callable[[], None] = lambda: None
+    _: KW_ONLY
+    budget_s: float = 10.0
+    whole: bool = False
+    to_device: Callable[[Any], Any] | None = None
+    clock: Callable[[], float] = time.perf_counter
+    on_progress: Callable[[str, int, float | None], None] = lambda part, done, expected: None
+    parts: dict[str, Part] = field(default_factory=dict, init=False)
+    occasional_work: dict[str, Occasional] = field(default_factory=dict, init=False)
+    on_ready: bool = field(default=False, init=False)
+
+    def __post_init__(self):
+        self._aside_s = self._ready_s = 0.0
         self._phases: dict[str, float] = {}  # of the block under way
         self._phase: str | None = None
         self._running: str | None = None
-        self.on_ready = False  # whether the step under way is one on a ready batch
 
     def steps(
         self,
@@ -164,14 +150,14 @@ class StepClock:
         total = epoch_steps(batches) if steps is None else float(steps)
         if total <= 0:
             raise ValueError(f"part {part!r} has no batches")
-        record = self.parts[part] = Part(part, total, per_epoch=per_epoch)
+        record = self.parts[part] = Part(part, total, per_epoch)
         budget_s = self.budget_s if training else self.budget_s / 4
         return self._run(record, batches, budget_s, ready=ready and training and self.to_device is not None)
 
     @contextmanager
     def occasional(self, name: str, per_epoch: float) -> Iterator[None]:
         """Time something that an epoch does `per_epoch` times, and keep it out of the steps around it."""
-        record = self.occasional_work.setdefault(name, Occasional(name, per_epoch, self._running))
+        record = self.occasional_work.setdefault(name, Occasional(per_epoch, self._running))
         self.synchronize()
         start, inner_s = self.clock(), self._aside_s
         yield
@@ -206,83 +192,75 @@ class StepClock:
 
     def _run(self, part: Part, batches: Iterable, budget_s: float, ready: bool) -> Iterator:
         self.synchronize()
-        self._running = part.name
-        start, ready_s = self.clock(), 0.0
-        count = math.ceil(part.epoch_steps)
-        full = max(1, int(part.epoch_steps))  # but for a smaller last batch
+        self._running, self._ready_s, start = part.name, 0.0, self.clock()
+        count, full = math.ceil(part.epoch_steps), max(1, int(part.epoch_steps))  # full: but for a smaller last batch
         pool: list = []
         source = _keeping(batches, pool, min(READY_BATCHES, full) if ready else 0)
         try:
-            first: list[Block] = []
-            yield from self._block(part, source, 1, first)
-            part.first_step_s, done = first[0].seconds, 1
+            first, _ = yield from self._block(part, source, 1)
+            part.first_step_s, pace_s, done = first.seconds, first.seconds, 1
             self.on_progress(part.name, done, count)
 
             # Warm-up, in blocks of 1, 2, 4, ... steps: tells the pace, and lets caches and clocks settle. The first
             # step tells neither: compilation or the start of workers may take seconds where a step takes milliseconds.
-            warm_s, size, lost_s = min(2.0, budget_s / 5), 1, 0.0
-            most = max(1, int(part.epoch_steps / 10))
-            while done < full and sum(block.seconds for block in part.warmup) < warm_s:
-                size = min(size, most + 1 - done, full - done)
-                if size < 1:
+            warm_s, lost_s, size, most = min(2.0, budget_s / 5), 0.0, 1, max(1, int(part.epoch_steps / 10))
+            while (size := min(size, most + 1 - done, full - done)) > 0:
+                block, lost_s = yield from self._block(part, source, size)
+                part.warmup.append(block)
+                pace_s, done, size = block.step_s, done + size, 2 * size
+                if sum(block.seconds for block in part.warmup) >= warm_s:
                     break
-                lost_s = yield from self._block(part, source, size, part.warmup)
-                done, size = done + size, 2 * size
-            pace_s = part.warmup[-1].step_s if part.warmup else part.first_step_s
             if part.warmup and part.warmup[0].seconds >= budget_s:
                 part.blocks.append(part.warmup.pop())  # steps this slow are too dear to be thrown away
-            size = self._block_steps(pace_s, lost_s, budget_s)
+
+            size = block_steps(pace_s, max(BLOCK_S, budget_s / BLOCKS_MOST), self.synchronize, self.clock, lost_s)
             whole = self.whole or self.clock() - start + (part.epoch_steps - done) * pace_s <= budget_s
             # A loader with workers fetches ahead while ready batches are timed, and would look too fast afterwards.
             turns = ready and not whole and not getattr(batches, "num_workers", 0)
-            burst_s = budget_s * (1 - READY_SHARE if turns else 1.0) / BURSTS
+            burst_s = math.inf if whole else budget_s * (1 - READY_SHARE if turns else 1.0) / BURSTS
             if whole:
                 size = max(size, math.ceil(part.epoch_steps / BLOCKS_MOST))
             else:
                 size = min(size, max(1, int(burst_s / max(pace_s, 1e-9))))
-            begun = self._now()
-            for burst in itertools.count():
-                if done == full:
-                    break
-                until = math.inf if whole else self._now() + burst_s
+            burst, begun = 0, self._now()
+            while done < full:
+                burst, until = burst + 1, self._now() + burst_s
                 while done < full:
-                    steps = min(size, full - done)
-                    yield from self._block(part, source, steps, part.blocks)
-                    done += steps
+                    block, _ = yield from self._block(part, source, min(size, full - done))
+                    part.blocks.append(block)
+                    done += block.steps
                     self.on_progress(part.name, done, count if whole else None)
                     if self._now() >= until:
                         break
-                if not whole and self._enough(part, begun, budget_s, burst):
-                    break
                 if turns:
-                    paused = self.clock()
-                    yield from self._ready(part, pool, size, paused + budget_s * READY_SHARE / BURSTS)
-                    ready_s += self.clock() - paused
-                    if self._enough(part, begun, budget_s, burst):
-                        break
+                    yield from self._ready(part, pool, size, budget_s * READY_SHARE / BURSTS)
+                if self._now() - begun >= budget_s and sum(block.steps for block in part.blocks) >= STEPS_LEAST:
+                    part.stopped = "budget"
+                    break
+                # Not before the third burst: an interval from one stretch knows nothing of slow wander.
+                if burst >= 3 and narrow(part.blocks) and (not part.ready_blocks or narrow(part.ready_blocks)):
+                    part.stopped = "interval"
+                    break
             if done == full:
                 if full < count:
-                    last: list[Block] = []
-                    yield from self._block(part, source, 1, last)
-                    part.last_step_s = last[0].seconds
+                    last, _ = yield from self._block(part, source, 1)
+                    part.last_step_s = last.seconds
                 next(source, None)  # a loader with workers ends them now, and a loop over it would wait for that
                 part.complete, part.stopped = True, "whole epoch"
-            part.seconds = self.clock() - start - ready_s
+            part.seconds = self.clock() - start - self._ready_s
             source.close()  # workers of a loader end here, and load nothing beside the ready batches
-            del source
             if ready and not part.ready_blocks:
-                yield from self._ready(part, pool, size, self.clock() + budget_s * READY_SHARE)
+                yield from self._ready(part, pool, size, budget_s * READY_SHARE)
         finally:
             self._running, self.on_ready = None, False
-            if not part.seconds:
-                part.seconds = self.clock() - start - ready_s
+            part.seconds = part.seconds or self.clock() - start - self._ready_s
             self.on_progress(part.name, part.steps, part.steps)
 
-    def _block(self, part: Part, source: Iterator, size: int, blocks: list[Block]) -> Generator[Any, None, float]:
-        """Yield `size` batches and append their block, fenced at its end; it begins where the last fence ended.
+    def _block(self, part: Part, source: Iterator, size: int) -> Generator[Any, None, tuple[Block, float]]:
+        """Yield `size` batches; their block begins where the last fence ended, and is fenced at its end.
 
-        Nothing is appended when the loop is left in the middle. Returns the most that the fence can have kept from
-        overlapping: the program prepares a step while the device works on the one before, but not across a fence.
+        Returns it, and the most that the fence can have kept from overlapping: the program prepares a step while the
+        device works on the one before, but not across a fence.
         """
         self._phases = {}
         aside_s, start, done = self._aside_s, self.clock(), 0
@@ -295,41 +273,26 @@ class StepClock:
         if done < size:
             promised = math.ceil(part.epoch_steps)
             raise ValueError(f"part {part.name!r}: the batches ended after {part.steps + done} of {promised} steps")
-        blocks.append(Block(done, end - start - aside_s, self._phases))
-        return min(end - asked, (asked - start - aside_s) / done)
+        return Block(done, end - start - aside_s, self._phases), min(end - asked, (asked - start - aside_s) / done)
 
-    def _ready(self, part: Part, pool: list, size: int, until: float) -> Iterator:
+    def _ready(self, part: Part, pool: list, size: int, budget_s: float) -> Iterator:
         """The same loop on batches that are on the device already."""
+        begun = self.clock()
         source = itertools.cycle([self.to_device(batch) for batch in pool])
         self.synchronize()
         self.on_ready = True
         while True:
-            yield from self._block(part, source, size, part.ready_blocks)
-            if self.clock() >= until or (len(part.ready_blocks) % 20 == 0 and _narrow(part.ready_blocks)):
+            block, _ = yield from self._block(part, source, size)
+            part.ready_blocks.append(block)
+            spent_s = self.clock() - begun
+            if spent_s >= budget_s or (len(part.ready_blocks) % 20 == 0 and narrow(part.ready_blocks)):
                 break
         self.on_ready = False
+        self._ready_s += spent_s
 
     def _now(self) -> float:
         """The clock without the asides, which have no share in the budget."""
         return self.clock() - self._aside_s
-
-    def _block_steps(self, pace_s: float, lost_s: float, budget_s: float) -> int:
-        fence_s = min(_timed(self.synchronize, self.clock) for _ in range(3))
-        wanted_s = max(BLOCK_S, (fence_s + lost_s) / FENCE_SHARE, budget_s / BLOCKS_MOST)
-        return max(1, math.ceil(wanted_s / max(pace_s, 1e-9)))
-
-    def _enough(self, part: Part, begun: float, budget_s: float, burst: int) -> bool:
-        """Whether a part that cannot run whole may stop; says why in `part.stopped`."""
-        loops = [blocks for blocks in (part.blocks, part.ready_blocks) if blocks]
-        steps = sum(block.steps for block in part.blocks)
-        if self._now() - begun >= budget_s and steps >= STEPS_LEAST:
-            part.stopped = "budget"
-            return True
-        # Not before the third burst: an interval from one stretch knows nothing of slow wander.
-        if burst >= 2 and all(_narrow(blocks) for blocks in loops):
-            part.stopped = "interval"
-            return True
-        return False
 
 
 class Ticker:
@@ -362,16 +325,28 @@ def _keeping(batches: Iterable, pool: list, most: int) -> Iterator:
     yield from source
 
 
-def _timed(function: Callable[[], Any], clock: Callable[[], float]) -> float:
-    start = clock()
-    function()
-    return clock() - start
+def block_steps(
+    pace_s: float, block_s: float, synchronize: Callable[[], None], clock: Callable[[], float], lost_s: float = 0.0
+) -> int:
+    """Steps of a block that takes `block_s`, or longer where a fence would else be no negligible share of it."""
+
+    def fence_s() -> float:
+        start = clock()
+        synchronize()
+        return clock() - start
+
+    block_s = max(block_s, (min(fence_s() for _ in range(3)) + lost_s) / FENCE_SHARE)
+    return max(1, math.ceil(block_s / max(pace_s, 1e-9)))
 
 
-def _narrow(blocks: list[Block]) -> bool:
-    times, steps = _columns(blocks)
-    return intervals.stop(times, weights=steps, target=TARGET, minimum_steps=STEPS_ENOUGH)
+def interval(blocks: list[Block]) -> Estimate:
+    """Seconds per step over blocks, with the 95 % interval within this run."""
+    return intervals.interval([block.step_s for block in blocks], [block.steps for block in blocks])
 
 
-def _columns(blocks: list[Block]) -> tuple[list[float], list[int]]:
-    return [block.step_s for block in blocks], [block.steps for block in blocks]
+def narrow(blocks: list[Block]) -> bool:
+    """Whether enough was measured: a few blocks agree by chance now and then, and who asks after each meets that."""
+    if len(blocks) < intervals.BATCHES:
+        return False
+    step = interval(blocks)
+    return step.n >= STEPS_ENOUGH and step.high - step.value <= TARGET * step.value

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pomology.measure import intervals
-from pomology.measure.clock import PHASES, Block, Part, StepClock, _columns
+from pomology.measure.clock import PHASES, Block, Part, StepClock, interval
 from pomology.measure.estimate import Estimate, total
+from pomology.measure.intervals import interval as mean_interval
 
 NEGLIGIBLE = 0.01  # what of an epoch may be of unknown spread
-
-
-def interval(blocks: list[Block]) -> Estimate:
-    """Seconds per step over blocks, with the 95 % interval within this run."""
-    times, steps = _columns(blocks)
-    return intervals.interval(times, weights=steps)
 
 
 def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
@@ -26,35 +20,60 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     `estimated` from the first step and the mean of the steady ones. compute_epoch_s: the same with every training step
     as it is on ready batches, and no occasional work.
     """
-    metrics: dict[str, Estimate] = {}
     parts = list(clock.parts.values())
     if not parts or parts[0].first_step_s is None:
-        return metrics
-    training, others = parts[0], parts[1:]
-    metrics["first_step_s"] = Estimate(training.first_step_s, "s")
+        return {}
+    training = parts[0]
+    metrics = {"first_step_s": Estimate(training.first_step_s, "s")}
     if training.blocks:
         metrics["step_s"] = interval(training.blocks)
-    metrics.update(_phase_metrics(training))
-    sums = {"epoch_s": [_part_epoch(part) for part in parts]}
-    if training.ready_blocks:
+        for name in PHASES:
+            # A phase that some blocks lack is no part of every step, and has no mean that could be added to others.
+            if all(name in block.phases for block in training.blocks):
+                phases = [Block(block.steps, block.phases[name]) for block in training.blocks]
+                metrics[f"{name}_s"] = interval(phases)
+    epochs = [_part_epoch(part) for part in parts]
+    if None not in epochs:
+        # What is within a part that ran whole is in its time.
+        asides = [each for each in clock.occasional_work.values() if each.seconds]
+        asides = [each for each in asides if not (each.part and clock.parts[each.part].complete)]
+        epochs_and_asides = epochs + [mean_interval(each.seconds) * each.per_epoch for each in asides]
+        metrics["epoch_s"] = total(epochs_and_asides, NEGLIGIBLE)
+    if training.ready_blocks and None not in epochs[1:]:
         ready = interval(training.ready_blocks)
-        compute = intervals.epoch_estimate(ready.value, ready, training.epoch_steps)
-        sums["compute_epoch_s"] = [compute, *(_part_epoch(part) for part in others)]
-    for name, terms in sums.items():
-        if None not in terms:
-            metrics[name] = total(terms + (_occasional(clock) if name == "epoch_s" else []), NEGLIGIBLE)
+        compute = epoch_estimate(ready.value, ready, training.epoch_steps)
+        metrics["compute_epoch_s"] = total([compute, *epochs[1:]], NEGLIGIBLE)
     return metrics
 
 
-def _phase_metrics(part: Part) -> dict[str, Estimate]:
-    """Mean seconds of each phase of a steady step, with its interval: `forward_s` and so on."""
-    metrics = {}
-    for name in PHASES:
-        blocks = [Block(block.steps, block.phases[name]) for block in part.blocks if name in block.phases]
-        # A phase that some blocks lack is no part of every step, and has no mean that could be added to others.
-        if blocks and len(blocks) == len(part.blocks):
-            metrics[f"{name}_s"] = interval(blocks)
-    return metrics
+def epoch_estimate(first_step_s: float, step: Estimate, steps: float) -> Estimate:
+    """Seconds of an epoch of `steps` steps: the first one as timed, the others at the mean of the steady steps.
+
+    An epoch is a sum, so the mean is what estimates it (a median leaves the slow steps out). The bounds are those of
+    the mean: the epoch as expected of this stretch of this process, with the first step taken as exact.
+    """
+    return (Estimate.count(first_step_s, "s") + max(steps - 1, 0) * step).replace(how="estimated")
+
+
+def part_metrics(clock: StepClock) -> dict[str, Estimate]:
+    """Seconds that each part takes of an epoch, by the part's name."""
+    epochs = {name: _part_epoch(part) for name, part in clock.parts.items()}
+    return {name: epoch for name, epoch in epochs.items() if epoch is not None}
+
+
+def _part_epoch(part: Part) -> Estimate | None:
+    """A part's share of an epoch."""
+    steady = interval(part.blocks) if part.blocks else None
+    if part.complete:
+        # One epoch has one time. The spread of its blocks says how well this run pins it down.
+        spread = steady.high / steady.value - 1 if steady is not None and steady.high is not None else 0.0
+        bounds = (part.seconds * (1 - spread), part.seconds * (1 + spread)) if spread else (None, None)
+        epoch = Estimate(part.seconds, "s", *bounds, part.steps)
+    elif steady is not None:
+        epoch = epoch_estimate(part.first_step_s, steady, part.epoch_steps)
+    else:
+        return None
+    return epoch if part.per_epoch == 1 else (epoch * part.per_epoch).replace(how="estimated")
 
 
 def fit_metric(clock: StepClock, epochs: int, before_s: float, later: Sequence[float] = ()) -> Estimate | None:
@@ -71,8 +90,7 @@ def fit_metric(clock: StepClock, epochs: int, before_s: float, later: Sequence[f
     parts = list(clock.parts.values())
     if not parts or any(part.first_step_s is None or not (part.blocks or part.complete) for part in parts):
         return None
-    seconds = before_s + sum(later)
-    steady_epochs = []
+    seconds, steady_epochs = before_s + sum(later), []
     for part in parts:
         if part.blocks:
             steady = interval(part.blocks)
@@ -84,39 +102,6 @@ def fit_metric(clock: StepClock, epochs: int, before_s: float, later: Sequence[f
     epoch = total(steady_epochs, NEGLIGIBLE)
     seconds += (epochs - 1 - len(later)) * (sum(later) / len(later) if later else epoch.value)
     return (epoch * (seconds / epoch.value)).replace(value=seconds, how="estimated")
-
-
-def part_metrics(clock: StepClock) -> dict[str, Estimate]:
-    """Seconds that each part takes of an epoch, by the part's name."""
-    epochs = {name: _part_epoch(part) for name, part in clock.parts.items()}
-    return {name: epoch for name, epoch in epochs.items() if epoch is not None}
-
-
-def _part_epoch(part: Part) -> Estimate | None:
-    """A part's share of an epoch."""
-    once = _part_once(part)
-    return once if once is None or part.per_epoch == 1 else (once * part.per_epoch).replace(how="estimated")
-
-
-def _part_once(part: Part) -> Estimate | None:
-    steady = interval(part.blocks) if part.blocks else None
-    if part.complete:
-        # One epoch has one time. The spread of its blocks says how well this run pins it down.
-        spread = 0.0 if steady is None or steady.high is None else steady.high / steady.value - 1
-        low, high = (part.seconds * (1 - spread), part.seconds * (1 + spread)) if spread else (None, None)
-        return Estimate(part.seconds, "s", low, high, part.steps)
-    if steady is None or part.first_step_s is None:
-        return None
-    return intervals.epoch_estimate(part.first_step_s, steady, part.epoch_steps)
-
-
-def _occasional(clock: StepClock) -> list[Estimate]:
-    """The share of an epoch of each kind of occasional work; what is within a part that ran whole is in its time."""
-    return [
-        intervals.interval(work.seconds) * work.per_epoch
-        for work in clock.occasional_work.values()
-        if work.seconds and not (work.part and clock.parts[work.part].complete)
-    ]
 
 
 def rate(amount: float, seconds: Estimate, unit: str) -> Estimate:

@@ -1,8 +1,7 @@
 """A number with its interval, and what that interval covers.
 
-Everything that the kit says is an Estimate: what it measured, what an article printed, what was counted on paper.
-Arithmetic carries the interval and its meaning along, so that an unknown spread stays unknown: it is unbounded, never
-zero.
+Everything that the kit says is an Estimate: what it measured, what an article printed, what was counted on paper. In
+arithmetic an unknown spread stays unknown: it is unbounded, never zero.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     @property
     def bounds(self) -> tuple[float, float]:
         """The interval for arithmetic: of a count the value itself, of unknown spread everything."""
-        if self.low is not None and self.high is not None:
-            return self.low, self.high
-        return (self.value, self.value) if self.covers == "exact" else (-math.inf, math.inf)
+        if self.low is None:
+            return (self.value, self.value) if self.covers == "exact" else (-math.inf, math.inf)
+        return self.low, self.high
 
     @property
     def half_width(self) -> float | None:
         """Half of the interval's width, in the value's unit."""
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+        return None if self.low is None else (self.high - self.low) / 2
 
     def metric(self) -> dict:
         """The form of a journal: value, unit, low, high, n, how; and `repeats` where the interval is between them."""
@@ -71,43 +70,37 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
     def __add__(self, other: Estimate | float) -> Estimate:
         other = estimate(other)
-        (a, b), (c, d) = self.bounds, other.bounds
-        return _made(self.value + other.value, (a + c, b + d), self.unit or other.unit, self, other)
+        ends = [x + y for x, y in zip(self.bounds, other.bounds, strict=True)]
+        return _made(self.value + other.value, ends, self.unit or other.unit, self, other)
 
     def __sub__(self, other: Estimate | float) -> Estimate:
         return self + -estimate(other)
 
+    def __rsub__(self, other: float) -> Estimate:
+        return -self + other
+
     def __neg__(self) -> Estimate:
-        low, high = (None, None) if self.low is None or self.high is None else (-self.high, -self.low)
+        low, high = (None, None) if self.high is None else (-self.high, -self.low)
         return self.replace(value=-self.value, low=low, high=high)
 
     def __mul__(self, other: Estimate | float) -> Estimate:
         other = estimate(other)
-        unit = " ".join(filter(None, (self.unit, other.unit)))
-        return _made(self.value * other.value, _product(self.bounds, other.bounds), unit, self, other)
+        # Nothing times everything is nothing.
+        ends = [0.0 if 0 in (x, y) else x * y for x in self.bounds for y in other.bounds]
+        return _made(self.value * other.value, ends, " ".join(filter(None, (self.unit, other.unit))), self, other)
 
     def __truediv__(self, other: Estimate | float) -> Estimate:
         """Raises ZeroDivisionError where the other value is 0; where its interval holds 0, the bounds are infinite."""
         other = estimate(other)
-        if other.bounds[0] <= 0 <= other.bounds[1]:
-            bounds = (-math.inf, math.inf)
-        else:
-            ends = [x / y for x in self.bounds for y in other.bounds]
-            bounds = min(ends), max(ends)
+        around_zero = other.bounds[0] <= 0 <= other.bounds[1]
+        ends = [-math.inf, math.inf] if around_zero else [x / y for x in self.bounds for y in other.bounds]
         unit = "" if self.unit == other.unit else f"{self.unit}/{other.unit}" if other.unit else self.unit
-        return _made(self.value / other.value, bounds, unit, self, other)
-
-    def __radd__(self, other: float) -> Estimate:
-        return estimate(other) + self
-
-    def __rsub__(self, other: float) -> Estimate:
-        return estimate(other) - self
-
-    def __rmul__(self, other: float) -> Estimate:
-        return estimate(other) * self
+        return _made(self.value / other.value, ends, unit, self, other)
 
     def __rtruediv__(self, other: float) -> Estimate:
         return estimate(other) / self
+
+    __radd__, __rmul__ = __add__, __mul__
 
 
 def estimate(number: Estimate | float) -> Estimate:
@@ -131,22 +124,16 @@ def total(terms: Iterable[Estimate], negligible: float = 0.0) -> Estimate:
     return Estimate(value, first.unit, max(0.0, value - half), value + half, first.n, how, covers)
 
 
-def _product(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
-    """The interval of a product of two; nothing times everything is nothing."""
-    products = [0.0 if 0 in (x, y) else x * y for x in a for y in b]
-    return min(products), max(products)
-
-
 def _weakest(*terms: Estimate) -> Covers:
     return max((term.covers or "none" for term in terms), key=COVERS.index)
 
 
-def _made(value: float, bounds: tuple[float, float], unit: str, *terms: Estimate) -> Estimate:
+def _made(value: float, ends: list[float], unit: str, *terms: Estimate) -> Estimate:
     covers = _weakest(*terms)
     hows = {term.how for term in terms if term.how != "counted"}
     how = "counted" if not hows else hows.pop() if len(hows) == 1 else "estimated"
-    low, high = bounds if covers in ("run", "repeats") and all(map(math.isfinite, bounds)) else (None, None)
-    if low is None and covers != "exact":
+    bounds = (min(ends), max(ends)) if covers in ("run", "repeats") and all(map(math.isfinite, ends)) else (None, None)
+    if bounds[0] is None and covers != "exact":
         covers = "none"
     counts = [term.n for term in terms if term.n is not None and term.how != "counted"]
-    return Estimate(value, unit, low, high, min(counts) if counts else 1, how, covers)
+    return Estimate(value, unit, *bounds, min(counts, default=1), how, covers)
