@@ -157,6 +157,6 @@ def record(**changes) -> Record:
     fields |= {"flops_per_step": None, "foreign_load": 0.0, "flags": [], "status": "ok", "reason": None}
     fields |= {"seconds": 4.0} | changes
     form = {"unit": "", "low": None, "high": None, "n": 9, "how": "measured"}
-    metrics = {k: form | v if isinstance(v, dict) else v for k, v in fields.get("metrics", {}).items()}
+    metrics = {k: form | (v if isinstance(v, dict) else v.metric()) for k, v in fields.get("metrics", {}).items()}
     name = f"{fields['framework']}-{fields['backend']} {fields['config']}"
     return checked({"case": name} | fields | {"metrics": metrics})

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from msgspec import UnsetType
-
 from pomology.format import clock_time, plus_minus, quantity, seconds
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.results.record import Record
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
+FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mlx": "MLX"}
+# What an autocast or a trainer's own name of a precision computes its products in: `bfloat16`, `16-mixed`.
+PRECISIONS = {"bf": "bf16", "tf32": "tf32", "16": "fp16", "32": "fp32"}
+# The number that a case is about is the first of these that it has.
+TIMES = {"fit_s": "training", "pass_s": "a pass", "epoch_s": "epoch", "step_s": "step", "forward_s": "forward"}
+TIMES |= {"kernel_s": "a call", "launch_s": "a launch", "backward_s": "backward"}
 
 FLAGS = {
     "contended": "other programs used the processor meanwhile",
@@ -55,33 +59,25 @@ def _device_name(record: Record, with_framework: bool) -> str:
 
 def line(record: Record) -> str:
     """A finished case in one line."""
-    parts = [f"{record.experiment}: {record.backend}, {settings(record)}" if record.config else record.case]
     metrics = record.metrics
+    parts = [f"{record.experiment}: {record.backend}, {settings(record)}" if record.config else record.case]
+    passes = [name for name in ("forward_s", "backward_s") if name in metrics]
     if record.status != "ok":
-        parts.append(f"{record.status}" + (f" ({record.reason})" if record.reason else ""))
+        parts.append(f"{record.status} ({record.reason})" if record.reason else record.status)
+    elif "footprint_end_bytes" in metrics and not passes:  # what such a case is about, not its epoch
+        ends = (quantity(metrics[f"footprint_{end}_bytes"].value, "B") for end in ("start", "end"))
+        parts.append(f"footprint {' → '.join(ends)}")
     else:
-        words = {"fit_s": "training", "pass_s": "a pass", "epoch_s": "epoch", "step_s": "step"}
-        words |= {"forward_s": "forward pass", "kernel_s": "a call", "launch_s": "a launch"}
-        name = next((name for name in words if name in metrics), None)
-        passes = [metrics[name] for name in ("forward_s", "backward_s") if name in metrics]
-        if "footprint_end_bytes" in metrics and not passes:  # what such a case is about, not its epoch
-            ends = (quantity(metrics[f"footprint_{end}_bytes"].value, "B") for end in ("start", "end"))
-            parts.append(f"footprint {' → '.join(ends)}")
-        elif len(passes) == 2 and "fit_s" not in metrics:  # likewise
-            shown = (f"{seconds(each.value)}{plus_minus(each)}" for each in passes)
-            parts.append(", ".join(map(" ".join, zip(("forward", "backward"), shown, strict=True))))
-        elif name is not None:
-            how = f" {metrics[name].how}" if name in ("fit_s", "epoch_s") else ""
-            parts.append(f"{words[name]} {seconds(metrics[name].value)}{plus_minus(metrics[name])}{how}")
+        both = len(passes) == 2 and "fit_s" not in metrics  # likewise
+        shown = [(name, metrics[name]) for name in (passes if both else TIMES) if name in metrics]
+        how = {name: f" {metrics[name].how}" for name in ("fit_s", "epoch_s") if name in metrics}
+        texts = [f"{TIMES[name]} {seconds(x.value)}{plus_minus(x)}{how.get(name, '')}" for name, x in shown]
+        parts.append(", ".join(texts if both else texts[:1]))
     if "loss_first" in metrics and "loss_last" in metrics:
         parts.append(f"loss {metrics['loss_first'].value:.4g} → {metrics['loss_last'].value:.4g}")
-    if record.note:
-        parts.append(record.note)
-    if record.flags:
-        parts.append(", ".join(record.flags))
-    if record.seconds is not None:
-        parts.append(f"took {clock_time(record.seconds)}")
-    return " · ".join(parts)
+    parts += [record.note or "", ", ".join(record.flags)]
+    parts += [f"took {clock_time(record.seconds)}" if record.seconds is not None else ""]
+    return " · ".join(filter(None, parts))
 
 
 def comparable(records: Iterable[Record], metric: str = "") -> list[Record]:
@@ -114,14 +110,6 @@ def _good(repeats: list[Record]) -> list[Record]:
     return [record for record in repeats if record.status == "ok"]
 
 
-FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mlx": "MLX"}
-
-# What an autocast or a trainer's own name of a precision computes its products in; the longer names first.
-PRECISIONS = (("bf16", "bf16"), ("bfloat16", "bf16"), ("tf32", "tf32"), ("fp16", "fp16"), ("float16", "fp16"))
-
-PRECISIONS += (("fp32", "fp32"), ("float32", "fp32"), ("16", "fp16"), ("32", "fp32"))
-
-
 def kind(record: Record) -> str:
     """`cpu` or `gpu`: the device that was asked for."""
     return "cpu" if record.backend == "cpu" else "gpu"
@@ -130,22 +118,14 @@ def kind(record: Record) -> str:
 def precision(record: Record) -> str:
     """The precision of a case's products: of autocast (`16-mixed`, `autocast bf16`) the half precision it names."""
     text = str(record.precision).lower()
-    return next((name for part, name in PRECISIONS if part in text), text)
+    return next((name for part, name in PRECISIONS.items() if part in text), text)
 
 
 def achieved(record: Record) -> Estimate | None:
     """The operations a second of a case; None if it did not end well, or nobody counted them."""
-    metrics, flops = record.metrics, _count(record.flops_per_step)
+    step, flops = record.metrics.get("step_s"), record.flops_per_step
     if record.status != "ok":
         return None
-    if "flops_per_s" in metrics:
-        return metrics["flops_per_s"]
-    step = metrics.get("step_s")
-    if step is None or flops is None or not step.value > 0:
-        return None
-    return Estimate.count(flops, "FLOP") / step
-
-
-def _count(count: int | UnsetType | None) -> int | None:
-    """A count of a record, where it is above 0."""
-    return count if count and count > 0 else None
+    if "flops_per_s" in record.metrics:
+        return record.metrics["flops_per_s"]
+    return Estimate.count(flops, "FLOP") / step if step and step.value > 0 and flops and flops > 0 else None

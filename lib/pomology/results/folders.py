@@ -29,10 +29,8 @@ def note_machine(out: Path, profile: str) -> dict:
     """Write `machine.json` into a run's folder, unless it is there; returns what it says."""
     if (out / "machine.json").exists():
         return noted(out)
-    snapshot = machine_snapshot.snapshot() | {
-        "profile": profile,
-        "power_source": machine_snapshot.conditions()["power_source"],
-    }
+    power_source = machine_snapshot.conditions()["power_source"]
+    snapshot = machine_snapshot.snapshot() | {"profile": profile, "power_source": power_source}
     _write(out, snapshot)
     return snapshot
 
@@ -52,13 +50,15 @@ def by_hand(experiment: str, profile: str) -> Path:
     """
     outputs, begun = root() / "outputs", datetime.now()
     now = machine_snapshot.snapshot() | {"profile": profile}
-    for folder in sorted(outputs.glob(f"lab-{begun:%Y%m%d}-*/machine.json")):
-        folder = folder.parent
-        before = noted(folder)
-        if _alike(before, now) and _alone(folder, experiment):
+    for place in sorted(outputs.glob(f"lab-{begun:%Y%m%d}-*/machine.json")):
+        folder, before = place.parent, noted(place.parent)
+        if _kept(before, now) == _kept(now, now) and _alone(folder, experiment):
             if now["git"] and now["git"]["dirty"]:  # files were changed since the folder was begun
                 _write(folder, before | {"git": now["git"]})
-            _set_aside(folder, experiment)
+            journal, earlier = folder / f"{experiment}.jsonl", folder / "earlier"
+            if journal.exists():
+                earlier.mkdir(exist_ok=True)
+                journal.rename(earlier / f"{experiment}-{1 + len(list(earlier.glob(f'{experiment}-*.jsonl')))}.jsonl")
             return folder
     while (folder := outputs / f"lab-{begun:%Y%m%d-%H%M%S}").exists():
         begun += timedelta(seconds=1)
@@ -69,20 +69,15 @@ def by_hand(experiment: str, profile: str) -> Path:
 def latest(names: Iterable[str], profile: str) -> Path | None:
     """The run's folder in which one of these notebooks has measured something last; None if there is none."""
     journals = [place for name in names for place in (root() / "outputs").glob(f"*/{name}.jsonl")]
-    for place in sorted(journals, key=lambda place: place.stat().st_mtime, reverse=True):
-        if (place.parent / "machine.json").exists() and noted(place.parent).get("profile") == profile:
-            return place.parent
-    return None
+    folders = [place.parent for place in sorted(journals, key=lambda place: place.stat().st_mtime, reverse=True)]
+    begun = (folder for folder in folders if (folder / "machine.json").exists())
+    return next((folder for folder in begun if noted(folder).get("profile") == profile), None)
 
 
-def _alike(before: dict, now: dict) -> bool:
-    """Whether two snapshots are of one machine with the same software, so that their numbers may share a table."""
-
-    def kept(snapshot: dict) -> dict:
-        commit = (snapshot.get("git") or {}).get("commit")  # not whether dirty: a changed parameter makes it so
-        return {key: snapshot.get(key) for key in now if key != "unknown"} | {"git": commit}
-
-    return kept(before) == kept(now)
+def _kept(snapshot: dict, now: dict) -> dict:
+    """What of a snapshot says that numbers may share a table: one machine with the same software."""
+    commit = (snapshot.get("git") or {}).get("commit")  # not whether dirty: a changed parameter makes it so
+    return {key: snapshot.get(key) for key in now if key != "unknown"} | {"git": commit}
 
 
 def _alone(folder: Path, experiment: str) -> bool:
@@ -99,14 +94,6 @@ def _alone(folder: Path, experiment: str) -> bool:
             return False
         _held[path] = lock
     return True
-
-
-def _set_aside(folder: Path, experiment: str) -> None:
-    journal, aside = folder / f"{experiment}.jsonl", folder / "earlier"
-    if journal.exists():
-        aside.mkdir(exist_ok=True)
-        number = 1 + len(list(aside.glob(f"{experiment}-*.jsonl")))
-        journal.rename(aside / f"{experiment}-{number}.jsonl")
 
 
 def _write(out: Path, snapshot: dict) -> None:

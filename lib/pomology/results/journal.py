@@ -2,8 +2,7 @@
 
 A line with `"event": "start"` is written before a case and one with `"event": "end"` after it, each flushed to the disk
 before anything else happens, so that a killed process costs the case it was in and no other. Journals may come from
-other people's machines: they are read as plain JSON, and nothing in them is ever evaluated.
-"""
+other people's machines: they are read as plain JSON, and nothing in them is ever evaluated."""
 
 from __future__ import annotations
 
@@ -17,7 +16,6 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.results.record import ATTEMPTS, RETRIED, SCHEMA, Record, Start, Status, checked, parse
 
-MOST_BYTES = 64 * 2**20
 MOST_LINES = 100_000  # more than any run writes
 MOST_NAMED = 3  # of the lines of a journal that cannot be used
 
@@ -57,10 +55,7 @@ class Journal:
 
     def finish_open(self, status: Status, reason: str) -> list[str]:
         """Give every case that began and has no end this status; returns their names. For a process that watches."""
-        starts = read(self.path).open_starts
-        for start in starts:
-            self.end(Record.ended(start, status, reason))
-        return [start.case for start in starts]
+        return [self.end(Record.ended(start, status, reason)).case for start in read(self.path).open_starts]
 
 
 @dataclass
@@ -80,22 +75,16 @@ class Contents:
 
     def done(self, case: str, repeat: int) -> bool:
         """Whether this case needs no further attempt."""
-        if any((start.case, start.repeat) == (case, repeat) for start in self.open_starts):
-            return self.attempts.get((case, repeat), 0) >= ATTEMPTS
-        return any(
-            (record.case, record.repeat) == (case, repeat) and record.status not in RETRIED for record in self.records
-        )
+        if attempts := self.attempts.get((case, repeat)):
+            return attempts >= ATTEMPTS
+        mine = (record for record in self.records if (record.case, record.repeat) == (case, repeat))
+        return any(record.status not in RETRIED for record in mine)
 
 
 def read(path: str | Path) -> Contents:
-    """Read a journal; a file that is not there reads as empty. Raises PomologyError for one that is too large, and as
-    `contents` does."""
+    """Read a journal; a file that is not there reads as empty. Raises PomologyError as `contents` does."""
     path = Path(path)
-    if not path.exists():
-        return Contents(path)
-    if path.stat().st_size > MOST_BYTES:
-        raise PomologyError(f"{path}: {path.stat().st_size:,} bytes; a journal has at most {MOST_BYTES:,}")
-    return contents(path, path.read_bytes())
+    return contents(path, path.read_bytes()) if path.exists() else Contents(path)
 
 
 def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
@@ -104,7 +93,7 @@ def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
     brief: without samples, which is faster. Raises PomologyError for a journal of another schema, or with more lines
     than any run writes.
     """
-    held, name, unusable = Contents(path), one_line(path.name), 0
+    held, name = Contents(path), one_line(path.name)
     if data.count(b"\n") > MOST_LINES:
         raise PomologyError(f"{name}: more than {MOST_LINES:,} lines")
     latest: dict[tuple[str, int], Start] = {}
@@ -116,21 +105,18 @@ def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
         except PomologyError as error:
             raise PomologyError(f"{name}, line {number}: {error}") from None
         except ValueError as error:
-            unusable += 1
-            if unusable <= MOST_NAMED:
-                held.problems.append(f"{name}, line {number}: {one_line(error, 250)}; passed over")
+            held.problems.append(f"{name}, line {number}: {one_line(error, 250)}; passed over")
             continue
-        key = (entry.case, entry.repeat)
-        latest[key] = entry
+        latest[key := (entry.case, entry.repeat)] = entry
         if isinstance(entry, Record):
             held.attempts.pop(key, None)
         else:
             held.attempts[key] = held.attempts.get(key, 0) + 1
-    if unusable > MOST_NAMED:
-        held.problems.append(f"{name}: {unusable - MOST_NAMED} more lines that cannot be used")
+    if (more := len(held.problems) - MOST_NAMED) > 0:
+        held.problems[MOST_NAMED:] = [f"{name}: {more} more lines that cannot be used"]
     why = "began and never ended: its process was killed"
-    for entry in latest.values():
-        ended = isinstance(entry, Record)
-        held.records.append(entry if ended else Record.ended(entry, "crashed", why))
-        held.open_starts += [] if ended else [entry]
+    held.open_starts = [entry for entry in latest.values() if not isinstance(entry, Record)]
+    held.records = [
+        entry if isinstance(entry, Record) else Record.ended(entry, "crashed", why) for entry in latest.values()
+    ]
     return held

@@ -5,17 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from pomology.format import (
-    gigabytes,
-    gigaflops,
-    milliseconds,
-    quantity,
-    quantity_per_s,
-    seconds,
-    signed,
-    significant,
-)
+from pomology.format import gigabytes, gigaflops, milliseconds, quantity, quantity_per_s, seconds, signed, significant
 
 Show = Callable[[float], str]
 
@@ -46,27 +38,17 @@ def _fixed(form: str, unit: str = "", per: float = 1.0) -> Show:
     return lambda value: f"{value / per:{form}} {unit}".rstrip()
 
 
-def _per_s(unit: str) -> Show:
-    return lambda value: quantity_per_s(value, unit)
-
-
-def _times(value: float) -> str:
-    return f"{significant(value)}×"
-
-
-def _bytes(value: float) -> str:
-    return quantity(value, "B")
-
-
-def _growth(value: float) -> str:
-    return signed(value, "B")
-
-
 _count, _error, _busy = _fixed(",.0f"), _fixed(".1e"), _fixed(".0f", "%")
 _share, _joules, _megabytes = _rounded("%", 0.01), _rounded("J"), _fixed(",.0f", "MB", 1e6)
 _watts = _rounded("W", digits=2)  # a meter is not better than that
 _gibibytes, _free = _fixed(".2f", "GiB", 2**30), _fixed(".1f", "GiB", 2**30)
+_bytes, _growth = partial(quantity, unit="B"), partial(signed, unit="B")
 
+PEAKS = (
+    "TFLOP/s, more is faster. Upright: the peak, the published one of an article's device, the best product of the "
+    "same run of this machine; %: the best share of it"
+)
+ROOFS = "GFLOP/s over operations a byte, under this machine's roofs; %: the share of the roof above a point"
 
 METRICS: dict[str, Metric] = {
     # Times of whole pieces of work
@@ -94,25 +76,17 @@ METRICS: dict[str, Metric] = {
     "backward_flops_per_s": Metric("Backward achieves", "FLOP/s", gigaflops),
     "bytes_per_s": Metric("Moved at the least", "B/s", _rounded("GB/s", 1e9)),
     "throughput": Metric("Throughput", "/s", _rounded("a second")),
-    "speedup": Metric("Times as fast", "x", _times, "times as fast as plain fp32 on the same device (more is faster)"),
+    "speedup": Metric(
+        "Times as fast",
+        "x",
+        lambda value: f"{significant(value)}×",
+        "times as fast as plain fp32 on the same device (more is faster)",
+    ),
     "flops_per_s_per_usd": Metric(
         "For a dollar", "FLOP/s/USD", gigaflops, "GFLOP/s for a dollar (more is better)", 1e9
     ),
-    "share_of_peak": Metric(
-        "Share of the peak",
-        "",
-        _share,
-        "TFLOP/s, more is faster. Upright: the peak, the published one of an article's device, the best product of the "
-        "same run of this machine; %: the best share of it",
-        1e12,
-    ),
-    "share_of_roof": Metric(
-        "Share of the roof",
-        "",
-        _share,
-        "GFLOP/s over operations a byte, under this machine's roofs; %: the share of the roof above a point",
-        1e9,
-    ),
+    "share_of_peak": Metric("Share of the peak", "", _share, PEAKS, 1e12),
+    "share_of_roof": Metric("Share of the roof", "", _share, ROOFS, 1e9),
     "peak_flops_per_s": Metric("Peak", "FLOP/s", gigaflops),
     # Memory
     "peak_memory_bytes": Metric("Memory", "B", gigabytes, sources=("reserved_peak_bytes", "footprint_peak_bytes")),
@@ -126,7 +100,7 @@ METRICS: dict[str, Metric] = {
     "reserved_end_bytes": Metric("Reserved", "B", _bytes),
     "reserved_peak_bytes": Metric("Reserved on the GPU", "B", gigabytes),
     "page_faults": Metric("Page faults", "count", _count),
-    "page_faults_slope": Metric("Page faults a step", "count", lambda value: signed(value, "")),
+    "page_faults_slope": Metric("Page faults a step", "count", partial(signed, unit="")),
     "page_ins": Metric("Page-ins", "count", _count),
     "swap_bytes": Metric("Swap grew by", "B", _growth),
     "swapped_bytes": Metric("Swapped", "B", _megabytes),
@@ -170,18 +144,16 @@ IN_HEADINGS: dict[str, Show] = {
 
 # Below these headings a value is shown in another unit than elsewhere.
 BY_HEADING: dict[tuple[str, str], Show] = {
-    ("flops_per_s", "Operations"): _per_s("FLOP/s"),
-    ("bytes_per_s", "Memory"): _per_s("B/s"),
+    ("flops_per_s", "Operations"): partial(quantity_per_s, unit="FLOP/s"),
+    ("bytes_per_s", "Memory"): partial(quantity_per_s, unit="B/s"),
     ("footprint_peak_bytes", "At most"): _bytes,
     ("needed_bytes", "On the device"): gigabytes,
 }
 
 # Whole pieces of work, which devices and frameworks are compared by; the largest first.
 WHOLE = ("fit_s", "epoch_s", "kernel_s", "step_s", "pass_s", "launch_s")
-
 # Of a smaller model than the article's they would be taken for the article's own.
 PASSES = ("forward_s", "backward_s", "update_s", "pass_s")
-
 SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, and then no share of it is an interval
 
 

@@ -6,12 +6,9 @@ A line of a journal is `Start`, written before a case, or `Record`, written afte
 
 from __future__ import annotations
 
-import json
-import re
-import reprlib
-from collections.abc import Callable
+import contextlib
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,27 +17,13 @@ from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
 
 PROFILES = ("smoke", "quick", "article")
-
 SCHEMA = 1
 
-Status = Literal[
-    "ok",
-    "out-of-memory",
-    "unsupported",
-    "fallback",
-    "mismatch",
-    "not-learning",
-    "too-big",
-    "crashed",
-    "timeout",
-    "interrupted",
-    "error",
-]
-STATUSES: tuple[Status, ...] = get_args(Status)
+Finished = Literal["ok", "out-of-memory", "unsupported", "fallback", "mismatch", "not-learning", "too-big"]
+Status = Literal[Finished, "crashed", "timeout", "interrupted", "error"]
 
 # Another attempt may end differently; every other status is a result.
 RETRIED = ("interrupted", "error")
-
 # A case that was under way when its process vanished is tried once more, in case it was the process that was at fault.
 ATTEMPTS = 2
 
@@ -96,8 +79,8 @@ class Start(msgspec.Struct, kw_only=True, tag_field="event", tag="start", gc=Fal
 
     def line(self) -> dict[str, Any]:
         """The form of a journal: keys and values as JSON has them."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {"event": self.__struct_config__.tag} | {name: x for name, x in fields.items() if x is not UNSET}
+        fields = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
+        return {"event": self.__struct_config__.tag} | fields
 
 
 class Record(Start, kw_only=True, tag="end", gc=False):
@@ -143,8 +126,7 @@ class Record(Start, kw_only=True, tag="end", gc=False):
         return self.replace(**dict.fromkeys(("blocks", "asides", "rails", "trace", "memory_trace", "traceback"), UNSET))
 
     def line(self) -> dict[str, Any]:
-        metrics = {name: metric.metric() for name, metric in self.metrics.items()}
-        return super().line() | {"metrics": metrics}
+        return super().line() | {"metrics": {name: metric.metric() for name, metric in self.metrics.items()}}
 
 
 class Brief(Record, kw_only=True, tag="end", gc=False):
@@ -155,100 +137,40 @@ class Brief(Record, kw_only=True, tag="end", gc=False):
     trace: msgspec.Raw = UNSET
 
 
-KEYS = ("event", *(field.encode_name for field in msgspec.structs.fields(Record) if field.required))
-
-
 def _metrics(kind: type, given: Any) -> Metrics:
     """Called by msgspec for what stands under `metrics`."""
-    if not isinstance(given, dict):
-        raise ValueError(f"metrics is {_short(given)}; it must be object")
-    metrics = Metrics()
-    for name, metric in given.items():
-        try:
-            form = metric.metric() if isinstance(metric, Estimate) else metric
-            metrics[name] = msgspec.convert(form, Metric).estimate()
-        except ValueError as error:
-            raise ValueError(f"metric {_short(name)}: {_explained(error, lambda metric=metric: metric)}") from None
-    return metrics
+    return Metrics({name: metric.estimate() for name, metric in msgspec.convert(given, dict[str, Metric]).items()})
 
 
 _WHOLE, _BRIEF = (msgspec.json.Decoder(Start | kind, dec_hook=_metrics) for kind in (Record, Brief))
 
 
 class _Head(msgspec.Struct):
-    schema: Any = None
+    schema: Count = SCHEMA
 
 
 def parse(line: bytes, brief: bool = False) -> Start | Record:
     """A line of a journal; brief: as `Brief`. Raises ValueError, with one sentence, for a line that is none.
 
-    Raises PomologyError for a line of another schema, of which nothing in its file can be understood.
+    Raises PomologyError for a line of a later schema, of which nothing in its file can be understood.
     """
     try:
         return (_BRIEF if brief else _WHOLE).decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        _refuse_schema(line)
-        if not isinstance(error, msgspec.ValidationError):
-            raise ValueError("torn or not JSON") from None
-        raise ValueError(_explained(error, lambda: json.loads(line))) from None
+        wrong = str(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
+    with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
+        schema = msgspec.json.decode(line, type=_Head).schema
+        if schema != SCHEMA:
+            age, more = ("newer", "; update pomology to read it") if schema > SCHEMA else ("older", "")
+            raise PomologyError(f"schema {schema} is {age} than this kit's {SCHEMA}{more}")
+    raise ValueError(wrong)
 
 
 def checked(line: dict[str, Any]) -> Start | Record:
     """The same of what is no text yet. Raises ValueError."""
-    try:
-        return msgspec.convert(line, Start | Record, dec_hook=_metrics)
-    except ValueError as error:
-        raise ValueError(_explained(error, lambda: line)) from None
-
-
-def problem(line: Any) -> str | None:
-    """What is wrong with the record of a finished case, in one sentence; None if it is as it should be."""
-    try:
-        record = checked(line.line() if isinstance(line, Start) else line)
-    except ValueError as error:
-        return str(error)
-    return None if isinstance(record, Record) else "event is 'start'; it must be end"
+    return msgspec.convert(line, Start | Record, dec_hook=_metrics)
 
 
 def now() -> str:
     """The time in UTC, to the second, as ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _refuse_schema(line: bytes) -> None:
-    try:
-        schema = msgspec.json.decode(line, type=_Head).schema
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return
-    if type(schema) is int and schema != SCHEMA:
-        age, more = ("newer", "; update pomology to read it") if schema > SCHEMA else ("older", "")
-        raise PomologyError(f"schema {_short(schema)} is {age} than this kit's {SCHEMA}{more}")
-
-
-def _explained(error: ValueError, given: Callable[[], Any]) -> str:
-    """What msgspec complains of, as `KEY is VALUE; it must be WHAT`. given: what it was about, once it is needed."""
-    complaint, _, path = str(error).partition(" - at `$")
-    if complaint.startswith("metric") or not isinstance(error, msgspec.ValidationError):
-        return complaint
-    if missing := re.fullmatch(r"Object missing required field `(.*)`", complaint):
-        return f"{missing[1]} is missing"
-    path = path.rstrip("`").lstrip(".")
-    if "[...]" in path:  # somewhere inside a free form
-        return f"{path.partition('[')[0]}: {complaint[:1].lower()}{complaint[1:]}"
-    wanted = re.fullmatch(r"Expected `([^`]*)`(.*?)(?:, got .*)?", complaint)
-    must = {"status": f"one of {', '.join(STATUSES)}", "event": "start or end", "schema": str(SCHEMA)}.get(path)
-    must = must or ("measured or estimated" if path == "how" else None)
-    must = must or ("a finite number" if not wanted or wanted[2] else wanted[1].replace(" | ", " or "))
-    try:
-        value = given()
-        if not path:
-            return f"a line must be {must}, not {_short(value)}"
-        for key in filter(None, re.split(r"[.\[\]]+", path)):
-            value = value[int(key) if key.isdigit() else key]
-    except (ValueError, RecursionError, LookupError, TypeError):  # not to be had whole
-        return f"{path}: {complaint[:1].lower()}{complaint[1:]}"
-    return f"{path} is {_short(value)}; it must be {must}"
-
-
-def _short(value: Any) -> str:
-    return reprlib.repr(value)
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from pathlib import Path
 
 from pomology.errors import PomologyError
@@ -35,7 +35,7 @@ class Run:
         self.path, self._brief = Path(place), brief
         self.name = self.path.resolve().name.removesuffix(".zip")
         self._known: dict[str, tuple] = {}  # by file name: its stamp, what it holds, and a problem or none
-        if not self.path.exists():
+        if not (self.path.is_dir() or self.path.is_file()):
             raise PomologyError(f"{one_line(self.path.name)}: no such folder or zip; runs are in outputs/")
 
     @classmethod
@@ -47,7 +47,7 @@ class Run:
 
     @property
     def machine(self) -> dict:
-        return self._read({MACHINE}).get(MACHINE, (None, {}))[1] or {}
+        return self._read(MACHINE).get(MACHINE, (None, {}))[1] or {}
 
     @property
     def journals(self) -> dict[str, journal.Contents]:
@@ -64,11 +64,10 @@ class Run:
         missing = "machine.json is missing: nothing tells which machine this was."
         return [why for *_, why in known.values() if why] + ([] if MACHINE in known else [missing])
 
-    def _read(self, names: Container[str] | None = None) -> dict[str, tuple]:
-        """What is known of the files of these names, or of all."""
+    def _read(self, only: str | None = None) -> dict[str, tuple]:
+        """What is known of all files, or of the one with this name."""
         if self.path.is_dir():
-            files = {file.place.name: file for file in archive.listed(self.path)}
-            files = {name: file for name, file in files.items() if names is None or name in names}
+            files = {file.place.name: file for file in archive.listed(self.path) if only in (None, file.place.name)}
             for name, file in files.items():
                 if self._known.get(name, (None,))[0] != file.stamp:
                     self._known[name] = (file.stamp, *self._parsed(name, file.read))
@@ -80,19 +79,16 @@ class Run:
 
     def _parsed(self, name: str, read: Callable[[], bytes]) -> tuple[dict | journal.Contents | None, str | None]:
         try:
-            held = _machine(read()) if name == MACHINE else journal.contents(self.path / name, read(), self._brief)
+            data = read()
+            if name != MACHINE:
+                return journal.contents(self.path / name, data, self._brief), None
+            machine = json.loads(data)
+            snapshot.describe(machine)
+            return machine, None
         except PomologyError as error:
             return None, f"{redact(str(error))}."
-        return held, None
-
-
-def _machine(data: bytes) -> dict:
-    try:
-        machine = json.loads(data)
-        snapshot.describe(machine)
-    except MALFORMED as error:
-        raise PomologyError(f"machine.json cannot be read ({type(error).__name__})") from None
-    return machine
+        except MALFORMED as error:
+            return None, f"{name} cannot be read ({type(error).__name__})."
 
 
 def locate(name: str) -> Path | None:
