@@ -100,13 +100,13 @@ def test_a_phase_that_not_every_block_has_is_absent():
 
 
 def test_wrong_phases_are_refused():
-    clock = StepClock()
-    with pytest.raises(ValueError, match="outside of a loop"), clock.phase("forward"):
+    clock, told = StepClock(), "one of forward, backward, update, in a loop over steps and in no other phase"
+    with pytest.raises(ValueError, match=f"phase 'forward': {told}"), clock.phase("forward"):
         pass
     for _ in clock.steps(range(1)):
-        with pytest.raises(ValueError, match="must be one of forward, backward, update"), clock.phase("first_step"):
+        with pytest.raises(ValueError, match=f"phase 'first_step': {told}"), clock.phase("first_step"):
             pass
-        with pytest.raises(ValueError, match="inside of 'forward'"), clock.phase("forward"), clock.phase("backward"):
+        with pytest.raises(ValueError, match=f"'backward': {told}"), clock.phase("forward"), clock.phase("backward"):
             pass
         with clock.phase("update"):  # and a phase that failed does not bar the next
             pass

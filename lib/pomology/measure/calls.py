@@ -10,6 +10,8 @@ from pomology.measure import intervals
 from pomology.measure.clock import BLOCK_S, Block, block_steps
 from pomology.measure.estimate import Estimate
 
+TARGET = 0.01  # half-width of the interval over the median at which to stop
+
 
 class Measurement(NamedTuple):
     """A function timed. `seconds` is the median of a call with its interval; `blocks` are the raw times."""
@@ -29,18 +31,16 @@ def measure(
     warmup_calls: int = 10,
     repeats: int | None = None,
     calls_per_block: int | None = None,
-    target: float = 0.01,
     before: Callable[[], Any] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Measurement:
     """Time `function()`, a kernel that the caller has prepared.
 
     The first call is timed apart. Warm-up lasts `warmup_calls` and `warmup_s`, or half the budget if a slow function
-    needs more. Then blocks of calls, fenced at both ends, until the median's interval is narrower than `target`
-    (half-width over median, from 20 blocks on) or the budget is spent, but never fewer than two; or just `repeats`
-    blocks, where that is given. A block has so many calls that the fence is negligible, unless `calls_per_block` says
-    otherwise: 1 fences every call, as a program that waits for each result would. `before` is called ahead of each
-    block, outside of its time: a pause, say.
+    needs more. Then blocks of calls, fenced at both ends, until the half-width of the median's interval is below 1 % of
+    it (from 20 blocks on) or the budget is spent, but never fewer than two; or just `repeats` blocks, where that is
+    given. A block has so many calls that the fence is negligible, unless `calls_per_block` says otherwise: 1 fences
+    every call, as a program that waits for each result would. `before` is called ahead of each block, untimed.
     """
 
     def block(calls: int) -> Block:
@@ -65,7 +65,7 @@ def measure(
             stopped = "budget"
         elif len(blocks) >= 20 and len(blocks) % 5 == 0:
             middle = intervals.median_interval([block.step_s for block in blocks])
-            stopped = "interval" if middle.high - middle.low <= 2 * target * middle.value else ""
+            stopped = "interval" if middle.high - middle.low <= 2 * TARGET * middle.value else ""
     median = intervals.median_interval([block.step_s for block in blocks])
     return Measurement(first.seconds, median, tuple(blocks), stopped)
 
@@ -110,9 +110,7 @@ def in_pairs(
     return Pairs(first.seconds, intervals.median_interval(own), intervals.median_interval(others), ratio)
 
 
-def _block(
-    function: Callable[[], Any], synchronize: Callable[[], None], clock: Callable[[], float], calls: int
-) -> Block:
+def _block(function: Callable, synchronize: Callable, clock: Callable[[], float], calls: int) -> Block:
     start = clock()
     for _ in range(calls):
         function()

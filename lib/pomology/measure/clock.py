@@ -46,11 +46,10 @@ class Block:
 class Part:
     """What one loop over batches left behind: all of an epoch's training, or all of its evaluation.
 
-    epoch_steps: steps in a whole epoch; the last, smaller batch counts as its fraction.
-    per_epoch: how often an epoch has this loop.
-    blocks: steady steps with whatever the loop really does; ready_blocks: the same loop on batches that were ready.
-    last_step_s: the step of a smaller last batch, where the epoch has one and it was reached: no mean holds it.
-    seconds: wall time of the whole loop, asides included, ready blocks not.
+    epoch_steps: in a whole epoch; a smaller last batch counts as its fraction. per_epoch: how often an epoch has this
+    loop. blocks: steady steps with whatever the loop really does; ready_blocks: the same on batches that were ready.
+    last_step_s: of a smaller last batch that was reached: no mean holds it. seconds: wall time of the whole loop,
+    asides included, ready blocks not.
     """
 
     name: str
@@ -74,10 +73,7 @@ class Part:
 
 @dataclass
 class Occasional:
-    """Something that an epoch does now and then, timed apart from the steps around it: a checkpoint, a picture.
-
-    part: the part in whose loop it happens, or None if it happens outside of all.
-    """
+    """What an epoch does now and then: a checkpoint, a picture. part: in whose loop it happens, if in any."""
 
     per_epoch: float
     part: str | None
@@ -85,10 +81,7 @@ class Occasional:
 
 
 def epoch_steps(batches: Any) -> float:
-    """Steps of one pass over `batches`. A DataLoader's smaller last batch counts as its fraction.
-
-    Raises TypeError if the length is not known: then pass it yourself.
-    """
+    """Steps of one pass over `batches`; a smaller last one counts as its fraction. TypeError: its length is unknown."""
     size = getattr(batches, "batch_size", None)
     if size and hasattr(batches, "dataset") and not getattr(batches, "drop_last", False):
         # A sampler may draw fewer or more samples than the dataset holds; that of a stream has no length.
@@ -101,14 +94,13 @@ def epoch_steps(batches: Any) -> float:
 class StepClock:
     """Times a training loop from inside: `for batch in clock.steps(batches): ...`.
 
-    synchronize: waits for the device. budget_s: seconds for steady steps of the training part, a third of which
-    goes to ready batches; the first step and warm-up come on top, and so do ready batches behind a whole epoch or a
-    loader with workers. whole: run whole epochs whatever they take. to_device: moves a batch to the device, to be kept
-    ready; None times no ready batches. clock: seconds, monotonic. on_ready: whether the step under way is one on a
-    ready batch. on_progress: called at ends of blocks with (part name, steps done, steps expected or None).
-
     An epoch that is expected to fit the budget runs whole. Otherwise steps are taken in bursts, the real loop and the
     ready one in turn, until both intervals are narrow or the budget is spent.
+
+    budget_s: for steady steps of the training part, a third of it for ready batches; the first step and warm-up come on
+    top, and so do ready batches behind a whole epoch or a loader with workers. whole: run whole epochs whatever they
+    take. to_device: moves a batch to the device, to be kept ready; None times no ready batches. on_progress: called at
+    ends of blocks with (part name, steps done, steps expected or None). on_ready: whether the step is on a ready batch.
     """
 
     synchronize: Callable[[], None] = lambda: None
@@ -122,11 +114,8 @@ class StepClock:
     occasional_work: dict[str, Occasional] = field(default_factory=dict, init=False)
     on_ready: bool = field(default=False, init=False)
 
-    def __post_init__(self):
-        self._aside_s = self._ready_s = 0.0
-        self._phases: dict[str, float] = {}  # of the block under way
-        self._phase: str | None = None
-        self._running: str | None = None
+    _aside_s = _ready_s = 0.0
+    _running = _phase = None  # the part and the phase under way
 
     def steps(
         self,
@@ -138,14 +127,12 @@ class StepClock:
     ) -> Iterator:
         """Iterate over `batches`, timing what the loop does with them.
 
-        part: the name under which an epoch's time is added up; an evaluation is a part of its own, and gets a quarter
-        of the budget. steps: of a whole epoch, where `len(batches)` does not tell. ready: whether the loop would train
-        on ready batches that it is given. per_epoch: how often an epoch has this loop, where that is not once.
+        part: an evaluation is one of its own, and gets a quarter of the budget. steps: of a whole epoch, where
+        `len(batches)` does not tell. ready: whether the loop would train on ready batches that it is given. per_epoch:
+        how often an epoch has this loop, where that is not once.
         """
-        if part in self.parts:
-            raise ValueError(f"part {part!r} was timed already; one epoch of each part is")
-        if self._running is not None:
-            raise ValueError(f"part {part!r} began inside the loop of {self._running!r}; its time would count twice")
+        if part in self.parts or self._running is not None:
+            raise ValueError(f"part {part!r} was timed already, or began inside of another; it would count twice")
         training = not self.parts
         total = epoch_steps(batches) if steps is None else float(steps)
         if total <= 0:
@@ -173,12 +160,8 @@ class StepClock:
         The fences keep the device from overlapping one phase with the next, so a loop with phases may be slower than
         one without, by what the program needs to prepare a step. For steps of a second that is nothing.
         """
-        if name not in PHASES:
-            raise ValueError(f"phase {name!r}; it must be one of {', '.join(PHASES)}")
-        if self._running is None:
-            raise ValueError(f"phase {name!r} outside of a loop over steps")
-        if self._phase is not None:
-            raise ValueError(f"phase {name!r} began inside of {self._phase!r}; its time would count twice")
+        if name not in PHASES or self._running is None or self._phase is not None:
+            raise ValueError(f"phase {name!r}: one of {', '.join(PHASES)}, in a loop over steps and in no other phase")
         self._phase = name
         try:
             self.synchronize()
@@ -257,11 +240,8 @@ class StepClock:
             self.on_progress(part.name, part.steps, part.steps)
 
     def _block(self, part: Part, source: Iterator, size: int) -> Generator[Any, None, tuple[Block, float]]:
-        """Yield `size` batches; their block begins where the last fence ended, and is fenced at its end.
-
-        Returns it, and the most that the fence can have kept from overlapping: the program prepares a step while the
-        device works on the one before, but not across a fence.
-        """
+        """Yield `size` batches; return their block, fenced at its end, and the most that the fence can have kept from
+        overlapping: the program prepares a step while the device works on the one before, but not across a fence."""
         self._phases = {}
         aside_s, start, done = self._aside_s, self.clock(), 0
         for batch in itertools.islice(source, size):
@@ -298,9 +278,8 @@ class StepClock:
 class Ticker:
     """Drives a `StepClock` from a trainer that owns its loop and only calls back, as Keras and Lightning do.
 
-    clock, part: as for `StepClock.steps`. steps: of a whole epoch; a smaller last batch counts as its fraction.
-    What lies between two ticks (loading, logging, other callbacks) belongs to the steps, as in a loop. Such a trainer
-    takes its batches itself, so it cannot be given ready ones.
+    What lies between two ticks (loading, logging, other callbacks) belongs to the steps. Such a trainer takes its
+    batches itself, so it cannot be given ready ones. steps: of a whole epoch, with a smaller last batch as a fraction.
     """
 
     def __init__(self, clock: StepClock, part: str, steps: float):

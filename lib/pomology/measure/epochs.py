@@ -12,13 +12,12 @@ NEGLIGIBLE = 0.01  # what of an epoch may be of unknown spread
 
 
 def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
-    """What the parts and the occasional work of one epoch say, by the record's names. Absent is what no step was run
-    for.
+    """What was timed of one epoch, by the record's names. Absent is what no step was run for.
 
     first_step_s: of training. step_s: mean of its steady steps; forward_s, backward_s, update_s: of that, where the
-    loop has these phases. epoch_s: all parts and occasional work; `measured` if every step of every part ran, else
-    `estimated` from the first step and the mean of the steady ones. compute_epoch_s: the same with every training step
-    as it is on ready batches, and no occasional work.
+    loop has these phases. epoch_s: all parts and occasional work; `measured` if every step ran, else `estimated` from
+    the first step and the mean of the steady ones. compute_epoch_s: the same with every training step as it is on ready
+    batches, and no occasional work.
     """
     parts = list(clock.parts.values())
     if not parts or parts[0].first_step_s is None:
@@ -34,11 +33,12 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
                 metrics[f"{name}_s"] = interval(phases)
     epochs = [_part_epoch(part) for part in parts]
     if None not in epochs:
-        # What is within a part that ran whole is in its time.
-        asides = [each for each in clock.occasional_work.values() if each.seconds]
-        asides = [each for each in asides if not (each.part and clock.parts[each.part].complete)]
-        epochs_and_asides = epochs + [mean_interval(each.seconds) * each.per_epoch for each in asides]
-        metrics["epoch_s"] = total(epochs_and_asides, NEGLIGIBLE)
+        asides = [
+            mean_interval(work.seconds) * work.per_epoch
+            for work in clock.occasional_work.values()
+            if work.seconds and not (work.part and clock.parts[work.part].complete)  # else it is in the part's time
+        ]
+        metrics["epoch_s"] = total(epochs + asides, NEGLIGIBLE)
     if training.ready_blocks and None not in epochs[1:]:
         ready = interval(training.ready_blocks)
         compute = epoch_estimate(ready.value, ready, training.epoch_steps)
@@ -62,7 +62,6 @@ def part_metrics(clock: StepClock) -> dict[str, Estimate]:
 
 
 def _part_epoch(part: Part) -> Estimate | None:
-    """A part's share of an epoch."""
     steady = interval(part.blocks) if part.blocks else None
     if part.complete:
         # One epoch has one time. The spread of its blocks says how well this run pins it down.
@@ -79,13 +78,12 @@ def _part_epoch(part: Part) -> Estimate | None:
 def fit_metric(clock: StepClock, epochs: int, before_s: float, later: Sequence[float] = ()) -> Estimate | None:
     """Seconds of a whole training of several epochs, estimated from what of it was timed; None if that was too short.
 
-    before_s: from the call to the first step of all. later: of each whole epoch that ran after the first one.
+    before_s: from the call to the first step of all. later: seconds of each whole epoch that ran after the first one.
 
     It is before_s + the first epoch + the sum of later + (epochs that did not run) x (mean of later). A part of the
     first epoch that ran whole counts with its own time; else as first step + (steps - 1) x mean steady step. Where no
-    later epoch ran, one is taken as the sum of steps x mean steady step over the parts: all its steps are like the
-    steady ones, and what else an epoch does between its steps is left out (in Keras, about a tenth of a second).
-    The bounds are those that all steps would have at the steady mean's own.
+    later epoch ran, one is taken as the sum of steps x mean steady step, without what else an epoch does between its
+    steps (in Keras, about a tenth of a second). The bounds are relative ones: those of the steady mean.
     """
     parts = list(clock.parts.values())
     if not parts or any(part.first_step_s is None or not (part.blocks or part.complete) for part in parts):
@@ -105,5 +103,4 @@ def fit_metric(clock: StepClock, epochs: int, before_s: float, later: Sequence[f
 
 
 def rate(amount: float, seconds: Estimate, unit: str) -> Estimate:
-    """`amount` over a time."""
     return (amount / seconds).replace(unit=unit)

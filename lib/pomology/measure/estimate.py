@@ -18,12 +18,11 @@ COVERS: tuple[Covers, ...] = ("exact", "repeats", "run", "none")  # the stronges
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
-    """A value in `unit`, and the bounds of its 95 % interval: None where no spread is known.
+    """A value in `unit`, and the bounds of its 95 % interval: None where no spread is known. Only one: ValueError.
 
     n: what it rests on (steps, calls, samples or processes). how: how the value came about. covers: what the interval
-    covers. `run`: the spread within one process; another process may differ by more. `repeats`: the spread between
-    processes. `none`: unknown. `exact`: a count, which has no spread. Left out, it follows from how and the bounds.
-    Raises ValueError where only one bound is given.
+    covers. `run`: the spread within one process; another may differ by more. `repeats`: the spread between processes.
+    `none`: unknown. `exact`: a count, which has no spread. Left out, it follows from how and the bounds.
     """
 
     value: int | float
@@ -47,7 +46,6 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
         return cls(value, unit, how="counted")
 
     def replace(self, **changes: Any) -> Estimate:
-        """The same with other fields."""
         return msgspec.structs.replace(self, **changes)
 
     @property
@@ -59,7 +57,6 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def half_width(self) -> float | None:
-        """Half of the interval's width, in the value's unit."""
         return None if self.low is None else (self.high - self.low) / 2
 
     def metric(self) -> dict:

@@ -37,8 +37,7 @@ class Comparison(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Of the mean logarithms of two sets of repeats: its estimate, standard error and degrees of freedom; n: repeats of
-    the smaller set."""
+    """Of the mean logarithms of two sets of repeats, with its standard error. n: repeats of the smaller set."""
 
     mean: float
     error: float
@@ -47,7 +46,6 @@ class Difference(NamedTuple):
 
     @property
     def p_value(self) -> float:
-        """Two-sided, of the hypothesis that there is none."""
         return t_p_value(self.mean / self.error, self.dof)
 
     def judged(self, confidence: float = CONFIDENCE) -> Comparison:
@@ -91,13 +89,10 @@ def t_p_value(t: float, dof: float) -> float:
 
 @lru_cache(maxsize=4096)
 def t_quantile(confidence: float, dof: float) -> float:
-    """Two-sided critical value of Student's t: the t with P(|T| <= t) = `confidence`, for any (fractional) `dof` > 0.
-
-    Newton's method from 0: the tail is convex there, so every step falls short of the root, but for rounding.
-    """
+    """Two-sided critical value of Student's t: the t with P(|T| <= t) = `confidence`; `dof` may be fractional."""
     dof = min(dof, 1e7)
     log_density = math.lgamma((dof + 1) / 2) - math.lgamma(dof / 2) - 0.5 * math.log(dof * math.pi)
-    t, step = 0.0, math.inf
+    t, step = 0.0, math.inf  # Newton's method: the tail is convex, so every step falls short of the root
     while step > 1e-12 * t:
         density = math.exp(log_density - (dof + 1) / 2 * math.log1p(t * t / dof))
         step = (t_p_value(t, dof) - (1 - confidence)) / (2 * density)
@@ -117,11 +112,10 @@ def interval(durations: ArrayLike, weights: ArrayLike | None = None) -> Estimate
     """Mean time per step and its 95 % within-run interval by the method of batch means (Law & Kelton, "Simulation
     modeling and analysis"): means of long batches are nearly independent although steps are not.
 
-    `durations`: at least one, seconds per step in time order or, with `weights` (steps per block), means of blocks of
-    that many steps; the mean is total seconds over total steps. From 20 values on, neighbours are joined to 20 batches
-    of nearly equal step counts (fewer where one block is longer than a batch); below, each value is a batch; one value
-    alone has no bounds. Bounds: Student's t with batches - 1 degrees of freedom, a batch mean's variance taken as
-    inverse to its steps (s²/batches where all are equal); the lower one is never below 0.
+    durations: seconds per step in time order or, with `weights` (steps per block), means of blocks of so many steps.
+    From 20 values on, neighbours are joined to 20 batches of nearly equal step counts (fewer where one block is longer
+    than a batch); below, each value is a batch; one value alone has no bounds. Bounds: Student's t with batches - 1
+    degrees of freedom, a batch mean's variance taken as inverse to its steps; the lower one is never below 0.
     """
     times = _times(durations)
     steps = np.ones_like(times) if weights is None else _times(weights, positive=True)
@@ -141,11 +135,11 @@ def interval(durations: ArrayLike, weights: ArrayLike | None = None) -> Estimate
 
 
 def median_interval(durations: ArrayLike) -> Estimate:
-    """Median time of a kernel and its within-run interval; `durations` are seconds per call, in time order.
+    """Median of seconds per call, in time order, and its within-run interval; no shape is assumed, ties count half.
 
-    An order-statistic interval whose ranks allow for autocorrelation (Woodruff 1952, with batch means in place of the
-    binomial variance): the batch-means interval of "this call took less than the median" says how far from 1/2 the rank
-    of the true median may lie, and the values at those ranks are the bounds. No shape is assumed; ties count half.
+    Woodruff 1952, with batch means in place of the binomial variance, which allows for autocorrelation: the interval of
+    "this call took less than the median" says how far from 1/2 the rank of the true median may lie, and the values at
+    those ranks are the bounds.
     """
     times = _times(durations)
     median = float(np.median(times))
@@ -158,10 +152,8 @@ def median_interval(durations: ArrayLike) -> Estimate:
 
 
 def drift(durations: ArrayLike) -> float | None:
-    """Median of the last third over median of the first third, minus 1: above 0 where the run became slower.
-
-    `durations` are seconds per step or block means. None with fewer than 9, or where the first third took no time.
-    """
+    """Median of the last third over median of the first third, minus 1: above 0 where the run became slower. None with
+    fewer than 9 durations, or where the first third took no time."""
     times = _times(durations)
     third = times.size // 3
     if third < 3 or (first := float(np.median(times[:third]))) == 0:
@@ -172,20 +164,17 @@ def drift(durations: ArrayLike) -> float | None:
 def slope(values: ArrayLike, steps: ArrayLike, resolution: float = 0.0) -> Estimate:
     """By how much a quantity grows a step, in its own unit, with an interval that holds for memory and counters.
 
-    values: at least 3, in time order, without warm-up; one at each of `steps`, which rise. resolution: the smallest
-    change that they can show, as a page of memory. `n` is the number of values.
+    values: 3 or more, without warm-up; one at each of `steps`, which rise. resolution: the smallest change they show.
 
     A trace of memory stays, and then jumps: a least-squares fit takes its hundreds of equal values for as many
-    witnesses, and is far too sure. Here the trace is cut into 9 blocks (of fewer values each is one); the slope is the
-    last block's mean minus the first's, over the steps between; and the differences of neighbouring blocks are the few
-    witnesses of a t interval (Ibragimov and Mueller 2010, "t-statistic based correlation and heterogeneity robust
-    inference"). Where the quantity wanders, differences of means of neighbouring blocks of m values correlate by
-    (m² - 1) / (2 (2 m² + 1)) (Working 1960, "Note on the correlation of first differences of averages in a random
-    chain"), for which the variance is made larger. Where it wavers around a line, the interval is too wide.
-
-    The half-width is never less than the largest jump between neighbours, or the resolution, over the steps: one jump
-    more or less at the ends must not decide. What no value shows is not covered: memory that jumps once in a thousand
-    steps looks flat in a hundred, and of a growth by fewer than some eight jumps the interval is short of 95 %.
+    witnesses, and is far too sure. Here the trace is cut into 9 blocks; the slope is the last one's mean minus the
+    first's, over the steps between; and the differences of neighbouring blocks are the witnesses of a t interval
+    (Ibragimov and Mueller 2010, "t-statistic based correlation and heterogeneity robust inference"). Where the quantity
+    wanders, differences of means of neighbouring blocks of m values correlate by (m² - 1) / (2 (2 m² + 1)) (Working
+    1960, "Note on the correlation of first differences of averages in a random chain"), for which the variance is made
+    larger. The half-width is never less than the largest jump between neighbours, or the resolution, over the steps:
+    one jump more or less at the ends must not decide. Of a growth by fewer than some eight jumps, the interval is short
+    of 95 %; memory that jumps once in a thousand steps looks flat in a hundred.
     """
     y, x = (np.asarray(given, dtype=float) for given in (values, steps))
     if y.size < 3 or not np.isfinite(y).all() or not (np.diff(x) > 0).all():
@@ -193,19 +182,18 @@ def slope(values: ArrayLike, steps: ArrayLike, resolution: float = 0.0) -> Estim
     blocks = np.array_split(np.arange(y.size), min(SLOPE_BLOCKS, y.size))
     means, places = (np.array([array[block].mean() for block in blocks]) for array in (y, x))
     lengths, span = np.diff(places), places[-1] - places[0]
-    per_step = float(means[-1] - means[0]) / span
+    per_step = float((means[-1] - means[0]) / span)
     deviations, dof, size = np.diff(means) / lengths - per_step, len(blocks) - 2, y.size / len(blocks)
     correlation = (size**2 - 1) / (2 * (2 * size**2 + 1))
     error = math.sqrt((1 + 2 * correlation) * (lengths @ deviations**2) / dof / span)
     least = max(float(np.abs(np.diff(y)).max()), resolution) / span
     half_width = float(max(t_quantile(CONFIDENCE, dof) * error, least))
-    return Estimate(float(per_step), "", float(per_step) - half_width, float(per_step) + half_width, y.size)
+    return Estimate(per_step, "", per_step - half_width, per_step + half_width, y.size)
 
 
 def repeats(estimates: Sequence[Estimate]) -> Estimate:
     """One number per process: of one the number itself, of several the geometric mean with the 95 % interval between
-    them. Where a value is 0 or less (as of swap, which may shrink), the mean is the arithmetic one.
-    """
+    them. Where a value is 0 or less (as of swap, which may shrink), the mean is the arithmetic one."""
     if len(estimates) == 1:
         return estimates[0]
     ratios = all(estimate.value > 0 for estimate in estimates)
@@ -219,12 +207,9 @@ def repeats(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def difference(a: ArrayLike, b: ArrayLike, paired: bool = False, between: float = 0.0) -> Difference | None:
-    """Of the mean logarithms of a and b, as Welch's or the paired t takes it (see `compare`); None with fewer than 2
-    repeats on a side.
-
-    between: how much the means of two sets of processes differ beyond what their spread tells, as a variance in units
-    of that of one process: 0 for processes that ran in turn, `BETWEEN_SETS` for one set after the other.
-    """
+    """See `compare`; None with fewer than 2 repeats on a side. between: how much the means of two sets of processes
+    differ beyond what their spread tells, as a variance in units of that of one process: 0 for processes that ran in
+    turn, `BETWEEN_SETS` for one set after the other."""
     a, b = (np.log(_times(x, positive=True)) for x in (a, b))
     if min(a.size, b.size) < 2:
         return None
@@ -243,12 +228,10 @@ def _variance(logs: np.ndarray) -> float:
 def joint_confidence(p_values: Sequence[float]) -> float:
     """The confidence at which the intervals of several rows tell which of them differ, judged together.
 
-    Benjamini and Hochberg 1995, "Controlling the false discovery rate": of the rows that are called different, a share
-    of at most 5 % is not, on average; and where no row differs, one is called so in at most 5 % of tables. That holds
-    for rows that go up and down together as well (Benjamini and Yekutieli 2001). Of m rows the k-th smallest p value is
-    laid against k 5 % / m; the largest k that passes sets the level for all, so that a row is called different if and
-    only if its interval at this confidence leaves 1 out (as Benjamini and Yekutieli 2005 choose the intervals of what
-    was selected). One row: 95 %.
+    Benjamini and Hochberg 1995, "Controlling the false discovery rate": of the rows that are called different, at most
+    5 % are not, on average, even if rows go up and down together (Benjamini and Yekutieli 2001). Of m rows the k-th
+    smallest p value is laid against k 5 % / m; the largest k that passes sets the level for all: a row is called
+    different if its interval at this confidence leaves 1 out (Benjamini and Yekutieli 2005). One row: 95 %.
     """
     rate, count = 1 - CONFIDENCE, len(p_values)
     passed = [k for k, p in enumerate(sorted(p_values), start=1) if p <= k * rate / count]
@@ -260,12 +243,10 @@ def compare(a: ArrayLike, b: ArrayLike, paired: bool = False) -> Comparison:
 
     The ratio is a / b of the geometric means, its interval that of the difference of mean logarithms: by Welch's t
     (Welch 1947), or the paired t if `paired` (a[i] and b[i] ran in one round). The verdict is about `a`: "faster" if
-    the whole interval lies below 1, "slower" if above 1, else "no difference shown", which is not "equal"; "cannot be
-    told", and no interval, with fewer than 2 repeats on a side.
-
-    `smallest_detectable` is the ratio that so many repeats would have told from 1 in 80 % of cases: at 95 % confidence
-    exp((t_0.975 + t_0.80) se), the usual approximation of the noncentral t, with the standard error freed
-    from the small-sample bias 1 - 1 / (4 dof). It rests on the spread of these very repeats: few make it uncertain.
+    the whole interval lies below 1, "slower" if above, else "no difference shown", which is not "equal"; "cannot be
+    told", and no interval, with fewer than 2 repeats on a side. `smallest_detectable`: the ratio that so many repeats
+    would have told from 1 in 80 % of cases, exp((t_0.975 + t_0.80) se), the usual approximation of the noncentral t,
+    with the standard error freed from its small-sample bias 1 - 1 / (4 dof); from few repeats it is uncertain.
     """
     if (shown := difference(a, b, paired)) is not None:
         return shown.judged()
@@ -273,5 +254,4 @@ def compare(a: ArrayLike, b: ArrayLike, paired: bool = False) -> Comparison:
 
 
 def exp(x: float) -> float:
-    """e to the x; infinite where that is larger than any float."""
-    return math.exp(x) if x < 700 else math.inf
+    return math.exp(x) if x < 700 else math.inf  # larger than any float

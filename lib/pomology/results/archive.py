@@ -72,10 +72,8 @@ def listed(folder: Path) -> list[File]:
 
 
 def unpacked(place: Path) -> Iterator[tuple[str, bytes]]:
-    """`machine.json` and the journals of a run's zip, one after the other: names and contents.
-
-    Raises PomologyError, in a line that names the file and what is wrong, for what is not safe to read.
-    """
+    """`machine.json` and the journals of a run's zip, one after the other: names and contents. Raises PomologyError, in
+    a line that names the file and what is wrong, for what is not safe to read."""
     if place.stat().st_size > MOST_ZIP_BYTES:
         raise PomologyError(f"{_shown(place.name)}: {place.stat().st_size:,} bytes; at most {MOST_ZIP_BYTES:,}")
     with open(place, "rb") as file:
@@ -153,5 +151,4 @@ def _wrong(about: zipfile.ZipInfo) -> str | None:
 
 
 def _shown(name: str) -> str:
-    """A name from a stranger's file, in a line for people."""
     return one_line(name, 80) or "a file without a name"

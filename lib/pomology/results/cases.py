@@ -81,10 +81,8 @@ def line(record: Record) -> str:
 
 
 def comparable(records: Iterable[Record], metric: str = "") -> list[Record]:
-    """The records whose seconds may stand beside published ones: the article's own model and shapes.
-
-    Where the metric is FLOP/s, also those of smaller ones, which is what these can be compared by.
-    """
+    """The records whose numbers may stand beside published ones: of the article's own model and shapes, and in FLOP/s
+    of smaller ones too."""
     scaled_too = metric.endswith("flops_per_s")
     return [record for record in records if record.profile != "smoke" and (scaled_too or not record.scaled)]
 
@@ -98,10 +96,7 @@ def groups(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def combined(repeats: Sequence[Record], name: str) -> Estimate | None:
-    """A metric of a case: of its only run, or the mean of several with the interval between them.
-
-    Only runs with status `ok` count. None if there is none, or none has the metric.
-    """
+    """A metric of a case: of its only run that ended well, or the mean of several with the interval between them."""
     known = [record.metrics[name] for record in _good(repeats) if name in record.metrics]
     return intervals.repeats(known) if known else None
 

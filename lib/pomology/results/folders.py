@@ -1,10 +1,8 @@
 """Where numbers go and where they are looked for: the folders in `outputs/`, one a run.
 
-`pomology reproduce` names the folder of a run. Notebooks that are run by hand share one a day, so that a notebook that
-combines others has them: `lab-<date>-<time>`, by when it was begun. One folder holds one profile on one machine with
-one state of its software. A set-up cell that is run again measures anew, perhaps with other parameters or other code;
-what its notebook had measured in that folder moves to `earlier/` in it, and stands in no table any more.
-"""
+Notebooks that are run by hand share one a day, `lab-<date>-<time>`, so that a notebook that combines others has them.
+It holds one profile on one machine with one state of its software. A set-up cell that is run again measures anew; what
+its notebook had measured there moves to `earlier/` in the folder, and stands in no table any more."""
 
 from __future__ import annotations
 
@@ -43,11 +41,8 @@ def noted(out: Path) -> dict:
 
 
 def by_hand(experiment: str, profile: str) -> Path:
-    """The folder for a notebook that is run by hand: the first of this day in which it may write, else a new one.
-
-    What this notebook has measured there before is set aside. While the kernel that did lives, it may still measure: so
-    a second kernel gets a folder of its own.
-    """
+    """The folder for a notebook that is run by hand: the first of this day in which it may write, else a new one. While
+    a kernel of the same notebook lives, it may still measure there: so a second one gets a folder of its own."""
     outputs, begun = root() / "outputs", datetime.now()
     now = machine_snapshot.snapshot() | {"profile": profile}
     for place in sorted(outputs.glob(f"lab-{begun:%Y%m%d}-*/machine.json")):

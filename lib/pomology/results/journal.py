@@ -2,7 +2,7 @@
 
 A line with `"event": "start"` is written before a case and one with `"event": "end"` after it, each flushed to the disk
 before anything else happens, so that a killed process costs the case it was in and no other. Journals may come from
-other people's machines: they are read as plain JSON, and nothing in them is ever evaluated."""
+other people's machines: nothing in them is ever evaluated."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def start(self, record: Start | dict) -> None:
-        """Append the line of a case that begins. Raises ValueError if a key of the schema is missing or wrong."""
+        """Append the line of a case that begins; raises ValueError as `end` does."""
         self._append("start", record)
 
     def end(self, record: Record | dict) -> Record:
-        """Append the line of a finished case. Raises ValueError if a key of the schema is missing or wrong."""
+        """Append the line of a finished case; ValueError: for what the schema or JSON lacks, as a key or NaN."""
         return self._append("end", record)
 
     def _append(self, event: str, record: Start | dict) -> Start | Record:
-        """Write one line and wait until the disk has it. Raises ValueError for what the schema or JSON lacks (NaN)."""
+        """Write one line and wait until the disk has it."""
         given = record.line() if isinstance(record, Start) else record
         try:
             entry = checked({"event": event, "schema": SCHEMA, **given})
@@ -62,9 +62,9 @@ class Journal:
 class Contents:
     """What a journal holds.
 
-    records: the last line of each finished case and repeat, in the order in which they began; one that never ended is
-    among them as `crashed`. open_starts: the start lines of those. attempts: how often each (case, repeat) began since
-    it last ended. problems: one sentence for each line that could not be used.
+    records: the last line of each case and repeat, in the order in which they began; one that never ended stands as
+    `crashed`, and its start in open_starts. attempts: how often each (case, repeat) began since it last ended.
+    problems: one sentence for each line that could not be used.
     """
 
     path: Path
@@ -88,11 +88,8 @@ def read(path: str | Path) -> Contents:
 
 
 def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
-    """What a journal's bytes hold. A torn or malformed line is passed over and reported in `problems`.
-
-    brief: without samples, which is faster. Raises PomologyError for a journal of another schema, or with more lines
-    than any run writes.
-    """
+    """What a journal's bytes hold, brief: without samples, which is faster. A torn or malformed line is passed over and
+    reported. Raises PomologyError for a journal of another schema, or with more lines than any run writes."""
     held, name = Contents(path), one_line(path.name)
     if data.count(b"\n") > MOST_LINES:
         raise PomologyError(f"{name}: more than {MOST_LINES:,} lines")
@@ -115,8 +112,7 @@ def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
     if (more := len(held.problems) - MOST_NAMED) > 0:
         held.problems[MOST_NAMED:] = [f"{name}: {more} more lines that cannot be used"]
     why = "began and never ended: its process was killed"
+    for entry in latest.values():
+        held.records.append(entry if isinstance(entry, Record) else Record.ended(entry, "crashed", why))
     held.open_starts = [entry for entry in latest.values() if not isinstance(entry, Record)]
-    held.records = [
-        entry if isinstance(entry, Record) else Record.ended(entry, "crashed", why) for entry in latest.values()
-    ]
     return held

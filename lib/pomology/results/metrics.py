@@ -14,11 +14,8 @@ Show = Callable[[float], str]
 
 @dataclass(frozen=True)
 class Metric:
-    """How tables and figures show a metric.
-
-    unit: that of the journal. axis: the words below a figure of it, whose numbers are divided by `scale`; empty where
-    no figure draws it. sources: the names in a record, the first that is there; left out, the metric's own.
-    """
+    """How tables and figures show a metric. axis: the words below a figure of it, whose numbers are divided by `scale`;
+    empty where none draws it. sources: the names in a record, the first that is there; left out, the metric's own."""
 
     heading: str
     unit: str

@@ -1,8 +1,7 @@
 """The record of a case: its schema, in the one place that knows it, and what is wrong with a line that is none.
 
 A line of a journal is `Start`, written before a case, or `Record`, written after it. Its JSON is their fields, led by
-`event`. A metric's JSON is `Metric`, and in a record it is an `Estimate`.
-"""
+`event`. A metric's JSON is `Metric`, and in a record it is an `Estimate`."""
 
 from __future__ import annotations
 
@@ -45,7 +44,6 @@ class Metric(msgspec.Struct, gc=False):
     repeats: bool = False
 
     def estimate(self) -> Estimate:
-        """Raises ValueError where only one bound is given."""
         covers = "repeats" if self.repeats else "none" if self.low is None else "run"
         return Estimate(self.value, self.unit, self.low, self.high, self.n, self.how, covers)
 
@@ -86,9 +84,8 @@ class Start(msgspec.Struct, kw_only=True, tag_field="event", tag="start", gc=Fal
 class Record(Start, kw_only=True, tag="end", gc=False):
     """A case that ended. What it lacks is UNSET, which is false; every record has the fields without a default.
 
-    metrics: by name, in the unit that each says. blocks: raw times by part. asides: seconds of occasional work, by
-    name. note: what the case says of itself. absent: why a number is missing, by metric. rails: what the energy covers.
-    trace, memory_trace: samples of the machine and of its memory, in time order. Others: as in the docs of the journal.
+    blocks: raw times by part. asides: seconds of occasional work, by name. note: what the case says of itself. absent:
+    why a number is missing, by metric. rails: what the energy covers. trace, memory_trace: samples in time order.
     """
 
     parameters: Count | None
@@ -118,7 +115,6 @@ class Record(Start, kw_only=True, tag="end", gc=False):
         return cls(**known, **blank, flags=[], status=status, reason=reason, metrics=Metrics())
 
     def replace(self, **changes: Any) -> Record:
-        """The same with other fields."""
         return msgspec.structs.replace(self, **changes)
 
     def without_samples(self) -> Record:
@@ -138,29 +134,22 @@ class Brief(Record, kw_only=True, tag="end", gc=False):
 
 
 def _metrics(kind: type, given: Any) -> Metrics:
-    """Called by msgspec for what stands under `metrics`."""
     return Metrics({name: metric.estimate() for name, metric in msgspec.convert(given, dict[str, Metric]).items()})
 
 
 _WHOLE, _BRIEF = (msgspec.json.Decoder(Start | kind, dec_hook=_metrics) for kind in (Record, Brief))
 
 
-class _Head(msgspec.Struct):
-    schema: Count = SCHEMA
-
-
 def parse(line: bytes, brief: bool = False) -> Start | Record:
-    """A line of a journal; brief: as `Brief`. Raises ValueError, with one sentence, for a line that is none.
-
-    Raises PomologyError for a line of a later schema, of which nothing in its file can be understood.
-    """
+    """A line of a journal; brief: as `Brief`. Raises ValueError, with one sentence, for a line that is none, and
+    PomologyError for one of another schema, of which nothing in its file can be understood."""
     try:
         return (_BRIEF if brief else _WHOLE).decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         wrong = str(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
-    with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
-        schema = msgspec.json.decode(line, type=_Head).schema
-        if schema != SCHEMA:
+    with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError):
+        schema = msgspec.json.decode(line)["schema"]
+        if type(schema) is int and schema != SCHEMA:
             age, more = ("newer", "; update pomology to read it") if schema > SCHEMA else ("older", "")
             raise PomologyError(f"schema {schema} is {age} than this kit's {SCHEMA}{more}")
     raise ValueError(wrong)

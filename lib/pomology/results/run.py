@@ -20,15 +20,11 @@ MALFORMED = (PomologyError, ValueError, TypeError, KeyError, AttributeError, Ari
 
 
 class Run:
-    """A run's folder or zip, also an unfinished one. A file of it is read when it is first asked for, and again only
-    once it has changed.
+    """A run's folder or zip, also an unfinished one. A file is read when it is first asked for, and again once changed.
 
     machine: what machine.json says; empty if that is missing or malformed. journals: by experiment. records: of all
     journals, a finished case each; brief: without their samples. problems: a sentence for each file that could not be
-    used.
-
-    Raises PomologyError, in a line, for a place that is none, or a zip that is not safe to read. Of a folder each file
-    stands for itself: what is not safe is not read.
+    used. Raises PomologyError for a place that is none, or a zip of which anything is not safe to read.
     """
 
     def __init__(self, place: str | Path, brief: bool = False):
