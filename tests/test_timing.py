@@ -31,7 +31,7 @@ def value(clock: StepClock, name: str) -> float:
 
 
 def timed(batches, step_s, **options) -> tuple[StepClock, Part]:
-    """The clock and the part of a training in simulated time, each of whose steps takes `step_s`, or `step_s(number)`."""
+    """The clock and the part of a training in simulated time, whose steps take `step_s`, or `step_s(number)`."""
     now = Clock()
     clock = StepClock(clock=now, **options)
     train(clock, batches, lambda number: now.pass_s(step_s(number) if callable(step_s) else step_s))
