@@ -15,8 +15,8 @@ class Clock:
     """Time that passes only when told to."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self._last, self._same = 0.0, 0
+        self.now = self._last = 0.0
+        self._same = 0
 
     def __call__(self) -> float:
         self._same = self._same + 1 if self.now == self._last else 0
@@ -37,13 +37,10 @@ class Batch:
 
 
 class Loader:
-    """Batches that take `load_s` each to load, and a count of what was asked for.
-
-    `opened` counts the iterators, `given` the batches, `closed` the iterators that ended or were let go of.
-    """
+    """Batches that take `load_s` each to load: iterators opened, batches given, iterators closed are counted."""
 
     def __init__(self, length: int, clock: Clock | None = None, load_s: float = 0.0, batches: int | None = None):
-        self.length, self.clock, self.load_s = length, clock, load_s
+        self.length, self.clock, self.load_s = length, clock or Clock(), load_s
         self.batches = length if batches is None else batches
         self.opened = self.given = self.closed = 0
 
@@ -57,8 +54,7 @@ class Loader:
     def _iterate(self) -> Iterator[Batch]:
         try:
             for number in range(self.batches):
-                if self.clock is not None:
-                    self.clock.pass_s(self.load_s)
+                self.clock.pass_s(self.load_s)
                 self.given += 1
                 yield Batch(number)
         finally:
@@ -68,7 +64,7 @@ class Loader:
 class SimulatedDevice:
     """A GPU in simulated time. Launching costs the program almost nothing; the work is done later, one after another.
 
-    `events` is the order of things: `launch`, `fence` and, with `reading` as the clock, `clock`.
+    `events` is the order of things: `launch`, `synchronize` and, with `reading` as the clock, `clock`.
     """
 
     def __init__(self, clock: Clock, launch_s: float = 0.0, fence_s: float = 0.0):
@@ -121,10 +117,9 @@ class ThreadedDevice:
     def synchronize(self) -> None:
         self.work.join()
 
-    def busy_s(self, first: int = 0, count: int | None = None) -> float:
+    def busy_s(self, first: int = 0, count: int = 1_000_000) -> float:
         """Seconds that `count` pieces of work took from number `first` on."""
-        spans = self.spans[first:] if count is None else self.spans[first : first + count]
-        return sum(ended - began for began, ended in spans)
+        return sum(ended - began for began, ended in self.spans[first : first + count])
 
     def __enter__(self) -> ThreadedDevice:
         return self

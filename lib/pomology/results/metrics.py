@@ -27,18 +27,18 @@ class Metric:
 
 def _rounded(unit: str, per: float = 1.0, digits: int = 3) -> Show:
     """In multiples of `per`, to so many significant digits."""
-    return lambda value: f"{significant(value / per, digits)} {unit}".rstrip()
+    return lambda value: f"{significant(value / per, digits)}{unit}"
 
 
 def _fixed(form: str, unit: str = "", per: float = 1.0) -> Show:
     """In multiples of `per`, in a fixed format."""
-    return lambda value: f"{value / per:{form}} {unit}".rstrip()
+    return lambda value: f"{value / per:{form}}{unit}"
 
 
-_count, _error, _busy = _fixed(",.0f"), _fixed(".1e"), _fixed(".0f", "%")
-_share, _joules, _megabytes = _rounded("%", 0.01), _rounded("J"), _fixed(",.0f", "MB", 1e6)
-_watts = _rounded("W", digits=2)  # a meter is not better than that
-_gibibytes, _free = _fixed(".2f", "GiB", 2**30), _fixed(".1f", "GiB", 2**30)
+_count, _error, _busy, _times = _fixed(",.0f"), _fixed(".1e"), _fixed(".0f", " %"), _rounded("×")
+_share, _joules, _megabytes = _rounded(" %", 0.01), _rounded(" J"), _fixed(",.0f", " MB", 1e6)
+_watts = _rounded(" W", digits=2)  # a meter is not better than that
+_gibibytes, _free = _fixed(".2f", " GiB", 2**30), _fixed(".1f", " GiB", 2**30)
 _bytes, _growth = partial(quantity, unit="B"), partial(signed, unit="B")
 
 PEAKS = (
@@ -48,7 +48,6 @@ PEAKS = (
 ROOFS = "GFLOP/s over operations a byte, under this machine's roofs; %: the share of the roof above a point"
 
 METRICS: dict[str, Metric] = {
-    # Times of whole pieces of work
     "epoch_s": Metric("Time per epoch", "s", seconds, "seconds per epoch (less is faster; hollow: computing alone)"),
     "compute_epoch_s": Metric("of it computing", "s", seconds),
     "fit_s": Metric("Training time", "s", seconds, "seconds of the whole training (less is faster)"),
@@ -59,7 +58,6 @@ METRICS: dict[str, Metric] = {
     "backward_s": Metric("Backward", "s", seconds),
     "update_s": Metric("Update", "s", seconds),
     "kernel_s": Metric("One call", "s", seconds),
-    # Launches of a kernel
     "launch_cold_s": Metric("Cold launch", "s", milliseconds),
     "launch_s": Metric(
         "Follow-up launch", "s", milliseconds, "milliseconds of a follow-up launch (less is faster)", 1e-3
@@ -67,25 +65,18 @@ METRICS: dict[str, Metric] = {
     "launch_stream_s": Metric("Without waiting", "s", milliseconds),
     "launch_paused_s": Metric("After a pause", "s", milliseconds),
     "compile_s": Metric("Compiling", "s", milliseconds),
-    # Rates
     "flops_per_s": Metric("Achieved", "FLOP/s", gigaflops, "achieved GFLOP/s (more is faster)", 1e9),
     "forward_flops_per_s": Metric("Forward achieves", "FLOP/s", gigaflops),
     "backward_flops_per_s": Metric("Backward achieves", "FLOP/s", gigaflops),
-    "bytes_per_s": Metric("Moved at the least", "B/s", _rounded("GB/s", 1e9)),
-    "throughput": Metric("Throughput", "/s", _rounded("a second")),
-    "speedup": Metric(
-        "Times as fast",
-        "x",
-        lambda value: f"{significant(value)}×",
-        "times as fast as plain fp32 on the same device (more is faster)",
-    ),
+    "bytes_per_s": Metric("Moved at the least", "B/s", _rounded(" GB/s", 1e9)),
+    "throughput": Metric("Throughput", "/s", _rounded(" a second")),
+    "speedup": Metric("Times as fast", "x", _times, "times as fast as plain fp32 on the same device (more is faster)"),
     "flops_per_s_per_usd": Metric(
         "For a dollar", "FLOP/s/USD", gigaflops, "GFLOP/s for a dollar (more is better)", 1e9
     ),
     "share_of_peak": Metric("Share of the peak", "", _share, PEAKS, 1e12),
     "share_of_roof": Metric("Share of the roof", "", _share, ROOFS, 1e9),
     "peak_flops_per_s": Metric("Peak", "FLOP/s", gigaflops),
-    # Memory
     "peak_memory_bytes": Metric("Memory", "B", gigabytes, sources=("reserved_peak_bytes", "footprint_peak_bytes")),
     "footprint_peak_bytes": Metric("Memory", "B", gigabytes),
     "footprint_end_bytes": Metric("Footprint", "B", _bytes),
@@ -105,27 +96,24 @@ METRICS: dict[str, Metric] = {
     "needed_bytes": Metric("Needed here", "B", _free),
     "free_bytes": Metric("Free here", "B", _free),
     "host_bytes": Metric("On the host", "B", gigabytes),
-    "memory_bytes": Metric("Memory", "B", _fixed(".0f", "GB", 2**30)),
+    "memory_bytes": Metric("Memory", "B", _fixed(".0f", " GB", 2**30)),
     "theoretical_bytes": Metric("Theoretical memory", "B", gigabytes, "GB of weights, gradients and two moments", 1e9),
     "saved_written_bytes": Metric("Kept, attention written out", "B", _gibibytes),
     "saved_fused_bytes": Metric("Kept, attention fused", "B", _gibibytes),
-    # Work on paper
     "parameters": Metric("Parameters", "", _count),
-    "forward_macs": Metric("Multiply-adds of a picture", "", _rounded("billion", 1e9, 4)),
-    "step_flops": Metric("A step", "FLOP", _rounded("TFLOP", 1e12)),
-    # Power, heat, load
+    "forward_macs": Metric("Multiply-adds of a picture", "", _rounded(" billion", 1e9, 4)),
+    "step_flops": Metric("A step", "FLOP", _rounded(" TFLOP", 1e12)),
     "power_w": Metric("Power", "W", _watts),
     "power_rest_w": Metric("Power at rest", "W", _watts),
     "energy_j_per_step": Metric("Energy per step", "J", _joules, "joules per step (less is better)"),
     "energy_j_per_tflop": Metric("For a TFLOP", "J", _joules),
-    "temperature_c": Metric("Temperature", "°C", _fixed(".0f", "°C")),
+    "temperature_c": Metric("Temperature", "°C", _fixed(".0f", " °C")),
     "cpu_busy": Metric("CPU busy", "%", _busy),
     "gpu_busy": Metric("GPU busy", "%", _busy),
-    # What came out
-    "accuracy": Metric("Test accuracy", "", _fixed(".1f", "%", 0.01)),
+    "accuracy": Metric("Test accuracy", "", _fixed(".1f", " %", 0.01)),
     "max_abs_error": Metric("Largest error", "", _error),
     "status": Metric("Works", "", str),
-    "launch_price_usd": Metric("Launch price", "USD", _fixed(",.0f", "USD")),
+    "launch_price_usd": Metric("Launch price", "USD", _fixed(",.0f", " USD")),
 }
 
 # How an article that prints a unit in the heading writes the numbers below it.
