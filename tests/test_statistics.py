@@ -8,7 +8,7 @@ import pytest
 from pomology.measure import clock, intervals
 from pomology.measure.epochs import epoch_estimate
 from pomology.measure.estimate import Estimate, total
-from pomology.measure.intervals import DRIFT_THRESHOLD, compare, drift, interval, median_interval, t_p_value, t_quantile
+from pomology.measure.intervals import compare, drift, interval, median_interval, t_p_value, t_quantile
 
 
 def autoregressive(rng, draws, length, rho=0.5):
@@ -21,8 +21,6 @@ def autoregressive(rng, draws, length, rho=0.5):
 
 def generate(name, rng, draws, steps):
     """Step times, one process per row, with their true mean and median."""
-    if name == "independent, CV 10 %":
-        return 1 + 0.1 * rng.standard_normal((draws, steps)), 1.0, 1.0
     if name == "autocorrelated":
         return 1 + 0.1 * autoregressive(rng, draws, steps), 1.0, 1.0
     if name == "skewed":
@@ -72,7 +70,7 @@ def test_t_of_fractional_dof_agrees_with_integration(dof):
 # --- intervals within a run ---
 
 
-@pytest.mark.parametrize("name", ["independent, CV 10 %", "autocorrelated", "skewed", "5 % spikes"])
+@pytest.mark.parametrize("name", ["autocorrelated", "skewed", "5 % spikes"])
 def test_intervals_cover_the_mean_and_the_median(name):
     times, mean, median = generate(name, np.random.default_rng(1), 1000, 200)
     if name != "skewed":
@@ -160,15 +158,6 @@ def test_drift_is_the_ratio_of_thirds():
     assert drift([2, 2, 2, 9, 9, 9, 9, 1, 1, 1]) == pytest.approx(-0.5)
 
 
-def test_drift_flags_slowed_runs_and_only_those():
-    """Epochs of 469 steps as blocks of 7, as the clock sees them."""
-    steps = 1 + 0.12 * autoregressive(np.random.default_rng(7), 1000, 469)
-    slowed = steps * np.where(np.arange(469) < 469 / 2, 1, 1.2)
-    blocks = (times.reshape(1000, 67, 7).mean(2) for times in (steps, slowed))
-    flagged = [np.mean([abs(drift(row)) > DRIFT_THRESHOLD for row in times]) for times in blocks]
-    assert flagged[0] <= 0.02 and flagged[1] >= 0.95
-
-
 def test_measuring_stops_with_precision_steps_and_values():
     def narrow(means, steps=5):
         return clock.narrow([clock.Block(steps, steps * mean) for mean in means])
@@ -204,13 +193,6 @@ def test_same_code_is_rarely_called_different_where_pooled_steps_mostly_are():
     assert np.mean(np.abs(t) > 1.963) > 0.40
 
 
-def test_ten_percent_is_seen_with_five_repeats():
-    log_a, log_b = 0.045 * np.random.default_rng(9).standard_normal((2, 3000, 5))
-    assert flagged(log_a + math.log(1.1), log_b) >= 0.80
-    assert flagged(log_a - math.log(1.1), log_b) >= 0.80
-    assert flagged(log_a + math.log(1.2), log_b) >= 0.99
-
-
 @pytest.mark.parametrize(("count", "options"), [(3, {}), (5, {}), (5, {"paired": True})])
 def test_smallest_detectable_is_detected_in_four_of_five(count, options):
     log_a, log_b, *more = 0.05 * np.random.default_rng(10).standard_normal((4, 1000, count))
@@ -237,14 +219,6 @@ def test_compare_by_hand():
     assert math.log(paired.ratio.high) == pytest.approx(-2 + 4.3026527297 / math.sqrt(3))
     bound = (4.3026527297 + 1.0606601718) / math.sqrt(3) / (1 - 1 / 8)
     assert paired.smallest_detectable == pytest.approx(math.exp(bound))
-
-
-def test_pairing_removes_what_a_round_shares():
-    rng = np.random.default_rng(11)
-    rounds = 0.3 * rng.standard_normal(6)
-    a, b = np.exp(rounds + 0.01 * rng.standard_normal(6) + 0.05), np.exp(rounds + 0.01 * rng.standard_normal(6))
-    assert compare(a, b).verdict == "no difference shown"
-    assert compare(a, b, paired=True).verdict == "slower"
 
 
 def test_few_repeats_and_repeats_without_any_spread():
