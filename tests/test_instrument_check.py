@@ -15,7 +15,7 @@ import fakes
 import nbformat
 import pytest
 import torch
-from fakes import Clock, SimulatedDevice, ThreadedDevice
+from fakes import Clock, SimulatedDevice
 from pytest import approx
 
 from pomology import format
@@ -73,9 +73,6 @@ def check(tmp_path, monkeypatch):
         return next(one for one in scope["experiment"].records if one.config["check"] == name)
 
     return run
-
-
-# What the checks are put to -------------------------------------------------------------------------------------------
 
 
 def clock(times) -> tuple:
@@ -314,14 +311,6 @@ def test_pairs_take_turns_and_have_the_same_threads():
     assert threads == {3}, "PyTorch's timer takes one thread unless it is told"
 
 
-def test_in_real_time_against_a_thread(check):
-    with ThreadedDevice() as threaded:
-        products = (lambda: threaded.launch(0.005), threaded.synchronize)
-        record = check("unfenced", FakeDevice("mps", threaded.synchronize), products=lambda *_: products)
-    assert record.status == "ok"
-    assert record.metrics["loop_fenced_s"].value >= 20 * 0.005  # a sum of sleeps, none of which ends early
-
-
 def test_no_meter_is_said_with_its_reason(check):
     why = "this system lets only root read the RAPL energy counters"
     record = check("energy", FakeDevice("cpu"), meters=lambda kind: ([], {"rapl": why}))
@@ -348,8 +337,6 @@ def test_no_rectifier_of_the_network_is_near_its_corner():
     scope["passes"](torch.device("cpu"))
     assert seen[0].abs().min() > 1e-5
 
-
-# Versions -------------------------------------------------------------------------------------------------------------
 
 PACKAGES = {"torch": "2.13.0", "numpy": "1.26.4", "pyarrow": "25.0.1", "tensorflow": "2.16.2"}
 PACKAGES |= {"tensorflow-metal": "1.2.0", "zeus-apple-silicon": "1.1.0"}
@@ -387,9 +374,6 @@ def test_a_mac_s_gates_are_not_judged_elsewhere():
     assert [verdict(False, True), verdict(False, False), verdict(True, False)] == ["not a Mac", "not met", "met"]
     verdict.__globals__["experiment"] = SimpleNamespace(snapshot={"os": "macOS"})
     assert [verdict(False, True), verdict(True, True)] == ["not met", "met"]
-
-
-# The whole ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_check_that_breaks_has_a_record_and_what_devices_share_is_checked_once(check):

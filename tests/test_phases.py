@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import fakes
 import pytest
-import torch
 from fakes import Clock, SimulatedDevice
 
 from pomology.devices.torch import TorchDevice as Device
@@ -77,9 +76,6 @@ def test_wrong_phases_are_refused():
             pass
         with clock.phase("update"):  # and a phase that failed does not bar the next
             pass
-
-
-# --- Cases ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -179,47 +175,28 @@ def test_what_surely_cannot_end_is_refused_with_the_arithmetic(make, monkeypatch
         )
 
 
-def test_the_rate_is_that_of_the_fastest_product_and_found_once(make, monkeypatch):
-    asked = []
+def test_the_rate_is_that_of_the_fastest_product_found_once_or_of_this_runs_ceilings(make, monkeypatch):
+    def ceiling(framework: str, rate: float, precision: str = "fp16") -> Record:
+        metrics, about = {"flops_per_s": fakes.metric(rate, unit="FLOP/s")}, {"experiment": "ceilings"}
+        return fakes.record(
+            **about, framework=framework, precision=precision, config={"operation": "matmul"}, metrics=metrics
+        )
 
-    def product(self, precision, size):
-        asked.append((precision, size))
-        return lambda: None
-
-    # 1 ms, 4 ms, 80 ms: the last is the fastest, and no longer one is tried.
-    times = {512: 0.001, 1024: 0.004, 2048: 0.080}
-    monkeypatch.setattr(Device, "product", product)
+    asked, times = [], {512: 0.001, 1024: 0.004, 2048: 0.080}  # the last is the fastest, and no longer one is tried
+    found = 2 * 1024**3 / 0.004
+    monkeypatch.setattr(Device, "product", lambda self, *about: asked.append(about))
     monkeypatch.setattr(
         "pomology.measure.calls.measure", lambda *_, **__: SimpleNamespace(blocks=[Block(1, times[asked[-1][1]])])
     )
-    experiment = make()
-    for _ in range(2):
-        assert experiment.peak_matmul_rate(experiment.devices[0], "fp16") == pytest.approx(2 * 1024**3 / 0.004)
-        assert asked == [("fp16", 512), ("fp16", 1024), ("fp16", 2048)]
-
-
-def test_a_second_that_was_bad_does_not_refuse_what_this_runs_ceilings_allow(make, monkeypatch):
-    def ceiling(framework: str, rate: float, precision: str = "fp16") -> Record:
-        about = {"experiment": "ceilings", "framework": framework, "precision": precision}
-        metrics = {"flops_per_s": fakes.metric(rate, unit="FLOP/s")}
-        return fakes.record(**about, config={"operation": "matmul"}, metrics=metrics)
-
-    found = SimpleNamespace(blocks=[SimpleNamespace(step_s=0.1)])
-    monkeypatch.setattr(Device, "product", lambda self, precision, size: lambda: None)
-    monkeypatch.setattr("pomology.measure.calls.measure", lambda *_, **__: found)
-    quick = 2 * 512**3 / 0.1
     for known, expected in (
         ([ceiling("torch", 7e12), ceiling("mlx", 9e12), ceiling("torch", 8e12, "fp32")], 7e12),
-        ([ceiling("torch", quick / 2)], quick),
-        ([ceiling("mlx", 9e12)], quick),
-        ([], quick),
+        ([ceiling("torch", found / 2)], found),
+        ([ceiling("mlx", 9e12)], found),
+        ([], found),
     ):
         experiment = make()
         monkeypatch.setattr(experiment, "_read", lambda names, known=known: known)
-        assert experiment.peak_matmul_rate(experiment.devices[0], "fp16") == pytest.approx(expected)
-
-
-def test_a_product_has_the_precision_and_the_size_that_were_asked_for():
-    for precision, kind in (("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)):
-        result = Device("cpu").product(precision, 16)()
-        assert (result.dtype, result.shape) == (kind, (16, 16))
+        asked.clear()
+        for _ in range(2):
+            assert experiment.peak_matmul_rate(experiment.devices[0], "fp16") == pytest.approx(expected)
+            assert asked == [("fp16", 512), ("fp16", 1024), ("fp16", 2048)]

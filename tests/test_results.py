@@ -46,9 +46,6 @@ def cases(journal: Journal) -> list[str]:
     return [record.case for record in read(journal.path).records]
 
 
-# Writing --------------------------------------------------------------------------------------------------------------
-
-
 def test_a_line_is_on_the_disk_before_anything_else_happens(journal, monkeypatch):
     seen = []
 
@@ -89,9 +86,6 @@ def test_a_reason_that_is_no_text_does_not_lose_the_case(journal):
     journal.end(ENDED | {"status": "error", "reason": "no such file: caf\udce9.txt"})  # as of a Latin-1 file name
     (record,) = read(journal.path).records
     assert record.reason.startswith("no such file: caf")
-
-
-# Torn lines -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("keep", [1, 200, -2])
@@ -154,9 +148,6 @@ def test_a_killed_process_loses_at_most_the_case_it_was_in(journal):
     assert statuses(journal)["afterwards", 0] == "ok"
 
 
-# How a case ended -----------------------------------------------------------------------------------------------------
-
-
 def test_a_case_that_began_and_never_ended_reads_as_crashed(journal):
     journal.start(STARTED)
     journal.start(STARTED | {"case": "b"})
@@ -207,9 +198,6 @@ def test_a_case_whose_process_vanished_is_tried_once_more(journal):
     assert not read(journal.path).done("a", 0)
     journal.start(STARTED)
     assert read(journal.path).done("a", 0) and statuses(journal) == {("a", 0): "crashed"}
-
-
-# Journals of other people ---------------------------------------------------------------------------------------------
 
 
 def line(changes: dict, **replaced: str) -> bytes:
@@ -264,9 +252,6 @@ def test_another_schema_and_endless_lines_are_refused_in_one_line(journal):
     journal.path.write_bytes(b"\n" * 100_001)
     with pytest.raises(PomologyError, match=r"^vae\.jsonl: more than 100,000 lines$"):
         read(journal.path)
-
-
-# Records and runs ---------------------------------------------------------------------------------------------------
 
 
 def test_a_record_is_typed_and_its_line_is_that_of_the_journal(journal):

@@ -46,8 +46,6 @@ def integrated_p_value(t, dof):
     return area(angle, math.pi / 2) / area(0, math.pi / 2)
 
 
-# --- Student's t ---
-
 TABLE = [(0.95, 1, 12.7062047362), (0.95, 2, 4.3026527297), (0.95, 19, 2.0930240544), (0.95, 120, 1.9799304051)]
 TABLE += [(0.95, math.inf, 1.9599639845), (0.60, 1, 1.3763819205), (0.80, 10, 1.3721836411), (0.999, 3, 12.9239786366)]
 
@@ -67,9 +65,6 @@ def test_t_of_fractional_dof_agrees_with_integration(dof):
     assert t_p_value(1e6, 2) == pytest.approx(1e-12, rel=1e-6)  # 1 - t / sqrt(t² + 2), to first order 1 / t²
 
 
-# --- intervals within a run ---
-
-
 @pytest.mark.parametrize("name", ["autocorrelated", "skewed", "5 % spikes"])
 def test_intervals_cover_the_mean_and_the_median(name):
     times, mean, median = generate(name, np.random.default_rng(1), 1000, 200)
@@ -79,12 +74,6 @@ def test_intervals_cover_the_mean_and_the_median(name):
     assert 0.88 <= share(found, median) <= 0.985
     assert [each.value for each in found] == np.median(times, axis=1).tolist()
     assert all(each.low <= each.value <= each.high for each in found)
-
-
-def test_median_interval_of_a_coarse_clock_is_symmetric():
-    for row in np.random.default_rng(12).integers(1, 6, (20, 60)) ** 2.0:
-        found, mirrored = median_interval(row), median_interval(30 - row)
-        assert (30 - found.low, 30 - found.high) == pytest.approx((mirrored.high, mirrored.low))
 
 
 def test_few_values_are_one_batch_each():
@@ -139,9 +128,6 @@ def test_bad_input_is_refused(call):
         call()
 
 
-# --- epochs, drift, stopping ---
-
-
 def test_an_epoch_is_its_first_step_and_the_others_with_the_bounds_of_the_mean():
     for steps in (1, 469, 468.75):
         found = epoch_estimate(1.6, interval([0.0123] * 120), steps)
@@ -170,9 +156,6 @@ def test_measuring_stops_with_precision_steps_and_values():
         assert narrow(1e-6 * means) is expected  # relative, not absolute
     assert narrow([1.0] * 20) and not narrow([1.0] * 20, steps=4)
     assert not narrow([1.0] * 19, steps=100) and not narrow([])
-
-
-# --- comparison of repeats ---
 
 
 def flagged(log_a, log_b, **options):
@@ -251,9 +234,6 @@ def test_sets_that_ran_one_after_the_other_have_a_wider_interval():
         half = t_quantile(0.99, shown.dof) * shown.error
         assert math.log(shown.judged(0.99).ratio.high) == pytest.approx(shown.mean + half)
     assert intervals.difference(a, [1.0]) is None
-
-
-# --- estimates ---
 
 
 def test_repeats_have_the_geometric_mean_and_the_interval_between_them():

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import math
 import time
-import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -48,9 +46,6 @@ def seconds_of(blocks) -> float:
 
 def same(batch):
     return batch
-
-
-# --- Epochs in simulated time: whole ones ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 469])
@@ -105,9 +100,6 @@ def test_long_epochs_have_longer_blocks_instead_of_more():
     assert part.seconds == exactly(1800)
     _, part = timed(range(10**6), lambda number: 0.01 * (1 + number / 5_000), budget_s=100)
     assert part.stopped == "budget" and 500 < len(part.blocks) <= measure_clock.BLOCKS_MOST
-
-
-# --- Epochs in simulated time: estimated ones -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step_s", [0.0005, 0.01, 0.7])
@@ -196,9 +188,6 @@ def test_the_stop_rule_waits_for_ready_steps_as_well():
     assert clock.parts["training"].stopped == "budget"
 
 
-# --- Evaluation and asides ------------------------------------------------------------------------------------------
-
-
 def test_an_evaluation_is_added_to_the_epoch_and_not_to_the_steps():
     now = Clock()
     clock = StepClock(clock=now, budget_s=10, to_device=same)
@@ -263,9 +252,6 @@ def test_a_short_aside_timed_once_does_not_take_the_bounds_away():
         assert (epoch_metrics(clock)["epoch_s"].low is not None) is known
 
 
-# --- Ready batches --------------------------------------------------------------------------------------------------
-
-
 def put(batch: Batch) -> Batch:
     return Batch(batch.number, ready=True)
 
@@ -294,19 +280,6 @@ def test_the_ready_loop_runs_on_ready_batches_and_leaves_the_loader_alone(length
     assert not part.complete or part.seconds == exactly(length * 0.010)
 
 
-def test_only_a_few_batches_are_kept():
-    now, alive, most = Clock(), weakref.WeakSet(), 0
-    clock = StepClock(clock=now, budget_s=2, to_device=put)
-    for batch in clock.steps(Loader(400)):
-        alive.add(batch)
-        now.pass_s(0.02)
-        if not batch.ready:
-            del batch
-            gc.collect(0)
-            most = max(most, len(alive))
-    assert most <= measure_clock.READY_BATCHES + 2
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_with_workers_is_read_in_one_go_and_closed_before_ready_batches(workers):
     now, seen = Clock(), []
@@ -322,9 +295,6 @@ def test_a_loader_with_workers_is_read_in_one_go_and_closed_before_ready_batches
         assert seen == sorted(seen) and set(seen) == {(False, 0), (True, 1)}  # every ready step after every real one
     else:
         assert sum(a != b for a, b in itertools.pairwise(seen)) >= 4  # by turns
-
-
-# --- Leaving early, and errors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at", [0, 5, 500, "ready"])
@@ -416,9 +386,6 @@ def test_epoch_steps_of_loaders_as_torch_counts_them():
     assert epoch_steps(SimpleNamespace(batch_size=32, dataset=range(40))) == 1.25
 
 
-# --- A device that works behind the program's back ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("length", [40, 100_000], ids=["whole", "estimated"])
 def test_every_block_lies_between_two_fences(length):
     device = SimulatedDevice(Clock(), launch_s=1e-6, fence_s=1e-4)
@@ -462,16 +429,6 @@ def test_fences_do_not_hide_that_loading_and_computing_overlap(host_s, device_s)
     assert value(clock, "step_s") == pytest.approx(max(host_s, device_s), rel=0.015)
 
 
-def test_a_loop_that_waits_for_each_step_keeps_short_blocks():
-    now = Clock()
-    device = SimulatedDevice(now)
-    clock = StepClock(device.synchronize, clock=now, whole=True)
-    # Reading the loss waits for the device.
-    train(clock, Loader(600, now, load_s=0.030), lambda number: (device.launch(0.030), device.synchronize()))
-    assert {block.steps for block in clock.parts["training"].blocks} == {1}
-    assert value(clock, "step_s") == exactly(0.060)
-
-
 def test_clock_and_measure_tell_the_truth_where_a_loop_without_fences_does_not():
     def ratios(blocks, first=0):
         for block in blocks:
@@ -512,9 +469,6 @@ def test_a_step_costs_the_clock_next_to_nothing():
             pass
         times.append(time.perf_counter() - began)
     assert min(times) / 30_000 < 5e-6
-
-
-# --- Functions timed ------------------------------------------------------------------------------------------------
 
 
 class Kernel:
@@ -566,9 +520,6 @@ def test_measure_respects_its_budget(kernel_s):
     found = measure(kernel, clock=kernel.now, budget_s=3.0)
     assert found.stopped == "budget"
     assert 3.0 <= seconds_of(found.blocks) <= 3.0 + max(block.seconds for block in found.blocks)
-
-
-# --- Trainers that call back -----------------------------------------------------------------------------------------
 
 
 def drive(clock: StepClock, steps: float, step_s=lambda number: 0.004, part="training", run=None) -> tuple[Ticker, int]:
@@ -623,9 +574,6 @@ def test_a_trainer_that_ends_early_leaves_an_estimate_and_no_half_block():
     assert not part.complete and part.stopped == "left early" and part.steps <= 337
     assert all(block.step_s == exactly(0.004) for block in part.blocks)
     assert (metric.value, metric.how) == (exactly(4.0), "estimated")
-
-
-# --- A whole training from one epoch ---------------------------------------------------------------------------------
 
 
 def slow_first(number):
