@@ -103,7 +103,8 @@ def trace_of(allocated, footprint=lambda step: 10**8, faults=lambda step: 5 * st
     def counters():
         return {"footprint_bytes": footprint(state.step), "page_faults": faults(state.step), "page_ins": 0}
 
-    trace = machine_memory.MemoryTrace(lambda: allocated(state.step), 0.0, lambda: 0.1 * state.step, counters)
+    trace = machine_memory.MemoryTrace(lambda: allocated(state.step), 0.0, lambda: 0.1 * state.step)
+    trace.counters.read = counters
     for state.step in range(steps):
         trace.note()
     return trace

@@ -14,7 +14,6 @@ from typing import Any
 from pomology.machine import snapshot
 
 POWERCAP = Path("/sys/class/powercap")
-
 APPLE_RAILS = {"cpu": "cpu_total_mj", "gpu": "gpu_mj", "dram": "dram_mj", "ane": "ane_mj"}
 
 
@@ -25,8 +24,8 @@ class Absent(Exception):
 class AppleMeter:
     """Energy of an Apple chip as macOS estimates it, without root: the whole chip, not this process. Steps of 1 mJ.
 
-    `rails` are those that this chip counts; `missing` says why one is left out. Read with zeus-apple-silicon, of which
-    any field may be None.
+    `rails` are those that this chip counts (any field of zeus-apple-silicon may be None); `missing` says why one is
+    left out.
     """
 
     name = "apple"
@@ -46,9 +45,11 @@ class AppleMeter:
         except (RuntimeError, ValueError, OSError) as error:  # ValueError: a unit that it does not know
             raise Absent(f"macOS does not open its energy counters: {error}") from error
         self.rails = [rail for rail, field in APPLE_RAILS.items() if getattr(first, field) is not None]
-        if "cpu" in self.rails and "Ultra" in (snapshot.chip() or "") and not _sums_dies():
-            self.missing["cpu"] = "zeus-apple-silicon up to 1.1.0 counts the CPU of one of an Ultra's two dies"
-            self.rails.remove("cpu")
+        if "cpu" in self.rails and "Ultra" in (snapshot.chip() or ""):
+            version = re.findall(r"\d+", metadata.version("zeus-apple-silicon"))
+            if [int(number) for number in version] <= [1, 1, 0]:
+                self.missing["cpu"] = "zeus-apple-silicon up to 1.1.0 counts the CPU of one of an Ultra's two dies"
+                self.rails.remove("cpu")
         if not self.rails:
             raise Absent("macOS's energy counters are empty on this chip")
 
@@ -57,41 +58,29 @@ class AppleMeter:
         return sum(getattr(now, APPLE_RAILS[rail]) for rail in self.rails) / 1e3
 
 
-def _sums_dies() -> bool:
-    """Whether the installed zeus-apple-silicon adds up the CPU counters of several dies; 1.1.0 keeps the last one."""
-    try:
-        version = metadata.version("zeus-apple-silicon")
-    except metadata.PackageNotFoundError:
-        return False
-    return [int(number) for number in re.findall(r"\d+", version)] > [1, 1, 0]
-
-
 class NvmlMeter:
     """Energy of the first visible NVIDIA GPU: its own counter, or where it has none its power integrated over reads."""
 
-    name = "nvml"
-    rails = ("gpu",)
+    name, rails = "nvml", ("gpu",)
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._nvml, self._gpu = nvml_gpu()
-        self._clock, self._last, self._sum_j = clock, None, 0.0
-        try:
-            self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu)
-            self._counts = True
-        except self._nvml.NVMLError:
-            self._counts = False
+        self._clock, self._last, self._sum_j, self._counts = clock, None, 0.0, True
         try:
             self.energy_j()
-        except self._nvml.NVMLError as error:
-            raise Absent(f"this NVIDIA GPU tells neither energy nor power: {error}") from error
+        except self._nvml.NVMLError:
+            self._counts = False
+            try:
+                self.energy_j()
+            except self._nvml.NVMLError as error:
+                raise Absent(f"this NVIDIA GPU tells neither energy nor power: {error}") from error
 
     def energy_j(self) -> float:
         if self._counts:
             return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu) / 1e3
         now, power_w = self._clock(), self._nvml.nvmlDeviceGetPowerUsage(self._gpu) / 1e3
-        if self._last is not None:
-            before, power_before_w = self._last
-            self._sum_j += (now - before) * (power_w + power_before_w) / 2
+        before, power_before_w = self._last or (now, power_w)
+        self._sum_j += (now - before) * (power_w + power_before_w) / 2
         self._last = now, power_w
         return self._sum_j
 
@@ -123,7 +112,7 @@ class RaplMeter:
     def energy_j(self) -> float:
         for counter, before in self._last.items():
             now = self._last[counter] = int(counter.read_text())
-            self._sum_uj += now - before if now >= before else now - before + self._range[counter]
+            self._sum_uj += now - before + self._range[counter] * (now < before)
         return self._sum_uj / 1e6
 
 

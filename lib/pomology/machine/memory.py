@@ -8,20 +8,14 @@ import math
 import mmap
 import multiprocessing.process
 import os
-import re
 import resource
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import psutil
 
-from pomology.machine.energy import Absent
 from pomology.measure.estimate import Estimate
-
-VMSTAT = Path("/proc/vmstat")
 
 MOST_TRACED = 1000  # rows of a trace of memory
 
@@ -29,32 +23,30 @@ MOST_TRACED = 1000  # rows of a trace of memory
 class MemoryCounters:
     """The memory of this process at this moment, cheap enough for every step: 0.1 ms, and no process is started.
 
-    `read()` gives `footprint_bytes` (as `Telemetry` counts it, multiprocessing children included), `resident_bytes`
-    (of this process alone; macOS leaves out what only the GPU touched), `page_faults` and `page_ins` (of this process
-    alone, since it began: those of children would come in one lump when they end, and with them those of what
-    `Telemetry` asks) and `swap_used_bytes` (the machine's). What cannot be read is None; `absent` says why.
+    `read()` gives each counter by its name, None for what cannot be read; `absent` says why. `footprint_bytes` is as
+    `Telemetry` counts it, multiprocessing children included; `resident_bytes` (macOS leaves out what only the GPU
+    touched), `page_faults` and `page_ins` are of this process alone, since those of children would come in one lump
+    when they end, and with them those of what `Telemetry` asks; `swap_used_bytes` is the machine's.
     """
 
     def __init__(self) -> None:
         self.absent: dict[str, str] = {}
-        self._sources: dict[tuple[str, ...], Callable[[], Any]] = {
-            ("footprint_bytes",): footprint()[1],
-            ("resident_bytes",): lambda: psutil.Process().memory_info().rss,
-            ("page_faults", "page_ins"): _own_faults,
-            ("swap_used_bytes",): lambda: psutil.swap_memory().used,
+        self._sources: dict[str, Callable[[], int | None]] = {
+            "footprint_bytes": footprint()[1],
+            "resident_bytes": lambda: psutil.Process().memory_info().rss,
+            "page_faults": lambda: sum(page_faults(resource.RUSAGE_SELF)),
+            "page_ins": lambda: page_faults(resource.RUSAGE_SELF)[1],
+            "swap_used_bytes": lambda: psutil.swap_memory().used,
         }
 
     def read(self) -> dict[str, int | None]:
-        """Each counter now, by its name."""
-        values: dict[str, int | None] = dict.fromkeys(self.absent)
-        for names, source in list(self._sources.items()):
+        values = {}
+        for name, source in self._sources.items():
             try:
-                reading = source()
+                values[name] = source()
             except Exception as error:  # whatever a counter raises must not end the case that is being measured
-                del self._sources[names]
-                self.absent |= dict.fromkeys(names, f"{type(error).__name__}: {error}")
-                reading = (None,) * len(names)
-            values |= dict(zip(names, reading if isinstance(reading, tuple) else (reading,), strict=True))
+                self.absent[name] = f"{type(error).__name__}: {error}"
+                values[name], self._sources[name] = None, lambda: None
         return values
 
 
@@ -71,22 +63,17 @@ class MemoryTrace:
     )
 
     def __init__(
-        self,
-        device: Callable[[], dict[str, int]],
-        since: float,
-        clock: Callable[[], float] = time.perf_counter,
-        counters: Callable[[], dict[str, int | None]] | None = None,
+        self, device: Callable[[], dict[str, int]], since: float, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._device, self._since, self._clock = device, since, clock
-        self.counters = MemoryCounters()
-        self._read = counters or self.counters.read
-        self.steps, self._stride = 0, 1
+        self.counters, self.steps, self._stride = MemoryCounters(), 0, 1
         self._rows: list[tuple] = []
         self._last: tuple = ()
 
     def note(self) -> None:
         """A step has ended, on the device too."""
-        now = {"step": self.steps, "t_s": round(self._clock() - self._since, 6)} | self._device() | self._read()
+        now = {"step": self.steps, "t_s": round(self._clock() - self._since, 6)}
+        now |= self._device() | self.counters.read()
         self._last = tuple(now.get(name) for name in self.COLUMNS)
         if self.steps % self._stride == 0:
             self._rows.append(self._last)
@@ -108,8 +95,9 @@ class MemoryTrace:
         from pomology.measure import intervals  # numpy, which a process that is watched need not have loaded
 
         rows = [row for row in self.rows if row and row[0] >= warmup]
+        columns = dict(zip(self.COLUMNS, zip(*rows, strict=True), strict=True)) if rows else {}
         metrics: dict[str, Estimate] = {}
-        for name, values in zip(self.COLUMNS, zip(*rows, strict=True), strict=True) if rows else ():
+        for name, values in columns.items():
             if name in ("step", "t_s", "swap_used_bytes") or None in values:
                 continue
             memory = name.endswith("_bytes")
@@ -117,7 +105,7 @@ class MemoryTrace:
             if len(values) >= 3:
                 # The system gives a process pages; frameworks count what they were asked for.
                 pages = name in ("footprint_bytes", "resident_bytes")
-                grows = intervals.slope(values, [row[0] for row in rows], mmap.PAGESIZE if pages else 1)
+                grows = intervals.slope(values, columns["step"], mmap.PAGESIZE if pages else 1)
                 metrics[f"{short}_slope{ending}"] = grows.replace(unit=unit)
             if memory:
                 metrics[f"{short}_start_bytes"] = Estimate(values[0], unit)
@@ -125,10 +113,10 @@ class MemoryTrace:
         return metrics
 
 
-def _own_faults() -> tuple[int, int]:
-    """All page faults of this process, and those of them that needed the disk."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_minflt + usage.ru_majflt, usage.ru_majflt
+def page_faults(*who: int) -> tuple[int, int]:
+    """Page faults of `resource.RUSAGE_SELF` or RUSAGE_CHILDREN: without the disk, and with it."""
+    usages = [resource.getrusage(each) for each in who]
+    return sum(usage.ru_minflt for usage in usages), sum(usage.ru_majflt for usage in usages)
 
 
 def live_children() -> list[int]:
@@ -137,38 +125,6 @@ def live_children() -> list[int]:
     # them: PyTorch would then learn only late that a worker was killed.
     processes = [child._popen for child in list(multiprocessing.process._children)]
     return [process.pid for process in processes if process is not None and process.returncode is None]
-
-
-def usages() -> list[Any]:
-    """What this process has used, and its children that have ended."""
-    return [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-
-
-def swapped_bytes() -> int:
-    """What Linux has moved into and out of swap since it started. (psutil would take every page for one of 4 KiB.)"""
-    try:
-        pages = dict(line.split() for line in VMSTAT.read_text().splitlines())
-        return (int(pages["pswpin"]) + int(pages["pswpout"])) * mmap.PAGESIZE
-    except (OSError, KeyError) as error:
-        raise Absent("this system does not count what it swaps") from error
-
-
-def vm_stat(text: str) -> dict[str, int]:
-    """What macOS has moved into and out of swap and its compressor since it started, and what the latter holds.
-
-    The size of a page stands in the first line: 16384 on Apple Silicon, 4096 on Intel.
-    """
-    size = re.match(r"Mach Virtual Memory Statistics: \(page size of (\d+) bytes\)\n", text)
-    pages = {name: int(count) for name, count in re.findall(r"^([^:]+):\s+(\d+)\.$", text, re.MULTILINE)}
-    sums = {
-        "swapped_bytes": ("Swapins", "Swapouts"),
-        "compressed_bytes": ("Compressions", "Decompressions"),
-        "compressor_bytes": ("Pages occupied by compressor",),
-    }
-    try:
-        return {name: sum(pages[key] for key in keys) * int(size[1]) for name, keys in sums.items()}
-    except (KeyError, TypeError) as error:
-        raise Absent("vm_stat prints something else than it is known to") from error
 
 
 class _RusageInfo(ctypes.Structure):
@@ -207,10 +163,9 @@ def _sum_of_living(read: Callable[[int], int]) -> int:
 class ResidentMemory:
     """Resident memory of this process, and with it what its living children add to that, on Linux; in bytes.
 
-    A forked worker begins with all pages of its parent, and eight of them would count these nine times. So of children
-    only the pages that nobody shares are added (what they share among themselves alone is left out). To count these the
-    kernel walks through all of them, a tenth of a second for some gigabytes: it is asked so seldom that this takes a
-    fiftieth of the time at most, and in between what the children add stays what it was.
+    A forked worker begins with all pages of its parent, so of children only the pages that nobody shares are added.
+    (What they share among themselves alone is left out.) The kernel takes a tenth of a second for some gigabytes to
+    count these: it is asked for a fiftieth of the time at most, and in between what children add stays what it was.
     """
 
     SHARE = 1 / 50

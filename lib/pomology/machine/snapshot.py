@@ -1,10 +1,7 @@
 """What this machine is, and whether it is fit to measure now.
 
-`snapshot()` names the hardware and the software for the record; `conditions()` says what would spoil a measurement;
-`describe()` puts a snapshot into one line. What the system does not say is None, never a guess.
-
-Privacy: results hold no user or host name, home path, address, serial number or UUID. macOS's system_profiler prints
-serial numbers beside what is wanted, so single fields are picked and its text is dropped.
+What the system does not say is None, never a guess. Results hold no user or host name, home path, address, serial
+number or UUID: macOS's system_profiler prints serial numbers beside what is wanted, so single fields are picked.
 """
 
 from __future__ import annotations
@@ -48,31 +45,38 @@ def snapshot() -> dict[str, Any]:
     `PACKAGES` that are installed: name -> version), git (commit and whether dirty), unknown. An unknown key is None,
     and `unknown[key]` says why; it also says why `gpus` is empty.
     """
+    from importlib import metadata  # slow to import, seldom needed
+
     mac = sys.platform == "darwin"
     gpus, no_gpus = _apple_gpus() if mac else _nvidia_gpus()
     performance, efficiency = _cores_by_kind() if mac else (None, None)
     git, no_git = _git()
-    silent, alike = "the operating system does not tell", "the cores are not told apart here"
-    facts: dict[str, tuple[Any, str]] = {
-        "chip": (chip(), silent),
-        "cpu_cores": (_sysctl_int("hw.physicalcpu") if mac else psutil.cpu_count(logical=False), silent),
-        "cpu_threads": (_sysctl_int("hw.logicalcpu") if mac else psutil.cpu_count(), silent),
-        "performance_cores": (performance, alike),
-        "efficiency_cores": (efficiency, alike),
-        "memory_bytes": (_sysctl_int("hw.memsize") if mac else psutil.virtual_memory().total, silent),
-        "gpus": (gpus, no_gpus),
-        "os": ("macOS" if mac else platform.system() or None, silent),
-        "os_version": (_os_version(), silent),
-        "architecture": (platform.machine() or None, silent),
-        "translated": (mac and _translated(), silent),
-        "virtual_machine": (virtual_machine(), silent),
-        "python": (platform.python_version(), silent),
-        "packages": (_versions(), silent),
-        "git": (git, no_git),
+    # Of Linux's version the numbers only: builders put words of their own behind them.
+    version = platform.mac_ver()[0] if mac else re.match(r"[\d.]*\d|", platform.release())[0]
+    # Asked twice, as the sysctl command may itself run natively; Intel Macs lack the first name and have another brand.
+    apple_chip = mac and "Apple" in str(_sysctl("machdep.cpu.brand_string"))
+    translated = mac and (_sysctl("sysctl.proc_translated") == 1 or (apple_chip and platform.machine() == "x86_64"))
+    facts: dict[str, Any] = {
+        "chip": chip(),
+        "cpu_cores": _sysctl("hw.physicalcpu") if mac else psutil.cpu_count(logical=False),
+        "cpu_threads": _sysctl("hw.logicalcpu") if mac else psutil.cpu_count(),
+        "performance_cores": performance,
+        "efficiency_cores": efficiency,
+        "memory_bytes": _sysctl("hw.memsize") if mac else psutil.virtual_memory().total,
+        "gpus": gpus,
+        "os": "macOS" if mac else platform.system() or None,
+        "os_version": version or None,
+        "architecture": platform.machine() or None,
+        "translated": translated,
+        "virtual_machine": virtual_machine(),
+        "python": platform.python_version(),
+        "packages": {each: had.version for each in PACKAGES for had in list(metadata.distributions(name=each))[:1]},
+        "git": git,
     }
-    result = {key: value for key, (value, _) in facts.items()}
-    result["unknown"] = {key: reason for key, (value, reason) in facts.items() if value is None or value == []}
-    return result
+    why = dict.fromkeys(("performance_cores", "efficiency_cores"), "the cores are not told apart here")
+    why |= {"gpus": no_gpus, "git": no_git}
+    silent = "the operating system does not tell"
+    return facts | {"unknown": {key: why.get(key, silent) for key, value in facts.items() if value in (None, [])}}
 
 
 def conditions(watch_s: float = 0.25) -> dict[str, Any]:
@@ -85,8 +89,12 @@ def conditions(watch_s: float = 0.25) -> dict[str, Any]:
     """
     power_source, low_power = _power()
     flags = ["on-battery"] * (power_source == "battery") + ["low-power"] * (low_power is True)
-    if watch_s > 0 and _others_cores(watch_s) > max(0.25, 0.05 * (psutil.cpu_count() or 1)):
-        flags.append("busy")
+    if watch_s > 0:
+        start, busy_s, own_s = time.perf_counter(), cpu_busy_s(), time.process_time()
+        time.sleep(watch_s)
+        others_s = cpu_busy_s() - busy_s - (time.process_time() - own_s)
+        others_cores = others_s / (time.perf_counter() - start)
+        flags += ["busy"] * (others_cores > max(0.25, 0.05 * (psutil.cpu_count() or 1)))
     state = {"power_source": power_source, "low_power_mode": low_power, "thermal_level": thermal_level()}
     return state | {"load": os.getloadavg()[0], "flags": flags}
 
@@ -94,17 +102,15 @@ def conditions(watch_s: float = 0.25) -> dict[str, Any]:
 def describe(snapshot: dict[str, Any]) -> str:
     """One line for people: `Apple M2 Ultra, 24 cores (16P+8E), 192 GB, macOS 15.5, Python 3.11.9`."""
     known = {key: value for key, value in snapshot.items() if value is not None}
-    parts = [known.get("chip", "unknown chip")]
-    if "cpu_cores" in known:
-        kinds = [f"{known[key]}{key[0].upper()}" for key in ("performance_cores", "efficiency_cores") if known.get(key)]
-        parts.append(f"{known['cpu_cores']} cores" + (f" ({'+'.join(kinds)})" if len(kinds) == 2 else ""))
-    if "memory_bytes" in known:
-        parts.append(_gigabytes(known["memory_bytes"]))
+    kinds = [f"{known[key]}{key[0].upper()}" for key in ("performance_cores", "efficiency_cores") if known.get(key)]
+    cores = f"{known.get('cpu_cores')} cores" + (f" ({'+'.join(kinds)})" if len(kinds) == 2 else "")
     cards = Counter(
         gpu["name"] + (f" {_gigabytes(gpu['memory_bytes'])}" if gpu["memory_bytes"] else "")
         for gpu in known.get("gpus", [])
         if gpu["name"] != known.get("chip")
     )
+    parts = [known.get("chip", "unknown chip"), cores if "cpu_cores" in known else ""]
+    parts.append(_gigabytes(known["memory_bytes"]) if "memory_bytes" in known else "")
     parts += [name if count == 1 else f"{count} × {name}" for name, count in cards.items()]
     parts.append(" ".join(known[key] for key in ("os", "os_version") if key in known))
     parts.append(f"Python {known['python']}" + (" under Rosetta" if known.get("translated") else ""))
@@ -121,14 +127,14 @@ def chip() -> str | None:
             return gpus[0]["name"] if gpus else None
     else:
         # Arm kernels print no model name there; lscpu knows it from the part number.
-        name = _line_value(_file_text(CPUINFO), "model name") or _line_value(_output("lscpu"), "Model name")
+        name = _line_value(_file_text(CPUINFO), "model name") or _line_value(_output("lscpu") or "", "Model name")
     return " ".join(name.split()) if name else None
 
 
 def virtual_machine() -> bool | None:
     """Whether this is a virtual machine; None if the system does not say."""
     if sys.platform == "darwin":
-        return {"0": False, "1": True}.get(_sysctl("kern.hv_vmm_present") or "")
+        return {0: False, 1: True}.get(_sysctl("kern.hv_vmm_present"))
     flags = _line_value(_file_text(CPUINFO), "flags")
     return None if flags is None else "hypervisor" in flags.split()
 
@@ -203,20 +209,16 @@ def _output(*command: str, timeout: float = 10) -> str | None:
     return run_command(*command, timeout=timeout).text
 
 
-def _sysctl(name: str) -> str | None:
-    return (_output("sysctl", "-n", name) or "").strip() or None
-
-
-def _sysctl_int(name: str) -> int | None:
-    text = _sysctl(name) or ""
-    return int(text) if text.isdecimal() else None
+def _sysctl(name: str) -> int | str | None:
+    text = (_output("sysctl", "-n", name) or "").strip()
+    return int(text) if text.isdecimal() else text or None
 
 
 def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
     """Performance and efficiency cores of an Apple chip, by its own names: an M5 calls its fastest `Super`."""
-    kinds: Counter[str | None] = Counter()
-    for level in range(_sysctl_int("hw.nperflevels") or 0):
-        kinds[_sysctl(f"hw.perflevel{level}.name")] += _sysctl_int(f"hw.perflevel{level}.physicalcpu") or 0
+    kinds: Counter[Any] = Counter()
+    for level in range(_sysctl("hw.nperflevels") or 0):
+        kinds[_sysctl(f"hw.perflevel{level}.name")] += _sysctl(f"hw.perflevel{level}.physicalcpu") or 0
     if not kinds or kinds.keys() - {"Super", "Performance", "Efficiency"}:
         return None, None
     return kinds["Super"] + kinds["Performance"], kinds["Efficiency"]
@@ -226,14 +228,12 @@ def _apple_gpus() -> tuple[list[dict[str, Any]], str]:
     """The GPUs of a Mac, and why there are none."""
     text = _output("system_profiler", "SPDisplaysDataType", "-json", timeout=30)
     try:
-        cards = json.loads(text or "")["SPDisplaysDataType"]
+        cards = [card for card in json.loads(text or "")["SPDisplaysDataType"] if card.get("sppci_model")]
     except (ValueError, KeyError, TypeError):
         return [], "system_profiler did not answer"
-    gpus = []
-    for card in cards:
-        cores = str(card.get("sppci_cores", ""))
-        if name := card.get("sppci_model"):
-            gpus.append({"name": name, "memory_bytes": None, "cores": int(cores) if cores.isdecimal() else None})
+    gpus = [{"name": card["sppci_model"], "memory_bytes": None, "cores": None} for card in cards]
+    for gpu, card in zip(gpus, cards, strict=True):
+        gpu["cores"] = int(cores) if (cores := str(card.get("sppci_cores"))).isdecimal() else None
     return gpus, "macOS lists no GPU"
 
 
@@ -243,44 +243,17 @@ def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
         import pynvml
     except ImportError:
         return [], "nvidia-ml-py is not installed"
+    gpus = []
     try:
         pynvml.nvmlInit()
-        gpus = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            try:
-                memory_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-            except pynvml.NVMLError_NotSupported:  # a GPU that shares the machine's memory
-                memory_bytes = None
+        for handle in map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount())):
             # CUDA cores are another unit than Apple's GPU cores: not counted.
-            gpus.append({"name": pynvml.nvmlDeviceGetName(handle), "memory_bytes": memory_bytes, "cores": None})
+            gpus.append({"name": pynvml.nvmlDeviceGetName(handle), "memory_bytes": None, "cores": None})
+            with contextlib.suppress(pynvml.NVMLError_NotSupported):  # a GPU that shares the machine's memory
+                gpus[-1]["memory_bytes"] = pynvml.nvmlDeviceGetMemoryInfo(handle).total
     except pynvml.NVMLError as error:
         return [], f"no NVIDIA driver answers: {error}"
     return gpus, "the NVIDIA driver lists no GPU"
-
-
-def _os_version() -> str | None:
-    if sys.platform == "darwin":
-        return platform.mac_ver()[0] or None
-    # The numbers only: builders put words of their own behind them.
-    numbers = re.match(r"\d+(\.\d+)*", platform.release())
-    return numbers[0] if numbers else None
-
-
-def _translated() -> bool:
-    # Asked twice, as the sysctl command may itself run natively; Intel Macs lack the first name and have another brand.
-    brand = _sysctl("machdep.cpu.brand_string") or ""
-    return _sysctl("sysctl.proc_translated") == "1" or (platform.machine() == "x86_64" and "Apple" in brand)
-
-
-def _versions() -> dict[str, str]:
-    from importlib import metadata  # slow to import, seldom needed
-
-    versions = {}
-    for name in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):  # what is not installed is left out
-            versions[name] = metadata.version(name)
-    return versions
 
 
 def _git() -> tuple[dict[str, Any] | None, str]:
@@ -302,29 +275,22 @@ def _power() -> tuple[str | None, bool | None]:
         # One or the other, by model: `powermode` is 0 automatic, 1 low, 2 high.
         modes = re.findall(r"^\s*(?:lowpowermode|powermode)\s+(\d)", _output("pmset", "-g") or "", re.MULTILINE)
         return source[1].lower() if source else None, "1" in modes if modes else None
-    battery = psutil.sensors_battery()
-    plugged = None if battery is None else battery.power_plugged
-    profile = _file_text(PLATFORM_PROFILE)
-    return {True: "ac", False: "battery"}.get(plugged), profile.strip() == "low-power" if profile else None
+    battery, profile = psutil.sensors_battery(), _file_text(PLATFORM_PROFILE).strip()
+    source = {True: "ac", False: "battery"}.get(battery.power_plugged) if battery else None
+    return source, profile == "low-power" if profile else None
 
 
-def _others_cores(watch_s: float) -> float:
-    """Cores that other processes use while this one waits."""
-    start, busy_s, own_s = time.perf_counter(), cpu_busy_s(), time.process_time()
-    time.sleep(watch_s)
-    return (cpu_busy_s() - busy_s - (time.process_time() - own_s)) / (time.perf_counter() - start)
-
-
-def _file_text(path: Path) -> str | None:
+def _file_text(path: Path) -> str:
+    """Empty where there is no such file."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None
+        return ""
 
 
-def _line_value(text: str | None, key: str) -> str | None:
+def _line_value(text: str, key: str) -> str | None:
     """The value of the first `key : value` line."""
-    match = re.search(rf"^{re.escape(key)}\s*:[ \t]*(\S.*)$", text or "", re.MULTILINE)
+    match = re.search(rf"^{re.escape(key)}\s*:[ \t]*(\S.*)$", text, re.MULTILINE)
     return match[1].strip() if match else None
 
 
