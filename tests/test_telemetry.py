@@ -629,7 +629,7 @@ def test_pages_that_forked_workers_share_count_once():
     held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for place in range(0, size, mmap.PAGESIZE):
         held[place] = 1
-    footprint = machine_memory.ResidentMemory()
+    footprint = machine_memory.resident_memory()
     before = footprint()
     with children("fork", (0, 60 * 2**20, held), *[(0, 0, held)] * 3) as (*_, sent):
         assert [pages for _, pages in sent] == [size // mmap.PAGESIZE] * 4
@@ -648,7 +648,7 @@ def test_children_are_asked_for_a_fiftieth_of_the_time(monkeypatch, clock):
 
     monkeypatch.setattr(machine_memory, "live_children", lambda: [os.getpid()])
     monkeypatch.setattr(machine_memory, "_sum_of_living", added)
-    footprint, told = machine_memory.ResidentMemory(clock), []
+    footprint, told = machine_memory.resident_memory(clock), []
     for _ in range(100):
         told.append(footprint())
         clock.now += 0.5

@@ -44,16 +44,14 @@ class Device:
     # The backend that really holds an array or a model's weights, or `mixed`. ValueError for a model without weights.
     device_of: Callable[[Any], str]
     count: Callable[[Any], int]  # parameters of a model, trained or not; running statistics are none
+    weight_sample: Callable[[Any], list[float]]  # a few of the trained weights, to see whether training changed them
     _ones: Callable[[str, int], Any]  # a square matrix of ones of a data type
     _move: Callable[[Any], Any]  # one array, or whatever else a batch holds, on this device
-    _trained: Callable[[Any], list[Any]]  # the weights of a model that training changes
-    _numbers: Callable[[Any, int], list[float]]  # the first numbers of a weight
 
     # What it may define:
-    apple_plugin: ClassVar[str] = ""  # a package that an Apple GPU needs beside the framework's own
-    cuda_install: ClassVar[str] = ""  # what to install for an NVIDIA GPU
-    compiles_at_launch: ClassVar[bool] = False  # a kernel of the kit's own: in its first launch, not when it is made
-    counts_on_cpu: ClassVar[bool] = False  # whether its memory counters are of use there
+    apple_plugin = cuda_install = ""  # a package that an Apple GPU needs beside it; what to install for an NVIDIA GPU
+    compiles_at_launch = False  # a kernel of the kit's own is compiled in its first launch, not when it is made
+    counts_on_cpu = False  # whether its memory counters are of use there
 
     def __init__(self, module: Any, backend: str, handle: Any):
         """module: the framework's own, which has `__version__`."""
@@ -114,11 +112,6 @@ class Device:
             moved = [self.to_device(value) for value in batch]
             return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
         return self._move(batch)
-
-    def weight_sample(self, model: Any) -> list[float]:
-        """A few of the weights that are trained, to see whether training changed them."""
-        last = self._trained(model)[-SAMPLED_TENSORS:]
-        return [number for weight in last for number in self._numbers(weight, SAMPLED_NUMBERS)]
 
     # Memory, in bytes
 

@@ -25,10 +25,7 @@ def choices() -> tuple[str, ...]:
 
 
 def prepare(framework: str) -> None:
-    """Set what a framework reads when it is loaded; must come before its first import.
-
-    Raises PomologyError in one line if that import has happened already and the framework would be wrong here.
-    """
+    """Set what a framework reads when it is loaded. Raises PomologyError where its first import came too early."""
     _kind(framework).prepare()
 
 

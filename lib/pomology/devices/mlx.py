@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pomology.devices.base import DTYPES, Device
+from pomology.devices.base import DTYPES, SAMPLED_NUMBERS, SAMPLED_TENSORS, Device
 from pomology.errors import PomologyError
 
 TF32 = "MLX_ENABLE_TF32"
@@ -68,8 +68,7 @@ class MLXDevice(Device):
 
     @property
     def name(self) -> str | None:
-        name = self._mx.device_info(self.handle).get("device_name") if self.kind == "gpu" else None
-        return name or super().name
+        return (self.kind == "gpu" and self._mx.device_info(self.handle).get("device_name")) or super().name
 
     def context(self) -> contextlib.AbstractContextManager:
         """Inside, everything is computed on this device."""
@@ -87,8 +86,8 @@ class MLXDevice(Device):
 
         def call() -> Any:
             result = function()
-            array = self._mx.array
-            if not (isinstance(result, array) or any(isinstance(leaf, array) for _, leaf in self._flat(result))):
+            leaves = [result] if isinstance(result, self._mx.array) else [leaf for _, leaf in self._flat(result)]
+            if not any(isinstance(leaf, self._mx.array) for leaf in leaves):
                 raise ValueError("returns no MLX array, so nothing of it would be computed: return what is timed")
             self._mx.async_eval(result)
             return result
@@ -132,11 +131,9 @@ class MLXDevice(Device):
         statistics, named = ("running_mean", "running_var"), self._flat(model.parameters())
         return sum(weight.size for name, weight in named if name.split(".")[-1] not in statistics)
 
-    def _trained(self, model: Any) -> list[Any]:
-        return [weight for _, weight in self._flat(model.trainable_parameters())]
-
-    def _numbers(self, weight: Any, count: int) -> list[float]:
-        return weight.flatten()[:count].astype(self._mx.float32).tolist()
+    def weight_sample(self, model: Any) -> list[float]:
+        last = [weight.flatten() for _, weight in self._flat(model.trainable_parameters())[-SAMPLED_TENSORS:]]
+        return [number for weight in last for number in weight[:SAMPLED_NUMBERS].astype(self._mx.float32).tolist()]
 
     @staticmethod
     def _flat(tree: Any) -> list[tuple[str, Any]]:

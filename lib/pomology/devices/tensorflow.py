@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pomology.devices.base import DTYPES, Device
+from pomology.devices.base import DTYPES, SAMPLED_NUMBERS, SAMPLED_TENSORS, Device
 from pomology.errors import PomologyError
 from pomology.machine import energy
 
@@ -142,11 +142,9 @@ class TensorFlowDevice(Device):
     def count(self, model: Any) -> int:
         return model.count_params()
 
-    def _trained(self, model: Any) -> list[Any]:
-        return model.trainable_weights
-
-    def _numbers(self, weight: Any, count: int) -> list[float]:
-        return weight.numpy().ravel()[:count].astype("float32").tolist()
+    def weight_sample(self, model: Any) -> list[float]:
+        last = [weight.numpy().ravel() for weight in model.trainable_weights[-SAMPLED_TENSORS:]]
+        return [number for weight in last for number in weight[:SAMPLED_NUMBERS].astype("float32").tolist()]
 
     def free_memory(self) -> int:
         if self.backend != "cuda":

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pomology.devices.base import DTYPES, Device
+from pomology.devices.base import DTYPES, SAMPLED_NUMBERS, SAMPLED_TENSORS, Device
 from pomology.errors import PomologyError, Unsupported
 from pomology.machine import snapshot
 
@@ -39,14 +39,11 @@ class Backend:
     warns_of_fallbacks: bool = False  # PyTorch runs operators that it lacks on the CPU, and says so
 
 
-def _no_driver(name: str, maker: str) -> Callable[[Any], str | None]:
-    def absent(torch: Any) -> str | None:
-        if getattr(torch, name).is_available():
-            return None
-        built = getattr(torch.version, name) is not None
-        return f"no {maker} GPU or driver answers" if built else f"this PyTorch is built without {name.upper()}"
-
-    return absent
+def _no_driver(torch: Any, name: str, maker: str) -> str | None:
+    if getattr(torch, name).is_available():
+        return None
+    built = getattr(torch.version, name) is not None
+    return f"no {maker} GPU or driver answers" if built else f"this PyTorch is built without {name.upper()}"
 
 
 def _no_mps(torch: Any) -> str | None:
@@ -69,7 +66,9 @@ def _free_on_mps(torch: Any) -> int:
 
 
 BACKENDS: dict[str, Backend] = {
-    "cuda": Backend(_no_driver("cuda", "NVIDIA"), lambda torch: torch.cuda.get_device_name(), _true_fp32),
+    "cuda": Backend(
+        lambda torch: _no_driver(torch, "cuda", "NVIDIA"), lambda torch: torch.cuda.get_device_name(), _true_fp32
+    ),
     "mps": Backend(
         _no_mps,
         lambda torch: torch.backends.mps.get_name(),
@@ -81,7 +80,7 @@ BACKENDS: dict[str, Backend] = {
         own_kernel=lambda torch: torch.mps.compile_shader(SMALLEST_KERNEL).pomology_one,
         warns_of_fallbacks=True,
     ),
-    "xpu": Backend(_no_driver("xpu", "Intel"), lambda torch: torch.xpu.get_device_name()),
+    "xpu": Backend(lambda torch: _no_driver(torch, "xpu", "Intel"), lambda torch: torch.xpu.get_device_name()),
 }
 
 
@@ -151,13 +150,11 @@ class TorchDevice(Device):
     def count(self, model: Any) -> int:
         return sum(parameter.numel() for parameter in model.parameters())
 
-    def _trained(self, model: Any) -> list[Any]:
-        return [parameter.detach() for parameter in model.parameters() if parameter.requires_grad]
-
-    def _numbers(self, weight: Any, count: int) -> list[float]:
+    def weight_sample(self, model: Any) -> list[float]:
+        last = [weight.detach() for weight in model.parameters() if weight.requires_grad][-SAMPLED_TENSORS:]
         # FSDP's parameters are distributed tensors, whose own numbers any process may read by itself.
-        local = weight.to_local() if hasattr(weight, "to_local") else weight
-        return local.flatten()[:count].float().tolist()
+        local = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in last]
+        return [number for weight in local for number in weight.flatten()[:SAMPLED_NUMBERS].float().tolist()]
 
     def free_memory(self) -> int:
         return self._gpu.free(self._torch) if self._gpu else super().free_memory()
@@ -181,11 +178,8 @@ class TorchDevice(Device):
 
     @contextlib.contextmanager
     def watch_fallbacks(self) -> Iterator[set[str]]:
-        """Collect the operators that MPS hands to the CPU inside the block.
-
-        PyTorch warns of the first operator only, unless told to always warn, and Python shows a text once per line of
-        code, which would hide it from the next case. Shown is each operator once.
-        """
+        # PyTorch warns of the first operator only, unless told to always warn, and Python shows a text once per line of
+        # code, which would hide it from the next case. Shown is each operator once.
         operators: set[str] = set()
         if not (self._gpu and self._gpu.warns_of_fallbacks):
             yield operators

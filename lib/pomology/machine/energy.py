@@ -24,8 +24,7 @@ class Absent(Exception):
 class AppleMeter:
     """Energy of an Apple chip as macOS estimates it, without root: the whole chip, not this process. Steps of 1 mJ.
 
-    `rails` are those that this chip counts (any field of zeus-apple-silicon may be None); `missing` says why one is
-    left out.
+    `rails` are those that this chip counts (any field of the library may be None); `missing` says why one is not used.
     """
 
     name = "apple"
@@ -124,14 +123,14 @@ def meters(device: str | None = None) -> tuple[list[Any], dict[str, str]]:
     """
     by_device = {"cpu": [RaplMeter], "gpu": [NvmlMeter], None: [RaplMeter, NvmlMeter]}
     answering, absent = [], {}
-    for meter in [AppleMeter] if sys.platform == "darwin" else by_device[device]:
+    for kind in [AppleMeter] if sys.platform == "darwin" else by_device[device]:
         try:
-            opened = meter()
-            if meter is AppleMeter and device not in (None, *opened.rails):
-                raise Absent(opened.missing.get(device, f"this chip does not tell the energy of its {device}"))
-            answering.append(opened)
+            meter = kind()
+            if kind is AppleMeter and device not in (None, *meter.rails):
+                raise Absent(meter.missing.get(device, f"this chip does not tell the energy of its {device}"))
+            answering.append(meter)
         except Absent as reason:
-            absent[meter.name] = str(reason)
+            absent[kind.name] = str(reason)
     return answering, absent
 
 

@@ -24,9 +24,8 @@ class MemoryCounters:
     """The memory of this process at this moment, cheap enough for every step: 0.1 ms, and no process is started.
 
     `read()` gives each counter by its name, None for what cannot be read; `absent` says why. `footprint_bytes` is as
-    `Telemetry` counts it, multiprocessing children included; `resident_bytes` (macOS leaves out what only the GPU
-    touched), `page_faults` and `page_ins` are of this process alone, since those of children would come in one lump
-    when they end, and with them those of what `Telemetry` asks; `swap_used_bytes` is the machine's.
+    `Telemetry` counts it, children included; `resident_bytes` (macOS leaves out what only the GPU touched) and page
+    faults are of this process alone: those of children would come in one lump when they end.
     """
 
     def __init__(self) -> None:
@@ -140,7 +139,7 @@ class _RusageInfo(ctypes.Structure):
 def footprint() -> tuple[str, Callable[[], int]]:
     """Where the footprint comes from, and a function that gives that of this process and its living children."""
     if sys.platform != "darwin":
-        return "resident memory", ResidentMemory()
+        return "resident memory", resident_memory()
     proc_pid_rusage = ctypes.CDLL(None, use_errno=True).proc_pid_rusage
 
     def physical(pid: int) -> int:
@@ -160,24 +159,22 @@ def _sum_of_living(read: Callable[[int], int]) -> int:
     return total
 
 
-class ResidentMemory:
-    """Resident memory of this process, and with it what its living children add to that, on Linux; in bytes.
+def resident_memory(clock: Callable[[], float] = time.perf_counter) -> Callable[[], int]:
+    """Reads the resident memory of this process, and what its living children add to that, on Linux; in bytes.
 
     A forked worker begins with all pages of its parent, so of children only the pages that nobody shares are added.
     (What they share among themselves alone is left out.) The kernel takes a tenth of a second for some gigabytes to
     count these: it is asked for a fiftieth of the time at most, and in between what children add stays what it was.
     """
+    next_s, added = -math.inf, 0
 
-    SHARE = 1 / 50
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock, self._next_s, self._added = clock, -math.inf, 0
-
-    def __call__(self) -> int:
-        own = psutil.Process().memory_info().rss
+    def read() -> int:
+        nonlocal next_s, added
         if not live_children():
-            self._added = 0
-        elif (began_s := self._clock()) >= self._next_s:
-            self._added = _sum_of_living(lambda pid: psutil.Process(pid).memory_full_info().uss)
-            self._next_s = began_s + (self._clock() - began_s) / self.SHARE
-        return own + self._added
+            added = 0
+        elif (began_s := clock()) >= next_s:
+            added = _sum_of_living(lambda pid: psutil.Process(pid).memory_full_info().uss)
+            next_s = began_s + 50 * (clock() - began_s)
+        return psutil.Process().memory_info().rss + added
+
+    return read

@@ -32,10 +32,7 @@ class Sample(NamedTuple):
 
 
 def contended(foreign_load: float | None) -> bool:
-    """Whether others used enough of the machine to spoil a measurement: over 0.1 core and over 2.5 % of all.
-
-    What is not known is not held against a measurement.
-    """
+    """Whether others used enough to spoil a measurement: over 0.1 core and over 2.5 % of all. None is held for no."""
     return foreign_load is not None and foreign_load > max(0.1, 0.025 * (psutil.cpu_count() or 1))
 
 
@@ -47,26 +44,20 @@ class Telemetry:
     hold), `footprint_source`, `seconds`, `samples`, `thread_s` (CPU time of the sampling thread itself), `absent`
     (metric or attribute -> why it is missing).
 
-    The process means this one and its multiprocessing children (DataLoader workers), whose page faults count when they
+    The process is this one and its multiprocessing children (DataLoader workers), whose page faults count when they
     have ended. Its footprint is macOS's physical footprint, as in Activity Monitor, else resident memory, where pages
-    that forked workers share count once. A peak between two samples is not seen. Energy, temperature and `gpu_busy`
-    (in %, as the driver says; not how much of the GPU was used) are the machine's: others' work is in them. `cpu_busy`
-    is what the process used of all hardware threads, in %.
+    that forked workers share count once. `cpu_busy` is in % of all hardware threads. Energy, temperature and `gpu_busy`
+    (as the driver says, in %; not how much of the GPU was used) have others' work in them.
 
-    Memory, on Linux and on macOS (psutil 7.2.2 and xnu 11417 read for it): `page_faults` are of pages of 16 KiB on
-    Apple Silicon and mostly 4 KiB elsewhere. `page_ins` are those of them that needed the disk: on Linux swapped pages
-    too, on macOS pages of files only, but also those that it had read ahead. `swap_bytes` is by how much the machine's
-    swap space in use grew; it can shrink while the machine swaps. `swapped_bytes` is what moved into and out of swap
-    (psutil's `sin` and `sout` are every page-in and page-out on macOS), and much of it is `swapping`;
-    `compressed_bytes` what macOS compressed or decompressed, which it does long before it swaps, and much of it is
-    `compressing`; `compressor_bytes` by how much the memory grew that holds what is compressed.
+    Memory, on Linux and macOS (psutil 7.2.2 and xnu 11417 read for it): a page has 16 KiB on Apple Silicon, mostly 4
+    KiB elsewhere. `page_ins` are `page_faults` that needed the disk: on Linux swapped pages too; on macOS of files
+    only, but also those that were read ahead. `swap_bytes`: by how much the swap space in use grew; it can shrink while
+    the machine swaps. `swapped_bytes`: moved into and out of swap (psutil's `sin` and `sout` are every page-in and
+    page-out on macOS). `compressed_bytes`: what macOS compressed or decompressed, which it does long before it swaps;
+    `compressor_bytes`: by how much the memory grew that holds it.
     """
 
-    foreign_load: float | None = None
-    thermal_level: int | None = None
-    footprint_source: str | None = None
-    seconds: float | None = None
-    thread_s: float | None = None
+    foreign_load = thermal_level = footprint_source = seconds = thread_s = None
 
     def __init__(
         self, interval_s: float = 0.5, device: str = "cpu", clock: Callable[[], float] = time.perf_counter
@@ -139,11 +130,7 @@ class Telemetry:
             self._ready.set()
 
     def _sample(self, edge: bool = False) -> None:
-        """Read the sources that are due.
-
-        They are read backwards at the beginning: energy and load lie close around the block, and what takes a process
-        of its own lies outside.
-        """
+        # Backwards at the beginning: energy and load close around the block, what takes a process of its own outside.
         begins, row, since_s, before_s = not self._rows, {}, 0.0, 0.0
         if not begins:
             row = {"t": self.clock()}
@@ -152,7 +139,7 @@ class Telemetry:
             with self._dropped_if_it_fails(name):
                 if SOURCES[name].due(since_s, before_s, edge):
                     row[name] = self._read[name]()
-        self._rows.append(row if "t" in row else row | {"t": self.clock()})
+        self._rows.append({"t": self.clock()} | row)
 
     def _close(self) -> None:
         self.seconds = self._rows[-1]["t"] - self._rows[0]["t"]

@@ -39,11 +39,9 @@ CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 def snapshot() -> dict[str, Any]:
     """Hardware and software of this machine, ready for JSON.
 
-    Keys: chip, cpu_cores (physical), cpu_threads, performance_cores, efficiency_cores, memory_bytes, gpus (a list of
-    name, memory_bytes, cores: memory is None where the GPU shares the machine's; only Apple's cores are counted), os,
-    os_version, architecture, translated (x86-64 Python under Rosetta), virtual_machine, python, packages (those of
-    `PACKAGES` that are installed: name -> version), git (commit and whether dirty), unknown. An unknown key is None,
-    and `unknown[key]` says why; it also says why `gpus` is empty.
+    cpu_cores are physical. gpus: a list of name, memory_bytes (None where the GPU shares the machine's) and cores (of
+    Apple's only). translated: x86-64 Python under Rosetta. packages: those of `PACKAGES` that are installed -> version.
+    git: commit and whether dirty. An unknown key is None, and `unknown[key]` says why; also why `gpus` is empty.
     """
     from importlib import metadata  # slow to import, seldom needed
 
@@ -73,19 +71,17 @@ def snapshot() -> dict[str, Any]:
         "packages": {each: had.version for each in PACKAGES for had in list(metadata.distributions(name=each))[:1]},
         "git": git,
     }
-    why = dict.fromkeys(("performance_cores", "efficiency_cores"), "the cores are not told apart here")
-    why |= {"gpus": no_gpus, "git": no_git}
-    silent = "the operating system does not tell"
+    alike, silent = "the cores are not told apart here", "the operating system does not tell"
+    why = {"performance_cores": alike, "efficiency_cores": alike, "gpus": no_gpus, "git": no_git}
     return facts | {"unknown": {key: why.get(key, silent) for key, value in facts.items() if value in (None, [])}}
 
 
 def conditions(watch_s: float = 0.25) -> dict[str, Any]:
     """What would spoil a measurement that began now.
 
-    power_source: "ac", "battery" or None. low_power_mode: bool or None. thermal_level: see `thermal_level`. load: the
-    1-minute load average, which still remembers one's own earlier work. flags: those of "on-battery", "low-power" and
-    "busy" that hold; busy means that while this process waited `watch_s` seconds, others used over a quarter of a core
-    and over 5 % of all; with 0 seconds it is not looked at.
+    power_source: "ac", "battery" or None. load: the 1-minute load average, which still remembers one's own earlier
+    work. flags: those of "on-battery", "low-power" and "busy" that hold; busy means that while this process waited
+    `watch_s` seconds, others used over a quarter of a core and over 5 % of all; with 0 seconds it is not looked at.
     """
     power_source, low_power = _power()
     flags = ["on-battery"] * (power_source == "battery") + ["low-power"] * (low_power is True)
@@ -93,8 +89,8 @@ def conditions(watch_s: float = 0.25) -> dict[str, Any]:
         start, busy_s, own_s = time.perf_counter(), cpu_busy_s(), time.process_time()
         time.sleep(watch_s)
         others_s = cpu_busy_s() - busy_s - (time.process_time() - own_s)
-        others_cores = others_s / (time.perf_counter() - start)
-        flags += ["busy"] * (others_cores > max(0.25, 0.05 * (psutil.cpu_count() or 1)))
+        least = max(0.25, 0.05 * (psutil.cpu_count() or 1))
+        flags += ["busy"] * (others_s / (time.perf_counter() - start) > least)
     state = {"power_source": power_source, "low_power_mode": low_power, "thermal_level": thermal_level()}
     return state | {"load": os.getloadavg()[0], "flags": flags}
 
@@ -123,8 +119,7 @@ def chip() -> str | None:
         name = _sysctl("machdep.cpu.brand_string")
         if name is None or "VirtualApple" in name:
             # Rosetta hides the chip behind an invented processor; the GPU is on the same chip and carries its name.
-            gpus, _ = _apple_gpus()
-            return gpus[0]["name"] if gpus else None
+            return next((gpu["name"] for gpu in _apple_gpus()[0]), None)
     else:
         # Arm kernels print no model name there; lscpu knows it from the part number.
         name = _line_value(_file_text(CPUINFO), "model name") or _line_value(_output("lscpu") or "", "Model name")
@@ -147,8 +142,7 @@ def available_memory_bytes() -> int:
 def thermal_level() -> int | None:
     """macOS's thermal pressure: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping. None if unknown.
 
-    Read from the notification that macOS keeps for it, without root. Chips have been seen to slow down at level 0, so a
-    low level does not prove full speed.
+    From the notification that macOS keeps for it, without root. Chips have been seen to slow down at level 0.
     """
     if sys.platform != "darwin":
         return None
@@ -162,10 +156,7 @@ def thermal_level() -> int | None:
 
 
 def cpu_busy_s() -> float:
-    """CPU seconds that this machine has spent on anything since it started, all processes and cores together.
-
-    Waiting for disks is not busy. Time stolen by a hypervisor is: this machine did not get it.
-    """
+    """CPU seconds of all processes and cores since this machine started: stolen time is, waiting for disks is not."""
     not_busy = ("idle", "iowait", "guest", "guest_nice")  # Linux counts guests within user and nice already
     return sum(seconds for name, seconds in psutil.cpu_times()._asdict().items() if name not in not_busy)
 
@@ -188,8 +179,8 @@ def run_command(*command: str, timeout: float = 10) -> Answer:
         with tempfile.TemporaryFile() as printed:
             # With a full path and close_fds=False, Python spawns instead of forking. A fork would write-protect all
             # memory of this process for a moment, and a model in training would fault on every page that it writes.
-            streams = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": subprocess.DEVNULL}
-            process = subprocess.Popen((program, *command[1:]), **streams, env=environment, close_fds=False)
+            more = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment, "close_fds": False}
+            process = subprocess.Popen((program, *command[1:]), stdout=printed, **more)
             late = threading.Timer(timeout, os.kill, (process.pid, signal.SIGKILL))
             late.start()
             try:
@@ -225,7 +216,6 @@ def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
 
 
 def _apple_gpus() -> tuple[list[dict[str, Any]], str]:
-    """The GPUs of a Mac, and why there are none."""
     text = _output("system_profiler", "SPDisplaysDataType", "-json", timeout=30)
     try:
         cards = [card for card in json.loads(text or "")["SPDisplaysDataType"] if card.get("sppci_model")]
@@ -238,7 +228,6 @@ def _apple_gpus() -> tuple[list[dict[str, Any]], str]:
 
 
 def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
-    """The NVIDIA GPUs that a driver answers for, and why there are none."""
     try:
         import pynvml
     except ImportError:
@@ -257,7 +246,6 @@ def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
 
 
 def _git() -> tuple[dict[str, Any] | None, str]:
-    """Commit and dirtiness of the kit's repository, or None and why."""
     # Looked for first: git would search the folders above, and a Mac without git opens a window that offers it.
     if not (REPOSITORY / ".git").exists():
         return None, "the kit is not run from a git checkout"
@@ -269,7 +257,6 @@ def _git() -> tuple[dict[str, Any] | None, str]:
 
 
 def _power() -> tuple[str | None, bool | None]:
-    """Power source and low-power mode."""
     if sys.platform == "darwin":
         source = re.search(r"drawing from '(AC|Battery) Power'", _output("pmset", "-g", "batt") or "")
         # One or the other, by model: `powermode` is 0 automatic, 1 low, 2 high.
@@ -281,7 +268,6 @@ def _power() -> tuple[str | None, bool | None]:
 
 
 def _file_text(path: Path) -> str:
-    """Empty where there is no such file."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -33,9 +33,10 @@ GPU_WINDOW_S = 1.0
 SHORTAGE = {"swapping": ("swapped_bytes", 10e6, 1e6), "compressing": ("compressed_bytes", 100e6, 10e6)}
 
 
-def change(readings: list[dict[str, float]], seconds: float) -> dict[str, float]:
-    """By how much counters have grown from one end of the block to the other."""
-    return {name: readings[-1][name] - before for name, before in readings[0].items()}
+def peak_or_change(readings: list[Any], seconds: float) -> Any:
+    """The highest of numbers; by how much counters have grown from one end of the block to the other."""
+    first, last = readings[0], readings[-1]
+    return {name: last[name] - first[name] for name in first} if isinstance(first, dict) else max(readings)
 
 
 class Source(NamedTuple):
@@ -48,17 +49,13 @@ class Source(NamedTuple):
 
     units: dict[str, str]
     open: Callable[[Telemetry], Callable[[], Any]]
-    values: Callable[[list[Any], float], Any] = change
-    due: Callable[[float, float, bool], bool] = lambda since_s, before_s, edge: edge
+    values: Callable[[list[Any], float], Any] = peak_or_change
+    due: Callable[[float, float, bool], bool] = lambda *_: True
     least_s: float = 0.0
 
 
-def _always(since_s: float, before_s: float, edge: bool) -> bool:
-    return True
-
-
-def _highest(readings: list[float], seconds: float) -> float:
-    return max(readings)
+def _at_ends(since_s: float, before_s: float, edge: bool) -> bool:
+    return edge
 
 
 def _energy(watch: Telemetry) -> Callable[[], float]:
@@ -109,8 +106,6 @@ def _loads(readings: list[tuple[float, float, float]], seconds: float) -> dict[s
 
 
 def _faults(watch: Telemetry) -> Callable[[], dict[str, int]]:
-    """Page faults of this process and its ended children: all, and those that needed the disk, macOS's page-ins."""
-
     def read() -> dict[str, int]:
         minor, major = memory.page_faults(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         page_ins = major - watch.faults[1]
@@ -153,7 +148,6 @@ def _thermal(watch: Telemetry) -> Callable[[], int | None]:
 
 
 def _gpu(watch: Telemetry) -> Callable[[], float]:
-    """How busy the GPU was, in %."""
     if watch.device == "cpu":
         raise Absent("told only where a GPU is timed")
     if sys.platform == "darwin":
@@ -184,7 +178,6 @@ def gpu_busy(text: str) -> float:
 
 
 def _pressure(watch: Telemetry) -> Callable[[], dict[str, int]]:
-    """What the machine swaps and compresses."""
     if sys.platform == "darwin":
         return lambda: vm_stat(watch.run("vm_stat"))
     watch.absent |= dict.fromkeys(COMPRESSED, "only macOS tells what it compresses")
@@ -216,13 +209,13 @@ def vm_stat(text: str) -> dict[str, int]:
 
 # In the order in which they are read at the end of the block; see `Telemetry`.
 SOURCES = {
-    "energy": Source({"power_w": "W", "energy_j": "J"}, _energy, _power, _always, 1.0),
-    "load": Source({"foreign_load": "", "cpu_busy": "%"}, _load, _loads, _load_due, 0.5),
-    "faults": Source({"page_faults": "count", "page_ins": "count"}, _faults),
-    "swap": Source({"swap_bytes": "B"}, lambda watch: lambda: {"swap_bytes": psutil.swap_memory().used}),
-    "footprint": Source({"footprint_peak_bytes": "B"}, _footprint, _highest, _always),
-    "temperature": Source({"temperature_c": "°C"}, _temperature, _highest, _always),
-    "thermal": Source({"thermal_level": ""}, _thermal, _highest, _always),
+    "energy": Source({"power_w": "W", "energy_j": "J"}, _energy, _power, least_s=1.0),
+    "load": Source({"foreign_load": "", "cpu_busy": "%"}, _load, _loads, _load_due, least_s=0.5),
+    "faults": Source({"page_faults": "count", "page_ins": "count"}, _faults, due=_at_ends),
+    "swap": Source({"swap_bytes": "B"}, lambda watch: lambda: {"swap_bytes": psutil.swap_memory().used}, due=_at_ends),
+    "footprint": Source({"footprint_peak_bytes": "B"}, _footprint),
+    "temperature": Source({"temperature_c": "°C"}, _temperature),
+    "thermal": Source({"thermal_level": ""}, _thermal),
     "gpu": Source({"gpu_busy": "%"}, _gpu, _mean, _gpu_due),
-    "pressure": Source(dict.fromkeys(("swapped_bytes", *COMPRESSED), "B"), _pressure),
+    "pressure": Source(dict.fromkeys(("swapped_bytes", *COMPRESSED), "B"), _pressure, due=_at_ends),
 }
