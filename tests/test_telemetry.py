@@ -1,6 +1,7 @@
 """Meters are faked at the level of their libraries and files; children, page faults and foreign load are real ones."""
 
 import contextlib
+import functools
 import math
 import mmap
 import multiprocessing
@@ -79,7 +80,7 @@ def work_j(t_s):
 class FakeChip:
     """zeus_apple_silicon 1.1.0 as documented, on a chip that shares work_j between CPU and GPU, and 5 W of DRAM.
 
-    `untold` are fields that this chip has not; as any may, they are None.
+    `untold` are fields that this chip has not: None. Another name is an AttributeError, as in the library.
     """
 
     def __init__(self, clock, events=None, untold=("ane_mj",)):
@@ -90,7 +91,6 @@ class FakeChip:
         work = work_j(self.clock())
         known = {"cpu_total_mj": int(1e3 * work * 0.25) + 10**9, "gpu_mj": int(1e3 * work * 0.75)}  # the one ran before
         known |= {"dram_mj": int(1e3 * 5 * self.clock()), "ane_mj": 77, "gpu_sram_mj": 12345}
-        # Another name is an AttributeError, as in the library.
         return types.SimpleNamespace(**known | dict.fromkeys(self.untold))
 
 
@@ -162,24 +162,14 @@ def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
     assert energy.meters() == ([], {"apple": "macOS's energy counters are empty on this chip"})
     apple("vm", lambda: pytest.fail("the library dies where there are no counters"))
     assert energy.meters()[0] == [] and energy.meters()[1]["apple"].startswith("not asked in a virtual machine")
-    apple()
+    apple(monitor=lambda: FakeChip(clock, untold=("cpu_total_mj",)))
+    cpu, gpu = (drive(clock, [0, 10], device=device) for device in ("cpu", "gpu"))
+    assert cpu.rails == [] and cpu.absent["power_w"] == "this chip does not tell the energy of its cpu"
+    assert gpu.rails == ["gpu", "dram", "ane"] and value(gpu, "energy_j") == pytest.approx(0.75 * work_j(10) + 50, 1e-3)
     monkeypatch.setitem(sys.modules, "zeus_apple_silicon", None)
     watch = drive(clock, [0, 2])
     assert watch.absent["power_w"] == watch.absent["energy_j"] == "zeus-apple-silicon is not installed"
     assert not {"power_w", "energy_j"} & watch.metrics().keys()
-
-
-@pytest.mark.parametrize("untold", ["cpu_total_mj", "ane_mj"])
-def test_any_field_of_the_energy_library_may_be_none(apple, clock, untold):
-    """Of the energies over 10 s, by hand: a quarter of the work is the CPU's, 50 J is the memory's, the ANE is idle."""
-    apple(monitor=lambda: FakeChip(clock, untold=(untold,)))
-    shares = {"cpu": 0.25 * work_j(10), "gpu": 0.75 * work_j(10), "dram": 50, "ane": 0}
-    rails = [rail for rail in shares if energy.APPLE_RAILS[rail] != untold]
-    cpu, gpu = (drive(clock, [0, 10], device=device) for device in ("cpu", "gpu"))
-    assert gpu.rails == rails
-    assert value(gpu, "energy_j") == pytest.approx(sum(shares[rail] for rail in rails), abs=0.01)
-    if untold == "cpu_total_mj":
-        assert cpu.rails == [] and cpu.absent["power_w"] == "this chip does not tell the energy of its cpu"
 
 
 def test_the_cpu_of_an_ultra_is_not_taken_from_a_library_that_sees_one_die_of_it(apple, clock, monkeypatch):
@@ -189,7 +179,6 @@ def test_the_cpu_of_an_ultra_is_not_taken_from_a_library_that_sees_one_die_of_it
     cpu, gpu = (drive(clock, [0, 2], device=device) for device in ("cpu", "gpu"))
     why = "zeus-apple-silicon up to 1.1.0 counts the CPU of one of an Ultra's two dies"
     assert gpu.rails == ["gpu", "dram"] and gpu.absent["energy of the cpu"] == cpu.absent["energy_j"] == why
-    assert value(gpu, "energy_j") == pytest.approx(0.75 * work_j(2) + 10, abs=0.01)
 
 
 # --- memory pressure
@@ -197,9 +186,8 @@ def test_the_cpu_of_an_ultra_is_not_taken_from_a_library_that_sees_one_die_of_it
 
 def under(mac, clock, device="cpu"):
     """Ten seconds of this Mac, after which its `vm_stat` prints what came later."""
-    return drive(
-        clock, [0.5 * tick for tick in range(21)], lambda: setattr(mac, "later", clock.now >= 10), device=device
-    )
+    times = [0.5 * tick for tick in range(21)]
+    return drive(clock, times, lambda: setattr(mac, "later", clock.now >= 10), device)
 
 
 @pytest.mark.parametrize(
@@ -227,21 +215,18 @@ def test_what_a_mac_swaps_and_compresses(apple, clock, monkeypatch, folder, page
     assert mac.asked.count(("vm_stat",)) == 2  # at the edges only
 
 
-def test_the_page_size_is_that_of_the_first_line():
+def test_the_page_size_is_that_of_the_first_line(apple, clock):
+    mac = apple("m1")
     text = (MACS / "m1" / "vm_stat.txt").read_text()
     apple_silicon = sources.vm_stat(text)
     assert apple_silicon["swapped_bytes"] == (1827364 + 2918273) * 16384
     intel = sources.vm_stat(text.replace("page size of 16384", "page size of 4096"))
     assert apple_silicon == {name: 4 * count for name, count in intel.items()}
-
-
-@pytest.mark.parametrize(("old", "new"), [("(page size", "(pages"), ("Swapouts:  ", "Swapouts: n")])
-def test_a_vm_stat_that_prints_something_else_tells_nothing(apple, clock, old, new):
-    mac = apple("m1")
-    mac.says["vm_stat",] = mac.text("vm_stat").replace(old, new)
-    watch = under(mac, clock)
-    assert {watch.absent[name] for name in PRESSURE} == {"vm_stat prints something else than it is known to"}
-    assert not set(PRESSURE) & watch.metrics().keys()
+    for old, new in (("(page size", "(pages"), ("Swapouts:  ", "Swapouts: n")):
+        mac.says["vm_stat",] = text.replace(old, new)
+        watch = under(mac, clock)
+        assert {watch.absent[name] for name in PRESSURE} == {"vm_stat prints something else than it is known to"}
+        assert not set(PRESSURE) & watch.metrics().keys()
 
 
 @pytest.mark.parametrize(
@@ -322,50 +307,31 @@ def test_real_page_faults_of_a_command_are_not_the_block_s(monkeypatch):
 # --- NVIDIA
 
 
-class FakeNvml(types.ModuleType):
-    NVML_TEMPERATURE_GPU = 0
-    NVMLError = type("NVMLError", (Exception,), {})
-
-    def __init__(self, clock, counter=True, power=True, driver=True):
-        super().__init__("pynvml")
-        self.clock, self.counter, self.power, self.driver = clock, counter, power, driver
-        self.chosen, self.looked = [], []
-
-    def nvmlInit(self):
-        self.only_if(self.driver, "Driver Not Loaded")
-
-    def only_if(self, there, otherwise="Not Supported"):
-        if not there:
-            raise self.NVMLError(otherwise)
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        self.chosen.append(index)
-        return "handle"
-
-    nvmlDeviceGetHandleByUUID = nvmlDeviceGetHandleByIndex
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
-        self.only_if(self.counter)
-        return int(1e3 * work_j(self.clock()))
-
-    def nvmlDeviceGetPowerUsage(self, handle):
-        self.only_if(self.power)
-        return int(1e3 * power_w(self.clock()))
-
-    def nvmlDeviceGetUtilizationRates(self, handle):
-        self.only_if(self.power)
-        self.looked.append(self.clock())
-        return types.SimpleNamespace(gpu=round(100 - self.clock()), memory=1)
-
-    def nvmlDeviceGetTemperature(self, handle, sensor):
-        assert (handle, sensor) == ("handle", 0)
-        return 70 - abs(self.clock() - 3)
-
-
 @pytest.fixture
 def nvidia(linux, monkeypatch, clock):
-    def install(**lacks):
-        monkeypatch.setitem(sys.modules, "pynvml", nvml := FakeNvml(clock, **lacks))
+    """nvidia(lacks): a PC with a GPU whose driver fails in what it lacks. Returns it, with what was asked of it."""
+
+    def install(*lacks):
+        nvml = types.SimpleNamespace(NVMLError=type("NVMLError", (Exception,), {}), NVML_TEMPERATURE_GPU=0, asked=[])
+        answers = {
+            "Init": lambda: None,
+            "DeviceGetHandleByIndex": lambda index: "handle",
+            "DeviceGetHandleByUUID": lambda uuid: "handle",
+            "DeviceGetTotalEnergyConsumption": lambda handle: int(1e3 * work_j(clock())),
+            "DeviceGetPowerUsage": lambda handle: int(1e3 * power_w(clock())),
+            "DeviceGetUtilizationRates": lambda handle: types.SimpleNamespace(gpu=round(100 - clock()), memory=1),
+            "DeviceGetTemperature": lambda handle, sensor: 70 - abs(clock() - 3),
+        }
+
+        def ask(name, *given):
+            nvml.asked.append((name, clock.now, *given))
+            if name in lacks:
+                raise nvml.NVMLError(f"{name} Not Supported")
+            return answers[name](*given)
+
+        for name in answers:
+            setattr(nvml, f"nvml{name}", functools.partial(ask, name))
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
         return nvml
 
     return install
@@ -377,7 +343,7 @@ def test_energy_and_temperature_of_an_nvidia_gpu(nvidia, clock):
     assert value(watch, "energy_j") == pytest.approx(work_j(10), abs=0.01)
     assert watch.metrics()["temperature_c"] == Estimate(70, "°C", n=11)
     assert watch.rails == ["gpu"]
-    nvidia(counter=False)  # its power is integrated
+    nvidia("DeviceGetTotalEnergyConsumption")  # its power is integrated
     clock.now = 0
     meter = energy.NvmlMeter(clock)
     for clock.now in (0.5 * tick for tick in range(21)):
@@ -390,11 +356,11 @@ def test_how_busy_an_nvidia_gpu_was(nvidia, clock):
     watch = drive(clock, [0, 0.5, 1, 1.5, 2, 4, 100], device="gpu")
     # What it tells at 0.5 s may still cover the time before the block.
     assert watch.metrics()["gpu_busy"] == Estimate((99 + 98 + 98 + 96) / 4, "%", n=4)
-    assert nvml.looked == [1, 1.5, 2, 4]
+    assert [at for name, at, *_ in nvml.asked if name == "DeviceGetUtilizationRates"] == [1, 1.5, 2, 4]
     assert [sample.gpu_busy for sample in watch.samples] == [None, None, 99, 98, 98, 96, None]
     watch = drive(clock, [0, 0.9], device="gpu")
     assert watch.absent["gpu_busy"] == "the GPU was not asked in the 0.90 s of the block"
-    nvidia(power=False)
+    nvidia("DeviceGetUtilizationRates")
     assert "Not Supported" in drive(clock, range(5), device="gpu").absent["gpu_busy"]
 
 
@@ -404,24 +370,21 @@ def test_the_first_visible_gpu_is_metered(nvidia, monkeypatch, visible, chosen):
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [meter.name for meter in energy.meters("gpu")[0]] == ["nvml"]
-    assert nvml.chosen == [chosen]
+    assert [given for name, _, *given in nvml.asked if "Handle" in name] == [[chosen]]
 
 
-@pytest.mark.parametrize(
-    ("lacks", "visible", "reason"),
-    [
-        (None, "0", "nvidia-ml-py is not installed"),
-        ({"driver": False}, "0", "Driver Not Loaded"),
-        ({"counter": False, "power": False}, "0", "neither energy nor power"),
-        ({}, "-1", "CUDA_VISIBLE_DEVICES hides the GPU"),
-    ],
-)
-def test_why_there_is_no_gpu_meter(nvidia, monkeypatch, lacks, visible, reason):
-    if lacks is not None:
-        nvidia(**lacks)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    meters, absent = energy.meters("gpu")
-    assert meters == [] and reason in absent["nvml"]
+def test_why_there_is_no_gpu_meter(nvidia, monkeypatch):
+    def reason():
+        meters, absent = energy.meters("gpu")
+        return meters or absent["nvml"]
+
+    assert reason() == "nvidia-ml-py is not installed"
+    nvidia("Init")
+    assert "Init Not Supported" in reason()
+    nvidia("DeviceGetTotalEnergyConsumption", "DeviceGetPowerUsage")
+    assert "neither energy nor power" in reason()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert reason() == "CUDA_VISIBLE_DEVICES hides the GPU"
 
 
 # --- RAPL and the processor's temperature
@@ -451,22 +414,16 @@ def test_rapl_adds_packages_and_memory_across_wraps(rapl, clock):
     assert watch.rails == ["cpu package", "dram"]
 
 
-def test_rapl_that_only_root_may_read(rapl, monkeypatch):
-    read_text = Path.read_text
-
-    def guarded(path, *arguments, **options):
-        if path.name == "energy_uj":
-            raise PermissionError(13, "Permission denied", str(path))
-        return read_text(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "read_text", guarded)
-    assert energy.meters("cpu") == ([], {"rapl": "this system lets only root read the RAPL energy counters"})
-
-
-def test_each_device_has_its_meter(rapl, nvidia):
+def test_each_device_has_its_meter_and_rapl_may_be_for_root_only(rapl, nvidia, monkeypatch):
     nvidia()
     names = {device: [meter.name for meter in energy.meters(device)[0]] for device in ("cpu", "gpu", None)}
     assert names == {"cpu": ["rapl"], "gpu": ["nvml"], None: ["rapl", "nvml"]}
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert energy.meters("cpu") == ([], {"rapl": "this system lets only root read the RAPL energy counters"})
 
 
 def test_temperature_is_that_of_the_hottest_package(linux, clock):
@@ -509,10 +466,14 @@ def test_the_block_lies_between_the_first_and_the_last_reading(apple, monkeypatc
     assert (watch.samples[0].t_s, watch.samples[-1].t_s) == (0, watch.seconds)
 
 
-def test_an_error_in_the_block_gets_out_and_the_thread_ends():
+def test_an_error_in_the_block_gets_out_and_the_thread_ends_and_wrong_use_is_refused():
     with pytest.raises(KeyError), Telemetry() as watch:
         raise KeyError("mine")
     assert not watch._thread.is_alive() and "footprint_peak_bytes" in watch.metrics()
+    with pytest.raises(ValueError, match="'mps'"):
+        Telemetry(device="mps")
+    with pytest.raises(ValueError, match="before its block has ended"):
+        Telemetry().metrics()
 
 
 def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(rapl, linux, clock):
@@ -544,13 +505,6 @@ def test_a_last_reading_right_behind_another_has_no_power_of_its_own(rapl, clock
     assert value(watch, "energy_j") == pytest.approx(40)
 
 
-def test_wrong_use_is_refused():
-    with pytest.raises(ValueError, match="'mps'"):
-        Telemetry(device="mps")
-    with pytest.raises(ValueError, match="before its block has ended"):
-        Telemetry().metrics()
-
-
 # --- what the process used
 
 
@@ -569,10 +523,7 @@ def children(method, *each):
     """Processes that `work_then_wait`, started like a DataLoader's; the first of them, its pipe, and what they sent."""
     context = multiprocessing.get_context(method)
     pipes = [context.Pipe() for _ in each]
-    started = [
-        context.Process(target=work_then_wait, args=(pipe, *arguments))
-        for arguments, (_, pipe) in zip(each, pipes, strict=True)
-    ]
+    started = [context.Process(target=work_then_wait, args=(pipes[n][1], *given)) for n, given in enumerate(each)]
     for process in started:
         process.start()
     try:
@@ -669,34 +620,32 @@ def test_page_faults_are_those_of_the_block():
     assert value(watch, "page_ins") < pages
 
 
-class Counters:
-    """A machine of which everything is known: CPU seconds of all, of this process and of its ended children."""
+@pytest.fixture
+def used(linux, monkeypatch):
+    """CPU seconds of a machine of which everything is known: of all, of this process and of its ended children."""
+    used = types.SimpleNamespace(all=0.0, own=0.0, ended=0.0)
 
-    def __init__(self, monkeypatch):
-        self.busy_s = self.own_s = self.ended_s = 0.0
-        monkeypatch.setattr(snapshot, "cpu_busy_s", lambda: 5000 + self.busy_s)
-        monkeypatch.setattr(sources.resource, "getrusage", self.usage)
-        monkeypatch.setattr(machine_memory, "live_children", list)
-
-    def usage(self, who):
-        used_s = self.own_s if who == sources.resource.RUSAGE_SELF else self.ended_s
+    def usage(who):
+        used_s = used.own if who == sources.resource.RUSAGE_SELF else used.ended
         times = {"ru_utime": 30 + 0.75 * used_s, "ru_stime": 3 + 0.25 * used_s}
         return types.SimpleNamespace(**times, ru_minflt=100, ru_majflt=10)
 
+    monkeypatch.setattr(snapshot, "cpu_busy_s", lambda: 5000 + used.all)
+    monkeypatch.setattr(sources.resource, "getrusage", usage)
+    monkeypatch.setattr(machine_memory, "live_children", list)
+    return used
+
 
 @pytest.mark.parametrize(
-    ("busy_s", "own_s", "ended_s", "foreign"),
+    ("all_s", "own_s", "ended_s", "foreign"),
     [
         (30, 10, 15, 0.5),  # children that ended meanwhile are not foreign
         (19.9, 20, 0, 0.0),  # never below 0: the counters tick differently
     ],
 )
-def test_foreign_load_is_what_others_used(linux, monkeypatch, clock, busy_s, own_s, ended_s, foreign):
-    counters = Counters(monkeypatch)
-
+def test_foreign_load_is_what_others_used(used, monkeypatch, clock, all_s, own_s, ended_s, foreign):
     def advance():
-        part = clock.now / 10
-        counters.busy_s, counters.own_s, counters.ended_s = busy_s * part, own_s * part, ended_s * part
+        used.all, used.own, used.ended = (seconds * clock.now / 10 for seconds in (all_s, own_s, ended_s))
 
     monkeypatch.setattr(sampler.psutil, "cpu_count", lambda: 4)
     watch = drive(clock, [0, 5, 10], advance)
@@ -704,22 +653,20 @@ def test_foreign_load_is_what_others_used(linux, monkeypatch, clock, busy_s, own
     assert value(watch, "cpu_busy") == pytest.approx(100 * (own_s + ended_s) / 10 / 4)
 
 
-def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(linux, monkeypatch, clock):
-    counters = Counters(monkeypatch)
+def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(used, monkeypatch, clock):
     monkeypatch.setattr(machine_memory, "live_children", lambda: [77])
 
     def process(pid=None):
         if clock.now == 10:
             raise sampler.psutil.ZombieProcess(pid)
-        used_s = {"user": 3 * clock.now, "system": clock.now, "children_user": 0, "children_system": 0}
-        return types.SimpleNamespace(cpu_times=lambda: types.SimpleNamespace(**used_s))
+        times = types.SimpleNamespace(user=3 * clock.now, system=clock.now, children_user=0, children_system=0)
+        return types.SimpleNamespace(cpu_times=lambda: times)
 
     monkeypatch.setattr(sampler.psutil, "Process", process)
-
-    def advance():
-        counters.busy_s = {0: 0, 9: 36, 10: 41}[clock.now]  # the child's four cores until 9, and another's 5 s after it
-
-    assert drive(clock, [0, 9, 10], advance).foreign_load == pytest.approx(0.5)
+    # The child's four cores until 9, and another's 5 s after it.
+    busy = {0: 0, 9: 36, 10: 41}
+    watch = drive(clock, busy, lambda: setattr(used, "all", busy[clock.now]))
+    assert watch.foreign_load == pytest.approx(0.5)
 
 
 def test_a_busy_neighbour_is_seen():
@@ -734,8 +681,7 @@ def test_a_busy_neighbour_is_seen():
 
 
 @pytest.mark.parametrize(
-    ("threads", "foreign_load", "spoilt"),
-    [(2, 0.09, False), (2, 0.11, True), (16, 0.39, False), (16, None, False)],
+    ("threads", "foreign_load", "spoilt"), [(2, 0.09, False), (2, 0.11, True), (16, 0.39, False), (16, None, False)]
 )
 def test_contended(monkeypatch, threads, foreign_load, spoilt):
     monkeypatch.setattr(sampler.psutil, "cpu_count", lambda: threads)
