@@ -38,60 +38,42 @@ def mac(monkeypatch):
     return become
 
 
-def facts(snapshot):
-    return tuple(
-        snapshot[key] for key in ("chip", "cpu_cores", "performance_cores", "efficiency_cores", "memory_bytes")
-    )
-
-
 @pytest.mark.parametrize(
-    ("folder", "expected", "gpu_cores", "line"),
+    ("folder", "chip", "cores", "gigabytes", "gpu_cores", "line"),
     [
-        ("m1", ("Apple M1", 8, 4, 4, 8 * 2**30), 7, "Apple M1, 8 cores (4P+4E), 8 GB"),
-        ("m2-ultra", ("Apple M2 Ultra", 24, 16, 8, 192 * 2**30), 76, "Apple M2 Ultra, 24 cores (16P+8E), 192 GB"),
-        ("m4-max", ("Apple M4 Max", 16, 12, 4, 128 * 2**30), 40, "Apple M4 Max, 16 cores (12P+4E), 128 GB"),
-        ("m5-max", ("Apple M5 Max", 18, 18, 0, 64 * 2**30), 40, "Apple M5 Max, 18 cores, 64 GB"),
-        ("vm", ("Apple M1 (Virtual)", 3, None, None, 7 * 2**30), None, "Apple M1 (Virtual), 3 cores, 7 GB"),
+        ("m1", "Apple M1", (8, 4, 4), 8, 7, "Apple M1, 8 cores (4P+4E), 8 GB"),
+        ("m2-ultra", "Apple M2 Ultra", (24, 16, 8), 192, 76, "Apple M2 Ultra, 24 cores (16P+8E), 192 GB"),
+        ("m4-max", "Apple M4 Max", (16, 12, 4), 128, 40, "Apple M4 Max, 16 cores (12P+4E), 128 GB"),
+        ("m5-max", "Apple M5 Max", (18, 18, 0), 64, 40, "Apple M5 Max, 18 cores, 64 GB"),
+        ("rosetta", "Apple M1 Pro", (10, 8, 2), 16, 16, "Apple M1 Pro, 10 cores (8P+2E), 16 GB"),
+        ("vm", "Apple M1 (Virtual)", (3, None, None), 7, None, "Apple M1 (Virtual), 3 cores, 7 GB"),
     ],
 )
-def test_macs_are_recognised(mac, folder, expected, gpu_cores, line):
-    mac(folder)
+def test_macs_are_recognised(mac, folder, chip, cores, gigabytes, gpu_cores, line):
+    rosetta = folder == "rosetta"
+    mac(folder, architecture="x86_64" if rosetta else "arm64")
     snapshot = machine_snapshot.snapshot()
-    assert facts(snapshot) == expected
-    assert snapshot["gpus"] == ([{"name": expected[0], "memory_bytes": None, "cores": gpu_cores}] if gpu_cores else [])
-    assert (snapshot["os"], snapshot["os_version"], snapshot["architecture"]) == ("macOS", "15.5", "arm64")
-    assert (snapshot["translated"], snapshot["virtual_machine"]) == (False, folder == "vm")
+    assert (snapshot["chip"], snapshot["memory_bytes"]) == (chip, gigabytes * 2**30)
+    assert tuple(snapshot[f"{kind}_cores"] for kind in ("cpu", "performance", "efficiency")) == cores
+    assert snapshot["gpus"] == ([{"name": chip, "memory_bytes": None, "cores": gpu_cores}] if gpu_cores else [])
+    assert (snapshot["os"], snapshot["os_version"]) == ("macOS", "15.5")
+    assert (snapshot["translated"], snapshot["virtual_machine"]) == (rosetta, folder == "vm")
     assert ("gpus" in snapshot["unknown"]) == (gpu_cores is None)
-    assert machine_snapshot.describe(snapshot) == f"{line}, macOS 15.5, Python 3.11.9"
-    assert secrets_in([snapshot, machine_snapshot.describe(snapshot)]) == []
-
-
-def test_rosetta_is_seen_and_the_chip_behind_it(mac):
-    mac("rosetta", architecture="x86_64")
-    snapshot = machine_snapshot.snapshot()
-    assert snapshot["translated"] is True and secrets_in(snapshot) == []
-    assert facts(snapshot) == ("Apple M1 Pro", 10, 8, 2, 16 * 2**30)
-    assert machine_snapshot.describe(snapshot).endswith("Python 3.11.9 under Rosetta")
+    wanted = f"{line}, macOS 15.5, Python 3.11.9" + " under Rosetta" * rosetta
+    assert machine_snapshot.describe(snapshot) == wanted and secrets_in(snapshot) == []
     mac("m1", architecture="x86_64")  # where the sysctl command runs natively
     assert machine_snapshot.snapshot()["translated"] is True
 
 
-@pytest.mark.parametrize("answer", [None, "", "[]"])
-def test_a_mac_that_answers_nothing_or_nonsense_leaves_nothing_but_reasons(mac, monkeypatch, answer):
-    asked = mac("m1")
-    honest = machine_snapshot.run_command
+def test_a_mac_that_answers_nothing_or_nonsense_leaves_nothing_but_reasons(mac, monkeypatch):
+    mac("m1")
     silent = {"chip", "cpu_cores", "cpu_threads", "performance_cores", "memory_bytes", "virtual_machine", "gpus"}
-
-    def answers(*command, **more):
-        return Answer(answer, None) if answer is None or command[0] == "system_profiler" else honest(*command, **more)
-
-    monkeypatch.setattr(machine_snapshot, "run_command", answers)
+    for answer in ("[]", "", None):
+        monkeypatch.setattr(machine_snapshot, "run_command", lambda *_, answer=answer, **__: Answer(answer, None))
+        assert machine_snapshot._apple_gpus() == ([], "system_profiler did not answer")
     snapshot = machine_snapshot.snapshot()
-    assert snapshot["unknown"]["gpus"] == "system_profiler did not answer"
-    if answer is None:
-        assert silent <= snapshot["unknown"].keys() and asked == []
-        assert machine_snapshot.describe(snapshot) == "unknown chip, macOS 15.5, Python 3.11.9"
-        assert machine_snapshot._power() == (None, None)
+    assert silent <= snapshot["unknown"].keys() and machine_snapshot._power() == (None, None)
+    assert machine_snapshot.describe(snapshot) == "unknown chip, macOS 15.5, Python 3.11.9"
 
 
 def test_this_machine():
@@ -182,17 +164,16 @@ def test_nvidia_gpus_and_why_there_are_none(linux, monkeypatch):
 
 
 class FakeNotify:
-    """macOS's notify(3), as far as it is used."""
+    """macOS's notify(3), as far as it is used; without a level it refuses."""
 
-    def __init__(self, level, register_status=0):
-        self.level, self.register_status, self.open = level, register_status, set()
+    def __init__(self, level):
+        self.level, self.open = level, set()
 
     def notify_register_check(self, name, token):
         assert name == b"com.apple.system.thermalpressurelevel"
-        if self.register_status == 0:
-            token._obj.value = 7
-            self.open.add(7)
-        return self.register_status
+        token._obj.value = 7
+        self.open |= {7} if self.level else set()
+        return 0 if self.level else 1_000_000
 
     def notify_get_state(self, token, state):
         assert token.value in self.open
@@ -204,28 +185,21 @@ class FakeNotify:
 
 
 @pytest.mark.parametrize(
-    ("folder", "power_source", "low_power", "flags"),
+    ("folder", "power_source", "low_power", "level", "flags"),
     [
-        ("m1", "battery", True, ["on-battery", "low-power"]),
-        ("m2-ultra", "ac", False, []),
-        ("vm", None, None, []),
+        ("m1", "battery", True, 2, ["on-battery", "low-power"]),
+        ("m2-ultra", "ac", False, 2, []),
+        ("vm", None, None, None, []),
     ],
 )
-def test_fitness_of_macs(mac, monkeypatch, folder, power_source, low_power, flags):
+def test_fitness_of_macs(mac, monkeypatch, folder, power_source, low_power, level, flags):
     mac(folder)
-    notify = FakeNotify(level=2)
     monkeypatch.setattr(machine_snapshot.ctypes, "CDLL", lambda name: notify)
+    notify = FakeNotify(level)
     conditions = machine_snapshot.conditions(watch_s=0)
     assert conditions.pop("load") == pytest.approx(os.getloadavg()[0], abs=1)
-    expected = {"power_source": power_source, "low_power_mode": low_power, "thermal_level": 2, "flags": flags}
-    assert conditions == expected
-    assert not notify.open
-
-
-def test_where_no_thermal_level_is_known(mac, monkeypatch):
-    mac("m1")
-    monkeypatch.setattr(machine_snapshot.ctypes, "CDLL", lambda name: FakeNotify(level=1, register_status=1_000_000))
-    assert machine_snapshot.thermal_level() is None
+    expected = {"power_source": power_source, "low_power_mode": low_power, "thermal_level": level, "flags": flags}
+    assert conditions == expected and not notify.open
     monkeypatch.setattr(sys, "platform", "linux")
     assert machine_snapshot.thermal_level() is None
 
@@ -289,23 +263,21 @@ def test_a_command_never_raises_and_keeps_nobody_waiting():
 def test_git_commit_and_dirtiness(monkeypatch, tmp_path):
     def git(*arguments):
         name = ("-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false")
-        return subprocess.run(
-            ["git", "-C", tmp_path / "kit", *name, *arguments], check=True, capture_output=True, text=True
-        )
+        return subprocess.check_output(["git", "-C", tmp_path, *name, *arguments], text=True).strip()
 
-    monkeypatch.setattr(machine_snapshot, "REPOSITORY", tmp_path / "kit" / "lib")
-    subprocess.run(["git", "init", "-q", tmp_path / "kit"], check=True)
-    (tmp_path / "kit" / "lib").mkdir()
-    (tmp_path / "kit" / "lib" / "a").write_text("a")
+    git("init", "-q")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "a").write_text("a")
     git("add", ".")
     git("commit", "-q", "-m", "m")
+    monkeypatch.setattr(machine_snapshot, "REPOSITORY", tmp_path / "lib")
     # A kit that is installed somewhere inside another repository is not that repository.
     assert machine_snapshot.snapshot()["git"] is None
     assert "git" in machine_snapshot.snapshot()["unknown"]
-    monkeypatch.setattr(machine_snapshot, "REPOSITORY", tmp_path / "kit")
+    monkeypatch.setattr(machine_snapshot, "REPOSITORY", tmp_path)
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as in a git hook
     clean = machine_snapshot.snapshot()["git"]
     monkeypatch.delenv("GIT_DIR")
-    assert clean == {"commit": git("rev-parse", "HEAD").stdout.strip(), "dirty": False}
-    (tmp_path / "kit" / "lib" / "a").write_text("b")
+    assert clean == {"commit": git("rev-parse", "HEAD"), "dirty": False}
+    (tmp_path / "lib" / "a").write_text("b")
     assert machine_snapshot.snapshot()["git"] == {**clean, "dirty": True}
