@@ -11,15 +11,15 @@ from pomology.results import journal
 
 
 def test_counters_of_this_process_agree_with_each_other():
-    counters = memory.MemoryCounters()
-    before = counters.read()
+    trace = memory.MemoryTrace(dict, 0.0)
+    before = trace.counters()
     held = np.ones(40 * MB // 8)
-    after = counters.read()
+    after = trace.counters()
     assert after["resident_bytes"] - before["resident_bytes"] == pytest.approx(held.nbytes, rel=0.05)
     assert after["footprint_bytes"] > before["footprint_bytes"]
     # Pages of libraries that other processes use as well count in part.
     assert 0.5 * after["resident_bytes"] < after["footprint_bytes"] < 1.02 * after["resident_bytes"]
-    assert after["page_faults"] > before["page_faults"] and after["page_ins"] >= 0 and counters.absent == {}
+    assert after["page_faults"] > before["page_faults"] and after["page_ins"] >= 0 and trace.absent == {}
 
 
 @pytest.mark.parametrize("leaks", [False, True])

@@ -25,7 +25,7 @@ REST_W, WORK_W = 5.0, 40.0
 class Meter:
     """So many watts from now on."""
 
-    name, rails = "fake", ("gpu",)
+    name, rails, missing = "fake", ("gpu",), {}
 
     def __init__(self):
         self.power_w, self.energy, self.last = REST_W, 0.0, time.perf_counter()

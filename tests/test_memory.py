@@ -90,7 +90,7 @@ def trace_of(allocated, footprint=lambda step: 10**8, steps=200):
     """A trace of simulated counters, with five page faults a step."""
     trace = machine_memory.MemoryTrace(lambda: allocated(trace.steps), 0.0, lambda: 0.1 * trace.steps)
     counted = {"footprint_bytes": footprint, "page_faults": lambda step: 5 * step, "page_ins": lambda step: 0}
-    trace.counters.read = lambda: {name: count(trace.steps) for name, count in counted.items()}
+    trace.counters = lambda: {name: count(trace.steps) for name, count in counted.items()}
     for _ in range(steps):
         trace.note()
     return trace
@@ -133,12 +133,12 @@ def test_what_is_not_counted_is_absent_and_long_traces_stay_short():
 
 
 def test_a_counter_that_breaks_is_absent_with_the_reason(monkeypatch):
-    counters = machine_memory.MemoryCounters()
+    trace = machine_memory.MemoryTrace(dict, 0.0)
     monkeypatch.setattr(psutil, "swap_memory", lambda: 1 / 0)
     for _ in range(2):
-        values = counters.read()
+        values = trace.counters()
         assert values["swap_used_bytes"] is None and values["footprint_bytes"] > 0
-        assert counters.absent == {"swap_used_bytes": "ZeroDivisionError: division by zero"}
+        assert trace.absent == {"swap_used_bytes": "ZeroDivisionError: division by zero"}
 
 
 def test_on_a_mac_the_footprint_is_macos_s_and_no_process_is_started(monkeypatch):
@@ -147,7 +147,7 @@ def test_on_a_mac_the_footprint_is_macos_s_and_no_process_is_started(monkeypatch
     monkeypatch.setattr(psutil.Process, "memory_info", lambda self: macs.ProcessMemory(10**9, 10**11, 1, 1))
     monkeypatch.setattr(psutil, "swap_memory", lambda: macs.Swap(2**30, 2**29, 2**29, 50.0, 0, 0))
     monkeypatch.setattr(snapshot, "run_command", lambda *command, **more: pytest.fail(f"asks {command}"))
-    values = machine_memory.MemoryCounters().read()
+    values = machine_memory.MemoryTrace(dict, 0.0).counters()
     assert (values["footprint_bytes"], values["resident_bytes"]) == (3 * 10**9, 10**9)
     assert values["swap_used_bytes"] == 2**29 and values["page_faults"] > 0
 

@@ -345,7 +345,7 @@ def test_energy_and_temperature_of_an_nvidia_gpu(nvidia, clock):
     assert watch.rails == ["gpu"]
     nvidia("DeviceGetTotalEnergyConsumption")  # its power is integrated
     clock.now = 0
-    meter = energy.NvmlMeter(clock)
+    meter = energy.nvml_meter(clock)
     for clock.now in (0.5 * tick for tick in range(21)):
         energy_j = meter.energy_j()
     assert energy_j == pytest.approx(work_j(10), rel=0.01)

@@ -44,6 +44,9 @@ class MLXDevice(Device):
 
     def __init__(self, backend: str):
         self._mx = load()
+        from mlx.utils import tree_flatten
+
+        self._flat = tree_flatten
         super().__init__(self._mx, backend, self._mx.Device(self._mx.cpu if backend == "cpu" else self._mx.gpu))
 
     @classmethod
@@ -134,12 +137,6 @@ class MLXDevice(Device):
     def weight_sample(self, model: Any) -> list[float]:
         last = [weight.flatten() for _, weight in self._flat(model.trainable_parameters())[-SAMPLED_TENSORS:]]
         return [number for weight in last for number in weight[:SAMPLED_NUMBERS].astype(self._mx.float32).tolist()]
-
-    @staticmethod
-    def _flat(tree: Any) -> list[tuple[str, Any]]:
-        from mlx.utils import tree_flatten
-
-        return tree_flatten(tree)
 
     def free_memory(self) -> int:
         available = super().free_memory()

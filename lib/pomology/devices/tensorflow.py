@@ -8,6 +8,7 @@ the plugin's binary; its effect on hardware is unmeasured, so notebooks compare 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import os
 import sys
@@ -105,24 +106,19 @@ class TensorFlowDevice(Device):
             with self.context():
                 (self._tf.zeros(()) + 1.0).numpy()
 
-    def _here(self, function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-        """A call that computes on this device, wherever it is made."""
-
-        def call() -> Any:
-            with self.context():
-                return function(*arguments)
-
-        return call
+    def _here(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        with self.context():
+            return function(*arguments)
 
     def product(self, precision: str, size: int) -> Callable[[], Any]:
         with self.context():
             a, b = (self._tf.cast(self._tf.random.uniform((size, size)), DTYPES[precision]) for _ in range(2))
-        return self._here(self._tf.matmul, a, b)
+        return functools.partial(self._here, self._tf.matmul, a, b)
 
     def smallest_kernel(self, own: bool = True) -> tuple[Callable[[], Any], str]:
         with self.context():
             number = self._tf.ones(1)
-        return self._here(self._tf.add, number, 1), "adding 1 to one number"
+        return functools.partial(self._here, self._tf.add, number, 1), "adding 1 to one number"
 
     def _ones(self, dtype: str, size: int) -> Any:
         return self._tf.ones((size, size), dtype=dtype)

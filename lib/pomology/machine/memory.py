@@ -20,40 +20,14 @@ from pomology.measure.estimate import Estimate
 MOST_TRACED = 1000  # rows of a trace of memory
 
 
-class MemoryCounters:
-    """The memory of this process at this moment, cheap enough for every step: 0.1 ms, and no process is started.
-
-    `read()` gives each counter by its name, None for what cannot be read; `absent` says why. `footprint_bytes` is as
-    `Telemetry` counts it, children included; `resident_bytes` (macOS leaves out what only the GPU touched) and page
-    faults are of this process alone: those of children would come in one lump when they end.
-    """
-
-    def __init__(self) -> None:
-        self.absent: dict[str, str] = {}
-        self._sources: dict[str, Callable[[], int | None]] = {
-            "footprint_bytes": footprint()[1],
-            "resident_bytes": lambda: psutil.Process().memory_info().rss,
-            "page_faults": lambda: sum(page_faults(resource.RUSAGE_SELF)),
-            "page_ins": lambda: page_faults(resource.RUSAGE_SELF)[1],
-            "swap_used_bytes": lambda: psutil.swap_memory().used,
-        }
-
-    def read(self) -> dict[str, int | None]:
-        values = {}
-        for name, source in self._sources.items():
-            try:
-                values[name] = source()
-            except Exception as error:  # whatever a counter raises must not end the case that is being measured
-                self.absent[name] = f"{type(error).__name__}: {error}"
-                values[name], self._sources[name] = None, lambda: None
-        return values
-
-
 class MemoryTrace:
-    """Memory and page faults of a training, a row a step; what `Case.trace` keeps.
+    """Memory and page faults of a training, a row a step; what `Case.trace` keeps. 0.1 ms a row, no process is started.
 
     device: gives `allocated_bytes` and `reserved_bytes` of the device now, or what of them it counts. since: when the
-    case began, by `clock`. Of long traces every second, fourth, ... row is kept, and the last one.
+    case began, by `clock`. `footprint_bytes` is as `Telemetry` counts it, children included; `resident_bytes` (macOS
+    leaves out what only the GPU touched) and page faults are of this process alone: those of children would come in one
+    lump when they end. Of long traces every second, fourth, ... row is kept, and the last one. What cannot be read is
+    None; `absent` says why.
     """
 
     COLUMNS = (
@@ -65,14 +39,31 @@ class MemoryTrace:
         self, device: Callable[[], dict[str, int]], since: float, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._device, self._since, self._clock = device, since, clock
-        self.counters, self.steps, self._stride = MemoryCounters(), 0, 1
-        self._rows: list[tuple] = []
-        self._last: tuple = ()
+        self.absent: dict[str, str] = {}
+        self.steps, self._stride, self._rows, self._last = 0, 1, list[tuple](), ()
+        self._counters: dict[str, Callable[[], int | None]] = {
+            "footprint_bytes": footprint()[1],
+            "resident_bytes": lambda: psutil.Process().memory_info().rss,
+            "page_faults": lambda: sum(page_faults(resource.RUSAGE_SELF)),
+            "page_ins": lambda: page_faults(resource.RUSAGE_SELF)[1],
+            "swap_used_bytes": lambda: psutil.swap_memory().used,
+        }
+
+    def counters(self) -> dict[str, int | None]:
+        """What is counted of this process and this machine, now."""
+        values = {}
+        for name, read in self._counters.items():
+            try:
+                values[name] = read()
+            except Exception as error:  # whatever a counter raises must not end the case that is being measured
+                self.absent[name] = f"{type(error).__name__}: {error}"
+                values[name], self._counters[name] = None, lambda: None
+        return values
 
     def note(self) -> None:
         """A step has ended, on the device too."""
         now = {"step": self.steps, "t_s": round(self._clock() - self._since, 6)}
-        now |= self._device() | self.counters.read()
+        now |= self._device() | self.counters()
         self._last = tuple(now.get(name) for name in self.COLUMNS)
         if self.steps % self._stride == 0:
             self._rows.append(self._last)

@@ -19,9 +19,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, namedtuple
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -161,11 +161,8 @@ def cpu_busy_s() -> float:
     return sum(seconds for name, seconds in psutil.cpu_times()._asdict().items() if name not in not_busy)
 
 
-class Answer(NamedTuple):
-    """What a command printed, None if it is missing, failed or took too long; and what it used, as of `getrusage`."""
-
-    text: str | None
-    usage: Any
+# What a command printed, None if it is missing, failed or took too long; and what it used, as of `getrusage`.
+Answer = namedtuple("Answer", "text usage")
 
 
 def run_command(*command: str, timeout: float = 10) -> Answer:

@@ -64,8 +64,7 @@ def _energy(watch: Telemetry) -> Callable[[], float]:
     if not meters:
         raise Absent("; ".join(absent.values()))
     watch.rails = [rail for meter in meters for rail in meter.rails]
-    for meter in meters:
-        watch.absent |= {f"energy of the {rail}": why for rail, why in getattr(meter, "missing", {}).items()}
+    watch.absent |= {f"energy of the {rail}": why for meter in meters for rail, why in meter.missing.items()}
     return lambda: sum(meter.energy_j() for meter in meters)
 
 
