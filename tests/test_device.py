@@ -12,6 +12,7 @@ import warnings
 from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -136,10 +137,8 @@ def test_a_new_backend_of_pytorch_is_one_entry(calls, has, monkeypatch):
     assert (hpu.kind, hpu.name, hpu.handle, hpu.unified_memory) == ("gpu", "Gaudi 3", torch.device("hpu"), False)
     calls.clear()
     hpu.synchronize()
-    hpu.reset_peak_memory()
-    assert calls == ["accelerator.synchronize", "accelerator.empty_cache", "accelerator.reset_peak_memory_stats"]
-    assert hpu.free_memory() == 6 * GB and hpu.memory() == {"allocated_bytes": 2 * GB, "reserved_bytes": 3 * GB}
-    assert hpu.peak_memory() == {"allocated_peak_bytes": 7 * GB, "reserved_peak_bytes": 9 * GB}
+    assert calls == ["accelerator.synchronize"] and hpu.free_memory() == 6 * GB
+    assert hpu.memory() == {"allocated_bytes": 2 * GB, "reserved_bytes": 3 * GB}
     assert not cpu.peak_memory() and cpu.unified_memory
 
 
@@ -210,21 +209,13 @@ def test_what_a_gpu_is_asked(calls, monkeypatch, backend, free, peak, now):
 @pytest.mark.parametrize("counter", ["reset_peak_memory_stats", "max_memory_reserved"])
 def test_counters_that_fail_cost_no_case(calls, monkeypatch, counter):
     """What `torch.accelerator` of PyTorch 2.13 says without an accelerator, where it is built for none."""
-    error = RuntimeError("Cannot access accelerator device when none is available.\nAnd more.")
-    honest = getattr(torch.accelerator, counter)
-
-    def fail():
-        raise error
-
-    monkeypatch.setattr(torch.accelerator, counter, fail)
-    mps = Device("mps")
-    mps.reset_peak_memory()
-    assert mps.peak_memory() == {}
-    assert mps.uncounted == str(error).split("\n")[0]
-    assert mps.memory() == {"allocated_bytes": 4 * GB, "reserved_bytes": 5 * GB}  # other counters than those of peaks
-    # The next case asks again.
-    monkeypatch.setattr(torch.accelerator, counter, honest)
-    mps.reset_peak_memory()
+    mps, words = Device("mps"), "Cannot access accelerator device when none is available."
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.accelerator, counter, mock.Mock(side_effect=RuntimeError(f"{words}\nAnd more.")))
+        mps.reset_peak_memory()
+        assert mps.peak_memory() == {} and mps.uncounted == words
+        assert mps.memory() == {"allocated_bytes": 4 * GB, "reserved_bytes": 5 * GB}  # by other counters
+    mps.reset_peak_memory()  # the next case asks again
     assert mps.uncounted is None and mps.peak_memory()["allocated_peak_bytes"] == 7 * GB
 
 
@@ -283,15 +274,12 @@ def test_double_precision_is_refused_on_mps_in_one_line():
 
 
 def test_where_weights_really_are():
-    here = torch.nn.Linear(2, 2)
-    there = torch.nn.Linear(2, 2, device="meta")
-    device = Device("cpu")
-    assert device.device_of(here) == "cpu"
-    assert device.device_of(there) == "meta"
-    assert device.device_of(torch.nn.Sequential(here, there)) == "mixed"
-    assert device.device_of(torch.ones(2, device="meta")) == "meta"
+    here, there, cpu = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, device="meta"), Device("cpu")
+    both = torch.nn.Sequential(here, there)
+    places = [cpu.device_of(item) for item in (here, there, both, torch.ones(2, device="meta"))]
+    assert places == ["cpu", "meta", "mixed", "meta"]
     with pytest.raises(ValueError, match="ReLU has no parameters"):
-        device.device_of(torch.nn.ReLU())
+        cpu.device_of(torch.nn.ReLU())
 
 
 # --- How things fail ------------------------------------------------------------------------------------------------
@@ -369,12 +357,10 @@ def test_fallbacks_are_collected_in_every_case_and_shown_once(shown):
                 step("aten::_ctc_loss", "aten::mode")
                 warnings.warn("something else", stacklevel=1)
         assert seen == {"aten::_ctc_loss", "aten::mode"}
-        for text in (
-            "'aten::_ctc_loss'",
-            "'aten::mode'",
-            "something else",
-        ):  # as Python does by itself: once for a line
-            assert sum(text in each for each in shown) == 1
+        # Each once, as Python does by itself for a line.
+        assert [sum(text in each for each in shown) for text in ("_ctc_loss", "aten::mode", "something else")] == [
+            1
+        ] * 3
     with pytest.raises(RuntimeError), mps.watch_fallbacks() as seen:
         step("aten::take")
         raise RuntimeError("MPS backend out of memory")
@@ -390,10 +376,10 @@ def test_fallbacks_are_collected_in_every_case_and_shown_once(shown):
         assert seen == {"aten::take"}
 
 
-@pytest.mark.parametrize(("value", "enabled"), [("", False), ("0", False), ("1", True)])
-def test_whether_fallbacks_are_allowed_is_reported(monkeypatch, value, enabled):
-    monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", value)
-    assert devices_torch.fallback_enabled() is enabled
+def test_whether_fallbacks_are_allowed_is_reported(monkeypatch):
+    for value, enabled in (("", False), ("0", False), ("1", True)):
+        monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", value)
+        assert devices_torch.fallback_enabled() is enabled
 
 
 # How much MPS may take ------------------------------------------------------------------------------------------------
@@ -402,35 +388,30 @@ HIGH, LOW = devices_torch.WATERMARKS
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("given", "high", "low"),
     [
-        ({}, ("1", "1")),
-        ({HIGH: "0.8"}, ("0.8", "0.8")),  # PyTorch's own low one, 1.4, would be refused beside it
-        ({HIGH: "0.0"}, ("0", "0")),  # no limit
-        ({LOW: "1.2"}, ("1.2", "1.2")),
-        ({LOW: "0.5"}, ("1", "0.5")),
-        ({HIGH: "0", LOW: "1.4"}, ("0", "1.4")),
+        ({}, "1", "1"),
+        ({HIGH: "0.8"}, "0.8", "0.8"),  # PyTorch's own low one, 1.4, would be refused beside it
+        ({HIGH: "0.0"}, "0", "0"),  # no limit
+        ({LOW: "1.2"}, "1.2", "1.2"),
+        ({LOW: "0.5"}, "1", "0.5"),
+        ({HIGH: "0", LOW: "1.4"}, "0", "1.4"),
     ],
 )
-def test_watermarks_are_set_as_a_pair(given, expected):
-    made = devices_torch.watermarks(given | {"OTHER": "x"})
-    assert (made[HIGH], made[LOW]) == expected and set(made) == {HIGH, LOW}
-    high, low = map(float, expected)
-    assert high == 0 or low <= high  # what PyTorch checks
+def test_watermarks_are_set_as_a_pair_and_only_for_mps(monkeypatch, given, high, low):
+    assert devices_torch.watermarks(given | {"OTHER": "x"}) == {HIGH: high, LOW: low}
+    others = {name: text for name, text in os.environ.items() if name not in (HIGH, LOW)}
+    monkeypatch.setattr(os, "environ", others | given)
+    devices_torch.TorchDevice("cpu")
+    assert os.environ == others | given
+    devices_torch.TorchDevice("mps")
+    assert (os.environ[HIGH], os.environ[LOW]) == (high, low)
 
 
 @pytest.mark.parametrize("given", [{HIGH: "all"}, {LOW: "-1"}, {HIGH: "1", LOW: "1.4"}])
 def test_watermarks_that_are_no_pair_are_one_line(given):
     with pytest.raises(PomologyError, match=r"^PYTORCH_MPS_(HIGH|LOW)_WATERMARK_RATIO=\S+: must [^\n]+$"):
         devices_torch.watermarks(given)
-
-
-def test_only_mps_bounds_its_memory(monkeypatch):
-    monkeypatch.setattr(os, "environ", {name: text for name, text in os.environ.items() if name not in (HIGH, LOW)})
-    devices_torch.TorchDevice("cpu")
-    assert not {HIGH, LOW} & set(os.environ)
-    devices_torch.TorchDevice("mps")
-    assert (os.environ[HIGH], os.environ[LOW]) == ("1", "1")
 
 
 # --- TensorFlow without TensorFlow: the real one is in keras_side.py, in a process of its own ------------------------
@@ -443,30 +424,20 @@ class PretendedTensorFlow:
 
     def __init__(self, gpus: int = 1, counted: bool = True, sync: bool = True, cuda: bool = True):
         self.log: list[str] = []
-        listed = [f"GPU:{number}" for number in range(gpus)]
-
-        def memory(name, device):
-            self.log.append(name)
-            if not counted:
-                raise ValueError("Memory stats are not supported on this device\nand more")
-            return {"current": 1, "peak": 5 * GB}
-
+        unknown = None if counted else ValueError("Memory stats are not supported on this device\nand more")
         experimental = SimpleNamespace(
             enable_tensor_float_32_execution=lambda on: self.log.append(f"tf32 {on}"),
             set_memory_growth=lambda gpu, on: self.log.append(f"growth {gpu} {on}"),
-            get_memory_info=lambda device: memory("memory", device),
-            reset_memory_stats=lambda device: memory("reset", device),
+            get_memory_info=mock.Mock(return_value={"current": 1, "peak": 5 * GB}, side_effect=unknown),
+            reset_memory_stats=mock.Mock(side_effect=unknown),
             get_device_details=lambda gpu: {"device_name": "Tesla P100-PCIE-16GB"},
         )
+        listed = [f"GPU:{number}" for number in range(gpus)]
         self.config = SimpleNamespace(experimental=experimental, list_physical_devices=lambda kind: listed)
         functions = {"sync_devices": lambda: self.log.append("sync")} if sync else {}
         self.test = SimpleNamespace(experimental=SimpleNamespace(**functions), is_built_with_cuda=lambda: cuda)
+        self.device = lambda name: contextlib.nullcontext(self.log.append(f"on {name}"))
         self.numpy = lambda: self.log.append("read")
-
-    @contextlib.contextmanager
-    def device(self, name):
-        self.log.append(f"on {name}")
-        yield
 
     def __add__(self, other):
         return self

@@ -231,9 +231,9 @@ def test_fp32_is_fp32_and_too_late_is_one_line(monkeypatch):
 
 REAL = """
 import json
-from pomology.devices import find as device
-from pomology.measure import calls as timing
-(cpu,) = device.find("cpu", "mlx")
+from pomology.devices import find
+from pomology.measure import calls
+(cpu,) = find.find("cpu", "mlx")
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
@@ -247,13 +247,11 @@ with cpu.context():
     a = mx.ones((512, 512))
     mx.eval(a)
     once = {"calls_per_block": 1, "repeats": 3, "budget_s": 0.01}
-    honest = timing.measure(cpu.dispatch(lambda: a @ a), cpu.synchronize, **once)
-    bare = timing.measure(lambda: a @ a, cpu.synchronize, **once)
+    honest = calls.measure(cpu.dispatch(lambda: a @ a), cpu.synchronize, **once)
+    bare = calls.measure(lambda: a @ a, cpu.synchronize, **once)
     products = [cpu.product(kind, 16)() for kind in ("fp32", "fp16", "bf16")]
-    products = [[str(one.dtype), list(one.shape), float(one.max()) > 1] for one in products]
     launch, words = cpu.smallest_kernel()
     value = launch().item()
-    before = str(mx.default_device())
 try:
     cpu.device_of(nn.ReLU())
 except ValueError as error:
@@ -261,9 +259,9 @@ except ValueError as error:
 print(json.dumps({
     "precisions": cpu.precisions(), "count": cpu.count(model), "observed": cpu.device_of(model), "bad": bad,
     "changed": weights != cpu.weight_sample(model), "peak": cpu.peak_memory(), "free": cpu.free_memory(),
-    "dtype": str(moved["x"][0].dtype), "kept": moved["x"][1][1].tolist(), "value": value, "before": before,
+    "dtype": str(moved["x"][0].dtype), "kept": moved["x"][1][1].tolist(), "value": value,
     "honest": min(block.seconds for block in honest.blocks), "bare": min(block.seconds for block in bare.blocks),
-    "version": cpu.framework_version, "products": products,
+    "products": [[str(each.dtype), list(each.shape), float(each.max()) > 1] for each in products],
 }))
 """
 
@@ -275,10 +273,10 @@ def test_the_cpu_works_for_real():
     assert real["precisions"] == dict.fromkeys(("fp32", "fp16", "bf16", "fp64"))
     assert real["count"] == 124 and real["observed"] == "cpu" and "ReLU has no parameters" in real["bad"]
     assert real["changed"] and real["dtype"] == "mlx.core.float32" and real["kept"] == [1.0, 1.0]
-    assert real["value"] == 2.0 and "cpu" in real["before"]
+    assert real["value"] == 2.0
     assert real["peak"]["reserved_peak_bytes"] >= real["peak"]["allocated_peak_bytes"] >= 2 * 512 * 512 * 4
     kinds = ("float32", "float16", "bfloat16")
     assert real["products"] == [[f"mlx.core.{kind}", [16, 16], True] for kind in kinds]
-    assert real["free"] > 10**7 and real["version"].count(".") == 2
+    assert real["free"] > 10**7
     # A quarter of a billion operations against writing down that they are wanted.
     assert real["honest"] > 20 * real["bare"]

@@ -11,7 +11,6 @@ import getpass
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -70,9 +69,9 @@ json.dump(told | {"free": find.find("cpu")[0].free_memory()}, open(sys.argv[1] +
 """
 
 
-def run(program: str, *arguments: object, package: Path = PACKAGE, path: Path | None = None) -> str:
-    """What a Python of its own prints, with this package and, if given, only the commands of that folder."""
-    environment = os.environ | {"PYTHONPATH": f"{package.parent}:{Path(__file__).parent}", "OMP_NUM_THREADS": "1"}
+def run(program: str, *arguments: object, path: Path | None = None) -> str:
+    """What a Python of its own prints, if given, with only the commands of that folder."""
+    environment = os.environ | {"PYTHONPATH": f"{PACKAGE.parent}:{Path(__file__).parent}", "OMP_NUM_THREADS": "1"}
     environment |= {"PATH": str(path)} if path else {}
     command = [sys.executable, "-c", program, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
@@ -144,7 +143,7 @@ def test_only_what_needs_no_rights_and_prints_no_serial_number_is_asked(rehearse
     assert asked.count("vm_stat ") == 4  # the edges of two blocks
 
 
-# What the process above refuses ---------------------------------------------------------------------------------------
+# What the process above refuses: telemetry goes on without a source that fails, and its record says so ----------------
 
 PLANTS = {  # what a module may do on Linux: words of the error that it gets on a Mac
     **{f"os.{name}": name for name in NOT_IN_OS},
@@ -183,29 +182,6 @@ print(json.dumps(errors))
 def test_the_process_lacks_what_macos_lacks():
     errors = json.loads(run(PLANTED, json.dumps(list(PLANTS))))
     assert {plant: errors.get(plant) for plant, words in PLANTS.items() if words not in errors.get(plant, "")} == {}
-
-
-TELEMETRY = """
-import time, macs
-macs.become()
-from pomology.machine.sampler import Telemetry
-
-with Telemetry() as telemetry:
-    time.sleep(0.6)
-print(telemetry.absent.get("foreign_load"))
-"""
-
-
-def test_a_call_that_only_linux_has_is_among_what_the_case_above_lacks(tmp_path):
-    """Telemetry goes on without a source that fails, so the case would end well: its record says so."""
-    package = tmp_path / "lib" / "pomology"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    module = package / "machine" / "sources.py"
-    text, read = module.read_text(encoding="utf-8"), "        now, busy_s = watch.clock(), "
-    assert read in text
-    module.write_text(text.replace(read, f"        __import__('os').sched_getaffinity(0)\n{read}"), encoding="utf-8")
-    install_commands("m4-max", tmp_path / "bin")
-    assert "no attribute 'sched_getaffinity'" in run(TELEMETRY, package=package, path=tmp_path / "bin")
 
 
 # What the code says ---------------------------------------------------------------------------------------------------
