@@ -126,19 +126,16 @@ def test_linux_names_its_processor(linux, monkeypatch):
     assert machine_snapshot.snapshot()["unknown"].keys() >= {"chip", "virtual_machine"}
 
 
-@pytest.mark.parametrize(
-    ("battery", "profile", "expected"),
-    [
-        (None, None, (None, None)),
-        (types.SimpleNamespace(power_plugged=True), "balanced\n", ("ac", False)),
-        (types.SimpleNamespace(power_plugged=False), "low-power\n", ("battery", True)),
-    ],
-)
-def test_linux_power(linux, monkeypatch, battery, profile, expected):
-    monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
-    if profile:
+def test_linux_power(linux, monkeypatch):
+    for plugged, profile, expected in (
+        (None, "", (None, None)),
+        (True, "balanced\n", ("ac", False)),
+        (False, "low-power\n", ("battery", True)),
+    ):
+        battery = None if plugged is None else types.SimpleNamespace(power_plugged=plugged)
+        monkeypatch.setattr(psutil, "sensors_battery", lambda battery=battery: battery, raising=False)
         (linux / "platform_profile").write_text(profile)
-    assert machine_snapshot._power() == expected
+        assert machine_snapshot._power() == expected
 
 
 def test_nvidia_gpus_and_why_there_are_none(linux, monkeypatch):
@@ -205,19 +202,17 @@ def test_fitness_of_macs(mac, monkeypatch, folder, power_source, low_power, leve
 
 
 @pytest.mark.parametrize(
-    ("busy_s", "own_s", "threads", "busy"),
+    ("own_s", "threads", "busy"),
     [
-        (0.10, 0.0, 2, True),  # 0.4 of a core
-        (0.10, 0.09, 2, False),  # it was this process
-        (0.10, 0.0, 32, False),  # 0.4 of 32 cores is little
+        (0.0, 2, True),  # 0.4 of a core
+        (0.09, 2, False),  # it was this process
+        (0.0, 32, False),  # 0.4 of 32 cores is little
     ],
 )
-def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, busy_s, own_s, threads, busy):
-    used = iter([100.0, 100.0 + busy_s])
-    times = {"perf_counter": iter([5.0, 5.25]), "process_time": iter([1.0, 1.0 + own_s])}
-    clock = {name: (lambda values=values: next(values)) for name, values in times.items()}
-    monkeypatch.setattr(machine_snapshot, "time", types.SimpleNamespace(sleep=lambda seconds: None, **clock))
-    monkeypatch.setattr(machine_snapshot, "cpu_busy_s", lambda: next(used))
+def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, own_s, threads, busy):
+    clock = mock.Mock(perf_counter=iter([5.0, 5.25]).__next__, process_time=iter([1.0, 1.0 + own_s]).__next__)
+    monkeypatch.setattr(machine_snapshot, "time", clock)
+    monkeypatch.setattr(machine_snapshot, "cpu_busy_s", iter([100.0, 100.1]).__next__)
     monkeypatch.setattr(psutil, "cpu_count", lambda: threads)
     assert ("busy" in machine_snapshot.conditions(watch_s=0.25)["flags"]) == busy
 
