@@ -115,7 +115,7 @@ class LibSystem:
     """What is asked of macOS's libSystem: the footprint of a process (3 GB) and the thermal pressure (1)."""
 
     def proc_pid_rusage(self, pid: int, flavor: int, buffer: Any) -> int:
-        buffer._obj.footprint = 3 * 10**9
+        buffer._obj[9] = 3 * 10**9
         return 0
 
     def notify_get_state(self, token: Any, state: Any) -> int:

