@@ -4,45 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_memory import MB, notebook_scope
+from test_memory import MB, notebook_scope, quiet_machine  # noqa: F401 - which is used by being there
 
-from pomology.machine import memory, snapshot
+from pomology.machine import memory
 from pomology.results import journal
 
 
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "conditions", lambda: state)
-
-
 def test_counters_of_this_process_agree_with_each_other():
-    counters = memory.MemoryCounters()
-    before = counters.read()
+    trace = memory.MemoryTrace(dict, 0.0)
+    before = trace.counters()
     held = np.ones(40 * MB // 8)
-    after = counters.read()
+    after = trace.counters()
     assert after["resident_bytes"] - before["resident_bytes"] == pytest.approx(held.nbytes, rel=0.05)
     assert after["footprint_bytes"] > before["footprint_bytes"]
     # Pages of libraries that other processes use as well count in part.
     assert 0.5 * after["resident_bytes"] < after["footprint_bytes"] < 1.02 * after["resident_bytes"]
-    assert after["page_faults"] > before["page_faults"] and after["page_ins"] >= 0 and counters.absent == {}
-
-
-LEAK = "        kept.append(numbers + 1)\n        case.trace()"
+    assert after["page_faults"] > before["page_faults"] and after["page_ins"] >= 0 and trace.absent == {}
 
 
 @pytest.mark.parametrize("leaks", [False, True])
 def test_a_planted_leak_is_found_by_the_notebooks_own_step(tmp_path, leaks):
-    batch_size, kept = 4096, []
-    scope = notebook_scope(
-        "memory_torch",
-        tmp_path,
-        lambda text: text.replace("        case.trace()", LEAK if leaks else "        case.trace()"),
-        profile="article",  # all steps
-        batch_size=batch_size,
-        steps=150,
-    )
-    scope["kept"] = kept
+    batch_size, kept, last = 4096, [], "        case.trace()"
+    planted = f"        kept.append(numbers + 1)\n{last}" if leaks else last
+    form = {"profile": "article", "batch_size": batch_size, "steps": 150, "kept": kept}  # all steps
+    scope = notebook_scope("memory_torch", tmp_path, lambda text: text.replace(last, planted), **form)
     for case in scope["experiment"].cases(load=["easy"]):
         with case:
             scope["train"](case)

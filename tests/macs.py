@@ -1,7 +1,7 @@
 """Macs that answer from fixtures/macos, for the tests of whatever asks macOS something.
 
-`Mac` answers in place of `snapshot.run_command`. `install_commands` and `become` make a whole process
-believe that it runs on one: nothing of Linux that macOS lacks is there, and what is called alike has macOS's form.
+`install_commands` and `become` make a whole process believe that it runs on one: nothing of Linux that macOS lacks is
+there, and what is called alike has macOS's form.
 """
 
 from __future__ import annotations
@@ -29,26 +29,24 @@ MACS = Path(__file__).parent / "fixtures" / "macos"
 SECRETS = ("Anna", "0FACE000-FACE-4ACE-8ACE-00000000FACE", "00006022-000FACE0FACE000E", "ZZFAKE98765", "fd5ea1a1")
 PROCESS = 31337
 IOREG = ("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
+Answer = namedtuple("Answer", "text usage")
 # What each answer costs its process, which must not be counted as the experiment's.
 USAGE = types.SimpleNamespace(ru_minflt=700, ru_majflt=3, ru_utime=0.02, ru_stime=0.02)
 
 
 class Mac:
-    """Takes the place of `snapshot.run_command`. `asked` are the commands so far; `later` makes
-    `vm_stat` print what came later.
+    """Takes the place of `snapshot.run_command`. `asked` are the commands so far; `says` are a test's own answers.
 
-    `says` are answers of a test's own, by command.
+    `later` makes `vm_stat` print what came later.
     """
 
     def __init__(self, folder: str):
-        self.folder, self.later = MACS / folder, False
-        self.asked: list[tuple[str, ...]] = []
-        self.says: dict[tuple[str, ...], str] = {}
+        self.folder, self.later, self.asked, self.says = MACS / folder, False, [], {}
 
-    def __call__(self, *command: str, timeout: float = 10) -> Any:
+    def __call__(self, *command: str, timeout: float = 10) -> Answer:
         self.asked.append(command)
         text = self.says.get(command, self.text(*command))
-        return types.SimpleNamespace(text=text, usage=None if text is None else USAGE)
+        return Answer(text, None if text is None else USAGE)
 
     def text(self, *command: str) -> str | None:
         if command[:2] == ("sysctl", "-n"):
@@ -113,35 +111,18 @@ Times = namedtuple("Times", "user nice system idle")
 ProcessMemory = namedtuple("ProcessMemory", "rss vms pfaults pageins")
 
 
-class Usage:
-    """`struct_rusage`, with the largest resident size in bytes, as on macOS, and a note of who reads it."""
-
-    def __init__(self, usage: Any, read: list[str]):
-        self._usage, self._read = usage, read
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "ru_maxrss":
-            self._read.append(sys._getframe(1).f_globals["__name__"])
-            return 1024 * self._usage.ru_maxrss
-        return getattr(self._usage, name)
-
-
 class LibSystem:
     """What is asked of macOS's libSystem: the footprint of a process (3 GB) and the thermal pressure (1)."""
 
     def proc_pid_rusage(self, pid: int, flavor: int, buffer: Any) -> int:
-        buffer._obj.footprint = 3 * 10**9
-        return 0
-
-    def notify_register_check(self, name: bytes, token: Any) -> int:
+        buffer._obj[9] = 3 * 10**9
         return 0
 
     def notify_get_state(self, token: Any, state: Any) -> int:
         state._obj.value = 1
         return 0
 
-    def notify_cancel(self, token: Any) -> None:
-        pass
+    notify_register_check = notify_cancel = lambda self, *given: 0
 
 
 class EnergyMonitor:
@@ -150,15 +131,11 @@ class EnergyMonitor:
     def get_cumulative_energy(self) -> Any:
         now_s = time.perf_counter()
         watts = {"cpu_total_mj": 10, "gpu_mj": 4, "dram_mj": 1}
-        known = {name: int(1e3 * power * now_s) for name, power in watts.items()}
-        return types.SimpleNamespace(ane_mj=None, gpu_sram_mj=None, **known)
+        return types.SimpleNamespace(ane_mj=None, **{name: int(1e3 * power * now_s) for name, power in watts.items()})
 
 
-def become() -> list[str]:
-    """From here on, this process runs on an M4 Max. Import the frameworks before, and pomology after it.
-
-    Returns the modules that read `ru_maxrss`, as they will have done it.
-    """
+def become() -> None:
+    """From here on, this process runs on an M4 Max. Import the frameworks before, and pomology after it."""
     import psutil
 
     sys.platform = "darwin"
@@ -166,13 +143,9 @@ def become() -> list[str]:
     platform.machine = lambda: "arm64"
     platform.processor = lambda: "arm"
     platform.mac_ver = lambda *ignored, **more: ("15.5", ("", "", ""), "arm64")
-    for module, names in ((os, NOT_IN_OS), (psutil, NOT_IN_PSUTIL), (psutil.Process, NOT_OF_A_PROCESS)):
-        for name in names:
-            if hasattr(module, name):
-                delattr(module, name)
-    if hasattr(resource, "prlimit"):
-        del resource.prlimit
-
+    lacking = ((os, NOT_IN_OS), (psutil, NOT_IN_PSUTIL), (psutil.Process, NOT_OF_A_PROCESS), (resource, ["prlimit"]))
+    for module, name in [(module, name) for module, names in lacking for name in names if hasattr(module, name)]:
+        delattr(module, name)
     _hide("/proc", "/sys")
     start = subprocess.Popen.__init__
 
@@ -199,10 +172,6 @@ def become() -> list[str]:
     energy = types.ModuleType("zeus_apple_silicon")
     energy.AppleEnergyMonitor = EnergyMonitor
     sys.modules["zeus_apple_silicon"] = energy
-
-    usage, read = resource.getrusage, []
-    resource.getrusage = lambda who: Usage(usage(who), read)
-    return read
 
 
 def _hide(*folders: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from pomology.devices import find
 from pomology.machine import snapshot
+from pomology.results.record import Record
 from pomology.workloads import parity
 
 find.prepare("mlx")
@@ -22,63 +23,53 @@ import mlx.nn as nn  # noqa: E402
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon" / "memory_mlx.ipynb"
 
 
-@pytest.fixture(autouse=True)
-def references_start_soon(monkeypatch, tmp_path):
-    apart.start_with_torch(monkeypatch, tmp_path)
-
-
 @pytest.fixture
 def scope(tmp_path, monkeypatch) -> dict:
     """What the notebook defines, up to its cases."""
+    apart.start_with_torch(monkeypatch, tmp_path)
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
     monkeypatch.setattr(snapshot, "conditions", lambda: state)
-    found: dict = {}
+    scope: dict = {}
     for cell in nbformat.read(PATH, 4).cells:
         if cell.cell_type == "code":
-            exec(compile(cell.source.split("\n\n\nfor case in")[0], "memory_mlx.ipynb", "exec"), found)
+            exec(compile(cell.source.split("\n\n\nfor case in")[0], "memory_mlx.ipynb", "exec"), scope)
             if "parameters" in cell.metadata.get("tags", []):
-                found |= {"devices": "cpu", "out": str(tmp_path), "batch_size": 256, "steps": 12, "profile": "article"}
-            if "def train(case)" in cell.source:
-                return found
-    raise AssertionError("no training")
+                scope |= {"devices": "cpu", "out": str(tmp_path), "batch_size": 256, "steps": 12, "profile": "article"}
+    return scope
 
 
-def run(scope: dict) -> dict:
+def run(scope: dict) -> Record:
+    scope["peaks"] = lambda case: [2 * 10**8, 3 * 10**8]
     (case,) = scope["experiment"].cases(load=["easy"])
     with case:
         scope["train"](case)
-    (record,) = scope["experiment"].records
-    return record
+    return scope["experiment"].records[0]
 
 
 def test_it_is_pytorch_s_network_and_keeps_its_own_weights(scope):
-    scope["peaks"] = lambda case: [2 * 10**8, 3 * 10**8]
     record = run(scope)
     assert record.status == "ok", record.reason
     assert 0 < record.metrics["max_abs_error"].value < 1e-5
     assert record.metrics["allocated_slope_bytes"].value == 0
     assert all(row[2] > 0 and row[3] >= row[2] for row in record.memory_trace["rows"])
     assert record.memory_trace["absent"] == {}
-
-
-@pytest.mark.parametrize("change", ["bend", "residual"])
-def test_another_network_is_refused(scope, change):
-    scope["peaks"] = lambda case: [2 * 10**8, 3 * 10**8]
-    wrong = {
-        "bend": lambda self, numbers: numbers + nn.relu(self.linear(self.norm(numbers))),
-        "residual": lambda self, numbers: nn.gelu(self.linear(self.norm(numbers))),
-    }
-    scope["Block"].__call__ = wrong[change]
-    record = run(scope)
-    assert record.status == "mismatch" and record.reason.startswith("MLX against PyTorch"), record.reason
-
-
-def test_the_check_leaves_the_weights_as_they_were(scope):
-    (case,) = scope["experiment"].cases(load=["easy"])
-    model = scope["build"]()
+    case, model = next(scope["experiment"].cases(load=["near"])), scope["build"]()
     before = case.backend.weight_sample(model)
     parity.check_residual_mlp(case, model, seed=1)
     assert case.backend.weight_sample(model) == before
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda self, numbers: numbers + nn.relu(self.linear(self.norm(numbers))),  # another bend
+        lambda self, numbers: nn.gelu(self.linear(self.norm(numbers))),  # not residual
+    ],
+)
+def test_another_network_is_refused(scope, call):
+    scope["Block"].__call__ = call
+    record = run(scope)
+    assert record.status == "mismatch" and record.reason.startswith("MLX against PyTorch"), record.reason
 
 
 def test_the_plan_is_what_mlx_then_takes(scope):

@@ -25,19 +25,16 @@ REST_W, WORK_W = 5.0, 40.0
 class Meter:
     """So many watts from now on."""
 
-    name, rails = "fake", ("gpu",)
+    name, rails, missing = "fake", ("gpu",), {}
 
     def __init__(self):
         self.power_w, self.energy, self.last = REST_W, 0.0, time.perf_counter()
 
-    def energy_j(self) -> float:
+    def energy_j(self, power_w: float | None = None) -> float:
         now = time.perf_counter()
         self.energy, self.last = self.energy + self.power_w * (now - self.last), now
+        self.power_w = power_w or self.power_w
         return self.energy
-
-    def set(self, power_w: float) -> None:
-        self.energy_j()
-        self.power_w = power_w
 
 
 def run(tmp_path, monkeypatch, meter: Meter | None) -> Record:
@@ -54,7 +51,7 @@ def run(tmp_path, monkeypatch, meter: Meter | None) -> Record:
     for case in experiment.cases(model=["small transformer"], batch_size=[1]):
         if meter:
             steps = case.steps
-            case.steps = lambda batches, steps=steps: (meter.set(WORK_W), steps(batches))[1]
+            case.steps = lambda batches, steps=steps: meter.energy_j(WORK_W) and steps(batches)
         with case:
             scope["train"](case)
     (record,) = experiment.records

@@ -1,7 +1,7 @@
 """A whole case in a process that believes to be on a Mac, and a search for calls that only Linux has.
 
 What Linux has and macOS has not breaks there first: files under /proc and /sys, some functions of `os` and of psutil,
-some commands; and what both have may mean something else, as `ru_maxrss` does. See `macs.become` for what is changed.
+some commands. See `macs.become` for what is changed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import getpass
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -37,8 +36,7 @@ import json, sys, time
 import IPython, matplotlib.pyplot, pandas, psutil, torch, torch.utils.data
 import macs
 
-read_maxrss = macs.become()
-
+macs.become()
 from pomology.devices import find
 from pomology.experiment.experiment import Experiment
 from pomology.machine.sampler import Telemetry
@@ -67,77 +65,56 @@ experiment.figure()
 with Telemetry(interval_s=0.3, device="gpu") as telemetry:
     time.sleep(1.8)
 told = {"busy": telemetry.metrics()["gpu_busy"].value, "absent": telemetry.absent, "samples": telemetry.samples}
-told |= {"free": find.find("cpu")[0].free_memory(), "read_maxrss": read_maxrss}
-json.dump(told, open(sys.argv[1] + "/told.json", "w"))
+json.dump(told | {"free": find.find("cpu")[0].free_memory()}, open(sys.argv[1] + "/told.json", "w"))
 """
 
 
-def run(
-    program: str, *arguments: object, package: Path = PACKAGE, path: Path | None = None
-) -> subprocess.CompletedProcess:
-    """A Python of its own, with this package and, if given, only the commands of that folder."""
-    environment = os.environ | {"PYTHONPATH": f"{package.parent}:{Path(__file__).parent}", "OMP_NUM_THREADS": "1"}
+def run(program: str, *arguments: object, path: Path | None = None) -> str:
+    """What a Python of its own prints, if given, with only the commands of that folder."""
+    environment = os.environ | {"PYTHONPATH": f"{PACKAGE.parent}:{Path(__file__).parent}", "OMP_NUM_THREADS": "1"}
     environment |= {"PATH": str(path)} if path else {}
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
-
-
-def case_on_a_mac(folder: Path) -> tuple[dict, dict, list[str], str]:
-    """Run CASE on the M4 Max. Returns the record, what else was told, what was asked, and what was printed."""
-    log = install_commands("m4-max", folder / "bin")
-    done = run(CASE, folder / "run", path=folder / "bin")
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    lines = (folder / "run" / "vae.jsonl").read_text(encoding="utf-8").splitlines()
-    told = json.loads((folder / "run" / "told.json").read_text())
-    return json.loads(lines[-1]), told, log.read_text().splitlines(), done.stdout
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory):
+    """CASE on the M4 Max: the folder, the record's line, what else was told, what was asked, and what was printed."""
     folder = tmp_path_factory.mktemp("mac")
-    return folder / "run", *case_on_a_mac(folder)
+    log = install_commands("m4-max", folder / "bin")
+    printed = run(CASE, folder / "run", path=folder / "bin")
+    lines = (folder / "run" / "vae.jsonl").read_text(encoding="utf-8").splitlines()
+    told = json.loads((folder / "run" / "told.json").read_text())
+    return folder / "run", json.loads(lines[-1]), told, log.read_text().splitlines(), printed
 
 
 def test_a_whole_case_runs_as_on_a_mac(rehearsed):
-    _, line, told, _, printed = rehearsed
+    folder, line, told, _, printed = rehearsed
     record = results_record.checked(line)
     assert (record.status, record.reason) == ("ok", None)
     assert (record.chip, record.backend, record.device) == ("Apple M4 Max", "cpu", "cpu")
     assert (record.power_source, record.thermal_level) == ("ac", 1)
     assert record.rails == ["cpu", "gpu", "dram"]
     # Nothing else is missing: a source that failed on something that macOS lacks would be here with its error.
-    assert record.absent == {
-        "temperature_c": "macOS has no public temperature sensor",
-        "gpu_busy": "told only where a GPU is timed",
-    }
+    no_sensor = {"temperature_c": "macOS has no public temperature sensor"}
+    assert record.absent == no_sensor | {"gpu_busy": "told only where a GPU is timed"}
     metrics = {name: metric.value for name, metric in record.metrics.items()}
     assert metrics["power_w"] == pytest.approx(15, rel=0.01)
     assert metrics["footprint_peak_bytes"] == 3 * 10**9
     # psutil's form of these counts all page-ins of a Mac; the vm_stat of this one says that it did not swap.
     assert (metrics["swapped_bytes"], metrics["swap_bytes"]) == (0, 0)
-    assert metrics["compressed_bytes"] == (9_000 + 61_000) * 16384
-    assert metrics["compressor_bytes"] == 17_000 * 16384
-    assert "compressing" in record.flags
-    assert "swapping" not in record.flags
-    assert 0 <= metrics["cpu_busy"] <= 100
-    assert metrics["page_faults"] > 0
-    assert "Apple M4 Max CPU" in printed
-    assert "compressing: memory was short" in printed
+    assert (metrics["compressed_bytes"], metrics["compressor_bytes"]) == (70_000 * 16384, 17_000 * 16384)
+    assert "compressing" in record.flags and "swapping" not in record.flags
+    assert 0 <= metrics["cpu_busy"] <= 100 and metrics["page_faults"] > 0
+    assert "Apple M4 Max CPU" in printed and "compressing: memory was short" in printed
     assert told["free"] == 96 * 2**30
-
-
-def test_a_gpu_s_telemetry_asks_ioreg(rehearsed):
-    told = rehearsed[2]
-    assert told["busy"] == 93
-    assert told["absent"] == {"temperature_c": "macOS has no public temperature sensor"}
-
-
-def test_the_machine_is_the_mac(rehearsed):
-    snapshot = json.loads((rehearsed[0] / "machine.json").read_text())
-    assert (snapshot["chip"], snapshot["os"], snapshot["os_version"]) == ("Apple M4 Max", "macOS", "15.5")
-    assert (snapshot["performance_cores"], snapshot["efficiency_cores"]) == (12, 4)
-    assert (snapshot["architecture"], snapshot["translated"], snapshot["virtual_machine"]) == ("arm64", False, False)
-    assert snapshot["unknown"].keys() == {"git"}  # there is no git among the commands
+    # There is no git among the commands. The chip and its cores are in test_machine.py.
+    snapshot = json.loads((folder / "machine.json").read_text())
+    assert (snapshot["chip"], snapshot["os"], snapshot["unknown"].keys()) == ("Apple M4 Max", "macOS", {"git"})
+    # Of a GPU's telemetry:
+    assert (told["busy"], told["absent"]) == (93, no_sensor)
 
 
 def test_nothing_private_is_in_any_file(rehearsed):
@@ -149,39 +126,24 @@ def test_nothing_private_is_in_any_file(rehearsed):
     assert {"AGXAcceleratorG16X", "0x100000482", "SchedulerState"} <= ioreg
     texts = {path.name: path.read_text(encoding="utf-8") for path in files} | {"the terminal": printed}
     for name, text in texts.items():
-        if name.endswith((".json", ".jsonl")):
-            assert (
-                secrets_in([json.loads(line) for line in text.splitlines()] if "jsonl" in name else json.loads(text))
-                == []
-            )
-        else:
-            assert not [secret for secret in secrets_in(text) if not secret.isdecimal()], name
-        words = set(re.findall(r"[\w./-]+", text))
-        assert not names & words, name
+        # A figure may have the number of a process by chance.
+        assert not [secret for secret in secrets_in(text) if "json" in name or not secret.isdecimal()], name
+        assert not (names | ioreg) & set(re.findall(r"[\w./-]+", text)), name
         assert not [secret for secret in names if len(secret) > 4 and secret in text], name
-        assert not ioreg & words, name
     assert secrets_in(told) == []
 
 
 def test_only_what_needs_no_rights_and_prints_no_serial_number_is_asked(rehearsed):
     asked = rehearsed[3]
-    assert {line.split(" ")[0] for line in asked} == {"sysctl", "vm_stat", "ioreg", "pmset", "system_profiler"}
-    names = {line.split()[-1] for line in asked if line.startswith("sysctl")}
-    assert not [name for name in names if re.search(r"uuid|hostname|serial|bootsession", name)]
+    sysctls = {line.split()[-1] for line in asked if line.startswith("sysctl")}
+    assert sysctls and not [name for name in sysctls if re.search(r"uuid|hostname|serial|bootsession", name)]
     rest = {line.strip() for line in asked if not line.startswith("sysctl")}
-    assert rest == {
-        *("vm_stat", "pmset -g", "pmset -g batt", "system_profiler SPDisplaysDataType -json"),
-        " ".join(IOREG),
-    }
+    displays = "system_profiler SPDisplaysDataType -json"
+    assert rest == {"vm_stat", "pmset -g", "pmset -g batt", displays, " ".join(IOREG)}
     assert asked.count("vm_stat ") == 4  # the edges of two blocks
 
 
-def test_the_largest_resident_size_is_read_nowhere(rehearsed):
-    """It counts KiB on Linux and bytes on macOS. Whoever begins to read it must ask for the platform: see below."""
-    assert rehearsed[2]["read_maxrss"] == []
-
-
-# What the process above refuses ---------------------------------------------------------------------------------------
+# What the process above refuses: telemetry goes on without a source that fails, and its record says so ----------------
 
 PLANTS = {  # what a module may do on Linux: words of the error that it gets on a Mac
     **{f"os.{name}": name for name in NOT_IN_OS},
@@ -202,56 +164,24 @@ from pathlib import Path
 import psutil
 import macs
 
-read_maxrss = macs.become()
+macs.become()
 errors = {}
 for plant in json.loads(sys.argv[1]):
     try:
         eval(plant)
     except (AttributeError, FileNotFoundError) as error:
         errors[plant] = str(error)
-bytes_there = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 assert not Path("/proc/cpuinfo").exists() and not os.path.exists("/sys")
 assert Path("/etc").exists() and open(os.devnull).read() == ""  # the rest of the machine is there
 assert psutil.Process().memory_info()._fields == ("rss", "vms", "pfaults", "pageins")
 assert psutil.Process(os.getpid()).cpu_times().user > 0
-print(json.dumps([errors, bytes_there, read_maxrss]))
+print(json.dumps(errors))
 """
 
 
 def test_the_process_lacks_what_macos_lacks():
-    done = run(PLANTED, json.dumps(list(PLANTS)))
-    assert done.returncode == 0, done.stderr
-    errors, maxrss, read = json.loads(done.stdout)
-    wrong = {plant: errors.get(plant) for plant, words in PLANTS.items() if words not in errors.get(plant, "")}
-    assert wrong == {}
-    assert maxrss > 5 * 2**20  # bytes
-    assert read == ["__main__"]
-
-
-TELEMETRY = """
-import sys, time
-import macs
-macs.become()
-from pomology.machine.sampler import Telemetry
-
-with Telemetry() as telemetry:
-    time.sleep(0.6)
-print(telemetry.absent.get("foreign_load"))
-"""
-
-
-def test_a_call_that_only_linux_has_is_among_what_the_case_above_lacks(tmp_path):
-    """Telemetry goes on without a source that fails, so the case would end well: its record says so."""
-    package = tmp_path / "lib" / "pomology"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    module = package / "machine" / "sources.py"
-    text, read = module.read_text(encoding="utf-8"), "        now, busy_s = self.block.clock(), "
-    assert read in text
-    module.write_text(text.replace(read, f"        __import__('os').sched_getaffinity(0)\n{read}"), encoding="utf-8")
-    install_commands("m4-max", tmp_path / "bin")
-    done = run(TELEMETRY, package=package, path=tmp_path / "bin")
-    assert done.returncode == 0, done.stderr
-    assert "no attribute 'sched_getaffinity'" in done.stdout
+    errors = json.loads(run(PLANTED, json.dumps(list(PLANTS))))
+    assert {plant: errors.get(plant) for plant, words in PLANTS.items() if words not in errors.get(plant, "")} == {}
 
 
 # What the code says ---------------------------------------------------------------------------------------------------
@@ -272,53 +202,49 @@ NAMES = {
 LISTED = {
     "snapshot.py": {"CPUINFO", "PLATFORM_PROFILE", "CACHES"},
     "energy.py": {"POWERCAP"},
-    "sources.py": {"HWMON"},
-    "memory.py": {"VMSTAT"},
+    "sources.py": {"HWMON", "VMSTAT"},
 }
 RUNS = re.compile(
     r"(subprocess\.\w+|os\.(system|popen|posix_spawnp?|exec\w+)|shutil\.which|(.*\.)?(run_command|run|_output))$"
 )
 
 
-def linux_only(code: lint.Code) -> Iterator[tuple[ast.AST, str]]:
-    """(node, words) of everything that Linux has and macOS lacks, outside of a function that asks which one it is on.
+def linux_only(code: lint.Code) -> list[str]:
+    """A line for everything that Linux has and macOS lacks, outside of a function that asks which one it is on.
 
     Asking is `sys.platform`, `platform.system()` or `hasattr`. A cell of a notebook must leave it to the library.
     """
+    lines = []
     for node in code.of(ast.Attribute, ast.Constant, ast.Call, ast.ImportFrom):
-        for words in only_on_linux(code, node):
-            function = None if code.notebook else code.function(node)
-            text = ast.unparse(function) if function is not None else ""
-            if not re.search(r"sys\.platform|platform\.system|hasattr\(", text):
-                yield node, words
+        function = None if code.notebook else code.function(node)
+        asks = function is not None and re.search(r"sys\.platform|platform\.system|hasattr\(", ast.unparse(function))
+        lines += [] if asks else [f"{code.where(node)}: Linux only: {words}" for words in only_on_linux(code, node)]
+    return lines
 
 
 def only_on_linux(code: lint.Code, node: ast.AST) -> Iterator[str]:
+    missing = "{} does not exist on macOS; ask hasattr or sys.platform first".format
     if isinstance(node, ast.ImportFrom):
         names = {f"{node.module}.{alias.name}" for alias in node.names}
-        yield from (does_not_exist(name) for name in sorted(names & NAMES))
+        yield from map(missing, sorted(names & NAMES))
     elif isinstance(node, ast.Attribute):
         if code.full(node) in NAMES:
-            yield does_not_exist(code.full(node))
+            yield missing(code.full(node))
         elif node.attr in NOT_OF_A_PROCESS:
-            yield does_not_exist(f"psutil.Process.{node.attr}")
+            yield missing(f"psutil.Process.{node.attr}")
         elif node.attr == "ru_maxrss":
-            yield "Linux only: ru_maxrss as KiB; on macOS it counts bytes: let sys.platform choose the factor"
+            yield "ru_maxrss as KiB; on macOS it counts bytes: let sys.platform choose the factor"
     elif isinstance(node, ast.Constant):
         value = node.value if isinstance(node.value, str) else ""
         if re.match(r"/(proc|sys)(/|$)", value) and not is_listed(code, node):
-            yield f"Linux only: {value} does not exist on macOS; ask sys.platform first"
+            yield missing(value)
         elif re.match(r"lib(c|m|rt|dl|pthread)\.so", value):
-            yield f"Linux only: {value} does not exist on macOS; ctypes.CDLL(None) is the C library on both"
+            yield f"{value} does not exist on macOS; ctypes.CDLL(None) is the C library on both"
     elif RUNS.match(code.full(node.func)) and node.args:
         listed = isinstance(node.args[0], (ast.List, ast.Tuple))
         words = lint.text(node.args[0].elts if listed else node.args).split()
         if words and Path(words[0]).name in NOT_A_COMMAND:
-            yield f"Linux only: the command {Path(words[0]).name} does not exist on macOS; ask sys.platform first"
-
-
-def does_not_exist(name: str) -> str:
-    return f"Linux only: {name} does not exist on macOS; ask hasattr or sys.platform first"
+            yield missing(f"the command {Path(words[0]).name}")
 
 
 def is_listed(code: lint.Code, node: ast.AST) -> bool:
@@ -327,31 +253,22 @@ def is_listed(code: lint.Code, node: ast.AST) -> bool:
     return code.function(node) is None and bool(names) and names <= LISTED.get(code.name, set())
 
 
-def findings(code: lint.Code) -> list[str]:
-    return [f"{code.where(node)}: {words}" for node, words in linux_only(code)]
-
-
 def of_module(name: str, text: str) -> list[str]:
-    return findings(lint.Code(name, [("", text)], notebook=False))
-
-
-def of_notebook(path: Path) -> list[str]:
-    cells = [(cell.id, cell.source) for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
-    return findings(lint.Code(path.name, cells, notebook=True))
+    return linux_only(lint.Code(name, [("", text)], notebook=False))
 
 
 def test_nothing_calls_what_only_linux_has():
-    modules = sorted(PACKAGE.rglob("*.py"))
-    assert len(modules) > 60 and len(NOTEBOOKS) > 30
-    assert [line for path in modules for line in of_module(path.name, path.read_text())] == []
-    assert [line for path in NOTEBOOKS for line in of_notebook(path)] == []
+    codes = [lint.Code(path.name, [("", path.read_text())], notebook=False) for path in sorted(PACKAGE.rglob("*.py"))]
+    for path in NOTEBOOKS:
+        cells = [(cell.id, cell.source) for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+        codes.append(lint.Code(path.name, cells, notebook=True))
+    assert len(codes) > 90 and [line for code in codes for line in linux_only(code)] == []
 
 
 LINUX_CODE = {  # what somebody might write: words that the finding must have
     "threads = len(os.sched_getaffinity(0))": "os.sched_getaffinity does not exist on macOS; ask hasattr",
     "from os import sched_getaffinity as affinity": "Linux only: os.sched_getaffinity does not exist on macOS",
     "psutil.Process().io_counters()": "Linux only: psutil.Process.io_counters does not exist on macOS",
-    "text = open('/proc/meminfo').read()": "Linux only: /proc/meminfo does not exist on macOS",
     "GOVERNOR = Path('/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor')": "Linux only: /sys/devices/system/cpu",
     "subprocess.check_output('/usr/bin/nproc --all', shell=True)": "Linux only: the command nproc does not exist",
     "snapshot.run_command('lscpu')": "Linux only: the command lscpu does not exist",
@@ -367,19 +284,16 @@ def test_a_planted_call_is_found_and_named(code):
     cell = lint.Code("vae.ipynb", [("planted", f"{imports}{code}\n")], notebook=True)
     for lines, place in (
         (of_module("clock.py", f"{imports}def other():\n    return sys.platform\n\n{code}\n"), "clock.py, line 7: "),
-        (findings(cell), "vae.ipynb, cell planted, line 4: "),
+        (linux_only(cell), "vae.ipynb, cell planted, line 4: "),
     ):
         (line,) = lines
         assert line.startswith(place) and LINUX_CODE[code] in line
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "def count():\n    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()",
+def test_what_asks_first_and_what_only_sounds_alike_is_left_alone():
+    for code in (
+        "def count():\n    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1",
         "def peak(usage):\n    return usage.ru_maxrss * (1 if sys.platform == 'darwin' else 1024)",
-        "free = device.free_memory()\nsizes = {'free': free}\nprint('free', 'what /proc holds')",
-    ],
-)
-def test_what_asks_first_and_what_only_sounds_alike_is_left_alone(code):
-    assert of_module("module.py", f"import os, sys\n{code}\n") == []
+        "sizes = {'free': device.free_memory()}\nprint('free', 'what /proc holds')",
+    ):
+        assert of_module("module.py", f"import os, sys\n{code}\n") == []

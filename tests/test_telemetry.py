@@ -1,6 +1,8 @@
 """Meters are faked at the level of their libraries and files; children, page faults and foreign load are real ones."""
 
 import contextlib
+import ctypes
+import functools
 import math
 import mmap
 import multiprocessing
@@ -13,6 +15,7 @@ import types
 from pathlib import Path
 
 import pytest
+from fakes import Clock
 from macs import IOREG, MACS, Mac, secrets_in
 
 from pomology.machine import energy, sampler, snapshot, sources
@@ -20,12 +23,7 @@ from pomology.machine import memory as machine_memory
 from pomology.machine.sampler import Telemetry
 from pomology.measure.estimate import Estimate
 
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
+PRESSURE = ("swapped_bytes", "compressed_bytes", "compressor_bytes")
 
 
 @pytest.fixture
@@ -39,21 +37,26 @@ def linux(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(energy, "POWERCAP", tmp_path / "powercap")
     monkeypatch.setattr(sources, "HWMON", tmp_path / "hwmon")
-    monkeypatch.setattr(machine_memory, "VMSTAT", tmp_path / "vmstat")
+    monkeypatch.setattr(sources, "VMSTAT", tmp_path / "vmstat")
     (tmp_path / "vmstat").write_text("nr_free_pages 4711\npswpin 1000\npswpout 2000\npgfault 5\n")
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return tmp_path
 
 
-def drive(watch, clock, times, before_sample=lambda: None):
+def drive(clock, times, before_sample=lambda: None, device="cpu"):
     """Sample at these times, without the thread: what the thread does, to the digit."""
+    watch = Telemetry(device=device, clock=clock)
     watch._open()
     for clock.now in (times := list(times)):
         before_sample()
         watch._sample(edge=clock.now in (times[0], times[-1]))
     watch._close()
     return watch
+
+
+def value(watch, name):
+    return watch.metrics()[name].value
 
 
 def put(folder, **files):
@@ -78,7 +81,7 @@ def work_j(t_s):
 class FakeChip:
     """zeus_apple_silicon 1.1.0 as documented, on a chip that shares work_j between CPU and GPU, and 5 W of DRAM.
 
-    `untold` are fields that this chip has not; as any may, they are None.
+    `untold` are fields that this chip has not: None. Another name is an AttributeError, as in the library.
     """
 
     def __init__(self, clock, events=None, untold=("ane_mj",)):
@@ -87,55 +90,49 @@ class FakeChip:
     def get_cumulative_energy(self):
         self.events.append("energy")
         work = work_j(self.clock())
-        known = {
-            "cpu_total_mj": int(1e3 * work * 0.25) + 10**9,  # the counters have run before
-            "gpu_mj": int(1e3 * work * 0.75),
-            "dram_mj": int(1e3 * 5 * self.clock()),
-            "ane_mj": 77,
-            "gpu_sram_mj": 12345,
-        }
-        # Another name is an AttributeError, as in the library.
+        known = {"cpu_total_mj": int(1e3 * work * 0.25) + 10**9, "gpu_mj": int(1e3 * work * 0.75)}  # the one ran before
+        known |= {"dram_mj": int(1e3 * 5 * self.clock()), "ane_mj": 77, "gpu_sram_mj": 12345}
         return types.SimpleNamespace(**known | dict.fromkeys(self.untold))
-
-
-@pytest.fixture
-def apple(monkeypatch):
-    """apple(monitor, folder): a Mac of the fixtures with this energy monitor. Returns what answers its commands."""
-
-    def install(monitor, folder="m4-max"):
-        module = types.ModuleType("zeus_apple_silicon")
-        module.AppleEnergyMonitor = monitor
-        monkeypatch.setitem(sys.modules, "zeus_apple_silicon", module)
-        monkeypatch.setattr(sys, "platform", "darwin")
-        monkeypatch.setattr(machine_memory.ctypes, "CDLL", FakeLibSystem)
-        monkeypatch.setattr(snapshot, "thermal_level", lambda: 1)
-        mac = Mac(folder)
-        monkeypatch.setattr(snapshot, "run_command", mac)
-        return mac
-
-    return install
 
 
 class FakeLibSystem:
     """macOS's proc_pid_rusage: 3 GB for this process, 1 GB for others, and none for process 4 (it has ended)."""
 
     def __init__(self, name, use_errno=False):
-        pass
+        """As ctypes.CDLL."""
 
     def proc_pid_rusage(self, pid, flavor, buffer):
-        buffer._obj.resident, buffer._obj.footprint = 17, (3 if pid == os.getpid() else 1) * 10**9
-        machine_memory.ctypes.set_errno(3)  # ESRCH
+        # As <sys/resource.h> has it: 16 bytes of UUID, then ten numbers of 8 bytes; ri_phys_footprint is the eighth.
+        assert ctypes.sizeof(buffer._obj) == 96
+        buffer._obj[8], buffer._obj[9] = 17, (3 if pid == os.getpid() else 1) * 10**9
+        ctypes.set_errno(3)  # ESRCH
         return -1 if pid == 4 else 0
+
+
+@pytest.fixture
+def apple(monkeypatch, clock):
+    """apple(folder, monitor): a Mac of the fixtures with this energy monitor. Returns what answers its commands."""
+
+    def install(folder="m4-max", monitor=lambda: FakeChip(clock)):
+        module = types.SimpleNamespace(AppleEnergyMonitor=monitor)
+        monkeypatch.setitem(sys.modules, "zeus_apple_silicon", module)
+        monkeypatch.setattr(energy.metadata, "version", lambda name: "1.1.1")
+        monkeypatch.setattr(sys, "platform", "darwin")
+        monkeypatch.setattr(machine_memory.ctypes, "CDLL", FakeLibSystem)
+        monkeypatch.setattr(snapshot, "thermal_level", lambda: 1)
+        monkeypatch.setattr(snapshot, "run_command", mac := Mac(folder))
+        return mac
+
+    return install
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_energy_of_an_apple_chip(apple, clock, device):
-    apple(lambda: FakeChip(clock))
-    watch = drive(Telemetry(device=device, clock=clock), clock, [2 + 0.5 * tick for tick in range(21)])
+    apple()
+    watch = drive(clock, [2 + 0.5 * tick for tick in range(21)], device=device)
     expected_j = work_j(12) - work_j(2) + 5 * 10
-    metrics = watch.metrics()
-    assert metrics["energy_j"].value == pytest.approx(expected_j, rel=1e-4)
-    assert metrics["power_w"] == Estimate(pytest.approx(expected_j / 10, rel=1e-4), "W", n=21)
+    assert value(watch, "energy_j") == pytest.approx(expected_j, rel=1e-4)
+    assert watch.metrics()["power_w"] == Estimate(pytest.approx(expected_j / 10, rel=1e-4), "W", n=21)
     assert watch.rails == ["cpu", "gpu", "dram"]
     # The trace is the synthetic power, but for the steps of the samples.
     middles = [(sample.t_s + 2 - 0.25, sample.power_w) for sample in watch.samples[1:]]
@@ -144,69 +141,44 @@ def test_energy_of_an_apple_chip(apple, clock, device):
 
 
 def test_a_mac_tells_footprint_and_thermal_level_but_no_temperature(apple, clock, monkeypatch):
-    apple(lambda: FakeChip(clock))
+    apple()
     levels = iter([0, 0, 3, 2])  # the first answer only shows that there is one
     monkeypatch.setattr(snapshot, "thermal_level", lambda: next(levels))
     monkeypatch.setattr(machine_memory, "live_children", lambda: [4, 5])
-    watch = drive(Telemetry(clock=clock), clock, [0, 1, 2])
-    assert watch.thermal_level == 3
-    assert "thermal_level" not in watch.metrics()
-    assert watch.footprint_source == "physical footprint"
-    assert value(watch, "footprint_peak_bytes") == 4 * 10**9
+    watch = drive(clock, [0, 1, 2])
+    assert watch.thermal_level == 3 and "thermal_level" not in watch.metrics()
+    assert (watch.footprint_source, value(watch, "footprint_peak_bytes")) == ("physical footprint", 4 * 10**9)
     reasons = {"temperature_c": "macOS has no public temperature sensor", "gpu_busy": "told only where a GPU is timed"}
     assert watch.absent == reasons
-    # 16 bytes of UUID, then ten numbers of 8 bytes; ri_phys_footprint is the eighth.
-    assert (machine_memory.ctypes.sizeof(machine_memory._RusageInfo), machine_memory._RusageInfo.footprint.offset) == (
-        96,
-        72,
-    )
 
 
 def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
-    def refuse(error):
-        raise error
+    def refuse():
+        raise ValueError("Unsupported or invalid energy unit provided: pJ")
 
-    apple(lambda: refuse(ValueError("Unsupported or invalid energy unit provided: pJ")))
+    apple(monitor=refuse)
     assert "pJ" in energy.meters()[1]["apple"]
-    apple(lambda: FakeChip(clock, untold=energy.APPLE_RAILS.values()))
+    apple(monitor=lambda: FakeChip(clock, untold=energy.APPLE_RAILS.values()))
     assert energy.meters() == ([], {"apple": "macOS's energy counters are empty on this chip"})
+    apple("vm", lambda: pytest.fail("the library dies where there are no counters"))
+    assert energy.meters()[0] == [] and energy.meters()[1]["apple"].startswith("not asked in a virtual machine")
+    apple(monitor=lambda: FakeChip(clock, untold=("cpu_total_mj",)))
+    cpu, gpu = (drive(clock, [0, 10], device=device) for device in ("cpu", "gpu"))
+    assert cpu.rails == [] and cpu.absent["power_w"] == "this chip does not tell the energy of its cpu"
+    assert gpu.rails == ["gpu", "dram", "ane"] and value(gpu, "energy_j") == pytest.approx(0.75 * work_j(10) + 50, 1e-3)
     monkeypatch.setitem(sys.modules, "zeus_apple_silicon", None)
-    watch = drive(Telemetry(clock=clock), clock, [0, 2])
+    watch = drive(clock, [0, 2])
     assert watch.absent["power_w"] == watch.absent["energy_j"] == "zeus-apple-silicon is not installed"
     assert not {"power_w", "energy_j"} & watch.metrics().keys()
 
 
-@pytest.mark.parametrize("untold", ["cpu_total_mj", "ane_mj"])
-def test_any_field_of_the_energy_library_may_be_none(apple, clock, untold):
-    """Of the energies over 10 s, by hand: a quarter of the work is the CPU's, 50 J is the memory's, the ANE is idle."""
-    apple(lambda: FakeChip(clock, untold=(untold,)))
-    shares = {"cpu": 0.25 * work_j(10), "gpu": 0.75 * work_j(10), "dram": 50, "ane": 0}
-    rails = [rail for rail in shares if energy.APPLE_RAILS[rail] != untold]
-    cpu, gpu = (drive(Telemetry(device=device, clock=clock), clock, [0, 10]) for device in ("cpu", "gpu"))
-    assert gpu.rails == rails
-    assert value(gpu, "energy_j") == pytest.approx(sum(shares[rail] for rail in rails), abs=0.01)
-    if untold == "cpu_total_mj":
-        assert cpu.rails == [] and cpu.absent["power_w"] == "this chip does not tell the energy of its cpu"
-
-
-@pytest.mark.parametrize("version", ["1.1.0", "1.1.1"])
-def test_the_cpu_of_an_ultra_is_not_taken_from_a_library_that_sees_one_die_of_it(apple, clock, monkeypatch, version):
-    apple(lambda: FakeChip(clock), "m2-ultra")
-    monkeypatch.setattr(energy.metadata, "version", lambda name: version)
-    cpu, gpu = (drive(Telemetry(device=device, clock=clock), clock, [0, 2]) for device in ("cpu", "gpu"))
-    if version == "1.1.1":
-        assert gpu.rails == cpu.rails == ["cpu", "gpu", "dram"]
-        assert "energy of the cpu" not in gpu.absent
-        return
+def test_the_cpu_of_an_ultra_is_not_taken_from_a_library_that_sees_one_die_of_it(apple, clock, monkeypatch):
+    apple("m2-ultra")
+    assert drive(clock, [0, 2]).rails == ["cpu", "gpu", "dram"]
+    monkeypatch.setattr(energy.metadata, "version", lambda name: "1.1.0")
+    cpu, gpu = (drive(clock, [0, 2], device=device) for device in ("cpu", "gpu"))
     why = "zeus-apple-silicon up to 1.1.0 counts the CPU of one of an Ultra's two dies"
     assert gpu.rails == ["gpu", "dram"] and gpu.absent["energy of the cpu"] == cpu.absent["energy_j"] == why
-    assert value(gpu, "energy_j") == pytest.approx(0.75 * work_j(2) + 10, abs=0.01)
-
-
-def test_a_virtual_mac_is_not_asked_for_its_energy(apple):
-    apple(lambda: pytest.fail("the library dies where there are no counters"), "vm")
-    assert energy.meters()[0] == []
-    assert energy.meters()[1]["apple"].startswith("not asked in a virtual machine")
 
 
 # --- memory pressure
@@ -214,109 +186,74 @@ def test_a_virtual_mac_is_not_asked_for_its_energy(apple):
 
 def under(mac, clock, device="cpu"):
     """Ten seconds of this Mac, after which its `vm_stat` prints what came later."""
-    return drive(
-        Telemetry(device=device, clock=clock),
-        clock,
-        [0.5 * tick for tick in range(21)],
-        lambda: setattr(mac, "later", clock.now >= 10),
-    )
-
-
-def value(watch, name):
-    return watch.metrics()[name].value
+    times = [0.5 * tick for tick in range(21)]
+    return drive(clock, times, lambda: setattr(mac, "later", clock.now >= 10), device)
 
 
 @pytest.mark.parametrize(
-    ("folder", "swapped", "compressed", "compressor", "flags"),
+    ("folder", "pages", "flags"),
     [
-        ("m1", 9_000 + 11_000, 60_000 + 80_000, 8_192, ["swapping", "compressing"]),
-        ("m4-max", 0, 9_000 + 61_000, 17_000, ["compressing"]),
+        ("m1", [9_000 + 11_000, 60_000 + 80_000, 8_192], ["swapping", "compressing"]),
+        ("m4-max", [0, 9_000 + 61_000, 17_000], ["compressing"]),
+        ("m2-ultra", [0, 0, 0], []),
+        ("rosetta", [100 + 200, 700 + 1300, 480], []),
     ],
 )
-def test_a_mac_short_of_memory(apple, clock, monkeypatch, folder, swapped, compressed, compressor, flags):
-    mac = apple(lambda: FakeChip(clock), folder)
-    # psutil's sin and sout are every page-in and page-out of a Mac, and its swap may shrink while it swaps.
-    decoy = {"sin": 0, "sout": 0}
+def test_what_a_mac_swaps_and_compresses(apple, clock, monkeypatch, folder, pages, flags):
+    mac = apple(folder)
 
     def swap_memory():
-        decoy["sin"], decoy["sout"] = (10**12, 10**12) if clock.now else (0, 0)
-        return types.SimpleNamespace(used=2**30 - int(clock.now) * 2**20, **decoy)
+        # psutil's sin and sout are every page-in and page-out of a Mac, and its swap may shrink while it swaps.
+        decoy = 10**12 if clock.now else 0
+        return types.SimpleNamespace(used=2**30 - int(clock.now) * 2**20, sin=decoy, sout=decoy)
 
     monkeypatch.setattr(sampler.psutil, "swap_memory", swap_memory)
     watch = under(mac, clock)
-    assert value(watch, "swapped_bytes") == swapped * 16384
-    assert value(watch, "compressed_bytes") == compressed * 16384
-    assert value(watch, "compressor_bytes") == compressor * 16384
-    assert value(watch, "swap_bytes") == -10 * 2**20
-    assert watch.metrics()["swapped_bytes"].unit == "B"
+    assert [value(watch, name) for name in PRESSURE] == [16384 * count for count in pages]
+    assert value(watch, "swap_bytes") == -10 * 2**20 and watch.metrics()["swapped_bytes"].unit == "B"
     assert watch.flags == flags
     assert mac.asked.count(("vm_stat",)) == 2  # at the edges only
 
 
-@pytest.mark.parametrize(
-    ("folder", "pages"),
-    [("m2-ultra", [0, 0, 0]), ("rosetta", [100 + 200, 700 + 1300, 480])],
-)
-def test_a_mac_with_memory_to_spare_is_not_flagged(apple, clock, folder, pages):
-    watch = under(apple(lambda: FakeChip(clock), folder), clock)
-    assert [value(watch, name) for name in sources.Pressure.metrics] == [16384 * count for count in pages]
-    assert watch.flags == []
-
-
-def test_the_page_size_is_that_of_the_first_line():
+def test_the_page_size_is_that_of_the_first_line(apple, clock):
+    mac = apple("m1")
     text = (MACS / "m1" / "vm_stat.txt").read_text()
-    apple_silicon = machine_memory.vm_stat(text)
+    apple_silicon = sources.vm_stat(text)
     assert apple_silicon["swapped_bytes"] == (1827364 + 2918273) * 16384
-    intel = machine_memory.vm_stat(text.replace("page size of 16384", "page size of 4096"))
+    intel = sources.vm_stat(text.replace("page size of 16384", "page size of 4096"))
     assert apple_silicon == {name: 4 * count for name, count in intel.items()}
+    for old, new in (("(page size", "(pages"), ("Swapouts:  ", "Swapouts: n")):
+        mac.says["vm_stat",] = text.replace(old, new)
+        watch = under(mac, clock)
+        assert {watch.absent[name] for name in PRESSURE} == {"vm_stat prints something else than it is known to"}
+        assert not set(PRESSURE) & watch.metrics().keys()
 
 
-@pytest.mark.parametrize(("old", "new"), [("(page size", "(pages"), ("Swapouts:  ", "Swapouts: n")])
-def test_a_vm_stat_that_prints_something_else_tells_nothing(apple, clock, old, new):
-    mac = apple(lambda: FakeChip(clock), "m1")
-    mac.says["vm_stat",] = mac.text("vm_stat").replace(old, new)
-    watch = under(mac, clock)
-    reason = "vm_stat prints something else than it is known to"
-    assert {watch.absent[name] for name in sources.Pressure.metrics} == {reason}
-    assert not set(sources.Pressure.metrics) & watch.metrics().keys()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "name", "moved", "flags"),
-    [
+def test_thresholds_of_the_flags(linux, monkeypatch, clock):
+    for seconds, name, moved, flags in (
         (2, "swapped_bytes", 10e6, []),
         (2, "swapped_bytes", 10e6 + 1, ["swapping"]),
         (100, "swapped_bytes", 100e6, []),  # no more than 1 MB a second
-        (100, "swapped_bytes", 100e6 + 1, ["swapping"]),
         (100, "compressed_bytes", 1e9 + 1, ["compressing"]),
         (2, "compressor_bytes", 1e12, []),  # it only says how much is held
-    ],
-)
-def test_thresholds_of_the_flags(linux, monkeypatch, clock, seconds, name, moved, flags):
-    def read(self):
-        return dict.fromkeys(sources.Pressure.metrics, 7e12) | {name: 7e12 + (moved if clock.now else 0)}
-
-    monkeypatch.setattr(sources.Pressure, "read", read)
-    assert drive(Telemetry(clock=clock), clock, [0, seconds]).flags == flags
+    ):
+        both = iter([dict.fromkeys(PRESSURE, 7e12), dict.fromkeys(PRESSURE, 7e12) | {name: 7e12 + moved}])
+        monkeypatch.setattr(sources, "_swapped", lambda both=both: next(both))
+        assert drive(clock, [0, seconds]).flags == flags
 
 
 def test_linux_counts_swapped_pages_of_its_own_size(linux, monkeypatch, clock):
-    monkeypatch.setattr(machine_memory.mmap, "PAGESIZE", 65536)  # as kernels for Arm servers have it
+    monkeypatch.setattr(sources.resource, "getpagesize", lambda: 65536)  # as kernels for Arm servers have it
 
     def advance():
         (linux / "vmstat").write_text(f"pswpin {1000 + 30 * clock.now}\npgpgin 99\npswpout {2000 + 50 * clock.now}\n")
 
-    watch = drive(Telemetry(clock=clock), clock, [0, 5, 10], advance)
-    assert value(watch, "swapped_bytes") == 800 * 65536
-    assert watch.flags == ["swapping"]
+    watch = drive(clock, [0, 5, 10], advance)
+    assert value(watch, "swapped_bytes") == 800 * 65536 and watch.flags == ["swapping"]
     assert not {"compressed_bytes", "compressor_bytes"} & watch.metrics().keys()
     assert watch.absent["compressed_bytes"] == "only macOS tells what it compresses"
-
-
-def test_linux_that_does_not_count_what_it_swaps(linux, clock):
     (linux / "vmstat").write_text("pswpin 1\n")
-    watch = drive(Telemetry(clock=clock), clock, [0, 1])
-    assert watch.absent["swapped_bytes"] == "this system does not count what it swaps"
+    assert drive(clock, [0, 1]).absent["swapped_bytes"] == "this system does not count what it swaps"
 
 
 # --- how busy the GPU was
@@ -324,143 +261,113 @@ def test_linux_that_does_not_count_what_it_swaps(linux, clock):
 
 @pytest.mark.parametrize(("folder", "busy"), [("m1", 97), ("m2-ultra", 88)])
 def test_how_busy_an_apple_gpu_was(apple, clock, folder, busy):
-    mac = apple(lambda: FakeChip(clock), folder)
+    mac = apple(folder)
     watch = under(mac, clock, "gpu")
-    # Once when it is opened; then each second, though the other sources are read twice as often; and not at the edges.
-    assert watch.metrics()["gpu_busy"] == Estimate(busy, "%", n=9)
-    assert mac.asked.count(IOREG) == 1 + 9
-    asked = [sample.t_s for sample in watch.samples if sample.gpu_busy is not None]
-    assert asked == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    # Each second, though the other sources are read twice as often; and not at the edges.
+    assert watch.metrics()["gpu_busy"] == Estimate(busy, "%", n=9) and mac.asked.count(IOREG) == 9
+    assert [sample.t_s for sample in watch.samples if sample.gpu_busy is not None] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert secrets_in([watch.samples, watch.absent, watch.flags]) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", "macOS lists no GPU"),
-        ("+-o AppleParavirtGPU  <class AppleParavirtGPU>\n    {\n    }\n", "this GPU does not tell how busy it is"),
-        ('      "PerformanceStatistics" = {"Device Utilization %"=8', "this GPU does not tell how busy it is"),
-        ('      "PerformanceStatistics" = {"Device Utilization %"=8}\n', 8),
-        ('    | "PerformanceStatistics" = {"a"=1,"Device Utilization %"=0,"b"=2}\n', 0),
-        # Should the dies of an Ultra be listed apart, or a second GPU that does nothing.
-        ("".join(f'  "PerformanceStatistics" = {{"Device Utilization %"={busy}}}\n' for busy in (0, 91)), 91),
-    ],
-)
-def test_what_ioreg_prints(text, expected):
-    if isinstance(expected, str):
-        with pytest.raises(energy.Absent, match=f"^{expected}$"):
+def test_what_ioreg_prints():
+    statistics = '    | "PerformanceStatistics" = {{"a"=1,"Device Utilization %"={},"b"=2}}\n'.format
+    assert sources.gpu_busy(statistics(0)) == 0
+    # Should the dies of an Ultra be listed apart, or a second GPU that does nothing.
+    assert sources.gpu_busy(statistics(0) + statistics(91)) == 91
+    for text in ("+-o AppleParavirtGPU  <class AppleParavirtGPU>\n    {\n    }\n", statistics(8)[:-2]):
+        with pytest.raises(energy.Absent, match=r"^this GPU does not tell how busy it is$"):
             sources.gpu_busy(text)
-    else:
-        assert sources.gpu_busy(text) == expected
+    with pytest.raises(energy.Absent, match=r"^macOS lists no GPU$"):
+        sources.gpu_busy("")
 
 
 def test_real_page_faults_of_a_command_are_not_the_block_s(monkeypatch):
     program, honest = "held = bytearray(256 * 2**20)", snapshot.run_command
     monkeypatch.setattr(snapshot, "run_command", lambda *command, timeout: honest(*command, timeout=60))
-    block = sources.Block("cpu", 0.5, time.perf_counter)
-    faults = sources.Faults(block)
-    before = faults.read()["page_faults"]
-    assert block.run(sys.executable, "-c", program) == ""
-    grown = faults.read()["page_faults"] - before
-    assert sum(block.faults) > 1000
-    assert grown < sum(block.faults) / 2
+    watch = Telemetry()
+    read = sources.SOURCES["faults"].open(watch)
+    before = read()["page_faults"]
+    assert watch.run(sys.executable, "-c", program) == ""
+    assert sum(watch.faults) > 1000 and read()["page_faults"] - before < sum(watch.faults) / 2
 
 
 # --- NVIDIA
 
 
-class FakeNvml(types.ModuleType):
-    NVML_TEMPERATURE_GPU = 0
+@pytest.fixture
+def nvidia(linux, monkeypatch, clock):
+    """nvidia(lacks): a PC with a GPU whose driver fails in what it lacks. Returns it, with what was asked of it."""
 
-    class NVMLError(Exception):
-        pass
+    def install(*lacks):
+        nvml = types.SimpleNamespace(NVMLError=type("NVMLError", (Exception,), {}), NVML_TEMPERATURE_GPU=0, asked=[])
+        answers = {
+            "Init": lambda: None,
+            "DeviceGetHandleByIndex": lambda index: "handle",
+            "DeviceGetHandleByUUID": lambda uuid: "handle",
+            "DeviceGetTotalEnergyConsumption": lambda handle: int(1e3 * work_j(clock())),
+            "DeviceGetPowerUsage": lambda handle: int(1e3 * power_w(clock())),
+            "DeviceGetUtilizationRates": lambda handle: types.SimpleNamespace(gpu=round(100 - clock()), memory=1),
+            "DeviceGetTemperature": lambda handle, sensor: 70 - abs(clock() - 3),
+        }
 
-    def __init__(self, clock, counter=True, power=True, driver=True):
-        super().__init__("pynvml")
-        self.clock, self.counter, self.power, self.driver = clock, counter, power, driver
-        self.chosen, self.looked = [], []
+        def ask(name, *given):
+            nvml.asked.append((name, clock.now, *given))
+            if name in lacks:
+                raise nvml.NVMLError(f"{name} Not Supported")
+            return answers[name](*given)
 
-    def nvmlInit(self):
-        if not self.driver:
-            raise self.NVMLError("Driver Not Loaded")
+        for name in answers:
+            setattr(nvml, f"nvml{name}", functools.partial(ask, name))
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        return nvml
 
-    def nvmlDeviceGetHandleByIndex(self, index):
-        self.chosen.append(index)
-        return "handle"
-
-    nvmlDeviceGetHandleByUUID = nvmlDeviceGetHandleByIndex
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
-        if not self.counter:
-            raise self.NVMLError("Not Supported")
-        return int(1e3 * work_j(self.clock()))
-
-    def nvmlDeviceGetPowerUsage(self, handle):
-        if not self.power:
-            raise self.NVMLError("Not Supported")
-        return int(1e3 * power_w(self.clock()))
-
-    def nvmlDeviceGetUtilizationRates(self, handle):
-        if not self.power:
-            raise self.NVMLError("Not Supported")
-        self.looked.append(self.clock())
-        return types.SimpleNamespace(gpu=round(100 - self.clock()), memory=1)
-
-    def nvmlDeviceGetTemperature(self, handle, sensor):
-        assert (handle, sensor) == ("handle", 0)
-        return 70 - abs(self.clock() - 3)
+    return install
 
 
-def test_energy_and_temperature_of_an_nvidia_gpu(linux, monkeypatch, clock):
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock))
-    watch = drive(Telemetry(device="gpu", clock=clock), clock, range(11))
+def test_energy_and_temperature_of_an_nvidia_gpu(nvidia, clock):
+    nvidia()
+    watch = drive(clock, range(11), device="gpu")
     assert value(watch, "energy_j") == pytest.approx(work_j(10), abs=0.01)
     assert watch.metrics()["temperature_c"] == Estimate(70, "°C", n=11)
     assert watch.rails == ["gpu"]
-
-
-def test_how_busy_an_nvidia_gpu_was(linux, monkeypatch, clock):
-    nvml = FakeNvml(clock)
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    watch = drive(Telemetry(device="gpu", clock=clock), clock, [0, 0.5, 1, 1.5, 2, 4, 100])
-    # What it tells at 0.5 s may still cover the time before the block.
-    assert watch.metrics()["gpu_busy"] == Estimate((99 + 98 + 98 + 96) / 4, "%", n=4)
-    assert nvml.looked == [0, 1, 1.5, 2, 4]
-    assert [sample.gpu_busy for sample in watch.samples] == [None, None, 99, 98, 98, 96, None]
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock, power=False))
-    watch = drive(Telemetry(device="gpu", clock=clock), clock, range(5))
-    assert "Not Supported" in watch.absent["gpu_busy"]
-
-
-def test_power_is_integrated_where_a_gpu_has_no_energy_counter(linux, monkeypatch, clock):
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock, counter=False))
-    meter = energy.NvmlMeter(clock)
-    start_j = meter.energy_j()
-    for clock.now in (0.5 * tick for tick in range(1, 21)):
-        energy_j = meter.energy_j() - start_j
+    nvidia("DeviceGetTotalEnergyConsumption")  # its power is integrated
+    clock.now = 0
+    meter = energy.nvml_meter(clock)
+    for clock.now in (0.5 * tick for tick in range(21)):
+        energy_j = meter.energy_j()
     assert energy_j == pytest.approx(work_j(10), rel=0.01)
 
 
-@pytest.mark.parametrize(("visible", "chosen"), [(None, 0), ("2,1", 2), ("GPU-5a1e", "GPU-5a1e")])
-def test_the_first_visible_gpu_is_metered(linux, monkeypatch, clock, visible, chosen):
-    nvml = FakeNvml(clock)
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+def test_how_busy_an_nvidia_gpu_was(nvidia, clock):
+    nvml = nvidia()
+    watch = drive(clock, [0, 0.5, 1, 1.5, 2, 4, 100], device="gpu")
+    # What it tells at 0.5 s may still cover the time before the block.
+    assert watch.metrics()["gpu_busy"] == Estimate((99 + 98 + 98 + 96) / 4, "%", n=4)
+    assert [at for name, at, *_ in nvml.asked if name == "DeviceGetUtilizationRates"] == [1, 1.5, 2, 4]
+    assert [sample.gpu_busy for sample in watch.samples] == [None, None, 99, 98, 98, 96, None]
+    watch = drive(clock, [0, 0.9], device="gpu")
+    assert watch.absent["gpu_busy"] == "the GPU was not asked in the 0.90 s of the block"
+    nvidia("DeviceGetUtilizationRates")
+    assert "Not Supported" in drive(clock, range(5), device="gpu").absent["gpu_busy"]
+
+
+@pytest.mark.parametrize(("visible", "chosen"), [("0", 0), ("2,1", 2), ("GPU-5a1e", "GPU-5a1e")])
+def test_the_first_visible_gpu_is_metered(nvidia, monkeypatch, visible, chosen):
+    nvml = nvidia()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [meter.name for meter in energy.meters("gpu")[0]] == ["nvml"]
-    assert nvml.chosen == [chosen]
+    assert [given for name, _, *given in nvml.asked if "Handle" in name] == [[chosen]]
 
 
-def test_why_there_is_no_gpu_meter(linux, monkeypatch, clock):
+def test_why_there_is_no_gpu_meter(nvidia, monkeypatch):
     def reason():
-        found, absent = energy.meters("gpu")
-        assert found == []
-        return absent["nvml"]
+        meters, absent = energy.meters("gpu")
+        return meters or absent["nvml"]
 
     assert reason() == "nvidia-ml-py is not installed"
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock, driver=False))
-    assert "Driver Not Loaded" in reason()
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock, counter=False, power=False))
+    nvidia("Init")
+    assert "Init Not Supported" in reason()
+    nvidia("DeviceGetTotalEnergyConsumption", "DeviceGetPowerUsage")
     assert "neither energy nor power" in reason()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert reason() == "CUDA_VISIBLE_DEVICES hides the GPU"
@@ -486,33 +393,23 @@ def rapl(linux):
 
 
 def test_rapl_adds_packages_and_memory_across_wraps(rapl, clock):
-    watch = drive(
-        Telemetry(clock=clock),
-        clock,
-        range(0, 60, 10),
-        # 60 W and 30 W of packages, 3 W of memory, over 50 s: the first counter wraps thrice.
-        lambda: clock.now and rapl(zone0=600, zone1=300, zone0_1=30, zone0_0=500, zone1_0=100, zone2=1000),
-    )
+    # 60 W and 30 W of packages, 3 W of memory, over 50 s: the first counter wraps thrice.
+    moved = {"zone0": 600, "zone1": 300, "zone0_1": 30, "zone0_0": 500, "zone1_0": 100, "zone2": 1000}
+    watch = drive(clock, range(0, 60, 10), lambda: clock.now and rapl(**moved))
     assert (value(watch, "energy_j"), value(watch, "power_w")) == pytest.approx((50 * 93, 93))
     assert watch.rails == ["cpu package", "dram"]
 
 
-def test_rapl_that_only_root_may_read(rapl, monkeypatch):
-    read_text = Path.read_text
-
-    def guarded(path, *arguments, **options):
-        if path.name == "energy_uj":
-            raise PermissionError(13, "Permission denied", str(path))
-        return read_text(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "read_text", guarded)
-    assert energy.meters("cpu") == ([], {"rapl": "this system lets only root read the RAPL energy counters"})
-
-
-def test_each_device_has_its_meter(rapl, monkeypatch, clock):
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock))
+def test_each_device_has_its_meter_and_rapl_may_be_for_root_only(rapl, nvidia, monkeypatch):
+    nvidia()
     names = {device: [meter.name for meter in energy.meters(device)[0]] for device in ("cpu", "gpu", None)}
     assert names == {"cpu": ["rapl"], "gpu": ["nvml"], None: ["rapl", "nvml"]}
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert energy.meters("cpu") == ([], {"rapl": "this system lets only root read the RAPL energy counters"})
 
 
 def test_temperature_is_that_of_the_hottest_package(linux, clock):
@@ -521,10 +418,10 @@ def test_temperature_is_that_of_the_hottest_package(linux, clock):
     labels = {"temp1_label": "Package id 0", "temp1_input": 51500, "temp2_label": "Core 0", "temp2_input": 83000}
     put(hwmon / "hwmon1", name="coretemp", **labels)
     put(hwmon / "hwmon2", name="coretemp", temp1_label="Package id 1", temp1_input=49000)
-    assert value(drive(Telemetry(clock=clock), clock, [0, 1]), "temperature_c") == 51.5
+    assert value(drive(clock, [0, 1]), "temperature_c") == 51.5
     labels = {"temp1_label": "Tctl", "temp1_input": 77000, "temp2_label": "Tdie", "temp2_input": 57000}
     put(hwmon / "hwmon3", name="k10temp", **labels)  # AMD's Tctl has an offset
-    assert value(drive(Telemetry(clock=clock), clock, [0, 1]), "temperature_c") == 57
+    assert value(drive(clock, [0, 1]), "temperature_c") == 57
 
 
 # --- the block
@@ -533,10 +430,13 @@ def test_temperature_is_that_of_the_hottest_package(linux, clock):
 def test_the_block_lies_between_the_first_and_the_last_reading(apple, monkeypatch):
     """And what takes a process of its own outside of these."""
     events = []
-    mac = apple(lambda: FakeChip(time.perf_counter, events))
-    monkeypatch.setattr(
-        snapshot, "run_command", lambda *command, **more: events.append(command[0]) or mac(*command, **more)
-    )
+    mac = apple(monitor=lambda: FakeChip(time.perf_counter, events))
+
+    def run_command(*command, **more):
+        events.append(command[0])
+        return mac(*command, **more)
+
+    monkeypatch.setattr(snapshot, "run_command", run_command)
     with Telemetry(interval_s=0.05) as watch:
         events.append("begin")
         time.sleep(0.2)
@@ -552,20 +452,23 @@ def test_the_block_lies_between_the_first_and_the_last_reading(apple, monkeypatc
     assert (watch.samples[0].t_s, watch.samples[-1].t_s) == (0, watch.seconds)
 
 
-def test_an_error_in_the_block_gets_out_and_the_thread_ends():
+def test_an_error_in_the_block_gets_out_and_the_thread_ends_and_wrong_use_is_refused():
     with pytest.raises(KeyError), Telemetry() as watch:
         raise KeyError("mine")
-    assert not watch._thread.is_alive()
-    assert "footprint_peak_bytes" in watch.metrics()
+    assert not watch._thread.is_alive() and "footprint_peak_bytes" in watch.metrics()
+    with pytest.raises(ValueError, match="'mps'"):
+        Telemetry(device="mps")
+    with pytest.raises(ValueError, match="before its block has ended"):
+        Telemetry().metrics()
 
 
-def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(rapl, linux, monkeypatch, clock):
+def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(rapl, linux, clock):
     def sample():
         rapl(zone0=10)
         if clock.now == 3:
             (linux / "powercap" / "intel-rapl:1" / "energy_uj").unlink()
 
-    watch = drive(Telemetry(clock=clock), clock, range(6), sample)
+    watch = drive(clock, range(6), sample)
     assert watch.absent["power_w"].startswith("failed after 3 samples: FileNotFoundError")
     assert watch.rails == []
     rest = {"footprint_peak_bytes", "page_faults", "page_ins", "swap_bytes", "swapped_bytes", "cpu_busy"}
@@ -573,159 +476,107 @@ def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(rap
     assert [sample.power_w for sample in watch.samples] == [None, 10, 10, None, None, None]
 
 
-def test_blocks_that_are_too_short_have_no_power_and_no_load(rapl, monkeypatch, clock):
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock))
-    watch = drive(Telemetry(device="gpu", clock=clock), clock, [0, 0.9])
-    assert watch.absent["gpu_busy"] == "the block took 0.90 s; 1.5 s are needed"
-    watch = drive(Telemetry(clock=clock), clock, [0, 0.3], lambda: rapl(zone0=10))
+def test_blocks_that_are_too_short_have_no_power_and_no_load(rapl, clock):
+    watch = drive(clock, [0, 0.3], lambda: rapl(zone0=10))
     assert watch.absent["energy_j"] == "the block took 0.30 s; 1 s are needed"
     assert watch.absent["foreign_load"] == "the block took 0.30 s; 0.5 s are needed"
-    assert watch.foreign_load is None
-    assert not {"power_w", "cpu_busy"} & watch.metrics().keys()
-
-
-def test_an_energy_counter_that_stands_still_is_not_zero_watt(rapl, clock):
-    watch = drive(Telemetry(clock=clock), clock, [0, 1, 2])
-    assert "power_w" not in watch.metrics()
-    assert watch.absent["power_w"] == "the energy counter did not move"
-
-
-def test_long_traces_are_thinned_and_keep_their_ends(rapl, monkeypatch, clock):
-    monkeypatch.setattr(sampler, "MOST_SAMPLES", 16)
-    watch = drive(Telemetry(clock=clock), clock, range(1000), lambda: rapl(zone0=7))
-    times = [sample.t_s for sample in watch.samples]
-    assert len(times) <= 17
-    assert (times[0], times[-1]) == (0, 999)
-    assert len({times[index + 1] - times[index] for index in range(len(times) - 2)}) == 1
-    assert all(sample.power_w == pytest.approx(7) for sample in watch.samples[1:])
-    assert watch.metrics()["power_w"].n == 1000
+    assert watch.foreign_load is None and not {"power_w", "cpu_busy"} & watch.metrics().keys()
+    watch = drive(clock, [0, 1, 2])  # a counter that stands still is not zero watt
+    assert "power_w" not in watch.metrics() and watch.absent["power_w"] == "the energy counter did not move"
 
 
 def test_a_last_reading_right_behind_another_has_no_power_of_its_own(rapl, clock):
-    watch = drive(Telemetry(clock=clock), clock, [0, 0.5, 1, 1.5, 1.501], lambda: rapl(zone0=10))
+    watch = drive(clock, [0, 0.5, 1, 1.5, 1.501], lambda: rapl(zone0=10))
     assert [sample.power_w for sample in watch.samples] == [None, 20, 20, 20, None]
     assert value(watch, "energy_j") == pytest.approx(40)
-
-
-def test_wrong_use_is_refused():
-    with pytest.raises(ValueError, match="'mps'"):
-        Telemetry(device="mps")
-    with pytest.raises(ValueError, match="before its block has ended"):
-        Telemetry().metrics()
 
 
 # --- what the process used
 
 
-@contextlib.contextmanager
-def child(target, *arguments):
-    """A process as a DataLoader on a Mac starts it, and its end of a pipe."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=target, args=(theirs, *arguments))
-    process.start()
-    try:
-        yield process, ours
-    finally:
-        process.join(10)
-        process.kill()
-
-
-def burn_then_wait(pipe, cpu_s):
+def work_then_wait(pipe, cpu_s, own, held=b""):
+    """A child that computes, holds `own` bytes, and reads all pages of what its parent holds."""
     while time.process_time() < cpu_s:
         pass
-    pipe.send(time.process_time())
+    mine = b"x" * own
+    pipe.send((time.process_time(), sum(held[place] for place in range(0, len(held), mmap.PAGESIZE))))
     pipe.recv()
+    assert len(mine) == own
 
 
-def hold_then_wait(pipe, count):
-    held = b"x" * count
-    pipe.send(len(held))
-    pipe.recv()
+@contextlib.contextmanager
+def children(method, *each):
+    """Processes that `work_then_wait`, started like a DataLoader's; the first of them, its pipe, and what they sent."""
+    context = multiprocessing.get_context(method)
+    pipes = [context.Pipe() for _ in each]
+    started = [context.Process(target=work_then_wait, args=(pipes[n][1], *given)) for n, given in enumerate(each)]
+    for process in started:
+        process.start()
+    try:
+        yield started[0], pipes[0][0], [ours.recv() for ours, _ in pipes]
+    finally:
+        for (ours, _), process in zip(pipes, started, strict=True):
+            ours.send("end")
+            process.join(10)
+            process.kill()
 
 
 @pytest.mark.skipif(
     not hasattr(os, "waitid"), reason="macOS's Python cannot look at an ended process without taking it"
 )
 def test_a_child_s_cpu_time_is_counted_once_alive_ended_and_waited_for():
-    load = sources.Load(sources.Block("cpu", 0.5, time.perf_counter))
-    *_, start_s = load.read()
+    read = sources.SOURCES["load"].open(Telemetry())
+    *_, start_s = read()
     own_s = time.process_time()
-    with child(burn_then_wait, 0.8) as (process, pipe):
-        used_s = pipe.recv()
-        *_, alive_s = load.read()
+    with children("spawn", (0.8, 0)) as (process, pipe, [(used_s, _)]):
+        *_, alive_s = read()
         pipe.send("end")
         # Ended, but nobody has waited for it; and asking must not take its end away from whoever does.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        *_, ended_s = load.read()
+        *_, ended_s = read()
         assert os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
         process.join()
-        *_, joined_s = load.read()
+        *_, joined_s = read()
     for seen_s in (alive_s, ended_s, joined_s):
         assert seen_s - start_s == pytest.approx(used_s + time.process_time() - own_s, abs=0.25)
 
 
 def test_footprint_has_a_peak_and_the_children_in_it(linux):
-    size = 60 * 2**20
-    watch = Telemetry()
+    size, watch = 60 * 2**20, Telemetry()
     watch._open()
     watch._sample(edge=True)
-    before = watch._sources["footprint"].peak
-    with child(hold_then_wait, size) as (_, pipe):
-        assert pipe.recv() == size
+    with children("spawn", (0, size)):
         watch._sample()
-        pipe.send("end")
     own = mmap.mmap(-1, 2 * size)
     own.write(b"x" * (2 * size))
-    held = watch._sources["footprint"].now()
+    held = watch._read["footprint"]()
     watch._sample()
     own.close()
     watch._sample(edge=True)
     watch._close()
+    before, with_child, *_ = (sample.footprint_bytes for sample in watch.samples)
     assert value(watch, "footprint_peak_bytes") == pytest.approx(held, rel=0.2)
-    assert held > before + 1.9 * size
-    assert max(sample.footprint_bytes for sample in watch.samples[:2]) > before + 0.9 * size
+    assert held > before + 1.9 * size and with_child > before + 0.9 * size
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux forks workers")
 def test_pages_that_forked_workers_share_count_once():
     """Four of them begin with the parent's 200 MB; one makes 60 MB of its own."""
-    size, fork = 200 * 2**20, multiprocessing.get_context("fork")
+    size = 200 * 2**20
     held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for place in range(0, size, mmap.PAGESIZE):
         held[place] = 1
-    footprint = machine_memory.ResidentMemory()
+    footprint = machine_memory.resident_memory()
     before = footprint()
-    pipes = [fork.Pipe() for _ in range(4)]
-    workers = [
-        fork.Process(target=read_then_wait, args=(held, pipe, 60 * 2**20 * (not n)))
-        for n, (_, pipe) in enumerate(pipes)
-    ]
-    try:
-        for worker in workers:
-            worker.start()
-        assert [ours.recv() for ours, _ in pipes] == [size // mmap.PAGESIZE] * 4
-        grown = footprint() - before
-        assert 55 * 2**20 < grown < 120 * 2**20
-    finally:
-        for ours, _ in pipes:
-            ours.send("end")
-        for worker in workers:
-            worker.join(10)
-            worker.kill()
-        held.close()
+    with children("fork", (0, 60 * 2**20, held), *[(0, 0, held)] * 3) as (*_, sent):
+        assert [pages for _, pages in sent] == [size // mmap.PAGESIZE] * 4
+        assert 55 * 2**20 < footprint() - before < 120 * 2**20
+    held.close()
     assert footprint() < before + 20 * 2**20
 
 
-def read_then_wait(held, pipe, own):
-    mine = b"x" * own
-    pipe.send(sum(held[place] for place in range(0, len(held), mmap.PAGESIZE)))
-    pipe.recv()
-    assert len(mine) == own
-
-
-def test_children_are_asked_for_a_fiftieth_of_the_time(monkeypatch):
-    clock, asked = types.SimpleNamespace(now=0.0), []
+def test_children_are_asked_for_a_fiftieth_of_the_time(monkeypatch, clock):
+    asked = []
 
     def added(read):
         asked.append(clock.now)
@@ -734,14 +585,12 @@ def test_children_are_asked_for_a_fiftieth_of_the_time(monkeypatch):
 
     monkeypatch.setattr(machine_memory, "live_children", lambda: [os.getpid()])
     monkeypatch.setattr(machine_memory, "_sum_of_living", added)
-    footprint = machine_memory.ResidentMemory(lambda: clock.now)
-    told = []
+    footprint, told = machine_memory.resident_memory(clock), []
     for _ in range(100):
         told.append(footprint())
         clock.now += 0.5
     assert len(asked) == 10 and asked[:3] == pytest.approx([0, 5, 10], abs=0.7)
-    # In between what they added stands.
-    assert told[:2] == pytest.approx([2e12, 2e12], rel=1e-2)
+    assert told[:2] == pytest.approx([2e12, 2e12], rel=1e-2)  # in between what they added stands
     monkeypatch.setattr(machine_memory, "live_children", list)
     assert footprint() < 10**12
 
@@ -757,61 +606,53 @@ def test_page_faults_are_those_of_the_block():
     assert value(watch, "page_ins") < pages
 
 
-class Counters:
-    """A machine of which everything is known: CPU seconds of all, of this process and of its ended children."""
+@pytest.fixture
+def used(linux, monkeypatch):
+    """CPU seconds of a machine of which everything is known: of all, of this process and of its ended children."""
+    used = types.SimpleNamespace(all=0.0, own=0.0, ended=0.0)
 
-    def __init__(self, monkeypatch):
-        self.busy_s = self.own_s = self.ended_s = 0.0
-        monkeypatch.setattr(snapshot, "cpu_busy_s", lambda: 5000 + self.busy_s)
-        monkeypatch.setattr(machine_memory.resource, "getrusage", self.usage)
-        monkeypatch.setattr(machine_memory, "live_children", list)
+    def usage(who):
+        used_s = used.own if who == sources.resource.RUSAGE_SELF else used.ended
+        times = {"ru_utime": 30 + 0.75 * used_s, "ru_stime": 3 + 0.25 * used_s}
+        return types.SimpleNamespace(**times, ru_minflt=100, ru_majflt=10)
 
-    def usage(self, who):
-        used_s = self.own_s if who == machine_memory.resource.RUSAGE_SELF else self.ended_s
-        return types.SimpleNamespace(
-            ru_utime=30 + 0.75 * used_s, ru_stime=3 + 0.25 * used_s, ru_minflt=100, ru_majflt=10
-        )
+    monkeypatch.setattr(snapshot, "cpu_busy_s", lambda: 5000 + used.all)
+    monkeypatch.setattr(sources.resource, "getrusage", usage)
+    monkeypatch.setattr(machine_memory, "live_children", list)
+    return used
 
 
 @pytest.mark.parametrize(
-    ("busy_s", "own_s", "ended_s", "foreign"),
+    ("all_s", "own_s", "ended_s", "foreign"),
     [
         (30, 10, 15, 0.5),  # children that ended meanwhile are not foreign
         (19.9, 20, 0, 0.0),  # never below 0: the counters tick differently
     ],
 )
-def test_foreign_load_is_what_others_used(linux, monkeypatch, clock, busy_s, own_s, ended_s, foreign):
-    counters = Counters(monkeypatch)
-
+def test_foreign_load_is_what_others_used(used, monkeypatch, clock, all_s, own_s, ended_s, foreign):
     def advance():
-        counters.busy_s, counters.own_s, counters.ended_s = (
-            share * clock.now / 10 for share in (busy_s, own_s, ended_s)
-        )
+        used.all, used.own, used.ended = (seconds * clock.now / 10 for seconds in (all_s, own_s, ended_s))
 
     monkeypatch.setattr(sampler.psutil, "cpu_count", lambda: 4)
-    watch = drive(Telemetry(clock=clock), clock, [0, 5, 10], advance)
-    assert watch.foreign_load == pytest.approx(foreign)
-    assert "foreign_load" not in watch.metrics()
+    watch = drive(clock, [0, 5, 10], advance)
+    assert watch.foreign_load == pytest.approx(foreign) and "foreign_load" not in watch.metrics()
     assert value(watch, "cpu_busy") == pytest.approx(100 * (own_s + ended_s) / 10 / 4)
 
 
-def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(linux, monkeypatch, clock):
-    counters = Counters(monkeypatch)
+def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(used, monkeypatch, clock):
     monkeypatch.setattr(machine_memory, "live_children", lambda: [77])
 
-    def process(pid):
+    def process(pid=None):
         if clock.now == 10:
             raise sampler.psutil.ZombieProcess(pid)
-        used_s = {"user": 3 * clock.now, "system": clock.now, "children_user": 0, "children_system": 0}
-        rss = types.SimpleNamespace(rss=0)
-        return types.SimpleNamespace(cpu_times=lambda: types.SimpleNamespace(**used_s), memory_info=lambda: rss)
+        times = types.SimpleNamespace(user=3 * clock.now, system=clock.now, children_user=0, children_system=0)
+        return types.SimpleNamespace(cpu_times=lambda: times)
 
     monkeypatch.setattr(sampler.psutil, "Process", process)
-
-    def advance():
-        counters.busy_s = {0: 0, 9: 36, 10: 41}[clock.now]  # the child's four cores until 9, and another's 5 s after it
-
-    assert drive(Telemetry(clock=clock), clock, [0, 9, 10], advance).foreign_load == pytest.approx(0.5)
+    # The child's four cores until 9, and another's 5 s after it.
+    busy = {0: 0, 9: 36, 10: 41}
+    watch = drive(clock, busy, lambda: setattr(used, "all", busy[clock.now]))
+    assert watch.foreign_load == pytest.approx(0.5)
 
 
 def test_a_busy_neighbour_is_seen():
@@ -825,10 +666,7 @@ def test_a_busy_neighbour_is_seen():
     assert sampler.contended(watch.foreign_load)
 
 
-@pytest.mark.parametrize(
-    ("threads", "foreign_load", "spoilt"),
-    [(2, 0.09, False), (2, 0.11, True), (16, 0.39, False), (16, None, False)],
-)
-def test_contended(monkeypatch, threads, foreign_load, spoilt):
-    monkeypatch.setattr(sampler.psutil, "cpu_count", lambda: threads)
-    assert sampler.contended(foreign_load) is spoilt
+def test_contended(monkeypatch):
+    for threads, load, spoilt in ((2, 0.09, False), (2, 0.11, True), (16, 0.39, False), (16, None, False)):
+        monkeypatch.setattr(sampler.psutil, "cpu_count", lambda threads=threads: threads)
+        assert sampler.contended(load) is spoilt

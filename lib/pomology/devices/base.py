@@ -1,14 +1,11 @@
 """A device as the kit sees it: the methods that an experiment calls, whichever framework computes.
 
-`synchronize` waits until a device has finished all its work. A GPU works asynchronously: a time read without that wait
-is the time of asking. No framework is imported before one of its devices is asked for.
-
-A framework is a file of this package with a subclass of `Device`; `find` imports them all.
+A framework is a file of this package with a subclass of `Device`. `find` imports these files; none of them may import
+its framework before one of its devices is asked for.
 """
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import gc
 from collections.abc import Callable, Collection, Iterator
@@ -22,91 +19,71 @@ DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "flo
 SAMPLED_TENSORS, SAMPLED_NUMBERS = 4, 64
 
 
-class Device(abc.ABC):
+class Device:
     """One device of one framework.
 
     backend: its name in the journal, such as `cpu`, `cuda`, `mps`. kind: `cpu` or `gpu`. handle: what the framework's
-    own functions take for it. uncounted: why the memory counters do not answer, None while they do.
+    own functions take for it. unified_memory: whether it takes its memory from the host's, as Apple's GPUs and
+    processors do. uncounted: why the memory counters do not answer, None while they do.
     """
 
+    # What a framework has to define, beside `__init__(self, backend)`:
     framework: ClassVar[str]  # as in the journal, and as `Experiment` takes it
     title: ClassVar[str]  # as its makers write it
     gpus: ClassVar[Collection[str]]  # its backends that are GPUs, whether this machine has them or not
     apple_gpu: ClassVar[str]  # the backend that is the GPU of an Apple chip
-    apple_plugin: ClassVar[str] = ""  # a package that this GPU needs beside the framework's own
-    cuda_install: ClassVar[str] = ""  # what to install for an NVIDIA GPU
-    # A kernel of the kit's own is compiled when it is launched for the first time, rather than when it is made.
-    compiles_at_launch: ClassVar[bool] = False
+    backends: ClassVar[Callable[[], dict[str, str | None]]]  # the CPU first: None if it can train here, else why not
+    threads: int | None  # CPU threads that an operator may use; None where the framework has no such setting
+    # Wait until all work given to the device is done. A GPU is asynchronous: a time read without is that of asking.
+    synchronize: Callable[[], None]
+    # product(precision, size): a function that multiplies two random matrices; time it through `dispatch`.
+    product: Callable[[str, int], Callable[[], Any]]
+    # smallest_kernel(own=True): a function that gives the device the least work there is, and what that is, in words.
+    # own: a kernel of the kit's own where the framework compiles some (Metal), else one of the framework's.
+    smallest_kernel: Callable[..., tuple[Callable[[], Any], str]]
+    # The backend that really holds an array or a model's weights, or `mixed`. ValueError for a model without weights.
+    device_of: Callable[[Any], str]
+    count: Callable[[Any], int]  # parameters of a model, trained or not; running statistics are none
+    weight_sample: Callable[[Any], list[float]]  # a few of the trained weights, to see whether training changed them
+    _ones: Callable[[str, int], Any]  # a square matrix of ones of a data type
+    _move: Callable[[Any], Any]  # one array, or whatever else a batch holds, on this device
+
+    # What it may define:
+    apple_plugin = cuda_install = ""  # a package that an Apple GPU needs beside it; what to install for an NVIDIA GPU
+    compiles_at_launch = False  # a kernel of the kit's own is compiled in its first launch, not when it is made
+    counts_on_cpu = False  # whether its memory counters are of use there
 
     def __init__(self, module: Any, backend: str, handle: Any):
         """module: the framework's own, which has `__version__`."""
-        self._module, self.backend, self.handle = module, backend, handle
+        self.backend, self.handle, self.framework_version = backend, handle, module.__version__
         self.kind = "cpu" if backend == "cpu" else "gpu"
+        self.unified_memory = backend in ("cpu", self.apple_gpu)
         self.uncounted: str | None = None
 
     def __repr__(self) -> str:
         return f"Device({self.framework}, {self.backend})"
 
-    # Which there are
-
-    @classmethod  # noqa: B027 - most frameworks need nothing
+    @classmethod
     def prepare(cls) -> None:
         """Set what the framework reads when it is loaded. Raises PomologyError if it is too late for that."""
-
-    @classmethod
-    @abc.abstractmethod
-    def backends(cls) -> dict[str, str | None]:
-        """Each backend, the CPU first, with None if it can train here, else the reason why not, in plain words."""
-
-    # What it is
-
-    @property
-    def framework_version(self) -> str:
-        """The version of the framework that is loaded."""
-        return self._module.__version__
 
     @property
     def name(self) -> str | None:
         """What people call it: the GPU's or the processor's name, which on an Apple chip is the same."""
         return snapshot.chip()
 
-    @property
-    @abc.abstractmethod
-    def threads(self) -> int | None:
-        """CPU threads that an operator may use; None where the framework has no such setting."""
-
-    @property
-    def unified_memory(self) -> bool:
-        """Whether the device takes its memory from the host's, as Apple's GPUs and processors do."""
-        return self.backend in ("cpu", self.apple_gpu)
-
-    # Work
-
     def context(self) -> contextlib.AbstractContextManager:
         """What a case runs in; inside, new arrays are computed on this device where the framework has a default."""
         return contextlib.nullcontext()
-
-    @abc.abstractmethod
-    def synchronize(self) -> None:
-        """Wait until all work given to this device is done."""
 
     def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """A function that gives its work to the device when it is called: the same one where nothing is lazy."""
         return function
 
-    @abc.abstractmethod
-    def product(self, precision: str, size: int) -> Callable[[], Any]:
-        """A function that multiplies two `size` x `size` matrices of random numbers of a precision on this device.
-
-        precision: `fp32`, `fp16`, `bf16` or `fp64`. Time it through `dispatch`.
-        """
-
-    @abc.abstractmethod
-    def smallest_kernel(self, own: bool = True) -> tuple[Callable[[], Any], str]:
-        """A function that gives the device the smallest piece of work there is, and what that is, in words.
-
-        own: a kernel of the kit's own where the framework compiles some (Metal), else one of the framework's.
-        """
+    @contextlib.contextmanager
+    def watch_fallbacks(self) -> Iterator[set[str]]:
+        """Collect the operators that run on the CPU inside the block, as far as the framework warns of them."""
+        yield set()
 
     def precisions(self) -> dict[str, str | None]:
         """Which of fp32, fp16, bf16 and fp64 multiply matrices here: None for those that do, else why not."""
@@ -123,17 +100,6 @@ class Device(abc.ABC):
                 reasons[precision] = _first_line(error)
         return reasons
 
-    @abc.abstractmethod
-    def _ones(self, dtype: str, size: int) -> Any:
-        """A square matrix of ones on this device."""
-
-    @contextlib.contextmanager
-    def watch_fallbacks(self) -> Iterator[set[str]]:
-        """Collect the operators that run on the CPU inside the block, as far as the framework warns of them."""
-        yield set()
-
-    # Data and models
-
     def to_device(self, batch: Any) -> Any:
         """The same batch on this device: an array, or tuples, lists and dicts of them, in the same form.
 
@@ -146,34 +112,6 @@ class Device(abc.ABC):
             moved = [self.to_device(value) for value in batch]
             return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
         return self._move(batch)
-
-    @abc.abstractmethod
-    def _move(self, item: Any) -> Any:
-        """One array, or whatever else a batch holds, on this device."""
-
-    @abc.abstractmethod
-    def device_of(self, item: Any) -> str:
-        """The backend that really holds a model's weights or an array; `mixed` if there is more than one.
-
-        Raises ValueError for a model without weights.
-        """
-
-    @abc.abstractmethod
-    def count(self, model: Any) -> int:
-        """Parameters of a model, trained or not. Running statistics are none."""
-
-    def weight_sample(self, model: Any) -> list[float]:
-        """A few of the weights that are trained, to see whether training changed them."""
-        last = self._trained(model)[-SAMPLED_TENSORS:]
-        return [number for weight in last for number in self._numbers(weight, SAMPLED_NUMBERS)]
-
-    @abc.abstractmethod
-    def _trained(self, model: Any) -> list[Any]:
-        """The weights of a model that training changes."""
-
-    @abc.abstractmethod
-    def _numbers(self, weight: Any, count: int) -> list[float]:
-        """The first numbers of a weight."""
 
     # Memory, in bytes
 
@@ -206,19 +144,15 @@ class Device(abc.ABC):
     def _counted(self, read: Callable[[], dict[str, int] | None]) -> dict[str, int]:
         """What a counter answers. A case must not be lost for one: what it raises is kept in `uncounted`."""
         try:
-            return read() or {}
+            return (read() or {}) if self.kind == "gpu" or self.counts_on_cpu else {}
         except Exception as error:
             self.uncounted = _first_line(error)
             return {}
 
-    def _reset_peak(self) -> None:  # noqa: B027 - the CPU has no counters
-        """Begin a new peak."""
-
-    def _peak_bytes(self) -> dict[str, int]:
-        return {}
-
     def _bytes_now(self) -> dict[str, int]:
         return {}
+
+    _reset_peak = _peak_bytes = _bytes_now
 
 
 def _first_line(error: Exception) -> str:

@@ -15,7 +15,6 @@ OUT_OF_MEMORY = re.compile(
     r"(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|failed to allocate memory|\[metal::malloc\] Attempting to allocate",
     re.IGNORECASE,
 )
-
 UNSUPPORTED = re.compile(
     r"not currently (implemented|supported) (for|on) the MPS|(doesn't|does not) support (float64|complex128)|"
     r"(unsupported|not (yet )?(supported|implemented)) (on|for) (the )?MPS|MPS (doesn't|does not) support|"
@@ -31,18 +30,13 @@ def failure(exception: BaseException) -> Literal["out-of-memory", "unsupported"]
     """The status of a case that an exception stands for, or None for a bug.
 
     Known by its class where there is one, else by its text: PyTorch on MPS raises a plain RuntimeError when memory is
-    out, NotImplementedError for a missing operator and TypeError for float64. TensorFlow's errors are OpErrors.
+    out, NotImplementedError for a missing operator and TypeError for float64; MLX raises ValueError. TensorFlow's
+    errors are OpErrors.
     """
-    text = str(exception)
-    kinds = {kind.__name__ for kind in type(exception).__mro__}
-    if isinstance(exception, MemoryError) or kinds & {"OutOfMemoryError", "ResourceExhaustedError"}:
+    text, kinds = str(exception), {kind.__name__ for kind in type(exception).__mro__}
+    if kinds & {"MemoryError", "OutOfMemoryError", "ResourceExhaustedError"}:
         return "out-of-memory"
-    if (isinstance(exception, RuntimeError) or "OpError" in kinds) and OUT_OF_MEMORY.search(text):
+    if kinds & {"RuntimeError", "OpError"} and OUT_OF_MEMORY.search(text):
         return "out-of-memory"
-    if isinstance(exception, Unsupported):
-        return "unsupported"
-    # A ValueError is MLX's.
-    may_be = isinstance(exception, (NotImplementedError, RuntimeError, TypeError, ValueError)) or "OpError" in kinds
-    if may_be and UNSUPPORTED.search(text):
-        return "unsupported"
-    return None
+    may_be = kinds & {"NotImplementedError", "RuntimeError", "TypeError", "ValueError", "OpError"}
+    return "unsupported" if isinstance(exception, Unsupported) or (may_be and UNSUPPORTED.search(text)) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import pkgutil
 
 from pomology import devices
@@ -13,13 +12,9 @@ from pomology.errors import NoSuchDevice, PomologyError
 
 def frameworks() -> dict[str, type[Device]]:
     """Each framework that has a file in this package -> its class of devices, those with most backends first."""
-    kinds = []
     for file in pkgutil.iter_modules(devices.__path__):
-        module = importlib.import_module(f"{devices.__name__}.{file.name}")
-        for item in vars(module).values():
-            is_device = isinstance(item, type) and issubclass(item, Device) and not inspect.isabstract(item)
-            if is_device and item.__module__ == module.__name__:
-                kinds.append(item)
+        importlib.import_module(f"{devices.__name__}.{file.name}")
+    kinds = [kind for kind in Device.__subclasses__() if kind.__module__.startswith(f"{devices.__name__}.")]
     return {kind.framework: kind for kind in sorted(kinds, key=lambda kind: (-len(kind.gpus), kind.framework))}
 
 
@@ -30,10 +25,7 @@ def choices() -> tuple[str, ...]:
 
 
 def prepare(framework: str) -> None:
-    """Set what a framework reads when it is loaded; must come before its first import.
-
-    Raises PomologyError in one line if that import has happened already and the framework would be wrong here.
-    """
+    """Set what a framework reads when it is loaded. Raises PomologyError where its first import came too early."""
     _kind(framework).prepare()
 
 
@@ -51,14 +43,14 @@ def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
     if wanted not in choices():
         raise PomologyError(f"devices: {wanted!r} is not known; one of {', '.join(choices())} is")
     kind, apple_gpus = _kind(framework), {kind.apple_gpu for kind in frameworks().values()}
-    backend = kind.apple_gpu if wanted in apple_gpus else wanted
-    reasons = kind.backends()
-    present = [name for name, reason in reasons.items() if reason is None]
-    chosen = [name for name in present if wanted == "auto" or name == backend or (wanted == "gpu" and name != "cpu")]
+    backend, reasons = kind.apple_gpu if wanted in apple_gpus else wanted, kind.backends()
+    gpus = [name for name in reasons if name != "cpu"]
+    asked = {"auto": list(reasons), "gpu": gpus}.get(backend, [backend])
+    chosen = [name for name in asked if name in reasons and reasons[name] is None]
     if not chosen:
-        missing = [backend] if backend in reasons else [name for name in reasons if name != "cpu"]
-        why = "; ".join(f"{name}: {reasons[name]}" for name in missing)
-        raise NoSuchDevice(f"devices: {wanted!r} is not on this machine ({why}); it has {', '.join(present)}")
+        why = "; ".join(f"{name}: {reasons[name]}" for name in (asked if backend in reasons else gpus))
+        present = ", ".join(name for name, reason in reasons.items() if reason is None)
+        raise NoSuchDevice(f"devices: {wanted!r} is not on this machine ({why}); it has {present}")
     return [kind(name) for name in chosen]
 
 

@@ -1,13 +1,8 @@
 """The devices of MLX: the CPU and the GPU of an Apple chip (or an NVIDIA GPU, with MLX for CUDA).
 
-MLX is lazy: `a @ b` only records that a product is wanted; nothing is computed before its numbers are asked for.
-`synchronize` waits for work that was given to a device, and that is nothing yet. So what is timed goes through
-`dispatch`, which gives every result to the device to be computed:
-
-    product = backend.dispatch(lambda: a @ b)
-    calls.measure(product, backend.synchronize)
-
-A training step has to do so itself: `mx.eval(loss, model.parameters(), optimizer.state)` inside the timed loop.
+MLX is lazy: `a @ b` only records that a product is wanted, and `synchronize` does not wait for what was only recorded.
+So what is timed goes through `dispatch`, which gives every result to the device to be computed; a training step does so
+itself, with `mx.eval(loss, model.parameters(), optimizer.state)` inside the timed loop.
 """
 
 from __future__ import annotations
@@ -18,13 +13,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pomology.devices.base import DTYPES, Device
+from pomology.devices.base import DTYPES, SAMPLED_NUMBERS, SAMPLED_TENSORS, Device
 from pomology.errors import PomologyError
 
 TF32 = "MLX_ENABLE_TF32"
 GPU = "mlx-gpu"
-# The smallest kernel there is: one thread writes one number.
-KERNEL = "out[0] = number[0];"
 
 
 def load() -> Any:
@@ -33,9 +26,8 @@ def load() -> Any:
     try:
         import mlx.core
     except ImportError as error:
-        raise PomologyError(
-            f"MLX cannot be loaded ({error}); on a Mac it needs macOS 14 and a native arm64 Python"
-        ) from None
+        needs = "on a Mac it needs macOS 14 and a native arm64 Python"
+        raise PomologyError(f"MLX cannot be loaded ({error}); {needs}") from None
     return mlx.core
 
 
@@ -47,24 +39,27 @@ class MLXDevice(Device):
 
     framework, title, gpus, apple_gpu = "mlx", "MLX", (GPU,), GPU
     cuda_install = "mlx[cuda12]"
-    compiles_at_launch = True
+    compiles_at_launch = counts_on_cpu = True  # it counts for the process, whichever device computed
+    threads = None  # on a Mac Accelerate decides, elsewhere one thread multiplies
 
     def __init__(self, backend: str):
         self._mx = load()
+        from mlx.utils import tree_flatten
+
+        self._flat = tree_flatten
         super().__init__(self._mx, backend, self._mx.Device(self._mx.cpu if backend == "cpu" else self._mx.gpu))
 
     @classmethod
     def prepare(cls) -> None:
         """Set what MLX reads when it first multiplies. Raises PomologyError if it may be too late for that."""
-        if "mlx.core" in sys.modules:
-            if os.environ.get(TF32) != "0":
-                raise PomologyError(
-                    f"MLX was imported before {TF32}=0 was set, without which its fp32 is not fp32 on an M5 or an "
-                    "NVIDIA GPU: restart the kernel, and let find.prepare('mlx') come before any import of it"
-                )
-            return
-        # fp32 means fp32: MLX would otherwise multiply in TF32 where the GPU can, as M5 and Ampere can, older ones not.
-        os.environ[TF32] = "0"
+        if "mlx.core" not in sys.modules:
+            # fp32 means fp32: MLX would multiply in TF32 where the GPU can, as M5 and Ampere can, older ones not.
+            os.environ[TF32] = "0"
+        elif os.environ.get(TF32) != "0":
+            raise PomologyError(
+                f"MLX was imported before {TF32}=0 was set, without which its fp32 is not fp32 on an M5 or an NVIDIA "
+                "GPU: restart the kernel, and let find.prepare('mlx') come before any import of it"
+            )
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
@@ -74,24 +69,15 @@ class MLXDevice(Device):
             reason = "MLX finds no Metal GPU (a virtual machine, or macOS older than 14)"
         return {"cpu": None, GPU: None if mx.is_available(mx.gpu) else reason}
 
-    def _about(self) -> dict[str, Any]:
-        return self._mx.device_info(self.handle)
-
     @property
     def name(self) -> str | None:
-        return (self._about().get("device_name") if self.kind == "gpu" else None) or super().name
-
-    @property
-    def threads(self) -> None:
-        """MLX has no such setting: on a Mac Accelerate decides, elsewhere one thread multiplies."""
-        return None
+        return (self.kind == "gpu" and self._mx.device_info(self.handle).get("device_name")) or super().name
 
     def context(self) -> contextlib.AbstractContextManager:
         """Inside, everything is computed on this device."""
         return self._mx.stream(self.handle)
 
     def synchronize(self) -> None:
-        """Wait until all work given to this device is done; see `dispatch` for what is given to it."""
         self._mx.synchronize(self.handle)
 
     def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
@@ -103,19 +89,13 @@ class MLXDevice(Device):
 
         def call() -> Any:
             result = function()
-            if not self._holds_array(result):
+            leaves = [result] if isinstance(result, self._mx.array) else [leaf for _, leaf in self._flat(result)]
+            if not any(isinstance(leaf, self._mx.array) for leaf in leaves):
                 raise ValueError("returns no MLX array, so nothing of it would be computed: return what is timed")
             self._mx.async_eval(result)
             return result
 
         return call
-
-    def _holds_array(self, result: Any) -> bool:
-        if isinstance(result, dict):
-            result = list(result.values())
-        if isinstance(result, (tuple, list)):
-            return any(self._holds_array(item) for item in result)
-        return isinstance(result, self._mx.array)
 
     def product(self, precision: str, size: int) -> Callable[[], Any]:
         mx, dtype = self._mx, getattr(self._mx, DTYPES[precision])
@@ -125,18 +105,17 @@ class MLXDevice(Device):
         return lambda: mx.matmul(a, b, stream=self.handle)
 
     def smallest_kernel(self, own: bool = True) -> tuple[Callable[[], Any], str]:
-        """See `Device`. MLX compiles a kernel of the kit's own in its first launch."""
         mx = self._mx
         number = mx.ones(1, stream=self.handle)
         mx.eval(number)
-        if own and self.kind == "gpu" and mx.metal.is_available():
-            kernel = mx.fast.metal_kernel(
-                name="pomology_one", input_names=["number"], output_names=["out"], source=KERNEL
-            )
-            form = {"grid": (1, 1, 1), "threadgroup": (1, 1, 1), "output_shapes": [(1,)], "output_dtypes": [mx.float32]}
-            launch = self.dispatch(lambda: kernel(inputs=[number], stream=self.handle, **form))
-            return launch, "a Metal kernel of one thread"
-        return self.dispatch(lambda: mx.add(number, 1, stream=self.handle)), "adding 1 to one number"
+        if not (own and self.kind == "gpu" and mx.metal.is_available()):
+            return self.dispatch(lambda: mx.add(number, 1, stream=self.handle)), "adding 1 to one number"
+        # One thread writes one number.
+        about = {"name": "pomology_one", "input_names": ["number"], "output_names": ["out"]}
+        kernel = mx.fast.metal_kernel(**about, source="out[0] = number[0];")
+        form = {"grid": (1, 1, 1), "threadgroup": (1, 1, 1), "output_shapes": [(1,)], "output_dtypes": [mx.float32]}
+        launch = self.dispatch(lambda: kernel(inputs=[number], stream=self.handle, **form))
+        return launch, "a Metal kernel of one thread"
 
     def _ones(self, dtype: str, size: int) -> Any:
         return self._mx.ones((size, size), dtype=getattr(self._mx, dtype))
@@ -145,44 +124,30 @@ class MLXDevice(Device):
         return item if isinstance(item, self._mx.array) else self._mx.array(item)
 
     def device_of(self, item: Any) -> str:
-        """This device: an array of MLX does not say which one computed it, and an operator that a GPU lacks raises.
-
-        Raises ValueError for a model without parameters.
-        """
+        # An array of MLX does not say which device computed it, and an operator that a GPU lacks raises.
         if hasattr(item, "parameters") and not self._flat(item.parameters()):
             raise ValueError(f"{type(item).__name__} has no parameters, so no device")
         return self.backend
 
     def count(self, model: Any) -> int:
         # MLX keeps the running statistics of a batch normalisation among its parameters.
-        statistics = ("running_mean", "running_var")
-        named = self._flat(model.parameters())
+        statistics, named = ("running_mean", "running_var"), self._flat(model.parameters())
         return sum(weight.size for name, weight in named if name.split(".")[-1] not in statistics)
 
-    def _trained(self, model: Any) -> list[Any]:
-        return [weight for _, weight in self._flat(model.trainable_parameters())]
-
-    def _numbers(self, weight: Any, count: int) -> list[float]:
-        return weight.flatten()[:count].astype(self._mx.float32).tolist()
-
-    @staticmethod
-    def _flat(tree: Any) -> list[tuple[str, Any]]:
-        from mlx.utils import tree_flatten
-
-        return tree_flatten(tree)
+    def weight_sample(self, model: Any) -> list[float]:
+        last = [weight.flatten() for _, weight in self._flat(model.trainable_parameters())[-SAMPLED_TENSORS:]]
+        return [number for weight in last for number in weight[:SAMPLED_NUMBERS].astype(self._mx.float32).tolist()]
 
     def free_memory(self) -> int:
         available = super().free_memory()
-        limit = self._about().get("max_recommended_working_set_size") if self.kind == "gpu" else None
-        if limit is None:  # only Metal has one; a count may come as a text
+        limit = self._mx.device_info(self.handle).get("max_recommended_working_set_size")
+        if self.kind == "cpu" or limit is None:  # only Metal has one; a count may come as a text
             return available
         return min(available, int(limit) - self._bytes_now()["reserved_bytes"])
 
     def release(self) -> None:
         super().release()
         self._mx.clear_cache()
-
-    # MLX counts on every device, and for the process, whichever device computed.
 
     def _reset_peak(self) -> None:
         self._mx.reset_peak_memory()

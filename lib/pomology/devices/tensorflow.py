@@ -1,22 +1,23 @@
 """The devices of TensorFlow: the CPU, CUDA and, through its plugin tensorflow-metal, the GPU of an Apple chip.
 
 TensorFlow reads what is set here while it is loaded, so it is loaded through `load` only. Apple's GPUs need that: the
-plugin fuses MatMul, BiasAdd and Relu into an operator that gives wrong values, and does not if `TURN_OFF_REMAPPER` is 1
-(read in the binary of the plugin; its effect on hardware has to be measured, so notebooks compare CPU and GPU before
-they time anything).
+plugin fuses MatMul, BiasAdd and Relu into an operator that gives wrong values, unless `TURN_OFF_REMAPPER` is 1 (read in
+the plugin's binary; its effect on hardware is unmeasured, so notebooks compare CPU and GPU before they time anything).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from pomology.devices.base import DTYPES, Device
+from pomology.devices.base import DTYPES, SAMPLED_NUMBERS, SAMPLED_TENSORS, Device
 from pomology.errors import PomologyError
+from pomology.machine import energy
 
 REMAPPER = "TURN_OFF_REMAPPER"
 
@@ -49,54 +50,43 @@ class TensorFlowDevice(Device):
     def prepare(cls) -> None:
         """Set what TensorFlow and Keras read when they are loaded. Raises PomologyError if it is too late for that."""
         if "keras" in sys.modules and os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+            raise PomologyError("Keras was loaded with KERAS_BACKEND set to another: unset it, restart the kernel")
+        if "tensorflow" not in sys.modules:
+            os.environ.update({REMAPPER: "1", "KERAS_BACKEND": "tensorflow"})
+            # Else loading it writes a screen of lines about CUDA and instruction sets; what goes wrong raises anyway.
+            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        elif sys.platform == "darwin" and os.environ.get(REMAPPER) != "1":
             raise PomologyError(
-                "Keras was loaded with KERAS_BACKEND set to another backend: unset it, restart the kernel"
+                f"TensorFlow was imported before {REMAPPER}=1 was set, without which its Metal plugin may give wrong "
+                "results: restart the kernel, and let find.prepare('tensorflow') come before any import of it"
             )
-        if "tensorflow" in sys.modules:
-            if sys.platform == "darwin" and os.environ.get(REMAPPER) != "1":
-                raise PomologyError(
-                    f"TensorFlow was imported before {REMAPPER}=1 was set, without which its Metal plugin may give "
-                    "wrong results: restart the kernel, and let find.prepare('tensorflow') come before any import of it"
-                )
-            return
-        os.environ[REMAPPER] = "1"
-        os.environ["KERAS_BACKEND"] = "tensorflow"
-        # Else loading it writes a screen of lines about CUDA and instruction sets; what goes wrong raises anyway.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
         tensorflow = load()
-        gpus, cuda, metal = tensorflow.config.list_physical_devices("GPU"), None, None
         if sys.platform == "darwin":
-            cuda = "TensorFlow has no CUDA on macOS"
-            if not gpus:
-                metal = "TensorFlow finds no Metal GPU (a virtual machine, or a plugin for another TensorFlow)"
-                if not any(importlib.metadata.distributions(name="tensorflow-metal")):
-                    metal = "tensorflow-metal is not installed (it needs a native arm64 Python)"
+            here, why = "metal", "TensorFlow finds no Metal GPU (a virtual machine, or a plugin for another TensorFlow)"
+            if not any(importlib.metadata.distributions(name="tensorflow-metal")):
+                why = "tensorflow-metal is not installed (it needs a native arm64 Python)"
         else:
-            metal = "Metal is on macOS only"
+            here, why = "cuda", "TensorFlow finds no NVIDIA GPU, or not the CUDA libraries that it was built for"
             if not tensorflow.test.is_built_with_cuda():
-                cuda = "this TensorFlow is built without CUDA"
-            elif not gpus:
-                cuda = "TensorFlow finds no NVIDIA GPU, or not the CUDA libraries that it was built for"
-        return {"cpu": None, "cuda": cuda, "metal": metal}
+                why = "this TensorFlow is built without CUDA"
+        reasons = {"cpu": None, "cuda": "TensorFlow has no CUDA on macOS", "metal": "Metal is on macOS only"}
+        return reasons | {here: None if tensorflow.config.list_physical_devices("GPU") else why}
 
     @property
     def name(self) -> str | None:
-        if self.backend == "cuda":
-            gpu = self._tf.config.list_physical_devices("GPU")[0]
-            return self._tf.config.experimental.get_device_details(gpu).get("device_name", "NVIDIA GPU")
-        return super().name
+        if self.backend != "cuda":
+            return super().name
+        gpu = self._tf.config.list_physical_devices("GPU")[0]
+        return self._tf.config.experimental.get_device_details(gpu).get("device_name", "NVIDIA GPU")
 
     @property
     def threads(self) -> int:
-        """CPU threads that an operator may use; 0 in TensorFlow's own settings stands for one a core."""
-        return (
-            self._tf.config.threading.get_intra_op_parallelism_threads()
-            or int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0"))
-            or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
-        )
+        set_here = self._tf.config.threading.get_intra_op_parallelism_threads()  # 0 stands for one a core
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return set_here or int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0")) or cores
 
     def context(self) -> contextlib.AbstractContextManager:
         """Inside, everything is computed on this device, unless it has no kernel for it."""
@@ -116,24 +106,19 @@ class TensorFlowDevice(Device):
             with self.context():
                 (self._tf.zeros(()) + 1.0).numpy()
 
-    def _here(self, function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-        """A call that computes on this device, wherever it is made."""
-
-        def call() -> Any:
-            with self.context():
-                return function(*arguments)
-
-        return call
+    def _here(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        with self.context():
+            return function(*arguments)
 
     def product(self, precision: str, size: int) -> Callable[[], Any]:
         with self.context():
             a, b = (self._tf.cast(self._tf.random.uniform((size, size)), DTYPES[precision]) for _ in range(2))
-        return self._here(self._tf.matmul, a, b)
+        return functools.partial(self._here, self._tf.matmul, a, b)
 
     def smallest_kernel(self, own: bool = True) -> tuple[Callable[[], Any], str]:
         with self.context():
             number = self._tf.ones(1)
-        return self._here(self._tf.add, number, 1), "adding 1 to one number"
+        return functools.partial(self._here, self._tf.add, number, 1), "adding 1 to one number"
 
     def _ones(self, dtype: str, size: int) -> Any:
         return self._tf.ones((size, size), dtype=dtype)
@@ -153,22 +138,15 @@ class TensorFlowDevice(Device):
     def count(self, model: Any) -> int:
         return model.count_params()
 
-    def _trained(self, model: Any) -> list[Any]:
-        return model.trainable_weights
-
-    def _numbers(self, weight: Any, count: int) -> list[float]:
-        return weight.numpy().ravel()[:count].astype("float32").tolist()
+    def weight_sample(self, model: Any) -> list[float]:
+        last = [weight.numpy().ravel() for weight in model.trainable_weights[-SAMPLED_TENSORS:]]
+        return [number for weight in last for number in weight[:SAMPLED_NUMBERS].astype("float32").tolist()]
 
     def free_memory(self) -> int:
         if self.backend != "cuda":
             return super().free_memory()
-        import pynvml
-
-        pynvml.nvmlInit()
-        try:
-            return pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).free
-        finally:
-            pynvml.nvmlShutdown()
+        nvml, gpu = energy.nvml_gpu()
+        return nvml.nvmlDeviceGetMemoryInfo(gpu).free
 
     def release(self) -> None:
         import keras
@@ -176,17 +154,13 @@ class TensorFlowDevice(Device):
         keras.backend.clear_session()
         super().release()
 
-    # On the CPU TensorFlow counts only part of what it takes, and the Metal plugin may keep no count.
+    # Of GPUs only: on the CPU TensorFlow counts only part of what it takes. The Metal plugin may keep no count.
 
     def _reset_peak(self) -> None:
-        if self.kind == "gpu":
-            self._tf.config.experimental.reset_memory_stats("GPU:0")
+        self._tf.config.experimental.reset_memory_stats("GPU:0")
 
     def _peak_bytes(self) -> dict[str, int]:
-        return {"allocated_peak_bytes": self._memory_info()["peak"]} if self.kind == "gpu" else {}
+        return {"allocated_peak_bytes": self._tf.config.experimental.get_memory_info("GPU:0")["peak"]}
 
     def _bytes_now(self) -> dict[str, int]:
-        return {"allocated_bytes": self._memory_info()["current"]} if self.kind == "gpu" else {}
-
-    def _memory_info(self) -> dict[str, int]:
-        return self._tf.config.experimental.get_memory_info("GPU:0")
+        return {"allocated_bytes": self._tf.config.experimental.get_memory_info("GPU:0")["current"]}

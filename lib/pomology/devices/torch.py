@@ -6,7 +6,6 @@ A backend is an entry in `BACKENDS`, which holds what `torch.accelerator` does n
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import warnings
@@ -14,49 +13,37 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pomology.devices.base import DTYPES, Device
+from pomology.devices.base import DTYPES, SAMPLED_NUMBERS, SAMPLED_TENSORS, Device
 from pomology.errors import PomologyError, Unsupported
 from pomology.machine import snapshot
 
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
-
 WATERMARKS = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO")
-
 # One thread writes one number: PyTorch starts as many threads as its first tensor has numbers.
 SMALLEST_KERNEL = "kernel void pomology_one(device float* out) { out[0] = 1.0f; }"
-
 FALLBACK_WARNING = re.compile(r"The operator '([^']+)' is not currently supported on the MPS backend")
 
 
 @dataclass(frozen=True)
 class Backend:
-    """What differs between GPUs for PyTorch. Every function takes the module `torch`.
+    """What differs between GPUs for PyTorch. Every function takes the module `torch`; sizes are in bytes."""
 
-    absent: why it cannot train here, None if it can. name: what people call the GPU. set_up: what must be set before
-    its first tensor. lacks: types of numbers that it does not have. free: bytes that a case may still take. reserved:
-    bytes of the allocator's pool now. own_kernel: a launch of a kernel of one thread, written by the kit.
-    warns_of_fallbacks: PyTorch runs operators that it lacks on the CPU, and says so.
-    """
-
-    absent: Callable[[Any], str | None]
-    name: Callable[[Any], str]
-    set_up: Callable[[Any], None] = lambda torch: None
-    lacks: tuple[str, ...] = ()
+    absent: Callable[[Any], str | None]  # why it cannot train here, None if it can
+    name: Callable[[Any], str]  # what people call the GPU
+    set_up: Callable[[Any], None] = lambda torch: None  # what must be set before its first tensor
+    lacks: tuple[str, ...] = ()  # types of numbers that it does not have
     allocated: Callable[[Any], int] = lambda torch: torch.accelerator.memory_allocated()
-    reserved: Callable[[Any], int] = lambda torch: torch.accelerator.memory_reserved()
-    free: Callable[[Any], int] = lambda torch: torch.accelerator.get_memory_info()[0]
-    own_kernel: Callable[[Any], Callable[[Any], Any]] | None = None
-    warns_of_fallbacks: bool = False
+    reserved: Callable[[Any], int] = lambda torch: torch.accelerator.memory_reserved()  # the allocator's pool
+    free: Callable[[Any], int] = lambda torch: torch.accelerator.get_memory_info()[0]  # what a case may still take
+    own_kernel: Callable[[Any], Callable[[Any], Any]] | None = None  # a launch of a kernel of one thread, by the kit
+    warns_of_fallbacks: bool = False  # PyTorch runs operators that it lacks on the CPU, and says so
 
 
-def _no_driver(name: str, maker: str) -> Callable[[Any], str | None]:
-    def absent(torch: Any) -> str | None:
-        if getattr(torch, name).is_available():
-            return None
-        built = getattr(torch.version, name) is not None
-        return f"no {maker} GPU or driver answers" if built else f"this PyTorch is built without {name.upper()}"
-
-    return absent
+def _no_driver(torch: Any, name: str, maker: str) -> str | None:
+    if getattr(torch, name).is_available():
+        return None
+    built = getattr(torch.version, name) is not None
+    return f"no {maker} GPU or driver answers" if built else f"this PyTorch is built without {name.upper()}"
 
 
 def _no_mps(torch: Any) -> str | None:
@@ -69,8 +56,7 @@ def _no_mps(torch: Any) -> str | None:
 
 def _true_fp32(torch: Any) -> None:
     # cuDNN would otherwise convolve in TF32 on Ampere and later, but not on older cards.
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
 def _free_on_mps(torch: Any) -> int:
@@ -80,7 +66,9 @@ def _free_on_mps(torch: Any) -> int:
 
 
 BACKENDS: dict[str, Backend] = {
-    "cuda": Backend(_no_driver("cuda", "NVIDIA"), lambda torch: torch.cuda.get_device_name(), _true_fp32),
+    "cuda": Backend(
+        lambda torch: _no_driver(torch, "cuda", "NVIDIA"), lambda torch: torch.cuda.get_device_name(), _true_fp32
+    ),
     "mps": Backend(
         _no_mps,
         lambda torch: torch.backends.mps.get_name(),
@@ -92,15 +80,12 @@ BACKENDS: dict[str, Backend] = {
         own_kernel=lambda torch: torch.mps.compile_shader(SMALLEST_KERNEL).pomology_one,
         warns_of_fallbacks=True,
     ),
-    "xpu": Backend(_no_driver("xpu", "Intel"), lambda torch: torch.xpu.get_device_name()),
+    "xpu": Backend(lambda torch: _no_driver(torch, "xpu", "Intel"), lambda torch: torch.xpu.get_device_name()),
 }
 
 
 class TorchDevice(Device):
-    """One device of PyTorch. `handle` is the `torch.device` that `.to()` takes.
-
-    A GPU is the one that `torch.accelerator` speaks to: a PyTorch is built for one kind.
-    """
+    """One device of PyTorch; `handle` is a `torch.device`. A GPU is the one kind that this PyTorch is built for."""
 
     framework, title, gpus, apple_gpu = "torch", "PyTorch", BACKENDS, "mps"
     cuda_install = "PyTorch for CUDA (pytorch.org, Get Started)"
@@ -108,8 +93,8 @@ class TorchDevice(Device):
     def __init__(self, backend: str):
         import torch
 
-        super().__init__(torch, backend, torch.device(backend))
         self._torch = torch
+        super().__init__(torch, backend, torch.device(backend))
         if self._gpu:
             self._gpu.set_up(torch)
 
@@ -151,17 +136,13 @@ class TorchDevice(Device):
         return self._torch.ones(size, size, dtype=getattr(self._torch, dtype), device=self.handle)
 
     def _move(self, item: Any) -> Any:
-        if isinstance(item, self._torch.Tensor):
-            dtype = str(item.dtype).removeprefix("torch.")
-            if self._gpu and dtype in self._gpu.lacks:
-                raise Unsupported(f"{self.backend.upper()} has no {dtype}: convert to float32 first")
-            return item.to(self.handle)
-        # A tokenizer's kind of batch has `.to()` itself.
-        return item.to(self.handle) if hasattr(item, "to") else item
+        dtype = str(item.dtype).removeprefix("torch.") if isinstance(item, self._torch.Tensor) else None
+        if self._gpu and dtype in self._gpu.lacks:
+            raise Unsupported(f"{self.backend.upper()} has no {dtype}: convert to float32 first")
+        return item.to(self.handle) if hasattr(item, "to") else item  # a tokenizer's kind of batch can move, too
 
     def device_of(self, item: Any) -> str:
-        tensors = item.parameters() if hasattr(item, "parameters") else [item]
-        backends = {tensor.device.type for tensor in tensors}
+        backends = {each.device.type for each in (item.parameters() if hasattr(item, "parameters") else [item])}
         if not backends:
             raise ValueError(f"{type(item).__name__} has no parameters, so no device")
         return backends.pop() if len(backends) == 1 else "mixed"
@@ -169,13 +150,11 @@ class TorchDevice(Device):
     def count(self, model: Any) -> int:
         return sum(parameter.numel() for parameter in model.parameters())
 
-    def _trained(self, model: Any) -> list[Any]:
-        return [parameter.detach() for parameter in model.parameters() if parameter.requires_grad]
-
-    def _numbers(self, weight: Any, count: int) -> list[float]:
+    def weight_sample(self, model: Any) -> list[float]:
+        last = [weight.detach() for weight in model.parameters() if weight.requires_grad][-SAMPLED_TENSORS:]
         # FSDP's parameters are distributed tensors, whose own numbers any process may read by itself.
-        local = weight.to_local() if hasattr(weight, "to_local") else weight
-        return local.flatten()[:count].float().tolist()
+        local = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in last]
+        return [number for weight in local for number in weight.flatten()[:SAMPLED_NUMBERS].float().tolist()]
 
     def free_memory(self) -> int:
         return self._gpu.free(self._torch) if self._gpu else super().free_memory()
@@ -186,27 +165,21 @@ class TorchDevice(Device):
             self._torch.accelerator.empty_cache()
 
     def _reset_peak(self) -> None:
-        if self._gpu:
-            self._torch.accelerator.reset_peak_memory_stats()
+        self._torch.accelerator.reset_peak_memory_stats()
 
     def _peak_bytes(self) -> dict[str, int]:
         counters = self._torch.accelerator
-        peaks = {"allocated": counters.max_memory_allocated, "reserved": counters.max_memory_reserved}
-        return {f"{name}_peak_bytes": read() for name, read in peaks.items()} if self._gpu else {}
+        allocated, reserved = counters.max_memory_allocated(), counters.max_memory_reserved()
+        return {"allocated_peak_bytes": allocated, "reserved_peak_bytes": reserved}
 
     def _bytes_now(self) -> dict[str, int]:
-        if not self._gpu:
-            return {}
-        counted = {"allocated": self._gpu.allocated, "reserved": self._gpu.reserved}
-        return {f"{name}_bytes": read(self._torch) for name, read in counted.items()}
+        allocated, reserved = self._gpu.allocated(self._torch), self._gpu.reserved(self._torch)
+        return {"allocated_bytes": allocated, "reserved_bytes": reserved}
 
     @contextlib.contextmanager
     def watch_fallbacks(self) -> Iterator[set[str]]:
-        """Collect the operators that MPS hands to the CPU inside the block.
-
-        PyTorch warns of the first operator only, unless told to always warn, and Python shows a text once per line of
-        code, which would hide it from the next case. Shown is each operator once.
-        """
+        # PyTorch warns of the first operator only, unless told to always warn, and Python shows a text once per line of
+        # code, which would hide it from the next case. Shown is each operator once.
         operators: set[str] = set()
         if not (self._gpu and self._gpu.warns_of_fallbacks):
             yield operators
@@ -214,11 +187,10 @@ class TorchDevice(Device):
         show, always = warnings.showwarning, self._torch.is_warn_always_enabled()
 
         def collect(message, *arguments, **named):
-            operator = match[1] if (match := FALLBACK_WARNING.search(str(message))) else None
-            if operator not in operators:
+            match = FALLBACK_WARNING.search(str(message))
+            if not match or match[1] not in operators:
                 show(message, *arguments, **named)
-            if operator:
-                operators.add(operator)
+            operators.update(match.groups() if match else ())
 
         self._torch.set_warn_always(True)
         try:
@@ -242,20 +214,13 @@ def watermarks(environment: Mapping[str, str]) -> dict[str, str]:
     says so at 1. One alone is refused by PyTorch when the low one (1.4) exceeds the high one; so what is set in
     `environment` stays and the other follows. Raises PomologyError for what is no number, or no such pair.
     """
-    given = {}
-    for name in WATERMARKS:
-        if name in environment:
-            try:
-                given[name] = float(environment[name])
-            except ValueError:
-                given[name] = math.nan
-            if not 0 <= given[name] < math.inf:
-                raise PomologyError(f"{name}={environment[name]}: must be a number from 0 on; 0 is no limit")
-    high, low = (given.get(name) for name in WATERMARKS)
-    if high is None:
-        high = 1.0 if low is None else max(low, 1.0)
-    if low is None:
-        low = min(high, 1.0)
+    given = {name: environment[name] for name in WATERMARKS if name in environment}
+    for name, text in given.items():
+        if not re.fullmatch(r"\d+\.?\d*|\.\d+", text):
+            raise PomologyError(f"{name}={text}: must be a number from 0 on; 0 is no limit")
+    high, low = (float(given[name]) if name in given else None for name in WATERMARKS)
+    high = max(low or 0, 1.0) if high is None else high
+    low = min(high, 1.0) if low is None else low
     if 0 < high < low:
         raise PomologyError(f"{WATERMARKS[1]}={low:g}: must not exceed {WATERMARKS[0]}, which is {high:g}")
     return dict(zip(WATERMARKS, (f"{high:g}", f"{low:g}"), strict=True))

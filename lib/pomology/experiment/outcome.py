@@ -136,5 +136,5 @@ def memory_trace(trace: MemoryTrace, device: Device) -> dict[str, Any]:
     empty = {name for number, name in enumerate(trace.COLUMNS) if all(row[number] is None for row in rows)}
     framework = cases.FRAMEWORKS.get(device.framework, device.framework)
     why = device.uncounted or f"{framework} keeps no count of it on this device"
-    absent = {name: redact(trace.counters.absent.get(name, why)) for name in sorted(empty)}
+    absent = {name: redact(trace.absent.get(name, why)) for name in sorted(empty)}
     return {"columns": list(trace.COLUMNS), "rows": rows, "absent": absent}

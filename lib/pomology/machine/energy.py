@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pomology.machine import snapshot
 
 POWERCAP = Path("/sys/class/powercap")
-
 APPLE_RAILS = {"cpu": "cpu_total_mj", "gpu": "gpu_mj", "dram": "dram_mj", "ane": "ane_mj"}
 
 
@@ -22,127 +21,114 @@ class Absent(Exception):
     """A source cannot be read here; the text says why in plain words."""
 
 
-class AppleMeter:
-    """Energy of an Apple chip as macOS estimates it, without root: the whole chip, not this process. Steps of 1 mJ.
+class Meter(NamedTuple):
+    """rails: what it covers. energy_j(): a running total in joules. missing: why a rail is not used, by its name."""
 
-    `rails` are those that this chip counts; `missing` says why one is left out. Read with zeus-apple-silicon, of which
-    any field may be None.
-    """
-
-    name = "apple"
-
-    def __init__(self) -> None:
-        self.missing: dict[str, str] = {}
-        if snapshot.virtual_machine():
-            # The library does not look whether there are counters; where there are none it would end this process.
-            raise Absent("not asked in a virtual machine, which need not have energy counters")
-        try:
-            from zeus_apple_silicon import AppleEnergyMonitor
-
-            self._monitor = AppleEnergyMonitor()
-            first = self._monitor.get_cumulative_energy()
-        except ImportError as error:
-            raise Absent("zeus-apple-silicon is not installed") from error
-        except (RuntimeError, ValueError, OSError) as error:  # ValueError: a unit that it does not know
-            raise Absent(f"macOS does not open its energy counters: {error}") from error
-        self.rails = [rail for rail, field in APPLE_RAILS.items() if getattr(first, field) is not None]
-        if "cpu" in self.rails and "Ultra" in (snapshot.chip() or "") and not _sums_dies():
-            self.missing["cpu"] = "zeus-apple-silicon up to 1.1.0 counts the CPU of one of an Ultra's two dies"
-            self.rails.remove("cpu")
-        if not self.rails:
-            raise Absent("macOS's energy counters are empty on this chip")
-
-    def energy_j(self) -> float:
-        now = self._monitor.get_cumulative_energy()
-        return sum(getattr(now, APPLE_RAILS[rail]) for rail in self.rails) / 1e3
+    name: str
+    rails: list[str]
+    energy_j: Callable[[], float]
+    missing: dict[str, str]
 
 
-def _sums_dies() -> bool:
-    """Whether the installed zeus-apple-silicon adds up the CPU counters of several dies; 1.1.0 keeps the last one."""
+def apple_meter() -> Meter:
+    """Energy of an Apple chip as macOS estimates it, without root: the whole chip, not this process. Steps of 1 mJ."""
+    if snapshot.virtual_machine():
+        # The library does not look whether there are counters; where there are none it would end this process.
+        raise Absent("not asked in a virtual machine, which need not have energy counters")
     try:
-        version = metadata.version("zeus-apple-silicon")
-    except metadata.PackageNotFoundError:
-        return False
-    return [int(number) for number in re.findall(r"\d+", version)] > [1, 1, 0]
+        from zeus_apple_silicon import AppleEnergyMonitor
+
+        monitor = AppleEnergyMonitor()
+        first = monitor.get_cumulative_energy()  # of which any field may be None
+    except ImportError as error:
+        raise Absent("zeus-apple-silicon is not installed") from error
+    except (RuntimeError, ValueError, OSError) as error:  # ValueError: a unit that it does not know
+        raise Absent(f"macOS does not open its energy counters: {error}") from error
+    rails, missing = [rail for rail, field in APPLE_RAILS.items() if getattr(first, field) is not None], {}
+    if "cpu" in rails and "Ultra" in (snapshot.chip() or ""):
+        version = re.findall(r"\d+", metadata.version("zeus-apple-silicon"))
+        if [int(number) for number in version] <= [1, 1, 0]:
+            missing["cpu"] = "zeus-apple-silicon up to 1.1.0 counts the CPU of one of an Ultra's two dies"
+            rails.remove("cpu")
+    if not rails:
+        raise Absent("macOS's energy counters are empty on this chip")
+
+    def energy_j() -> float:
+        now = monitor.get_cumulative_energy()
+        return sum(getattr(now, APPLE_RAILS[rail]) for rail in rails) / 1e3
+
+    return Meter("apple", rails, energy_j, missing)
 
 
-class NvmlMeter:
+def nvml_meter(clock: Callable[[], float] = time.perf_counter) -> Meter:
     """Energy of the first visible NVIDIA GPU: its own counter, or where it has none its power integrated over reads."""
+    nvml, gpu = nvml_gpu()
+    last, sum_j = None, 0.0
 
-    name = "nvml"
-    rails = ("gpu",)
+    def counted() -> float:
+        return nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._nvml, self._gpu = nvml_gpu()
-        self._clock, self._last, self._sum_j = clock, None, 0.0
+    def integrated() -> float:
+        nonlocal last, sum_j
+        now, power_w = clock(), nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3
+        before, power_before_w = last or (now, power_w)
+        last, sum_j = (now, power_w), sum_j + (now - before) * (power_w + power_before_w) / 2
+        return sum_j
+
+    for energy_j in (counted, integrated):
         try:
-            self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu)
-            self._counts = True
-        except self._nvml.NVMLError:
-            self._counts = False
-        try:
-            self.energy_j()
-        except self._nvml.NVMLError as error:
-            raise Absent(f"this NVIDIA GPU tells neither energy nor power: {error}") from error
-
-    def energy_j(self) -> float:
-        if self._counts:
-            return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu) / 1e3
-        now, power_w = self._clock(), self._nvml.nvmlDeviceGetPowerUsage(self._gpu) / 1e3
-        if self._last is not None:
-            before, power_before_w = self._last
-            self._sum_j += (now - before) * (power_w + power_before_w) / 2
-        self._last = now, power_w
-        return self._sum_j
+            energy_j()
+            return Meter("nvml", ["gpu"], energy_j, {})
+        except nvml.NVMLError as error:
+            why = f"this NVIDIA GPU tells neither energy nor power: {error}"
+    raise Absent(why)
 
 
-class RaplMeter:
+def rapl_meter() -> Meter:
     """Energy of all processor packages, and of memory where counted, from Linux's powercap files.
 
     The zones `core` and `uncore` are within a package and `psys` around it: adding them would count twice. The counters
     wrap around after minutes to hours, so they must be read more often than that.
     """
+    try:
+        names = {folder: (folder / "name").read_text().strip() for folder in sorted(POWERCAP.glob("intel-rapl:*"))}
+        zones = [folder for folder, name in names.items() if name.startswith("package") or name == "dram"]
+        last = {zone / "energy_uj": int((zone / "energy_uj").read_text()) for zone in zones}
+        ranges = {zone / "energy_uj": int((zone / "max_energy_range_uj").read_text()) for zone in zones}
+    except PermissionError as error:
+        raise Absent("this system lets only root read the RAPL energy counters") from error
+    except OSError as error:
+        raise Absent(f"the RAPL energy counters do not answer: {error}") from error
+    if not zones:
+        raise Absent("this machine shows no RAPL energy counters")
+    sum_uj = 0
 
-    name = "rapl"
+    def energy_j() -> float:
+        nonlocal sum_uj
+        for counter, before in last.items():
+            now = last[counter] = int(counter.read_text())
+            sum_uj += now - before + ranges[counter] * (now < before)
+        return sum_uj / 1e6
 
-    def __init__(self) -> None:
-        try:
-            names = {folder: (folder / "name").read_text().strip() for folder in sorted(POWERCAP.glob("intel-rapl:*"))}
-            zones = [folder for folder, name in names.items() if name.startswith("package") or name == "dram"]
-            self._last = {zone / "energy_uj": int((zone / "energy_uj").read_text()) for zone in zones}
-            self._range = {zone / "energy_uj": int((zone / "max_energy_range_uj").read_text()) for zone in zones}
-        except PermissionError as error:
-            raise Absent("this system lets only root read the RAPL energy counters") from error
-        except OSError as error:
-            raise Absent(f"the RAPL energy counters do not answer: {error}") from error
-        if not zones:
-            raise Absent("this machine shows no RAPL energy counters")
-        self.rails = ["cpu package"] + ["dram"] * ("dram" in names.values())
-        self._sum_uj = 0
-
-    def energy_j(self) -> float:
-        for counter, before in self._last.items():
-            now = self._last[counter] = int(counter.read_text())
-            self._sum_uj += now - before if now >= before else now - before + self._range[counter]
-        return self._sum_uj / 1e6
+    return Meter("rapl", ["cpu package"] + ["dram"] * ("dram" in names.values()), energy_j, {})
 
 
-def meters(device: str | None = None) -> tuple[list[Any], dict[str, str]]:
+def meters(device: str | None = None) -> tuple[list[Meter], dict[str, str]]:
     """The energy meters that answer here for a device ("cpu", "gpu", None for both), and why the others do not.
 
-    A meter has a `name`, `rails` (what it covers) and `energy_j()`, a running total in joules. On a Mac one meter
-    covers the whole chip, the device at the least; elsewhere RAPL covers the CPU and NVML the GPU.
+    On a Mac one meter covers the whole chip, the device at the least; elsewhere RAPL covers the CPU and NVML the GPU.
     """
-    by_device = {"cpu": [RaplMeter], "gpu": [NvmlMeter], None: [RaplMeter, NvmlMeter]}
+    kinds = {"rapl": rapl_meter} if device != "gpu" else {}
+    kinds |= {"nvml": nvml_meter} if device != "cpu" else {}
     answering, absent = [], {}
-    for meter in [AppleMeter] if sys.platform == "darwin" else by_device[device]:
+    for name, kind in ({"apple": apple_meter} if sys.platform == "darwin" else kinds).items():
         try:
-            opened = meter()
-            if meter is AppleMeter and device not in (None, *opened.rails):
-                raise Absent(opened.missing.get(device, f"this chip does not tell the energy of its {device}"))
-            answering.append(opened)
+            meter = kind()
+            if name == "apple" and device not in (None, *meter.rails):
+                raise Absent(meter.missing.get(device, f"this chip does not tell the energy of its {device}"))
+            answering.append(meter)
         except Absent as reason:
-            absent[meter.name] = str(reason)
+            absent[name] = str(reason)
     return answering, absent
 
 

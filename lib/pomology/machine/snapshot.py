@@ -1,10 +1,7 @@
 """What this machine is, and whether it is fit to measure now.
 
-`snapshot()` names the hardware and the software for the record; `conditions()` says what would spoil a measurement;
-`describe()` puts a snapshot into one line. What the system does not say is None, never a guess.
-
-Privacy: results hold no user or host name, home path, address, serial number or UUID. macOS's system_profiler prints
-serial numbers beside what is wanted, so single fields are picked and its text is dropped.
+What the system does not say is None, never a guess. Results hold no user or host name, home path, address, serial
+number or UUID: macOS's system_profiler prints serial numbers beside what is wanted, so single fields are picked.
 """
 
 from __future__ import annotations
@@ -22,9 +19,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, namedtuple
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -42,51 +39,58 @@ CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 def snapshot() -> dict[str, Any]:
     """Hardware and software of this machine, ready for JSON.
 
-    Keys: chip, cpu_cores (physical), cpu_threads, performance_cores, efficiency_cores, memory_bytes, gpus (a list of
-    name, memory_bytes, cores: memory is None where the GPU shares the machine's; only Apple's cores are counted), os,
-    os_version, architecture, translated (x86-64 Python under Rosetta), virtual_machine, python, packages (those of
-    `PACKAGES` that are installed: name -> version), git (commit and whether dirty), unknown. An unknown key is None,
-    and `unknown[key]` says why; it also says why `gpus` is empty.
+    cpu_cores are physical. gpus: a list of name, memory_bytes (None where the GPU shares the machine's) and cores (of
+    Apple's only). translated: x86-64 Python under Rosetta. packages: those of `PACKAGES` that are installed -> version.
+    git: commit and whether dirty. An unknown key is None, and `unknown[key]` says why; also why `gpus` is empty.
     """
+    from importlib import metadata  # slow to import, seldom needed
+
     mac = sys.platform == "darwin"
     gpus, no_gpus = _apple_gpus() if mac else _nvidia_gpus()
     performance, efficiency = _cores_by_kind() if mac else (None, None)
     git, no_git = _git()
-    silent, alike = "the operating system does not tell", "the cores are not told apart here"
-    facts: dict[str, tuple[Any, str]] = {
-        "chip": (chip(), silent),
-        "cpu_cores": (_sysctl_int("hw.physicalcpu") if mac else psutil.cpu_count(logical=False), silent),
-        "cpu_threads": (_sysctl_int("hw.logicalcpu") if mac else psutil.cpu_count(), silent),
-        "performance_cores": (performance, alike),
-        "efficiency_cores": (efficiency, alike),
-        "memory_bytes": (_sysctl_int("hw.memsize") if mac else psutil.virtual_memory().total, silent),
-        "gpus": (gpus, no_gpus),
-        "os": ("macOS" if mac else platform.system() or None, silent),
-        "os_version": (_os_version(), silent),
-        "architecture": (platform.machine() or None, silent),
-        "translated": (mac and _translated(), silent),
-        "virtual_machine": (virtual_machine(), silent),
-        "python": (platform.python_version(), silent),
-        "packages": (_versions(), silent),
-        "git": (git, no_git),
+    # Of Linux's version the numbers only: builders put words of their own behind them.
+    version = platform.mac_ver()[0] if mac else re.match(r"[\d.]*\d|", platform.release())[0]
+    # Asked twice, as the sysctl command may itself run natively; Intel Macs lack the first name and have another brand.
+    apple_chip = mac and "Apple" in str(_sysctl("machdep.cpu.brand_string"))
+    translated = mac and (_sysctl("sysctl.proc_translated") == 1 or (apple_chip and platform.machine() == "x86_64"))
+    facts: dict[str, Any] = {
+        "chip": chip(),
+        "cpu_cores": _sysctl("hw.physicalcpu") if mac else psutil.cpu_count(logical=False),
+        "cpu_threads": _sysctl("hw.logicalcpu") if mac else psutil.cpu_count(),
+        "performance_cores": performance,
+        "efficiency_cores": efficiency,
+        "memory_bytes": _sysctl("hw.memsize") if mac else psutil.virtual_memory().total,
+        "gpus": gpus,
+        "os": "macOS" if mac else platform.system() or None,
+        "os_version": version or None,
+        "architecture": platform.machine() or None,
+        "translated": translated,
+        "virtual_machine": virtual_machine(),
+        "python": platform.python_version(),
+        "packages": {each: had.version for each in PACKAGES for had in list(metadata.distributions(name=each))[:1]},
+        "git": git,
     }
-    result = {key: value for key, (value, _) in facts.items()}
-    result["unknown"] = {key: reason for key, (value, reason) in facts.items() if value is None or value == []}
-    return result
+    alike, silent = "the cores are not told apart here", "the operating system does not tell"
+    why = {"performance_cores": alike, "efficiency_cores": alike, "gpus": no_gpus, "git": no_git}
+    return facts | {"unknown": {key: why.get(key, silent) for key, value in facts.items() if value in (None, [])}}
 
 
 def conditions(watch_s: float = 0.25) -> dict[str, Any]:
     """What would spoil a measurement that began now.
 
-    power_source: "ac", "battery" or None. low_power_mode: bool or None. thermal_level: see `thermal_level`. load: the
-    1-minute load average, which still remembers one's own earlier work. flags: those of "on-battery", "low-power" and
-    "busy" that hold; busy means that while this process waited `watch_s` seconds, others used over a quarter of a core
-    and over 5 % of all; with 0 seconds it is not looked at.
+    power_source: "ac", "battery" or None. load: the 1-minute load average, which still remembers one's own earlier
+    work. flags: those of "on-battery", "low-power" and "busy" that hold; busy means that while this process waited
+    `watch_s` seconds, others used over a quarter of a core and over 5 % of all; with 0 seconds it is not looked at.
     """
     power_source, low_power = _power()
     flags = ["on-battery"] * (power_source == "battery") + ["low-power"] * (low_power is True)
-    if watch_s > 0 and _others_cores(watch_s) > max(0.25, 0.05 * (psutil.cpu_count() or 1)):
-        flags.append("busy")
+    if watch_s > 0:
+        start, busy_s, own_s = time.perf_counter(), cpu_busy_s(), time.process_time()
+        time.sleep(watch_s)
+        others_s = cpu_busy_s() - busy_s - (time.process_time() - own_s)
+        least = max(0.25, 0.05 * (psutil.cpu_count() or 1))
+        flags += ["busy"] * (others_s / (time.perf_counter() - start) > least)
     state = {"power_source": power_source, "low_power_mode": low_power, "thermal_level": thermal_level()}
     return state | {"load": os.getloadavg()[0], "flags": flags}
 
@@ -94,17 +98,15 @@ def conditions(watch_s: float = 0.25) -> dict[str, Any]:
 def describe(snapshot: dict[str, Any]) -> str:
     """One line for people: `Apple M2 Ultra, 24 cores (16P+8E), 192 GB, macOS 15.5, Python 3.11.9`."""
     known = {key: value for key, value in snapshot.items() if value is not None}
-    parts = [known.get("chip", "unknown chip")]
-    if "cpu_cores" in known:
-        kinds = [f"{known[key]}{key[0].upper()}" for key in ("performance_cores", "efficiency_cores") if known.get(key)]
-        parts.append(f"{known['cpu_cores']} cores" + (f" ({'+'.join(kinds)})" if len(kinds) == 2 else ""))
-    if "memory_bytes" in known:
-        parts.append(_gigabytes(known["memory_bytes"]))
+    kinds = [f"{known[key]}{key[0].upper()}" for key in ("performance_cores", "efficiency_cores") if known.get(key)]
+    cores = f"{known.get('cpu_cores')} cores" + (f" ({'+'.join(kinds)})" if len(kinds) == 2 else "")
     cards = Counter(
         gpu["name"] + (f" {_gigabytes(gpu['memory_bytes'])}" if gpu["memory_bytes"] else "")
         for gpu in known.get("gpus", [])
         if gpu["name"] != known.get("chip")
     )
+    parts = [known.get("chip", "unknown chip"), cores if "cpu_cores" in known else ""]
+    parts.append(_gigabytes(known["memory_bytes"]) if "memory_bytes" in known else "")
     parts += [name if count == 1 else f"{count} × {name}" for name, count in cards.items()]
     parts.append(" ".join(known[key] for key in ("os", "os_version") if key in known))
     parts.append(f"Python {known['python']}" + (" under Rosetta" if known.get("translated") else ""))
@@ -117,18 +119,17 @@ def chip() -> str | None:
         name = _sysctl("machdep.cpu.brand_string")
         if name is None or "VirtualApple" in name:
             # Rosetta hides the chip behind an invented processor; the GPU is on the same chip and carries its name.
-            gpus, _ = _apple_gpus()
-            return gpus[0]["name"] if gpus else None
+            return next((gpu["name"] for gpu in _apple_gpus()[0]), None)
     else:
         # Arm kernels print no model name there; lscpu knows it from the part number.
-        name = _line_value(_file_text(CPUINFO), "model name") or _line_value(_output("lscpu"), "Model name")
+        name = _line_value(_file_text(CPUINFO), "model name") or _line_value(_output("lscpu") or "", "Model name")
     return " ".join(name.split()) if name else None
 
 
 def virtual_machine() -> bool | None:
     """Whether this is a virtual machine; None if the system does not say."""
     if sys.platform == "darwin":
-        return {"0": False, "1": True}.get(_sysctl("kern.hv_vmm_present") or "")
+        return {0: False, 1: True}.get(_sysctl("kern.hv_vmm_present"))
     flags = _line_value(_file_text(CPUINFO), "flags")
     return None if flags is None else "hypervisor" in flags.split()
 
@@ -141,8 +142,7 @@ def available_memory_bytes() -> int:
 def thermal_level() -> int | None:
     """macOS's thermal pressure: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping. None if unknown.
 
-    Read from the notification that macOS keeps for it, without root. Chips have been seen to slow down at level 0, so a
-    low level does not prove full speed.
+    From the notification that macOS keeps for it, without root. Chips have been seen to slow down at level 0.
     """
     if sys.platform != "darwin":
         return None
@@ -156,19 +156,13 @@ def thermal_level() -> int | None:
 
 
 def cpu_busy_s() -> float:
-    """CPU seconds that this machine has spent on anything since it started, all processes and cores together.
-
-    Waiting for disks is not busy. Time stolen by a hypervisor is: this machine did not get it.
-    """
+    """CPU seconds of all processes and cores since this machine started: stolen time is, waiting for disks is not."""
     not_busy = ("idle", "iowait", "guest", "guest_nice")  # Linux counts guests within user and nice already
     return sum(seconds for name, seconds in psutil.cpu_times()._asdict().items() if name not in not_busy)
 
 
-class Answer(NamedTuple):
-    """What a command printed, None if it is missing, failed or took too long; and what it used, as of `getrusage`."""
-
-    text: str | None
-    usage: Any
+# What a command printed, None if it is missing, failed or took too long; and what it used, as of `getrusage`.
+Answer = namedtuple("Answer", "text usage")
 
 
 def run_command(*command: str, timeout: float = 10) -> Answer:
@@ -182,8 +176,8 @@ def run_command(*command: str, timeout: float = 10) -> Answer:
         with tempfile.TemporaryFile() as printed:
             # With a full path and close_fds=False, Python spawns instead of forking. A fork would write-protect all
             # memory of this process for a moment, and a model in training would fault on every page that it writes.
-            streams = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": subprocess.DEVNULL}
-            process = subprocess.Popen((program, *command[1:]), **streams, env=environment, close_fds=False)
+            more = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment, "close_fds": False}
+            process = subprocess.Popen((program, *command[1:]), stdout=printed, **more)
             late = threading.Timer(timeout, os.kill, (process.pid, signal.SIGKILL))
             late.start()
             try:
@@ -203,88 +197,52 @@ def _output(*command: str, timeout: float = 10) -> str | None:
     return run_command(*command, timeout=timeout).text
 
 
-def _sysctl(name: str) -> str | None:
-    return (_output("sysctl", "-n", name) or "").strip() or None
-
-
-def _sysctl_int(name: str) -> int | None:
-    text = _sysctl(name) or ""
-    return int(text) if text.isdecimal() else None
+def _sysctl(name: str) -> int | str | None:
+    text = (_output("sysctl", "-n", name) or "").strip()
+    return int(text) if text.isdecimal() else text or None
 
 
 def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
     """Performance and efficiency cores of an Apple chip, by its own names: an M5 calls its fastest `Super`."""
-    kinds: Counter[str | None] = Counter()
-    for level in range(_sysctl_int("hw.nperflevels") or 0):
-        kinds[_sysctl(f"hw.perflevel{level}.name")] += _sysctl_int(f"hw.perflevel{level}.physicalcpu") or 0
+    kinds: Counter[Any] = Counter()
+    for level in range(_sysctl("hw.nperflevels") or 0):
+        kinds[_sysctl(f"hw.perflevel{level}.name")] += _sysctl(f"hw.perflevel{level}.physicalcpu") or 0
     if not kinds or kinds.keys() - {"Super", "Performance", "Efficiency"}:
         return None, None
     return kinds["Super"] + kinds["Performance"], kinds["Efficiency"]
 
 
 def _apple_gpus() -> tuple[list[dict[str, Any]], str]:
-    """The GPUs of a Mac, and why there are none."""
     text = _output("system_profiler", "SPDisplaysDataType", "-json", timeout=30)
     try:
-        cards = json.loads(text or "")["SPDisplaysDataType"]
+        cards = [card for card in json.loads(text or "")["SPDisplaysDataType"] if card.get("sppci_model")]
     except (ValueError, KeyError, TypeError):
         return [], "system_profiler did not answer"
-    gpus = []
-    for card in cards:
-        cores = str(card.get("sppci_cores", ""))
-        if name := card.get("sppci_model"):
-            gpus.append({"name": name, "memory_bytes": None, "cores": int(cores) if cores.isdecimal() else None})
+    gpus = [{"name": card["sppci_model"], "memory_bytes": None, "cores": None} for card in cards]
+    for gpu, card in zip(gpus, cards, strict=True):
+        gpu["cores"] = int(cores) if (cores := str(card.get("sppci_cores"))).isdecimal() else None
     return gpus, "macOS lists no GPU"
 
 
 def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
-    """The NVIDIA GPUs that a driver answers for, and why there are none."""
     try:
         import pynvml
     except ImportError:
         return [], "nvidia-ml-py is not installed"
+    gpus = []
     try:
         pynvml.nvmlInit()
-        gpus = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            try:
-                memory_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-            except pynvml.NVMLError_NotSupported:  # a GPU that shares the machine's memory
-                memory_bytes = None
+        for handle in map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount())):
             # CUDA cores are another unit than Apple's GPU cores: not counted.
-            gpus.append({"name": pynvml.nvmlDeviceGetName(handle), "memory_bytes": memory_bytes, "cores": None})
+            gpus.append({"name": pynvml.nvmlDeviceGetName(handle), "memory_bytes": None, "cores": None})
+            with contextlib.suppress(pynvml.NVMLError_NotSupported):  # a GPU that shares the machine's memory
+                gpus[-1]["memory_bytes"] = pynvml.nvmlDeviceGetMemoryInfo(handle).total
     except pynvml.NVMLError as error:
         return [], f"no NVIDIA driver answers: {error}"
     return gpus, "the NVIDIA driver lists no GPU"
 
 
-def _os_version() -> str | None:
-    if sys.platform == "darwin":
-        return platform.mac_ver()[0] or None
-    # The numbers only: builders put words of their own behind them.
-    numbers = re.match(r"\d+(\.\d+)*", platform.release())
-    return numbers[0] if numbers else None
-
-
-def _translated() -> bool:
-    # Asked twice, as the sysctl command may itself run natively; Intel Macs lack the first name and have another brand.
-    brand = _sysctl("machdep.cpu.brand_string") or ""
-    return _sysctl("sysctl.proc_translated") == "1" or (platform.machine() == "x86_64" and "Apple" in brand)
-
-
-def _versions() -> dict[str, str]:
-    from importlib import metadata  # slow to import, seldom needed
-
-    versions = {}
-    for name in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):  # what is not installed is left out
-            versions[name] = metadata.version(name)
-    return versions
-
-
 def _git() -> tuple[dict[str, Any] | None, str]:
-    """Commit and dirtiness of the kit's repository, or None and why."""
     # Looked for first: git would search the folders above, and a Mac without git opens a window that offers it.
     if not (REPOSITORY / ".git").exists():
         return None, "the kit is not run from a git checkout"
@@ -296,35 +254,26 @@ def _git() -> tuple[dict[str, Any] | None, str]:
 
 
 def _power() -> tuple[str | None, bool | None]:
-    """Power source and low-power mode."""
     if sys.platform == "darwin":
         source = re.search(r"drawing from '(AC|Battery) Power'", _output("pmset", "-g", "batt") or "")
         # One or the other, by model: `powermode` is 0 automatic, 1 low, 2 high.
         modes = re.findall(r"^\s*(?:lowpowermode|powermode)\s+(\d)", _output("pmset", "-g") or "", re.MULTILINE)
         return source[1].lower() if source else None, "1" in modes if modes else None
-    battery = psutil.sensors_battery()
-    plugged = None if battery is None else battery.power_plugged
-    profile = _file_text(PLATFORM_PROFILE)
-    return {True: "ac", False: "battery"}.get(plugged), profile.strip() == "low-power" if profile else None
+    battery, profile = psutil.sensors_battery(), _file_text(PLATFORM_PROFILE).strip()
+    source = {True: "ac", False: "battery"}.get(battery.power_plugged) if battery else None
+    return source, profile == "low-power" if profile else None
 
 
-def _others_cores(watch_s: float) -> float:
-    """Cores that other processes use while this one waits."""
-    start, busy_s, own_s = time.perf_counter(), cpu_busy_s(), time.process_time()
-    time.sleep(watch_s)
-    return (cpu_busy_s() - busy_s - (time.process_time() - own_s)) / (time.perf_counter() - start)
-
-
-def _file_text(path: Path) -> str | None:
+def _file_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None
+        return ""
 
 
-def _line_value(text: str | None, key: str) -> str | None:
+def _line_value(text: str, key: str) -> str | None:
     """The value of the first `key : value` line."""
-    match = re.search(rf"^{re.escape(key)}\s*:[ \t]*(\S.*)$", text or "", re.MULTILINE)
+    match = re.search(rf"^{re.escape(key)}\s*:[ \t]*(\S.*)$", text, re.MULTILINE)
     return match[1].strip() if match else None
 
 

@@ -1,4 +1,4 @@
-"""What `Telemetry` reads of the machine, a class for each source.
+"""What `Telemetry` reads of the machine, an entry of `SOURCES` for each source.
 
 A source is opened when the block begins, which raises Absent where it cannot be read here, and read at both ends of the
 block, some meanwhile too. What it does not know is left out of the metrics.
@@ -8,302 +8,213 @@ from __future__ import annotations
 
 import contextlib
 import re
+import resource
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
 from pomology.machine import energy, memory, snapshot
 from pomology.machine.energy import Absent
 
-HWMON = Path("/sys/class/hwmon")
+if TYPE_CHECKING:
+    from pomology.machine.sampler import Telemetry
 
+HWMON = Path("/sys/class/hwmon")
+VMSTAT = Path("/proc/vmstat")
+IOREG = ("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
+COMPRESSED = ("compressed_bytes", "compressor_bytes")
 # A driver says how busy its GPU was over up to the last second; on a Mac the question takes a process of its own.
 GPU_WINDOW_S = 1.0
-
 # Traffic above both counts as a shortage of memory: bytes in all, and bytes a second. Systems always move a little. A
 # disk that swapped single pages at 100 MB/s, or a core that compressed at 1 GB/s, would be busy for 1 % of the time.
-SHORTAGE = {
-    "swapping": ("swapped_bytes", 10e6, 1e6),
-    "compressing": ("compressed_bytes", 100e6, 10e6),
-}
+SHORTAGE = {"swapping": ("swapped_bytes", 10e6, 1e6), "compressing": ("compressed_bytes", 100e6, 10e6)}
 
 
-@dataclass
-class Block:
-    """What the sources of one block share.
+def peak_or_change(readings: list[Any], seconds: float) -> Any:
+    """The highest of numbers; by how much counters have grown from one end of the block to the other."""
+    first, last = readings[0], readings[-1]
+    return {name: last[name] - first[name] for name in first} if isinstance(first, dict) else max(readings)
 
-    device: `cpu` or `gpu`. interval_s: seconds between two readings. clock: in seconds. faults: minor and major page
-    faults of the commands that were run meanwhile, which are not the block's.
+
+class Source(NamedTuple):
+    """units: of its metrics. open(watch): gives what reads it. least_s: shorter blocks are not resolved.
+
+    values(readings, seconds): the block's metrics, or the value of the only one; raises Absent if the readings say
+    nothing. due(since_s, before_s, edge): whether to read it now, `since_s` seconds after the block began, where the
+    last sample was at `before_s`; edge: at one of the block's two ends.
     """
 
-    device: str
-    interval_s: float
-    clock: Callable[[], float]
-    faults: list[int] = field(default_factory=lambda: [0, 0])
-
-    def run(self, *command: str) -> str:
-        """What a command prints. Raises Absent if it does not answer within 2 s."""
-        answer = snapshot.run_command(*command, timeout=2)
-        if answer.usage is not None:
-            self.faults[0] += answer.usage.ru_minflt
-            self.faults[1] += answer.usage.ru_majflt
-        if answer.text is None:
-            raise Absent(f"{command[0]} did not answer")
-        return answer.text
+    units: dict[str, str]
+    open: Callable[[Telemetry], Callable[[], Any]]
+    values: Callable[[list[Any], float], Any] = peak_or_change
+    due: Callable[[float, float, bool], bool] = lambda *_: True
+    least_s: float = 0.0
 
 
-def too_short(seconds: float, least_s: float) -> str:
-    """Why a block of some seconds has no such metric."""
-    return f"the block took {seconds:.2f} s; {least_s:g} s are needed"
+def _at_ends(since_s: float, before_s: float, edge: bool) -> bool:
+    return edge
 
 
-class Source:
-    """One source. `missing` says why a part of it is absent; `flags` are those of the block that hold.
-
-    `read()` gives what it says now, and `values(first, last, seconds)` the block's metrics from the readings at its two
-    ends, or raises Absent if they say nothing.
-    """
-
-    metrics: ClassVar[dict[str, str]]  # what becomes of it -> unit
-    least_s: ClassVar[float] = 0.0  # shorter blocks are not resolved
-    samples: int | None = None  # what its metrics rest on, if not all readings of the block
-    read: Callable[[], Any]
-    values: Callable[[Any, Any, float], dict[str, float]]
-
-    def __init__(self, block: Block) -> None:
-        self.block, self.missing, self.flags = block, dict[str, str](), list[str]()
-
-    def due(self, since_s: float, edge: bool) -> bool:
-        """Whether to read it now, `since_s` seconds after the block began. edge: at one of the block's two ends."""
-        return True
-
-
-class Peak(Source):
-    """A source of which the highest reading counts. `open()` gives what reads it, or raises Absent."""
-
-    open: Callable[[], Callable[[], float]]
-
-    def __init__(self, block: Block) -> None:
-        super().__init__(block)
-        self.now, self.peak = self.open(), float("-inf")
-
-    def read(self) -> float:
-        value = self.now()
-        self.peak = max(value, self.peak)
-        return value
-
-    def values(self, first: float, last: float, seconds: float) -> dict[str, float]:
-        return dict.fromkeys(self.metrics, self.peak)
-
-
-class Change(Source):
-    """A source whose counters are read at both ends of the block; what counts is their change."""
-
-    def due(self, since_s: float, edge: bool) -> bool:
-        return edge
-
-    def values(self, first: dict, last: dict, seconds: float) -> dict[str, float]:
-        return {name: last[name] - before for name, before in first.items()}
-
-
-class Energy(Source):
+def _energy(watch: Telemetry) -> Callable[[], float]:
     """Joules of the meters of this device. (NVML renews its energy every 0.1 s.)"""
-
-    metrics: ClassVar = {"power_w": "W", "energy_j": "J"}
-    least_s = 1.0
-
-    def __init__(self, block: Block) -> None:
-        super().__init__(block)
-        self._meters, absent = energy.meters(block.device)
-        if not self._meters:
-            raise Absent("; ".join(absent.values()))
-        self.rails = [rail for meter in self._meters for rail in meter.rails]
-        for meter in self._meters:
-            self.missing |= {f"energy of the {rail}": why for rail, why in getattr(meter, "missing", {}).items()}
-
-    def read(self) -> float:
-        return sum(meter.energy_j() for meter in self._meters)
-
-    def values(self, first: float, last: float, seconds: float) -> dict[str, float]:
-        if last <= first:
-            raise Absent("the energy counter did not move")
-        return {"power_w": (last - first) / seconds, "energy_j": last - first}
+    meters, absent = energy.meters(watch.device)
+    if not meters:
+        raise Absent("; ".join(absent.values()))
+    watch.rails = [rail for meter in meters for rail in meter.rails]
+    watch.absent |= {f"energy of the {rail}": why for meter in meters for rail, why in meter.missing.items()}
+    return lambda: sum(meter.energy_j() for meter in meters)
 
 
-class Load(Source):
-    """CPU seconds of the machine and of this process with its children. (Systems count ticks of 10 ms a core.)"""
+def _power(readings: list[float], seconds: float) -> dict[str, float]:
+    energy_j = readings[-1] - readings[0]
+    if energy_j <= 0:
+        raise Absent("the energy counter did not move")
+    return {"power_w": energy_j / seconds, "energy_j": energy_j}
 
-    metrics: ClassVar = {"foreign_load": "", "cpu_busy": "%"}
-    least_s = 0.5
 
-    def __init__(self, block: Block) -> None:
-        super().__init__(block)
-        self._children_s: dict[int, float] = {}
+def _load(watch: Telemetry) -> Callable[[], tuple[float, float, float]]:
+    """Now, CPU seconds of the machine, and of this process and its children. (Systems count ticks of 10 ms a core.)"""
+    children_s: dict[int, float] = {}
 
-    def due(self, since_s: float, edge: bool) -> bool:
-        # A child's CPU time is noted while it lives: macOS has none between its end and the wait for it.
-        return edge or bool(memory.live_children())
-
-    def read(self) -> tuple[float, float, float]:
-        """Now, CPU seconds of the machine, CPU seconds of this process and its children, ended ones included."""
-        now, busy_s = self.block.clock(), snapshot.cpu_busy_s()
-        own_s = sum(usage.ru_utime + usage.ru_stime for usage in memory.usages())
+    def read() -> tuple[float, float, float]:
+        now, busy_s = watch.clock(), snapshot.cpu_busy_s()
+        usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        own_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
         for pid in memory.live_children():
             with contextlib.suppress(psutil.NoSuchProcess):  # ended, not yet waited for: what it last had used stands
                 used = psutil.Process(pid).cpu_times()
-                self._children_s[pid] = used.user + used.system + used.children_user + used.children_system
-            own_s += self._children_s.get(pid, 0.0)
+                children_s[pid] = used.user + used.system + used.children_user + used.children_system
+            own_s += children_s.get(pid, 0.0)
         return now, busy_s, own_s
 
-    def values(self, first: tuple, last: tuple, seconds: float) -> dict[str, float]:
-        wall_s, busy_s, own_s = (after - before for before, after in zip(first, last, strict=True))
-        cores = psutil.cpu_count() or 1
-        return {"foreign_load": max(0.0, (busy_s - own_s) / wall_s), "cpu_busy": 100 * own_s / wall_s / cores}
+    return read
 
 
-class Faults(Change):
-    """Page faults of this process and its ended children: all, and those that needed the disk, macOS's page-ins."""
-
-    metrics: ClassVar = {"page_faults": "count", "page_ins": "count"}
-
-    def read(self) -> dict[str, int]:
-        usages, (minor, major) = memory.usages(), self.block.faults
-        page_ins = sum(usage.ru_majflt for usage in usages) - major
-        return {"page_faults": sum(usage.ru_minflt for usage in usages) - minor + page_ins, "page_ins": page_ins}
+def _load_due(since_s: float, before_s: float, edge: bool) -> bool:
+    # A child's CPU time is noted while it lives: macOS has none between its end and the wait for it.
+    return edge or bool(memory.live_children())
 
 
-class Swap(Change):
-    """The machine's swap space in use."""
-
-    metrics: ClassVar = {"swap_bytes": "B"}
-
-    def read(self) -> dict[str, int]:
-        return {"swap_bytes": psutil.swap_memory().used}
+def _loads(readings: list[tuple[float, float, float]], seconds: float) -> dict[str, float]:
+    wall_s, busy_s, own_s = (after - before for before, after in zip(readings[0], readings[-1], strict=True))
+    cores = psutil.cpu_count() or 1
+    return {"foreign_load": max(0.0, (busy_s - own_s) / wall_s), "cpu_busy": 100 * own_s / wall_s / cores}
 
 
-class Footprint(Peak):
-    """Memory of this process and its children; `origin` says what counts it."""
+def _faults(watch: Telemetry) -> Callable[[], dict[str, int]]:
+    def read() -> dict[str, int]:
+        minor, major = memory.page_faults(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        page_ins = major - watch.faults[1]
+        return {"page_faults": minor - watch.faults[0] + page_ins, "page_ins": page_ins}
 
-    metrics: ClassVar = {"footprint_peak_bytes": "B"}
-
-    def open(self) -> Callable[[], int]:
-        self.origin, read = memory.footprint()
-        return read
+    return read
 
 
-class Temperature(Peak):
+def _footprint(watch: Telemetry) -> Callable[[], int]:
+    watch.footprint_source, read = memory.footprint()
+    return read
+
+
+def _temperature(watch: Telemetry) -> Callable[[], float]:
     """Of the GPU, or of the hottest processor package, in °C."""
-
-    metrics: ClassVar = {"temperature_c": "°C"}
-
-    def open(self) -> Callable[[], float]:
-        if sys.platform == "darwin":
-            raise Absent("macOS has no public temperature sensor")
-        if self.block.device == "gpu":
-            nvml, gpu = energy.nvml_gpu()
-            return lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
-        # The files are listed once: psutil would look through all sensors of the machine at every sample.
-        files: list[Path] = []
-        for chip in sorted(HWMON.glob("hwmon*")):
-            if (chip / "name").read_text().strip() not in ("coretemp", "k10temp", "zenpower"):
-                continue
+    if sys.platform == "darwin":
+        raise Absent("macOS has no public temperature sensor")
+    if watch.device == "gpu":
+        nvml, gpu = energy.nvml_gpu()
+        return lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
+    # The files are listed once: psutil would look through all sensors of the machine at every sample.
+    files: list[Path] = []
+    for chip in sorted(HWMON.glob("hwmon*")):
+        if (chip / "name").read_text().strip() in ("coretemp", "k10temp", "zenpower"):
             labels = {label.read_text().strip(): label for label in sorted(chip.glob("temp*_label"))}
             packages = [label for text, label in labels.items() if text.startswith("Package id")]
             # AMD: Tdie is the temperature, Tctl on some models that plus an offset.
             packages = packages or [labels[text] for text in ("Tdie", "Tctl") if text in labels][:1]
             files += [label.with_name(label.name.replace("_label", "_input")) for label in packages]
-        if not files:
-            raise Absent("this machine shows no temperature of its processor")
-        return lambda: max(int(file.read_text()) for file in files) / 1e3
+    if not files:
+        raise Absent("this machine shows no temperature of its processor")
+    return lambda: max(int(file.read_text()) for file in files) / 1e3
 
 
-class Thermal(Peak):
-    """macOS's thermal level; see `snapshot.thermal_level`."""
-
-    metrics: ClassVar = {"thermal_level": ""}
-
-    def open(self) -> Callable[[], int | None]:
-        if snapshot.thermal_level() is None:
-            mac = sys.platform == "darwin"
-            raise Absent("macOS tells no thermal level" if mac else "only macOS tells a thermal level")
-        return snapshot.thermal_level
-
-
-class GPU(Source):
-    """How busy the GPU was, in %: the mean of readings from the first second on, when they are of the block alone."""
-
-    metrics: ClassVar = {"gpu_busy": "%"}
-
-    def __init__(self, block: Block) -> None:
-        super().__init__(block)
-        if block.device == "cpu":
-            raise Absent("told only where a GPU is timed")
+def _thermal(watch: Telemetry) -> Callable[[], int | None]:
+    if snapshot.thermal_level() is None:
         mac = sys.platform == "darwin"
-        self._every_s, self._next_s, self._readings = GPU_WINDOW_S if mac else 0.0, GPU_WINDOW_S, list[float]()
-        if mac:
-            self._busy = lambda: gpu_busy(block.run("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator"))
-        else:
-            nvml, gpu = energy.nvml_gpu()
-            self._busy = lambda: float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
-        self._busy()  # if it cannot, it says so now
+        raise Absent("macOS tells no thermal level" if mac else "only macOS tells a thermal level")
+    return snapshot.thermal_level
 
-    def due(self, since_s: float, edge: bool) -> bool:
-        if edge or since_s < self._next_s:  # at an edge it has just been waited for, and is idle
-            return False
-        self._next_s = since_s + self._every_s
-        return True
 
-    def read(self) -> float:
-        self._readings.append(self._busy())
-        self.samples = len(self._readings)
-        return self._readings[-1]
+def _gpu(watch: Telemetry) -> Callable[[], float]:
+    if watch.device == "cpu":
+        raise Absent("told only where a GPU is timed")
+    if sys.platform == "darwin":
+        return lambda: gpu_busy(watch.run(*IOREG))
+    nvml, gpu = energy.nvml_gpu()
+    return lambda: float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
 
-    def values(self, first: Any, last: Any, seconds: float) -> dict[str, float]:
-        if not self._readings:
-            raise Absent(too_short(seconds, GPU_WINDOW_S + self.block.interval_s))
-        return {"gpu_busy": sum(self._readings) / len(self._readings)}
+
+def _gpu_due(since_s: float, before_s: float, edge: bool) -> bool:
+    # The first second may be about what came before the block; at an edge the GPU has been waited for, and is idle.
+    again = sys.platform != "darwin" or since_s // GPU_WINDOW_S > before_s // GPU_WINDOW_S
+    return since_s >= GPU_WINDOW_S and not edge and again
+
+
+def _mean(readings: list[float], seconds: float) -> float:
+    if not readings:
+        raise Absent(f"the GPU was not asked in the {seconds:.2f} s of the block")
+    return sum(readings) / len(readings)
 
 
 def gpu_busy(text: str) -> float:
     """The busiest of the GPUs that `ioreg` lists, in %. (An Ultra's two dies are one GPU to programs.)"""
     statistics = re.findall(r'^[ |]*"PerformanceStatistics" = \{(.*)\}$', text, re.MULTILINE)
-    matches = [re.search(r'"Device Utilization %"=(\d+)', line) for line in statistics]
-    percents = [float(match[1]) for match in matches if match]
+    percents = [float(busy) for line in statistics for busy in re.findall(r'"Device Utilization %"=(\d+)', line)]
     if not percents:
         raise Absent("this GPU does not tell how busy it is" if text.strip() else "macOS lists no GPU")
     return max(percents)
 
 
-class Pressure(Change):
-    """What the machine swaps and compresses."""
+def _pressure(watch: Telemetry) -> Callable[[], dict[str, int]]:
+    if sys.platform == "darwin":
+        return lambda: vm_stat(watch.run("vm_stat"))
+    watch.absent |= dict.fromkeys(COMPRESSED, "only macOS tells what it compresses")
+    return _swapped
 
-    metrics: ClassVar = dict.fromkeys(("swapped_bytes", "compressed_bytes", "compressor_bytes"), "B")
 
-    def __init__(self, block: Block) -> None:
-        super().__init__(block)
-        if sys.platform != "darwin":
-            memory.swapped_bytes()
-            self.missing = dict.fromkeys(list(self.metrics)[1:], "only macOS tells what it compresses")
+def _swapped() -> dict[str, int]:
+    try:  # psutil would take every page for one of 4 KiB
+        pages = dict(line.split() for line in VMSTAT.read_text().splitlines())
+        return {"swapped_bytes": (int(pages["pswpin"]) + int(pages["pswpout"])) * resource.getpagesize()}
+    except (OSError, KeyError) as error:
+        raise Absent("this system does not count what it swaps") from error
 
-    def read(self) -> dict[str, int]:
-        if sys.platform == "darwin":
-            return memory.vm_stat(self.block.run("vm_stat"))
-        return {"swapped_bytes": memory.swapped_bytes()}
 
-    def values(self, first: dict, last: dict, seconds: float) -> dict[str, float]:
-        moved = super().values(first, last, seconds)
-        for flag, (name, least, least_per_s) in SHORTAGE.items():
-            if moved.get(name, 0) > max(least, least_per_s * seconds):
-                self.flags.append(flag)
-        return moved
+def vm_stat(text: str) -> dict[str, int]:
+    """What macOS has moved into and out of swap and its compressor since it started, and what the latter holds.
+
+    The size of a page stands in the first line: 16384 on Apple Silicon, 4096 on Intel.
+    """
+    size = re.match(r"Mach Virtual Memory Statistics: \(page size of (\d+) bytes\)\n", text)
+    pages = {name: int(count) for name, count in re.findall(r"^([^:]+):\s+(\d+)\.$", text, re.MULTILINE)}
+    both_ways = (("Swapins", "Swapouts"), ("Compressions", "Decompressions"), ("Pages occupied by compressor",))
+    try:
+        sums = [sum(pages[key] for key in keys) * int(size[1]) for keys in both_ways]
+    except (KeyError, TypeError) as error:
+        raise Absent("vm_stat prints something else than it is known to") from error
+    return dict(zip(("swapped_bytes", *COMPRESSED), sums, strict=True))
 
 
 # In the order in which they are read at the end of the block; see `Telemetry`.
-SOURCES: dict[str, type[Source]] = {
-    **{"energy": Energy, "load": Load, "faults": Faults, "swap": Swap, "footprint": Footprint},
-    **{"temperature": Temperature, "thermal": Thermal, "gpu": GPU, "pressure": Pressure},
+SOURCES = {
+    "energy": Source({"power_w": "W", "energy_j": "J"}, _energy, _power, least_s=1.0),
+    "load": Source({"foreign_load": "", "cpu_busy": "%"}, _load, _loads, _load_due, least_s=0.5),
+    "faults": Source({"page_faults": "count", "page_ins": "count"}, _faults, due=_at_ends),
+    "swap": Source({"swap_bytes": "B"}, lambda watch: lambda: {"swap_bytes": psutil.swap_memory().used}, due=_at_ends),
+    "footprint": Source({"footprint_peak_bytes": "B"}, _footprint),
+    "temperature": Source({"temperature_c": "°C"}, _temperature),
+    "thermal": Source({"thermal_level": ""}, _thermal),
+    "gpu": Source({"gpu_busy": "%"}, _gpu, _mean, _gpu_due),
+    "pressure": Source(dict.fromkeys(("swapped_bytes", *COMPRESSED), "B"), _pressure, due=_at_ends),
 }
