@@ -239,7 +239,7 @@ def test_a_different_model_is_refused_before_it_is_timed(tmp_path, architecture,
     record = proved(tmp_path, gpt2.trial(architecture), types.SimpleNamespace(**code.scope))
     assert record.status == "mismatch" and "step_s" not in record.metrics, record.reason
     if change is bias_left_out:
-        assert record.reason.startswith("the model lacks layers.0.attention.out_proj.bias, layers.1.attention.out_proj")
+        assert record.reason.startswith("the weight layers.0.attention.out_proj.bias is None, (32,) in the reference")
 
 
 OPTIMIZERS = {
