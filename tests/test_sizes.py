@@ -66,21 +66,18 @@ def test_memory_is_counted_as_by_hand(notebook, row, state_mib, saved_mib):
     assert work.saved_bytes * 1024 / GIB == pytest.approx(saved_mib, rel=0.02)
 
 
-# LoRA of rank 8 on the 36 layers' (1280 -> 3840): 8 x 1280 + 8 x 3840 weights each; the classifier is there twice, and
-# one of it trained. Weights take 4 bytes; those that are trained 12 more.
-ADAPTERS = 36 * 8 * (1280 + 3840)
-WEIGHTS = 774_030_080 + 2560
-# CUDA's dropout keeps a byte where others keep a float: 73 of them, and 36 more of the adapters' inputs.
-DROPPED = 16 * 128 * 1280 * 3 / GIB
-
-
 def test_gpt2_large_with_lora_takes_what_it_should_where_attention_is_fused():
     """At batch 16 and 128 tokens. With matrices of attention: `test_gpt2_finetuning.py`."""
     from peft import LoraConfig, get_peft_model
 
+    # Of rank 8 on the 36 layers' (1280 -> 3840); the classifier is there twice, and one of it trained.
+    adapters, weights = 36 * 8 * (1280 + 3840), 774_030_080 + 2560
+    # CUDA's dropout keeps a byte where others keep a float: 73 of them, and 36 more of the adapters' inputs.
+    dropped = 16 * 128 * 1280 * 3 / GIB
+
     def build():
-        adapters = LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, lora_dropout=0.1, fan_in_fan_out=True)
-        return get_peft_model(pretrained.build("gpt2-large", "classification")[0], adapters)
+        lora = LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, lora_dropout=0.1, fan_in_fan_out=True)
+        return get_peft_model(pretrained.build("gpt2-large", "classification")[0], lora)
 
     def step(model):
         inner = model.base_model.model
@@ -90,8 +87,8 @@ def test_gpt2_large_with_lora_takes_what_it_should_where_attention_is_fused():
         torch.nn.functional.cross_entropy(inner.score(hidden)[:, -1], classes).backward()
 
     work = by_layers(build, step, optimizer_slots=2, backend="cuda")
-    assert work.state_bytes == 4 * (WEIGHTS + ADAPTERS + 2560) + 12 * (ADAPTERS + 2560)
-    assert work.saved_bytes / GIB == pytest.approx(9.85 - 109 * DROPPED, rel=0.01)
+    assert work.state_bytes == 4 * (weights + adapters + 2560) + 12 * (adapters + 2560)  # 12 more where it is trained
+    assert work.saved_bytes / GIB == pytest.approx(9.85 - 109 * dropped, rel=0.01)
 
 
 # Refused --------------------------------------------------------------------------------------------------------------
