@@ -24,30 +24,20 @@ def network(monkeypatch, tmp_path_factory):
 
 # --- running text: WikiText-2 and Penn Treebank
 
-WIKITEXT = {
+TEXT = {
     "train": " \n = An Apple = \n \n The apple <unk> is a fruit . \n",
     "valid": " The fruit \n",
     "test": " An apple \n \n",
 }
-TREEBANK = {"train": " no it was n't black monday \n <unk> N \n", "valid": " it was \n", "test": " no <unk> \n"}
 
 
-def assert_small_wikitext(real):
-    assert [real.words[number] for number in real.train] == [
-        *("<eos>", "=", "An", "Apple", "=", "<eos>", "<eos>"),
-        *("The", "apple", "<unk>", "is", "a", "fruit", ".", "<eos>"),
-    ]
+def assert_small(real, counts):
+    words = "<eos> = An Apple = <eos> <eos> The apple <unk> is a fruit . <eos>"
+    assert " ".join(real.words[number] for number in real.train) == words
     assert [real.words[number] for number in real.valid] == ["The", "fruit", "<eos>"]
     assert [real.words[number] for number in real.test] == ["An", "apple", "<eos>", "<eos>"]
     assert real.vocabulary == 11 and real.train.dtype == np.int64 and real.kind == "real"
-    assert "15 + 3 + 4 tokens, 11 words where the article has 2,088,628 + 217,646 + 245,569, 33,278" in real.origin
-
-
-def assert_small_treebank(real):
-    assert real.words == ("no", "it", "was", "n't", "black", "monday", "<eos>", "<unk>", "N")
-    assert real.train.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 6] and real.train.dtype == np.int64
-    assert real.valid.tolist() == [1, 2, 6] and real.test.tolist() == [0, 7, 6] and real.kind == "real"
-    assert "10 + 3 + 3 tokens, 9 words where the article has 929,589 + 73,760 + 82,430, 10,000" in real.origin
+    assert f"15 + 3 + 4 tokens, 11 words where the article has {counts}" in real.origin
 
 
 def write_texts(folder, texts, form):
@@ -66,27 +56,28 @@ def write_lines(folder, texts, form, column):
 
 
 def test_wikitext_from_parquet_and_from_the_cache(tmp_path, network):
-    write_lines(tmp_path / "wikitext-2-v1", WIKITEXT, "{}-00000-of-00001.parquet", "text")
-    write_lines(tmp_path / "wikitext-2-raw-v1", dict.fromkeys(WIKITEXT, "raw"), "{}-00000-of-00001.parquet", "text")
-    assert_small_wikitext(data_text.wikitext2("real", tmp_path))  # the article's variant
+    write_lines(tmp_path / "wikitext-2-v1", TEXT, "{}-00000-of-00001.parquet", "text")
+    write_lines(tmp_path / "wikitext-2-raw-v1", dict.fromkeys(TEXT, "raw"), "{}-00000-of-00001.parquet", "text")
+    counts = "2,088,628 + 217,646 + 245,569, 33,278"
+    assert_small(data_text.wikitext2("real", tmp_path), counts)  # the article's variant
     cached = hub_folder("Salesforce/wikitext", "datasets") / "wikitext-2-v1"
-    write_lines(cached, WIKITEXT, "{}-00000-of-00001.parquet", "text")
+    write_lines(cached, TEXT, "{}-00000-of-00001.parquet", "text")
     real = data_text.wikitext2("real")
-    assert_small_wikitext(real)
+    assert_small(real, counts)
     assert real.origin.startswith("WikiText-2, real: Salesforce/wikitext (wikitext-2-v1), cached;") and not network
 
 
 def test_penn_treebank_from_text_from_parquet_and_from_the_cache(tmp_path, network):
-    place = tmp_path / "text" / "simple-examples" / "data"
-    write_texts(place, TREEBANK, "ptb.{}.txt")
-    write_texts(place, dict.fromkeys(TREEBANK, "n o _ i t\n"), "ptb.char.{}.txt")
-    assert_small_treebank(data_text.penn_treebank("auto", tmp_path / "text"))
+    place, counts = tmp_path / "text" / "simple-examples" / "data", "929,589 + 73,760 + 82,430, 10,000"
+    write_texts(place, TEXT, "ptb.{}.txt")
+    write_texts(place, dict.fromkeys(TEXT, "n o _ i t\n"), "ptb.char.{}.txt")
+    assert_small(data_text.penn_treebank("auto", tmp_path / "text"), counts)
     assert len(data_text.penn_treebank("real", tmp_path / "text", size=2).train) == 2
     cached = hub_folder("ptb-text-only/ptb_text_only", "datasets", "refs/convert/parquet") / "penn_treebank"
-    write_lines(cached, TREEBANK, "{}/0000.parquet", "sentence")
-    assert_small_treebank(data_text.penn_treebank("auto", cached))
+    write_lines(cached, TEXT, "{}/0000.parquet", "sentence")
+    assert_small(data_text.penn_treebank("auto", cached), counts)
     real = data_text.penn_treebank("real")
-    assert_small_treebank(real)
+    assert_small(real, counts)
     assert "real: ptb-text-only/ptb_text_only (penn_treebank), cached;" in real.origin and not network
     (cached / "test" / "0000.parquet").unlink()
     why = "penn_treebank/test/0000.parquet of ptb-text-only/ptb_text_only is not in the cache, and no"
@@ -97,7 +88,7 @@ def test_unusable_folders_of_text(tmp_path):
     def fails(*fragments):
         one_line_error(lambda: data_text.penn_treebank("auto", tmp_path), *fragments)
 
-    write_texts(tmp_path, WIKITEXT, "ptb.{}.txt")
+    write_texts(tmp_path, TEXT, "ptb.{}.txt")
     path = tmp_path / "ptb.valid.txt"
     path.write_text("")
     fails("a part is empty", "'valid': 0")
@@ -110,14 +101,11 @@ def test_unusable_folders_of_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("load", "name", "counts", "vocabulary"),
-    [
-        (data_text.wikitext2, "WikiText-2", (2_088_628, 217_646, 245_569), 33_278),
-        (data_text.penn_treebank, "Penn Treebank", (929_589, 73_760, 82_430), 10_000),
-    ],
+    ("load", "name"), [(data_text.wikitext2, "WikiText-2"), (data_text.penn_treebank, "Penn Treebank")]
 )
-def test_stand_ins_for_text(load, name, counts, vocabulary):
-    corpus = load("stand-in")
+def test_stand_ins_for_text(load, name):
+    corpus, vocabulary = load("stand-in"), {"WikiText-2": 33_278, "Penn Treebank": 10_000}[name]
+    counts = (2_088_628, 217_646, 245_569) if name == "WikiText-2" else (929_589, 73_760, 82_430)
     assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == counts
     assert corpus.vocabulary == vocabulary == len(set(corpus.words)) and "<eos>" in corpus.words
     assert np.array_equal(np.unique(corpus.train), np.arange(vocabulary))
@@ -289,18 +277,12 @@ def test_unusable_imdb_folders(tmp_path):
     fails("<|endoftext|> is 50257, should be 50256: not the tokenizer of GPT-2")
 
 
-@pytest.mark.parametrize(
-    ("call", "fragment"),
-    [
-        (lambda: images.mnist("fake"), "auto, real, stand-in"),
-        (lambda: data_text.imdb(split="valid"), "train, test"),
-        (lambda: data_text.imdb("stand-in", length=0), "at least 1 token"),
-        (lambda: data_text.penn_treebank("stand-in", size=0), "at least 1"),
-        (lambda: speech.common_voice("stand-in", tokens=449), "should be 5 to 448"),
-    ],
-)
-def test_wrong_parameters(call, fragment):
-    one_line_error(call, fragment)
+def test_wrong_parameters():
+    one_line_error(lambda: images.mnist("fake"), "auto, real, stand-in")
+    one_line_error(lambda: data_text.imdb(split="valid"), "train, test")
+    one_line_error(lambda: data_text.imdb("stand-in", length=0), "at least 1 token")
+    one_line_error(lambda: data_text.penn_treebank("stand-in", size=0), "at least 1")
+    one_line_error(lambda: speech.common_voice("stand-in", tokens=449), "should be 5 to 448")
 
 
 def naive_bayes_accuracy(tokens, labels, test):
@@ -392,25 +374,19 @@ def test_resampling_keeps_tones_and_drops_what_cannot_be_carried(rate):
         assert np.abs(speech.resample(tone(9_500, 1, rate), rate, 16_000)[inner]).max() < 2e-3
 
 
-def test_the_language_and_a_cached_tokenizer_of_another_whisper(tmp_path, network):
-    write_release(tmp_path, locale="de-CH")
-    (tmp_path / "tokenizer.json").unlink()
-    write_tokenizer(hub_folder("openai/whisper-small"), SPEECH)
-    given = speech.common_voice("real", tmp_path)
-    assert given[0]["labels"][:6].tolist() == [50261, 50359, 50363, 20, 24, 50257]
-    assert "tokenizer of Whisper cached" in given.origin and not network
-
-
 def test_common_voice_without_a_folder_or_a_tokenizer(tmp_path, network):
     why = "no folder was named, and only the Mozilla Data Collective gives it, by hand"
     assert speech.common_voice("auto").origin == f"stand-in for Common Voice: {why}"
     one_line_error(lambda: speech.common_voice("real"), f"Common Voice: no real data: {why}; name a local folder")
-    assert not network
-    write_release(tmp_path)
+    write_release(tmp_path, locale="de-CH")
     (tmp_path / "tokenizer.json").unlink()
+    write_tokenizer(hub_folder("openai/whisper-small"), SPEECH)  # any Whisper has the same
+    given = speech.common_voice("real", tmp_path)
+    assert given[0]["labels"][:6].tolist() == [50261, 50359, 50363, 20, 24, 50257]
+    assert "tokenizer of Whisper cached" in given.origin and not network
+    (hub_folder("openai/whisper-small") / "tokenizer.json").unlink()
     given = speech.common_voice("auto", tmp_path)
     assert given.kind == "stand-in" and "tokenizer.json of openai/whisper-medium is not in the cache" in given.origin
-    one_line_error(lambda: speech.common_voice("real", tmp_path), "no real data: tokenizer.json")
 
 
 def test_unusable_releases(tmp_path):

@@ -14,13 +14,11 @@ import yaml
 from counting import by_layers
 
 from pomology import errors
-from pomology.articles import claims as articles_claims
-from pomology.articles import published
 from pomology.data import text
 from pomology.devices import torch as devices_torch
 from pomology.experiment import case as experiment_case
 from pomology.experiment import experiment
-from pomology.report import claims, declaration
+from pomology.report import declaration
 from pomology.results import cases
 from pomology.workloads import offload, pretrained
 from pomology.workloads.cost import Workload
@@ -112,6 +110,9 @@ def test_memory_with_lora_and_with_offload(scope):
     assert lora.state_bytes == 4 * (everything + trained) + 12 * trained  # peft keeps the score that it replaces
     assert plain.saved_bytes / GIB == pytest.approx(12.69, abs=0.01)
     assert 0.8 < lora.saved_bytes / plain.saved_bytes < 0.9
+    # CUDA's dropout keeps a byte where others keep a float: 73 of them, and 36 more of the adapters' inputs.
+    fused = scope["count"]("gpt2-large", 16, True, "classification", "cuda")
+    assert fused.saved_bytes / GIB == pytest.approx(9.85 - 109 * 16 * 128 * 1280 * 3 / GIB, rel=0.01)
     zero, plain = (scope["count"]("gpt2", 1, False, "classification", "cuda", kind) for kind in ("zero", "none"))
     assert plain.state_bytes / 4 <= zero.state_bytes < plain.state_bytes / 3 and zero.saved_bytes == plain.saved_bytes
     assert zero.host_bytes >= 3 * plain.state_bytes / 4 and not plain.host_bytes
@@ -387,30 +388,3 @@ def test_a_scaled_case_shows_flops_in_the_table_and_seconds_in_the_details(ran):
     shown = [[row.cells[details.columns.index(name)] for name in phases] for row in details.rows]
     assert shown == [[""] * 3, [""] * 3, ["1.50 s", "3.25 s", "0.750 s"], ["1.50 s", "3.25 s", "0.750 s"]]
     assert len([row for row in table.rows if row.kind == "published"]) == 6
-
-
-def test_the_claims_name_the_notebook_s_settings(ran):
-    """Each term about an Apple GPU finds one case of a machine that ran all there is; and no setting is misspelt."""
-    settings = [row("gpt2-large", 16), row("gpt2-large", 16, True), row("gpt2-medium", 4, True), row("gpt2-xl", 16)]
-    common = {"backend": "mps", "device": "gpu", "profile": "article"}
-    look = claims.MeasuredLookup(
-        [
-            ran.records[-1].replace(**common, config=config, case=f"{config}", scaled=config["model"] == "gpt2-medium")
-            for config in settings
-        ]
-    )
-    asked = []
-
-    def spy(name, metric, role, config):
-        asked.append((name, role, config, look(name, metric, role, config)))
-        return asked[-1][-1]
-
-    spy.devices = look.devices
-    for claim in published.claims(article="001"):
-        if claim.id in ("001-C15", "001-C16"):
-            articles_claims.test(claim, spy)
-    ours = [term[1:] for term in asked if term[0] == NAME]
-    assert {role for role, _, _ in ours} == {"gpu", "rival"}
-    for role, config, answer in ours:
-        assert set(config) - {"backend"} <= set(row()), config
-        assert role != "gpu" or answer.value in (1.5, 3.25), (config, answer.reason)

@@ -41,18 +41,6 @@ def test_sizes_are_the_checkpoints(name):
     assert model.training and {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
-def test_a_classifier_takes_padded_texts():
-    model, _ = pretrained.build("gpt2-smoke", "classification")
-    assert count(model) == 3_382_080 + 2 * 64
-    texts = torch.randint(50_000, (3, 7))
-    texts[1, 4:] = pretrained.END_OF_TEXT
-    model.eval()
-    with torch.no_grad():
-        assert model(texts).logits.shape == (3, 2)
-        # What stands behind the text counts for nothing.
-        torch.testing.assert_close(model(texts).logits[1], model(texts[1:2, :4]).logits[0], atol=1e-5, rtol=1e-4)
-
-
 def test_what_cannot_be_is_said_in_one_line():
     for asked, words in (
         (("gpt3", "language-model"), "model 'gpt3': must be one of gpt2-smoke, gpt2,"),

@@ -93,20 +93,6 @@ def test_operations_and_parameters(article, row, tera, parameters):
     assert work.flops == pytest.approx(flops(shape["d_model"], shape["encoder_layers"], row["batch_size"]), rel=0.001)
 
 
-def test_memory(article):
-    """GiB of the specification: state, and kept for the backward pass, with attention written out and fused."""
-    medium = {"model": "whisper-medium", "batch_size": 4, "precision": "fp32"}
-    written, fused = (article["work"](medium, backend) for backend in ("mps", "cuda"))
-    assert written.state_bytes / GIB == pytest.approx(11.38, rel=0.002)
-    assert written.saved_bytes / GIB == pytest.approx(23.5, rel=0.005)
-    assert fused.saved_bytes / GIB == pytest.approx(10.6, rel=0.04)
-    once, again = (article["work"]({**article["large"], **more}, "mps") for more in ({"gradient_checkpointing": 0}, {}))
-    assert once.saved_bytes / GIB == pytest.approx(312, rel=0.01)
-    # The input of every layer, the convolutions before the first, and within one layer what it keeps otherwise.
-    inputs = 32 * 32 * (1500 + 32) * 1280 * 4
-    assert inputs < again.saved_bytes < inputs + once.saved_bytes / 20
-
-
 def test_rows_are_the_article_s_first_and_then_smaller(article):
     rows = article["scenario_1"]("bf16")
     assert rows[0] == {"model": "whisper-medium", "batch_size": 4, "precision": "bf16", "scenario": 1}
@@ -149,16 +135,7 @@ def test_autocast_keeps_no_less_than_is_said(article):
 # Memory of pretended Macs ---------------------------------------------------------------------------------------------
 
 
-mac = test_sizes.mac
-
-
-class Nobody:
-    """As much of an experiment as a case asks for before it is entered: products take no time."""
-
-    precision = "fp32"
-
-    def peak_matmul_rate(self, backend, precision):
-        return float("inf")
+mac, Nobody = test_sizes.mac, test_sizes.Nobody
 
 
 def test_the_large_model_fits_the_article_s_mac_and_no_smaller_one(article, mac):
@@ -290,11 +267,3 @@ def test_shares_stand_in_their_own_rows_where_smaller_ones_were_too_big():
     place = table.columns.index(roofline.BEST)
     ours = [(row.cells[1], row.cells[place]) for row in table.rows if row.kind == "measured"]
     assert ours == [("whisper-medium", ""), ("whisper-tiny", "25.0 %")]
-
-
-def test_the_article_s_seconds_are_shown_and_those_of_a_smaller_model_are_not():
-    times = {"forward_s": metric(1.0, unit="s"), "flops_per_s": metric(30e9)}
-    for scaled, shown in ((False, "1.00 s"), (True, "see the details")):
-        one = record(NAME, times, {"model": "whisper-medium", "batch_size": 4}, scaled=scaled, article="001")
-        table = report_article.article_table(NAME, [one])
-        assert table.rows[-1].cells[table.columns.index("Forward")] == shown
