@@ -398,8 +398,8 @@ def test_unusable_releases(tmp_path):
     table = tmp_path / "train.tsv"
     content = table.read_text(encoding="utf-8")
     for changed, *fragments in (
-        (content.replace("locale", "accent"), "locale"),
-        (content[: content.rindex("bad")], "Expected 7 columns, got 4"),
+        (content.replace("locale", "accent"), "line 2 has no file name, sentence and locale"),
+        (content[: content.rindex("bad")], "line 4 has no file name, sentence and locale"),
         (content.replace("common_voice_en_1", "../common_voice_en_1"), "line 3 has no file name"),
         (content.replace("\ten\t", "\tde\t", 1), "2 languages ['de', 'en']"),
         (content.splitlines()[0] + "\n", "0 languages"),
@@ -414,8 +414,6 @@ def test_unusable_releases(tmp_path):
     (tmp_path / "de").mkdir()
     (tmp_path / "de" / "train.tsv").write_text(content, encoding="utf-8")
     fails("train.tsv in several folders")
-    table.unlink()
-    fails("no folder clips beside", "de/train.tsv")
 
 
 def test_damaged_clips_are_one_line_that_names_the_file(tmp_path):

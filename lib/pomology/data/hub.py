@@ -48,10 +48,10 @@ def obtain(
     read: Callable[[Path | None], tuple[Any, str]],
     stand_in: Callable[[], Any],
 ) -> tuple[Any, str, str]:
-    """(data, "real" or "stand-in", where the data is from in one line) for a request of (source, folder, size).
+    """(data, "real" or "stand-in", where it is from in one line) for a request of (source, folder, size).
 
-    `read` gives the data and where it is from, of the folder, or its subfolder named as the configuration, or of the
-    hub (None). It may raise Unavailable.
+    `read` gives the first and the last of the folder, or its subfolder named as the configuration, or of the hub
+    (None), or raises Unavailable.
     """
     source, folder, size = request
     if source not in SOURCES:

@@ -69,10 +69,7 @@ _CIFAR10 = _LabelledImages(
 
 
 def mnist(source: str = "auto", folder: Folder = None, split: str = "train", size: int | None = None) -> ImageSet:
-    """MNIST (on the hub: ylecun/mnist): 60,000 ("train") or 10,000 ("test") handwritten digits of 28 × 28.
-
-    `folder` holds parquet files as on the hub.
-    """
+    """MNIST (ylecun/mnist): 60,000 ("train") or 10,000 ("test") handwritten digits, 28 × 28. `folder`: parquet."""
     return _image_set(_MNIST, source, folder, split, size)
 
 
@@ -81,16 +78,13 @@ def fashion_mnist(
 ) -> ImageSet:
     """Fashion-MNIST (zalando-datasets/fashion_mnist): 60,000 or 10,000 grey pictures of clothes, 28 × 28.
 
-    The article trains on 50,000 and validates on the 10,000 behind them. `folder`: as for `mnist`.
+    The article trains on 50,000 and validates on the 10,000 behind them. `folder`: parquet.
     """
     return _image_set(_FASHION_MNIST, source, folder, split, size)
 
 
 def cifar10(source: str = "auto", folder: Folder = None, split: str = "train", size: int | None = None) -> ImageSet:
-    """CIFAR-10 (uoft-cs/cifar10): 50,000 ("train") or 10,000 ("test") colour photographs of 32 × 32.
-
-    `folder` holds parquet files as on the hub, or the author's binary batches.
-    """
+    """CIFAR-10 (uoft-cs/cifar10): 50,000 or 10,000 colour photographs, 32 × 32. `folder`: parquet or binary batches."""
     return _image_set(_CIFAR10, source, folder, split, size)
 
 
@@ -106,10 +100,8 @@ def _image_set(dataset: _LabelledImages, source: str, folder: Folder, split: str
     (images, labels), kind, origin = obtain(
         dataset, (source, folder, size), read, lambda: dataset.stand_in(min(size or count, count), split)
     )
-    if not len(images):
-        raise PomologyError(f"{origin}: no images")
-    if labels.min() < 0 or labels.max() > 9:
-        raise PomologyError(f"{origin}: labels should be 0 to 9, not {labels.max()}")
+    if wrong := {*labels.tolist()} - {*range(10)} or (not len(images) and "none"):
+        raise PomologyError(f"{origin}: labels of images should be 0 to 9, not {wrong}")
     if kind == "real":
         for other in (_MNIST, _FASHION_MNIST, _CIFAR10):
             if other is not dataset and "".join(map(str, labels[:10])) == other.first_labels[split]:
@@ -176,8 +168,8 @@ class ArticleMNIST:
 class MNISTPairs:
     """Pairs of random images for the Siamese network: (image, image, target), the images float32 (1, 28, 28), 0 to 255.
 
-    An even index gives two images of one class and target 1, an odd one two of different classes and target 0, drawn
-    anew at every call: by `seed`, in a DataLoader's worker by the seed that it was given (`torch.manual_seed` decides).
+    At even indices of one class with target 1, at odd ones of two with target 0; drawn anew at every call, by `seed`,
+    in a DataLoader's worker by the seed that it was given (`torch.manual_seed` decides).
     """
 
     def __init__(self, images: ImageSet, seed: int = 0):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 from collections.abc import Sequence
@@ -26,11 +25,10 @@ _LSUN = Dataset(name="LSUN classroom", config="classroom_train_lmdb", no_hub="no
 def lsun_classroom(source: str = "auto", folder: Folder = None, size: int | None = None) -> JPEGSet:
     """LSUN classroom: 168,103 photographs with a shorter side of 256, JPEG quality 75, as (3, 64, 64) from -1 to 1.
 
-    No hub has it: `folder` is the only way to the real one (`classroom_train_lmdb`, 3.1 GB, as fyu/lsun fetches it, or
-    its JPEG files).
+    Only a `folder` has the real one: `classroom_train_lmdb`, 3.1 GB, as fyu/lsun fetches it, or its JPEG files.
     """
-    stand_in = functools.partial(synthetic.photographs, STAND_IN_PHOTOGRAPHS)
-    store, kind, origin = obtain(_LSUN, (source, folder, size), _read_folder, stand_in)
+    request = source, folder, size
+    store, kind, origin = obtain(_LSUN, request, _read_folder, lambda: synthetic.photographs(STAND_IN_PHOTOGRAPHS))
     length = len(store) if kind == "real" else LSUN_CLASSROOM_IMAGES
     if length != LSUN_CLASSROOM_IMAGES:
         origin += f"; {length:,} images where the article has {LSUN_CLASSROOM_IMAGES:,}"

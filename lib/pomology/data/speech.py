@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,8 +32,7 @@ _WHISPER = {"<|startoftranscript|>": 50_258, "<|transcribe|>": _TRANSCRIBE, "<|n
 class Speech:
     """Spoken sentences, read one by one: items {"input_features": float32 (80, 3000), "labels": int64 (tokens,)}.
 
-    Labels: language, task, no timestamps, text, end; then `IGNORED`. The start of the transcript, which Whisper's
-    decoder reads first, is not among them: transformers puts it before them when it makes the decoder's input.
+    Labels: language, task, no timestamps, text, end; then `IGNORED`. transformers puts the start before them.
     """
 
     store: Callable[[int], tuple[np.ndarray, Sequence[int]]]
@@ -58,8 +59,8 @@ class Speech:
 def common_voice(source: str = "auto", folder: Folder = None, size: int | None = None, tokens: int = 32) -> Speech:
     """Common Voice's training clips as Whisper hears and writes them: log-mel features of 30 s, `tokens` labels.
 
-    `folder` is the only way to the real ones, as they are given by hand only (datacollective.mozillafoundation.org):
-    one language of a release, with `train.tsv` and `clips`. A longer sentence is cut, and still has its end.
+    Only a `folder` has the real ones: one language of a release (datacollective.mozillafoundation.org), with
+    `train.tsv` and `clips`. A longer sentence is cut, and still has its end.
     """
     if not 5 <= tokens <= 448:
         raise PomologyError(f"Common Voice tokens: {tokens} should be 5 to 448, what Whisper's decoder can write")
@@ -80,10 +81,7 @@ def _stand_in_clip(index: int, tokens: int) -> tuple[np.ndarray, Sequence[int]]:
 def _clip(
     index: int, clips: Path, rows: list[tuple[str, str, str]], tokenizer: Any, language: int, tokens: int
 ) -> tuple[np.ndarray, Sequence[int]]:
-    """Of rows of (file, sentence, locale): its sound, cut or padded with silence to 30 s, and its labels.
-
-    A worker gets the tokenizer with it, which can be pickled; the extractor is made there.
-    """
+    """Of rows of (file, sentence, locale): its sound as features of 30 s, and its labels. Is pickled as a partial."""
     import soundfile
 
     file, sentence, _ = rows[index]
@@ -102,24 +100,18 @@ def _clip(
 
 def _read_release(root: Path, size: int | None, tokens: int) -> tuple[tuple[Callable, int], str]:
     """What gives a clip, how many there are, and where they and the tokenizer are from."""
-    from pyarrow import ArrowException, csv
-
     # Only so deep: a search through `clips` would look at a million files.
     tables = [path for depth in ("", "*/", "*/*/") for path in sorted(root.glob(f"{depth}train.tsv"))]
     if len(tables) != 1:
         there = "train.tsv in several folders" if tables else "no train.tsv"
         raise PomologyError(f"Common Voice: {there} in {shown(root)}: name one language of an unpacked release")
     table, clips = tables[0], tables[0].parent / "clips"
-    if not clips.is_dir():
-        raise PomologyError(f"Common Voice: no folder clips beside {shown(table)}: unpack the release again")
-    columns = ["path", "sentence", "locale"]
     try:
-        form = csv.ParseOptions(delimiter="\t", quote_char=False)
-        text = csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, "string"))
-        listed = csv.read_csv(table, parse_options=form, convert_options=text).slice(0, size)
-    except (ArrowException, OSError) as error:
+        with table.open(encoding="utf-8", newline="") as file:
+            lines = itertools.islice(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE), size)
+            rows = [(line.get("path"), line.get("sentence"), line.get("locale")) for line in lines]
+    except (csv.Error, UnicodeDecodeError, OSError) as error:
         raise damaged(table, error) from error
-    rows = list(zip(*(listed.column(name).to_pylist() for name in columns), strict=True))
     for number, row in enumerate(rows, 2):
         if not all(row) or Path(row[0]).name != row[0]:
             raise damaged(table, f"line {number} has no file name, sentence and locale")

@@ -65,7 +65,7 @@ _PENN_TREEBANK = _Text(
 def wikitext2(source: str = "auto", folder: Folder = None, size: int | None = None) -> Corpus:
     """WikiText-2 by words, 33,278 different ones: 2,088,628 tokens to train, 217,646 to validate, 245,569 to test.
 
-    Of the variant wikitext-2-v1, in which rare words are replaced. `folder`: its wiki.train.tokens, …, or parquet.
+    Of the variant wikitext-2-v1, without rare words. `folder`: its wiki.train.tokens and the others, or parquet.
     """
     return _corpus(_WIKITEXT2, source, folder, size)
 
@@ -113,10 +113,7 @@ def batchify(tokens: np.ndarray, batch_size: int) -> np.ndarray:
 
 
 class LanguageBatches:
-    """(data, target) along the rows of what `batchify` made: data (≤ bptt, batch), target flat, one row further.
-
-    Takes a numpy array or a tensor on any device: slices it, copies nothing but what flattening needs.
-    """
+    """(data, target) along the rows of what `batchify` made, array or tensor: data (≤ bptt, batch), target flat."""
 
     def __init__(self, tokens: Any, bptt: int = 35):
         self.tokens, self.bptt, self.last = tokens, bptt, len(tokens) - 1
@@ -133,8 +130,8 @@ class LanguageBatches:
 def windows(tokens: np.ndarray, context_size: int, stride: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and targets (n, context_size) each, of running text (tokens,): a target is the token behind its input.
 
-    A window begins every `stride` tokens: 1 is at every place; None is behind the last target of the window before, so
-    that windows share nothing. Views of `tokens`, read only; what is too short for a window is dropped.
+    A window begins every `stride` tokens; None is behind the last target of the one before, so that they share nothing.
+    Views of `tokens`, read only; what is too short for a window is dropped.
     """
     if context_size < 1 or (stride is not None and stride < 1):
         raise PomologyError(f"windows: context_size {context_size} and stride {stride} should be at least 1")
@@ -156,10 +153,7 @@ _IMDB = Dataset(name="IMDB", hub="stanfordnlp/imdb", config="plain_text", column
 
 @dataclass(frozen=True, eq=False)
 class Reviews:
-    """Texts in tokens, right-padded: `tokens` and `mask` int64 (n, length), mask 1 where text is; `labels` int64 (n,).
-
-    Items: {"input_ids", "attention_mask", "labels"}, for a classifier.
-    """
+    """Texts in tokens, right-padded: `tokens` and `mask` int64 (n, length), mask 1 where text is; `labels` (n,)."""
 
     name: str
     tokens: np.ndarray
@@ -210,12 +204,10 @@ def imdb(
                 tokens[row, : lengths[row]] = encoding.ids[:length]
         return (tokens, lengths, np.array(labels, np.int64)[order], len(texts)), origin + words
 
-    (tokens, lengths, labels, count), kind, origin = obtain(
-        _IMDB,
-        (source, folder, size),
-        read,
-        lambda: (*synthetic.reviews(min(size or IMDB_REVIEWS, IMDB_REVIEWS), length, split), IMDB_REVIEWS),
-    )
+    def stand_in() -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        return *synthetic.reviews(min(size or IMDB_REVIEWS, IMDB_REVIEWS), length, split), IMDB_REVIEWS
+
+    (tokens, lengths, labels, count), kind, origin = obtain(_IMDB, (source, folder, size), read, stand_in)
     if count != IMDB_REVIEWS:
         origin += f"; {count:,} reviews where the article has {IMDB_REVIEWS:,}"
     mask = (np.arange(length) < lengths[:, None]).astype(np.int64)
