@@ -84,7 +84,8 @@ def split_files(dataset: Dataset, root: Path | None, split: str, *own: str) -> t
     Below `root`: parquet files, else those of the author's `own` form; the first pattern with any match decides.
     """
     if root is None:
-        path, how = hub_file([dataset.hub], f"{dataset.config}/{dataset.file.format(split)}", True, dataset.revision)
+        file = f"{dataset.config}/{dataset.file.format(split)}"
+        path, how = hub_file([dataset.hub], file, "dataset", dataset.revision)
         return [path], f"{dataset.hub} ({dataset.config}), {how}"
     patterns = (f"{split}*.parquet", f"*-{split}*.parquet", f"{split}*/*.parquet", *own)
     for pattern in patterns:
@@ -96,12 +97,12 @@ def split_files(dataset: Dataset, root: Path | None, split: str, *own: str) -> t
     raise PomologyError(f"{dataset.name}: nothing to read in {shown(root)}: expected {expected}")
 
 
-def hub_file(hubs: Sequence[str], file: str, dataset: bool = False, revision: str = "main") -> tuple[Path, str]:
+def hub_file(hubs: Sequence[str], file: str, kind: str = "model", revision: str = "main") -> tuple[Path, str]:
     """A file that each of these repositories has, and whether it was "cached" or "downloaded" (from the first).
 
     Raises Unavailable if it is neither cached nor to be downloaded.
     """
-    where = {"filename": file, "repo_type": "dataset" if dataset else "model", "revision": revision}
+    where = {"filename": file, "repo_type": kind, "revision": revision}
     for hub in hubs:
         if path := cached_file(hub, **where):
             return path, "cached"
@@ -109,7 +110,7 @@ def hub_file(hubs: Sequence[str], file: str, dataset: bool = False, revision: st
     from huggingface_hub.errors import HTTPError
 
     missing = f"{file} of {hubs[0]} is not in the cache, and"
-    if problem := hub_problem(f"{'datasets/' if dataset else ''}{hubs[0]}"):
+    if problem := hub_problem(f"{'datasets/' if kind == 'dataset' else ''}{hubs[0]}"):
         raise Unavailable(f"{missing} {problem}")
     huggingface_hub.utils.disable_progress_bars()  # they would stand in the rendered notebook
     try:

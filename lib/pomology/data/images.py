@@ -97,9 +97,8 @@ def _image_set(dataset: _LabelledImages, source: str, folder: Folder, split: str
         paths, origin = split_files(dataset, root, split, *dataset.binary[split])
         return (_read_binary if paths[0].suffix == ".bin" else _decode)(dataset, paths), origin
 
-    (images, labels), kind, origin = obtain(
-        dataset, (source, folder, size), read, lambda: dataset.stand_in(min(size or count, count), split)
-    )
+    request, stand_in = (source, folder, size), lambda: dataset.stand_in(min(size or count, count), split)
+    (images, labels), kind, origin = obtain(dataset, request, read, stand_in)
     if wrong := {*labels.tolist()} - {*range(10)} or (not len(images) and "none"):
         raise PomologyError(f"{origin}: labels of images should be 0 to 9, not {wrong}")
     if kind == "real":

@@ -22,8 +22,7 @@ STAND_IN_CLIPS = 100_000  # the article names no release of Common Voice, so no 
 WHISPER_VOCABULARY = 51_865
 SAMPLING_RATE = 16_000  # hertz, at which Whisper hears
 
-_NO_HUB = "only the Mozilla Data Collective gives it, by hand"
-_COMMON_VOICE = Dataset(name="Common Voice", config="en", no_hub=_NO_HUB)
+_COMMON_VOICE = Dataset(name="Common Voice", config="en", no_hub="only the Mozilla Data Collective gives it, by hand")
 _ENGLISH, _END, _TRANSCRIBE, _NO_TIMESTAMPS = 50_259, 50_257, 50_359, 50_363
 _WHISPER = {"<|startoftranscript|>": 50_258, "<|transcribe|>": _TRANSCRIBE, "<|notimestamps|>": _NO_TIMESTAMPS}
 
@@ -64,12 +63,9 @@ def common_voice(source: str = "auto", folder: Folder = None, size: int | None =
     """
     if not 5 <= tokens <= 448:
         raise PomologyError(f"Common Voice tokens: {tokens} should be 5 to 448, what Whisper's decoder can write")
-    (store, length), kind, origin = obtain(
-        _COMMON_VOICE,
-        (source, folder, size),
-        lambda root: _read_release(root, size, tokens),
-        lambda: (functools.partial(_stand_in_clip, tokens=tokens), STAND_IN_CLIPS),
-    )
+    stand_in = functools.partial(_stand_in_clip, tokens=tokens), STAND_IN_CLIPS
+    read = functools.partial(_read_release, size=size, tokens=tokens)
+    (store, length), kind, origin = obtain(_COMMON_VOICE, (source, folder, size), read, lambda: stand_in)
     return Speech(store, min(size or length, length), tokens, kind, origin)
 
 

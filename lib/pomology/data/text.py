@@ -93,9 +93,8 @@ def _corpus(dataset: _Text, source: str, folder: Folder, size: int | None) -> Co
             origins.append(origin)
         return (tokens, tuple(numbers)), max(origins)  # downloaded, if one of them was
 
-    (tokens, words), kind, origin = obtain(
-        dataset, (source, folder, size), read, lambda: synthetic.text(dataset.tokens, dataset.vocabulary)
-    )
+    request, stand_in = (source, folder, size), lambda: synthetic.text(dataset.tokens, dataset.vocabulary)
+    (tokens, words), kind, origin = obtain(dataset, request, read, stand_in)
     counts = {part: len(numbers) for part, numbers in tokens.items()}
     if 0 in counts.values():
         raise PomologyError(f"{origin}: a part is empty ({counts}): get it again")
