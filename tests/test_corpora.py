@@ -22,8 +22,6 @@ def network(monkeypatch, tmp_path_factory):
     return cut_off(monkeypatch, tmp_path_factory)
 
 
-# --- running text: WikiText-2 and Penn Treebank
-
 TEXT = {
     "train": " \n = An Apple = \n \n The apple <unk> is a fruit . \n",
     "valid": " The fruit \n",
@@ -157,8 +155,6 @@ def test_windows_of_running_text():
     one_line_error(lambda: data_text.windows(tokens, 0), "at least 1")
 
 
-# --- tokenizers made by hand, in the form of the published ones
-
 # Bytes, then what two of them merge into; Ġ is the space in front of a word. "bad" is 20, " good" is 24.
 PIECES = {"b": 0, "a": 1, "d": 2, "g": 3, "o": 4, "Ġ": 5, "ba": 10, "bad": 20, "go": 21, "od": 22, "Ġgo": 23}
 PIECES |= {"Ġgood": 24, "<|endoftext|>": 50256}
@@ -180,8 +176,6 @@ def write_tokenizer(folder, pieces=PIECES):
     tokenizer.save(str(path := folder / "tokenizer.json"))
     return path
 
-
-# --- IMDB
 
 TEXTS = ["bad", "bad bad good", " good good", "good good bad", "bad good"]
 NUMBERS = [[20], [20, 5, 20, 24], [24, 24], [21, 22, 24, 5, 20], [20, 24]]
@@ -314,8 +308,6 @@ def test_the_stand_in_for_imdb():
     assert 0.75 < naive_bayes_accuracy(train.tokens, train.labels, test) < 0.9
     assert naive_bayes_accuracy(train.tokens[:100], train.labels[:100], test) < 0.75
 
-
-# --- Common Voice
 
 SENTENCES = ["bad good", '"bad,', "bad" + " good" * 30]  # PIECES has neither quote nor comma: they are left out
 
@@ -457,9 +449,6 @@ def test_the_common_voice_stand_in():
     means = np.stack([heard[known == token].mean(0) for token in tokens])
     nearest = np.argmax(asked @ means.T - (means**2).sum(1) / 2, axis=1)
     assert 0.2 < (tokens[nearest] == wanted).mean() < 0.8  # chance is below 0.02: the most frequent token's share
-
-
-# --- workers
 
 
 def test_spawned_workers_read_what_the_parent_reads(tmp_path):

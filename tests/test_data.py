@@ -55,9 +55,6 @@ def write(path, table):
     return path
 
 
-# --- labelled images from a folder
-
-
 @pytest.mark.parametrize("name", IMAGE_SETS)
 def test_image_sets_from_parquet_shards_as_on_the_hub(tmp_path, name):
     load, _, config, count, shape = IMAGE_SETS[name]
@@ -132,9 +129,6 @@ def test_sets_of_one_form_are_not_confused(tmp_path):
         assert len(IMAGE_SETS[given][0]("auto", tmp_path, split)) == 12
 
 
-# --- their stand-ins
-
-
 @pytest.mark.parametrize(
     ("name", "low", "high"), [("MNIST", 0.8, 0.99), ("Fashion-MNIST", 0.8, 0.97), ("CIFAR-10", 0.4, 0.8)]
 )
@@ -155,9 +149,6 @@ def test_image_stand_ins_have_the_articles_shape_and_can_be_learned_but_are_not_
     known, asked = (images.reshape(len(images), -1).astype(np.float32) for images in (whole.images[:6000], test.images))
     nearest = (asked @ known.T - (known**2).sum(1) / 2).argmax(1)
     assert low < (whole.labels[nearest] == test.labels).mean() < high
-
-
-# --- the hub, its cache, no network
 
 
 def test_without_network_auto_says_why_and_real_refuses(monkeypatch, network):
@@ -218,9 +209,6 @@ def test_the_cache_is_used_without_network(network):
     one_line_error(lambda: data_images.cifar10("auto", split="test"), "00001.parquet: damaged", "delete it")
 
 
-# --- items
-
-
 def test_items_are_exact():
     grey = np.arange(256, dtype=np.uint8).reshape(8, 32)
     tensor = data_images.to_tensor(Image.fromarray(grey))
@@ -261,9 +249,6 @@ def test_pairs_are_of_one_class_at_even_indices_and_follow_their_seed():
     assert torch.equal(draw(1, 1), draw(1, 2)) and not torch.equal(draw(1, 1), draw(2, 1))
     few = data_images.mnist("stand-in", size=5)
     one_line_error(lambda: data_images.MNISTPairs(few), "two images of every class")
-
-
-# --- LSUN
 
 
 def photograph(seed, width=341, height=256):
@@ -347,8 +332,6 @@ def test_the_shorter_side_becomes_64_and_the_middle_is_taken():
     assert (wide[0, :, :17] == -1).all() and (wide[0, :, 19:] == 1).all()
     assert (wide[1, :, :45] == -1).all() and (wide[1, :, 47:] == 1).all()
 
-
-# --- workers, and what importing takes
 
 CONTEXTS = ["spawn", *(["fork"] if sys.platform == "linux" else [])]  # macOS's libraries do not survive fork
 

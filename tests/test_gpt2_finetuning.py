@@ -58,9 +58,6 @@ def row(model="gpt2-smoke", batch_size=4, lora=False, offload="none", task="clas
     return {"model": model, "batch_size": batch_size, "lora": lora, "offload": offload, "task": task}
 
 
-# On paper -------------------------------------------------------------------------------------------------------------
-
-
 def by_hand(width: int, layers: int, head: int, lora: bool, batch: int = 16, tokens: int = 128) -> tuple[float, float]:
     """FLOP of the forward and the backward pass of a GPT-2 with a head of so many outputs for each token."""
     rows = batch * tokens
@@ -76,18 +73,14 @@ def by_hand(width: int, layers: int, head: int, lora: bool, batch: int = 16, tok
 
 
 @pytest.mark.parametrize(
-    ("task", "lora", "forward", "backward"),
-    [
-        ("classification", False, 2.947, 5.895),
-        ("classification", True, 2.953, 2.988),
-        ("language-model", False, 3.211, 6.422),
-    ],
+    ("head", "lora", "forward", "backward"),
+    [(2, False, 2.947, 5.895), (2, True, 2.953, 2.988), (50_257, False, 3.211, 6.422)],
 )
-def test_operations_of_a_step_are_those_counted_by_hand(scope, task, lora, forward, backward):
-    counted = scope["count"]("gpt2-large", 16, lora, task, "mps")
+def test_operations_of_a_step_are_those_counted_by_hand(scope, head, lora, forward, backward):
+    counted = scope["count"]("gpt2-large", 16, lora, "classification" if head == 2 else "language-model", "mps")
     ours = counted.forward_flops, counted.flops - counted.forward_flops
     assert [flops / 1e12 for flops in ours] == pytest.approx([forward, backward], abs=6e-4)
-    assert ours == pytest.approx(by_hand(1280, 36, 2 if task == "classification" else 50_257, lora), rel=1e-9)
+    assert ours == pytest.approx(by_hand(1280, 36, head, lora), rel=1e-9)
 
 
 def test_parameters_and_what_is_trained(scope):
@@ -117,8 +110,6 @@ def test_memory_with_lora_and_with_offload(scope):
     assert plain.state_bytes / 4 <= zero.state_bytes < plain.state_bytes / 3 and zero.saved_bytes == plain.saved_bytes
     assert zero.host_bytes >= 3 * plain.state_bytes / 4 and not plain.host_bytes
 
-
-# Which case runs ------------------------------------------------------------------------------------------------------
 
 mac = test_sizes.mac
 
@@ -177,9 +168,6 @@ def test_offload_is_refused_where_there_is_one_memory(scope, tmp_path):
         with case:
             scope["train"](case)
     assert made.records[0].status == "unsupported" and "memory of its own" in made.records[0].reason
-
-
-# The step -------------------------------------------------------------------------------------------------------------
 
 
 class Case:
@@ -308,20 +296,11 @@ def test_a_padded_review_gives_what_it_gives_alone(scope, task):
     assert len(set(alone)) > 4
 
 
-def test_a_loss_falls(scope):
-    """Adapters can do little for random weights; a few reviews by heart they can."""
-    scope["lr"] = 1e-2
-    torch.manual_seed(0)
-    case = Case()
-    scope["train_here"](case, scope["build"]("gpt2-smoke", True, "classification")[0], batches(1, size=32) * 40)
-    assert sum(case.losses[-10:]) / 10 < 0.7 * case.losses[0]
-
-
 def test_with_offload_the_same_losses(scope):
     """FSDP2 on the CPU, which this PyTorch has; the other engine has tests of its own."""
     torch.manual_seed(0)
     scope["lr"] = 1e-3
-    given, losses = batches(6), {}
+    given, losses = batches(1, size=16) * 6, {}  # a few reviews by heart
     first, _ = scope["build"]("gpt2-smoke", False, "classification")
     for kind, train in {"none": "train_here", "fsdp": "train_offloaded"}.items():
         network, _ = scope["build"]("gpt2-smoke", False, "classification")
@@ -333,10 +312,7 @@ def test_with_offload_the_same_losses(scope):
         assert "host" in (scope[train](case, network, given) or "host")
         assert [name for name, _ in case.left] == ["forward", "backward", "update"] * 6
         losses[kind] = case.losses
-    assert losses["fsdp"] == pytest.approx(losses["none"], abs=1e-5)
-
-
-# What the reader sees -------------------------------------------------------------------------------------------------
+    assert losses["fsdp"] == pytest.approx(losses["none"], abs=1e-5) and losses["none"][-1] < losses["none"][0]
 
 
 @pytest.fixture

@@ -40,9 +40,6 @@ def test_what_cannot_be_is_said_in_one_line():
         one_line_error(lambda asked=asked: pretrained.build(*asked), words)
 
 
-# Checkpoints ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """Hugging Face's cache, empty; `gpt2` is as small as the smoke model. Returns the folder for its checkpoint."""

@@ -45,9 +45,6 @@ class Nobody:
         return float("inf")
 
 
-# Counted --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("notebook", "row", "state_mib", "saved_mib"),
     [("vae", 1, 10, 48), ("siamese", 1, 175, 729), ("transformer_lm", 0, 105, 107), ("transformer_lm", 4, 409, 3395)],
@@ -58,9 +55,6 @@ def test_memory_is_counted_as_by_hand(notebook, row, state_mib, saved_mib):
     work = scope["work"]((scope["rows"] if "rows" in scope else scope["batch_sizes"])[row])
     assert work.state_bytes * 1024 / GIB == pytest.approx(state_mib, rel=0.01)
     assert work.saved_bytes * 1024 / GIB == pytest.approx(saved_mib, rel=0.02)
-
-
-# Refused --------------------------------------------------------------------------------------------------------------
 
 
 def test_memory_that_others_use_counts(mac, monkeypatch):

@@ -3,6 +3,7 @@ definition, and what a device's capability is called when it fails, or only pret
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -38,9 +39,6 @@ def scopes() -> dict[str, dict]:
     (names,) = [cell for cell in test_notebooks.code(nbformat.read(path, 4)) if cell.startswith("DTYPES")]
     exec(names, found["capabilities"])
     return found
-
-
-# Models ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -86,19 +84,14 @@ def test_the_benchmarks_backbone_has_no_relu_behind_its_first_normalisation():
     assert seen[0].shape == (4, 64, 32, 32) and (seen[0] < 0).float().mean() > 0.3
 
 
-# Timing in pairs, and parts that an epoch has more than once ----------------------------------------------------------
-
-
 def test_pairs_are_not_fooled_by_a_machine_that_becomes_slower():
     clock = Clock()
 
     def work(seconds):
         clock.pass_s(seconds * (1 + clock.now / 20))  # twice as slow after 20 s
 
-    first = [3.0]  # of the first call, which stands apart
-    pairs = measure_calls.in_pairs(
-        lambda: work(first.pop() if first else 0.5), lambda: work(1.0), budget_s=20.0, clock=clock
-    )
+    calls = itertools.chain([3.0], itertools.repeat(0.5))  # the first call stands apart
+    pairs = measure_calls.in_pairs(lambda: work(next(calls)), lambda: work(1.0), budget_s=20.0, clock=clock)
     assert pairs.first_call_s == 3 and pairs.ratio.n >= 8
     assert pairs.ratio.low <= 2 <= pairs.ratio.high and pairs.ratio.value == pytest.approx(2, rel=0.02)
 
@@ -114,9 +107,6 @@ def test_a_part_may_stand_in_an_epoch_one_and_a_half_times():
     assert parts == pytest.approx({"training": 2.0, "feature bank": 1.5, "kNN": 0.5})
     epoch = epochs.epoch_metrics(steps)["epoch_s"]
     assert epoch.value == pytest.approx(4.0) and epoch.how == "estimated"  # no epoch was seen to have 1.5
-
-
-# simclr ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_step_costs_what_the_specification_says(scopes):
@@ -185,9 +175,6 @@ def test_claims_about_sizes_need_no_device():
     assert verdict("000-C6", [*rows("cpu", other)]) == claims.DOES_NOT_HOLD
     # Two devices that count differently cannot both be right.
     assert verdict("000-C6", [*rows("cpu", sizes), *rows("mps", other)]) == claims.CANNOT_BE_TOLD
-
-
-# capabilities ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -59,9 +59,6 @@ def smoke() -> dict:
     return notebook("smoke", heard=[dict(zip(("input_features", "labels"), clip, strict=True)) for clip in clips])
 
 
-# On paper -------------------------------------------------------------------------------------------------------------
-
-
 def flops(d: int, layers: int, batch: int, tokens: int = 32, places: int = 1500, words: int = 51_865) -> int:
     """By hand: two operations a multiply-add; each product once forward and twice backward, but for the first one."""
     first = 2 * places * 80 * 3 * d
@@ -124,9 +121,6 @@ def test_autocast_keeps_no_less_than_is_said(article):
     assert 0.75 * kept["peak"] < said <= kept["peak"]
 
 
-# Memory of pretended Macs ---------------------------------------------------------------------------------------------
-
-
 mac, Nobody = test_sizes.mac, test_sizes.Nobody
 
 
@@ -172,9 +166,6 @@ def test_half_precision_is_judged_by_its_own_rate_and_not_tried_where_fp32_canno
     with pytest.raises(TooBig, match=reason):
         article["prepare"](case)
     assert case.precision == "bf16"
-
-
-# Cases ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -20,8 +20,6 @@ from pomology.data.hub import Dataset, Folder, damaged, hub_file, obtain, read_p
 from pomology.data.images import SPLITS
 from pomology.errors import PomologyError
 
-# --- running text, by words
-
 WIKITEXT2_TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}  # words and one <eos> a line
 WIKITEXT2_VOCABULARY = 33_278
 
@@ -139,8 +137,6 @@ def windows(tokens: np.ndarray, context_size: int, stride: int | None = None) ->
     every = np.lib.stride_tricks.sliding_window_view(tokens, context_size + 1)[:: stride or context_size + 1]
     return every[:, :-1], every[:, 1:]
 
-
-# --- reviews, in a model's tokens
 
 IMDB_REVIEWS = 25_000  # in each of the two splits
 GPT2_VOCABULARY = 50_257
