@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
@@ -24,11 +25,19 @@ def cut_off(monkeypatch, tmp_path_factory) -> list:
     local = socket.socket.connect
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", connect)
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path_factory.mktemp("hub")))
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     return calls
+
+
+def hub_folder(repository: str, kind: str = "models", branch: str = "main") -> Path:
+    """A snapshot in the hub's cache, as its client leaves one."""
+    base = Path(constants.HF_HUB_CACHE) / f"{kind}--{repository.replace('/', '--')}"
+    (base / "refs" / branch).parent.mkdir(parents=True, exist_ok=True)
+    (base / "refs" / branch).write_text("5f91d94bd9cd7190a9f3216ff93cd1dd95f2c7be")
+    folder = base / "snapshots" / "5f91d94bd9cd7190a9f3216ff93cd1dd95f2c7be"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def one_line_error(call, *fragments):

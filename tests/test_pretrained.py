@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
+import huggingface_hub
 import pytest
 import torch
+from offline import hub_folder, one_line_error
 
-from pomology.errors import PomologyError
 from pomology.workloads import pretrained
 
 # Counted by others: the configurations of the model hub.
-PARAMETERS = {
-    "gpt2": 124_439_808,
-    "gpt2-medium": 354_823_168,
-    "gpt2-large": 774_030_080,
-    "gpt2-xl": 1_557_611_200,
-    "whisper-tiny": 37_760_640,
-    "whisper-small": 241_734_912,
-    "whisper-medium": 763_857_920,
-    "whisper-large": 1_543_304_960,
-}
+PARAMETERS = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}
+PARAMETERS |= {"whisper-tiny": 37_760_640, "whisper-small": 241_734_912}
+PARAMETERS |= {"whisper-medium": 763_857_920, "whisper-large": 1_543_304_960}
 FROZEN = {"whisper-medium": 763_857_920 - 762_321_920, "whisper-large": 1_543_304_960 - 1_541_384_960}
 
 
@@ -40,78 +30,22 @@ def test_sizes_are_the_checkpoints(name):
     assert model.training and {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
-def test_a_classifier_takes_padded_texts():
-    model, _ = pretrained.build("gpt2-smoke", "classification")
-    assert count(model) == 3_382_080 + 2 * 64
-    texts = torch.randint(50_000, (3, 7))
-    texts[1, 4:] = pretrained.END_OF_TEXT
-    model.eval()
-    with torch.no_grad():
-        assert model(texts).logits.shape == (3, 2)
-        # What stands behind the text counts for nothing.
-        torch.testing.assert_close(model(texts).logits[1], model(texts[1:2, :4]).logits[0], atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
+def test_what_cannot_be_is_said_in_one_line():
+    for asked, words in (
         (("gpt3", "language-model"), "model 'gpt3': must be one of gpt2-smoke, gpt2,"),
         (("gpt2-smoke", "translation"), "task 'translation': must be one of"),
         (("whisper-smoke", "classification"), "whisper-smoke cannot be built"),
         (("gpt2-smoke", "language-model", "download"), "weights 'download': must be one of auto, random"),
-    ],
-)
-def test_what_cannot_be_is_said_in_one_line(asked, words):
-    with pytest.raises(PomologyError) as caught:
-        pretrained.build(*asked)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
-
-
-ALONE = """
-import socket, sys
-
-def refuse(*_, **__):
-    raise AssertionError("asked the network")
-
-socket.socket.connect = socket.getaddrinfo = refuse
-from pomology.workloads import pretrained
-
-for name, task in (("gpt2", "language-model"), ("whisper-smoke", "speech")):
-    print(pretrained.build(name, task, "auto")[1] if name != "gpt2" else pretrained.cached(name))
-print(sorted({name.split(".")[0] for name in sys.modules}))
-"""
-
-
-def test_no_other_framework_no_network_and_no_word(tmp_path):
-    """In a process of its own, with an empty cache."""
-    from os import environ
-
-    environment = environ | {"HF_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    environment.pop("HF_HUB_OFFLINE", None)
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    found, note, modules = done.stdout.splitlines()
-    assert (found, note) == ("None", pretrained.RANDOM)
-    loaded = set(json.loads(modules.replace("'", '"')))
-    assert {"torch", "transformers"} <= loaded
-    assert not loaded & {"tensorflow", "keras", "jax", "flax", "mlx", "sklearn", "datasets", "pandas"}
-
-
-# Checkpoints ----------------------------------------------------------------------------------------------------------
+    ):
+        one_line_error(lambda asked=asked: pretrained.build(*asked), words)
 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """Hugging Face's cache, empty; `gpt2` is as small as the smoke model. Returns the folder for its checkpoint."""
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setitem(pretrained.SIZES, "gpt2", pretrained.SIZES["gpt2-smoke"])
-    place = tmp_path / "models--openai-community--gpt2"
-    (place / "refs").mkdir(parents=True)
-    (place / "refs" / "main").write_text("0123")
-    (place / "snapshots" / "0123").mkdir(parents=True)
-    return place / "snapshots" / "0123"
+    return hub_folder("openai-community/gpt2")
 
 
 @pytest.fixture
@@ -153,7 +87,6 @@ def test_a_checkpoint_in_parts_is_taken_when_all_are_there(cache):
     assert len(parts) > 1
     assert pretrained.build("gpt2", "language-model")[1] == "checkpoint openai-community/gpt2"
     parts[-1].unlink()
-    assert pretrained.cached("gpt2") is None
     assert pretrained.build("gpt2", "language-model")[1] == pretrained.RANDOM
 
 
@@ -162,21 +95,15 @@ def test_an_unfinished_download_is_no_checkpoint(saved, cache, lost):
     """The hub links to a file when it has arrived; a link to nothing is a file that was cleaned away."""
     (cache / lost).unlink()
     (cache / lost).symlink_to("../../blobs/gone")
-    assert pretrained.cached("gpt2") is None
     assert pretrained.build("gpt2", "language-model")[1] == pretrained.RANDOM
 
 
-def test_a_damaged_checkpoint_is_said_in_one_line(saved, cache):
+def test_a_checkpoint_that_is_damaged_or_of_another_size_is_refused(saved, cache, monkeypatch):
+    size = pretrained.SIZES["gpt2-smoke"]
+    with monkeypatch.context() as patch:
+        patch.setitem(pretrained.SIZES, "gpt2", {**size, "n_layer": 3})
+        one_line_error(lambda: pretrained.build("gpt2", "language-model"), "openai-community/gpt2: n_layer is 2 in ")
     whole = (cache / "model.safetensors").read_bytes()
     (cache / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(
-        PomologyError, match=r"^openai-community/gpt2: cannot be read \(.+\); remove .+ or ask for"
-    ) as error:
-        pretrained.build("gpt2", "language-model")
-    assert "\n" not in str(error.value)
-
-
-def test_a_checkpoint_of_another_size_is_refused(saved, monkeypatch):
-    monkeypatch.setitem(pretrained.SIZES, "gpt2", {**pretrained.SIZES["gpt2-smoke"], "n_layer": 3})
-    with pytest.raises(PomologyError, match=r"^openai-community/gpt2: n_layer is .* in .*; 3 is right$"):
-        pretrained.build("gpt2", "language-model")
+    words = "openai-community/gpt2: cannot be read (", "; remove ", "or ask for"
+    one_line_error(lambda: pretrained.build("gpt2", "language-model"), *words)

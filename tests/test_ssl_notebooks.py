@@ -3,6 +3,7 @@ definition, and what a device's capability is called when it fails, or only pret
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 import test_notebooks
 import torch
 import yaml
-from fakes import Clock, SimulatedDevice
+from fakes import Clock
 from torch.nn import functional as F
 
 from pomology.articles import claims, published
@@ -38,9 +39,6 @@ def scopes() -> dict[str, dict]:
     (names,) = [cell for cell in test_notebooks.code(nbformat.read(path, 4)) if cell.startswith("DTYPES")]
     exec(names, found["capabilities"])
     return found
-
-
-# Models ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,38 +68,20 @@ def test_residual_blocks_add_their_input():
     model = vision.resnet18().eval()
     blocks = [layer for layer in model if hasattr(layer, "shortcut")]
     assert len(blocks) == 8
-    for block in blocks:
-        torch.nn.init.zeros_(block.layers[-1].weight)
     images = torch.rand(2, 3, 64, 64)
     by_hand = model[:4](images)
     for block in blocks:
+        torch.nn.init.zeros_(block.layers[-1].weight)
         by_hand = block.shortcut(by_hand).clamp(min=0)
     with torch.no_grad():
         assert torch.allclose(model(images), model[-3:](by_hand), atol=1e-6)
 
 
 def test_the_benchmarks_backbone_has_no_relu_behind_its_first_normalisation():
-    torch.manual_seed(0)
-    model = vision.cifar_resnet18()
-    seen = []
+    model, seen = vision.cifar_resnet18(), []
     model[2].register_forward_hook(lambda layer, given, made: seen.append(given[0]))
-    features = model(torch.randn(4, 3, 32, 32))
-    assert features.shape == (4, 512)
+    assert model(torch.randn(4, 3, 32, 32)).shape == (4, 512)
     assert seen[0].shape == (4, 64, 32, 32) and (seen[0] < 0).float().mean() > 0.3
-
-
-# Timing in pairs, and parts that an epoch has more than once ----------------------------------------------------------
-
-
-def test_pairs_tell_the_ratio_of_a_device_behind_the_programs_back():
-    clock = Clock()
-    gpu = SimulatedDevice(clock, launch_s=1e-5, fence_s=2e-4)
-    pairs = measure_calls.in_pairs(
-        lambda: gpu.launch(0.002), lambda: gpu.launch(0.003), gpu.synchronize, budget_s=2.0, clock=clock
-    )
-    assert pairs.ratio.value == pytest.approx(1.5, rel=0.01)
-    assert pairs.seconds.value == pytest.approx(0.002, rel=0.02)
-    assert pairs.reference.value == pytest.approx(0.003, rel=0.02)
 
 
 def test_pairs_are_not_fooled_by_a_machine_that_becomes_slower():
@@ -110,10 +90,8 @@ def test_pairs_are_not_fooled_by_a_machine_that_becomes_slower():
     def work(seconds):
         clock.pass_s(seconds * (1 + clock.now / 20))  # twice as slow after 20 s
 
-    first = [3.0]  # of the first call, which stands apart
-    pairs = measure_calls.in_pairs(
-        lambda: work(first.pop() if first else 0.5), lambda: work(1.0), budget_s=20.0, clock=clock
-    )
+    calls = itertools.chain([3.0], itertools.repeat(0.5))  # the first call stands apart
+    pairs = measure_calls.in_pairs(lambda: work(next(calls)), lambda: work(1.0), budget_s=20.0, clock=clock)
     assert pairs.first_call_s == 3 and pairs.ratio.n >= 8
     assert pairs.ratio.low <= 2 <= pairs.ratio.high and pairs.ratio.value == pytest.approx(2, rel=0.02)
 
@@ -125,37 +103,25 @@ def test_a_part_may_stand_in_an_epoch_one_and_a_half_times():
     for part, per_epoch, step_s in (("training", 1.0, 0.2), ("feature bank", 1.5, 0.1), ("kNN", 1.0, 0.05)):
         for _ in steps.steps(range(10), part, per_epoch=per_epoch):
             clock.pass_s(step_s)
-    assert {name: part.value for name, part in epochs.part_metrics(steps).items()} == pytest.approx(
-        {"training": 2.0, "feature bank": 1.5, "kNN": 0.5}
-    )
+    parts = {name: part.value for name, part in epochs.part_metrics(steps).items()}
+    assert parts == pytest.approx({"training": 2.0, "feature bank": 1.5, "kNN": 0.5})
     epoch = epochs.epoch_metrics(steps)["epoch_s"]
     assert epoch.value == pytest.approx(4.0) and epoch.how == "estimated"  # no epoch was seen to have 1.5
 
 
-# simclr ---------------------------------------------------------------------------------------------------------------
-
-
 def test_a_step_costs_what_the_specification_says(scopes):
     step = scopes["simclr"]["work"]({"batch_size": 128})
-    assert step.parameters == 11_497_792
-    assert step.flops / 1e9 == pytest.approx(852.77, abs=0.01)
+    assert step.parameters == 11_497_792 and step.flops / 1e9 == pytest.approx(852.77, abs=0.01)
 
 
 def test_loss_is_nt_xent(scopes):
     """Against its definition, view by view: Chen et al. 2020, equation 1."""
-    torch.manual_seed(3)
     n, temperature = 5, 0.5
-    one, other = torch.randn(n, 128), torch.randn(n, 128)
-    views = F.normalize(torch.cat((one, other)), dim=1).tolist()
-
-    def similarity(i, j):
-        return math.exp(sum(a * b for a, b in zip(views[i], views[j], strict=True)) / temperature)
-
-    total = 0.0
-    for i in range(2 * n):
-        others = sum(similarity(i, k) for k in range(2 * n) if k != i)
-        total -= math.log(similarity(i, (i + n) % (2 * n)) / others)
-    assert float(scopes["simclr"]["nt_xent"](one, other)) == pytest.approx(total / (2 * n), rel=1e-5)
+    halves = torch.randn(2, n, 128, generator=torch.Generator().manual_seed(3))
+    views = F.normalize(halves.flatten(0, 1), dim=1)
+    similar = torch.exp(views @ views.T / temperature).fill_diagonal_(0)
+    losses = [-math.log(similar[i, (i + n) % (2 * n)] / similar[i].sum()) for i in range(2 * n)]
+    assert float(scopes["simclr"]["nt_xent"](*halves)) == pytest.approx(sum(losses) / (2 * n), rel=1e-5)
 
 
 def test_the_articles_way_to_load_is_the_default_of_its_profile(scopes):
@@ -163,20 +129,17 @@ def test_the_articles_way_to_load_is_the_default_of_its_profile(scopes):
     assert given["loaders"] == [[8, 0, 0]] and given["batch_size"] == 128
     (row,) = scopes["simclr"]["rows"]
     printed = published.values("000", "simclr")
-    printed = printed[printed["metric"] == "epoch_s"]
-    for config in printed["config"]:
+    for config in printed[printed["metric"] == "epoch_s"]["config"]:
         assert row.items() <= config.items(), "a claim would not find the article's case"
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize(("row", "kept"), [([8, 0, 0], False), ([2, 1, 1], True), ([0, 1, 0], False)])
-def test_loaders_are_made_as_asked(scopes, row, kept):
-    case = SimpleNamespace(batch_size=128, workers=row[0], persistent="yes" if row[1] else "no")
-    pictures, loader = test_notebooks.Sized(50_000), scopes["simclr"]["loader"]
-    made = {shuffle: loader(case, pictures, shuffle) for shuffle in (True, False)}
-    assert (len(made[True]), len(made[False])) == (390, 391)
-    assert {loader.num_workers for loader in made.values()} == {row[0]}
-    assert {loader.persistent_workers for loader in made.values()} == {kept}
+@pytest.mark.parametrize(("workers", "keep", "kept"), [(8, 0, False), (2, 1, True), (0, 1, False)])
+def test_loaders_are_made_as_asked(scopes, workers, keep, kept):
+    case = SimpleNamespace(batch_size=128, workers=workers, persistent="yes" if keep else "no")
+    loaders = [scopes["simclr"]["loader"](case, test_notebooks.Sized(50_000), shuffle) for shuffle in (True, False)]
+    assert [len(loader) for loader in loaders] == [390, 391]
+    assert {(loader.num_workers, loader.persistent_workers) for loader in loaders} == {(workers, kept)}
 
 
 def measured(name, backend, config, **metrics) -> Record:
@@ -207,15 +170,11 @@ def test_claims_about_sizes_need_no_device():
         for model, (parameters, macs) in sizes.items():
             yield measured("model_sizes", backend, {"model": model}, parameters=parameters, forward_macs=macs)
 
-    assert verdict("000-C6", [*rows("cpu", sizes)]) == claims.HOLDS
     assert verdict("000-C6", [*rows("cpu", sizes), *rows("mps", sizes)]) == claims.HOLDS
     other = sizes | {"vgg16": (1e6, 15.47e9)}
     assert verdict("000-C6", [*rows("cpu", other)]) == claims.DOES_NOT_HOLD
     # Two devices that count differently cannot both be right.
     assert verdict("000-C6", [*rows("cpu", sizes), *rows("mps", other)]) == claims.CANNOT_BE_TOLD
-
-
-# capabilities ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -226,9 +185,8 @@ def tried(scopes, tmp_path):
     scope["train"].__globals__.update(small)
 
     def attempt(feature: str) -> dict:
-        here = Experiment(
-            "capabilities", article="000", devices="cpu", out=str(tmp_path / "run"), expects_learning=False
-        )
+        about = {"article": "000", "devices": "cpu", "expects_learning": False}
+        here = Experiment("capabilities", out=str(tmp_path / "run"), **about)
         (case,) = here.cases(feature=[feature])
         with case:
             scope["train"](case)
@@ -238,14 +196,10 @@ def tried(scopes, tmp_path):
     return attempt
 
 
-@pytest.mark.parametrize(
-    ("feature", "kind", "precision"),
-    [("fp32", "float32", "fp32"), ("autocast bf16", "bfloat16", "bf16")],
-)
-def test_a_feature_that_works(tried, feature, kind, precision):
-    record = tried(feature)
+def test_a_feature_that_works(tried):
+    record = tried("autocast bf16")
     assert record.status == "ok", record.reason
-    assert f"computes in {kind}," in record.note and record.precision == precision
+    assert "computes in bfloat16," in record.note and record.precision == "bf16"
     assert record.metrics["speedup"].low < record.metrics["speedup"].high
 
 
@@ -266,23 +220,14 @@ def wrong(model):
 
 AUTOCAST, SCALER = torch.autocast, torch.amp.GradScaler
 REPLACED = {"torch.compile": "torch.compile", "autocast": "torch.autocast", "GradScaler": "torch.amp.GradScaler"}
+UNKNOWN, FULL = "Unsupported device type: mps\nSet TORCH_LOGS", "MPS backend out of memory (MPS allocated: 9 GB)"
 # Feature, what PyTorch does instead, and the status and words of the reason that the case gets.
 PRETENDED = [
-    (
-        "torch.compile",
-        failing("Unsupported device type: mps\nSet TORCH_LOGS"),
-        "unsupported",
-        "Unsupported device type",
-    ),
-    ("torch.compile", failing("MPS backend out of memory (MPS allocated: 9 GB)"), "out-of-memory", "out of memory"),
+    ("torch.compile", failing(UNKNOWN), "unsupported", "Unsupported device type"),
+    ("torch.compile", failing(FULL), "out-of-memory", "out of memory"),
     ("torch.compile", lambda model: model, "unsupported", "nothing was compiled"),
     ("torch.compile", wrong, "mismatch", "the first loss"),
-    (
-        "autocast",
-        lambda kind, **_: AUTOCAST(kind, enabled=False),
-        "unsupported",
-        "switched off behind the program's back",
-    ),
+    ("autocast", lambda kind, **_: AUTOCAST(kind, enabled=False), "unsupported", "switched off behind the program's"),
     # As Lightning does with 16-mixed on a CPU.
     ("autocast", lambda kind, **_: AUTOCAST(kind, dtype=torch.bfloat16), "unsupported", "computes in torch.bfloat16"),
     ("GradScaler", lambda kind, **_: SCALER(kind, enabled=False), "unsupported", "the scaler switched itself off"),

@@ -1,18 +1,6 @@
 """Labelled images: MNIST, Fashion-MNIST, CIFAR-10, or stand-ins; and what the articles' loaders make of them.
 
-All functions of this package that give a dataset take the same parameters:
-
-- `source`: "auto" takes the article's dataset from `folder`, cache or hub, else the stand-in; "real" insists;
-  "stand-in" asks neither disk nor network;
-- `folder`: a local copy. MNIST and Fashion-MNIST: parquet files as on the hub. CIFAR-10: these, or binary batches.
-  WikiText-2 and Penn Treebank: parquet or text. IMDB: parquet or aclImdb. LSUN: lmdb or JPEG files. Common Voice: an
-  unpacked release;
-- `size`: the first images, tokens or reviews only, for smoke tests.
-
-The result says in `kind` ("real" or "stand-in") and in `origin` (one line, for tables) what it is and why. A stand-in
-has the article's number of samples, shapes, types and vocabulary size: see `pomology.data.synthetic`.
-
-macOS starts DataLoader workers by spawn: they import these modules and unpickle the dataset, so a notebook may not
+macOS starts DataLoader workers by spawn: they import this module and unpickle the dataset, so a notebook may not
 define a dataset class. None derives from torch's `Dataset`, which no DataLoader requires: importing takes no torch.
 """
 
@@ -29,10 +17,12 @@ import numpy as np
 from PIL import Image
 
 from pomology.data import synthetic
-from pomology.data.hub import Dataset, Folder, damaged, find_files, hub_tables, obtain, read_parquet, reason, shown
+from pomology.data.hub import Dataset, Folder, damaged, obtain, read_parquet, reason, shown, split_files
 from pomology.errors import PomologyError
 
 SPLITS = ("train", "test")
+
+Arrays = tuple[np.ndarray, np.ndarray]  # images, labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,20 +40,36 @@ class ImageSet:
         return len(self.images)
 
 
-Arrays = tuple[np.ndarray, np.ndarray]  # images, labels
-
-
 @dataclass(frozen=True, kw_only=True)
 class _LabelledImages(Dataset):
     shape: tuple[int, ...]
     counts: Mapping[str, int]
-    first_labels: Mapping[str, tuple[int, ...]]  # in which sets of one form differ
+    first_labels: Mapping[str, str]  # in which sets of one form differ
     stand_in: Callable[[int, str], Arrays]  # (count, split)
-    binary: Mapping[str, str] | None = None  # split -> the files of the author's own form, if they are read
+    binary: Mapping[str, tuple[str, ...]]  # the files of the author's own form, if they are read
+
+
+_MNIST = _LabelledImages(
+    **{"name": "MNIST", "hub": "ylecun/mnist", "config": "mnist", "columns": ("image", "label")},
+    **{"shape": (28, 28), "counts": {"train": 60_000, "test": 10_000}, "stand_in": synthetic.digits},
+    **{"first_labels": {"train": "5041921314", "test": "7210414959"}, "binary": {"train": (), "test": ()}},
+)
+_FASHION_MNIST = replace(
+    _MNIST,
+    **{"name": "Fashion-MNIST", "hub": "zalando-datasets/fashion_mnist", "config": "fashion_mnist"},
+    first_labels={"train": "9003027255", "test": "9211614657"},
+    stand_in=synthetic.cloth_digits,
+)
+_CIFAR10 = _LabelledImages(
+    **{"name": "CIFAR-10", "hub": "uoft-cs/cifar10", "config": "plain_text", "columns": ("img", "label")},
+    **{"shape": (32, 32, 3), "counts": {"train": 50_000, "test": 10_000}, "stand_in": synthetic.digits_on_photographs},
+    first_labels={"train": "6994112783", "test": "3880661631"},
+    binary={"train": ("data_batch_[1-5].bin",), "test": ("test_batch.bin",)},
+)
 
 
 def mnist(source: str = "auto", folder: Folder = None, split: str = "train", size: int | None = None) -> ImageSet:
-    """MNIST (on the hub: ylecun/mnist): 60,000 ("train") or 10,000 ("test") handwritten digits of 28 × 28."""
+    """MNIST (ylecun/mnist): 60,000 ("train") or 10,000 ("test") handwritten digits, 28 × 28. `folder`: parquet."""
     return _image_set(_MNIST, source, folder, split, size)
 
 
@@ -72,47 +78,14 @@ def fashion_mnist(
 ) -> ImageSet:
     """Fashion-MNIST (zalando-datasets/fashion_mnist): 60,000 or 10,000 grey pictures of clothes, 28 × 28.
 
-    The article trains on 50,000 and validates on the 10,000 behind them.
+    The article trains on 50,000 and validates on the 10,000 behind them. `folder`: parquet.
     """
     return _image_set(_FASHION_MNIST, source, folder, split, size)
 
 
 def cifar10(source: str = "auto", folder: Folder = None, split: str = "train", size: int | None = None) -> ImageSet:
-    """CIFAR-10 (uoft-cs/cifar10): 50,000 ("train") or 10,000 ("test") colour photographs of 32 × 32."""
+    """CIFAR-10 (uoft-cs/cifar10): 50,000 or 10,000 colour photographs, 32 × 32. `folder`: parquet or binary batches."""
     return _image_set(_CIFAR10, source, folder, split, size)
-
-
-_MNIST = _LabelledImages(
-    name="MNIST",
-    hub="ylecun/mnist",
-    config="mnist",
-    columns=("image", "label"),
-    shape=(28, 28),
-    counts={"train": 60_000, "test": 10_000},
-    first_labels={"train": (5, 0, 4, 1, 9, 2, 1, 3, 1, 4), "test": (7, 2, 1, 0, 4, 1, 4, 9, 5, 9)},
-    stand_in=synthetic.digits,
-)
-
-_FASHION_MNIST = replace(
-    _MNIST,
-    name="Fashion-MNIST",
-    hub="zalando-datasets/fashion_mnist",
-    config="fashion_mnist",
-    first_labels={"train": (9, 0, 0, 3, 0, 2, 7, 2, 5, 5), "test": (9, 2, 1, 1, 6, 1, 4, 6, 5, 7)},
-    stand_in=synthetic.cloth_digits,
-)
-
-_CIFAR10 = _LabelledImages(
-    name="CIFAR-10",
-    hub="uoft-cs/cifar10",
-    config="plain_text",
-    columns=("img", "label"),
-    shape=(32, 32, 3),
-    counts={"train": 50_000, "test": 10_000},
-    first_labels={"train": (6, 9, 9, 4, 1, 1, 2, 7, 8, 3), "test": (3, 8, 8, 0, 6, 6, 1, 6, 3, 1)},
-    stand_in=synthetic.digits_on_photographs,
-    binary={"train": "data_batch_[1-5].bin", "test": "test_batch.bin"},
-)
 
 
 def _image_set(dataset: _LabelledImages, source: str, folder: Folder, split: str, size: int | None) -> ImageSet:
@@ -120,37 +93,28 @@ def _image_set(dataset: _LabelledImages, source: str, folder: Folder, split: str
         raise PomologyError(f"{dataset.name} split: {split!r} should be one of {', '.join(SPLITS)}")
     count = dataset.counts[split]
 
-    def from_folder(root: Path) -> Arrays:
-        paths = find_files(root, dataset, split, *([dataset.binary[split]] if dataset.binary else ()))
-        if paths[0].suffix == ".bin":
-            return _read_binary(dataset, paths)
-        return _decode(dataset, read_parquet(paths, dataset.columns), shown(paths[0]))
+    def read(root: Path | None) -> tuple[Arrays, str]:
+        paths, origin = split_files(dataset, root, split, *dataset.binary[split])
+        return (_read_binary if paths[0].suffix == ".bin" else _decode)(dataset, paths), origin
 
-    def from_hub() -> tuple[Arrays, str]:
-        tables, how = hub_tables(dataset)
-        return _decode(dataset, tables[split], f"{dataset.hub} ({split})"), how
-
-    def stand_in() -> Arrays:
-        return dataset.stand_in(min(size or count, count), split)
-
-    (images, labels), kind, origin = obtain(dataset, (source, folder, size), from_folder, from_hub, stand_in)
-    if not len(images):
-        raise PomologyError(f"{origin}: no images")
-    if labels.min() < 0 or labels.max() > 9:
-        raise PomologyError(f"{origin}: labels should be 0 to 9, not {labels.max()}")
+    request, stand_in = (source, folder, size), lambda: dataset.stand_in(min(size or count, count), split)
+    (images, labels), kind, origin = obtain(dataset, request, read, stand_in)
+    if wrong := {*labels.tolist()} - {*range(10)} or (not len(images) and "none"):
+        raise PomologyError(f"{origin}: labels of images should be 0 to 9, not {wrong}")
     if kind == "real":
         for other in (_MNIST, _FASHION_MNIST, _CIFAR10):
-            if other is not dataset and tuple(labels[:10]) == other.first_labels[split]:
+            if other is not dataset and "".join(map(str, labels[:10])) == other.first_labels[split]:
                 raise PomologyError(f"{origin}: has the labels of {other.name}: name the folder of {dataset.name}")
         if len(images) != count:
             origin += f"; {len(images):,} images where the article has {count:,}"
     return ImageSet(dataset.name, images[:size], labels[:size], 10, kind, origin)
 
 
-def _decode(dataset: _LabelledImages, table: Any, where: str) -> Arrays:
-    """Images and labels of a pyarrow table whose image column holds encoded files, as the hub's image sets do."""
+def _decode(dataset: _LabelledImages, paths: list[Path]) -> Arrays:
+    """Images and labels of parquet files whose image column holds encoded files."""
+    table, where = read_parquet(paths, dataset.columns), shown(paths[0])
     images = np.empty((table.num_rows, *dataset.shape), np.uint8)
-    for row, item in enumerate(table.column(dataset.columns[0]).to_pylist()):
+    for row, item in enumerate(table.column(0).to_pylist()):
         try:
             picture = np.asarray(Image.open(io.BytesIO(item["bytes"])))
         except (OSError, TypeError, KeyError) as error:
@@ -158,7 +122,7 @@ def _decode(dataset: _LabelledImages, table: Any, where: str) -> Arrays:
         if picture.shape != dataset.shape:
             raise PomologyError(f"{where}: image {row} is {picture.shape}, should be {dataset.shape}")
         images[row] = picture
-    return images, table.column(dataset.columns[1]).to_numpy().astype(np.int64)
+    return images, table.column(1).to_numpy().astype(np.int64)
 
 
 def _read_binary(dataset: _LabelledImages, paths: list[Path]) -> Arrays:
@@ -183,31 +147,28 @@ def to_tensor(picture: Image.Image) -> Any:
 
 
 class ArticleMNIST:
-    """Images one by one along the article's way: array, PIL image, `transform`. Items are (tensor, label).
+    """Images one by one along the article's way: array, PIL image, tensor. Items are (tensor, label).
 
     That way costs 20 to 30 µs an image, which is most of what the article's VAE table times at its large batch.
     """
 
-    def __init__(self, images: ImageSet, transform: Callable[[Image.Image], Any] = to_tensor):
+    def __init__(self, images: ImageSet):
         import torch
 
         self.images, self.labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
-        self.transform = transform
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        picture = Image.fromarray(self.images[index].numpy())
-        return self.transform(picture), int(self.labels[index])
+        return to_tensor(Image.fromarray(self.images[index].numpy())), int(self.labels[index])
 
 
 class MNISTPairs:
     """Pairs of random images for the Siamese network: (image, image, target), the images float32 (1, 28, 28), 0 to 255.
 
-    An even index gives two images of one class and target 1, an odd one two of different classes and target 0, drawn
-    anew at every call. The draws follow `seed`; in a DataLoader's worker they follow the seed that the DataLoader gave
-    to that worker, so that workers and epochs differ (`torch.manual_seed` decides them).
+    At even indices of one class with target 1, at odd ones of two with target 0; drawn anew at every call, by `seed`,
+    in a DataLoader's worker by the seed that it was given (`torch.manual_seed` decides).
     """
 
     def __init__(self, images: ImageSet, seed: int = 0):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 from collections.abc import Sequence
@@ -13,43 +12,37 @@ from typing import Any
 from PIL import Image
 
 from pomology.data import synthetic
-from pomology.data.hub import Dataset, Folder, Unavailable, damaged, obtain, reason, shown
+from pomology.data.hub import Dataset, Folder, damaged, obtain, reason, shown
 from pomology.data.images import to_tensor
 from pomology.errors import PomologyError
 
 LSUN_CLASSROOM_IMAGES = 168_103
-
 STAND_IN_PHOTOGRAPHS = 1_024  # different ones behind the 168,103 of the stand-in
 
-_LSUN = Dataset(name="LSUN classroom", config="classroom_train_lmdb")
-
-_JPEG_SUFFIXES = {".jpg", ".jpeg", ".webp"}  # the exporter of LSUN names its JPEG files .webp
+_LSUN = Dataset(name="LSUN classroom", config="classroom_train_lmdb", no_hub="no hub has it")
 
 
 def lsun_classroom(source: str = "auto", folder: Folder = None, size: int | None = None) -> JPEGSet:
     """LSUN classroom: 168,103 photographs with a shorter side of 256, JPEG quality 75, as (3, 64, 64) from -1 to 1.
 
-    No hub has it: `folder` is the only way to the real one (`classroom_train_lmdb`, 3.1 GB, as fyu/lsun fetches it).
+    Only a `folder` has the real one: `classroom_train_lmdb`, 3.1 GB, as fyu/lsun fetches it, or its JPEG files.
     """
-    stand_in = functools.partial(synthetic.photographs, STAND_IN_PHOTOGRAPHS)
-    store, kind, origin = obtain(_LSUN, (source, folder, size), _read_folder, _no_hub, stand_in)
+    request = source, folder, size
+    store, kind, origin = obtain(_LSUN, request, _read_folder, lambda: synthetic.photographs(STAND_IN_PHOTOGRAPHS))
     length = len(store) if kind == "real" else LSUN_CLASSROOM_IMAGES
     if length != LSUN_CLASSROOM_IMAGES:
         origin += f"; {length:,} images where the article has {LSUN_CLASSROOM_IMAGES:,}"
     return JPEGSet(_LSUN.name, store, min(size or length, length), kind, origin)
 
 
-def _no_hub() -> Any:
-    raise Unavailable("no folder was named, and no hub has it")
-
-
-def _read_folder(root: Path) -> list[str] | _LMDB:
+def _read_folder(root: Path) -> tuple[list[str] | _LMDB, str]:
     if (root / "data.mdb").is_file():
-        return _LMDB(root)
-    paths = sorted(str(path) for path in root.rglob("*") if path.suffix.lower() in _JPEG_SUFFIXES)
+        return _LMDB(root), "local folder"
+    suffixes = {".jpg", ".jpeg", ".webp"}  # the exporter of LSUN names its JPEG files .webp
+    paths = sorted(str(path) for path in root.rglob("*") if path.suffix.lower() in suffixes)
     if not paths:
         raise PomologyError(f"LSUN classroom: neither classroom_train_lmdb/data.mdb nor JPEG files in {shown(root)}")
-    return paths
+    return paths, "local folder"
 
 
 def dcgan_transform(picture: Image.Image) -> Any:
@@ -98,10 +91,10 @@ class _LMDB:
     def __init__(self, folder: Path):
         import lmdb
 
-        self.path = str(folder.resolve())
+        self.path, self.keys = str(folder.resolve()), []
         try:
             with _environment(self.path).begin() as transaction, transaction.cursor() as cursor:
-                self.keys = list(cursor.iternext(keys=True, values=False))
+                self.keys += cursor.iternext(keys=True, values=False)
         except (lmdb.Error, OSError) as error:
             raise damaged(folder / "data.mdb", error) from error
         if not self.keys:

@@ -16,18 +16,19 @@ from PIL import Image
 
 _SAMPLES = files("pomology") / "resources" / "samples"
 _PIECE = 4096  # images at a time: the floating-point copy of all would take hundreds of megabytes
-_FRAMES_OF_A_TOKEN = 30  # of 10 ms
 _SHAPES = 6_000  # different ones behind the 60,000 for Fashion-MNIST and the 50,000 for CIFAR-10
 
 # --- labelled images: (images, labels) of `count` images of one split; the first n are the same for every count
 
 
 def digits(count: int, split: str, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """For MNIST: uint8 (count, 28, 28), digits grown from the bundled 8 × 8 ones.
+    """For MNIST: uint8 (count, 28, 28), digits grown from the bundled 8 × 8 ones, which differ in train and test.
 
-    Turned, sheared, scaled, shifted, thicker and thinner. Train and test descend from different originals.
+    Turned, sheared, scaled, shifted, thicker and thinner.
     """
-    table = bundled_digits(split)
+    table = np.loadtxt(str(_SAMPLES / "digits.csv.gz"), delimiter=",", dtype=np.uint8)  # 64 pixels to 16, and the label
+    order = np.random.default_rng(0).permutation(len(table))
+    table = table[order[300:] if split == "train" else order[:300]]
     # a margin, so that strokes at the edge fade out instead of being cut
     originals = [Image.fromarray(np.pad(row.reshape(8, 8) * np.uint8(15), 1)) for row in table[:, :64]]
     draws = _generator(seed, split).random((count, 8))
@@ -63,10 +64,7 @@ def cloth_digits(count: int, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def digits_on_photographs(count: int, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """For CIFAR-10: uint8 (count, 32, 32, 3), digits before pieces of the photographs.
-
-    The colour of a digit follows its class, but not so closely that it alone would decide.
-    """
+    """For CIFAR-10: uint8 (count, 32, 32, 3), digits before pieces of the photographs, coloured by class, roughly."""
     shapes, labels = digits(min(count, _SHAPES), split, seed=4)
     which = np.arange(count) % len(shapes)
     draws = _generator(5, split).random((count, 2), np.float32)
@@ -81,13 +79,6 @@ def digits_on_photographs(count: int, split: str) -> tuple[np.ndarray, np.ndarra
     return images, labels[which]
 
 
-def bundled_digits(split: str) -> np.ndarray:
-    """The bundled digits of one split, a row each: 64 pixels from 0 to 16, and the label."""
-    table = np.loadtxt(str(_SAMPLES / "digits.csv.gz"), delimiter=",", dtype=np.uint8)
-    order = np.random.default_rng(0).permutation(len(table))
-    return table[order[300:] if split == "train" else order[:300]]
-
-
 def _generator(seed: int, split: str) -> np.random.Generator:
     return np.random.default_rng([seed, ("train", "test").index(split)])
 
@@ -95,7 +86,7 @@ def _generator(seed: int, split: str) -> np.random.Generator:
 def _cut_outs(side: int, count: int, generator: np.random.Generator) -> np.ndarray:
     """Square pieces of the two photographs at half their size, some mirrored: uint8 (count, side, side, 3)."""
     halves = np.stack([np.asarray(photograph.reduce(2)) for photograph in _bundled_photographs()])
-    _, height, width, _ = halves.shape
+    height, width = halves.shape[1:3]
     every = np.lib.stride_tricks.sliding_window_view(halves, (side, side), axis=(1, 2))  # a view: copies nothing
     draws = generator.random((count, 4))
     which, top, left, mirror = (draws * [2, height - side + 1, width - side + 1, 2]).astype(np.int64).T
@@ -107,14 +98,11 @@ def _cut_outs(side: int, count: int, generator: np.random.Generator) -> np.ndarr
     return pieces
 
 
-# --- text
-
-
 def text(counts: Mapping[str, int], vocabulary: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """A text of the article's length and vocabulary: a Markov chain over Python's language reference, and rare words.
 
-    Nine tokens in ten follow the chain of word pairs found in the reference; the tenth is one of the words that the
-    reference lacks, by Zipf's law. Every word occurs in `train`. Releases of Python differ a little in the reference.
+    Nine tokens in ten follow the chain of its word pairs; the tenth is one of the words that it lacks, by Zipf's law.
+    Every word occurs in `train`. Releases of Python differ a little in the reference.
     """
     from pydoc_data.topics import topics
 
@@ -155,10 +143,9 @@ def text(counts: Mapping[str, int], vocabulary: int) -> tuple[dict[str, np.ndarr
 def reviews(count: int, length: int, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For IMDB in GPT-2's tokens: tokens (count, length), lengths (count,) and labels (count,), int64 all.
 
-    Tokens by Zipf's law. About one in ten is a word of praise or of blame, mostly as the label says, but some writers
-    blame as much as they praise. Nine in ten reviews fill 128 tokens, as IMDB's have some 230 words on average. Behind
-    its length a review is padded by the end of text. Train and test share the words, nothing else. The first n are the
-    same for every count.
+    Tokens by Zipf's law; about one in ten is a word of praise or of blame, mostly as the label says. Nine in ten fill
+    128 tokens, as IMDB's have some 230 words. Behind its length a review is padded by the end of text. The first n are
+    the same for every count.
     """
     end = 50256
     words = np.random.default_rng(7).permutation(end)
@@ -183,29 +170,23 @@ def reviews(count: int, length: int, split: str) -> tuple[np.ndarray, np.ndarray
     return tokens, lengths, labels
 
 
-# --- speech
-
-
 def speech(index: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """For Common Voice: log-mel features float32 (80, 3000), and the numbers of the tokens that are "said" in them.
+    """For Common Voice: log-mel features float32 (80, 3000), and at most `tokens` numbers that are "said" in them.
 
-    Each token sounds for 0.3 s in two bands that follow from its number, as vowels do; then silence up to 30 s. The
-    values are as Whisper's: from a floor (silence) up to 2 above it. At most `tokens` of them, by Zipf's law.
+    Each sounds for 0.3 s in two bands that follow from the number, as vowels do; then silence up to 30 s. Values are as
+    Whisper's: from a floor (silence) up to 2 above it.
     """
     generator = np.random.default_rng([12, index])
     count = min(int(generator.integers(6, 24)), tokens)
     numbers = (1000 ** generator.random(count) * 50 - 50).astype(np.int64)  # Zipf's law: the frequent are the low ones
-    bands = np.arange(80)
     low, high = 8 + numbers * 7 % 31, 42 + numbers * 11 % 37
-    sound = np.exp(-((bands - low[:, None]) ** 2) / 8) + 0.7 * np.exp(-((bands - high[:, None]) ** 2) / 18)
-    frames = np.repeat(sound.T.astype(np.float32), _FRAMES_OF_A_TOKEN, axis=1)
+    from_low, from_high = np.arange(80) - low[:, None], np.arange(80) - high[:, None]
+    sound = np.exp(-(from_low**2) / 8) + 0.7 * np.exp(-(from_high**2) / 18)
+    frames = np.repeat(sound.T.astype(np.float32), 30, axis=1)  # of 10 ms
     frames += generator.standard_normal(frames.shape, np.float32) * np.float32(0.15)
     features = np.full((80, 3000), -0.8, np.float32)
     features[:, : frames.shape[1]] = np.clip(frames * np.float32(1.2) - np.float32(0.5), -0.8, 1.2)
     return features, numbers
-
-
-# --- photographs
 
 
 def photographs(count: int) -> list[bytes]:

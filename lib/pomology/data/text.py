@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,25 +16,11 @@ from typing import Any
 import numpy as np
 
 from pomology.data import synthetic
-from pomology.data.hub import (
-    Dataset,
-    Folder,
-    damaged,
-    find_files,
-    hub_file,
-    hub_tables,
-    obtain,
-    read_parquet,
-    read_text,
-    shown,
-)
+from pomology.data.hub import Dataset, Folder, damaged, hub_file, obtain, read_parquet, read_text, shown, split_files
 from pomology.data.images import SPLITS
 from pomology.errors import PomologyError
 
-# --- running text, by words
-
 WIKITEXT2_TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}  # words and one <eos> a line
-
 WIKITEXT2_VOCABULARY = 33_278
 
 
@@ -59,37 +45,25 @@ class Corpus:
 class _Text(Dataset):
     tokens: Mapping[str, int]  # of each part, one <eos> a line counted
     vocabulary: int
-    file: str  # the author's own, {} for the part
-    # The hub has a script, which `datasets` does not run any more, and parquet files that it made of it.
-    converted: bool = False
+    own: str  # the author's own file, {} for the part
 
 
 _WIKITEXT2 = _Text(
-    name="WikiText-2",
-    hub="Salesforce/wikitext",
-    config="wikitext-2-v1",
-    columns=("text",),
-    tokens=WIKITEXT2_TOKENS,
-    vocabulary=WIKITEXT2_VOCABULARY,
-    file="wiki.{}.tokens",
+    **{"name": "WikiText-2", "hub": "Salesforce/wikitext", "config": "wikitext-2-v1", "columns": ("text",)},
+    **{"tokens": WIKITEXT2_TOKENS, "vocabulary": WIKITEXT2_VOCABULARY, "own": "wiki.{}.tokens"},
 )
-
+# The hub has a script that makes it, and parquet files that the hub made with it.
 _PENN_TREEBANK = _Text(
-    name="Penn Treebank",
-    hub="ptb-text-only/ptb_text_only",
-    config="penn_treebank",
-    columns=("sentence",),
-    tokens={"train": 929_589, "valid": 73_760, "test": 82_430},
-    vocabulary=10_000,
-    file="ptb.{}.txt",
-    converted=True,
+    **{"name": "Penn Treebank", "hub": "ptb-text-only/ptb_text_only", "config": "penn_treebank"},
+    **{"columns": ("sentence",), "file": "{}/0000.parquet", "revision": "refs/convert/parquet"},
+    **{"tokens": {"train": 929_589, "valid": 73_760, "test": 82_430}, "vocabulary": 10_000, "own": "ptb.{}.txt"},
 )
 
 
 def wikitext2(source: str = "auto", folder: Folder = None, size: int | None = None) -> Corpus:
     """WikiText-2 by words, 33,278 different ones: 2,088,628 tokens to train, 217,646 to validate, 245,569 to test.
 
-    Of the variant wikitext-2-v1, in which rare words are replaced.
+    Of the variant wikitext-2-v1, without rare words. `folder`: its wiki.train.tokens and the others, or parquet.
     """
     return _corpus(_WIKITEXT2, source, folder, size)
 
@@ -103,24 +77,22 @@ def penn_treebank(source: str = "auto", folder: Folder = None, size: int | None 
 
 
 def _corpus(dataset: _Text, source: str, folder: Folder, size: int | None) -> Corpus:
-    def lines(root: Path, part: str) -> Iterable[str]:
-        paths = find_files(root, dataset, part, dataset.file.format(part), f"{part}.txt")
-        if paths[0].suffix == ".parquet":
-            return read_parquet(paths, dataset.columns).column(0).to_pylist()
-        return io.StringIO(read_text(paths[0]))
+    def read(root: Path | None) -> tuple[Any, str]:
+        """Numbers words by their appearance. One `<eos>` is behind every line, empty ones too, as in the article."""
+        numbers: dict[str, int] = {}
+        tokens, origins = {}, []
+        for part in dataset.tokens:
+            split = "validation" if part == "valid" and not root else part
+            paths, origin = split_files(dataset, root, split, dataset.own.format(part), f"{part}.txt")
+            parquet = paths[0].suffix == ".parquet"
+            lines = read_parquet(paths, dataset.columns)[0].to_pylist() if parquet else io.StringIO(read_text(paths[0]))
+            words = (word for line in lines for word in (*line.split(), "<eos>"))
+            tokens[part] = np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int64)
+            origins.append(origin)
+        return (tokens, tuple(numbers)), max(origins)  # downloaded, if one of them was
 
-    def from_hub() -> tuple[Any, str]:
-        tables, how = _converted_tables(dataset) if dataset.converted else hub_tables(dataset)
-        tables["valid"] = tables["validation"]
-        return _number_words({part: tables[part].column(*dataset.columns).to_pylist() for part in dataset.tokens}), how
-
-    (tokens, words), kind, origin = obtain(
-        dataset,
-        (source, folder, size),
-        lambda root: _number_words({part: lines(root, part) for part in dataset.tokens}),
-        from_hub,
-        lambda: synthetic.text(dataset.tokens, dataset.vocabulary),
-    )
+    request, stand_in = (source, folder, size), lambda: synthetic.text(dataset.tokens, dataset.vocabulary)
+    (tokens, words), kind, origin = obtain(dataset, request, read, stand_in)
     counts = {part: len(numbers) for part, numbers in tokens.items()}
     if 0 in counts.values():
         raise PomologyError(f"{origin}: a part is empty ({counts}): get it again")
@@ -131,25 +103,6 @@ def _corpus(dataset: _Text, source: str, folder: Folder, size: int | None) -> Co
     return Corpus(dataset.name, **first, words=words, kind=kind, origin=origin)
 
 
-def _converted_tables(dataset: _Text) -> tuple[dict[str, Any], str]:
-    tables, how = {}, "cached"
-    for split in ("train", "validation", "test"):
-        file = f"{dataset.config}/{split}/0000.parquet"
-        path, source = hub_file([dataset.hub], file, dataset=True, revision="refs/convert/parquet")
-        tables[split], how = read_parquet([path], dataset.columns), max(how, source)  # downloaded, if one of them was
-    return tables, how
-
-
-def _number_words(lines: Mapping[str, Iterable[str]]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Words by order of appearance, one `<eos>` behind every line, empty ones too: the article's counts need that."""
-    numbers: dict[str, int] = {}
-    tokens = {}
-    for part, rows in lines.items():
-        words = (word for row in rows for word in (*row.split(), "<eos>"))
-        tokens[part] = np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int64)
-    return tokens, tuple(numbers)
-
-
 def batchify(tokens: np.ndarray, batch_size: int) -> np.ndarray:
     """Tokens (n,) in `batch_size` columns of running text, (n // batch_size, batch_size); the rest is dropped."""
     rows = len(tokens) // batch_size
@@ -157,29 +110,25 @@ def batchify(tokens: np.ndarray, batch_size: int) -> np.ndarray:
 
 
 class LanguageBatches:
-    """(data, target) along the rows of what `batchify` made: data (≤ bptt, batch), target flat, one row further.
-
-    Takes a numpy array or a tensor on any device: slices it, copies nothing but what flattening needs.
-    """
+    """(data, target) along the rows of what `batchify` made, array or tensor: data (≤ bptt, batch), target flat."""
 
     def __init__(self, tokens: Any, bptt: int = 35):
-        self.tokens, self.bptt = tokens, bptt
+        self.tokens, self.bptt, self.last = tokens, bptt, len(tokens) - 1
 
     def __len__(self) -> int:
-        return max(0, -(-(len(self.tokens) - 1) // self.bptt))
+        return max(0, -(-self.last // self.bptt))
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        last = len(self.tokens) - 1
-        for start in range(0, last, self.bptt):
-            end = min(start + self.bptt, last)
+        for start in range(0, self.last, self.bptt):
+            end = min(start + self.bptt, self.last)
             yield self.tokens[start:end], self.tokens[start + 1 : end + 1].reshape(-1)
 
 
 def windows(tokens: np.ndarray, context_size: int, stride: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and targets (n, context_size) each, of running text (tokens,): a target is the token behind its input.
 
-    A window begins every `stride` tokens: 1 is at every place; None is behind the last target of the window before, so
-    that windows share nothing. Views of `tokens`, read only; what is too short for a window is dropped.
+    A window begins every `stride` tokens; None is behind the last target of the one before, so that they share nothing.
+    Views of `tokens`, read only; what is too short for a window is dropped.
     """
     if context_size < 1 or (stride is not None and stride < 1):
         raise PomologyError(f"windows: context_size {context_size} and stride {stride} should be at least 1")
@@ -189,14 +138,9 @@ def windows(tokens: np.ndarray, context_size: int, stride: int | None = None) ->
     return every[:, :-1], every[:, 1:]
 
 
-# --- reviews, in a model's tokens
-
 IMDB_REVIEWS = 25_000  # in each of the two splits
-
 GPT2_VOCABULARY = 50_257
-
 END_OF_TEXT = 50_256  # GPT-2 has no token for padding: its end of text pads
-
 IGNORED = -100  # a label that the losses of transformers pass over
 
 _IMDB = Dataset(name="IMDB", hub="stanfordnlp/imdb", config="plain_text", columns=("text", "label"))
@@ -204,10 +148,7 @@ _IMDB = Dataset(name="IMDB", hub="stanfordnlp/imdb", config="plain_text", column
 
 @dataclass(frozen=True, eq=False)
 class Reviews:
-    """Texts in tokens, right-padded: `tokens` and `mask` int64 (n, length), mask 1 where text is; `labels` int64 (n,).
-
-    Items: {"input_ids", "attention_mask", "labels"}, for a classifier.
-    """
+    """Texts in tokens, right-padded: `tokens` and `mask` int64 (n, length), mask 1 where text is; `labels` (n,)."""
 
     name: str
     tokens: np.ndarray
@@ -237,71 +178,45 @@ def imdb(
     if length < 1:
         raise PomologyError(f"IMDB length: {length} should be at least 1 token")
 
-    def tokenizer(root: Path | None = None) -> tuple[Any, str]:
-        return load_tokenizer("GPT-2", ("openai-community/gpt2",), {"<|endoftext|>": END_OF_TEXT}, root)
+    def read(root: Path | None) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, int], str]:
+        paths, origin = split_files(_IMDB, root, split, f"{split}/neg/*.txt")
+        texts: Sequence[Any] = paths
+        if paths[0].suffix == ".txt":
+            texts = [*paths, *sorted(paths[0].parents[1].glob("pos/*.txt"))]
+            labels = [int(path.parent.name == "pos") for path in texts]
+        else:
+            texts, labels = (column.to_pylist() for column in read_parquet(paths, _IMDB.columns).columns)
+        if {*labels} != {0, 1}:
+            raise PomologyError(f"{shown(paths[0])}: labels should be 0 or 1, and reviews of both be there")
+        order = np.random.default_rng(0).permutation(len(texts))[:size]
+        chosen = [texts[place] for place in order]
+        tokenizer, words = load_tokenizer("GPT-2", ["openai-community/gpt2"], {"<|endoftext|>": END_OF_TEXT}, root)
+        tokens, lengths = np.full((len(order), length), END_OF_TEXT, np.int64), np.empty(len(order), np.int64)
+        for start in range(0, len(order), 1000):  # an encoding holds far more than its numbers
+            part = [text if isinstance(text, str) else read_text(text) for text in chosen[start : start + 1000]]
+            for row, encoding in enumerate(tokenizer.encode_batch(part, add_special_tokens=False), start):
+                lengths[row] = min(len(encoding.ids), length)
+                tokens[row, : lengths[row]] = encoding.ids[:length]
+        return (tokens, lengths, np.array(labels, np.int64)[order], len(texts)), origin + words
 
-    def from_folder(root: Path) -> tuple[Any, ...]:
-        texts, labels, count = _read_reviews(root, split, size)
-        return *_encode(texts, tokenizer(root), length), labels, count
+    def stand_in() -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        return *synthetic.reviews(min(size or IMDB_REVIEWS, IMDB_REVIEWS), length, split), IMDB_REVIEWS
 
-    def from_hub() -> tuple[tuple[Any, ...], str]:
-        gpt2 = tokenizer()  # before the reviews, which are no use without it
-        tables, how = hub_tables(_IMDB)
-        texts, labels, count = _choose(tables[split], size, f"{_IMDB.hub} ({split})")
-        return (*_encode(texts, gpt2, length), labels, count), how
-
-    def stand_in() -> tuple[Any, ...]:
-        tokens, lengths, labels = synthetic.reviews(min(size or IMDB_REVIEWS, IMDB_REVIEWS), length, split)
-        return tokens, lengths, "", labels, IMDB_REVIEWS
-
-    (tokens, lengths, words, labels, count), kind, origin = obtain(
-        _IMDB, (source, folder, size), from_folder, from_hub, stand_in
-    )
-    origin += words
+    (tokens, lengths, labels, count), kind, origin = obtain(_IMDB, (source, folder, size), read, stand_in)
     if count != IMDB_REVIEWS:
         origin += f"; {count:,} reviews where the article has {IMDB_REVIEWS:,}"
     mask = (np.arange(length) < lengths[:, None]).astype(np.int64)
     return Reviews("IMDB", tokens, mask, labels, kind, origin)
 
 
-def _read_reviews(root: Path, split: str, size: int | None) -> tuple[list[str], np.ndarray, int]:
-    """The texts that are wanted, their labels, and how many there are in all."""
-    root = root / "aclImdb" if (root / "aclImdb").is_dir() else root
-    folders = [root / split / name for name in ("neg", "pos")]
-    if not any(folder.is_dir() for folder in folders):
-        paths = find_files(root, _IMDB, split, f"{split}/neg and {split}/pos")
-        return _choose(read_parquet(paths, _IMDB.columns), size, shown(paths[0]))
-    import pyarrow
-
-    files = [(str(path), label) for label, folder in enumerate(folders) for path in sorted(folder.glob("*.txt"))]
-    if len({label for _, label in files}) < 2:
-        raise PomologyError(f"IMDB: no reviews in {split}/neg or {split}/pos in {shown(root)}: unpack it again")
-    table = pyarrow.table(dict(zip(_IMDB.columns, zip(*files, strict=True), strict=True)))
-    paths, labels, count = _choose(table, size, shown(root / split))
-    return [read_text(Path(path)) for path in paths], labels, count
-
-
-def _choose(table: Any, size: int | None, where: str) -> tuple[list[str], np.ndarray, int]:
-    if not (count := table.num_rows):
-        raise PomologyError(f"{where}: no reviews: get it again")
-    table = table.take(np.random.default_rng(0).permutation(count)[:size])
-    labels = table.column("label").to_numpy()
-    if not np.isin(labels, (0, 1)).all():
-        raise PomologyError(f"{where}: labels should be 0 or 1")
-    return table.column("text").to_pylist(), labels.astype(np.int64), count
-
-
-def load_tokenizer(
-    model: str, hubs: Sequence[str], marks: Mapping[str, int], folder: Path | None = None
-) -> tuple[Any, str]:
+def load_tokenizer(model: str, hubs: Sequence[str], marks: Mapping[str, int], folder: Path | None) -> tuple[Any, str]:
     """A `tokenizers.Tokenizer`, and where it is from: any of `hubs` has the same. `marks`: tokens that distinguish it
     from those of other models, whose files have the same name."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # as is, but without a warning at every later fork
     import tokenizers
 
-    if folder is not None and (folder / "tokenizer.json").is_file():
-        path, how = folder / "tokenizer.json", "in the folder"
-    else:
+    path, how = folder and folder / "tokenizer.json", "in the folder"
+    if not path or not path.is_file():
         path, how = hub_file(hubs, "tokenizer.json")
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
@@ -313,17 +228,3 @@ def load_tokenizer(
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer, f"; tokenizer of {model} {how}"
-
-
-def _encode(texts: list[str], gpt2: tuple[Any, str], length: int) -> tuple[np.ndarray, np.ndarray, str]:
-    """(tokens (n, length), lengths (n,), which tokenizer)."""
-    tokenizer, words = gpt2
-    tokens = np.full((len(texts), length), END_OF_TEXT, np.int64)
-    lengths = np.empty(len(texts), np.int64)
-    for start in range(0, len(texts), 1000):  # an encoding holds far more than its numbers
-        encodings = tokenizer.encode_batch(texts[start : start + 1000], add_special_tokens=False)
-        for row, encoding in enumerate(encodings, start):
-            numbers = encoding.ids[:length]
-            lengths[row] = len(numbers)
-            tokens[row, : len(numbers)] = numbers
-    return tokens, lengths, words

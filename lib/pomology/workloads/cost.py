@@ -1,5 +1,4 @@
-"""What a training step costs on paper (parameters, floating-point operations, memory), and the models that several
-notebooks share.
+"""What a training step costs on paper: parameters, floating-point operations, memory.
 
 Counted on PyTorch's `meta` device, where tensors have shapes but no contents: nothing is allocated, and no operator is
 missed, as some are on the CPU (fused attention and LSTM count as zero there).
@@ -9,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +20,11 @@ from pomology.errors import PomologyError
 class Workload:
     """One optimiser step.
 
-    `flops` counts two operations a multiply-add, in matrix products, convolutions and attention, forward and backward.
-    `state_bytes` is weights, gradients and the optimiser's own tensors; `saved_bytes` is the most that autograd keeps
-    at one time between forward and backward. `forward_flops` is what of `flops` comes before the first backward pass,
-    where that is known. `moved_bytes` is what the operators of the step read and write, each by itself, and the
-    optimiser's update; None where nobody counted it, as in Keras, whose compiler makes one of several operators.
+    `flops` counts two operations a multiply-add, in matrix products, convolutions and attention, forward and backward;
+    `forward_flops` those before the first backward pass. `state_bytes` is weights, gradients and the optimiser's own
+    tensors; `saved_bytes` the most that autograd keeps at one time. `moved_bytes` is what the operators of the step
+    read and write, each by itself, and the optimiser's update. None where nobody counted it, as in Keras, whose
+    compiler makes one of several operators.
     """
 
     parameters: int
@@ -42,11 +42,9 @@ class Workload:
 
     def __str__(self) -> str:
         flops = f"{self.flops / 1e12:,.4g} TFLOP" if self.flops >= 1e12 else f"{self.flops / 1e9:,.4g} GFLOP"
-        return (
-            f"{self.parameters:,} parameters; {flops} a step; "
-            f"{self.state_bytes / 1e6:,.1f} MB of weights, gradients and optimiser; "
-            f"{self.saved_bytes / 1e6:,.1f} MB kept for the backward pass"
-        )
+        memory = f"{self.state_bytes / 1e6:,.1f} MB of weights, gradients and optimiser"
+        kept = f"{self.saved_bytes / 1e6:,.1f} MB kept for the backward pass"
+        return f"{self.parameters:,} parameters; {flops} a step; {memory}; {kept}"
 
 
 def workload(
@@ -54,70 +52,56 @@ def workload(
 ) -> Workload:
     """Count a step without running it.
 
-    build: makes the module; it is called with `meta` as the default device.
-    step: one forward and backward pass of that module; tensors it creates are on `meta` too. It must not read a value
-        (`.item()`), since there is none.
-    optimizer_slots: tensors of a weight's size that the optimiser keeps: 0 for plain SGD, 1 for SGD with momentum,
-        2 for Adam, AdamW and Adadelta.
-    backend: where it is to run. On `cuda`, and on `cpu` where attention has no dropout, attention keeps its inputs, its
-        output and a number a row; on `mps`, in training, it keeps its matrices too.
+    build: makes the module, with `meta` as the default device. step: one forward and backward pass of that module;
+    tensors it creates are on `meta` too. It must not read a value (`.item()`), since there is none. optimizer_slots:
+    tensors of a weight's size that the optimiser keeps: 0 for plain SGD, 1 for SGD with momentum, 2 for Adam, AdamW and
+    Adadelta. backend: where it is to run. On `cuda`, and on `cpu` where attention has no dropout, attention keeps its
+    inputs, its output and a number a row; on `mps`, in training, it keeps its matrices too.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
+    def operations() -> int:
+        return counter.get_total_flops() + fused["flops"]
+
+    forward = []
     with torch.device("meta"):
-        model = build()
-        forward: list[int] = []
-        counter = FlopCounterMode(display=False)
-
-        def operations() -> int:
-            return counter.get_total_flops() + attention["flops"]
-
-        with (
-            counter,
-            _saved_tensors(model, lambda: forward.append(operations())) as saved,
-            _traffic() as traffic,
-            _fused_attention(backend, traffic) as attention,
-        ):
+        model, counter = build(), FlopCounterMode(display=False)
+        saving = _saved_tensors(model, lambda: forward or forward.append(operations()))
+        with counter, saving as saved, _traffic() as traffic, _fused_attention(backend, traffic) as fused:
             step(model)
     weights = list(model.parameters())
-    weight_bytes = sum(parameter.nbytes for parameter in weights)
-    trained_bytes = sum(parameter.nbytes for parameter in weights if parameter.requires_grad)
+    trained_bytes = sum(weight.nbytes for weight in weights if weight.requires_grad)
     return Workload(
-        parameters=sum(parameter.numel() for parameter in weights),
+        parameters=sum(weight.numel() for weight in weights),
         flops=operations(),
-        state_bytes=weight_bytes + (1 + optimizer_slots) * trained_bytes,
+        state_bytes=sum(weight.nbytes for weight in weights) + (1 + optimizer_slots) * trained_bytes,
         saved_bytes=saved["peak"],
         forward_flops=forward[0] if forward else operations(),
         # A fused update reads the gradient, and reads and writes the weight and each of the optimiser's own tensors.
-        moved_bytes=traffic["bytes"] + (3 + 2 * optimizer_slots) * trained_bytes,
+        moved_bytes=traffic.bytes + (3 + 2 * optimizer_slots) * trained_bytes,
     )
 
 
 # Make a tensor without writing to it, or give the same one another shape.
 _MOVE_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
-
 # Do not read one of their tensors, by its place among the arguments: they overwrite it, or only ask for its shape.
-_NOT_READ = {
-    **dict.fromkeys(("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_", "random_"), 0),
-    **dict.fromkeys(("ones_like", "zeros_like", "full_like", "rand_like", "randn_like"), 0),
-    "nll_loss_backward": 1,
-}
-
+_NOT_READ = dict.fromkeys(("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_", "random_"), 0)
+_NOT_READ |= dict.fromkeys(("ones_like", "zeros_like", "full_like", "rand_like", "randn_like"), 0)
+_NOT_READ |= {"nll_loss_backward": 1}
 # Read of their first tensor no more than they give.
 _READ_A_PART = {"embedding", "index_select", "index", "gather", "nll_loss_forward"}
 
 
-@contextlib.contextmanager
-def _traffic() -> Iterator[dict[str, int]]:
-    """Count the `bytes` that the operators inside read and write, each by itself: as if none were fused with another,
+def _traffic() -> Any:
+    """Counts the `bytes` that the operators inside read and write, each by itself: as if none were fused with another,
     and none found in a cache what the one before it left there. A view moves nothing."""
     from torch.utils import _pytree
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    moved = {"bytes": 0}
-
     class Traffic(TorchDispatchMode):
+        bytes = 0
+
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             result = function(*args, **(kwargs or {}))
             name = function._schema.name.split("::")[-1]
@@ -128,11 +112,10 @@ def _traffic() -> Iterator[dict[str, int]]:
                     read[_NOT_READ[name]] = 0
                 elif name in _READ_A_PART:
                     read[0] = min(read[0], sum(written))
-                moved["bytes"] += sum(read) + sum(written)
+                self.bytes += sum(read) + sum(written)
             return result
 
-    with Traffic():
-        yield moved
+    return Traffic()
 
 
 def _distinct_bytes(item: Any) -> int:
@@ -146,15 +129,13 @@ def _distinct_bytes(item: Any) -> int:
 
 
 @contextlib.contextmanager
-def _saved_tensors(model: Any, turn: Callable[[], None] = lambda: None) -> Iterator[dict[str, int]]:
+def _saved_tensors(model: Any, turn: Callable[[], Any] = lambda: None) -> Iterator[Mapping[str, int]]:
     """Count the bytes that autograd keeps, weights apart: `now`, and the `peak` so far. `turn` is called when a saved
-    tensor is first asked for: a backward pass begins."""
+    tensor is asked for: a backward pass has begun."""
     import torch
 
-    live: dict[int, int] = {}  # how many graph nodes hold each storage
-    sizes = {"now": 0, "peak": 0}
-    asked: list[bool] = []
-    storages = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    live, sizes = Counter(), Counter()  # live: how many graph nodes hold each storage
+    weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
 
     class Held:
         """Keeps a saved tensor as autograd would, and tells when the graph lets go of it."""
@@ -162,7 +143,7 @@ def _saved_tensors(model: Any, turn: Callable[[], None] = lambda: None) -> Itera
         def __init__(self, tensor: torch.Tensor):
             self.tensor, self.storage = tensor, tensor.untyped_storage()
             self.key = self.storage._cdata
-            live[self.key] = live.get(self.key, 0) + 1
+            live[self.key] += 1
             if live[self.key] == 1:
                 sizes["now"] += self.storage.nbytes()
                 sizes["peak"] = max(sizes["peak"], sizes["now"])
@@ -173,12 +154,10 @@ def _saved_tensors(model: Any, turn: Callable[[], None] = lambda: None) -> Itera
                 sizes["now"] -= self.storage.nbytes()
 
     def hold(tensor: torch.Tensor):
-        return tensor if tensor.untyped_storage()._cdata in storages else Held(tensor)
+        return tensor if tensor.untyped_storage()._cdata in weights else Held(tensor)
 
     def give(item):
-        if not asked:
-            asked.append(True)
-            turn()
+        turn()
         return item.tensor if isinstance(item, Held) else item
 
     with torch.autograd.graph.saved_tensors_hooks(hold, give):
@@ -186,7 +165,7 @@ def _saved_tensors(model: Any, turn: Callable[[], None] = lambda: None) -> Itera
 
 
 @contextlib.contextmanager
-def _fused_attention(backend: str, traffic: dict[str, int]) -> Iterator[dict[str, int]]:
+def _fused_attention(backend: str, traffic: Any) -> Iterator[Mapping[str, int]]:
     """On the meta device, let attention keep what a fused kernel of this backend keeps, and add what it moves.
 
     Yields the `flops` of its products, which no counter sees: as many as where they are written out, as on `mps`.
@@ -196,14 +175,11 @@ def _fused_attention(backend: str, traffic: dict[str, int]) -> Iterator[dict[str
     import torch
     from torch.nn import functional
 
-    counted = {"flops": 0}
+    counted = Counter()
     if backend == "mps":
         yield counted
         return
     written_out, dropout = functional.scaled_dot_product_attention, functional.dropout
-
-    def product(query, length, width):
-        return 2 * math.prod(query.shape[:-1]) * length * width
 
     class Fused(torch.autograd.Function):
         @staticmethod
@@ -211,10 +187,10 @@ def _fused_attention(backend: str, traffic: dict[str, int]) -> Iterator[dict[str
             output = query.new_empty(*query.shape[:-1], value.shape[-1])
             sums = query.new_empty(query.shape[:-1], dtype=torch.float32)  # the logarithm of each row's sum
             context.save_for_backward(query, key, value, output, sums)
-            length = key.shape[-2]
-            context.flops = product(query, length, query.shape[-1]), product(query, length, value.shape[-1])
+            pairs = 2 * math.prod(query.shape[:-1]) * key.shape[-2]  # of a query and a key
+            context.flops = pairs * query.shape[-1], pairs * value.shape[-1]
             counted["flops"] += sum(context.flops)
-            traffic["bytes"] += sum(map(_distinct_bytes, (query, key, value, output, sums)))
+            traffic.bytes += sum(map(_distinct_bytes, (query, key, value, output, sums)))
             return output
 
         @staticmethod
@@ -223,12 +199,11 @@ def _fused_attention(backend: str, traffic: dict[str, int]) -> Iterator[dict[str
             for_query, for_key, for_value = context.needs_input_grad
             scores, values = context.flops
             counted["flops"] += (for_query + for_key) * scores + (for_value + (for_query or for_key)) * values
-            traffic["bytes"] += sum(map(_distinct_bytes, (*context.saved_tensors, gradient, *gradients)))
+            traffic.bytes += sum(map(_distinct_bytes, (*context.saved_tensors, gradient, *gradients)))
             return gradients
 
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, *arguments, **named):
-        # The CPU's fused kernel has no dropout.
-        if backend == "cpu" and dropout_p:
+        if backend == "cpu" and dropout_p:  # which the CPU's fused kernel does not have
             return written_out(query, key, value, attn_mask, dropout_p, *arguments, **named)
         return Fused.apply(query, key, value)
 
@@ -238,20 +213,17 @@ def _fused_attention(backend: str, traffic: dict[str, int]) -> Iterator[dict[str
             return dropout(input, p, training, inplace)
         return torch.native_dropout(input, p, training)[0]
 
-    attentions = mock.patch.object(functional, "scaled_dot_product_attention", attention)
-    with attentions, mock.patch.object(functional, "dropout", dropped):
+    with mock.patch.multiple(functional, scaled_dot_product_attention=attention, dropout=dropped):
         yield counted
 
 
-def keras_workload(model: Any, batch_size: int, optimizer_slots: int = 2) -> Workload:
-    """Count a step of a built Keras model by formulas, layer by layer; nothing runs.
+def keras_workload(model: Any, batch_size: int) -> Workload:
+    """Count a step of a built Keras model with Adam by formulas, layer by layer; nothing runs.
 
-    batch_size: samples a step. optimizer_slots: as for `workload`; 2 for Adam, Keras's default of these articles. Knows
-    Dense, Conv2D and LSTM, and layers without weights; raises PomologyError for any other.
-
-    Each product counts forward and once for each gradient: that of the weights, and that of what came in, which the
-    first layer does not need. An LSTM needs no gradient of its first state. Kept for the backward pass is at the least
-    what each layer gives out, and of an LSTM seven vectors a time step: four gates, both states, and tanh of one.
+    Knows Dense, Conv2D and LSTM, and layers without weights; raises PomologyError for any other. Each product counts
+    forward and once for each gradient: that of the weights, and that of what came in, which the first layer does not
+    need. An LSTM needs no gradient of its first state. Kept for the backward pass is at the least what each layer gives
+    out, and of an LSTM seven vectors a time step: four gates, both states, and tanh of one.
     """
     macs, kept, first = 0, 0, True
     for layer in model.layers:
@@ -264,18 +236,12 @@ def keras_workload(model: Any, batch_size: int, optimizer_slots: int = 2) -> Wor
         elif kind == "LSTM":
             times = layer.input.shape[1]
             forward = times * math.prod(layer.cell.kernel.shape)
-            state = math.prod(layer.cell.recurrent_kernel.shape)
+            state = (3 * times - 1) * math.prod(layer.cell.recurrent_kernel.shape)
             kept += 7 * times * layer.units
         elif layer.weights:
             raise PomologyError(f"keras_workload: no formula for the layer {kind}; Dense, Conv2D and LSTM have one")
-        macs += forward * (2 if first else 3) + (state * (3 * times - 1) if state else 0)
+        macs += forward * (2 if first else 3) + state
         first = first and not layer.weights
         kept += math.prod(output)
-    sizes = [math.prod(weight.shape) for weight in model.weights]
-    trained = [math.prod(weight.shape) for weight in model.trainable_weights]
-    return Workload(
-        parameters=sum(sizes),
-        flops=2 * macs * batch_size,
-        state_bytes=4 * (sum(sizes) + (1 + optimizer_slots) * sum(trained)),
-        saved_bytes=4 * kept * batch_size,
-    )
+    sizes, trained = (sum(math.prod(w.shape) for w in given) for given in (model.weights, model.trainable_weights))
+    return Workload(sizes, 2 * macs * batch_size, 4 * (sizes + 3 * trained), saved_bytes=4 * kept * batch_size)

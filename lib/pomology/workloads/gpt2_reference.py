@@ -19,10 +19,12 @@ STEPS = 3  # of AdamW in the proof
 
 def reference_model(shape: Shape) -> Any:
     """The model from parts that PyTorch ships, or GPT-2 from transformers, without dropout."""
-    return _true_gpt2(shape) if shape.true else _transformer_lm(shape)
+    if shape.true:
+        from transformers import GPT2Config, GPT2LMHeadModel
 
-
-def _transformer_lm(shape: Shape) -> Any:
+        size = {"n_layer": shape.blocks, "n_embd": shape.width, "n_head": shape.heads, "vocab_size": shape.vocabulary}
+        size |= {"n_positions": shape.positions, "bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
+        return GPT2LMHeadModel(GPT2Config(**size, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
     import torch
     from torch import nn
 
@@ -30,8 +32,6 @@ def _transformer_lm(shape: Shape) -> Any:
         def __init__(self):
             super().__init__()
             self.embedding = nn.Embedding(shape.vocabulary, shape.width)
-            waves = torch.from_numpy(_sinusoids(shape)).to(torch.get_default_device(), torch.get_default_dtype())
-            self.register_buffer("waves", waves, persistent=False)
             form = {"dim_feedforward": 4 * shape.width, "dropout": 0.0, "batch_first": True, "norm_first": True}
             layer = nn.TransformerEncoderLayer(shape.width, shape.heads, activation="relu", **form)
             layer.self_attn = nn.MultiheadAttention(shape.width, shape.heads, bias=False, batch_first=True)
@@ -40,9 +40,10 @@ def _transformer_lm(shape: Shape) -> Any:
             self.head = nn.Linear(shape.width, shape.vocabulary)
 
         def forward(self, tokens):
-            length, waves = tokens.shape[1], self.waves[: tokens.shape[1]]
-            x = self.embedding(tokens) + waves
-            mask = torch.full((length, length), -torch.inf, dtype=x.dtype, device=x.device).triu(1)
+            length = tokens.shape[1]
+            x = self.embedding(tokens)
+            x = x + torch.from_numpy(_sinusoids(shape)[:length]).to(x)
+            mask = torch.full((length, length), -torch.inf).to(x).triu(1)
             return self.head(self.encoder(x, mask=mask, is_causal=True))
 
     return Reference()
@@ -53,23 +54,6 @@ def _sinusoids(shape: Shape) -> np.ndarray:
     rates = 10_000.0 ** -(np.arange(shape.width // 2) / (shape.width // 2 - 1))
     turns = np.arange(shape.context)[:, None] * rates
     return np.sqrt(2 / shape.width) * np.concatenate([np.sin(turns), np.cos(turns)], axis=1)
-
-
-def _true_gpt2(shape: Shape) -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        n_layer=shape.blocks,
-        n_embd=shape.width,
-        n_head=shape.heads,
-        vocab_size=shape.vocabulary,
-        n_positions=shape.positions,
-        bos_token_id=0,
-        eos_token_id=0,
-        use_cache=False,
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
-    )
-    return GPT2LMHeadModel(config)
 
 
 # What the reference calls a part of a name: transformers' GPT-2, and PyTorch's encoder.
@@ -112,16 +96,13 @@ def reference(trial: Trial) -> dict[str, np.ndarray]:
     from torch.nn import functional as F
 
     model = reference_model(trial.shape)
-    if not trial.shape.true:
-        model.waves = torch.from_numpy(_sinusoids(trial.shape))  # those of the model were float32 once
-    exact = {name: array.astype(np.float64) for name, array in trial.weights.items()}  # in place of the model's own
-    weights = {name: torch.from_numpy(array).requires_grad_() for name, array in exact.items()}
+    exact = {name: torch.from_numpy(array.astype(np.float64)) for name, array in trial.weights.items()}
+    weights = {name: weight.requires_grad_() for name, weight in exact.items()}  # in place of the model's own
     tokens = torch.from_numpy(trial.tokens)
     averages = {name: (torch.zeros_like(weight), torch.zeros_like(weight)) for name, weight in weights.items()}
     found, losses = {}, []
     for step in range(1, STEPS + 2):
-        named = _reference_names(trial.shape, weights)
-        logits = torch.func.functional_call(model, named, (tokens[:, :-1],))
+        logits = torch.func.functional_call(model, _reference_names(trial.shape, weights), (tokens[:, :-1],))
         logits = getattr(logits, "logits", logits)
         loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         gradients = dict(zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True))

@@ -10,9 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pomology.data.hub import without_bars
+from pomology.data.hub import cached_file, reason, shown
+from pomology.data.text import END_OF_TEXT
 from pomology.errors import PomologyError
-from pomology.paths import redact
 
 
 def _whisper(width: int, layers: int, heads: int) -> dict[str, int]:
@@ -36,19 +36,13 @@ SIZES: dict[str, dict[str, int]] = {
     "whisper-large": _whisper(1280, layers=32, heads=20),
 }
 # As the model hub names them. The large Whisper is its second version: the third one hears 128 mel bands.
-CHECKPOINTS = {
-    **{name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")},
-    **{name: f"openai/{name}" for name in ("whisper-tiny", "whisper-small", "whisper-medium")},
-    "whisper-large": "openai/whisper-large-v2",
-}
-TASKS = {
-    "classification": "GPT2ForSequenceClassification",
-    "language-model": "GPT2LMHeadModel",
-    "speech": "WhisperForConditionalGeneration",
-}
+CHECKPOINTS = {name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")}
+CHECKPOINTS |= {name: f"openai/{name}" for name in ("whisper-tiny", "whisper-small", "whisper-medium")}
+CHECKPOINTS |= {"whisper-large": "openai/whisper-large-v2"}
+TASKS = {"classification": "GPT2ForSequenceClassification", "language-model": "GPT2LMHeadModel"}
+TASKS |= {"speech": "WhisperForConditionalGeneration"}
 WEIGHTS = ("auto", "random")
 RANDOM = "random weights: the same work as the checkpoint"
-END_OF_TEXT = 50256  # pads a text where GPT-2 classifies: it has no token for that
 
 
 def build(name: str, task: str, weights: str = "auto") -> tuple[Any, str]:
@@ -59,60 +53,41 @@ def build(name: str, task: str, weights: str = "auto") -> tuple[Any, str]:
     weights: `auto` takes the checkpoint that Hugging Face's cache holds, else random ones drawn by PyTorch's generator;
     `random` never looks. Under `torch.device("meta")` the weights have shapes only, and nothing is looked up.
 
-    Its cache of keys and values stays on, as transformers trains by default: without one it asks the device in each
-    step whether a text holds several, and waits for the answer. Raises PomologyError for another name, task or choice
-    of weights, and for a checkpoint that cannot be read or is not of this size.
+    Its cache of keys and values stays on, as transformers trains by default: without, each step would ask the device
+    whether a text holds several, and wait. Raises PomologyError for another name, task or choice of weights, and for a
+    checkpoint that cannot be read or is not of this size.
     """
     for word, asked, known in (("model", name, SIZES), ("task", task, TASKS), ("weights", weights, WEIGHTS)):
         if asked not in known:
             raise PomologyError(f"{word} {asked!r}: must be one of {', '.join(known)}")
     if (task == "speech") != name.startswith("whisper"):
         raise PomologyError(f"{name} cannot be built for the task {task!r}")
-    with without_bars():
-        import transformers
     import torch
+    import transformers
 
     transformers.logging.set_verbosity_error()  # a notebook shows how far a case is by itself
     transformers.logging.disable_progress_bar()
     kind = getattr(transformers, TASKS[task])
     settings = {"num_labels": 2, "pad_token_id": END_OF_TEXT} if task == "classification" else {}
-    folder = None
-    if weights == "auto" and torch.get_default_device().type != "meta":
-        folder = cached(name)
-    if folder is None:
+    look = weights == "auto" and torch.get_default_device().type != "meta" and name in CHECKPOINTS
+    if not look or not (folder := cached(source := CHECKPOINTS[name])):
         return kind(kind.config_class(**SIZES[name], **settings)).train(), RANDOM
-    source, place = CHECKPOINTS[name], redact(str(folder))
+    place = shown(folder)
     try:
         model = kind.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32, **settings)
     except Exception as error:  # each library on the way has errors of its own
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
         advice = f'remove {place}, or ask for weights="random"'
-        raise PomologyError(f"{source}: cannot be read ({reason}); {advice}") from error
+        raise PomologyError(f"{source}: cannot be read ({reason(error)}); {advice}") from error
     for key, value in SIZES[name].items():
         if getattr(model.config, key) != value:
             raise PomologyError(f"{source}: {key} is {getattr(model.config, key)} in {place}; {value} is right")
     return model.train(), f"checkpoint {source}"
 
 
-def cached(name: str) -> Path | None:
-    """The folder of Hugging Face's cache with the whole checkpoint of a model of `SIZES`; None if there is none.
-
-    Whole means its configuration and all its weights, as safetensors. The cache is where `HF_HOME` or `HF_HUB_CACHE`
-    says. Asks no network.
-    """
-    if name not in CHECKPOINTS:
-        return None
-    with without_bars():
-        from huggingface_hub import try_to_load_from_cache
-
-    def find(file: str) -> Path | None:
-        found = try_to_load_from_cache(CHECKPOINTS[name], file)
-        return Path(found) if isinstance(found, str) else None  # else not there, or known not to exist
-
-    configuration, index = find("config.json"), find("model.safetensors.index.json")
-    if configuration is None:
-        return None
-    files = ["model.safetensors"]
-    if index is not None and find(files[0]) is None:
+def cached(source: str) -> Path | None:
+    """The folder of Hugging Face's cache with a checkpoint: its configuration and all its weights, as safetensors."""
+    configuration, files = cached_file(source, "config.json"), ["model.safetensors"]
+    index = cached_file(source, "model.safetensors.index.json")
+    if index and not cached_file(source, files[0]):
         files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    return configuration.parent if all(find(file) is not None for file in files) else None
+    return configuration.parent if configuration and all(cached_file(source, file) for file in files) else None
