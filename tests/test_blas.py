@@ -23,14 +23,11 @@ from fakes import Clock
 from records import metric
 from torch.utils.flop_counter import FlopCounterMode
 
-from pomology.articles import claims as articles_claims
-from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.report import article, declaration, side_by_side
-from pomology.report import claims as report_claims
 from pomology.report.showing import Report
 from pomology.results import cases
 from pomology.results.record import Record
@@ -52,12 +49,6 @@ WANTED = {
 LARGE, SQUARE = Product("matmul", "8x2000x2000"), Product("matmul", "3x24x24")
 LEFT, RIGHT = (Product("vjp", "3x20x24", wrt) for wrt in ("left", "right"))
 SMALL = [SQUARE, Product("matvec", "40x56"), Product("matvec", "48x48"), LEFT, RIGHT]
-
-
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "conditions", lambda: state)
 
 
 def cell(name: str, words: str) -> str:
@@ -170,15 +161,6 @@ def test_a_right_product_is_accepted_however_its_sums_are_kept(precision, kind, 
     exact = whole(product, inputs)[0][:, :50]
     tolerance = product.tolerance(precision, exact)
     assert tolerance / 50 < np.abs(total - exact).max() < tolerance  # not by a margin that lets everything through
-
-
-def test_fp32_that_is_less_is_refused():
-    product = Product("matmul", "1x512x512")
-    inputs = product.inputs("fp32", 5)
-    spacing = 2.0 ** (np.floor(np.log2(np.abs(inputs["a"]))) + 1 - 11)  # of TF32 and fp16
-    coarse = dict(inputs, a=(np.round(inputs["a"] / spacing) * spacing).astype(np.float32))
-    reference = product.reference(inputs)
-    assert np.abs(product.reference(coarse) - reference).max() > 3 * product.tolerance("fp32", reference)
 
 
 def test_no_tolerance_lets_another_product_through():
@@ -308,20 +290,13 @@ def test_what_does_not_end_in_time_or_fit_is_not_tried(tmp_path, monkeypatch, ra
         assert asked == ["8x250x250"] and "2000x2000" in cases.line(record)
 
 
-# Both frameworks ------------------------------------------------------------------------------------------------------
-
 CONFIG = {"operation": "matvec", "shape": "8x9", "precision": "fp16"}
 
 
-def within_a_percent(**values: float) -> dict:
-    return {name: metric(value, 0.99 * value, 1.01 * value) for name, value in values.items()}
-
-
 def record(framework: str, backend: str, config: dict = CONFIG, seconds: float = 1.0, checksum: int = 7, **more):
-    metrics = within_a_percent(kernel_s=seconds, flops_per_s=1e9 / seconds)
-    metrics |= {"max_abs_error": metric(1e-6), "inputs_checksum": metric(checksum)}
+    metrics = {"kernel_s": metric(seconds, 0.99 * seconds, 1.01 * seconds), "inputs_checksum": metric(checksum)}
     about = {"experiment": f"blas_{framework}", "config": config, "framework": framework, "backend": backend}
-    about |= {"precision": config.get("precision", "fp32"), "chip": "M2 Ultra", "data_origin": "", "metrics": metrics}
+    about |= {"precision": "fp16", "chip": "M2 Ultra", "metrics": metrics | {"max_abs_error": metric(1e-6)}}
     return records.record(**about | more)
 
 
@@ -383,66 +358,11 @@ def test_what_lays_others_together_runs_behind_them(tmp_path):
         notebooks.notebooks(tmp_path / "notebooks")
 
 
-MPS, MLX, CUDA = ("torch", "mps"), ("mlx", "mlx-gpu"), ("torch", "cuda")
-# Seconds of every shape in fp32 and fp16.
-MAC = {(MPS, "matmul"): (1.0, 0.97), (MPS, "matvec"): (2.0, 1.0), (MPS, "vjp"): (3.0, 1.5)}
-MAC |= {(MLX, "matmul"): (0.9, 0.72), (MLX, "matvec"): (1.9, 1.0), (MLX, "vjp"): (2.0, 1.0)}
-HOLDS, DOES_NOT, UNTOLD = articles_claims.HOLDS, articles_claims.DOES_NOT_HOLD, articles_claims.CANNOT_BE_TOLD
-
-
-def verdicts(times: dict) -> dict[str, str]:
-    rows = []
-    for (where, operation), seconds in times.items():
-        for (shape, wrt), (number, precision) in itertools.product(WANTED[operation], enumerate(("fp32", "fp16"))):
-            config = {"operation": operation, "shape": shape, "precision": precision} | ({"wrt": wrt} if wrt else {})
-            rows.append(record(*where, config, seconds[number]))
-    return {row["id"]: row["here"] for row in report_claims.claims_table(published.claims("001", "blas"), rows).data}
-
-
-def test_claims_have_verdicts_on_a_mac_with_both_frameworks():
-    found = verdicts(MAC)
-    assert [found[f"001-C{number}"] for number in (8, 10, 11, 12)] == [HOLDS] * 4
-    assert found["001-C9"] == found["001-C13"] == UNTOLD  # need an NVIDIA GPU
-    for number, case, seconds in (
-        *((8, (MPS, "matmul"), (1.0, 0.5)), (10, (MLX, "vjp"), (2.0, 2.0))),
-        *((11, (MPS, "vjp"), (3.0, 1.0)), (12, (MPS, "matvec"), (4.0, 1.0))),
-    ):
-        assert verdicts(MAC | {case: seconds})[f"001-C{number}"] == DOES_NOT
-    assert set(verdicts({key: value for key, value in MAC.items() if key[0] == MPS}).values()) == {UNTOLD}
-
-
-@pytest.mark.parametrize(("fp16_s", "verdict"), [(1.0, HOLDS), (4.0, DOES_NOT)])
-def test_what_is_said_of_cuda_is_tested_where_there_is_one(fp16_s, verdict):
-    found = verdicts({(CUDA, "vjp"): (5.5, fp16_s)})
-    assert found.pop("001-C9") == verdict and set(found.values()) == {UNTOLD}
-    # A term that names no such backend means another machine than this one.
-    look = report_claims.MeasuredLookup([record(*CUDA)])
-    assert look("blas", "kernel_s", "rival", {"backend": "cuda"}).value == 1.0
-    assert look("blas", "kernel_s", "rival", {}).value is None
-
-
-def test_every_gpu_of_this_machine_is_asked_about_launches():
-    def here(*times) -> list[str]:
-        rows = [
-            record(
-                *where,
-                {},
-                experiment=f"kernel_launch_{where[0]}",
-                metrics=within_a_percent(launch_cold_s=cold, launch_s=1),
-            )
-            for where, cold in times
-        ]
-        return [row["here"] for row in report_claims.claims_table(published.claims("001", "kernel_launch"), rows).data]
-
-    assert here((MPS, 2.0), (MLX, 2.0), (("torch", "cpu"), 1.0)) == [HOLDS, UNTOLD]
-    assert here((MPS, 2.0), (MLX, 0.5))[0] == DOES_NOT  # one of the two
-    assert here((CUDA, 2.0)) == [HOLDS, UNTOLD]  # a CUDA device is not held against itself
-
-
 def test_many_short_cases_share_a_look_at_the_machine(tmp_path, monkeypatch):
     looks, state = [], {"power_source": "ac", "flags": ["busy"]}
-    experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))
     monkeypatch.setattr(snapshot, "conditions", lambda: (looks.append(1), state)[1])
+    experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))
+    looks.clear()
     for case in experiment.cases(products.rows(["fp32", "fp16", "bf16"], matvec=["8x8"])):
         with case:
             case.metric("kernel_s", 1.0, "s")

@@ -7,13 +7,10 @@ import importlib.util
 import os
 import subprocess
 import sys
-import tomllib
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from packaging.requirements import Requirement
 from peft import LoraConfig, get_peft_model
 from torch import distributed, nn
 from torch.nn import functional as F
@@ -331,19 +328,3 @@ def test_where_deepspeed_s_adam_cannot_be_built_pytorch_s_takes_its_place_and_sa
     assert type(optimizer) is torch.optim.AdamW and "\n" not in words
     assert words.startswith("PyTorch's fused AdamW (DeepSpeed's CPUAdam cannot be built here: ")
     assert ("if none is running, remove that" if killed else "Error building") in words
-
-
-def test_the_extra_is_one_pinned_release_and_asks_a_mac_for_nothing():
-    """It has no wheel, and what a Mac installs has. uv pinned what it needs in turn, on Linux alone."""
-    root = Path(__file__).resolve().parents[1]
-    extras = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    (line,) = map(Requirement, extras["offload"])
-    pins = [Requirement(pin) for pin in (root / "constraints.txt").read_text(encoding="utf-8").splitlines()]
-    mac = {"sys_platform": "darwin", "platform_machine": "arm64", "python_full_version": "3.11.9"}
-    linux = {"sys_platform": "linux", "platform_machine": "x86_64", "python_full_version": "3.11.9"}
-    needed = ("deepspeed", "einops", "hjson", "msgpack", "ninja", "py-cpuinfo")
-    locked = {pin.name: pin for pin in pins if pin.name in needed}
-    assert set(locked) == set(needed) and line.name == "deepspeed"
-    assert line.specifier == locked["deepspeed"].specifier
-    for pin in (line, *locked.values()):
-        assert pin.marker.evaluate(linux) and not pin.marker.evaluate(mac), pin.name

@@ -43,7 +43,7 @@ def first(backend: Any, clock: Callable[[], float] = time.perf_counter) -> dict[
 def cold(framework: str, backend: str, count: int) -> list[dict[str, float]]:
     """What `first` gives in `count` fresh processes, one after another. Raises PomologyError in one line if one fails.
 
-    framework: `torch`, `tensorflow` or `mlx`. backend: as a device of the kit names it, `cpu`, `mps`, `mlx-gpu`, ...
+    framework: `torch`, `tensorflow` or `mlx`. backend: as a device of the kit names it.
     """
     what = f"the process of a first launch on {backend}"
     return [isolated.call(what, _first, framework, backend, limit_s=LIMIT_S) for _ in range(count)]

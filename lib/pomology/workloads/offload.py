@@ -1,8 +1,7 @@
 """Training with the optimiser's state, and more, in the host's memory: DeepSpeed's ZeRO-Offload, and PyTorch's FSDP2.
 
-`none`, `zero` and `fsdp` make engines that are used alike: AdamW in fp32, in one process, without a launcher. An engine
-that offloads has a process group of one, made and ended with it. There is one engine at a time, so that a case that was
-interrupted leaves nothing to the next one.
+`none`, `zero` and `fsdp` make engines that are used alike: AdamW in fp32, in one process, without a launcher. One that
+offloads has a process group of its own. There is one engine at a time: an interrupted case leaves nothing to the next.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ _open: list[Engine] = []  # the engine that has the process group
 class Engine(contextlib.AbstractContextManager):
     """A model that trains, as `with offload.zero(model, lr=5e-5, device=case.device) as engine:`
 
-    Call `model` for the forward pass; then `backward(loss)`, `step()` and `zero_grad()`. `describe` says what is where,
-    and what updates the weights; `weights_on` is the kind of device that holds the weights between the steps: `cpu`
-    with FSDP, whatever computes. DeepSpeed's engine is model and optimiser in one.
+    Call `model` for the forward pass; then `backward(loss)`, `step()` and `zero_grad()`. `describe` says what is where;
+    `weights_on` is the kind of device that holds the weights between the steps. DeepSpeed's engine is model and
+    optimiser in one.
     """
 
     def __init__(self, model: Any, optimizer: Any, weights_on: str, describe: str, clip: float = 0.0):
@@ -57,7 +56,6 @@ class Engine(contextlib.AbstractContextManager):
             loss.backward()
 
     def step(self) -> None:
-        """Update the weights, by gradients that are clipped to the norm `clip`, if that is above 0."""
         if self.clip:
             torch.nn.utils.clip_grad_norm_(_trained(self.model), self.clip)
         self.optimizer.step()
@@ -89,9 +87,8 @@ def none(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adam
 def fsdp(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adamw: Any) -> Engine:
     """FSDP2 with CPU offload, which is part of PyTorch. Parameters: see `zero`.
 
-    Weights, gradients and AdamW's state are in the host's memory. The modules of each `nn.ModuleList` (the blocks of a
-    transformer) go to the device one at a time; what is outside of them stays there throughout a step. The model may
-    come on the CPU, and need not fit the device; it is changed in place. Raises Unsupported on MPS.
+    Weights, gradients and AdamW's state are on the host. The modules of each `nn.ModuleList` go to the device one at a
+    time, what is outside of them for a whole step. The model is changed in place. Raises Unsupported on MPS.
     """
     device = _device(model, device)
     with _grouped(device):
@@ -110,12 +107,10 @@ def fsdp(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adam
 def zero(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adamw: Any) -> Engine:
     """ZeRO-Offload (Ren et al. 2021), as DeepSpeed has it: stage 2, optimiser in the host's memory.
 
-    model: a module in fp32; its weights that require gradients are trained. device: where to compute; by default where
-    the model is. clip: the norm that gradients are clipped to; 0 does not clip. adamw: other settings than `ADAMW`.
-
-    The weights stay on the device. The host has gradients, AdamW's state and a second copy of the weights. They are
-    updated by DeepSpeed's AdamW on CUDA where its C++ can be built (some minutes at first use), else by PyTorch's;
-    `describe` says which, and why. Raises Unsupported where DeepSpeed is not installed, and on MPS.
+    model: in fp32. device: where to compute; by default where the model is. clip: the norm that gradients are clipped
+    to; 0 does not clip. adamw: other settings than `ADAMW`. The host has gradients, AdamW's state and a second copy of
+    the weights, updated by DeepSpeed's AdamW on CUDA where its C++ can be built (some minutes at first use), else by
+    PyTorch's; `describe` says which, and why. Raises Unsupported where DeepSpeed is not installed, and on MPS.
     """
     device = _device(model, device)
     if importlib.util.find_spec("deepspeed") is None:
@@ -159,11 +154,10 @@ def workload(build: Callable[[], Any], step: Callable[[Any], None], kind: str, b
 def placed(counted: Workload, build: Callable[[], Any], kind: str) -> Workload:
     """A step that was counted for AdamW without offload, with what an engine keeps on the device and on the host.
 
-    build: makes the module, on the `meta` device. kind: of `KINDS`. `state_bytes` is what the device holds, at the
-    least, and `host_bytes` what the host's memory does. With `zero` those are five numbers of each trained weight: the
-    weight twice, its gradient, and AdamW's two; and a buffer as large as the largest weight, which the device has too.
-    With `fsdp`, the weight itself, and of a trained one three numbers more; the device then has the largest block, and
-    what is in no block.
+    build: makes the module. kind: of `KINDS`. `state_bytes` is what the device holds at the least, `host_bytes` what
+    the host does. With `zero` that is five numbers of each trained weight (itself twice, its gradient, AdamW's two)
+    and a buffer as large as the largest weight, which the device has too. With `fsdp` it is each weight, and of a
+    trained one three numbers more; the device has the largest block, and what is in no block.
     """
     if kind not in KINDS:
         raise PomologyError(f"offload is {kind!r}; it must be one of {', '.join(KINDS)}")

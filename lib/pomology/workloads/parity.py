@@ -104,12 +104,10 @@ def keras_pass(model: Any, images: np.ndarray, labels: np.ndarray) -> dict[str, 
 def check_keras(case: Any, model: Any, build: Callable[[str], Any], reference: str) -> None:
     """Compare a Keras model on the case's device, before anything is timed, with two references for the same weights.
 
-    Always with `torch_reference.MODELS[reference]` on the CPU; and on a GPU with the model of `build("cpu")` on
+    Always with `torch_reference.MODELS[reference]` on the CPU; on a GPU also with the model of `build("cpu")` on
     TensorFlow's CPU, which shows whether framework or device is to blame. Outputs (probabilities of ten classes) may
-    differ by 0.001, each gradient by 0.001 of its largest element. Raises what `case.check` raises.
-
-    The pictures are 16 of noise: in real ones whole areas are of one grey, and where two values tie in a pooling,
-    rounding decides which way the gradient goes. Noise may tie too: gradients get a second chance.
+    differ by 0.001, each gradient by 0.001 of its largest element. Raises what `case.check` raises. Pictures are noise:
+    real ones are full of ties in pooling, where rounding decides which way a gradient goes. Noise may have one, too.
     """
 
     def passes(seed: int) -> dict[str, tuple[dict, dict]]:
@@ -157,19 +155,16 @@ def mlx_pass(model: Any, images: np.ndarray, labels: np.ndarray, compiled: bool 
 
 
 def _named(tree: Any) -> dict[str, np.ndarray]:
-    """Parameters of MLX by PyTorch's names, in its layouts.
+    """Parameters of MLX by PyTorch's names, in its layouts: outputs x inputs x height x width.
 
     MLX says `layers.4.layers.layers.0.weight` for `4.layers.0.weight`, since there `nn.Sequential` is seen in the name.
-    Its convolutions are outputs x height x width x inputs, PyTorch's outputs x inputs x height x width.
     """
     from mlx.utils import tree_flatten
 
-    named = {re.sub(r"\blayers\.(?=\d)", "", name): np.array(array) for name, array in tree_flatten(tree)}
-    return {name: _turned(array, (0, 3, 1, 2)) for name, array in named.items()}
-
-
-def _turned(array: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
-    return np.ascontiguousarray(array.transpose(order)) if array.ndim == 4 else array
+    return {
+        re.sub(r"\blayers\.(?=\d)", "", name): np.array(array.transpose(0, 3, 1, 2) if array.ndim == 4 else array)
+        for name, array in tree_flatten(tree)
+    }
 
 
 def seeded_weights(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, np.ndarray]:
@@ -181,18 +176,17 @@ def seeded_weights(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, n
     generator, weights = np.random.default_rng(seed), {}
     for name, shape in shapes.items():
         if len(shape) == 4:
-            outputs, _, height, width = shape
-            array = generator.normal(0, math.sqrt(2 / (outputs * height * width)), shape)
+            array = generator.normal(0, math.sqrt(2 / (shape[0] * math.prod(shape[2:]))), shape)
         elif len(shape) == 2:
             array = generator.uniform(-1, 1, shape) / math.sqrt(shape[1])
         elif name.endswith("running_mean"):
             array = generator.normal(0, 0.1, shape)
-        elif name.endswith("bias") and weights[name[:-4] + "weight"].ndim == 1:
-            array = 2.5 * weights[name[:-4] + "weight"] * np.where(np.arange(shape[0]) % 2, -1, 1)
-        elif name.endswith("bias"):
-            array = generator.uniform(-0.1, 0.1, shape)
-        else:  # weights and running variances of normalisations
+        elif not name.endswith("bias"):  # weights and running variances of normalisations
             array = generator.uniform(0.2, 0.4, shape)
+        elif (scale := weights[name[:-4] + "weight"]).ndim == 1:
+            array = 2.5 * scale * np.where(np.arange(shape[0]) % 2, -1, 1)
+        else:
+            array = generator.uniform(-0.1, 0.1, shape)
         weights[name] = array.astype(np.float32)
     return weights
 
@@ -204,7 +198,7 @@ def _seed(model: Any, seed: int) -> dict[str, np.ndarray]:
 
     weights = seeded_weights({name: array.shape for name, array in _named(model.parameters()).items()}, seed)
     names = [name for name, _ in tree_flatten(model.parameters())]
-    arrays = [mx.array(_turned(array, (0, 2, 3, 1))) for array in weights.values()]
+    arrays = [mx.array(array.transpose(0, 2, 3, 1) if array.ndim == 4 else array) for array in weights.values()]
     model.load_weights(list(zip(names, arrays, strict=True)))
     return weights
 
@@ -214,10 +208,10 @@ def check_mlx(
 ) -> None:
     """Compare a network in MLX, before anything is timed, with `vision.VISION[reference]` of PyTorch on the CPU.
 
-    Both get the weights of `seeded_weights`, which the model keeps, and the same pictures of noise, `image_size` high
-    and wide. Outputs and running statistics may differ by 0.0003 of the largest element of each, gradients by 0.01: ten
-    times what they do where all convolutions err by a hundred times fp32's rounding. Where that takes a value across
-    the bend of a ReLU it is more, so gradients get several chances. Raises what `case.check` raises.
+    Both get `seeded_weights`, which the model keeps, and the same pictures of noise. Outputs and running statistics may
+    differ by 0.0003 of the largest element of each, gradients by 0.01: ten times what they do where all convolutions
+    err by a hundred times fp32's rounding. Where that takes a value across the bend of a ReLU it is more, so gradients
+    get several chances. Raises what `case.check` raises.
     """
     weights = _seed(model, seed)
 

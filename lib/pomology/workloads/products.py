@@ -37,9 +37,9 @@ SAMPLED = 32  # rows and columns of each matrix that are compared; of a vector e
 class Product:
     """One product. `shape` is that of its left operand, as `8x2000x2000`.
 
-    matmul: a batch of square matrices times another such batch. matvec: a matrix times a vector. vjp: what the gradient
-    of `a @ b` does, where a batch `a` of matrices meets one square matrix `b`, and `c` is the gradient of the result;
-    `wrt` says of which operand, `left` or `right`. The forward product is no part of it.
+    matmul: a batch of square matrices times another such batch. matvec: a matrix times a vector. vjp: the gradient of
+    a batch `a` of matrices times a square matrix `b`, for the operand `wrt`, `left` or `right`, where the result's
+    gradient is `c`; the forward product is no part of it.
     """
 
     operation: str
@@ -48,7 +48,6 @@ class Product:
 
     @classmethod
     def of(cls, config: dict) -> Product:
-        """The product of a case, by its settings."""
         return cls(config["operation"], config["shape"], config.get("wrt", ""))
 
     def __post_init__(self):
@@ -86,7 +85,6 @@ class Product:
 
     @property
     def flops(self) -> int:
-        """Operations, two a multiply-add."""
         return 2 * math.prod(self.result) * self.inner
 
     def bytes(self, precision: str) -> int:
@@ -188,9 +186,8 @@ def require_time(
 ) -> None:
     """Raise TooBig, which ends the case, if the product does not fit the free memory, or cannot be timed in `limit_s`.
 
-    build: makes the function that is timed. Smaller products of the same kind are tried, twice each, until one is slow
-    enough to tell. The foreseen time is the least to expect: large products hardly ever run at a higher rate.
-    repeats: timed calls; 0 is as few as two.
+    build: makes the function that is timed. repeats: timed calls; 0 is as few as two. Smaller products are tried, twice
+    each, until one is slow enough to tell; large ones hardly ever run at a higher rate.
     """
     needed = 2 * product.bytes("fp32") + product.bytes(case.precision)  # on the host as float32, and on the device
     free = case.backend.free_memory()
@@ -236,8 +233,8 @@ def measure(case: Any, product: Product, multiply: Callable[[], Any], budget_s: 
     """Time a product and put what follows from it into the record.
 
     kernel_s: a call that is waited for, as in the article's likely source. kernel_stream_s: on a GPU, a call among
-    others that are waited for once. throughput: products a second; flops_per_s and bytes_per_s: its share of what the
-    machine can do. repeats: timed calls behind 10 that are not; 0 is as many as a narrow interval needs in `budget_s`.
+    others that are waited for once. repeats: timed calls behind 10 that are not; 0 is as many as a narrow interval
+    needs in `budget_s`.
     """
     function, synchronize = case.backend.dispatch(multiply), case.backend.synchronize
     fixed = {"repeats": repeats, "warmup_calls": WARMUPS, "warmup_s": 0, "budget_s": math.inf} if repeats else {}

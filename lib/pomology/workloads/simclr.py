@@ -1,8 +1,7 @@
 """SimCLR on small pictures, the part around the model: two random views of every picture, and the kNN evaluation.
 
-The recipe is that of lightly's CIFAR-10 benchmark (`SimCLRTransform(input_size=32, cj_strength=0.5, gaussian_blur=0)`
-and torchvision on PIL images), without either package; picture by picture in the DataLoader's workers as there (`View`,
-`two_views`), or a batch at a time on the device (`device_views`).
+As in lightly's CIFAR-10 benchmark (`SimCLRTransform(input_size=32, cj_strength=0.5, gaussian_blur=0)`), without lightly
+and torchvision; by PIL in the DataLoader's workers (`two_views`), or a batch at a time on the device (`device_views`).
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ class View(NamedTuple):
 def draw_view(side: int = SIDE) -> View:
     """The numbers of one view of a `side` × `side` picture, from PyTorch's global generator in torchvision's order.
 
-    Three draws decide nothing here: for a rotation, a flip upside down and a blur, whose chance is 0 in this recipe.
-    lightly makes them, so they are part of what a view costs.
+    Three draws decide nothing: of a rotation, a flip upside down and a blur, whose chance is 0. lightly makes them.
     """
 
     def uniform(low: float, high: float) -> Any:
@@ -64,7 +62,7 @@ def draw_view(side: int = SIDE) -> View:
             top, left = (torch.randint(0, side - size + 1, (1,)).item() for size in (height, width))
             crop = top, left, height, width
             break
-    np.random.random_sample()  # for a rotation; numpy's global generator, as in lightly
+    np.random.random_sample()  # for a rotation, by numpy's global generator
     flip = bool(torch.rand(1) < FLIP)
     torch.rand(1)  # for a flip upside down
     order, factors = (-1, -1, -1, -1), CENTRE
@@ -94,10 +92,7 @@ def apply_view(picture: Image.Image, view: View) -> Image.Image:
 
 
 def two_views(picture: Image.Image) -> tuple[Any, Any]:
-    """Two random views of an RGB picture, each float32 (3, SIDE, SIDE), normalised: what SimCLR is trained on.
-
-    For a seed of PyTorch's generator they are torchvision's, bit by bit, in less time: that checks every argument.
-    """
+    """Two random views of an RGB picture, each float32 (3, SIDE, SIDE), normalised; bit by bit torchvision's."""
     return tuple(normalised(apply_view(picture, draw_view(picture.height))) for _ in range(2))
 
 
@@ -134,8 +129,7 @@ def _png(image: np.ndarray) -> bytes:
 class PNGPictures:
     """Labelled pictures, decoded from PNG one by one when asked for: items are (transform(picture), label).
 
-    The article reads a folder of PNG files. Here the files lie in memory: decoding costs what it did there, opening a
-    file costs nothing. They are one tensor, which spawned workers share instead of getting a copy each.
+    The article reads a folder of files. Here they lie in memory, as one tensor, which spawned workers share.
     transform: `two_views`, `normalised`, `pixels`, or any function that a worker can import.
     """
 
@@ -168,10 +162,7 @@ class PNGPictures:
 
 
 def draw_views(count: int, generator: Any, side: int = SIDE) -> View:
-    """The numbers of `count` views, distributed as those of `draw_view`, from a generator on the CPU.
-
-    So every device gets the same views for a seed.
-    """
+    """The numbers of `count` views, distributed as those of `draw_view`, from a generator on the CPU."""
 
     def uniform(low: float, high: float, *shape: int) -> Any:
         return low + (high - low) * torch.rand(*shape, generator=generator)
@@ -195,13 +186,11 @@ def draw_views(count: int, generator: Any, side: int = SIDE) -> View:
 def device_views(images: Any, generator: Any) -> tuple[Any, Any]:
     """Two random views of each image, float32 (B, 3, SIDE, SIDE), normalised, on the images' device.
 
-    images: uint8 (B, 3, side, side) on any device. generator: a torch.Generator on the CPU. Not for use under autocast,
-    which would make crops of half precision.
+    images: uint8 (B, 3, side, side). generator: on the CPU. Not under autocast, which would make half-precision crops.
     """
     with torch.no_grad():
         views = draw_views(2 * len(images), generator, images.shape[-1])
-        one, other = _normalise(apply_views(torch.cat((images, images)), views)).chunk(2)
-    return one, other
+        return _normalise(apply_views(torch.cat((images, images)), views)).chunk(2)
 
 
 def apply_views(images: Any, views: View) -> Any:
@@ -265,9 +254,8 @@ def _turned(images: Any, turns: Any) -> Any:
 def knn_predict(feature: Any, bank: Any, labels: Any, classes: int, k: int = 200, t: float = 0.1) -> Any:
     """The classes of each feature, likeliest first, int64 (B, classes), by its k nearest neighbours in the bank.
 
-    feature (B, D) and bank (D, N) of unit length, so that a product is a cosine; labels int64 (N,) of the bank. A
-    neighbour votes with exp(cosine / t). After Wu et al. 2018 (arXiv 1805.01978), as in lightly's benchmark.
-    Raises PomologyError if the bank has fewer than k features.
+    feature (B, D) and bank (D, N) of unit length; labels int64 (N,) of the bank. A neighbour votes with
+    exp(cosine / t). After Wu et al. 2018 (arXiv 1805.01978), as in lightly's benchmark.
     """
     if not 1 <= k <= bank.shape[1]:
         raise PomologyError(f"kNN: k is {k}, should be 1 to {bank.shape[1]:,}, the number of features in the bank")

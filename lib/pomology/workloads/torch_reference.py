@@ -36,11 +36,8 @@ def vision_workloads(reference: str, shapes: list[tuple[int, int]]) -> list[tupl
 def torch_pass(
     reference: str, weights: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """A pass on the CPU: of `vision.VISION[reference]` as `mlx_pass` makes it, else of one of MODELS.
-
-    weights: by name, with running statistics; for MODELS in their order. Outputs of VISION are logits, those of MODELS
-    probabilities.
-    """
+    """A pass on the CPU: of `vision.VISION[reference]` as `mlx_pass` makes it; or of one of MODELS, which takes weights
+    in their order and gives probabilities."""
     import torch
     from torch.nn import functional as F
 

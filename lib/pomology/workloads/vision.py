@@ -41,8 +41,7 @@ def resnet18(classes: int = 1000) -> Any:
 
 
 def resnet50(classes: int = 1000) -> Any:
-    """ResNet-50 for pictures of 3 x 224 x 224, with torchvision's stride in the 3 x 3 convolution of a block:
-    25,557,032 parameters for 1000 classes."""
+    """ResNet-50, with torchvision's stride in the 3 x 3 convolution of a block: 25,557,032 parameters."""
     return _resnet((3, 4, 6, 3), bottleneck=True, classes=classes)
 
 
@@ -64,8 +63,7 @@ def _resnet(depths: tuple[int, ...], bottleneck: bool, classes: int) -> Any:
 def cifar_resnet18() -> Any:
     """The backbone of the SimCLR benchmark: ResNet-18 for 3 x 32 x 32, giving 512 features: 11,168,832 parameters.
 
-    The first convolution is 3 x 3 and nothing pools behind it. lightly 1.4.10 writes the ReLU behind the first batch
-    normalisation as a function, and its benchmark takes the layers only, so that there is none.
+    lightly 1.4.10 writes the ReLU behind the first normalisation as a function, and takes layers only: there is none.
     """
     from torch import nn
 
@@ -83,11 +81,7 @@ def simclr_resnet18() -> Any:
 
 
 def mlx_resnet18(classes: int = 1000) -> Any:
-    """`resnet18` in MLX, where pictures are N x H x W x 3 and a convolution's weights outputs x H x W x inputs.
-
-    Layer for layer, and nested as in PyTorch, so that a weight has the name that it has there, but for what MLX's
-    `nn.Sequential` adds to it.
-    """
+    """`resnet18` in MLX, for N x H x W x 3; nested as in PyTorch, so that weights have the same names."""
     import mlx.nn as nn
 
     stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
