@@ -264,22 +264,17 @@ def test_an_exception_in_fit_ends_the_case_and_keeps_what_was_timed(run):
     assert record.metrics["first_step_s"].value > 0 and "fit_s" not in record.metrics
 
 
-@pytest.mark.parametrize(("labels", "status"), [("right", "ok"), ("random", "not-learning")])
-def test_a_model_that_guesses_is_not_learning(run, labels, status):
+def test_a_model_that_guesses_is_not_learning(run):
     def body(case):
         case.experiment.expects_learning = False  # the loss alone would say it too
-        x, y = pixels(1640)
-        y = y if labels == "right" else np.random.default_rng(2).integers(0, 10, 1640)
+        x, y = pixels(1640)[0], np.random.default_rng(2).integers(0, 10, 1640)
         model = case.watch_model(mlp())
-        fit(case, model, count=640, held_out=1000, epochs=2, labels=y)
+        fit(case, model, held_out=1000, epochs=1, labels=y)
         case.accuracy(model.evaluate(x[640:], y[640:], verbose=0)[1], 1000, classes=10)
 
     record, _ = run(body, profile="article")
-    assert record.status == status, record.reason
-    if status == "ok":
-        assert record.metrics["accuracy"].value > 0.5
-    else:
-        assert "guessing gives 10.0%" in record.reason and record.metrics["fit_s"].value > 0
+    assert record.status == "not-learning" and "guessing gives 10.0%" in record.reason
+    assert record.metrics["fit_s"].value > 0
 
 
 def check(case, model, twin):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from torch import distributed, nn
 from torch.nn import functional as F
 
@@ -19,7 +17,7 @@ from pomology.devices import failures
 from pomology.errors import PomologyError, TooBig, Unsupported
 from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
-from pomology.workloads import offload, pretrained
+from pomology.workloads import offload
 from pomology.workloads.cost import Workload, workload
 
 STEPS, LR = 20, 0.01
@@ -110,26 +108,6 @@ def test_an_engine_has_the_losses_of_a_plain_loop(kind, frozen, settings):
     if frozen:
         kept = model.blocks[0].weight
         assert torch.equal(kept.to_local() if hasattr(kept, "to_local") else kept, still)
-
-
-@pytest.mark.parametrize("kind", OFFLOADING)
-def test_a_model_of_transformers_trains_the_same_with_lora(kind):
-    tokens = torch.randint(1000, (2, 12), generator=torch.Generator().manual_seed(1))
-
-    def build() -> nn.Module:
-        torch.manual_seed(0)
-        model, _ = pretrained.build("gpt2-smoke", "language-model", "random")
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
-        adapters = LoraConfig(target_modules=["c_attn"], r=4, lora_dropout=0.0, fan_in_fan_out=True)
-        return get_peft_model(model, adapters)
-
-    losses = {}
-    for one in ("none", kind):
-        with offload.KINDS[one](build(), LR) as engine:
-            losses[one] = engine_losses(engine, lambda model: model(input_ids=tokens, labels=tokens).loss, 5)
-    assert losses[kind] == pytest.approx(losses["none"], abs=TOLERANCE) and losses[kind][-1] < losses[kind][0]
 
 
 def held_storages() -> dict:
@@ -258,23 +236,6 @@ def test_a_process_group_of_somebody_else_is_left_alone():
         assert distributed.is_initialized()
     finally:
         distributed.destroy_process_group()
-
-
-PROGRAM = """
-import atexit, torch
-atexit.register(lambda: print("left:", torch.distributed.is_initialized()))  # the first one runs last
-from pomology.workloads import offload
-engine = offload.zero(torch.nn.Linear(3, 1), 0.1)
-engine.backward(engine.model(torch.ones(2, 3)).sum())
-engine.step()
-"""
-
-
-@needs_deepspeed
-def test_a_process_that_closes_nothing_ends_silently():
-    """A notebook's output is a page: no banner of a library belongs there."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "left: False\n", "")
 
 
 def test_gloo_listens_on_this_computer_alone(monkeypatch):

@@ -28,9 +28,6 @@ TORCHVISION = {
     2: ([-0.378, 0.0395, 1.0253, 0.2618, 0.4752, 0.982], [0.5824, 0.4251, -0.2841, 0.5677, -0.094, 0.1085]),
     3: ([0.3379, 0.4749, 0.695, -0.2794, -0.1561, 0.0668], [-0.0883, -0.0902, -0.0898, 0.0955, 0.0976, 0.0972]),
     4: ([0.2111, 0.1352, 0.5809, -0.3149, -0.3654, 0.1311], [-0.5878, 0.0, -0.1065, 0.3615, -0.0651, 0.0705]),
-    5: ([0.0272, -0.0075, -0.4712, -0.4902, -0.4254, -0.492], [0.3477, 0.3179, -0.2961, -0.1996, -0.0784, 0.0312]),
-    6: ([-0.2223, -0.292, 0.1203, -0.2014, 0.1456, 0.767], [-0.5428, -0.1203, 0.0682, -0.5576, 0.2048, -0.0291]),
-    7: ([1.1802, 0.9925, 1.3385, 0.4137, 0.5524, 0.7722], [-0.5044, -0.0492, -0.3626, -0.3465, -0.3542, -0.3526]),
 }
 PLAIN = simclr.View(0, 0, 32, 32, False, (1.0, 1.0, 1.0, 0.0), (-1, -1, -1, -1), False)
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
@@ -82,14 +79,6 @@ def test_views_are_those_of_torchvision(seed):
     assert views.shape == (6, 32, 32) and views.dtype == torch.float32
     assert views.mean((1, 2)).tolist() == pytest.approx(means, abs=1e-3)
     assert (views * torch.linspace(-1, 1, 32)).mean((1, 2)).tolist() == pytest.approx(ramps, abs=1e-3)
-
-
-def test_drawing_takes_lightlys_two_numbers_from_numpy():
-    np.random.seed(0)
-    numbers = [np.random.random_sample() for _ in range(3)]
-    np.random.seed(0)
-    simclr.draw_view()
-    assert np.random.random_sample() == numbers[2]
 
 
 # What each change should make of levels from 0 to 1, by its definition. Both ways are held against it.
@@ -153,14 +142,6 @@ def test_a_crop_is_that_part_enlarged(pictures, flip):
     assert np.abs(on_device.numpy() - expected.transpose(0, 3, 1, 2) / 255).max() < 1.5 * LEVEL
     whole = simclr.apply_views(as_batch(some), batch_of([PLAIN._replace(flip=flip)] * 51))
     assert (whole - as_batch(some[:, :, :: -1 if flip else 1]) / 255).abs().max() < 1e-6
-
-
-def test_larger_pictures_are_reduced_as_pil_does():
-    """96 × 96 pictures, where a filter of two pixels would skip most of the picture."""
-    large = np.random.default_rng(0).integers(0, 256, (20, 96, 96, 3), np.uint8)
-    views = unjittered(simclr.draw_views(20, torch.Generator().manual_seed(0), side=96))
-    assert views.width.max() > 64 and views.top.max() > 32
-    assert (simclr.apply_views(as_batch(large), views) - by_pil(large, views)).abs().max() < 2 * LEVEL
 
 
 def test_both_ways_make_the_same_views_of_the_same_numbers(pictures):
@@ -293,15 +274,6 @@ def test_a_seed_decides_the_views_and_workers_differ():
             assert not torch.equal(one, other)
 
 
-def by_hand(feature, bank, labels, classes, k, t):
-    scores = np.zeros((len(feature), classes))
-    for row, one in enumerate(feature):
-        cosines = [float(one @ other) for other in bank.T]
-        for neighbour in sorted(range(len(cosines)), key=lambda place: -cosines[place])[:k]:
-            scores[row, labels[neighbour]] += np.exp(cosines[neighbour] / t)
-    return scores
-
-
 @pytest.mark.parametrize(("k", "t"), [(1, 0.1), (200, 0.1), (200, 10.0)])
 def test_knn_votes_as_counted_by_hand(k, t):
     generator = np.random.default_rng(k)
@@ -310,13 +282,15 @@ def test_knn_votes_as_counted_by_hand(k, t):
     bank = centres[labels] + 1.5 * generator.normal(size=(300, 16))
     feature = centres[generator.integers(0, 7, 25)] + 1.5 * generator.normal(size=(25, 16))
     feature, bank = (part / np.linalg.norm(part, axis=1, keepdims=True) for part in (feature, bank))
-    scores = by_hand(feature, bank.T, labels, 7, k, t)
+    scores = np.zeros((25, 7))
+    for row, cosines in enumerate(feature @ bank.T):
+        for neighbour in sorted(range(300), key=lambda place: -cosines[place])[:k]:
+            scores[row, labels[neighbour]] += np.exp(cosines[neighbour] / t)
     tensors = (torch.from_numpy(part).float().contiguous() for part in (feature, bank.T))
     found = simclr.knn_predict(*tensors, torch.from_numpy(labels), 7, k, t)
     assert found.dtype == torch.int64 and (np.sort(found.numpy()) == np.arange(7)).all()
     ordered = np.take_along_axis(scores, found.numpy(), 1)  # by score, as ties may come either way
     assert (ordered[:, :-1] >= ordered[:, 1:] * (1 - 1e-4)).all()
-    assert (scores.argmax(1) == found[:, 0].numpy()).all()
 
 
 @pytest.mark.parametrize("k", [0, 5])
