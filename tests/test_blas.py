@@ -11,27 +11,26 @@ import itertools
 import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
 import pytest
-import test_roofline
+import records
 import torch
 import yaml
 from fakes import Clock
-from test_roofline import metric
+from records import metric
+from torch.utils.flop_counter import FlopCounterMode
 
-from pomology.articles import claims as articles_claims
-from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.report import article, declaration, side_by_side
-from pomology.report import claims as report_claims
 from pomology.report.showing import Report
 from pomology.results import cases
-from pomology.results import journal as results_journal
+from pomology.results.record import Record
 from pomology.results.run import Run
 from pomology.runner import notebooks, parameters
 from pomology.workloads import products
@@ -47,33 +46,22 @@ WANTED = {
     + [("4096x11008", ""), ("4096x32000", "")],
     "vjp": [(f"8x1024x{width}", wrt) for width in (128, 512, 2048) for wrt in ("left", "right")],
 }
-SMALL = [
-    *(Product("matmul", "3x24x24"), Product("matvec", "40x56"), Product("matvec", "48x48")),
-    *(Product("vjp", "3x20x24", wrt) for wrt in ("left", "right")),
-]
+LARGE, SQUARE = Product("matmul", "8x2000x2000"), Product("matmul", "3x24x24")
+LEFT, RIGHT = (Product("vjp", "3x20x24", wrt) for wrt in ("left", "right"))
+SMALL = [SQUARE, Product("matvec", "40x56"), Product("matvec", "48x48"), LEFT, RIGHT]
 
 
-def names(value: object) -> str | None:
-    return f"{value.operation}-{value.shape}{value.wrt}" if isinstance(value, Product) else None
-
-
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "conditions", lambda: state)
-
-
-def cells(name: str) -> list[str]:
+def cell(name: str, words: str) -> str:
     document = nbformat.read(FOLDER / f"{name}.ipynb", 4)
-    return [cell.source for cell in document.cells if cell.cell_type == "code"]
+    (source,) = [cell.source for cell in document.cells if cell.cell_type == "code" and words in cell.source]
+    return source
 
 
 @pytest.fixture(scope="module")
 def notebook() -> dict:
     """What the notebook for PyTorch defines in the cell that multiplies."""
-    (source,) = [source for source in cells("blas_torch") if "def build" in source]
     scope = {"torch": torch, "seed": 1}
-    exec(compile(source, "blas_torch.ipynb", "exec"), scope)
+    exec(compile(cell("blas_torch", "def build"), "blas_torch.ipynb", "exec"), scope)
     return scope
 
 
@@ -89,16 +77,12 @@ def whole(product: Product, inputs: dict) -> np.ndarray:
     return np.einsum(formula, *operands, optimize=False)
 
 
-# Shapes ---------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["blas_torch", "blas_mlx"])
 @pytest.mark.parametrize("profile", ["quick", "article"])
 def test_every_shape_of_the_article_is_timed_in_every_precision(name, profile):
     given = yaml.safe_load((ROOT / "params" / profile / f"{name}.yaml").read_text(encoding="utf-8"))
     values = {key: one.default for key, one in parameters.declared(FOLDER / f"{name}.ipynb").items()} | given
-    (source,) = [source for source in cells(name) if "products.rows(" in source]
-    tree = ast.parse(source)
+    tree = ast.parse(cell(name, "products.rows("))
     tree.body = [node for node in tree.body if isinstance(node, ast.Assign)][:2]
     scope = {"workloads_products": products, **values}
     exec(compile(tree, name, "exec"), scope)
@@ -115,12 +99,11 @@ def test_every_shape_of_the_article_is_timed_in_every_precision(name, profile):
 @pytest.mark.parametrize(
     ("product", "result", "inner", "flops", "fp32_bytes"),
     [
-        (Product("matmul", "8x2000x2000"), (8, 2000, 2000), 2000, 128e9, 3 * 8 * 2000 * 2000 * 4),
+        (LARGE, (8, 2000, 2000), 2000, 128e9, 3 * 8 * 2000 * 2000 * 4),
         (Product("matvec", "4096x11008"), (4096,), 11008, 2 * 4096 * 11008, 4 * (4096 * 11008 + 4096 + 11008)),
         (Product("vjp", "8x1024x512", "left"), (8, 1024, 512), 512, 2**32, 4 * (2 * 8 * 1024 * 512 + 512 * 512)),
         (Product("vjp", "8x1024x512", "right"), (512, 512), 8192, 2**32, 4 * (2 * 8 * 1024 * 512 + 512 * 512)),
     ],
-    ids=names,
 )
 def test_what_a_product_costs(product, result, inner, flops, fp32_bytes):
     assert (product.result, product.inner, product.flops) == (result, inner, flops)
@@ -130,47 +113,33 @@ def test_what_a_product_costs(product, result, inner, flops, fp32_bytes):
     assert product.flops == eighth.flops * (64 if product.operation == "matvec" else 512)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (("matmul", "8x2000"), "it must be 3 lengths"),
-        (("matmul", "8x20x30"), "must be square"),
-        (("matvec", "8x9", "left"), "vjp has wrt"),
-        (("gemm", "8x9"), "one of matmul, matvec, vjp"),
-    ],
-)
-def test_a_shape_that_is_none_is_one_line(settings, words):
-    with pytest.raises(PomologyError, match=words) as error:
-        Product(*settings)
-    assert "\n" not in str(error.value)
-
-
-def test_rows_keep_precisions_together_and_refuse_unknown_ones():
+def test_rows_keep_precisions_together_and_refuse_what_is_no_product():
     rows = products.rows(["fp32", "fp16"], matvec=["8x9"], vjp=["2x3x4"])
     assert [(row.get("wrt"), row["precision"]) for row in rows] == [
         *((None, "fp32"), (None, "fp16"), ("left", "fp32"), ("left", "fp16"), ("right", "fp32"), ("right", "fp16"))
     ]
-    with pytest.raises(PomologyError, match=r"^precisions: 'fp8' is not known; one of fp32, fp16, bf16 is$"):
-        products.rows(["fp8"], matvec=["8x9"])
-
-
-# Inputs, references, tolerance ----------------------------------------------------------------------------------------
+    for precision, shapes, words in (
+        ("fp8", {"matvec": ["8x9"]}, "^precisions: 'fp8' is not known; one of fp32, fp16, bf16 is$"),
+        ("fp32", {"matmul": ["8x2000"]}, "^matmul: shape is '8x2000'; it must be 3 lengths, as 8x16x16$"),
+        ("fp32", {"matmul": ["8x20x30"]}, "must be square$"),
+        ("fp32", {"gemm": ["8x9"]}, "one of matmul, matvec, vjp"),
+    ):
+        with pytest.raises(PomologyError, match=words):
+            products.rows([precision], **shapes)
 
 
 @pytest.mark.parametrize("precision", products.PRECISIONS)
 def test_inputs_are_held_exactly_by_the_precision(precision):
-    kind = getattr(torch, products.PRECISIONS[precision][0])
-    inputs = Product("vjp", "3x20x24", "left").inputs(precision, 1)
-    plain = Product("vjp", "3x20x24", "left").inputs("fp32", 1)
+    inputs, plain = LEFT.inputs(precision, 1), LEFT.inputs("fp32", 1)
     for name, array in inputs.items():
         assert array.dtype == np.float32 and -1 <= array.min() < -0.9 and 0.9 < array.max() <= 1
-        assert (torch.from_numpy(array).to(kind).float().numpy() == array).all()
         # PyTorch rounds to nearest, ties to even, as well.
-        assert (torch.from_numpy(plain[name]).to(kind).float().numpy() == array).all()
+        rounded = torch.from_numpy(plain[name]).to(getattr(torch, products.PRECISIONS[precision][0]))
+        assert (rounded.float().numpy() == array).all()
     assert not np.array_equal(inputs["a"], inputs["c"])
 
 
-@pytest.mark.parametrize("product", [*SMALL, Product("matmul", "2x100x100"), Product("matvec", "700x90")], ids=names)
+@pytest.mark.parametrize("product", [*SMALL, Product("matmul", "2x100x100"), Product("matvec", "700x90")])
 def test_the_reference_is_a_sample_of_the_whole(product):
     inputs = product.inputs("fp32", 3)
     full = whole(product, inputs)
@@ -181,72 +150,48 @@ def test_the_reference_is_a_sample_of_the_whole(product):
     assert sample.flat[0] == full.flat[0] and sample.flat[-1] == full.flat[-1]
 
 
-def in_order(a: np.ndarray, b: np.ndarray, kind: type) -> np.ndarray:
-    """A product whose sums are kept in a precision, one addition after another: as bad as it gets."""
-    total = np.zeros((len(a), b.shape[1]), kind)
-    for place in range(a.shape[1]):
-        total = (total + (a[:, place, None] * b[None, place]).astype(kind)).astype(kind)
-    return total
-
-
-@pytest.mark.parametrize(("precision", "kind"), [("fp32", np.float32), ("fp16", np.float16)])
-@pytest.mark.parametrize("inner", [128, 2000])
+@pytest.mark.parametrize(("precision", "kind", "inner"), [("fp32", np.float32, 128), ("fp16", np.float16, 2000)])
 def test_a_right_product_is_accepted_however_its_sums_are_kept(precision, kind, inner):
+    """In the precision itself, one addition after another: as bad as it gets."""
     product = Product("vjp", f"1x64x{inner}", "left")
     inputs = product.inputs(precision, 5)
-    right = in_order(inputs["c"][0].astype(kind), inputs["b"].T.astype(kind)[:, :200], kind)
-    exact = whole(product, inputs)[0][:, :200]
+    a, b, total = inputs["c"][0].astype(kind), inputs["b"].T.astype(kind)[:, :50], np.zeros((64, 50), kind)
+    for place in range(inner):
+        total = (total + (a[:, place, None] * b[None, place]).astype(kind)).astype(kind)
+    exact = whole(product, inputs)[0][:, :50]
     tolerance = product.tolerance(precision, exact)
-    assert np.abs(right - exact).max() < tolerance
-    # Not by a margin that lets everything through.
-    assert np.abs(right - exact).max() > tolerance / 50
+    assert tolerance / 50 < np.abs(total - exact).max() < tolerance  # not by a margin that lets everything through
 
 
-@pytest.mark.parametrize("bits", [11, 8])  # TF32 and fp16 have 11 significant bits, bf16 has 8
-def test_fp32_that_is_less_is_refused(bits):
-    product = Product("matmul", "1x512x512")
-    inputs = product.inputs("fp32", 5)
-    spacing = 2.0 ** (np.floor(np.log2(np.abs(inputs["a"]))) + 1 - bits)
-    coarse = dict(inputs, a=(np.round(inputs["a"] / spacing) * spacing).astype(np.float32))
-    reference = product.reference(inputs)
-    assert np.abs(product.reference(coarse) - reference).max() > 3 * product.tolerance("fp32", reference)
-
-
-@pytest.mark.parametrize("precision", products.PRECISIONS)
-@pytest.mark.parametrize("listed", WANTED, ids=str)
-def test_no_tolerance_lets_another_product_through(precision, listed):
-    """Random numbers of the result's own size are off by more, at every shape of the article."""
+def test_no_tolerance_lets_another_product_through():
+    """Random numbers of the result's own size are off by more, at every shape of the article; so are zeros."""
     generator = np.random.default_rng(1)
-    for shape, wrt in WANTED[listed]:
-        product = Product(listed, shape, wrt)
-        size = math.sqrt(product.inner) / 3
-        right, other = generator.normal(0, size, (2, 256))
-        assert np.abs(right - other).max() > product.tolerance(precision, right)
-        assert np.abs(right).max() > product.tolerance(precision, right)  # nor zeros
+    shapes = [Product(operation, *one) for operation, listed in WANTED.items() for one in listed]
+    for product, precision in itertools.product(shapes, products.PRECISIONS):
+        right, other = generator.normal(0, math.sqrt(product.inner) / 3, (2, 256))
+        assert min(np.abs(right - other).max(), np.abs(right).max()) > product.tolerance(precision, right)
 
 
-# Cases ----------------------------------------------------------------------------------------------------------------
-
-
-def run(tmp_path, product: Product, precision: str, build, numbers, **more) -> dict:
-    """One case as the notebook runs it; its record."""
-    experiment = Experiment("blas_torch", article="001", devices="cpu", profile="quick", out=str(tmp_path))
+def run(folder: Path, product: Product, precision: str, notebook: dict, repeats: int = 0, **device: object) -> Record:
+    """One case as the notebook runs it; its record. device: attributes that the CPU gets."""
+    experiment = Experiment("blas_torch", article="001", devices="cpu", profile="quick", out=str(folder))
+    vars(experiment.devices[0]).update(device)
     config = {"operation": product.operation, "shape": product.shape, "wrt": product.wrt, "precision": precision}
-    settings = {"limit_s": 60.0, "repeats": 0, "budget_s": 0.01} | more
     for case in experiment.cases([config]):
         with case:
-            products.require_time(case, product, build, settings["limit_s"], settings["repeats"])
-            multiply = build(case, product)
-            products.check(case, product, 1, *numbers(multiply()))
-            products.measure(case, product, multiply, settings["budget_s"], settings["repeats"])
+            products.require_time(case, product, notebook["build"], 60.0, repeats)
+            multiply = notebook["build"](case, product)
+            products.check(case, product, 1, *notebook["numbers"](multiply()))
+            products.measure(case, product, multiply, 0.01, repeats)
     (record,) = experiment.records
     return record
 
 
-@pytest.mark.parametrize("precision", products.PRECISIONS)
-@pytest.mark.parametrize("product", SMALL, ids=names)
+@pytest.mark.parametrize(
+    ("product", "precision"), [*zip(SMALL, ("bf16", "fp16", "fp32", "fp16", "bf16"), strict=True), (LEFT, "fp32")]
+)
 def test_a_right_product_is_timed(tmp_path, notebook, product, precision):
-    record = run(tmp_path, product, precision, notebook["build"], notebook["numbers"])
+    record = run(tmp_path, product, precision, notebook)
     assert (record.status, record.precision, record.reason) == ("ok", precision, None)
     metrics = {name: metric.value for name, metric in record.metrics.items()}
     assert metrics["kernel_s"] > 0 and metrics["throughput"] == pytest.approx(1 / metrics["kernel_s"])
@@ -256,33 +201,28 @@ def test_a_right_product_is_timed(tmp_path, notebook, product, precision):
     assert metrics["inputs_checksum"] == products.checksum(product, precision, 1)
     assert "kernel_stream_s" not in metrics  # a processor works while it is asked
     assert products.PRECISIONS[precision][0] in record.note and "x".join(map(str, product.result)) in record.note
-    throughput, seconds = record.metrics["throughput"], record.metrics["kernel_s"]
-    assert throughput.low == pytest.approx(1 / seconds.high)
+    assert record.metrics["throughput"].low == pytest.approx(1 / record.metrics["kernel_s"].high)
     raw = record.blocks["kernel_s"]["steady"]
     assert len(raw) >= 2 and {steps for steps, _ in raw} == {1}  # every call is waited for
 
 
-def test_the_article_times_a_hundred_calls_behind_ten(tmp_path, notebook):
+def test_the_article_times_a_hundred_calls_behind_ten_and_a_gpu_many_at_once(tmp_path, notebook):
     made = []
 
     def build(case, product):
         multiply = notebook["build"](case, product)
         return lambda: (made.append(1), multiply())[1]
 
-    record = run(tmp_path, SMALL[0], "fp32", build, notebook["numbers"], repeats=100)
+    record = run(tmp_path, SQUARE, "fp32", notebook | {"build": build}, repeats=100, kind="gpu")
     assert record.metrics["kernel_s"].n == len(record.blocks["kernel_s"]["steady"]) == 100
     assert len(made) >= 2 + 10 + 100
+    assert max(steps for steps, _ in record.blocks["kernel_stream_s"]["steady"]) > 1
 
 
-@pytest.mark.parametrize("product", SMALL, ids=names)
+@pytest.mark.parametrize("product", SMALL)
 def test_only_the_product_itself_is_timed(notebook, product):
     """Counted by PyTorch: a vector-Jacobian product without its forward, and of one operand only."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    class Here:
-        device, precision = torch.device("cpu"), "fp32"
-
-    multiply = notebook["build"](Here, product)
+    multiply = notebook["build"](SimpleNamespace(device=torch.device("cpu"), precision="fp32"), product)
     with FlopCounterMode(display=False) as counter:
         multiply()
     assert counter.get_total_flops() in (product.flops, 0 if product.operation == "matvec" else None)
@@ -290,25 +230,13 @@ def test_only_the_product_itself_is_timed(notebook, product):
 
 FAULTS = {
     "a sum over the wrong axis": (Product("matvec", "48x48"), "fp32", lambda a, b, c: a.T @ b, "apart"),
-    "a gradient summed over the wrong axis": (
-        *(Product("vjp", "3x20x24", "right"), "fp32", lambda a, b, c: (a.transpose(1, 2) @ c).sum(1)),
-        "gives the shape (3, 24); it must be (24, 24)",
-    ),
-    "a gradient that is transposed": (
-        *(Product("vjp", "3x20x24", "right"), "fp16", lambda a, b, c: torch.einsum("bij,bik->kj", a, c)),
-        "apart",
-    ),
+    "another shape": (RIGHT, "fp32", lambda a, b, c: (a.mT @ c).sum(1), "gives the shape (3, 24); it must be (24, 24)"),
+    "a transposed gradient": (RIGHT, "fp16", lambda a, b, c: torch.einsum("bij,bik->kj", a, c), "apart"),
     "the other operand's gradient": (Product("vjp", "3x24x24", "left"), "fp16", lambda a, b, c: c @ b, "apart"),
-    "fp32 for fp16": (
-        *(Product("matmul", "3x24x24"), "fp16", lambda a, b, c: a.float() @ b.float()),
-        "gives float32 where float16 was asked for",
-    ),
-    "fp16 for fp32": (
-        *(Product("matmul", "3x24x24"), "fp32", lambda a, b, c: (a.half() @ b.half()).float()),
-        "apart",
-    ),
-    "nothing": (Product("matmul", "3x24x24"), "bf16", lambda a, b, c: torch.zeros_like(a), "apart"),
-    "no numbers": (Product("matmul", "3x24x24"), "fp16", lambda a, b, c: a * math.nan, "not finite"),
+    "fp32 for fp16": (SQUARE, "fp16", lambda a, b, c: a.float() @ b.float(), "gives float32 where float16 was asked"),
+    "fp16 for fp32": (SQUARE, "fp32", lambda a, b, c: (a.half() @ b.half()).float(), "apart"),
+    "nothing": (SQUARE, "bf16", lambda a, b, c: torch.zeros_like(a), "apart"),
+    "no numbers": (SQUARE, "fp16", lambda a, b, c: a * math.nan, "not finite"),
 }
 
 
@@ -321,111 +249,59 @@ def test_a_wrong_product_ends_as_mismatch_and_is_never_timed(tmp_path, notebook,
         inputs = {name: torch.from_numpy(array).to(kind) for name, array in product.inputs(case.precision, 1).items()}
         return lambda: wrong(inputs["a"], inputs["b"], inputs.get("c"))
 
-    record = run(tmp_path, product, precision, build, notebook["numbers"])
+    record = run(tmp_path, product, precision, notebook | {"build": build})
     assert record.status == "mismatch" and words in record.reason, record.reason
     assert not {"kernel_s", "throughput", "flops_per_s"} & set(record.metrics)
     if words == "apart":
         assert record.metrics["max_abs_error"].value > record.metrics["tolerance"].value
 
 
-def test_a_gpu_is_also_timed_many_calls_at_once(tmp_path, notebook):
-    experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))
-    experiment.devices[0].kind = "gpu"
-    for case in experiment.cases(products.rows(["fp32"], matvec=["16x16"])):
-        with case:
-            product = Product.of(case.config)
-            products.measure(case, product, notebook["build"](case, product), 0.01)
-    (record,) = experiment.records
-    assert record.metrics["kernel_stream_s"].value > 0
-    assert max(steps for steps, _ in record.blocks["kernel_stream_s"]["steady"]) > 1
-
-
-# Too big --------------------------------------------------------------------------------------------------------------
-
-
-class Slow:
-    """A backend of so many operations a second in simulated time, with a delay for every call."""
-
-    def __init__(self, rate: float, delay_s: float = 0.0):
-        self.rate, self.delay_s, self.clock, self.asked = rate, delay_s, Clock(), []
-
-    def build(self, case, product):
-        self.asked.append(product.shape)
-        return lambda: self.clock.pass_s(product.flops / self.rate + self.delay_s)
-
-
-@pytest.fixture
-def simulated(monkeypatch):
-    def make(*about) -> Slow:
-        slow = Slow(*about)
-        monkeypatch.setattr(calls, "measure", functools.partial(calls.measure, clock=slow.clock))
-        return slow
-
-    return make
-
-
-def foreseen(tmp_path, slow: Slow, product: Product, limit_s: float, repeats: int = 0, free: float = 1e12) -> dict:
-    experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))
-    experiment.devices[0].free_memory = lambda: free
-    for case in experiment.cases(products.rows(["fp32"], matmul=[product.shape])):
-        with case:
-            products.require_time(case, product, slow.build, limit_s, repeats)
-            case.metric("kernel_s", 1.0, "s")
-    (record,) = experiment.records
-    return record
-
-
-LARGE = Product("matmul", "8x2000x2000")
-
-
-def test_a_slow_backend_is_foreseen_from_a_smaller_product(tmp_path, simulated):
-    slow = simulated(2e9)  # as a reference BLAS
-    record = foreseen(tmp_path, slow, LARGE, limit_s=12)
-    assert record.status == "too-big"
-    assert "would take about 64.0 s a call, and 5 calls are the least, in 12.0 s" in record.reason
-    assert "8x250x250 took 0.125 s, and 8x2000x2000 has 512 times its operations" in record.reason
-    assert slow.asked == ["8x250x250"] and slow.clock.now < 1
-    assert "2000x2000" in cases.line(record)
-
-
 @pytest.mark.parametrize(
-    ("rate", "delay_s", "settings", "status"),
+    ("rate", "delay_s", "settings", "words"),
     [
-        (1e11, 0.0, {"limit_s": 12}, "ok"),
-        (1e11, 0.0, {"limit_s": 12, "repeats": 100}, "too-big"),  # 1.28 s a call
-        (1e11, 0.0, {"limit_s": 200, "repeats": 100}, "ok"),
-        (1e11, 0.02, {"limit_s": 12}, "ok"),  # the delay of a busy machine, whatever the size: 512 would be 10 s
-        (1e11, 0.0, {"limit_s": 12, "free": 1e9}, "too-big"),
+        (2e9, 0.0, {"limit_s": 12}, "would take about 64.0 s a call, and 5 calls are the least, in 12.0 s"),
+        (1e11, 0.0, {"limit_s": 12}, None),
+        (1e11, 0.0, {"limit_s": 12, "repeats": 100}, "would take about 1.28 s a call, and 112 calls"),
+        (1e11, 0.0, {"limit_s": 200, "repeats": 100}, None),
+        (1e11, 0.02, {"limit_s": 12}, None),  # the delay of a busy machine, whatever the size: 512 would be 10 s
+        (1e11, 0.0, {"limit_s": 12, "free": 1e9}, "1.2 GB; 1.0 GB are free"),
     ],
 )
-def test_what_ends_in_time_and_fits_is_tried(tmp_path, simulated, rate, delay_s, settings, status):
-    slow = simulated(rate, delay_s)
-    record = foreseen(tmp_path, slow, LARGE, **settings)
-    assert record.status == status and slow.clock.now < settings["limit_s"]
-    assert LARGE.shape not in slow.asked
-    if "free" in settings:
-        assert "1.2 GB; 1.0 GB are free" in record.reason and slow.asked == []
+def test_what_does_not_end_in_time_or_fit_is_not_tried(tmp_path, monkeypatch, rate, delay_s, settings, words):
+    """With a backend of so many operations a second in simulated time, and a delay for every call."""
+    clock, asked, free = Clock(), [], settings.pop("free", 1e12)
+    monkeypatch.setattr(calls, "measure", functools.partial(calls.measure, clock=clock))
 
+    def build(case, product):
+        asked.append(product.shape)
+        return lambda: clock.pass_s(product.flops / rate + delay_s)
 
-# Side by side ---------------------------------------------------------------------------------------------------------
-
-
-def record(framework: str, backend: str, config: dict, seconds: float = 1.0, checksum: int = 7, **more) -> dict:
-    def within_a_percent(value):
-        return metric(value, 0.99 * value, 1.01 * value)
-
-    metrics = {"kernel_s": within_a_percent(seconds), "flops_per_s": within_a_percent(1e9 / seconds)}
-    metrics |= {"max_abs_error": metric(1e-6), "inputs_checksum": metric(checksum)}
-    more = {"experiment": f"blas_{framework}", "metrics": metrics, "chip": "M2 Ultra", "data_origin": ""} | more
-    precision = config.get("precision", "fp32")
-    return test_roofline.record(config=config, framework=framework, backend=backend, precision=precision, **more)
+    experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))
+    experiment.devices[0].free_memory = lambda: free
+    for case in experiment.cases(products.rows(["fp32"], matmul=[LARGE.shape])):
+        with case:
+            products.require_time(case, LARGE, build, **settings)
+            case.metric("kernel_s", 1.0, "s")
+    (record,) = experiment.records
+    assert record.status == ("too-big" if words else "ok") and (words or "") in (record.reason or "")
+    assert LARGE.shape not in asked and clock.now < settings["limit_s"]
+    if rate == 2e9:  # as a reference BLAS
+        assert "8x250x250 took 0.125 s, and 8x2000x2000 has 512 times its operations" in record.reason
+        assert asked == ["8x250x250"] and "2000x2000" in cases.line(record)
 
 
 CONFIG = {"operation": "matvec", "shape": "8x9", "precision": "fp16"}
 
 
+def record(framework: str, backend: str, config: dict = CONFIG, seconds: float = 1.0, checksum: int = 7, **more):
+    metrics = {"kernel_s": metric(seconds, 0.99 * seconds, 1.01 * seconds), "inputs_checksum": metric(checksum)}
+    about = {"experiment": f"blas_{framework}", "config": config, "framework": framework, "backend": backend}
+    about |= {"precision": "fp16", "chip": "M2 Ultra", "metrics": metrics | {"max_abs_error": metric(1e-6)}}
+    return records.record(**about | more)
+
+
 def test_two_frameworks_are_laid_side_by_side():
-    rows = [record("torch", "mps", CONFIG, 3.0), record("mlx", "mlx-gpu", CONFIG, 2.0)]
+    rows = [record("torch", "mps", seconds=3.0), record("mlx", "mlx-gpu", seconds=2.0)]
     table = side_by_side.side_by_side("blas", rows)
     (row,) = table.data
     assert row["same"] is True and row["ratio"] == pytest.approx(1.5)
@@ -433,46 +309,38 @@ def test_two_frameworks_are_laid_side_by_side():
     (cells,) = (row.cells for row in table.rows)
     assert cells[:5] == ("GPU", "matvec", "8x9", "", "fp16")
     assert "3.00 s ± 1.0 %" in cells and "2.00 s ± 1.0 %" in cells and "the same" in cells
-
-
-@pytest.mark.parametrize(
-    ("second", "words"),
-    [
-        (record("mlx", "cpu", CONFIG, checksum=8), "other inputs"),
-        (record("mlx", "cpu", CONFIG, status="too-big", reason="would take long"), "no pair of times"),
-        (record("mlx", "cpu", CONFIG, status="mismatch", reason="[3] is 1"), "no pair of times"),
-        (record("mlx", "mlx-gpu", CONFIG), "not run with MLX"),
-        (record("mlx", "cpu", {**CONFIG, "shape": "9x9"}), "not run with MLX"),
-        (record("mlx", "cpu", CONFIG, metrics={}), "not checked"),
-    ],
-)
-def test_what_is_not_the_same_has_no_ratio(second, words):
-    table = side_by_side.side_by_side("blas", [record("torch", "cpu", CONFIG), second])
-    assert words in table.data[0]["remark"]
-    assert all(row["ratio"] is None and not row["same"] for row in table.data)
-
-
-@pytest.mark.parametrize(("here", "missing"), [("torch", "blas_mlx"), ("mlx", "blas_torch")])
-def test_one_framework_alone_is_shown_and_the_other_named(here, missing):
-    table = side_by_side.side_by_side("blas", [record(here, "cpu", CONFIG)])
-    assert len(table.rows) == 1
-    assert any(f"run {missing} into the same folder" in note for note in table.notes)
-    both = side_by_side.side_by_side("blas", [])
-    assert not both.rows and len([note for note in both.notes if "into the same folder" in note]) == 2
-
-
-def test_one_table_of_two_frameworks_names_them():
-    rows = [record("torch", "mps", CONFIG), record("mlx", "mlx-gpu", CONFIG)]
     names = [row.cells[0] for row in article.article_table("blas", rows).rows if row.kind == "measured"]
     assert names == ["M2 Ultra GPU, PyTorch", "M2 Ultra GPU, MLX"]
     (alone,) = [row.cells[0] for row in article.article_table("blas_mlx", rows[1:]).rows if row.kind == "measured"]
     assert alone == "M2 Ultra GPU"
 
 
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (record("mlx", "cpu", checksum=8), "other inputs"),
+        (record("mlx", "cpu", status="mismatch", reason="[3] is 1"), "no pair of times"),
+        (record("mlx", "mlx-gpu"), "not run with MLX"),
+        (record("mlx", "cpu", {**CONFIG, "shape": "9x9"}), "not run with MLX"),
+        (record("mlx", "cpu", metrics={}), "not checked"),
+    ],
+)
+def test_what_is_not_the_same_has_no_ratio(second, words):
+    table = side_by_side.side_by_side("blas", [record("torch", "cpu"), second])
+    assert words in table.data[0]["remark"]
+    assert all(row["ratio"] is None and not row["same"] for row in table.data)
+
+
+@pytest.mark.parametrize(("here", "missing"), [(["torch"], ["mlx"]), (["mlx"], ["torch"]), ([], ["torch", "mlx"])])
+def test_a_framework_that_is_missing_is_named(here, missing):
+    table = side_by_side.side_by_side("blas", [record(framework, "cpu") for framework in here])
+    assert len(table.rows) == len(here)
+    notes = " ".join(note for note in table.notes if "into the same folder" in note)
+    assert notes.count("into the same folder") == len(missing) and all(f"run blas_{one}" in notes for one in missing)
+
+
 def test_the_experiment_without_a_framework_reads_what_others_wrote(tmp_path):
-    for framework in ("torch", "mlx"):
-        journal = results_journal.Journal(tmp_path / f"blas_{framework}.jsonl")
-        journal.end(record(framework, "cpu", CONFIG, article="001"))
+    records.write(tmp_path, [record("torch", "cpu", article="001"), record("mlx", "cpu", article="001")])
     experiment = Report.of(declaration.of("blas"), Run(tmp_path))
     assert [one.framework for one in experiment.records] == ["torch", "mlx"]
     assert experiment.side_by_side().data[0]["same"] is True
@@ -490,94 +358,15 @@ def test_what_lays_others_together_runs_behind_them(tmp_path):
         notebooks.notebooks(tmp_path / "notebooks")
 
 
-# Claims ---------------------------------------------------------------------------------------------------------------
-
-
-def everything(times: dict) -> list[dict]:
-    """Records of every shape, from (framework, backend, operation, precision) -> seconds."""
-    return [
-        record(
-            *(framework, backend, {"operation": operation, "shape": shape, "precision": precision} | gradient(wrt)),
-            seconds,
-        )
-        for (framework, backend, operation, precision), seconds in times.items()
-        for shape, wrt in WANTED[operation]
-    ]
-
-
-def gradient(wrt: str) -> dict:
-    return {"wrt": wrt} if wrt else {}
-
-
-def verdicts(times: dict) -> dict[str, str]:
-    table = report_claims.claims_table(published.claims("001", "blas"), everything(times))
-    return {row["id"]: row["here"] for row in table.data}
-
-
-MPS, MLX, CUDA = ("torch", "mps"), ("mlx", "mlx-gpu"), ("torch", "cuda")
-MAC = {
-    **{(*MPS, "matmul", "fp32"): 1.0, (*MPS, "matmul", "fp16"): 0.97},
-    **{(*MLX, "matmul", "fp32"): 0.9, (*MLX, "matmul", "fp16"): 0.72},
-    **{(*MPS, "matvec", "fp32"): 2.0, (*MPS, "matvec", "fp16"): 1.0},
-    **{(*MLX, "matvec", "fp32"): 1.9, (*MLX, "matvec", "fp16"): 1.0},
-    **{(*MPS, "vjp", "fp32"): 3.0, (*MPS, "vjp", "fp16"): 1.5},
-    **{(*MLX, "vjp", "fp32"): 2.0, (*MLX, "vjp", "fp16"): 1.0},
-}
-UNTOLD = articles_claims.CANNOT_BE_TOLD
-
-
-def test_claims_have_verdicts_on_a_mac_with_both_frameworks():
-    found = verdicts(MAC)
-    assert [found[f"001-C{number}"] for number in (8, 10, 11, 12)] == [articles_claims.HOLDS] * 4
-    assert found["001-C9"] == found["001-C13"] == UNTOLD  # need an NVIDIA GPU
-    assert verdicts(MAC | {(*MPS, "matmul", "fp16"): 0.5})["001-C8"] == articles_claims.DOES_NOT_HOLD
-    assert verdicts(MAC | {(*MLX, "vjp", "fp16"): 2.0})["001-C10"] == articles_claims.DOES_NOT_HOLD
-    assert verdicts(MAC | {(*MPS, "vjp", "fp16"): 1.0})["001-C11"] == articles_claims.DOES_NOT_HOLD
-    assert verdicts(MAC | {(*MPS, "matvec", "fp32"): 4.0})["001-C12"] == articles_claims.DOES_NOT_HOLD
-    assert set(verdicts({key: value for key, value in MAC.items() if key[:2] == MPS}).values()) == {UNTOLD}
-
-
-@pytest.mark.parametrize(("fp16_s", "verdict"), [(1.0, articles_claims.HOLDS), (4.0, articles_claims.DOES_NOT_HOLD)])
-def test_what_is_said_of_cuda_is_tested_where_there_is_one(fp16_s, verdict):
-    found = verdicts({(*CUDA, "vjp", "fp32"): 5.5, (*CUDA, "vjp", "fp16"): fp16_s})
-    assert found.pop("001-C9") == verdict
-    assert set(found.values()) == {UNTOLD}
-    # A term that names no such backend means another machine than this one.
-    look = report_claims.MeasuredLookup([record(*CUDA, CONFIG)])
-    assert look("blas", "kernel_s", "rival", {"backend": "cuda"}).value == 1.0
-    assert look("blas", "kernel_s", "rival", {}).value is None
-
-
-def test_every_gpu_of_this_machine_is_asked_about_launches():
-    def launch(framework, backend, cold_s, launch_s):
-        times = {"launch_cold_s": cold_s, "launch_s": launch_s}
-        metrics = {name: metric(value, 0.99 * value, 1.01 * value) for name, value in times.items()}
-        return record(framework, backend, {}, experiment=f"kernel_launch_{framework}", metrics=metrics)
-
-    claims = published.claims("001", "kernel_launch")
-    rows = [launch("torch", "mps", 2.0, 1.0), launch("mlx", "mlx-gpu", 2.0, 1.0), launch("torch", "cpu", 1.0, 1.0)]
-    first, second = report_claims.claims_table(claims, rows).data
-    assert (first["id"], first["here"], second["here"]) == ("001-C6", articles_claims.HOLDS, UNTOLD)
-    rows[1] = launch("mlx", "mlx-gpu", 0.5, 1.0)  # one of the two
-    assert report_claims.claims_table(claims, rows).data[0]["here"] == articles_claims.DOES_NOT_HOLD
-    # A CUDA device is not held against itself.
-    cuda = report_claims.claims_table(claims, [launch("torch", "cuda", 2.0, 1.0)]).data
-    assert [row["here"] for row in cuda] == [articles_claims.HOLDS, UNTOLD]
-
-
-# The look at the machine ----------------------------------------------------------------------------------------------
-
-
 def test_many_short_cases_share_a_look_at_the_machine(tmp_path, monkeypatch):
-    looks = []
-    state = {"power_source": "ac", "flags": ["busy"]}
-    experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))
+    looks, state = [], {"power_source": "ac", "flags": ["busy"]}
     monkeypatch.setattr(snapshot, "conditions", lambda: (looks.append(1), state)[1])
+    experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))
+    looks.clear()
     for case in experiment.cases(products.rows(["fp32", "fp16", "bf16"], matvec=["8x8"])):
         with case:
             case.metric("kernel_s", 1.0, "s")
-    assert len(looks) == 1
-    assert [one.flags for one in experiment.records] == [["busy"]] * 3
+    assert len(looks) == 1 and [one.flags for one in experiment.records] == [["busy"]] * 3
     experiment._looked = (experiment._looked[0] - 6, state)  # longer ago than it is good for
     experiment.conditions()
     assert len(looks) == 2

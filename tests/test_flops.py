@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import math
 from types import SimpleNamespace
 
 import nbformat
 import pytest
+import torch
+from counting import by_layers
+from torch import nn
 
 from pomology.articles import published
 from pomology.paths import root
@@ -54,11 +58,10 @@ def language_model():
     return epoch
 
 
+@functools.cache
 def simclr_training():
     """Whole batches of 50,000 pictures; the features of these and of 10,000 more after an epoch; and what comes first:
     Lightning's check of the validation, on all features and two batches."""
-    import torch
-
     work, picture = definitions("simclr")["work"], torch.empty(1, 3, 32, 32, device="meta")
     forward = cost.workload(vision.simclr_resnet18, lambda model: model.backbone(picture)).flops
 
@@ -70,11 +73,6 @@ def simclr_training():
     return training
 
 
-def simclr_epoch():
-    training = simclr_training()
-    return lambda config: training(config) / config["epochs"]
-
-
 def gpt2_large():
     """A pass of the model that table 4's times imply: with 10,000 words, as the notebook's first architecture has."""
     given = {"architecture": "transformer_lm", "vocabulary": 0, "corpus": SimpleNamespace(vocabulary=10_000)}
@@ -83,42 +81,26 @@ def gpt2_large():
 
 
 def whisper_step():
-    work = definitions("energy")["work"]
-    return lambda config: work(config["model"], config["batch_size"], "mps").flops
+    scope = definitions("energy")
+    scope["workload"] = by_layers
+    return lambda config: scope["work"](config["model"], config["batch_size"], "mps").flops
 
 
-def digits(build, *shape: int):
-    """Of 54,000 digits, 421 whole batches of 128. No notebook has these models."""
-    import torch
-
-    step = cost.workload(build, lambda model: model(torch.empty(128, *shape)).sum().backward())
-    return lambda config: 421 * step.flops
+def steps_of(build, steps: int, *shape: int):
+    """So many whole batches; no notebook has the first two of these models."""
+    step = cost.workload(build, lambda model: model(torch.empty(shape)).sum().backward())
+    return lambda config: steps * step.flops
 
 
 def lenet():
-    from torch import nn
-
     features = [nn.Conv2d(1, 6, 5), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(), nn.MaxPool2d(2)]
     head = [nn.Linear(16 * 5 * 5, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, 10)]
     return nn.Sequential(*features, nn.Flatten(), *head)
 
 
 def perceptron():
-    from torch import nn
-
     hidden = [(nn.Linear(a, b, bias=False), nn.ReLU()) for a, b in itertools.pairwise((784, 256, 128, 64))]
     return nn.Sequential(*itertools.chain(*hidden), nn.Linear(64, 10))
-
-
-def vgg16():
-    """Of 45,000 pictures, 1,406 whole batches of 32, as the notebook `model_sizes` counts them."""
-    import torch
-
-    pictures = torch.empty(32, 3, 224, 224, device="meta")
-    step = cost.workload(
-        lambda: vision.vgg16(classes=10, batch_norm=True), lambda model: model(pictures).sum().backward()
-    )
-    return lambda config: 1406 * step.flops
 
 
 COUNTS = {
@@ -126,13 +108,13 @@ COUNTS = {
     "siamese": lambda: of_samples("siamese", 60_000),
     "vae": lambda: of_samples("vae", 60_000),
     "transformer_lm": language_model,
-    "simclr": simclr_epoch,
+    "simclr": lambda: lambda config: simclr_training()(config) / config["epochs"],
     "simclr_reference": simclr_training,
     "gpt2_pretraining": gpt2_large,
     "energy": whisper_step,
-    "rasbt_lenet": lambda: digits(lenet, 1, 32, 32),
-    "rasbt_mlp": lambda: digits(perceptron, 784),
-    "rasbt_vgg16": vgg16,
+    "rasbt_lenet": lambda: steps_of(lenet, 421, 128, 1, 32, 32),  # of 54,000 digits
+    "rasbt_mlp": lambda: steps_of(perceptron, 421, 128, 784),
+    "rasbt_vgg16": lambda: steps_of(lambda: vision.vgg16(10, batch_norm=True), 1406, 32, 3, 224, 224),  # of 45,000
 }
 
 

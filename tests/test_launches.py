@@ -21,7 +21,6 @@ class Backend:
     def __init__(self, late: bool, own: bool):
         self.compiles_at_launch, self.has_own, self.clock = late, own, Clock()
         self.events: list[str] = []
-        self.launched: set[str] = set()
 
     @contextlib.contextmanager
     def context(self):
@@ -38,15 +37,13 @@ class Backend:
     def smallest_kernel(self, own=True):
         mine = own and self.has_own
         words = "a kernel" if mine else "an addition"
-        if mine and not self.compiles_at_launch:
-            self.clock.pass_s(2)
+        self.clock.pass_s(2 if mine and not self.compiles_at_launch else 0)
 
         def launch():
-            if mine and self.compiles_at_launch and words not in self.launched:
-                self.clock.pass_s(2)
-            self.clock.pass_s(0.1 if words in self.launched else 0.5)
-            self.launched.add(words)
-            self.events.append(f"launched {words}")
+            first = words not in self.events
+            self.clock.pass_s(2 if mine and self.compiles_at_launch and first else 0)
+            self.clock.pass_s(0.5 if first else 0.1)
+            self.events.append(words)
 
         return launch, words
 
@@ -69,45 +66,27 @@ def test_a_cold_launch_is_the_first_and_nothing_else(late, own, cold_s, compile_
 
 
 def test_cold_launches_are_made_in_processes_of_their_own():
-    found = launches.cold("mlx", "cpu", 2)
-    assert len(found) == 2
-    assert all(set(one) == {"launch_cold_s"} and 0 < one["launch_cold_s"] < 60 for one in found)
-
-
-def test_a_process_that_fails_is_one_line():
-    with pytest.raises(
-        PomologyError, match=r"^the process of a first launch on nonsense ended with status 1: \S"
-    ) as error:
+    (found,) = launches.cold("mlx", "cpu", 1)
+    assert set(found) == {"launch_cold_s"} and 0 < found["launch_cold_s"] < 60
+    what = "the process of a first launch on nonsense ended with status 1"
+    with pytest.raises(PomologyError, match=rf"^{what}: \S") as error:
         launches.cold("mlx", "nonsense", 1)
     assert "\n" not in str(error.value)
 
 
 def test_a_pause_before_each_block_is_not_timed():
-    clock = Clock()
-    pauses = []
-
-    def pause():
-        pauses.append(clock.now)
-        clock.pass_s(0.2)
-
-    settings = {"calls_per_block": 1, "repeats": 7, "warmup_calls": 0, "warmup_s": 0}
-    found = calls.measure(lambda: clock.pass_s(0.003), before=pause, clock=clock, **settings)
-    assert len(found.blocks) == 7 and len(pauses) == 8  # the first call, too
+    clock, pauses = Clock(), []
+    settings = {"calls_per_block": 1, "repeats": 7, "warmup_calls": 0, "warmup_s": 0, "clock": clock}
+    found = calls.measure(lambda: clock.pass_s(0.003), before=lambda: (pauses.append(1), clock.pass_s(0.2)), **settings)
+    assert len(pauses) == 8 and found.first_call_s == pytest.approx(0.003)  # the first call, too
     assert [block.seconds for block in found.blocks] == pytest.approx([0.003] * 7)
-    assert found.first_call_s == pytest.approx(0.003)
 
 
-# The kernel of PyTorch ------------------------------------------------------------------------------------------------
-
-
-def test_the_smallest_kernel_of_pytorch_is_an_addition():
+def test_the_smallest_kernel_of_pytorch_is_an_addition_and_on_mps_a_metal_kernel_of_one_thread(monkeypatch):
     for own in (True, False):
         launch, words = Device("cpu").smallest_kernel(own)
         assert launch().item() == 2.0 and launch().item() == 3.0
         assert words == "adding 1 to one number"
-
-
-def test_on_mps_it_is_a_metal_kernel_of_one_thread(monkeypatch):
     asked = []
 
     def compile_shader(source):

@@ -2,23 +2,21 @@
 
 import colorsys
 import itertools
-import json
 import multiprocessing.reduction
 import pickle
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
 
 from pomology.data import images as data_images
 from pomology.data import synthetic
 from pomology.errors import PomologyError
 from pomology.workloads import simclr
-
-torch = pytest.importorskip("torch")
 
 LEVEL = 1 / 255
 # Made by torchvision 0.28.0 with PyTorch 2.13.0 on a CPU: its classes in lightly's order, on `gradient()`, twice in a
@@ -30,11 +28,9 @@ TORCHVISION = {
     2: ([-0.378, 0.0395, 1.0253, 0.2618, 0.4752, 0.982], [0.5824, 0.4251, -0.2841, 0.5677, -0.094, 0.1085]),
     3: ([0.3379, 0.4749, 0.695, -0.2794, -0.1561, 0.0668], [-0.0883, -0.0902, -0.0898, 0.0955, 0.0976, 0.0972]),
     4: ([0.2111, 0.1352, 0.5809, -0.3149, -0.3654, 0.1311], [-0.5878, 0.0, -0.1065, 0.3615, -0.0651, 0.0705]),
-    5: ([0.0272, -0.0075, -0.4712, -0.4902, -0.4254, -0.492], [0.3477, 0.3179, -0.2961, -0.1996, -0.0784, 0.0312]),
-    6: ([-0.2223, -0.292, 0.1203, -0.2014, 0.1456, 0.767], [-0.5428, -0.1203, 0.0682, -0.5576, 0.2048, -0.0291]),
-    7: ([1.1802, 0.9925, 1.3385, 0.4137, 0.5524, 0.7722], [-0.5044, -0.0492, -0.3626, -0.3465, -0.3542, -0.3526]),
 }
 PLAIN = simclr.View(0, 0, 32, 32, False, (1.0, 1.0, 1.0, 0.0), (-1, -1, -1, -1), False)
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
 
 def gradient():
@@ -45,9 +41,9 @@ def gradient():
 
 @pytest.fixture(scope="module")
 def pictures():
-    """Photograph-like ones and noise, which has every colour beside every other: uint8 (400, 32, 32, 3)."""
-    noise = np.random.default_rng(0).integers(0, 256, (100, 32, 32, 3), np.uint8)
-    return np.concatenate((synthetic.digits_on_photographs(300, "train")[0], noise))
+    """Photograph-like ones and noise, which has every colour beside every other: uint8 (120, 32, 32, 3)."""
+    noise = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), np.uint8)
+    return np.concatenate((synthetic.digits_on_photographs(80, "train")[0], noise))
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +56,10 @@ def batch_of(views):
     return simclr.View(*(torch.tensor(column) for column in zip(*views, strict=True)))
 
 
-def one_of(views, index):
-    """One of the views that `draw_views` gave, as `draw_view` gives it."""
-    return simclr.View(*(part[index].tolist() for part in views))
-
-
 def by_pil(pictures, views):
-    """Views of pictures, float32 (N, 3, 32, 32) from 0 to 1, made one by one."""
-    made = [simclr.apply_view(Image.fromarray(picture), view) for picture, view in zip(pictures, views, strict=True)]
+    """Views of pictures, float32 (N, 3, 32, 32) from 0 to 1, made one by one; `views` as `draw_views` gives them."""
+    each = [simclr.View(*(part[index].tolist() for part in views)) for index in range(len(pictures))]
+    made = [simclr.apply_view(Image.fromarray(picture), view) for picture, view in zip(pictures, each, strict=True)]
     return torch.from_numpy(np.stack([np.asarray(picture) for picture in made])).permute(0, 3, 1, 2).float() / 255
 
 
@@ -75,7 +67,8 @@ def as_batch(pictures):
     return torch.from_numpy(pictures.copy()).permute(0, 3, 1, 2).contiguous()
 
 
-# --- one view in a worker
+def unjittered(views):
+    return views._replace(order=torch.full_like(views.order, -1))
 
 
 @pytest.mark.parametrize("seed", TORCHVISION)
@@ -88,31 +81,8 @@ def test_views_are_those_of_torchvision(seed):
     assert (views * torch.linspace(-1, 1, 32)).mean((1, 2)).tolist() == pytest.approx(ramps, abs=1e-3)
 
 
-def test_drawing_takes_lightlys_two_numbers_from_numpy():
-    np.random.seed(0)
-    numbers = [np.random.random_sample() for _ in range(3)]
-    np.random.seed(0)
-    simclr.draw_view()
-    assert np.random.random_sample() == numbers[2]
-
-
-def test_the_embedded_picture_is_normalised_only():
-    picture = gradient()
-    expected = (np.asarray(picture) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
-    one = simclr.normalised(picture)
-    assert one.is_contiguous() and one.dtype == torch.float32
-    assert np.allclose(one.numpy(), expected.transpose(2, 0, 1), atol=1e-6)
-    pixels = simclr.pixels(picture)
-    assert pixels.dtype == torch.uint8 and np.array_equal(pixels.numpy(), np.asarray(picture).transpose(2, 0, 1))
-    assert torch.allclose(simclr.device_normalised(pixels.unsqueeze(0))[0], one, atol=1e-6)
-
-
 # What each change should make of levels from 0 to 1, by its definition. Both ways are held against it.
 LUMINANCE = np.array([0.299, 0.587, 0.114])
-
-
-def brighter(levels, factor):
-    return levels * factor
 
 
 def contrasted(levels, factor):
@@ -133,50 +103,39 @@ def turned(levels, turns):
     return np.apply_along_axis(one, 2, levels)
 
 
-CHANGES = [(0, brighter, (0.6, 1.4)), (1, contrasted, (0.6, 1.4)), (2, saturated, (0.6, 1.4)), (3, turned, (-0.1, 0.1))]
+CHANGES = (lambda levels, factor: levels * factor, contrasted, saturated, turned)
 
 
-@pytest.mark.parametrize(("which", "definition", "factors"), CHANGES)
-def test_each_change_does_what_its_name_says(pictures, which, definition, factors):
-    some = pictures[::40]
-    for factor in factors:
-        given = tuple(factor if place == which else start for place, start in enumerate(PLAIN.factors))
-        view = PLAIN._replace(factors=given, order=(which, -1, -1, -1))
-        expected = np.stack([definition(picture / 255, factor) for picture in some]).clip(0, 1).transpose(0, 3, 1, 2)
-        assert np.abs(expected - as_batch(some).numpy() / 255).max() > 0.1  # it changes something at all
-        on_device = simclr.apply_views(as_batch(some), batch_of([view] * len(some)))
-        assert np.abs(on_device.numpy() - expected).max() < 1e-3
-        pil = np.abs(by_pil(some, [view] * len(some)).numpy() - expected)
-        # PIL has whole levels; of hue, too, before and after: one of 255 is up to 6 levels of a strong colour
-        assert pil.max() < (0.07 if which == 3 else 2 * LEVEL) and pil.mean() < LEVEL
-
-
-def test_the_order_of_the_changes_is_kept(pictures):
-    """Each at its own place, in all 24 orders; the product of definitions tells one order from the other."""
-    definitions = [definition for _, definition, _ in CHANGES]
-    factors, picture = (1.3, 0.7, 1.4, 0.1), pictures[3]
-    orders = [*itertools.permutations(range(4))]
-    views = [PLAIN._replace(factors=factors, order=order) for order in orders]
-    on_device = simclr.apply_views(as_batch(np.stack([picture] * 24)), batch_of(views))
-    for order, one, other in zip(orders, on_device, by_pil([picture] * 24, views), strict=True):
-        expected = picture / 255
-        for which in order:
-            expected = definitions[which](expected, factors[which]).clip(0, 1)
-        expected = torch.from_numpy(expected.transpose(2, 0, 1)).float()
-        assert (one - expected).abs().max() < 2e-3
-        assert (other - expected).abs().mean() < 2.5 * LEVEL
-    assert len({tuple(view.flatten().tolist()) for view in on_device}) > 12  # some of the four commute
+def test_each_change_does_what_its_name_says_and_their_order_is_kept(pictures):
+    orders = [(which, -1, -1, -1) for which in range(4)] * 2 + [*itertools.permutations(range(4))]
+    factors = [(0.6, 0.6, 0.6, -0.1)] * 4 + [(1.4, 1.4, 1.4, 0.1)] * 4 + [(1.3, 0.7, 1.4, 0.1)] * 24
+    views = [PLAIN._replace(factors=f, order=o) for f, o in zip(factors, orders, strict=True)]
+    for picture in (pictures[3], pictures[-1]):
+        some = np.stack([picture] * len(views))
+        on_device = simclr.apply_views(as_batch(some), batch_of(views))
+        for view, one, other in zip(views, on_device, by_pil(some, batch_of(views)), strict=True):
+            expected = picture / 255
+            for which in view.order:
+                if which >= 0:
+                    expected = CHANGES[which](expected, view.factors[which]).clip(0, 1)
+            assert np.abs(expected - picture / 255).max() > 0.1  # it changes something at all
+            expected = torch.from_numpy(expected.transpose(2, 0, 1)).float()
+            assert (one - expected).abs().max() < 2e-3, view
+            # PIL has whole levels; of hue, too, before and after: one of 255 is up to 6 levels of a strong colour
+            apart = (other - expected).abs()
+            assert apart.mean() < 2.5 * LEVEL and (3 in view.order or apart.max() < 2 * LEVEL), view
+        assert len({tuple(view.flatten().tolist()) for view in on_device}) > 20  # some of the four commute
 
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_a_crop_is_that_part_enlarged(pictures, flip):
     """Exact where it must be: a crop of one colour, and of all the picture; PIL's own resize for the rest."""
-    view = PLAIN._replace(top=5, left=9, height=8, width=16, flip=flip)
     flat = np.zeros((1, 32, 32, 3), np.uint8)
     flat[:, 5:13, 9:25] = (10, 100, 250)  # if a pixel outside took part, it would darken the edge
     some = np.concatenate((flat, pictures[:50]))
-    on_device = simclr.apply_views(as_batch(some), batch_of([view] * 51))
-    for result, tolerance in ((by_pil(some, [view] * 51), 0), (on_device, 1e-6)):
+    views = batch_of([PLAIN._replace(top=5, left=9, height=8, width=16, flip=flip)] * 51)
+    on_device = simclr.apply_views(as_batch(some), views)
+    for result, tolerance in ((by_pil(some, views), 0), (on_device, 1e-6)):
         assert (result[0].flatten(1) - torch.tensor([[10.0], [100.0], [250.0]]) / 255).abs().max() <= tolerance
     resized = [Image.fromarray(picture[5:13, 9:25]).resize((32, 32), Image.Resampling.BILINEAR) for picture in some]
     expected = np.stack([np.asarray(picture) for picture in resized])[:, :, :: -1 if flip else 1]
@@ -185,48 +144,21 @@ def test_a_crop_is_that_part_enlarged(pictures, flip):
     assert (whole - as_batch(some[:, :, :: -1 if flip else 1]) / 255).abs().max() < 1e-6
 
 
-def test_larger_pictures_are_reduced_as_pil_does():
-    """96 × 96 pictures, where a filter of two pixels would skip most of the picture."""
-    large = np.random.default_rng(0).integers(0, 256, (20, 96, 96, 3), np.uint8)
-    views = simclr.draw_views(20, torch.Generator().manual_seed(0), side=96)
-    views = views._replace(order=torch.full_like(views.order, -1))
-    assert views.width.max() > 64 and views.top.max() > 32
-    made = simclr.apply_views(as_batch(large), views)
-    assert (made - by_pil(large, [one_of(views, index) for index in range(20)])).abs().max() < 2 * LEVEL
-
-
 def test_both_ways_make_the_same_views_of_the_same_numbers(pictures):
-    views = simclr.draw_views(len(pictures), torch.Generator().manual_seed(1))
-    made = simclr.apply_views(as_batch(pictures), views)
+    batch, views = as_batch(pictures), simclr.draw_views(len(pictures), torch.Generator().manual_seed(1))
+    made = simclr.apply_views(batch, views)
     assert made.shape == (len(pictures), 3, 32, 32) and made.dtype == torch.float32
-    difference = (made - by_pil(pictures, [one_of(views, index) for index in range(len(pictures))])).abs()
-    assert difference.mean() < 0.01 and difference.max() < 0.1
-    assert (difference > 0.05).float().mean() < 1e-3
-    unjittered = views._replace(order=torch.full_like(views.order, -1))
-    made = simclr.apply_views(as_batch(pictures), unjittered)
-    difference = (made - by_pil(pictures, [one_of(unjittered, index) for index in range(len(pictures))])).abs()
-    assert difference.max() < 1.5 * LEVEL
+    difference = (made - by_pil(pictures, views)).abs()
+    assert difference.mean() < 0.01 and difference.max() < 0.1 and (difference > 0.05).float().mean() < 1e-3
+    views = unjittered(views)
+    assert (simclr.apply_views(batch, views) - by_pil(pictures, views)).abs().max() < 1.5 * LEVEL
 
 
-# --- the numbers
-
-
-def drawn(count, how):
-    """`count` views as arrays of numbers."""
-    if how == "one by one":
-        torch.manual_seed(0)
-        views = batch_of([simclr.draw_view() for _ in range(count)])
-    else:
-        views = simclr.draw_views(count, torch.Generator().manual_seed(0))
-    return simclr.View(*(part.numpy() for part in views))
-
-
-@pytest.mark.parametrize("how", ["one by one", "all at once"])
-def test_numbers_are_distributed_as_torchvision_documents(how):
+def test_numbers_are_distributed_as_torchvision_documents():
+    """Those of a batch; the ones drawn one by one are torchvision's."""
     count = 6000
-    views = drawn(count, how)
+    views = simclr.View(*(part.numpy() for part in simclr.draw_views(count, torch.Generator().manual_seed(0))))
     five_deviations = 5 * 0.5 / count**0.5
-
     assert abs(views.flip.mean() - 0.5) < five_deviations and abs(views.grey.mean() - 0.2) < five_deviations
     jittered = views.order[:, 0] >= 0
     assert abs(jittered.mean() - 0.8) < five_deviations and (views.order[~jittered] == -1).all()
@@ -260,62 +192,22 @@ def test_a_shape_that_never_fits_becomes_the_whole_picture(monkeypatch):
     assert [part.tolist() for part in views[:4]] == [[0] * 3, [0] * 3, [32] * 3, [32] * 3]
 
 
-# --- on the device
-
-
-def test_device_views_follow_their_generator_alone(pictures):
-    batch = as_batch(pictures[:16])
-    before = torch.get_rng_state()
+def test_device_views_are_the_views_normalised_and_follow_their_generator_alone(pictures):
+    batch, before = as_batch(pictures[:16]), torch.get_rng_state()
     one, other = simclr.device_views(batch, torch.Generator().manual_seed(3))
     assert torch.equal(torch.get_rng_state(), before)
     assert one.shape == other.shape == (16, 3, 32, 32) and one.is_contiguous() and not one.requires_grad
-    assert not torch.equal(one, other)
     again = simclr.device_views(batch, torch.Generator().manual_seed(3))
-    assert torch.equal(torch.stack(again), torch.stack((one, other)))
+    assert torch.equal(torch.stack(again), torch.stack((one, other))) and not torch.equal(one, other)
     assert not torch.equal(one, simclr.device_views(batch, torch.Generator().manual_seed(4))[0])
-    assert batch.dtype == torch.uint8 and torch.equal(batch, as_batch(pictures[:16]))
-
-
-def test_device_views_are_the_views_normalised(pictures):
-    batch = as_batch(pictures[:16])
-    one, other = simclr.device_views(batch, torch.Generator().manual_seed(3))
-    views = simclr.draw_views(32, torch.Generator().manual_seed(3))
-    levels = by_pil(np.concatenate([pictures[:16]] * 2), [one_of(views, index) for index in range(32)])
-    mean, deviation = (torch.tensor(part).reshape(3, 1, 1) for part in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    assert torch.equal(batch, as_batch(pictures[:16]))
+    levels = by_pil(np.concatenate([pictures[:16]] * 2), simclr.draw_views(32, torch.Generator().manual_seed(3)))
+    mean, deviation = (torch.tensor(part).reshape(3, 1, 1) for part in (MEAN, STD))
     assert ((torch.cat((one, other)) * deviation + mean) - levels).abs().max() < 0.1
-
-
-REHEARSAL = """
-import torch, json
-import pretended_mps as operators
-from pomology.workloads import simclr
-images = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-expected = simclr.device_views(images, torch.Generator().manual_seed(1))
-bank = torch.nn.functional.normalize(torch.randn(16, 40, generator=torch.Generator().manual_seed(0)), dim=0)
-labels, feature = torch.arange(40) % 10, bank.t()[:5].contiguous()
-predicted = simclr.knn_predict(feature, bank, labels, 10, 7)
-rehearsal = operators.Rehearsal()
-with rehearsal.entered():
-    there = rehearsal.handle
-    views = simclr.device_views(images.to(there), torch.Generator().manual_seed(1))
-    classes = simclr.knn_predict(feature.to(there), bank.to(there), labels.to(there), 10, 7)
-    assert all(part.device.type == operators.PRETENDED for part in (*views, classes))
-    assert all(torch.equal(part.cpu(), known) for part, known in zip(views, expected))
-    assert torch.equal(classes.cpu(), predicted)
-print(json.dumps([rehearsal.use.faults, rehearsal.use.missing(), sorted(rehearsal.use.operators)]))
-"""
-
-
-def test_a_mac_has_all_operators_of_views_and_knn_and_no_double_precision():
-    done = subprocess.run([sys.executable, "-c", REHEARSAL], capture_output=True, text=True, cwd=Path(__file__).parent)
-    assert done.returncode == 0, done.stderr
-    faults, missing, used = json.loads(done.stdout)
-    assert not faults and not missing and {"bmm", "where.self", "topk"} <= {*used}
 
 
 def test_shapes_on_the_device_do_not_depend_on_the_numbers(pictures):
     """MPS compiles a graph for every new shape, and keeps it."""
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     class Shapes(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -324,84 +216,62 @@ def test_shapes_on_the_device_do_not_depend_on_the_numbers(pictures):
             return result
 
     batch, runs = as_batch(pictures[:8]), []
-    for seed in range(3):
+    for seed in range(2):
         seen = []
         views = simclr.draw_views(8, torch.Generator().manual_seed(seed))
         with Shapes():
             simclr.apply_views(batch, views)
         runs.append(seen)
-    assert len(runs[0]) > 50 and runs[0] == runs[1] == runs[2]
-
-
-# --- pictures
+    assert len(runs[0]) > 50 and runs[0] == runs[1]
 
 
 def test_items(images):
     plain = simclr.PNGPictures(images, simclr.normalised)
     assert len(plain) == 60
     for index in (0, 1, 59):
-        picture, label = plain[index]
+        (picture, label), given = plain[index], images.images[index]
         assert type(label) is int and label == images.labels[index]
-        assert torch.equal(picture, simclr.normalised(Image.fromarray(images.images[index])))
+        assert picture.is_contiguous() and picture.dtype == torch.float32
+        assert np.allclose(picture.numpy(), ((given / 255 - MEAN) / STD).transpose(2, 0, 1), atol=1e-6)
     for index in (-1, 60):
         with pytest.raises(IndexError):
             plain[index]
     pairs = plain.with_transform(simclr.two_views)
-    (one, other), label = pairs[59]
-    assert one.shape == other.shape == (3, 32, 32) and label == images.labels[59] and not torch.equal(one, other)
     assert pairs.files is plain.files and plain.transform is simclr.normalised
-    (first, second), labels = next(iter(torch.utils.data.DataLoader(pairs, 8)))
-    assert first.shape == second.shape == (8, 3, 32, 32) and labels.tolist() == images.labels[:8].tolist()
+    (first, second), labels = next(iter(DataLoader(pairs, 8)))
+    assert first.shape == second.shape == (8, 3, 32, 32) and not torch.equal(first, second)
+    assert labels.tolist() == images.labels[:8].tolist()
+    # What a spawned worker gets: a handle, and a few bytes a picture.
+    assert len(plain.files) > 50_000 and len(multiprocessing.reduction.ForkingPickler.dumps(plain)) < 3_000
+    copy = pickle.loads(pickle.dumps(plain.with_transform(simclr.pixels)))
+    assert copy[7][0].dtype == torch.uint8 and np.array_equal(copy[7][0], images.images[7].transpose(2, 0, 1))
 
 
-def test_grey_and_oblong_pictures_are_refused():
-    for shape in ((4, 28, 28), (4, 32, 30, 3)):
-        set_of = data_images.ImageSet("odd", np.zeros(shape, np.uint8), np.zeros(4, np.int64), 10, "real", "odd")
-        with pytest.raises(PomologyError, match=r"odd: images of .*: should be square and in colour"):
-            simclr.PNGPictures(set_of, simclr.normalised)
+@pytest.mark.parametrize("shape", [(4, 28, 28), (4, 32, 30, 3)])
+def test_grey_and_oblong_pictures_are_refused(shape):
+    set_of = data_images.ImageSet("odd", np.zeros(shape, np.uint8), np.zeros(4, np.int64), 10, "real", "odd")
+    with pytest.raises(PomologyError, match=r"odd: images of .*: should be square and in colour"):
+        simclr.PNGPictures(set_of, simclr.normalised)
 
 
-def test_spawned_workers_share_the_files(images):
-    dataset = simclr.PNGPictures(images, simclr.two_views)
-    assert len(dataset.files) > 50_000
-    assert len(multiprocessing.reduction.ForkingPickler.dumps(dataset)) < 3_000  # a handle, and a few bytes a picture
-    copy = pickle.loads(pickle.dumps(dataset.with_transform(simclr.pixels)))
-    assert torch.equal(copy[7][0], simclr.pixels(Image.fromarray(images.images[7])))
-
-
-def loaded(seed, workers, context):
+def loaded(seed, workers, context=None):
     """Four batches of one picture again and again: whatever differs was drawn."""
     one_picture = np.full((16, 32, 32, 3), (200, 100, 50), np.uint8)
     same = data_images.ImageSet("same", one_picture, np.zeros(16, np.int64), 10, "stand-in", "same")
-    dataset = simclr.PNGPictures(same, simclr.two_views)
     torch.manual_seed(seed)
-    loader = torch.utils.data.DataLoader(dataset, 4, num_workers=workers, multiprocessing_context=context)
+    pictures = simclr.PNGPictures(same, simclr.two_views)
+    loader = DataLoader(pictures, 4, num_workers=workers, multiprocessing_context=context)
     return torch.stack([torch.stack(views) for views, _ in loader])
 
 
-CONTEXTS = [(0, None), (2, "spawn"), *([] if sys.platform == "darwin" else [(2, "fork")])]
-
-
-@pytest.mark.parametrize(("workers", "context"), CONTEXTS)
-def test_a_seed_decides_the_views_and_workers_differ(workers, context):
-    batches = loaded(0, workers, context)
-    assert torch.equal(batches, loaded(0, workers, context))
-    if context != "spawn":  # which takes seconds
-        assert not torch.equal(batches, loaded(1, workers, context))
-    for one, other in itertools.combinations(batches, 2):  # with two workers the first and second batch differ, too
-        assert not torch.equal(one, other)
-
-
-# --- kNN
-
-
-def by_hand(feature, bank, labels, classes, k, t):
-    scores = np.zeros((len(feature), classes))
-    for row, one in enumerate(feature):
-        cosines = [float(one @ other) for other in bank.T]
-        for neighbour in sorted(range(len(cosines)), key=lambda place: -cosines[place])[:k]:
-            scores[row, labels[neighbour]] += np.exp(cosines[neighbour] / t)
-    return scores
+def test_a_seed_decides_the_views_and_workers_differ():
+    quick = (0, None) if sys.platform == "darwin" else (2, "fork")  # spawning takes seconds
+    here, forked, spawned = loaded(0, 0), loaded(0, *quick), loaded(0, 2, "spawn")
+    assert torch.equal(here, loaded(0, 0)) and not torch.equal(here, loaded(1, 0))
+    assert torch.equal(forked, spawned) or sys.platform == "darwin"
+    for batches in (here, spawned):
+        for one, other in itertools.combinations(batches, 2):  # with two workers the first and second batch differ, too
+            assert not torch.equal(one, other)
 
 
 @pytest.mark.parametrize(("k", "t"), [(1, 0.1), (200, 0.1), (200, 10.0)])
@@ -412,21 +282,15 @@ def test_knn_votes_as_counted_by_hand(k, t):
     bank = centres[labels] + 1.5 * generator.normal(size=(300, 16))
     feature = centres[generator.integers(0, 7, 25)] + 1.5 * generator.normal(size=(25, 16))
     feature, bank = (part / np.linalg.norm(part, axis=1, keepdims=True) for part in (feature, bank))
-    scores = by_hand(feature, bank.T, labels, 7, k, t)
+    scores = np.zeros((25, 7))
+    for row, cosines in enumerate(feature @ bank.T):
+        for neighbour in sorted(range(300), key=lambda place: -cosines[place])[:k]:
+            scores[row, labels[neighbour]] += np.exp(cosines[neighbour] / t)
     tensors = (torch.from_numpy(part).float().contiguous() for part in (feature, bank.T))
     found = simclr.knn_predict(*tensors, torch.from_numpy(labels), 7, k, t)
-    assert found.shape == (25, 7) and found.dtype == torch.int64
-    assert (np.sort(found.numpy()) == np.arange(7)).all()
+    assert found.dtype == torch.int64 and (np.sort(found.numpy()) == np.arange(7)).all()
     ordered = np.take_along_axis(scores, found.numpy(), 1)  # by score, as ties may come either way
     assert (ordered[:, :-1] >= ordered[:, 1:] * (1 - 1e-4)).all()
-    assert (scores.argmax(1) == found[:, 0].numpy()).all()
-
-
-def test_a_close_neighbour_outvotes_many_distant_ones_if_t_is_small():
-    bank = torch.tensor([[1.0, 0.6, 0.6, 0.6], [0.0, 0.8, 0.8, 0.8]])
-    feature, labels = torch.tensor([[1.0, 0.0]]), torch.tensor([4, 2, 2, 2])
-    assert simclr.knn_predict(feature, bank, labels, 5, 4, 0.1)[0, 0] == 4
-    assert simclr.knn_predict(feature, bank, labels, 5, 4, 10.0)[0, 0] == 2
 
 
 @pytest.mark.parametrize("k", [0, 5])

@@ -20,20 +20,17 @@ def call(what: str, function: Callable, *arguments: Any, limit_s: float | None =
     line, which begins with `what`, if the process fails, and subprocess.TimeoutExpired if it takes longer.
     """
     with tempfile.TemporaryDirectory() as folder:
-        given, result = Path(folder, "given.pickle"), Path(folder, "result.pickle")
-        given.write_bytes(pickle.dumps((function, arguments)))
-        command = [sys.executable, "-m", "pomology.workloads.isolated", str(given), str(result)]
+        exchange = Path(folder, "exchange.pickle")
+        exchange.write_bytes(pickle.dumps((function, arguments)))
+        command = [sys.executable, "-m", "pomology.workloads.isolated", str(exchange)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise PomologyError(f"{what} ended with status {done.returncode}: {last}")
-        return pickle.loads(result.read_bytes())
-
-
-def _main(given: str, result: str) -> None:
-    function, arguments = pickle.loads(Path(given).read_bytes())
-    Path(result).write_bytes(pickle.dumps(function(*arguments)))
+        return pickle.loads(exchange.read_bytes())
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    given = Path(sys.argv[1])
+    function, arguments = pickle.loads(given.read_bytes())
+    given.write_bytes(pickle.dumps(function(*arguments)))

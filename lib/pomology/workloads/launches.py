@@ -1,7 +1,4 @@
-"""The first launch of a kernel, which a process has once: each is made in a process of its own.
-
-It comes after the device has done something else, so that the device's own start is no part of it.
-"""
+"""The first launch of a kernel, which a process has once: each is made in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,34 +19,31 @@ def first(backend: Any, clock: Callable[[], float] = time.perf_counter) -> dict[
     has the cold launch of a kernel that came compiled, and `compile_s` is the first launch of one's own, both in one.
     """
 
-    def timed(function: Callable[[], Any]) -> float:
-        start = clock()
-        function()
+    def timed(function: Callable[[], Any]) -> tuple[float, Any]:
         backend.synchronize()
-        return clock() - start
+        start = clock()
+        result = function()
+        backend.synchronize()
+        return clock() - start, result
 
     with backend.context():
         backend.precisions()  # starts the device: what that takes is no launch
-        backend.synchronize()
         if backend.compiles_at_launch:
             launch, plain = backend.smallest_kernel(own=False)
-            backend.synchronize()
-            times = {"launch_cold_s": timed(launch)}
+            launch_cold_s, _ = timed(launch)
             own, words = backend.smallest_kernel()
-            backend.synchronize()
-            return times | ({"compile_s": timed(own)} if words != plain else {})
-        made: list[tuple] = []
-        compile_s = timed(lambda: made.append(backend.smallest_kernel()))
-        ((launch, words),) = made
-        compiled = words != backend.smallest_kernel(own=False)[1]
-        backend.synchronize()
-        return {"launch_cold_s": timed(launch)} | ({"compile_s": compile_s} if compiled else {})
+            compile_s, _ = timed(own)
+        else:
+            compile_s, (launch, words) = timed(backend.smallest_kernel)
+            plain = backend.smallest_kernel(own=False)[1]
+            launch_cold_s, _ = timed(launch)
+    return {"launch_cold_s": launch_cold_s} | ({"compile_s": compile_s} if words != plain else {})
 
 
 def cold(framework: str, backend: str, count: int) -> list[dict[str, float]]:
     """What `first` gives in `count` fresh processes, one after another. Raises PomologyError in one line if one fails.
 
-    framework: `torch`, `tensorflow` or `mlx`. backend: as a device of the kit names it, `cpu`, `mps`, `mlx-gpu`, ...
+    framework: `torch`, `tensorflow` or `mlx`. backend: as a device of the kit names it.
     """
     what = f"the process of a first launch on {backend}"
     return [isolated.call(what, _first, framework, backend, limit_s=LIMIT_S) for _ in range(count)]

@@ -1,15 +1,7 @@
 """Training with the optimiser's state, and more, in the host's memory: DeepSpeed's ZeRO-Offload, and PyTorch's FSDP2.
 
-    with offload.zero(model, lr=5e-5, device=case.device) as engine:
-        for inputs, labels in case.steps(loader):
-            engine.zero_grad()
-            loss = loss_function(engine.model(inputs), labels)
-            engine.backward(loss)
-            engine.step()
-
-`none`, `zero` and `fsdp` make engines that are used alike: AdamW in fp32, in one process, without a launcher. An engine
-that offloads has a process group of one, made and ended with it. There is one engine at a time, so that a case that was
-interrupted leaves nothing to the next one.
+`none`, `zero` and `fsdp` make engines that are used alike: AdamW in fp32, in one process, without a launcher. One that
+offloads has a process group of its own. There is one engine at a time: an interrupted case leaves nothing to the next.
 """
 
 from __future__ import annotations
@@ -28,6 +20,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
+from torch import distributed
+
 from pomology.devices.failures import failure
 from pomology.errors import PomologyError, Unsupported
 from pomology.paths import redact
@@ -35,7 +30,6 @@ from pomology.workloads.cost import Workload
 from pomology.workloads.cost import workload as plain_workload
 
 ADAMW = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}  # as Hugging Face's trainer has it by default
-ADAM_SLOTS = 2
 BUCKET = 50_000_000  # gradients that ZeRO collects before it hands them on: 200 MB; its own default is 2 GB
 HOW_TO_GET_DEEPSPEED = "DeepSpeed is not installed; `.venv/bin/python -m pip install -e '.[offload]'` installs it"
 NOT_FOR_A_MAC = "DeepSpeed is not installed; the kit does not install it on macOS, where memory is shared anyway"
@@ -43,25 +37,26 @@ NOT_FOR_A_MAC = "DeepSpeed is not installed; the kit does not install it on macO
 _open: list[Engine] = []  # the engine that has the process group
 
 
-class Engine:
-    """A model that trains. Call `model` for the forward pass; then `backward(loss)`, `step()` and `zero_grad()`.
+class Engine(contextlib.AbstractContextManager):
+    """A model that trains, as `with offload.zero(model, lr=5e-5, device=case.device) as engine:`
 
-    `describe` says what is where, and what updates the weights; `weights_on` is the kind of device that holds the
-    weights between the steps: `cpu` with FSDP, whatever computes.
+    Call `model` for the forward pass; then `backward(loss)`, `step()` and `zero_grad()`. `describe` says what is where;
+    `weights_on` is the kind of device that holds the weights between the steps. DeepSpeed's engine is model and
+    optimiser in one.
     """
 
-    def __init__(self, model: Any, optimizer: Any, clip: float, weights_on: str, describe: str):
-        self.model, self.optimizer = model, optimizer
-        self.clip, self.weights_on, self.describe = clip, weights_on, describe
+    def __init__(self, model: Any, optimizer: Any, weights_on: str, describe: str, clip: float = 0.0):
+        self.model, self.optimizer, self.clip = model, optimizer, clip
+        self.weights_on, self.describe = weights_on, describe
 
     def backward(self, loss: Any) -> None:
-        loss.backward()
+        if self.model is self.optimizer:
+            self.model.backward(loss)
+        else:
+            loss.backward()
 
     def step(self) -> None:
-        """Update the weights, by gradients that are clipped to the norm `clip`, if that is above 0."""
         if self.clip:
-            import torch
-
             torch.nn.utils.clip_grad_norm_(_trained(self.model), self.clip)
         self.optimizer.step()
 
@@ -70,59 +65,32 @@ class Engine:
 
     def close(self) -> None:
         """Let go of the model, the optimiser and the process group. May be called twice."""
+        if self.model is not None and self.model is self.optimizer:
+            self.model.destroy()
         self.model = self.optimizer = None
         if self in _open:
             _open.remove(self)
             _end_group()
 
-    def __enter__(self) -> Engine:
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self.close()
 
 
-class _Zero(Engine):
-    """DeepSpeed's engine is the model, and has the steps too. It empties the gradients when it has used them."""
-
-    def backward(self, loss: Any) -> None:
-        self.model.backward(loss)
-
-    def step(self) -> None:
-        self.model.step()
-
-    def zero_grad(self) -> None:
-        self.model.zero_grad()
-
-    def close(self) -> None:
-        if self.model is not None:
-            self.model.destroy()
-        super().close()
-
-
 def none(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adamw: Any) -> Engine:
     """Train as usual, everything on the device. Parameters: see `zero`."""
-    import torch
-
     close()
     device = _device(model, device)
     model = model.to(device)
-    optimizer = torch.optim.AdamW(_trained(model), lr=lr, fused=True, **ADAMW | adamw)
-    return Engine(model, optimizer, clip, device.type, "all on the device")
+    return Engine(model, _fused_adamw(model, {"lr": lr} | adamw), device.type, "all on the device", clip)
 
 
 def fsdp(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adamw: Any) -> Engine:
     """FSDP2 with CPU offload, which is part of PyTorch. Parameters: see `zero`.
 
-    Weights, gradients and AdamW's state are in the host's memory. The modules of each `nn.ModuleList` (the blocks of a
-    transformer) go to the device one at a time; what is outside of them stays there throughout a step. The model may
-    come on the CPU, and need not fit the device; it is changed in place. Raises Unsupported on MPS.
+    Weights, gradients and AdamW's state are on the host. The modules of each `nn.ModuleList` go to the device one at a
+    time, what is outside of them for a whole step. The model is changed in place. Raises Unsupported on MPS.
     """
-    import torch
-
     device = _device(model, device)
-    if not torch.distributed.is_available():
-        raise Unsupported("FSDP2: this PyTorch is built without torch.distributed")
     with _grouped(device):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
@@ -131,45 +99,38 @@ def fsdp(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adam
         policy = CPUOffloadPolicy(pin_memory=device.type == "cuda")
         for module in [*_blocks(model), model]:
             fully_shard(module, mesh=mesh, offload_policy=policy)
-        optimizer = torch.optim.AdamW(_trained(model), lr=lr, fused=True, **ADAMW | adamw)
         place = "FSDP2: weights, gradients and AdamW's state on the host, updated there by PyTorch's fused AdamW"
-        _open.append(Engine(model, optimizer, clip, "cpu", place))
+        _open.append(Engine(model, _fused_adamw(model, {"lr": lr} | adamw), "cpu", place, clip))
         return _open[-1]
 
 
 def zero(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adamw: Any) -> Engine:
     """ZeRO-Offload (Ren et al. 2021), as DeepSpeed has it: stage 2, optimiser in the host's memory.
 
-    model: a module in fp32; its weights that require gradients are trained. device: where to compute; by default where
-    the model is. clip: the norm that gradients are clipped to; 0 does not clip. adamw: other settings than `ADAMW`.
-
-    The weights stay on the device. The host has gradients, AdamW's state and a second copy of the weights. They are
-    updated by DeepSpeed's AdamW on CUDA where its C++ can be built (some minutes at first use), else by PyTorch's;
-    `describe` says which, and why. Raises Unsupported where DeepSpeed is not installed, and on MPS.
+    model: in fp32. device: where to compute; by default where the model is. clip: the norm that gradients are clipped
+    to; 0 does not clip. adamw: other settings than `ADAMW`. The host has gradients, AdamW's state and a second copy of
+    the weights, updated by DeepSpeed's AdamW on CUDA where its C++ can be built (some minutes at first use), else by
+    PyTorch's; `describe` says which, and why. Raises Unsupported where DeepSpeed is not installed, and on MPS.
     """
     device = _device(model, device)
     if importlib.util.find_spec("deepspeed") is None:
         raise Unsupported(NOT_FOR_A_MAC if sys.platform == "darwin" else HOW_TO_GET_DEEPSPEED)
     with _grouped(device):
         deepspeed = _deepspeed(device)
-        optimizer, updates = _host_adamw(_trained(model), device, {"lr": lr, **ADAMW, **adamw})
+        optimizer, updates = _host_adamw(model, device, {"lr": lr} | adamw)
+        offloaded = {"device": "cpu", "pin_memory": device.type == "cuda"}
         configuration = {
             "train_micro_batch_size_per_gpu": 1,  # only its reports ask
             "steps_per_print": 1 << 60,
             "gradient_clipping": clip,  # by itself it clips to 1
-            "zero_optimization": {
-                "stage": 2,
-                "offload_optimizer": {"device": "cpu", "pin_memory": device.type == "cuda"},
-                "reduce_bucket_size": BUCKET,
-            },
+            "zero_optimization": {"stage": 2, "offload_optimizer": offloaded, "reduce_bucket_size": BUCKET},
             "zero_force_ds_cpu_optimizer": False,
         }
         # What a launcher would say; 0 is the first GPU.
         with mock.patch.dict(os.environ, {"LOCAL_RANK": str(device.index or 0)}):
             model, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=configuration)
         place = f"ZeRO-Offload (DeepSpeed {deepspeed.__version__}): gradients, AdamW's state and a copy of the weights "
-        place += f"on the host, updated there by {updates}"
-        _open.append(_Zero(model, optimizer, clip, device.type, place))
+        _open.append(Engine(model, model, device.type, f"{place}on the host, updated there by {updates}"))
         return _open[-1]
 
 
@@ -182,62 +143,54 @@ def close() -> None:
         _open[-1].close()
 
 
+atexit.register(close)
+
+
 def workload(build: Callable[[], Any], step: Callable[[Any], None], kind: str, backend: str = "mps") -> Workload:
     """As `cost.workload` of a model that AdamW trains, `placed` as an engine of this kind has it."""
-    return placed(plain_workload(build, step, ADAM_SLOTS, backend), build, kind)
+    return placed(plain_workload(build, step, 2, backend), build, kind)
 
 
 def placed(counted: Workload, build: Callable[[], Any], kind: str) -> Workload:
     """A step that was counted for AdamW without offload, with what an engine keeps on the device and on the host.
 
-    build: makes the module, on the `meta` device. kind: of `KINDS`. `state_bytes` is what the device holds, at the
-    least, and `host_bytes` what the host's memory does. With `zero` those are five numbers of each trained weight: the
-    weight twice, its gradient, and AdamW's two; and a buffer as large as the largest weight, which the device has too.
-    With `fsdp`, the weight itself, and of a trained one three numbers more; the device then has the largest block, and
-    what is in no block.
+    build: makes the module. kind: of `KINDS`. `state_bytes` is what the device holds at the least, `host_bytes` what
+    the host does. With `zero` that is five numbers of each trained weight (itself twice, its gradient, AdamW's two)
+    and a buffer as large as the largest weight, which the device has too. With `fsdp` it is each weight, and of a
+    trained one three numbers more; the device has the largest block, and what is in no block.
     """
     if kind not in KINDS:
         raise PomologyError(f"offload is {kind!r}; it must be one of {', '.join(KINDS)}")
     if kind == "none":
         return counted
-    import torch
+
+    def size(weights: Any) -> int:
+        return sum(weight.nbytes for weight in weights)
 
     with torch.device("meta"):
         model = build()
-    weights, trained = _bytes(model.parameters()), _bytes(_trained(model))
+    weights, trained = size(model.parameters()), size(_trained(model))
     if kind == "zero":
         buffer = max((weight.nbytes for weight in _trained(model)), default=0)
         return dataclasses.replace(counted, state_bytes=weights + buffer, host_bytes=5 * trained + buffer)
     blocks = [list(block.parameters()) for block in _blocks(model)]
-    inside = {id(parameter): parameter for block in blocks for parameter in block}
-    outside = weights - _bytes(inside.values())
-    largest = max(map(_bytes, blocks), default=0)
+    outside = weights - size({id(weight): weight for block in blocks for weight in block}.values())
+    largest = max(map(size, blocks), default=0)
     return dataclasses.replace(counted, state_bytes=outside + largest, host_bytes=weights + 3 * trained)
-
-
-# What the engines share -----------------------------------------------------------------------------------------------
 
 
 def _trained(model: Any) -> list[Any]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def _bytes(parameters: Any) -> int:
-    return sum(parameter.nbytes for parameter in parameters)
-
-
 def _blocks(model: Any) -> list[Any]:
     """What FSDP takes to the device in one piece: the modules of each list of modules, inner ones first."""
-    import torch
-
     lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
     blocks = [block for one in reversed(lists) for block in one if next(block.parameters(), None) is not None]
     return list(dict.fromkeys(blocks))
 
 
 def _device(model: Any, device: Any) -> Any:
-    import torch
-
     return torch.device(device) if device is not None else next(model.parameters()).device
 
 
@@ -246,16 +199,14 @@ def _grouped(device: Any) -> Iterator[None]:
     """With a process group of this process alone; it ends here only if the engine cannot be made."""
     if device.type not in ("cpu", "cuda"):
         raise Unsupported("there is nowhere to offload to: the GPU and the processor of this chip share their memory")
-    from torch import distributed
-
     close()
     if distributed.is_initialized():
         raise PomologyError("offload: this process has a process group already, which is not the kit's; restart it")
     # Gloo would look up the name of this computer, and listen to the network, which macOS asks its user about.
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
-    interface = {"GLOO_SOCKET_IFNAME": loopback} if loopback else {}
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    with mock.patch.dict(os.environ, interface):  # its members would meet in a table in memory: no port, no file
+    with mock.patch.dict(os.environ, {"GLOO_SOCKET_IFNAME": loopback} if loopback else {}):
+        # Its members would meet in a table in memory: no port, no file.
         distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
     try:
         yield
@@ -265,10 +216,6 @@ def _grouped(device: Any) -> Iterator[None]:
 
 
 def _end_group() -> None:
-    from torch import distributed
-
-    if not distributed.is_initialized():
-        return
     communication = sys.modules.get("deepspeed.comm.comm")
     if communication is not None and communication.cdb is not None:
         communication.destroy_process_group()  # which forgets its own handles of it too
@@ -277,12 +224,8 @@ def _end_group() -> None:
         distributed.destroy_process_group()
 
 
-atexit.register(close)
-
-
 def _deepspeed(device: Any) -> Any:
     """The package, silent, for this kind of device. Raises Unsupported if this process has it for another kind."""
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     with mock.patch.dict(os.environ, {"DS_ACCELERATOR": device.type}), contextlib.redirect_stdout(io.StringIO()):
         import deepspeed
         from deepspeed.accelerator import get_accelerator
@@ -295,30 +238,28 @@ def _deepspeed(device: Any) -> Any:
     return deepspeed
 
 
-def _host_adamw(parameters: list[Any], device: Any, settings: dict[str, Any]) -> tuple[Any, str]:
+def _fused_adamw(model: Any, settings: dict[str, Any]) -> Any:
+    return torch.optim.AdamW(_trained(model), fused=True, **ADAMW | settings)
+
+
+def _host_adamw(model: Any, device: Any, settings: dict[str, Any]) -> tuple[Any, str]:
     """The optimiser that runs on the host, and its name in words."""
-    import torch
+    if device.type != "cuda":
+        return _fused_adamw(model, settings), "PyTorch's fused AdamW"
+    try:
+        from torch.utils import cpp_extension
 
-    why = ""
-    if device.type == "cuda":
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                from deepspeed.ops.adam import DeepSpeedCPUAdam
+        # A build that was killed holds its lock for ever, and PyTorch would wait for it.
+        place = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root())
+        for lock in (*place.glob("cpu_adam/lock"), *place.glob("*/cpu_adam/lock")):
+            raise RuntimeError(f"a build that is running, or was killed, holds {lock}; if none is running, remove that")
+        with contextlib.redirect_stdout(io.StringIO()):
+            from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-                _refuse_to_wait()
-                return DeepSpeedCPUAdam(parameters, adamw_mode=True, **settings), "DeepSpeed's CPUAdam"
-        except Exception as error:  # a compiler that is missing, or fails, shows in many ways
-            if failure(error) == "out-of-memory":
-                raise
-            reason = redact(str(error).strip().splitlines()[0])
-            why = f" (DeepSpeed's CPUAdam cannot be built here: {reason})"
-    return torch.optim.AdamW(parameters, fused=True, **settings), "PyTorch's fused AdamW" + why
-
-
-def _refuse_to_wait() -> None:
-    """Raise RuntimeError if another build of CPUAdam holds its lock: one that was killed does so for ever."""
-    from torch.utils import cpp_extension
-
-    place = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root())
-    for lock in (*place.glob("cpu_adam/lock"), *place.glob("*/cpu_adam/lock")):
-        raise RuntimeError(f"a build that is running, or was killed, holds {lock}; if none is running, remove that")
+            optimizer = DeepSpeedCPUAdam(_trained(model), adamw_mode=True, **ADAMW | settings)
+        return optimizer, "DeepSpeed's CPUAdam"
+    except Exception as error:  # a compiler that is missing, or fails, shows in many ways
+        if failure(error) == "out-of-memory":
+            raise
+        why = f"DeepSpeed's CPUAdam cannot be built here: {redact(str(error).strip().splitlines()[0])}"
+        return _fused_adamw(model, settings), f"PyTorch's fused AdamW ({why})"

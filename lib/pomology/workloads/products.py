@@ -1,13 +1,7 @@
 """Matrix products as article 001 times them: shapes, inputs, what they must give, and whether they can end in time.
 
-Nothing here computes on a device. A notebook says how its framework multiplies; its result is held against a reference
-that needs no framework, so two that agree with it agree with each other:
-
-    product = products.Product.of(case.config)
-    products.require_time(case, product, build, limit_s, repeats)  # too-big: by the time of a smaller one
-    multiply = build(case, product)
-    products.check(case, product, seed, result, dtype)             # mismatch: before anything is timed
-    products.measure(case, product, multiply, budget_s, repeats)
+Nothing here computes on a device: a notebook says how its framework multiplies. Its result is held against a reference
+that needs no framework, before it is timed, so two that agree with it agree with each other.
 """
 
 from __future__ import annotations
@@ -43,9 +37,9 @@ SAMPLED = 32  # rows and columns of each matrix that are compared; of a vector e
 class Product:
     """One product. `shape` is that of its left operand, as `8x2000x2000`.
 
-    matmul: a batch of square matrices times another such batch. matvec: a matrix times a vector. vjp: what the gradient
-    of `a @ b` does, where a batch `a` of matrices meets one square matrix `b`, and `c` is the gradient of the result;
-    `wrt` says of which operand, `left` or `right`. The forward product is no part of it.
+    matmul: a batch of square matrices times another such batch. matvec: a matrix times a vector. vjp: the gradient of
+    a batch `a` of matrices times a square matrix `b`, for the operand `wrt`, `left` or `right`, where the result's
+    gradient is `c`; the forward product is no part of it.
     """
 
     operation: str
@@ -54,7 +48,6 @@ class Product:
 
     @classmethod
     def of(cls, config: dict) -> Product:
-        """The product of a case, by its settings."""
         return cls(config["operation"], config["shape"], config.get("wrt", ""))
 
     def __post_init__(self):
@@ -81,9 +74,9 @@ class Product:
     @property
     def result(self) -> tuple[int, ...]:
         """The shape of what it gives."""
-        if self.operation == "vjp":
-            return self.operands["a" if self.wrt == "left" else "b"]
-        return self.lengths if self.operation == "matmul" else self.lengths[:1]
+        if self.operation == "matvec":
+            return self.lengths[:1]
+        return self.operands["b"] if self.wrt == "right" else self.lengths
 
     @property
     def inner(self) -> int:
@@ -92,24 +85,24 @@ class Product:
 
     @property
     def flops(self) -> int:
-        """Operations, two a multiply-add."""
         return 2 * math.prod(self.result) * self.inner
 
     def bytes(self, precision: str) -> int:
         """What must be read and written at the least: the operands that are used, and the result."""
-        used = {"left": ("b", "c"), "right": ("a", "c"), "": ("a", "b")}[self.wrt]
+        used = {"left": "bc", "right": "ac", "": "ab"}[self.wrt]
         numbers = math.prod(self.result) + sum(math.prod(self.operands[name]) for name in used)
         return numbers * (4 if precision == "fp32" else 2)
 
     def smaller(self, divisor: int) -> Product:
         """The same operation with its lengths divided, that of a batch not."""
-        kept = len(self.lengths) - 2
-        lengths = [*self.lengths[:kept], *(max(1, length // divisor) for length in self.lengths[kept:])]
+        lengths = [*self.lengths[:-2], *(max(1, length // divisor) for length in self.lengths[-2:])]
         return Product(self.operation, "x".join(map(str, lengths)), self.wrt)
 
+    @functools.lru_cache(maxsize=1)  # noqa: B019  what is multiplied is also what the reference needs
     def inputs(self, precision: str, seed: int) -> dict[str, np.ndarray]:
         """The operands by name, as float32 arrays of numbers between -1 and 1 that the precision holds exactly."""
-        return _inputs(self, precision, seed)
+        blocks = _blocks(precision, seed)
+        return {name: np.resize(blocks[name], shape) for name, shape in self.operands.items()}
 
     def sample(self, result: np.ndarray) -> np.ndarray:
         """Some rows and columns of every matrix of a result."""
@@ -126,8 +119,8 @@ class Product:
         a, b, c = (inputs.get(name) for name in "abc")
         rows, columns = self._places[0], self._places[-1]
         if self.operation == "matvec":
-            return a[rows].astype(np.float64) @ b.astype(np.float64)
-        if self.wrt == "right":
+            left, right = a[rows], b
+        elif self.wrt == "right":
             left, right = a[..., rows].reshape(self.inner, -1).T, c[..., columns].reshape(self.inner, -1)
         elif self.wrt == "left":
             left, right = c[:, rows], b[columns].T
@@ -138,15 +131,11 @@ class Product:
     def tolerance(self, precision: str, reference: np.ndarray) -> float:
         """The largest error that rounding explains, even if the sums are kept in the precision itself.
 
-        With u the unit roundoff, each of K additions errs by up to u times the sum so far, evenly and either way: by
-        u |s| / sqrt(3) as a standard deviation. The products are of random sign with the standard deviation 1/3, so
-        the sum after j of them is about sqrt(j) / 3, and all errors together are about u K / (3 sqrt(6)). Where sums
-        happen to wander far, so do errors: their tail is exponential, not normal, and 20 times that are allowed, which
-        one number in a billion exceeds. On top comes u times the result, for its own rounding. Half of the largest
-        result is the most in any case: whoever is further off has computed something else.
-
-        Errors as independent and of zero mean: N. Higham and T. Mary, Sharper Probabilistic Backward Error Analysis for
-        Basic Linear Algebra Kernels with Random Data, SIAM J. Sci. Comput. 42 (2020).
+        With u the unit roundoff, each of K additions errs by up to u times the sum so far, by u |s| / sqrt(3) as a
+        standard deviation, independently (Higham and Mary, SIAM J. Sci. Comput. 42, 2020). The sum after j products of
+        random sign is about sqrt(j) / 3, and all errors together about u K / (3 sqrt(6)). Their tail is exponential,
+        so 20 times that are allowed, which one number in a billion exceeds; and u times the result, for its own
+        rounding. Half of the largest result is the most: who is further off has computed something else.
         """
         unit, largest = 2.0 ** -PRECISIONS[precision][1], float(np.abs(reference).max())
         return min(unit * (20 * self.inner / (3 * math.sqrt(6)) + largest), largest / 2)
@@ -155,43 +144,35 @@ class Product:
 def rows(precisions: Iterable[str], **shapes: Iterable[str]) -> list[dict]:
     """The settings of all cases: `rows(["fp32"], matmul=["8x16x16"], vjp=[...])`. Raises PomologyError if one is none.
 
-    A vjp is there twice, once for each operand.
+    A vjp is there twice, once for each operand. Products of which nothing but the precision differs follow one another.
     """
     for precision in precisions:
         if precision not in PRECISIONS:
             raise PomologyError(f"precisions: {precision!r} is not known; one of {', '.join(PRECISIONS)} is")
-    configs = []
-    for operation, listed in shapes.items():
-        for shape in listed:
-            for wrt in ("left", "right") if operation == "vjp" else ("",):
-                config = {"operation": operation, "shape": shape} | ({"wrt": wrt} if wrt else {})
-                Product.of(config)  # or raises
-                # Products of which nothing but the precision differs follow one another.
-                configs += [config | {"precision": precision} for precision in precisions]
-    return configs
-
-
-@functools.lru_cache(maxsize=1)  # what is multiplied is also what the reference needs
-def _inputs(product: Product, precision: str, seed: int) -> dict[str, np.ndarray]:
-    blocks = _blocks(precision, seed)
-    return {name: np.resize(blocks[name], shape) for name, shape in product.operands.items()}
+    configs = [
+        {"operation": operation, "shape": shape} | wrt
+        for operation, listed in shapes.items()
+        for shape in listed
+        for wrt in ([{"wrt": "left"}, {"wrt": "right"}] if operation == "vjp" else [{}])
+    ]
+    for config in configs:
+        Product.of(config)  # or raises
+    return [config | {"precision": precision} for config in configs for precision in precisions]
 
 
 @functools.lru_cache(maxsize=4)
 def _blocks(precision: str, seed: int) -> dict[str, np.ndarray]:
-    def uniform(number: int) -> np.ndarray:
-        return np.random.default_rng([seed, number]).uniform(-1, 1, PERIOD).astype(np.float32)
-
-    return {name: _rounded(uniform(number), precision) for number, name in enumerate("abc")}
-
-
-def _rounded(numbers: np.ndarray, precision: str) -> np.ndarray:
-    if precision == "fp16":
-        return numbers.astype(np.float16).astype(np.float32)
-    if precision == "bf16":  # NumPy has none: the upper half of a float32, rounded to nearest, ties to even
-        bits = numbers.view(np.uint32)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
-    return numbers
+    """Of each operand the numbers that are repeated in it."""
+    blocks = {}
+    for number, name in enumerate("abc"):
+        block = np.random.default_rng([seed, number]).uniform(-1, 1, PERIOD).astype(np.float32)
+        if precision == "fp16":
+            block = block.astype(np.float16).astype(np.float32)
+        elif precision == "bf16":  # NumPy has none: the upper half of a float32, rounded to nearest, ties to even
+            bits = block.view(np.uint32)
+            block = ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+        blocks[name] = block
+    return blocks
 
 
 def checksum(product: Product, precision: str, seed: int) -> int:
@@ -200,33 +181,26 @@ def checksum(product: Product, precision: str, seed: int) -> int:
     return zlib.crc32(b"".join((repr((product, precision)).encode(), *blocks)))
 
 
-# What a case does -----------------------------------------------------------------------------------------------------
-
-
 def require_time(
     case: Any, product: Product, build: Callable[[Any, Product], Callable], limit_s: float, repeats: int = 0
 ) -> None:
     """Raise TooBig, which ends the case, if the product does not fit the free memory, or cannot be timed in `limit_s`.
 
-    build: makes the function that is timed. Smaller products of the same kind are tried, twice each, until one is slow
-    enough to tell. The foreseen time is the least to expect: large products hardly ever run at a higher rate.
-    repeats: timed calls; 0 is as few as two.
+    build: makes the function that is timed. repeats: timed calls; 0 is as few as two. Smaller products are tried, twice
+    each, until one is slow enough to tell; large ones hardly ever run at a higher rate.
     """
     needed = 2 * product.bytes("fp32") + product.bytes(case.precision)  # on the host as float32, and on the device
     free = case.backend.free_memory()
     if needed > free:
         raise TooBig(f"needs {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free")
     calls = 2 + WARMUPS + repeats if repeats else 5  # the check, the first, warm-ups, the timed ones
+    once = {"warmup_calls": 0, "warmup_s": 0, "repeats": 1, "calls_per_block": 1}
     for divisor in DIVISORS:
         smaller = product.smaller(divisor)
         if smaller.flops < LEAST_FLOPS:
             continue
-        function = case.backend.dispatch(build(case, smaller))
-        once = measure_calls.measure(
-            function, case.backend.synchronize, warmup_calls=0, warmup_s=0, repeats=1, calls_per_block=1
-        )
-        took = min(once.first_call_s, once.seconds.value)
-        times = product.flops / smaller.flops
+        found = measure_calls.measure(case.backend.dispatch(build(case, smaller)), case.backend.synchronize, **once)
+        took, times = min(found.first_call_s, found.seconds.value), product.flops / smaller.flops
         if calls * times * took > limit_s and (took > TELLS_S or divisor == DIVISORS[-1]):
             raise TooBig(
                 f"would take about {format.seconds(times * took)} a call, and {calls} calls are the least, in "
@@ -259,18 +233,15 @@ def measure(case: Any, product: Product, multiply: Callable[[], Any], budget_s: 
     """Time a product and put what follows from it into the record.
 
     kernel_s: a call that is waited for, as in the article's likely source. kernel_stream_s: on a GPU, a call among
-    others that are waited for once. throughput: products a second; flops_per_s and bytes_per_s: its share of what the
-    machine can do. repeats: timed calls behind 10 that are not; 0 is as many as a narrow interval needs in `budget_s`.
+    others that are waited for once. repeats: timed calls behind 10 that are not; 0 is as many as a narrow interval
+    needs in `budget_s`.
     """
     function, synchronize = case.backend.dispatch(multiply), case.backend.synchronize
     fixed = {"repeats": repeats, "warmup_calls": WARMUPS, "warmup_s": 0, "budget_s": math.inf} if repeats else {}
     found = measure_calls.measure(function, synchronize, **({"budget_s": budget_s} | fixed), calls_per_block=1)
     case.kernel("kernel_s", found)
-    for name, amount, unit in (
-        ("throughput", 1, "products/s"),
-        ("flops_per_s", product.flops, "FLOP/s"),
-        ("bytes_per_s", product.bytes(case.precision), "B/s"),
-    ):
-        case.metric(name, epochs.rate(amount, found.seconds, unit))
+    case.metric("throughput", epochs.rate(1, found.seconds, "products/s"))
+    case.metric("flops_per_s", epochs.rate(product.flops, found.seconds, "FLOP/s"))
+    case.metric("bytes_per_s", epochs.rate(product.bytes(case.precision), found.seconds, "B/s"))
     if case.backend.kind == "gpu":
         case.kernel("kernel_stream_s", measure_calls.measure(function, synchronize, budget_s=budget_s))

@@ -1,16 +1,7 @@
 """SimCLR on small pictures, the part around the model: two random views of every picture, and the kNN evaluation.
 
-The recipe is that of lightly's CIFAR-10 benchmark (`SimCLRTransform(input_size=32, cj_strength=0.5, gaussian_blur=0)`
-and torchvision on PIL images), without either package. There are two ways to the same views:
-
-- in the DataLoader's workers, picture by picture, as the article: `PNGPictures(images, two_views)`. For a seed these
-  are torchvision's views, bit by bit, in less time: torchvision checks the arguments of every step;
-- on the device, a batch at a time: `PNGPictures(images, pixels)` and `device_views(batch, generator)`.
-
-`View` holds the random numbers of one view, so that both ways can be given the same. Their pixels (0 to 1) then differ
-by 0.01 on the average and 0.1 at the most, because PIL cuts off to 256 levels after every step, and in hue before and
-after. Numbers for workers come from PyTorch's global generator, as torchvision's do: `torch.manual_seed` decides them,
-and a DataLoader gives every worker a stream of its own.
+As in lightly's CIFAR-10 benchmark (`SimCLRTransform(input_size=32, cj_strength=0.5, gaussian_blur=0)`), without lightly
+and torchvision; by PIL in the DataLoader's workers (`two_views`), or a batch at a time on the device (`device_views`).
 """
 
 from __future__ import annotations
@@ -24,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from PIL import Image, ImageEnhance
 
 from pomology.data.images import ImageSet, to_tensor
@@ -32,12 +24,16 @@ from pomology.errors import PomologyError
 SIDE = 32  # of a view
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a crop: its share of the picture's area, its width to its height
 FLIP, JITTER, GREY = 0.5, 0.8, 0.2  # how likely
-STRENGTH = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast and saturation: factors 1 ± 0.4; hue: ± 0.1 turns
+CENTRE, STRENGTH = (1.0, 1.0, 1.0, 0.0), (0.4, 0.4, 0.4, 0.1)  # brightness, contrast and saturation; hue in turns
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, of red, green and blue
 
 
 class View(NamedTuple):
-    """The random numbers of one view; or, from `draw_views`, of n: tensors (n,), factors and order (n, 4)."""
+    """The random numbers of one view; or, from `draw_views`, of n: tensors (n,), factors and order (n, 4).
+
+    Both ways make the same views of them, whose pixels (0 to 1) differ by 0.01 on the average and 0.1 at the most: PIL
+    cuts off to 256 levels after every step, and in hue before and after.
+    """
 
     top: Any
     left: Any
@@ -49,46 +45,33 @@ class View(NamedTuple):
     grey: Any
 
 
-# --- in a worker, one picture
-
-
 def draw_view(side: int = SIDE) -> View:
     """The numbers of one view of a `side` × `side` picture, from PyTorch's global generator in torchvision's order.
 
-    Three draws decide nothing here: for a rotation, a flip upside down and a blur, whose chance is 0 in this recipe.
-    lightly makes them, so they are part of what a view costs.
+    Three draws decide nothing: of a rotation, a flip upside down and a blur, whose chance is 0. lightly makes them.
     """
-    import torch
 
-    top, left, height, width = _draw_crop(side)
-    np.random.random_sample()  # for a rotation; numpy's global generator, as in lightly
-    flip = bool(torch.rand(1) < FLIP)
-    torch.rand(1)  # for a flip upside down
-    order, factors = (-1, -1, -1, -1), (1.0, 1.0, 1.0, 0.0)
-    if not torch.rand(1) > JITTER:
-        order = tuple(torch.randperm(4).tolist())
-        factors = tuple(
-            torch.empty(1).uniform_(centre - strength, centre + strength).item()
-            for centre, strength in zip((1, 1, 1, 0), STRENGTH, strict=True)
-        )
-    grey = bool(torch.rand(1) < GREY)
-    np.random.random_sample()  # for a blur
-    return View(top, left, height, width, flip, factors, order, grey)
+    def uniform(low: float, high: float) -> Any:
+        return torch.empty(1).uniform_(low, high)
 
-
-def _draw_crop(side: int) -> tuple[int, int, int, int]:
-    import torch
-
-    low, high = (math.log(ratio) for ratio in RATIO)
+    crop = 0, 0, side, side  # if ten times none fits
     for _ in range(10):
-        area = side * side * torch.empty(1).uniform_(*SCALE).item()
-        ratio = torch.exp(torch.empty(1).uniform_(low, high)).item()
+        area, ratio = side * side * uniform(*SCALE).item(), torch.exp(uniform(*map(math.log, RATIO))).item()
         width, height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < width <= side and 0 < height <= side:
-            top = torch.randint(0, side - height + 1, (1,)).item()
-            left = torch.randint(0, side - width + 1, (1,)).item()
-            return top, left, height, width
-    return 0, 0, side, side  # ten times too long for the picture: all of it
+            top, left = (torch.randint(0, side - size + 1, (1,)).item() for size in (height, width))
+            crop = top, left, height, width
+            break
+    np.random.random_sample()  # for a rotation, by numpy's global generator
+    flip = bool(torch.rand(1) < FLIP)
+    torch.rand(1)  # for a flip upside down
+    order, factors = (-1, -1, -1, -1), CENTRE
+    if not torch.rand(1) > JITTER:
+        order = tuple(torch.randperm(4).tolist())
+        factors = tuple(uniform(c - s, c + s).item() for c, s in zip(CENTRE, STRENGTH, strict=True))
+    grey = bool(torch.rand(1) < GREY)
+    np.random.random_sample()  # for a blur
+    return View(*crop, flip, factors, order, grey)
 
 
 def apply_view(picture: Image.Image, view: View) -> Image.Image:
@@ -98,27 +81,18 @@ def apply_view(picture: Image.Image, view: View) -> Image.Image:
     if view.flip:
         picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     for which in view.order:
-        if which >= 0:
-            picture = _JITTER[which](picture, view.factors[which])
+        if which == 3:
+            hue, saturation, value = picture.convert("HSV").split()
+            turned = np.array(hue) + np.int32(view.factors[3] * 255).astype(np.uint8)  # goes round at 256
+            picture = Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
+        elif which >= 0:
+            enhancer = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[which]
+            picture = enhancer(picture).enhance(view.factors[which])
     return picture.convert("L").convert("RGB") if view.grey else picture
 
 
-def _turn_hue(picture: Image.Image, turns: float) -> Image.Image:
-    hue, saturation, value = picture.convert("HSV").split()
-    turned = np.array(hue) + np.int32(turns * 255).astype(np.uint8)  # goes round at 256
-    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
-
-
-_JITTER: tuple[Callable[[Image.Image, float], Image.Image], ...] = (
-    lambda picture, factor: ImageEnhance.Brightness(picture).enhance(factor),
-    lambda picture, factor: ImageEnhance.Contrast(picture).enhance(factor),
-    lambda picture, factor: ImageEnhance.Color(picture).enhance(factor),
-    _turn_hue,
-)
-
-
 def two_views(picture: Image.Image) -> tuple[Any, Any]:
-    """Two random views of an RGB picture, each float32 (3, SIDE, SIDE), normalised: what SimCLR is trained on."""
+    """Two random views of an RGB picture, each float32 (3, SIDE, SIDE), normalised; bit by bit torchvision's."""
     return tuple(normalised(apply_view(picture, draw_view(picture.height))) for _ in range(2))
 
 
@@ -128,26 +102,19 @@ def normalised(picture: Image.Image) -> Any:
 
 
 def pixels(picture: Image.Image) -> Any:
-    """The picture as it is, uint8 (3, height, width): what `device_views` and `device_normalised` take, in batches."""
-    import torch
-
+    """The picture as it is, uint8 (3, height, width): what `device_views` takes, in batches."""
     return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
 
 
 def _normalise(images: Any) -> Any:
     """Images (..., 3, height, width). Without tensors of constants, which would have to be moved to the device."""
-    import torch
-
     channels = zip(images.unbind(-3), MEAN, STD, strict=True)
     return torch.stack([(channel - mean) / deviation for channel, mean, deviation in channels], -3)
 
 
 def _png(image: np.ndarray) -> bytes:
-    """A PNG file of an image: rows as differences to the left neighbour, in Huffman's code only.
-
-    By hand: Pillow chooses a filter for every row, and its files take a tenth longer to decode, which is part of what
-    is timed.
-    """
+    """A PNG file: rows as differences to the left neighbour, in Huffman's code only. By hand: Pillow chooses a filter
+    for every row, and its files take a third longer to decode, which is part of what is timed."""
     height, width, _ = image.shape
     differences = np.diff(image, axis=1, prepend=np.zeros_like(image[:, :1])).reshape(height, -1)
     packer = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY)
@@ -162,18 +129,15 @@ def _png(image: np.ndarray) -> bytes:
 class PNGPictures:
     """Labelled pictures, decoded from PNG one by one when asked for: items are (transform(picture), label).
 
-    The article reads a folder of PNG files. Here the files lie in memory: decoding costs what it did there, opening a
-    file costs nothing. They are one tensor, which spawned workers share instead of getting a copy each.
+    The article reads a folder of files. Here they lie in memory, as one tensor, which spawned workers share.
     transform: `two_views`, `normalised`, `pixels`, or any function that a worker can import.
     """
 
     def __init__(self, images: ImageSet, transform: Callable[[Image.Image], Any]):
-        import torch
-
         if images.images.ndim != 4 or images.images.shape[1] != images.images.shape[2]:
             raise PomologyError(f"{images.name}: images of {images.images.shape[1:]}: should be square and in colour")
         content = [_png(image) for image in images.images]
-        self.ends = np.cumsum([len(file) for file in content])
+        self.ends = np.cumsum([0, *map(len, content)])
         self.files = torch.frombuffer(bytearray().join(content), dtype=torch.uint8)
         self.labels, self.transform = images.labels, transform
 
@@ -190,28 +154,21 @@ class PNGPictures:
         """The decoded picture, RGB."""
         if not 0 <= index < len(self):
             raise IndexError(index)
-        start = self.ends[index - 1] if index else 0
-        return Image.open(io.BytesIO(self.files[start : self.ends[index]].numpy())).convert("RGB")
+        start, end = self.ends[index : index + 2]
+        return Image.open(io.BytesIO(self.files[start:end].numpy())).convert("RGB")
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         return self.transform(self.picture(index)), int(self.labels[index])
 
 
-# --- on the device, a batch
-
-
 def draw_views(count: int, generator: Any, side: int = SIDE) -> View:
-    """The numbers of `count` views, distributed as those of `draw_view`, from a generator on the CPU.
-
-    So every device gets the same views for a seed.
-    """
-    import torch
+    """The numbers of `count` views, distributed as those of `draw_view`, from a generator on the CPU."""
 
     def uniform(low: float, high: float, *shape: int) -> Any:
         return low + (high - low) * torch.rand(*shape, generator=generator)
 
     area = side * side * uniform(*SCALE, count, 10)
-    ratio = torch.exp(uniform(math.log(RATIO[0]), math.log(RATIO[1]), count, 10))
+    ratio = torch.exp(uniform(*map(math.log, RATIO), count, 10))
     widths, heights = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
     fits = (widths > 0) & (widths <= side) & (heights > 0) & (heights <= side)
     first = fits.int().argmax(1, keepdim=True)  # where none of the ten fits: all of the picture
@@ -219,8 +176,8 @@ def draw_views(count: int, generator: Any, side: int = SIDE) -> View:
     top, left = ((torch.rand(count, generator=generator) * (side - size + 1)).floor() for size in (height, width))
     flip = torch.rand(count, generator=generator) < FLIP
     jitter = torch.rand(count, 1, generator=generator) < JITTER
-    strength, centre = torch.tensor(STRENGTH), torch.tensor((1.0, 1.0, 1.0, 0.0))
-    factors = torch.where(jitter, centre + strength * uniform(-1, 1, count, 4), centre)
+    centre = torch.tensor(CENTRE)
+    factors = torch.where(jitter, centre + torch.tensor(STRENGTH) * uniform(-1, 1, count, 4), centre)
     order = torch.where(jitter, torch.rand(count, 4, generator=generator).argsort(1), -1)
     grey = torch.rand(count, generator=generator) < GREY
     return View(top.int(), left.int(), height.int(), width.int(), flip, factors, order, grey)
@@ -229,20 +186,11 @@ def draw_views(count: int, generator: Any, side: int = SIDE) -> View:
 def device_views(images: Any, generator: Any) -> tuple[Any, Any]:
     """Two random views of each image, float32 (B, 3, SIDE, SIDE), normalised, on the images' device.
 
-    images: uint8 (B, 3, side, side) on any device. generator: a torch.Generator on the CPU. Not for use under autocast,
-    which would make crops of half precision.
+    images: uint8 (B, 3, side, side). generator: on the CPU. Not under autocast, which would make half-precision crops.
     """
-    import torch
-
     with torch.no_grad():
         views = draw_views(2 * len(images), generator, images.shape[-1])
-        one, other = _normalise(apply_views(torch.cat((images, images)), views)).chunk(2)
-    return one, other
-
-
-def device_normalised(images: Any) -> Any:
-    """The images as they are, uint8 (B, 3, height, width), as float32, normalised, on their device."""
-    return _normalise(images.float().div_(255))
+        return _normalise(apply_views(torch.cat((images, images)), views)).chunk(2)
 
 
 def apply_views(images: Any, views: View) -> Any:
@@ -250,31 +198,24 @@ def apply_views(images: Any, views: View) -> Any:
 
     Only operators that MPS has, in float32, of shapes that depend on the batch size alone.
     """
-    import torch
-
     # the numbers in one piece: one transfer instead of eight
     packed = torch.cat([part.reshape(len(images), -1).float() for part in views], 1).to(images.device)
-    top, left, height, width, flip = packed[:, :5].reshape(-1, 5, 1, 1).unbind(1)
-    factors, order = packed[:, 5:9].reshape(-1, 4, 1, 1, 1), packed[:, 9:13].reshape(-1, 4, 1, 1, 1)
-    grey = packed[:, 13].reshape(-1, 1, 1, 1)
+    top, left, height, width, flip, *factors = packed[:, :9].reshape(-1, 9, 1, 1).unbind(1)
+    order, grey = packed[:, 9:13].reshape(-1, 4, 1, 1, 1), packed[:, 13].reshape(-1, 1, 1, 1)
+    factors = [factor[:, None] for factor in factors]
 
     rows = _crop_weights(images.shape[-2], top, height, torch.zeros_like(flip))
     columns = _crop_weights(images.shape[-1], left, width, flip)
     images = rows[:, None] @ (images.float() / 255) @ columns[:, None].transpose(2, 3)
-    for place in range(4):
-        images = _jitter(images, factors, order[:, place])
+    for which in order.unbind(1):
+        images = _jitter(images, factors, which)
     return torch.where(grey > 0, _luminance(images), images)
 
 
 def _crop_weights(side: int, start: Any, size: Any, flip: Any) -> Any:
     """What each of `side` pixels gives to each of SIDE, (B, SIDE, side): bilinear from a crop alone, as PIL has it."""
-    import torch
-
-    def centres(count: int) -> Any:
-        return torch.arange(count, dtype=torch.float32, device=start.device) + 0.5
-
-    pixel, target = centres(side), centres(SIDE)[:, None]
-    step = size / SIDE
+    pixel, target = (torch.arange(n, dtype=torch.float32, device=start.device) + 0.5 for n in (side, SIDE))
+    step, target = size / SIDE, target[:, None]
     centre = start + torch.where(flip > 0, SIDE - target, target) * step
     weights = (1 - (pixel - centre).abs() / step.clamp(min=1)).clamp(min=0)
     weights = weights * ((pixel > start) & (pixel < start + size))
@@ -283,9 +224,7 @@ def _crop_weights(side: int, start: Any, size: Any, flip: Any) -> Any:
 
 def _jitter(images: Any, factors: Any, which: Any) -> Any:
     """One of the four changes to each image: `which` (B, 1, 1, 1) is 0 to 3, or -1 for none."""
-    import torch
-
-    brightness, contrast, saturation, hue = factors.unbind(1)
+    brightness, contrast, saturation, hue = factors
     grey = _luminance(images)
     base = torch.where(which == 1, grey.mean((2, 3), keepdim=True), torch.where(which == 2, grey, 0.0))
     factor = torch.where(which == 0, brightness, torch.where(which == 1, contrast, saturation))
@@ -302,34 +241,22 @@ def _luminance(images: Any) -> Any:
 
 def _turned(images: Any, turns: Any) -> Any:
     """Hue turned with value and chroma kept: a channel lies below the value by chroma times a function of the hue."""
-    import torch
-
     red, green, blue = images.split(1, 1)
     value = images.amax(1, keepdim=True)
     chroma = value - images.amin(1, keepdim=True)
     divisor = torch.where(chroma > 0, chroma, 1.0)
-    sixths = torch.where(
-        value == red,
-        (green - blue) / divisor,
-        torch.where(value == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor),
-    )
-    sixths = sixths + 6 * turns
+    below = torch.where(value == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor)
+    sixths = torch.where(value == red, (green - blue) / divisor, below) + 6 * turns
     away = torch.cat([(sixths + place) % 6 for place in (5, 3, 1)], 1)
     return value - chroma * torch.minimum(away, 4 - away).clamp(0, 1)
-
-
-# --- evaluation
 
 
 def knn_predict(feature: Any, bank: Any, labels: Any, classes: int, k: int = 200, t: float = 0.1) -> Any:
     """The classes of each feature, likeliest first, int64 (B, classes), by its k nearest neighbours in the bank.
 
-    feature (B, D) and bank (D, N) of unit length, so that a product is a cosine; labels int64 (N,) of the bank. A
-    neighbour votes with exp(cosine / t). After Wu et al. 2018 (arXiv 1805.01978), as in lightly's benchmark.
-    Raises PomologyError if the bank has fewer than k features.
+    feature (B, D) and bank (D, N) of unit length; labels int64 (N,) of the bank. A neighbour votes with
+    exp(cosine / t). After Wu et al. 2018 (arXiv 1805.01978), as in lightly's benchmark.
     """
-    import torch
-
     if not 1 <= k <= bank.shape[1]:
         raise PomologyError(f"kNN: k is {k}, should be 1 to {bank.shape[1]:,}, the number of features in the bank")
     weights, neighbours = torch.mm(feature, bank).topk(k, dim=1)

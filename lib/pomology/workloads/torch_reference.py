@@ -1,9 +1,7 @@
 """What models of Keras and MLX must give: the same ones in PyTorch, on the CPU, in a process of their own.
 
-The reference for Keras's models is written in a few lines of PyTorch, not computed by Keras on its PyTorch backend.
-That agrees as well (to 5e-7, the LSTM too; Keras 3.15 with PyTorch 2.13), but would share Keras's layers with what is
-checked, so that their faults would agree too; and on a Mac it computes on MPS unless forbidden, takes six seconds to
-start, and imports TensorFlow beside PyTorch.
+A few lines of PyTorch, not Keras on its PyTorch backend: that agrees (to 5e-7), but shares Keras's layers with what is
+checked; on a Mac it computes on MPS unless forbidden, and takes six seconds to start.
 """
 
 from __future__ import annotations
@@ -21,14 +19,13 @@ def vision_workloads(reference: str, shapes: list[tuple[int, int]]) -> list[tupl
     import torch
     from torch.nn import functional as F
 
-    def count(batch_size: int, image_size: int) -> tuple[Workload, int]:
-        def forward(model):
-            with torch.no_grad():
-                model(torch.empty(1, 3, image_size, image_size))
-
+    def count(batch_size: int, side: int) -> tuple[Workload, int]:
         def step(model):
-            images = torch.empty(batch_size, 3, image_size, image_size)
-            F.cross_entropy(model(images), torch.zeros(batch_size, dtype=torch.long)).backward()
+            logits = model(torch.empty(batch_size, 3, side, side))
+            F.cross_entropy(logits, torch.zeros(batch_size, dtype=torch.long)).backward()
+
+        def forward(model):
+            model(torch.empty(1, 3, side, side))
 
         build = VISION[reference]
         return workload(build, step, optimizer_slots=1), workload(lambda: build().eval(), forward).flops // 2
@@ -39,15 +36,12 @@ def vision_workloads(reference: str, shapes: list[tuple[int, int]]) -> list[tupl
 def torch_pass(
     reference: str, weights: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """A pass on the CPU: of `vision.VISION[reference]` as `mlx_pass` makes it, else of one of MODELS.
-
-    weights: by name, with running statistics; for MODELS in their order. Outputs of VISION are logits, those of MODELS
-    probabilities.
-    """
+    """A pass on the CPU: of `vision.VISION[reference]` as `mlx_pass` makes it; or of one of MODELS, which takes weights
+    in their order and gives probabilities."""
     import torch
     from torch.nn import functional as F
 
-    labels, after = torch.from_numpy(labels).long(), {}
+    after = {}
     if reference in VISION:
         model = VISION[reference]().train()
         counters = {name: count for name, count in model.state_dict().items() if name.endswith("num_batches_tracked")}
@@ -59,7 +53,7 @@ def torch_pass(
         leaves = {name: torch.from_numpy(array).requires_grad_() for name, array in weights.items()}
         logits = MODELS[reference](torch.from_numpy(images), *leaves.values())
         outputs = logits.softmax(1)
-    F.cross_entropy(logits, labels).backward()
+    F.cross_entropy(logits, torch.from_numpy(labels).long()).backward()
     gradients = {f"gradient {name}": leaf.grad.numpy() for name, leaf in leaves.items()}
     return {"outputs": outputs.detach().numpy()} | gradients | after
 

@@ -22,9 +22,9 @@ def vgg16(classes: int = 1000, batch_norm: bool = False) -> Any:
             channels = width
         layers.append(nn.MaxPool2d(2))
     layers += [nn.AdaptiveAvgPool2d(7), nn.Flatten()]
-    layers += [nn.Linear(512 * 7 * 7, 4096), nn.ReLU(inplace=True), nn.Dropout()]
-    layers += [nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, classes)]
-    model = nn.Sequential(*layers)
+    for inputs in (512 * 7 * 7, 4096):
+        layers += [nn.Linear(inputs, 4096), nn.ReLU(inplace=True), nn.Dropout()]
+    model = nn.Sequential(*layers, nn.Linear(4096, classes))
     for layer in model:
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
@@ -41,21 +41,34 @@ def resnet18(classes: int = 1000) -> Any:
 
 
 def resnet50(classes: int = 1000) -> Any:
-    """ResNet-50 for pictures of 3 x 224 x 224, with torchvision's stride in the 3 x 3 convolution of a block:
-    25,557,032 parameters for 1000 classes."""
+    """ResNet-50, with torchvision's stride in the 3 x 3 convolution of a block: 25,557,032 parameters."""
     return _resnet((3, 4, 6, 3), bottleneck=True, classes=classes)
+
+
+VISION = {"vgg16": vgg16, "resnet18": resnet18, "resnet50": resnet50}
+
+
+def _resnet(depths: tuple[int, ...], bottleneck: bool, classes: int) -> Any:
+    from torch import nn
+
+    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048 if bottleneck else 512, classes)]
+    model = nn.Sequential(*stem, *_stages("torch", depths, bottleneck), *head)
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return model
 
 
 def cifar_resnet18() -> Any:
     """The backbone of the SimCLR benchmark: ResNet-18 for 3 x 32 x 32, giving 512 features: 11,168,832 parameters.
 
-    The first convolution is 3 x 3 and nothing pools behind it. lightly 1.4.10 writes the ReLU behind the first batch
-    normalisation as a function, and its benchmark takes the layers only, so that there is none.
+    lightly 1.4.10 writes the ReLU behind the first normalisation as a function, and takes layers only: there is none.
     """
     from torch import nn
 
     stem = [nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64)]
-    return nn.Sequential(*stem, *_stages((2, 2, 2, 2), bottleneck=False), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(*stem, *_stages("torch", (2, 2, 2, 2)), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 def simclr_resnet18() -> Any:
@@ -67,49 +80,29 @@ def simclr_resnet18() -> Any:
     return nn.Sequential(OrderedDict(backbone=cifar_resnet18(), head=nn.Sequential(*head)))
 
 
-VISION = {"vgg16": vgg16, "resnet18": resnet18, "resnet50": resnet50}
-
-
-def _resnet(depths: tuple[int, ...], bottleneck: bool, classes: int) -> Any:
-    from torch import nn
-
-    stem = [nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
-    stem.append(nn.MaxPool2d(3, stride=2, padding=1))
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048 if bottleneck else 512, classes)]
-    model = nn.Sequential(*stem, *_stages(depths, bottleneck), *head)
-    for layer in model.modules():
-        if isinstance(layer, nn.Conv2d):
-            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-    return model
-
-
 def mlx_resnet18(classes: int = 1000) -> Any:
-    """`resnet18` in MLX, where pictures are N x H x W x 3 and a convolution's weights outputs x H x W x inputs.
-
-    Layer for layer, and nested as in PyTorch, so that a weight has the name that it has there, but for what MLX's
-    `nn.Sequential` adds to it.
-    """
+    """`resnet18` in MLX, for N x H x W x 3; nested as in PyTorch, so that weights have the same names."""
     import mlx.nn as nn
 
     stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     # The mean leaves nothing to flatten, but PyTorch counts that layer too.
-    head = [_mlx_mean()(), nn.Identity(), nn.Linear(512, classes)]
-    return nn.Sequential(*stem, *_stages((2, 2, 2, 2), bottleneck=False, framework="mlx"), *head)
+    head = [lambda images: images.mean((1, 2)), nn.Identity(), nn.Linear(512, classes)]
+    return nn.Sequential(*stem, *_stages("mlx", (2, 2, 2, 2)), *head)
 
 
-def _stages(depths: tuple[int, ...], bottleneck: bool, framework: str = "torch") -> list[Any]:
+def _stages(framework: str, depths: tuple[int, ...], bottleneck: bool = False) -> list[Any]:
     """The residual blocks, in four stages of 64, 128, 256 and 512 channels; each but the first halves the picture."""
-    block, channels, blocks = _residual(framework), 64, []
+    channels, blocks = 64, []
     for stage, depth in enumerate(depths):
         for number in range(depth):
-            made = block(channels, 64 << stage, stride=2 if stage and not number else 1, bottleneck=bottleneck)
-            blocks.append(made)
-            channels = made.channels
+            stride = 2 if stage and not number else 1
+            blocks.append(_residual(framework)(channels, 64 << stage, stride, bottleneck))
+            channels = blocks[-1].channels
     return blocks
 
 
 @functools.cache
-def _residual(framework: str = "torch") -> type:
+def _residual(framework: str) -> type:
     """The class of a residual block, made when it is first wanted: no framework is imported before."""
     nn: Any = importlib.import_module(f"{framework}.nn")
     norm = nn.BatchNorm2d if framework == "torch" else nn.BatchNorm
@@ -122,12 +115,9 @@ def _residual(framework: str = "torch") -> type:
             super().__init__()
             self.channels = 4 * width if bottleneck else width
             sizes = [(1, 1, width), (3, stride, width), (1, 1, self.channels)]
-            sizes = sizes if bottleneck else [(3, stride, width), (3, 1, width)]
-            layers: list[Any] = []
-            before = channels
-            for kernel, step, after in sizes:
-                layers.append(nn.Conv2d(before, after, kernel, step, kernel // 2, bias=False))
-                layers += [norm(after), relu()]
+            layers, before = [], channels
+            for kernel, step, after in sizes if bottleneck else [(3, stride, width), (3, 1, width)]:
+                layers += [nn.Conv2d(before, after, kernel, step, kernel // 2, bias=False), norm(after), relu()]
                 before = after
             self.layers = nn.Sequential(*layers[:-1])  # the last ReLU comes after the sum
             self.shortcut = nn.Identity()
@@ -142,15 +132,3 @@ def _residual(framework: str = "torch") -> type:
     if framework != "torch":
         Residual.__call__ = Residual.forward
     return Residual
-
-
-@functools.cache
-def _mlx_mean() -> type:
-    """The mean over a picture, as a module of MLX."""
-    import mlx.nn as nn
-
-    class Mean(nn.Module):
-        def __call__(self, images):
-            return images.mean((1, 2))
-
-    return Mean
