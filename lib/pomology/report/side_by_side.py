@@ -122,7 +122,7 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
         "behind ±: 95 % intervals within this run; another may differ by more.",
     ]
     columns = ("Device", *about.headings.values(), "PyTorch", "MLX", "PyTorch over MLX", "Remarks")
-    columns += ("Error, torch", "Error, mlx")
+    columns += ("Error, PyTorch", "Error, MLX")
     return Table("PyTorch and MLX, side by side", columns, tuple(rows), tuple(filter(None, notes)), tuple(data))
 
 

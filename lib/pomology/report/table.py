@@ -82,6 +82,8 @@ class Table:
             attributes[-1] = ' class="remark"'
         return "".join(f"<td{about}>{html.escape(cell)}</td>" for cell, about in zip(cells, attributes, strict=True))
 
+    __html__ = html  # what a template asks for
+
     def __str__(self) -> str:
         grid = [self.columns, *(row.cells for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*grid, strict=True)]

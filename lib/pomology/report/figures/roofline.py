@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from pomology import format
+from pomology.format import quantity_per_s, significant
 from pomology.report import roofline
 from pomology.report.declaration import Declaration
 from pomology.report.figures.style import GREY, SHADES, nothing, plain_ticks, styled
@@ -32,76 +32,75 @@ def roofline_figure(_: Declaration, records: list[Record]) -> Any:
     from matplotlib.figure import Figure
 
     best, points = roofline.ceilings(records), roofline.roofline_points(records)
-    kinds = [kind for kind in ("cpu", "gpu") if any(_of_kind(kind, best, points))]
-    if not kinds:
+    panels = {}
+    for kind in ("cpu", "gpu"):
+        roofs = [(precision, one) for (where, precision), one in sorted(best.rates.items()) if where == kind]
+        here = [point for point in points if cases.kind(point.record) == kind]
+        if roofs or here:
+            panels[kind] = roofs, best.bandwidths.get(kind), here
+    if not panels:
         return nothing()
     drawn = [point for point in points if point.intensity]
-    heights = [max(3.0, LABEL_INCHES * sum(map(len, _of_kind(kind, best, drawn)))) for kind in kinds]
-    whole = sum(heights) + 1.15 * len(heights) + 0.25 * -(-len({_series(point) for point in drawn}) // 3)
+    labels = [len(roofs) + sum(point in drawn for point in here) for roofs, _, here in panels.values()]
+    heights = [max(3.0, LABEL_INCHES * count) for count in labels]
+    whole = sum(heights) + 1.15 * len(heights) + 0.25 * -(-len({_series(point.record) for point in drawn}) // 3)
     figure, top = Figure(figsize=(8, whole)), whole
     key: dict[str, Any] = {}
-    for kind, height in zip(kinds, heights, strict=True):
+    for (kind, panel), height in zip(panels.items(), heights, strict=True):
         top -= 0.45
         axis = figure.add_axes((0.1, (top - height) / whole, 0.5, height / whole))
         top -= height + 0.7
-        key |= _draw_panel(axis, kind, best, points)
+        key |= _draw_panel(axis, kind, *panel)
     if key:
         figure.legend(key.values(), key.keys(), loc="lower center", ncols=3)
     return figure
-
-
-def _of_kind(kind: str, best: roofline.Ceilings, points: list[roofline.Point]) -> tuple[list, list]:
-    """The flat roofs and the points of a kind of device."""
-    roofs = [(precision, one) for (where, precision), one in sorted(best.rates.items()) if where == kind]
-    return roofs, [point for point in points if cases.kind(point.record) == kind]
 
 
 def _framework(record: Record) -> str:
     return cases.FRAMEWORKS.get(record.framework, record.framework)
 
 
-def _series(point: roofline.Point) -> str:
-    return f"{_framework(point.record)}, {point.record.backend}, {cases.precision(point.record)}"
+def _series(record: Record) -> str:
+    return f"{_framework(record)}, {record.backend}, {cases.precision(record)}"
 
 
-def _draw_panel(axis: Any, kind: str, best: roofline.Ceilings, points: list[roofline.Point]) -> dict[str, Any]:
+def _draw_panel(axis: Any, kind: str, roofs: list, bandwidth: roofline.Ceiling | None, points: list) -> dict[str, Any]:
     """One panel. Returns what the key shows of it, by name."""
     import seaborn
 
-    roofs, points = _of_kind(kind, best, points)
-    slope = best.bandwidths[kind].value if kind in best.bandwidths else None
+    slope = bandwidth and bandwidth.value
     drawn = [point for point in points if point.intensity]
-    ridges = [roof.value / slope for _, roof in roofs] if slope else []
     across, rates = [point.intensity for point in drawn], [point.rate.value for point in drawn]
+    ridges = [roof.value / slope for _, roof in roofs] if slope else []
     left, right = min(across + ridges, default=1.0) / 4, max(across + ridges, default=1.0) * 4
     heights = rates + [roof.value for _, roof in roofs]
-    low = min([*heights, *([left * slope] if slope else [])], default=1e9)
-    axis.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low / 2, max(heights, default=1e9) * 2))
-    labels = []
-    key: dict[str, Any] = {}
+    low, high = min([*heights, *([left * slope] if slope else [])], default=1e9), max(heights, default=1e9)
+    axis.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low / 2, high * 2))
+    labels, key = [], {}
     if drawn:
-        names = [_series(point) for point in drawn]
-        records = {name: point.record for name, point in zip(names, drawn, strict=True)}
+        records = {_series(point.record): point.record for point in drawn}
         palette = {name: SHADES.get((record.framework, kind), GREY) for name, record in records.items()}
         markers = {name: PRECISION_MARKS.get(cases.precision(record), "D") for name, record in records.items()}
+        names = [_series(point.record) for point in drawn]
         form = {"hue": names, "palette": palette, "style": names, "markers": markers, "linewidth": 0, "s": 30}
         seaborn.scatterplot(x=across, y=rates, ax=axis, zorder=3, **form)
         key = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
         axis.get_legend().remove()
-        for point, name in zip(drawn, names, strict=True):
-            if point.rate.low:
-                axis.vlines(point.intensity, point.rate.low, point.rate.high, color=palette[name], linewidth=1)
-            share = f": {format.significant(100 * point.roof.share, 2)} %" if point.roof else ""
-            words = f"{point.name}, {_framework(point.record)}, {cases.precision(point.record)}{share}"
-            labels.append((point.rate.value, point.intensity, words, "normal"))
+    for point in drawn:
+        if point.rate.low:
+            colour = palette[_series(point.record)]
+            axis.vlines(point.intensity, point.rate.low, point.rate.high, color=colour, linewidth=1)
+        share = f": {significant(100 * point.roof.share, 2)} %" if point.roof else ""
+        words = f"{point.name}, {_framework(point.record)}, {cases.precision(point.record)}{share}"
+        labels.append((point.rate.value, point.intensity, words, "normal"))
     for precision, roof in roofs:
         line = {"color": GREY, "linewidth": 1.2, "linestyle": ROOF_LINES.get(precision, "solid")}
         axis.plot([roof.value / slope if slope else left, right], [roof.value] * 2, **line)
-        words = f"roof of {precision}: {format.quantity_per_s(roof.value, 'FLOP/s')}, {_framework(roof.record)}"
+        words = f"roof of {precision}: {quantity_per_s(roof.value, 'FLOP/s')}, {_framework(roof.record)}"
         labels.append((roof.value, right, words, "bold"))
     title = {"cpu": "Processor", "gpu": "GPU"}[kind]
     if slope:
-        title += f": memory {format.quantity_per_s(slope, 'B/s')}"
+        title += f": memory {quantity_per_s(slope, 'B/s')}"
         ends = [left, max(ridges, default=right)]
         axis.plot(ends, [end * slope for end in ends], color=GREY, linewidth=1.2)
     axis.set(title=title, xlabel="operations a byte, counted on paper", ylabel="GFLOP/s")
@@ -110,8 +109,7 @@ def _draw_panel(axis: Any, kind: str, best: roofline.Ceilings, points: list[roof
     axis.grid()
     plain_ticks(axis.xaxis)
     plain_ticks(axis.yaxis, 1e9)
-    without = dict.fromkeys(point.name for point in points if not point.intensity)
-    if without:
+    if without := dict.fromkeys(point.name for point in points if not point.intensity):
         words = textwrap.shorten(f"Not drawn, since their bytes are not counted: {', '.join(without)}", 230)
         words = textwrap.fill(words, 115)  # what is longer than two lines would stand on what is below
         axis.annotate(words, (0, 0), (0, -34), "axes fraction", "offset points", fontsize=7, va="top")
