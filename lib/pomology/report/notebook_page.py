@@ -55,7 +55,7 @@ def _prepare(document: Any) -> str:
     for cell in document.cells:
         if cell.cell_type == "markdown":
             headings = re.findall(r"^#+ +(.+)$", cell.source, re.MULTILINE)
-            heading = headings[-1] if headings else heading
+            heading = [heading, *headings][-1]
             title = title or heading
         for output in cell.get("outputs", ()):
             if "data" in output:
@@ -65,17 +65,15 @@ def _prepare(document: Any) -> str:
     return title
 
 
+@functools.cache
+def _plain() -> re.Pattern:
+    coloured = re.findall(r"\.highlight \.(\w+)", (PAGE / "style.css").read_text(encoding="utf-8"))
+    return re.compile(rf'<span class="(?!(?:{"|".join(coloured)})")\w+">([^<]*)</span>')
+
+
 def _coloured(code: Any) -> str:
     """Highlighted code without marks of what has no colour in the style sheet, which would be most of the page."""
-    kinds = _coloured_kinds()
-    return re.sub(
-        r'<span class="(\w+)">([^<]*)</span>', lambda mark: mark[0] if mark[1] in kinds else mark[2], str(code)
-    )
-
-
-@functools.cache  # asked for every cell
-def _coloured_kinds() -> frozenset[str]:
-    return frozenset(re.findall(r"\.highlight \.(\w+)", (PAGE / "style.css").read_text(encoding="utf-8")))
+    return _plain().sub(r"\1", str(code))
 
 
 def _safe_html(text: Any) -> str:
@@ -90,13 +88,11 @@ def _sanitizer() -> Any:
     from nbconvert.preprocessors.sanitize import SanitizeHTML
 
     known = SanitizeHTML()
-    tags = [*known.tags, *TAGS.split()]
-    return SanitizeHTML(tags=tags, attributes=_allowed, styles=[*known.styles, *STYLES.split()], strip=True)
+    tags, styles = [*known.tags, *TAGS.split()], [*known.styles, *STYLES.split()]
+    return SanitizeHTML(tags=tags, attributes=_allowed, styles=styles, strip=True)
 
 
 def _allowed(tag: str, name: str, value: str) -> bool:
     if name == "style":  # a background may name a file to load, in more than one spelling
         return not re.search(r"url|image|\\|@|/\*", value, re.IGNORECASE)
-    if name == "href":
-        return value.startswith(("https://", "http://", "#"))
-    return name in ATTRIBUTES.split()
+    return value.startswith(("https://", "http://", "#")) if name == "href" else name in ATTRIBUTES.split()

@@ -172,7 +172,7 @@ class Report:
 
     def _needed(self) -> list[str]:
         experiments = {experiment for claim in self.declaration.claims for experiment in claim.experiments}
-        return sorted({self.name, *(name for one in experiments for name in declaration.notebooks_of(one))})
+        return sorted({self.name, *(name for about in experiments for name in declaration.notebooks_of(about))})
 
     def _place(self) -> str:
         out, here, sources = self.out.absolute(), root(), self.declaration.sources

@@ -6,6 +6,7 @@ from typing import Any
 
 from pomology.articles import published
 from pomology.measure.estimate import Estimate
+from pomology.report import costs
 from pomology.report.declaration import Declaration
 from pomology.report.figures.points import Line, Mark, points_figure, value_line
 from pomology.report.figures.style import styled
@@ -78,3 +79,21 @@ def _marks(repeats: list[Record], metric: str, look: str = "filled") -> list[Mar
     # Without their own intervals, which are within a run.
     strip = [Mark(Estimate(number.value), "small") for number in each if number.value > 0] if len(each) > 1 else []
     return [Mark(mean, look), *strip]
+
+
+@styled
+def costs_figure(declared: Declaration, records: list[Record]) -> Any:
+    """Peak and achieved operations a second for a dollar, of every device with a price."""
+    peaks: dict[str, Line] = {}
+    achieved = []
+    for offer in costs.offers(records):
+        here = ("measured", "cpu" if offer.device.endswith(" CPU") else "gpu")
+        about = here if offer.maker == "here" else ("published", "gpu" if offer.maker == "Apple" else "rival")
+        if offer.price_usd and offer.peak_flops_per_s:
+            value = offer.peak_flops_per_s / offer.price_usd
+            peaks.setdefault(offer.device, value_line(offer.device, about, value, declared.drawn.show))
+        if offer.price_usd and offer.flops_per_s:
+            label = f"{offer.device}: {offer.work}, batch {offer.batch_size}"
+            achieved.append(value_line(label, about, offer.flops_per_s / offer.price_usd, declared.drawn.show))
+    panels = {"Peak": list(peaks.values()), "Achieved in the training of GPT-2-large, table 4": achieved}
+    return points_figure(panels, declared.drawn.axis, declared.drawn.scale)

@@ -6,8 +6,7 @@ from typing import Any
 
 from pomology.report import declaration
 from pomology.report.declaration import Declaration
-from pomology.report.figures.article import article_figure
-from pomology.report.figures.costs import costs_figure
+from pomology.report.figures.article import article_figure, costs_figure
 from pomology.report.figures.heatmap import products_figure
 from pomology.report.figures.memory import memory_figure
 from pomology.report.figures.roofline import roofline_figure

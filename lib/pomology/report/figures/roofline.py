@@ -12,7 +12,7 @@ from typing import Any
 from pomology.format import quantity_per_s, significant
 from pomology.report import roofline
 from pomology.report.declaration import Declaration
-from pomology.report.figures.style import GREY, SHADES, nothing, plain_ticks, styled
+from pomology.report.figures.style import GREY, SHADES, key, nothing, plain_ticks, styled
 from pomology.results import cases
 from pomology.results.record import Record
 
@@ -40,19 +40,23 @@ def roofline_figure(_: Declaration, records: list[Record]) -> Any:
             panels[kind] = roofs, best.bandwidths.get(kind), here
     if not panels:
         return nothing()
-    drawn = [point for point in points if point.intensity]
-    labels = [len(roofs) + sum(point in drawn for point in here) for roofs, _, here in panels.values()]
+    drawn = {_series(point.record): point.record for point in points if point.intensity}
+    looks = {
+        name: {"color": SHADES.get((record.framework, cases.kind(record)), GREY)} for name, record in drawn.items()
+    }
+    for name, record in drawn.items():
+        looks[name]["marker"] = PRECISION_MARKS.get(cases.precision(record), "D")
+    labels = [len(roofs) + sum(bool(point.intensity) for point in here) for roofs, _, here in panels.values()]
     heights = [max(3.0, LABEL_INCHES * count) for count in labels]
-    whole = sum(heights) + 1.15 * len(heights) + 0.25 * -(-len({_series(point.record) for point in drawn}) // 3)
+    whole = sum(heights) + 1.15 * len(heights) + 0.25 * -(-len(looks) // 3)
     figure, top = Figure(figsize=(8, whole)), whole
-    key: dict[str, Any] = {}
     for (kind, panel), height in zip(panels.items(), heights, strict=True):
         top -= 0.45
         axis = figure.add_axes((0.1, (top - height) / whole, 0.5, height / whole))
         top -= height + 0.7
-        key |= _draw_panel(axis, kind, *panel)
-    if key:
-        figure.legend(key.values(), key.keys(), loc="lower center", ncols=3)
+        _draw_panel(axis, kind, *panel, looks)
+    if looks:
+        key(figure, looks, loc="lower center")
     return figure
 
 
@@ -64,8 +68,7 @@ def _series(record: Record) -> str:
     return f"{_framework(record)}, {record.backend}, {cases.precision(record)}"
 
 
-def _draw_panel(axis: Any, kind: str, roofs: list, bandwidth: roofline.Ceiling | None, points: list) -> dict[str, Any]:
-    """One panel. Returns what the key shows of it, by name."""
+def _draw_panel(axis: Any, kind: str, roofs: list, bandwidth: Any, points: list, looks: dict[str, dict]) -> None:
     import seaborn
 
     slope = bandwidth and bandwidth.value
@@ -76,20 +79,14 @@ def _draw_panel(axis: Any, kind: str, roofs: list, bandwidth: roofline.Ceiling |
     heights = rates + [roof.value for _, roof in roofs]
     low, high = min([*heights, *([left * slope] if slope else [])], default=1e9), max(heights, default=1e9)
     axis.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low / 2, high * 2))
-    labels, key = [], {}
+    names, labels = [_series(point.record) for point in drawn], []
+    palette, markers = ({name: looks[name][what] for name in names} for what in ("color", "marker"))
+    form = {"hue": names, "palette": palette, "style": names, "markers": markers, "linewidth": 0, "legend": False}
     if drawn:
-        records = {_series(point.record): point.record for point in drawn}
-        palette = {name: SHADES.get((record.framework, kind), GREY) for name, record in records.items()}
-        markers = {name: PRECISION_MARKS.get(cases.precision(record), "D") for name, record in records.items()}
-        names = [_series(point.record) for point in drawn]
-        form = {"hue": names, "palette": palette, "style": names, "markers": markers, "linewidth": 0, "s": 30}
-        seaborn.scatterplot(x=across, y=rates, ax=axis, zorder=3, **form)
-        key = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-        axis.get_legend().remove()
-    for point in drawn:
+        seaborn.scatterplot(x=across, y=rates, ax=axis, zorder=3, s=30, **form)
+    for point, name in zip(drawn, names, strict=True):
         if point.rate.low:
-            colour = palette[_series(point.record)]
-            axis.vlines(point.intensity, point.rate.low, point.rate.high, color=colour, linewidth=1)
+            axis.vlines(point.intensity, point.rate.low, point.rate.high, color=palette[name], linewidth=1)
         share = f": {significant(100 * point.roof.share, 2)} %" if point.roof else ""
         words = f"{point.name}, {_framework(point.record)}, {cases.precision(point.record)}{share}"
         labels.append((point.rate.value, point.intensity, words, "normal"))
@@ -113,12 +110,8 @@ def _draw_panel(axis: Any, kind: str, roofs: list, bandwidth: roofline.Ceiling |
         words = textwrap.shorten(f"Not drawn, since their bytes are not counted: {', '.join(without)}", 230)
         words = textwrap.fill(words, 115)  # what is longer than two lines would stand on what is below
         axis.annotate(words, (0, 0), (0, -34), "axes fraction", "offset points", fontsize=7, va="top")
-    _label(axis, sorted(labels))
-    return key
-
-
-def _label(axis: Any, labels: list[tuple[float, float, str, str]]) -> None:
-    """Write labels (height, place across, text, weight), sorted, beside a panel, each joined to its place by a line."""
+    # The labels stand beside the panel, each joined to its place by a line, and make way for each other.
+    labels.sort()
     step = LABEL_INCHES / (axis.get_position().height * axis.figure.get_figheight())
     heights = [axis.transAxes.inverted().transform(axis.transData.transform((x, y)))[1] for y, x, _, _ in labels]
     for place in range(1, len(heights)):

@@ -6,10 +6,10 @@ and Ito (2008), which colour-blind readers can tell apart; a second mark, the sh
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -56,25 +56,21 @@ STYLE |= {
 FONTS = "DejaVu Sans, Verdana, sans-serif"  # the first is as wide as the second, which Macs and phones have
 
 
-def styled(function: Callable) -> Callable:
-    """Draws in the house style, whatever the notebook has set."""
+@contextlib.contextmanager
+def _house_style() -> Iterator[None]:
+    import matplotlib
 
-    @functools.wraps(function)
-    def drawn(*arguments: Any, **options: Any) -> Any:
-        import matplotlib
+    with matplotlib.rc_context(STYLE):
+        yield
 
-        with matplotlib.rc_context(STYLE):
-            return function(*arguments, **options)
 
-    return drawn
+styled = _house_style()  # a decorator: draws in the house style, whatever the notebook has set
 
 
 def figure_of(width: float, height: float) -> Any:
-    """An empty figure, in inches.
-
-    Not pyplot's, and so no FacetGrid of seaborn's either: pyplot keeps every figure, which a notebook would show a
-    second time beside the saved one, and opens a window on a Mac.
-    """
+    """An empty figure, in inches."""
+    # Not pyplot's, and so no FacetGrid of seaborn's either: pyplot keeps every figure, which a notebook would show a
+    # second time beside the saved one, and opens a window on a Mac.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -99,14 +95,18 @@ def plain_ticks(axis: Any, unit: float = 1.0) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.10g}"))
 
 
-def device_key(figure: Any, devices: Iterable[str], **options: Any) -> None:
-    """The key of colours and marks below a figure."""
+def key(figure: Any, looks: dict[str, dict], **options: Any) -> None:
+    """A key below a figure: name -> how its line or mark looks."""
     from matplotlib.lines import Line2D
 
+    handles = [Line2D([], [], label=name, **{"linestyle": "none"} | look) for name, look in looks.items()]
+    figure.legend(handles=handles, **{"loc": "outside lower center", "ncols": 3} | options)
+
+
+def device_key(figure: Any, devices: Iterable[str], **options: Any) -> None:
+    """The key of the colours and marks of devices."""
     shown = set(devices)
-    looks = {name: {"marker": MARKS[name], "color": COLOURS[name]} for name in COLOURS if name in shown}
-    marks = [Line2D([], [], linestyle="none", label=name, **look) for name, look in looks.items()]
-    figure.legend(handles=marks, **{"loc": "outside lower center", "ncols": 3} | options)
+    key(figure, {name: {"marker": MARKS[name], "color": COLOURS[name]} for name in COLOURS if name in shown}, **options)
 
 
 @styled
