@@ -70,7 +70,7 @@ PRICED = costs.priced(
 
 def drawn(experiment, records=(), compact=False):
     """The figure, laid out as in a file."""
-    made = summary.summary_figure(records, compact=True) if compact else draw.draw(experiment, list(records))
+    made = summary.summary_figure(records, compact=True) if compact else draw(experiment, list(records))
     style.styled(made.draw_without_rendering)()
     return made
 
@@ -371,10 +371,10 @@ def test_of_no_records_the_figure_says_so(experiment):
 
 def test_the_svg_is_the_same_each_time_small_and_refers_to_nothing_outside():
     # Several, since the layout solver's last digits depend on where in memory things happen to be.
-    first, *others = (style.svg(draw.draw("vae", MACHINE)) for _ in range(3))
+    first, *others = (style.svg(draw("vae", MACHINE)) for _ in range(3))
     assert set(others) == {first} and len(first) < 16_000
     nasty = record(metrics={"epoch_s": metric(1.0)}, chip='</text><script>alert("$1")</script> $\\frac{')
-    for text in (first, style.svg(draw.draw("vae", [nasty]))):
+    for text in (first, style.svg(draw("vae", [nasty]))):
         root = ElementTree.fromstring(text)
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
         for element in root.iter():
@@ -389,8 +389,8 @@ def test_a_figure_is_saved_whole_and_shown_as_saved(tmp_path):
     from matplotlib import _pylab_helpers
 
     path = tmp_path / "figures" / "vae-epoch.svg"
-    shown = style.show(draw.draw("vae", []), path)
-    assert path.read_text(encoding="utf-8") == style.svg(draw.draw("vae", []))
+    shown = style.show(draw("vae", []), path)
+    assert path.read_text(encoding="utf-8") == style.svg(draw("vae", []))
     assert shown.data.lstrip().startswith("<svg")
     assert [place.name for place in path.parent.iterdir()] == ["vae-epoch.svg"]
     # A notebook would show what pyplot keeps a second time, and a Mac would open a window for it.

@@ -22,9 +22,7 @@ from pomology.results.cases import FRAMEWORKS, _device_name, _good, chip_name, c
 from pomology.results.record import Record
 
 RATES = ("flops_per_s", "bytes_per_s")  # of a product and of a pass over memory
-
 TRAININGS = ("epoch_s", "fit_s")  # times that stand beside published ones, and say how they came about
-
 # Where nothing stands there, it is the system that does not say it.
 UNTOLD = ("temperature_", "peak_memory_", "footprint_", "allocated_", "reserved_", "energy_", "power_")
 
@@ -65,8 +63,7 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
     by_case = {repeats[0].case: share for repeats, share in zip(shown, shares, strict=True)}
     several = len({record.framework for record in records}) > 1
 
-    def line_of(repeats: list[Record]) -> tuple:
-        """Where the article has a column a framework, cases of one setting share a line."""
+    def line_of(repeats: list[Record]) -> tuple:  # where the article has a column a framework, settings share a line
         first = repeats[0]
         return (chip_name(first), json.dumps(first.config, sort_keys=True)) if split else (first.case,)
 
@@ -114,16 +111,12 @@ def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row]
         device, config = line[0]["device"], line[0]["config"]
         cells = [device or "the article", *about.cells(config)]
         for column in columns:
-            here = [
-                value
-                for value in line
-                if value["metric"] in sources[column.metric]
-                and column.holds(columns, value["framework"], value["backend"])
-            ]
-            word, _, more = here[-1]["note"].partition("; ") if here else ("", "", "")
-            # What is printed in an image only is there without a text.
-            cells.append((here[-1]["printed"] or word) if here else "")
-            if more and not here[-1]["printed"]:
+            here = [value for value in line if value["metric"] in sources[column.metric]]
+            here = [value for value in here if column.holds(columns, value["framework"], value["backend"])]
+            last = here[-1] if here else {"printed": "", "note": ""}
+            word, _, more = last["note"].partition("; ")
+            cells.append(last["printed"] or word)  # what is printed in an image only is there without a text
+            if more and not last["printed"]:
                 notes.append(f"{device or 'The article'}: {word}; {more}.")
         rows.append(Row((*cells, "published"), "published"))
         source = {"source": "published", "device": device}
@@ -147,14 +140,11 @@ def _cell(about: Declaration, column: Column, repeats: list[Record], share: Esti
     else:
         found = (combined(repeats, source) for source in metrics.metric(name).sources or (name,))
         show, value = metrics.show(name, column.heading), next(filter(None, found), None)
-    if value is None and column.where:
-        return repeats[-1].status
     if value is None:
         # A copy does no operations.
         other_rate = name in RATES and any(rate in (good or repeats)[-1].metrics for rate in RATES)
-        if not good or other_rate or split:
-            return ""
-        return "not told" if name.startswith(UNTOLD) else "not measured"
+        lacking = "not told" if name.startswith(UNTOLD) else "not measured"
+        return repeats[-1].status if column.where else "" if not good or other_rate or split else lacking
     if repeats[0].scaled and name in metrics.PASSES:
         return "scaled" if column.where else "see the details"
     if name.endswith(metrics.SLOPES):

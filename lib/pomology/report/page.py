@@ -1,10 +1,8 @@
 """The rendered page of a run.
 
-`build` makes each finished notebook one HTML file and writes `index.html` over all of them: it joins the tables and
-figures that the notebooks have saved. It is called after every notebook of a run, so it works on whatever is there;
-what no notebook has saved is made from the journals. The pages are whole by themselves: no script, no request, and a
-content security policy that forbids both. Journals, tables and notebooks may come from other people's machines: texts
-are escaped, figures are pictures, and a notebook's own HTML passes a list of harmless tags, attributes and styles.
+It joins what the notebooks have saved, and works on whatever is there. The pages run and request nothing, and a content
+security policy forbids both. Journals, tables and notebooks may come from other people's machines: texts are escaped,
+figures are pictures, and a notebook's own HTML passes a list of harmless tags, attributes and styles.
 """
 
 from __future__ import annotations
@@ -59,7 +57,11 @@ LINKS = {
 
 
 def build(out: Path) -> Path:
-    """Render what is new in a run's folder; returns its `index.html`. Raises PomologyError if there is no folder."""
+    """Make each finished notebook that is new a page, and `index.html` over all of them, which is returned.
+
+    It is called after every notebook of a run: what no notebook has saved is made from the journals. Raises
+    PomologyError if there is no folder.
+    """
     run = Run(out)
     failed = {}
     for notebook in sorted(run.path.glob("*.ipynb")):
@@ -97,8 +99,7 @@ def _index(run: Run, failed: dict[str, str]) -> str:
     abouts = [_declaration(run, name) for name in sorted(names - {"index"})]
     abouts.sort(key=lambda about: (about.article, (*order, about.experiment).index(about.experiment)))
     notes = [*run.problems]
-    if not run.journals:
-        notes.append("Nothing has been measured yet.")
+    notes += [] if run.journals else ["Nothing has been measured yet."]
     if any(record.profile == "smoke" for record in run.records):
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
     compared = _compared(run, notes)
@@ -142,10 +143,10 @@ def _figure(svg: str, kind: str, caption: str) -> dict[str, str]:
 def _facts(run: Run) -> list[tuple[str, str]]:
     """What to know before reading any number."""
     records, machine = run.records, run.machine
-    git, packages = machine.get("git"), machine.get("packages")
-    version = f"version {packages['pomology']}, " if isinstance(packages, dict) and "pomology" in packages else ""
-    commit = f"commit {str(git.get('commit'))[:10]}" if isinstance(git, dict) else "commit not known"
-    changed = ", with changes" if isinstance(git, dict) and git.get("dirty") else ""
+    git, packages = (found if isinstance(found := machine.get(key), dict) else {} for key in ("git", "packages"))
+    kit = [f"version {packages['pomology']}"] if "pomology" in packages else []
+    kit += [f"commit {str(git['commit'])[:10]}" if "commit" in git else "commit not known"]
+    kit += ["with changes"] if git.get("dirty") else []
     profiles = sorted({record.profile for record in records} or {str(machine.get("profile") or "not told")})
     data = []
     for of in grouped(sorted(records, key=attrgetter("data")), attrgetter("data")):
@@ -165,7 +166,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         "Instrument": _checks(records),
         "At its best": _best(records),
         "Cases": ", ".join(f"{count} {status}" for status, count in ended) or "none yet",
-        "Kit": version + commit + changed,
+        "Kit": ", ".join(kit),
     }
     return [(term, text) for term, text in facts.items() if text]
 
@@ -198,23 +199,19 @@ def _checks(records: list[Record]) -> str:
 
 def _best(records: list[Record]) -> str:
     """The machine's ceilings in a line, if they were measured."""
-    best, parts = roofline.ceilings(records), []
-    for kind, word in (("cpu", "processor"), ("gpu", "GPU")):
-        rates = [(precision, one.value) for (where, precision), one in sorted(best.rates.items()) if where == kind]
-        rates += [("memory", best.bandwidths[kind].value)] if kind in best.bandwidths else []
-        shown = (f"{what} {quantity_per_s(rate, 'B/s' if what == 'memory' else 'FLOP/s')}" for what, rate in rates)
-        parts += [f"{word}: {', '.join(shown)}"] if rates else []
-    return "; ".join(parts)
+    best, parts = roofline.ceilings(records), {"cpu": [], "gpu": []}
+    for (kind, precision), ceiling in sorted(best.rates.items()):
+        parts[kind].append(f"{precision} {quantity_per_s(ceiling.value, 'FLOP/s')}")
+    for kind, ceiling in best.bandwidths.items():
+        parts[kind].append(f"memory {quantity_per_s(ceiling.value, 'B/s')}")
+    words = {"cpu": "processor", "gpu": "GPU"}
+    return "; ".join(f"{words[kind]}: {', '.join(shown)}" for kind, shown in parts.items() if shown)
 
 
 def _article(run: Run, abouts: list[Declaration], failed: dict[str, str]) -> dict[str, Any]:
     # What several notebooks have measured of an experiment stands together below the one that combines them.
-    combined = {
-        name
-        for about in abouts
-        for name in about.sources
-        if "claims" in about.shows and published.experiment_of(name) == about.experiment
-    }
+    pairs = [(about, name) for about in abouts if "claims" in about.shows for name in about.sources]
+    combined = {name for about, name in pairs if published.experiment_of(name) == about.experiment}
     sections = [_section(run, about, failed.get(about.name), about.name not in combined) for about in abouts]
     article, there = abouts[0].article, {name for about in abouts for name in (about.name, about.experiment)}
     known = next((known for known in published.articles() if known.id == article), None)

@@ -129,7 +129,7 @@ class Report:
 
     def figure(self) -> Any:
         """The article's devices and this machine's on one axis."""
-        return style.show(draw.draw(self.declaration, self.records), self._drawing, f"\n{self._made_from()}\n")
+        return style.show(draw(self.declaration, self.records), self._drawing, f"\n{self._made_from()}\n")
 
     def drawn(self) -> str:
         """The figure as its notebook saved it, or made from the journals as a table is."""

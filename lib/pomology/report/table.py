@@ -17,7 +17,6 @@ from pomology.results.cases import FLAGS
 from pomology.results.record import Record
 
 LONG, MANY = 60, 6  # characters of a long remark, and columns of a table that leave it too little room
-
 WRAPPED = 30  # characters of a text that may be broken into lines
 
 # For where no page has a style sheet, as in a notebook; a page's own says the same and more.

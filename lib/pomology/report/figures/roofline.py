@@ -107,8 +107,7 @@ def _draw_panel(axis: Any, kind: str, roofs: list, bandwidth: Any, points: list,
     plain_ticks(axis.xaxis)
     plain_ticks(axis.yaxis, 1e9)
     if without := dict.fromkeys(point.name for point in points if not point.intensity):
-        words = textwrap.shorten(f"Not drawn, since their bytes are not counted: {', '.join(without)}", 230)
-        words = textwrap.fill(words, 115)  # what is longer than two lines would stand on what is below
+        words = textwrap.shorten(f"Not drawn, since their bytes are not counted: {', '.join(without)}", 115)
         axis.annotate(words, (0, 0), (0, -34), "axes fraction", "offset points", fontsize=7, va="top")
     # The labels stand beside the panel, each joined to its place by a line, and make way for each other.
     labels.sort()
