@@ -7,6 +7,7 @@ they can be read there by people, and by `read` without running anything. What c
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import json
 from collections.abc import Iterator, Sequence
@@ -22,14 +23,9 @@ from pomology.results import metrics
 
 EPOCH = ("epoch_s", ("compute_epoch_s", "Of it computing"), "temperature_c", "peak_memory_bytes", "power_w")
 
-EPOCHS = (
-    "Seconds per epoch, less is faster. Filled marks: the whole epoch, this machine's with its 95 % interval. "
-    "Hollow marks: its computing alone."
-)
-
 WHOLE_RUN = "*"  # in `combines`: everything that a run has measured
 
-CALLED = ("Experiment", "Report")
+CALLED = ("Experiment", "Report")  # which notebooks name `experiment` and `report`
 
 
 @dataclass(frozen=True)
@@ -63,12 +59,6 @@ class Declaration:
     parity_note: str = ""
     shows: tuple[str, ...] = ()
 
-    @functools.cached_property
-    def experiment(self) -> str:
-        """The article's experiment: the notebook's name without its framework, or that of what it combines."""
-        combined = {experiment_of(name) for name in self.combines}
-        return combined.pop() if len(combined) == 1 and not self.whole_run else experiment_of(self.name)
-
     @property
     def whole_run(self) -> bool:
         """Whether it shows everything that a run has measured."""
@@ -80,18 +70,28 @@ class Declaration:
         return [name for name in self.combines if name != WHOLE_RUN]
 
     @functools.cached_property
+    def experiment(self) -> str:
+        """The article's experiment: the notebook's name without its framework, or that of what it combines."""
+        combined = {experiment_of(name) for name in self.combines}
+        return combined.pop() if len(combined) == 1 and not self.whole_run else experiment_of(self.name)
+
+    @functools.cached_property
     def headings(self) -> dict[str, str]:
         """Of the settings: key -> heading."""
-        printed = dict.fromkeys(
-            key for row in self._printed if row["metric"] in self.shown.values() for key in row["config"]
-        )
-        return dict((key, metrics.words(key)) if isinstance(key, str) else key for key in self.settings or printed)
+        printed = [row for row in published.rows(experiment=self.experiment) if row["metric"] in self.shown.values()]
+        keys = self.settings or dict.fromkeys(key for row in printed for key in row["config"])
+        return dict((key, metrics.words(key)) if isinstance(key, str) else key for key in keys)
+
+    def cells(self, config: dict) -> list[str]:
+        """The settings of a case or a published row, below their headings."""
+        return [str(config.get(key, "")) for key in self.headings]
 
     @functools.cached_property
     def shown(self) -> dict[str, str]:
         """The columns: heading -> metric."""
-        printed = dict.fromkeys(row["metric"] for row in self._printed if row["metric"] in metrics.METRICS)
-        columns = self.columns or (EPOCH if "epoch_s" in printed or not printed else printed)
+        printed = dict.fromkeys(row["metric"] for row in published.rows(experiment=self.experiment))
+        known = [name for name in printed if name in metrics.METRICS]
+        columns = self.columns or (EPOCH if "epoch_s" in known or not known else known)
         pairs = [(name, metrics.metric(name).heading) if isinstance(name, str) else name for name in columns]
         return {heading: name for name, heading in pairs}
 
@@ -100,39 +100,34 @@ class Declaration:
         """What the figure draws."""
         drawn = [name for name in self.shown.values() if metrics.metric(name).axis]
         times = [name for name in metrics.WHOLE if name in self.shown.values()]
-        return self.figure or (drawn or times or ["epoch_s"])[0]
+        return next(filter(None, [self.figure, *drawn, *times]), "epoch_s")
 
     @functools.cached_property
     def time(self) -> str:
         """What ratios of devices and of frameworks compare."""
-        there = (self.metric, *self.shown.values())
-        return next((name for name in metrics.WHOLE if name in there), "step_s")
+        return next((name for name in metrics.WHOLE if name in (self.metric, *self.shown.values())), "step_s")
 
     @property
     def drawn(self) -> metrics.Metric:
         """The axis and the format of the figure."""
         known = metrics.metric(self.metric)
         other = [metrics.BY_HEADING.get((self.metric, heading)) for heading in self.shown]
-        show = next(filter(None, other), known.show)
-        return replace(known, show=show, axis=known.axis or f"{known.heading.lower()} ({known.unit})")
+        axis = known.axis or f"{known.heading.lower()} ({known.unit})"
+        return replace(known, show=next(filter(None, other), known.show), axis=axis)
 
     @property
     def caption(self) -> str:
         """What the figure shows, in words."""
-        return EPOCHS if self.metric == "epoch_s" else f"{metrics.words(self.drawn.axis)}."
+        if self.metric != "epoch_s":
+            return f"{metrics.words(self.drawn.axis)}."
+        whole = "Filled marks: the whole epoch, this machine's with its 95 % interval."
+        return f"Seconds per epoch, less is faster. {whole} Hollow marks: its computing alone."
 
     @property
     def claims(self) -> list[published.Claim]:
         """The article's claims about it."""
         about = {self.experiment, *self.claims_of}
         return [claim for claim in published.claims(article=self.article) if about & set(claim.experiments)]
-
-    @property
-    def _printed(self) -> list[dict]:
-        return published.rows(experiment=self.experiment)
-
-
-DECLARED = frozenset(field.name for field in fields(Declaration)) - {"shows"}
 
 
 def of(experiment: str | Declaration) -> Declaration:
@@ -160,25 +155,20 @@ def read(path: Path) -> Declaration:
 @functools.cache
 def _read(path: Path, changed: int) -> Declaration:
     declared: dict[str, Any] = {}
-    shows = []
+    shows, known = [], {field.name for field in fields(Declaration)} - {"shows"}
     for call in _calls(path):
         name = ast.unparse(call.func)
-        if name in CALLED:
-            if name == "Report":
-                declared["framework"] = None
-            for word in call.keywords:
-                if word.arg in DECLARED:
-                    try:
-                        declared[word.arg] = ast.literal_eval(word.value)
-                    except ValueError:
-                        raise PomologyError(f"{path.name}: {word.arg} is no literal, so nothing can read it") from None
-        elif name.startswith(OBJECTS) and not call.args and not call.keywords:
+        if name.startswith(("experiment.", "report.")) and not call.args and not call.keywords:
             shows.append(call.func.attr)
+        if name == "Report":
+            declared["framework"] = None
+        for word in call.keywords if name in CALLED else ():
+            if word.arg in known:
+                try:
+                    declared[word.arg] = ast.literal_eval(word.value)
+                except ValueError:
+                    raise PomologyError(f"{path.name}: {word.arg} is no literal, so nothing can read it") from None
     return Declaration(path.stem, **declared, shows=tuple(shows))
-
-
-# The names that notebooks give to what shows their results.
-OBJECTS = ("experiment.", "report.")
 
 
 def _calls(path: Path) -> Iterator[ast.Call]:
@@ -188,8 +178,5 @@ def _calls(path: Path) -> Iterator[ast.Call]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PomologyError(f"{path.name}: not a notebook ({type(error).__name__})") from None
     for source in sources:
-        try:
-            nodes = ast.walk(ast.parse(source))
-        except SyntaxError:  # a cell of IPython's own words declares nothing
-            continue
-        yield from (node for node in nodes if isinstance(node, ast.Call))
+        with contextlib.suppress(SyntaxError):  # a cell of IPython's own words declares nothing
+            yield from (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))

@@ -10,16 +10,13 @@ from typing import Any
 from pomology.paths import RESOURCES, redact
 
 PAGE = RESOURCES / "page"
-
 MOST_BYTES = 64 * 2**20  # of a notebook
-
 SHOWN = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
 
+# What may stand in a notebook's own HTML
 TAGS = """br caption col colgroup dd del details div dl dt figcaption figure h1 h2 h3 h4 h5 h6 hr img mark p pre s samp
 small span sub summary sup table tbody td tfoot th thead tr u"""
-
 ATTRIBUTES = "align alt class colspan height id open rowspan scope start title width"
-
 STYLES = "background margin min-width overflow-x padding"
 
 
@@ -37,45 +34,32 @@ def render(notebook: Path) -> str:
         document = nbformat.reads(redact(notebook.read_text(encoding="utf-8")), as_version=4)
     except nbformat.ValidationError as error:
         raise ValueError(f"not a notebook: {error.message}") from None
-    title = _prepare(document) or notebook.stem
-    exporter = HTMLExporter(
-        template_name=PAGE.name,
-        extra_template_basedirs=[str(PAGE.parent)],
-        exclude_anchor_links=True,
-        filters={"safe_html": _safe_html, "coloured": _coloured},
-        config={"NbConvertBase": {"display_data_priority": list(SHOWN)}},
-    )
-    page, _ = exporter.from_notebook_node(document, {"metadata": {"name": title}})
-    return page
-
-
-def _prepare(document: Any) -> str:
-    """Drop outputs that only a script could show and give each picture a text instead; returns the first heading."""
-    title = heading = ""
+    headings: list[str] = []
     for cell in document.cells:
         if cell.cell_type == "markdown":
-            headings = re.findall(r"^#+ +(.+)$", cell.source, re.MULTILINE)
-            heading = headings[-1] if headings else heading
-            title = title or heading
+            headings += re.findall(r"^#+ +(.+)$", cell.source, re.MULTILINE)
         for output in cell.get("outputs", ()):
             if "data" in output:
                 shown = {kind: value for kind, value in output.data.items() if kind in SHOWN}
                 output.data = shown or {"text/plain": "(An output that only a script could show.)"}
-                output.metadata = {**output.get("metadata", {}), "alt": f"Picture under the heading “{heading}”"}
-    return title
-
-
-def _coloured(code: Any) -> str:
-    """Highlighted code without marks of what has no colour in the style sheet, which would be most of the page."""
-    kinds = _coloured_kinds()
-    return re.sub(
-        r'<span class="(\w+)">([^<]*)</span>', lambda mark: mark[0] if mark[1] in kinds else mark[2], str(code)
+                alt = f"Picture under the heading “{headings[-1] if headings else ''}”"
+                output.metadata = {**output.get("metadata", {}), "alt": alt}
+    exporter = HTMLExporter(
+        template_name=PAGE.name,
+        extra_template_basedirs=[str(PAGE.parent)],
+        exclude_anchor_links=True,
+        filters={"safe_html": _safe_html, "coloured": lambda code: _plain().sub(r"\1", str(code))},
+        config={"NbConvertBase": {"display_data_priority": list(SHOWN)}},
     )
+    page, _ = exporter.from_notebook_node(document, {"metadata": {"name": (headings or [notebook.stem])[0]}})
+    return page
 
 
-@functools.cache  # asked for every cell
-def _coloured_kinds() -> frozenset[str]:
-    return frozenset(re.findall(r"\.highlight \.(\w+)", (PAGE / "style.css").read_text(encoding="utf-8")))
+@functools.cache
+def _plain() -> re.Pattern:
+    """Marks in highlighted code that have no colour in the style sheet; they would be most of the page."""
+    coloured = re.findall(r"\.highlight \.(\w+)", (PAGE / "style.css").read_text(encoding="utf-8"))
+    return re.compile(rf'<span class="(?!(?:{"|".join(coloured)})")\w+">([^<]*)</span>')
 
 
 def _safe_html(text: Any) -> str:
@@ -90,13 +74,11 @@ def _sanitizer() -> Any:
     from nbconvert.preprocessors.sanitize import SanitizeHTML
 
     known = SanitizeHTML()
-    tags = [*known.tags, *TAGS.split()]
-    return SanitizeHTML(tags=tags, attributes=_allowed, styles=[*known.styles, *STYLES.split()], strip=True)
+    tags, styles = [*known.tags, *TAGS.split()], [*known.styles, *STYLES.split()]
+    return SanitizeHTML(tags=tags, attributes=_allowed, styles=styles, strip=True)
 
 
 def _allowed(tag: str, name: str, value: str) -> bool:
     if name == "style":  # a background may name a file to load, in more than one spelling
         return not re.search(r"url|image|\\|@|/\*", value, re.IGNORECASE)
-    if name == "href":
-        return value.startswith(("https://", "http://", "#"))
-    return name in ATTRIBUTES.split()
+    return value.startswith(("https://", "http://", "#")) if name == "href" else name in ATTRIBUTES.split()

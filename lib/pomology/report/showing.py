@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pomology.articles import published
-from pomology.paths import root, write_atomic
+from pomology.paths import root
 from pomology.report import article, claims, declaration, details, roofline, side_by_side, summary, table
 from pomology.report.declaration import Declaration
 from pomology.report.figures import draw, style
 from pomology.report.table import Row, Table
 from pomology.results import folders
+from pomology.results.record import Record
 from pomology.results.run import Run
 
 NO_NUMBERS = ("claims", "printed", "ceilings", "numbers")  # tables of words, or of what stands in another as numbers
+
+# The names of tables in a run's folder, where they are not those of the methods that show them.
+SAVED_AS = {"table": "article", "summary": "rates", "side_by_side": "side-by-side"}
 
 
 class Report:
@@ -38,35 +42,37 @@ class Report:
     def of(cls, about: Declaration, run: Run) -> Report:
         """Of a run that is there already, without its notebook: from the journals, as the notebook declares it."""
         report = cls.__new__(cls)
-        report._show(about, run, run.machine)
+        report._show(about, run)
         return report
 
     def _begin(self, about: Declaration, folder: Path, profile: str) -> None:
-        snapshot = folders.note_machine(folder, profile)
-        self._show(about, Run(folder), snapshot)
+        folders.note_machine(folder, profile)
+        self._show(about, Run(folder))
 
-    def _show(self, about: Declaration, run: Run, snapshot: dict) -> None:
+    def _show(self, about: Declaration, run: Run) -> None:
         self.declaration, self.name, self.article = about, about.name, about.article
-        self.run, self.out, self.snapshot = run, run.path, snapshot
-        self._made: list[dict] | None = None
+        self.run, self.out, self.snapshot = run, run.path, run.machine
+        self._drawing = self.out / "figures" / f"{self.name}-epoch.svg"
+        self._made: list[Record] | None = None
 
     @property
-    def records(self) -> list[dict]:
+    def records(self) -> list[Record]:
         """The finished cases that this notebook is about: its own, those that it combines, or all of the run."""
+        about = self.declaration
         if self._made is not None:
             return self._made
-        if self.declaration.framework:
+        if about.framework:
             return self._read([self.name])
-        if self.declaration.whole_run:
+        if about.whole_run:
             return self.run_records()
-        experiment, records = self.declaration.experiment, self._read(self.declaration.sources)
-        return [record for record in records if published.experiment_of(record.experiment) == experiment]
+        read = self._read(about.sources)
+        return [record for record in read if published.experiment_of(record.experiment) == about.experiment]
 
-    def run_records(self) -> list[dict]:
+    def run_records(self) -> list[Record]:
         """The finished cases of all notebooks of this run."""
         return self.run.records
 
-    def show(self, records: Iterable[dict]) -> None:
+    def show(self, records: Iterable[Record]) -> None:
         """Show these in the table and the figure: records made of what others have measured, in no journal."""
         self._made = list(records)
 
@@ -77,9 +83,8 @@ class Report:
 
     def table(self) -> Table:
         """The article's table with this machine in it."""
-        records, best = self.records, self._ceilings()
-        self._saved("details", details.details_table(records, best))
-        return self._saved("article", article.article_table(self.declaration, records, best))
+        self.details()
+        return self._saved("table", article.article_table(self.declaration, self.records, self._ceilings()))
 
     def details(self) -> Table:
         """What else was measured of each case."""
@@ -95,7 +100,7 @@ class Report:
 
     def summary(self) -> Table:
         """What every device of the articles, and this machine, achieves of its peak."""
-        return self._saved("rates", summary.table(self.records))
+        return self._saved("summary", summary.table(self.records))
 
     def checks(self) -> Table:
         """What the kit found out about itself, in plain words."""
@@ -111,7 +116,7 @@ class Report:
 
     def side_by_side(self) -> Table:
         """The same cases in PyTorch and MLX, from the journals of this run, with proof that they are the same."""
-        return self._saved("side-by-side", side_by_side.side_by_side(self.declaration, self.records))
+        return self._saved("side_by_side", side_by_side.side_by_side(self.declaration, self.records))
 
     def printed(self) -> Table:
         """What else the article prints about this experiment: its settings, and what its text says."""
@@ -124,54 +129,40 @@ class Report:
 
     def figure(self) -> Any:
         """The article's devices and this machine's on one axis."""
-        from IPython.display import SVG
-
-        text = style.svg(draw.draw(self.declaration, self.records))
-        write_atomic(self._drawing, f"{text}\n{self._made_from('figure')}\n")
-        return SVG(data=text)
+        return style.show(draw(self.declaration, self.records), self._drawing, f"\n{self._made_from()}\n")
 
     def drawn(self) -> str:
         """The figure as its notebook saved it, or made from the journals as a table is."""
-        end = "" if self._lacks_its_notebook() else self._made_from("figure")
+        end = "" if self._lacks_its_notebook("figure") else self._made_from()
         if not self._drawing.exists() or not self._drawing.read_text(encoding="utf-8").rstrip().endswith(end):
             self.figure()
         return self._drawing.read_text(encoding="utf-8")
 
-    @property
-    def _drawing(self) -> Path:
-        return self.out / "figures" / f"{self.name}-epoch.svg"
-
-    def _made_from(self, what: str) -> str:
-        names = json.dumps(self.sources(what)).replace("--", "- -")  # which would end a comment
-        return f"<!-- from {names} -->"
+    def saved(self, method: str) -> Table:
+        """What a method has shown in the notebook, or shows now where that is missing, or its journals have grown."""
+        what = SAVED_AS.get(method, method)
+        sources = None if self._lacks_its_notebook(what) else self.sources(what)
+        return table.saved(self.out / "tables" / f"{self.name}-{what}", sources) or getattr(self, method)()
 
     def sources(self, what: str) -> dict[str, int]:
         """The journals that a table or figure is made from, and how long each is now."""
-        if what == "claims":
-            names = self._needed()
-        elif self.declaration.whole_run:
-            names = self._journals()
-        else:
-            names = [*(self.declaration.sources or [self.name]), *roofline.CEILINGS]
+        about = self.declaration
+        names = [*(about.sources or [self.name]), *roofline.CEILINGS]
+        names = self._needed() if what == "claims" else sorted(self.run.journals) if about.whole_run else names
         places = [self.out / f"{name}.jsonl" for name in dict.fromkeys(names)]
         return {place.name: place.stat().st_size for place in places if place.exists()}
 
-    def saved(self, what: str, make: Callable[[], Table]) -> Table:
-        """A table as its notebook saved it; made from the journals where that is missing, or they have grown since."""
-        return (
-            table.saved(self._place_of(what), None if self._lacks_its_notebook(what) else self.sources(what)) or make()
-        )
+    def _made_from(self) -> str:
+        return f"<!-- from {json.dumps(self.sources('figure')).replace('--', '- -')} -->"  # two would end the comment
 
-    def _saved(self, what: str, shown: Table) -> Table:
-        place = self._place_of(what)
+    def _saved(self, method: str, shown: Table) -> Table:
+        what = SAVED_AS.get(method, method)
+        place = self.out / "tables" / f"{self.name}-{what}"
         if not (self._lacks_its_notebook(what) and any(place.parent.glob(f"{place.name}.*"))):
             table.save(shown, place, self.sources(what), numbers=what not in NO_NUMBERS)
         return shown
 
-    def _place_of(self, what: str) -> Path:
-        return self.out / "tables" / f"{self.name}-{what}"
-
-    def _lacks_its_notebook(self, what: str = "") -> bool:
+    def _lacks_its_notebook(self, what: str) -> bool:
         """Whether records that only the notebook makes, of others' records (`show`), are missing: no journal has them.
 
         Then what it saved holds more than can be made here, as the price of this machine in `costs`, and stays as it
@@ -181,22 +172,16 @@ class Report:
 
     def _needed(self) -> list[str]:
         experiments = {experiment for claim in self.declaration.claims for experiment in claim.experiments}
-        return sorted(
-            {self.name, *(name for experiment in experiments for name in declaration.notebooks_of(experiment))}
-        )
-
-    def _journals(self) -> list[str]:
-        return sorted(self.run.journals)
+        return sorted({self.name, *(name for about in experiments for name in declaration.notebooks_of(about))})
 
     def _place(self) -> str:
-        out, here = self.out.absolute(), root()
+        out, here, sources = self.out.absolute(), root(), self.declaration.sources
         place = f"{out.relative_to(here) if here in out.parents else out.name}/"  # no folder above the kit's is shown
         if self.declaration.framework:
             return f"in {place}"
-        there, sources = self._journals(), self.declaration.sources
-        missing = ", ".join(name for name in sources if name not in there)
-        if not self.declaration.whole_run:
-            there = [name for name in sources if name in there]
+        measured = sorted(self.run.journals)
+        missing = ", ".join(name for name in sources if name not in measured)
+        there = measured if self.declaration.whole_run else [name for name in sources if name in measured]
         if not there:
             return f"none yet: run {missing} first, or set `out` to the folder of a run that has them"
         shown = f"{len(there)} notebooks" if len(there) > len(sources) else ", ".join(there)
@@ -205,7 +190,7 @@ class Report:
     def _ceilings(self) -> roofline.Ceilings:
         return roofline.ceilings(self._read(roofline.SOURCES))
 
-    def _read(self, names: Iterable[str]) -> list[dict]:
+    def _read(self, names: Iterable[str]) -> list[Record]:
         """What these notebooks of the run have measured so far."""
         journals = self.run.journals
         return [record for name in names if name in journals for record in journals[name].records]

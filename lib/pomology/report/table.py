@@ -5,22 +5,35 @@ from __future__ import annotations
 import csv
 import html
 import io
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from pomology.paths import write_atomic
+from pomology.results.cases import FLAGS
+from pomology.results.record import Record
 
 LONG, MANY = 60, 6  # characters of a long remark, and columns of a table that leave it too little room
-
 WRAPPED = 30  # characters of a text that may be broken into lines
+
+# For where no page has a style sheet, as in a notebook; a page's own says the same and more.
+STYLE = """
+.pomology-table table { border-collapse: collapse; }
+.pomology-table .scroll { overflow-x: auto; }
+.pomology-table th, .pomology-table td { text-align: left !important; }
+.pomology-table td.remark { min-width: 30em; }
+.pomology-table tr.measured { font-weight: 600; background: rgba(213, 94, 0, .10) !important; }
+.pomology-table p { margin: .2em 0; font-size: 90%; }
+.pomology-table p.title { font-size: 100%; font-weight: 600; }
+"""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table; `kind` is `published`, `measured` or `plain`."""
+    """One line of a table; its kind is its ground."""
 
     cells: tuple[str, ...]
     kind: Literal["published", "measured", "plain"] = "plain"
@@ -56,46 +69,31 @@ class Table:
         That of a case without numbers begins where these would be, beside how it ended.
         """
         *cells, remark = row.cells
-        empty = len(cells) - max((place for place, cell in enumerate(cells, 1) if cell), default=1)
-        span = 1
-        if row.kind == "measured" and len(remark) > LONG and empty > 1:
-            span += empty
-            cells = cells[:-empty]
-        wide = f' colspan="{span}"' if span > 1 else ""
-        kind = "remark" if len(remark) > LONG and len(self.columns) > MANY and span == 1 else ""
-        shown = [_cell(cell) for cell in cells]
-        return "".join([*shown, _cell(remark, kind, wide)])
+        filled, long = max((place for place, cell in enumerate(cells, 1) if cell), default=1), len(remark) > LONG
+        span = 1 + len(cells) - filled
+        if row.kind != "measured" or not long or span < 3:
+            filled, span = len(cells), 1
+        cells = [*cells[:filled], remark]
+        attributes = [' class="long"' if len(cell) >= WRAPPED else "" for cell in cells]
+        if span > 1:
+            attributes[-1] = f' colspan="{span}" class="long"'
+        elif long and len(self.columns) > MANY:
+            attributes[-1] = ' class="remark"'
+        return "".join(f"<td{about}>{html.escape(cell)}</td>" for cell, about in zip(cells, attributes, strict=True))
+
+    __html__ = html  # what a template asks for
 
     def __str__(self) -> str:
         grid = [self.columns, *(row.cells for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
         grid.insert(1, tuple("-" * width for width in widths))
-        lines = [self.title, ""]
-        lines += ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in grid]
-        return "\n".join([*lines, *self.notes])
+        lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in grid]
+        return "\n".join([self.title, "", *lines, *self.notes])
 
     __repr__ = __str__
 
 
-def _cell(text: str, kind: str = "", wide: str = "") -> str:
-    kind = kind or ("long" if len(text) >= WRAPPED else "")
-    kind = f' class="{kind}"' if kind else ""
-    return f"<td{wide}{kind}>{html.escape(text)}</td>"
-
-
-# For where no page has a style sheet, as in a notebook; a page's own says the same and more.
-STYLE = """
-.pomology-table table { border-collapse: collapse; }
-.pomology-table .scroll { overflow-x: auto; }
-.pomology-table th, .pomology-table td { text-align: left !important; }
-.pomology-table td.remark { min-width: 30em; }
-.pomology-table tr.measured { font-weight: 600; background: rgba(213, 94, 0, .10) !important; }
-.pomology-table p { margin: .2em 0; font-size: 90%; }
-.pomology-table p.title { font-size: 100%; font-weight: 600; }
-"""
-
-
-class Saved(msgspec.Struct):
+class _Saved(msgspec.Struct):
     """A table in a file. sources: the journals that it was made from, and how long each was."""
 
     table: Table
@@ -107,21 +105,14 @@ def save(table: Table, place: Path, sources: dict[str, int], numbers: bool = Tru
 
     place: without an ending. numbers: whether it has any.
     """
-    write_atomic(_ending(place, "json"), msgspec.json.encode(Saved(table, sources)).decode())
-    write_atomic(_ending(place, "html"), f'<!DOCTYPE html>\n<meta charset="utf-8">{table._repr_html_()}\n')
-    if not numbers:
-        return
-    columns = list(dict.fromkeys(key for row in table.data for key in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns)
-    writer.writeheader()
-    writer.writerows(table.data)
-    write_atomic(_ending(place, "csv"), text.getvalue())
-
-
-def _ending(place: Path, kind: str) -> Path:
-    """An experiment's name may have a point in it."""
-    return place.with_name(f"{place.name}.{kind}")
+    write_atomic(Path(f"{place}.json"), msgspec.json.encode(_Saved(table, sources)).decode())
+    write_atomic(Path(f"{place}.html"), f'<!DOCTYPE html>\n<meta charset="utf-8">{table._repr_html_()}\n')
+    if numbers:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(dict.fromkeys(key for row in table.data for key in row)))
+        writer.writeheader()
+        writer.writerows(table.data)
+        write_atomic(Path(f"{place}.csv"), text.getvalue())
 
 
 def saved(place: Path, sources: dict[str, int] | None) -> Table | None:
@@ -130,7 +121,20 @@ def saved(place: Path, sources: dict[str, int] | None) -> Table | None:
     sources: the journals as they are now; None takes a table of any age.
     """
     try:
-        kept = msgspec.json.decode(_ending(place, "json").read_bytes(), type=Saved)
+        kept = msgspec.json.decode(Path(f"{place}.json").read_bytes(), type=_Saved)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None  # somebody else's may be malformed: then, too, it is made from the journals
     return kept.table if sources in (None, kept.sources) else None
+
+
+def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> list[list]:
+    """Those of one key together, in the order in which they appear."""
+    groups: dict[Any, list] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
+
+
+def flag_notes(records: Iterable[Record]) -> list[str]:
+    """What the flags of these cases mean."""
+    return [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted({f for record in records for f in record.flags})]

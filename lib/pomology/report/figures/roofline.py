@@ -9,10 +9,10 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from pomology import format
+from pomology.format import quantity_per_s, significant
 from pomology.report import roofline
 from pomology.report.declaration import Declaration
-from pomology.report.figures.style import GREY, SHADES, nothing, plain_ticks, styled
+from pomology.report.figures.style import GREY, SHADES, key, nothing, plain_ticks, styled
 from pomology.results import cases
 from pomology.results.record import Record
 
@@ -32,76 +32,72 @@ def roofline_figure(_: Declaration, records: list[Record]) -> Any:
     from matplotlib.figure import Figure
 
     best, points = roofline.ceilings(records), roofline.roofline_points(records)
-    kinds = [kind for kind in ("cpu", "gpu") if any(_of_kind(kind, best, points))]
-    if not kinds:
+    panels = {}
+    for kind in ("cpu", "gpu"):
+        roofs = [(precision, one) for (where, precision), one in sorted(best.rates.items()) if where == kind]
+        here = [point for point in points if cases.kind(point.record) == kind]
+        if roofs or here:
+            panels[kind] = roofs, best.bandwidths.get(kind), here
+    if not panels:
         return nothing()
-    drawn = [point for point in points if point.intensity]
-    heights = [max(3.0, LABEL_INCHES * sum(map(len, _of_kind(kind, best, drawn)))) for kind in kinds]
-    whole = sum(heights) + 1.15 * len(heights) + 0.25 * -(-len({_series(point) for point in drawn}) // 3)
+    drawn = {_series(point.record): point.record for point in points if point.intensity}
+    looks = {
+        name: {"color": SHADES.get((record.framework, cases.kind(record)), GREY)} for name, record in drawn.items()
+    }
+    for name, record in drawn.items():
+        looks[name]["marker"] = PRECISION_MARKS.get(cases.precision(record), "D")
+    labels = [len(roofs) + sum(bool(point.intensity) for point in here) for roofs, _, here in panels.values()]
+    heights = [max(3.0, LABEL_INCHES * count) for count in labels]
+    whole = sum(heights) + 1.15 * len(heights) + 0.25 * -(-len(looks) // 3)
     figure, top = Figure(figsize=(8, whole)), whole
-    key: dict[str, Any] = {}
-    for kind, height in zip(kinds, heights, strict=True):
+    for (kind, panel), height in zip(panels.items(), heights, strict=True):
         top -= 0.45
         axis = figure.add_axes((0.1, (top - height) / whole, 0.5, height / whole))
         top -= height + 0.7
-        key |= _draw_panel(axis, kind, best, points)
-    if key:
-        figure.legend(key.values(), key.keys(), loc="lower center", ncols=3)
+        _draw_panel(axis, kind, *panel, looks)
+    if looks:
+        key(figure, looks, loc="lower center")
     return figure
-
-
-def _of_kind(kind: str, best: roofline.Ceilings, points: list[roofline.Point]) -> tuple[list, list]:
-    """The flat roofs and the points of a kind of device."""
-    roofs = [(precision, one) for (where, precision), one in sorted(best.rates.items()) if where == kind]
-    return roofs, [point for point in points if cases.kind(point.record) == kind]
 
 
 def _framework(record: Record) -> str:
     return cases.FRAMEWORKS.get(record.framework, record.framework)
 
 
-def _series(point: roofline.Point) -> str:
-    return f"{_framework(point.record)}, {point.record.backend}, {cases.precision(point.record)}"
+def _series(record: Record) -> str:
+    return f"{_framework(record)}, {record.backend}, {cases.precision(record)}"
 
 
-def _draw_panel(axis: Any, kind: str, best: roofline.Ceilings, points: list[roofline.Point]) -> dict[str, Any]:
-    """One panel. Returns what the key shows of it, by name."""
+def _draw_panel(axis: Any, kind: str, roofs: list, bandwidth: Any, points: list, looks: dict[str, dict]) -> None:
     import seaborn
 
-    roofs, points = _of_kind(kind, best, points)
-    slope = best.bandwidths[kind].value if kind in best.bandwidths else None
+    slope = bandwidth and bandwidth.value
     drawn = [point for point in points if point.intensity]
-    ridges = [roof.value / slope for _, roof in roofs] if slope else []
     across, rates = [point.intensity for point in drawn], [point.rate.value for point in drawn]
+    ridges = [roof.value / slope for _, roof in roofs] if slope else []
     left, right = min(across + ridges, default=1.0) / 4, max(across + ridges, default=1.0) * 4
     heights = rates + [roof.value for _, roof in roofs]
-    low = min([*heights, *([left * slope] if slope else [])], default=1e9)
-    axis.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low / 2, max(heights, default=1e9) * 2))
-    labels = []
-    key: dict[str, Any] = {}
+    low, high = min([*heights, *([left * slope] if slope else [])], default=1e9), max(heights, default=1e9)
+    axis.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low / 2, high * 2))
+    names, labels = [_series(point.record) for point in drawn], []
+    palette, markers = ({name: looks[name][what] for name in names} for what in ("color", "marker"))
+    form = {"hue": names, "palette": palette, "style": names, "markers": markers, "linewidth": 0, "legend": False}
     if drawn:
-        names = [_series(point) for point in drawn]
-        records = {name: point.record for name, point in zip(names, drawn, strict=True)}
-        palette = {name: SHADES.get((record.framework, kind), GREY) for name, record in records.items()}
-        markers = {name: PRECISION_MARKS.get(cases.precision(record), "D") for name, record in records.items()}
-        form = {"hue": names, "palette": palette, "style": names, "markers": markers, "linewidth": 0, "s": 30}
-        seaborn.scatterplot(x=across, y=rates, ax=axis, zorder=3, **form)
-        key = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-        axis.get_legend().remove()
-        for point, name in zip(drawn, names, strict=True):
-            if point.rate.low:
-                axis.vlines(point.intensity, point.rate.low, point.rate.high, color=palette[name], linewidth=1)
-            share = f": {format.significant(100 * point.roof.share, 2)} %" if point.roof else ""
-            words = f"{point.name}, {_framework(point.record)}, {cases.precision(point.record)}{share}"
-            labels.append((point.rate.value, point.intensity, words, "normal"))
+        seaborn.scatterplot(x=across, y=rates, ax=axis, zorder=3, s=30, **form)
+    for point, name in zip(drawn, names, strict=True):
+        if point.rate.low:
+            axis.vlines(point.intensity, point.rate.low, point.rate.high, color=palette[name], linewidth=1)
+        share = f": {significant(100 * point.roof.share, 2)} %" if point.roof else ""
+        words = f"{point.name}, {_framework(point.record)}, {cases.precision(point.record)}{share}"
+        labels.append((point.rate.value, point.intensity, words, "normal"))
     for precision, roof in roofs:
         line = {"color": GREY, "linewidth": 1.2, "linestyle": ROOF_LINES.get(precision, "solid")}
         axis.plot([roof.value / slope if slope else left, right], [roof.value] * 2, **line)
-        words = f"roof of {precision}: {format.quantity_per_s(roof.value, 'FLOP/s')}, {_framework(roof.record)}"
+        words = f"roof of {precision}: {quantity_per_s(roof.value, 'FLOP/s')}, {_framework(roof.record)}"
         labels.append((roof.value, right, words, "bold"))
     title = {"cpu": "Processor", "gpu": "GPU"}[kind]
     if slope:
-        title += f": memory {format.quantity_per_s(slope, 'B/s')}"
+        title += f": memory {quantity_per_s(slope, 'B/s')}"
         ends = [left, max(ridges, default=right)]
         axis.plot(ends, [end * slope for end in ends], color=GREY, linewidth=1.2)
     axis.set(title=title, xlabel="operations a byte, counted on paper", ylabel="GFLOP/s")
@@ -110,17 +106,11 @@ def _draw_panel(axis: Any, kind: str, best: roofline.Ceilings, points: list[roof
     axis.grid()
     plain_ticks(axis.xaxis)
     plain_ticks(axis.yaxis, 1e9)
-    without = dict.fromkeys(point.name for point in points if not point.intensity)
-    if without:
-        words = textwrap.shorten(f"Not drawn, since their bytes are not counted: {', '.join(without)}", 230)
-        words = textwrap.fill(words, 115)  # what is longer than two lines would stand on what is below
+    if without := dict.fromkeys(point.name for point in points if not point.intensity):
+        words = textwrap.shorten(f"Not drawn, since their bytes are not counted: {', '.join(without)}", 115)
         axis.annotate(words, (0, 0), (0, -34), "axes fraction", "offset points", fontsize=7, va="top")
-    _label(axis, sorted(labels))
-    return key
-
-
-def _label(axis: Any, labels: list[tuple[float, float, str, str]]) -> None:
-    """Write labels (height, place across, text, weight), sorted, beside a panel, each joined to its place by a line."""
+    # The labels stand beside the panel, each joined to its place by a line, and make way for each other.
+    labels.sort()
     step = LABEL_INCHES / (axis.get_position().height * axis.figure.get_figheight())
     heights = [axis.transAxes.inverted().transform(axis.transData.transform((x, y)))[1] for y, x, _, _ in labels]
     for place in range(1, len(heights)):

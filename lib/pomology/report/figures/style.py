@@ -6,11 +6,13 @@ and Ito (2008), which colour-blind readers can tell apart; a second mark, the sh
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from pomology.paths import write_atomic
 
@@ -38,28 +40,14 @@ SHADES = {
     ("tensorflow", "gpu"): "#E6B3D0",
 }
 
-STYLE = {
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
-    "axes.edgecolor": GREY,
-    "axes.labelcolor": GREY,
-    "axes.labelsize": 9,
-    "axes.titlecolor": GREY,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10,
-    "text.color": GREY,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "grid.color": GREY,
-    "grid.alpha": 0.25,
+STYLE = dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none")
+STYLE |= dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "text.color"), GREY)
+STYLE |= dict.fromkeys(("xtick.color", "ytick.color", "grid.color"), GREY)
+STYLE |= {"axes.labelsize": 9, "xtick.labelsize": 9, "ytick.labelsize": 9, "legend.fontsize": 8, "font.size": 10}
+STYLE |= {"axes.titlelocation": "left", "axes.titlesize": 10, "grid.alpha": 0.25, "legend.frameon": False}
+STYLE |= {
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "font.size": 10,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
     "text.parse_math": False,  # a chip's name is text, whatever is in it
     "svg.hashsalt": "pomology",  # the same data give the same file
     "svg.fonttype": "none",  # text stays text: it can be read aloud and searched, and takes a tenth of the bytes
@@ -68,25 +56,21 @@ STYLE = {
 FONTS = "DejaVu Sans, Verdana, sans-serif"  # the first is as wide as the second, which Macs and phones have
 
 
-def styled(function: Callable) -> Callable:
-    """Draws in the house style, whatever the notebook has set."""
+@contextlib.contextmanager
+def _house_style() -> Iterator[None]:
+    import matplotlib
 
-    @functools.wraps(function)
-    def drawn(*arguments: Any, **options: Any) -> Any:
-        import matplotlib
+    with matplotlib.rc_context(STYLE):
+        yield
 
-        with matplotlib.rc_context(STYLE):
-            return function(*arguments, **options)
 
-    return drawn
+styled = _house_style()  # a decorator: draws in the house style, whatever the notebook has set
 
 
 def figure_of(width: float, height: float) -> Any:
-    """An empty figure, in inches.
-
-    Not pyplot's, and so no FacetGrid of seaborn's either: pyplot keeps every figure, which a notebook would show a
-    second time beside the saved one, and opens a window on a Mac.
-    """
+    """An empty figure, in inches."""
+    # Not pyplot's, and so no FacetGrid of seaborn's either: pyplot keeps every figure, which a notebook would show a
+    # second time beside the saved one, and opens a window on a Mac.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -111,14 +95,18 @@ def plain_ticks(axis: Any, unit: float = 1.0) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.10g}"))
 
 
-def device_key(figure: Any, devices: Iterable[str], **options: Any) -> None:
-    """The key of colours and marks below a figure."""
+def key(figure: Any, looks: dict[str, dict], **options: Any) -> None:
+    """A key below a figure: name -> how its line or mark looks."""
     from matplotlib.lines import Line2D
 
+    handles = [Line2D([], [], label=name, **{"linestyle": "none"} | look) for name, look in looks.items()]
+    figure.legend(handles=handles, **{"loc": "outside lower center", "ncols": 3} | options)
+
+
+def device_key(figure: Any, devices: Iterable[str], **options: Any) -> None:
+    """The key of the colours and marks of devices."""
     shown = set(devices)
-    looks = {name: {"marker": MARKS[name], "color": COLOURS[name]} for name in COLOURS if name in shown}
-    marks = [Line2D([], [], linestyle="none", label=name, **look) for name, look in looks.items()]
-    figure.legend(handles=marks, **{"loc": "outside lower center", "ncols": 3} | options)
+    key(figure, {name: {"marker": MARKS[name], "color": COLOURS[name]} for name in COLOURS if name in shown}, **options)
 
 
 @styled
@@ -139,8 +127,6 @@ def pictures(images: Any, titles: Any = ()) -> Any:
 @styled
 def svg(figure: Any) -> str:
     """A figure as an SVG element."""
-    import io
-
     buffer = io.StringIO()
     # The last digits of what the layout solver finds vary; they would end up in the names of clip paths.
     figure.draw_without_rendering()
@@ -148,15 +134,10 @@ def svg(figure: Any) -> str:
     for axis in figure.axes:
         axis.set_position([round(bound, 4) for bound in axis.get_position().bounds])
     figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return _small(buffer.getvalue())
-
-
-def _small(text: str) -> str:
-    """The same drawing in a fifth of the bytes: no metadata, no names that nothing refers to, hundredths of a point."""
-    from xml.etree import ElementTree
-
     # A text may hold what no XML may, as somebody's journal can.
-    text = re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", text)
+    text = re.sub(
+        "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", buffer.getvalue()
+    )
     root = ElementTree.fromstring(text[text.index("<svg") :])
     _slim(root, set(re.findall(r"#([\w-]+)", text)))
     about = {"xmlns": "http://www.w3.org/2000/svg", "font-family": FONTS, "stroke-linejoin": "round"}
@@ -165,21 +146,22 @@ def _small(text: str) -> str:
 
 
 def _slim(element: Any, used: set[str]) -> None:
-    """used: the identifiers that something refers to."""
+    """The same drawing in a fifth of the bytes: no metadata, no names that nothing refers to, hundredths of a point.
+
+    used: the identifiers that something refers to.
+    """
     element.tag = element.tag.rpartition("}")[2]
     about = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
     if about.get("id") not in used:
         about.pop("id", None)
-    style = [part.split(":", 1) for part in about.pop("style", "").split(";") if ":" in part]
-    style = {name.strip(): value.strip() for name, value in style if name.strip() != "font-family"}
+    style = dict(part.split(":", 1) for part in re.split(r"\s*;\s*", about.pop("style", "")) if ":" in part)
     for name in {"d", "x", "y", "transform", "points"} & about.keys():
         about[name] = re.sub(r"-?\d+\.\d+", lambda one: f"{round(float(one[0]), 2):g}", about[name])
         about[name] = " ".join(re.sub(r"\s*([A-Za-z,()])\s*", r"\1", about[name]).split())
     if about.get("transform", "").startswith("rotate(-0 "):
         del about["transform"]
-    if style:
-        about["style"] = ";".join(f"{name}:{value}" for name, value in style.items())
-    element.attrib = about
+    style = ";".join(f"{name}:{value.strip()}" for name, value in style.items() if name != "font-family")
+    element.attrib = about | ({"style": style} if style else {})
     if element.tag != "text":
         element.text = None
     kept: list[Any] = []
@@ -187,17 +169,16 @@ def _slim(element: Any, used: set[str]) -> None:
         _slim(child, used)
         child.tail = None
         unseen = child.tag == "path" and child.get("style") == "fill:none" and "id" not in child.attrib
-        if child.tag in ("metadata", "style") or unseen:
-            continue
         bare = child.tag in ("g", "defs") and not child.attrib
-        kept += list(child) if bare and child.tag == "g" else [child] if len(child) or not bare else []
+        if child.tag not in ("metadata", "style") and not unseen:
+            kept += list(child) if bare and child.tag == "g" else [child] if len(child) or not bare else []
     element[:] = kept
 
 
-def show(figure: Any, path: Path) -> Any:
-    """Save a figure as SVG, whole or not at all, and give what a notebook displays."""
+def show(figure: Any, path: Path, more: str = "") -> Any:
+    """Save a figure as SVG, whole or not at all, and give what a notebook displays. more: what the file ends with."""
     from IPython.display import SVG
 
     text = svg(figure)
-    write_atomic(path, text)
+    write_atomic(path, text + more)
     return SVG(data=text)

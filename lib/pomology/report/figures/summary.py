@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from pomology import format
+from pomology.format import significant
 from pomology.report import summary
 from pomology.report.figures.points import Line, Mark, draw_marks, points_figure
 from pomology.report.figures.style import COLOURS, DEVICES, device_key, figure_of, plain_ticks, styled
+from pomology.report.table import grouped
 from pomology.results import cases
 from pomology.results.record import Record
 
@@ -33,25 +35,23 @@ def summary_figure(records: list[Record], compact: bool = False) -> Any:
 
 def _panels(rates: list[summary.Rate]) -> dict[str, list[Line]]:
     """A line for each device; this machine's own workloads share the last panel."""
-    frameworks: dict[str, set[str]] = {}
-    for rate in rates:
-        frameworks.setdefault(rate.workload, set()).add(rate.framework)
-    lines: dict[tuple[str, str], list[summary.Rate]] = {}
-    for rate in rates:
-        known = rate.workload in summary.WORKLOADS
+    frameworks = Counter(workload for workload, _ in {(rate.workload, rate.framework) for rate in rates})
+
+    def line_of(rate: summary.Rate) -> tuple[str, str]:
         kind = "CPU" if rate.role == "cpu" else "GPU"
-        words = [rate.device] if known else [rate.workload.replace("_", " "), kind]
-        if len(frameworks[rate.workload]) > 1:
+        words = [rate.device] if rate.workload in summary.WORKLOADS else [rate.workload.replace("_", " "), kind]
+        if frameworks[rate.workload] > 1:
             words.append(cases.FRAMEWORKS.get(rate.framework, rate.framework))
         words += [rate.precision] if rate.precision != "fp32" else []
-        panel = summary.WORKLOADS.get(rate.workload, summary.MEASURED_ONLY)
-        lines.setdefault((panel, ", ".join(words)), []).append(rate)
+        return summary.WORKLOADS.get(rate.workload, summary.MEASURED_ONLY), ", ".join(words)
+
     panels: dict[str, list[Line]] = {}
-    for (panel, label), settings in lines.items():
+    for settings in grouped(rates, line_of):
         best = max(settings, key=lambda rate: rate.rate.value)
-        share = f"{format.significant(100 * best.share.value, 2)} %" if best.share else "no peak known"
+        panel, label = line_of(best)
+        share = f"{significant(100 * best.share.value, 2)} %" if best.share else "no peak known"
         marks = [Mark(rate.rate) for rate in settings]
-        line = Line(label, best.source, best.role, share, marks, best.peak_flops_per_s)
+        line = Line(label, (best.source, best.role), share, marks, best.peak_flops_per_s)
         panels.setdefault(panel, []).append(line)
     return panels
 
@@ -59,34 +59,33 @@ def _panels(rates: list[summary.Rate]) -> dict[str, list[Line]]:
 def _compact_figure(rates: list[summary.Rate]) -> Any:
     from matplotlib.ticker import FixedLocator, PercentFormatter
 
-    published = {rate.workload for rate in rates if rate.source == "published"}
-    measured = {rate.workload for rate in rates if rate.source == "measured"}
-    fastest: dict[tuple, summary.Rate] = {}
-    for rate in sorted(rates, key=lambda rate: rate.rate.value):
-        if rate.workload in published or not measured & published:
-            fastest[rate.workload, rate.source, rate.role, rate.device] = rate
-    shown = list(fastest.values())
-    names = [name for name in dict.fromkeys(rate.workload for rate in rates) if name in {one.workload for one in shown}]
+    published, measured = (
+        {rate.workload for rate in rates if rate.source == source} for source in ("published", "measured")
+    )
+    chosen = published if measured & published else published | measured
+    slowest_first = sorted((rate for rate in rates if rate.workload in chosen), key=lambda rate: rate.rate.value)
+    fastest = {(rate.workload, rate.source, rate.role, rate.device): rate for rate in slowest_first}
+    names = [name for name in dict.fromkeys(rate.workload for rate in rates) if name in chosen]
     # Within a line, from top to bottom: this machine's processor and GPU far apart, since each has its share behind it.
     order = [DEVICES["measured", "cpu"], *(name for name in COLOURS if "this" not in name), DEVICES["measured", "gpu"]]
     figure = figure_of(COMPACT_INCHES, 1.4 + 0.5 * len(names))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    reach = [value for rate in shown for value in (rate.rate.value, rate.rate.low, rate.rate.high) if value]
-    left.set(xscale="log", xlim=(min(reach, default=1e12) / 2, max(reach, default=1e12) * 2))
-    right.set_xlim(-0.03, max([1.0, *(rate.share.high or rate.share.value for rate in shown if rate.share)]) * 1.04)
-    marks: dict[Any, list] = {left: [], right: []}
-    for rate in shown:
+    rows = []
+    for rate in fastest.values():
         device = DEVICES[rate.source, rate.role]
         place = names.index(rate.workload) + 0.45 + 0.09 * order.index(device)
-        marks[left].append((device, place, [Mark(rate.rate)]))
-        if rate.share:
-            marks[right].append((device, place, [Mark(rate.share)]))
+        rows.append((device, place, rate))
         if rate.source == "measured" and rate.share:
-            words = f"{format.significant(100 * rate.share.value, 2)} %"
-            form = {"va": "center", "color": COLOURS[device]}
-            right.text(1.03, place, words, transform=right.get_yaxis_transform(), **form)
+            words = f"{significant(100 * rate.share.value, 2)} %"
+            form = {"transform": right.get_yaxis_transform(), "va": "center", "color": COLOURS[device]}
+            right.text(1.03, place, words, **form)
+    reach = [value for *_, rate in rows for value in (rate.rate.value, rate.rate.low, rate.rate.high) if value]
+    shares = [rate.share for *_, rate in rows if rate.share]
+    left.set(xscale="log", xlim=(min(reach, default=1e12) / 2, max(reach, default=1e12) * 2))
+    right.set_xlim(-0.03, max([1.0, *(share.high or share.value for share in shares)]) * 1.04)
+    draw_marks(left, [(device, place, [Mark(rate.rate)]) for device, place, rate in rows], size=30)
+    draw_marks(right, [(device, place, [Mark(rate.share)]) for device, place, rate in rows if rate.share], size=30)
     for axis, title in ((left, "trillion operations a second"), (right, "share of the peak")):
-        draw_marks(axis, marks[axis], size=30)
         axis.set(title=title, ylim=(len(names), 0))
         axis.yaxis.set_major_locator(FixedLocator(range(len(names))))
         axis.tick_params(axis="y", length=0, labelleft=False)
@@ -100,5 +99,5 @@ def _compact_figure(rates: list[summary.Rate]) -> Any:
     right.xaxis.set_major_locator(FixedLocator([0, 0.5, 1]))
     right.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
     form = {"loc": "outside lower left", "ncols": 2, "fontsize": COMPACT_POINTS, "handletextpad": 0.2}
-    device_key(figure, (DEVICES[rate.source, rate.role] for rate in shown), **form)
+    device_key(figure, (device for device, *_ in rows), **form)
     return figure
