@@ -98,11 +98,11 @@ def read(path: str | Path) -> Contents:
     return contents(path, path.read_bytes())
 
 
-def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
+def contents(path: Path, data: bytes, kind: type = Record) -> Contents:
     """What a journal's bytes hold. A torn or malformed line is passed over and reported in `problems`.
 
-    brief: without samples, which is faster. Raises PomologyError for a journal of another schema, or with more lines
-    than any run writes.
+    kind: as in `record.parse`. Raises PomologyError for a journal of another schema, or with more lines than any run
+    writes.
     """
     held, name, unusable = Contents(path), one_line(path.name), 0
     if data.count(b"\n") > MOST_LINES:
@@ -112,7 +112,7 @@ def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
         if not line.strip():
             continue
         try:
-            entry = parse(line, brief)
+            entry = parse(line, kind)
         except PomologyError as error:
             raise PomologyError(f"{name}, line {number}: {error}") from None
         except ValueError as error:
@@ -122,7 +122,7 @@ def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
             continue
         key = (entry.case, entry.repeat)
         latest[key] = entry
-        if isinstance(entry, Record):
+        if isinstance(entry, kind):
             held.attempts.pop(key, None)
         else:
             held.attempts[key] = held.attempts.get(key, 0) + 1
@@ -130,7 +130,7 @@ def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
         held.problems.append(f"{name}: {unusable - MOST_NAMED} more lines that cannot be used")
     why = "began and never ended: its process was killed"
     for entry in latest.values():
-        ended = isinstance(entry, Record)
-        held.records.append(entry if ended else Record.ended(entry, "crashed", why))
+        ended = isinstance(entry, kind)
+        held.records.append(entry if ended else kind.ended(entry, "crashed", why))
         held.open_starts += [] if ended else [entry]
     return held

@@ -6,6 +6,7 @@ A line of a journal is `Start`, written before a case, or `Record`, written afte
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import reprlib
@@ -147,14 +148,6 @@ class Record(Start, kw_only=True, tag="end", gc=False):
         return super().line() | {"metrics": metrics}
 
 
-class Brief(Record, kw_only=True, tag="end", gc=False):
-    """A record whose samples stay JSON, for who needs none of them: they are most of the work of reading."""
-
-    blocks: msgspec.Raw = UNSET
-    memory_trace: msgspec.Raw = UNSET
-    trace: msgspec.Raw = UNSET
-
-
 KEYS = ("event", *(field.encode_name for field in msgspec.structs.fields(Record) if field.required))
 
 
@@ -172,20 +165,23 @@ def _metrics(kind: type, given: Any) -> Metrics:
     return metrics
 
 
-_WHOLE, _BRIEF = (msgspec.json.Decoder(Start | kind, dec_hook=_metrics) for kind in (Record, Brief))
+@functools.cache
+def _decoder(kind: type[Record]) -> msgspec.json.Decoder:
+    return msgspec.json.Decoder(kind.__base__ | kind, dec_hook=_metrics)
 
 
 class _Head(msgspec.Struct):
     schema: Any = None
 
 
-def parse(line: bytes, brief: bool = False) -> Start | Record:
-    """A line of a journal; brief: as `Brief`. Raises ValueError, with one sentence, for a line that is none.
+def parse(line: bytes, kind: type = Record) -> Start | Record:
+    """A line of a journal. kind: of an ending, and its base of a start, for who needs fewer fields. Raises ValueError,
+    with one sentence, for a line that is none.
 
     Raises PomologyError for a line of another schema, of which nothing in its file can be understood.
     """
     try:
-        return (_BRIEF if brief else _WHOLE).decode(line)
+        return _decoder(kind).decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         _refuse_schema(line)
         if not isinstance(error, msgspec.ValidationError):

@@ -24,15 +24,15 @@ class Run:
     once it has changed.
 
     machine: what machine.json says; empty if that is missing or malformed. journals: by experiment. records: of all
-    journals, a finished case each; brief: without their samples. problems: a sentence for each file that could not be
-    used.
+    journals, a finished case each, read as `kind` (see `record.parse`). problems: a sentence for each file that could
+    not be used.
 
     Raises PomologyError, in a line, for a place that is none, or a zip that is not safe to read. Of a folder each file
     stands for itself: what is not safe is not read.
     """
 
-    def __init__(self, place: str | Path, brief: bool = False):
-        self.path, self._brief = Path(place), brief
+    def __init__(self, place: str | Path, kind: type = Record):
+        self.path, self._kind = Path(place), kind
         self.name = self.path.resolve().name.removesuffix(".zip")
         self._known: dict[str, tuple] = {}  # by file name: its stamp, what it holds, and a problem or none
         if not self.path.exists():
@@ -80,7 +80,7 @@ class Run:
 
     def _parsed(self, name: str, read: Callable[[], bytes]) -> tuple[dict | journal.Contents | None, str | None]:
         try:
-            held = _machine(read()) if name == MACHINE else journal.contents(self.path / name, read(), self._brief)
+            held = _machine(read()) if name == MACHINE else journal.contents(self.path / name, read(), self._kind)
         except PomologyError as error:
             return None, f"{redact(str(error))}."
         return held, None
