@@ -200,14 +200,14 @@ def test_the_sentence_is_true_of_a_gpu_of_one_model_and_of_models_of_its_own():
     assert "processor reached 30 to 80 %" in apart and f"{one}, this machine's GPU reached 30 % {PRODUCT}" in apart
     small = record("vae", rate(30e9), scaled=True)
     said = summary.sentence([product(100e9), small])
-    assert said.startswith(f"{one} (in a smaller version), this machine's processor reached 30 % {PRODUCT}")
+    assert said.startswith(f"{one} (in smaller versions), this machine's processor reached 30 % {PRODUCT}")
     some = summary.sentence([product(100e9), small, record("vae", rate(20e9), config={"batch_size": 9})])
-    assert some.startswith(f"{one} (some of it in a smaller version)")
+    assert some.startswith(f"{one} (some in smaller versions)")
     both_small = summary.sentence([product(100e9), small, record("dcgan", rate(2e10), scaled=True)])
     assert both_small.startswith("Training 2 models that the articles have timed too (in smaller versions)")
     own = summary.sentence([product(100e9), record("cnn", rate(20e9), article="004")])
     assert own.startswith(
-        "Computing one workload that no article prints a time of, this machine's processor reached 20 %"
+        "Computing one model that no article prints a time of, this machine's processor reached 20 %"
     )
     assert f"published peaks on theirs ({len(published_shares())} pairs" in own
 
