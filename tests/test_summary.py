@@ -206,9 +206,7 @@ def test_the_sentence_is_true_of_a_gpu_of_one_model_and_of_models_of_its_own():
     both_small = summary.sentence([product(100e9), small, record("dcgan", rate(2e10), scaled=True)])
     assert both_small.startswith("Training 2 models that the articles have timed too (in smaller versions)")
     own = summary.sentence([product(100e9), record("cnn", rate(20e9), article="004")])
-    assert own.startswith(
-        "Computing one model that no article prints a time of, this machine's processor reached 20 %"
-    )
+    assert own.startswith("Computing one model that no article prints a time of, this machine's processor reached 20 %")
     assert f"published peaks on theirs ({len(published_shares())} pairs" in own
 
 

@@ -25,9 +25,9 @@ import json
 import math
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from pomology.articles.published import ROLES, Claim, articles, rows
 from pomology.errors import PomologyError
@@ -35,14 +35,11 @@ from pomology.format import significant
 from pomology.measure.estimate import Estimate, estimate
 
 HOLDS, DOES_NOT_HOLD, CANNOT_BE_TOLD = "holds", "does not hold", "cannot be told here"
-
 FIELDS = ("backend", "framework", "precision", "maker")  # keywords of a term that are not of a row's config
-
 _MISSING = Estimate(math.nan)
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(NamedTuple):
     """What a lookup has for a term of a formula: an estimate or a status, or None and the reason.
 
     text: the term, as the formula has it. source: which measurement it is; two terms of one source are one number.
@@ -56,13 +53,6 @@ class Term:
     @property
     def value(self) -> float | str | None:
         return self.found.value if isinstance(self.found, Estimate) else self.found
-
-
-def for_a_verdict(found: Estimate) -> Estimate:
-    """What a verdict rests on. Here, and nowhere else, a value of unknown spread counts as exact: the articles print no
-    intervals."""
-    known = found.low is not None or math.isnan(found.value)
-    return found if known else found.replace(covers="exact")
 
 
 def _computed(compute: Callable) -> Callable[[Side, Side | float], Side]:
@@ -106,13 +96,12 @@ class Side:
         """`0.748 (0.731 to 0.765)`: with its interval where it has one."""
         if isinstance(self.number, str) or self.value is None:
             return str(self.value)
-        bounds = [significant(bound) for bound in self.number.bounds if math.isfinite(bound)]
-        apart = len(set(self.number.bounds)) == len(bounds) == 2
-        return significant(self.number.value) + (f" ({bounds[0]} to {bounds[1]})" if apart else "")
+        low, high = self.number.bounds
+        apart = low != high and math.isfinite(low) and math.isfinite(high)
+        return significant(self.value) + (f" ({significant(low)} to {significant(high)})" if apart else "")
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Two sides, and whether it `holds`: None if the numbers cannot tell, with the reason."""
 
     left: Side
@@ -151,7 +140,7 @@ class Decision:
         return _decided((self, other), by=True)
 
     def __invert__(self) -> Decision:
-        return replace(self, holds=None if self.holds is None else not self.holds)
+        return Decision(None if self.holds is None else not self.holds, self.numbers)
 
     def __bool__(self):
         raise TypeError("a decision is joined by `&`, `|` and `~`, and a chain is between(low, x, high)")
@@ -176,6 +165,7 @@ def _compare(left: Side, symbol: str, right: Side) -> Decision:
 
 
 def _holds(a: Estimate | str, symbol: str, b: Estimate | str) -> bool | None:
+    """Kleene's: None where a value inside the intervals could turn it round."""
     if symbol == "!=":
         equal = _holds(a, "==", b)
         return None if equal is None else not equal
@@ -198,10 +188,6 @@ def _decided(decisions: Iterable[Decision], by: bool) -> Decision:
     return Decision(holds, tuple(itertools.chain.from_iterable(decision.numbers for decision in decisions)))
 
 
-def _between(low: Any, x: Any, high: Any) -> Decision:
-    return (_side(low) <= x) & (_side(x) <= high)
-
-
 def _reduced(pick: Callable, *sides: Any) -> Side:
     """Of numbers that are given one by one, or by a generator."""
     given = [_side(side) for side in (sides[0] if len(sides) == 1 else sides)]
@@ -217,9 +203,11 @@ class _Names(dict):
 
     def __init__(self, claim: Claim, lookup: Any):
         self.claim, self.lookup = claim, lookup
-        super().__init__({role: role for role in ROLES}, __builtins__={}, abs=abs, between=_between)
-        for name, pick in (("min", min), ("max", max), ("mean", fmean)):
-            self[name] = functools.partial(_reduced, pick)
+        super().__init__({role: role for role in ROLES}, __builtins__={}, abs=abs)
+        self["between"] = lambda low, x, high: (_side(low) <= x) & (_side(x) <= high)
+        self |= {
+            name: functools.partial(_reduced, pick) for name, pick in (("min", min), ("max", max), ("mean", fmean))
+        }
         self |= {"all": functools.partial(_decided, by=False), "any": functools.partial(_decided, by=True)}
         for name, roles in (("gpus", ["gpu"]), ("rivals", ["rival"]), ("devices", ["gpu", "rival"])):
             self[name] = [device for role in roles for device in lookup.devices(claim.experiment, role)] or roles[:1]
@@ -233,9 +221,12 @@ class _Names(dict):
         given = [] if role is None else [role if role in ROLES else repr(role)]
         text = f"{metric}({', '.join([*given, *(f'{key}={value!r}' for key, value in config.items())])})"
         experiment = config.pop("experiment", self.claim.experiment)
-        term = replace(self.lookup(experiment, metric, role, config), text=text)
-        number = for_a_verdict(term.found) if isinstance(term.found, Estimate) else term.found
-        return Side(_MISSING if number is None else number, (term,))
+        term = self.lookup(experiment, metric, role, config)._replace(text=text)
+        number = _MISSING if term.found is None else term.found
+        if isinstance(number, Estimate) and number.low is None and number.value == number.value:
+            # Here, and nowhere else, a value of unknown spread counts as exact: the articles print no intervals.
+            number = number.replace(covers="exact")
+        return Side(number, (term,))
 
 
 def test(claim: Claim, lookup: Any) -> Decision:
@@ -267,7 +258,16 @@ class PublishedLookup:
     def __call__(self, experiment: str, metric: str, role: str | None, config: dict) -> Term:
         meant = [row for row in rows(self.article, experiment) if _is_meant(row, role, config)]
         if metric == "status":
-            return self._status(meant)
+            printed: dict[str, set[str]] = {}
+            for row in meant:
+                printed.setdefault(_subject(row), set()).add(row["status"])
+            # A failed case still has a temperature printed beside it: the failure is the status of the whole row.
+            worst = {
+                next((s for s in ("error", "out-of-memory", "ok") if s in each), None) for each in printed.values()
+            }
+            if len(worst) == 1 and None not in worst:
+                return Term(worst.pop())
+            return Term(None, f"article {self.article} prints {'more than one' if worst else 'no'} such status")
         asked = [row for row in meant if row["metric"] == metric]
         printed = [row for row in asked if row["si"] is not None]
         if len({(_subject(row), row["si"]) for row in printed}) > 1:
@@ -279,16 +279,6 @@ class PublishedLookup:
         if asked:
             return Term(None, f'published as "{asked[0]["printed"]}"' if asked[0]["printed"] else asked[0]["note"])
         return Term(None, f"the text of article {self.article} prints no such number")
-
-    def _status(self, meant: list[dict]) -> Term:
-        printed: dict[str, set[str]] = {}
-        for row in meant:
-            printed.setdefault(_subject(row), set()).add(row["status"])
-        # A failed case still has a temperature printed beside it: the failure is the status of the whole row.
-        worst = {next((s for s in ("error", "out-of-memory", "ok") if s in each), None) for each in printed.values()}
-        if len(worst) == 1 and None not in worst:
-            return Term(worst.pop())
-        return Term(None, f"article {self.article} prints {'more than one' if worst else 'no'} such status")
 
     def devices(self, experiment: str, role: str) -> tuple[str, ...]:
         """Those that have numbers, in printed order."""
