@@ -132,18 +132,11 @@ def test_this_machine_is_held_against_its_own_best_product():
     assert ("model_sizes resnet18", "model resnet18") in mine
     half = mine["whisper_pretraining", "batch size 128"]
     assert half.precision == "fp16" and half.share.value == pytest.approx(90 / 400)
-    without = mine["cnn", "batch size 128"]
-    assert without.share is None and without.how == "no product in bf16 was measured in this run"
-
-
-def test_repeats_are_one_case_and_an_unknown_machine_is_named_so():
-    repeats = [record("vae", rate(value), repeat=n) for n, value in enumerate((40e9, 90e9))]
-    (one,) = found([*repeats, product(100e9)], source="measured")
-    assert one.rate.value == pytest.approx(60e9) and one.rate.low < 40e9 < 90e9 < one.rate.high  # the geometric mean
     nobody = record("vae", rate(1e9), chip=None, backend="mps", framework="strange")
     (one,) = found([nobody], source="measured")
     assert (one.device, one.role, one.share) == ("this machine GPU", "gpu", None)
-    assert "strange" in str(summary.table([nobody]))
+    without = mine["cnn", "batch size 128"]
+    assert without.share is None and without.how == "no product in bf16 was measured in this run"
 
 
 PRODUCT = "of the operations a second of its best plain matrix product."
@@ -237,14 +230,13 @@ def test_copies_that_jupyterlab_keeps_are_no_notebooks(tmp_path):
     assert [path.name for path in notebooks.notebook_paths(tmp_path)] == ["a.ipynb", "b.ipynb"]
 
 
-def page(folder, records) -> str:
-    out = write(folder, records)
-    (out / "machine.json").write_text(json.dumps({"chip": "Apple M9", "profile": "quick"}))
-    nbformat.write(nbformat.v4.new_notebook(metadata={"pomology": {"article": "kit"}}), out / "summary.ipynb")
-    return report_page.build(out).read_text()
-
-
 def test_the_page_of_a_run_begins_with_the_chart(tmp_path):
+    def page(folder, records) -> str:
+        out = write(folder, records)
+        (out / "machine.json").write_text(json.dumps({"chip": "Apple M9", "profile": "quick"}))
+        nbformat.write(nbformat.v4.new_notebook(metadata={"pomology": {"article": "kit"}}), out / "summary.ipynb")
+        return report_page.build(out).read_text()
+
     whole = page(tmp_path / "run", RUN)
     top, chart, *rest = re.split("<h2[^>]*>", whole)
     assert "<svg" not in top and chart.startswith("How this machine compares")
@@ -253,18 +245,4 @@ def test_the_page_of_a_run_begins_with_the_chart(tmp_path):
     (own,) = [part for part in rest if part.startswith("The kit itself")]
     assert 'id="summary"' in own and f"the table, {len(found(RUN))} rows" in own and "54.7 %" in own
     assert "cannot be compared" not in whole and "cannot be shown" not in whole
-
-
-def test_a_smoke_run_and_one_without_rates_have_no_chart(tmp_path):
-    smoke = [one.replace(profile="smoke") for one in RUN]
-    for name, records in (("smoke", smoke), ("nothing", RUN[-1:])):
-        assert "How this machine compares" not in page(tmp_path / name, records)
-
-
-def test_somebody_elses_malformed_numbers_leave_the_page_standing(tmp_path):
-    bad = record("vae", rate(5e9), config={"model": ["<b>"], "batch_size": "<script>"}, chip="<i>x")
-    bad = bad.replace(framework="</td><script>")
-    worse = record("dcgan", rate(-1.0), precision="")
-    shown = page(tmp_path / "run", [product(100e9), bad, worse])
-    assert "<script>" not in shown and "<b>" not in shown and "<i>x" not in shown
-    assert "How this machine compares" in shown
+    assert "How this machine compares" not in page(tmp_path / "smoke", [one.replace(profile="smoke") for one in RUN])
