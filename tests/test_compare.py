@@ -104,10 +104,9 @@ def test_a_case_that_the_first_run_lacks_is_laid_against_the_next_and_many_runs_
     table = table_of(a, b, run(c, record("dcgan")))
     rows = {(row["experiment"], row["base"], row["run"]): row["verdict"] for row in table.data}
     assert rows == {("dcgan", "a", "c"): "cannot be told", ("vae", "b", "c"): "slower"}
-    table, _, page = compare.write([compare.load(place) for place in (a, b, c, b)], tmp_path)
+    table = table_of(a, b, c, b)
     assert [row.cells[2:] for row in table.rows][2:] == [("2", "0", "1", "0", "1", "0"), ("1", "0", "0", "1", "0", "0")]
     assert len(table.data) == 3 and table.data[0]["run"] == table.rows[2].cells[0]
-    assert page.read_text().count("<details>") == 3  # each against the first in full
 
 
 SIZES = (75, 66, 12, 6, 6, 5, 4, 4, 4, 3, 2, 2, 1, 1, 1)  # rows of the notebooks of a run

@@ -36,6 +36,7 @@ from pomology.measure.estimate import Estimate, estimate
 
 HOLDS, DOES_NOT_HOLD, CANNOT_BE_TOLD = "holds", "does not hold", "cannot be told here"
 FIELDS = ("backend", "framework", "precision", "maker")  # keywords of a term that are not of a row's config
+COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _MISSING = Estimate(math.nan)
 
 
@@ -59,10 +60,9 @@ def _computed(compute: Callable) -> Callable[[Side, Side | float], Side]:
     def method(self: Side, other: Side | float) -> Side:
         other = _side(other)
         try:
-            number = compute(self.number, other.number)
+            return Side(compute(self.number, other.number), self.terms + other.terms)
         except ZeroDivisionError:
-            number = _MISSING
-        return Side(number, self.terms + other.terms)
+            return Side(_MISSING, self.terms + other.terms)
 
     return method
 
@@ -83,8 +83,7 @@ class Side:
     __sub__, __rsub__ = _computed(operator.sub), _computed(lambda a, b: b - a)
     __truediv__, __rtruediv__ = _computed(operator.truediv), _computed(lambda a, b: b / a)
     __neg__, __abs__ = (lambda self: 0 - self), (lambda self: _reduced(max, self, -self))
-    __lt__, __le__, __gt__, __ge__ = map(_compared, ("<", "<=", ">", ">="))
-    __eq__, __ne__ = map(_compared, ("==", "!="))
+    __lt__, __le__, __gt__, __ge__, __eq__, __ne__ = map(_compared, ("<", "<=", ">", ">=", "==", "!="))
 
     @property
     def value(self) -> float | str | None:
@@ -115,8 +114,7 @@ class Comparison(NamedTuple):
         return f"{self.left} {self.operator} {self.right} {words[self.holds]}"
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """Whether something holds, None if the numbers cannot tell, and every comparison that was made."""
 
     holds: bool | None
@@ -151,8 +149,8 @@ def _side(number: Side | Estimate | float | str) -> Side:
 
 
 def _compare(left: Side, symbol: str, right: Side) -> Decision:
-    holds, reason, known = _holds(left.number, symbol, right.number), "", {}
-    terms = tuple(dict.fromkeys(left.terms + right.terms))
+    known, reason = {}, ""
+    holds, terms = _holds(left.number, symbol, right.number), tuple(dict.fromkeys(left.terms + right.terms))
     for term in terms:
         if term.source and known.setdefault(term.source, term.text) != term.text:  # a device by its name and its role
             left, holds = Side(_MISSING, left.terms), None
@@ -165,7 +163,6 @@ def _compare(left: Side, symbol: str, right: Side) -> Decision:
 
 
 def _holds(a: Estimate | str, symbol: str, b: Estimate | str) -> bool | None:
-    """Kleene's: None where a value inside the intervals could turn it round."""
     if symbol == "!=":
         equal = _holds(a, "==", b)
         return None if equal is None else not equal
@@ -174,9 +171,8 @@ def _holds(a: Estimate | str, symbol: str, b: Estimate | str) -> bool | None:
             raise TypeError("a status compares with a text, by == or !=")
         return None if _MISSING in (a, b) else a == b
     if symbol == "==":
-        return (_compare(Side(a), "<=", Side(b)) & _compare(Side(a), ">=", Side(b))).holds
-    compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}[symbol]
-    results = {compare(x, y) for x in a.bounds for y in b.bounds}
+        return ((Side(a) <= b) & (Side(a) >= b)).holds
+    results = {COMPARE[symbol](x, y) for x in a.bounds for y in b.bounds}
     return results.pop() if len(results) == 1 else None
 
 

@@ -51,17 +51,16 @@ class MeasuredLookup:
             and all(_setting(record, key) == wanted for key, wanted in config.items())
         ]
         what = f"{experiment} on {role or 'any device'} with {json.dumps(config)}"
+        counts = {record.metrics[metric].value for record in here if metric in record.metrics}
+        measured = combined(here, metric)
         if not here:
             return Term(None, f"no such {f'{role.upper()} ' if role else ''}case of {experiment} was run here")
-        if role is None:
-            counts = {record.metrics[metric].value for record in here if metric in record.metrics}
-            if len(counts) == 1:
-                return Term(Estimate.count(counts.pop()))
+        if role is None and len(counts) == 1:
+            return Term(Estimate.count(counts.pop()))
         if len(groups(here)) > 1:
             return Term(None, f"{what}: {len(groups(here))} cases match; the term must say which")
         if metric == "status":
             return Term(here[-1].status)
-        measured = combined(here, metric)
         if measured is None:
             return Term(None, f"{what}: {metric} was not measured ({here[-1].status})")
         return Term(measured, source=f"{experiment}: {here[-1].case}: {metric}")

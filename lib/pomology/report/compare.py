@@ -35,8 +35,7 @@ TIMES = {"epoch_s": "an epoch", "fit_s": "a training", "kernel_s": "a call", "pa
 TIMES |= {"launch_s": "a launch", "step_s": "a step"}
 # What must be equal. Threads count on one chip only.
 SAME = ("profile", "data", "scaled", "parameters", "flops_per_step", "chip", "threads")
-WHOLE = 3  # runs, up to which each case has a row and each run a column; of more each run is a row of counts
-IN_FULL = 12  # runs, up to which a page also has each against the first
+WHOLE = 3  # runs, up to which each has a column and each case a row; of more each run is a row of counts
 UNTOLD, BARRED, NOT_SHOWN = "cannot be told", "must not be compared", "no difference shown"
 SINGLE = "single runs"
 
@@ -193,10 +192,10 @@ def _differences(*sides: list[Timed]) -> str:
 def judged(pairs: dict[Case, tuple[list[Timed], list[Timed]]]) -> dict[Case, Finding]:
     """Cases of two runs, base and other, and what can be said of the other.
 
-    A verdict needs repeats on both sides, and allows for two things that make two runs of one machine look different.
-    Processes that ran one after the other have a state of the machine in common, so that two sets of them differ by
-    more than their spread tells (`intervals.BETWEEN_SETS`). And a notebook of sixty rows has sixty chances to show
-    something by accident, so its rows are judged together (`intervals.joint_confidence`).
+    A verdict needs repeats on both sides, and allows for two things that make two runs of one machine look different:
+    two sets of processes differ by more than their spread tells, as each set had a state of the machine in common
+    (`intervals.BETWEEN_SETS`), and a notebook of sixty rows has sixty chances to show something by accident, so that
+    its rows are judged together (`intervals.joint_confidence`).
     """
     findings: dict[Case, Finding] = {}
     families: dict[str, list[tuple]] = {}
@@ -329,17 +328,13 @@ def write(sides: Sequence[Side], folder: Path) -> tuple[Table, Path, Path]:
     writer.writeheader()
     writer.writerows(table.data)
     write_atomic(numbers, text.getvalue())
-    others = sides[1:] if len(sides) <= IN_FULL else ()
-    several = [(f"{side.name} against {sides[0].name}", side_by_side((sides[0], side))) for side in others]
-    counts = []
-    for title, pair in several:
-        found = Counter(row["verdict"] + (f" ({SINGLE})" if row["why"] == SINGLE else "") for row in pair.data)
-        counted = ", ".join(f"{count:,} {verdict}" for verdict, count in found.most_common())
-        counts.append(f"{title}: {counted or 'no case in common'}")
+    found = Counter(
+        (row["run"], f"{row['verdict']}{f' ({SINGLE})' if row['why'] == SINGLE else ''}") for row in table.data
+    )
+    counts = [f"{name}: {count:,} {verdict}" for (name, verdict), count in found.items()] if len(sides) <= WHOLE else []
     place = RESOURCES / "page"
     environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(place), trim_blocks=True)
     given = {"style": Markup((place / "style.css").read_text(encoding="utf-8")), "table": table, "counts": counts}
-    whole = len(sides) <= WHOLE
-    given |= {"title": table.title, "details": () if whole else several, "narrow": whole}
+    given |= {"title": table.title, "narrow": len(sides) <= WHOLE}
     write_atomic(page, environment.get_template("compare.html.j2").render(given))
     return table, numbers, page
