@@ -57,12 +57,9 @@ def priced(records: Iterable[Record], memory_bytes: int | None, price_usd: float
     for record in records:
         if experiment_of(record.experiment) == "gpt2_pretraining":
             ceiling = best.rates.get((cases.kind(record), "fp32"))
-            facts = {
-                "memory_bytes": (None if record.backend == "cuda" else memory_bytes, "B"),
-                "peak_flops_per_s": (ceiling and ceiling.value, "FLOP/s"),
-                "launch_price_usd": (price_usd, "USD"),
-            }
-            metrics = {name: Estimate.count(value, unit) for name, (value, unit) in facts.items() if value}
+            facts = [("memory_bytes", None if record.backend == "cuda" else memory_bytes, "B")]
+            facts += [("peak_flops_per_s", ceiling and ceiling.value, "FLOP/s"), ("launch_price_usd", price_usd, "USD")]
+            metrics = {name: Estimate.count(value, unit) for name, value, unit in facts if value}
             known.append(record.replace(experiment="costs", metrics=Metrics(record.metrics | metrics)))
     return known
 

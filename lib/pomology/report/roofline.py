@@ -63,12 +63,11 @@ class Ceilings(NamedTuple):
 
 
 def ceilings(records: Iterable[Record]) -> Ceilings:
-    """The best that a run has measured, over its frameworks; of several repeats the best.
+    """The best that a run has measured, over its frameworks and repeats, without smoke tests.
 
     Best = highest lower end of the interval, so that numbers which scatter widely, as where other programs were
     running, are not mistaken for a rate that this machine can hold. Operations a second come from products, bytes a
-    second from passes over large arrays only: a product's matrix may stay in a cache. What did not end well is left
-    out, and so is a smoke test, whose shapes are too small.
+    second from passes over large arrays only: a product's matrix may stay in a cache.
     """
     best = Ceilings({}, {})
     for record in records:
@@ -92,10 +91,8 @@ def share(record: Record, best: Ceilings, rate: Estimate | None = None) -> Estim
 
 
 def intensity(record: Record) -> float | None:
-    """Operations for a byte that is read or written, counted on paper; None where the bytes were not counted.
-
-    Of a training step by what each of its operators reads and writes; of a product by its operands and result.
-    """
+    """Operations for a byte, counted on paper: of a training step by what each of its operators reads and writes, of a
+    product by its operands and result. None where the bytes were not counted."""
     flops, moved = record.flops_per_step or 0, record.bytes_per_step or 0
     if flops <= 0 or moved <= 0:
         flops, moved = (getattr(record.metrics.get(name), "value", 0) for name in ("flops_per_s", "bytes_per_s"))

@@ -39,7 +39,6 @@ WORKLOADS = {
 WORKLOAD_OF = {"simclr_reference": "simclr", "rasbt_vgg16": "vgg16", "memory": "memory_over_time"}
 WORKLOAD_OF |= {"model_sizes vgg16": "vgg16"}
 MEASURED_ONLY = "Timed on this machine only"
-# Under the chart at the top of a page.
 CAPTION = (
     "Left: operations of the training, counted on paper, over its time; further right is faster, and each upright line "
     "is ten times the one before it. Right: how much that is of the device's peak, which is the published one of the "
@@ -74,9 +73,8 @@ SMALLER = ", a smaller model"  # ends the settings of a case that is not the art
 class Rate(NamedTuple):
     """What a device achieves on a workload, FLOP/s, and the share of its peak that this is; None is not known.
 
-    source: `published` or `measured`. role: `cpu`, `gpu` (of Apple) or `rival` of what is published, else `cpu` or
-    `gpu`. peak_flops_per_s: the published one, or of what is measured the best product of the run. how: where the peak
-    is from, or why there is none.
+    source: `published` or `measured`. role: `cpu`, `gpu` (published: of Apple) or `rival`. peak_flops_per_s: the
+    published one, or the best product of the run. how: where the peak is from, or why there is none.
     """
 
     article: str
@@ -118,17 +116,17 @@ def rates(records: list[Record]) -> list[Rate]:
 
 def _published() -> Iterator[Rate]:
     for row in published.rows():
-        if row["flops"] and row["metric"] != "energy_j_per_step":
-            experiment, rate = row["experiment"], Estimate(row["flops"] / row["si"], "FLOP/s", how="published")
-            peak, how = peaks().get((row["device"], row["precision"]), (None, NO_PEAK))
-            if experiment in CORES_UNKNOWN and row["role"] == "gpu":
-                peak, how = None, "how many GPU cores it had is not told"
-            share = None if peak is None else rate / Estimate.count(peak, "FLOP/s")
-            name, _, version = row["framework"].partition(" ")
-            shown = ", ".join(filter(None, (config_text(row["config"]), version)))
-            about = (row["article"], WORKLOAD_OF.get(experiment, experiment), row["device"], shown, "published")
-            about += (row["role"], name.replace("pytorch", "torch"), row["precision"])
-            yield Rate(*about, rate, peak, share, how)
+        if not row["flops"] or row["metric"] == "energy_j_per_step":
+            continue
+        experiment, rate = row["experiment"], Estimate(row["flops"] / row["si"], "FLOP/s", how="published")
+        peak, how = peaks().get((row["device"], row["precision"]), (None, NO_PEAK))
+        if experiment in CORES_UNKNOWN and row["role"] == "gpu":
+            peak, how = None, "how many GPU cores it had is not told"
+        name, _, version = row["framework"].partition(" ")
+        shown = ", ".join(filter(None, (config_text(row["config"]), version)))
+        about = (row["article"], WORKLOAD_OF.get(experiment, experiment), row["device"], shown, "published")
+        about += (row["role"], name.replace("pytorch", "torch"), row["precision"], rate, peak)
+        yield Rate(*about, peak and rate / Estimate.count(peak, "FLOP/s"), how)
 
 
 def _measured(records: list[Record]) -> Iterator[Rate]:
