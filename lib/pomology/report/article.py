@@ -49,7 +49,7 @@ def article_table(experiment: str | Declaration, records: list[dict], best: roof
     usable = comparable(records) if times else [record for record in records if record.profile != "smoke"]
     shown = [repeats for repeats in groups(usable) if not (repeats[0].scaled and repeats[-1].status == "too-big")]
     share = best if best and about.name not in roofline.CEILINGS else None
-    rates = {id(repeats): roofline.share(repeats[0], share, roofline.rate_of(repeats)) for repeats in shown if share}
+    rates = {id(repeats): roofline.share(repeats[0], share, roofline._rate(repeats)) for repeats in shown if share}
     several = len({record.framework for record in records}) > 1
     for line in _lines(about, shown):
         first = line[0][0]
@@ -66,7 +66,7 @@ def article_table(experiment: str | Declaration, records: list[dict], best: roof
                 texts = [f"{_framework(one[0])} {text}" for one, text in zip(here, texts, strict=True) if text]
             if column.metric == "flops_per_s" and about.framework_columns:
                 texts = [
-                    text + (f" ({roofline.percent(rates.get(id(one)))} of the best)" if rates.get(id(one)) else "")
+                    text + (f" ({roofline._percent(rates.get(id(one)))} of the best)" if rates.get(id(one)) else "")
                     for one, text in zip(here, texts, strict=False)
                 ]
             cells.append("; ".join(filter(None, texts)))
@@ -88,7 +88,7 @@ def article_table(experiment: str | Declaration, records: list[dict], best: roof
     heading = next((column.heading for column in columns if column.metric == "flops_per_s"), None)
     if share and heading and not about.framework_columns:
         ours = [rates[id(repeats)] for repeats in shown]
-        return roofline.with_shares(table, heading, [None] * (len(rows) - len(ours)) + ours)
+        return roofline._with_shares(table, heading, [None] * (len(rows) - len(ours)) + ours)
     return table
 
 
@@ -191,7 +191,7 @@ def _cell(column: Column, repeats: list[dict], about: Declaration) -> str:
     show = metrics.show(name, heading)
     if name == "status":
         return "yes" if good else repeats[-1].status
-    value = roofline.rate_of(repeats) if about.framework_columns and name == "flops_per_s" else measured(repeats, name)
+    value = roofline._rate(repeats) if about.framework_columns and name == "flops_per_s" else measured(repeats, name)
     if value is None:
         if column.where:
             return repeats[-1].status

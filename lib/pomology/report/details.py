@@ -9,6 +9,7 @@ from pomology.articles import published
 from pomology.format import plus_minus, quantity
 from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
+from pomology.report.roofline import _with_shares
 from pomology.report.side_by_side import RATIOS
 from pomology.report.table import Row, Table
 from pomology.results import metrics
@@ -101,9 +102,7 @@ def details_table(records: list[dict], best: roofline.Ceilings | None = None) ->
     if any("±" in cell for row in rows for cell in row.cells):
         notes += ("± is the 95 % interval within this run; another run may differ by more.",)
     table = Table("Measured besides", columns, tuple(rows), notes, tuple(data))
-    return (
-        roofline.with_shares(table, "Achieved", [roofline.share(record, best) for record in records]) if best else table
-    )
+    return _with_shares(table, "Achieved", [roofline.share(record, best) for record in records]) if best else table
 
 
 TRUST = {"ok": "yes", "mismatch": "no", "unsupported": "not to be had"}

@@ -184,6 +184,10 @@ def percent(share: Estimate | None) -> str:
     return f"{significant(100 * share.value)}{half} %"
 
 
+# The names until every caller has the public ones.
+_rate, _percent, _with_shares = rate_of, percent, with_shares
+
+
 def _above_all(shares: Iterable[Estimate | None]) -> list[str]:
     if not any(share and share.value > 1 for share in shares):
         return []
