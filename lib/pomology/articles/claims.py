@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from pomology.articles.published import ROLES, Claim, articles, rows
+from pomology.articles.published import ROLES, Claim, rows
 from pomology.errors import PomologyError
 from pomology.format import significant
 from pomology.measure.estimate import Estimate, estimate
@@ -41,10 +41,8 @@ _MISSING = Estimate(math.nan)
 
 
 class Term(NamedTuple):
-    """What a lookup has for a term of a formula: an estimate or a status, or None and the reason.
-
-    text: the term, as the formula has it. source: which measurement it is; two terms of one source are one number.
-    """
+    """What a lookup has for a term of a formula (text): an estimate or a status, or None and the reason. source: which
+    measurement it is; two terms of one source are one number."""
 
     found: Estimate | str | None
     reason: str = ""
@@ -178,10 +176,9 @@ def _holds(a: Estimate | str, symbol: str, b: Estimate | str) -> bool | None:
 
 def _decided(decisions: Iterable[Decision], by: bool) -> Decision:
     """Kleene's or (by True), and (by False): one such decision is enough, and an unknown one could be such."""
-    decisions = tuple(decisions)
-    results = [decision.holds for decision in decisions]
+    results, made = zip(*decisions, strict=True)
     holds = by if by in results else None if None in results else not by
-    return Decision(holds, tuple(itertools.chain.from_iterable(decision.numbers for decision in decisions)))
+    return Decision(holds, tuple(itertools.chain.from_iterable(made)))
 
 
 def _reduced(pick: Callable, *sides: Any) -> Side:
@@ -228,9 +225,8 @@ class _Names(dict):
 def test(claim: Claim, lookup: Any) -> Decision:
     """Put numbers into a claim's formula and say whether it holds. Raises PomologyError if the formula is malformed.
 
-    `lookup(experiment, metric, role, config)` gives a Term; `role` is `cpu`, `gpu`, `rival`, a device's name, or None
-    for what is the same on all; every key of `config` must match. `lookup.devices(experiment, role)` gives the names of
-    those that have numbers.
+    `lookup(experiment, metric, role, config)` gives a Term; `role` is as in a formula, or None for what is the same on
+    all. `lookup.devices(experiment, role)` gives the names of those that have numbers.
     """
     if not claim.formula:
         return Decision(None)
@@ -247,8 +243,6 @@ class PublishedLookup:
     """Looks terms up in what one article printed; `<0.3GB` becomes the interval from 0 to 0.3e9."""
 
     def __init__(self, article: str):
-        if article not in {known.id for known in articles()}:
-            raise PomologyError(f"article {article!r}: unknown; the articles are {', '.join(a.id for a in articles())}")
         self.article = article
 
     def __call__(self, experiment: str, metric: str, role: str | None, config: dict) -> Term:
@@ -284,9 +278,8 @@ class PublishedLookup:
 
 def _is_meant(row: dict, role: str | None, config: dict) -> bool:
     name = row["role"] if role in ROLES else row["device"].casefold()
-    if role is not None and name != role.casefold():
-        return False
-    return all((row[k] if k in FIELDS else row["config"].get(k)) == wanted for k, wanted in config.items())
+    settings = all((row[k] if k in FIELDS else row["config"].get(k)) == wanted for k, wanted in config.items())
+    return settings and (role is None or name == role.casefold())
 
 
 def _subject(row: dict) -> str:

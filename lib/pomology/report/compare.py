@@ -152,10 +152,8 @@ def load(place: str | Path) -> Side:
 
 
 class Finding(NamedTuple):
-    """What can be said of a case in one run against the same in another; why it is not compared, if it is not.
-
-    metric: the time that was compared. ratio: of that to the other run's, with bounds where repeats gave some.
-    """
+    """What can be said of a case in one run against the same in another, by a metric; why it is not compared, if it is
+    not. ratio: with bounds where repeats gave some."""
 
     verdict: str
     metric: str = ""
