@@ -474,7 +474,7 @@ def again() -> list[dict]:
         command += ["--device=cpu", f"--run={out.name}", "--repeats=3", "--data=stand-in"]
         subprocess.run(command, capture_output=True, text=True, check=True)
         runs.append(out)
-    verdicts = [line["verdict"] for line in compare.compare(runs).data]
+    verdicts = [line["verdict"] for line in compare.side_by_side([compare.load(run) for run in runs]).data]
     for out in runs:
         shutil.rmtree(out)
     called = sum(verdict in ("faster", "slower") for verdict in verdicts)
@@ -488,7 +488,7 @@ from pathlib import Path
 from pomology.report import compare
 places = compare.find([sys.argv[1]])
 start = time.perf_counter()
-runs = compare.load_all(places)
+runs = [compare.load(place) for place in places]
 loaded = time.perf_counter()
 table = compare.side_by_side(runs)
 compared = time.perf_counter()

@@ -8,7 +8,7 @@ from records import write
 
 from pomology.articles import published
 from pomology.measure.estimate import Estimate
-from pomology.report import article, costs, declaration
+from pomology.report import costs, declaration
 from pomology.report import table as report_table
 from pomology.report.showing import Report
 from pomology.results.record import Record
@@ -61,24 +61,20 @@ def test_the_articles_devices_cost_what_a_pencil_says():
 
 def test_this_machine_stands_beside_them_at_its_price():
     table = costs.table(priced(), 3.0)
-    ours = [row for row in table.data if row["maker"] == "here"]
-    assert [row.kind for row in table.rows].count("measured") == len(ours) == 2
-    large, small = ours
+    large, small = (row for row in table.data if row["maker"] == "here")
+    assert [row.kind for row in table.rows].count("measured") == 2
     assert large["usd_seconds_per_sequence"] == pytest.approx(3000 * 4.0 / 4)
     assert large["peak_flops_per_s_per_usd"] == pytest.approx(12e12 / 3000), "the best fp32, not fp16"
     assert large["share_of_peak"] == pytest.approx(5 / 12)
     assert large["memory_bytes_per_usd"] == pytest.approx(36 * GIB / 3000)
     assert "scaled" in small["work"] and small["usd_seconds_per_sequence"] is None, "a smaller model has no such time"
     assert small["flops_per_s_per_usd"] == pytest.approx(4e12 / 3000)
-
-
-def test_a_price_that_is_not_told_is_said_and_nothing_is_made_of_it():
+    # A price that is not told is said, and nothing is made of it.
     table = costs.table(priced(0.0), 3.0)
     (row, _) = (row for row in table.rows if row.kind == "measured")
     assert row.cells[1] == "not told" and "5.00 TFLOP/s" in row.cells
     (large, _) = (row for row in table.data if row["maker"] == "here")
-    assert {large[key] for key in large if "usd" in key} == {None}
-    assert large["share_of_peak"] == pytest.approx(5 / 12)
+    assert {large[key] for key in large if "usd" in key} == {None} and large["share_of_peak"] == pytest.approx(5 / 12)
     assert not [row for row in costs.pairs(priced(0.0)).data if "M3" in row["one"]]
 
 
@@ -115,26 +111,14 @@ def test_energy_has_its_electricity_and_its_share_of_the_price():
     assert any("measured no energy" in note for note in costs.energy([], 3000.0, 0.36, 2.0).notes)
 
 
-def test_smoke_tests_and_failures_cost_nothing():
+def test_smoke_tests_and_failures_cost_nothing_and_a_card_has_its_own_memory():
     for more in ({"profile": "smoke"}, {"status": "too-big", "metrics": {}}):
         run = [one.replace(**more) for one in RUN]
-        priced = costs.priced(run, 36 * GIB, 3000.0)
-        assert not [row for row in costs.table(priced, 3.0).data if row["maker"] == "here"]
+        assert not data(costs.table(costs.priced(run, 36 * GIB, 3000.0), 3.0), maker="here")
         assert not data(costs.energy(run, 3000.0, 0.36, 2.0), source="measured")
-
-
-def test_a_card_s_memory_is_not_that_of_the_computer_around_it():
     run = [record("gpt2_pretraining_torch", "cuda", LARGE, {"pass_s": 4.0, "flops_per_s": 5e12}, chip="NVIDIA L4")]
-    (mine,) = (row for row in costs.table(costs.priced(run, 512 * GIB, 2500.0), 3.0).data if row["maker"] == "here")
+    (mine,) = data(costs.table(costs.priced(run, 512 * GIB, 2500.0), 3.0), maker="here")
     assert mine["memory_bytes_per_usd"] is None and mine["flops_per_s_per_usd"] == pytest.approx(2e9)
-
-
-def test_table_1_stands_as_printed_with_this_machine_below():
-    table = article.article_table("costs", priced())
-    assert [row.kind for row in table.rows] == ["published"] * 7 + ["measured"] * 2
-    assert table.rows[2].cells[0] == "NVIDIA GeForce RTX 4090" and {"24", "83", "1599"} <= set(table.rows[2].cells)
-    assert {"36", "12.0", "3,000", "4.00 s"} <= set(table.rows[7].cells)
-    assert "0.500 s" not in table.rows[8].cells, "a smaller model's time stands nowhere"
 
 
 def test_the_notebook_s_experiment_reads_the_whole_run_and_shows_what_is_made_of_it(tmp_path):
@@ -143,13 +127,14 @@ def test_the_notebook_s_experiment_reads_the_whole_run_and_shows_what_is_made_of
     run = experiment.run_records()
     assert {one.experiment for one in run} == {one.experiment for one in RUN} and not experiment.records
     experiment.show(costs.priced(run, 36 * GIB, 3000.0))
-    assert [row.kind for row in experiment.table().rows].count("measured") == 2
-    assert "3,000" in experiment.table().rows[7].cells
+    table = experiment.table()
+    assert [row.kind for row in table.rows] == ["published"] * 7 + ["measured"] * 2
+    assert table.rows[2].cells[0] == "NVIDIA GeForce RTX 4090" and {"24", "83", "1599"} <= set(table.rows[2].cells)
+    small, large = (set(row.cells) for row in table.rows[7:])
+    assert {"36", "12.0", "3,000", "4.00 s"} <= large and "0.500 s" not in small, (
+        "a smaller model's time stands nowhere"
+    )
     assert not (tmp_path / "costs.jsonl").exists(), "what is made of others' records is in no journal"
-    shown = {row.cells[0] for row in experiment.claims().rows}
-    assert {"001-C21", "001-C22", "001-C23"} <= shown
-
-
-def test_prices_are_the_articles():
+    assert {"001-C21", "001-C22", "001-C23"} <= {row.cells[0] for row in experiment.claims().rows}
     prices = [row["si"] for row in published.rows("001", "costs") if row["metric"] == "launch_price_usd"]
     assert prices == [899, 999, 1599, 4650, 6599, 2599, 1999]

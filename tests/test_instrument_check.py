@@ -437,4 +437,5 @@ def test_the_page_shows_the_checks_and_their_sum_and_a_comparison_leaves_them_ou
     assert "not passed: fence (mps), memory counters (cpu)" in page
     assert "cannot be told: against another clock (cpu)" in page and "not to be had here: energy meter (cpu)" in page
     assert "a fence &lt;takes&gt; 12 ms" in page and "<takes>" not in page
-    assert compare.compare([tmp_path / "a", tmp_path / "b"]).rows == ()
+    runs = [compare.load(tmp_path / name) for name in ("a", "b")]
+    assert compare.side_by_side(runs).rows == ()

@@ -17,83 +17,70 @@ from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
 
 CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
-BUG, DNF = "Runtime error (Bug)", "DNF (Out of Memory)"
+BUG = "Runtime error (Bug)"
+DEVICES = {"cpu": (CPU, "cpu"), "gpu": (GPU, "mps"), "rival": (RIVAL, "cuda")}
 
-# Article 003, as printed: chip, the columns that tell rows apart, time, temperature, memory, power.
+# Article 003, as printed: role; the columns that tell rows apart; time, temperature, memory, power.
 TABLES = {
-    "dcgan": [
-        (CPU, (64, 64), "1942.078 s", "47ºC", "<0.3GB", "~35W"),
-        (CPU, (1024, 64), "1684.591 s", "45ºC", "<1.3GB", "~35W"),
-        (GPU, (64, 64), BUG, "43ºC", "--", "--"),
-        (GPU, (1024, 64), BUG, "42ºC", "--", "--"),
-        (RIVAL, (64, 64), "285.473 s", "48ºC", "1.3GB", "~84W"),
-        (RIVAL, (1024, 64), "252.657 s", "54ºC", "4.45GB", "~69W"),
-    ],
-    "siamese": [
-        (CPU, (64,), "353.208 s", "47ºC", "<0.4GB", "~35W"),
-        (CPU, (1024,), "197.937 s", "51ºC", "<0.5GB", "~38W"),
-        (GPU, (64,), "112.131 s", "47ºC", "1.42GB", "~38W"),
-        (GPU, (1024,), "15.547 s", "47ºC", "3.21GB", "~38W"),
-        (RIVAL, (64,), "39.839 s", "55ºC", "1.3GB", "~182W"),
-        (RIVAL, (1024,), "20.538 s", "51ºC", "2.4GB", "~189W"),
-    ],
-    "transformer_lm": [
-        (CPU, (20, 200, 2, 200), "282.73 s", "53ºC", "<0.3GB", "~43W"),
-        (CPU, (20, 500, 2, 500), "405.90 s", "49ºC", "<0.5GB", "~44W"),
-        (CPU, (200, 500, 4, 500), "362.12 s", "52ºC", "1.6GB", "~50W"),
-        (CPU, (200, 500, 6, 1024), "513.85 s", "51ºC", "2.4GB", "~44W"),
-        (CPU, (200, 500, 10, 1024), "745.80 s", "51ºC", "2.4GB", "~50W"),
-        (GPU, (20, 200, 2, 200), "505.52 s", "48ºC", "<2.4GB", "~40W"),
-        (GPU, (20, 500, 2, 500), "502.79 s", "48ºC", "4.8GB", "~40W"),
-        (GPU, (200, 500, 4, 500), "104.67 s", "51ºC", "13.2GB", "~80W"),
-        (GPU, (200, 500, 6, 1024), "137.19 s", "50ºC", "14.4GB", "~90W"),
-        (GPU, (200, 500, 6, 1024), "137.19 s", "50ºC", "14.4GB", "~90W"),  # the article prints this row twice
-        (GPU, (200, 500, 10, 1024), "216.04 s", "45ºC", "16GB", "~70W"),
-        (RIVAL, (20, 200, 2, 200), "47.39 s", "48ºC", "1.27GB", "~164W"),
-        (RIVAL, (20, 500, 2, 500), "73.36 s", "58ºC", "1.48GB", "~196W"),
-        (RIVAL, (200, 500, 4, 500), "59.98 s", "54ºC", "6.2GB", "~189W"),
-        (RIVAL, (200, 500, 6, 1024), "72.54 s", "59ºC", "6.8GB", "~205W"),
-        (RIVAL, (200, 500, 10, 1024), DNF, "--", "--", "--"),
-    ],
-    "vae": [
-        (CPU, (128,), "3.746 s", "41ºC", "<0.1GB", "~28W"),
-        (CPU, (5120,), "1.933 s", "40ºC", "<0.1GB", "~12W"),
-        (GPU, (128,), "8.760 s", "42ºC", "0.6GB", "~30W"),
-        (GPU, (5120,), "1.998 s", "41ºC", "0.34GB", "~28W"),
-        (RIVAL, (128,), "6.555 s", "36ºC", "1.2GB", "~51W"),
-        (RIVAL, (5120,), "6.074 s", "52ºC", "1.3GB", "~52W"),
-    ],
-}
-KEYS = {
-    "dcgan": ("batch_size", "image_size"),
-    "siamese": ("batch_size",),
-    "transformer_lm": ("batch_size", "embedding_size", "layers", "hidden_size"),
-    "vae": ("batch_size",),
+    "dcgan": """batch_size, image_size
+cpu; 64, 64; 1942.078 s; 47ºC; <0.3GB; ~35W
+cpu; 1024, 64; 1684.591 s; 45ºC; <1.3GB; ~35W
+gpu; 64, 64; Runtime error (Bug); 43ºC; --; --
+gpu; 1024, 64; Runtime error (Bug); 42ºC; --; --
+rival; 64, 64; 285.473 s; 48ºC; 1.3GB; ~84W
+rival; 1024, 64; 252.657 s; 54ºC; 4.45GB; ~69W""",
+    "siamese": """batch_size
+cpu; 64; 353.208 s; 47ºC; <0.4GB; ~35W
+cpu; 1024; 197.937 s; 51ºC; <0.5GB; ~38W
+gpu; 64; 112.131 s; 47ºC; 1.42GB; ~38W
+gpu; 1024; 15.547 s; 47ºC; 3.21GB; ~38W
+rival; 64; 39.839 s; 55ºC; 1.3GB; ~182W
+rival; 1024; 20.538 s; 51ºC; 2.4GB; ~189W""",
+    "transformer_lm": """batch_size, embedding_size, layers, hidden_size
+cpu; 20, 200, 2, 200; 282.73 s; 53ºC; <0.3GB; ~43W
+cpu; 20, 500, 2, 500; 405.90 s; 49ºC; <0.5GB; ~44W
+cpu; 200, 500, 4, 500; 362.12 s; 52ºC; 1.6GB; ~50W
+cpu; 200, 500, 6, 1024; 513.85 s; 51ºC; 2.4GB; ~44W
+cpu; 200, 500, 10, 1024; 745.80 s; 51ºC; 2.4GB; ~50W
+gpu; 20, 200, 2, 200; 505.52 s; 48ºC; <2.4GB; ~40W
+gpu; 20, 500, 2, 500; 502.79 s; 48ºC; 4.8GB; ~40W
+gpu; 200, 500, 4, 500; 104.67 s; 51ºC; 13.2GB; ~80W
+gpu; 200, 500, 6, 1024; 137.19 s; 50ºC; 14.4GB; ~90W
+gpu; 200, 500, 6, 1024; 137.19 s; 50ºC; 14.4GB; ~90W
+gpu; 200, 500, 10, 1024; 216.04 s; 45ºC; 16GB; ~70W
+rival; 20, 200, 2, 200; 47.39 s; 48ºC; 1.27GB; ~164W
+rival; 20, 500, 2, 500; 73.36 s; 58ºC; 1.48GB; ~196W
+rival; 200, 500, 4, 500; 59.98 s; 54ºC; 6.2GB; ~189W
+rival; 200, 500, 6, 1024; 72.54 s; 59ºC; 6.8GB; ~205W
+rival; 200, 500, 10, 1024; DNF (Out of Memory); --; --; --""",
+    "vae": """batch_size
+cpu; 128; 3.746 s; 41ºC; <0.1GB; ~28W
+cpu; 5120; 1.933 s; 40ºC; <0.1GB; ~12W
+gpu; 128; 8.760 s; 42ºC; 0.6GB; ~30W
+gpu; 5120; 1.998 s; 41ºC; 0.34GB; ~28W
+rival; 128; 6.555 s; 36ºC; 1.2GB; ~51W
+rival; 5120; 6.074 s; 52ºC; 1.3GB; ~52W""",
 }
 METRICS = {"epoch_s": ("s", 1), "temperature_c": ("°C", 1), "footprint_peak_bytes": ("GB", 1e9), "power_w": ("W", 1)}
-STATUS = {BUG: "error", DNF: "out-of-memory", "--": "not-reported"}
+STATUS = {BUG: "error", "DNF (Out of Memory)": "out-of-memory", "--": "not-reported"}
 
 
 @pytest.mark.parametrize("experiment", TABLES)
 def test_article_003_tables_are_complete_and_as_printed(experiment):
     frame = published.values("003", experiment)
-    assert list(frame["experiment"].unique()) == [experiment] and len(frame) == 4 * len(TABLES[experiment])
-    for number, (device, config, *cells) in enumerate(TABLES[experiment], 1):
-        rows = frame[frame["row"] == number]
-        assert set(rows["device"]) == {device}
-        assert all(row == dict(zip(KEYS[experiment], config, strict=True)) for row in rows["config"])
-        assert set(zip(rows["role"], rows["backend"], strict=True)) == {
-            {CPU: ("cpu", "cpu"), GPU: ("gpu", "mps"), RIVAL: ("rival", "cuda")}[device]
-        }
-        for (_, row), cell, (metric, (unit, factor)) in zip(rows.iterrows(), cells, METRICS.items(), strict=True):
-            assert (row["metric"], row["unit"], row["printed"]) == (metric, unit, cell)
-            assert row["status"] == STATUS.get(cell, "ok")
-            if cell in STATUS:
-                assert row["value"] is None and row["si"] is None and row["bound"] == ""
-            else:
-                number_printed = float(cell.strip("<~ºCGBWs "))
-                assert row["value"] == number_printed and row["si"] == pytest.approx(number_printed * factor)
-                assert row["bound"] == (cell[0] if cell[0] in "<~" else "")
+    keys, *lines = TABLES[experiment].splitlines()
+    assert len(frame) == 4 * len(lines)
+    for number, line in enumerate(lines, 1):
+        role, config, *cells = line.split("; ")
+        config = dict(zip(keys.split(", "), map(int, config.split(", ")), strict=True))
+        rows = frame[frame["row"] == number].to_dict("records")
+        for row, cell, (metric, (unit, factor)) in zip(rows, cells, METRICS.items(), strict=True):
+            assert (row["role"], row["device"], row["backend"], row["config"]) == (role, *DEVICES[role], config)
+            told = (row["metric"], row["unit"], row["printed"], row["status"])
+            assert told == (metric, unit, cell, STATUS.get(cell, "ok"))
+            value = None if cell in STATUS else float(cell.strip("<~ºCGBWs "))
+            assert row["value"] == value and row["bound"] == (cell[0] if cell[0] in "<~" else "")
+            assert row["si"] == (None if value is None else pytest.approx(value * factor))
 
 
 def test_how_many_rows_and_which_are_printed_twice():
@@ -138,13 +125,7 @@ def test_rows_are_well_formed():
         ("001", {"metric": "peak_flops_per_s", "device": "NVIDIA GeForce RTX 4090"}, 83, "TFLOPS", 83e12),
         ("001", {"metric": "parameters", "experiment": "model_memory", "row": 1}, 769, "M", 769e6),
         ("001", {"metric": "theoretical_bytes", "row": 4}, 24.344, "GiB", 24.344 * 1024**3),
-        (
-            "004",
-            {"metric": "speedup", "experiment": "lstm", "item": "Benefit of GPU vs CPU on M2 Max"},
-            6.77,
-            "x",
-            6.77,
-        ),
+        ("004", {"experiment": "lstm", "item": "Benefit of GPU vs CPU on M2 Max"}, 6.77, "x", 6.77),
     ],
 )
 def test_values_of_the_other_articles_and_their_si_units(article, where, value, unit, si):
@@ -155,28 +136,13 @@ def test_values_of_the_other_articles_and_their_si_units(article, where, value, 
     assert list(frame["si"]) == [pytest.approx(si)]
 
 
-def test_what_a_caller_changes_does_not_come_back():
+def test_articles_and_what_a_caller_changes():
     published.values("003", "vae")["config"].iloc[0]["batch_size"] = 7
     assert published.values("003", "vae")["config"].iloc[0] == {"batch_size": 128}
-
-
-def test_articles():
     known = {article.id: article for article in published.articles()}
     assert list(known) == ["000", "001", "002", "003", "004"]
     assert (known["003"].slug, known["003"].author, known["003"].date) == ("m1_ultra_vs_rtx_2070", "Heba", "2022-06-01")
-    assert len({article.slug for article in known.values()}) == 5
     assert all(article.slug.isidentifier() and article.machines for article in known.values())
-
-
-# Verdicts on the articles' own numbers. Claims whose numbers are only in images are "cannot be told here".
-EXPECTED = {
-    HOLDS: "000-C1 000-C2 000-C4 000-C5 000-C6 000-C7 000-C9 001-C1 001-C2 001-C3 001-C5 001-C6 001-C7 001-C21 001-C23 "
-    "003-C4 003-C5 003-C8 003-C9 004-C10 004-C11 004-C12",
-    DOES_NOT_HOLD: "001-C4 001-C22 001-C24 003-C1 003-C2 003-C3 003-C6",
-    CANNOT_BE_TOLD: "000-C3 001-C8 001-C9 001-C10 001-C11 001-C12 001-C13 001-C14 001-C15 001-C16 001-C17 001-C18 "
-    "001-C19 001-C25 002-C1 002-C2 002-C3 004-C1 004-C2 004-C3 004-C4 004-C5 004-C6 004-C7 004-C8 004-C9",
-}
-NO_FORMULA = ["000-C8", "001-C20", "003-C7", "004-C13"]
 
 
 def claim(name: str) -> Claim:
@@ -187,23 +153,14 @@ def recompute(name: str):
     return claims.test(claim(name), claims.PublishedLookup(name[:3]))
 
 
-def test_every_claim_has_its_literal_verdict_on_the_published_numbers():
-    got = {c.id: recompute(c.id).status for c in published.claims() if c.formula}
-    assert got == {name: status for status, names in EXPECTED.items() for name in names.split()}
-    assert [c.id for c in published.claims() if not c.formula] == NO_FORMULA
-    assert len(published.claims()) == 59
+def test_every_verdict_on_the_published_numbers_is_the_stated_one():
+    words = {HOLDS: {"yes", "strained"}, DOES_NOT_HOLD: {"no", "strained"}, CANNOT_BE_TOLD: {"not-recomputable"}}
     for c in published.claims():
-        stated = c.holds_in_published.split(":")[0]
-        verdict = recompute(c.id)
-        assert (
-            stated
-            in {
-                HOLDS: {"yes", "strained"},
-                DOES_NOT_HOLD: {"no", "strained"},
-                CANNOT_BE_TOLD: {"not-recomputable"},
-            }[verdict.status]
-        ), c.id
         assert c.needs and c.claim.endswith(".") and c.experiments and c.id.startswith(c.article)
+        assert not c.formula or c.holds_in_published.split(":")[0] in words[recompute(c.id).status], c.id
+    assert [c.id for c in published.claims() if not c.formula] == ["000-C8", "001-C20", "003-C7", "004-C13"]
+    vae = ["003-C1", "003-C2", "003-C3", "003-C6", "003-C7", "003-C9"]
+    assert [c.id for c in published.claims("003", "vae")] == vae
 
 
 # What the articles' numbers give, computed by hand from the articles: the sides that have terms, in order.
@@ -251,32 +208,27 @@ def test_recomputed_numbers(name):
 
 def test_the_published_lookup_says_why_it_has_nothing():
     lookup = claims.PublishedLookup("003")
-    assert lookup("vae", "epoch_s", "gpu", {"batch_size": 128}).value == 8.76
-    assert lookup("vae", "epoch_s", GPU.lower(), {"batch_size": 128, "backend": "mps"}).value == 8.76
-    assert lookup("dcgan", "epoch_s", "gpu", {"batch_size": 64}).reason == f'published as "{BUG}"'
-    assert "must say which" in lookup("vae", "epoch_s", "gpu", {}).reason
-    assert "no such number" in lookup("vae", "epoch_s", "gpu", {"batch_size": 64}).reason
-    assert "no such number" in lookup("vae", "epoch_s", "gpu", {"batch_size": 128, "backend": "cuda"}).reason
-    assert lookup("transformer_lm", "epoch_s", "gpu", {"layers": 6}).value == 137.19  # printed twice, one value
+    of_128 = {"batch_size": 128}
+    for experiment, metric, role, config, value in [
+        ("vae", "epoch_s", "gpu", of_128, 8.76),
+        ("vae", "epoch_s", GPU.lower(), of_128 | {"backend": "mps"}, 8.76),
+        ("vae", "epoch_s", "cpu", of_128 | {"maker": "Apple"}, 3.746),
+        ("transformer_lm", "epoch_s", "gpu", {"layers": 6}, 137.19),  # printed twice, one value
+        ("dcgan", "status", "gpu", {"batch_size": 64}, "error"),
+        ("dcgan", "status", "cpu", {"batch_size": 64}, "ok"),
+        ("transformer_lm", "status", "rival", {"layers": 10}, "out-of-memory"),
+    ]:
+        assert lookup(experiment, metric, role, config).value == value
+    for experiment, metric, role, config, reason in [
+        ("dcgan", "epoch_s", "gpu", {"batch_size": 64}, f'published as "{BUG}"'),
+        ("vae", "epoch_s", "gpu", {}, "2 published values match; the term must say which"),
+        ("vae", "epoch_s", "gpu", {"batch_size": 64}, "the text of article 003 prints no such number"),
+        ("vae", "epoch_s", "rival", of_128 | {"maker": "Apple"}, "the text of article 003 prints no such number"),
+        ("transformer_lm", "status", "rival", {}, "article 003 prints more than one such status"),
+    ]:
+        assert lookup(experiment, metric, role, config).reason == reason
     assert lookup("dcgan", "footprint_peak_bytes", "cpu", {"batch_size": 64}).found.bounds == (0, 0.3e9)
-    statuses = [("dcgan", "gpu", {"batch_size": 64}), ("transformer_lm", "rival", {"layers": 10})]
-    statuses += [("dcgan", "cpu", {"batch_size": 64}), ("transformer_lm", "rival", {})]
-    assert [lookup(name, "status", role, config).value for name, role, config in statuses] == [
-        *("error", "out-of-memory", "ok", None)
-    ]
-    for role, value in (("cpu", 3.746), ("rival", None)):
-        assert lookup("vae", "epoch_s", role, {"batch_size": 128, "maker": "Apple"}).value == value
     assert claims.PublishedLookup("001").devices("kernel_launch", "gpu") == ("M2 Ultra", "M2 Max", "M2 Pro")
-    with pytest.raises(PomologyError, match="article '3'"):
-        claims.PublishedLookup("3")
-
-
-def test_claims_are_selected_by_article_and_experiment():
-    vae = ["003-C1", "003-C2", "003-C3", "003-C6", "003-C7", "003-C9"]
-    assert [c.id for c in published.claims("003", "vae")] == vae
-
-
-# Formulas on given numbers --------------------------------------------------------------------------------------------
 
 
 class Given:
@@ -334,13 +286,6 @@ def test_the_lookup_is_asked_for_what_the_term_says():
     ]
 
 
-def test_statuses_are_compared():
-    verdict = on("(status(gpu) == 'ok') & (status(cpu) != 'ok')", gpu="ok", cpu="error")
-    assert verdict.status == HOLDS and str(verdict.numbers[1]) == "error != ok yes"
-    assert on("status(gpu) == 'ok'", gpu="crashed").status == DOES_NOT_HOLD
-    assert on("status(gpu) == 'ok'").status == on("status(gpu) != 'ok'").status == CANNOT_BE_TOLD
-
-
 @pytest.mark.parametrize(
     ("gpu", "cpu", "formula", "status"),
     [
@@ -348,35 +293,26 @@ def test_statuses_are_compared():
         ((9, 8, 10), (7, 5, 9), "epoch_s(gpu) / epoch_s(cpu) > 1", CANNOT_BE_TOLD),  # 9/7 > 1, but 8/9 < 1
         ((4, 3, 5), (9, 8, 10), "epoch_s(gpu) / epoch_s(cpu) > 1", DOES_NOT_HOLD),
         ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) * epoch_s(cpu) < 50", CANNOT_BE_TOLD),
-        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) * epoch_s(cpu) <= 50", HOLDS),
         ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) - epoch_s(cpu) > 3", CANNOT_BE_TOLD),
-        ((9, 8, 10), (4, 3, 5), "-epoch_s(gpu) + epoch_s(cpu) <= -3", HOLDS),
         ((9, 8, 10), (4, 3, 5), "abs(epoch_s(cpu) - epoch_s(gpu)) >= 3", HOLDS),
         ((9, 8, 10), (4, 3, 5), "between(3.5, epoch_s(cpu), 6)", CANNOT_BE_TOLD),
-        ((9, 8, 10), (4, 3, 5), "between(3, epoch_s(cpu), 5)", HOLDS),
         ((9, 8, 10), (4, 3, 5), "mean(epoch_s(gpu), epoch_s(cpu)) <= 7.5", HOLDS),
         ((9, 8, 10), (4, 3, 5), "mean(epoch_s(d) for d in (gpu, cpu)) <= 7.4", CANNOT_BE_TOLD),
         ((9, 8, 10), (1, -1, 1), "epoch_s(gpu) / epoch_s(cpu) > -99", CANNOT_BE_TOLD),  # may be divided by zero
-        ((9, 8, 10), (0, 0, 0), "epoch_s(gpu) / epoch_s(cpu) > -99", CANNOT_BE_TOLD),
         ((9, 8, 10), (4, 3, 5), "~(epoch_s(gpu) < epoch_s(cpu))", HOLDS),
         ((9, 8, 10), (9, 8, 10), "epoch_s(gpu) == epoch_s(cpu)", CANNOT_BE_TOLD),
         # What has no interval counts as exact.
         (9, 9, "epoch_s(gpu) == epoch_s(cpu)", HOLDS),
-        (9, 4, "epoch_s(gpu) != epoch_s(cpu)", HOLDS),
         (9, (4, 3, 5), "epoch_s(gpu) - epoch_s(cpu) >= 4", HOLDS),
         (math.nan, 4, "epoch_s(gpu) > epoch_s(cpu)", CANNOT_BE_TOLD),
+        ("ok", "error", "(status(gpu) == 'ok') & (status(cpu) != 'ok')", HOLDS),
+        ("crashed", None, "status(gpu) == 'ok'", DOES_NOT_HOLD),
+        (None, None, "status(gpu) != 'ok'", CANNOT_BE_TOLD),
     ],
 )
 def test_interval_arithmetic_decides_only_what_cannot_flip(gpu, cpu, formula, status):
     verdict = on(formula, gpu=gpu, cpu=cpu)
     assert verdict.status == status and bool(verdict.reason) is (status != HOLDS)
-
-
-def test_overlap_is_said_and_the_sides_are_shown_with_their_intervals():
-    (comparison,) = on("epoch_s(gpu) / epoch_s(cpu) > 1", gpu=(9, 8, 10), cpu=(8, 5, 10)).numbers
-    assert "intervals of the two sides overlap" in comparison.reason
-    assert str(comparison) == "1.12 (0.800 to 2.00) > 1.00 too close to tell"
-    assert [term.text for term in comparison.left.terms] == ["epoch_s(gpu)", "epoch_s(cpu)"]
 
 
 def test_generators():
@@ -389,6 +325,9 @@ def test_generators():
         ("epoch_s(gpu, batch_size=2)", 6, True),
     ]
     assert verdict.status == DOES_NOT_HOLD and verdict.reason == "5.00 < 5.00 no"
+    (comparison,) = on("epoch_s(gpu) / epoch_s(cpu) > 1", gpu=(9, 8, 10), cpu=(8, 5, 10)).numbers
+    assert "intervals of the two sides overlap" in comparison.reason
+    assert str(comparison) == "1.12 (0.800 to 2.00) > 1.00 too close to tell"
     # Where no other devices are known, the roles stand for them.
     assert on("all(epoch_s(d) < 6 for d in devices)", gpu=5).status == HOLDS
     assert on("any(epoch_s(r) < 6 for r in rivals)", gpu=5).status == CANNOT_BE_TOLD
@@ -402,26 +341,14 @@ def test_generators():
         ("open('x') == 1", "keywords|status"),  # a metric of that name, of the device x
         ("3 < epoch_s(gpu) < 9", "between"),  # both chains and `and` would ask for the truth of a decision
         ("epoch_s(gpu) > 1 and epoch_s(cpu) > 1", "joined by"),
-        ("epoch_s(gpu) > 1 & epoch_s(cpu) > 1", "unsupported operand"),
-        ("epoch_s(gpu, cpu) > 1", "positional argument"),
         ("epoch_s(3) > 1", r"epoch_s\(\) takes one of cpu, gpu, rival or the name of a device"),
-        ("epoch_s(gpu_) > 1", r"epoch_s\(\) takes one of"),
         ("status(gpu) > 'ok'", "a status compares with a text"),
-        ("epoch_s(gpu) == 'ok'", "a status compares with a text"),
     ],
 )
 def test_a_malformed_formula_is_refused_with_the_claim_s_name(formula, why):
     with pytest.raises(PomologyError, match=rf"^claim x: its formula .*({why})") as refused:
         claims.test(made(formula), Given(lambda _, metric, *__: "ok" if metric in ("status", "open") else 2.0))
     assert "\n" not in str(refused.value)
-
-
-def test_a_lookup_that_fails_is_not_taken_for_a_bad_formula():
-    def broken(*term):
-        raise ValueError("broken lookup")
-
-    with pytest.raises(ValueError, match="broken lookup"):
-        claims.test(made("epoch_s(gpu) > 1"), Given(broken))
 
 
 # Measured by the kit, and printed by no article.

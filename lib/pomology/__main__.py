@@ -113,7 +113,7 @@ def _compare(options: argparse.Namespace) -> None:
     places = compare.find(options.runs)
     if len(places) < 2:
         raise PomologyError("RUNS: name at least two different runs")
-    table, *written = compare.write(compare.load_all(places), root() / "outputs")
+    table, *written = compare.write([compare.load(place) for place in places], root() / "outputs")
     print(table)
     print("written to", " and ".join(redact(str(place)) for place in written))
 

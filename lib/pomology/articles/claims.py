@@ -25,28 +25,24 @@ import json
 import math
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-from pomology.articles.published import ROLES, Claim, articles, rows
+from pomology.articles.published import ROLES, Claim, rows
 from pomology.errors import PomologyError
 from pomology.format import significant
 from pomology.measure.estimate import Estimate, estimate
 
 HOLDS, DOES_NOT_HOLD, CANNOT_BE_TOLD = "holds", "does not hold", "cannot be told here"
-
 FIELDS = ("backend", "framework", "precision", "maker")  # keywords of a term that are not of a row's config
-
+COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _MISSING = Estimate(math.nan)
 
 
-@dataclass(frozen=True)
-class Term:
-    """What a lookup has for a term of a formula: an estimate or a status, or None and the reason.
-
-    text: the term, as the formula has it. source: which measurement it is; two terms of one source are one number.
-    """
+class Term(NamedTuple):
+    """What a lookup has for a term of a formula (text): an estimate or a status, or None and the reason. source: which
+    measurement it is; two terms of one source are one number."""
 
     found: Estimate | str | None
     reason: str = ""
@@ -58,21 +54,13 @@ class Term:
         return self.found.value if isinstance(self.found, Estimate) else self.found
 
 
-def for_a_verdict(found: Estimate) -> Estimate:
-    """What a verdict rests on. Here, and nowhere else, a value of unknown spread counts as exact: the articles print no
-    intervals."""
-    known = found.low is not None or math.isnan(found.value)
-    return found if known else found.replace(covers="exact")
-
-
 def _computed(compute: Callable) -> Callable[[Side, Side | float], Side]:
     def method(self: Side, other: Side | float) -> Side:
         other = _side(other)
         try:
-            number = compute(self.number, other.number)
+            return Side(compute(self.number, other.number), self.terms + other.terms)
         except ZeroDivisionError:
-            number = _MISSING
-        return Side(number, self.terms + other.terms)
+            return Side(_MISSING, self.terms + other.terms)
 
     return method
 
@@ -93,8 +81,7 @@ class Side:
     __sub__, __rsub__ = _computed(operator.sub), _computed(lambda a, b: b - a)
     __truediv__, __rtruediv__ = _computed(operator.truediv), _computed(lambda a, b: b / a)
     __neg__, __abs__ = (lambda self: 0 - self), (lambda self: _reduced(max, self, -self))
-    __lt__, __le__, __gt__, __ge__ = map(_compared, ("<", "<=", ">", ">="))
-    __eq__, __ne__ = map(_compared, ("==", "!="))
+    __lt__, __le__, __gt__, __ge__, __eq__, __ne__ = map(_compared, ("<", "<=", ">", ">=", "==", "!="))
 
     @property
     def value(self) -> float | str | None:
@@ -106,13 +93,12 @@ class Side:
         """`0.748 (0.731 to 0.765)`: with its interval where it has one."""
         if isinstance(self.number, str) or self.value is None:
             return str(self.value)
-        bounds = [significant(bound) for bound in self.number.bounds if math.isfinite(bound)]
-        apart = len(set(self.number.bounds)) == len(bounds) == 2
-        return significant(self.number.value) + (f" ({bounds[0]} to {bounds[1]})" if apart else "")
+        low, high = self.number.bounds
+        apart = low != high and math.isfinite(low) and math.isfinite(high)
+        return significant(self.value) + (f" ({significant(low)} to {significant(high)})" if apart else "")
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Two sides, and whether it `holds`: None if the numbers cannot tell, with the reason."""
 
     left: Side
@@ -126,8 +112,7 @@ class Comparison:
         return f"{self.left} {self.operator} {self.right} {words[self.holds]}"
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """Whether something holds, None if the numbers cannot tell, and every comparison that was made."""
 
     holds: bool | None
@@ -151,7 +136,7 @@ class Decision:
         return _decided((self, other), by=True)
 
     def __invert__(self) -> Decision:
-        return replace(self, holds=None if self.holds is None else not self.holds)
+        return Decision(None if self.holds is None else not self.holds, self.numbers)
 
     def __bool__(self):
         raise TypeError("a decision is joined by `&`, `|` and `~`, and a chain is between(low, x, high)")
@@ -162,8 +147,8 @@ def _side(number: Side | Estimate | float | str) -> Side:
 
 
 def _compare(left: Side, symbol: str, right: Side) -> Decision:
-    holds, reason, known = _holds(left.number, symbol, right.number), "", {}
-    terms = tuple(dict.fromkeys(left.terms + right.terms))
+    known, reason = {}, ""
+    holds, terms = _holds(left.number, symbol, right.number), tuple(dict.fromkeys(left.terms + right.terms))
     for term in terms:
         if term.source and known.setdefault(term.source, term.text) != term.text:  # a device by its name and its role
             left, holds = Side(_MISSING, left.terms), None
@@ -184,22 +169,16 @@ def _holds(a: Estimate | str, symbol: str, b: Estimate | str) -> bool | None:
             raise TypeError("a status compares with a text, by == or !=")
         return None if _MISSING in (a, b) else a == b
     if symbol == "==":
-        return (_compare(Side(a), "<=", Side(b)) & _compare(Side(a), ">=", Side(b))).holds
-    compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}[symbol]
-    results = {compare(x, y) for x in a.bounds for y in b.bounds}
+        return ((Side(a) <= b) & (Side(a) >= b)).holds
+    results = {COMPARE[symbol](x, y) for x in a.bounds for y in b.bounds}
     return results.pop() if len(results) == 1 else None
 
 
 def _decided(decisions: Iterable[Decision], by: bool) -> Decision:
     """Kleene's or (by True), and (by False): one such decision is enough, and an unknown one could be such."""
-    decisions = tuple(decisions)
-    results = [decision.holds for decision in decisions]
+    results, made = zip(*decisions, strict=True)
     holds = by if by in results else None if None in results else not by
-    return Decision(holds, tuple(itertools.chain.from_iterable(decision.numbers for decision in decisions)))
-
-
-def _between(low: Any, x: Any, high: Any) -> Decision:
-    return (_side(low) <= x) & (_side(x) <= high)
+    return Decision(holds, tuple(itertools.chain.from_iterable(made)))
 
 
 def _reduced(pick: Callable, *sides: Any) -> Side:
@@ -217,9 +196,11 @@ class _Names(dict):
 
     def __init__(self, claim: Claim, lookup: Any):
         self.claim, self.lookup = claim, lookup
-        super().__init__({role: role for role in ROLES}, __builtins__={}, abs=abs, between=_between)
-        for name, pick in (("min", min), ("max", max), ("mean", fmean)):
-            self[name] = functools.partial(_reduced, pick)
+        super().__init__({role: role for role in ROLES}, __builtins__={}, abs=abs)
+        self["between"] = lambda low, x, high: (_side(low) <= x) & (_side(x) <= high)
+        self |= {
+            name: functools.partial(_reduced, pick) for name, pick in (("min", min), ("max", max), ("mean", fmean))
+        }
         self |= {"all": functools.partial(_decided, by=False), "any": functools.partial(_decided, by=True)}
         for name, roles in (("gpus", ["gpu"]), ("rivals", ["rival"]), ("devices", ["gpu", "rival"])):
             self[name] = [device for role in roles for device in lookup.devices(claim.experiment, role)] or roles[:1]
@@ -233,17 +214,19 @@ class _Names(dict):
         given = [] if role is None else [role if role in ROLES else repr(role)]
         text = f"{metric}({', '.join([*given, *(f'{key}={value!r}' for key, value in config.items())])})"
         experiment = config.pop("experiment", self.claim.experiment)
-        term = replace(self.lookup(experiment, metric, role, config), text=text)
-        number = for_a_verdict(term.found) if isinstance(term.found, Estimate) else term.found
-        return Side(_MISSING if number is None else number, (term,))
+        term = self.lookup(experiment, metric, role, config)._replace(text=text)
+        number = _MISSING if term.found is None else term.found
+        if isinstance(number, Estimate) and number.low is None and number.value == number.value:
+            # Here, and nowhere else, a value of unknown spread counts as exact: the articles print no intervals.
+            number = number.replace(covers="exact")
+        return Side(number, (term,))
 
 
 def test(claim: Claim, lookup: Any) -> Decision:
     """Put numbers into a claim's formula and say whether it holds. Raises PomologyError if the formula is malformed.
 
-    `lookup(experiment, metric, role, config)` gives a Term; `role` is `cpu`, `gpu`, `rival`, a device's name, or None
-    for what is the same on all; every key of `config` must match. `lookup.devices(experiment, role)` gives the names of
-    those that have numbers.
+    `lookup(experiment, metric, role, config)` gives a Term; `role` is as in a formula, or None for what is the same on
+    all. `lookup.devices(experiment, role)` gives the names of those that have numbers.
     """
     if not claim.formula:
         return Decision(None)
@@ -260,14 +243,21 @@ class PublishedLookup:
     """Looks terms up in what one article printed; `<0.3GB` becomes the interval from 0 to 0.3e9."""
 
     def __init__(self, article: str):
-        if article not in {known.id for known in articles()}:
-            raise PomologyError(f"article {article!r}: unknown; the articles are {', '.join(a.id for a in articles())}")
         self.article = article
 
     def __call__(self, experiment: str, metric: str, role: str | None, config: dict) -> Term:
         meant = [row for row in rows(self.article, experiment) if _is_meant(row, role, config)]
         if metric == "status":
-            return self._status(meant)
+            printed: dict[str, set[str]] = {}
+            for row in meant:
+                printed.setdefault(_subject(row), set()).add(row["status"])
+            # A failed case still has a temperature printed beside it: the failure is the status of the whole row.
+            worst = {
+                next((s for s in ("error", "out-of-memory", "ok") if s in each), None) for each in printed.values()
+            }
+            if len(worst) == 1 and None not in worst:
+                return Term(worst.pop())
+            return Term(None, f"article {self.article} prints {'more than one' if worst else 'no'} such status")
         asked = [row for row in meant if row["metric"] == metric]
         printed = [row for row in asked if row["si"] is not None]
         if len({(_subject(row), row["si"]) for row in printed}) > 1:
@@ -280,16 +270,6 @@ class PublishedLookup:
             return Term(None, f'published as "{asked[0]["printed"]}"' if asked[0]["printed"] else asked[0]["note"])
         return Term(None, f"the text of article {self.article} prints no such number")
 
-    def _status(self, meant: list[dict]) -> Term:
-        printed: dict[str, set[str]] = {}
-        for row in meant:
-            printed.setdefault(_subject(row), set()).add(row["status"])
-        # A failed case still has a temperature printed beside it: the failure is the status of the whole row.
-        worst = {next((s for s in ("error", "out-of-memory", "ok") if s in each), None) for each in printed.values()}
-        if len(worst) == 1 and None not in worst:
-            return Term(worst.pop())
-        return Term(None, f"article {self.article} prints {'more than one' if worst else 'no'} such status")
-
     def devices(self, experiment: str, role: str) -> tuple[str, ...]:
         """Those that have numbers, in printed order."""
         printed = [row for row in rows(self.article, experiment) if row["role"] == role and row["si"] is not None]
@@ -298,9 +278,8 @@ class PublishedLookup:
 
 def _is_meant(row: dict, role: str | None, config: dict) -> bool:
     name = row["role"] if role in ROLES else row["device"].casefold()
-    if role is not None and name != role.casefold():
-        return False
-    return all((row[k] if k in FIELDS else row["config"].get(k)) == wanted for k, wanted in config.items())
+    settings = all((row[k] if k in FIELDS else row["config"].get(k)) == wanted for k, wanted in config.items())
+    return settings and (role is None or name == role.casefold())
 
 
 def _subject(row: dict) -> str:

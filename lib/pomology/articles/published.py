@@ -6,8 +6,8 @@ import csv
 import functools
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 KIT = "kit"  # in place of an article's number: the kit measures itself
 
@@ -17,12 +17,10 @@ FRAMEWORKS = ("torch", "tensorflow", "mlx")
 
 # Printed unit -> factor to SI. Units that are not here (s, cores, %, x, ...) stay as they are.
 UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
-
 UNIT_FACTORS |= {"TFLOPS": 1e12, "M": 1e6, "million": 1e6, "billion": 1e9}
 
 
-@dataclass(frozen=True)
-class Article:
+class Article(NamedTuple):
     """One article; `machines` are those it measured, `slug` is the folder of its notebooks."""
 
     id: str
@@ -34,8 +32,7 @@ class Article:
     slug: str
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """A sentence of an article that numbers can test; if `formula` is empty, `needs` says why there is none."""
 
     id: str
@@ -64,12 +61,10 @@ def read(name: str) -> tuple[dict[str, str], ...]:
 def _rows() -> tuple[dict, ...]:
     made = []
     for line in read("published.csv"):
-        value = float(line["value"]) if line["value"] else None
-        si = None if value is None else value * UNIT_FACTORS.get(line["unit"], 1.0)
-        flops = float(line["flops"]) if line["flops"] else None
-        config, maker = json.loads(line["config"]), "Apple" if re.match(r"M\d", line["device"]) else ""
-        numbers = {"row": int(line["row"]), "value": value, "si": si, "flops": flops}
-        made.append({**line, **numbers, "config": config, "maker": maker})
+        value, flops = (float(line[key]) if line[key] else None for key in ("value", "flops"))
+        numbers = {"row": int(line["row"]), "value": value, "config": json.loads(line["config"]), "flops": flops}
+        numbers["si"] = None if value is None else value * UNIT_FACTORS.get(line["unit"], 1.0)
+        made.append({**line, **numbers, "maker": "Apple" if re.match(r"M\d", line["device"]) else ""})
     return tuple(made)
 
 
@@ -92,12 +87,10 @@ def articles() -> list[Article]:
 def values(article: str | None = None, experiment: str | None = None):
     """The published numbers (and printed non-numbers) as a pandas.DataFrame, in the articles' order.
 
-    `value` and `unit` are as printed, `si` is the value in the unit that the metric's name says (seconds, bytes with
-    GB = 1e9, watts, degrees Celsius, joules, plain counts); both are None where no number is printed. `config` is a
-    dict. A row that an article prints twice is there twice: `article`, `item` and `row` place it. `source` is
-    "article", or the upstream page of a figure whose numbers the article does not print. `flops` counts the operations
-    on paper behind a time or an energy, of whatever that row measures (a pass, a step, an epoch, a training); None
-    where nobody has counted, or another row has the same training. tests/test_flops.py derives every count.
+    `value` and `unit` are as printed, `si` is the value in the unit that the metric's name says (GB = 1e9 bytes); None
+    where no number is printed. `config` is a dict. A row that an article prints twice is there twice: `article`, `item`
+    and `row` place it. `source` is "article", or the upstream page of a figure. `flops`: operations on paper behind a
+    time or an energy, of whatever that row measures; None where nobody has counted, or another row has the training.
     """
     import pandas
 

@@ -51,17 +51,16 @@ class MeasuredLookup:
             and all(_setting(record, key) == wanted for key, wanted in config.items())
         ]
         what = f"{experiment} on {role or 'any device'} with {json.dumps(config)}"
+        counts = {record.metrics[metric].value for record in here if metric in record.metrics}
+        measured = combined(here, metric)
         if not here:
             return Term(None, f"no such {f'{role.upper()} ' if role else ''}case of {experiment} was run here")
-        if role is None:
-            counts = {record.metrics[metric].value for record in here if metric in record.metrics}
-            if len(counts) == 1:
-                return Term(Estimate.count(counts.pop()))
+        if role is None and len(counts) == 1:
+            return Term(Estimate.count(counts.pop()))
         if len(groups(here)) > 1:
             return Term(None, f"{what}: {len(groups(here))} cases match; the term must say which")
         if metric == "status":
             return Term(here[-1].status)
-        measured = combined(here, metric)
         if measured is None:
             return Term(None, f"{what}: {metric} was not measured ({here[-1].status})")
         return Term(measured, source=f"{experiment}: {here[-1].case}: {metric}")
@@ -94,12 +93,12 @@ def claims_table(claims: Sequence[published.Claim], records: Sequence[Record]) -
     return Table("Claims", columns, tuple(rows), (), tuple(data))
 
 
-def _verdict(verdict: articles_claims.Decision, lacks: str, most: int = 4) -> str:
+def _verdict(verdict: articles_claims.Decision, lacks: str) -> str:
     """`does not hold: 0.748 > 1 no, 3.04 > 1 yes`."""
     # Those that fail come first, then those whose intervals overlap; what lacks a number is not shown.
     known = [made for made in verdict.numbers if made.left.value is not None and made.right.value is not None]
     shown = [str(made) for made in sorted(known, key=lambda made: (made.holds is not False, made.holds is not None))]
-    parts = [", ".join(shown[:most]) + (f", and {len(shown) - most} more" if len(shown) > most else "")]
+    parts = [", ".join(shown[:4]) + (f", and {len(shown) - 4} more" if len(shown) > 4 else "")]
     if verdict.status == articles_claims.CANNOT_BE_TOLD and (not known or len(known) < len(verdict.numbers)):
         parts.append(lacks)
     return f"{verdict.status}: {'; '.join(filter(None, parts))}"

@@ -1,57 +1,43 @@
 """Runs side by side, case by case, each against the first: of this machine's or of anybody's, folders or zips.
 
-Of a record only its times are kept, and what tells whether two of them are of one thing, so that a thousand runs fit
-into memory. Nothing that a stranger's file says reaches a terminal, a page or a table's file as it is.
-
-A verdict needs repeats on both sides, and allows for two things that make two runs of one machine look different.
-Processes that ran one after the other have a state of the machine in common, so that two sets of them differ by more
-than their spread tells (`intervals.BETWEEN_SETS`). And a notebook of sixty rows has sixty chances to show something by
-accident, so its rows are judged together (`intervals.joint_confidence`); the intervals are as wide as that asks for.
+Of a journal only its times are decoded, and what tells whether two are of one thing, so that a thousand runs fit into
+memory. Nothing that a stranger's file says reaches a terminal, a page or a table's file as it is.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from statistics import geometric_mean
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from pomology import format
 from pomology.articles import published
 from pomology.errors import PomologyError
-from pomology.format import one_line
+from pomology.format import one_line, seconds
 from pomology.machine import snapshot
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, write_atomic
-from pomology.report import table as report_table
-from pomology.results import cases as results_cases
+from pomology.report.table import Row, Table
+from pomology.results import cases
 from pomology.results import run as results_run
-from pomology.results.record import Metrics, Record
+from pomology.results.record import Count, Status
 
 # The first of these that two runs both have is what they are compared by.
-TIMES = {
-    **{"epoch_s": "an epoch", "fit_s": "a training", "kernel_s": "a call", "pass_s": "a pass"},
-    **{"launch_s": "a launch", "step_s": "a step"},
-}
-# What must be equal, and how a narrow column says that it is not. Threads count on one chip only.
-SAME = {
-    **{"profile": "other profile", "data": "other data", "scaled": "other size", "parameters": "other model"},
-    **{"flops_per_step": "other work", "chip": "", "threads": "other threads"},
-}
-WHOLE = 3  # runs, up to which each comparison is shown in full
-COLUMNS = 12  # runs, up to which each has a column; of more each is a row of counts
+TIMES = {"epoch_s": "an epoch", "fit_s": "a training", "kernel_s": "a call", "pass_s": "a pass"}
+TIMES |= {"launch_s": "a launch", "step_s": "a step"}
+# What must be equal. Threads count on one chip only.
+SAME = ("profile", "data", "scaled", "parameters", "flops_per_step", "chip", "threads")
+WHOLE = 3  # runs, up to which each has a column and each case a row; of more each run is a row of counts
 UNTOLD, BARRED, NOT_SHOWN = "cannot be told", "must not be compared", "no difference shown"
 SINGLE = "single runs"
-
-
-# A run ----------------------------------------------------------------------------------------------------------------
 
 
 class Case(NamedTuple):
@@ -64,28 +50,76 @@ class Case(NamedTuple):
     precision: str
     config: str
 
-    @classmethod
-    def of(cls, record: Record) -> Case:
-        names = (getattr(record, name) for name in cls._fields[:-1])
-        return cls(*names, msgspec.json.encode(record.config, order="sorted").decode())
-
     @property
     def text(self) -> str:
-        config = json.loads(self.config)
+        config = msgspec.json.decode(self.config)
         precision = "" if "precision" in config else self.precision
-        parts = [f"{self.framework} {self.backend}", precision, results_cases.config_text(config)]
-        return one_line(f"{self.experiment}: {', '.join(part for part in parts if part)}", 120)
+        parts = (f"{self.framework} {self.backend}", precision, cases.config_text(config))
+        return one_line(f"{self.experiment}: {', '.join(filter(None, parts))}", 120)
+
+
+NAMES = attrgetter(*Case._fields[:-1])
+
+
+class Time(Estimate, frozen=True, gc=False):
+    """A metric of a journal that is a time of this world."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not (1e-15 < self.value < 1e12 and abs(self.low or 0) < 1e12 and abs(self.high or 0) < 1e12):
+            raise ValueError("metric that is no time")
+
+
+class Begun(msgspec.Struct, kw_only=True, tag_field="event", tag="start", gc=False):
+    """What a comparison needs of the line before a case."""
+
+    schema: Literal[1]
+    article: str
+    experiment: str
+    framework: str
+    backend: str
+    precision: str
+    config: dict[str, Any]
+    case: str
+    repeat: Count
+    profile: str
+    data: str
+    scaled: bool
+    chip: str | None
+    threads: Count | None
+
+    @property
+    def key(self) -> Case:
+        return Case(*NAMES(self), msgspec.json.encode(self.config, order="sorted").decode())
+
+
+Times = msgspec.defstruct("Times", [(name, Time | None, None) for name in TIMES], gc=False)
+
+
+class Timed(Begun, kw_only=True, tag="end", gc=False):
+    """What a comparison needs of a case that ended."""
+
+    parameters: Count | None
+    flops_per_step: Count | None
+    flags: list[str]
+    status: Status
+    metrics: Times
+
+    @classmethod
+    def ended(cls, start: Begun, status: Status, reason: str) -> Timed:
+        """As `Record.ended`."""
+        more = {"parameters": None, "flops_per_step": None, "flags": [], "status": status, "metrics": Times()}
+        return cls(**msgspec.structs.asdict(start), **more)
 
 
 @dataclass
 class Side:
-    """What a comparison needs of a run. cases: each with its repeats, which have no metrics but `TIMES`, and none if
-    they did not end well. problems: a sentence for each file, line or time that could not be used.
-    """
+    """What a comparison needs of a run: its cases, each with its repeats. problems: a sentence for each file or line
+    that could not be used."""
 
     name: str
     machine: dict
-    cases: dict[Case, list[Record]] = field(default_factory=dict)
+    cases: dict[Case, list[Timed]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
 
@@ -104,7 +138,7 @@ def find(names: Iterable[str]) -> list[Path]:
 def load(place: str | Path) -> Side:
     """Read a run's folder or zip. Raises PomologyError, in a line, for what is no run, is not safe to read, or has no
     journal that can be read."""
-    run = results_run.Run(place, brief=True)
+    run = results_run.Run(place, kind=Timed)
     journals = run.journals
     side = Side(one_line(run.name), run.machine, problems=[problem.rstrip(".") for problem in run.problems])
     if side.problems and not journals:
@@ -113,82 +147,65 @@ def load(place: str | Path) -> Side:
         side.problems += journal.problems
         for record in journal.records:
             if record.article != published.KIT:  # it tells how well was measured, not how fast this machine is
-                side.cases.setdefault(Case.of(record), []).append(_timed(record, side.problems))
+                side.cases.setdefault(record.key, []).append(record)
     return side
 
 
-def load_all(places: Iterable[Path]) -> list[Side]:
-    """Several runs, in their order."""
-    return [load(place) for place in places]
-
-
-def _timed(record: Record, problems: list[str]) -> Record:
-    """A record with its times only."""
-    times = Metrics()
-    for name in TIMES if record.status == "ok" else ():
-        time = record.metrics.get(name)
-        if time and 1e-15 < time.value < 1e12 and abs(time.low or 0) < 1e12 and abs(time.high or 0) < 1e12:
-            times[name] = time
-        elif time:
-            problems.append(f"{record.experiment}: {one_line(record.case)}: {name} is no time; passed over")
-    return record.without_samples().replace(metrics=times)
-
-
-# Side by side ---------------------------------------------------------------------------------------------------------
-
-
 class Finding(NamedTuple):
-    """What can be said of a case in one run against the same in another; why it is not compared, if it is not.
-
-    metric: the time that was compared. ratio: of that to the other run's, with bounds where repeats gave some.
-    """
+    """What can be said of a case in one run against the same in another, by a metric; why it is not compared, if it is
+    not. ratio: with bounds where repeats gave some."""
 
     verdict: str
     metric: str = ""
     ratio: Estimate | None = None
     smallest_detectable: float | None = None
     why: str = ""
-    short: str = ""
 
 
-def _differences(*sides: list[Record]) -> list[str]:
-    """The keys of `SAME` in which these are not of one thing."""
-    differ = [key for key in SAME if len({getattr(record, key) for side in sides for record in side}) > 1]
-    return [key for key in differ if key != "chip" and (key != "threads" or "chip" not in differ)]
+def _times(repeats: Iterable[Timed], metric: str) -> list[Time]:
+    return [time for one in repeats if one.status == "ok" and (time := getattr(one.metrics, metric, None))]
 
 
-def _difference(key: str, *sides: list[Record]) -> str:
-    values = [" or ".join(dict.fromkeys(one_line(getattr(record, key), 40) for record in side)) for side in sides]
-    return f"{key.replace('_', ' ')} {' and '.join(values)}"
-
-
-def _times(repeats: Iterable[Record], metric: str) -> list[Estimate]:
-    return [record.metrics[metric] for record in repeats if metric in record.metrics]
-
-
-def _metric(*sides: list[Record]) -> str:
+def _metric(*sides: list[Timed]) -> str:
     """The time that all have; empty if there is none."""
     return next((name for name in TIMES if all(_times(side, name) for side in sides)), "")
 
 
-def judged(pairs: dict[Case, tuple[list[Record], list[Record]]]) -> dict[Case, Finding]:
-    """Cases of two runs, base and other, and what can be said of the other. The rows of a notebook belong together."""
+def _differences(*sides: list[Timed]) -> str:
+    """In which of `SAME` these are not of one thing, in words."""
+    kinds = [{attrgetter(*SAME)(one): None for one in side if one.status == "ok"} for side in sides]
+    if len(kinds[0] | kinds[1]) == 1:
+        return ""
+    found = {}
+    for place, key in enumerate(SAME):
+        values = [dict.fromkeys(kind[place] for kind in side) for side in kinds]
+        if len(values[0] | values[1]) > 1:
+            shown = (" or ".join(one_line(value, 40) for value in side) for side in values)
+            found[key] = f"{key.replace('_', ' ')} {' and '.join(shown)}"
+    if found.pop("chip", None):
+        found.pop("threads", None)
+    return "; ".join(found.values())
+
+
+def judged(pairs: dict[Case, tuple[list[Timed], list[Timed]]]) -> dict[Case, Finding]:
+    """Cases of two runs, base and other, and what can be said of the other.
+
+    A verdict needs repeats on both sides, and allows for two things that make two runs of one machine look different:
+    two sets of processes differ by more than their spread tells, as each set had a state of the machine in common
+    (`intervals.BETWEEN_SETS`), and a notebook of sixty rows has sixty chances to show something by accident, so that
+    its rows are judged together (`intervals.joint_confidence`).
+    """
     findings: dict[Case, Finding] = {}
     families: dict[str, list[tuple]] = {}
-    for case, sides in pairs.items():
-        base, other = timed = [[record for record in side if record.metrics] for side in sides]
-        metric = _metric(*timed)
+    for case, (base, other) in pairs.items():
+        metric = _metric(base, other)
         values = [[time.value for time in _times(side, metric)] for side in (other, base)]
-        if not base or not other:
+        if not metric:
             findings[case] = Finding(UNTOLD, why="not timed in both")
-        elif differ := _differences(*timed):
-            why = "; ".join(_difference(key, *timed) for key in differ)
-            findings[case] = Finding(BARRED, why=why, short=SAME[differ[0]])
-        elif not metric:
-            findings[case] = Finding(UNTOLD, why="no time of one kind in both")
+        elif differ := _differences(base, other):
+            findings[case] = Finding(BARRED, why=differ)
         elif min(map(len, values)) < 2:
-            (first, *more), (reference, *others) = values
-            ratio = intervals.compare(*values).ratio if more or others else Estimate(first / reference)
+            ratio = Estimate(geometric_mean(values[0]) / geometric_mean(values[1]))
             findings[case] = Finding(UNTOLD, metric, ratio, why=SINGLE)
         else:
             difference = intervals.difference(*values, between=intervals.BETWEEN_SETS)
@@ -207,159 +224,89 @@ NOTES = (
     "The rows of a notebook are judged together: of those called faster or slower at most 5 % are not, on average. "
     "In brackets behind a ratio is the interval that goes with that, behind a time the 95 % one.",
 )
-HEADINGS = (
-    *("experiment", "case", "base", "run", "verdict", "metric", "ratio", "low", "high", "smallest_detectable", "why"),
-)
+HEADINGS = ("experiment", "case", "base", "run", "verdict", "metric", "ratio", "low", "high", "smallest_detectable")
+HEADINGS += ("why",)
 
 
-def compare(places: Sequence[str | Path]) -> report_table.Table:
-    """Two runs or more, folders or zips, each against the first: see `side_by_side`.
-
-    Raises PomologyError for fewer than two runs, or one that is not there or not safe to read.
-    """
-    if len(places) < 2:
-        raise PomologyError(f"RUNS: {len(places)} given; a comparison needs two or more")
-    return side_by_side(load_all(map(Path, places)))
-
-
-def side_by_side(sides: Sequence[Side], whole: int = WHOLE) -> report_table.Table:
-    """A row for each case that two runs have, a column for each run; `data` has every comparison with its numbers.
-
-    Up to `whole` runs each comparison is shown in full; of more than 12 runs each is a row, with counts.
-    """
-    names = _names(sides)
+def side_by_side(sides: Sequence[Side]) -> Table:
+    """A row for each case that two runs have, a column for each run; of more than 3 runs a row for each, with counts.
+    `data` has every comparison with its numbers."""
+    names = [side.name for side in sides]
+    if len(set(names)) < len(names):
+        names = [f"{name} ({number})" for number, name in enumerate(names, start=1)]
     first: dict[Case, int] = {}
-    findings: list[dict[Case, Finding]] = []
+    findings = []
     for number, side in enumerate(sides):
-        pairs: dict[int, dict[Case, tuple]] = {}
-        for case, repeats in side.cases.items():
-            base = first.setdefault(case, number)
-            if base != number:
-                pairs.setdefault(base, {})[case] = (sides[base].cases[case], repeats)
-        findings.append({case: finding for group in pairs.values() for case, finding in judged(group).items()})
-    data = tuple(
-        _numbers(case, names[first[case]], name, finding)
-        for name, row in zip(names, findings, strict=True)
-        for case, finding in row.items()
-    )
+        there = {case: first.setdefault(case, number) for case in side.cases}
+        pairs = {case: (sides[base].cases[case], side.cases[case]) for case, base in there.items() if base != number}
+        findings.append(judged(pairs))
     shared = sorted({case: None for row in findings for case in row}, key=lambda case: (case.article, case.experiment))
-    timed = [case for case in shared if any(record.metrics for side in sides for record in side.cases.get(case, ()))]
-    notes = _notes(sides, names, len(first) - len(shared))
-    if len(timed) < len(shared):
-        notes = (f"{len(shared) - len(timed)} cases were timed in no run.", *notes)
-    if len(sides) > COLUMNS:
+    texts = {case: (cell(one_line(case.experiment)), cell(case.text), cell(names[first[case]])) for case in shared}
+    found = ((cell(name), *one) for name, row in zip(names, findings, strict=True) for one in row.items())
+    data = tuple(_numbers((*texts[case], name), finding) for name, case, finding in found)
+    timed = [case for case in shared if any(_metric(side.cases.get(case, [])) for side in sides)]
+    notes = [f"{len(shared) - len(timed)} cases were timed in no run."] if len(timed) < len(shared) else []
+    for name, side in zip(names, sides, strict=True):
+        notes += [f"{name}: {_machine(side, 200)}."] if len(sides) <= WHOLE else []
+        notes += [f"{name}: {one_line(problem, 300)}." for problem in side.problems]
+    notes += [f"{len(first) - len(shared)} cases are in one run only."] if len(first) > len(shared) else []
+    if len(sides) > WHOLE:
         columns = ("Run", "Machine", "Cases", "Faster", "Slower", "Not shown", "Single runs", "Not comparable")
         rows = tuple(map(_counts, names, sides, findings))
-        return report_table.Table("Runs against the first", columns, rows, notes, data)
+        return Table("Runs against the first", columns, rows, (*notes, *NOTES), data)
     rows = []
     for case in timed:
         repeats = [side.cases.get(case, []) for side in sides]
         compared = [row.get(case) for row in findings]
-        metric = next(finding.metric for finding in compared if finding)
-        metric = metric or _metric(repeats[first[case]]) or "step_s"
-        cells = [case.text, TIMES[metric].split()[1]]
-        if len(sides) <= whole:
-            cells += [_time(side, metric) for side in repeats]
-            cells += [_in_full(finding, metric) for finding in compared[1:]]
-        else:
-            cells += [_in_short(finding, side, metric) for finding, side in zip(compared, repeats, strict=True)]
-        rows.append(report_table.Row(tuple(cells)))
+        metric = next(finding.metric for finding in compared if finding) or _metric(repeats[first[case]]) or "step_s"
+        times = [_time(side, metric) for side in repeats]
+        rows.append(Row((case.text, TIMES[metric].split()[1], *times, *(_shown(one, metric) for one in compared[1:]))))
     columns = ("Case", "Time of", *names, *(f"{name} against the first" for name in names[1:]))
-    if len(sides) > whole:
-        columns = ("Case", "Time of", *(one_line(name, 18) for name in names))
-    return report_table.Table("Runs side by side", columns, tuple(rows), notes, data)
+    return Table("Runs side by side", columns, tuple(rows), (*notes, *NOTES), data)
 
 
-def _names(sides: Sequence[Side]) -> list[str]:
-    names = [side.name for side in sides]
-    if len(set(names)) == len(names):
-        return names
-    return [f"{name} ({number})" for number, name in enumerate(names, start=1)]
-
-
-def _numbers(case: Case, base: str, name: str, finding: Finding) -> dict:
+def _numbers(texts: tuple, finding: Finding) -> dict:
     """A comparison as a row of the file."""
-    ratio = finding.ratio
-    numbers = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
-    texts = map(cell, (one_line(case.experiment), case.text, base, name))
-    row = (*texts, finding.verdict, finding.metric, *numbers, finding.smallest_detectable, cell(finding.why))
-    return dict(zip(HEADINGS, row, strict=True))
-
-
-def _notes(sides: Sequence[Side], names: list[str], alone: int) -> tuple[str, ...]:
-    notes = []
-    for name, side in zip(names, sides, strict=True):
-        if len(sides) <= COLUMNS:
-            notes.append(f"{name}: {_machine(side, 200) or 'machine not told'}.")
-        notes += [f"{name}: {one_line(problem, 300)}." for problem in side.problems]
-    if alone:
-        notes.append(f"{alone} cases are in one run only.")
-    return (*notes, *NOTES)
+    verdict, metric, ratio, detectable, why = finding
+    numbers = (ratio.value, ratio.low, ratio.high) if ratio else (None, None, None)
+    return dict(zip(HEADINGS, (*texts, verdict, metric, *numbers, detectable, cell(why)), strict=True))
 
 
 def _machine(side: Side, most: int) -> str:
-    return one_line(snapshot.describe(side.machine), most) if side.machine else ""
+    return one_line(snapshot.describe(side.machine), most) if side.machine else "machine not told"
 
 
-def _counts(name: str, side: Side, row: dict[Case, Finding]) -> report_table.Row:
+def _counts(name: str, side: Side, row: dict[Case, Finding]) -> Row:
     counts = Counter(finding.verdict for finding in row.values())
     numbers = (len(row), *(counts[verdict] for verdict in ("faster", "slower", NOT_SHOWN, UNTOLD, BARRED)))
-    return report_table.Row((one_line(name, 40), _machine(side, 60) or "not told", *map(str, numbers)))
+    return Row((one_line(name, 40), _machine(side, 60), *map(str, numbers)))
 
 
-def _summary(name: str, rows: Iterable[dict]) -> str:
-    """`b: 3 slower, 2 no difference shown, 7 cannot be told (single runs)`."""
-    counts = Counter(f"{row['verdict']}{f' ({SINGLE})' if row['why'] == SINGLE else ''}" for row in rows)
-    counted = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.most_common())
-    return f"{name}: {counted or 'no case in common'}"
-
-
-def _time(repeats: list[Record], metric: str) -> str:
+def _time(repeats: list[Timed], metric: str) -> str:
     """A time with its interval, or how the case ended."""
     times = _times(repeats, metric)
     if not times:
         return repeats[-1].status if repeats else ""
     time = intervals.repeats(times)
-    text = format.seconds(time.value)
+    text = seconds(time.value)
     if time.low is not None:
         within = " within this run" if len(times) == 1 else f", {len(times)} repeats"
-        text += f" ({format.seconds(time.low)} to {format.seconds(time.high)}{within})"
+        text += f" ({seconds(time.low)} to {seconds(time.high)}{within})"
     flags = sorted({flag for record in repeats for flag in record.flags})
     return ", ".join([text, *(one_line(flag, 30) for flag in flags[:6])])
 
 
-def _of(finding: Finding, metric: str) -> str:
-    return "" if finding.metric in ("", metric) else f" ({TIMES[finding.metric]})"
-
-
-def _in_full(finding: Finding | None, metric: str) -> str:
+def _shown(finding: Finding | None, metric: str) -> str:
     if finding is None:
         return ""
+    other = "" if finding.metric in ("", metric) else f" ({TIMES[finding.metric]})"
     if finding.why:
-        single = finding.why == SINGLE
-        return f"{finding.verdict}{f' from {SINGLE}{_of(finding, metric)}' if single else f': {finding.why}'}"
+        return f"{finding.verdict}{f' from {SINGLE}{other}' if finding.why == SINGLE else f': {finding.why}'}"
     ratio = finding.ratio
     return (
-        f"{ratio.value:.3g} ({ratio.low:.3g} to {ratio.high:.3g}){_of(finding, metric)}: {finding.verdict}; "
+        f"{ratio.value:.3g} ({ratio.low:.3g} to {ratio.high:.3g}){other}: {finding.verdict}; "
         f"this many repeats could show a factor of {finding.smallest_detectable:.3g}"
     )
-
-
-def _in_short(finding: Finding | None, repeats: list[Record], metric: str) -> str:
-    """A comparison, or of the run that others are compared with the time, in a narrow column."""
-    if finding is None:
-        return _time(repeats, metric).partition(" (")[0]
-    if finding.short:
-        return finding.short
-    if finding.why:
-        times = _times(repeats, finding.metric)
-        if not times:
-            return "not timed" if repeats[-1].status == "ok" else repeats[-1].status
-        ends = [end for time in times for end in (time.value, time.low, time.high) if end is not None]
-        low, high = format.seconds(min(ends)), format.seconds(max(ends))
-        return (low if low == high else f"{low} to {high}") + _of(finding, metric)
-    verdict = f"? {finding.smallest_detectable:.2f}" if finding.verdict == NOT_SHOWN else finding.verdict
-    return f"{finding.ratio.value:.3g} {verdict}{_of(finding, metric)}"
 
 
 def cell(text: str) -> str:
@@ -367,7 +314,7 @@ def cell(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
-def write(sides: Sequence[Side], folder: Path) -> tuple[report_table.Table, Path, Path]:
+def write(sides: Sequence[Side], folder: Path) -> tuple[Table, Path, Path]:
     """Compare, and write `compare.csv` and `compare.html`; returns the table and where they are."""
     import jinja2
     from markupsafe import Markup
@@ -379,17 +326,13 @@ def write(sides: Sequence[Side], folder: Path) -> tuple[report_table.Table, Path
     writer.writeheader()
     writer.writerows(table.data)
     write_atomic(numbers, text.getvalue())
-    # Of a few runs, each against the first in full below the table of all.
-    others = sides[1:] if WHOLE < len(sides) <= COLUMNS else ()
-    details = [(f"{side.name} against {sides[0].name}", side_by_side((sides[0], side))) for side in others]
-    by_run: dict[str, list[dict]] = {}
-    for row in table.data:
-        by_run.setdefault(row["run"], []).append(row)
+    found = Counter(
+        (row["run"], f"{row['verdict']}{f' ({SINGLE})' if row['why'] == SINGLE else ''}") for row in table.data
+    )
+    counts = [f"{name}: {count:,} {verdict}" for (name, verdict), count in found.items()] if len(sides) <= WHOLE else []
     place = RESOURCES / "page"
     environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(place), trim_blocks=True)
-    template = environment.get_template("compare.html.j2")
-    style = Markup((place / "style.css").read_text(encoding="utf-8"))
-    counts = [_summary(name, by_run.get(cell(name), ())) for name in _names(sides)[1:]]
-    given = {"style": style, "title": table.title, "table": table, "details": details, "counts": counts}
-    write_atomic(page, template.render(**given, narrow=len(table.columns) <= 2 * WHOLE + 1))
+    given = {"style": Markup((place / "style.css").read_text(encoding="utf-8")), "table": table, "counts": counts}
+    given |= {"title": table.title, "narrow": len(sides) <= WHOLE}
+    write_atomic(page, environment.get_template("compare.html.j2").render(given))
     return table, numbers, page

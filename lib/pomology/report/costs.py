@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pomology.articles import published
 from pomology.articles.published import experiment_of
@@ -29,8 +29,7 @@ NAMES = {"A6000": "NVIDIA RTX A6000", "RTX 4090": "NVIDIA GeForce RTX 4090", "M2
 LENGTH = 1024  # tokens of a sequence in table 4, as its times imply
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(NamedTuple):
     """A device at its price, and a workload on it, where there is one. SI units and USD; None is not told.
 
     maker: `Apple`, `NVIDIA` or `here`. pass_s: of `batch_size` sequences, and None where a smaller model ran.
@@ -58,36 +57,30 @@ def priced(records: Iterable[Record], memory_bytes: int | None, price_usd: float
     for record in records:
         if experiment_of(record.experiment) == "gpt2_pretraining":
             ceiling = best.rates.get((cases.kind(record), "fp32"))
-            facts = {
-                "memory_bytes": (None if record.backend == "cuda" else memory_bytes, "B"),
-                "peak_flops_per_s": (ceiling and ceiling.value, "FLOP/s"),
-                "launch_price_usd": (price_usd, "USD"),
-            }
-            metrics = {name: Estimate.count(value, unit) for name, (value, unit) in facts.items() if value}
+            facts = [("memory_bytes", None if record.backend == "cuda" else memory_bytes, "B")]
+            facts += [("peak_flops_per_s", ceiling and ceiling.value, "FLOP/s"), ("launch_price_usd", price_usd, "USD")]
+            metrics = {name: Estimate.count(value, unit) for name, value, unit in facts if value}
             known.append(record.replace(experiment="costs", metrics=Metrics(record.metrics | metrics)))
     return known
 
 
 def offers(records: list[Record]) -> list[Offer]:
     """Every device of table 1, with its rows of table 4 where it has some, then this machine's priced records."""
-    passes: dict[str, list[dict]] = {}
+    rows = [row for row in published.rows(ARTICLE) if row["si"] is not None]
     facts: dict[str, dict] = {}
-    for row in published.rows(ARTICLE):
-        if row["si"] is None:
-            continue
-        if row["metric"] == "pass_s":
-            passes.setdefault(NAMES.get(row["device"], row["device"]), []).append(row)
+    for row in rows:
         if row["item"] == "Table 1":
             facts.setdefault(row["device"], {"role": row["role"]})[row["metric"]] = row["si"]
     known = []
     for name, fact in facts.items():
-        about = (name, "Apple" if fact["role"] == "gpu" else "NVIDIA", fact["launch_price_usd"])
         # Memory comes in powers of two, whatever the table calls it.
-        about += (fact["memory_bytes"] / 1e9 * 2**30, fact["peak_flops_per_s"])
-        known += [Offer(*about)] if name not in passes else []
-        for row in passes.get(name, ()):
-            work = f"{row['config']['model']}, {row['backend']}"
-            known.append(Offer(*about, work, row["config"]["batch_size"], row["si"], row["flops"] / row["si"]))
+        memory, peak = fact["memory_bytes"] / 1e9 * 2**30, fact["peak_flops_per_s"]
+        bare = Offer(name, "Apple" if fact["role"] == "gpu" else "NVIDIA", fact["launch_price_usd"], memory, peak)
+        passes = [r for r in rows if r["metric"] == "pass_s" and NAMES.get(r["device"], r["device"]) == name]
+        known += [] if passes else [bare]
+        for row in passes:
+            work, size = f"{row['config']['model']}, {row['backend']}", row["config"]["batch_size"]
+            known.append(Offer(*bare[:5], work, size, row["si"], row["flops"] / row["si"]))
     for repeats in groups(comparable(records, "flops_per_s")):
         first = repeats[0]
         names = ("launch_price_usd", "memory_bytes", "peak_flops_per_s", "pass_s", "flops_per_s")
@@ -104,33 +97,32 @@ def table(records: list[Record], years_of_use: float) -> Table:
     columns = ("Device", "Price", "Peak for 1,000 USD", "Memory for 1,000 USD", "Workload", "Batch size", "Pass")
     columns += ("Achieved", "of the peak", "for 1,000 USD", "USD for a sequence a second", "Using it for a million")
     rows, data = [], []
-    for one in offers(records):
-        price, peak, rate = one.price_usd, one.peak_flops_per_s, one.flops_per_s
-        each = one.pass_s / one.batch_size if one.pass_s and one.batch_size else None
+    for device, maker, price, memory, peak, work, size, time, rate in offers(records):
+        each = _over(time, size)
+        use = price and each and price * each
         numbers = {
             "peak_flops_per_s_per_usd": _over(peak, price),
-            "memory_bytes_per_usd": _over(one.memory_bytes, price),
+            "memory_bytes_per_usd": _over(memory, price),
             "share_of_peak": _over(rate, peak),
             "flops_per_s_per_usd": _over(rate, price),
-            "usd_seconds_per_sequence": price and each and price * each,
+            "usd_seconds_per_sequence": use,
+            "usd_per_million": use and use * (1e6 / (years_of_use * YEAR_S)),
         }
-        use = numbers["usd_seconds_per_sequence"]
-        numbers["usd_per_million"] = use and use * (1e6 / (years_of_use * YEAR_S))
-        cells = [one.device, f"{price:,.0f} USD" if price else "not told"]
-        cells += [_shown(numbers["peak_flops_per_s_per_usd"], 1e9, " TFLOP/s")]
-        cells += [_shown(numbers["memory_bytes_per_usd"], 2**30 / 1000, " GB"), one.work, str(one.batch_size or "")]
-        cells += [seconds(one.pass_s) if one.pass_s else "", _shown(rate, 1e12, " TFLOP/s")]
-        cells += [_shown(numbers["share_of_peak"], 0.01, " %"), _shown(numbers["flops_per_s_per_usd"], 1e9, " TFLOP/s")]
-        cells += [_shown(numbers["usd_seconds_per_sequence"], 1, ""), _shown(numbers["usd_per_million"], 1, " USD")]
-        rows.append(Row(tuple(cells), "measured" if one.maker == "here" else "published"))
-        data.append({"device": one.device, "maker": one.maker, "work": one.work, "price_usd": price, **numbers})
+        per_peak, per_memory, share, per_rate, use, million = numbers.values()
+        cells = (device, f"{price:,.0f} USD" if price else "not told", _shown(per_peak, 1e9, " TFLOP/s"))
+        cells += (_shown(per_memory, 2**30 / 1000, " GB"), work, str(size or ""), seconds(time) if time else "")
+        cells += (_shown(rate, 1e12, " TFLOP/s"), _shown(share, 0.01, " %"), _shown(per_rate, 1e9, " TFLOP/s"))
+        rows.append(
+            Row((*cells, _shown(use), _shown(million, 1, " USD")), "measured" if maker == "here" else "published")
+        )
+        data.append({"device": device, "maker": maker, "work": work, "price_usd": price, **numbers})
     notes = [
         f"Using it: the price spread over {years_of_use:g} years of training without a pause, for a million sequences "
         f"of {LENGTH:,} tokens; electricity and the computer around a card are not in it.",
         "Prices are those at launch, in table 1; this machine's is what was told. Peak: single precision in table 1, "
         "here the fastest product in fp32 that this run has measured.",
     ]
-    if any(one.maker == "here" for one in offers(records)):
+    if any(row.kind == "measured" for row in rows):
         notes.append("The intervals of what this machine achieved are in the table above, the article's own.")
     return Table("What speed costs", columns, tuple(rows), tuple(notes), tuple(data))
 
@@ -141,7 +133,7 @@ def pairs(records: list[Record]) -> Table:
     # Of this machine the article's own model, or else the best of the smaller ones.
     ours = [offer for offer in known if offer.maker == "here"]
     kept = [offer for offer in ours if offer.pass_s] or sorted(ours, key=lambda offer: offer.flops_per_s)[-1:]
-    pairs: dict[tuple[str, str], dict] = {}
+    found: dict[tuple[str, str], dict] = {}
     for one, other in itertools.permutations([offer for offer in known if offer not in ours or offer in kept], 2):
         dear = one.price_usd / other.price_usd
         against = (one.maker, other.maker) in (("Apple", "NVIDIA"), ("here", "Apple"), ("here", "NVIDIA"))
@@ -149,30 +141,39 @@ def pairs(records: list[Record]) -> Table:
             continue
         # Times of other batch sizes are times of other workloads; operations a second compare.
         speed = _over(other.flops_per_s, one.flops_per_s)
-        names = [f"{side.device} ({side.work})" if speed else side.device for side in (one, other)]
-        pairs[tuple(names)] = {
+        names = tuple(f"{side.device} ({side.work})" if speed else side.device for side in (one, other))
+        found[names] = {
             "price": dear,
             "peak": _over(other.peak_flops_per_s, one.peak_flops_per_s),
             "memory_per_usd": _over(_over(one.memory_bytes, one.price_usd), _over(other.memory_bytes, other.price_usd)),
             "speed": speed,
             "speed_per_usd": speed and speed * dear,
         }
-    rows = [Row((*names, *(_shown(value, 1, "×") for value in numbers.values()))) for names, numbers in pairs.items()]
-    data = [{"one": names[0], "other": names[1], **numbers} for names, numbers in pairs.items()]
+    rows = tuple(
+        Row((*names, *(_shown(value, 1, "×") for value in numbers.values()))) for names, numbers in found.items()
+    )
+    data = tuple({"one": one, "other": other, **numbers} for (one, other), numbers in found.items())
     columns = ("One", "Other of similar price", "Price, one over other", "Peak, other over one")
     columns += ("Memory for a dollar, one over other", "Achieved, other over one")
     columns += ("Achieved for a dollar, other over one",)
     note = f"Similar: at most {SIMILAR:g} times apart. Achieved: operations a second in table 4, or here."
-    return Table("Pairs of similar price", columns, tuple(rows), (note,), tuple(data))
+    return Table("Pairs of similar price", columns, rows, (note,), data)
 
 
 def energy(records: list[Record], price_usd: float, usd_per_kwh: float, years_of_use: float) -> Table:
     """Joules of a step as table 5 prints them and as this run has measured them, and what a thousand steps cost."""
-    costs = ("Electricity of 1,000 steps", "Using the device", "Together")
-    columns = ("Device", "Workload", "A step", "For a TFLOP", *costs)
+    steps = []
+    for row in published.rows(ARTICLE, "energy"):
+        if row["metric"] == "energy_j_per_step" and row["si"] is not None:
+            work = f"{row['config']['model']}, batch {row['config']['batch_size']}"
+            steps.append(("published", row["device"], work, row["si"], row["flops"], None))
+    for repeats in groups(record for record in records if record.profile != "smoke"):
+        first, joules, step = repeats[0], combined(repeats, "energy_j_per_step"), combined(repeats, "step_s")
+        if joules and joules.value > 0:
+            about = (chip_name(first), f"{first.experiment}: {settings(first)}", joules.value, first.flops_per_step)
+            steps.append(("measured", *about, step and step.value))
     rows, data = [], []
-
-    def add(kind: str, device: str, work: str, joules: float, flops: float | None, step_s: float | None) -> None:
+    for kind, device, work, joules, flops, step_s in steps:
         electricity = 1000 * joules / KWH_J * usd_per_kwh
         use = 1000 * step_s * price_usd / (years_of_use * YEAR_S) if step_s and price_usd else None
         together = None if use is None else use + electricity
@@ -181,17 +182,6 @@ def energy(records: list[Record], price_usd: float, usd_per_kwh: float, years_of
         rows.append(Row((device, work, *shown), kind))
         row = {"source": kind, "device": device, "work": work, "energy_j_per_step": joules, "j_per_tflop": each}
         data.append(row | {"electricity_usd": electricity, "use_usd": use, "together_usd": together})
-
-    for row in published.rows(ARTICLE, "energy"):
-        if row["metric"] == "energy_j_per_step" and row["si"] is not None:
-            work = f"{row['config']['model']}, batch {row['config']['batch_size']}"
-            add("published", row["device"], work, row["si"], row["flops"], None)
-    for repeats in roofline.repeats_of(record for record in records if record.profile != "smoke"):
-        first = repeats[0]
-        joules, step = combined(repeats, "energy_j_per_step"), combined(repeats, "step_s")
-        if joules and joules.value > 0:
-            work = f"{first.experiment}: {settings(first)}"
-            add("measured", chip_name(first), work, joules.value, first.flops_per_step, step and step.value)
     notes = [
         f"Electricity at {usd_per_kwh:g} USD for a kilowatt-hour; using the device as in the table of prices.",
         "Table 5 is the GPU alone. The time of its steps is not printed, so nobody can say what their use costs.",
@@ -200,14 +190,15 @@ def energy(records: list[Record], price_usd: float, usd_per_kwh: float, years_of
         notes.append("This run has measured no energy: no meter may be read here, or no notebook with steps has run.")
     elif not price_usd:
         notes.append("What this machine cost is not told (`price_usd`), so its use has no price.")
-    return Table("What energy costs", columns, tuple(rows), tuple(notes), tuple(data))
+    columns = ("Device", "Workload", "A step", "For a TFLOP", "Electricity of 1,000 steps", "Using the device")
+    return Table("What energy costs", (*columns, "Together"), tuple(rows), tuple(notes), tuple(data))
 
 
 def _over(one: float | None, other: float | None) -> float | None:
     return one / other if one and other else None
 
 
-def _shown(value: float | None, unit: float, words: str) -> str:
+def _shown(value: float | None, unit: float = 1, words: str = "") -> str:
     return "" if value is None else f"{significant(value / unit)}{words}"
 
 

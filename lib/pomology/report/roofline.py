@@ -2,16 +2,14 @@
 
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore architectures",
 Communications of the ACM 52 (4), 2009. A device reaches at most the lower of two roofs: its best rate of operations,
-and its memory bandwidth times the operations that are done for a byte. Both ceilings are measured in the same run, by
-the notebooks of CEILINGS; a product that another notebook of the run has timed counts as well, if it was faster.
-Operations and bytes of a case are counted on paper. Reads the records of a run; times nothing.
+and its memory bandwidth times the operations that are done for a byte, which are counted on paper.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import NamedTuple
 
 from pomology.articles import published
 from pomology.articles.published import KIT, experiment_of
@@ -20,22 +18,21 @@ from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.report.table import Row, Table
 from pomology.results import cases
-from pomology.results.cases import FLAGS, FRAMEWORKS, achieved, chip_name, comparable
+from pomology.results.cases import FLAGS, FRAMEWORKS, achieved, chip_name, comparable, groups
 from pomology.results.record import Record
 
 BEST = "Of this machine's best"
 NO_CEILINGS = "This run has no ceilings yet: run the notebooks ceilings and ceilings_mlx into the same folder first."
 
 CEILINGS = ("ceilings", "ceilings_mlx")
-SOURCES = (*CEILINGS, "blas_torch", "blas_mlx")
+SOURCES = (*CEILINGS, "blas_torch", "blas_mlx")  # a product of any notebook counts, if it was faster
 
 # STREAM's kernels by name, and how many arrays each reads or writes. As STREAM counts them: what a processor fetches
 # of a line that it is going to overwrite is not counted.
 STREAMS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
 
 
-@dataclass(frozen=True)
-class Ceiling:
+class Ceiling(NamedTuple):
     """The best that was measured: operations or bytes a second, and the case that reached it."""
 
     rate: Estimate
@@ -45,9 +42,13 @@ class Ceiling:
     def value(self) -> float:
         return self.rate.value
 
+    @property
+    def held(self) -> float:
+        """The lower end of the interval."""
+        return self.value if self.rate.low is None else self.rate.low
 
-@dataclass(frozen=True)
-class Ceilings:
+
+class Ceilings(NamedTuple):
     """rates: operations a second by kind of device (`cpu`, `gpu`) and precision. bandwidths: bytes a second by kind."""
 
     rates: dict[tuple[str, str], Ceiling]
@@ -61,65 +62,49 @@ class Ceilings:
         return self.rates.get((cases.kind(record), cases.precision(record)))
 
 
-@dataclass(frozen=True)
-class Roof:
-    """What limits a case by the model, `compute` or `memory`, the rate that this allows, and the share of it."""
-
-    limit: str
-    flops_per_s: float
-    share: float
-
-
 def ceilings(records: Iterable[Record]) -> Ceilings:
-    """The best that a run has measured, over its frameworks; of several repeats the best.
+    """The best that a run has measured, over its frameworks and repeats, without smoke tests.
 
     Best = highest lower end of the interval, so that numbers which scatter widely, as where other programs were
-    running, are not mistaken for a rate that this machine can hold.
-
-    Operations a second come from products, bytes a second from passes over large arrays only: a product's matrix may
-    stay in a cache. What did not end well is left out, and so is a smoke test, whose shapes are too small.
+    running, are not mistaken for a rate that this machine can hold. Operations a second come from products, bytes a
+    second from passes over large arrays only: a product's matrix may stay in a cache.
     """
-    rates: dict[tuple[str, str], Ceiling] = {}
-    bandwidths: dict[str, Ceiling] = {}
+    best = Ceilings({}, {})
     for record in records:
         if record.status != "ok" or record.profile == "smoke" or record.experiment not in SOURCES:
             continue
-        if record.config.get("operation") not in STREAMS:
-            _best(rates, (cases.kind(record), cases.precision(record)), record, "flops_per_s")
-        else:
-            _best(bandwidths, cases.kind(record), record, "bytes_per_s")
-    return Ceilings(rates, bandwidths)
-
-
-def _best(best: dict, key: Any, record: Record, name: str) -> None:
-    rate = record.metrics.get(name)
-    if rate and rate.value > 0 and (key not in best or _lower_end(rate) > _lower_end(best[key].rate)):
-        best[key] = Ceiling(rate, record)
-
-
-def _lower_end(rate: Estimate) -> float:
-    return rate.value if rate.low is None else rate.low
+        kind, stream = cases.kind(record), record.config.get("operation") in STREAMS
+        known, key = (best.bandwidths, kind) if stream else (best.rates, (kind, cases.precision(record)))
+        rate = record.metrics.get("bytes_per_s" if stream else "flops_per_s")
+        if rate and rate.value > 0 and (key not in known or Ceiling(rate, record).held > known[key].held):
+            known[key] = Ceiling(rate, record)
+    return best
 
 
 def share(record: Record, best: Ceilings, rate: Estimate | None = None) -> Estimate | None:
     """How much of its device's best rate in its precision a case reaches; 1 is all of it.
 
-    rate: in place of the record's own, as of several repeats together. None for a smoke test, and where the run lacks
-    such a ceiling or the case such a rate. The interval takes in both intervals.
-    """
+    rate: in place of the record's own. None for a smoke test, and where the run lacks such a ceiling or the case such
+    a rate. The interval takes in both intervals."""
     rate, ceiling = rate or achieved(record), best.over(record)
     return None if rate is None or ceiling is None or record.profile == "smoke" else rate / ceiling.rate
 
 
 def intensity(record: Record) -> float | None:
-    """Operations for a byte that is read or written, counted on paper; None where the bytes were not counted.
-
-    Of a training step by what each of its operators reads and writes; of a product by its operands and result.
-    """
+    """Operations for a byte, counted on paper: of a training step by what each of its operators reads and writes, of a
+    product by its operands and result. None where the bytes were not counted."""
     flops, moved = record.flops_per_step or 0, record.bytes_per_step or 0
     if flops <= 0 or moved <= 0:
         flops, moved = (getattr(record.metrics.get(name), "value", 0) for name in ("flops_per_s", "bytes_per_s"))
     return flops / moved if flops > 0 and moved > 0 else None
+
+
+class Roof(NamedTuple):
+    """What limits a case by the model, `compute` or `memory`, the rate that this allows, and the share of it."""
+
+    limit: str
+    flops_per_s: float
+    share: float
 
 
 def roof(record: Record, best: Ceilings, rate: Estimate | None = None) -> Roof | None:
@@ -133,8 +118,7 @@ def roof(record: Record, best: Ceilings, rate: Estimate | None = None) -> Roof |
     return Roof("memory" if slope < ceiling.value else "compute", lower, rate.value / lower)
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """An experiment's best case on a device: which roof is above it, and how far. None is what is not known."""
 
     name: str
@@ -146,16 +130,12 @@ class Point:
 
 
 def roofline_points(records: Iterable[Record]) -> list[Point]:
-    """The best case of every experiment, operation, framework, device and precision, by operations a second.
-
-    Cases of a smaller model than the article's count too, since operations a second are what they can be compared by;
-    those of a smoke test and the ceilings themselves do not.
-    """
+    """The best case of every experiment, operation, framework, device and precision, by operations a second, also of
+    smaller models than the article's; without smoke tests and the ceilings themselves."""
     records = list(records)
     best, points = ceilings(records), {}
     for record, rate in rated(records, without=CEILINGS):
-        operation = record.config.get("operation")
-        name = experiment_of(record.experiment) + (f" {operation}" if operation else "")
+        name = f"{experiment_of(record.experiment)} {record.config.get('operation') or ''}".strip()
         key = (cases.kind(record), name, record.framework, record.backend, cases.precision(record))
         if key not in points or rate.value > points[key].rate.value:
             shares = share(record, best, rate), intensity(record), roof(record, best, rate)
@@ -166,45 +146,37 @@ def roofline_points(records: Iterable[Record]) -> list[Point]:
 def rated(records: Iterable[Record], without: Iterable[str]) -> list[tuple[Record, Estimate]]:
     """The cases of a run that have operations a second, smoke tests and these notebooks left out: of each its first
     record that ended well, and its rate over the repeats."""
-    good = (record for record in comparable(records, "flops_per_s") if record.status == "ok")
-    rates = ((of[0], _rate(of)) for of in repeats_of(good) if of[0].experiment not in without)
+    good = (one for one in comparable(records, "flops_per_s") if one.status == "ok" and one.experiment not in without)
+    rates = ((repeats[0], rate_of(repeats)) for repeats in groups(good))
     return [(record, rate) for record, rate in rates if rate]
 
 
-def repeats_of(records: Iterable[Record]) -> list[list[Record]]:
-    """Repeats of the same case together, of a whole run: cases of several experiments may have one name."""
-    by_case: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        by_case.setdefault((record.experiment, record.case), []).append(record)
-    return list(by_case.values())
-
-
-def _rate(repeats: Iterable[Record]) -> Estimate | None:
+def rate_of(repeats: Iterable[Record]) -> Estimate | None:
     """Operations a second of a case, of several repeats together."""
     rates = [rate for rate in map(achieved, repeats) if rate and rate.value > 0]
     return intervals.repeats(rates) if rates else None
 
 
-def _with_shares(table: Table, heading: str, shares: list[Estimate | None]) -> Table:
+def with_shares(table: Table, heading: str, shares: list[Estimate | None]) -> Table:
     """The same table with a column behind `heading`; the table itself where no row has a share of a ceiling."""
     if not any(shares):
         return table
     place = table.columns.index(heading) + 1
     rows, data = [], []
     for row, numbers, share in zip(table.rows, table.data, shares, strict=True):
-        rows.append(replace(row, cells=(*row.cells[:place], _percent(share), *row.cells[place:])))
-        bounds = {"share_of_best_low": share.low, "share_of_best_high": share.high} if share and share.low else {}
-        data.append(numbers | ({"share_of_best": share.value} | bounds if share else {}))
+        rows.append(replace(row, cells=(*row.cells[:place], percent(share), *row.cells[place:])))
+        shown = {"share_of_best": share.value} if share else {}
+        shown |= {"share_of_best_low": share.low, "share_of_best_high": share.high} if share and share.low else {}
+        data.append(numbers | shown)
     note = (
         f"{BEST}: of the best rate that a product reached on this device in this precision, in this run (the notebook "
         "ceilings), in whichever framework."
     )
-    columns = (*table.columns[:place], BEST, *table.columns[place:])
-    notes = (*table.notes, note, *_above_all(shares))
+    columns, notes = (*table.columns[:place], BEST, *table.columns[place:]), (*table.notes, note, *_above_all(shares))
     return replace(table, columns=columns, rows=tuple(rows), notes=notes, data=tuple(data))
 
 
-def _percent(share: Estimate | None) -> str:
+def percent(share: Estimate | None) -> str:
     """`42.0 % ± 1.2 %`, where the ± is half the interval, in the same points."""
     if share is None:
         return ""
@@ -212,11 +184,22 @@ def _percent(share: Estimate | None) -> str:
     return f"{significant(100 * share.value)}{half} %"
 
 
+# The names until every caller has the public ones.
+_rate, _percent, _with_shares = rate_of, percent, with_shares
+
+
 def _above_all(shares: Iterable[Estimate | None]) -> list[str]:
-    """What a share above 100 % means, if there is one."""
     if not any(share and share.value > 1 for share in shares):
         return []
     return ["More than 100 %: the ceiling was measured while the machine was slower. Run the ceilings again, alone."]
+
+
+def _flag_notes(records: Iterable[Record]) -> list[str]:
+    return [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted({flag for one in records for flag in one.flags})]
+
+
+def _reached(rate: Estimate, unit: str) -> str:
+    return f"{quantity_per_s(rate.value, unit)}{plus_minus(rate)}"
 
 
 def ceilings_table(records: list[Record], article: str = "") -> Table:
@@ -224,7 +207,7 @@ def ceilings_table(records: list[Record], article: str = "") -> Table:
 
     article: the one whose devices' peaks come first, as printed.
     """
-    best, rows, data, flags = ceilings(records), [], [], set()
+    best, rows, data = ceilings(records), [], []
     names = {cases.kind(record): chip_name(record) for record in records}
     for value in published.rows(article):
         if value["metric"] == "peak_flops_per_s" and value["si"]:
@@ -233,63 +216,53 @@ def ceilings_table(records: list[Record], article: str = "") -> Table:
             about = {"source": "published", "device": value["device"], "precision": "fp32"}
             data.append(about | {"flops_per_s": value["si"]})
     for kind in ("cpu", "gpu"):
-        here = [(precision, one, "FLOP/s") for (where, precision), one in sorted(best.rates.items()) if where == kind]
-        flags |= {flag for _, one, _ in here for flag in one.record.flags}
-        here += [("", best.bandwidths[kind], "B/s")] if kind in best.bandwidths else []
-        for precision, one, unit in here:
+        here = [(precision, one, "flops") for (where, precision), one in sorted(best.rates.items()) if where == kind]
+        here += [("", best.bandwidths[kind], "bytes")] if kind in best.bandwidths else []
+        for precision, one, what in here:
             record, rate = one.record, one.rate
-            reached = f"{quantity_per_s(rate.value, unit)}{plus_minus(rate)}"
             settings = (str(value).replace("x", " × ") for key, value in record.config.items() if key != "precision")
             framework = FRAMEWORKS.get(record.framework, record.framework)
             by = "; ".join([framework, f"{record.experiment}: {', '.join(settings)}", *record.flags])
-            cells = (reached, "") if unit == "FLOP/s" else ("", reached)
+            cells = (_reached(rate, "FLOP/s"), "") if what == "flops" else ("", _reached(rate, "B/s"))
             rows.append(Row((names[kind], precision, *cells, by), "measured"))
-            metric = "flops_per_s" if unit == "FLOP/s" else "bytes_per_s"
+            metric = f"{what}_per_s"
             numbers = {metric: rate.value, f"{metric}_low": rate.low, f"{metric}_high": rate.high}
             about = {"source": "measured", "device": kind, "precision": precision}
             data.append(about | numbers | {"framework": record.framework})
-    notes = []
-    if article:
-        notes.append("The article's rates are the makers' peaks, in single precision; this machine's are measured.")
+    makers = "The article's rates are the makers' peaks, in single precision; this machine's are measured."
+    notes = [makers] if article else []
     notes.append("± is the 95 % interval within this run; another run may differ by more." if best else NO_CEILINGS)
     if any(record.profile == "smoke" for record in records):
         notes.append("This was a smoke test, with tiny shapes: it has no ceilings.")
-    notes += [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(flags)]
+    notes += _flag_notes(one.record for one in best.rates.values())
     columns = ("Device", "Precision", "Best rate", "Memory bandwidth", "Reached by")
     title = "Peaks of the article's devices, and the ceilings of this machine" if article else "This machine's ceilings"
     return Table(title, columns, tuple(rows), tuple(notes), tuple(data))
 
 
 def roofline_table(records: list[Record]) -> Table:
-    """Under which of this machine's roofs the best case of every experiment is, a row each."""
+    """Under which of this machine's roofs the best case of every experiment is, a row each; the notes name what is not
+    in it, with the reason."""
     points, rows, data = roofline_points(records), [], []
-    for point in points:
-        record, roof, share = point.record, point.roof, point.share
+    for name, record, rate, share, operations, roof in points:
         cells = (
-            point.name,
+            name,
             f"{chip_name(record)}, {FRAMEWORKS.get(record.framework, record.framework)}",
             cases.precision(record),
             ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in record.config.items() if value),
-            f"{quantity_per_s(point.rate.value, 'FLOP/s')}{plus_minus(point.rate)}",
-            _percent(share) or "no ceiling",
-            significant(point.intensity) if point.intensity else "not counted",
-            roof.limit if roof else "",
-            f"{significant(100 * roof.share)} %" if roof else "",
+            _reached(rate, "FLOP/s"),
+            percent(share) or "no ceiling",
+            significant(operations) if operations else "not counted",
+            *((roof.limit, f"{significant(100 * roof.share)} %") if roof else ("", "")),
             ", ".join([*(["scaled"] if record.scaled else []), *record.flags]),
         )
         rows.append(Row(cells, "measured"))
-        about = {"experiment": record.experiment, "case": record.case, "flops_per_s": point.rate.value}
+        about = {"experiment": record.experiment, "case": record.case, "flops_per_s": rate.value}
         shares = {"share_of_best": share.value, "low": share.low, "high": share.high} if share else {}
         roofs = {"limit": roof.limit, "roof_flops_per_s": roof.flops_per_s, "share_of_roof": roof.share} if roof else {}
-        data.append(about | shares | {"flops_per_byte": point.intensity} | roofs)
+        data.append(about | shares | {"flops_per_byte": operations} | roofs)
     columns = ("Experiment", "Device", "Precision", "Best case", "Achieved", BEST, "Operations a byte", "Limited by")
     columns += ("Of that roof", "Remarks")
-    notes = _roofline_notes(records, points)
-    return Table("Where each experiment lies", columns, tuple(rows), tuple(notes), tuple(data))
-
-
-def _roofline_notes(records: list[Record], points: list[Point]) -> list[str]:
-    """What a reader has to know of the table, and what is not in it, with the reason."""
     notes = [] if ceilings(records) else [NO_CEILINGS]
     if points:
         notes.append(
@@ -297,14 +270,13 @@ def _roofline_notes(records: list[Record], points: list[Point]) -> list[str]:
             "optimiser's update. Fused operators and caches move less, so a case may stand above the memory's roof."
         )
     notes += _above_all(point.share for point in points)
-    shown = {point.record.experiment for point in points}
-    rest = [r for r in records if r.experiment not in (*shown, *CEILINGS) and r.article != KIT]
+    shown = {*CEILINGS, *(point.record.experiment for point in points)}
     without: dict[str, dict[str, None]] = {}
-    for record in rest:
-        reason = "smoke test" if record.profile == "smoke" else record.status
-        reason = "no operations were counted" if reason == "ok" else reason
-        without.setdefault(reason, {})[record.experiment] = None
+    for record in records:
+        if record.experiment not in shown and record.article != KIT:
+            reason = "smoke test" if record.profile == "smoke" else record.status
+            reason = "no operations were counted" if reason == "ok" else reason
+            without.setdefault(reason, {})[record.experiment] = None
     notes += [f"Not in the table ({reason}): {', '.join(names)}." for reason, names in without.items()]
-    flags = {flag for point in points for flag in point.record.flags}
-    notes += [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(flags)]
-    return notes
+    notes += _flag_notes(point.record for point in points)
+    return Table("Where each experiment lies", columns, tuple(rows), tuple(notes), tuple(data))

@@ -89,9 +89,9 @@ def comparable(records: Iterable[Record], metric: str = "") -> list[Record]:
 
 def groups(records: Iterable[Record]) -> list[list[Record]]:
     """Repeats of the same case together, in order of first appearance."""
-    by_case: dict[str, list[Record]] = {}
+    by_case: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        by_case.setdefault(record.case, []).append(record)
+        by_case.setdefault((record.experiment, record.case), []).append(record)
     return list(by_case.values())
 
 
