@@ -34,6 +34,7 @@ YES, NO, NOT_TOLD = "yes", "no", "not told"
 FRAMEWORKS = find.frameworks()
 NAMES = {name: kind.title for name, kind in FRAMEWORKS.items()} | {"lightning": "Lightning"}
 OLDEST_MACOS = 14  # what the wheels of PyTorch 2.13 and MLX 0.32 are built for
+PROGRAM = ("-m", "pomology.runner.doctor")  # of the process in which a framework answers
 LIMIT_S = 120  # of one framework; the first import on a Mac checks every library's signature
 ENOUGH_BYTES = 4e9
 CHIP, SYSTEM, PYTHON = "Is there a GPU to train on?", "Is the system new enough?", "Is Python native?"
@@ -94,12 +95,7 @@ def processor_agrees(snapshot: dict[str, Any], processor: str) -> bool | None:
     return (processor == "arm") == (not snapshot["translated"])
 
 
-# What a framework says ------------------------------------------------------------------------------------------------
-
-
-def probe(
-    framework: str, limit_s: float = LIMIT_S, program: Sequence[str] = ("-m", "pomology.runner.doctor")
-) -> dict[str, Any]:
+def probe(framework: str, limit_s: float = LIMIT_S, program: Sequence[str] = PROGRAM) -> dict[str, Any]:
     """What a framework can train on, by a process of its own. Never raises; writes nothing to the terminal.
 
     Keys: version (None if it is not there), reason (why there is no answer, else None), devices (a list of backend,
@@ -176,15 +172,8 @@ def _probe_lightning() -> dict[str, Any]:
     return {"version": lightning.__version__, "reason": None, "devices": devices, "auto": auto}
 
 
-# What to make of it ---------------------------------------------------------------------------------------------------
-
-
 def findings(
-    snapshot: dict[str, Any],
-    conditions: dict[str, Any],
-    answers: Mapping[str, dict[str, Any]],
-    processor: str,
-    environment: Mapping[str, str],
+    snapshot: dict, conditions: dict, answers: Mapping[str, dict], processor: str, environment: Mapping[str, str]
 ) -> list[Finding]:
     """Judge a machine: its `snapshot.snapshot` and `snapshot.conditions`, each framework's answer (see `probe`), what
     `platform.processor()` says, and the variables of its environment."""
@@ -194,8 +183,7 @@ def findings(
     judged += [_framework(name, answers[name], cause, snapshot) for name in FRAMEWORKS]
     judged.append(_lightning(answers["lightning"], answers["torch"], cause))
     judged += [_precisions(name, device) for name in FRAMEWORKS for device in usable(answers[name])]
-    judged += [_memory(answers["torch"], environment), _fallback(environment, snapshot.get("os") == "macOS")]
-    return [*judged, _conditions(conditions)]
+    return [*judged, _memory(answers["torch"], environment), _fallback(environment), _conditions(conditions)]
 
 
 def verdict(findings: Sequence[Finding], answers: Mapping[str, dict[str, Any]]) -> str:
@@ -217,28 +205,27 @@ def usable(answer: dict[str, Any], kind: str | None = None) -> list[dict[str, An
 
 def _judge(question: str, answer: str, fine: bool | None, remedy: str = "") -> Finding:
     """fine: None is not told."""
-    return Finding(question, answer, {True: YES, False: NO, None: NOT_TOLD}[fine], "" if fine else remedy)
+    return Finding(question, answer, {True: YES, False: NO, None: NOT_TOLD}[fine], remedy if fine is False else "")
 
 
 def _chip(snapshot: dict[str, Any], seen: Sequence[str]) -> Finding:
     """seen: the names of the GPUs that frameworks see."""
     chip, gpus, mac = snapshot.get("chip"), snapshot.get("gpus"), snapshot.get("os") == "macOS"
-    name, reason = chip or "unknown chip", snapshot.get("unknown", {}).get("gpus", "no GPU is listed")
+    reason = snapshot.get("unknown", {}).get("gpus", "no GPU is listed")
+    answer, fine = f"{chip or 'unknown chip'}; {reason}", None if mac else False
+    remedy = "use a Mac with an Apple chip, or a machine with an NVIDIA GPU and its driver; else the CPU trains"
     if mac and chip and not chip.startswith("Apple"):
+        answer, fine = f"{chip}; PyTorch and MLX train on Apple's chips only", False
         remedy = "use a Mac with an M1 or later"
-        return _judge(CHIP, f"{name}; PyTorch and MLX train on Apple's chips only", False, remedy)
-    if gpus:
+    elif gpus:
         counts = Counter(gpu["name"] + (f" of {gpu['cores']} cores" if gpu["cores"] else "") for gpu in gpus)
-        return _judge(CHIP, ", ".join(f"{n} × {gpu}" if n > 1 else gpu for gpu, n in counts.items()), True)
-    if seen:
-        return _judge(CHIP, f"{seen[0]}, as a framework says; {reason}", True)
-    if not mac:
-        remedy = "use a Mac with an Apple chip, or a machine with an NVIDIA GPU and its driver; else the CPU trains"
-        return _judge(CHIP, f"{name}; {reason}", False, remedy)
-    if snapshot.get("virtual_machine"):
+        answer, fine = ", ".join(f"{n} × {gpu}" if n > 1 else gpu for gpu, n in counts.items()), True
+    elif seen:
+        answer, fine = f"{seen[0]}, as a framework says; {reason}", True
+    elif mac and snapshot.get("virtual_machine"):
+        answer, fine = f"{chip}, a virtual machine without a GPU", False
         remedy = "run it in macOS itself: a virtual machine does not pass the GPU on"
-        return _judge(CHIP, f"{name}, a virtual machine without a GPU", False, remedy)
-    return _judge(CHIP, f"{name}; {reason}", None)
+    return _judge(CHIP, answer, fine, remedy)
 
 
 def _system(snapshot: dict[str, Any]) -> Finding:
@@ -248,22 +235,20 @@ def _system(snapshot: dict[str, Any]) -> Finding:
     version = snapshot.get("os_version")
     new = int(version.split(".")[0]) >= OLDEST_MACOS if version else None
     remedy = f"update to macOS {OLDEST_MACOS} or later (System Settings, General, Software Update)"
-    return _judge(SYSTEM, f"{text}; this PyTorch's MPS needs {OLDEST_MACOS} or later", new, remedy if version else "")
+    return _judge(SYSTEM, f"{text}; this PyTorch's MPS needs {OLDEST_MACOS} or later", new, remedy)
 
 
 def _python(snapshot: dict[str, Any], processor: str) -> Finding:
     mac, architecture = snapshot.get("os") == "macOS", snapshot.get("architecture")
     says = f"Python {snapshot.get('python')} for {architecture}; platform.processor() says {processor!r}"
     if mac and snapshot.get("translated"):
-        remedy = "install a Python for arm64 (with conda: the installer for Apple Silicon, not the one for Intel), "
-        remedy += "remove .venv, and run `make env`"
-        return _judge(PYTHON, f"{says}, so Rosetta translates it from Intel's code", False, remedy)
-    if mac and architecture == "arm64" and processor != "arm":
         remedy = (
-            "see that /usr/bin/uname comes first in PATH, since Python asks `uname -p`; else install another Python"
+            "install a Python for arm64 (with conda: the installer for Apple Silicon), remove .venv, run `make env`"
         )
-        return _judge(PYTHON, f"{says}, where Lightning and Keras expect 'arm'", False, remedy)
-    return _judge(PYTHON, says, True)
+        return _judge(PYTHON, f"{says}, so Rosetta translates it from Intel's code", False, remedy)
+    right = not mac or architecture != "arm64" or processor == "arm"
+    remedy = "see that /usr/bin/uname comes first in PATH, since Python asks `uname -p`; else install another Python"
+    return _judge(PYTHON, says if right else f"{says}, where Lightning and Keras expect 'arm'", right, remedy)
 
 
 def _framework(name: str, answer: dict, cause: str, snapshot: dict) -> Finding:
@@ -332,13 +317,11 @@ def _memory(torch: dict[str, Any], environment: Mapping[str, str]) -> Finding:
     )
 
 
-def _fallback(environment: Mapping[str, str], mac: bool) -> Finding:
+def _fallback(environment: Mapping[str, str]) -> Finding:
     name = devices_torch.FALLBACK_VARIABLE
     unset = environment.get(name, "0") in ("", "0")
     answer = f"{name} is set: such operators run on the CPU, and times carry the flag fallback-enabled"
-    if unset:
-        here = "" if mac else " (on a Mac; it means nothing here)"
-        answer = f"{name} is not set: such an operator ends its case, as unsupported{here}"
+    answer = f"{name} is not set: such an operator ends its case, as unsupported" if unset else answer
     remedy = f"unset {name} before Python starts, unless this is what you want to time"
     return _judge("Would an operator that MPS lacks be noticed?", answer, unset, remedy)
 

@@ -24,12 +24,8 @@ from pomology.runner.notebooks import read_notebook
 
 DATA = ("auto", "real", "stand-in")
 DEVICES = find.choices()
-KINDS = {
-    "str": (str, "a text"),
-    "bool": (bool, "true or false"),
-    "int": (int, "a whole number"),
-    "float": ((int, float), "a number"),
-}
+KINDS = {"str": (str, "a text"), "bool": (bool, "true or false")}
+KINDS |= {"int": (int, "a whole number"), "float": ((int, float), "a number")}
 Limit = tuple[Callable[[Any], bool], str]  # a test of a value, and its words
 
 
@@ -37,30 +33,24 @@ def _one_of(*names: str) -> Limit:
     return lambda value: value in names, f"one of {', '.join(names)}"
 
 
-def _between(low: float, high: float) -> Limit:
-    return lambda value: low <= value <= high, f"from {low:,} to {high:,}"
-
-
-def _above(low: float, high: float) -> Limit:
-    return lambda value: low < value <= high, f"above {low:,} and at most {high:,}"
+def _between(low: float, high: float, above: bool = False) -> Limit:
+    words = f"above {low:,} and at most {high:,}" if above else f"from {low:,} to {high:,}"
+    return lambda value: low <= value <= high and not (above and value == low), words
 
 
 # Names that the workloads know; to import them here would load the workloads at each command.
 GPT2 = ("gpt2-smoke", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 WHISPER = ("whisper-smoke", "whisper-tiny", "whisper-small", "whisper-medium", "whisper-large")
-SIZES = (
-    "batch_size batch_sizes large_batch_size cpu_batch_divisor gpu_batch_divisor vgg16_batch_size resnet18_batch_size "
-    "resnet50_batch_size image_size tokens sizes clips near_steps models"
-)
 # What parameters of these names may be, whichever notebook has them; of a list, every number.
 _LIMITS: dict[str, Limit] = {
     "profile": _one_of(*PROFILES),
     "devices": _one_of(*DEVICES),
     "data": _one_of(*DATA),
-    "budget_s limit_s near_budget_s cpu_limit_s": _above(0, 7 * 86400),
+    "budget_s limit_s near_budget_s cpu_limit_s": _between(0, 7 * 86400, above=True),
     "repeat": _between(0, 999),
     "seed": _between(0, 2**32 - 1),
-    SIZES: _between(1, 2**20),
+    "batch_size batch_sizes large_batch_size cpu_batch_divisor gpu_batch_divisor vgg16_batch_size resnet18_batch_size "
+    "resnet50_batch_size image_size tokens sizes clips near_steps models": _between(1, 2**20),
     "image_sizes": _between(64, 1024),
     "text_tokens": _between(1, 1024),  # what GPT-2 has positions for
     "label_tokens": _between(1, 448),  # and Whisper
@@ -71,7 +61,7 @@ _LIMITS: dict[str, Limit] = {
     "proof_steps": _between(1, 1000),
     "pairs": _between(3, 1000),
     "megabytes": _between(16, 65_536),
-    "lr": _above(0, 1000),
+    "lr": _between(0, 1000, above=True),
     "workers cuda_workers loaders": _between(0, 128),
     "precisions": _one_of("fp32", "fp16", "bf16"),
     "weights": _one_of("auto", "random"),
@@ -85,9 +75,9 @@ _LIMITS: dict[str, Limit] = {
     "whisper_sizes large_size": _one_of(*WHISPER),
     "energy_models": _one_of("whisper-medium", "small transformer"),
     "loads": _one_of("easy", "near"),
-    "near tolerance": _above(0, 1),
+    "near tolerance": _between(0, 1, above=True),
     "near_most_gb": _between(0, 100_000),
-    "margin years_of_use": _above(0, 100),
+    "margin years_of_use": _between(0, 100, above=True),
     "price_usd": _between(0, 10_000_000),
     "electricity_usd_per_kwh": _between(0, 100),
 }

@@ -99,10 +99,9 @@ class Secret(NamedTuple):
 
 def secrets() -> list[Secret]:
     """What this machine knows of its user and of itself, and a shared file must not say; the longest first."""
-    account, mac = pwd.getpwuid(os.getuid()), sys.platform == "darwin"
+    account, serials = pwd.getpwuid(os.getuid()), {f"{uuid.getnode():012x}"}
     hosts = {socket.gethostname(), socket.getfqdn()}
-    serials = {f"{uuid.getnode():012x}"}
-    if mac:  # where a machine is mostly somebody's: Jane's MacBook Pro
+    if sys.platform == "darwin":  # where a machine is mostly somebody's: Jane's MacBook Pro
         hosts |= {_answer("scutil", "--get", name) for name in ("ComputerName", "LocalHostName")}
         listed = _answer("ioreg", "-rd1", "-c", "IOPlatformExpertDevice")
         serials |= set(re.findall(r'"IOPlatform(?:SerialNumber|UUID)" = "([^"]+)"', listed))
@@ -113,19 +112,17 @@ def secrets() -> list[Secret]:
         except OSError:  # not there, or for root only: then no run has it from there
             continue
     addresses = {entry.address.partition("%")[0] for card in psutil.net_if_addrs().values() for entry in card}
+    everywhere = re.compile(r"[0:]+1?|127\..*|0\.0\.0\.0")
     hidden = [value for name, value in os.environ.items() if re.search(r"TOKEN|SECRET|PASSWORD|_KEY$", name)]
+    numbers = [text for text in serials if len(text) >= 6 and re.search(r"\d", text) and len(set(text)) > 3]
     texts = {
         "this machine's user name": {account.pw_name, os.environ.get("USER", "")},
         "a secret of this machine's environment": {value for value in hidden if len(value) >= 8},
         "the name of this machine's user": {account.pw_gecos.split(",")[0].strip()},
         "this machine's name": hosts | {host.partition(".")[0] for host in hosts},
         "a folder of this machine": {str(folder) for folder in (Path.home(), Path(account.pw_dir), root())},
-        "an address of this machine": {
-            text for text in addresses if not re.fullmatch(r"[0:]+1?|127\..*|0\.0\.0\.0", text)
-        },
-        "a serial number of this machine": {
-            text for text in serials if len(text) >= 6 and re.search(r"\d", text) and len(set(text)) > 3
-        },
+        "an address of this machine": {text for text in addresses if not everywhere.fullmatch(text)},
+        "a serial number of this machine": numbers,
     }
     # Capitals count in a user name: `max` is a word in every program, and Max wrote an article.
     known = [Secret(what, text, "user name" in what) for what, each in texts.items() for text in sorted(each)]
