@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import importlib
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -133,17 +133,24 @@ class Rehearsal:
         # Parameters are exchanged for others when a module moves: their data cannot be replaced in place.
         swap = torch.__future__.get_swap_module_params_on_conversion()
         torch.__future__.set_swap_module_params_on_conversion(True)
-        wait, torch.accelerator.synchronize = torch.accelerator.synchronize, lambda *_: None
         looking = torch.nn.modules.module.register_module_forward_pre_hook(self._look_at_inputs)
-        with _no_foreach(), sdpa_kernel(SDPBackend.MATH), Mode(), FromNumbers():  # attention as MPS trains it
-            try:
+        # PyTorch's list of devices with multi-tensor kernels has a device of one's own, not MPS.
+        devices = {"_get_foreach_kernels_supported_devices": lambda: ["cuda", "xpu", "mtia"]}
+        try:
+            with (
+                mock.patch.multiple("torch.optim.optimizer", **devices),
+                mock.patch.multiple("torch.utils._foreach_utils", **devices),
+                mock.patch.object(torch.accelerator, "synchronize", lambda *_: None),
+                sdpa_kernel(SDPBackend.MATH),  # attention as MPS trains it
+                Mode(),
+                FromNumbers(),
+            ):
                 yield self
-            finally:
-                torch.__future__.set_swap_module_params_on_conversion(swap)
-                torch.accelerator.synchronize = wait
-                looking.remove()
-                self.use.operators = dict(self.counts)
-                self.use.support = {name: support(name) for name in sorted(self.counts)}
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(swap)
+            looking.remove()
+            self.use.operators = dict(self.counts)
+            self.use.support = {name: support(name) for name in sorted(self.counts)}
 
     def run(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Compute one operator on the CPU, and note what a Mac would say to it."""
@@ -310,21 +317,6 @@ def _register_autocast() -> None:
 
 
 _LIBRARIES: list = []
-
-
-@contextmanager
-def _no_foreach() -> Iterator[None]:
-    """Optimisers as on MPS: PyTorch's list of devices with multi-tensor kernels has a device of one's own, not MPS."""
-    name = "_get_foreach_kernels_supported_devices"
-    places = [importlib.import_module(place) for place in ("torch.optim.optimizer", "torch.utils._foreach_utils")]
-    before = [getattr(place, name) for place in places]
-    try:
-        for place in places:
-            setattr(place, name, lambda: ["cuda", "xpu", "mtia"])
-        yield
-    finally:
-        for place, function in zip(places, before, strict=True):
-            setattr(place, name, function)
 
 
 # A notebook on the pretended device -----------------------------------------------------------------------------------

@@ -22,16 +22,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import nbformat
 import psutil
 import pytest
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import ensure_async
+from nbformat import v4
 
 import pomology
 from pomology import __main__ as command_line
-from pomology.devices import find
 from pomology.results import journal as results_journal
-from pomology.results import record as results_record
+from pomology.results.record import PROFILES, now
 from pomology.runner import batch, notebooks, plan
 
 PACKAGE = Path(pomology.__file__).parent
@@ -40,24 +41,15 @@ PACKAGE = Path(pomology.__file__).parent
 SIMULATED = """
 import contextlib
 
-from pomology.devices import find
 
 
 class Simulated:
     framework, framework_version, backend, kind, handle, name, threads = "simulated", "1", "cpu", "cpu", None, "chip", 1
     uncounted = None
-
-    def context(self): return contextlib.nullcontext()
-    def synchronize(self): pass
-    def to_device(self, batch): return batch
-    def device_of(self, item): return "cpu"
-    def reset_peak_memory(self): pass
-    def peak_memory(self): return {}
-    def free_memory(self): return 10**9
-
-    @contextlib.contextmanager
-    def watch_fallbacks(self):
-        yield set()
+    context, watch_fallbacks = (lambda self: contextlib.nullcontext()), (lambda self: contextlib.nullcontext(set()))
+    synchronize = reset_peak_memory = lambda self: None
+    peak_memory, free_memory = (lambda self: {}), (lambda self: 10**9)
+    to_device, device_of = (lambda self, batch: batch), (lambda self, item: "cpu")
 
 
 find.find = lambda wanted="auto", framework="torch": [Simulated()]
@@ -67,15 +59,12 @@ profile: str = "quick"  # smoke, quick or article
 devices: str = "auto"  # which ones
 data: str = "auto"  # which data
 sizes: list[int] = [1, 2, 3]  # of the cases
-batch_size: int = 8  # of nothing
 lr: float = 0.1  # of nothing
-shuffle: bool = True  # nothing
-note: str = ""  # nothing
 budget_s: float = 0.05  # seconds
 repeat: int = 0  # which repetition
 out: str = ""  # the run's folder
 """
-SETUP = """
+CODE = """
 import os
 import signal
 import time
@@ -88,9 +77,8 @@ from pomology.experiment.experiment import Experiment
 with open("NAME.pids", "a") as file:
     print(os.getpid(), file=file)
 Path("NAME.saw-page").write_text(str(Path(out, "index.html").exists()))
-experiment = Experiment(
-    "NAME", article="003", devices=devices, profile=profile, budget_s=budget_s, out=out, repeat=repeat
-)
+given = {"devices": devices, "profile": profile, "budget_s": budget_s, "out": out, "repeat": repeat}
+experiment = Experiment("NAME", article="003", **given)
 
 
 def trouble(place):
@@ -105,28 +93,24 @@ def trouble(place):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         Path("NAME.hangs").touch()
         time.sleep(600)
-"""
-LOOP = """
+
+
 for case in experiment.cases(size=sizes):
     with case:
         for _ in case.steps([0] * 4):
             time.sleep(0.001)
         trouble(case.size)
+trouble("end")
 """
 
 
-def notebook_json(name: str, seconds: float, parameters: str = PARAMETERS) -> dict:
-    code = {"cell_type": "code", "outputs": [], "execution_count": None}
-    cells = [
-        {"cell_type": "markdown", "metadata": {}, "source": f"# The {name} experiment"},
-        code | {"metadata": {"tags": ["parameters"]}, "source": parameters.strip()},
-        *(code | {"metadata": {}, "source": text} for text in (SETUP.replace("NAME", name), LOOP, 'trouble("end")')),
-    ]
-    about = {"article": "003", "seconds": dict.fromkeys(("smoke", "quick", "article"), seconds)}
+def notebook_text(name: str, seconds: float, parameters: str = PARAMETERS) -> str:
+    cells = [v4.new_markdown_cell(f"# The {name} experiment"), v4.new_code_cell(parameters.strip())]
+    cells += [v4.new_code_cell(CODE.replace("NAME", name))]
+    cells[1].metadata["tags"] = ["parameters"]
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    cells = [{"id": f"{name}-{number}", **cell} for number, cell in enumerate(cells)]
-    metadata = {"kernelspec": kernel, "pomology": about}
-    return {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": cells}
+    about = {"article": "003", "seconds": dict.fromkeys(PROFILES, seconds)}
+    return nbformat.writes(v4.new_notebook(cells=cells, metadata={"kernelspec": kernel, "pomology": about}))
 
 
 class Checkout:
@@ -140,8 +124,8 @@ class Checkout:
         self.add("alpha", 65)
 
     def add(self, name: str, seconds: float) -> None:
-        (self.notebooks / f"{name}.ipynb").write_text(json.dumps(notebook_json(name, seconds)))
-        for profile in ("smoke", "quick", "article"):
+        (self.notebooks / f"{name}.ipynb").write_text(notebook_text(name, seconds))
+        for profile in PROFILES:
             self.give(name, f"profile: {profile}\nlr: 0.2\n", profile)
 
     def give(self, name: str, text: str, profile: str = "smoke") -> None:
@@ -401,10 +385,9 @@ def test_a_case_whose_process_vanished_twice_is_given_up(checkout):
     (job,) = plan.jobs("smoke", {"out": str(out)}, "zeta")
     journal = results_journal.Journal(out / "zeta.jsonl")
     (out / "zeta.ipynb").write_text("{}")
-    start = {"case": "simulated-cpu size=2", "config": {"size": 2}, "repeat": 0}
+    start = {"case": "simulated-cpu size=2", "config": {"size": 2}, "repeat": 0, "scaled": False, "threads": 1}
     start |= dict.fromkeys(("experiment", "article", "framework", "framework_version", "backend", "precision"), "x")
-    start |= {"device": None, "chip": None, "profile": "smoke", "data": "none", "scaled": False, "threads": 1}
-    start |= {"power_source": None, "started": results_record.now()}
+    start |= dict.fromkeys(("device", "chip", "power_source")) | {"profile": "smoke", "data": "none", "started": now()}
     finished = []  # at first without a single case, which has measured nothing
     for _ in range(3):
         finished.append(batch._finished(job, out))
@@ -458,7 +441,7 @@ def finished(checkout: Checkout, profile: str = "smoke", machine: str | None = N
     checkout.out().mkdir(parents=True)
     (checkout.out() / "machine.json").write_text(machine or json.dumps({"profile": profile}))
     used = {"profile": "smoke", "lr": 0.2, "devices": "auto", "data": "auto", "out": "elsewhere", "repeat": 0} | used
-    document = notebook_json("zeta", 5)
+    document = json.loads(notebook_text("zeta", 5))
     document["metadata"]["papermill"] = {"parameters": used}
     (checkout.out() / "zeta.ipynb").write_text(json.dumps(document))
 
@@ -478,7 +461,7 @@ WRONG_ARGUMENTS = {
     ("reproduce", "--limit-minutes=nan"): "--limit-minutes=nan",
     ("report", "gone"): "RUN=gone: no such run",
     ("compare", "gone"): "RUNS: gone: no such run",
-    (*RUN_R, f"--device={next(name for name, reason in find.backends().items() if reason)}"): "not on this machine",
+    (*RUN_R, f"--device={'cuda' if sys.platform == 'darwin' else 'mps'}"): "not on this machine",
 }
 
 
@@ -515,10 +498,10 @@ def test_wrong_arguments(refused, arguments, words):
         ("params/smoke/zeta.yml", "profile: smoke", "params/smoke/zeta.yml: no such profile or notebook"),
         ("params/fast/zeta.yaml", "profile: fast", "there are smoke, quick, article and alpha, zeta"),
         ("notebooks/an_article/zeta.ipynb", '{"cells": [', "zeta.ipynb: not a notebook"),
-        ("notebooks/zeta.ipynb", json.dumps(notebook_json("zeta", 5)), "zeta.ipynb: stands in two folders"),
+        ("notebooks/zeta.ipynb", notebook_text("zeta", 5), "zeta.ipynb: stands in two folders"),
         (
             "notebooks/an_article/zeta.ipynb",
-            json.dumps(notebook_json("zeta", 5, PARAMETERS.replace("devices:", "device:"))),
+            notebook_text("zeta", 5, PARAMETERS.replace("devices:", "device:")),
             "zeta.ipynb: parameters cell: devices is missing",
         ),
     ],

@@ -189,7 +189,7 @@ WRONG = {
     "little memory": ({"torch": says("2.13.0", MPS | {"free_bytes": 1.5e9})}, "Is there memory", "1.50 GB", "close"),
     "on battery": (
         {"conditions": FINE | {"power_source": "battery", "flags": ["on-battery"]}},
-        *("Is it fit", "on battery, low-power mode off, thermal level 0, load average 1.50", "plug it in"),
+        *("Is it fit", "power source battery, low-power mode off, thermal level 0, load average 1.50", "plug it in"),
     ),
     "no Metal plugin": (
         {"tensorflow": says("2.16.2", absent("metal", "tensorflow-metal is not installed"))},

@@ -29,12 +29,11 @@ from pomology.results.record import Record, parse
 from pomology.runner.plan import Job
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
-RESTARTS = 50  # each behind a case that killed its kernel; more than any notebook has cases
 # ipykernel warns at every start of a kernel that talks in the clear; encrypted, it is silent.
 KERNEL = {"transport_encryption": "auto"}
 
 Say = Callable[[str], None]
-Watch = Callable[[], tuple[str, str] | None]  # why a kernel must end now, as a case's status and reason
+Outcome = tuple[str, str] | None  # of a notebook that did not get to its end: a case's status, and why
 
 
 def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | None = None, say: Say = print) -> int:
@@ -112,7 +111,7 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
     journal = results_journal.Journal(out / f"{job.notebook.name}.jsonl")
     deadline = time.monotonic() + limit_s if limit_s else None
 
-    def watch() -> tuple[str, str] | None:
+    def watch() -> Outcome:
         """Say a line for every case that has ended since the last call; why the kernel must end now, if it must."""
         nonlocal place
         for line in _lines(journal.path, place):
@@ -127,7 +126,7 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
             return "timeout", "over the time limit of one notebook"
         return None
 
-    for _ in range(RESTARTS):
+    while True:  # each start has one case less to run
         place = sum(map(len, _lines(journal.path, 0)))
         try:
             outcome = _run_kernel(job, out, watch)
@@ -148,7 +147,6 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
                 say(f"  {job.label} did not finish: {reason} (see outputs/{out.name}/.partial/)")
             return False
         say(f"  {job.label}: started again behind {', '.join(lost)}")
-    return False
 
 
 def _lines(path: Path, place: int) -> list[bytes]:
@@ -160,11 +158,8 @@ def _lines(path: Path, place: int) -> list[bytes]:
         return [line for line in file if line.endswith(b"\n")]
 
 
-def _run_kernel(job: Job, out: Path, watch: Watch) -> tuple[str, str] | None:
-    """Execute in one fresh kernel, which ends early once `watch`, called all the time, gives a reason.
-
-    Returns None, or why not: (`no device`, `crashed`, `interrupted`, `timeout` or `error`, reason).
-    """
+def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
+    """Execute in one fresh kernel, which ends early once `watch`, called all the time, gives a reason."""
     import papermill
     from nbclient.exceptions import DeadKernelError
     from traitlets.config import Config

@@ -38,11 +38,8 @@ PROGRAM = ("-m", "pomology.runner.doctor")  # of the process in which a framewor
 LIMIT_S = 120  # of one framework; the first import on a Mac checks every library's signature
 ENOUGH_BYTES = 4e9
 CHIP, SYSTEM, PYTHON = "Is there a GPU to train on?", "Is the system new enough?", "Is Python native?"
-CURES = {
-    "on-battery": "plug it in",
-    "low-power": "turn low-power mode off",
-    "busy": "close what uses the processor, or wait",
-}
+CONDITIONS = ("power source", "low-power mode", "thermal level")
+CURES = {"on-battery": "plug it in", "low-power": "turn low-power mode off", "busy": "close what uses the processor"}
 # The folders of a path in a message, which may name a person: `/a/b c/`, `~/a/`, `C:\\a\\`; not those of a link. What
 # is behind the last slash stays. A text between two paths goes too, as a folder's name may have spaces.
 FOLDERS = re.compile(r"(?<![\w/\\])(?:[A-Za-z]:)?[~.]*[/\\](?![/\\])(?:[^:,;'\"()<>|/\\]+[/\\])*")
@@ -177,8 +174,7 @@ def findings(
 ) -> list[Finding]:
     """Judge a machine: its `snapshot.snapshot` and `snapshot.conditions`, each framework's answer (see `probe`), what
     `platform.processor()` says, and the variables of its environment."""
-    gpus = [device["name"] for name in FRAMEWORKS for device in usable(answers[name], "gpu")]
-    judged = [_chip(snapshot, gpus), _system(snapshot), _python(snapshot, processor)]
+    judged = [_chip(snapshot), _system(snapshot), _python(snapshot, processor)]
     cause = next((f"as for “{each.question}”" for each in judged if each.verdict == NO), "")
     judged += [_framework(name, answers[name], cause, snapshot) for name in FRAMEWORKS]
     judged.append(_lightning(answers["lightning"], answers["torch"], cause))
@@ -208,8 +204,7 @@ def _judge(question: str, answer: str, fine: bool | None, remedy: str = "") -> F
     return Finding(question, answer, {True: YES, False: NO, None: NOT_TOLD}[fine], remedy if fine is False else "")
 
 
-def _chip(snapshot: dict[str, Any], seen: Sequence[str]) -> Finding:
-    """seen: the names of the GPUs that frameworks see."""
+def _chip(snapshot: dict[str, Any]) -> Finding:
     chip, gpus, mac = snapshot.get("chip"), snapshot.get("gpus"), snapshot.get("os") == "macOS"
     reason = snapshot.get("unknown", {}).get("gpus", "no GPU is listed")
     answer, fine = f"{chip or 'unknown chip'}; {reason}", None if mac else False
@@ -220,8 +215,6 @@ def _chip(snapshot: dict[str, Any], seen: Sequence[str]) -> Finding:
     elif gpus:
         counts = Counter(gpu["name"] + (f" of {gpu['cores']} cores" if gpu["cores"] else "") for gpu in gpus)
         answer, fine = ", ".join(f"{n} × {gpu}" if n > 1 else gpu for gpu, n in counts.items()), True
-    elif seen:
-        answer, fine = f"{seen[0]}, as a framework says; {reason}", True
     elif mac and snapshot.get("virtual_machine"):
         answer, fine = f"{chip}, a virtual machine without a GPU", False
         remedy = "run it in macOS itself: a virtual machine does not pass the GPU on"
@@ -327,10 +320,10 @@ def _fallback(environment: Mapping[str, str]) -> Finding:
 
 
 def _conditions(conditions: dict[str, Any]) -> Finding:
-    source = {"ac": "on mains", "battery": "on battery"}.get(conditions["power_source"], "power source unknown")
-    low = {True: "low-power mode on", False: "low-power mode off"}.get(conditions["low_power_mode"])
-    level = None if conditions["thermal_level"] is None else f"thermal level {conditions['thermal_level']}"
-    answer = ", ".join(filter(None, (source, low, level, f"load average {conditions['load']:.2f}")))
+    values = [(name, conditions[name.replace("-", "_").replace(" ", "_")]) for name in CONDITIONS]
+    words = {"True": "on", "False": "off", "ac": "mains"}
+    parts = [f"{name} {words.get(str(value), value)}" for name, value in values if value is not None]
+    answer = ", ".join([*parts, f"load average {conditions['load']:.2f}"])
     if flags := conditions["flags"]:
         answer += "; numbers measured now would carry " + "; ".join(f"{flag}: {cases.FLAGS[flag]}" for flag in flags)
     return _judge("Is it fit to measure now?", answer, not flags, "; ".join(CURES[flag] for flag in flags))
