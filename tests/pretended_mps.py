@@ -319,9 +319,6 @@ def _register_autocast() -> None:
 _LIBRARIES: list = []
 
 
-# A notebook on the pretended device -----------------------------------------------------------------------------------
-
-
 def run_cells(path: Path, profile: str, out: Path) -> Use:
     """Execute a notebook's code up to its results, in this process, and note what it asks of the device."""
     document = notebooks.read_notebook(path)

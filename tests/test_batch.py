@@ -5,8 +5,6 @@ case 2, `raise end` behind the last case, `kill 2` kills the kernel, and `hang 2
 stop. It notes its process number in `NAME.pids`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import importlib
@@ -205,9 +203,6 @@ def wait_until(what: Callable[[], object], within_s: float = 60) -> None:
         time.sleep(0.05)
 
 
-# What a run does ------------------------------------------------------------------------------------------------------
-
-
 def test_a_run_and_what_the_same_command_does_afterwards(checkout, reproduce):
     checkout.fault("alpha", "raise 2")
     status, said = reproduce()
@@ -304,9 +299,6 @@ def test_a_time_limit_ends_the_kernel_and_the_case(checkout, reproduce, monkeypa
     assert reproduce("--only=zeta")[0] == 0 and checkout.statuses("zeta") == ALL_OK | {"2": "timeout"}
 
 
-# What ends a run ------------------------------------------------------------------------------------------------------
-
-
 def test_interrupted(checkout, reproduce, monkeypatch, caplog, capsys):
     """The kernel does not listen, and what ends it leaves nothing behind that would complain later."""
     plain, inside = AsyncKernelManager.cleanup_resources, []
@@ -395,9 +387,6 @@ def test_a_case_whose_process_vanished_twice_is_given_up(checkout):
     assert finished == [False, False, True]
 
 
-# What a run takes -----------------------------------------------------------------------------------------------------
-
-
 def test_what_a_profile_says_of_devices_and_data_holds_unless_the_command_says_otherwise(checkout):
     checkout.give("zeta", "profile: smoke\ndevices: cpu\ndata: stand-in\n")
 
@@ -431,9 +420,6 @@ def test_check_and_list(checkout, capsys):
     checkout.give("alpha", "profile: article\nlr: fast\n", "article")  # `check` looks at every profile
     assert command_line.main(["check"]) == 2
     assert "params/article/alpha.yaml: lr is 'fast'" in capsys.readouterr().err
-
-
-# What is wrong --------------------------------------------------------------------------------------------------------
 
 
 def finished(checkout: Checkout, profile: str = "smoke", machine: str | None = None, **used) -> None:

@@ -1,7 +1,5 @@
 """The doctor on machines that are not here: recorded Macs, and fakes of what their frameworks would answer."""
 
-from __future__ import annotations
-
 import copy
 import getpass
 import itertools
@@ -29,8 +27,6 @@ from pomology.results.record import Record
 from pomology.runner import doctor, notebooks, parameters
 
 mac = test_machine.mac
-
-# What frameworks answer -----------------------------------------------------------------------------------------------
 
 NO_FP64 = "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
 FINE = {"power_source": "ac", "low_power_mode": False, "thermal_level": 0, "load": 1.5, "flags": []}
@@ -234,9 +230,6 @@ def test_the_article_s_own_check_is_checked():
         assert doctor.processor_agrees({"os": system, "translated": translated}, processor) is agrees
 
 
-# Asking, in a process of its own --------------------------------------------------------------------------------------
-
-
 PRINTS = """
 print('2026-01-01 I tensorflow: could not find TensorRT')
 os.system('echo loud; echo louder >&2')
@@ -307,9 +300,6 @@ def test_this_machine_s_frameworks_each_alone(framework, tmp_path):
         assert cpu["precisions"]["fp32"] is None and cpu["free_bytes"] > 0
 
 
-# On a pretended Mac ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("processor", "disabled", "auto", "reason"),
     [
@@ -351,9 +341,6 @@ def test_the_command_prints_every_finding_and_ends_in_the_verdict(monkeypatch, c
     assert "no        Does PyTorch see the GPU? PyTorch 2.13.0+cpu: this PyTorch is built without CUDA" in lines
     assert any(line.startswith("          do this: unset PYTORCH_ENABLE_MPS_FALLBACK") for line in lines)
     assert lines[-1].startswith("No: this machine trains on its CPU only")
-
-
-# The notebook device_check: its cases in its tables, and its plan ----------------------------------------------------
 
 
 def record(backend: str, config: dict, scaled: bool = False, status: str = "ok", **metrics: float) -> Record:

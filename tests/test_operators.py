@@ -1,7 +1,5 @@
 """Notebooks on a pretended device that sees what a Mac would refuse; and that device against faults planted in it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -42,8 +40,6 @@ def test_kernels_of_this_torch():
     assert pretended_mps.support("no_such_operator") == operators.MISSING
     assert len(pretended_mps.kernels()) > 3000
 
-
-# Planted faults -------------------------------------------------------------------------------------------------------
 
 FRAME = """
 import copy, json, os, sys
@@ -175,8 +171,6 @@ def test_what_mps_can_do_gives_there_what_the_cpu_gives_in_the_way_of_mps(preten
     assert "_amp_foreach_non_finite_check_and_unscale_" in pretended["autocast"]["operators"]
     assert not [name for name in attention if "foreach" in name or "scaled_dot" in name] and attention["bmm"] >= 2
 
-
-# The command ----------------------------------------------------------------------------------------------------------
 
 USES = {
     "vae": operators.Use({"addmm": 3, "convolution": 1}, {"addmm": "kernel", "convolution": "made of others"}),

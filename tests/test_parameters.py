@@ -1,7 +1,5 @@
 """Wrong parameters: each gives one line that names the file, the parameter, its value, and what would be right."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -166,8 +164,6 @@ def test_a_file_that_is_no_notebook_is_refused_in_one_line(tmp_path, content):
     path.write_bytes(content)
     assert refusal(declared, path).startswith("thing.ipynb: ")
 
-
-# What the kit ships ---------------------------------------------------------------------------------------------------
 
 NOTEBOOKS = notebooks.notebook_paths(root() / "notebooks")
 # What decides how much work a step is.

@@ -1,7 +1,5 @@
 """A shared run: that it names nobody and is the same each time; and that what strangers send is bounded and refused."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -69,9 +67,6 @@ def m9(tmp_path) -> Path:
     (out / "notes.txt").write_text("for me alone")
     (out / "tables" / "large.csv").write_bytes(b"1," * share.SMALL)
     return out
-
-
-# What is written ------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_becomes_a_zip_that_opens_and_compares_and_is_the_same_each_time(m9, tmp_path, monkeypatch):

@@ -4,8 +4,6 @@ Exit status 0: all went well; 1: a case ended in `error`, or a notebook did not 
 wrong, said in one line before anything ran; 130: interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

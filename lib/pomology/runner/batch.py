@@ -5,8 +5,6 @@ does not show whether its run succeeded. Meanwhile its journal is watched, which
 whose kernel died its status.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

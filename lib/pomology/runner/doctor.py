@@ -4,8 +4,6 @@ Each framework answers in a process of its own, as two in one process may hang i
 costs an answer and not the doctor. `findings` judges the answers of any machine.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -208,7 +206,7 @@ def _chip(snapshot: dict[str, Any]) -> Finding:
     chip, gpus, mac = snapshot.get("chip"), snapshot.get("gpus"), snapshot.get("os") == "macOS"
     reason = snapshot.get("unknown", {}).get("gpus", "no GPU is listed")
     answer, fine = f"{chip or 'unknown chip'}; {reason}", None if mac else False
-    remedy = "use a Mac with an Apple chip, or a machine with an NVIDIA GPU and its driver; else the CPU trains"
+    remedy = "use a Mac with an Apple chip, or a machine with an NVIDIA GPU and its driver"
     if mac and chip and not chip.startswith("Apple"):
         answer, fine = f"{chip}; PyTorch and MLX train on Apple's chips only", False
         remedy = "use a Mac with an M1 or later"

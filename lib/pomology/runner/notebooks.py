@@ -1,7 +1,5 @@
 """The notebooks of the kit: where they are, their titles and times, and the order in which they run."""
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import math

@@ -1,7 +1,5 @@
 """Which operators of a notebook MPS has, on any machine: the notebook runs on the pretended MPS of the tests."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ A parameter is a line `name: type = literal  # help` of the cell tagged `paramet
 other values; papermill itself would take unknown names, and texts for numbers, without a word.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import re

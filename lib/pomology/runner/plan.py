@@ -3,8 +3,6 @@
 It imports little, so that a wrong argument is answered at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -95,7 +93,7 @@ def _known() -> list[Notebook]:
     """The notebooks of the checkout. Raises PomologyError if a parameter file belongs to no notebook or profile."""
     known = notebooks()
     expected = {Path("params", profile, f"{notebook.name}.yaml") for profile in rules.PROFILES for notebook in known}
-    for path in sorted((root() / "params").glob("*/[!.]*")):
+    for path in sorted((root() / "params").glob("[!.]*/[!.]*")):
         if (where := path.relative_to(root())) not in expected:
             names = ", ".join(sorted(notebook.name for notebook in known))
             raise PomologyError(

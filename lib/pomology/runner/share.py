@@ -4,8 +4,6 @@
 for what names a person, a host, a folder, an address or a serial number.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import io
