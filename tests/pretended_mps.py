@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import importlib
 import json
 import os
 import re
@@ -24,6 +23,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from pomology.devices import find
 from pomology.devices import torch as devices_torch
@@ -57,18 +63,19 @@ def kernels() -> dict[str, str]:
     folder = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
     parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
     mps = parsed.backend_indices[DispatchKey.MPS]
-    found = {}
+    listed = {}
     for group in get_grouped_native_functions(parsed.native_functions):
-        structured = isinstance(group, NativeFunctionsGroup) and group.structured and mps.has_kernel(group)
-        for function in group.functions() if isinstance(group, NativeFunctionsGroup) else [group]:
+        grouped = isinstance(group, NativeFunctionsGroup)
+        structured = grouped and group.structured and mps.has_kernel(group)
+        for function in group.functions() if grouped else [group]:
             composite = (
                 function.has_composite_implicit_autograd_kernel
                 or function.has_composite_explicit_autograd_kernel
                 or function.has_composite_explicit_autograd_non_functional_kernel
             )
             kernel = structured or mps.has_kernel(function)
-            found[str(function.func.name)] = KERNEL if kernel else COMPOSITE if composite else MISSING
-    return found
+            listed[str(function.func.name)] = KERNEL if kernel else COMPOSITE if composite else MISSING
+    return listed
 
 
 def support(operator: str) -> str:
@@ -76,9 +83,11 @@ def support(operator: str) -> str:
     base = operator.split(".")[0]
     if base in SILENT_FALLBACKS:
         return SILENT
-    if base in REPLACED:
-        return COMPOSITE
-    return kernels().get(operator, MISSING)
+    return COMPOSITE if base in REPLACED else kernels().get(operator, MISSING)
+
+
+def _meant(device: Any) -> bool:
+    return device is not None and torch.device(device).type == PRETENDED
 
 
 class Rehearsal:
@@ -89,7 +98,6 @@ class Rehearsal:
     """
 
     def __init__(self):
-        import torch
         from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
         if torch._C._get_privateuse1_backend_name() != PRETENDED:
@@ -99,29 +107,16 @@ class Rehearsal:
         self.handle = torch.device(PRETENDED, 0)
         self.use = Use()
         self.counts: Counter[str] = Counter()
-        self._torch, self._map, self._leaves = torch, torch.utils._pytree.tree_map, torch.utils._pytree.tree_leaves
         self._tensor = _tensor_class(self)
-        aten = torch.ops.aten
-        # No kernel but a GPU's computes these; the arithmetic is that of nn.LSTM.
-        self._by_hand = {
-            aten._thnn_fused_lstm_cell.default: _lstm_cell,
-            aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
-        }
-        self._copies = {aten.copy_.default, aten._to_copy.default}
 
     @contextmanager
     def entered(self) -> Iterator[Rehearsal]:
         """The block in which the device is there."""
-        torch, rehearsal = self._torch, self
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-        from torch.overrides import TorchFunctionMode
-        from torch.utils._python_dispatch import TorchDispatchMode
+        rehearsal = self
 
         class Mode(TorchDispatchMode):
             def __torch_dispatch__(self, function, types, args=(), kwargs=None):
                 return rehearsal.run(function, args, kwargs or {})
-
-        made_from_numbers = (torch.tensor, torch.as_tensor, torch.asarray)
 
         class FromNumbers(TorchFunctionMode):
             """What copies numbers straight to a device passes no dispatch mode: it goes by way of the CPU here."""
@@ -131,95 +126,89 @@ class Rehearsal:
                 if function is torch.Tensor.new_tensor and isinstance(args[0], rehearsal._tensor):
                     named = {"dtype": args[0].dtype, "device": rehearsal.handle} | named
                     function, args = torch.tensor, args[1:]
-                wanted = named.get("device")
-                if function in made_from_numbers and wanted is not None and torch.device(wanted).type == PRETENDED:
-                    return function(*args, **named | {"device": "cpu"}).to(wanted)
+                if function in (torch.tensor, torch.as_tensor, torch.asarray) and _meant(named.get("device")):
+                    return function(*args, **named | {"device": "cpu"}).to(named["device"])
                 return function(*args, **named)
 
         # Parameters are exchanged for others when a module moves: their data cannot be replaced in place.
         swap = torch.__future__.get_swap_module_params_on_conversion()
         torch.__future__.set_swap_module_params_on_conversion(True)
-        wait, torch.accelerator.synchronize = torch.accelerator.synchronize, lambda *_: None
         looking = torch.nn.modules.module.register_module_forward_pre_hook(self._look_at_inputs)
-        with _no_foreach(), sdpa_kernel(SDPBackend.MATH), Mode(), FromNumbers():  # attention as MPS trains it
-            try:
+        # PyTorch's list of devices with multi-tensor kernels has a device of one's own, not MPS.
+        devices = {"_get_foreach_kernels_supported_devices": lambda: ["cuda", "xpu", "mtia"]}
+        try:
+            with (
+                mock.patch.multiple("torch.optim.optimizer", **devices),
+                mock.patch.multiple("torch.utils._foreach_utils", **devices),
+                mock.patch.object(torch.accelerator, "synchronize", lambda *_: None),
+                sdpa_kernel(SDPBackend.MATH),  # attention as MPS trains it
+                Mode(),
+                FromNumbers(),
+            ):
                 yield self
-            finally:
-                torch.__future__.set_swap_module_params_on_conversion(swap)
-                torch.accelerator.synchronize = wait
-                looking.remove()
-                self.use.operators = dict(self.counts)
-                self.use.support = {name: support(name) for name in sorted(self.counts)}
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(swap)
+            looking.remove()
+            self.use.operators = dict(self.counts)
+            self.use.support = {name: support(name) for name in sorted(self.counts)}
 
     def run(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Compute one operator on the CPU, and note what a Mac would say to it."""
-        mine = self._tensor
-        tensors = [item for item in self._leaves((args, kwargs)) if isinstance(item, self._torch.Tensor)]
-        here = [item for item in tensors if isinstance(item, mine)]
-        name = function._schema.name.split("::")[-1]
-        wanted = kwargs.get("device")
-        on_device = bool(here) if wanted is None else self._torch.device(wanted).type == PRETENDED
-        if function._schema.name == "aten::copy_":
+        mine, schema, wanted = self._tensor, function._schema, kwargs.get("device")
+        tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
+        here = any(isinstance(item, mine) for item in tensors)
+        name = schema.name.split("::")[-1]
+        on_device = here if wanted is None else _meant(wanted)
+        if schema.name == "aten::copy_":
             on_device = isinstance(args[0], mine)
-        if here and function not in self._copies and name not in TAKES_HOST_TENSORS:
-            strangers = [item for item in tensors if not isinstance(item, mine) and item.dim()]
-            if strangers:
-                raise RuntimeError(f"{name}: expected all tensors on one device, but found at least two, cpu and mps")
+        strangers = any(not isinstance(item, mine) and item.dim() for item in tensors)
+        if here and strangers and function not in COPIES and name not in TAKES_HOST_TENSORS:
+            raise RuntimeError(f"{name}: expected all tensors on one device, but found at least two, cpu and mps")
         if on_device or here:
             self._note(function, name, args, kwargs)
-        inner, named = self._map(lambda item: item.inner if isinstance(item, mine) else item, (args, kwargs))
-        if wanted is not None and self._torch.device(wanted).type == PRETENDED:
-            named["device"] = self._torch.device("cpu")
-        result = self._by_hand.get(function, function)(*inner, **named)
-        return self._given_back(function, args, kwargs, result, on_device)
-
-    def _given_back(self, function: Any, args: tuple, kwargs: dict, result: Any, on_device: bool) -> Any:
-        schema = function._schema
-        written = [
-            value
-            for argument, value in zip(schema.arguments, args, strict=False)
-            if argument.is_write and isinstance(value, self._torch.Tensor)
-        ] + [value for name, value in kwargs.items() if name == "out" and isinstance(value, self._torch.Tensor)]
-        if written and isinstance(result, self._torch.Tensor):
+        inner, named = tree_map(lambda item: item.inner if isinstance(item, mine) else item, (args, kwargs))
+        if _meant(wanted):
+            named["device"] = torch.device("cpu")
+        result = BY_HAND.get(function, function)(*inner, **named)
+        written = [value for argument, value in zip(schema.arguments, args, strict=False) if argument.is_write]
+        written = [item for item in (*written, kwargs.get("out")) if isinstance(item, torch.Tensor)]
+        if written and isinstance(result, torch.Tensor):
             return written[0]  # the caller's own tensor, whose contents have changed
 
         def wrap(item: Any) -> Any:
-            if on_device and isinstance(item, self._torch.Tensor) and not isinstance(item, self._tensor):
-                if item.dtype in (self._torch.float64, self._torch.complex128):
-                    kind = str(item.dtype).removeprefix("torch.")
-                    self._fault(f"{schema.name.split('::')[-1]} makes {kind} on the device, which MPS does not support")
-                    raise TypeError(
-                        f"Cannot convert a MPS Tensor to {kind} dtype as the MPS framework doesn't support {kind}. "
-                        "Please use float32 instead."
-                    )
-                return self._tensor(item)
-            return item
+            if not on_device or not isinstance(item, torch.Tensor) or isinstance(item, mine):
+                return item
+            if item.dtype in (torch.float64, torch.complex128):
+                kind = str(item.dtype).removeprefix("torch.")
+                self._fault(f"{name} makes {kind} on the device, which MPS does not support")
+                raise TypeError(
+                    f"Cannot convert a MPS Tensor to {kind} dtype as the MPS framework doesn't support {kind}. "
+                    "Please use float32 instead."
+                )
+            return mine(item)
 
-        return self._map(wrap, result)
+        return tree_map(wrap, result)
 
     def _note(self, function: Any, name: str, args: tuple, kwargs: dict) -> None:
-        overload = function._schema.overload_name
-        full = f"{name}.{overload}" if overload else name
+        full = ".".join(filter(None, (name, function._schema.overload_name)))
         self.counts[full] += 1
         if self.counts[full] == 1 and function._schema.name.startswith("aten::"):
-            has = support(full)
-            if has == MISSING:
+            if support(full) == MISSING:
                 self._fault(f"MPS has no kernel for {full}: it fails, or runs on the CPU where that is allowed")
-            elif has == SILENT:
+            elif support(full) == SILENT:
                 self._fault(f"MPS hands {full} to the CPU without a word")
-        source = args[1 if name == "copy_" else 0] if function in self._copies else None
+        source = args[1 if name == "copy_" else 0] if function in COPIES else None
         at_once = kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])
         if at_once and not isinstance(source, self._tensor):
             self._fault(f"{name} with non_blocking=True: on MPS what is read next may not have arrived")
-        if kwargs.get("memory_format") in (self._torch.channels_last, self._torch.channels_last_3d):
+        if kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
             self._fault(f"{name} with channels_last: BatchNorm goes wrong with it on MPS")
 
     def _look_at_inputs(self, module: Any, inputs: tuple) -> None:
         kind = type(module).__name__
-        if kind.startswith("BatchNorm") or kind == "LSTM":
-            for item in inputs:
-                if isinstance(item, self._tensor) and not item.is_contiguous():
-                    self._fault(f"{kind} gets a permuted input: wrong gradients on MPS; call .contiguous() first")
+        for item in inputs if kind.startswith("BatchNorm") or kind == "LSTM" else ():
+            if isinstance(item, self._tensor) and not item.is_contiguous():
+                self._fault(f"{kind} gets a permuted input: wrong gradients on MPS; call .contiguous() first")
 
     def _fault(self, text: str) -> None:
         if text not in self.use.faults:
@@ -227,21 +216,13 @@ class Rehearsal:
 
 
 def _tensor_class(rehearsal: Rehearsal) -> type:
-    import torch
-
     class Pretended(torch.Tensor):
         """A tensor that says it is on the pretended device; `inner` holds its numbers."""
 
         @staticmethod
         def __new__(cls, inner: torch.Tensor):
-            made = torch.Tensor._make_wrapper_subclass(
-                cls,
-                inner.shape,
-                strides=inner.stride(),
-                storage_offset=inner.storage_offset(),
-                dtype=inner.dtype,
-                device=rehearsal.handle,
-            )
+            layout = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype}
+            made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, device=rehearsal.handle, **layout)
             made.inner = inner
             return made
 
@@ -272,8 +253,6 @@ def _tensor_class(rehearsal: Rehearsal) -> type:
 
 
 def _lstm_cell(inputs, hidden, cell, input_bias=None, hidden_bias=None):
-    import torch
-
     gates = inputs + hidden
     if input_bias is not None:
         gates = gates + input_bias + hidden_bias
@@ -284,21 +263,22 @@ def _lstm_cell(inputs, hidden, cell, input_bias=None, hidden_bias=None):
 
 
 def _lstm_cell_backward(hidden_grad, cell_grad, before, after, workspace, has_bias):
-    import torch
-
     enter, forget, new, leave = workspace.chunk(4, 1)
     hidden_grad = torch.zeros_like(after) if hidden_grad is None else hidden_grad
     level = after.tanh()
     through = hidden_grad * leave * (1 - level**2) + (0 if cell_grad is None else cell_grad)
-    gates = [
-        through * new * enter * (1 - enter),
-        through * before * forget * (1 - forget),
-        through * enter * (1 - new**2),
-        hidden_grad * level * leave * (1 - leave),
-    ]
+    gates = [through * new * enter * (1 - enter), through * before * forget * (1 - forget)]
+    gates += [through * enter * (1 - new**2), hidden_grad * level * leave * (1 - leave)]
     gates = torch.cat(gates, 1)
     return gates, through * forget, gates.sum(0) if has_bias else torch.empty(0)
 
+
+COPIES = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
+# No kernel but a GPU's computes these; the arithmetic is that of nn.LSTM.
+BY_HAND = {
+    torch.ops.aten._thnn_fused_lstm_cell.default: _lstm_cell,
+    torch.ops.aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
+}
 
 # What autocast does on MPS: the names in `TORCH_LIBRARY_IMPL(aten, AutocastMPS)` of PyTorch 2.13.
 LOWER_PRECISION = (
@@ -312,8 +292,6 @@ FULL_PRECISION = (
 
 
 def _register_autocast() -> None:
-    import torch
-
     def caster(operator: Any, lower: bool) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             kind = torch.get_autocast_dtype(PRETENDED) if lower else torch.float32
@@ -323,7 +301,7 @@ def _register_autocast() -> None:
                 return item.to(kind) if floating and item.device.type == PRETENDED else item
 
             with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
-                args, kwargs = torch.utils._pytree.tree_map(cast, (args, kwargs))
+                args, kwargs = tree_map(cast, (args, kwargs))
                 return operator(*args, **kwargs)
 
         return call
@@ -331,33 +309,14 @@ def _register_autocast() -> None:
     rest = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
     rest.fallback(torch.library.fallthrough_kernel)
     library = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
-    for names, lower in ((LOWER_PRECISION, True), (FULL_PRECISION, False)):
-        for name in names:
-            base, _, overload = name.partition(".")
-            operator = getattr(getattr(torch.ops.aten, base), overload or "default")
-            library.impl(operator, caster(operator, lower))
+    for name in (*LOWER_PRECISION, *FULL_PRECISION):
+        base, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, base), overload or "default")
+        library.impl(operator, caster(operator, name in LOWER_PRECISION))
     _LIBRARIES.extend((rest, library))  # what they register goes when they do
 
 
 _LIBRARIES: list = []
-
-
-@contextmanager
-def _no_foreach() -> Iterator[None]:
-    """Optimisers as on MPS: PyTorch's list of devices with multi-tensor kernels has a device of one's own, not MPS."""
-    name = "_get_foreach_kernels_supported_devices"
-    places = [importlib.import_module(place) for place in ("torch.optim.optimizer", "torch.utils._foreach_utils")]
-    before = [getattr(place, name) for place in places]
-    try:
-        for place in places:
-            setattr(place, name, lambda: ["cuda", "xpu", "mtia"])
-        yield
-    finally:
-        for place, function in zip(places, before, strict=True):
-            setattr(place, name, function)
-
-
-# A notebook on the pretended device -----------------------------------------------------------------------------------
 
 
 def run_cells(path: Path, profile: str, out: Path) -> Use:
@@ -399,28 +358,21 @@ def _pretended_mps(rehearsal: Rehearsal) -> devices_torch.TorchDevice:
             """Nothing to wait for: the CPU has done it."""
 
         def device_of(self, item: Any) -> str:
-            found = super().device_of(item)
-            return "mps" if found == PRETENDED else found
+            return super().device_of(item).replace(PRETENDED, "mps")
 
         def precisions(self) -> dict[str, str | None]:
-            asked = list(rehearsal.use.faults)  # trying double precision is how to find out
-            found = super().precisions()
-            rehearsal.use.faults = asked
-            return found
+            before = list(rehearsal.use.faults)  # trying double precision is how to find out
+            try:
+                return super().precisions()
+            finally:
+                rehearsal.use.faults = before
 
         def _reset_peak(self) -> None:
             """It counts no memory."""
 
-        def _peak_bytes(self) -> dict[str, int]:
-            return {}
-
-        _bytes_now = _peak_bytes
-
-        def free_memory(self) -> int:
-            return snapshot.available_memory_bytes()
-
-        def release(self) -> None:
-            gc.collect()
+        _peak_bytes = _bytes_now = lambda self: {}
+        free_memory = staticmethod(snapshot.available_memory_bytes)
+        release = staticmethod(gc.collect)
 
     return PretendedMPS()
 

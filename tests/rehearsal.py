@@ -37,25 +37,17 @@ def refuse(kind: type[Exception], words: str) -> None:
     raise kind(words)
 
 
-# A Mac ----------------------------------------------------------------------------------------------------------------
-
-
 def refuse_cuda() -> None:
     """Make the functions of torch.cuda raise, but for those that answer on a Mac; and `.cuda()`."""
     import torch
 
     def refusal(name: str) -> Callable:
-        def call(*arguments: Any, **named: Any) -> None:
-            refuse(AssertionError, f"{name} was called: it does not exist on a Mac")
-
-        return call
+        return lambda *_, **__: refuse(AssertionError, f"{name} was called: it does not exist on a Mac")
 
     for name, item in list(vars(torch.cuda).items()):
-        is_class = isinstance(item, type)
-        if callable(item) and not is_class and not name.startswith("_") and name not in HARMLESS:
+        if callable(item) and not isinstance(item, type) and not name.startswith("_") and name not in HARMLESS:
             setattr(torch.cuda, name, refusal(f"torch.cuda.{name}"))
-    torch.Tensor.cuda = refusal("Tensor.cuda")
-    torch.nn.Module.cuda = refusal("Module.cuda")
+    torch.Tensor.cuda, torch.nn.Module.cuda = refusal("Tensor.cuda"), refusal("Module.cuda")
 
 
 @contextlib.contextmanager
@@ -88,9 +80,6 @@ def note_loaders() -> None:
     torch.utils.data.DataLoader.__init__ = init
 
 
-# One framework --------------------------------------------------------------------------------------------------------
-
-
 def hide_other_frameworks(own: str) -> None:
     """As if the frameworks other than `own` were not installed, nor what must not stand beside it.
 
@@ -121,17 +110,14 @@ def hide_other_frameworks(own: str) -> None:
 
 def _asker() -> tuple[str, bool]:
     """The module that an import goes out from, and whether it only looks if a package is there."""
-    frame, only_looks = sys._getframe(2), False
+    frame, only_looks, machinery = sys._getframe(2), False, ("importlib", "_frozen_importlib", "pkgutil")
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.split(".")[0] not in ("importlib", "_frozen_importlib", "_frozen_importlib_external", "pkgutil"):
+        if not module.split(".")[0].startswith(machinery):
             return module, only_looks
         only_looks |= module in ("importlib.util", "pkgutil")
         frame = frame.f_back
     return "", only_looks
-
-
-# The kernel -----------------------------------------------------------------------------------------------------------
 
 
 def refuse_network() -> None:
@@ -171,13 +157,9 @@ def end(folder: str) -> None:
         except Exception as error:
             refused.append(f"a DataLoader's worker, which macOS starts by spawn, cannot get its data: {error}")
     Path(folder, "loaders.pickle").write_bytes(pickle.dumps(sent))
-    noticed = {
-        "modules": sorted(name for name in sys.modules if "." not in name),
-        "start_method": multiprocessing.get_start_method(),
-        "network": network,
-        "refused": refused,
-        "attempts": attempts,
-        "remapper": remapper,
-        "environment": {name: os.environ.get(name) for name in ("KMP_DUPLICATE_LIB_OK", "PYTORCH_ENABLE_MPS_FALLBACK")},
-    }
+    modules = sorted(name for name in sys.modules if "." not in name)
+    noticed = {"modules": modules, "start_method": multiprocessing.get_start_method(), "network": network}
+    noticed |= {"refused": refused, "attempts": attempts, "remapper": remapper}
+    variables = ("KMP_DUPLICATE_LIB_OK", "PYTORCH_ENABLE_MPS_FALLBACK")
+    noticed["environment"] = {name: os.environ.get(name) for name in variables}
     Path(folder, "end.json").write_text(json.dumps(noticed), encoding="utf-8")

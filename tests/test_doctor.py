@@ -1,11 +1,9 @@
 """The doctor on machines that are not here: recorded Macs, and fakes of what their frameworks would answer."""
 
-from __future__ import annotations
-
 import copy
 import getpass
+import itertools
 import json
-import os
 import platform
 import re
 import socket
@@ -30,17 +28,21 @@ from pomology.runner import doctor, notebooks, parameters
 
 mac = test_machine.mac
 
-# What frameworks answer -----------------------------------------------------------------------------------------------
-
-WORKS = dict.fromkeys(("fp32", "fp16", "bf16"))
 NO_FP64 = "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
 FINE = {"power_source": "ac", "low_power_mode": False, "thermal_level": 0, "load": 1.5, "flags": []}
 
 
 def there(backend: str, name: str, free_bytes: float = 20e9, **precisions: str | None) -> dict:
     kind = "cpu" if backend == "cpu" else "gpu"
-    found = {"backend": backend, "kind": kind, "name": name, "reason": None, "free_bytes": free_bytes}
-    return found | {"precisions": WORKS | {"fp64": None} | precisions}
+    works = dict.fromkeys(("fp32", "fp16", "bf16", "fp64")) | precisions
+    return {
+        "backend": backend,
+        "kind": kind,
+        "name": name,
+        "reason": None,
+        "free_bytes": free_bytes,
+        "precisions": works,
+    }
 
 
 def absent(backend: str, reason: str) -> dict:
@@ -48,125 +50,95 @@ def absent(backend: str, reason: str) -> dict:
 
 
 def says(version: str, *devices: dict, **more: str) -> dict:
-    return {"version": version, "reason": None, "devices": list(devices), **more}
+    return {"version": version, "reason": None, "devices": [there("cpu", "the processor"), *devices], **more}
 
 
-MISSING = {"version": None, "reason": "not installed", "devices": []}
 MPS = there("mps", "Apple M2 Ultra", fp64=NO_FP64)
-CPU = there("cpu", "the processor")
+CUDA = there("cuda", "NVIDIA H100 80GB HBM3", 79e9)
 SEES_MPS = {
-    "torch": says("2.13.0", CPU, absent("cuda", "this PyTorch is built without CUDA"), MPS),
-    "tensorflow": says("2.16.2", CPU, absent("cuda", "no CUDA on macOS"), there("metal", "Apple M2 Ultra")),
-    "mlx": says("0.32.4", CPU, there("mlx-gpu", "Apple M2 Ultra", fp64="float64 is not supported on the GPU")),
-    "lightning": says("2.6.6", CPU, absent("cuda", "no CUDA"), MPS, auto="mps"),
+    "torch": says("2.13.0", absent("cuda", "built without CUDA"), MPS),
+    "tensorflow": says("2.16.2", absent("cuda", "no CUDA on macOS"), there("metal", "Apple M2 Ultra")),
+    "mlx": says("0.32.4", there("mlx-gpu", "Apple M2 Ultra", fp64="float64 is not supported on the GPU")),
+    "lightning": says("2.6.6", absent("cuda", "no CUDA"), MPS, auto="mps"),
 }
-NO_METAL = "PyTorch finds no Metal GPU (a virtual machine, or macOS older than 14)"
 SEES_NO_METAL = {
-    "torch": says("2.13.0", CPU, absent("cuda", "this PyTorch is built without CUDA"), absent("mps", NO_METAL)),
-    "tensorflow": says("2.16.2", CPU, absent("metal", "TensorFlow finds no Metal GPU")),
-    "mlx": says("0.32.4", CPU, absent("mlx-gpu", "MLX finds no Metal GPU")),
-    "lightning": says("2.6.6", CPU, absent("mps", NO_METAL), auto="cpu"),
+    "torch": says("2.13.0", absent("cuda", "built without CUDA"), absent("mps", "PyTorch finds no Metal GPU")),
+    "tensorflow": says("2.16.2", absent("metal", "TensorFlow finds no Metal GPU")),
+    "mlx": says("0.32.4", absent("mlx-gpu", "MLX finds no Metal GPU")),
+    "lightning": says("2.6.6", absent("mps", "PyTorch finds no Metal GPU"), auto="cpu"),
 }
 NO_CUDA = {
-    "torch": says("2.13.0+cpu", CPU, absent("cuda", "this PyTorch is built without CUDA"), absent("mps", "not built")),
-    "tensorflow": says("2.16.2", CPU, absent("cuda", "this TensorFlow is built without CUDA"), absent("metal", "no")),
-    "mlx": says("0.32.4", CPU, absent("mlx-gpu", "this MLX is built without CUDA")),
-    "lightning": says("2.6.6", CPU, absent("cuda", "without CUDA"), absent("mps", "not built"), auto="cpu"),
+    "torch": says("2.13.0+cpu", absent("cuda", "this PyTorch is built without CUDA"), absent("mps", "not built")),
+    "tensorflow": says("2.16.2", absent("cuda", "built without CUDA"), absent("metal", "no")),
+    "mlx": says("0.32.4", absent("mlx-gpu", "this MLX is built without CUDA")),
+    "lightning": says("2.6.6", absent("cuda", "without CUDA"), absent("mps", "not built"), auto="cpu"),
 }
-CUDA = there("cuda", "NVIDIA H100 80GB HBM3", 79e9)
-SEES_CUDA = {
-    "torch": says("2.13.0+cu130", CPU, CUDA, absent("mps", "this PyTorch is built without MPS")),
-    "tensorflow": NO_CUDA["tensorflow"],
-    "mlx": NO_CUDA["mlx"],
-    "lightning": says("2.6.6", CPU, CUDA, absent("mps", "not built"), auto="cuda"),
+SEES_CUDA = NO_CUDA | {
+    "torch": says("2.13.0+cu130", CUDA, absent("mps", "this PyTorch is built without MPS")),
+    "lightning": says("2.6.6", CUDA, absent("mps", "not built"), auto="cuda"),
 }
-LINUX = {
-    "chip": "AMD EPYC 7B13",
-    "gpus": [],
-    "os": "Linux",
-    "os_version": "6.8",
-    "architecture": "x86_64",
-    "translated": False,
-    "virtual_machine": True,
-    "python": "3.11.9",
-    "packages": {},
-    "unknown": {"gpus": "no NVIDIA driver answers: Driver Not Loaded"},
-}
+NOTHING = {name: {"version": None, "reason": "not installed", "devices": []} for name in doctor.NAMES}
+LINUX = {"chip": "AMD EPYC 7B13", "gpus": [], "os": "Linux", "os_version": "6.8", "architecture": "x86_64"}
+LINUX |= {"translated": False, "virtual_machine": True, "python": "3.11.9", "packages": {}}
+LINUX |= {"unknown": {"gpus": "no NVIDIA driver answers: Driver Not Loaded"}}
 CUDA_BOX = LINUX | {"gpus": [{"name": "NVIDIA H100 80GB HBM3", "memory_bytes": 8e10, "cores": None}] * 2, "unknown": {}}
-
 INTEL_MAC = LINUX | {"chip": "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz", "os": "macOS", "os_version": "14.7"}
 INTEL_MAC |= {"gpus": [{"name": "AMD Radeon Pro 5300M", "memory_bytes": None, "cores": None}], "unknown": {}}
 
-NOTHING = dict.fromkeys(doctor.NAMES, MISSING)
 ALL = "PyTorch, TensorFlow and MLX"
 SEE = ("Does PyTorch see the GPU?", "Does TensorFlow see the GPU?", "Does MLX see the GPU?")
-LIGHTNING = "Does Lightning choose the GPU?"
+NONE = (*SEE, "Does Lightning choose the GPU?")
+CPU_ONLY, UNLOADED = f"No: this machine trains on its CPU only, with {ALL}.", "No: no framework can be loaded here."
 # Machine -> (folder of recorded outputs or a snapshot, macOS, architecture, processor, answers, the questions that get
 # a no, how the verdict begins, what stands in it).
 MACHINES = {
     "a Mac": ("m2-ultra", "15.5", "arm64", "arm", SEES_MPS, (), f"This machine trains on its GPU with {ALL}.", ""),
     "a Mac under Rosetta": (
-        *("rosetta", "15.5", "x86_64", "i386", NOTHING, (doctor.PYTHON, *SEE, LIGHTNING)),
-        "No: no framework can be loaded here.",
-        "install a Python for arm64",
+        *("rosetta", "15.5", "x86_64", "i386", NOTHING),
+        *((doctor.PYTHON, *NONE), UNLOADED, "install a Python for arm64"),
     ),
     "a Mac of yesterday": (
-        *("m1", "13.6", "arm64", "arm", SEES_NO_METAL, (doctor.SYSTEM, *SEE, LIGHTNING)),
-        f"No: this machine trains on its CPU only, with {ALL}.",
-        "update to macOS 14",
+        *("m1", "13.6", "arm64", "arm", SEES_NO_METAL),
+        *((doctor.SYSTEM, *NONE), CPU_ONLY, "update to macOS 14"),
     ),
     "a virtual Mac": (
-        *("vm", "15.5", "arm64", "arm", SEES_NO_METAL, (doctor.CHIP, *SEE, LIGHTNING)),
-        f"No: this machine trains on its CPU only, with {ALL}.",
-        "a virtual machine does not pass the GPU on",
+        *("vm", "15.5", "arm64", "arm", SEES_NO_METAL),
+        *((doctor.CHIP, *NONE), CPU_ONLY, "a virtual machine does not pass the GPU on"),
     ),
     "an Intel Mac": (
-        *(INTEL_MAC, "", "", "i386", NOTHING, (doctor.CHIP, *SEE, LIGHTNING)),
-        "No: no framework can be loaded here.",
-        "use a Mac with an M1 or later",
+        *(INTEL_MAC, "", "", "i386", NOTHING),
+        *((doctor.CHIP, *NONE), UNLOADED, "use a Mac with an M1 or later"),
     ),
     "Linux without a GPU": (
-        *(LINUX, "", "", "x86_64", NO_CUDA, (doctor.CHIP, *SEE, LIGHTNING)),
-        f"No: this machine trains on its CPU only, with {ALL}.",
-        "a machine with an NVIDIA GPU",
+        *(LINUX, "", "", "x86_64", NO_CUDA),
+        *((doctor.CHIP, *NONE), CPU_ONLY, "a machine with an NVIDIA GPU"),
     ),
     "Linux with CUDA": (
-        *(CUDA_BOX, "", "", "x86_64", SEES_CUDA, SEE[1:]),
-        "This machine trains on its GPU with PyTorch. TensorFlow and MLX do not: see above.",
-        "",
+        *(CUDA_BOX, "", "", "x86_64", SEES_CUDA),
+        *(SEE[1:], "This machine trains on its GPU with PyTorch. Not with TensorFlow and MLX.", ""),
+    ),
+    "Linux without CUDA's PyTorch": (
+        *(CUDA_BOX, "", "", "x86_64", NO_CUDA),
+        *(NONE, CPU_ONLY, "Do this: install PyTorch for CUDA"),
     ),
 }
 
 
-@pytest.fixture(params=MACHINES)
-def patient(request, mac):
-    """(the machine's row, its findings, its verdict)."""
-    row = MACHINES[request.param]
-    source, version, architecture, processor, answers, *_ = row
+@pytest.mark.parametrize("name", MACHINES)
+def test_machines_get_their_verdict_and_what_to_do_and_nobody_is_named(mac, name):
+    source, version, architecture, processor, answers, refused, begins, holds = MACHINES[name]
     if isinstance(source, str):
         mac(source, architecture=architecture, version=version)
-        snapshot = machine_snapshot.snapshot()
-    else:
-        snapshot = source
-    found = doctor.findings(snapshot, FINE, answers, processor, {})
-    return row, found, doctor.verdict(found, answers)
-
-
-def test_machines_get_their_verdict_and_what_to_do(patient):
-    row, found, verdict = patient
-    *_, refused, begins, holds = row
+        source = machine_snapshot.snapshot()
+    found = doctor.findings(source, FINE, answers, processor, {})
+    verdict = doctor.verdict(found, answers)
     assert verdict.startswith(begins) and holds in verdict, verdict
-    no = [one for one in found if one.verdict == doctor.NO]
-    assert tuple(one.question for one in no) == refused
-    assert all(one.remedy for one in no)
-    assert not [one for one in found if one.verdict == doctor.YES and one.remedy]
-    assert {one.verdict for one in found} <= {doctor.YES, doctor.NO, doctor.NOT_TOLD}
-    assert len({one.question for one in found}) == len(found)
+    no = [each for each in found if each.verdict == doctor.NO]
+    assert tuple(each.question for each in no) == refused and all(each.remedy for each in no)
+    assert not [each for each in found if each.verdict == doctor.YES and each.remedy]
+    assert len({each.question for each in found}) == len(found)
 
-
-def test_what_is_said_names_nobody_and_no_place(patient):
-    _, found, verdict = patient
-    examination = doctor.Examination(tuple(found), verdict)
+    examination = doctor.Examination(found, verdict)
     table = examination.table()
     assert [row.cells[0] for row in table.rows] == [each.question for each in found] and table.notes == (verdict,)
     text = "\n".join([*examination.lines(), str(table), table._repr_html_()])
@@ -186,70 +158,46 @@ def test_a_mac_s_answers(mac):
     snapshot = machine_snapshot.snapshot() | {"packages": {"tensorflow-metal": "1.2.0"}}
     found = doctor.findings(snapshot, FINE, SEES_MPS, "arm", {})
     answers = {
-        doctor.CHIP: "Apple M2 Ultra, with a GPU of 76 cores",
-        doctor.SYSTEM: "macOS 15.5; 14 or later is",
+        doctor.CHIP: "Apple M2 Ultra of 76 cores",
+        doctor.SYSTEM: "macOS 15.5; this PyTorch's MPS needs 14 or later",
         doctor.PYTHON: "Python 3.11.9 for arm64; platform.processor() says 'arm'",
         "Does PyTorch see": "PyTorch 2.13.0: mps (Apple M2 Ultra)",
         "Does TensorFlow see": "TensorFlow 2.16.2 with tensorflow-metal 1.2.0: metal (Apple M2 Ultra); its numbers are",
         "Does Lightning": 'Lightning 2.6.6: accelerator="auto" is mps',
         "Does PyTorch compute in fp32 on mps?": f"fp32, fp16, bf16 work; not fp64 ({NO_FP64})",
+        "Is there memory": "20.0 GB are free now for cpu; 20.0 GB are free now for mps; MPS may take 1 × what Metal",
     }
     for question, answer in answers.items():
         assert finding(found, question).answer.startswith(answer)
-    memory = finding(found, "Is there memory").answer
-    assert "20.0 GB are free now for mps; MPS may take 1 × what Metal recommends" in memory
 
 
-# One thing wrong with a good Mac: what it says, and what to do.
+# One thing wrong with a good Mac: the question that gets a no, what it says, and what to do.
 WRONG = {
     "a name of the processor that Lightning refuses": ({"processor": ""}, doctor.PYTHON, "expect 'arm'", "uname"),
     "fallback allowed": (
         {"environment": {devices_torch.FALLBACK_VARIABLE: "1"}},
-        "Would an operator",
-        "fallback-enabled",
-        f"unset {devices_torch.FALLBACK_VARIABLE}",
+        *("Would an operator", "fallback-enabled", f"unset {devices_torch.FALLBACK_VARIABLE}"),
     ),
     "watermarks that PyTorch would refuse": (
-        {"environment": {devices_torch.WATERMARKS[0]: "0.5", devices_torch.WATERMARKS[1]: "0.9"}},
-        "Is there memory",
-        "must not exceed",
-        "unset PYTORCH_MPS_HIGH",
+        {"environment": dict(zip(devices_torch.WATERMARKS, ("0.5", "0.9"), strict=True))},
+        *("Is there memory", "must not exceed", "unset PYTORCH_MPS_HIGH"),
     ),
-    "little memory": (
-        {"torch": says("2.13.0", CPU, MPS | {"free_bytes": 1.5e9})},
-        "Is there memory",
-        "1.50 GB",
-        "close",
-    ),
+    "little memory": ({"torch": says("2.13.0", MPS | {"free_bytes": 1.5e9})}, "Is there memory", "1.50 GB", "close"),
     "on battery": (
         {"conditions": FINE | {"power_source": "battery", "flags": ["on-battery"]}},
-        "Is it fit",
-        "on battery, low-power mode off, thermal level 0, load average 1.50",
-        "plug it in",
+        *("Is it fit", "power source battery, low-power mode off, thermal level 0, load average 1.50", "plug it in"),
     ),
     "no Metal plugin": (
-        {"tensorflow": says("2.16.2", CPU, absent("metal", "tensorflow-metal is not installed"))},
-        "Does TensorFlow see",
-        "tensorflow-metal is not installed",
-        "make env",
+        {"tensorflow": says("2.16.2", absent("metal", "tensorflow-metal is not installed"))},
+        *("Does TensorFlow see", "tensorflow-metal is not installed", "make env"),
     ),
     "MPS turned off for Lightning": (
-        {"lightning": says("2.6.6", CPU, absent("mps", "DISABLE_MPS=1 turns it off"), auto="cpu")},
-        "Does Lightning",
-        "DISABLE_MPS=1",
-        "unset DISABLE_MPS",
-    ),
-    "Lightning without arm": (
-        {"lightning": says("2.6.6", CPU, absent("mps", "platform.processor() says ''"), auto="cpu")},
-        "Does Lightning",
-        "platform.processor()",
-        "a Python for arm64",
+        {"lightning": says("2.6.6", absent("mps", "DISABLE_MPS=1 turns it off"), auto="cpu")},
+        *("Does Lightning", "DISABLE_MPS=1", "unset DISABLE_MPS"),
     ),
     "fp32 that is wrong": (
         {"mlx": says("0.32.4", there("mlx-gpu", "Apple M2 Ultra", fp32="gives wrong products"))},
-        "Does MLX compute in fp32 on mlx-gpu?",
-        "not fp32 (gives wrong products)",
-        "do not train with MLX",
+        *("Does MLX compute in fp32 on mlx-gpu?", "not fp32 (gives wrong products)", "do not train with MLX"),
     ),
 }
 
@@ -261,9 +209,8 @@ def test_one_thing_wrong_is_said_with_its_cure(mac, name):
     answers = SEES_MPS | {framework: changed[framework] for framework in doctor.NAMES if framework in changed}
     given = (changed.get("processor", "arm"), changed.get("environment", {}))
     found = doctor.findings(machine_snapshot.snapshot(), changed.get("conditions", FINE), answers, *given)
-    assert [one.question for one in found if one.verdict == doctor.NO] == [finding(found, question).question]
-    one = finding(found, question)
-    assert words in one.answer and cure in one.remedy
+    (refused,) = [each for each in found if each.verdict == doctor.NO]
+    assert refused == finding(found, question) and words in refused.answer and cure in refused.remedy
     assert doctor.verdict(found, answers).startswith("This machine trains on its GPU with ")
 
 
@@ -275,73 +222,43 @@ def test_a_mac_that_does_not_say_is_not_told_and_no_reason_to_refuse(mac, monkey
     assert finding(found, "Does PyTorch see").remedy.startswith("restart the Mac")
 
 
-def test_a_gpu_that_no_framework_sees_is_worth_an_installation():
-    found = doctor.findings(CUDA_BOX, FINE, NO_CUDA, "x86_64", {})
-    assert finding(found, doctor.CHIP).answer == "2 × NVIDIA H100 80GB HBM3"
-    assert finding(found, "Does PyTorch see").remedy.startswith("install PyTorch for CUDA")
-    assert finding(found, "Does MLX see").remedy.startswith("install mlx[cuda12]")
-    verdict = doctor.verdict(found, NO_CUDA)
-    assert (
-        verdict.startswith("No: this machine trains on its CPU only") and "Do this: install PyTorch for CUDA" in verdict
-    )
-
-
-@pytest.mark.parametrize(
-    ("os_name", "translated", "processor", "agrees"),
-    [
-        ("macOS", False, "arm", True),
-        ("macOS", True, "arm", False),
-        ("macOS", None, "arm", None),
+def test_the_article_s_own_check_is_checked():
+    for system, translated, processor, agrees in (
+        *(("macOS", False, "arm", True), ("macOS", True, "arm", False), ("macOS", None, "arm", None)),
         ("Linux", False, "x86_64", None),
-    ],
-)
-def test_the_article_s_own_check_is_checked(os_name, translated, processor, agrees):
-    assert doctor.processor_agrees({"os": os_name, "translated": translated}, processor) is agrees
+    ):
+        assert doctor.processor_agrees({"os": system, "translated": translated}, processor) is agrees
 
 
-# Asking, in a process of its own --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def program(tmp_path):
-    """A program that takes the place of a framework's process."""
-
-    def write(code: str) -> tuple[str]:
-        path = tmp_path / "framework.py"
-        path.write_text(f"import json, os, signal, sys, time\n{code}\n", encoding="utf-8")
-        return (str(path),)
-
-    return write
-
-
-ANSWERS = {
-    "it is not installed": ("", 60, "not installed"),
-    "it hangs": ("time.sleep(600)", 0.5, "it did not answer within 0.5 s"),
-    "it aborts": ("os.kill(os.getpid(), signal.SIGABRT)", 60, "loading it ended the process with SIGABRT"),
-    "it stops in silence": ("sys.exit(3)", 60, "exit status 3"),
-    "it cannot be loaded": (
-        "raise ImportError('dlopen(/Users/jane/miniforge3/lib/libtorch.dylib, 0x2): Symbol not found: _x')",
-        60,
-        "ImportError: dlopen(libtorch.dylib, 0x2): Symbol not found: _x",
-    ),
+PRINTS = """
+print('2026-01-01 I tensorflow: could not find TensorRT')
+os.system('echo loud; echo louder >&2')
+json.dump({'version': '1', 'reason': None, 'devices': []}, open(sys.argv[2], 'w'))
+"""
+DLOPEN = "dlopen(/Users/jane/miniforge3/lib/libtorch.dylib, 0x2): Symbol not found: _x"
+ANSWERS = {  # what a framework's process does -> the reason why there is no answer
+    "time.sleep(600)": "it did not answer within 0.5 s",
+    "os.kill(os.getpid(), signal.SIGABRT)": "loading it ended the process with SIGABRT",
+    "sys.exit(3)": "exit status 3",
+    f"raise ImportError('{DLOPEN}')": "ImportError: dlopen(libtorch.dylib, 0x2): Symbol not found: _x",
+    PRINTS: None,
 }
 
 
-@pytest.mark.parametrize("name", ANSWERS)
-def test_what_goes_wrong_in_a_framework_is_a_reason(program, capfd, name):
-    code, limit_s, reason = ANSWERS[name]
-    command = program(code) if code else ("-m", "pomology.runner.doctor")
-    name = "torch" if code else "no_such_framework"
-    assert doctor.probe(name, limit_s, command) == {"version": None, "reason": reason, "devices": []}
+@pytest.mark.parametrize(("code", "reason"), ANSWERS.items())
+def test_what_goes_wrong_in_a_framework_is_a_reason_and_nothing_on_the_terminal(tmp_path, capfd, code, reason):
+    path = tmp_path / "framework.py"
+    path.write_text(f"import json, os, signal, sys, time\n{code}\n", encoding="utf-8")
+    version, limit_s = None if reason else "1", 0.5 if "sleep" in code else 60
+    assert doctor.probe("torch", limit_s, [str(path)]) == {"version": version, "reason": reason, "devices": []}
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_a_framework_prints_stays_away_from_the_terminal_and_the_answer(program, capfd):
-    code = "print('2026-01-01 I tensorflow: could not find TensorRT')\nprint('WARNING', file=sys.stderr)\n"
-    code += "assert sys.argv[1] == 'tensorflow'\nos.system('echo loud; echo louder >&2')\n"
-    code += "json.dump({'version': '1', 'reason': None, 'devices': []}, open(sys.argv[2], 'w'))"
-    assert doctor.probe("tensorflow", 60, program(code)) == {"version": "1", "reason": None, "devices": []}
-    assert capfd.readouterr() == ("", "")
+def test_a_framework_that_is_missing_and_a_process_that_cannot_be_started(monkeypatch):
+    assert doctor.probe("no_such_framework")["reason"] == "not installed"
+    monkeypatch.setattr(doctor.sys, "executable", "/no/such/python")
+    reason = "no process could be started to ask it: No such file or directory"
+    assert doctor.probe("torch") == {"version": None, "reason": reason, "devices": []}
 
 
 @pytest.mark.parametrize(
@@ -362,48 +279,25 @@ def test_messages_lose_their_folders(text, left):
 PROGRAM = """
 import json, sys
 from pomology.runner import doctor
-answer = doctor._probe_here(sys.argv[1])
-print(json.dumps([answer, [name for name in ("torch", "tensorflow", "mlx", "sklearn") if name in sys.modules]]))
+doctor._main(*sys.argv[1:])
+print(json.dumps([name for name in ("torch", "tensorflow", "mlx", "sklearn") if name in sys.modules]))
 """
 
 
 @pytest.mark.parametrize("framework", doctor.NAMES)
-def test_this_machine_s_frameworks_each_alone(framework):
-    done = subprocess.run([sys.executable, "-c", PROGRAM, framework], capture_output=True, text=True, check=False)
+def test_this_machine_s_frameworks_each_alone(framework, tmp_path):
+    command = [sys.executable, "-c", PROGRAM, framework, str(tmp_path / "answer.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    answer, loaded = json.loads(done.stdout.splitlines()[-1])
-    assert loaded == ["torch" if framework == "lightning" else framework]
+    assert json.loads(done.stdout.splitlines()[-1]) == ["torch" if framework == "lightning" else framework]
+    answer = json.loads((tmp_path / "answer.json").read_text())
     assert answer["reason"] is None and re.match(r"\d+\.\d+", answer["version"])
     cpu = answer["devices"][0]
     assert (cpu["backend"], cpu["reason"]) == ("cpu", None)
     if framework == "lightning":
-        available = [one["backend"] for one in answer["devices"] if one["reason"] is None]
-        assert answer["auto"] in available
+        assert answer["auto"] in [each["backend"] for each in doctor.usable(answer)]
     else:
         assert cpu["precisions"]["fp32"] is None and cpu["free_bytes"] > 0
-
-
-# On a pretended Mac ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def with_mps(monkeypatch):
-    """PyTorch says that it has MPS; what Lightning remembers of it is forgotten before and after."""
-    import torch
-    from lightning.fabric.accelerators import MPSAccelerator as Fabrics
-    from lightning.pytorch.accelerators import MPSAccelerator
-
-    kinds = [kind for kind in (MPSAccelerator, Fabrics) if hasattr(kind.is_available, "cache_clear")]
-    assert kinds
-    for kind in kinds:
-        kind.is_available.cache_clear()
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    monkeypatch.setattr(torch.backends.mps, "is_built", lambda: True)
-    monkeypatch.delenv("DISABLE_MPS", raising=False)
-    yield monkeypatch
-    monkeypatch.undo()
-    for kind in kinds:
-        kind.is_available.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -414,16 +308,24 @@ def with_mps(monkeypatch):
         ("arm", "1", "cpu", "DISABLE_MPS=1 turns it off"),
     ],
 )
-def test_lightning_on_a_mac(with_mps, processor, disabled, auto, reason):
-    with_mps.setattr(platform, "processor", lambda: processor)
-    if disabled:
-        with_mps.setenv("DISABLE_MPS", disabled)
-    answer = doctor._probe_lightning()
-    assert answer["auto"] == auto
-    assert {one["backend"]: one["reason"] for one in answer["devices"]}["mps"] == reason
+def test_lightning_on_a_mac(monkeypatch, processor, disabled, auto, reason):
+    import torch
+    from lightning.fabric.accelerators import MPSAccelerator as Fabrics
+    from lightning.pytorch.accelerators import MPSAccelerator
 
-
-# Shown ----------------------------------------------------------------------------------------------------------------
+    kinds = [kind for kind in (MPSAccelerator, Fabrics) if hasattr(kind.is_available, "cache_clear")]
+    with monkeypatch.context() as patch:
+        for kind in kinds:
+            kind.is_available.cache_clear()  # what Lightning remembers
+        patch.setattr(torch.backends.mps, "is_available", lambda: True)
+        patch.setattr(torch.backends.mps, "is_built", lambda: True)
+        patch.setattr(platform, "processor", lambda: processor)
+        patch.setenv("DISABLE_MPS", disabled)
+        answer = doctor._probe_lightning()
+    for kind in kinds:
+        kind.is_available.cache_clear()
+    assert kinds and answer["auto"] == auto
+    assert {each["backend"]: each["reason"] for each in answer["devices"]}["mps"] == reason
 
 
 def test_the_command_prints_every_finding_and_ends_in_the_verdict(monkeypatch, capsys):
@@ -431,7 +333,7 @@ def test_the_command_prints_every_finding_and_ends_in_the_verdict(monkeypatch, c
     monkeypatch.setattr(machine_snapshot, "snapshot", lambda: LINUX | {"cpu_cores": 64, "memory_bytes": 256 * 2**30})
     monkeypatch.setattr(machine_snapshot, "conditions", lambda: FINE)
     monkeypatch.setattr(platform, "processor", lambda: "x86_64")
-    monkeypatch.setattr(doctor.os, "environ", {**os.environ, devices_torch.FALLBACK_VARIABLE: "1"})
+    monkeypatch.setenv(devices_torch.FALLBACK_VARIABLE, "1")
     assert __main__.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "AMD EPYC 7B13, 64 cores, 256 GB, Linux 6.8, Python 3.11.9"
@@ -441,36 +343,26 @@ def test_the_command_prints_every_finding_and_ends_in_the_verdict(monkeypatch, c
     assert lines[-1].startswith("No: this machine trains on its CPU only")
 
 
-# The notebook's cases in its tables -----------------------------------------------------------------------------------
-
-
 def record(backend: str, config: dict, scaled: bool = False, status: str = "ok", **metrics: float) -> Record:
-    name = " ".join(f"{key}={value}" for key, value in config.items())
     units = {"flops_per_s": "FLOP/s", "throughput": "steps/s", "speedup": "x", "processor": ""}
     return fakes.record(
-        **{"experiment": "device_check", "article": "002", "case": f"torch-{backend} {name}", "config": config},
+        **{"experiment": "device_check", "article": "002", "case": f"torch-{backend} {config}", "config": config},
         **{"backend": backend, "chip": "Apple M2 Ultra", "scaled": scaled, "status": status},
         reason=None if status == "ok" else "Lightning says: No supported gpu backend found!",
         metrics={key: fakes.metric(value, unit=units.get(key, "s")) for key, value in metrics.items()},
     )
 
 
-def chart(cpu_s: float, gpu_s: float, scaled: bool = False) -> list[dict]:
-    found = []
-    for model in ("resnet50", "bert", "vgg16"):
-        for mode, metric in (("training", "step_s"), ("inference", "forward_s")):
-            for backend, seconds in (("cpu", cpu_s), ("mps", gpu_s)):
-                config = {"model": model, "mode": mode, "batch_size": 4 if scaled and backend == "cpu" else 64}
-                rates = {"flops_per_s": 1e12 / seconds, "throughput": 1 / seconds}
-                rates |= {"speedup": cpu_s / gpu_s} if backend == "mps" else {}
-                small = scaled and backend == "cpu"
-                found.append(record(backend, config, small, **{metric: seconds}, **rates))
-    return found
-
-
-def verdicts(records: list[dict]) -> dict[str, str]:
-    lookup = claims.MeasuredLookup(records)
-    return {claim.id: articles_claims.test(claim, lookup).status for claim in published.claims("002")}
+def chart(cpu_s: float, gpu_s: float, scaled: bool = False) -> list[Record]:
+    records = []
+    for model, mode in itertools.product(("resnet50", "bert", "vgg16"), ("training", "inference")):
+        for backend, seconds in (("cpu", cpu_s), ("mps", gpu_s)):
+            small = scaled and backend == "cpu"
+            config = {"model": model, "mode": mode, "batch_size": 4 if small else 64}
+            metrics = {"step_s" if mode == "training" else "forward_s": seconds, "flops_per_s": 1e12 / seconds}
+            metrics |= {"throughput": 1 / seconds} | ({"speedup": cpu_s / gpu_s} if backend == "mps" else {})
+            records.append(record(backend, config, small, **metrics))
+    return records
 
 
 def perceptron(backend: str, accelerator: str, **more) -> Record:
@@ -478,100 +370,77 @@ def perceptron(backend: str, accelerator: str, **more) -> Record:
 
 
 def test_claims_get_their_verdicts():
-    names = ("002-C1", "002-C2", "002-C3")
     lightning = [perceptron("cpu", "cpu", processor=1), perceptron("mps", "gpu", processor=1)]
     good = [*lightning, perceptron("mps", "auto", processor=1), *chart(8.0, 1.0)]
-    assert verdicts(good) == dict.fromkeys(names, articles_claims.HOLDS)
     slow = [perceptron("cpu", "cpu", processor=0), perceptron("mps", "gpu", status="error"), *chart(1.2, 1.0)]
-    assert verdicts(slow) == dict.fromkeys(names, articles_claims.DOES_NOT_HOLD)
     here = [perceptron("cpu", "cpu"), perceptron("cpu", "gpu", status="unsupported"), *chart(8.0, 1.0, scaled=True)]
-    assert verdicts(here) == dict.fromkeys(names, articles_claims.CANNOT_BE_TOLD)
+    for records, verdict in ((good, "HOLDS"), (slow, "DOES_NOT_HOLD"), (here, "CANNOT_BE_TOLD")):
+        lookup = claims.MeasuredLookup(records)
+        verdicts = {claim.id: articles_claims.test(claim, lookup).status for claim in published.claims("002")}
+        assert verdicts == dict.fromkeys(("002-C1", "002-C2", "002-C3"), getattr(articles_claims, verdict))
 
 
 def test_scaled_cases_stand_there_by_their_rates_and_never_by_seconds():
     records = [*chart(8.0, 0.5, scaled=True), perceptron("cpu", "gpu", status="unsupported")]
     table = article.article_table("device_check", records)
     assert not [column for column in table.columns if re.search(r"second|time\b|Time\b", column)]
-    rows = [row.cells for row in table.rows if row.kind == "measured"]
-    cpu = rows[0]
+    cpu, gpu, *rows = [row.cells for row in table.rows if row.kind == "measured"]
     assert cpu[1:5] == ("resnet50", "training", "", "4")
-    assert cpu[6] == "0.125 a second" and cpu[7] == "125 GFLOP/s" and "scaled" in cpu[-1]
-    gpu = rows[1]
+    assert cpu[6:8] == ("0.125 a second", "125 GFLOP/s") and "scaled" in cpu[-1]
     assert gpu[7:9] == ("2,000 GFLOP/s", "16.0×") and "scaled" not in gpu[-1]
     refused = next(row for row in rows if row[1] == "perceptron")
     assert refused[6] == "unsupported" and "No supported gpu backend" in refused[-1]
     assert any(note.startswith("scaled: ") for note in table.notes)
 
 
-# The notebook's plan -------------------------------------------------------------------------------------------------
-
 NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "lightning_on_mps" / "device_check.ipynb"
+SMALL, FULL = {"resnet50": 4, "bert": 2, "vgg16": 2}, {"resnet50": 128, "bert": 64, "vgg16": 64}
 
 
 @pytest.fixture(scope="module")
 def plan():
-    """plan(devices, auto, **parameters): the rows that the notebook lets each kind of device run."""
-    cells = [
-        "".join(cell["source"]) for cell in notebooks.read_notebook(NOTEBOOK)["cells"] if cell["cell_type"] == "code"
-    ]
-    (imports,) = [cell for cell in cells if "import torch" in cell]
-    (networks,) = [cell for cell in cells if "BATCHES = " in cell]
-    (planning,) = [cell for cell in cells if "divisors = " in cell]
-    scope = {name: one.default for name, one in parameters.declared(NOTEBOOK).items()}
+    """plan(auto, free bytes by kind of device): of each kind, the batches and Lightning's accelerators that it runs."""
+    cells = ["".join(cell["source"]) for cell in notebooks.read_notebook(NOTEBOOK)["cells"]]
+    imports, networks, planning = (
+        next(cell for cell in cells if words in cell) for words in ("import torch", "BATCHES = ", "divisors = ")
+    )
+    scope = {name: parameter.default for name, parameter in parameters.declared(NOTEBOOK).items()}
     exec(imports[: imports.index("experiment = ")], scope)
     exec(networks, scope)
 
-    def make(devices: list, auto: str, **given) -> dict[str, list[dict]]:
-        names = scope | given
-        names["experiment"] = types.SimpleNamespace(devices=devices)
-        names["examination"] = types.SimpleNamespace(auto=auto)
-        exec(planning, names)
-        return names["rows"]
+    def make(auto: str, **free: float) -> dict[str, tuple]:
+        devices = [types.SimpleNamespace(kind=kind, free_memory=lambda free=b: free) for kind, b in free.items()]
+        given = {"experiment": types.SimpleNamespace(devices=devices), "examination": types.SimpleNamespace(auto=auto)}
+        exec(planning, names := scope | given)
+        batches = {
+            kind: {(row["model"], row["mode"]): row["batch_size"] for row in rows if "mode" in row}
+            for kind, rows in names["rows"].items()
+        }
+        asked = {
+            kind: [row["accelerator"] for row in rows if "accelerator" in row] for kind, rows in names["rows"].items()
+        }
+        return {kind: (batches[kind], asked[kind]) for kind in batches}
 
     return make
 
 
-def a(kind: str, free_bytes: float = 0) -> types.SimpleNamespace:
-    return types.SimpleNamespace(kind=kind, free_memory=lambda: free_bytes)
+def in_both_modes(sizes: dict) -> dict:
+    return {(name, mode): size for name, size in sizes.items() for mode in ("training", "inference")}
 
 
-def batches(rows: list[dict]) -> list[tuple]:
-    return [(row["model"], row["mode"], row["batch_size"]) for row in rows if "mode" in row]
-
-
-def accelerators(rows: list[dict]) -> list[str]:
-    return [row["accelerator"] for row in rows if "accelerator" in row]
-
-
-SMALL = [("resnet50", 4), ("bert", 2), ("vgg16", 2)]
-FULL = [("resnet50", 128), ("bert", 64), ("vgg16", 64)]
-
-
-def in_both_modes(sizes: list[tuple]) -> list[tuple]:
-    return [(name, mode, size) for name, size in sizes for mode in ("training", "inference")]
-
-
-def test_a_machine_without_a_gpu_asks_lightning_for_one_all_the_same(plan):
-    rows = plan([a("cpu")], "cpu")
-    assert set(rows) == {"cpu"} and batches(rows["cpu"]) == in_both_modes(SMALL)
-    assert accelerators(rows["cpu"]) == ["cpu", "gpu", "auto"]
-
-
-def test_a_large_mac_runs_the_chart_s_batches_on_its_gpu(plan):
-    rows = plan([a("cpu"), a("gpu", 100e9)], "mps")
-    assert batches(rows["cpu"]) == in_both_modes(SMALL) and batches(rows["gpu"]) == in_both_modes(FULL)
-    assert (accelerators(rows["cpu"]), accelerators(rows["gpu"])) == (["cpu"], ["gpu", "auto"])
+def test_each_device_runs_the_batches_that_fit_and_lightning_takes_the_one_it_takes(plan):
+    small, full = in_both_modes(SMALL), in_both_modes(FULL)
+    # Without a GPU, Lightning is asked for one all the same.
+    assert plan("cpu", cpu=0) == {"cpu": (small, ["cpu", "gpu", "auto"])}
+    assert plan("mps", cpu=0, gpu=100e9) == {"cpu": (small, ["cpu"]), "gpu": (full, ["gpu", "auto"])}
+    # A GPU that Lightning does not take; and DEVICE=cpu on a Mac.
+    assert plan("cpu", cpu=0, gpu=100e9) == {"cpu": (small, ["cpu", "gpu", "auto"]), "gpu": (full, [])}
+    assert plan("mps", cpu=0) == {"cpu": (small, ["cpu"])}
 
 
 def test_a_small_mac_runs_what_fits(plan):
     """With 5 GB free: weights, gradients and momentum of ResNet-50 take 0.3 GB, 32 pictures 2.75 GB."""
-    found = {(name, mode): size for name, mode, size in batches(plan([a("gpu", 5e9)], "mps")["gpu"])}
-    assert found["resnet50", "training"] == 32 and found["resnet50", "inference"] == 128
-    assert found["bert", "training"] == 8  # 1.75 GB of state, and 7.33 GB for 64 texts
-    assert found["vgg16", "training"] == 16  # 1.66 GB of state, and 4.70 GB for 64 pictures
-
-
-def test_auto_is_told_of_the_device_that_lightning_takes(plan):
-    rows = plan([a("cpu"), a("gpu", 100e9)], "cpu")  # a GPU that Lightning does not take
-    assert accelerators(rows["cpu"]) == ["cpu", "gpu", "auto"] and accelerators(rows["gpu"]) == []
-    assert accelerators(plan([a("cpu")], "mps")["cpu"]) == ["cpu"]  # DEVICE=cpu on a Mac
+    batches, _ = plan("mps", gpu=5e9)["gpu"]
+    assert batches["resnet50", "training"] == 32 and batches["resnet50", "inference"] == 128
+    assert batches["bert", "training"] == 8  # 1.75 GB of state, and 7.33 GB for 64 texts
+    assert batches["vgg16", "training"] == 16  # 1.66 GB of state, and 4.70 GB for 64 pictures

@@ -7,8 +7,6 @@ one thing: the function that times a call is `from pomology.measure import measu
 Importing this takes no numpy and no framework: a name is imported when it is first asked for.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 
@@ -19,13 +17,8 @@ _MODULES = {
     "Run": "pomology.results.run",
     "Estimate": "pomology.measure.estimate",
     "workload": "pomology.workloads.cost",
-    "PomologyError": "pomology.errors",
-    "NoSuchDevice": "pomology.errors",
-    "Unsupported": "pomology.errors",
-    "TooBig": "pomology.errors",
-    "Mismatch": "pomology.errors",
+    **dict.fromkeys(("PomologyError", "NoSuchDevice", "Unsupported", "TooBig", "Mismatch"), "pomology.errors"),
 }
-
 __all__ = ["__version__", *_MODULES]
 
 

@@ -4,15 +4,24 @@ Exit status 0: all went well; 1: a case ended in `error`, or a notebook did not 
 wrong, said in one line before anything ran; 130: interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path
 
-from pomology import __version__
+from pomology import __version__, format
 from pomology.errors import PomologyError
 from pomology.paths import redact, root
+
+# Each command imports what it needs, so that help and wrong arguments are answered before much is loaded.
+COMMANDS = {
+    "reproduce": "run every notebook and build the page of results",
+    "check": "validate every notebook and parameter file; run nothing",
+    "doctor": "what this machine is, what it can train with, and why not",
+    "list": "the notebooks",
+    "report": "build the page of a run again",
+    "share": "pack a run into a zip for others, checked for what names you",
+    "compare": "compare runs, side by side",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -26,26 +35,21 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = _Parser(prog="pomology", description="How fast does this machine train neural networks, and why?")
     parser.add_argument("--version", action="version", version=f"pomology {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-
-    reproduce = commands.add_parser("reproduce", help="run every notebook and build the page of results")
-    reproduce.add_argument("--profile", default="quick", help="smoke, quick or article (default: quick)")
-    reproduce.add_argument("--device", default="auto", help="auto (every device here), cpu, gpu, cuda or mps")
-    reproduce.add_argument("--only", default="", help="names or globs of notebooks, separated by spaces")
-    reproduce.add_argument("--run", default="", help="name of the folder in outputs/ (default: date and profile)")
-    reproduce.add_argument("--data", default="auto", help="auto, real or stand-in")
-    reproduce.add_argument("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
-    reproduce.add_argument("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
-
-    commands.add_parser("check", help="validate every notebook and parameter file; run nothing")
-    doctor = commands.add_parser("doctor", help="what this machine is, what it can train with, and why not")
-    doctor.add_argument("--operators", metavar="NOTEBOOK", help="which operators of a notebook MPS has, on any machine")
-    commands.add_parser("list", help="the notebooks")
-    report = commands.add_parser("report", help="build the page of a run again")
-    report.add_argument("run", help="name of the folder in outputs/")
-    share = commands.add_parser("share", help="pack a run into a zip for others, checked for what names you")
-    share.add_argument("run", help="name of the folder in outputs/")
-    compare = commands.add_parser("compare", help="compare runs, side by side")
-    compare.add_argument("runs", nargs="+", help="two or more: names in outputs/, paths of folders, or shared zips")
+    parsers = {name: commands.add_parser(name, help=text) for name, text in COMMANDS.items()}
+    option = parsers["reproduce"].add_argument
+    option("--profile", default="quick", help="smoke, quick or article (default: quick)")
+    option("--device", default="auto", help="auto (every device here), cpu, gpu, cuda or mps")
+    option("--only", default="", help="names or globs of notebooks, separated by spaces")
+    option("--run", default="", help="name of the folder in outputs/ (default: date and profile)")
+    option("--data", default="auto", help="auto, real or stand-in")
+    option("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
+    option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
+    operators = "which operators of a notebook MPS has, on any machine"
+    parsers["doctor"].add_argument("--operators", metavar="NOTEBOOK", help=operators)
+    for name in ("report", "share"):
+        parsers[name].add_argument("run", help="name of the folder in outputs/")
+    runs = "two or more: names in outputs/, paths of folders, or shared zips"
+    parsers["compare"].add_argument("runs", nargs="+", help=runs)
     return parser.parse_args(arguments)
 
 
@@ -56,7 +60,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     if limit is not None and not 0 <= limit <= 10_000:
         raise PomologyError(f"--limit-minutes={limit}: must be from 0 to 10000")
     out, jobs = plan.prepare(options.profile, options.device, options.only, options.run, options.data, options.repeats)
-    from pomology.runner import batch  # loads much; wrong arguments are answered before
+    from pomology.runner import batch
 
     return batch.reproduce(out, jobs, options.profile, limit, say=lambda line: print(line, flush=True))
 
@@ -75,15 +79,13 @@ def _doctor(options: argparse.Namespace) -> None:
         print("\n".join(operators.rehearse(options.operators).lines(options.operators)))
         return
     snapshot = machine_snapshot.snapshot()
-    print(machine_snapshot.describe(snapshot), flush=True)
-    for key, reason in snapshot["unknown"].items():
-        print(f"  {key}: not available ({reason})")
+    unknown = [f"  {key}: not available ({reason})" for key, reason in snapshot["unknown"].items()]
+    print("\n".join([machine_snapshot.describe(snapshot), *unknown]))
     print("asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own …", flush=True)
     print("\n".join(doctor.examine(snapshot).lines()))
 
 
 def _list(options: argparse.Namespace) -> None:
-    from pomology import format
     from pomology.results.record import PROFILES
     from pomology.runner import notebooks
 
@@ -93,7 +95,7 @@ def _list(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    folder = _folder(options.run)  # an unknown name is answered before much is loaded
+    folder = _folder(options.run)
     from pomology.report import page
 
     print(page.build(folder))
@@ -132,16 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     try:
         options = _arguments(arguments)
-        command = {
-            "reproduce": _reproduce,
-            "check": _check,
-            "doctor": _doctor,
-            "list": _list,
-            "report": _report,
-            "share": _share,
-            "compare": _compare,
-        }[options.command]
-        return command(options) or 0
+        return globals()[f"_{options.command}"](options) or 0
     except PomologyError as error:
         print("pomology:", " ".join(str(error).splitlines()), file=sys.stderr)
         return 2

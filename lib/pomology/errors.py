@@ -1,7 +1,5 @@
 """The errors that a user sees, each in one line."""
 
-from __future__ import annotations
-
 
 class PomologyError(Exception):
     """Bad input, said in one line that names the file, key or value and what would be right."""

@@ -29,10 +29,8 @@ def significant(value: float, digits: int = 3) -> str:
 
 def seconds(value: float) -> str:
     """`4.31 s`, `12.0 ms`, `1,584 s`: seconds down to a tenth of one."""
-    for factor, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if value >= 0.1 * factor or unit == "µs":
-            return f"{significant(value / factor, 4 if value >= 1000 else 3)} {unit}"
-    raise AssertionError
+    factor, unit = next((item for item in ((1, "s"), (1e-3, "ms")) if value >= 0.1 * item[0]), (1e-6, "µs"))
+    return f"{significant(value / factor, 4 if value >= 1000 else 3)} {unit}"
 
 
 def milliseconds(value: float) -> str:
@@ -53,14 +51,18 @@ def plus_minus(estimate: Estimate) -> str:
 def clock_time(value: float) -> str:
     """`40 s`, `1:30 min`, `2:05:00 h`."""
     minutes, rest = divmod(int(value + 0.5), 60)
-    if minutes == 0:
-        return f"{rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
+    hours, part = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{part:02}:{rest:02} h"
+    return f"{minutes}:{rest:02} min" if minutes else f"{rest} s"
 
 
 def gigabytes(value: float) -> str:
     return f"{significant(value / 1e9)} GB"
+
+
+def gigaflops(value: float) -> str:
+    return f"{significant(value / 1e9)} GFLOP/s"
 
 
 def quantity(value: float, unit: str) -> str:
@@ -68,14 +70,19 @@ def quantity(value: float, unit: str) -> str:
     if unit == "s":
         return seconds(value)
     if unit == "B":
-        for factor, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-            if abs(value) >= factor:
-                return f"{significant(value / factor)} {name}"
-        return f"{value:,.0f} B"
+        factors = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+        shown = (f"{significant(value / factor)} {name}" for factor, name in factors if abs(value) >= factor)
+        return next(shown, f"{value:,.0f} B")
     if isinstance(value, int):
         return f"{value:,} {unit}".rstrip()
     small = value != 0 and abs(value) < 1e-3  # as errors are
     return f"{value:.2g} {unit}".rstrip() if small else f"{significant(value)} {unit}".rstrip()
+
+
+def quantity_per_s(value: float, unit: str) -> str:
+    """`1.25 TFLOP/s`, `84.0 GB/s`: a rate, in powers of 1,000."""
+    factor, name = next((item for item in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if value >= item[0]), (1, ""))
+    return f"{significant(value / factor)} {name}{unit}"
 
 
 def signed(value: float, unit: str) -> str:
@@ -89,15 +96,3 @@ def slope_text(estimate: Estimate) -> str:
     unit = "B" if estimate.unit == "B" else ""
     value = signed(estimate.value, unit)
     return value if estimate.low is None else f"{value} ({signed(estimate.low, unit)} to {signed(estimate.high, unit)})"
-
-
-def quantity_per_s(value: float, unit: str) -> str:
-    """`1.25 TFLOP/s`, `84.0 GB/s`: a rate, in powers of 1,000."""
-    for factor, name in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if value >= factor:
-            return f"{significant(value / factor)} {name}{unit}"
-    return f"{significant(value)} {unit}"
-
-
-def gigaflops(value: float) -> str:
-    return f"{significant(value / 1e9)} GFLOP/s"

@@ -1,7 +1,5 @@
 """Where the kit's files are, and how it writes them."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

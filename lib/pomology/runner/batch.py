@@ -1,11 +1,9 @@
 """Every notebook, one after another, each in a fresh kernel, from one process.
 
 A notebook runs in `.partial/` and moves to its place only when its last cell has ended, since a notebook file alone
-does not show whether its run succeeded. While it runs, its journal is watched: that is how progress is shown, and how
-a case whose kernel died gets its status.
+does not show whether its run succeeded. Meanwhile its journal is watched, which shows the progress, and gives a case
+whose kernel died its status.
 """
-
-from __future__ import annotations
 
 import contextlib
 import os
@@ -25,40 +23,39 @@ from pomology.paths import redact, root
 from pomology.report import page as report_page
 from pomology.results import cases, folders
 from pomology.results import journal as results_journal
-from pomology.results import record as results_record
+from pomology.results.record import Record, parse
 from pomology.runner.plan import Job
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
-
-RESTARTS = 50  # each behind a case that killed its kernel; more than any notebook has cases
-
 # ipykernel warns at every start of a kernel that talks in the clear; encrypted, it is silent.
 KERNEL = {"transport_encryption": "auto"}
 
 Say = Callable[[str], None]
-Outcome = tuple[str, str]  # how an execution ended that did not finish, and why
+Outcome = tuple[str, str] | None  # of a notebook that did not get to its end: a case's status, and why
 
 
 def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | None = None, say: Say = print) -> int:
     """Run what is missing of a run and build its page. Returns the exit status: 0, 1 or 130."""
     limit_minutes = LIMIT_MINUTES[profile] if limit_minutes is None else limit_minutes
-    with _locked(out), _stopped_by_signals() as stop:
-        snapshot = folders.note_machine(out, profile)
-        say(machine_snapshot.describe(snapshot))
-        for warning in machine_snapshot.conditions()["flags"]:
-            say(f"note: {cases.FLAGS.get(warning, warning)}")
+    (out / ".partial").mkdir(parents=True, exist_ok=True)
+    try:  # the lock goes with its process, however that ends
+        lock = filelock.FileLock(out / ".partial" / "lock", blocking=False).acquire()
+    except filelock.Timeout:
+        raise PomologyError(f"RUN={out.name}: another `pomology reproduce` is running there") from None
+    with lock, _stopped_by_signals() as stop:
+        say(machine_snapshot.describe(folders.note_machine(out, profile)))
+        for flag in machine_snapshot.conditions()["flags"]:
+            say(f"note: {cases.FLAGS[flag]}")
         waiting = [job for job in jobs if not _finished(job, out)]
         expected_s = sum(job.notebook.seconds.get(profile, 0) for job in waiting)
-        say(
-            f"{len(waiting)} of {len(jobs)} notebooks to run into outputs/{out.name}/"
-            + (f", about {format.clock_time(expected_s)} on two CPU cores" if expected_s else "")
-        )
+        about = f", about {format.clock_time(expected_s)} on two CPU cores" if expected_s else ""
+        say(f"{len(waiting)} of {len(jobs)} notebooks to run into outputs/{out.name}/{about}")
         begun_s, failed = time.monotonic(), False
         for number, job in enumerate(waiting, start=1):
             if stop.is_set():
                 break
-            share = job.notebook.seconds.get(profile)
-            about = f", about {format.clock_time(share)}" if share else ""
+            expected_s = job.notebook.seconds.get(profile)
+            about = f", about {format.clock_time(expected_s)}" if expected_s else ""
             elapsed = format.clock_time(time.monotonic() - begun_s)
             say(f"[{number}/{len(waiting)}] {job.label}{about} ({elapsed} since the start)")
             failed |= not _execute(job, out, limit_minutes * 60, stop, say)
@@ -84,29 +81,13 @@ def _finished(job: Job, out: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """One process at a time in a run's folder. The lock goes with its process, however that ends."""
-    (out / ".partial").mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(out / ".partial" / "lock", blocking=False)
-    try:
-        held = lock.acquire()
-    except filelock.Timeout:
-        raise PomologyError(f"RUN={out.name}: another `pomology reproduce` is running there") from None
-    with held:
-        yield
-
-
-@contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
     """An event that Ctrl-C and SIGTERM set; a second signal raises KeyboardInterrupt at once.
 
     An exception out of the midst of nbclient would leave its tasks behind, each of which prints a traceback later: so
-    nothing is raised, and the kernel is ended instead. Only the main thread may set handlers.
+    nothing is raised, and the kernel is ended instead.
     """
     stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
 
     def handle(*_):
         if stop.is_set():
@@ -128,46 +109,55 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
     journal = results_journal.Journal(out / f"{job.notebook.name}.jsonl")
     deadline = time.monotonic() + limit_s if limit_s else None
 
-    def must_end() -> Outcome | None:
+    def watch() -> Outcome:
+        """Say a line for every case that has ended since the last call; why the kernel must end now, if it must."""
+        nonlocal place
+        for line in _lines(journal.path, place):
+            place += len(line)
+            with contextlib.suppress(ValueError):  # torn by a crash
+                record = parse(line)
+                if isinstance(record, Record) and record.repeat == job.repeat:
+                    say("  " + cases.line(record))
         if stop.is_set():
             return "interrupted", "stopped by the user"
         if deadline is not None and time.monotonic() > deadline:
             return "timeout", "over the time limit of one notebook"
         return None
 
-    for _ in range(RESTARTS):
-        with _watching(journal.path, job.repeat, say):
-            try:
-                outcome = _run_kernel(job, out, must_end)
-            except KeyboardInterrupt:  # by a second signal
-                journal.finish_open("interrupted", "stopped by the user")
-                raise
+    while True:  # each start has one case less to run
+        place = sum(map(len, _lines(journal.path, 0)))
+        try:
+            outcome = _run_kernel(job, out, watch)
+        except KeyboardInterrupt:  # by a second signal
+            journal.finish_open("interrupted", "stopped by the user")
+            raise
         if outcome is None:
             return True
         status, reason = outcome
         if status == "no device":  # DEVICE=cuda means those frameworks that see it
             say(f"  {job.label} is left out: {reason}")
             return True
-        if status == "error":
-            say(f"  {job.label} failed: {reason} (see outputs/{out.name}/.partial/)")
-            return False
-        lost = journal.finish_open(status, reason)
+        lost = [] if status == "error" else journal.finish_open(status, reason)
         for case in lost:
             say(f"  {case}: {status} ({reason})")
-        if status == "interrupted":
-            return False
-        if status == "timeout" or not lost:
-            say(f"  {job.label} did not finish: {reason}")
+        if status != "crashed" or not lost:
+            if status != "interrupted":
+                say(f"  {job.label} did not finish: {reason} (see outputs/{out.name}/.partial/)")
             return False
         say(f"  {job.label}: started again behind {', '.join(lost)}")
-    return False
 
 
-def _run_kernel(job: Job, out: Path, must_end: Callable[[], Outcome | None]) -> Outcome | None:
-    """Execute in one fresh kernel, which ends early once `must_end` gives a reason.
+def _lines(path: Path, place: int) -> list[bytes]:
+    """The complete lines of a file that grows, from a place on."""
+    if not path.exists():
+        return []
+    with open(path, "rb") as file:
+        file.seek(place)
+        return [line for line in file if line.endswith(b"\n")]
 
-    Returns None, or why not: (`no device`, `crashed`, `interrupted`, `timeout` or `error`, reason).
-    """
+
+def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
+    """Execute in one fresh kernel, which ends early once `watch`, called all the time, gives a reason."""
     import papermill
     from nbclient.exceptions import DeadKernelError
     from traitlets.config import Config
@@ -179,19 +169,16 @@ def _run_kernel(job: Job, out: Path, must_end: Callable[[], Outcome | None]) -> 
     with open(partial.with_suffix(".log"), "ab") as log:
         try:
             papermill.execute_notebook(
-                job.notebook.path,
-                partial,
-                job.parameters,
-                engine_name="pomology",
+                *(job.notebook.path, partial, job.parameters, "pomology"),
                 progress_bar=False,
                 config=Config(KernelManager=KERNEL),
                 coalesce_streams=True,
                 resources={"metadata": {"path": str(job.notebook.path.parent)}},
                 kernel_log=log,
-                must_end=must_end,
+                watch=watch,
             )
         except RuntimeError as error:
-            if ended := must_end():
+            if ended := watch():
                 return ended
             if not isinstance(error, DeadKernelError):
                 return "error", f"its kernel did not start: {error}"
@@ -213,67 +200,32 @@ def _register_engine() -> None:
 
     class Engine(NBClientEngine):
         @classmethod
-        def execute_managed_notebook(cls, nb_man, kernel_name, kernel_log, must_end, **options):
-            unused = ("input_path", "log_output", "stdout_file", "stderr_file", "start_timeout", "execution_timeout")
-            options = {key: value for key, value in options.items() if key not in unused}
-            client = PapermillNotebookClient(nb_man, kernel_name=kernel_name, timeout=None, **options)
-            ended = threading.Event()
+        def execute_managed_notebook(
+            cls, nb_man, kernel_name, input_path, start_timeout, kernel_log, watch, **options: Any
+        ):
+            options |= {"kernel_name": kernel_name, "startup_timeout": start_timeout, "timeout": None}
+            client, ended = PapermillNotebookClient(nb_man, **options), threading.Event()
+
+            def kill():
+                process = getattr(getattr(client.km, "provisioner", None), "process", None)  # perhaps none yet
+                if process is not None and process.poll() is None:
+                    # The leader of a session of its own goes with the data workers that it may have started.
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
 
             def guard():
                 while not ended.wait(0.2):
-                    if must_end():  # perhaps before there is a kernel to kill
-                        _kill(client)
+                    if watch():
+                        kill()
 
-            threading.Thread(target=guard, daemon=True).start()
+            thread = threading.Thread(target=guard, daemon=True)
+            thread.start()
             try:
                 return client.execute(stderr=kernel_log)
-            except KeyboardInterrupt:
-                _kill(client)
-                raise
             finally:
                 ended.set()
+                thread.join()
+                watch()
+                kill()
 
     papermill_engines.register("pomology", Engine)
-
-
-def _kill(client: Any) -> None:
-    """End a kernel at once, with the data workers it may have started."""
-    provisioner = getattr(client.km, "provisioner", None)
-    process = getattr(provisioner, "process", None)
-    if process is not None and process.poll() is None:
-        # jupyter_client starts each kernel as the leader of a session of its own.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def _watching(path: Path, repeat: int, say: Say) -> Iterator[None]:
-    """Say a line for every case that ends in this journal while the block runs."""
-    known = len(_lines(path))
-    stop = threading.Event()
-
-    def watch():
-        nonlocal known
-        last = False
-        while not last:
-            last = stop.wait(0.5)
-            lines = _lines(path)
-            for line in lines[known:]:
-                with contextlib.suppress(ValueError):  # torn by a crash
-                    record = results_record.parse(line)
-                    if isinstance(record, results_record.Record) and record.repeat == repeat:
-                        say("  " + cases.line(record))
-            known = len(lines)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _lines(path: Path) -> list[bytes]:
-    """The complete lines of a file that grows."""
-    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []

@@ -1,13 +1,10 @@
 """The notebooks of the kit: where they are, their titles and times, and the order in which they run."""
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import math
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pomology.errors import PomologyError
 from pomology.paths import notebook_paths, root
@@ -16,8 +13,7 @@ from pomology.paths import notebook_paths, root
 FIRST = ("instrument_check", "ceilings", "ceilings_mlx")
 
 
-@dataclass(frozen=True)
-class Notebook:
+class Notebook(NamedTuple):
     """One experiment. `seconds` is what each profile takes on two CPU cores without a GPU, roughly.
 
     after: notebooks whose numbers it shows, so that it comes behind them; in a notebook's metadata `*` is all.
@@ -37,24 +33,20 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
     Raises PomologyError if two have one name.
     """
     folder = folder or root() / "notebooks"
+    paths = {path.stem: path for path in notebook_paths(folder)}
+    if not paths:
+        raise PomologyError(f"{folder.name}/: no notebooks here; run pomology from its checkout")
     known: dict[str, Notebook] = {}
     for path in notebook_paths(folder):
-        document = read_notebook(path)
+        name, document = path.stem, read_notebook(path)
         about = document.get("metadata", {}).get("pomology", {})
         title = "".join(document["cells"][0]["source"]).split("\n")[0].lstrip("# ").strip()
-        if path.stem in known:
+        after = [other for other in paths if other != name] if about.get("after") == ["*"] else about.get("after", ())
+        if name in known:
             raise PomologyError(f"{path.name}: stands in two folders; a notebook's name is its experiment's")
-        after = tuple(about.get("after", ()))
-        known[path.stem] = Notebook(path.stem, path, title, about.get("article", ""), about.get("seconds", {}), after)
-    if not known:
-        raise PomologyError(f"{folder.name}/: no notebooks here; run pomology from its checkout")
-    for notebook in list(known.values()):
-        if notebook.after == ("*",):
-            others = tuple(name for name in known if name != notebook.name)
-            known[notebook.name] = notebook = replace(notebook, after=others)
-        for name in notebook.after:
-            if name not in known:
-                raise PomologyError(f"{notebook.path.name}: comes after {name!r}, and no notebook has this name")
+        if missing := set(after) - set(paths):
+            raise PomologyError(f"{path.name}: comes after {missing.pop()!r}, and no notebook has this name")
+        known[name] = Notebook(name, path, title, about.get("article", ""), about.get("seconds", {}), tuple(after))
 
     def place(notebook: Notebook) -> tuple:
         first = FIRST.index(notebook.name) if notebook.name in FIRST else len(FIRST)
@@ -66,9 +58,9 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
 
 def select(all_notebooks: list[Notebook], only: str = "") -> list[Notebook]:
     """Those that `only` names: names or globs, separated by spaces; all if it is empty."""
-    chosen = set() if only.split() else {notebook.name for notebook in all_notebooks}
-    for pattern in only.split():
-        names = [notebook.name for notebook in all_notebooks]
+    names = [notebook.name for notebook in all_notebooks]
+    chosen: set[str] = set()
+    for pattern in only.split() or ["*"]:
         if not (matches := fnmatch.filter(names, pattern)):
             raise PomologyError(f"ONLY={pattern}: no notebook is named so; there are {', '.join(sorted(names))}")
         chosen |= set(matches)

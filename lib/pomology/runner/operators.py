@@ -1,7 +1,5 @@
 """Which operators of a notebook MPS has, on any machine: the notebook runs on the pretended MPS of the tests."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -41,14 +39,15 @@ class Use:
     def lines(self, name: str) -> list[str]:
         """For a terminal: a line for each operator, each case that did not end well and each fault; a sum last."""
         width = max(map(len, self.operators), default=0)
-        lines = [f"{'operator':{width}} {'calls':>7}  MPS has"]
         by_support = sorted(self.operators.items(), key=lambda item: (self.support[item[0]], item[0]))
-        lines += [f"{operator:{width}} {calls:7,}  {self.support[operator]}" for operator, calls in by_support]
-        lines += [f"{case}: {status}; {reason}" for case, (status, reason) in self.cases.items() if status != "ok"]
-        lines += [f"would go wrong on a Mac: {fault}" for fault in self.faults]
         missing = f" ({', '.join(self.missing())})" if self.missing() else ""
-        total = f"{len(self.operators)} operators, {len(self.missing())} of them without a kernel for MPS"
-        return [*lines, f"{name}: {total}{missing}"]
+        return [
+            f"{'operator':{width}} {'calls':>7}  MPS has",
+            *(f"{operator:{width}} {calls:7,}  {self.support[operator]}" for operator, calls in by_support),
+            *(f"{case}: {status}; {reason}" for case, (status, reason) in self.cases.items() if status != "ok"),
+            *(f"would go wrong on a Mac: {fault}" for fault in self.faults),
+            f"{name}: {len(by_support)} operators, {len(self.missing())} of them without a kernel for MPS{missing}",
+        ]
 
 
 def rehearse(name: str) -> Use:
@@ -57,24 +56,18 @@ def rehearse(name: str) -> Use:
     In a process of its own, since PyTorch keeps such a device once it has one. Raises PomologyError in one line if
     there is no such notebook or no checkout, if the notebook is not PyTorch's, or if it does not get as far.
     """
-    known = {notebook.name: notebook for notebook in notebooks.notebooks()}
+    known, program = {notebook.name: notebook for notebook in notebooks.notebooks()}, root() / PRETENDED_MPS
     if name not in known:
         raise PomologyError(f"--operators {name}: no notebook is named so; there are {', '.join(sorted(known))}")
     if not uses_torch(known[name]):
         raise PomologyError(f"--operators {name}: not a PyTorch notebook; only PyTorch says which operators MPS has")
-    program = root() / PRETENDED_MPS
     if not program.is_file():
         raise PomologyError(f"--operators {name}: needs a checkout of the kit, for {PRETENDED_MPS}; there is none here")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "use.json")
-        done = subprocess.run(
-            [sys.executable, str(program), str(known[name].path), "smoke", str(place)],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env=os.environ | {"HF_HUB_OFFLINE": "1"},
-            check=False,
-        )
+        command = [sys.executable, str(program), str(known[name].path), "smoke", str(place)]
+        texts = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
+        done = subprocess.run(command, env=os.environ | {"HF_HUB_OFFLINE": "1"}, check=False, **texts)
         if not place.exists():
             last = redact((done.stderr.strip() or f"exit status {done.returncode}").split("\n")[-1])
             raise PomologyError(f"{name}: its rehearsal did not get to its end: {last}")
@@ -82,7 +75,6 @@ def rehearse(name: str) -> Use:
 
 
 def uses_torch(notebook: notebooks.Notebook) -> bool:
-    """Whether a notebook is PyTorch's: only that says which operators MPS has."""
     cells = notebooks.read_notebook(notebook.path)["cells"]
     return any("import torch" in "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
@@ -94,19 +86,18 @@ def table(only: str) -> Table:
     Raises PomologyError for a name that no notebook has.
     """
     rows, data = [], []
-    for notebook in notebooks.select(notebooks.notebooks(), only) if only.split() else []:
-        if not uses_torch(notebook):
-            continue
+    chosen = notebooks.select(notebooks.notebooks(), only) if only.split() else []
+    for name in [notebook.name for notebook in chosen if uses_torch(notebook)]:
         try:
-            use = rehearse(notebook.name)
+            use = rehearse(name)
         except PomologyError as error:
-            rows.append(Row((notebook.name, "", "", "", "", str(error))))
-            data.append({"notebook": notebook.name, "error": str(error)})
+            rows.append(Row((name, "", "", "", "", str(error))))
+            data.append({"notebook": name, "error": str(error)})
             continue
         has, missing, faults = list(use.support.values()), use.missing(), "; ".join(use.faults) or "nothing"
-        counts = (len(has), has.count(KERNEL), has.count(COMPOSITE))
-        rows.append(Row((notebook.name, *map(str, counts), ", ".join(missing) or "none", faults)))
-        data.append({"notebook": notebook.name, "operators": len(has), "missing": " ".join(missing), "faults": faults})
+        counts = map(str, (len(has), has.count(KERNEL), has.count(COMPOSITE)))
+        rows.append(Row((name, *counts, ", ".join(missing) or "none", faults)))
+        data.append({"notebook": name, "operators": len(has), "missing": " ".join(missing), "faults": faults})
     columns = ("Notebook", "Operators", "with a kernel", "made of others", "MPS lacks", "What a Mac would not do")
     note = (
         "Looked up in the list of kernels that this PyTorch was built from, so the same on every machine. An operator "

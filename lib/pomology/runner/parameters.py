@@ -4,67 +4,51 @@ A parameter is a line `name: type = literal  # help` of the cell tagged `paramet
 other values; papermill itself would take unknown names, and texts for numbers, without a word.
 """
 
-from __future__ import annotations
-
 import ast
-import json
 import math
 import re
 import reprlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from pomology.devices import find
 from pomology.errors import PomologyError
+from pomology.format import one_line
 from pomology.results.record import PROFILES
 from pomology.runner.notebooks import read_notebook
 
 DATA = ("auto", "real", "stand-in")
 DEVICES = find.choices()
-
-
-@dataclass(frozen=True)
-class Limit:
-    """What a parameter of some name may be, whichever notebook has it."""
-
-    test: Callable[[Any], bool]
-    words: str
+KINDS = {"str": (str, "a text"), "bool": (bool, "true or false")}
+KINDS |= {"int": (int, "a whole number"), "float": ((int, float), "a number")}
+Limit = tuple[Callable[[Any], bool], str]  # a test of a value, and its words
 
 
 def _one_of(*names: str) -> Limit:
-    return Limit(lambda value: value in names, f"one of {', '.join(names)}")
+    return lambda value: value in names, f"one of {', '.join(names)}"
 
 
-def _between(low: float, high: float) -> Limit:
-    return Limit(lambda value: low <= value <= high, f"from {low:,} to {high:,}")
+def _between(low: float, high: float, above: bool = False) -> Limit:
+    words = f"above {low:,} and at most {high:,}" if above else f"from {low:,} to {high:,}"
+    return lambda value: low <= value <= high and not (above and value == low), words
 
-
-def _above(low: float, high: float) -> Limit:
-    return Limit(lambda value: low < value <= high, f"above {low:,} and at most {high:,}")
-
-
-SIZE, TIME, WORKERS = _between(1, 2**20), _above(0, 7 * 86400), _between(0, 128)
 
 # Names that the workloads know; to import them here would load the workloads at each command.
 GPT2 = ("gpt2-smoke", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 WHISPER = ("whisper-smoke", "whisper-tiny", "whisper-small", "whisper-medium", "whisper-large")
-
-LIMITS: dict[str, Limit] = {
-    # what every notebook has
+# What parameters of these names may be, whichever notebook has them; of a list, every number.
+_LIMITS: dict[str, Limit] = {
     "profile": _one_of(*PROFILES),
     "devices": _one_of(*DEVICES),
     "data": _one_of(*DATA),
-    "budget_s": TIME,
+    "budget_s limit_s near_budget_s cpu_limit_s": _between(0, 7 * 86400, above=True),
     "repeat": _between(0, 999),
     "seed": _between(0, 2**32 - 1),
-    # sizes of batches, pictures and models; of `models`, a list of rows, every number
-    **dict.fromkeys(("batch_size", "batch_sizes", "large_batch_size", "cpu_batch_divisor", "gpu_batch_divisor"), SIZE),
-    **dict.fromkeys(("vgg16_batch_size", "resnet18_batch_size", "resnet50_batch_size"), SIZE),
-    **dict.fromkeys(("image_size", "tokens", "sizes", "clips", "near_steps", "models"), SIZE),
+    "batch_size batch_sizes large_batch_size cpu_batch_divisor gpu_batch_divisor vgg16_batch_size resnet18_batch_size "
+    "resnet50_batch_size image_size tokens sizes clips near_steps models": _between(1, 2**20),
     "image_sizes": _between(64, 1024),
     "text_tokens": _between(1, 1024),  # what GPT-2 has positions for
     "label_tokens": _between(1, 448),  # and Whisper
@@ -75,37 +59,30 @@ LIMITS: dict[str, Limit] = {
     "proof_steps": _between(1, 1000),
     "pairs": _between(3, 1000),
     "megabytes": _between(16, 65_536),
-    # how it trains
-    "lr": _above(0, 1000),
-    **dict.fromkeys(("workers", "cuda_workers", "loaders"), WORKERS),
+    "lr": _between(0, 1000, above=True),
+    "workers cuda_workers loaders": _between(0, 128),
     "precisions": _one_of("fp32", "fp16", "bf16"),
     "weights": _one_of("auto", "random"),
     "task": _one_of("classification", "language-model"),
     "offload": _one_of("none", "zero", "fsdp"),
-    # which models
     "networks": _one_of("vgg16", "resnet18", "resnet50"),
     "chart_networks": _one_of("resnet50", "bert", "vgg16"),
     "architecture": _one_of("transformer_lm", "true_gpt2"),
     "siblings": _one_of(*GPT2),
     "larger": _one_of("none", *GPT2),
-    **dict.fromkeys(("whisper_sizes", "large_size"), _one_of(*WHISPER)),
+    "whisper_sizes large_size": _one_of(*WHISPER),
     "energy_models": _one_of("whisper-medium", "small transformer"),
     "loads": _one_of("easy", "near"),
-    # limits and tolerances
-    **dict.fromkeys(("limit_s", "near_budget_s", "cpu_limit_s"), TIME),
-    "near": _above(0, 1),
+    "near tolerance": _between(0, 1, above=True),
     "near_most_gb": _between(0, 100_000),
-    "margin": _above(0, 100),
-    "tolerance": _above(0, 1),
-    # prices
+    "margin years_of_use": _between(0, 100, above=True),
     "price_usd": _between(0, 10_000_000),
     "electricity_usd_per_kwh": _between(0, 100),
-    "years_of_use": _above(0, 100),
 }
+LIMITS = {name: limit for names, limit in _LIMITS.items() for name in names.split()}
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """One line of a notebook's parameters cell."""
 
     name: str
@@ -130,122 +107,85 @@ def declared(path: Path) -> dict[str, Parameter]:
     except (SyntaxError, ValueError) as error:
         raise PomologyError(f"{where}: not Python ({' '.join(str(error).split())})") from None
     for statement in statements:
-        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
-            raise PomologyError(f"{where}: `{lines[statement.lineno - 1]}` must read `name: type = literal  # help`")
-        name = statement.target.id
+        behind = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
+        comment = re.fullmatch(r"\s*#\s*(\S.*)", behind)
         try:
-            default = ast.literal_eval(statement.value)
-        except (ValueError, TypeError):
-            raise PomologyError(f"{where}: {name} must be a literal, so that it can be given") from None
-        rest = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
-        comment = re.fullmatch(r"\s*#\s*(\S.*)", rest)
-        if not comment:
-            raise PomologyError(f"{where}: {name} needs a comment that says what it is")
+            name, default = statement.target.id, ast.literal_eval(statement.value)
+            parameter = Parameter(name, ast.unparse(statement.annotation), default, comment[1])
+        except (AttributeError, ValueError, TypeError):
+            line = lines[statement.lineno - 1]
+            raise PomologyError(f"{where}: `{line}` must read `name: type = literal  # help`") from None
         if name in parameters:
             raise PomologyError(f"{where}: {name} stands twice; each parameter may stand once")
-        parameters[name] = Parameter(name, ast.unparse(statement.annotation), default, comment[1])
-        check(parameters[name], default, path.name)
+        parameters[name] = parameter
+        check(parameter, default, path.name)
     return parameters
 
 
 def check(parameter: Parameter, value: Any, where: str) -> None:
     """Raise PomologyError, in one line, if a value does not suit a parameter. `where` names the file it comes from."""
-    name, limit = parameter.name, LIMITS.get(parameter.name)
-    if not re.fullmatch(r"(list\[)*(str|bool|int|float)\]*", parameter.type):
-        kinds = "str, bool, int, float or a list of these"
-        raise PomologyError(f"{where}: {name} is declared as {parameter.type!r}; it must be {kinds}")
-    if wrong := _wrong_type(parameter.type, value):
-        raise PomologyError(f"{where}: {name} is {_show(value)}; it must be {wrong}")
+    name, kind = parameter.name, parameter.type
+    if not re.fullmatch(rf"(list\[)*({'|'.join(KINDS)})\]*", kind):
+        raise PomologyError(
+            f"{where}: {name} is declared as {kind!r}; it must be {', '.join(KINDS)} or a list of these"
+        )
+    if not _suits(kind, value):
+        words = KINDS[kind][1] if kind in KINDS else f"a list ({kind})"
+        raise PomologyError(f"{where}: {name} is {_show(value)}; it must be {words}")
     if value == []:
         raise PomologyError(f"{where}: {name} is an empty list; it must name at least one")
-    texts = [json.dumps(item) for item in value] if isinstance(value, list) else []
-    if twice := [text for text in texts if texts.count(text) > 1]:
-        raise PomologyError(f"{where}: {name} has {twice[0]} twice; each may stand once")
+    if isinstance(value, list) and (twice := [item for place, item in enumerate(value) if item in value[:place]]):
+        raise PomologyError(f"{where}: {name} has {_show(twice[0])} twice; each may stand once")
+    test, words = LIMITS.get(name, (lambda _: True, ""))
     for item in _flat(value):
         if isinstance(item, float) and not math.isfinite(item):
-            raise PomologyError(f"{where}: {name} is {_show(item)}; it must be a finite number")
-        if limit and not limit.test(item):
-            raise PomologyError(f"{where}: {name} is {_show(item)}; it must be {limit.words}")
+            raise PomologyError(f"{where}: {name} is {item}; it must be a finite number")
+        if not test(item):
+            raise PomologyError(f"{where}: {name} is {_show(item)}; it must be {words}")
+
+
+def _suits(kind: str, value: Any) -> bool:
+    """Whether a value is of an annotation's type. A truth value is no number here."""
+    if kind.startswith("list["):
+        return isinstance(value, list) and all(_suits(kind[5:-1], item) for item in value)
+    return isinstance(value, KINDS[kind][0]) and isinstance(value, bool) == (kind == "bool")
 
 
 def _flat(value: Any) -> list:
     return [part for item in value for part in _flat(item)] if isinstance(value, list) else [value]
 
 
-def _wrong_type(kind: str, value: Any) -> str | None:
-    """What a value of this annotation must be, if this one is not; None if it is."""
-    if match := re.fullmatch(r"list\[(.+)\]", kind):
-        if not isinstance(value, list):
-            return f"a list ({kind})"
-        wrong = [(item, words) for item in value if (words := _wrong_type(match[1], item))]
-        return f"a list of which each is {wrong[0][1]}, and {_show(wrong[0][0])} is not" if wrong else None
-    types = {"str": (str,), "bool": (bool,), "int": (int,), "float": (int, float)}
-    if isinstance(value, types[kind]) and isinstance(value, bool) == (kind == "bool"):
-        return None
-    words = {"str": "a text", "bool": "true or false", "int": "a whole number", "float": "a number"}[kind]
-    if isinstance(value, str) and kind in ("int", "float"):
-        try:
-            number = float(value)
-        except ValueError:
-            return words
-        if not math.isfinite(number) or (kind == "int" and number != int(number)):
-            return words
-        # YAML reads 1e-3 as a text: it wants a point before the exponent.
-        return f"{words}, and this is a text; write {_yaml_number(number, kind)}"
-    return words
-
-
-def _yaml_number(number: float, kind: str) -> str:
-    if kind == "int":
-        return str(int(number))
-    text = repr(number)
-    return text.replace("e", ".0e") if "e" in text and "." not in text else text
-
-
 def _show(value: Any) -> str:
-    text = "null" if value is None else _SHORT.repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-_SHORT = reprlib.Repr()  # a few lines of YAML can stand for a value of billions of items
-_SHORT.maxstring = _SHORT.maxother = 60
+    """A value in a few words, of which a few lines of YAML can stand for billions."""
+    return "null" if value is None else one_line(reprlib.repr(value), 60)
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML in which a key may stand once; the usual loader takes the last of two without a word."""
+    """YAML in which a key may stand once, where the usual loader takes the last of two; and `1e-3` is a number."""
 
     def construct_mapping(self, node, deep=False):
         keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
-        twice = [key for key in keys if keys.count(key) > 1]
-        if twice:
-            raise PomologyError(f"{_show(twice[0])} stands twice; each parameter may stand once")
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise ValueError(f"{_show(twice[0])} stands twice; each parameter may stand once")
         return super().construct_mapping(node, deep)
+
+
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789")
+)
 
 
 def read_yaml(path: Path, where: str) -> dict[str, Any]:
     """A profile's parameters for one notebook. Raises PomologyError in one line that begins with `where`."""
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
-    except OSError as error:
-        raise PomologyError(f"{where}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise PomologyError(f"{where}: not a text file in UTF-8") from None
-    except PomologyError as error:
-        raise PomologyError(f"{where}: {error}") from None
     # A value that is not of the type its tag or form claims (as 2022-99-99) makes the loader raise what it will.
-    except (yaml.YAMLError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f", line {mark.line + 1}" if mark else ""
-        words = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise PomologyError(f"{where}{place}: not valid YAML ({words})") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
+    except (OSError, yaml.YAMLError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        words = " ".join(str(getattr(error, "strerror", None) or error).split())
+        raise PomologyError(f"{where}: cannot be read as YAML in UTF-8 ({one_line(words, 250)})") from None
+    if not isinstance(values, dict | None):
         raise PomologyError(f"{where}: must be lines `name: value`, not {type(values).__name__}")
-    for name in values:
-        if not isinstance(name, str):
-            raise PomologyError(f"{where}: {_show(name)} is no name of a parameter; it must be a text")
-    return values
+    return values or {}
 
 
 def merge(declared: dict[str, Parameter], values: dict[str, Any], where: str) -> dict[str, Any]:

@@ -3,25 +3,21 @@
 It imports little, so that a wrong argument is answered at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.paths import root
-from pomology.runner import notebooks as runner_notebooks
 from pomology.runner import parameters as rules
-from pomology.runner.notebooks import Notebook, select
+from pomology.runner.notebooks import Notebook, notebooks, read_notebook, select
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """One execution of a notebook: its parameters, and where it ends up."""
 
     notebook: Notebook
@@ -32,15 +28,15 @@ class Job:
     def label(self) -> str:
         return self.notebook.name + (f" (repeat {self.repeat + 1})" if self.repeat else "")
 
+    @property
+    def _file(self) -> str:
+        return self.notebook.name + (f"-{self.repeat}" if self.repeat else "") + ".ipynb"
+
     def output(self, out: Path) -> Path:
         return out / "repeats" / self._file if self.repeat else out / self._file
 
     def partial(self, out: Path) -> Path:
         return out / ".partial" / self._file
-
-    @property
-    def _file(self) -> str:
-        return self.notebook.name + (f"-{self.repeat}" if self.repeat else "") + ".ipynb"
 
 
 def prepare(
@@ -57,8 +53,6 @@ def prepare(
     out = run_folder(run, profile)
     planned = jobs(profile, {"devices": devices, "data": data, "out": str(out)}, only, repeats)
     if devices != "auto":
-        from pomology.devices import find
-
         find.find(devices)
     _check_resumable(out, planned, profile)
     return out, planned
@@ -75,24 +69,37 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
     for notebook in select(_known(), only):
         declared = rules.declared(notebook.path)
         values = _profile_values(notebook, profile, declared)
-        taken = {name: value for name, value in given.items() if name in declared}
-        rules.merge(declared, taken, "command line")
         # `auto` is the command's default: it leaves what the profile says.
-        chosen = values | {name: value for name, value in taken.items() if value != "auto" or name not in values}
+        values |= {
+            key: value for key, value in given.items() if key in declared and not (value == "auto" and key in values)
+        }
         for repeat in range(repeats):
             numbered = {"repeat": repeat} if "repeat" in declared else {}
-            planned.append(Job(notebook, chosen | numbered, repeat))
+            planned.append(Job(notebook, values | numbered, repeat))
     return sorted(planned, key=lambda job: job.repeat)
 
 
 def check() -> list[Notebook]:
     """Validate every notebook and parameter file of every profile; run nothing."""
-    all_notebooks = _known()
-    for notebook in all_notebooks:
+    known = _known()
+    for notebook in known:
         declared = rules.declared(notebook.path)
         for profile in rules.PROFILES:
             _profile_values(notebook, profile, declared)
-    return all_notebooks
+    return known
+
+
+def _known() -> list[Notebook]:
+    """The notebooks of the checkout. Raises PomologyError if a parameter file belongs to no notebook or profile."""
+    known = notebooks()
+    expected = {Path("params", profile, f"{notebook.name}.yaml") for profile in rules.PROFILES for notebook in known}
+    for path in sorted((root() / "params").glob("[!.]*/[!.]*")):
+        if (where := path.relative_to(root())) not in expected:
+            names = ", ".join(sorted(notebook.name for notebook in known))
+            raise PomologyError(
+                f"{where}: no such profile or notebook; there are {', '.join(rules.PROFILES)} and {names}"
+            )
+    return known
 
 
 def _profile_values(notebook: Notebook, profile: str, declared: dict) -> dict[str, Any]:
@@ -102,25 +109,10 @@ def _profile_values(notebook: Notebook, profile: str, declared: dict) -> dict[st
         if name not in declared:
             raise PomologyError(f"{notebook.path.name}: parameters cell: {name} is missing, which a run gives")
     where = f"params/{profile}/{notebook.name}.yaml"
-    if not (root() / where).is_file():
-        raise PomologyError(f"{where}: missing; every notebook needs its parameters in every profile")
     values = rules.merge(declared, rules.read_yaml(root() / where, where), where)
     if values.get("profile") != profile:
         raise PomologyError(f"{where}: profile is {values.get('profile')!r}; in this folder it must be {profile!r}")
     return values
-
-
-def _known() -> list[Notebook]:
-    """The notebooks of the checkout. Raises PomologyError if a parameter file belongs to no notebook or profile."""
-    all_notebooks = runner_notebooks.notebooks()
-    names = {notebook.name for notebook in all_notebooks}
-    for path in sorted((root() / "params").glob("*/*")):
-        where = path.relative_to(root())
-        if path.parent.name not in rules.PROFILES:
-            raise PomologyError(f"{where}: no profile is named {path.parent.name!r}; {', '.join(rules.PROFILES)} are")
-        if path.suffix != ".yaml" or path.stem not in names:
-            raise PomologyError(f"{where}: no notebook has this name; there are {', '.join(sorted(names))}")
-    return all_notebooks
 
 
 def run_folder(run: str, profile: str) -> Path:
@@ -135,29 +127,22 @@ def run_folder(run: str, profile: str) -> Path:
 
 def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
     """A run has one profile and one set of parameters: numbers of two must not stand in one table."""
-    path = out / "machine.json"
-    if not path.exists():
+    if not (out / "machine.json").exists():
         return
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))["profile"]
+        before = json.loads((out / "machine.json").read_text(encoding="utf-8"))["profile"]
     except (ValueError, KeyError, TypeError):
         raise PomologyError(f"RUN={out.name}: its machine.json cannot be read; choose another RUN") from None
     if before != profile:
         raise PomologyError(f"RUN={out.name}: holds profile {before!r}, not {profile!r}; choose another RUN")
     for job in planned:
-        used = _parameters_used(job, out)
+        used: dict[str, Any] = {}  # in the notebook's last run in this folder, finished or not
+        for place in (job.partial(out), job.output(out)):
+            # A file may be missing, or cut off while it was being written: it will be written anew.
+            with contextlib.suppress(PomologyError, KeyError):
+                used = read_notebook(place)["metadata"]["papermill"]["parameters"]
         for name, parameter in rules.declared(job.notebook.path).items() if used else ():
             value, wanted = (values.get(name, parameter.default) for values in (used, job.parameters))
             if name not in ("out", "repeat") and value != wanted:  # the folder may have moved
-                raise PomologyError(
-                    f"RUN={out.name}: {job.notebook.name} was run with {name}={value}, not {wanted}; choose another RUN"
-                )
-
-
-def _parameters_used(job: Job, out: Path) -> dict[str, Any]:
-    """The parameters of a notebook's last run in this folder, finished or not; empty if no file has them."""
-    for place in (job.output(out), job.partial(out)):
-        # A file may be missing, or cut off while it was being written: it will be written anew.
-        with contextlib.suppress(PomologyError, KeyError):
-            return runner_notebooks.read_notebook(place)["metadata"]["papermill"]["parameters"]
-    return {}
+                was = f"{job.notebook.name} was run with {name}={value}, not {wanted}"
+                raise PomologyError(f"RUN={out.name}: {was}; choose another RUN")

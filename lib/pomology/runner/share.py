@@ -1,11 +1,8 @@
 """A run as one file for others, and what others sent.
 
 `write` packs journals, machine.json, rendered pages, tables and figures of a run into a zip, after a look at all of it
-for what names a person, a host, a folder, an address or a serial number. `journals` reads a run's folder or zip without
-trusting it: in memory, bounded before and while it is unpacked, and nothing but files with the names of a run's own.
+for what names a person, a host, a folder, an address or a serial number.
 """
-
-from __future__ import annotations
 
 import base64
 import html
@@ -36,7 +33,6 @@ from pomology.results import run as results_run
 from pomology.results.archive import KINDS, open_zip
 
 SMALL = 2**20  # bytes of a table or a figure that is shared
-
 # Accounts and hosts that are called so everywhere: these words name nobody.
 ANYBODY = frozenset(
     """
@@ -46,7 +42,6 @@ ANYBODY = frozenset(
     lan internal domain example
     """.split()  # noqa: SIM905
 )
-
 PATTERNS = {
     "a home folder": (
         r"(?<![\w.~-])/(?:Users|home|Volumes)/(?!Shared\b|you\b|user\b|name\b)[^\s/\"'<>\\&|:;,()\[\]]+"
@@ -74,20 +69,22 @@ PATTERNS = {
     ),
     "an access token": r"(?<!\w)(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|AKIA[A-Z0-9]{16})(?!\w)",
 }
-
 FOUR_NUMBERS = r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)"
-
 COLONS = r"(?<![\w:.])[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])"
-
 VERSION = re.compile(r"(?:version|release|driver|[=<>~v-])[\s\"':]*$", re.IGNORECASE)  # stands before one
-
 EMBEDDED = re.compile(r"data:([\w.+/-]*)[^,\"'<>\s]{0,80};base64,([A-Za-z0-9+/=\s]+)")
-
 WORDS = re.compile(rb"[\t\x20-\x7e\x80-\xff]{5,}")  # what may be text among other bytes
-
 PNG = b"\x89PNG\r\n\x1a\n"
-
-WHITE = "(?<![A-Za-z0-9_])", "(?![A-Za-z0-9_])"  # a name stands by itself
+# The same as a browser, a reader of JSON or a person sees it: the sign of such a spelling, and what undoes it.
+SPELLINGS = (
+    ("&", html.unescape),
+    ("\\u", lambda text: re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)),
+    ("\\/", lambda text: text.replace("\\/", "/")),
+    ("<", lambda text: re.sub(r"<\w[^<>]*>", " ", text)),
+    ("%2", urllib.parse.unquote),
+    ("</", lambda text: html.unescape(re.sub(r"</?(?:span|a|b|i|em|strong|code|mark|u)\b[^<>]*>", "", text))),
+    ("", lambda text: unicodedata.normalize("NFKC", text)),
+)
 
 
 class Secret(NamedTuple):
@@ -99,42 +96,40 @@ class Secret(NamedTuple):
 
 
 def secrets() -> list[Secret]:
-    """What this machine knows of its user and of itself, and a shared file must not say."""
-    account = pwd.getpwuid(os.getuid())
-    # Capitals count: `max` is a word in every program, and Max wrote an article.
-    known = [Secret("this machine's user name", name, True) for name in (account.pw_name, os.environ.get("USER", ""))]
-    known.append(Secret("the name of this machine's user", account.pw_gecos.split(",")[0].strip()))
+    """What this machine knows of its user and of itself, and a shared file must not say; the longest first."""
+    account, serials = pwd.getpwuid(os.getuid()), {f"{uuid.getnode():012x}"}
     hosts = {socket.gethostname(), socket.getfqdn()}
-    if sys.platform == "darwin":  # where it is mostly somebody's: Jane's MacBook Pro
-        answers = [snapshot.run_command("scutil", "--get", name).text for name in ("ComputerName", "LocalHostName")]
-        hosts |= {(name or "").strip() for name in answers}
-    known += [Secret("this machine's name", name) for host in hosts for name in (host, host.partition(".")[0])]
-    folders = [folder for folder in (Path.home(), Path(account.pw_dir), root()) if folder != Path(folder.anchor)]
-    known += [Secret("a folder of this machine", str(folder)) for folder in folders]
-    addresses = [entry.address.partition("%")[0] for card in psutil.net_if_addrs().values() for entry in card]
-    everywhere = re.compile(r"[0:]+1?|127\..*|0\.0\.0\.0")
-    addresses = [address for address in addresses if not everywhere.fullmatch(address)]
-    known += [Secret("an address of this machine", address) for address in addresses]
-    known += [Secret("a serial number of this machine", serial) for serial in _serials()]
-    hidden = [value for name, value in os.environ.items() if re.search(r"TOKEN|SECRET|PASSWORD|_KEY$", name)]
-    known += [Secret("a secret of this machine's environment", value, True) for value in hidden if len(value) >= 8]
-    known = [x for x in dict.fromkeys(known) if len(x.text) > 2 and x.text.lower() not in ANYBODY]
-    return sorted(known, key=lambda secret: -len(secret.text))
-
-
-def _serials() -> set[str]:
-    """Serial numbers and identifiers that a program without rights can read here."""
-    serials = {f"{uuid.getnode():012x}"}
-    if sys.platform == "darwin":
-        answer = snapshot.run_command("ioreg", "-rd1", "-c", "IOPlatformExpertDevice").text or ""
-        serials |= set(re.findall(r'"IOPlatform(?:SerialNumber|UUID)" = "([^"]+)"', answer))
+    if sys.platform == "darwin":  # where a machine is mostly somebody's: Jane's MacBook Pro
+        hosts |= {_answer("scutil", "--get", name) for name in ("ComputerName", "LocalHostName")}
+        listed = _answer("ioreg", "-rd1", "-c", "IOPlatformExpertDevice")
+        serials |= set(re.findall(r'"IOPlatform(?:SerialNumber|UUID)" = "([^"]+)"', listed))
     identifiers = [Path("/sys/class/dmi/id", name) for name in ("product_serial", "board_serial", "product_uuid")]
     for place in (*identifiers, Path("/etc/machine-id")):
         try:
             serials.add(place.read_text(encoding="utf-8", errors="replace").strip())
         except OSError:  # not there, or for root only: then no run has it from there
             continue
-    return {text for text in serials if len(text) >= 6 and re.search(r"\d", text) and len(set(text)) > 3}
+    addresses = {entry.address.partition("%")[0] for card in psutil.net_if_addrs().values() for entry in card}
+    everywhere = re.compile(r"[0:]+1?|127\..*|0\.0\.0\.0")
+    hidden = [value for name, value in os.environ.items() if re.search(r"TOKEN|SECRET|PASSWORD|_KEY$", name)]
+    numbers = [text for text in serials if len(text) >= 6 and re.search(r"\d", text) and len(set(text)) > 3]
+    texts = {
+        "this machine's user name": {account.pw_name, os.environ.get("USER", "")},
+        "a secret of this machine's environment": {value for value in hidden if len(value) >= 8},
+        "the name of this machine's user": {account.pw_gecos.split(",")[0].strip()},
+        "this machine's name": hosts | {host.partition(".")[0] for host in hosts},
+        "a folder of this machine": {str(folder) for folder in (Path.home(), Path(account.pw_dir), root())},
+        "an address of this machine": {text for text in addresses if not everywhere.fullmatch(text)},
+        "a serial number of this machine": numbers,
+    }
+    # Capitals count in a user name: `max` is a word in every program, and Max wrote an article.
+    known = [Secret(what, text, "user name" in what) for what, each in texts.items() for text in sorted(each)]
+    known = [secret for secret in known if len(secret.text) > 2 and secret.text.lower() not in ANYBODY]
+    return sorted(known, key=lambda secret: -len(secret.text))
+
+
+def _answer(*command: str) -> str:
+    return (snapshot.run_command(*command).text or "").strip()
 
 
 def finding(name: str, data: bytes, known: list[Secret], versions: frozenset[str] = frozenset()) -> str | None:
@@ -143,94 +138,74 @@ def finding(name: str, data: bytes, known: list[Secret], versions: frozenset[str
     versions: texts of four numbers that are known to be no addresses.
     """
     if hit := _first(name, known, versions):
-        return f"{name}: its name holds {_hint(*hit[:2])}"
+        return f"{name}: its name holds {_hint(*hit)}"
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         return f"{name}: it is not text in UTF-8, which every file of a run is"
     if "\0" in text:
         return f"{name}: it holds a zero byte, which no file of a run does"
-    return _in_text(name, text, known, versions)
-
-
-def _in_text(name: str, text: str, known: list[Secret], versions: frozenset[str], depth: int = 0) -> str | None:
-    embedded = EMBEDDED.findall(text)
-    text = EMBEDDED.sub("", text)
-    if hit := _first(text, known, versions):
-        where = ", in a picture" if depth else f", line {text.count(chr(10), 0, hit[2]) + 1}"
-        return f"{name}{where}: {_hint(*hit[:2])}"
-    for spelt in _spellings(text):
-        if hit := _first(spelt, known, versions):
-            return f"{name}{', in a picture' if depth else ''}: {_hint(*hit[:2])}"
-    for kind, encoded in embedded:
-        if depth > 2:
-            return f"{name}: pictures inside pictures, which no file of a run has"
-        inner = base64.b64decode(re.sub(r"[^A-Za-z0-9+/]", "", encoded) + "==")
-        # Among the bytes of a photograph a short name turns up by accident.
-        read = inner.startswith(PNG) or "svg" in kind or "text" in kind
-        sought = known if read else [secret for secret in known if len(secret.text) >= 8]
-        if hit := _in_text(name, _text_of(kind, inner), sought, versions, depth + 1):
-            return hit
+    for reading, embedded, least in _readings(text):
+        if hit := _first(reading, [secret for secret in known if len(secret.text) >= least], versions):
+            place = ", in a picture" if embedded else f", line {reading.count(chr(10), 0, hit[2]) + 1}"
+            return f"{name}{place}: {_hint(*hit)}"
     return None
 
 
-def _spellings(text: str) -> Iterator[str]:
-    """The same as a browser, a reader of JSON or a person sees it, where that is another text."""
-    ways = (
-        ("&", html.unescape),
-        ("\\u", lambda given: re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), given)),
-        ("\\/", lambda given: given.replace("\\/", "/")),
-        ("%2", urllib.parse.unquote),
-        ("</", lambda given: html.unescape(re.sub(r"</?(?:span|a|b|i|em|strong|code|mark|u)\b[^<>]*>", "", given))),
-        ("", lambda given: given if given.isascii() else unicodedata.normalize("NFKC", given)),
-    )
-    for sign, respell in ways:
-        if sign in text and (spelt := respell(text)) != text:
-            yield spelt
+def _readings(text: str, embedded: bool = False, least: int = 0) -> Iterator[tuple[str, bool, int]]:
+    """A text, its other spellings, and what is embedded in it; whether it is; and from which length on names count."""
+    plain = EMBEDDED.sub("", text)
+    spelt = (respell(plain) for sign, respell in SPELLINGS if sign in plain)
+    yield from ((reading, embedded, least) for reading in dict.fromkeys((plain, *spelt)))
+    for kind, encoded in EMBEDDED.findall(text):
+        data = base64.b64decode(re.sub(r"[^A-Za-z0-9+/]", "", encoded) + "==")
+        if data.startswith(PNG):
+            yield from _readings(_beside_pixels(data), True, least)
+        elif "svg" in kind or "text" in kind:
+            yield from _readings(_text(data), True, least)
+        else:  # among the bytes of a photograph a short name turns up by accident
+            yield from _readings(_text(b"\n".join(WORDS.findall(data))), True, 8)
 
 
-def _text_of(kind: str, data: bytes) -> str:
-    """What can be read in something embedded: all of a text; of a PNG what stands beside its pixels."""
-    if data.startswith(PNG):
-        pieces, place = [], len(PNG)
-        what = b""
-        while place + 8 <= len(data) and what != b"IEND":
-            length, what = struct.unpack(">I4s", data[place : place + 8])
-            body = data[place + 8 : place + 8 + length]
-            place += 12 + length
-            if what != b"IDAT":
-                pieces.append(body)
-            for start in range(min(len(body), 200)) if what in (b"zTXt", b"iTXt", b"iCCP") else ():
-                try:  # where what is packed begins depends on the words before it
-                    pieces.append(zlib.decompressobj().decompress(body[start:], SMALL))
-                except zlib.error:
-                    continue
-        data = b"\n".join([*pieces, data[place:]])
-    elif not ("svg" in kind or "text" in kind):
-        data = b"\n".join(WORDS.findall(data))
+def _text(data: bytes) -> str:
     return data.decode("utf-8", errors="replace").replace("\0", "\n")
 
 
-def _hint(what: str, text: str) -> str:
+def _beside_pixels(data: bytes) -> str:
+    """What stands beside the pixels of a PNG, packed or not, and behind its end."""
+    pieces, place, kind = [], len(PNG), b""
+    while place + 8 <= len(data) and kind != b"IEND":
+        length, kind = struct.unpack(">I4s", data[place : place + 8])
+        body = data[place + 8 : place + 8 + length]
+        place += 12 + length
+        if kind != b"IDAT":
+            pieces.append(body)
+        for start in range(min(len(body), 200)) if kind in (b"zTXt", b"iTXt", b"iCCP") else ():
+            try:  # where what is packed begins depends on the words before it
+                pieces.append(zlib.decompressobj().decompress(body[start:], SMALL))
+            except zlib.error:
+                continue
+    return _text(b"\n".join([*pieces, data[place:]]))
+
+
+def _hint(what: str, text: str, _: int) -> str:
     return f"{what} ({text[: min(3, len(text) // 2)]!r}…)"
 
 
-def _first(text: str, known: list[Secret], versions: frozenset[str]) -> tuple | None:
+def _first(text: str, known: list[Secret], versions: frozenset[str]) -> tuple[str, str, int] | None:
     """What is there, its text, and where."""
     for exact in (True, False):
-        chosen = {x.text if exact else x.text.lower(): x.what for x in known if x.exact is exact}
-        if not chosen:
-            continue
-        sought = "|".join(map(re.escape, chosen))
-        if hit := re.search(rf"{WHITE[0]}(?:{sought}){WHITE[1]}", text, 0 if exact else re.IGNORECASE):
+        chosen = {each.text if exact else each.text.lower(): each.what for each in known if each.exact is exact}
+        names = "|".join(map(re.escape, chosen)) or r"(?!)"
+        pattern = rf"(?<![A-Za-z0-9_])(?:{names})(?![A-Za-z0-9_])"  # a name stands by itself
+        if hit := re.search(pattern, text, 0 if exact else re.IGNORECASE):
             return chosen[hit[0] if exact else hit[0].lower()], hit[0], hit.start()
     for what, pattern in PATTERNS.items():
         if hit := re.search(pattern, text):
             return what, hit[0], hit.start()
-    for pattern in (FOUR_NUMBERS, COLONS):
-        for hit in re.finditer(pattern, text):
-            if hit[0] not in versions and _is_address(hit[0], text[max(hit.start() - 12, 0) : hit.start()]):
-                return "an IP address", hit[0], hit.start()
+    for hit in re.finditer(f"{FOUR_NUMBERS}|{COLONS}", text):
+        if hit[0] not in versions and _is_address(hit[0], text[max(hit.start() - 12, 0) : hit.start()]):
+            return "an IP address", hit[0], hit.start()
     return None
 
 
@@ -252,29 +227,27 @@ def write(folder: str | Path) -> Path:
     """
     folder = Path(folder)
     report_page.build(folder)
-    files = {}
+    files, run_name = {}, folder.resolve().name
     for place in sorted(path for pattern in ("*", "tables/*", "figures/*") for path in folder.glob(pattern)):
         name = place.relative_to(folder).as_posix()
-        if not KINDS.fullmatch(name) or not place.is_file() or place.is_symlink():
-            continue
-        if "/" not in name or place.stat().st_size <= SMALL:
+        own = KINDS.fullmatch(name) and place.is_file() and not place.is_symlink()
+        if own and ("/" not in name or place.stat().st_size <= SMALL):
             files[name] = place.read_bytes()
-    pages = [name for name in files if name.endswith(".html")]
-    for name in pages:  # of what is not sent, no link is left
+    for name in [name for name in files if name.endswith(".html")]:  # of what is not sent, no link is left
         page = files[name].decode(errors="surrogateescape")
         files[name] = report_page.links_into(page, files).encode(errors="surrogateescape")
     known, versions = secrets(), _versions(results_run.Run(folder).machine)
-    for name, data in {f"{folder.resolve().name}.zip": b"", **files}.items():
+    for name, data in {f"{run_name}.zip": b"", **files}.items():
         if hit := finding(name, data, known, versions):
             raise PomologyError(f"{hit}: a shared run must not hold that; nothing was written")
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(packed, "w") as archive:
         for name, data in files.items():
             # Dated 1980, as all of them: when it was packed is nobody's business.
-            about = zipfile.ZipInfo(f"{folder.resolve().name}/{name}")
-            about.compress_type, about.create_system, about.external_attr = zipfile.ZIP_DEFLATED, 3, 0o100644 << 16
-            archive.writestr(about, data)
-    place = folder.resolve().with_name(f"{folder.resolve().name}.zip")
+            about = zipfile.ZipInfo(f"{run_name}/{name}")
+            about.create_system, about.external_attr = 3, 0o100644 << 16
+            archive.writestr(about, data, zipfile.ZIP_DEFLATED, 9)
+    place = folder.resolve().with_name(f"{run_name}.zip")
     open_zip(place.name, packed)  # what others would refuse is not sent to them
     draft = place.with_name(f"{place.name}.part")
     draft.write_bytes(packed.getvalue())
