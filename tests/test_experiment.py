@@ -30,6 +30,7 @@ from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
 from pomology.experiment.outcome import JUDGED_STEPS
 from pomology.machine import snapshot
+from pomology.measure.clock import Ticker
 from pomology.measure.estimate import Estimate
 from pomology.paths import root
 from pomology.report import claims
@@ -708,7 +709,8 @@ def test_a_case_may_have_a_precision_of_its_own(make):
 
 def test_a_trainer_that_calls_back_is_timed_and_watched(make):
     def body(case):
-        ticker = case.ticker(30)
+        case.watch()
+        ticker = Ticker(case.clock, "training", 30)
         model = case.watch_model(nn.Linear(FEATURES, 1))
         while ticker.tick():
             with torch.no_grad():
