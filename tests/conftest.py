@@ -30,6 +30,9 @@ SLOW |= dict.fromkeys(
 SLOW |= dict.fromkeys(("test_blas.py", "test_offload.py", "test_whisper.py", "test_flops.py", "test_simclr.py"), 50)
 SLOW |= dict.fromkeys(("test_gpt2_finetuning.py", "test_lightning.py", "test_on_a_mac.py"), 50)
 
+# What processes that start with PyTorch have loaded as well: of all that a notebook loads, what pomology is no part of.
+LOADED = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn")
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads that meet after every operator crawl where another process has their core.
     os.environ.setdefault("OMP_NUM_THREADS", "1")

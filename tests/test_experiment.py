@@ -209,6 +209,7 @@ def test_own_metrics_are_kept_and_a_framework_s_scalar_becomes_a_number(make):
         case.metric("accuracy", torch.tensor(0.5), low=0.4, high=0.6, n=100)
         case.metric("kernel_s", 2, "s", how="estimated")
         case.metric("launch_s", Estimate(3.0, "s", 2.0, 4.0, 9))
+        case.ran_on(torch.ones(1))
 
     record = run(make(), body)
     assert (record.status, record.device) == ("ok", None)  # nothing was observed

@@ -345,7 +345,7 @@ class Case:
         if self._fallbacks:
             return "fallback", f"ran on the CPU: {', '.join(sorted(self._fallbacks))}"
         asked = self.backend.backend
-        if elsewhere := self._computed_on | {observed} - {None} - {asked}:
+        if elsewhere := (self._computed_on | {observed}) - {None, asked}:
             return "fallback", f"asked for {asked}, computed on {', '.join(sorted(elsewhere))}"
         if not self._metrics and all(part.first_step_s is None for part in self.clock.parts.values()):
             return "error", "nothing was timed"
