@@ -6,8 +6,10 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import apart
 import psutil
 import pytest
 
@@ -78,6 +80,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return Pieces(config, log)
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Python started by `subprocess.run` has PyTorch loaded already, where a system allows that."""
+    apart.start_with_torch(monkeypatch, tmp_path, *LOADED)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -328,6 +329,13 @@ def execution(request, tmp_path_factory) -> Execution:
             apart.kernels_with_torch(patch, *conftest.LOADED)
         NotebookClient(document, config=Config(KernelManager=sockets), **options).execute(env=env)
     return Execution(path, out, folder, given, document)
+
+
+def test_a_kernels_sockets_have_names_that_macos_takes():
+    """At most 103 characters; a Mac's folder for temporary files has some 49 of them."""
+    with conftest.sockets_in_a_folder() as settings:
+        own = len(settings["ip"]) - len(tempfile.gettempdir())
+    assert len("/var/folders/zz/zyxvpxvq6csfxvn_n0000000000000/T/") + own + len("-5") <= 103
 
 
 def test_it_ran_as_on_a_mac_with_one_framework(execution):
