@@ -226,7 +226,6 @@ EXCEPTIONS = [
     (Mismatch("off by 0.3"), "mismatch", "off by 0.3"),
     (TooBig("needs a week"), "too-big", "needs a week"),
     (RuntimeError("shapes differ\nat layer 3"), "error", "RuntimeError: shapes differ"),
-    (AssertionError(), "error", "AssertionError: AssertionError"),
 ]
 
 
@@ -319,7 +318,6 @@ def step_990(case):
     [
         (other_model, "mismatch", "the model has 6 parameters; 5 were counted beforehand"),
         (left_at_once, "error", "nothing was timed"),
-        (lambda case: None, "error", "nothing was timed"),
         (no_number, "error", "ValueError: max_abs_error is nan; what could not be measured is left out"),
         (on_meta, "fallback", "asked for cpu, computed on meta"),
         (step_990, "error", "ValueError: step 990"),
@@ -334,22 +332,14 @@ def test_what_goes_wrong_is_said_and_what_was_timed_before_is_kept(make, body, s
         assert record.metrics["step_s"].value >= 0.0002 and record.metrics["epoch_s"].how == "estimated"
 
 
-@contextlib.contextmanager
-def two_operators(self):
-    yield {"aten::b", "aten::a"}
-
-
-@pytest.mark.parametrize(
-    ("method", "wrong", "device", "reason"),
-    [
-        ("device_of", lambda self, item: "cuda", "gpu", "asked for cpu, computed on cuda"),
-        ("watch_fallbacks", two_operators, "cpu", "ran on the CPU: aten::a, aten::b"),
-    ],
-)
-def test_what_ran_elsewhere_is_a_fallback(make, monkeypatch, method, wrong, device, reason):
-    monkeypatch.setattr(Device, method, wrong)
-    record = run(make())
-    assert (record.status, record.device, record.reason) == ("fallback", device, reason)
+def test_what_ran_elsewhere_is_a_fallback(make, monkeypatch):
+    monkeypatch.setattr(Device, "device_of", lambda self, item: "cuda")
+    record = run(make(), at=[1])
+    assert (record.status, record.device, record.reason) == ("fallback", "gpu", "asked for cpu, computed on cuda")
+    operators = contextlib.nullcontext({"aten::b", "aten::a"})
+    monkeypatch.setattr(Device, "watch_fallbacks", lambda self: operators)
+    record = run(make(), at=[2])
+    assert (record.status, record.reason) == ("fallback", "ran on the CPU: aten::a, aten::b")
 
 
 def test_an_error_that_a_device_reports_late_still_ends_the_case(make, monkeypatch):
@@ -365,16 +355,17 @@ def test_an_error_that_a_device_reports_late_still_ends_the_case(make, monkeypat
 
 # Whether it learned ---------------------------------------------------------------------------------------------------
 
-STILL, NO_NUMBER = "no step changed the weights", "the loss is not a finite number"
-
 
 @pytest.mark.parametrize(
     ("count", "options", "learns", "reason"),
     [
-        (60, {"lr": 0.0}, True, STILL),
-        (60, {"lr": 0.0}, False, STILL),  # a GAN's weights change too
-        (60, {"losses": lambda number: math.inf if number == 59 else 1 / (1 + number)}, True, NO_NUMBER),
-        (60, {"losses": lambda number: math.nan if number > 50 else 1 / (1 + number)}, True, NO_NUMBER),
+        (60, {"lr": 0.0}, False, "no step changed the weights"),  # a GAN's weights change too
+        (
+            60,
+            {"losses": lambda number: math.nan if number > 50 else 1 / (1 + number)},
+            True,
+            "the loss is not a finite number",
+        ),
         (60, {"losses": float}, True, "the loss went from 1 to 49.5 in 60 steps"),  # medians of 0, 1, 2 and 40 to 59
         (JUDGED_STEPS, {"losses": lambda number: 1.0}, True, f"the loss went from 1 to 1 in {JUDGED_STEPS} steps"),
         (JUDGED_STEPS, {"losses": float}, False, None),
@@ -450,7 +441,6 @@ def test_nothing_of_a_case_stays_in_memory(make):
     [
         ({"profile": "Quick"}, "vae: profile is 'Quick'; it must be one of smoke, quick, article"),
         ({"budget_s": 0}, "vae: budget_s is 0; it must be a number of seconds above 0"),
-        ({"budget_s": "10"}, "vae: budget_s is '10'"),
         ({"framework": "theano"}, "framework: 'theano' is not known"),
         ({"devices": "tpu"}, "devices: 'tpu' is not known; one of auto, cpu, gpu, cuda, mps, xpu, metal"),
     ],

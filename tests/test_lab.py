@@ -6,6 +6,7 @@ Without network. The browser is one that the system has, none is downloaded; wha
 from __future__ import annotations
 
 import contextlib
+import http.client
 import importlib.util
 import json
 import os
@@ -16,8 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
+import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,11 +47,9 @@ def browser() -> str | None:
     return next(filter(None, places), None)
 
 
+there = shutil.which("make") and shutil.which("git") and (ROOT / ".git").exists()
 needs_browser = pytest.mark.skipif(browser() is None, reason=f"none of {', '.join(BROWSERS)} here, nor one on a Mac")
-needs_make_and_git = pytest.mark.skipif(
-    not (shutil.which("make") and shutil.which("git") and (ROOT / ".git").exists()),
-    reason="needs make and a git checkout",
-)
+needs_make_and_git = pytest.mark.skipif(not there, reason="needs make and a git checkout")
 
 
 # The copy, the server, and what is left of it -------------------------------------------------------------------------
@@ -171,17 +169,12 @@ def lab(checkout):
 
 
 def ask(url: str) -> tuple[int, str]:
-    """The status and the text of an answer, or where it sends one who asks."""
-
-    class Stay(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_):
-            return None
-
-    try:
-        with urllib.request.build_opener(Stay).open(url, timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.headers.get("Location", "")
+    """The status and the text of an answer; it follows nobody elsewhere."""
+    parts = urllib.parse.urlsplit(url)
+    with contextlib.closing(http.client.HTTPConnection(parts.netloc, timeout=20)) as connection:
+        connection.request("GET", f"{parts.path}?{parts.query}")
+        answer = connection.getresponse()
+        return answer.status, answer.headers.get("Location") or answer.read().decode()
 
 
 # In the browser -------------------------------------------------------------------------------------------------------
@@ -285,7 +278,6 @@ def test_a_notebook_runs_and_leaves_git_clean_but_for_outputs(lab, page, checkou
     page.click(f".jp-MarkdownViewer a:text-is('{title}')")
     page.wait_for_selector(f"{PANEL} .jp-Notebook-cell")
     page.wait_for_function(IDLE)
-    assert page.locator(f"{PANEL} .jp-Toolbar-kernelName").inner_text() == "Python 3 (ipykernel)"
     texts = "\n".join(cell.source for cell in document.cells if cell.cell_type == "markdown")
     expected = re.findall(r"(?m)^#{1,2} (.+)", texts)
     assert contents(page, expected) == expected
@@ -305,8 +297,6 @@ def test_a_notebook_runs_and_leaves_git_clean_but_for_outputs(lab, page, checkou
         assert wide <= room, f"cut off at the right: {output.inner_text()}"
     table = page.locator(f"{PANEL} .jp-Cell:has-text('experiment.table()') table")
     assert "M1 Ultra GPU" in table.text_content() and "Time per epoch" in table.text_content()
-    details = page.locator(f"{PANEL} .jp-Cell:has-text('experiment.details()') table")
-    assert "batch size 16" in details.text_content()
     figure = page.locator(f"{PANEL} .jp-Cell:has-text('experiment.figure()') .jp-OutputArea-output img")
     assert figure.evaluate("image => image.complete && image.naturalWidth > 300")
 
@@ -335,15 +325,10 @@ def test_a_notebook_runs_and_leaves_git_clean_but_for_outputs(lab, page, checkou
     assert [url for url in page.asked if not url.startswith((f"{lab.address}/", "data:", "blob:"))] == []
     assert page.errors == []
 
-
-@needs_browser
-@needs_make_and_git
-def test_the_users_own_folders_get_nothing_but_what_jupyter_keeps_while_it_runs(lab, checkout):
-    home = checkout.parent / "home"
-    kept = (".ipython/", ".cache/", ".config/matplotlib/", ".local/share/jupyter/", "Library/")
+    home, kept = checkout.parent / "home", (".ipython/", ".cache/", ".config/matplotlib/", ".local/share/jupyter/")
     names = {path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file()}
-    before = {THEME, *(f".jupyter/{name}" for name in CONFIGURED)}
-    assert {name for name in names if not name.startswith(kept)} == before
+    own = {THEME, *(f".jupyter/{name}" for name in CONFIGURED)}
+    assert {name for name in names if not name.startswith((*kept, "Library/"))} == own, "the user's folders get nothing"
 
 
 # Without a browser ----------------------------------------------------------------------------------------------------

@@ -37,11 +37,6 @@ HEAVY = (*FRAMEWORKS, "numpy", "pandas", "matplotlib", "papermill", "nbformat", 
 # Imports --------------------------------------------------------------------------------------------------------------
 
 
-def python(*command: object, **more: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, *map(str, command)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | more, check=False)
-
-
 def test_importing_loads_no_framework_and_answers_load_little():
     """One process, all modules, the heaviest last; pandas and matplotlib are for calls, not for imports."""
     commands = ["--help", "list", "reproduce --profile=x", "reproduce --only=x --run=r", "reproduce --repeats=0"]
@@ -61,7 +56,7 @@ for module in {modules}:
     loaded = [name for name in {[*FRAMEWORKS, "pandas", "matplotlib", "papermill"]} if name in sys.modules]
     assert not loaded, f"{{module}} imports {{loaded}}"
 """
-    done = python("-c", program)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     assert len(done.stderr.splitlines()) == len(commands) - 2  # a line each, but for the help and the list
 
@@ -237,27 +232,18 @@ PLATFORMS = {
 }
 
 
-def project() -> dict:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+WANTED = [Requirement(line) for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]]
+LOCK = [Requirement(line) for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if line]
 
 
-def wanted(environment: dict[str, str]) -> list[Requirement]:
-    """What pyproject.toml asks for on a platform, development included."""
-    lines = project()["dependencies"] + project()["optional-dependencies"]["dev"]
-    requirements = [Requirement(line) for line in lines]
+def of(requirements: list[Requirement], environment: dict[str, str]) -> list[Requirement]:
     return [item for item in requirements if not item.marker or item.marker.evaluate(environment)]
-
-
-def lock_lines() -> list[Requirement]:
-    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    return [Requirement(line) for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
 def lock(environment: dict[str, str]) -> dict[str, Version]:
     pins: dict[str, Version] = {}
-    for line in lock_lines():
-        if line.marker and not line.marker.evaluate(environment):
-            continue
+    for line in of(LOCK, environment):
         (clause,) = line.specifier
         assert clause.operator == "==" and "*" not in clause.version, f"{line}: not one version"
         assert canonicalize_name(line.name) not in pins, f"{line.name}: two versions on one platform"
@@ -270,7 +256,7 @@ def test_lock_pins_all_that_is_installed_on_a_platform(platform):
     """Followed through what the packages that are installed here say of themselves, for that platform."""
     environment = PLATFORMS[platform]
     pins = lock(environment)
-    waiting = [(item, "pyproject.toml") for item in wanted(environment)]
+    waiting = [(item, "pyproject.toml") for item in of(WANTED, environment)]
     seen = set()
     while waiting:
         item, source = waiting.pop()
@@ -300,10 +286,10 @@ def test_lock_has_each_platforms_own_packages_and_none_that_is_unwanted():
     assert mac["mlx-metal"] == mac["mlx"] == linux["mlx-cpu"] == linux["mlx"]
     assert mac["torch"] == linux["torch"] and mac["pyarrow"] == linux["pyarrow"]
     assert set(mac) >= MACS_OWN and "nvidia-ml-py" in linux
-    assert not MACS_OWN & (set(linux) | {canonicalize_name(item.name) for item in wanted(PLATFORMS["linux"])})
+    assert not MACS_OWN & (set(linux) | {canonicalize_name(item.name) for item in of(WANTED, PLATFORMS["linux"])})
     assert not {name for name in mac if name.startswith(("nvidia-", "cuda-", "triton"))}
     # A second OpenMP beside PyTorch's, what brings that, and what does not import beside a PyTorch for CPUs only.
-    assert not {"scikit-learn", "zeus", "torchvision"} & {canonicalize_name(item.name) for item in lock_lines()}
+    assert not {"scikit-learn", "zeus", "torchvision"} & {canonicalize_name(item.name) for item in LOCK}
 
 
 # The oldest macOS that PyTorch's wheel runs on, with the Python of this project.
@@ -343,19 +329,13 @@ def test_every_pin_of_the_mac_has_a_wheel_for_it():
 
 def test_a_pin_without_a_wheel_for_the_mac_is_refused():
     pins = {("numpy", Version("1.26.4")), ("mlx-metal", Version("0.32.4"))}
-    numpy = "numpy==1.26.4  numpy-1.26.4-cp311-cp311-macosx_11_0_arm64.whl"
-    metal = "mlx-metal==0.32.4  mlx_metal-0.32.4-py3-none-macosx_14_0_arm64.whl"
-    missing = ["no wheel for macOS 14 arm64: mlx-metal==0.32.4"]
-    assert wheel_faults(pins, f"{numpy}\n{metal}\n") == []
-    assert wheel_faults(pins, f"{numpy}\n") == missing
-    for wheel in (
-        *("mlx_metal-0.32.4-py3-none-macosx_15_0_arm64.whl", "mlx_metal-0.32.4-py3-none-linux_aarch64.whl"),
-        *("mlx_metal-0.32.4-cp312-cp312-macosx_14_0_arm64.whl", "mlx_metal-0.32.4.tar.gz", ""),
-        "mlx_metal-0.32.3-py3-none-any.whl",
-    ):
-        assert wheel_faults(pins, f"{numpy}\nmlx-metal==0.32.4  {wheel}\n") == missing, wheel
-    stale = numpy.replace("1.26.4", "2.0.2")
-    assert wheel_faults(pins, f"{stale}\n{metal}\n") == [
+    numpy = "numpy==1.26.4  numpy-1.26.4-cp311-cp311-macosx_11_0_arm64.whl\n"
+    assert wheel_faults(pins, f"{numpy}mlx-metal==0.32.4  mlx_metal-0.32.4-py3-none-macosx_14_0_arm64.whl\n") == []
+    ends = ("0.32.4-py3-none-macosx_15_0_arm64.whl", "0.32.4-py3-none-linux_aarch64.whl", "0.32.3-py3-none-any.whl")
+    ends += ("0.32.4-cp312-cp312-macosx_14_0_arm64.whl", "0.32.4.tar.gz")
+    for line in ("", *(f"mlx-metal==0.32.4  mlx_metal-{end}\n" for end in ends)):
+        assert wheel_faults(pins, numpy + line) == ["no wheel for macOS 14 arm64: mlx-metal==0.32.4"], line
+    assert wheel_faults(pins - {("mlx-metal", Version("0.32.4"))}, numpy.replace("1.26.4", "2.0.2")) == [
         "wheels-macos.txt: numpy==2.0.2: constraints.txt has no such pin for a Mac; run make lock",
         "no wheel for macOS 14 arm64: numpy==1.26.4",
     ]
@@ -372,67 +352,12 @@ def test_make_lock_names_the_wheel_that_a_mac_takes():
     assert wheels.lines(locked) == [f"fast==1.0  fast-1.0-{here}.whl", "plain==1.0  plain-1.0-py311-none-any.whl"]
 
 
-# Imported together, in a process of its own: a package of the list -> its module; and a little that they do together.
-TOGETHER = {
-    "torch": (
-        {"torch": "torch", "lightning": "lightning", "transformers": "transformers", "peft": "peft"},
-        "from transformers import Trainer\ntorch.ones(2).numpy()",
-    ),
-    "tensorflow": (
-        {"tensorflow": "tensorflow", "tensorflow-macos": "tensorflow", "tensorflow-metal": "tensorflow"},
-        "import keras\nkeras.layers.Dense(2)(tensorflow.ones((1, 2))).numpy()",
-    ),
-    "mlx": ({"mlx": "mlx.core"}, "import mlx.optimizers, numpy\nnumpy.array(mlx.core.ones(2))"),
-    "notebooks": (
-        {
-            **{name: name for name in ("jupyterlab", "papermill", "nbconvert", "nbclient", "nbformat", "jinja2")},
-            **{name: name for name in ("markupsafe", "pytest", "nbstripout", "ruff", "playwright")},
-            **{"ipython": "IPython", "pyyaml": "yaml", "pytest-xdist": "xdist", "import-linter": "importlinter"},
-            "filelock": "filelock",
-        },
-        "",
-    ),
-    # PyArrow 26 refuses NumPy 1.26, which TensorFlow 2.16 needs, when it is imported; its wheel does not say so.
-    "data and figures": (
-        {
-            **{name: name for name in ("datasets", "pyarrow", "lmdb", "numpy", "pandas", "matplotlib", "seaborn")},
-            **{name: name for name in ("soundfile", "tokenizers", "msgspec")},
-            **{"huggingface-hub": "huggingface_hub", "pillow": "PIL", "psutil": "psutil", "nvidia-ml-py": "pynvml"},
-            "zeus-apple-silicon": "zeus_apple_silicon",
-        },
-        "datasets.Dataset.from_dict({'a': [1, 2]}).with_format('numpy')[:]",
-    ),
-}
-
-
-def test_every_package_of_the_list_has_its_place_among_what_is_imported():
-    listed = {canonicalize_name(item.name) for environment in PLATFORMS.values() for item in wanted(environment)}
-    places = [name for group, _ in TOGETHER.values() for name in group]
-    assert sorted(places) == sorted(listed)
-
-
-@pytest.mark.parametrize("group", TOGETHER)
-def test_every_pinned_package_imports_and_works_with_the_others(group):
-    """What a resolver calls compatible may still refuse to be imported."""
-    here = {canonicalize_name(item.name) for item in wanted(default_environment())}
-    modules, program = TOGETHER[group]
-    modules = {name: module for name, module in modules.items() if name in here}
-    lines = [*(f"import {module}" for module in dict.fromkeys(modules.values())), program]
-    done = python("-c", "\n".join(lines), HF_HUB_OFFLINE="1", TF_CPP_MIN_LOG_LEVEL="3", TURN_OFF_REMAPPER="1")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in modules)
-    assert done.returncode == 0, f"{done.stderr.strip().splitlines()[-1]}; together are imported {versions}"
-
-
 def test_what_is_installed_here_is_what_the_lock_says():
-    pins = lock(default_environment())
-    wrong = {
-        name: (installed.version, str(pins[name]))
-        # Not those inside setuptools, which puts a folder of its own on the path once it is imported.
-        for installed in importlib.metadata.distributions(path=[sysconfig.get_path("purelib")])
-        if (name := canonicalize_name(installed.metadata["Name"])) in pins
-        and Version(installed.version).public != str(pins[name])
-    }
-    assert not wrong
+    pins, here = lock(default_environment()), sysconfig.get_path("purelib")
+    # Not those inside setuptools, which puts a folder of its own on the path once it is imported.
+    installed = {canonicalize_name(one.metadata["Name"]): one for one in importlib.metadata.distributions(path=[here])}
+    versions = {name: Version(installed[name].version).public for name in installed.keys() & pins.keys()}
+    assert versions == {name: str(pins[name]) for name in versions}
 
 
 def test_conda_takes_its_packages_from_the_same_list():
@@ -442,8 +367,8 @@ def test_conda_takes_its_packages_from_the_same_list():
     *names, pip = conda["dependencies"]
     assert names == ["python=3.11", "pip"]
     assert pip == {"pip": ["-c constraints.txt", "-e ."]}
-    assert Version("3.11.0") in Requirement(f"python{project()['requires-python']}").specifier
-    assert Version("3.12.0") not in Requirement(f"python{project()['requires-python']}").specifier
+    assert Version("3.11.0") in Requirement(f"python{PROJECT['requires-python']}").specifier
+    assert Version("3.12.0") not in Requirement(f"python{PROJECT['requires-python']}").specifier
 
 
 # The repository -------------------------------------------------------------------------------------------------------
