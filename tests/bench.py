@@ -11,6 +11,8 @@ fail it.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import json
 import random
@@ -119,21 +121,11 @@ class Training:
             loss.item()
             self.optimizer.step()
 
-    def bare(self) -> float:
-        return timed(self.epoch, self.loader)
-
-    def clocked(self) -> float:
-        clock = measure_clock.StepClock(whole=True)
-        return timed(self.epoch, clock.steps(self.loader))
-
-    def watched(self) -> float:
-        with Telemetry():
-            return self.bare()
-
-    def instrumented(self) -> float:
-        """As a case of a notebook: telemetry and the clock."""
-        with Telemetry():
-            return self.clocked()
+    def seconds(self, clocked: bool = False, watched: bool = False) -> float:
+        """Of an epoch, bare or as a case of a notebook runs it: on the clock, and with telemetry."""
+        with Telemetry() if watched else contextlib.nullcontext():
+            batches = measure_clock.StepClock(whole=True).steps(self.loader) if clocked else self.loader
+            return timed(self.epoch, batches)
 
 
 def clock() -> list[dict]:
@@ -156,21 +148,22 @@ def clock() -> list[dict]:
 def loop() -> list[dict]:
     """The same epoch of training, bare and with clock and telemetry."""
     training = Training()
-    training.bare()
+    training.seconds()
     # So many pairs, since the median of 31 still wanders by one per cent, which is the bound itself.
-    parts = {
-        "loop: clock and telemetry against bare (VAE, batch 128)": (training.instrumented, 91, "at most 1.01"),
-        "loop: clock alone against bare": (training.clocked, 91, "at most 1.01"),
-        "telemetry: on against off": (training.watched, 91, "at most 1.01"),
-        "loop: bare against bare, for comparison": (training.bare, 31, ""),
-    }
-    rows = [
-        ratio_row(name, paired(function, training.bare, many(pairs)), 0, 1.01, bound)
-        for name, (function, pairs, bound) in parts.items()
-    ]
+    rows = []
+    for name, clocked, watched in (
+        ("loop: clock and telemetry against bare (VAE, batch 128)", True, True),
+        ("loop: clock alone against bare", True, False),
+        ("telemetry: on against off", False, True),
+        ("loop: bare against bare, for comparison", False, False),
+    ):
+        bound = "at most 1.01" if clocked or watched else ""
+        pairs = many(91 if bound else 31)
+        ratios = paired(functools.partial(training.seconds, clocked, watched), training.seconds, pairs)
+        rows.append(ratio_row(name, ratios, 0, 1.01, bound))
     with Telemetry(interval_s=0.5) as telemetry:
         for _ in range(many(20)):
-            training.bare()
+            training.seconds()
     share = 100 * telemetry.thread_s / telemetry.seconds
     return [*rows, row("telemetry: its thread's share of a core", f"{share:.3f} %", "at most 0.5 %", share <= 0.5)]
 
@@ -210,12 +203,12 @@ def kernels() -> list[dict]:
 def estimate() -> list[dict]:
     """An epoch estimated from a hundred steps in bursts, against the whole of the next epoch."""
     training, errors = Training(60_000), []
-    training.bare()
+    training.seconds()
     for _ in range(many(10)):
         clock = measure_clock.StepClock(budget_s=1.2, to_device=lambda batch: batch)
         training.epoch(clock.steps(training.loader))
         assert not clock.parts["training"].complete
-        errors.append(epochs.epoch_metrics(clock)["epoch_s"].value / training.bare() - 1)
+        errors.append(epochs.epoch_metrics(clock)["epoch_s"].value / training.seconds() - 1)
     middle, worst = statistics.median(map(abs, errors)), max(map(abs, errors))
     steps = sum(block.steps for block in clock.parts["training"].blocks)
     title, good = f"estimate: {steps} of 469 steps in bursts against whole epochs", middle <= 0.03 and worst <= 0.15
@@ -463,9 +456,9 @@ print(json.dumps({"load_s": loaded - start, "compare_s": compared - loaded, "row
 def thousand_runs(folder: Path, runs: int, repeats: int, chooser: random.Random) -> int:
     """Write runs of 150 endings in 20 journals each, with starts and raw blocks as a real run's; returns the bytes."""
     metric = {"unit": "s", "n": 100, "how": "measured"}
-    config = {"framework": "torch", "framework_version": "2.13.0", "backend": "cpu", "precision": "fp32"}
-    start = {"schema": 1, "article": "003", **config, "device": "cpu", "chip": "Synthetic 1", "profile": "quick"}
-    start |= {"data": "stand-in", "data_origin": "stand-in for MNIST: not asked for", "scaled": False, "threads": 2}
+    start = {"schema": 1, "article": "003", "framework": "torch", "framework_version": "2.13.0", "backend": "cpu"}
+    start |= {"precision": "fp32", "device": "cpu", "chip": "Synthetic 1", "profile": "quick", "threads": 2}
+    start |= {"data": "stand-in", "data_origin": "stand-in for MNIST: not asked for", "scaled": False}
     start |= {"power_source": None, "started": "2026-05-04T03:02:01Z"}
     end = {"parameters": 652_824, "flops_per_step": 10**9, "foreign_load": 0.1, "flags": [], "status": "ok"}
     end |= {"reason": None, "seconds": 4.8}
@@ -473,25 +466,20 @@ def thousand_runs(folder: Path, runs: int, repeats: int, chooser: random.Random)
     also = {name: {"value": 1.5, "low": None, "high": None, **metric} for name in others}
     about = {"chip": "Synthetic 1", "cpu_cores": 2, "memory_bytes": 2**34, "os": "Linux", "python": "3.11.9"}
     total = 0
-    for number in range(runs):
-        out = folder / f"run-{number:04}"
+    for out in (folder / f"run-{number:04}" for number in range(runs)):
         out.mkdir(parents=True)
         (out / "machine.json").write_text(json.dumps(about))
         for journal in range(20):
-            lines = []
-            for case in range(8 if journal < 10 else 7):
-                case, again = divmod(case, repeats)
+            text = ""
+            for case, again in (divmod(number, repeats) for number in range(8 if journal < 10 else 7)):
                 named = {"experiment": f"experiment_{journal}", "case": f"batch_size={case}", "repeat": again}
-                named["config"] = {"batch_size": case}
-                times = {}
-                for name in ("step_s", "epoch_s"):
-                    value = chooser.lognormvariate(0, 0.1)
-                    times[name] = {"value": value, "low": 0.97 * value, "high": 1.03 * value, **metric}
+                named = start | named | {"config": {"batch_size": case}}
+                values = {name: chooser.lognormvariate(0, 0.1) for name in ("step_s", "epoch_s")}
+                times = {n: {"value": x, "low": 0.97 * x, "high": 1.03 * x, **metric} for n, x in values.items()}
                 blocks = [[16, round(chooser.random(), 9)] for _ in range(chooser.randrange(20, 180))]
-                lines.append({"event": "start", **start, **named})
                 last = {"metrics": times | also, "blocks": {"training": {"steady": blocks}}}
-                lines.append({"event": "end", **start, **named, **end, **last})
-            text = "".join(json.dumps(line) + "\n" for line in lines)
+                lines = ({"event": "start", **named}, {"event": "end", **named, **end, **last})
+                text += "".join(json.dumps(line) + "\n" for line in lines)
             total += len(text)
             (out / f"experiment_{journal}.jsonl").write_text(text)
     return total
