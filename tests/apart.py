@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import multiprocessing
 import os
 import runpy
@@ -49,41 +50,103 @@ def tests_of(file: Path) -> Callable:
     return test
 
 
-# Other processes with PyTorch -----------------------------------------------------------------------------------------
+# Other processes, with PyTorch loaded -------------------------------------------------------------------------------
 
 
-def run_python(command: list[str], out: str, err: str) -> None:
-    """What `python -m MODULE ARGUMENTS...` or `python -c PROGRAM ARGUMENTS...` does, in this process."""
+def run_python(command: list[str], env: dict[str, str], out: str, err: str) -> None:
+    """What `python -m MODULE`, `python -c PROGRAM` or `python SCRIPT`, with arguments, does: here, in this process."""
     for place, number in ((out, 1), (err, 2)):
         os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT), number)
-    sys.argv = ["-c", *command[3:]]
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = ["-c", *command[3:]] if command[1] in ("-m", "-c") else command[1:]
     if command[1] == "-m":
         runpy.run_module(command[2], run_name="__main__", alter_sys=True)
-    else:
+    elif command[1] == "-c":
         exec(command[2], {"__name__": "__main__"})
+    else:
+        sys.path.insert(0, str(Path(command[1]).parent))
+        runpy.run_path(command[1], run_name="__main__")
 
 
-def start_with_torch(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let `subprocess.run` of another Python fork a process that has loaded PyTorch, which takes seconds, and has done
-    nothing else. Each still has a process of its own. A Mac forbids such forks: there all are started anew.
+def run_kernel(connection: str, env: dict[str, str], cwd: str | None, ready: Any) -> None:
+    """What `python -m ipykernel_launcher -f CONNECTION` does, in this process."""
+    os.setsid()  # before it is known outside: who ends a kernel ends its whole group
+    ready.send(True)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd or ".")
+    from ipykernel.kernelapp import launch_new_instance
 
-    folder: for what they print.
-    """
+    sys.argv = ["ipykernel_launcher", "-f", connection]
+    launch_new_instance()
+
+
+class Started:
+    """A forked process, as what has started it by Popen sees it."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, process: Any):
+        self._process, self.pid, self.kill, self.terminate = process, process.pid, process.kill, process.terminate
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self) -> int | None:
+        self._process.join()
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+@functools.cache
+def forks(*preloaded: str) -> Any:
+    """What forks processes that have loaded these, as the first who asks says; None on a Mac, which forbids that."""
     if sys.platform == "darwin":
-        return
-    honest, forks = subprocess.run, multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["torch"])
+        return None
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(preloaded))
+    return context
+
+
+def start_with_torch(patch: pytest.MonkeyPatch, folder: Path, *more: str) -> None:
+    """Let `subprocess.run` of Python fork a process that has loaded PyTorch, which takes seconds, and nothing else.
+
+    Each still has a process of its own. folder: for what they print. more: what else is loaded.
+    """
+    honest, context = subprocess.run, forks("torch", *more)
 
     def run(command: list[str], **named: Any) -> subprocess.CompletedProcess:
-        plain = named == {"capture_output": True, "text": True, "check": False, "timeout": None}
-        if not plain or command[0] != sys.executable or command[1] not in ("-m", "-c"):
+        known = {"capture_output", "text", "check", "timeout", "env", "encoding", "errors"}
+        if command[0] != sys.executable or not set(named) <= known or not named.get("capture_output"):
             return honest(command, **named)
         out, err = folder / "stdout", folder / "stderr"
-        process = forks.Process(target=run_python, args=(command, str(out), str(err)))
+        env = dict(named.get("env") or os.environ)
+        process = context.Process(target=run_python, args=(command, env, str(out), str(err)))
         process.start()
         process.join()
         texts = [place.read_text(encoding="utf-8") if place.exists() else "" for place in (out, err)]
         out.unlink(missing_ok=True), err.unlink(missing_ok=True)
         return subprocess.CompletedProcess(command, process.exitcode, *texts)
 
-    patch.setattr(subprocess, "run", run)
+    if context is not None:
+        patch.setattr(subprocess, "run", run)
+
+
+def kernels_with_torch(patch: pytest.MonkeyPatch, *more: str) -> None:
+    """Let Jupyter's kernels be forked from a process that has loaded PyTorch and this."""
+    from jupyter_client.provisioning import local_provisioner
+
+    context = forks("torch", *more)
+
+    def launch(command: list[str], env: dict[str, str], cwd: str | None = None, **_: Any) -> Started:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=run_kernel, args=(command[command.index("-f") + 1], env, cwd, theirs))
+        process.start()
+        assert ours.poll(60), "the kernel did not start"
+        return Started(process)
+
+    if context is not None:
+        patch.setattr(local_provisioner, "launch_kernel", launch)

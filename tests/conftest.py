@@ -6,8 +6,10 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import apart
 import psutil
 import pytest
 
@@ -29,6 +31,9 @@ SLOW |= dict.fromkeys(
 )
 SLOW |= dict.fromkeys(("test_blas.py", "test_offload.py", "test_whisper.py", "test_flops.py", "test_simclr.py"), 50)
 SLOW |= dict.fromkeys(("test_gpt2_finetuning.py", "test_lightning.py", "test_on_a_mac.py"), 50)
+
+# What processes that start with PyTorch have loaded as well: of all that a notebook loads, what pomology is no part of.
+LOADED = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads that meet after every operator crawl where another process has their core.
@@ -75,6 +80,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return Pieces(config, log)
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Python started by `subprocess.run` has PyTorch loaded already, where a system allows that."""
+    apart.start_with_torch(monkeypatch, tmp_path, *LOADED)
 
 
 @contextlib.contextmanager

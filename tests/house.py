@@ -49,11 +49,8 @@ _ALLOWED = re.compile("|".join(ALLOWED), re.IGNORECASE | re.DOTALL)
 def too_long() -> list[str]:
     """A line for each module of the package that is too long."""
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sorted(PACKAGE.rglob("*.py"))}
-    return [
-        f"{path.relative_to(ROOT)}: {length} lines; a module has at most {MOST_LINES}"
-        for path, length in lengths.items()
-        if length > MOST_LINES
-    ]
+    long = {path.relative_to(ROOT): length for path, length in lengths.items() if length > MOST_LINES}
+    return [f"{path}: {length} lines; a module has at most {MOST_LINES}" for path, length in long.items()]
 
 
 def in_text(text: str) -> list[str]:
@@ -90,30 +87,32 @@ def vocabulary() -> dict[str, list[tuple[int, str]]]:
     counted = {}
     for path, look in sorted(places.items()):
         text = path.read_text(encoding="utf-8")
-        words = sorted(look(json.loads(text) if path.suffix == ".ipynb" else text))
-        if words:
+        if words := sorted(look(json.loads(text) if path.suffix == ".ipynb" else text)):
             counted[path.relative_to(ROOT).as_posix()] = words
     return counted
 
 
+def most() -> dict[str, int]:
+    """How many such words a file may have: as many as it had."""
+    return json.loads(VOCABULARY.read_text(encoding="utf-8"))
+
+
 def too_many_words() -> list[str]:
     """A line for each file with more such words than it had."""
-    most = json.loads(VOCABULARY.read_text(encoding="utf-8"))
+    before = most()
     return [
-        f"{name}: {len(words)} words that the kit no longer uses, at most {most.get(name, 0)} before: "
+        f"{name}: {len(words)} words that the kit no longer uses, at most {before.get(name, 0)} before: "
         + ", ".join(f"{word} ({line})" for line, word in words)
         for name, words in vocabulary().items()
-        if len(words) > most.get(name, 0)
+        if len(words) > before.get(name, 0)
     ]
 
 
 def lower() -> None:
     """Write down the counts that have become smaller."""
-    most = json.loads(VOCABULARY.read_text(encoding="utf-8")) if VOCABULARY.exists() else None
-    counts = {name: len(words) for name, words in vocabulary().items()}
-    if most is not None:
-        counts = {name: min(count, most[name]) for name, count in counts.items() if name in most}
-    VOCABULARY.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+    counts, before = {name: len(words) for name, words in vocabulary().items()}, most()
+    fewer = {name: min(count, before[name]) for name, count in counts.items() if name in before}
+    VOCABULARY.write_text(json.dumps(fewer, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Without network. The browser is one that the system has, none is downloaded; wha
 from __future__ import annotations
 
 import contextlib
+import http.client
 import importlib.util
 import json
 import os
@@ -16,8 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
+import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,18 +42,14 @@ APPLICATIONS = ("Google Chrome.app/Contents/MacOS/Google Chrome", "Chromium.app/
 
 
 def browser() -> str | None:
-    found = [shutil.which(name) for name in BROWSERS]
-    found += [str(path) for name in APPLICATIONS if (path := Path("/Applications") / name).exists()]
-    return next(filter(None, found), None)
+    places = [shutil.which(name) for name in BROWSERS]
+    places += [str(path) for name in APPLICATIONS if (path := Path("/Applications") / name).exists()]
+    return next(filter(None, places), None)
 
 
-needs_browser = pytest.mark.skipif(
-    browser() is None, reason=f"no browser here: none of {', '.join(BROWSERS)}, nor Google Chrome or Chromium on a Mac"
-)
-needs_make_and_git = pytest.mark.skipif(
-    not (shutil.which("make") and shutil.which("git") and (ROOT / ".git").exists()),
-    reason="needs make and a git checkout",
-)
+there = shutil.which("make") and shutil.which("git") and (ROOT / ".git").exists()
+needs_browser = pytest.mark.skipif(browser() is None, reason=f"none of {', '.join(BROWSERS)} here, nor one on a Mac")
+needs_make_and_git = pytest.mark.skipif(not there, reason="needs make and a git checkout")
 
 
 # The copy, the server, and what is left of it -------------------------------------------------------------------------
@@ -93,14 +89,11 @@ KERNEL = {"argv": ["false", "{connection_file}"], "display_name": "Somebody's Py
 
 
 def furnish(home: Path) -> None:
-    for name in CONFIGURED:
-        (home / ".jupyter").mkdir(parents=True, exist_ok=True)
-        (home / ".jupyter" / name).write_text(CONFIGURATION)
-    (home / THEME).parent.mkdir(parents=True)
-    (home / THEME).write_text('{"theme": "JupyterLab Dark"}')
-    for data in (".local/share/jupyter", "Library/Jupyter"):
-        (home / data / "kernels" / "python3").mkdir(parents=True)
-        (home / data / "kernels" / "python3" / "kernel.json").write_text(json.dumps(KERNEL))
+    files = {f".jupyter/{name}": CONFIGURATION for name in CONFIGURED} | {THEME: '{"theme": "JupyterLab Dark"}'}
+    kernels = (".local/share/jupyter/kernels/python3", "Library/Jupyter/kernels/python3")
+    for name, text in (files | {f"{folder}/kernel.json": json.dumps(KERNEL) for folder in kernels}).items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
 
 
 @dataclass
@@ -121,30 +114,29 @@ class Lab:
 
     def listens(self) -> dict[str, int]:
         """The addresses on which it and its kernels listen, each with the lowest port."""
-        found = {}
+        ports: dict[str, int] = {}
         for process in [self.root, *self.root.children(recursive=True)]:
             with contextlib.suppress(psutil.NoSuchProcess):  # the program that shows the page in a browser ends early
-                for connection in process.net_connections(kind="inet"):
-                    if connection.status == psutil.CONN_LISTEN:
-                        ip, port = connection.laddr
-                        found[ip] = min(port, found.get(ip, port))
-        return found
+                open_ = [one.laddr for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+                ports |= {ip: min(port, ports.get(ip, port)) for ip, port in sorted(open_, reverse=True)}
+        return ports
 
 
 def stop(root: subprocess.Popen) -> list[psutil.Process]:
     """End the server as a closed terminal does. Whatever is there a while later is killed, and returned."""
-    with contextlib.suppress(psutil.NoSuchProcess):
+    try:
         all_of_it = [psutil.Process(root.pid), *psutil.Process(root.pid).children(recursive=True)]
         for process in reversed(all_of_it):
             if "jupyterlab" in " ".join(process.cmdline()):
                 process.send_signal(signal.SIGTERM)
-        root.poll()
-        _, left = psutil.wait_procs(all_of_it, timeout=15, callback=lambda _: root.poll())
-        for process in left:
-            process.kill()
-        root.wait()
-        return left
-    return []
+    except psutil.NoSuchProcess:
+        return []
+    root.poll()
+    _, left = psutil.wait_procs(all_of_it, timeout=15, callback=lambda _: root.poll())
+    for process in left:
+        process.kill()
+    root.wait()
+    return left
 
 
 @pytest.fixture(scope="module")
@@ -177,17 +169,12 @@ def lab(checkout):
 
 
 def ask(url: str) -> tuple[int, str]:
-    """The status and the text of an answer, or where it sends one who asks."""
-
-    class Stay(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_):
-            return None
-
-    try:
-        with urllib.request.build_opener(Stay).open(url, timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.headers.get("Location", "")
+    """The status and the text of an answer; it follows nobody elsewhere."""
+    parts = urllib.parse.urlsplit(url)
+    with contextlib.closing(http.client.HTTPConnection(parts.netloc, timeout=20)) as connection:
+        connection.request("GET", f"{parts.path}?{parts.query}")
+        answer = connection.getresponse()
+        return answer.status, answer.headers.get("Location") or answer.read().decode()
 
 
 # In the browser -------------------------------------------------------------------------------------------------------
@@ -247,7 +234,7 @@ def save(page) -> None:
 def smoke(source: str, notebook: str) -> str:
     """A parameters cell with the values of the smoke profile in it."""
     values = yaml.safe_load((ROOT / "params" / "smoke" / f"{Path(notebook).stem}.yaml").read_text())
-    for name, value in {**values, "data": "stand-in"}.items():
+    for name, value in (values | {"data": "stand-in"}).items():
         source, changed = re.subn(rf"(?m)^({name}: [^=]+ = ).*?(  #|$)", rf"\g<1>{value!r}\2", source)
         assert changed == 1, name
     return source
@@ -291,7 +278,6 @@ def test_a_notebook_runs_and_leaves_git_clean_but_for_outputs(lab, page, checkou
     page.click(f".jp-MarkdownViewer a:text-is('{title}')")
     page.wait_for_selector(f"{PANEL} .jp-Notebook-cell")
     page.wait_for_function(IDLE)
-    assert page.locator(f"{PANEL} .jp-Toolbar-kernelName").inner_text() == "Python 3 (ipykernel)"
     texts = "\n".join(cell.source for cell in document.cells if cell.cell_type == "markdown")
     expected = re.findall(r"(?m)^#{1,2} (.+)", texts)
     assert contents(page, expected) == expected
@@ -311,8 +297,6 @@ def test_a_notebook_runs_and_leaves_git_clean_but_for_outputs(lab, page, checkou
         assert wide <= room, f"cut off at the right: {output.inner_text()}"
     table = page.locator(f"{PANEL} .jp-Cell:has-text('experiment.table()') table")
     assert "M1 Ultra GPU" in table.text_content() and "Time per epoch" in table.text_content()
-    details = page.locator(f"{PANEL} .jp-Cell:has-text('experiment.details()') table")
-    assert "batch size 16" in details.text_content()
     figure = page.locator(f"{PANEL} .jp-Cell:has-text('experiment.figure()') .jp-OutputArea-output img")
     assert figure.evaluate("image => image.complete && image.naturalWidth > 300")
 
@@ -338,20 +322,13 @@ def test_a_notebook_runs_and_leaves_git_clean_but_for_outputs(lab, page, checkou
     assert all(cell["metadata"]["trusted"] for cell in code)
     assert any("image/svg+xml" in output.get("data", {}) for cell in code for output in cell["outputs"])
 
-    assert {
-        url.split("?")[0] for url in page.asked if not url.startswith((f"{lab.address}/", "data:", "blob:"))
-    } == set()
+    assert [url for url in page.asked if not url.startswith((f"{lab.address}/", "data:", "blob:"))] == []
     assert page.errors == []
 
-
-@needs_browser
-@needs_make_and_git
-def test_the_users_own_folders_get_nothing_but_what_jupyter_keeps_while_it_runs(lab, checkout):
-    home = checkout.parent / "home"
-    before = {THEME, *(f".jupyter/{name}" for name in CONFIGURED)}
-    kept = (".ipython/", ".cache/", ".config/matplotlib/", ".local/share/jupyter/", "Library/")
-    found = {path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file()}
-    assert {name for name in found if not name.startswith(kept)} == before
+    home, kept = checkout.parent / "home", (".ipython/", ".cache/", ".config/matplotlib/", ".local/share/jupyter/")
+    names = {path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file()}
+    own = {THEME, *(f".jupyter/{name}" for name in CONFIGURED)}
+    assert {name for name in names if not name.startswith((*kept, "Library/"))} == own, "the user's folders get nothing"
 
 
 # Without a browser ----------------------------------------------------------------------------------------------------
@@ -387,10 +364,8 @@ def keep(manager, path: str, document: dict) -> dict:
 def test_a_saved_notebook_has_nothing_of_its_run_in_it(manager, tmp_path):
     kept = keep(manager, "notebooks/mine/mine.ipynb", ran())
     code, text = kept["cells"]
-    assert code == {
-        **{"cell_type": "code", "id": "one", "source": ["1 + 1"], "metadata": {"tags": ["parameters"]}},
-        **{"outputs": [], "execution_count": None},
-    }
+    plain = {"cell_type": "code", "id": "one", "source": ["1 + 1"], "metadata": {"tags": ["parameters"]}}
+    assert code == plain | {"outputs": [], "execution_count": None}
     assert (text["source"], text["metadata"]) == (["# Mine"], {})
     assert kept["metadata"]["pomology"] == {"article": "003"}
     # What it showed is not lost, and Jupyter shows it again as it was.
@@ -403,22 +378,17 @@ def test_a_saved_notebook_has_nothing_of_its_run_in_it(manager, tmp_path):
     assert (tmp_path / "outputs" / "lab" / "mine.ipynb").read_text() == before
 
 
-def test_another_release_of_python_is_no_change(manager):
+def test_another_release_of_python_is_no_change_and_what_is_not_trusted_stays_so(manager):
     first = ran()
     first["metadata"]["language_info"]["version"] = "3.11.7"
     first["metadata"]["kernelspec"]["display_name"] = "Python 3"
+    first["cells"][0]["metadata"]["trusted"] = False
     keep(manager, "notebooks/mine/mine.ipynb", first)
-    kept = keep(manager, "notebooks/mine/mine.ipynb", ran())
+    assert not manager.get("outputs/lab/mine.ipynb")["content"]["cells"][0]["metadata"]["trusted"]
+    kept = keep(manager, "notebooks/mine/mine.ipynb", ran("2 + 2"))
     assert kept["metadata"]["language_info"]["version"] == "3.11.7"
     assert kept["metadata"]["kernelspec"]["display_name"] == "Python 3"
-    assert keep(manager, "notebooks/mine/mine.ipynb", ran("2 + 2"))["cells"][0]["source"] == ["2 + 2"]
-
-
-def test_what_is_not_trusted_does_not_become_so(manager):
-    foreign = ran()
-    foreign["cells"][0]["metadata"]["trusted"] = False
-    keep(manager, "notebooks/mine/mine.ipynb", foreign)
-    assert not manager.get("outputs/lab/mine.ipynb")["content"]["cells"][0]["metadata"]["trusted"]
+    assert kept["cells"][0]["source"] == ["2 + 2"]
 
 
 def test_notebooks_elsewhere_and_other_files_are_saved_as_they_are(manager, tmp_path):

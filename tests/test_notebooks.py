@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,22 +48,16 @@ def trees(document: nbformat.NotebookNode) -> list[ast.AST]:
     return [node for source in code(document) for node in ast.walk(ast.parse(source))]
 
 
-def article(document: nbformat.NotebookNode) -> str:
-    return document.metadata["pomology"]["article"]
-
-
 def framework(document: nbformat.NotebookNode) -> str:
     """The one that a notebook imports or names, else PyTorch: some ask for a device and import nothing themselves.
 
     `none` for those that only read what others have measured.
     """
-    parsed = lint.Code(
-        "notebook", [(cell.id, cell.source) for cell in document.cells if cell.cell_type == "code"], True
-    )
+    parsed = lint.Code("notebook", list(enumerate(code(document))), True)
     packages = [name.split(".")[0] for _, name in parsed.imports()]
-    found = [lint.FRAMEWORKS[package] for package in packages if package in lint.FRAMEWORKS]
-    found += [lint.text([node.value]) for node in parsed.of(ast.keyword) if node.arg == "framework"]
-    return next(filter(None, found), "none" if document.metadata["pomology"].get("after") else "torch")
+    known = [lint.FRAMEWORKS[package] for package in packages if package in lint.FRAMEWORKS]
+    known += [lint.text([node.value]) for node in parsed.of(ast.keyword) if node.arg == "framework"]
+    return next(filter(None, known), "none" if document.metadata["pomology"].get("after") else "torch")
 
 
 # Form -----------------------------------------------------------------------------------------------------------------
@@ -77,49 +72,30 @@ def test_form_of_the_file(path):
     metadata = document["metadata"]
     assert set(metadata) == {"kernelspec", "language_info", "pomology"}
     assert set(metadata["pomology"]["seconds"]) == set(parameters.PROFILES)
-    assert metadata["kernelspec"] == {
-        "display_name": "Python 3 (ipykernel)",
-        "language": "python",
-        "name": "python3",
-    }
-    version = metadata["language_info"].pop("version")
-    assert version.startswith("3.11.")
-    assert metadata["language_info"] == {
-        "codemirror_mode": {"name": "ipython", "version": 3},
-        "file_extension": ".py",
-        "mimetype": "text/x-python",
-        "name": "python",
-        "nbconvert_exporter": "python",
-        "pygments_lexer": "ipython3",
-    }
+    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    language = {"codemirror_mode": {"name": "ipython", "version": 3}, "file_extension": ".py", "name": "python"}
+    language |= {"mimetype": "text/x-python", "nbconvert_exporter": "python", "pygments_lexer": "ipython3"}
+    assert metadata["language_info"].pop("version").startswith("3.11.")
+    assert (metadata["kernelspec"], metadata["language_info"]) == (kernel, language)
     for cell in document["cells"]:
-        assert set(cell["metadata"]) <= {"tags"}, cell["id"]
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == [] and cell["execution_count"] is None, cell["id"]
-    ids = [cell["id"] for cell in document["cells"]]
-    assert len(set(ids)) == len(ids)
+        left = set(cell["metadata"]) <= {"tags"} and not cell.get("outputs") and cell.get("execution_count") is None
+        assert left, cell["id"]
+    assert len({cell["id"] for cell in document["cells"]}) == len(document["cells"])
     text = path.read_text(encoding="utf-8")
     assert text == nbformat.writes(nbformat.from_dict(json.loads(text))) + "\n", "JupyterLab writes it in another form"
 
 
 @every_notebook
-def test_first_cell_is_the_title_and_names_the_article(path):
+def test_title_cells_and_calls(path):
     document = nbformat.read(path, 4)
-    first = document.cells[0]
-    assert first.cell_type == "markdown"
-    titles = re.findall(r"^# .+", first.source, re.MULTILINE)
-    assert len(titles) == 1 and first.source.startswith(titles[0])
-    known = {one.id: one for one in published.articles()}
-    if article(document) != "kit":
-        assert path.parent.name == known[article(document)].slug
-        assert known[article(document)].title in first.source and known[article(document)].author in first.source
-    rest = [cell.source for cell in document.cells[1:] if cell.cell_type == "markdown"]
-    assert not [text for text in rest if re.search(r"^# ", text, re.MULTILINE)], "one title is enough"
-
-
-@every_notebook
-def test_cells(path):
-    document = nbformat.read(path, 4)
+    about = document.metadata["pomology"]
+    titles = re.findall(r"^# .+", "\n".join(cell.source for cell in document.cells), re.MULTILINE)
+    texts = "\n".join(cell.source for cell in document.cells if cell.cell_type == "markdown")
+    assert re.findall(r"^# .+", texts, re.MULTILINE) == titles[:1] and texts.startswith(titles[0]), "one title, first"
+    known = {one.id: one for one in published.articles()}.get(about["article"])
+    if known is not None:
+        assert path.parent.name == known.slug
+        assert known.title in document.cells[0].source and known.author in document.cells[0].source
     for cell in document.cells:
         if cell.cell_type == "code":
             assert cell.source.count("\n") < 45, f"{cell.id} does not fit on a screen"
@@ -127,38 +103,28 @@ def test_cells(path):
             assert not re.search(r"<\w+[^>]*>", cell.source), f"{cell.id}: HTML in Markdown breaks in the page"
     whole = "\n".join(code(document))
     # What combines other notebooks' numbers has no cases of its own.
-    shown, cases = ("report", False) if document.metadata["pomology"].get("after") else ("experiment", True)
-    calls = [f"{shown}.machine()"]
-    if article(document) != "kit":
-        calls += [f"{shown}.table()", f"{shown}.figure()"]
-    # What lays the whole kit together is about no experiment of the article by itself, and so about no claim.
-    if article(document) != "kit" and not declaration.of(path.stem).whole_run:
-        calls += [f"{shown}.claims()"]
-    for call in calls:
-        assert whole.count(call) == 1, call
+    shown, cases = ("report", False) if about.get("after") else ("experiment", True)
+    calls = ["machine"] + ["table", "figure"] * (known is not None)
+    # What shows the whole kit together is about no experiment of the article by itself, and so about no claim.
+    calls += ["claims"] * (known is not None and not declaration.of(path.stem).whole_run)
+    assert [whole.count(f"{shown}.{call}()") for call in calls] == [1] * len(calls)
     assert bool(re.findall(r"(?:in|yield from) experiment\.(?:cases|first_that_fits)\(", whole)) == cases
-    (experiment,) = [
-        node for node in trees(document) if isinstance(node, ast.Call) and ast.unparse(node.func) == shown.capitalize()
-    ]
+    made = [node for node in trees(document) if isinstance(node, ast.Call)]
+    (experiment,) = [node for node in made if ast.unparse(node.func) == shown.capitalize()]
     assert experiment.args[0].value == path.stem, "an experiment is named as its notebook"
     named = {keyword.arg: ast.unparse(keyword.value) for keyword in experiment.keywords}
-    assert named["article"] == repr(article(document))
+    assert named["article"] == repr(about["article"])
     for name in {"devices", "profile", "budget_s", "out", "repeat"} & set(parameters.declared(path)):
         assert named[name] == name, f"{name} must come from the parameters"
+    if "watch_model" in whole:  # the parameters of a counted model are asserted
+        asserted = [ast.unparse(node.test) for node in trees(document) if isinstance(node, ast.Assert)]
+        assert any(re.search(r"\.parameters ==", test) for test in asserted)
 
 
 @every_notebook
 def test_nothing_in_it_breaks_on_a_mac(path):
     findings = lint.notebook(nbformat.read(path, 4), path.name)
     assert not findings, "\n".join(["", *findings])
-
-
-@every_notebook
-def test_a_counted_model_has_its_parameters_asserted(path):
-    document = nbformat.read(path, 4)
-    if "watch_model" in "\n".join(code(document)):
-        asserted = [ast.unparse(node.test) for node in trees(document) if isinstance(node, ast.Assert)]
-        assert any(re.search(r"\.parameters ==", test) for test in asserted)
 
 
 # Numbers on paper -----------------------------------------------------------------------------------------------------
@@ -189,11 +155,11 @@ FACTS = {
 }
 
 
+@dataclass
 class Sized:
     """As many samples as the article has; none is ever asked for."""
 
-    def __init__(self, length: int):
-        self.length = length
+    length: int
 
     def __len__(self) -> int:
         return self.length
@@ -259,26 +225,16 @@ def paper(request):
     return request.param, FACTS[request.param], definitions(request.param)
 
 
-def test_parameters_and_operations_are_the_articles(paper):
-    _, facts, scope = paper
-    rows = scope["rows"] if "rows" in scope else scope["batch_sizes"]
-    works = [scope["work"](row) for row in rows]
+def test_parameters_operations_and_steps_of_an_epoch_are_the_articles(paper):
+    """Steps from the notebook's own loaders, at the article's number of samples."""
+    name, facts, scope = paper
+    works = [scope["work"](row) for row in (scope["rows"] if "rows" in scope else scope["batch_sizes"])]
     assert [work.parameters for work in works] == facts.parameters
     assert [work.flops / 1e9 for work in works] == pytest.approx(facts.gflop, rel=0.005)
-
-
-def test_dcgan_is_two_networks():
-    import torch
-
-    with torch.device("meta"):
-        networks = definitions("dcgan")["build"]()
-    counts = {name: sum(item.numel() for item in part.parameters()) for name, part in networks.items()}
-    assert counts == {"generator": 3_576_704, "discriminator": 2_765_568}
-
-
-def test_steps_of_an_epoch_are_the_articles(paper):
-    """From the notebook's own loaders, at the article's number of samples."""
-    name, facts, scope = paper
+    if name == "dcgan":  # two networks
+        networks = scope["build"]()
+        counts = {name: sum(item.numel() for item in part.parameters()) for name, part in networks.items()}
+        assert counts == {"generator": 3_576_704, "discriminator": 2_765_568}
     rows = scope["rows"] if "rows" in scope else [{"batch_size": size} for size in scope["batch_sizes"]]
     found = []
     for row, count in zip(rows, facts.parameters, strict=True):
@@ -358,7 +314,8 @@ def execution(request, tmp_path_factory) -> Execution:
     lines = "\n".join(f"{name} = {value!r}" for name, value in given.items())
     document.cells.insert(tagged[0] + 1, nbformat.v4.new_code_cell(lines))
     more = BY_LAYERS if path.stem == "model_memory" else ""
-    document.cells.insert(0, nbformat.v4.new_code_cell(FIRST.format(own=framework(document), more=more)))
+    own = framework(document)
+    document.cells.insert(0, nbformat.v4.new_code_cell(FIRST.format(own=own, more=more)))
     document.cells.append(nbformat.v4.new_code_cell(LAST.format(folder=str(folder))))
     env = {key: value for key, value in os.environ.items() if key not in UNSET}
     env |= {"CUDA_VISIBLE_DEVICES": ""}
@@ -368,8 +325,17 @@ def execution(request, tmp_path_factory) -> Execution:
     options = {"timeout": 300, "kernel_name": "python3", "resources": {"metadata": {"path": str(path.parent)}}}
     with pytest.MonkeyPatch.context() as patch, conftest.sockets_in_a_folder() as sockets:
         patch.setenv("JUPYTER_PREFER_ENV_PATH", "1")  # this environment's kernel
+        if own == "torch":
+            apart.kernels_with_torch(patch, *conftest.LOADED)
         NotebookClient(document, config=Config(KernelManager=sockets), **options).execute(env=env)
     return Execution(path, out, folder, given, document)
+
+
+def test_a_kernels_sockets_have_names_that_macos_takes():
+    """At most 103 characters; a Mac's folder for temporary files has some 49 of them."""
+    with conftest.sockets_in_a_folder() as settings:
+        own = len(settings["ip"]) - len(tempfile.gettempdir())
+    assert len("/var/folders/zz/zyxvpxvq6csfxvn_n0000000000000/T/") + own + len("-5") <= 103
 
 
 def test_it_ran_as_on_a_mac_with_one_framework(execution):
@@ -384,9 +350,6 @@ def test_it_ran_as_on_a_mac_with_one_framework(execution):
     hides = {name: value for name, value in end["environment"].items() if value is not None}
     assert not hides, "a variable that hides what goes wrong on a Mac was set"
     assert end["remapper"] == (["1"] if own == "tensorflow" else []), "TURN_OFF_REMAPPER when TensorFlow was loaded"
-
-
-def test_it_says_nothing_on_stderr(execution):
     said = [(cell, output.text) for cell, output in execution.outputs if output.get("name") == "stderr"]
     # PyTorch's own line on a machine with CUDA's compiler and without a GPU.
     assert [line for line in said if "No CUDA runtime is found" not in line[1]] == []
@@ -395,7 +358,7 @@ def test_it_says_nothing_on_stderr(execution):
 @pytest.fixture
 def repeating(execution) -> Execution:
     """A notebook that repeats an article."""
-    if article(execution.document) == "kit":
+    if execution.document.metadata["pomology"]["article"] == "kit":
         pytest.skip("measures the kit, and repeats no article")
     return execution
 
@@ -426,8 +389,7 @@ def test_its_journal_conforms_and_every_case_is_ok(execution):
     assert "cpu" in {record.backend for record in records if record.status == "ok"}
 
 
-def test_it_shows_every_published_value_in_its_row(repeating):
-    execution = repeating
+def test_it_shows_every_published_value_in_its_row(execution, repeating):
     if declaration.of(execution.path.stem).whole_run:
         pytest.skip("lays the whole kit together, and is about no experiment of the article by itself")
     shown = "".join(output.data.get("text/html", "") for _, output in execution.outputs if "data" in output)
@@ -446,8 +408,7 @@ def test_it_shows_every_published_value_in_its_row(repeating):
         rows.remove(next(row for row in rows if cells <= row))  # a row that is printed twice stands there twice
 
 
-def test_it_draws_and_saves_the_articles_table_and_figure(repeating):
-    execution = repeating
+def test_it_draws_and_saves_the_articles_table_and_figure(execution, repeating):
     pictures = [
         output.data["image/svg+xml"] for _, output in execution.outputs if "image/svg+xml" in output.get("data", {})
     ]
@@ -462,10 +423,11 @@ def test_it_draws_and_saves_the_articles_table_and_figure(repeating):
 
 
 def test_what_its_loaders_use_works_in_a_spawned_worker(execution, monkeypatch, tmp_path):
-    apart.start_with_torch(monkeypatch, tmp_path)
     place = execution.folder / "loaders.pickle"
-    if "DataLoader" in "\n".join(code(execution.document)[1:]):
-        assert place.stat().st_size > 100, "no loader was made"
+    if "DataLoader" not in "\n".join(code(execution.document)[1:]):
+        pytest.skip("has no DataLoader")
+    assert place.stat().st_size > 100, "no loader was made"
+    apart.start_with_torch(monkeypatch, tmp_path, *conftest.LOADED)
     done = subprocess.run([sys.executable, "-c", WORKER, str(place)], capture_output=True, text=True, check=False)
     last = done.stderr.strip().split("\n")[-1]
     assert done.stdout == "loaded\n", f"a worker, which macOS starts by spawn, cannot load its data: {last}"

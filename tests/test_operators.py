@@ -16,7 +16,7 @@ TORCH = [notebook for notebook in notebooks.notebooks() if operators.uses_torch(
 
 
 @pytest.mark.parametrize("notebook", TORCH, ids=lambda notebook: notebook.name)
-def test_a_notebook_s_steps_would_run_on_mps(notebook):
+def test_a_notebook_s_steps_would_run_on_mps(notebook, forked):
     use = operators.rehearse(notebook.name)
     assert use.faults == []
     assert use.missing() == []

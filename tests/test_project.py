@@ -27,58 +27,42 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lib" / "pomology"
 
-# Ground floor first; each imports from those before it only.
 FRAMEWORKS = ("torch", "tensorflow", "keras", "mlx", "lightning", "transformers", "peft", "datasets", "jax", "sklearn")
-
-
-# Layers ---------------------------------------------------------------------------------------------------------------
-
-
-def modules() -> list[str]:
-    """Every module of the package by its dotted name, packages left out."""
-    places = sorted(place for place in PACKAGE.rglob("*.py") if place.name not in ("__init__.py", "__main__.py"))
-    return [".".join(("pomology", *place.relative_to(PACKAGE).with_suffix("").parts)) for place in places]
-
-
-def test_importing_loads_no_framework_and_no_plotting():
-    """One process, all modules, the heaviest last; pandas and matplotlib are for calls, not for imports."""
-    program = f"""
-import importlib, sys
-for module in {["pomology", *modules(), "pomology.__main__"]}:
-    importlib.import_module(module)
-    loaded = [name for name in {[*FRAMEWORKS, "pandas", "matplotlib", "papermill"]} if name in sys.modules]
-    assert not loaded, f"{{module}} imports {{loaded}}"
-print("all")
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout == "all\n", done.stderr
 
 
 # What takes longer to import than an answer may take.
 HEAVY = (*FRAMEWORKS, "numpy", "pandas", "matplotlib", "papermill", "nbformat", "nbclient", "IPython", "jinja2")
 
 
-def test_help_the_list_and_wrong_arguments_load_little():
+# Imports --------------------------------------------------------------------------------------------------------------
+
+
+def test_importing_loads_no_framework_and_answers_load_little():
+    """One process, all modules, the heaviest last; pandas and matplotlib are for calls, not for imports."""
     commands = ["--help", "list", "reproduce --profile=x", "reproduce --only=x --run=r", "reproduce --repeats=0"]
     commands += ["report gone", "share gone", "frobnicate"]
+    places = [place for place in sorted(PACKAGE.rglob("*.py")) if place.name not in ("__init__.py", "__main__.py")]
+    modules = [".".join(("pomology", *place.relative_to(PACKAGE).with_suffix("").parts)) for place in places]
     program = f"""
-import contextlib, sys
+import contextlib, importlib, sys
 from pomology.__main__ import main
 for command in {commands}:
     with contextlib.suppress(SystemExit):
         main(command.split())
     loaded = [name for name in {HEAVY} if name in sys.modules]
     assert not loaded, f"{{command}} imports {{loaded}}"
+for module in {modules}:
+    importlib.import_module(module)
+    loaded = [name for name in {[*FRAMEWORKS, "pandas", "matplotlib", "papermill"]} if name in sys.modules]
+    assert not loaded, f"{{module}} imports {{loaded}}"
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     assert len(done.stderr.splitlines()) == len(commands) - 2  # a line each, but for the help and the list
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_nothing_in_a_module_breaks_on_a_mac(path):
-    findings = lint.module(path)
-    assert not findings, "\n".join(["", *findings])
+def test_nothing_in_a_module_breaks_on_a_mac():
+    assert [line for path in sorted(PACKAGE.rglob("*.py")) for line in lint.module(path)] == []
 
 
 def test_each_package_imports_from_the_floors_below_it_only():
@@ -88,13 +72,9 @@ def test_each_package_imports_from_the_floors_below_it_only():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_no_module_is_too_long():
-    assert house.too_long() == []
-
-
-def test_no_file_has_more_words_that_the_kit_no_longer_uses_than_before():
+def test_no_module_is_too_long_and_none_has_more_words_of_old_than_before():
     """House.py says how to write down that it has fewer."""
-    assert house.too_many_words() == []
+    assert house.too_long() + house.too_many_words() == []
 
 
 @pytest.mark.parametrize(
@@ -111,12 +91,8 @@ def test_no_file_has_more_words_that_the_kit_no_longer_uses_than_before():
 )
 def test_words_that_the_kit_no_longer_uses_are_named(source, words):
     assert sorted(word for _, word in house.in_module(source)) == sorted(words)
-
-
-def test_words_are_looked_for_in_a_notebooks_text():
-    cells = [("code", "saw = 1"), ("markdown", ["The device\n", "saw it."])]
-    document = {"cells": [{"cell_type": kind, "source": source} for kind, source in cells]}
-    assert list(house.in_notebook(document)) == [(1, "saw")]
+    cells = [{"cell_type": kind, "source": ["The device\n", "saw it."]} for kind in ("code", "markdown")]
+    assert list(house.in_notebook({"cells": cells})) == [(1, "saw")]
 
 
 def test_the_map_is_that_of_the_files():
@@ -148,9 +124,7 @@ NOT_ON_A_MAC = {
 }
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-needs_git = pytest.mark.skipif(
-    shutil.which("git") is None or not (ROOT / ".git").exists(), reason="not a checkout with git"
-)
+needs_git = pytest.mark.skipif(not (shutil.which("git") and (ROOT / ".git").exists()), reason="no checkout with git")
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess:
@@ -161,58 +135,49 @@ def make(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, env=env, check=False)
 
 
-def rules() -> dict[str, str]:
-    """Target -> its prerequisites."""
-    text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    return dict(re.findall(r"^([a-z$(][^:=\n]*):(?![=:])([^#\n]*)", text, re.MULTILINE))
-
-
 def makefile_faults(text: str) -> list[str]:
-    faults = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        code = line if line.startswith("\t") else line.split("#")[0]
-        found = [why for pattern, why in NOT_ON_A_MAC.items() if re.search(pattern, code)]
-        faults += [f"Makefile, line {number}: {line.strip()} ({why})" for why in found]
-    return faults
+    lines = [line if line.startswith("\t") else line.split("#")[0] for line in text.splitlines()]
+    return [
+        f"Makefile, line {number}: {line.strip()} ({why})"
+        for number, line in enumerate(lines, start=1)
+        for pattern, why in NOT_ON_A_MAC.items()
+        if re.search(pattern, line)
+    ]
+
+
+PLANTED = {
+    ".ONESHELL:": "make 3.82",
+    "a b &: c": "grouped targets",
+    "\tsed -i s/a/b/ file": "suffix",
+    "\tsed -E 's/a\\+/b/' file": "BSD sed",
+    "\tmake -j $$(nproc)": "not on macOS",
+    "\tcd $$(readlink -f .)": "not on older macOS",
+    "\t[[ -d a ]] && rm -r a": "make runs sh",
+}
 
 
 def test_makefile_keeps_to_make_3_81_and_to_the_tools_of_macos():
     assert makefile_faults((ROOT / "Makefile").read_text(encoding="utf-8")) == []
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        (".ONESHELL:", "make 3.82"),
-        ("a b &: c", "grouped targets"),
-        ("\tsed -i s/a/b/ file", "suffix"),
-        ("\tsed -E 's/a\\+/b/' file", "BSD sed"),
-        ("\tmake -j $$(nproc)", "not on macOS"),
-        ("\tcd $$(readlink -f .)", "not on older macOS"),
-        ("\t[[ -d a ]] && rm -r a", "make runs sh"),
-    ],
-)
-def test_what_macos_lacks_is_refused_in_the_makefile(line, why):
-    (fault,) = makefile_faults(f"# timeout\nall:\n{line}\n")
-    assert fault.startswith("Makefile, line 3: ") and why in fault
+    for line, why in PLANTED.items():
+        (fault,) = makefile_faults(f"# timeout\nall:\n{line}\n")
+        assert fault.startswith("Makefile, line 3: ") and why in fault
 
 
 def test_every_target_is_phony_and_what_needs_the_environment_makes_it():
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    rules = dict(re.findall(r"^([a-z$(][^:=\n]*):(?![=:])([^#\n]*)", text, re.MULTILINE))
     phony = re.search(r"^\.PHONY:(.*)$", text, re.MULTILINE)[1].split()
-    assert set(TARGETS) <= set(rules()) & set(phony)
+    assert set(TARGETS) <= set(rules) & set(phony)
     # Recipes that could run at once would measure each other.
     assert re.search(r"^\.NOTPARALLEL:\s*$", text, re.MULTILINE)
-    for target in set(TARGETS) - {"clean", "help"}:
-        assert "$(ENV)/.ready" in rules()[target], target
+    assert [target for target in TARGETS if "$(ENV)/.ready" not in rules[target]] == ["clean", "help"]
     # What is installed follows from these two.
-    assert {"pyproject.toml", "constraints.txt"} <= set(rules()["$(ENV)/.ready"].split())
+    assert {"pyproject.toml", "constraints.txt"} <= set(rules["$(ENV)/.ready"].split())
 
 
 @needs_make
-@pytest.mark.parametrize("arguments", [(), ("help",)])
-def test_make_help_lists_every_target(arguments):
-    done = make(*arguments)
+def test_make_alone_lists_every_target():
+    done = make()
     assert done.returncode == 0, done.stderr
     assert set(TARGETS) <= {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
 
@@ -220,18 +185,13 @@ def test_make_help_lists_every_target(arguments):
 @pytest.fixture
 def recorded(tmp_path):
     """A command that takes Python's place in the Makefile and notes the arguments that the shell gave it."""
-    env = tmp_path / "env"
-    env.mkdir()
-    (env / ".ready").touch()
-    place = tmp_path / "arguments.json"
-    program = tmp_path / "python"
-    program.write_text(
-        f"#!{sys.executable}\nimport json, sys\njson.dump(sys.argv[1:], open({str(place)!r}, 'w'))\n", encoding="utf-8"
-    )
+    (tmp_path / ".ready").touch()
+    place, program = tmp_path / "arguments.json", tmp_path / "python"
+    program.write_text(f"#!{sys.executable}\nimport json, sys\njson.dump(sys.argv[1:], open({str(place)!r}, 'w'))\n")
     program.chmod(0o755)
 
     def run(*arguments: str) -> list[str]:
-        done = make(f"ENV={env}", f"PY={program}", *arguments)
+        done = make(f"ENV={tmp_path}", f"PY={program}", *arguments)
         assert done.returncode == 0, done.stderr
         return json.loads(place.read_text())
 
@@ -242,20 +202,14 @@ def recorded(tmp_path):
 def test_make_hands_its_variables_to_the_command(recorded):
     from pomology.__main__ import _arguments
 
-    plain = _arguments(recorded("reproduce")[2:])
-    assert vars(plain) | {"limit_minutes": None} == {
-        "command": "reproduce",
-        **{"profile": "quick", "device": "auto", "only": "", "run": "", "data": "auto", "repeats": 1},
-        "limit_minutes": None,
-    }
-    given = recorded(
-        *("reproduce", "PROFILE=smoke", "ONLY=vae dc*", "DEVICE=cpu", "RUN=my-run", "DATA=stand-in", "REPEATS=3")
-    )
-    assert given[:3] == ["-m", "pomology", "reproduce"]
-    options = _arguments(given[2:])
-    assert options.only == "vae dc*"  # one argument, and no files of that name
-    assert (options.profile, options.device, options.run) == ("smoke", "cpu", "my-run")
-    assert (options.data, options.repeats) == ("stand-in", 3)
+    plain = {"profile": "quick", "device": "auto", "only": "", "run": "", "data": "auto", "repeats": 1}
+    given = vars(_arguments(recorded("reproduce")[2:]))
+    assert given == {"command": "reproduce", **plain, "limit_minutes": None}
+    variables = ("PROFILE=smoke", "ONLY=vae dc*", "DEVICE=cpu", "RUN=my-run", "DATA=stand-in", "REPEATS=3")
+    module, name, *given = recorded("reproduce", *variables)
+    assert (module, name) == ("-m", "pomology")
+    options = vars(_arguments(given))
+    assert [options[key] for key in plain] == ["smoke", "cpu", "vae dc*", "my-run", "stand-in", 3]  # and no files
     assert _arguments(recorded("report", "RUN=my-run")[2:]).run == "my-run"
     assert _arguments(recorded("share", "RUN=my-run")[2:]).run == "my-run"
     assert _arguments(recorded("compare", "RUNS=one two")[2:]).runs == ["one", "two"]
@@ -269,43 +223,27 @@ def test_ci_runs_make_test():
 
 # Dependencies and their lock ------------------------------------------------------------------------------------------
 
-COMMON = {
-    "implementation_name": "cpython",
-    "implementation_version": "3.11.9",
-    "os_name": "posix",
-    "platform_python_implementation": "CPython",
-    "platform_release": "",
-    "platform_version": "",
-    "python_full_version": "3.11.9",
-    "python_version": "3.11",
-}
+COMMON = {"implementation_name": "cpython", "platform_python_implementation": "CPython", "os_name": "posix"}
+COMMON |= dict.fromkeys(("implementation_version", "python_full_version"), "3.11.9") | {"python_version": "3.11"}
+COMMON |= {"platform_release": "", "platform_version": ""}
 PLATFORMS = {
     "mac": COMMON | {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"},
     "linux": COMMON | {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
 }
 
 
-def project() -> dict:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+WANTED = [Requirement(line) for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]]
+LOCK = [Requirement(line) for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if line]
 
 
-def wanted(environment: dict[str, str]) -> list[Requirement]:
-    """What pyproject.toml asks for on a platform, development included."""
-    lines = project()["dependencies"] + project()["optional-dependencies"]["dev"]
-    requirements = [Requirement(line) for line in lines]
+def of(requirements: list[Requirement], environment: dict[str, str]) -> list[Requirement]:
     return [item for item in requirements if not item.marker or item.marker.evaluate(environment)]
-
-
-def lock_lines() -> list[Requirement]:
-    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    return [Requirement(line) for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
 def lock(environment: dict[str, str]) -> dict[str, Version]:
     pins: dict[str, Version] = {}
-    for line in lock_lines():
-        if line.marker and not line.marker.evaluate(environment):
-            continue
+    for line in of(LOCK, environment):
         (clause,) = line.specifier
         assert clause.operator == "==" and "*" not in clause.version, f"{line}: not one version"
         assert canonicalize_name(line.name) not in pins, f"{line.name}: two versions on one platform"
@@ -318,7 +256,7 @@ def test_lock_pins_all_that_is_installed_on_a_platform(platform):
     """Followed through what the packages that are installed here say of themselves, for that platform."""
     environment = PLATFORMS[platform]
     pins = lock(environment)
-    waiting = [(item, "pyproject.toml") for item in wanted(environment)]
+    waiting = [(item, "pyproject.toml") for item in of(WANTED, environment)]
     seen = set()
     while waiting:
         item, source = waiting.pop()
@@ -348,10 +286,10 @@ def test_lock_has_each_platforms_own_packages_and_none_that_is_unwanted():
     assert mac["mlx-metal"] == mac["mlx"] == linux["mlx-cpu"] == linux["mlx"]
     assert mac["torch"] == linux["torch"] and mac["pyarrow"] == linux["pyarrow"]
     assert set(mac) >= MACS_OWN and "nvidia-ml-py" in linux
-    assert not MACS_OWN & (set(linux) | {canonicalize_name(item.name) for item in wanted(PLATFORMS["linux"])})
+    assert not MACS_OWN & (set(linux) | {canonicalize_name(item.name) for item in of(WANTED, PLATFORMS["linux"])})
     assert not {name for name in mac if name.startswith(("nvidia-", "cuda-", "triton"))}
     # A second OpenMP beside PyTorch's, what brings that, and what does not import beside a PyTorch for CPUs only.
-    assert not {"scikit-learn", "zeus", "torchvision"} & {canonicalize_name(item.name) for item in lock_lines()}
+    assert not {"scikit-learn", "zeus", "torchvision"} & {canonicalize_name(item.name) for item in LOCK}
 
 
 # The oldest macOS that PyTorch's wheel runs on, with the Python of this project.
@@ -361,16 +299,7 @@ MAC_TAGS = {
 }
 
 
-Pins = set[tuple[str, Version]]
-
-
-def mac_pins() -> Pins:
-    """For the first and the last release of Python 3.11: some pins hold for one of them only."""
-    releases = [PLATFORMS["mac"] | {"python_full_version": release} for release in wheels.PYTHONS]
-    return {pin for environment in releases for pin in lock(environment).items()}
-
-
-def wheel_faults(pins: Pins, text: str) -> list[str]:
+def wheel_faults(pins: set[tuple[str, Version]], text: str) -> list[str]:
     """What of wheels-macos.txt is missing, too much, or does not install on macOS 14 arm64."""
     listed: dict[tuple[str, Version], str] = {}
     faults = []
@@ -383,35 +312,30 @@ def wheel_faults(pins: Pins, text: str) -> list[str]:
         faults.append(f"wheels-macos.txt: {name}=={version}: constraints.txt has no such pin for a Mac; run make lock")
     for name, version in sorted(pins):
         try:
-            found, built, _, fits = parse_wheel_filename(listed.get((name, version), ""))
+            *built, _, fits = parse_wheel_filename(listed.get((name, version), ""))
         except InvalidWheelFilename:
-            found, built, fits = None, None, frozenset()
-        if (found, built) != (name, version) or not fits & MAC_TAGS:
+            built, fits = [], frozenset()
+        if built[:2] != [name, version] or not fits & MAC_TAGS:
             faults.append(f"no wheel for macOS 14 arm64: {name}=={version}")
     return faults
 
 
 def test_every_pin_of_the_mac_has_a_wheel_for_it():
-    """The file names come from the registry, by `make lock`."""
-    text = (ROOT / "wheels-macos.txt").read_text(encoding="utf-8")
-    assert wheel_faults(mac_pins(), text) == []
+    """The file names come from the registry, by `make lock`; some pins hold for one release of Python 3.11 only."""
+    releases = [PLATFORMS["mac"] | {"python_full_version": release} for release in wheels.PYTHONS]
+    pins = {pin for environment in releases for pin in lock(environment).items()}
+    assert wheel_faults(pins, (ROOT / "wheels-macos.txt").read_text(encoding="utf-8")) == []
 
 
 def test_a_pin_without_a_wheel_for_the_mac_is_refused():
     pins = {("numpy", Version("1.26.4")), ("mlx-metal", Version("0.32.4"))}
-    numpy = "numpy==1.26.4  numpy-1.26.4-cp311-cp311-macosx_11_0_arm64.whl"
-    metal = "mlx-metal==0.32.4  mlx_metal-0.32.4-py3-none-macosx_14_0_arm64.whl"
-    missing = ["no wheel for macOS 14 arm64: mlx-metal==0.32.4"]
-    assert wheel_faults(pins, f"{numpy}\n{metal}\n") == []
-    assert wheel_faults(pins, f"{numpy}\n") == missing
-    for wheel in (
-        *("mlx_metal-0.32.4-py3-none-macosx_15_0_arm64.whl", "mlx_metal-0.32.4-py3-none-linux_aarch64.whl"),
-        *("mlx_metal-0.32.4-cp312-cp312-macosx_14_0_arm64.whl", "mlx_metal-0.32.4.tar.gz", ""),
-        "mlx_metal-0.32.3-py3-none-any.whl",
-    ):
-        assert wheel_faults(pins, f"{numpy}\nmlx-metal==0.32.4  {wheel}\n") == missing, wheel
-    stale = numpy.replace("1.26.4", "2.0.2")
-    assert wheel_faults(pins, f"{stale}\n{metal}\n") == [
+    numpy = "numpy==1.26.4  numpy-1.26.4-cp311-cp311-macosx_11_0_arm64.whl\n"
+    assert wheel_faults(pins, f"{numpy}mlx-metal==0.32.4  mlx_metal-0.32.4-py3-none-macosx_14_0_arm64.whl\n") == []
+    ends = ("0.32.4-py3-none-macosx_15_0_arm64.whl", "0.32.4-py3-none-linux_aarch64.whl", "0.32.3-py3-none-any.whl")
+    ends += ("0.32.4-cp312-cp312-macosx_14_0_arm64.whl", "0.32.4.tar.gz")
+    for line in ("", *(f"mlx-metal==0.32.4  mlx_metal-{end}\n" for end in ends)):
+        assert wheel_faults(pins, numpy + line) == ["no wheel for macOS 14 arm64: mlx-metal==0.32.4"], line
+    assert wheel_faults(pins - {("mlx-metal", Version("0.32.4"))}, numpy.replace("1.26.4", "2.0.2")) == [
         "wheels-macos.txt: numpy==2.0.2: constraints.txt has no such pin for a Mac; run make lock",
         "no wheel for macOS 14 arm64: numpy==1.26.4",
     ]
@@ -428,69 +352,12 @@ def test_make_lock_names_the_wheel_that_a_mac_takes():
     assert wheels.lines(locked) == [f"fast==1.0  fast-1.0-{here}.whl", "plain==1.0  plain-1.0-py311-none-any.whl"]
 
 
-# Imported together, in a process of its own: a package of the list -> its module; and a little that they do together.
-TOGETHER = {
-    "torch": (
-        {"torch": "torch", "lightning": "lightning", "transformers": "transformers", "peft": "peft"},
-        "from transformers import Trainer\ntorch.ones(2).numpy()",
-    ),
-    "tensorflow": (
-        {"tensorflow": "tensorflow", "tensorflow-macos": "tensorflow", "tensorflow-metal": "tensorflow"},
-        "import keras\nkeras.layers.Dense(2)(tensorflow.ones((1, 2))).numpy()",
-    ),
-    "mlx": ({"mlx": "mlx.core"}, "import mlx.optimizers, numpy\nnumpy.array(mlx.core.ones(2))"),
-    "notebooks": (
-        {
-            **{name: name for name in ("jupyterlab", "papermill", "nbconvert", "nbclient", "nbformat", "jinja2")},
-            **{name: name for name in ("markupsafe", "pytest", "nbstripout", "ruff", "playwright")},
-            **{"ipython": "IPython", "pyyaml": "yaml", "pytest-xdist": "xdist", "import-linter": "importlinter"},
-            "filelock": "filelock",
-        },
-        "",
-    ),
-    # PyArrow 26 refuses NumPy 1.26, which TensorFlow 2.16 needs, when it is imported; its wheel does not say so.
-    "data and figures": (
-        {
-            **{name: name for name in ("datasets", "pyarrow", "lmdb", "numpy", "pandas", "matplotlib", "seaborn")},
-            **{name: name for name in ("soundfile", "tokenizers", "msgspec")},
-            **{"huggingface-hub": "huggingface_hub", "pillow": "PIL", "psutil": "psutil", "nvidia-ml-py": "pynvml"},
-            "zeus-apple-silicon": "zeus_apple_silicon",
-        },
-        "datasets.Dataset.from_dict({'a': [1, 2]}).with_format('numpy')[:]",
-    ),
-}
-
-
-def test_every_package_of_the_list_has_its_place_among_what_is_imported():
-    listed = {canonicalize_name(item.name) for environment in PLATFORMS.values() for item in wanted(environment)}
-    places = [name for group, _ in TOGETHER.values() for name in group]
-    assert sorted(places) == sorted(listed)
-
-
-@pytest.mark.parametrize("group", TOGETHER)
-def test_every_pinned_package_imports_and_works_with_the_others(group):
-    """What a resolver calls compatible may still refuse to be imported."""
-    here = {canonicalize_name(item.name) for item in wanted(default_environment())}
-    modules, program = TOGETHER[group]
-    modules = {name: module for name, module in modules.items() if name in here}
-    lines = [*(f"import {module}" for module in dict.fromkeys(modules.values())), program]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TURN_OFF_REMAPPER": "1"}
-    command = [sys.executable, "-c", "\n".join(lines)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in modules)
-    assert done.returncode == 0, f"{done.stderr.strip().splitlines()[-1]}; together are imported {versions}"
-
-
 def test_what_is_installed_here_is_what_the_lock_says():
-    pins = lock(default_environment())
-    wrong = {
-        name: (installed.version, str(pins[name]))
-        # Not those inside setuptools, which puts a folder of its own on the path once it is imported.
-        for installed in importlib.metadata.distributions(path=[sysconfig.get_path("purelib")])
-        if (name := canonicalize_name(installed.metadata["Name"])) in pins
-        and Version(installed.version).public != str(pins[name])
-    }
-    assert not wrong
+    pins, here = lock(default_environment()), sysconfig.get_path("purelib")
+    # Not those inside setuptools, which puts a folder of its own on the path once it is imported.
+    installed = {canonicalize_name(one.metadata["Name"]): one for one in importlib.metadata.distributions(path=[here])}
+    versions = {name: Version(installed[name].version).public for name in installed.keys() & pins.keys()}
+    assert versions == {name: str(pins[name]) for name in versions}
 
 
 def test_conda_takes_its_packages_from_the_same_list():
@@ -500,8 +367,8 @@ def test_conda_takes_its_packages_from_the_same_list():
     *names, pip = conda["dependencies"]
     assert names == ["python=3.11", "pip"]
     assert pip == {"pip": ["-c constraints.txt", "-e ."]}
-    assert Version("3.11.0") in Requirement(f"python{project()['requires-python']}").specifier
-    assert Version("3.12.0") not in Requirement(f"python{project()['requires-python']}").specifier
+    assert Version("3.11.0") in Requirement(f"python{PROJECT['requires-python']}").specifier
+    assert Version("3.12.0") not in Requirement(f"python{PROJECT['requires-python']}").specifier
 
 
 # The repository -------------------------------------------------------------------------------------------------------
@@ -517,26 +384,17 @@ FORBIDDEN = {
 
 
 def repository_files() -> list[str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     return [name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
-
-
-def same_on_a_mac(names: list[str]) -> list[str]:
-    """What of these paths, and of the folders in them, differs from another by case alone."""
-    folders = {str(parent) for name in names for parent in Path(name).parents}
-    folded: dict[str, str] = {}
-    pairs = [(name, folded.setdefault(name.casefold(), name)) for name in sorted({*names, *folders})]
-    return [f"{name} and {other} are one file on a Mac" for name, other in pairs if name != other]
 
 
 @needs_git
 def test_no_two_files_differ_only_by_case():
-    assert same_on_a_mac(repository_files()) == []
+    """On a Mac they would be one, and so would folders."""
+    names = repository_files()
+    places = {*names, *(str(parent) for name in names for parent in Path(name).parents)}
+    assert len({place.casefold() for place in places}) == len(places)
 
 
 @needs_git

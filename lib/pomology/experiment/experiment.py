@@ -28,12 +28,11 @@ class Experiment(Report):
     """One notebook's cases on this machine, and what it shows of them.
 
     name: the notebook's name, and the journal's. article: its number, as in the published values. framework: what the
-    cases train with, one a notebook. devices: one of `find.choices()`. profile: `smoke`, `quick`
-    or `article`; the last runs whole epochs. budget_s: seconds for the steady steps of a case. out: the run's folder;
-    empty takes this day's, see `folders.by_hand`. repeat: which repetition of the run this is. precision: of every case
-    that has no setting of that name. expects_learning: whether a loss that does not fall means that the model does not
-    learn (a GAN's says nothing). declared: how it is shown, as literals; see `report.declaration.Declaration`.
-    Raises PomologyError in one line for a value that cannot be.
+    cases train with, one a notebook. devices: one of `find.choices()`. profile: `article` runs whole epochs. budget_s:
+    seconds for the steady steps of a case. out: the run's folder; empty takes this day's, see `folders.by_hand`.
+    repeat: which repetition of the run this is. precision: of every case that has no setting of that name.
+    expects_learning: whether a loss that does not fall means that the model does not learn (a GAN's says nothing).
+    declared: how it is shown, see `report.declaration.Declaration`. Raises PomologyError for a value that cannot be.
     """
 
     def __init__(
@@ -77,9 +76,14 @@ class Experiment(Report):
         """The cases to run: every row (or every combination of the axes' values) on every device of this machine.
 
         on: only on these devices. What the journal holds already is skipped, with a line that says so. Raises
-        PomologyError for an axis that has the name of a method of a case.
+        PomologyError for an axis `name` where `case.name` is something else.
         """
-        Case.refuse(axes)
+        for name in axes:
+            if hasattr(Case, name) or name in Case.__annotations__:
+                raise PomologyError(
+                    f"case.{name} is no setting: give {name!r} in rows, as in cases([{{{name!r}: ...}}]), "
+                    f'and read it by case["{name}"]'
+                )
         if rows is None:
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
         before = journal.read(self.journal.path)
@@ -93,43 +97,37 @@ class Experiment(Report):
     def first_that_fits(self, rows: Iterable[dict], on: Iterable[Device] | None = None) -> Iterator[Case]:
         """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings.
 
-        The next one is tried where a case is too big, runs out of memory or time, or takes the kernel with it. on: as
-        for `cases`.
+        The next one is tried where a case is `TOO_LARGE`. on: as for `cases`.
         """
         rows = list(rows)
-        for backend, config in itertools.product(self.devices if on is None else on, rows):
-            if config is rows[0]:
-                fits = False
-            if fits:
-                continue
-            yield from self.cases([config], on=[backend])
-            name = Case(self, backend, config).name
-            ended = [
-                record.status
-                for record in journal.read(self.journal.path).records
-                if record.case == name and record.repeat == self.repeat
-            ]
-            fits = not ended or ended[-1] not in TOO_LARGE
+        for backend in self.devices if on is None else on:
+            for config in rows:
+                yield from self.cases([config], on=[backend])
+                key = Case(self, backend, config).name, self.repeat
+                records = journal.read(self.journal.path).records
+                ended = [record.status for record in records if (record.case, record.repeat) == key]
+                if not ended or ended[-1] not in TOO_LARGE:
+                    break
 
     def peak_matmul_rate(self, backend: Device, precision: str) -> float:
         """The most floating-point operations a second that a matrix product reaches on a device, found within a second.
 
-        Products of 512, 1024, 2048 and 4096 squared are timed, as long as they are short. Measured once per process;
-        what this run's ceilings have reached with the same framework counts, if it is more: a second may be a bad one.
+        Products of 512, 1024, 2048 and 4096 squared are timed once per process, as long as they are short; more counts
+        that this run's ceilings have reached with the same framework: a second may be a bad one.
         """
         key = backend.backend, precision
         if key not in self._rates:
-            best = 0.0
+            known = roofline.ceilings([one for one in self._read(roofline.SOURCES) if one.framework == self.framework])
+            ceiling = known.rates.get((backend.kind, precision))
+            best = ceiling.value if ceiling else 0.0
             for size in (512, 1024, 2048, 4096):
                 function = backend.dispatch(backend.product(precision, size))
-                found = calls.measure(function, backend.synchronize, budget_s=0.1, warmup_s=0.02, warmup_calls=1)
-                fastest_s = min(block.step_s for block in found.blocks)
+                timed = calls.measure(function, backend.synchronize, budget_s=0.1, warmup_s=0.02, warmup_calls=1)
+                fastest_s = min(block.step_s for block in timed.blocks)
                 best = max(best, 2 * size**3 / fastest_s)
                 if fastest_s > 0.02:  # the next takes eight times as long
                     break
-            known = [one for one in self._read(roofline.SOURCES) if one.framework == self.framework]
-            ceiling = roofline.ceilings(known).rates.get((backend.kind, precision))
-            self._rates[key] = max(best, ceiling.value) if ceiling else best
+            self._rates[key] = best
         return self._rates[key]
 
     def conditions(self) -> dict[str, Any]:
