@@ -109,9 +109,6 @@ def mac(monkeypatch):
     return make
 
 
-# Which there are ------------------------------------------------------------------------------------------------------
-
-
 def test_find_on_a_mac(mac, monkeypatch):
     mac()
     for wanted, backends in (("auto", ["cpu", "mlx-gpu"]), ("gpu", ["mlx-gpu"]), ("mps", ["mlx-gpu"])):
@@ -123,9 +120,6 @@ def test_find_on_a_mac(mac, monkeypatch):
         find.find("gpu", "mlx")
     monkeypatch.setattr(sys, "platform", "linux")
     assert "processors only" in find.backends("mlx")["mlx-gpu"]
-
-
-# Laziness -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_fence_waits_for_its_own_device_and_a_scope_computes_there(mac):
@@ -167,9 +161,6 @@ def test_arrays_are_found_wherever_they_are_and_nothing_to_compute_is_refused(ma
             mlx.MLXDevice("cpu").dispatch(lambda nothing=nothing: nothing)()
 
 
-# The smallest kernel --------------------------------------------------------------------------------------------------
-
-
 def test_the_smallest_kernel_on_metal_is_one_thread(mac):
     mx = mac()
     launch, words = mlx.MLXDevice("mlx-gpu").smallest_kernel()
@@ -191,9 +182,6 @@ def test_elsewhere_it_is_an_addition_of_mlx(mac, backend, own, metal):
     assert mx.calls[-1] == ("add", f"Device({'cpu' if backend == 'cpu' else 'gpu'}, 0)")
 
 
-# Memory ---------------------------------------------------------------------------------------------------------------
-
-
 def test_each_memory_counter_means_one_thing(mac):
     mx = mac()
     gpu = mlx.MLXDevice("mlx-gpu")
@@ -210,9 +198,6 @@ def test_free_memory_of_a_gpu_is_also_bound_by_metal(mac):
     assert (cpu.free_memory(), gpu.free_memory()) == (100 * GB, (24 - 4 - 5) * GB)
 
 
-# Before it is loaded --------------------------------------------------------------------------------------------------
-
-
 def test_fp32_is_fp32_and_too_late_is_one_line(monkeypatch):
     monkeypatch.setattr(os, "environ", {})
     monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
@@ -226,8 +211,6 @@ def test_fp32_is_fp32_and_too_late_is_one_line(monkeypatch):
     with pytest.raises(PomologyError, match=r"^MLX was imported before MLX_ENABLE_TF32=0 was set.*restart the kernel"):
         find.prepare("mlx")
 
-
-# For real -------------------------------------------------------------------------------------------------------------
 
 REAL = """
 import json

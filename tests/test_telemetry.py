@@ -65,9 +65,6 @@ def put(folder, **files):
         (folder / name).write_text(f"{text}\n")
 
 
-# --- Apple
-
-
 def power_w(t_s):
     """A synthetic load: 20 W, swinging by 10 W every 8 s."""
     return 20 + 10 * math.sin(2 * math.pi * t_s / 8)
@@ -181,9 +178,6 @@ def test_the_cpu_of_an_ultra_is_not_taken_from_a_library_that_sees_one_die_of_it
     assert gpu.rails == ["gpu", "dram"] and gpu.absent["energy of the cpu"] == cpu.absent["energy_j"] == why
 
 
-# --- memory pressure
-
-
 def under(mac, clock, device="cpu"):
     """Ten seconds of this Mac, after which its `vm_stat` prints what came later."""
     times = [0.5 * tick for tick in range(21)]
@@ -256,9 +250,6 @@ def test_linux_counts_swapped_pages_of_its_own_size(linux, monkeypatch, clock):
     assert drive(clock, [0, 1]).absent["swapped_bytes"] == "this system does not count what it swaps"
 
 
-# --- how busy the GPU was
-
-
 @pytest.mark.parametrize(("folder", "busy"), [("m1", 97), ("m2-ultra", 88)])
 def test_how_busy_an_apple_gpu_was(apple, clock, folder, busy):
     mac = apple(folder)
@@ -289,9 +280,6 @@ def test_real_page_faults_of_a_command_are_not_the_block_s(monkeypatch):
     before = read()["page_faults"]
     assert watch.run(sys.executable, "-c", program) == ""
     assert sum(watch.faults) > 1000 and read()["page_faults"] - before < sum(watch.faults) / 2
-
-
-# --- NVIDIA
 
 
 @pytest.fixture
@@ -373,9 +361,6 @@ def test_why_there_is_no_gpu_meter(nvidia, monkeypatch):
     assert reason() == "CUDA_VISIBLE_DEVICES hides the GPU"
 
 
-# --- RAPL and the processor's temperature
-
-
 @pytest.fixture
 def rapl(linux):
     """Two packages of which one has memory; their counters wrap at 1000 J. The last three zones must not be added."""
@@ -422,9 +407,6 @@ def test_temperature_is_that_of_the_hottest_package(linux, clock):
     labels = {"temp1_label": "Tctl", "temp1_input": 77000, "temp2_label": "Tdie", "temp2_input": 57000}
     put(hwmon / "hwmon3", name="k10temp", **labels)  # AMD's Tctl has an offset
     assert value(drive(clock, [0, 1]), "temperature_c") == 57
-
-
-# --- the block
 
 
 def test_the_block_lies_between_the_first_and_the_last_reading(apple, monkeypatch):
@@ -489,9 +471,6 @@ def test_a_last_reading_right_behind_another_has_no_power_of_its_own(rapl, clock
     watch = drive(clock, [0, 0.5, 1, 1.5, 1.501], lambda: rapl(zone0=10))
     assert [sample.power_w for sample in watch.samples] == [None, 20, 20, 20, None]
     assert value(watch, "energy_j") == pytest.approx(40)
-
-
-# --- what the process used
 
 
 def work_then_wait(pipe, cpu_s, own, held=b""):
