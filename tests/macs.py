@@ -64,8 +64,6 @@ def secrets_in(value: object) -> list[str]:
     return [secret for secret in SECRETS if secret in text] + process
 
 
-# A whole process ------------------------------------------------------------------------------------------------------
-
 ANSWER = """#!/bin/sh
 echo "{name} $*" >> "{log}"
 file="{folder}/{name}"

@@ -71,9 +71,6 @@ def has(monkeypatch):
     return say
 
 
-# --- Which there are ------------------------------------------------------------------------------------------------
-
-
 def test_find_gives_what_was_wanted_the_cpu_first(calls, has):
     for present, wanted, backends in (
         ("mps", "auto", ["cpu", "mps"]),
@@ -111,9 +108,6 @@ def test_what_a_user_may_ask_for():
     for function in (find.prepare, find.backends, lambda name: find.find("cpu", name)):
         with pytest.raises(PomologyError, match=r"^framework: 'theano' is not known; one of torch, tensorflow"):
             function("theano")
-
-
-# --- What can be added ----------------------------------------------------------------------------------------------
 
 
 # The programs of docs/add-a-device.md.
@@ -170,9 +164,6 @@ def test_a_new_framework_is_one_file(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "ok None numpy True"
-
-
-# --- What each is asked ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -232,9 +223,6 @@ def test_the_cpu_works_for_real():
     assert cpu.precisions() == dict.fromkeys(("fp32", "fp16", "bf16", "fp64"))
 
 
-# --- Batches and where things are -----------------------------------------------------------------------------------
-
-
 def elsewhere(backend: str) -> Device:
     """A device of that name whose tensors go to `meta`, which exists on every machine."""
     there = Device(backend)
@@ -277,8 +265,6 @@ def test_where_weights_really_are():
         cpu.device_of(torch.nn.ReLU())
 
 
-# --- How things fail ------------------------------------------------------------------------------------------------
-
 FAILURES = [
     ("RuntimeError: MPS backend out of memory (MPS allocated: 13.50 GB, max allowed: 18.13 GB)", "out-of-memory"),
     ("RuntimeError: Invalid buffer size: 23.27 GiB", "out-of-memory"),
@@ -316,9 +302,6 @@ def test_real_failures_of_this_torch_are_told_apart():
         with pytest.raises((RuntimeError, MemoryError)) as error:
             make()
         assert failure(error.value) == "out-of-memory"
-
-
-# --- Operators that run elsewhere -----------------------------------------------------------------------------------
 
 
 def step(*names: str) -> None:
@@ -372,8 +355,6 @@ def test_whether_fallbacks_are_allowed_is_reported(monkeypatch):
         monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", value)
         assert devices_torch.fallback_enabled() is enabled
 
-
-# How much MPS may take ------------------------------------------------------------------------------------------------
 
 HIGH, LOW = devices_torch.WATERMARKS
 

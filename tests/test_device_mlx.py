@@ -34,7 +34,7 @@ class FakeMLX:
     cpu, gpu, float32, array = "cpu", "gpu", "float32", Array
 
     def __init__(self, present: bool = True, metal: bool = True):
-        self.present, self.calls, self.clock = present, [], Clock()
+        self.calls, self.clock = [], Clock()
         self.queue = SimulatedDevice(self.clock, launch_s=1e-6, fence_s=1e-4)
         self.metal = SimpleNamespace(is_available=lambda: metal)
         self.fast = SimpleNamespace(metal_kernel=self._metal_kernel)
@@ -44,12 +44,9 @@ class FakeMLX:
         self.get_cache_memory = lambda: self.cache
         self.clear_cache = lambda: self.calls.append("clear_cache")
         self.reset_peak_memory = lambda: self.calls.append("reset_peak_memory")
-
-    def Device(self, kind):
-        return f"Device({kind}, 0)"
-
-    def is_available(self, kind):
-        return kind == "cpu" or self.present
+        self.Device = "Device({}, 0)".format
+        self.is_available = lambda kind: kind == "cpu" or present
+        self.ones = lambda shape, dtype="float32", stream=None: Array(1e-3, dtype)
 
     def device_info(self, handle):
         # Sizes as texts, which is how some versions give them.
@@ -75,9 +72,6 @@ class FakeMLX:
     def eval(self, *results):
         self.async_eval(*results)
         self.queue.synchronize()
-
-    def ones(self, shape, dtype="float32", stream=None):
-        return Array(1e-3, dtype)
 
     def add(self, a, b, stream=None):
         self.calls.append(("add", stream))
@@ -109,9 +103,6 @@ def mac(monkeypatch):
     return make
 
 
-# Which there are ------------------------------------------------------------------------------------------------------
-
-
 def test_find_on_a_mac(mac, monkeypatch):
     mac()
     for wanted, backends in (("auto", ["cpu", "mlx-gpu"]), ("gpu", ["mlx-gpu"]), ("mps", ["mlx-gpu"])):
@@ -123,9 +114,6 @@ def test_find_on_a_mac(mac, monkeypatch):
         find.find("gpu", "mlx")
     monkeypatch.setattr(sys, "platform", "linux")
     assert "processors only" in find.backends("mlx")["mlx-gpu"]
-
-
-# Laziness -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_fence_waits_for_its_own_device_and_a_scope_computes_there(mac):
@@ -167,9 +155,6 @@ def test_arrays_are_found_wherever_they_are_and_nothing_to_compute_is_refused(ma
             mlx.MLXDevice("cpu").dispatch(lambda nothing=nothing: nothing)()
 
 
-# The smallest kernel --------------------------------------------------------------------------------------------------
-
-
 def test_the_smallest_kernel_on_metal_is_one_thread(mac):
     mx = mac()
     launch, words = mlx.MLXDevice("mlx-gpu").smallest_kernel()
@@ -180,18 +165,12 @@ def test_the_smallest_kernel_on_metal_is_one_thread(mac):
     assert mx.calls[-1] == ("launch", (1, 1, 1), (1, 1, 1), "Device(gpu, 0)")
 
 
-@pytest.mark.parametrize(
-    ("backend", "own", "metal"), [("cpu", True, True), ("mlx-gpu", False, True), ("mlx-gpu", True, False)]
-)
-def test_elsewhere_it_is_an_addition_of_mlx(mac, backend, own, metal):
-    mx = mac(metal=metal)
-    launch, words = mlx.MLXDevice(backend).smallest_kernel(own)
-    launch()
-    assert "adding 1" in words
-    assert mx.calls[-1] == ("add", f"Device({'cpu' if backend == 'cpu' else 'gpu'}, 0)")
-
-
-# Memory ---------------------------------------------------------------------------------------------------------------
+def test_elsewhere_it_is_an_addition_of_mlx(mac):
+    for backend, own, metal in (("cpu", True, True), ("mlx-gpu", False, True), ("mlx-gpu", True, False)):
+        mx = mac(metal=metal)
+        launch, words = mlx.MLXDevice(backend).smallest_kernel(own)
+        launch()
+        assert "adding 1" in words and mx.calls[-1] == ("add", f"Device({backend[-3:]}, 0)")
 
 
 def test_each_memory_counter_means_one_thing(mac):
@@ -210,9 +189,6 @@ def test_free_memory_of_a_gpu_is_also_bound_by_metal(mac):
     assert (cpu.free_memory(), gpu.free_memory()) == (100 * GB, (24 - 4 - 5) * GB)
 
 
-# Before it is loaded --------------------------------------------------------------------------------------------------
-
-
 def test_fp32_is_fp32_and_too_late_is_one_line(monkeypatch):
     monkeypatch.setattr(os, "environ", {})
     monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
@@ -226,8 +202,6 @@ def test_fp32_is_fp32_and_too_late_is_one_line(monkeypatch):
     with pytest.raises(PomologyError, match=r"^MLX was imported before MLX_ENABLE_TF32=0 was set.*restart the kernel"):
         find.prepare("mlx")
 
-
-# For real -------------------------------------------------------------------------------------------------------------
 
 REAL = """
 import json

@@ -103,9 +103,6 @@ assert not heavy and threading.active_count() == 1, (heavy, threading.enumerate(
     subprocess.run([sys.executable, "-c", program], check=True, env=os.environ | {"PYTHONPATH": ":".join(sys.path)})
 
 
-# --- Linux
-
-
 @pytest.fixture
 def linux(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "platform", "linux")
@@ -155,9 +152,6 @@ def test_nvidia_gpus_and_why_there_are_none(linux, monkeypatch):
     assert "Driver Not Loaded" in machine_snapshot.snapshot()["unknown"]["gpus"]
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert machine_snapshot.snapshot()["unknown"]["gpus"] == "nvidia-ml-py is not installed"
-
-
-# --- fitness
 
 
 class FakeNotify:
@@ -222,9 +216,6 @@ def test_busy_cpu_time_leaves_out_waiting_and_counts_guests_once(monkeypatch):
     seconds = dict(zip(names, (10, 1, 5, 1000, 100, 0.5, 0.25, 3, 4, 1), strict=True))
     monkeypatch.setattr(psutil, "cpu_times", lambda: types.SimpleNamespace(_asdict=lambda: seconds))
     assert machine_snapshot.cpu_busy_s() == 10 + 1 + 5 + 0.5 + 0.25 + 3
-
-
-# --- commands
 
 
 def test_a_command_is_spawned_since_a_fork_would_write_protect_the_memory_of_a_training(monkeypatch):

@@ -36,9 +36,6 @@ def quiet_machine(monkeypatch):
     monkeypatch.setattr(snapshot, "conditions", lambda: state)
 
 
-# Slopes ---------------------------------------------------------------------------------------------------------------
-
-
 def autoregressive(rng, steps, rho, per_step):
     noise = rng.standard_normal(steps + 300)
     for step in range(1, len(noise)):
@@ -81,9 +78,6 @@ def test_a_growth_is_told_from_noise_and_from_nothing():
     for values, steps in (([1.0, 2.0], [0, 1]), ([1, 2, math.nan], [0, 1, 2]), ([1, 2, 3], [0, 2, 2])):
         with pytest.raises(ValueError, match="a slope needs"):
             slope(values, steps)
-
-
-# The trace ------------------------------------------------------------------------------------------------------------
 
 
 def trace_of(allocated, footprint=lambda step: 10**8, steps=200):
@@ -152,9 +146,6 @@ def test_on_a_mac_the_footprint_is_macos_s_and_no_process_is_started(monkeypatch
     assert values["swap_used_bytes"] == 2**29 and values["page_faults"] > 0
 
 
-# Cases ----------------------------------------------------------------------------------------------------------------
-
-
 def experiment(folder, **more):
     return Experiment(
         "memory_torch", article="001", devices="cpu", budget_s=5.0, out=str(folder), expects_learning=False, **more
@@ -199,9 +190,6 @@ def test_a_case_keeps_its_trace_and_what_is_not_counted_with_the_reason(tmp_path
     assert {"footprint_slope_bytes", "page_faults_slope", "page_faults"} <= record.metrics.keys()
     times = [row[1] for row in trace["rows"]]
     assert times == sorted(times) and 0 < times[-1] <= record.seconds
-
-
-# The notebooks --------------------------------------------------------------------------------------------------------
 
 
 def notebook_scope(name, folder, source=lambda text: text, **given):
@@ -258,9 +246,6 @@ def test_the_reference_in_pytorch_is_the_notebooks_network(tmp_path):
     model = notebook_scope("memory_torch", tmp_path)["build"]()
     numbers = torch.randn(7, 32)
     assert torch.allclose(model(numbers), torch_reference.MODELS["residual_mlp"](numbers, *model.parameters()))
-
-
-# The table, the figure and the claims ---------------------------------------------------------------------------------
 
 
 def record(framework, backend, load, **slopes):

@@ -29,8 +29,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lib" / "pomology"
 NOTEBOOKS = notebooks.notebook_paths(ROOT / "notebooks")
 
-# A case ---------------------------------------------------------------------------------------------------------------
-
 CASE = """
 import json, sys, time
 import IPython, matplotlib.pyplot, pandas, psutil, torch, torch.utils.data
@@ -183,8 +181,6 @@ def test_the_process_lacks_what_macos_lacks():
     errors = json.loads(run(PLANTED, json.dumps(list(PLANTS))))
     assert {plant: errors.get(plant) for plant, words in PLANTS.items() if words not in errors.get(plant, "")} == {}
 
-
-# What the code says ---------------------------------------------------------------------------------------------------
 
 NAMES = {
     *(f"os.{name}" for name in NOT_IN_OS),

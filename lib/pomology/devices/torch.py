@@ -59,12 +59,6 @@ def _true_fp32(torch: Any) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
-def _free_on_mps(torch: Any) -> int:
-    # By default MPS raises only at 1.7 times the recommended working set, after long swapping.
-    limit = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-    return min(snapshot.available_memory_bytes(), limit)
-
-
 BACKENDS: dict[str, Backend] = {
     "cuda": Backend(
         lambda torch: _no_driver(torch, "cuda", "NVIDIA"), lambda torch: torch.cuda.get_device_name(), _true_fp32
@@ -76,7 +70,11 @@ BACKENDS: dict[str, Backend] = {
         lacks=("float64", "complex128"),
         allocated=lambda torch: torch.mps.current_allocated_memory(),
         reserved=lambda torch: torch.mps.driver_allocated_memory(),  # all that Metal gave, to MPSGraph too
-        free=_free_on_mps,
+        # By default MPS raises only at 1.7 times the recommended working set, after long swapping.
+        free=lambda torch: min(
+            snapshot.available_memory_bytes(),
+            torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory(),
+        ),
         own_kernel=lambda torch: torch.mps.compile_shader(SMALLEST_KERNEL).pomology_one,
         warns_of_fallbacks=True,
     ),

@@ -6,10 +6,11 @@ import os
 import re
 import sys
 import time
+from collections import namedtuple
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pomology.machine import snapshot
 
@@ -21,13 +22,8 @@ class Absent(Exception):
     """A source cannot be read here; the text says why in plain words."""
 
 
-class Meter(NamedTuple):
-    """rails: what it covers. energy_j(): a running total in joules. missing: why a rail is not used, by its name."""
-
-    name: str
-    rails: list[str]
-    energy_j: Callable[[], float]
-    missing: dict[str, str]
+# rails: what it covers. energy_j(): a running total in joules. missing: rails that are not used -> why.
+Meter = namedtuple("Meter", "name rails energy_j missing")
 
 
 def apple_meter() -> Meter:

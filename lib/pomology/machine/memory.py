@@ -35,9 +35,7 @@ class MemoryTrace:
         *("page_faults", "page_ins", "swap_used_bytes"),
     )
 
-    def __init__(
-        self, device: Callable[[], dict[str, int]], since: float, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, device: Callable[[], dict], since: float, clock: Callable[[], float] = time.perf_counter):
         self._device, self._since, self._clock = device, since, clock
         self.absent: dict[str, str] = {}
         self.steps, self._stride, self._rows, self._last = 0, 1, list[tuple](), ()

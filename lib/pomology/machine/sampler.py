@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import namedtuple
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -20,15 +21,8 @@ from pomology.machine.energy import Absent
 from pomology.machine.sources import SHORTAGE, SOURCES
 from pomology.measure.estimate import Estimate
 
-
-class Sample(NamedTuple):
-    """One reading; `power_w` is the mean since the sample before. None is what was not or could not be read."""
-
-    t_s: float
-    footprint_bytes: int | None
-    power_w: float | None
-    temperature_c: float | None
-    gpu_busy: float | None
+# One reading; `power_w` is the mean since the sample before. None is what was not or could not be read.
+Sample = namedtuple("Sample", "t_s footprint_bytes power_w temperature_c gpu_busy")
 
 
 def contended(foreign_load: float | None) -> bool:
@@ -59,9 +53,7 @@ class Telemetry:
 
     foreign_load = thermal_level = footprint_source = seconds = thread_s = None
 
-    def __init__(
-        self, interval_s: float = 0.5, device: str = "cpu", clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, interval_s: float = 0.5, device: str = "cpu", clock: Callable[[], float] = time.perf_counter):
         if device not in ("cpu", "gpu") or not interval_s > 0:
             raise ValueError(f"device must be cpu or gpu and interval_s above 0, not {device!r} and {interval_s!r}")
         self.device, self.clock, self._interval_s = device, clock, interval_s
