@@ -104,8 +104,9 @@ def test_memory_with_lora_and_with_offload(scope):
     assert plain.saved_bytes / GIB == pytest.approx(12.69, abs=0.01)
     assert 0.8 < lora.saved_bytes / plain.saved_bytes < 0.9
     # CUDA's dropout keeps a byte where others keep a float: 73 of them, and 36 more of the adapters' inputs.
-    fused = scope["count"]("gpt2-large", 16, True, "classification", "cuda")
+    fused, written = (scope["count"]("gpt2-large", 16, True, "classification", backend) for backend in ("cuda", "cpu"))
     assert fused.saved_bytes / GIB == pytest.approx(9.85 - 109 * 16 * 128 * 1280 * 3 / GIB, rel=0.01)
+    assert written.saved_bytes == lora.saved_bytes
     zero, plain = (scope["count"]("gpt2", 1, False, "classification", "cuda", kind) for kind in ("zero", "none"))
     assert plain.state_bytes / 4 <= zero.state_bytes < plain.state_bytes / 3 and zero.saved_bytes == plain.saved_bytes
     assert zero.host_bytes >= 3 * plain.state_bytes / 4 and not plain.host_bytes
