@@ -11,6 +11,7 @@ import types
 
 import apart
 import fakes
+import nbformat
 import numpy as np
 import pytest
 
@@ -19,6 +20,7 @@ from pomology.errors import PomologyError
 from pomology.experiment import trainers
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
+from pomology.paths import root
 from pomology.workloads import parity
 from pomology.workloads.cost import keras_workload
 
@@ -43,23 +45,17 @@ class PretendedGPU(tensorflow.TensorFlowDevice):
         return {"CPU:0": "cpu", "CPU:1": "metal"}[found.pop()] if len(found) == 1 else "mixed"
 
 
-def mlp(kind="cpu", activation="relu"):
-    hidden = [layers.Dense(512, activation=activation), layers.Dropout(0.2), layers.Dense(64, activation="relu")]
-    return keras.Sequential([layers.Input((28, 28)), layers.Flatten(), *hidden, layers.Dense(10, "softmax")])
+def built(name):
+    """The function that builds the article's model, from its notebook."""
+    place = root() / "notebooks" / "m2_max_vs_nvidia" / f"{name}.ipynb"
+    (source,) = [cell.source for cell in nbformat.read(place, 4).cells if cell.source.startswith("def build(")]
+    scope = {"keras": keras, "layers": layers}
+    exec(source, scope)
+    return scope["build"]
 
 
-def cnn(kind="cpu"):
-    stack = [layers.Conv2D(32, 3, activation="relu"), layers.MaxPooling2D(2)]
-    stack += [layers.Conv2D(64, 3, activation="relu"), layers.MaxPooling2D(2)]
-    stack += [layers.Conv2D(64, 3, activation="relu"), layers.Flatten(), layers.Dense(64, activation="relu")]
-    return keras.Sequential([layers.Input((28, 28, 1)), *stack, layers.Dense(10, "softmax")])
-
-
-def lstm(kind="cpu"):
-    return keras.Sequential([layers.Input((28, 28)), layers.LSTM(128), layers.Dense(10, "softmax")])
-
-
-BUILD = {"mlp": mlp, "cnn": cnn, "lstm": lstm}
+BUILD = {name: built(name) for name in ("mlp", "cnn", "lstm")}
+mlp, lstm = BUILD["mlp"], BUILD["lstm"]
 
 
 def pixels(count):
@@ -114,7 +110,7 @@ class Calls(keras.callbacks.Callback):
 
 def fit(case, model=None, count=640, held_out=160, epochs=3, labels=None, optimizer="adam", more=(), **named):
     """`fit` as in the notebooks, on the case's clock if there is a case. Returns Keras's history."""
-    model = case.watch_model(mlp()) if model is None else model
+    model = case.watch_model(mlp("cpu")) if model is None else model
     x, y = pixels(count + held_out)
     y = y if labels is None else labels
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
@@ -140,7 +136,7 @@ def test_the_cpu_works_for_real():
     assert {name for name, reason in cpu.precisions().items() if reason is None} >= {"fp32", "fp16", "bf16", "fp64"}
     batch = cpu.to_device({"x": np.ones(3, np.float32), "pair": (np.zeros(2), [tf.ones(1)])})
     assert isinstance(batch["pair"], tuple) and cpu.device_of(batch["x"]) == "cpu"
-    model = mlp()
+    model = mlp("cpu")
     assert cpu.device_of(model) == "cpu" and cpu.count(model) == 435_402
     before = cpu.weight_sample(model)
     model.trainable_weights[-1].assign_add(np.full(10, 0.5, np.float32))
@@ -183,7 +179,7 @@ def test_a_whole_training_is_measured_with_its_smaller_last_batch_and_is_the_sam
 
     def body(case):
         keras.utils.set_random_seed(1)
-        model = case.watch_model(mlp())
+        model = case.watch_model(mlp("cpu"))
         began = time.perf_counter()
         return fit(case, model, more=[calls], **given), time.perf_counter() - began
 
@@ -199,7 +195,7 @@ def test_a_whole_training_is_measured_with_its_smaller_last_batch_and_is_the_sam
     assert (total.how, total.n, epoch.how) == ("measured", 3, "measured")
     assert epoch.value < total.value <= around_s < total.value + 0.3 * around_s, "nothing of fit is left out"
     keras.utils.set_random_seed(1)
-    bare = fit(None, mlp(), **given)
+    bare = fit(None, mlp("cpu"), **given)
     assert clocked.keys() == bare.keys()
     for name in bare:
         assert clocked[name] == pytest.approx(bare[name], rel=1e-4), name
@@ -268,7 +264,7 @@ def test_a_model_that_guesses_is_not_learning(run):
     def body(case):
         case.experiment.expects_learning = False  # the loss alone would say it too
         x, y = pixels(1640)[0], np.random.default_rng(2).integers(0, 10, 1640)
-        model = case.watch_model(mlp())
+        model = case.watch_model(mlp("cpu"))
         fit(case, model, held_out=1000, epochs=1, labels=y)
         case.accuracy(model.evaluate(x[640:], y[640:], verbose=0)[1], 1000, classes=10)
 
@@ -285,7 +281,7 @@ def check(case, model, twin):
 @pytest.mark.parametrize("twin", sorted(BUILD))
 def test_the_articles_models_are_their_pytorch_twins(run, twin):
     keras.utils.set_random_seed(1)
-    record, _ = run(lambda case: check(case, case.watch_model(BUILD[twin]()), twin))
+    record, _ = run(lambda case: check(case, case.watch_model(BUILD[twin]("cpu")), twin))
     assert record.status == "ok", record.reason
     assert 0 < record.metrics["max_abs_error"].value < 1e-5
 
@@ -299,13 +295,13 @@ def other_gates(weights):
 @pytest.mark.parametrize("wrong", ["activation", "order of weights"])
 def test_another_model_of_the_same_size_is_refused(run, monkeypatch, wrong):
     keras.utils.set_random_seed(1)
-    honest = parity.in_torch
+    honest, twin = parity.in_torch, "mlp" if wrong == "activation" else "lstm"
+    model = BUILD[twin]("cpu")
     if wrong == "activation":
-        build, twin = lambda: mlp(activation="elu"), "mlp"
+        model.layers[1].activation = keras.activations.elu
     else:
-        build, twin = lstm, "lstm"
         monkeypatch.setattr(parity, "in_torch", lambda name, weights, *data: honest(name, other_gates(weights), *data))
-    record, _ = run(lambda case: check(case, case.watch_model(build()), twin))
+    record, _ = run(lambda case: check(case, case.watch_model(model), twin))
     assert record.status == "mismatch" and "TensorFlow against PyTorch: outputs [" in record.reason
     assert record.metrics["max_abs_error"].value > 1e-3 and "step_s" not in record.metrics
 
@@ -321,7 +317,7 @@ def test_gradients_that_differ_alone_are_refused_if_they_differ_again(run, monke
         return found | {"gradient 3": found["gradient 3"] * (1.01 if len(asked) <= times else 1)}
 
     monkeypatch.setattr(parity, "in_torch", off)
-    record, _ = run(lambda case: check(case, case.watch_model(mlp()), "mlp"))
+    record, _ = run(lambda case: check(case, case.watch_model(mlp("cpu")), "mlp"))
     assert record.status == status and len(asked) == 2
     assert not np.array_equal(asked[0][2], asked[1][2]), "other pictures"
     assert status == "ok" or "gradient 3 [" in record.reason
@@ -370,7 +366,7 @@ def test_work_that_is_left_to_the_cpu_is_a_fallback(run, monkeypatch, what):
 
     def body(case):
         with tf.device("/CPU:0") if what == "weights" else contextlib.nullcontext():
-            model = case.watch_model(mlp())
+            model = case.watch_model(mlp("cpu"))
         if what == "results":
             monkeypatch.setattr(parity, "keras_pass", elsewhere)
             check(case, model, "mlp")
@@ -384,7 +380,7 @@ def test_work_that_is_left_to_the_cpu_is_a_fallback(run, monkeypatch, what):
 def test_a_twin_that_fails_says_why_in_one_line():
     x, y = pixels(4)
     with pytest.raises(PomologyError, match=r"the reference in PyTorch, 'mlp', ended with status 1: .*Error") as error:
-        parity.in_torch("mlp", lstm().get_weights(), x, y)
+        parity.in_torch("mlp", lstm("cpu").get_weights(), x, y)
     assert "\n" not in str(error.value)
 
 
@@ -392,11 +388,11 @@ def test_a_twin_that_fails_says_why_in_one_line():
     ("twin", "parameters", "mflop"), [("mlp", 435_402, 1.806), ("cnn", 93_322, 16.376), ("lstm", 81_674, 12.492)]
 )
 def test_workload_of_the_articles_models(twin, parameters, mflop):
-    work = keras_workload(BUILD[twin](), 128)
+    work = keras_workload(BUILD[twin]("cpu"), 128)
     assert work.parameters == parameters
     assert work.flops / 128 / 1e6 == pytest.approx(mflop, abs=0.0005)
     assert work.state_bytes == 16 * parameters  # weights, gradients and two of Adam, four bytes each
-    assert keras_workload(BUILD[twin](), 256).saved_bytes == 2 * work.saved_bytes
+    assert keras_workload(BUILD[twin]("cpu"), 256).saved_bytes == 2 * work.saved_bytes
 
 
 def test_a_layer_without_a_formula_is_named():
