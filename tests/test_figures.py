@@ -45,27 +45,21 @@ RUN = [
         for times, more in zip((2, 40, 60), BOTH, strict=True)
     ),
 ]
+STEPS = [[0, 10.0, 5e9, None, 100], [1, 12.0, 6e9, None, 200], [3, 18.0, 7e9, None, 900]]
 TRACED = [
-    trace(["t_s", "footprint_bytes", "allocated_bytes", "page_faults"], rows, config={"load": load}, **more)
+    trace(["t_s", "footprint_bytes", "allocated_bytes", "page_faults"], STEPS, config={"load": load}, **more)
     for load in ("easy", "near")
-    for rows in ([[0, 10.0, 5e9, None, 100], [1, 12.0, 6e9, None, 200], [3, 18.0, 7e9, None, 900]],)
     for more in BOTH
 ]
+OPERATIONS = (("matmul", "8x9x9", {}), ("matvec", "4096x32000", {}), ("vjp", "8x9", {"about": {"wrt": "left"}}))
 PRODUCTS = [
-    product(value, precision, shape, 0.9 * value, 1.1 * value, operation=operation, experiment="blas_torch", **more)
+    product(value, precision, shape, 0.9 * value, 1.1 * value, operation=name, experiment="blas_torch", **where, **more)
     for value, where in zip((1.234e9, 5e10, 7e11), BOTH, strict=True)
     for precision in ("fp32", "fp16", "bf16")
-    for operation, shape, more in (
-        ("matmul", "8x9x9", where),
-        ("matvec", "4096x32000", where),
-        ("vjp", "8x9", where | {"about": {"wrt": "left"}}),
-    )
+    for name, shape, more in OPERATIONS
 ]
-PRICED = costs.priced(
-    [record("gpt2_pretraining_torch", rate(5e12), config={"model": "gpt2-large", "batch_size": 4}), product(8e9)],
-    9,
-    3e3,
-)
+SOLD = record("gpt2_pretraining_torch", rate(5e12), config={"model": "gpt2-large", "batch_size": 4})
+PRICED = costs.priced([SOLD, product(8e9)], 9, 3e3)
 
 
 def drawn(experiment, records=(), compact=False):

@@ -55,7 +55,6 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
     columns = [Column(heading, about.time, where) for heading, where in split.items()]
     columns += [Column(heading, name) for heading, name in about.shown.items() if not split or name != about.time]
     rows, data, notes = _published(about, columns)
-
     usable = comparable(records, "" if about.metric in TRAININGS else "flops_per_s")
     shown = [repeats for repeats in groups(usable) if not (repeats[0].scaled and repeats[-1].status == "too-big")]
     best = None if about.name in roofline.CEILINGS else best
@@ -93,9 +92,8 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
     headings = ("Device", *about.headings.values(), *(column.heading for column in columns), "Remarks")
     table = Table(about.title or about.name, headings, tuple(rows), tuple(notes), tuple(data))
     rate = next((column.heading for column in columns if column.metric == "flops_per_s"), None)
-    if split or not best or not rate:
-        return table
-    return roofline._with_shares(table, rate, [None] * (len(rows) - len(shares)) + shares)
+    shares = [None] * (len(rows) - len(shares)) + shares
+    return table if split or not rate else roofline._with_shares(table, rate, shares)
 
 
 def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row], list[dict], list[str]]:

@@ -46,14 +46,7 @@ PROFILES = {
 # What a notebook shows, by its method; a section has the first of these.
 MAIN = ("summary", "roofline", "ceilings", "checks", "side_by_side", "table", "details")
 
-LINKS = {
-    "The notebook, rendered": "{}.html",
-    "numbers as CSV": "tables/{}-article.csv",
-    "shares as CSV": "tables/{}-roofline.csv",
-    "rates as CSV": "tables/{}-rates.csv",
-    "checks as CSV": "tables/{}-checks.csv",
-    "journal": "{}.jsonl",
-}
+CSV = {"numbers": "article", "shares": "roofline", "rates": "rates", "checks": "checks"}  # saved tables that are linked
 
 
 def build(out: Path) -> Path:
@@ -247,7 +240,8 @@ def _section(run: Run, about: Declaration, failure: str | None, with_claims: boo
     ended = [r for r in contents.records if main in ("ceilings", "details") or r.scaled or r.profile == "smoke"]
     ended = [r for r in ended if r.status != "ok" and (r.status != "too-big" or not (main == "ceilings" or r.scaled))]
     endings = _few([cases.line(record) for record in ended] if main != "checks" else [])
-    links = [(text, form.format(name)) for text, form in LINKS.items()]
+    tables = [(f"{what} as CSV", f"tables/{name}-{saved}.csv") for what, saved in CSV.items()]
+    links = [("The notebook, rendered", f"{name}.html"), *tables, ("journal", f"{name}.jsonl")]
     links = [(text, quote(place)) for text, place in links if (run.path / place).exists()]
     return section | {"endings": endings, "notes": _few(notes), "links": links}
 
@@ -267,11 +261,11 @@ def _shown(report: Report, shows: tuple[str, ...], main: str, with_claims: bool)
         alone = {claim.id for claim in published.claims() if len(claim.experiments) == 1}
         rows = tuple(row for row in claims.rows if row.cells[0] in alone)
         section["claims"] = replace(claims, title="The article's claims", rows=rows) if rows else ""
-    folded = ("details", "numbers", "table") if main != "table" else ("details", "numbers")
-    folded = [method for method in folded if method != main and (method in shows or main == "table")]
+    others = [method for method in ("details", "numbers", "table") if method in shows and method != main]
+    folded = "details" if main == "table" else next(iter(others), "")
     # What a notebook combines has its numbers below the notebooks that measured them.
     if folded and report.records and (about.whole_run or not about.sources):
-        section["details"] = replace(report.saved(folded[0]), title="")
+        section["details"] = replace(report.saved(folded), title="")
     return section
 
 

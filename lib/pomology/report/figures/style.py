@@ -31,14 +31,9 @@ COLOURS = dict(zip(DEVICES.values(), ("#56B4E9", "#0072B2", "#009E73", GREY, "#D
 MARKS = dict(zip(DEVICES.values(), "^osvDd", strict=True))
 
 # Frameworks on one device: shades of its colour, which differ in grey as well.
-SHADES = {
-    ("torch", "cpu"): COLOURS["this machine's processor"],
-    ("mlx", "cpu"): "#8C3F00",
-    ("tensorflow", "cpu"): "#F0A060",
-    ("torch", "gpu"): COLOURS["this machine's GPU"],
-    ("mlx", "gpu"): "#8E3A70",
-    ("tensorflow", "gpu"): "#E6B3D0",
-}
+SHADES = {("torch", "cpu"): COLOURS["this machine's processor"], ("torch", "gpu"): COLOURS["this machine's GPU"]}
+SHADES |= {("mlx", "cpu"): "#8C3F00", ("tensorflow", "cpu"): "#F0A060"}
+SHADES |= {("mlx", "gpu"): "#8E3A70", ("tensorflow", "gpu"): "#E6B3D0"}
 
 STYLE = dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none")
 STYLE |= dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "text.color"), GREY)
@@ -53,6 +48,7 @@ STYLE |= {
     "svg.fonttype": "none",  # text stays text: it can be read aloud and searched, and takes a tenth of the bytes
 }
 
+NOT_XML = "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"  # a text from somebody's journal may hold it
 FONTS = "DejaVu Sans, Verdana, sans-serif"  # the first is as wide as the second, which Macs and phones have
 
 
@@ -134,10 +130,7 @@ def svg(figure: Any) -> str:
     for axis in figure.axes:
         axis.set_position([round(bound, 4) for bound in axis.get_position().bounds])
     figure.savefig(buffer, format="svg", metadata={"Date": None})
-    # A text may hold what no XML may, as somebody's journal can.
-    text = re.sub(
-        "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", buffer.getvalue()
-    )
+    text = re.sub(NOT_XML, "\N{REPLACEMENT CHARACTER}", buffer.getvalue())
     root = ElementTree.fromstring(text[text.index("<svg") :])
     _slim(root, set(re.findall(r"#([\w-]+)", text)))
     about = {"xmlns": "http://www.w3.org/2000/svg", "font-family": FONTS, "stroke-linejoin": "round"}
