@@ -39,6 +39,7 @@ PACKAGE = Path(pomology.__file__).parent
 SIMULATED = """
 import contextlib
 
+from pomology.devices import find
 
 
 class Simulated:

@@ -202,7 +202,7 @@ janet Jane pippins 127.0.0.1 0.0.0.0 ::1 torch==2.13.0.1 v1.2.3.4 x[::2] a[1::2]
 NOBODY += ["version 12.4.127.1", "tokenizer: bert", "one @ other.T", "serial: no", "color: #aabbcc"]
 NOBODY += [  # among the bytes of a photograph, and in how a picture is written, a short name turns up by accident
     *(picture("image/png", b"\0 jane \0"), '<img src="data:image/png;base64,AAAA/jane+jroe/AAAA=">'),
-    picture("image/png", png((b"IDAT", b"\0jane\0"))),
+    *(picture("image/png", png((b"IDAT", b"\0jane\0"))), '<img src="data:image/png;base64,A">'),
     picture("image/png", png((b"tEXt", b"Software\0Matplotlib version3.10.7, https://matplotlib.org/"))),
 ]
 

@@ -44,8 +44,8 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
         after = [other for other in paths if other != name] if about.get("after") == ["*"] else about.get("after", ())
         if name in known:
             raise PomologyError(f"{path.name}: stands in two folders; a notebook's name is its experiment's")
-        if missing := set(after) - set(paths):
-            raise PomologyError(f"{path.name}: comes after {missing.pop()!r}, and no notebook has this name")
+        if missing := [other for other in after if other not in paths]:
+            raise PomologyError(f"{path.name}: comes after {missing[0]!r}, and no notebook has this name")
         known[name] = Notebook(name, path, title, about.get("article", ""), about.get("seconds", {}), tuple(after))
 
     def place(notebook: Notebook) -> tuple:

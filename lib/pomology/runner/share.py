@@ -158,7 +158,8 @@ def _readings(text: str, embedded: bool = False, least: int = 0) -> Iterator[tup
     spelt = (respell(plain) for sign, respell in SPELLINGS if sign in plain)
     yield from ((reading, embedded, least) for reading in dict.fromkeys((plain, *spelt)))
     for kind, encoded in EMBEDDED.findall(text):
-        data = base64.b64decode(re.sub(r"[^A-Za-z0-9+/]", "", encoded) + "==")
+        letters = re.sub(r"[^A-Za-z0-9+/]", "", encoded)
+        data = base64.b64decode(letters[: len(letters) - (len(letters) % 4 == 1)] + "==")  # one letter alone is no byte
         if data.startswith(PNG):
             yield from _readings(_beside_pixels(data), True, least)
         elif "svg" in kind or "text" in kind:
