@@ -16,22 +16,14 @@ import pytest
 # Of these files, what they have of each notebook is a piece of work by itself.
 BY_NOTEBOOK = ("test_notebooks.py", "test_operators.py")
 # Seconds, roughly, on a core; what is not here is quick.
-SLOW = {
-    "[model_memory]": 90,
-    "test_batch.py": 90,
-    "test_lab.py": 80,
-    "test_project.py": 70,
-    "test_ssl_notebooks.py": 60,
+SECONDS = {
+    90: ("[device_check]", "[simclr]", "[model_memory]", "test_batch.py", "test_model_memory.py", "test_device.py"),
+    60: ("[capabilities]", "[whisper_finetuning]", "test_ssl_notebooks.py", "test_on_a_mac.py", "test_lab.py"),
+    50: ("test_blas.py", "test_offload.py", "test_whisper.py", "test_flops.py", "test_simclr.py", "test_lightning.py"),
+    45: ("[cnn]", "[lstm]", "[mlp]", "[gpt2_finetuning]", "[whisper_pretraining]", "test_gpt2_finetuning.py"),
+    30: (*(f"{file}[" for file in BY_NOTEBOOK), "test_callbacks.py", "test_lint.py", "test_project.py"),
 }
-SLOW |= {"[simclr]": 60, "[capabilities]": 50, "[whisper_finetuning]": 50, "[device_check]": 50, "[vae]": 40}
-SLOW |= dict.fromkeys(("[cnn]", "[lstm]", "[mlp]", "[gpt2_finetuning]", "[whisper_pretraining]"), 45)
-SLOW |= dict.fromkeys((f"{file}[" for file in BY_NOTEBOOK), 30)
-SLOW |= dict.fromkeys(
-    ("test_lint.py", "test_model_memory.py", "test_ssl_notebooks.py", "test_device.py", "test_on_a_mac.py"), 60
-)
-SLOW |= dict.fromkeys(("test_blas.py", "test_offload.py", "test_whisper.py", "test_flops.py", "test_simclr.py"), 50)
-SLOW |= dict.fromkeys(("test_gpt2_finetuning.py", "test_lightning.py", "test_on_a_mac.py"), 50)
-
+SLOW = {name: seconds for seconds, names in SECONDS.items() for name in names}
 # What processes that start with PyTorch have loaded as well: of all that a notebook loads, what pomology is no part of.
 LOADED = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn")
 

@@ -428,7 +428,9 @@ def test_nothing_of_a_case_stays_in_memory(make):
         kept.append(weakref.ref(model))
         raise ValueError("held by its traceback?")
 
-    run(make(), body)
+    (case,) = make().cases()
+    with case:
+        body(case)
     gc.collect()
     assert kept[0]() is None
 
