@@ -155,11 +155,8 @@ class StepClock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a part of every step apart: `forward`, `backward` or `update`, fenced at both ends.
-
-        The fences keep the device from overlapping one phase with the next, so a loop with phases may be slower than
-        one without, by what the program needs to prepare a step. For steps of a second that is nothing.
-        """
+        """Time a part of every step apart: `forward`, `backward` or `update`. Its fences keep the device from
+        overlapping it with the next: a loop may be slower by what the program needs to prepare a step."""
         if name not in PHASES or self._running is None or self._phase is not None:
             raise ValueError(f"phase {name!r}: one of {', '.join(PHASES)}, in a loop over steps and in no other phase")
         self._phase = name

@@ -82,8 +82,7 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
     def __mul__(self, other: Estimate | float) -> Estimate:
         other = estimate(other)
-        # Nothing times everything is nothing.
-        ends = [0.0 if 0 in (x, y) else x * y for x in self.bounds for y in other.bounds]
+        ends = [x * y for x in self.bounds for y in other.bounds]
         return _made(self.value * other.value, ends, " ".join(filter(None, (self.unit, other.unit))), self, other)
 
     def __truediv__(self, other: Estimate | float) -> Estimate:

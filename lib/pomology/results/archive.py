@@ -72,8 +72,7 @@ def listed(folder: Path) -> list[File]:
 
 
 def unpacked(place: Path) -> Iterator[tuple[str, bytes]]:
-    """`machine.json` and the journals of a run's zip, one after the other: names and contents. Raises PomologyError, in
-    a line that names the file and what is wrong, for what is not safe to read."""
+    """Names and contents of what `listed` gives of a folder. Raises PomologyError for what is not safe to read."""
     if place.stat().st_size > MOST_ZIP_BYTES:
         raise PomologyError(f"{_shown(place.name)}: {place.stat().st_size:,} bytes; at most {MOST_ZIP_BYTES:,}")
     with open(place, "rb") as file:

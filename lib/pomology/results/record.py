@@ -50,7 +50,7 @@ class Metric(msgspec.Struct, gc=False):
 
 
 class Metrics(dict[str, Estimate]):
-    """The metrics of a record, by name."""
+    """By name."""
 
 
 class Start(msgspec.Struct, kw_only=True, tag_field="event", tag="start", gc=False):
