@@ -86,7 +86,7 @@ def test_what_is_not_one_case_is_not_in_one_row(tmp_path):
 
 def test_what_has_no_time_in_common_or_ended_badly_is_left_out(tmp_path):
     both = {"kernel_s": metric(1.0), "step_s": metric(3.0), "loss_last": metric(2.0)}
-    crashed = record("siamese", repeat=2, status="crashed", metrics={}, parameters=None, flops_per_step=None)
+    crashed = record("siamese", repeat=2, status="mismatch", parameters=None, flops_per_step=None)
     a = run(tmp_path / "a", record(metrics=both), record("x", metrics={"epoch_s": metric(1.0)}))
     run(a, *repeats([10.0, 10.1], experiment="siamese"), crashed)
     b = run(tmp_path / "b", record(metrics={"step_s": metric(6.0), "epoch_s": metric(9.0)}))
@@ -148,6 +148,15 @@ def test_two_sets_of_one_machine_are_called_different_in_at_most_5_percent_of_ro
             told = "slower" if ratio.low > 1 else "faster" if ratio.high < 1 else "no difference shown"
             assert verdict == told and ratio.low < ratio.value < ratio.high and ratio.covers == "repeats"
     assert np.mean(different) <= 0.05 and np.mean(np.array(different) > 0.05) <= 0.1
+
+
+def test_of_sixty_notebooks_with_a_row_each_5_percent_are_called_different():
+    """And 9.7 % without the variance between two sets; 9.3 % was measured."""
+    generator, verdicts = np.random.default_rng(7), []
+    for _ in range(30):
+        findings = compare.judged(drawn(generator, (1,) * 60, shared=0.0, count=5)).values()
+        verdicts += [finding.verdict != "no difference shown" for finding in findings]
+    assert 0.04 < np.mean(verdicts) < 0.06
 
 
 def test_a_factor_of_two_is_seen_with_three_repeats():
