@@ -50,19 +50,32 @@ class _LabelledImages(Dataset):
 
 
 _MNIST = _LabelledImages(
-    **{"name": "MNIST", "hub": "ylecun/mnist", "config": "mnist", "columns": ("image", "label")},
-    **{"shape": (28, 28), "counts": {"train": 60_000, "test": 10_000}, "stand_in": synthetic.digits},
-    **{"first_labels": {"train": "5041921314", "test": "7210414959"}, "binary": {"train": (), "test": ()}},
+    name="MNIST",
+    hub="ylecun/mnist",
+    config="mnist",
+    columns=("image", "label"),
+    shape=(28, 28),
+    counts={"train": 60_000, "test": 10_000},
+    first_labels={"train": "5041921314", "test": "7210414959"},
+    stand_in=synthetic.digits,
+    binary={"train": (), "test": ()},
 )
 _FASHION_MNIST = replace(
     _MNIST,
-    **{"name": "Fashion-MNIST", "hub": "zalando-datasets/fashion_mnist", "config": "fashion_mnist"},
+    name="Fashion-MNIST",
+    hub="zalando-datasets/fashion_mnist",
+    config="fashion_mnist",
     first_labels={"train": "9003027255", "test": "9211614657"},
     stand_in=synthetic.cloth_digits,
 )
 _CIFAR10 = _LabelledImages(
-    **{"name": "CIFAR-10", "hub": "uoft-cs/cifar10", "config": "plain_text", "columns": ("img", "label")},
-    **{"shape": (32, 32, 3), "counts": {"train": 50_000, "test": 10_000}, "stand_in": synthetic.digits_on_photographs},
+    name="CIFAR-10",
+    hub="uoft-cs/cifar10",
+    config="plain_text",
+    columns=("img", "label"),
+    shape=(32, 32, 3),
+    counts={"train": 50_000, "test": 10_000},
+    stand_in=synthetic.digits_on_photographs,
     first_labels={"train": "6994112783", "test": "3880661631"},
     binary={"train": ("data_batch_[1-5].bin",), "test": ("test_batch.bin",)},
 )

@@ -49,14 +49,25 @@ class _Text(Dataset):
 
 
 _WIKITEXT2 = _Text(
-    **{"name": "WikiText-2", "hub": "Salesforce/wikitext", "config": "wikitext-2-v1", "columns": ("text",)},
-    **{"tokens": WIKITEXT2_TOKENS, "vocabulary": WIKITEXT2_VOCABULARY, "own": "wiki.{}.tokens"},
+    name="WikiText-2",
+    hub="Salesforce/wikitext",
+    config="wikitext-2-v1",
+    columns=("text",),
+    tokens=WIKITEXT2_TOKENS,
+    vocabulary=WIKITEXT2_VOCABULARY,
+    own="wiki.{}.tokens",
 )
 # The hub has a script that makes it, and parquet files that the hub made with it.
 _PENN_TREEBANK = _Text(
-    **{"name": "Penn Treebank", "hub": "ptb-text-only/ptb_text_only", "config": "penn_treebank"},
-    **{"columns": ("sentence",), "file": "{}/0000.parquet", "revision": "refs/convert/parquet"},
-    **{"tokens": {"train": 929_589, "valid": 73_760, "test": 82_430}, "vocabulary": 10_000, "own": "ptb.{}.txt"},
+    name="Penn Treebank",
+    hub="ptb-text-only/ptb_text_only",
+    config="penn_treebank",
+    columns=("sentence",),
+    file="{}/0000.parquet",
+    revision="refs/convert/parquet",
+    tokens={"train": 929_589, "valid": 73_760, "test": 82_430},
+    vocabulary=10_000,
+    own="ptb.{}.txt",
 )
 
 

@@ -6,6 +6,7 @@ its framework before one of its devices is asked for.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import gc
 from collections.abc import Callable, Collection, Iterator
@@ -19,7 +20,7 @@ DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "flo
 SAMPLED_TENSORS, SAMPLED_NUMBERS = 4, 64
 
 
-class Device:
+class Device(abc.ABC):
     """One device of one framework.
 
     backend: its name in the journal, such as `cpu`, `cuda`, `mps`. kind: `cpu` or `gpu`. handle: what the framework's
@@ -27,26 +28,12 @@ class Device:
     processors do. uncounted: why the memory counters do not answer, None while they do.
     """
 
-    # What a framework has to define, beside `__init__(self, backend)`:
+    # What a framework has to define, beside `__init__(self, backend)` and the abstract methods:
     framework: ClassVar[str]  # as in the journal, and as `Experiment` takes it
     title: ClassVar[str]  # as its makers write it
     gpus: ClassVar[Collection[str]]  # its backends that are GPUs, whether this machine has them or not
     apple_gpu: ClassVar[str]  # the backend that is the GPU of an Apple chip
-    backends: ClassVar[Callable[[], dict[str, str | None]]]  # the CPU first: None if it can train here, else why not
     threads: int | None  # CPU threads that an operator may use; None where the framework has no such setting
-    # Wait until all work given to the device is done. A GPU is asynchronous: a time read without is that of asking.
-    synchronize: Callable[[], None]
-    # product(precision, size): a function that multiplies two random matrices; time it through `dispatch`.
-    product: Callable[[str, int], Callable[[], Any]]
-    # smallest_kernel(own=True): a function that gives the device the least work there is, and what that is, in words.
-    # own: a kernel of the kit's own where the framework compiles some (Metal), else one of the framework's.
-    smallest_kernel: Callable[..., tuple[Callable[[], Any], str]]
-    # The backend that really holds an array or a model's weights, or `mixed`. ValueError for a model without weights.
-    device_of: Callable[[Any], str]
-    count: Callable[[Any], int]  # parameters of a model, trained or not; running statistics are none
-    weight_sample: Callable[[Any], list[float]]  # a few of the trained weights, to see whether training changed them
-    _ones: Callable[[str, int], Any]  # a square matrix of ones of a data type
-    _move: Callable[[Any], Any]  # one array, or whatever else a batch holds, on this device
 
     # What it may define:
     apple_plugin = cuda_install = ""  # a package that an Apple GPU needs beside it; what to install for an NVIDIA GPU
@@ -64,7 +51,47 @@ class Device:
         return f"Device({self.framework}, {self.backend})"
 
     @classmethod
-    def prepare(cls) -> None:
+    @abc.abstractmethod
+    def backends(cls) -> dict[str, str | None]:
+        """Each backend, the CPU first: None if it can train here, else why not."""
+
+    @abc.abstractmethod
+    def synchronize(self) -> None:
+        """Wait until all work given to the device is done. A GPU is asynchronous: a time read without is of asking."""
+
+    @abc.abstractmethod
+    def product(self, precision: str, size: int) -> Callable[[], Any]:
+        """A function that multiplies two random square matrices; time it through `dispatch`."""
+
+    @abc.abstractmethod
+    def smallest_kernel(self, own: bool = True) -> tuple[Callable[[], Any], str]:
+        """A function that gives the device the least work there is, and what that is, in words.
+
+        own: a kernel of the kit's own where the framework compiles some (Metal), else one of the framework's.
+        """
+
+    @abc.abstractmethod
+    def device_of(self, item: Any) -> str:
+        """The backend that really holds an array or a model's weights, or `mixed`. ValueError for a model without."""
+
+    @abc.abstractmethod
+    def count(self, model: Any) -> int:
+        """Parameters of a model, trained or not; running statistics are none."""
+
+    @abc.abstractmethod
+    def weight_sample(self, model: Any) -> list[float]:
+        """A few of the trained weights, to see whether training changed them."""
+
+    @abc.abstractmethod
+    def _ones(self, dtype: str, size: int) -> Any:
+        """A square matrix of ones."""
+
+    @abc.abstractmethod
+    def _move(self, item: Any) -> Any:
+        """One array, or whatever else a batch holds, on this device."""
+
+    @classmethod
+    def prepare(cls) -> None:  # noqa: B027  # a framework that reads nothing has nothing to set
         """Set what the framework reads when it is loaded. Raises PomologyError if it is too late for that."""
 
     @property

@@ -320,7 +320,10 @@ class Case:
         record |= {"parameters": workload and workload.parameters, "flops_per_step": workload and workload.flops}
         record |= {"bytes_per_step": workload and workload.moved_bytes}
         record |= {"foreign_load": telemetry and telemetry.foreign_load}
-        record |= {"seconds": round(time.perf_counter() - self._start_s, 3), "metrics": self._all_metrics(warmup)}
+        record |= {
+            "seconds": round(time.perf_counter() - self._start_s, 3),
+            "metrics": {name: value.metric() for name, value in self._all_metrics(warmup).items()},
+        }
         parts = {name: outcome.raw_times(part) for name, part in self.clock.parts.items()}
         asides = {name: occasional.seconds for name, occasional in self.clock.occasional_work.items()}
         record |= {"blocks": parts | self._kernels, "asides": asides}

@@ -27,7 +27,7 @@ import psutil
 
 PACKAGES = (
     *("torch", "lightning", "transformers", "peft", "tensorflow", "tensorflow-macos", "tensorflow-metal", "keras"),
-    *("mlx", "mlx-metal", "mlx-cpu", "datasets", "pyarrow", "numpy", "pandas", "jupyterlab", "papermill", "psutil"),
+    *("mlx", "mlx-metal", "mlx-cpu", "pyarrow", "numpy", "pandas", "jupyterlab", "papermill", "psutil"),
     *("zeus-apple-silicon", "nvidia-ml-py", "pomology"),
 )
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -7,6 +7,7 @@ reasonable time"). Times are in seconds; bad ones (NaN, infinite, negative) rais
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -92,7 +93,8 @@ def t_quantile(confidence: float, dof: float) -> float:
     """Two-sided critical value of Student's t: the t with P(|T| <= t) = `confidence`; `dof` may be fractional."""
     dof = min(dof, 1e7)
     log_density = math.lgamma((dof + 1) / 2) - math.lgamma(dof / 2) - 0.5 * math.log(dof * math.pi)
-    t, step = 0.0, math.inf  # Newton's method: the tail is convex, so every step falls short of the root
+    # Newton's method: the tail is convex, so every step falls short of the root, as the normal quantile does.
+    t, step = NormalDist().inv_cdf((1 + confidence) / 2), math.inf
     while step > 1e-12 * t:
         density = math.exp(log_density - (dof + 1) / 2 * math.log1p(t * t / dof))
         step = (t_p_value(t, dof) - (1 - confidence)) / (2 * density)

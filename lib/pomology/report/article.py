@@ -18,7 +18,7 @@ from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
 from pomology.report.table import Row, Table, flag_notes, grouped
 from pomology.results import metrics
-from pomology.results.cases import FRAMEWORKS, _device_name, _good, chip_name, combined, comparable, groups
+from pomology.results.cases import FRAMEWORKS, chip_name, combined, comparable, device_name, good_of, groups
 from pomology.results.record import Record
 
 RATES = ("flops_per_s", "bytes_per_s")  # of a product and of a pass over memory
@@ -58,7 +58,7 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
     usable = comparable(records, "" if about.metric in TRAININGS else "flops_per_s")
     shown = [repeats for repeats in groups(usable) if not (repeats[0].scaled and repeats[-1].status == "too-big")]
     best = None if about.name in roofline.CEILINGS else best
-    shares = [roofline.share(repeats[0], best, roofline._rate(repeats)) if best else None for repeats in shown]
+    shares = [roofline.share(repeats[0], best, roofline.rate_of(repeats)) if best else None for repeats in shown]
     by_case = {repeats[0].case: share for repeats, share in zip(shown, shares, strict=True)}
     several = len({record.framework for record in records}) > 1
 
@@ -68,7 +68,7 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
 
     for line in grouped(shown, line_of):
         first = line[0][0]
-        cells = [chip_name(first) if split else _device_name(first, several), *about.cells(first.config)]
+        cells = [chip_name(first) if split else device_name(first, several), *about.cells(first.config)]
         for column in columns:
             texts = []
             for repeats in line:
@@ -78,7 +78,7 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
                     named = text and len(line) > 1 and not column.where
                     texts.append(f"{FRAMEWORKS.get(framework, framework)} {text}" if named else text)
             cells.append("; ".join(filter(None, texts)))
-        if not split and not _good(line[0]) and "status" not in about.shown.values():
+        if not split and not good_of(line[0]) and "status" not in about.shown.values():
             cells[1 + len(about.headings)] = line[0][-1].status
         remarks = dict.fromkeys(remark for repeats in line for remark in _remarks(about, repeats))
         rows.append(Row((*cells, "; ".join(remarks)), "measured"))
@@ -93,7 +93,7 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
     table = Table(about.title or about.name, headings, tuple(rows), tuple(notes), tuple(data))
     rate = next((column.heading for column in columns if column.metric == "flops_per_s"), None)
     shares = [None] * (len(rows) - len(shares)) + shares
-    return table if split or not rate else roofline._with_shares(table, rate, shares)
+    return table if split or not rate else roofline.with_shares(table, rate, shares)
 
 
 def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row], list[dict], list[str]]:
@@ -129,12 +129,12 @@ def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row]
 
 
 def _cell(about: Declaration, column: Column, repeats: list[Record], share: Estimate | None) -> str:
-    name, good, split = column.metric, _good(repeats), bool(about.framework_columns)
+    name, good, split = column.metric, good_of(repeats), bool(about.framework_columns)
     if name == "status":
         return "yes" if good else repeats[-1].status
     if split and name == "flops_per_s":
         # An article with a column a framework has devices from a laptop's to a server's: rates differ a hundredfold.
-        show, value = metrics.show(name, "Operations"), roofline._rate(repeats)
+        show, value = metrics.show(name, "Operations"), roofline.rate_of(repeats)
     else:
         found = (combined(repeats, source) for source in metrics.metric(name).sources or (name,))
         show, value = metrics.show(name, column.heading), next(filter(None, found), None)
@@ -150,13 +150,13 @@ def _cell(about: Declaration, column: Column, repeats: list[Record], share: Esti
     begun = combined(repeats, name.replace("_end_", "_start_")) if "_end_" in name else None
     if begun:
         return f"{show(begun.value)} → {show(value.value)}"
-    of_best = f" ({roofline._percent(share)} of the best)" if split and name == "flops_per_s" and share else ""
+    of_best = f" ({roofline.percent(share)} of the best)" if split and name == "flops_per_s" and share else ""
     return f"{show(value.value)}{plus_minus(value)}{of_best}"
 
 
 def _remarks(about: Declaration, repeats: list[Record]) -> list[str]:
     """How the numbers of a case came about, why there are none, and its flags."""
-    good = _good(repeats)
+    good = good_of(repeats)
     last, how = (good or repeats)[-1], []
     if about.metric in TRAININGS and good and about.metric in last.metrics:
         steps = sum(count for count, _ in (last.blocks or {}).get("training", {}).get("steady", []))
@@ -170,7 +170,7 @@ def _remarks(about: Declaration, repeats: list[Record]) -> list[str]:
 
 
 def _notes(about: Declaration, records: list[Record], usable: list[Record], rows: list[Row]) -> list[str]:
-    several = max((len(_good(repeats)) for repeats in groups(usable)), default=0)
+    several = max((len(good_of(repeats)) for repeats in groups(usable)), default=0)
     shown = about.shown.values() if usable else ()
     notes = [
         several > 1 and f"± is the 95 % interval between {several} repeats, each in a process of its own.",
@@ -196,7 +196,7 @@ def _notes(about: Declaration, records: list[Record], usable: list[Record], rows
 
 
 def _numbers(repeats: list[Record]) -> dict:
-    first, good = repeats[0], _good(repeats)
+    first, good = repeats[0], good_of(repeats)
     row = {"source": "measured", "device": chip_name(first), **first.config}
     for name in dict.fromkeys(name for record in repeats for name in record.metrics):
         if value := combined(repeats, name):

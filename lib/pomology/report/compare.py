@@ -1,6 +1,6 @@
 """Runs side by side, case by case, each against the first: of this machine's or of anybody's, folders or zips.
 
-Of a journal only its times are decoded, and what tells whether two are of one thing, so that a thousand runs fit into
+Of a journal only its times are decoded, and what shows whether two are of the same work, so that a thousand runs fit into
 memory. Nothing that a stranger's file says reaches a terminal, a page or a table's file as it is.
 """
 
@@ -146,7 +146,7 @@ def load(place: str | Path) -> Side:
     for journal in journals.values():
         side.problems += journal.problems
         for record in journal.records:
-            if record.article != published.KIT:  # it tells how well was measured, not how fast this machine is
+            if record.article != published.KIT:  # it says how well was measured, not how fast this machine is
                 side.cases.setdefault(record.key, []).append(record)
     return side
 
@@ -163,7 +163,7 @@ class Finding(NamedTuple):
 
 
 def _times(repeats: Iterable[Timed], metric: str) -> list[Time]:
-    return [time for one in repeats if one.status == "ok" and (time := getattr(one.metrics, metric, None))]
+    return [time for record in repeats if record.status == "ok" and (time := getattr(record.metrics, metric, None))]
 
 
 def _metric(*sides: list[Timed]) -> str:
@@ -173,18 +173,18 @@ def _metric(*sides: list[Timed]) -> str:
 
 def _differences(*sides: list[Timed]) -> str:
     """In which of `SAME` these are not of one thing, in words."""
-    kinds = [{attrgetter(*SAME)(one): None for one in side if one.status == "ok"} for side in sides]
+    kinds = [{attrgetter(*SAME)(record): None for record in side if record.status == "ok"} for side in sides]
     if len(kinds[0] | kinds[1]) == 1:
         return ""
-    found = {}
+    differ = {}
     for place, key in enumerate(SAME):
         values = [dict.fromkeys(kind[place] for kind in side) for side in kinds]
         if len(values[0] | values[1]) > 1:
             shown = (" or ".join(one_line(value, 40) for value in side) for side in values)
-            found[key] = f"{key.replace('_', ' ')} {' and '.join(shown)}"
-    if found.pop("chip", None):
-        found.pop("threads", None)
-    return "; ".join(found.values())
+            differ[key] = f"{key.replace('_', ' ')} {' and '.join(shown)}"
+    if differ.pop("chip", None):
+        differ.pop("threads", None)
+    return "; ".join(differ.values())
 
 
 def judged(pairs: dict[Case, tuple[list[Timed], list[Timed]]]) -> dict[Case, Finding]:
@@ -242,8 +242,11 @@ def side_by_side(sides: Sequence[Side]) -> Table:
         findings.append(judged(pairs))
     shared = sorted({case: None for row in findings for case in row}, key=lambda case: (case.article, case.experiment))
     texts = {case: (cell(one_line(case.experiment)), cell(case.text), cell(names[first[case]])) for case in shared}
-    found = ((cell(name), *one) for name, row in zip(names, findings, strict=True) for one in row.items())
-    data = tuple(_numbers((*texts[case], name), finding) for name, case, finding in found)
+    data = tuple(
+        _numbers((*texts[case], cell(name)), finding)
+        for name, row in zip(names, findings, strict=True)
+        for case, finding in row.items()
+    )
     timed = [case for case in shared if any(_metric(side.cases.get(case, [])) for side in sides)]
     notes = [f"{len(shared) - len(timed)} cases were timed in no run."] if len(timed) < len(shared) else []
     for name, side in zip(names, sides, strict=True):
@@ -260,7 +263,9 @@ def side_by_side(sides: Sequence[Side]) -> Table:
         compared = [row.get(case) for row in findings]
         metric = next(finding.metric for finding in compared if finding) or _metric(repeats[first[case]]) or "step_s"
         times = [_time(side, metric) for side in repeats]
-        rows.append(Row((case.text, TIMES[metric].split()[1], *times, *(_shown(one, metric) for one in compared[1:]))))
+        rows.append(
+            Row((case.text, TIMES[metric].split()[1], *times, *(_shown(finding, metric) for finding in compared[1:])))
+        )
     columns = ("Case", "Time of", *names, *(f"{name} against the first" for name in names[1:]))
     return Table("Runs side by side", columns, tuple(rows), (*notes, *NOTES), data)
 
@@ -273,7 +278,7 @@ def _numbers(texts: tuple, finding: Finding) -> dict:
 
 
 def _machine(side: Side, most: int) -> str:
-    return one_line(snapshot.describe(side.machine), most) if side.machine else "machine not told"
+    return one_line(snapshot.describe(side.machine), most) if side.machine else "machine not known"
 
 
 def _counts(name: str, side: Side, row: dict[Case, Finding]) -> Row:
@@ -326,10 +331,12 @@ def write(sides: Sequence[Side], folder: Path) -> tuple[Table, Path, Path]:
     writer.writeheader()
     writer.writerows(table.data)
     write_atomic(numbers, text.getvalue())
-    found = Counter(
+    verdicts = Counter(
         (row["run"], f"{row['verdict']}{f' ({SINGLE})' if row['why'] == SINGLE else ''}") for row in table.data
     )
-    counts = [f"{name}: {count:,} {verdict}" for (name, verdict), count in found.items()] if len(sides) <= WHOLE else []
+    counts = (
+        [f"{name}: {count:,} {verdict}" for (name, verdict), count in verdicts.items()] if len(sides) <= WHOLE else []
+    )
     place = RESOURCES / "page"
     environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(place), trim_blocks=True)
     given = {"style": Markup((place / "style.css").read_text(encoding="utf-8")), "table": table, "counts": counts}

@@ -82,7 +82,7 @@ def details_table(records: list[Record], best: roofline.Ceilings | None = None) 
     ]
     table = Table("Measured besides", columns, tuple(rows), tuple(filter(None, notes)), tuple(data))
     shares = [roofline.share(record, best) if best else None for record in records]
-    return roofline._with_shares(table, "Achieved", shares)
+    return roofline.with_shares(table, "Achieved", shares)
 
 
 def checks_table(records: list[Record]) -> Table:

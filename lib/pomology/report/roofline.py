@@ -16,9 +16,9 @@ from pomology.articles.published import KIT, experiment_of
 from pomology.format import plus_minus, quantity_per_s, significant
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
-from pomology.report.table import Row, Table
+from pomology.report.table import Row, Table, flag_notes
 from pomology.results import cases
-from pomology.results.cases import FLAGS, FRAMEWORKS, achieved, chip_name, comparable, groups
+from pomology.results.cases import FRAMEWORKS, achieved, chip_name, comparable, groups
 from pomology.results.record import Record
 
 BEST = "Of this machine's best"
@@ -146,7 +146,8 @@ def roofline_points(records: Iterable[Record]) -> list[Point]:
 def rated(records: Iterable[Record], without: Iterable[str]) -> list[tuple[Record, Estimate]]:
     """The cases of a run that have operations a second, smoke tests and these notebooks left out: of each its first
     record that ended well, and its rate over the repeats."""
-    good = (one for one in comparable(records, "flops_per_s") if one.status == "ok" and one.experiment not in without)
+    usable = (record for record in comparable(records, "flops_per_s") if record.experiment not in without)
+    good = (record for record in usable if record.status == "ok")
     rates = ((repeats[0], rate_of(repeats)) for repeats in groups(good))
     return [(record, rate) for record, rate in rates if rate]
 
@@ -184,18 +185,10 @@ def percent(share: Estimate | None) -> str:
     return f"{significant(100 * share.value)}{half} %"
 
 
-# The names until every caller has the public ones.
-_rate, _percent, _with_shares = rate_of, percent, with_shares
-
-
 def _above_all(shares: Iterable[Estimate | None]) -> list[str]:
     if not any(share and share.value > 1 for share in shares):
         return []
     return ["More than 100 %: the ceiling was measured while the machine was slower. Run the ceilings again, alone."]
-
-
-def _flag_notes(records: Iterable[Record]) -> list[str]:
-    return [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted({flag for one in records for flag in one.flags})]
 
 
 def _reached(rate: Estimate, unit: str) -> str:
@@ -216,10 +209,10 @@ def ceilings_table(records: list[Record], article: str = "") -> Table:
             about = {"source": "published", "device": value["device"], "precision": "fp32"}
             data.append(about | {"flops_per_s": value["si"]})
     for kind in ("cpu", "gpu"):
-        here = [(precision, one, "flops") for (where, precision), one in sorted(best.rates.items()) if where == kind]
+        here = [(precision, rate, "flops") for (where, precision), rate in sorted(best.rates.items()) if where == kind]
         here += [("", best.bandwidths[kind], "bytes")] if kind in best.bandwidths else []
-        for precision, one, what in here:
-            record, rate = one.record, one.rate
+        for precision, ceiling, what in here:
+            record, rate = ceiling.record, ceiling.rate
             settings = (str(value).replace("x", " × ") for key, value in record.config.items() if key != "precision")
             framework = FRAMEWORKS.get(record.framework, record.framework)
             by = "; ".join([framework, f"{record.experiment}: {', '.join(settings)}", *record.flags])
@@ -234,7 +227,7 @@ def ceilings_table(records: list[Record], article: str = "") -> Table:
     notes.append("± is the 95 % interval within this run; another run may differ by more." if best else NO_CEILINGS)
     if any(record.profile == "smoke" for record in records):
         notes.append("This was a smoke test, with tiny shapes: it has no ceilings.")
-    notes += _flag_notes(one.record for one in best.rates.values())
+    notes += flag_notes(ceiling.record for ceiling in best.rates.values())
     columns = ("Device", "Precision", "Best rate", "Memory bandwidth", "Reached by")
     title = "Peaks of the article's devices, and the ceilings of this machine" if article else "This machine's ceilings"
     return Table(title, columns, tuple(rows), tuple(notes), tuple(data))
@@ -278,5 +271,5 @@ def roofline_table(records: list[Record]) -> Table:
             reason = "no operations were counted" if reason == "ok" else reason
             without.setdefault(reason, {})[record.experiment] = None
     notes += [f"Not in the table ({reason}): {', '.join(names)}." for reason, names in without.items()]
-    notes += _flag_notes(point.record for point in points)
+    notes += flag_notes(point.record for point in points)
     return Table("Where each experiment lies", columns, tuple(rows), tuple(notes), tuple(data))

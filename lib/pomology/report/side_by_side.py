@@ -11,7 +11,7 @@ from pomology.measure.estimate import Estimate
 from pomology.report import declaration
 from pomology.report.declaration import Declaration
 from pomology.report.table import Row, Table, grouped
-from pomology.results.cases import FRAMEWORKS, _good, combined, groups, kind
+from pomology.results.cases import FRAMEWORKS, combined, good_of, groups, kind
 from pomology.results.record import Record
 
 # How a published ratio is shown.
@@ -131,9 +131,9 @@ def _sameness(found: dict[str, list[Record]]) -> tuple[str, bool]:
     for name, records in found.items():
         if not records:
             return f"not run with {FRAMEWORKS[name]}", False
-    if not all(map(_good, found.values())):
+    if not all(map(good_of, found.values())):
         return "no pair of times", False
-    good = [record for records in found.values() for record in _good(records)]
+    good = [record for records in found.values() for record in good_of(records)]
     if not all({"inputs_checksum", "max_abs_error"} <= record.metrics.keys() for record in good):
         return "not checked against a reference", False
     if len({record.metrics["inputs_checksum"].value for record in good}) > 1:

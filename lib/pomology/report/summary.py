@@ -166,16 +166,16 @@ def table(records: list[Record]) -> Table:
     shown = (f"{', '.join(devices)}: {source} ({url})" for (source, url), devices in sources.items())
     notes = (*NOTES, f"Sources of the published peaks: {'; '.join(shown)}.")
     notes += () if roofline.ceilings(records) else (NO_CEILINGS,)
-    data = tuple(one.numbers() for one in known)
+    data = tuple(rate.numbers() for rate in known)
     return Table("What every device achieves of its peak", columns, tuple(rows), notes, data)
 
 
-def _percent(one: Rate) -> str:
+def _percent(rate: Rate) -> str:
     """A share, as people read it, with its interval; empty if there is none."""
-    if one.share is None:
+    if rate.share is None:
         return ""
-    share, low, high = (significant(100 * (x or 0)) for x in (one.share.value, one.share.low, one.share.high))
-    return f"{share} %" + ("" if one.share.low is None else f" ({low} to {high} %)")
+    share, low, high = (significant(100 * (x or 0)) for x in (rate.share.value, rate.share.low, rate.share.high))
+    return f"{share} %" + ("" if rate.share.low is None else f" ({low} to {high} %)")
 
 
 def sentence(records: list[Record]) -> str:

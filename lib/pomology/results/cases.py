@@ -52,7 +52,7 @@ def chip_name(record: Record) -> str:
     return f"{short_chip(record.chip)} {DEVICES.get(record.backend, 'GPU')}"
 
 
-def _device_name(record: Record, with_framework: bool) -> str:
+def device_name(record: Record, with_framework: bool) -> str:
     name = chip_name(record)
     return f"{name}, {FRAMEWORKS.get(record.framework, record.framework)}" if with_framework else name
 
@@ -97,11 +97,11 @@ def groups(records: Iterable[Record]) -> list[list[Record]]:
 
 def combined(repeats: Sequence[Record], name: str) -> Estimate | None:
     """A metric of a case: of its only run that ended well, or the mean of several with the interval between them."""
-    known = [record.metrics[name] for record in _good(repeats) if name in record.metrics]
+    known = [record.metrics[name] for record in good_of(repeats) if name in record.metrics]
     return intervals.repeats(known) if known else None
 
 
-def _good(repeats: list[Record]) -> list[Record]:
+def good_of(repeats: list[Record]) -> list[Record]:
     return [record for record in repeats if record.status == "ok"]
 
 

@@ -77,8 +77,8 @@ class Contents:
         """Whether this case needs no further attempt."""
         if attempts := self.attempts.get((case, repeat)):
             return attempts >= ATTEMPTS
-        mine = (record for record in self.records if (record.case, record.repeat) == (case, repeat))
-        return any(record.status not in RETRIED for record in mine)
+        ended = (record for record in self.records if (record.case, record.repeat) == (case, repeat))
+        return any(record.status not in RETRIED for record in ended)
 
 
 def read(path: str | Path) -> Contents:

@@ -57,7 +57,7 @@ def _measured(about: Declaration, repeats: list[Record], several: bool) -> list[
     first, kind, show = repeats[0], ("measured", cases.kind(repeats[0])), about.drawn.show
     shared = [(about.headings[key].lower(), first.config.get(key, "none")) for key in about.shared_panel]
     settings = (f"{heading} {value}" for heading, value in shared if value != "none")
-    label = ", ".join([cases._device_name(first, several), *settings])
+    label = ", ".join([cases.device_name(first, several), *settings])
     parts = {metric.split("_")[0]: _marks(repeats, metric) for metric in about.series}
     # The article's own case shows why it has no number; each smaller one that was too big as well need not.
     if any(parts.values()) or (about.series and first.scaled):
