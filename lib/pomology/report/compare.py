@@ -1,6 +1,6 @@
 """Runs side by side, case by case, each against the first: of this machine's or of anybody's, folders or zips.
 
-Of a journal only its times are decoded, and what shows whether two are of the same work, so that a thousand runs fit into
+Of a journal only its times are decoded, and what shows whether two are of the same work: a thousand runs fit into
 memory. Nothing that a stranger's file says reaches a terminal, a page or a table's file as it is.
 """
 
