@@ -90,7 +90,7 @@ class Device(abc.ABC):
     def _move(self, item: Any) -> Any:
         """One array, or whatever else a batch holds, on this device."""
 
-    @classmethod  # noqa: B027: a framework that reads nothing has nothing to set
+    @classmethod
     def prepare(cls) -> None:
         """Set what the framework reads when it is loaded. Raises PomologyError if it is too late for that."""
 
