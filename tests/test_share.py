@@ -127,7 +127,7 @@ SECRETS = {  # what is said -> texts in which it is
     "this machine's name": "on Pippin, | Jane’s Pippin",
     "a folder of this machine": "in /Volumes/seeds/pomology/lib",
     "a home folder": r"in /Users/jo/data | C:\Users\jo\data | c:\\Users\\jo | /Volumes/Jos disk | \/Users\/jo\/x"
-    r" | /root/x | /private/var/folders/x1/ab12cd/T | %2FUsers%2Fjo%2Fx | <span>/Users/</span><span>jo</span>"
+    r" | /root/jo | /private/var/folders/x1/ab12cd/T | %2FUsers%2Fjo%2Fx | <span>/Users/</span><span>jo</span>"
     r" | &#47;home&#47;jo | data:image/svg+xml,%3Csvg%3E%2FUsers%2Fjo%2Fx | \u002fhome\u002fjo",
     "an address of this machine": "10.11.12.13:80 | A4:83:E7:01:02:03 | fe80::1c2d:3e4f",
     "a serial number of this machine": "C02XL0GYJGH5 | 5a1b-77 | a483e7010203",
@@ -142,7 +142,7 @@ SECRETS = {  # what is said -> texts in which it is
     "an environment variable": "environ({'LOGNAME': 'john'}) | WANDB_API_KEY=0123456789abcdef | SSH_CLIENT=john",
     "a secret of this machine's environment": "open sesame 7",
     "a folder": "open(/mnt/johns-nas/train.bin) | in /tmp/john-x/y | in /data/johns | '/data/john/x.bin' | =/srv/john/x"
-    " | /srv/johns | /scratch/john | /work/john | /nfs/john | /export/john | /opt/johns | /run/user/john | /media/john",
+    " | /srv/johns | /scratch/john | /work/john | /nfs/john | /export/john | /opt/jane | /run/user/john | /media/john",
 }
 PLANTED = [(text, what) for what, texts in SECRETS.items() for text in texts.split(" | ")]
 PLANTED += [
