@@ -142,7 +142,7 @@ SECRETS = {  # what is said -> texts in which it is
     "an environment variable": "environ({'LOGNAME': 'john'}) | WANDB_API_KEY=0123456789abcdef | SSH_CLIENT=john",
     "a secret of this machine's environment": "open sesame 7",
     "a folder": "open(/mnt/johns-nas/train.bin) | in /tmp/john-x/y | in /data/johns | '/data/john/x.bin' | =/srv/john/x"
-    " | /srv/johns | /scratch/john | /work/john | /nfs/john | /export/john | /opt/jane | /run/user/john | /media/john",
+    " | /srv/johns | /scratch/john | /work/john | /nfs/john | /export/john | /opt/john | /run/user/john | /media/john",
 }
 PLANTED = [(text, what) for what, texts in SECRETS.items() for text in texts.split(" | ")]
 PLANTED += [
