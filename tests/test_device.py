@@ -394,7 +394,7 @@ class PretendedTensorFlow:
 
     __version__ = "2.16.2"
 
-    def __init__(self, gpus: int = 1, counted: bool = True, sync: bool = True, cuda: bool = True):
+    def __init__(self, gpus: int = 1, counted: bool = True, cuda: bool = True):
         self.log: list[str] = []
         unknown = None if counted else ValueError("Memory stats are not supported on this device\nand more")
         experimental = SimpleNamespace(
@@ -406,8 +406,8 @@ class PretendedTensorFlow:
         )
         listed = [f"GPU:{number}" for number in range(gpus)]
         self.config = SimpleNamespace(experimental=experimental, list_physical_devices=lambda kind: listed)
-        functions = {"sync_devices": lambda: self.log.append("sync")} if sync else {}
-        self.test = SimpleNamespace(experimental=SimpleNamespace(**functions), is_built_with_cuda=lambda: cuda)
+        waits = SimpleNamespace(sync_devices=lambda: self.log.append("sync"))
+        self.test = SimpleNamespace(experimental=waits, is_built_with_cuda=lambda: cuda)
         self.device = lambda name: contextlib.nullcontext(self.log.append(f"on {name}"))
         self.numpy = lambda: self.log.append("read")
 
@@ -476,12 +476,8 @@ def test_find_gives_tensorflow_s_devices_too(tensorflow, platform, facts, wanted
 
 def test_a_fence_of_tensorflow_waits_and_on_metal_reads_back(tensorflow):
     read_back = ["on /GPU:0", "read"]
-    for backend, sync, log in (
-        ("cuda", True, ["sync"]),
-        ("metal", True, ["sync", *read_back]),
-        ("cuda", False, read_back),
-    ):
-        made = tensorflow(sync=sync)
+    for backend, log in (("cuda", ["sync"]), ("metal", ["sync", *read_back])):
+        made = tensorflow()
         device = devices_tensorflow.TensorFlowDevice(backend)
         made.log.clear()
         device.synchronize()

@@ -51,7 +51,7 @@ def janes(monkeypatch):
     monkeypatch.setattr(share, "sys", SimpleNamespace(platform="darwin"))
     said = {"ComputerName": "Jane’s Pippin\n", "LocalHostName": "Janes-Pippin\n"}
     said["IOPlatformExpertDevice"] = '"IOPlatformSerialNumber" = "C02XL0GYJGH5"\n"IOPlatformUUID" = "5A1B-77"\n'
-    monkeypatch.setattr(snapshot, "run_command", lambda *words: snapshot.Answer(said.get(words[-1]), None))
+    monkeypatch.setattr(snapshot, "run_command", lambda *words: said.get(words[-1]))
 
 
 @pytest.fixture

@@ -217,7 +217,7 @@ def test_the_page_size_is_that_of_the_first_line(apple, clock):
     for old, new in (("(page size", "(pages"), ("Swapouts:  ", "Swapouts: n")):
         mac.says["vm_stat",] = text.replace(old, new)
         watch = under(mac, clock)
-        assert {watch.absent[name] for name in PRESSURE} == {"vm_stat prints something else than it is known to"}
+        assert {watch.absent[name][:40] for name in PRESSURE} == {"this system does not count what it swaps"}
         assert not set(PRESSURE) & watch.metrics().keys()
 
 
@@ -230,7 +230,7 @@ def test_thresholds_of_the_flags(linux, monkeypatch, clock):
         (2, "compressor_bytes", 1e12, []),  # it only says how much is held
     ):
         both = iter([dict.fromkeys(PRESSURE, 7e12), dict.fromkeys(PRESSURE, 7e12) | {name: 7e12 + moved}])
-        monkeypatch.setattr(sources, "_swapped", lambda both=both: next(both))
+        monkeypatch.setattr(sources, "_moved", lambda *_, both=both: next(both))
         assert drive(clock, [0, seconds]).flags == flags
 
 
@@ -245,7 +245,7 @@ def test_linux_counts_swapped_pages_of_its_own_size(linux, monkeypatch, clock):
     assert not {"compressed_bytes", "compressor_bytes"} & watch.metrics().keys()
     assert watch.absent["compressed_bytes"] == "only macOS tells what it compresses"
     (linux / "vmstat").write_text("pswpin 1\n")
-    assert drive(clock, [0, 1]).absent["swapped_bytes"] == "this system does not count what it swaps"
+    assert drive(clock, [0, 1]).absent["swapped_bytes"].startswith("this system does not count what it swaps")
 
 
 def test_how_busy_an_apple_gpu_was(apple, clock):
@@ -263,21 +263,17 @@ def test_what_ioreg_prints():
     assert sources.gpu_busy(statistics(0)) == 0
     # Should the dies of an Ultra be listed apart, or a second GPU that does nothing.
     assert sources.gpu_busy(statistics(0) + statistics(91)) == 91
-    for text in ("+-o AppleParavirtGPU  <class AppleParavirtGPU>\n    {\n    }\n", statistics(8)[:-2]):
+    for text in ("+-o AppleParavirtGPU  <class AppleParavirtGPU>\n    {\n    }\n", statistics(8)[:-2], ""):
         with pytest.raises(energy.Absent, match=r"^this GPU does not tell how busy it is$"):
             sources.gpu_busy(text)
-    with pytest.raises(energy.Absent, match=r"^macOS lists no GPU$"):
-        sources.gpu_busy("")
 
 
-def test_real_page_faults_of_a_command_are_not_the_block_s(monkeypatch):
-    program, honest = "held = bytearray(256 * 2**20)", snapshot.run_command
-    monkeypatch.setattr(snapshot, "run_command", lambda *command, timeout: honest(*command, timeout=60))
-    watch = Telemetry()
-    read = sources.SOURCES["faults"].open(watch)
-    before = read()["page_faults"]
-    assert watch.run(sys.executable, "-c", program) == ""
-    assert sum(watch.faults) > 1000 and read()["page_faults"] - before < sum(watch.faults) / 2
+def test_real_page_faults_of_a_command_are_not_the_block_s():
+    read = sources.SOURCES["faults"].open(Telemetry())
+    before, commands = read()["page_faults"], sum(snapshot.command_faults)
+    assert snapshot.run_command(sys.executable, "-c", "held = bytearray(256 * 2**20)\nexit(3)", timeout=60) is None
+    commands = sum(snapshot.command_faults) - commands
+    assert commands > 1000 and read()["page_faults"] - before < commands / 2
 
 
 @pytest.fixture
@@ -620,8 +616,7 @@ def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(used, monkeyp
     def process(pid=None):
         if clock.now == 10:
             raise sampler.psutil.ZombieProcess(pid)
-        times = types.SimpleNamespace(user=3 * clock.now, system=clock.now, children_user=0, children_system=0)
-        return types.SimpleNamespace(cpu_times=lambda: times)
+        return types.SimpleNamespace(cpu_times=lambda: (3 * clock.now, clock.now, 0, 0))
 
     monkeypatch.setattr(sampler.psutil, "Process", process)
     # The child's four cores until 9, and another's 5 s after it.

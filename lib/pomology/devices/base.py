@@ -23,9 +23,8 @@ SAMPLED_TENSORS, SAMPLED_NUMBERS = 4, 64
 class Device(abc.ABC):
     """One device of one framework.
 
-    backend: its name in the journal, such as `cpu`, `cuda`, `mps`. kind: `cpu` or `gpu`. handle: what the framework's
-    own functions take for it. unified_memory: whether it takes its memory from the host's, as Apple's GPUs and
-    processors do. uncounted: why the memory counters do not answer, None while they do.
+    backend: its name in the journal, such as `mps`. kind: `cpu` or `gpu`. handle: what the framework's own functions
+    take for it. unified_memory: whether that is the host's. uncounted: why the memory counters fail, None where not.
     """
 
     # What a framework has to define, beside `__init__(self, backend)` and the abstract methods:
@@ -65,10 +64,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def smallest_kernel(self, own: bool = True) -> tuple[Callable[[], Any], str]:
-        """A function that gives the device the least work there is, and what that is, in words.
-
-        own: a kernel of the kit's own where the framework compiles some (Metal), else one of the framework's.
-        """
+        """A function that is the least work for the device, and what that is. own: by a Metal kernel of the kit."""
 
     @abc.abstractmethod
     def device_of(self, item: Any) -> str:
@@ -124,14 +120,11 @@ class Device(abc.ABC):
                 wrong = None if value == 8 else "gives wrong products"
                 reasons[precision] = wrong if computed_on == self.backend else f"computed on {computed_on}"
             except Exception as error:  # whatever a framework raises for a precision that it lacks
-                reasons[precision] = _first_line(error)
+                reasons[precision] = str(error).split("\n")[0]
         return reasons
 
     def to_device(self, batch: Any) -> Any:
-        """The same batch on this device: an array, or tuples, lists and dicts of them, in the same form.
-
-        Raises Unsupported for numbers that the device does not have.
-        """
+        """The same array, or tuple, list or dict of them, on this device. Raises Unsupported for numbers it lacks."""
         if isinstance(batch, dict):
             return {key: self.to_device(value) for key, value in batch.items()}
         # What can move by itself knows best what of it must stay: a packed sequence is a tuple with lengths on the CPU.
@@ -155,8 +148,7 @@ class Device(abc.ABC):
     def peak_memory(self) -> dict[str, int]:
         """`allocated_peak_bytes` (arrays) and `reserved_peak_bytes` (the allocator's pool) since the last reset.
 
-        Empty where nothing is counted, as on the CPU by most frameworks (see the footprint of `Telemetry`), and where
-        the counters fail; then `uncounted` says why.
+        Empty where nothing is counted, as on most CPUs, and where the counters fail; then `uncounted` says why.
         """
         return {} if self.uncounted else self._counted(self._peak_bytes)
 
@@ -173,14 +165,10 @@ class Device(abc.ABC):
         try:
             return (read() or {}) if self.kind == "gpu" or self.counts_on_cpu else {}
         except Exception as error:
-            self.uncounted = _first_line(error)
+            self.uncounted = str(error).split("\n")[0]
             return {}
 
     def _bytes_now(self) -> dict[str, int]:
         return {}
 
     _reset_peak = _peak_bytes = _bytes_now
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n")[0]

@@ -81,10 +81,9 @@ class MLXDevice(Device):
         self._mx.synchronize(self.handle)
 
     def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """The same function, whose arrays are given to the device when it is called, and not when they are read.
+        """The same function, whose arrays are given to the device when it is called; it does not wait for them.
 
-        The call itself does not wait, as in PyTorch; `synchronize` does. Raises ValueError, when called, if the
-        function returns no array: what it asked for would never be computed, and would take no time at all.
+        Raises ValueError, when called, if it returns no array: what it asked for would never be computed.
         """
 
         def call() -> Any:
@@ -110,12 +109,11 @@ class MLXDevice(Device):
         mx.eval(number)
         if not (own and self.kind == "gpu" and mx.metal.is_available()):
             return self.dispatch(lambda: mx.add(number, 1, stream=self.handle)), "adding 1 to one number"
-        # One thread writes one number.
         about = {"name": "pomology_one", "input_names": ["number"], "output_names": ["out"]}
         kernel = mx.fast.metal_kernel(**about, source="out[0] = number[0];")
         form = {"grid": (1, 1, 1), "threadgroup": (1, 1, 1), "output_shapes": [(1,)], "output_dtypes": [mx.float32]}
-        launch = self.dispatch(lambda: kernel(inputs=[number], stream=self.handle, **form))
-        return launch, "a Metal kernel of one thread"
+        form |= {"inputs": [number], "stream": self.handle}
+        return self.dispatch(lambda: kernel(**form)), "a Metal kernel of one thread"
 
     def _ones(self, dtype: str, size: int) -> Any:
         return self._mx.ones((size, size), dtype=getattr(self._mx, dtype))
@@ -139,11 +137,10 @@ class MLXDevice(Device):
         return [number for weight in last for number in weight[:SAMPLED_NUMBERS].astype(self._mx.float32).tolist()]
 
     def free_memory(self) -> int:
+        # Only Metal has a limit; a count may come as a text.
+        limit = self.kind == "gpu" and self._mx.device_info(self.handle).get("max_recommended_working_set_size")
         available = super().free_memory()
-        limit = self._mx.device_info(self.handle).get("max_recommended_working_set_size")
-        if self.kind == "cpu" or limit is None:  # only Metal has one; a count may come as a text
-            return available
-        return min(available, int(limit) - self._bytes_now()["reserved_bytes"])
+        return min(available, int(limit) - self._bytes_now()["reserved_bytes"]) if limit else available
 
     def release(self) -> None:
         super().release()

@@ -97,10 +97,8 @@ class TensorFlowDevice(Device):
         return self._tf.device("/CPU:0")
 
     def synchronize(self) -> None:
-        sync = getattr(self._tf.test.experimental, "sync_devices", None)
-        if sync is not None:
-            sync()
-        if sync is None or self.backend == "metal":
+        self._tf.test.experimental.sync_devices()
+        if self.backend == "metal":
             # Nobody has shown that the Metal plugin waits when asked to. A value read back has been computed, and on
             # one queue so has all that was asked for before it.
             with self.context():

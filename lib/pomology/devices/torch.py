@@ -47,11 +47,10 @@ def _no_driver(torch: Any, name: str, maker: str) -> str | None:
 
 
 def _no_mps(torch: Any) -> str | None:
-    if torch.backends.mps.is_available():
-        return None
-    if not torch.backends.mps.is_built():
-        return "this PyTorch is built without MPS (it needs macOS 14 and a native arm64 Python)"
-    return "PyTorch finds no Metal GPU (a virtual machine, or macOS older than 14)"
+    why = "this PyTorch is built without MPS (it needs macOS 14 and a native arm64 Python)"
+    if torch.backends.mps.is_built():
+        why = "PyTorch finds no Metal GPU (a virtual machine, or macOS older than 14)"
+    return None if torch.backends.mps.is_available() else why
 
 
 def _true_fp32(torch: Any) -> None:
@@ -93,12 +92,9 @@ class TorchDevice(Device):
 
         self._torch = torch
         super().__init__(torch, backend, torch.device(backend))
+        self._gpu = BACKENDS.get(backend)
         if self._gpu:
             self._gpu.set_up(torch)
-
-    @property
-    def _gpu(self) -> Backend | None:
-        return BACKENDS.get(self.backend)
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
@@ -166,13 +162,11 @@ class TorchDevice(Device):
         self._torch.accelerator.reset_peak_memory_stats()
 
     def _peak_bytes(self) -> dict[str, int]:
-        counters = self._torch.accelerator
-        allocated, reserved = counters.max_memory_allocated(), counters.max_memory_reserved()
-        return {"allocated_peak_bytes": allocated, "reserved_peak_bytes": reserved}
+        gpu = self._torch.accelerator
+        return {"allocated_peak_bytes": gpu.max_memory_allocated(), "reserved_peak_bytes": gpu.max_memory_reserved()}
 
     def _bytes_now(self) -> dict[str, int]:
-        allocated, reserved = self._gpu.allocated(self._torch), self._gpu.reserved(self._torch)
-        return {"allocated_bytes": allocated, "reserved_bytes": reserved}
+        return {"allocated_bytes": self._gpu.allocated(self._torch), "reserved_bytes": self._gpu.reserved(self._torch)}
 
     @contextlib.contextmanager
     def watch_fallbacks(self) -> Iterator[set[str]]:
@@ -206,11 +200,10 @@ def fallback_enabled() -> bool:
 
 
 def watermarks(environment: Mapping[str, str]) -> dict[str, str]:
-    """The two variables that bound what MPS may allocate, as shares of what Metal recommends: always both.
+    """The two variables that bound what MPS may allocate, as shares of what Metal recommends: 1, not PyTorch's 1.7.
 
-    By themselves they let MPS take 1.7 times as much, most of it swapped, before it says that memory is out; here it
-    says so at 1. One alone is refused by PyTorch when the low one (1.4) exceeds the high one; so what is set in
-    `environment` stays and the other follows. Raises PomologyError for what is no number, or no such pair.
+    What is set in `environment` stays and the other one follows, as PyTorch refuses a low one (1.4) above the high one.
+    Raises PomologyError for what is no number, or no such pair.
     """
     given = {name: environment[name] for name in WATERMARKS if name in environment}
     for name, text in given.items():

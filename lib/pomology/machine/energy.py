@@ -114,10 +114,10 @@ def meters(device: str | None = None) -> tuple[list[Meter], dict[str, str]]:
 
     On a Mac one meter covers the whole chip, the device at the least; elsewhere RAPL covers the CPU and NVML the GPU.
     """
-    kinds = {"rapl": rapl_meter} if device != "gpu" else {}
-    kinds |= {"nvml": nvml_meter} if device != "cpu" else {}
+    kinds = [rapl_meter] * (device != "gpu") + [nvml_meter] * (device != "cpu")
     answering, absent = [], {}
-    for name, kind in ({"apple": apple_meter} if sys.platform == "darwin" else kinds).items():
+    for kind in [apple_meter] if sys.platform == "darwin" else kinds:
+        name = kind.__name__.removesuffix("_meter")
         try:
             meter = kind()
             if name == "apple" and device not in (None, *meter.rails):

@@ -24,10 +24,9 @@ class MemoryTrace:
     """Memory and page faults of a training, a row a step; what `Case.trace` keeps. 0.1 ms a row, no process is started.
 
     device: gives `allocated_bytes` and `reserved_bytes` of the device now, or what of them it counts. since: when the
-    case began, by `clock`. `footprint_bytes` is as `Telemetry` counts it, children included; `resident_bytes` (macOS
-    leaves out what only the GPU touched) and page faults are of this process alone: those of children would come in one
-    lump when they end. Of long traces every second, fourth, ... row is kept, and the last one. What cannot be read is
-    None; `absent` says why.
+    case began, by `clock`. `footprint_bytes` is as `Telemetry` counts it; `resident_bytes` (on macOS without what only
+    the GPU touched) and page faults are of this process alone, as those of children come in one lump when they end. Of
+    long traces every second, fourth, ... row is kept, and the last. What cannot be read is None; `absent` says why.
     """
 
     COLUMNS = (
@@ -88,16 +87,15 @@ class MemoryTrace:
         for name, values in columns.items():
             if name in ("step", "t_s", "swap_used_bytes") or None in values:
                 continue
-            memory = name.endswith("_bytes")
-            short, unit, ending = (name.removesuffix("_bytes"), "B", "_bytes") if memory else (name, "count", "")
+            short, memory, _ = name.partition("_bytes")
             if len(values) >= 3:
                 # The system gives a process pages; frameworks count what they were asked for.
-                pages = name in ("footprint_bytes", "resident_bytes")
-                grows = intervals.slope(values, columns["step"], mmap.PAGESIZE if pages else 1)
-                metrics[f"{short}_slope{ending}"] = grows.replace(unit=unit)
+                resolution = mmap.PAGESIZE if short in ("footprint", "resident") else 1
+                grows = intervals.slope(values, columns["step"], resolution)
+                metrics[f"{short}_slope{memory}"] = grows.replace(unit="B" if memory else "count")
             if memory:
-                metrics[f"{short}_start_bytes"] = Estimate(values[0], unit)
-                metrics[f"{short}_end_bytes"] = Estimate(values[-1], unit)
+                metrics[f"{short}_start_bytes"] = Estimate(values[0], "B")
+                metrics[f"{short}_end_bytes"] = Estimate(values[-1], "B")
         return metrics
 
 
@@ -142,9 +140,8 @@ def _sum_of_living(read: Callable[[int], int]) -> int:
 def resident_memory(clock: Callable[[], float] = time.perf_counter) -> Callable[[], int]:
     """Reads the resident memory of this process, and what its living children add to that, on Linux; in bytes.
 
-    A forked worker begins with all pages of its parent, so of children only the pages that nobody shares are added.
-    (What they share among themselves alone is left out.) The kernel takes a tenth of a second for some gigabytes to
-    count these: it is asked for a fiftieth of the time at most, and in between what children add stays what it was.
+    A forked worker begins with all pages of its parent, so of children only the pages that nobody shares are added. The
+    kernel takes a tenth of a second for some gigabytes to count these: it is asked for a fiftieth of the time at most.
     """
     next_s, added = -math.inf, 0
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 
-from pomology.machine import snapshot
 from pomology.machine.energy import Absent
 from pomology.machine.sources import SHORTAGE, SOURCES
 from pomology.measure.estimate import Estimate
@@ -33,22 +32,20 @@ def contended(foreign_load: float | None) -> bool:
 class Telemetry:
     """Watch the machine while a block runs; one use each. device: "cpu" or "gpu", which decides the meter on PCs.
 
-    After the block: `metrics()`; `foreign_load` (cores that other processes used, mean), `thermal_level` (highest, see
-    `snapshot.thermal_level`), `rails` (what the energy covers), `flags` (of `swapping` and `compressing` those that
-    hold), `footprint_source`, `seconds`, `samples`, `thread_s` (CPU time of the sampling thread itself), `absent`
-    (metric or attribute -> why it is missing).
+    After the block: `metrics()`; `foreign_load` (cores that other processes used, mean), `thermal_level` (highest),
+    `rails` (what the energy covers), `flags` (of `swapping` and `compressing` those that hold), `footprint_source`,
+    `seconds`, `samples`, `thread_s` (CPU time of the sampling thread), `absent` (metric -> why it is missing).
 
-    The process is this one and its multiprocessing children (DataLoader workers), whose page faults count when they
-    have ended. Its footprint is macOS's physical footprint, as in Activity Monitor, else resident memory, where pages
-    that forked workers share count once. `cpu_busy` is in % of all hardware threads. Energy, temperature and `gpu_busy`
-    (as the driver says, in %; not how much of the GPU was used) have others' work in them.
+    The process is this one and its multiprocessing children, whose page faults count when they have ended. Its
+    footprint is macOS's physical one, else resident memory, where pages that forked workers share count once.
+    `cpu_busy` is in % of all hardware threads. Energy, temperature and `gpu_busy` (in %, as the driver says) have
+    others' work in them.
 
-    Memory, on Linux and macOS (psutil 7.2.2 and xnu 11417 read for it): a page has 16 KiB on Apple Silicon, mostly 4
-    KiB elsewhere. `page_ins` are `page_faults` that needed the disk: on Linux swapped pages too; on macOS of files
-    only, but also those that were read ahead. `swap_bytes`: by how much the swap space in use grew; it can shrink while
-    the machine swaps. `swapped_bytes`: moved into and out of swap (psutil's `sin` and `sout` are every page-in and
-    page-out on macOS). `compressed_bytes`: what macOS compressed or decompressed, which it does long before it swaps;
-    `compressor_bytes`: by how much the memory grew that holds it.
+    Memory (psutil 7.2.2 and xnu 11417 read for it): `page_ins` are `page_faults` that needed the disk: on Linux swapped
+    pages too; on macOS of files only, but also those that were read ahead. `swap_bytes`: by how much the swap space in
+    use grew, which can shrink while the machine swaps. `swapped_bytes`: moved into and out of swap (psutil's `sin` and
+    `sout` are every page-in and page-out on macOS). `compressed_bytes`: what macOS compressed or decompressed, as it
+    does long before it swaps; `compressor_bytes`: by how much the memory grew that holds it.
     """
 
     foreign_load = thermal_level = footprint_source = seconds = thread_s = None
@@ -58,7 +55,6 @@ class Telemetry:
             raise ValueError(f"device must be cpu or gpu and interval_s above 0, not {device!r} and {interval_s!r}")
         self.device, self.clock, self._interval_s = device, clock, interval_s
         self.rails, self.flags, self.absent = list[str](), list[str](), dict[str, str]()
-        self.faults = 0, 0  # page faults, minor and major, of the commands that were run, which are not the block's
         self._read: dict[str, Callable[[], Any]] = {}
         self._rows: list[dict[str, Any]] = []
         self._metrics: dict[str, Estimate] | None = None
@@ -95,15 +91,6 @@ class Telemetry:
             samples.append(Sample(t_s, row.get("footprint"), power_w, row.get("temperature"), row.get("gpu")))
             before = row
         return samples
-
-    def run(self, *command: str) -> str:
-        """What a command prints, for a source. Raises Absent if it does not answer within 2 s."""
-        text, usage = snapshot.run_command(*command, timeout=2)
-        if usage is not None:
-            self.faults = self.faults[0] + usage.ru_minflt, self.faults[1] + usage.ru_majflt
-        if text is None:
-            raise Absent(f"{command[0]} did not answer")
-        return text
 
     def _open(self) -> None:
         for name, source in SOURCES.items():

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter, namedtuple
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ def chip() -> str | None:
             return next((gpu["name"] for gpu in _apple_gpus()[0]), None)
     else:
         # Arm kernels print no model name there; lscpu knows it from the part number.
-        name = _line_value(_file_text(CPUINFO), "model name") or _line_value(_output("lscpu") or "", "Model name")
+        name = _line_value(_file_text(CPUINFO), "model name") or _line_value(run_command("lscpu") or "", "Model name")
     return " ".join(name.split()) if name else None
 
 
@@ -161,16 +161,16 @@ def cpu_busy_s() -> float:
     return sum(seconds for name, seconds in psutil.cpu_times()._asdict().items() if name not in not_busy)
 
 
-# What a command printed, None if it is missing, failed or took too long; and what it used, as of `getrusage`.
-Answer = namedtuple("Answer", "text usage")
+# Page faults of all commands so far, without the disk and with it, which are none of an experiment's.
+command_faults = [0, 0]
 
 
-def run_command(*command: str, timeout: float = 10) -> Answer:
-    """Run a command of the system for at most `timeout` seconds. Never raises for a command that is not there."""
+def run_command(*command: str, timeout: float = 10) -> str | None:
+    """What a command of the system prints; None if it is missing, fails, or takes over `timeout` seconds."""
     # Git's own variables, set inside its hooks, would point git at another repository.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | {"LC_ALL": "C"}
     if not (program := shutil.which(command[0])):
-        return Answer(None, None)
+        return None
     try:
         # Into a file: nothing that the command leaves running can keep this waiting, as it could with a pipe.
         with tempfile.TemporaryFile() as printed:
@@ -185,20 +185,16 @@ def run_command(*command: str, timeout: float = 10) -> Answer:
             finally:
                 late.cancel()
                 late.join()
+            command_faults[:] = command_faults[0] + usage.ru_minflt, command_faults[1] + usage.ru_majflt
             process.returncode = os.waitstatus_to_exitcode(status)
             printed.seek(0)
-            text = printed.read().decode("utf-8", errors="replace")
+            return printed.read().decode("utf-8", errors="replace") if process.returncode == 0 else None
     except OSError:
-        return Answer(None, None)
-    return Answer(text if process.returncode == 0 else None, usage)
-
-
-def _output(*command: str, timeout: float = 10) -> str | None:
-    return run_command(*command, timeout=timeout).text
+        return None
 
 
 def _sysctl(name: str) -> int | str | None:
-    text = (_output("sysctl", "-n", name) or "").strip()
+    text = (run_command("sysctl", "-n", name) or "").strip()
     return int(text) if text.isdecimal() else text or None
 
 
@@ -213,15 +209,15 @@ def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
 
 
 def _apple_gpus() -> tuple[list[dict[str, Any]], str]:
-    text = _output("system_profiler", "SPDisplaysDataType", "-json", timeout=30)
+    text = run_command("system_profiler", "SPDisplaysDataType", "-json", timeout=30)
     try:
         cards = [card for card in json.loads(text or "")["SPDisplaysDataType"] if card.get("sppci_model")]
     except (ValueError, KeyError, TypeError):
         return [], "system_profiler did not answer"
-    gpus = [{"name": card["sppci_model"], "memory_bytes": None, "cores": None} for card in cards]
-    for gpu, card in zip(gpus, cards, strict=True):
-        gpu["cores"] = int(cores) if (cores := str(card.get("sppci_cores"))).isdecimal() else None
-    return gpus, "macOS lists no GPU"
+    counts = [str(card.get("sppci_cores")) for card in cards]
+    cores = [int(count) if count.isdecimal() else None for count in counts]
+    pairs = zip(cards, cores, strict=True)
+    return [{"name": card["sppci_model"], "memory_bytes": None, "cores": n} for card, n in pairs], "macOS lists no GPU"
 
 
 def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
@@ -247,7 +243,7 @@ def _git() -> tuple[dict[str, Any] | None, str]:
     if not (REPOSITORY / ".git").exists():
         return None, "the kit is not run from a git checkout"
     git = ("git", "--no-optional-locks", "-C", str(REPOSITORY))
-    commit, changes = _output(*git, "rev-parse", "HEAD"), _output(*git, "status", "--porcelain")
+    commit, changes = run_command(*git, "rev-parse", "HEAD"), run_command(*git, "status", "--porcelain")
     if not commit or changes is None:
         return None, "git is missing, or has no commit to name"
     return {"commit": commit.strip(), "dirty": bool(changes.strip())}, ""
@@ -255,9 +251,9 @@ def _git() -> tuple[dict[str, Any] | None, str]:
 
 def _power() -> tuple[str | None, bool | None]:
     if sys.platform == "darwin":
-        source = re.search(r"drawing from '(AC|Battery) Power'", _output("pmset", "-g", "batt") or "")
+        source = re.search(r"drawing from '(AC|Battery) Power'", run_command("pmset", "-g", "batt") or "")
         # One or the other, by model: `powermode` is 0 automatic, 1 low, 2 high.
-        modes = re.findall(r"^\s*(?:lowpowermode|powermode)\s+(\d)", _output("pmset", "-g") or "", re.MULTILINE)
+        modes = re.findall(r"^\s*(?:lowpowermode|powermode)\s+(\d)", run_command("pmset", "-g") or "", re.MULTILINE)
         return source[1].lower() if source else None, "1" in modes if modes else None
     battery, profile = psutil.sensors_battery(), _file_text(PLATFORM_PROFILE).strip()
     source = {True: "ac", False: "battery"}.get(battery.power_plugged) if battery else None

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 HWMON = Path("/sys/class/hwmon")
 VMSTAT = Path("/proc/vmstat")
 IOREG = ("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
-COMPRESSED = ("compressed_bytes", "compressor_bytes")
+# What pages are counted under which names, in Linux's file and by macOS's command.
+LINUX_PAGES = {"swapped_bytes": ("pswpin", "pswpout")}
+MAC_PAGES = {"swapped_bytes": ("Swapins", "Swapouts"), "compressed_bytes": ("Compressions", "Decompressions")}
+MAC_PAGES |= {"compressor_bytes": ("Pages occupied by compressor",)}
 # A driver says how busy its GPU was over up to the last second; on a Mac the question takes a process of its own.
 GPU_WINDOW_S = 1.0
 # Traffic above both counts as a shortage of memory: bytes in all, and bytes a second. Systems always move a little. A
@@ -42,9 +45,8 @@ def peak_or_change(readings: list[Any], seconds: float) -> Any:
 class Source(NamedTuple):
     """units: of its metrics. open(watch): gives what reads it. least_s: shorter blocks are not resolved.
 
-    values(readings, seconds): the block's metrics, or the value of the only one; raises Absent if the readings say
-    nothing. due(since_s, before_s, edge): whether to read it now, `since_s` seconds after the block began, where the
-    last sample was at `before_s`; edge: at one of the block's two ends.
+    values(readings, seconds): the block's metrics, or the value of the only one, or raises Absent. due(since_s,
+    before_s, edge): whether to read it `since_s` after the block began and `before_s` before that; edge: at an end.
     """
 
     units: dict[str, str]
@@ -52,10 +54,6 @@ class Source(NamedTuple):
     values: Callable[[list[Any], float], Any] = peak_or_change
     due: Callable[[float, float, bool], bool] = lambda *_: True
     least_s: float = 0.0
-
-
-def _at_ends(since_s: float, before_s: float, edge: bool) -> bool:
-    return edge
 
 
 def _energy(watch: Telemetry) -> Callable[[], float]:
@@ -84,18 +82,13 @@ def _load(watch: Telemetry) -> Callable[[], tuple[float, float, float]]:
         usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         own_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
         for pid in memory.live_children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # ended, not yet waited for: what it last had used stands
-                used = psutil.Process(pid).cpu_times()
-                children_s[pid] = used.user + used.system + used.children_user + used.children_system
+            # Noted while it lives: macOS tells nothing of a child between its end and the wait for it.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                children_s[pid] = sum(psutil.Process(pid).cpu_times()[:4])  # its own, and that of its children
             own_s += children_s.get(pid, 0.0)
         return now, busy_s, own_s
 
     return read
-
-
-def _load_due(since_s: float, before_s: float, edge: bool) -> bool:
-    # A child's CPU time is noted while it lives: macOS has none between its end and the wait for it.
-    return edge or bool(memory.live_children())
 
 
 def _loads(readings: list[tuple[float, float, float]], seconds: float) -> dict[str, float]:
@@ -104,13 +97,10 @@ def _loads(readings: list[tuple[float, float, float]], seconds: float) -> dict[s
     return {"foreign_load": max(0.0, (busy_s - own_s) / wall_s), "cpu_busy": 100 * own_s / wall_s / cores}
 
 
-def _faults(watch: Telemetry) -> Callable[[], dict[str, int]]:
-    def read() -> dict[str, int]:
-        minor, major = memory.page_faults(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        page_ins = major - watch.faults[1]
-        return {"page_faults": minor - watch.faults[0] + page_ins, "page_ins": page_ins}
-
-    return read
+def _faults() -> dict[str, int]:
+    both = memory.page_faults(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    minor, page_ins = (count - commands for count, commands in zip(both, snapshot.command_faults, strict=True))
+    return {"page_faults": minor + page_ins, "page_ins": page_ins}
 
 
 def _footprint(watch: Telemetry) -> Callable[[], int]:
@@ -130,9 +120,9 @@ def _temperature(watch: Telemetry) -> Callable[[], float]:
     for chip in sorted(HWMON.glob("hwmon*")):
         if (chip / "name").read_text().strip() in ("coretemp", "k10temp", "zenpower"):
             labels = {label.read_text().strip(): label for label in sorted(chip.glob("temp*_label"))}
-            packages = [label for text, label in labels.items() if text.startswith("Package id")]
             # AMD: Tdie is the temperature, Tctl on some models that plus an offset.
-            packages = packages or [labels[text] for text in ("Tdie", "Tctl") if text in labels][:1]
+            wanted = "Tdie" if "Tdie" in labels else ("Package id", "Tctl")
+            packages = [label for text, label in labels.items() if text.startswith(wanted)]
             files += [label.with_name(label.name.replace("_label", "_input")) for label in packages]
     if not files:
         raise Absent("this machine shows no temperature of its processor")
@@ -141,8 +131,7 @@ def _temperature(watch: Telemetry) -> Callable[[], float]:
 
 def _thermal(watch: Telemetry) -> Callable[[], int | None]:
     if snapshot.thermal_level() is None:
-        mac = sys.platform == "darwin"
-        raise Absent("macOS tells no thermal level" if mac else "only macOS tells a thermal level")
+        raise Absent("only macOS tells a thermal level")
     return snapshot.thermal_level
 
 
@@ -150,7 +139,7 @@ def _gpu(watch: Telemetry) -> Callable[[], float]:
     if watch.device == "cpu":
         raise Absent("told only where a GPU is timed")
     if sys.platform == "darwin":
-        return lambda: gpu_busy(watch.run(*IOREG))
+        return lambda: gpu_busy(_said(*IOREG))
     nvml, gpu = energy.nvml_gpu()
     return lambda: float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
 
@@ -172,49 +161,48 @@ def gpu_busy(text: str) -> float:
     statistics = re.findall(r'^[ |]*"PerformanceStatistics" = \{(.*)\}$', text, re.MULTILINE)
     percents = [float(busy) for line in statistics for busy in re.findall(r'"Device Utilization %"=(\d+)', line)]
     if not percents:
-        raise Absent("this GPU does not tell how busy it is" if text.strip() else "macOS lists no GPU")
+        raise Absent("this GPU does not tell how busy it is")
     return max(percents)
+
+
+def _said(*command: str) -> str:
+    text = snapshot.run_command(*command, timeout=2)
+    if text is None:
+        raise Absent(f"{command[0]} did not answer")
+    return text
 
 
 def _pressure(watch: Telemetry) -> Callable[[], dict[str, int]]:
     if sys.platform == "darwin":
-        return lambda: vm_stat(watch.run("vm_stat"))
-    watch.absent |= dict.fromkeys(COMPRESSED, "only macOS tells what it compresses")
-    return _swapped
-
-
-def _swapped() -> dict[str, int]:
-    try:  # psutil would take every page for one of 4 KiB
-        pages = dict(line.split() for line in VMSTAT.read_text().splitlines())
-        return {"swapped_bytes": (int(pages["pswpin"]) + int(pages["pswpout"])) * resource.getpagesize()}
-    except (OSError, KeyError) as error:
-        raise Absent("this system does not count what it swaps") from error
+        return lambda: vm_stat(_said("vm_stat"))
+    watch.absent |= dict.fromkeys(MAC_PAGES.keys() - LINUX_PAGES.keys(), "only macOS tells what it compresses")
+    # psutil would take every page for one of 4 KiB.
+    return lambda: _moved(VMSTAT.read_text(), r"^(\w+) (\d+)$", resource.getpagesize(), LINUX_PAGES)
 
 
 def vm_stat(text: str) -> dict[str, int]:
-    """What macOS has moved into and out of swap and its compressor since it started, and what the latter holds.
-
-    The size of a page stands in the first line: 16384 on Apple Silicon, 4096 on Intel.
-    """
+    """What macOS has moved into and out of swap and its compressor since it started, and what the latter holds."""
+    # The size of a page stands in the first line: 16384 on Apple Silicon, 4096 on Intel.
     size = re.match(r"Mach Virtual Memory Statistics: \(page size of (\d+) bytes\)\n", text)
-    pages = {name: int(count) for name, count in re.findall(r"^([^:]+):\s+(\d+)\.$", text, re.MULTILINE)}
-    both_ways = (("Swapins", "Swapouts"), ("Compressions", "Decompressions"), ("Pages occupied by compressor",))
-    try:
-        sums = [sum(pages[key] for key in keys) * int(size[1]) for keys in both_ways]
-    except (KeyError, TypeError) as error:
-        raise Absent("vm_stat prints something else than it is known to") from error
-    return dict(zip(("swapped_bytes", *COMPRESSED), sums, strict=True))
+    return _moved(text, r"^([^:]+):\s+(\d+)\.$", int(size[1]) if size else 0, MAC_PAGES)
+
+
+def _moved(text: str, line: str, page_bytes: int, counters: dict[str, tuple[str, ...]]) -> dict[str, int]:
+    pages = {name: int(count) for name, count in re.findall(line, text, re.MULTILINE)}
+    if not page_bytes or not pages.keys() >= {key for keys in counters.values() for key in keys}:
+        raise Absent("this system does not count what it swaps as is known here")
+    return {name: page_bytes * sum(pages[key] for key in keys) for name, keys in counters.items()}
 
 
 # In the order in which they are read at the end of the block; see `Telemetry`.
 SOURCES = {
     "energy": Source({"power_w": "W", "energy_j": "J"}, _energy, _power, least_s=1.0),
-    "load": Source({"foreign_load": "", "cpu_busy": "%"}, _load, _loads, _load_due, least_s=0.5),
-    "faults": Source({"page_faults": "count", "page_ins": "count"}, _faults, due=_at_ends),
-    "swap": Source({"swap_bytes": "B"}, lambda watch: lambda: {"swap_bytes": psutil.swap_memory().used}, due=_at_ends),
+    "load": Source({"foreign_load": "", "cpu_busy": "%"}, _load, _loads, least_s=0.5),
+    "faults": Source({"page_faults": "count", "page_ins": "count"}, lambda watch: _faults),
+    "swap": Source({"swap_bytes": "B"}, lambda watch: lambda: {"swap_bytes": psutil.swap_memory().used}),
     "footprint": Source({"footprint_peak_bytes": "B"}, _footprint),
     "temperature": Source({"temperature_c": "°C"}, _temperature),
     "thermal": Source({"thermal_level": ""}, _thermal),
     "gpu": Source({"gpu_busy": "%"}, _gpu, _mean, _gpu_due),
-    "pressure": Source(dict.fromkeys(("swapped_bytes", *COMPRESSED), "B"), _pressure, due=_at_ends),
+    "pressure": Source(dict.fromkeys(MAC_PAGES, "B"), _pressure, due=lambda since_s, before_s, edge: edge),
 }

@@ -129,7 +129,7 @@ def secrets() -> list[Secret]:
 
 
 def _answer(*command: str) -> str:
-    return (snapshot.run_command(*command).text or "").strip()
+    return (snapshot.run_command(*command) or "").strip()
 
 
 def finding(name: str, data: bytes, known: list[Secret], versions: frozenset[str] = frozenset()) -> str | None:
