@@ -1,7 +1,6 @@
 """What passes on Linux and breaks, or silently lies, on a Mac: found by reading the code of notebooks and modules.
 
-A finding is one line: where, what, and why it is wrong. `TABLE` has a rule a row; what needs more is a function. What
-only Linux has is looked for in test_on_a_mac.py.
+A finding is one line: where, what, and why it is wrong. `TABLE` has a rule a row; what needs more is a function.
 
 Two comments on a statement make an exception, and must give a reason: `# not fused: ...` for an AdamW whose article
 forbids the fused one, and `# own clock: ...` in the notebooks of OWN_CLOCK.
@@ -15,6 +14,8 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import macs
 
 PACKAGE = Path(__file__).resolve().parents[1] / "lib" / "pomology"
 
@@ -250,6 +251,18 @@ def may_read_clocks(code: Code, node: ast.AST) -> bool:
     return code.name in OWN_CLOCK and code.has_reason(node, "own clock")
 
 
+def asks_which_system(code: Code, node: ast.AST) -> bool:
+    """Whether a module's function does so. A cell of a notebook must leave it to the library."""
+    function = None if code.notebook else code.function(node)
+    return function is not None and bool(re.search(r"sys\.platform|hasattr\(", ast.unparse(function)))
+
+
+def names_files_of_linux(code: Code, node: ast.AST) -> bool:
+    """Constants of these modules; who reads the files must bear that they are missing, as test_on_a_mac.py proves."""
+    listed = ("machine/snapshot.py", "machine/energy.py", "machine/sources.py")
+    return (code.name in listed and code.function(node) is None) or asks_which_system(code, node)
+
+
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +309,13 @@ CLOCK = "in a notebook reads the clock before a GPU has finished; case.steps and
 COUNTED = "FlopCounterMode outside cost.workload: on a CPU it counts LSTM and attention as 0"
 UNFIXED = "fixed: on a CPU Lightning silently makes bf16-mixed of 16-mixed; take it from a parameter or the case"
 NO_XLA = "jit_compile=False is missing, and XLA does not work on Metal"
+NOT_ON_MACOS = "it does not exist on macOS; ask hasattr or sys.platform first"
+OF_OS = "|".join((*macs.NOT_IN_OS, "sched_[gs]etscheduler|[gs]etresuid|[gs]etxattr|O_DIRECT|O_TMPFILE|O_PATH"))
+OF_PSUTIL = "|".join((*macs.NOT_IN_PSUTIL, "PROCFS_PATH"))
+OTHERS = (
+    r"resource\.(prlimit|RUSAGE_THREAD)|signal\.(sigwaitinfo|sigtimedwait)|time\.CLOCK_(BOOTTIME|TAI)|select\.epoll"
+)
+RUNS = rf"call (subprocess\.\w+|os\.(system|popen|posix_spawnp?|exec\w+)|shutil\.which|{OF}(run_command|run))"
 
 TABLE = [
     Rule(r"(keyword|key) non_blocking=(?!False)|string non_blocking$", NOT_BLOCKING),
@@ -339,6 +359,14 @@ TABLE = [
     Rule(r"call (?!(re|torch|mlx|builtins)\.)[^(]*\.compile\((?!.*\bjit_compile=False)", NO_XLA, loads_keras),
     Rule(r"keyword jit_compile=(?!False)", NO_XLA, loads_keras),
     Rule(ENVIRONMENT + r"TURN_OFF_REMAPPER'\](?! = '1'$)", "it switches the remapper off at exactly '1'", loads_keras),
+    Rule(rf"(name|import) (os\.({OF_OS})|psutil\.({OF_PSUTIL})|{OTHERS})$", NOT_ON_MACOS, unless=asks_which_system),
+    Rule(rf"call {OF}({'|'.join(macs.NOT_OF_A_PROCESS)})\(", NOT_ON_MACOS, unless=asks_which_system),
+    Rule(rf"{RUNS}\([\[(]?'([^' ]*/)?({'|'.join(macs.NOT_A_COMMAND)})[' ]", NOT_ON_MACOS, unless=asks_which_system),
+    Rule(r"string /(proc|sys)(/|$)", NOT_ON_MACOS, unless=names_files_of_linux),
+    Rule(
+        r"string lib(c|m|rt|dl|pthread)\.so", "it does not exist on macOS; ctypes.CDLL(None) is the C library on both"
+    ),
+    Rule(r"(name|does) .*\.ru_maxrss\b", "KiB, but on macOS bytes: let sys.platform choose", unless=asks_which_system),
 ]
 TABLE += [Rule(rf"import {package}(\.|$)", why) for package, why in UNWANTED.items()]
 TABLE += [Rule(rf"import {package}(\.|$)", why, notebooks) for package, why in UNWANTED_IN_NOTEBOOKS.items()]

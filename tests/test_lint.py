@@ -78,6 +78,14 @@ BAD = [  # in a notebook and in a module: words that the finding must have, and 
     ("silently makes bf16-mixed of 16-mixed", "import lightning as L\ntrainer = L.Trainer(precision='16-mixed')"),
     ("jit_compile=False is missing", "model = tf.keras.Model(x, y)\nmodel.compile('adam', 'mse')"),
     ("XLA does not work on Metal", "f = tf.function(g, jit_compile=True)"),
+    ("os.sched_getaffinity: it does not exist on macOS", "threads = len(os.sched_getaffinity(0))"),
+    ("it does not exist on macOS; ask hasattr", "from os import sched_getaffinity as affinity"),
+    ("it does not exist on macOS", "import psutil\npsutil.Process().io_counters()"),
+    ("it does not exist on macOS", "GOVERNOR = open('/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor')"),
+    ("it does not exist on macOS", "import subprocess\nsubprocess.check_output('/usr/bin/nproc --all', shell=True)"),
+    ("it does not exist on macOS", "snapshot.run_command('lscpu')"),
+    ("ctypes.CDLL(None) is the C library on both", "ctypes.CDLL('libc.so.6')"),
+    ("on macOS bytes", "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024"),
     ("switches the remapper off at exactly '1'", "os.environ['TURN_OFF_REMAPPER'] = 'true'\nimport keras"),
 ]
 IN_NOTEBOOKS = [  # likewise, in a notebook alone
@@ -134,6 +142,7 @@ RIGHT = [  # in a notebook and in a module
     "import re\npattern = re.compile('a')\nf = torch.compile(g)\ntrainer = Trainer(precision='32-true')",
     "options = {'cuda': 2}.get(case.device.type, 0) if case.device.type in ('cuda', 'mps') else 1",
     "def together(batch):\n    return batch\nprint(together([1]), list(map(together, [1])))",
+    "sizes = {'free': device.free_memory()}\nprint('free', 'what /proc holds')",
     "import time\ntime.sleep(1)\nx = data.astype('float32')\nfor batch in case.steps(loader):\n    model(batch)",
 ]
 RIGHT_IN_MODULES = [
@@ -148,7 +157,12 @@ RIGHT_IN_MODULES = [
     ),
     ("devices/tensorflow.py", OWN + "    prepare()\n    import tensorflow\n    return tensorflow"),
     ("data/images.py", "class Outer(list): ...\ndef loader():\n    return DataLoader(Outer(), 8, num_workers=2)"),
-    ("machine/snapshot.py", "import numpy\nnumpy.float64(1)"),
+    ("machine/snapshot.py", "import numpy\nnumpy.float64(1)\nCPUINFO = Path('/proc/cpuinfo')"),
+    (
+        "data/images.py",
+        "def count():\n    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1",
+    ),
+    ("data/images.py", "def peak(usage):\n    return usage.ru_maxrss * (1 if sys.platform == 'darwin' else 1024)"),
 ]
 
 

@@ -1,12 +1,10 @@
-"""A whole case in a process that believes to be on a Mac, and a search for calls that only Linux has.
+"""A whole case in a process that believes to be on a Mac: see `macs.become` for what it lacks.
 
-What Linux has and macOS has not breaks there first: files under /proc and /sys, some functions of `os` and of psutil,
-some commands. See `macs.become` for what is changed.
+lint.py looks for calls of what only Linux has.
 """
 
 from __future__ import annotations
 
-import ast
 import getpass
 import json
 import os
@@ -14,20 +12,15 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import lint
-import nbformat
 import pytest
 from macs import IOREG, MACS, NOT_A_COMMAND, NOT_IN_OS, NOT_IN_PSUTIL, NOT_OF_A_PROCESS, install_commands, secrets_in
 
 from pomology.results import record as results_record
-from pomology.runner import notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lib" / "pomology"
-NOTEBOOKS = notebooks.notebook_paths(ROOT / "notebooks")
 
 CASE = """
 import json, sys, time
@@ -180,116 +173,3 @@ print(json.dumps(errors))
 def test_the_process_lacks_what_macos_lacks():
     errors = json.loads(run(PLANTED, json.dumps(list(PLANTS))))
     assert {plant: errors.get(plant) for plant, words in PLANTS.items() if words not in errors.get(plant, "")} == {}
-
-
-NAMES = {
-    *(f"os.{name}" for name in NOT_IN_OS),
-    *(f"os.sched_{name}" for name in ("getparam", "setparam", "getscheduler", "setscheduler", "rr_get_interval")),
-    *(f"os.{name}" for name in ("getresuid", "getresgid", "setresuid", "setresgid")),
-    *(f"os.{name}" for name in ("getxattr", "setxattr", "listxattr", "removexattr", "eventfd_read", "eventfd_write")),
-    *(f"os.{name}" for name in ("O_DIRECT", "O_TMPFILE", "O_NOATIME", "O_PATH", "MFD_CLOEXEC")),
-    *(f"psutil.{name}" for name in (*NOT_IN_PSUTIL, "PROCFS_PATH")),
-    *(f"signal.{name}" for name in ("sigwaitinfo", "sigtimedwait", "SIGPWR", "SIGSTKFLT")),
-    *(f"resource.{name}" for name in ("prlimit", "RLIMIT_SIGPENDING", "RUSAGE_THREAD")),
-    *(f"time.{name}" for name in ("CLOCK_BOOTTIME", "CLOCK_TAI", "pthread_getcpuclockid")),
-    *("select.epoll", "platform.freedesktop_os_release"),
-}
-# Constants that name files of Linux; who reads them must bear that they are missing, as the case above proves.
-LISTED = {
-    "snapshot.py": {"CPUINFO", "PLATFORM_PROFILE", "CACHES"},
-    "energy.py": {"POWERCAP"},
-    "sources.py": {"HWMON", "VMSTAT"},
-}
-RUNS = re.compile(
-    r"(subprocess\.\w+|os\.(system|popen|posix_spawnp?|exec\w+)|shutil\.which|(.*\.)?(run_command|run|_output))$"
-)
-
-
-def linux_only(code: lint.Code) -> list[str]:
-    """A line for everything that Linux has and macOS lacks, outside of a function that asks which one it is on.
-
-    Asking is `sys.platform`, `platform.system()` or `hasattr`. A cell of a notebook must leave it to the library.
-    """
-    lines = []
-    for node in code.of(ast.Attribute, ast.Constant, ast.Call, ast.ImportFrom):
-        function = None if code.notebook else code.function(node)
-        asks = function is not None and re.search(r"sys\.platform|platform\.system|hasattr\(", ast.unparse(function))
-        lines += [] if asks else [f"{code.where(node)}: Linux only: {words}" for words in only_on_linux(code, node)]
-    return lines
-
-
-def only_on_linux(code: lint.Code, node: ast.AST) -> Iterator[str]:
-    missing = "{} does not exist on macOS; ask hasattr or sys.platform first".format
-    if isinstance(node, ast.ImportFrom):
-        names = {f"{node.module}.{alias.name}" for alias in node.names}
-        yield from map(missing, sorted(names & NAMES))
-    elif isinstance(node, ast.Attribute):
-        if code.full(node) in NAMES:
-            yield missing(code.full(node))
-        elif node.attr in NOT_OF_A_PROCESS:
-            yield missing(f"psutil.Process.{node.attr}")
-        elif node.attr == "ru_maxrss":
-            yield "ru_maxrss as KiB; on macOS it counts bytes: let sys.platform choose the factor"
-    elif isinstance(node, ast.Constant):
-        value = node.value if isinstance(node.value, str) else ""
-        if re.match(r"/(proc|sys)(/|$)", value) and not is_listed(code, node):
-            yield missing(value)
-        elif re.match(r"lib(c|m|rt|dl|pthread)\.so", value):
-            yield f"{value} does not exist on macOS; ctypes.CDLL(None) is the C library on both"
-    elif RUNS.match(code.full(node.func)) and node.args:
-        listed = isinstance(node.args[0], (ast.List, ast.Tuple))
-        words = lint.text(node.args[0].elts if listed else node.args).split()
-        if words and Path(words[0]).name in NOT_A_COMMAND:
-            yield missing(f"the command {Path(words[0]).name}")
-
-
-def is_listed(code: lint.Code, node: ast.AST) -> bool:
-    statement = code.statement(node)
-    names = {target.id for target in getattr(statement, "targets", []) if isinstance(target, ast.Name)}
-    return code.function(node) is None and bool(names) and names <= LISTED.get(code.name, set())
-
-
-def of_module(name: str, text: str) -> list[str]:
-    return linux_only(lint.Code(name, [("", text)], notebook=False))
-
-
-def test_nothing_calls_what_only_linux_has():
-    codes = [lint.Code(path.name, [("", path.read_text())], notebook=False) for path in sorted(PACKAGE.rglob("*.py"))]
-    for path in NOTEBOOKS:
-        cells = [(cell.id, cell.source) for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
-        codes.append(lint.Code(path.name, cells, notebook=True))
-    assert len(codes) > 90 and [line for code in codes for line in linux_only(code)] == []
-
-
-LINUX_CODE = {  # what somebody might write: words that the finding must have
-    "threads = len(os.sched_getaffinity(0))": "os.sched_getaffinity does not exist on macOS; ask hasattr",
-    "from os import sched_getaffinity as affinity": "Linux only: os.sched_getaffinity does not exist on macOS",
-    "psutil.Process().io_counters()": "Linux only: psutil.Process.io_counters does not exist on macOS",
-    "GOVERNOR = Path('/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor')": "Linux only: /sys/devices/system/cpu",
-    "subprocess.check_output('/usr/bin/nproc --all', shell=True)": "Linux only: the command nproc does not exist",
-    "snapshot.run_command('lscpu')": "Linux only: the command lscpu does not exist",
-    "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024": "ru_maxrss as KiB; on macOS it counts bytes",
-    "ctypes.CDLL('libc.so.6')": "Linux only: libc.so.6 does not exist on macOS",
-}
-
-
-@pytest.mark.parametrize("code", LINUX_CODE)
-def test_a_planted_call_is_found_and_named(code):
-    imports = "import os, psutil, subprocess, shutil, resource, ctypes\nfrom pathlib import Path\n"
-    imports += "from pomology.machine import snapshot\n"
-    cell = lint.Code("vae.ipynb", [("planted", f"{imports}{code}\n")], notebook=True)
-    for lines, place in (
-        (of_module("clock.py", f"{imports}def other():\n    return sys.platform\n\n{code}\n"), "clock.py, line 7: "),
-        (linux_only(cell), "vae.ipynb, cell planted, line 4: "),
-    ):
-        (line,) = lines
-        assert line.startswith(place) and LINUX_CODE[code] in line
-
-
-def test_what_asks_first_and_what_only_sounds_alike_is_left_alone():
-    for code in (
-        "def count():\n    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1",
-        "def peak(usage):\n    return usage.ru_maxrss * (1 if sys.platform == 'darwin' else 1024)",
-        "sizes = {'free': device.free_memory()}\nprint('free', 'what /proc holds')",
-    ):
-        assert of_module("module.py", f"import os, sys\n{code}\n") == []
