@@ -1,6 +1,5 @@
 """Meters are faked at the level of their libraries and files; children, page faults and foreign load are real ones."""
 
-import contextlib
 import ctypes
 import functools
 import math
@@ -178,21 +177,16 @@ def test_the_cpu_of_an_ultra_is_not_taken_from_a_library_that_sees_one_die_of_it
     assert gpu.rails == ["gpu", "dram"] and gpu.absent["energy of the cpu"] == cpu.absent["energy_j"] == why
 
 
-def under(mac, clock, device="cpu"):
-    """Ten seconds of this Mac, after which its `vm_stat` prints what came later."""
-    times = [0.5 * tick for tick in range(21)]
-    return drive(clock, times, lambda: setattr(mac, "later", clock.now >= 10), device)
-
-
 @pytest.mark.parametrize(
-    ("folder", "pages", "flags"),
+    ("folder", "busy", "pages", "flags"),
     [
-        ("m1", [9_000 + 11_000, 60_000 + 80_000, 8_192], ["swapping", "compressing"]),
-        ("m4-max", [0, 9_000 + 61_000, 17_000], ["compressing"]),
-        ("rosetta", [100 + 200, 700 + 1300, 480], []),
+        ("m1", 97, [9_000 + 11_000, 60_000 + 80_000, 8_192], ["swapping", "compressing"]),
+        ("m4-max", 93, [0, 9_000 + 61_000, 17_000], ["compressing"]),
+        ("m2-ultra", 88, [0, 0, 0], []),
+        ("rosetta", 28, [100 + 200, 700 + 1300, 480], []),
     ],
 )
-def test_what_a_mac_swaps_and_compresses(apple, clock, monkeypatch, folder, pages, flags):
+def test_what_a_mac_swaps_and_how_busy_its_gpu_was(apple, clock, monkeypatch, folder, busy, pages, flags):
     mac = apple(folder)
 
     def swap_memory():
@@ -201,24 +195,52 @@ def test_what_a_mac_swaps_and_compresses(apple, clock, monkeypatch, folder, page
         return types.SimpleNamespace(used=2**30 - int(clock.now) * 2**20, sin=decoy, sout=decoy)
 
     monkeypatch.setattr(sampler.psutil, "swap_memory", swap_memory)
-    watch = under(mac, clock)
+    times = [0.5 * tick for tick in range(21)]
+    watch = drive(clock, times, lambda: setattr(mac, "later", clock.now >= 10), "gpu")
     assert [watch.metrics()[name] for name in PRESSURE] == [Estimate(16384 * count, "B", n=21) for count in pages]
     assert value(watch, "swap_bytes") == -10 * 2**20 and watch.flags == flags
     assert mac.asked.count(("vm_stat",)) == 2  # at the edges only
+    # Each second, though the other sources are read twice as often; and not at the edges.
+    assert watch.metrics()["gpu_busy"] == Estimate(busy, "%", n=9) and mac.asked.count(IOREG) == 9
+    assert secrets_in([watch.samples, watch.absent, watch.flags]) == []
 
 
-def test_the_page_size_is_that_of_the_first_line(apple, clock):
-    mac = apple("m1")
-    text = (MACS / "m1" / "vm_stat.txt").read_text()
-    apple_silicon = sources.vm_stat(text)
-    assert apple_silicon["swapped_bytes"] == (1827364 + 2918273) * 16384
+def test_what_a_mac_may_print_instead(apple, clock):
+    mac, text = apple("m1"), (MACS / "m1" / "vm_stat.txt").read_text()
     intel = sources.vm_stat(text.replace("page size of 16384", "page size of 4096"))
-    assert apple_silicon == {name: 4 * count for name, count in intel.items()}
+    assert sources.vm_stat(text) == {name: 4 * count for name, count in intel.items()}
+    assert intel["swapped_bytes"] == (1827364 + 2918273) * 4096
     for old, new in (("(page size", "(pages"), ("Swapouts:  ", "Swapouts: n")):
         mac.says["vm_stat",] = text.replace(old, new)
-        watch = under(mac, clock)
-        assert {watch.absent[name][:40] for name in PRESSURE} == {"this system does not count what it swaps"}
-        assert not set(PRESSURE) & watch.metrics().keys()
+        assert "does not count what it swaps" in drive(clock, [0, 10]).absent["swapped_bytes"]
+    statistics = '    | "PerformanceStatistics" = {{"a"=1,"Device Utilization %"={},"b"=2}}\n'.format
+    assert sources.gpu_busy(statistics(0) + statistics(91)) == 91  # should the dies of an Ultra be listed apart
+    for text in ("+-o AppleParavirtGPU  <class AppleParavirtGPU>\n    {\n    }\n", ""):
+        with pytest.raises(energy.Absent, match=r"^this GPU does not tell how busy it is$"):
+            sources.gpu_busy(text)
+
+
+def test_linux_counts_swapped_pages_of_its_own_size(linux, monkeypatch, clock):
+    monkeypatch.setattr(sources.resource, "getpagesize", lambda: 65536)  # as kernels for Arm servers have it
+
+    def advance():
+        (linux / "vmstat").write_text(f"pswpin {1000 + 30 * clock.now}\npgpgin 99\npswpout {2000 + 50 * clock.now}\n")
+
+    watch = drive(clock, [0, 5, 10], advance)
+    assert value(watch, "swapped_bytes") == 800 * 65536 and watch.flags == ["swapping"]
+    assert watch.absent["compressed_bytes"] == "only macOS tells what it compresses"
+
+
+def test_real_page_faults_are_those_of_the_block_and_not_of_a_command():
+    pages, before = 3000, sum(snapshot.command_faults)
+    program = "import mmap\nheld = mmap.mmap(-1, {0})\nheld.write(bytes({0}))".format
+    with Telemetry() as watch:
+        memory = mmap.mmap(-1, pages * mmap.PAGESIZE)  # shared memory: no huge pages
+        memory.write(bytes(pages * mmap.PAGESIZE))
+        assert snapshot.run_command(sys.executable, "-c", program(4 * pages * mmap.PAGESIZE), timeout=60) == ""
+    memory.close()
+    assert sum(snapshot.command_faults) - before > 3 * pages
+    assert 0.9 * pages <= value(watch, "page_faults") < 3 * pages and value(watch, "page_ins") < pages
 
 
 def test_thresholds_of_the_flags(linux, monkeypatch, clock):
@@ -232,48 +254,6 @@ def test_thresholds_of_the_flags(linux, monkeypatch, clock):
         both = iter([dict.fromkeys(PRESSURE, 7e12), dict.fromkeys(PRESSURE, 7e12) | {name: 7e12 + moved}])
         monkeypatch.setattr(sources, "_moved", lambda *_, both=both: next(both))
         assert drive(clock, [0, seconds]).flags == flags
-
-
-def test_linux_counts_swapped_pages_of_its_own_size(linux, monkeypatch, clock):
-    monkeypatch.setattr(sources.resource, "getpagesize", lambda: 65536)  # as kernels for Arm servers have it
-
-    def advance():
-        (linux / "vmstat").write_text(f"pswpin {1000 + 30 * clock.now}\npgpgin 99\npswpout {2000 + 50 * clock.now}\n")
-
-    watch = drive(clock, [0, 5, 10], advance)
-    assert value(watch, "swapped_bytes") == 800 * 65536 and watch.flags == ["swapping"]
-    assert not {"compressed_bytes", "compressor_bytes"} & watch.metrics().keys()
-    assert watch.absent["compressed_bytes"] == "only macOS tells what it compresses"
-    (linux / "vmstat").write_text("pswpin 1\n")
-    assert drive(clock, [0, 1]).absent["swapped_bytes"].startswith("this system does not count what it swaps")
-
-
-def test_how_busy_an_apple_gpu_was(apple, clock):
-    for folder, busy in (("m1", 97), ("m2-ultra", 88)):
-        mac = apple(folder)
-        watch = under(mac, clock, "gpu")
-        # Each second, though the other sources are read twice as often; and not at the edges.
-        assert watch.metrics()["gpu_busy"] == Estimate(busy, "%", n=9) and mac.asked.count(IOREG) == 9
-        assert [sample.t_s for sample in watch.samples if sample.gpu_busy is not None] == [*range(1, 10)]
-        assert secrets_in([watch.samples, watch.absent, watch.flags]) == []
-
-
-def test_what_ioreg_prints():
-    statistics = '    | "PerformanceStatistics" = {{"a"=1,"Device Utilization %"={},"b"=2}}\n'.format
-    assert sources.gpu_busy(statistics(0)) == 0
-    # Should the dies of an Ultra be listed apart, or a second GPU that does nothing.
-    assert sources.gpu_busy(statistics(0) + statistics(91)) == 91
-    for text in ("+-o AppleParavirtGPU  <class AppleParavirtGPU>\n    {\n    }\n", statistics(8)[:-2], ""):
-        with pytest.raises(energy.Absent, match=r"^this GPU does not tell how busy it is$"):
-            sources.gpu_busy(text)
-
-
-def test_real_page_faults_of_a_command_are_not_the_block_s():
-    read = sources.SOURCES["faults"].open(Telemetry())
-    before, commands = read()["page_faults"], sum(snapshot.command_faults)
-    assert snapshot.run_command(sys.executable, "-c", "held = bytearray(256 * 2**20)\nexit(3)", timeout=60) is None
-    commands = sum(snapshot.command_faults) - commands
-    assert commands > 1000 and read()["page_faults"] - before < commands / 2
 
 
 @pytest.fixture
@@ -457,93 +437,50 @@ def test_blocks_that_are_too_short_have_no_power_and_no_load(rapl, clock):
     assert watch.absent["energy_j"] == "the block took 0.30 s; 1 s are needed"
     assert watch.absent["foreign_load"] == "the block took 0.30 s; 0.5 s are needed"
     assert watch.foreign_load is None and not {"power_w", "cpu_busy"} & watch.metrics().keys()
+    # The last reading, right behind another, has no power of its own.
+    watch = drive(clock, [0, 0.5, 1, 1.5, 1.501], lambda: rapl(zone0=10))
+    assert [sample.power_w for sample in watch.samples] == [None, 20, 20, 20, None]
     watch = drive(clock, [0, 1, 2])  # a counter that stands still is not zero watt
     assert "power_w" not in watch.metrics() and watch.absent["power_w"] == "the energy counter did not move"
 
 
-def test_a_last_reading_right_behind_another_has_no_power_of_its_own(rapl, clock):
-    watch = drive(clock, [0, 0.5, 1, 1.5, 1.501], lambda: rapl(zone0=10))
-    assert [sample.power_w for sample in watch.samples] == [None, 20, 20, 20, None]
-    assert value(watch, "energy_j") == pytest.approx(40)
-
-
-def work_then_wait(pipe, cpu_s, own, held=b""):
-    """A child that computes, holds `own` bytes, and reads all pages of what its parent holds."""
+def work_then_wait(pipe, cpu_s, own, held):
+    """A worker that computes, holds `own` bytes, and reads all pages of what its parent holds."""
+    mine = b"x" * own
     while time.process_time() < cpu_s:
         pass
-    mine = b"x" * own
     pipe.send((time.process_time(), sum(held[place] for place in range(0, len(held), mmap.PAGESIZE))))
     pipe.recv()
     assert len(mine) == own
 
 
-@contextlib.contextmanager
-def children(method, *each):
-    """Processes that `work_then_wait`, started like a DataLoader's; the first of them, its pipe, and what they sent."""
-    context = multiprocessing.get_context(method)
-    pipes = [context.Pipe() for _ in each]
-    started = [context.Process(target=work_then_wait, args=(pipes[n][1], *given)) for n, given in enumerate(each)]
-    for process in started:
-        process.start()
-    try:
-        yield started[0], pipes[0][0], [ours.recv() for ours, _ in pipes]
-    finally:
-        for (ours, _), process in zip(pipes, started, strict=True):
-            ours.send("end")
-            process.join(10)
-            process.kill()
-
-
-@pytest.mark.skipif(
-    not hasattr(os, "waitid"), reason="macOS's Python cannot look at an ended process without taking it"
-)
-def test_a_child_s_cpu_time_is_counted_once_alive_ended_and_waited_for():
-    read = sources.SOURCES["load"].open(Telemetry())
-    *_, start_s = read()
-    own_s = time.process_time()
-    with children("spawn", (0.8, 0)) as (process, pipe, [(used_s, _)]):
-        *_, alive_s = read()
-        pipe.send("end")
-        # Ended, but nobody has waited for it; and asking must not take its end away from whoever does.
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        *_, ended_s = read()
-        assert os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-        process.join()
-        *_, joined_s = read()
-    for seen_s in (alive_s, ended_s, joined_s):
-        assert seen_s - start_s == pytest.approx(used_s + time.process_time() - own_s, abs=0.25)
-
-
-def test_footprint_has_a_peak_and_the_children_in_it(linux):
-    size, watch = 60 * 2**20, Telemetry()
-    watch._open()
-    watch._sample(edge=True)
-    with children("spawn", (0, size)):
-        watch._sample()
-    own = mmap.mmap(-1, 2 * size)
-    own.write(b"x" * (2 * size))
-    held = watch._read["footprint"]()
-    watch._sample()
-    own.close()
-    watch._sample(edge=True)
-    watch._close()
-    before, with_child, *_ = (sample.footprint_bytes for sample in watch.samples)
-    assert value(watch, "footprint_peak_bytes") == pytest.approx(held, rel=0.2)
-    assert held > before + 1.9 * size and with_child > before + 0.9 * size
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux forks workers")
-def test_pages_that_forked_workers_share_count_once():
-    """Four of them begin with the parent's 200 MB; one makes 60 MB of its own."""
-    size = 200 * 2**20
+def test_forked_workers_count_once_alive_ended_and_waited_for():
+    """Two begin with the parent's 200 MB; one makes 60 MB of its own, and computes."""
+    size, context = 200 * 2**20, multiprocessing.get_context("fork")
     held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for place in range(0, size, mmap.PAGESIZE):
         held[place] = 1
-    footprint = machine_memory.resident_memory()
-    before = footprint()
-    with children("fork", (0, 60 * 2**20, held), *[(0, 0, held)] * 3) as (*_, sent):
-        assert [pages for _, pages in sent] == [size // mmap.PAGESIZE] * 4
-        assert 55 * 2**20 < footprint() - before < 120 * 2**20
+    footprint, load = machine_memory.resident_memory(), sources.SOURCES["load"].open(Telemetry())
+    before, start_s, own_s = footprint(), load()[2], time.process_time()
+    pipes = [context.Pipe() for _ in range(2)]
+    forms = [(pipes[0][1], 0.6, 60 * 2**20, held), (pipes[1][1], 0, 0, held)]
+    workers = [context.Process(target=work_then_wait, args=form, daemon=True) for form in forms]
+    for worker in workers:
+        worker.start()
+    used_s, pages = (sum(each) for each in zip(*[ours.recv() for ours, _ in pipes], strict=True))
+    assert pages == 2 * size // mmap.PAGESIZE and 55 * 2**20 < footprint() - before < 120 * 2**20
+    seen = [load()[2] - start_s]
+    for ours, _ in pipes:
+        ours.send("end")
+    # Ended, but nobody has waited for them; and asking must not take an end away from whoever does.
+    for worker in workers:
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    seen.append(load()[2] - start_s)
+    assert os.waitid(os.P_PID, workers[0].pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    for worker in workers:
+        worker.join()
+    assert [*seen, load()[2] - start_s] == pytest.approx([used_s + time.process_time() - own_s] * 3, abs=0.25)
     held.close()
     assert footprint() < before + 20 * 2**20
 
@@ -566,17 +503,6 @@ def test_children_are_asked_for_a_fiftieth_of_the_time(monkeypatch, clock):
     assert told[:2] == pytest.approx([2e12, 2e12], rel=1e-2)  # in between what they added stands
     monkeypatch.setattr(machine_memory, "live_children", list)
     assert footprint() < 10**12
-
-
-def test_page_faults_are_those_of_the_block():
-    pages = 3000
-    with Telemetry() as watch:
-        memory = mmap.mmap(-1, pages * mmap.PAGESIZE)  # shared memory: no huge pages
-        for page in range(pages):
-            memory[page * mmap.PAGESIZE] = 1
-    memory.close()
-    assert 0.9 * pages <= value(watch, "page_faults") < 2 * pages
-    assert value(watch, "page_ins") < pages
 
 
 @pytest.fixture
@@ -630,10 +556,9 @@ def test_a_busy_neighbour_is_seen():
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as neighbour:
         neighbour.stdout.readline()
         with Telemetry() as watch:
-            time.sleep(1.2)
+            time.sleep(0.8)
         neighbour.kill()
     assert 0.5 < watch.foreign_load <= os.cpu_count() + 0.1
-    assert sampler.contended(watch.foreign_load)
 
 
 def test_contended(monkeypatch):
