@@ -26,7 +26,7 @@ def test_counters_of_this_process_agree_with_each_other():
 def test_a_planted_leak_is_found_by_the_notebooks_own_step(tmp_path, leaks):
     batch_size, kept, last = 4096, [], "        case.trace()"
     planted = f"        kept.append(numbers + 1)\n{last}" if leaks else last
-    form = {"profile": "article", "batch_size": batch_size, "steps": 150, "kept": kept}  # all steps
+    form = {"profile": "article", "batch_size": batch_size, "steps": 80, "kept": kept}  # all steps
     scope = notebook_scope("memory_torch", tmp_path, lambda text: text.replace(last, planted), **form)
     for case in scope["experiment"].cases(load=["easy"]):
         with case:
@@ -35,7 +35,7 @@ def test_a_planted_leak_is_found_by_the_notebooks_own_step(tmp_path, leaks):
     assert record.status == "ok", record.reason
     # Not the footprint: on Linux that moves with other processes that use the same libraries.
     found, leaked = record.metrics["resident_slope_bytes"], batch_size * 32 * 4
-    assert len(kept) == (150 if leaks else 0)
+    assert len(kept) == (80 if leaks else 0)
     if leaks:
         # Holes between what is kept may grow as well.
         assert found.low > 0 and found.low <= 1.1 * leaked and leaked <= found.high

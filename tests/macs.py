@@ -106,11 +106,14 @@ ProcessMemory = namedtuple("ProcessMemory", "rss vms pfaults pageins")
 
 
 class LibSystem:
-    """What is asked of macOS's libSystem: the footprint of a process (3 GB) and the thermal pressure (1)."""
+    """What is asked of macOS's libSystem: thermal pressure (1), footprint (3 GB here, else 1; process 4 has ended)."""
 
     def proc_pid_rusage(self, pid: int, flavor: int, buffer: Any) -> int:
-        buffer._obj[9] = 3 * 10**9
-        return 0
+        # As <sys/resource.h> has it: 16 bytes of UUID, then ten numbers of 8 bytes; ri_phys_footprint is the eighth.
+        assert ctypes.sizeof(buffer._obj) == 96
+        buffer._obj[8], buffer._obj[9] = 17, (3 if pid == os.getpid() else 1) * 10**9
+        ctypes.set_errno(3)  # ESRCH
+        return -1 if pid == 4 else 0
 
     def notify_get_state(self, token: Any, state: Any) -> int:
         state._obj.value = 1

@@ -5,14 +5,11 @@ python -m pytest tests/mlx_memory_side.py
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import apart
-import nbformat
 import pytest
+from test_memory import notebook_scope, quiet_machine  # noqa: F401 - which is used by being there
 
 from pomology.devices import find
-from pomology.machine import snapshot
 from pomology.results.record import Record
 from pomology.workloads import parity
 
@@ -20,22 +17,11 @@ find.prepare("mlx")
 import mlx.core as mx  # noqa: E402
 import mlx.nn as nn  # noqa: E402
 
-PATH = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon" / "memory_mlx.ipynb"
-
 
 @pytest.fixture
 def scope(tmp_path, monkeypatch) -> dict:
-    """What the notebook defines, up to its cases."""
     apart.start_with_torch(monkeypatch, tmp_path)
-    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "conditions", lambda: state)
-    scope: dict = {}
-    for cell in nbformat.read(PATH, 4).cells:
-        if cell.cell_type == "code":
-            exec(compile(cell.source.split("\n\n\nfor case in")[0], "memory_mlx.ipynb", "exec"), scope)
-            if "parameters" in cell.metadata.get("tags", []):
-                scope |= {"devices": "cpu", "out": str(tmp_path), "batch_size": 256, "steps": 12, "profile": "article"}
-    return scope
+    return notebook_scope("memory_mlx", tmp_path, batch_size=256, steps=12, profile="article")
 
 
 def run(scope: dict) -> Record:
@@ -59,15 +45,8 @@ def test_it_is_pytorch_s_network_and_keeps_its_own_weights(scope):
     assert case.backend.weight_sample(model) == before
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda self, numbers: numbers + nn.relu(self.linear(self.norm(numbers))),  # another bend
-        lambda self, numbers: nn.gelu(self.linear(self.norm(numbers))),  # not residual
-    ],
-)
-def test_another_network_is_refused(scope, call):
-    scope["Block"].__call__ = call
+def test_a_network_that_bends_otherwise_is_refused(scope):
+    scope["Block"].__call__ = lambda self, numbers: numbers + nn.relu(self.linear(self.norm(numbers)))
     record = run(scope)
     assert record.status == "mismatch" and record.reason.startswith("MLX against PyTorch"), record.reason
 

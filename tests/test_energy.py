@@ -78,9 +78,3 @@ def test_without_a_meter_nothing_is_said_about_energy(tmp_path, monkeypatch):
     record = run(tmp_path, monkeypatch, None)
     assert record.status == "ok" and record.metrics["step_s"].value > 0 and record.absent
     assert not [name for name in record.metrics if "power" in name or "energy" in name]
-
-
-def test_the_articles_model_is_the_one_of_table_5():
-    assert any('case.scaled = (case.model, case.batch_size) != ("whisper-medium", 4)' in source for source in CELLS)
-    configs = [row["config"] for row in published.rows("001", "energy") if row["item"] == "Table 5"]
-    assert {(config["model"], config["batch_size"]) for config in configs} == {("whisper-medium", 4)}

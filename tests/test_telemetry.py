@@ -1,6 +1,5 @@
 """Meters are faked at the level of their libraries and files; children, page faults and foreign load are real ones."""
 
-import ctypes
 import functools
 import math
 import mmap
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from fakes import Clock
-from macs import IOREG, MACS, Mac, secrets_in
+from macs import IOREG, MACS, LibSystem, Mac, secrets_in
 
 from pomology.machine import energy, sampler, snapshot, sources
 from pomology.machine import memory as machine_memory
@@ -91,20 +90,6 @@ class FakeChip:
         return types.SimpleNamespace(**known | dict.fromkeys(self.untold))
 
 
-class FakeLibSystem:
-    """macOS's proc_pid_rusage: 3 GB for this process, 1 GB for others, and none for process 4 (it has ended)."""
-
-    def __init__(self, name, use_errno=False):
-        """As ctypes.CDLL."""
-
-    def proc_pid_rusage(self, pid, flavor, buffer):
-        # As <sys/resource.h> has it: 16 bytes of UUID, then ten numbers of 8 bytes; ri_phys_footprint is the eighth.
-        assert ctypes.sizeof(buffer._obj) == 96
-        buffer._obj[8], buffer._obj[9] = 17, (3 if pid == os.getpid() else 1) * 10**9
-        ctypes.set_errno(3)  # ESRCH
-        return -1 if pid == 4 else 0
-
-
 @pytest.fixture
 def apple(monkeypatch, clock):
     """apple(folder, monitor): a Mac of the fixtures with this energy monitor. Returns what answers its commands."""
@@ -114,7 +99,7 @@ def apple(monkeypatch, clock):
         monkeypatch.setitem(sys.modules, "zeus_apple_silicon", module)
         monkeypatch.setattr(energy.metadata, "version", lambda name: "1.1.1")
         monkeypatch.setattr(sys, "platform", "darwin")
-        monkeypatch.setattr(machine_memory.ctypes, "CDLL", FakeLibSystem)
+        monkeypatch.setattr(machine_memory.ctypes, "CDLL", lambda *given, **named: LibSystem())
         monkeypatch.setattr(snapshot, "thermal_level", lambda: 1)
         monkeypatch.setattr(snapshot, "run_command", mac := Mac(folder))
         return mac
@@ -267,7 +252,6 @@ def nvidia(linux, monkeypatch, clock):
             "DeviceGetHandleByIndex": lambda index: "handle",
             "DeviceGetHandleByUUID": lambda uuid: "handle",
             "DeviceGetTotalEnergyConsumption": lambda handle: int(1e3 * work_j(clock())),
-            "DeviceGetPowerUsage": lambda handle: int(1e3 * power_w(clock())),
             "DeviceGetUtilizationRates": lambda handle: types.SimpleNamespace(gpu=round(100 - clock()), memory=1),
             "DeviceGetTemperature": lambda handle, sensor: 70 - abs(clock() - 3),
         }
@@ -292,12 +276,6 @@ def test_energy_and_temperature_of_an_nvidia_gpu(nvidia, clock):
     assert value(watch, "energy_j") == pytest.approx(work_j(10), abs=0.01)
     assert watch.metrics()["temperature_c"] == Estimate(70, "°C", n=11)
     assert watch.rails == ["gpu"]
-    nvidia("DeviceGetTotalEnergyConsumption")  # its power is integrated
-    clock.now = 0
-    meter = energy.nvml_meter(clock)
-    for clock.now in (0.5 * tick for tick in range(21)):
-        energy_j = meter.energy_j()
-    assert energy_j == pytest.approx(work_j(10), rel=0.01)
 
 
 def test_how_busy_an_nvidia_gpu_was(nvidia, clock):
@@ -329,8 +307,8 @@ def test_why_there_is_no_gpu_meter(nvidia, monkeypatch):
     assert reason() == "nvidia-ml-py is not installed"
     nvidia("Init")
     assert "Init Not Supported" in reason()
-    nvidia("DeviceGetTotalEnergyConsumption", "DeviceGetPowerUsage")
-    assert "neither energy nor power" in reason()
+    nvidia("DeviceGetTotalEnergyConsumption")
+    assert "does not count its energy" in reason()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert reason() == "CUDA_VISIBLE_DEVICES hides the GPU"
 

@@ -27,12 +27,8 @@ UNSUPPORTED = re.compile(
 
 
 def failure(exception: BaseException) -> Literal["out-of-memory", "unsupported"] | None:
-    """The status of a case that an exception stands for, or None for a bug.
-
-    Known by its class where there is one, else by its text: PyTorch on MPS raises a plain RuntimeError when memory is
-    out, NotImplementedError for a missing operator and TypeError for float64; MLX raises ValueError. TensorFlow's
-    errors are OpErrors.
-    """
+    """The status of a case that an exception stands for, or None for a bug."""
+    # MPS raises NotImplementedError for a missing operator and TypeError for float64; MLX raises ValueError.
     text, kinds = str(exception), {kind.__name__ for kind in type(exception).__mro__}
     if kinds & {"MemoryError", "OutOfMemoryError", "ResourceExhaustedError"}:
         return "out-of-memory"

@@ -37,8 +37,8 @@ def backends(framework: str = "torch") -> dict[str, str | None]:
 def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
     """The devices to time: `auto` is every one this machine has, the CPU first; `gpu` is whichever GPU it has.
 
-    `mps`, `metal` and `mlx-gpu`, as PyTorch, TensorFlow and MLX call the GPU of an Apple chip, mean it in all of them.
-    Raises PomologyError for an unknown name, and NoSuchDevice, which is one, if there is no such device here.
+    `mps`, `metal` and `mlx-gpu` mean an Apple chip's GPU in every framework. Raises PomologyError for an unknown name,
+    and NoSuchDevice, which is one, if there is no such device here.
     """
     if wanted not in choices():
         raise PomologyError(f"devices: {wanted!r} is not known; one of {', '.join(choices())} is")

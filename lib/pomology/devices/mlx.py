@@ -63,8 +63,7 @@ class MLXDevice(Device):
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
-        mx = load()
-        reason = "this MLX is built for processors only; Metal is on macOS only"
+        mx, reason = load(), "this MLX is built for processors only; Metal is on macOS only"
         if sys.platform == "darwin":
             reason = "MLX finds no Metal GPU (a virtual machine, or macOS older than 14)"
         return {"cpu": None, GPU: None if mx.is_available(mx.gpu) else reason}
@@ -129,8 +128,8 @@ class MLXDevice(Device):
 
     def count(self, model: Any) -> int:
         # MLX keeps the running statistics of a batch normalisation among its parameters.
-        statistics, named = ("running_mean", "running_var"), self._flat(model.parameters())
-        return sum(weight.size for name, weight in named if name.split(".")[-1] not in statistics)
+        statistics = ("running_mean", "running_var")
+        return sum(weight.size for name, weight in self._flat(model.parameters()) if not name.endswith(statistics))
 
     def weight_sample(self, model: Any) -> list[float]:
         last = [weight.flatten() for _, weight in self._flat(model.trainable_parameters())[-SAMPLED_TENSORS:]]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections import namedtuple
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,9 +30,9 @@ def apple_meter() -> Meter:
         # The library does not look whether there are counters; where there are none it would end this process.
         raise Absent("not asked in a virtual machine, which need not have energy counters")
     try:
-        from zeus_apple_silicon import AppleEnergyMonitor
+        import zeus_apple_silicon
 
-        monitor = AppleEnergyMonitor()
+        monitor = zeus_apple_silicon.AppleEnergyMonitor()
         first = monitor.get_cumulative_energy()  # of which any field may be None
     except ImportError as error:
         raise Absent("zeus-apple-silicon is not installed") from error
@@ -56,36 +54,23 @@ def apple_meter() -> Meter:
     return Meter("apple", rails, energy_j, missing)
 
 
-def nvml_meter(clock: Callable[[], float] = time.perf_counter) -> Meter:
-    """Energy of the first visible NVIDIA GPU: its own counter, or where it has none its power integrated over reads."""
+def nvml_meter() -> Meter:
+    """Energy of the first visible NVIDIA GPU, by the counter that Volta and later have."""
     nvml, gpu = nvml_gpu()
-    last, sum_j = None, 0.0
 
-    def counted() -> float:
+    def energy_j() -> float:
         return nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3
 
-    def integrated() -> float:
-        nonlocal last, sum_j
-        now, power_w = clock(), nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3
-        before, power_before_w = last or (now, power_w)
-        last, sum_j = (now, power_w), sum_j + (now - before) * (power_w + power_before_w) / 2
-        return sum_j
-
-    for energy_j in (counted, integrated):
-        try:
-            energy_j()
-            return Meter("nvml", ["gpu"], energy_j, {})
-        except nvml.NVMLError as error:
-            why = f"this NVIDIA GPU tells neither energy nor power: {error}"
-    raise Absent(why)
+    try:
+        energy_j()
+    except nvml.NVMLError as error:
+        raise Absent(f"this NVIDIA GPU does not count its energy: {error}") from error
+    return Meter("nvml", ["gpu"], energy_j, {})
 
 
 def rapl_meter() -> Meter:
-    """Energy of all processor packages, and of memory where counted, from Linux's powercap files.
-
-    The zones `core` and `uncore` are within a package and `psys` around it: adding them would count twice. The counters
-    wrap around after minutes to hours, so they must be read more often than that.
-    """
+    """Energy of all processor packages, and of memory where counted, from Linux's powercap files."""
+    # The zones `core` and `uncore` are within a package and `psys` around it. Counters wrap after minutes to hours.
     try:
         names = {folder: (folder / "name").read_text().strip() for folder in sorted(POWERCAP.glob("intel-rapl:*"))}
         zones = [folder for folder, name in names.items() if name.startswith("package") or name == "dram"]
@@ -110,10 +95,7 @@ def rapl_meter() -> Meter:
 
 
 def meters(device: str | None = None) -> tuple[list[Meter], dict[str, str]]:
-    """The energy meters that answer here for a device ("cpu", "gpu", None for both), and why the others do not.
-
-    On a Mac one meter covers the whole chip, the device at the least; elsewhere RAPL covers the CPU and NVML the GPU.
-    """
+    """The energy meters that answer here for a device ("cpu", "gpu", None for both), and why the others do not."""
     kinds = [rapl_meter] * (device != "gpu") + [nvml_meter] * (device != "cpu")
     answering, absent = [], {}
     for kind in [apple_meter] if sys.platform == "darwin" else kinds:

@@ -1,8 +1,8 @@
 """What the machine did while a block of code ran: energy, temperature, memory, page faults, swap, load.
 
 One daemon thread reads all sources, by default twice a second, which takes about 0.1 % of a core (where a Mac's GPU is
-timed, it also runs `ioreg` once a second). Energy is the change of a counter from the first reading to the last:
-synchronize the device before the block and at its end, or work is billed to the wrong block.
+timed, it also runs `ioreg` once a second). The first and the last reading are the caller's. Energy is what a counter
+grew between these: synchronize the device before the block and at its end, or work is billed to the wrong block.
 """
 
 from __future__ import annotations
@@ -59,17 +59,18 @@ class Telemetry:
         self._rows: list[dict[str, Any]] = []
         self._metrics: dict[str, Estimate] | None = None
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
-        self._stop, self._ready = threading.Event(), threading.Event()
+        self._stop = threading.Event()
 
     def __enter__(self) -> Telemetry:
         self._open()
+        self._sample(edge=True)
         self._thread.start()
-        self._ready.wait()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
         self._thread.join()
+        self._sample(edge=True)
         self._close()
 
     def metrics(self) -> dict[str, Estimate]:
@@ -98,15 +99,9 @@ class Telemetry:
                 self._read[name] = source.open(self)
 
     def _run(self) -> None:
-        try:
-            self._sample(edge=True)
-            self._ready.set()
-            while not self._stop.wait(self._interval_s):
-                self._sample()
-            self._sample(edge=True)
-        finally:
-            self.thread_s = time.thread_time()
-            self._ready.set()
+        while not self._stop.wait(self._interval_s):
+            self._sample()
+        self.thread_s = time.thread_time()
 
     def _sample(self, edge: bool = False) -> None:
         # Backwards at the beginning: energy and load close around the block, what takes a process of its own outside.

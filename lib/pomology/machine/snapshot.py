@@ -100,14 +100,11 @@ def describe(snapshot: dict[str, Any]) -> str:
     known = {key: value for key, value in snapshot.items() if value is not None}
     kinds = [f"{known[key]}{key[0].upper()}" for key in ("performance_cores", "efficiency_cores") if known.get(key)]
     cores = f"{known.get('cpu_cores')} cores" + (f" ({'+'.join(kinds)})" if len(kinds) == 2 else "")
-    cards = Counter(
-        gpu["name"] + (f" {_gigabytes(gpu['memory_bytes'])}" if gpu["memory_bytes"] else "")
-        for gpu in known.get("gpus", [])
-        if gpu["name"] != known.get("chip")
-    )
+    cards = [gpu for gpu in known.get("gpus", []) if gpu["name"] != known.get("chip")]
+    counts = Counter(f"{gpu['name']} {_gigabytes(gpu['memory_bytes'])}".strip() for gpu in cards)
     parts = [known.get("chip", "unknown chip"), cores if "cpu_cores" in known else ""]
-    parts.append(_gigabytes(known["memory_bytes"]) if "memory_bytes" in known else "")
-    parts += [name if count == 1 else f"{count} × {name}" for name, count in cards.items()]
+    parts.append(_gigabytes(known.get("memory_bytes")))
+    parts += [name if count == 1 else f"{count} × {name}" for name, count in counts.items()]
     parts.append(" ".join(known[key] for key in ("os", "os_version") if key in known))
     parts.append(f"Python {known['python']}" + (" under Rosetta" if known.get("translated") else ""))
     return ", ".join(part for part in parts if part)
@@ -273,8 +270,8 @@ def _line_value(text: str, key: str) -> str | None:
     return match[1].strip() if match else None
 
 
-def _gigabytes(count: int) -> str:
-    return f"{round(count / 2**30)} GB"  # as memory is sold: 206158430208 bytes are "192 GB"
+def _gigabytes(count: int | None) -> str:
+    return f"{round(count / 2**30)} GB" if count else ""  # as memory is sold: 206158430208 bytes are "192 GB"
 
 
 def cache_bytes() -> int | None:
