@@ -447,7 +447,6 @@ def test_the_remapper_is_off_before_tensorflow_is_loaded_and_on_a_mac_it_may_be_
         ("darwin", {"gpus": 0}, "cpu", ["cpu"], {"metal": "tensorflow-metal is not installed"}),
         ("linux", {}, "gpu", ["cuda"], {"metal": "macOS only"}),
         ("linux", {"gpus": 0, "cuda": False}, "auto", ["cpu"], {"cuda": "built without CUDA"}),
-        ("linux", {"gpus": 0}, "auto", ["cpu"], {"cuda": "finds no NVIDIA GPU"}),
     ],
 )
 def test_find_gives_tensorflow_s_devices_too(tensorflow, platform, facts, wanted, backends, lacks):

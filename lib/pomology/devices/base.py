@@ -12,6 +12,7 @@ import gc
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, ClassVar
 
+from pomology.errors import PomologyError
 from pomology.machine import snapshot
 
 # A precision as notebooks name it -> the data type, which PyTorch, TensorFlow and MLX call alike.
@@ -89,6 +90,11 @@ class Device(abc.ABC):
     @classmethod
     def prepare(cls) -> None:
         """Set what the framework reads when it is loaded. Raises PomologyError if it is too late for that."""
+
+    @classmethod
+    def too_late(cls, setting: str, why: str) -> PomologyError:
+        advice = f"restart the kernel, and let find.prepare('{cls.framework}') come before any import of it"
+        return PomologyError(f"{cls.title} was imported before {setting} was set, {why}: {advice}")
 
     @property
     def name(self) -> str | None:

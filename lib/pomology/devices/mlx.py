@@ -56,10 +56,7 @@ class MLXDevice(Device):
             # fp32 means fp32: MLX would multiply in TF32 where the GPU can, as M5 and Ampere can, older ones not.
             os.environ[TF32] = "0"
         elif os.environ.get(TF32) != "0":
-            raise PomologyError(
-                f"MLX was imported before {TF32}=0 was set, without which its fp32 is not fp32 on an M5 or an NVIDIA "
-                "GPU: restart the kernel, and let find.prepare('mlx') come before any import of it"
-            )
+            raise cls.too_late(f"{TF32}=0", "without which its fp32 is not fp32 on an M5 or an NVIDIA GPU")
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:

@@ -56,10 +56,7 @@ class TensorFlowDevice(Device):
             # Else loading it writes a screen of lines about CUDA and instruction sets; what goes wrong raises anyway.
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         elif sys.platform == "darwin" and os.environ.get(REMAPPER) != "1":
-            raise PomologyError(
-                f"TensorFlow was imported before {REMAPPER}=1 was set, without which its Metal plugin may give wrong "
-                "results: restart the kernel, and let find.prepare('tensorflow') come before any import of it"
-            )
+            raise cls.too_late(f"{REMAPPER}=1", "without which its Metal plugin may give wrong results")
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections import namedtuple
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +38,8 @@ def apple_meter() -> Meter:
         raise Absent(f"macOS does not open its energy counters: {error}") from error
     rails, missing = [rail for rail, field in APPLE_RAILS.items() if getattr(first, field) is not None], {}
     if "cpu" in rails and "Ultra" in (snapshot.chip() or ""):
-        version = re.findall(r"\d+", metadata.version("zeus-apple-silicon"))
-        if [int(number) for number in version] <= [1, 1, 0]:
-            missing["cpu"] = "zeus-apple-silicon up to 1.1.0 counts the CPU of one of an Ultra's two dies"
-            rails.remove("cpu")
+        missing["cpu"] = "zeus-apple-silicon 1.1.0 counts the CPU of one of an Ultra's two dies"
+        rails.remove("cpu")
     if not rails:
         raise Absent("macOS's energy counters are empty on this chip")
 

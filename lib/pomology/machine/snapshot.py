@@ -79,9 +79,8 @@ def snapshot() -> dict[str, Any]:
 def conditions(watch_s: float = 0.25) -> dict[str, Any]:
     """What would spoil a measurement that began now.
 
-    power_source: "ac", "battery" or None. load: the 1-minute load average, which still remembers one's own earlier
-    work. flags: those of "on-battery", "low-power" and "busy" that hold; busy means that while this process waited
-    `watch_s` seconds, others used over a quarter of a core and over 5 % of all; with 0 seconds it is not looked at.
+    power_source: "ac", "battery" or None. load: the 1-minute load average, with one's own earlier work. flags: those of
+    "on-battery", "low-power" and "busy" (in `watch_s` s others used over a quarter of a core and 5 % of all) that hold.
     """
     power_source, low_power = _power()
     flags = ["on-battery"] * (power_source == "battery") + ["low-power"] * (low_power is True)
@@ -137,10 +136,7 @@ def available_memory_bytes() -> int:
 
 
 def thermal_level() -> int | None:
-    """macOS's thermal pressure: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping. None if unknown.
-
-    From the notification that macOS keeps for it, without root. Chips have been seen to slow down at level 0.
-    """
+    """macOS's thermal pressure: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping. None if unknown."""
     if sys.platform != "darwin":
         return None
     system = ctypes.CDLL(None)
