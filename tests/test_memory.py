@@ -100,6 +100,8 @@ def test_a_leaking_device_a_flat_one_and_one_that_grows_by_steps():
     assert leaking["allocated_slope_bytes"].low > 0
     assert (value(leaking, "allocated_start_bytes"), value(leaking, "allocated_end_bytes")) == (1_060 * MB, 1_597 * MB)
     assert leaking["reserved_slope_bytes"].low <= 0 <= leaking["reserved_slope_bytes"].high
+    # A page more or less is not seen, where a framework counts bytes.
+    assert leaking["footprint_slope_bytes"].high > 1000 * leaking["reserved_slope_bytes"].high > 0
     assert value(leaking, "page_faults_slope") == pytest.approx(5) and leaking["page_faults_slope"].low > 0
     by_steps = trace_of(lambda step: {"allocated_bytes": 64 * MB * (step // 16)}).metrics(20)["allocated_slope_bytes"]
     assert 0 < by_steps.low <= 4 * MB <= by_steps.high
