@@ -451,15 +451,11 @@ def test_the_common_voice_stand_in():
     assert 0.2 < (tokens[nearest] == wanted).mean() < 0.8  # chance is below 0.02: the most frequent token's share
 
 
-def test_spawned_workers_read_what_the_parent_reads(tmp_path):
+def test_what_a_worker_is_sent_reads_the_same(tmp_path):
     write_release(tmp_path)
-    datasets = [speech.common_voice("stand-in", size=3), speech.common_voice("real", tmp_path)]
-    datasets += [data_text.imdb("stand-in", size=3)]
-    together = torch.utils.data.ConcatDataset(datasets)  # one worker for all of them, since one takes seconds to start
-    loader = torch.utils.data.DataLoader(together, batch_size=3, num_workers=1, multiprocessing_context="spawn")
-    for dataset, batch in zip(datasets, loader, strict=True):
+    real = speech.common_voice("real", tmp_path)
+    for dataset in (speech.common_voice("stand-in", size=3), real, data_text.imdb("stand-in", size=3)):
         copy = pickle.loads(pickle.dumps(dataset))
         for index in range(len(dataset)):
             for name, expected in dataset[index].items():
-                assert np.array_equal(batch[name][index].numpy(), expected)
                 assert np.array_equal(copy[index][name], expected)

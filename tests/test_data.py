@@ -281,14 +281,12 @@ def test_lsun_from_lmdb(database):
     assert len(photographs.lsun_classroom("auto", root, size=5)) == 5
 
 
-DAMAGE = (lambda content: b"<html>please log in</html>" * 1000, lambda content: content[: len(content) // 4])
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_an_unusable_lmdb_is_one_line(database, damage):
+def test_an_unusable_lmdb_is_one_line(database):
     path = database[0] / "classroom_train_lmdb" / "data.mdb"
-    path.write_bytes(damage(path.read_bytes()))  # lmdb maps it: a process that reads behind its end is killed
-    one_line_error(lambda: photographs.lsun_classroom("auto", path.parent), "data.mdb: damaged or half downloaded")
+    whole = path.read_bytes()
+    for content in (b"<html>please log in</html>" * 1000, whole[: len(whole) // 4]):
+        path.write_bytes(content)  # lmdb maps it: a process that reads behind its end is killed
+        one_line_error(lambda: photographs.lsun_classroom("auto", path.parent), "data.mdb: damaged or half downloaded")
 
 
 def test_lsun_from_a_folder_of_jpegs(tmp_path):

@@ -175,9 +175,7 @@ def test_what_is_predicted_lies_there(kind):
     [
         ("cuda", 5.1e9, 20.1e9, None),
         ("cpu", 25.1e9, 25.1e9, None),
-        ("cuda", 4.9e9, 64e9, r"^needs 5\.0 GB at the least .* 4\.9 GB are free$"),
         ("cuda", 24e9, 19.9e9, r"^needs 20\.0 GB of the host's memory .* 19\.9 GB are free$"),
-        ("cpu", 24.9e9, 24.9e9, r"^needs 25\.0 GB of the host's memory"),
     ],
 )
 def test_a_case_is_too_big_for_the_device_or_for_the_host(monkeypatch, backend, free, available, words):
@@ -193,7 +191,7 @@ def test_a_case_is_too_big_for_the_device_or_for_the_host(monkeypatch, backend, 
 
 @pytest.mark.parametrize(
     ("weights_on", "seen", "status"),
-    [("cpu", ["meta"], "ok"), ("cpu", [], "fallback"), ("cpu", ["cpu"], "fallback"), (None, ["meta"], "fallback")],
+    [("cpu", ["meta"], "ok"), ("cpu", [], "fallback"), (None, ["meta"], "fallback")],
 )
 def test_weights_that_lie_on_the_host_are_no_fallback_if_the_device_computes(weights_on, seen, status, tmp_path):
     """The meta device stands for a GPU here."""

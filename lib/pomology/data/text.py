@@ -16,7 +16,18 @@ from typing import Any
 import numpy as np
 
 from pomology.data import synthetic
-from pomology.data.hub import Dataset, Folder, damaged, hub_file, obtain, read_parquet, read_text, shown, split_files
+from pomology.data.hub import (
+    Dataset,
+    Folder,
+    Obtained,
+    damaged,
+    hub_file,
+    obtain,
+    read_parquet,
+    read_text,
+    shown,
+    split_files,
+)
 from pomology.data.images import SPLITS
 from pomology.errors import PomologyError
 
@@ -25,16 +36,13 @@ WIKITEXT2_VOCABULARY = 33_278
 
 
 @dataclass(frozen=True, eq=False)
-class Corpus:
+class Corpus(Obtained):
     """Text as word numbers, int64 (tokens,) each; `words[number]` is the word, "<eos>" ends a line."""
 
-    name: str
     train: np.ndarray
     valid: np.ndarray
     test: np.ndarray
     words: tuple[str, ...]
-    kind: str
-    origin: str
 
     @property
     def vocabulary(self) -> int:
@@ -111,7 +119,7 @@ def _corpus(dataset: _Text, source: str, folder: Folder, size: int | None) -> Co
         here, article = (" + ".join(f"{count:,}" for count in c.values()) for c in (counts, dataset.tokens))
         origin += f"; {here} tokens, {len(words):,} words where the article has {article}, {dataset.vocabulary:,}"
     first = {part: numbers[:size] for part, numbers in tokens.items()}
-    return Corpus(dataset.name, **first, words=words, kind=kind, origin=origin)
+    return Corpus(**first, words=words, name=dataset.name, kind=kind, origin=origin)
 
 
 def batchify(tokens: np.ndarray, batch_size: int) -> np.ndarray:
@@ -158,15 +166,12 @@ _IMDB = Dataset(name="IMDB", hub="stanfordnlp/imdb", config="plain_text", column
 
 
 @dataclass(frozen=True, eq=False)
-class Reviews:
+class Reviews(Obtained):
     """Texts in tokens, right-padded: `tokens` and `mask` int64 (n, length), mask 1 where text is; `labels` (n,)."""
 
-    name: str
     tokens: np.ndarray
     mask: np.ndarray
     labels: np.ndarray
-    kind: str
-    origin: str
     vocabulary: int = GPT2_VOCABULARY
 
     def __len__(self) -> int:
@@ -189,7 +194,7 @@ def imdb(
     if length < 1:
         raise PomologyError(f"IMDB length: {length} should be at least 1 token")
 
-    def read(root: Path | None) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, int], str]:
+    def read(root: Path | None) -> tuple[tuple, str]:
         paths, origin = split_files(_IMDB, root, split, f"{split}/neg/*.txt")
         texts: Sequence[Any] = paths
         if paths[0].suffix == ".txt":
@@ -210,14 +215,14 @@ def imdb(
                 tokens[row, : lengths[row]] = encoding.ids[:length]
         return (tokens, lengths, np.array(labels, np.int64)[order], len(texts)), origin + words
 
-    def stand_in() -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    def stand_in() -> tuple:
         return *synthetic.reviews(min(size or IMDB_REVIEWS, IMDB_REVIEWS), length, split), IMDB_REVIEWS
 
     (tokens, lengths, labels, count), kind, origin = obtain(_IMDB, (source, folder, size), read, stand_in)
     if count != IMDB_REVIEWS:
         origin += f"; {count:,} reviews where the article has {IMDB_REVIEWS:,}"
     mask = (np.arange(length) < lengths[:, None]).astype(np.int64)
-    return Reviews("IMDB", tokens, mask, labels, kind, origin)
+    return Reviews(tokens, mask, labels, name="IMDB", kind=kind, origin=origin)
 
 
 def load_tokenizer(model: str, hubs: Sequence[str], marks: Mapping[str, int], folder: Path | None) -> tuple[Any, str]:
