@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from offline import cut_off, hub_folder, one_line_error
+from offline import cut_off, one_line_error
 from PIL import Image
 
 from pomology.data import hub, photographs
@@ -196,17 +196,6 @@ def test_a_split_is_downloaded_where_the_hub_answers(monkeypatch, tmp_path):
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: (_ for _ in ()).throw(absent))
     given = data_images.mnist("auto", size=5)
     assert given.kind == "stand-in" and "the download failed (LocalEntryNotFoundError)" in given.origin
-
-
-def test_the_cache_is_used_without_network(network):
-    images, labels = arrays((32, 32, 3))
-    file = hub_folder("uoft-cs/cifar10", "datasets") / "plain_text" / "test-00000-of-00001.parquet"
-    write(file, image_table(images, labels, "img"))
-    real = data_images.cifar10("real", split="test")
-    assert np.array_equal(real.images, images) and np.array_equal(real.labels, labels)
-    assert real.origin.startswith("CIFAR-10, real: uoft-cs/cifar10 (plain_text), cached; 20 images") and not network
-    file.write_bytes(file.read_bytes()[:100])
-    one_line_error(lambda: data_images.cifar10("auto", split="test"), "00001.parquet: damaged", "delete it")
 
 
 def test_items_are_exact():
