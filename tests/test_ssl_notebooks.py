@@ -14,13 +14,10 @@ import torch
 from fakes import Clock
 from torch.nn import functional as F
 
-from pomology.articles import claims, published
 from pomology.experiment.experiment import Experiment
 from pomology.measure import calls as measure_calls
 from pomology.measure import clock as measure_clock
 from pomology.measure import epochs
-from pomology.report import claims as report_claims
-from pomology.results.record import Record
 from pomology.workloads import cost, vision
 
 NAMES = ("simclr", "model_sizes", "capabilities")
@@ -118,27 +115,6 @@ def test_loaders_are_made_as_asked(scopes, workers, keep, kept):
     loaders = [scopes["simclr"]["loader"](case, test_notebooks.Sized(50_000), shuffle) for shuffle in (True, False)]
     assert [len(loader) for loader in loaders] == [390, 391]
     assert {(loader.num_workers, loader.persistent_workers) for loader in loaders} == {(workers, kept)}
-
-
-def measured(name, backend, config, **metrics) -> Record:
-    values = {key: fakes.metric(value, value, value, unit="") for key, value in metrics.items()}
-    return fakes.record(experiment=name, backend=backend, config=config, chip="Apple M1 Pro", metrics=values)
-
-
-def verdict(claim_id: str, records: list[dict]) -> str:
-    (claim,) = [claim for claim in published.claims("000") if claim.id == claim_id]
-    return claims.test(claim, report_claims.MeasuredLookup(records)).status
-
-
-def test_claims_take_the_articles_loader_of_several():
-    def rows(backend, seconds):
-        config = {"batch_size": 128, "workers": 8, "persistent": "no", "augmentation": "loader"}
-        yield measured("simclr", backend, config, epoch_s=seconds)
-        yield measured("simclr", backend, config | {"workers": 0, "augmentation": "device"}, epoch_s=3 * seconds)
-
-    assert verdict("000-C1", [*rows("cpu", 880.0), *rows("mps", 100.0)]) == claims.HOLDS
-    assert verdict("000-C1", [*rows("cpu", 500.0), *rows("mps", 100.0)]) == claims.DOES_NOT_HOLD
-    assert verdict("000-C1", [*rows("cpu", 880.0)]) == claims.CANNOT_BE_TOLD
 
 
 @pytest.fixture

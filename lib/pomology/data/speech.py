@@ -19,7 +19,6 @@ from pomology.data.text import IGNORED, load_tokenizer
 from pomology.errors import PomologyError
 
 STAND_IN_CLIPS = 100_000  # the article names no release of Common Voice, so no number of clips
-WHISPER_VOCABULARY = 51_865
 SAMPLING_RATE = 16_000  # hertz, at which Whisper hears
 
 _COMMON_VOICE = Dataset(name="Common Voice", config="en", no_hub="only the Mozilla Data Collective gives it, by hand")
@@ -37,7 +36,6 @@ class Speech(Obtained):
     store: Callable[[int], tuple[np.ndarray, Sequence[int]]]
     length: int
     tokens: int
-    vocabulary: int = WHISPER_VOCABULARY
 
     def __len__(self) -> int:
         return self.length

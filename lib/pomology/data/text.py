@@ -15,19 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from pomology.data import synthetic
-from pomology.data.hub import (
-    Dataset,
-    Folder,
-    Obtained,
-    damaged,
-    hub_file,
-    obtain,
-    read_parquet,
-    read_text,
-    shown,
-    split_files,
-)
+from pomology.data import hub, synthetic
+from pomology.data.hub import Dataset, Folder, Obtained, damaged, obtain, shown
 from pomology.data.images import SPLITS
 from pomology.errors import PomologyError
 
@@ -102,9 +91,13 @@ def _corpus(dataset: _Text, source: str, folder: Folder, size: int | None) -> Co
         tokens, origins = {}, []
         for part in dataset.tokens:
             split = "validation" if part == "valid" and not root else part
-            paths, origin = split_files(dataset, root, split, dataset.own.format(part), f"{part}.txt")
+            paths, origin = hub.split_files(dataset, root, split, dataset.own.format(part), f"{part}.txt")
             parquet = paths[0].suffix == ".parquet"
-            lines = read_parquet(paths, dataset.columns)[0].to_pylist() if parquet else io.StringIO(read_text(paths[0]))
+            lines = (
+                hub.read_parquet(paths, dataset.columns)[0].to_pylist()
+                if parquet
+                else io.StringIO(hub.read_text(paths[0]))
+            )
             words = (word for line in lines for word in (*line.split(), "<eos>"))
             tokens[part] = np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int64)
             origins.append(origin)
@@ -158,7 +151,6 @@ def windows(tokens: np.ndarray, context_size: int, stride: int | None = None) ->
 
 
 IMDB_REVIEWS = 25_000  # in each of the two splits
-GPT2_VOCABULARY = 50_257
 END_OF_TEXT = 50_256  # GPT-2 has no token for padding: its end of text pads
 IGNORED = -100  # a label that the losses of transformers pass over
 
@@ -172,7 +164,6 @@ class Reviews(Obtained):
     tokens: np.ndarray
     mask: np.ndarray
     labels: np.ndarray
-    vocabulary: int = GPT2_VOCABULARY
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -195,13 +186,13 @@ def imdb(
         raise PomologyError(f"IMDB length: {length} should be at least 1 token")
 
     def read(root: Path | None) -> tuple[tuple, str]:
-        paths, origin = split_files(_IMDB, root, split, f"{split}/neg/*.txt")
+        paths, origin = hub.split_files(_IMDB, root, split, f"{split}/neg/*.txt")
         texts: Sequence[Any] = paths
         if paths[0].suffix == ".txt":
             texts = [*paths, *sorted(paths[0].parents[1].glob("pos/*.txt"))]
             labels = [int(path.parent.name == "pos") for path in texts]
         else:
-            texts, labels = (column.to_pylist() for column in read_parquet(paths, _IMDB.columns).columns)
+            texts, labels = (column.to_pylist() for column in hub.read_parquet(paths, _IMDB.columns).columns)
         if {*labels} != {0, 1}:
             raise PomologyError(f"{shown(paths[0])}: labels should be 0 or 1, and reviews of both be there")
         order = np.random.default_rng(0).permutation(len(texts))[:size]
@@ -209,7 +200,7 @@ def imdb(
         tokenizer, words = load_tokenizer("GPT-2", ["openai-community/gpt2"], {"<|endoftext|>": END_OF_TEXT}, root)
         tokens, lengths = np.full((len(order), length), END_OF_TEXT, np.int64), np.empty(len(order), np.int64)
         for start in range(0, len(order), 1000):  # an encoding holds far more than its numbers
-            part = [text if isinstance(text, str) else read_text(text) for text in chosen[start : start + 1000]]
+            part = [text if isinstance(text, str) else hub.read_text(text) for text in chosen[start : start + 1000]]
             for row, encoding in enumerate(tokenizer.encode_batch(part, add_special_tokens=False), start):
                 lengths[row] = min(len(encoding.ids), length)
                 tokens[row, : lengths[row]] = encoding.ids[:length]
@@ -233,7 +224,7 @@ def load_tokenizer(model: str, hubs: Sequence[str], marks: Mapping[str, int], fo
 
     path, how = folder and folder / "tokenizer.json", "in the folder"
     if not path or not path.is_file():
-        path, how = hub_file(hubs, "tokenizer.json")
+        path, how = hub.hub_file(hubs, "tokenizer.json")
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # it raises nothing narrower

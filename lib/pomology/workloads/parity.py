@@ -38,9 +38,10 @@ def difference(
         pair = (item.detach().cpu() if hasattr(item, "detach") else item for item in (values[name], reference[name]))
         value, expected = map(np.asarray, pair)
         label = f"{name} " if name else ""
-        for what, one, other in (("shape", value.shape, expected.shape), ("elements of", value.dtype, expected.dtype)):
-            if one != other:
-                return None, f"{label}has {what} {one}; the reference has {other}"
+        if value.shape != expected.shape:
+            return None, f"{label}has shape {value.shape}; the reference has {expected.shape}"
+        if value.dtype != expected.dtype:
+            return None, f"{label}has elements of {value.dtype}; the reference has {expected.dtype}"
         if not value.size:
             continue
         if not (np.isfinite(value).all() and np.isfinite(expected).all()):

@@ -201,8 +201,8 @@ def require_time(case: Any, product: Product, build: Callable, limit_s: float, r
         took, times = min(found.first_call_s, found.seconds.value), product.flops / smaller.flops
         if calls * times * took > limit_s and (took > TELLS_S or divisor == DIVISORS[-1]):
             needs = f"would take about {format.seconds(times * took)} a call, and {calls} calls are the least, in "
-            told = f"{smaller.shape} took {format.seconds(took)}, and {product.shape} has {times:,.0f} times its"
-            raise TooBig(f"{needs}{format.seconds(limit_s)}: {told} operations")
+            known = f"{smaller.shape} took {format.seconds(took)}, and {product.shape} has {times:,.0f} times its"
+            raise TooBig(f"{needs}{format.seconds(limit_s)}: {known} operations")
         if calls * times * took < limit_s / FAR:
             break
 
