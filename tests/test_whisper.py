@@ -8,7 +8,7 @@ import torch
 from counting import by_layers
 from test_notebooks import definitions
 
-from pomology.errors import PomologyError, TooBig
+from pomology.errors import TooBig, Unsupported
 from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
 from pomology.results import journal
@@ -184,7 +184,7 @@ def test_a_step_with_overflowing_gradients_is_left_out(one, monkeypatch):
     """The fused AdamW of MPS may not look at what the scaler found, so in fp16 the plain one must be asked."""
 
     def note(*_, fused, **named):
-        raise PomologyError(f"fused: {fused}")
+        raise Unsupported(f"fused: {fused}")
 
     monkeypatch.setattr(torch.optim, "AdamW", note)
     assert one(precision="fp16").reason == "fused: False"
