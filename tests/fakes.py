@@ -7,7 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import nbformat
+import pytest
+
+from pomology.machine import snapshot
 from pomology.measure.estimate import Estimate
+from pomology.paths import root
 from pomology.results.record import Record, checked
 
 
@@ -155,3 +160,16 @@ def record(**changes) -> Record:
     metrics = {k: form | (v if isinstance(v, dict) else v.metric()) for k, v in fields.get("metrics", {}).items()}
     name = f"{fields['framework']}-{fields['backend']} {fields['config']}"
     return checked({"case": name} | fields | {"metrics": metrics})
+
+
+def cells(name: str) -> list[str]:
+    """The code of a notebook, cell by cell."""
+    (place,) = (root() / "notebooks").glob(f"*/{name}.ipynb")
+    return [cell.source for cell in nbformat.read(place, 4).cells if cell.cell_type == "code"]
+
+
+def quiet_machine(patch: pytest.MonkeyPatch) -> None:
+    """A machine on which nothing else runs; to find out about the real one takes seconds."""
+    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
+    patch.setattr(snapshot, "conditions", lambda: state)
+    patch.setattr(snapshot, "snapshot", dict)

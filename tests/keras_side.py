@@ -11,7 +11,6 @@ import types
 
 import apart
 import fakes
-import nbformat
 import numpy as np
 import pytest
 
@@ -19,8 +18,6 @@ from pomology.devices import failures, find, tensorflow
 from pomology.errors import PomologyError
 from pomology.experiment import trainers
 from pomology.experiment.experiment import Experiment
-from pomology.machine import snapshot
-from pomology.paths import root
 from pomology.workloads import parity
 from pomology.workloads.cost import keras_workload
 
@@ -47,8 +44,7 @@ class PretendedGPU(tensorflow.TensorFlowDevice):
 
 def built(name):
     """The function that builds the article's model, from its notebook."""
-    place = root() / "notebooks" / "m2_max_vs_nvidia" / f"{name}.ipynb"
-    (source,) = [cell.source for cell in nbformat.read(place, 4).cells if cell.source.startswith("def build(")]
+    (source,) = [source for source in fakes.cells(name) if source.startswith("def build(")]
     scope = {"keras": keras, "layers": layers}
     exec(source, scope)
     return scope["build"]
@@ -69,8 +65,7 @@ def pixels(count):
 
 @pytest.fixture(autouse=True)
 def quick_and_quiet(monkeypatch, tmp_path):
-    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "conditions", lambda: state)
+    fakes.quiet_machine(monkeypatch)
     apart.start_with_torch(monkeypatch, tmp_path)
 
 
@@ -108,11 +103,10 @@ class Calls(keras.callbacks.Callback):
         self.test += 1
 
 
-def fit(case, model=None, count=640, held_out=160, epochs=3, labels=None, optimizer="adam", more=(), **named):
+def fit(case, model=None, count=640, held_out=160, epochs=3, optimizer="adam", more=(), **named):
     """`fit` as in the notebooks, on the case's clock if there is a case. Returns Keras's history."""
     model = case.watch_model(mlp("cpu")) if model is None else model
     x, y = pixels(count + held_out)
-    y = y if labels is None else labels
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
     sizes = {"samples": count, "batch_size": 32, "validation_samples": held_out, "epochs": epochs}
     named |= {"validation_data": (x[count:], y[count:]) if held_out else None, "verbose": 0}
@@ -128,7 +122,7 @@ def steps_of(blocks):
 def test_the_cpu_works_for_real():
     (cpu,) = find.find("cpu", "tensorflow")
     assert (cpu.backend, cpu.kind, cpu.handle, cpu.framework) == ("cpu", "cpu", "/CPU:0", "tensorflow")
-    assert cpu.framework_version == tf.__version__ and cpu.threads >= 1 and cpu.name == snapshot.chip()
+    assert cpu.framework_version == tf.__version__ and cpu.threads >= 1
     assert not tf.config.experimental.tensor_float_32_execution_enabled()
     cpu.reset_peak_memory()
     cpu.synchronize()
@@ -213,8 +207,7 @@ def test_an_epoch_that_does_not_fit_is_stopped_and_the_rest_is_estimated(run):
     assert 0.6 * epochs * epoch.value < total.value < (epochs + 1) * epoch.value
 
 
-@pytest.mark.parametrize(("epochs", "ran", "how"), [(100, 1 + 120 // 15, "estimated"), (4, 4, "measured")])
-def test_later_epochs_run_within_twice_the_budget_and_stand_for_the_rest(run, monkeypatch, epochs, ran, how):
+def test_later_epochs_run_within_twice_the_budget_and_stand_for_the_rest(run, monkeypatch):
     """Every epoch but the first takes 15 s outside of its steps, which take no time for the callback."""
     calls, clock = Calls(), fakes.Clock()
     monkeypatch.setattr(trainers, "time", types.SimpleNamespace(perf_counter=clock))
@@ -223,10 +216,22 @@ def test_later_epochs_run_within_twice_the_budget_and_stand_for_the_rest(run, mo
         def on_epoch_begin(self, epoch, logs=None):
             clock.pass_s(15 if epoch else 0)
 
-    record, _ = run(lambda case: fit(case, held_out=0, epochs=epochs, more=[Slow(), calls]), budget_s=60)
+    record, _ = run(lambda case: fit(case, held_out=0, epochs=100, more=[Slow(), calls]), budget_s=60)
     total = record.metrics["fit_s"]
-    assert calls.train == [20] * ran and total.how == how
-    assert total.value >= (epochs - 1) * 15, "what an epoch does outside of its steps is in the estimate"
+    assert calls.train == [20] * (1 + 120 // 15) and total.how == "estimated"
+    assert total.value >= 99 * 15, "what an epoch does outside of its steps is in the estimate"
+
+
+def test_an_exception_in_fit_ends_the_case_and_keeps_what_was_timed(run):
+    class Broken(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 12:
+                raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    # An hour: the clock must not have enough before.
+    record, _ = run(lambda case: fit(case, held_out=0, more=[Broken()]), budget_s=3600)
+    assert record.status == "out-of-memory"
+    assert record.metrics["first_step_s"].value > 0 and "fit_s" not in record.metrics
 
 
 def test_losses_are_those_of_single_steps_and_no_validation_is_no_such_part(run):
@@ -248,79 +253,17 @@ def test_losses_are_those_of_single_steps_and_no_validation_is_no_such_part(run)
     assert record.status == "not-learning" and record.reason == "no step changed the weights"
 
 
-def test_an_exception_in_fit_ends_the_case_and_keeps_what_was_timed(run):
-    class Broken(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if batch == 12:
-                raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
-
-    # An hour: the clock must not have enough before.
-    record, _ = run(lambda case: fit(case, more=[Broken()]), budget_s=3600)
-    assert record.status == "out-of-memory"
-    assert record.metrics["first_step_s"].value > 0 and "fit_s" not in record.metrics
-
-
-def test_a_model_that_guesses_is_not_learning(run):
-    def body(case):
-        case.experiment.expects_learning = False  # the loss alone would say it too
-        x, y = pixels(1640)[0], np.random.default_rng(2).integers(0, 10, 1640)
-        model = case.watch_model(mlp("cpu"))
-        fit(case, model, held_out=1000, epochs=1, labels=y)
-        case.accuracy(model.evaluate(x[640:], y[640:], verbose=0)[1], 1000, classes=10)
-
-    record, _ = run(body, profile="article")
-    assert record.status == "not-learning" and "guessing gives 10.0%" in record.reason
-    assert record.metrics["fit_s"].value > 0
-
-
 def check(case, model, twin):
     parity.check_keras(case, model, BUILD[twin], twin)
     case.metric("step_s", 1.0, "s")  # a case must time something
 
 
-@pytest.mark.parametrize("twin", sorted(BUILD))
+@pytest.mark.parametrize("twin", ["cnn", "lstm"])
 def test_the_articles_models_are_their_pytorch_twins(run, twin):
     keras.utils.set_random_seed(1)
     record, _ = run(lambda case: check(case, case.watch_model(BUILD[twin]("cpu")), twin))
     assert record.status == "ok", record.reason
     assert 0 < record.metrics["max_abs_error"].value < 1e-5
-
-
-def other_gates(weights):
-    """Input, cell, forget, output in place of input, forget, cell, output."""
-    order = np.r_[0:128, 256:384, 128:256, 384:512]
-    return [weights[0][:, order], weights[1][:, order], weights[2][order], *weights[3:]]
-
-
-@pytest.mark.parametrize("wrong", ["activation", "order of weights"])
-def test_another_model_of_the_same_size_is_refused(run, monkeypatch, wrong):
-    keras.utils.set_random_seed(1)
-    honest, twin = parity.in_torch, "mlp" if wrong == "activation" else "lstm"
-    model = BUILD[twin]("cpu")
-    if wrong == "activation":
-        model.layers[1].activation = keras.activations.elu
-    else:
-        monkeypatch.setattr(parity, "in_torch", lambda name, weights, *data: honest(name, other_gates(weights), *data))
-    record, _ = run(lambda case: check(case, case.watch_model(model), twin))
-    assert record.status == "mismatch" and "TensorFlow against PyTorch: outputs [" in record.reason
-    assert record.metrics["max_abs_error"].value > 1e-3 and "step_s" not in record.metrics
-
-
-@pytest.mark.parametrize(("times", "status"), [(1, "ok"), (2, "mismatch")])
-def test_gradients_that_differ_alone_are_refused_if_they_differ_again(run, monkeypatch, times, status):
-    """Once may be a tie in a pooling, which rounding decides; what is wrong is wrong with other pictures too."""
-    honest, asked = parity.in_torch, []
-
-    def off(*given):
-        asked.append(given)
-        found = honest(*given)
-        return found | {"gradient 3": found["gradient 3"] * (1.01 if len(asked) <= times else 1)}
-
-    monkeypatch.setattr(parity, "in_torch", off)
-    record, _ = run(lambda case: check(case, case.watch_model(mlp("cpu")), "mlp"))
-    assert record.status == status and len(asked) == 2
-    assert not np.array_equal(asked[0][2], asked[1][2]), "other pictures"
-    assert status == "ok" or "gradient 3 [" in record.reason
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -345,35 +288,25 @@ def test_a_gpu_that_computes_wrong_values_is_a_mismatch_before_anything_is_timed
         model = case.watch_model(mlp("gpu"))
         assert case.backend.device_of(model) == "metal"
         check(case, model, "mlp")
-        fit(case, model)
 
-    record, _ = run(body, PretendedGPU(), budget_s=0.2)
+    record, _ = run(body, PretendedGPU())
+    assert record.device == "gpu"
     if wrong:
         assert record.status == "mismatch" and record.reason.startswith("GPU against CPU: outputs [")
-        assert record.blocks == {} and "fit_s" not in record.metrics
+        assert "step_s" not in record.metrics
     else:
-        assert record.status == "ok", record.reason
-        assert record.device == "gpu" and "fit_s" in record.metrics
+        assert record.status == "ok" and "step_s" in record.metrics, record.reason
 
 
-@pytest.mark.parametrize("what", ["weights", "results"])
-def test_work_that_is_left_to_the_cpu_is_a_fallback(run, monkeypatch, what):
+def test_work_that_is_left_to_the_cpu_is_a_fallback(run, monkeypatch):
     honest = parity.keras_pass
 
     def elsewhere(*given):
         with tf.device("/CPU:0"):
             return honest(*given)
 
-    def body(case):
-        with tf.device("/CPU:0") if what == "weights" else contextlib.nullcontext():
-            model = case.watch_model(mlp("cpu"))
-        if what == "results":
-            monkeypatch.setattr(parity, "keras_pass", elsewhere)
-            check(case, model, "mlp")
-        else:
-            fit(case, model)
-
-    record, _ = run(body, PretendedGPU())
+    monkeypatch.setattr(parity, "keras_pass", elsewhere)
+    record, _ = run(lambda case: check(case, case.watch_model(mlp("gpu")), "mlp"), PretendedGPU())
     assert (record.status, record.reason) == ("fallback", "asked for metal, computed on cpu")
 
 

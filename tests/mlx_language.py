@@ -10,47 +10,40 @@ import functools
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import apart
-import nbformat
+import fakes
 import pytest
 
 from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
-from pomology.machine import snapshot
 from pomology.results.record import Record
-from pomology.workloads import gpt2, gpt2_reference
+from pomology.workloads import gpt2
 
 find.prepare("mlx")
 import mlx.nn as nn  # noqa: E402
 import mlx.optimizers as optim  # noqa: E402
 
-PATH = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon" / "gpt2_pretraining_mlx.ipynb"
-
 
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch, tmp_path):
-    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "conditions", lambda: state)
+    fakes.quiet_machine(monkeypatch)
     apart.start_with_torch(monkeypatch, tmp_path)
-    monkeypatch.setattr(snapshot, "snapshot", dict)  # takes seconds to find out
 
 
 def notebook(bias_correction: bool = True) -> dict:
     """The notebook's model, loss and step, anew."""
     scope = {"bias_correction": bias_correction, "functools": functools}
-    for cell in nbformat.read(PATH, 4).cells:
-        if cell.cell_type == "code" and ("nn.Module" in cell.source or "def training" in cell.source):
-            exec(cell.source, scope)
+    for source in fakes.cells("gpt2_pretraining_mlx"):
+        if "nn.Module" in source or "def training" in source:
+            exec(source, scope)
     return scope
 
 
 def proved(folder, trial: gpt2.Trial, scope: dict) -> Record:
-    experiment = Experiment(
-        "gpt2_pretraining_mlx", article="001", framework="mlx", devices="cpu", budget_s=0.01, out=str(folder)
-    )
+    about = {"article": "001", "framework": "mlx", "devices": "cpu", "budget_s": 0.01}
+    experiment = Experiment("gpt2_pretraining_mlx", out=str(folder), **about)
     (case,) = experiment.cases([{"model": "small"}])
     with case:
         code = types.SimpleNamespace(**scope)
@@ -85,13 +78,9 @@ def after(name: str, change):
     return lambda scope: scope.update({name: type(name, (scope[name],), {"__init__": __init__})})
 
 
-def method(name: str, change):
-    return lambda scope: scope.update({name: type(name, (scope[name],), {"__call__": change})})
-
-
-def norm_behind(self, x, mask):
-    x = self.ln1(x + self.attention(x, x, x, mask))
-    return self.ln2(x + self.linear2(self.activation(self.linear1(x))))
+def no_mask(scope):
+    honest = scope["Block"].__call__
+    scope["Block"].__call__ = lambda self, x, mask: honest(self, x, None)
 
 
 def adamw(**changes):
@@ -107,11 +96,9 @@ def without_bias(self, shape):
 CHANGES = {
     "exact GELU": ("true_gpt2", after("Block", lambda self, shape: setattr(self, "activation", nn.gelu))),
     "bias left out": ("true_gpt2", after("Block", without_bias)),
-    "norm behind": ("transformer_lm", method("Block", norm_behind)),
-    "no mask": ("transformer_lm", method("Block", lambda self, x, mask: super(type(self), self).__call__(x, None))),
+    "no mask": ("transformer_lm", no_mask),
     "no weight decay": ("transformer_lm", adamw(weight_decay=0.0)),
     "no bias correction": ("transformer_lm", adamw(bias_correction=False)),
-    "another epsilon": ("transformer_lm", adamw(eps=1e-4)),
 }
 
 
@@ -128,4 +115,4 @@ def test_a_reference_that_fails_says_why_in_one_line(monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
     words = "^the reference in PyTorch ended with status 1: ImportError: no module named torch$"
     with pytest.raises(PomologyError, match=words):
-        gpt2_reference.in_reference(gpt2.Trial(gpt2.trial("true_gpt2").shape, lr=0.5))
+        gpt2.in_reference(gpt2.Trial(gpt2.trial("true_gpt2").shape, lr=0.5))

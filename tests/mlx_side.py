@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 
 import apart
+import fakes
 import numpy as np
 import pytest
 
 from pomology.devices import find
 from pomology.experiment.experiment import Experiment
-from pomology.machine import snapshot
 from pomology.workloads import parity
 from pomology.workloads.vision import mlx_resnet18
 
@@ -28,8 +28,7 @@ STEM, NORM, LAST = 0, 1, 14
 
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch, tmp_path):
-    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "conditions", lambda: state)
+    fakes.quiet_machine(monkeypatch)
     apart.start_with_torch(monkeypatch, tmp_path)
 
 

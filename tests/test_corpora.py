@@ -11,7 +11,7 @@ import soundfile
 import tokenizers
 from offline import cut_off, hub_folder, one_line_error
 
-from pomology.data import images, speech, synthetic
+from pomology.data import images, speech
 from pomology.data import text as data_text
 
 torch = pytest.importorskip("torch")
@@ -257,9 +257,8 @@ def test_unusable_imdb_folders(tmp_path):
     shutil.rmtree(tmp_path / "train" / "pos")
     fails("train/neg/0_7.txt: labels should be 0 or 1, and reviews of both be there")
     path = tmp_path / "train.parquet"
-    for label in ([0, 1, 2, 0, 0], ["neg"] * 5):
-        write_reviews(path, label=label)
-        fails("train.parquet: labels should be 0 or 1")
+    write_reviews(path, label=[0, 1, 2, 0, 0])
+    fails("train.parquet: labels should be 0 or 1")
     pyarrow.parquet.write_table(pyarrow.table({"review": TEXTS}), path)
     fails("train.parquet", "expected text and label")
     path.write_bytes(path.read_bytes()[:-20])
@@ -439,27 +438,13 @@ def test_the_common_voice_stand_in():
         lengths.add(count)
     assert len(lengths) > 2
     assert {len(speech.common_voice("stand-in", tokens=5)[index]["labels"]) for index in range(9)} == {5}
-    # It can be learned, but is not trivial: the mean sound of each token in some clips, looked for in others.
-    sounds = []
-    for features, numbers in (synthetic.speech(index, 28) for index in range(600)):
-        sounds.append((numbers, features[:, : 30 * len(numbers)].reshape(80, -1, 30).mean(2).T))
-    known, heard = map(np.concatenate, zip(*sounds[:400], strict=True))
-    wanted, asked = map(np.concatenate, zip(*sounds[400:], strict=True))
-    tokens = np.unique(known)
-    means = np.stack([heard[known == token].mean(0) for token in tokens])
-    nearest = np.argmax(asked @ means.T - (means**2).sum(1) / 2, axis=1)
-    assert 0.2 < (tokens[nearest] == wanted).mean() < 0.8  # chance is below 0.02: the most frequent token's share
 
 
-def test_spawned_workers_read_what_the_parent_reads(tmp_path):
+def test_what_a_worker_is_sent_reads_the_same(tmp_path):
     write_release(tmp_path)
-    datasets = [speech.common_voice("stand-in", size=3), speech.common_voice("real", tmp_path)]
-    datasets += [data_text.imdb("stand-in", size=3)]
-    together = torch.utils.data.ConcatDataset(datasets)  # one worker for all of them, since one takes seconds to start
-    loader = torch.utils.data.DataLoader(together, batch_size=3, num_workers=1, multiprocessing_context="spawn")
-    for dataset, batch in zip(datasets, loader, strict=True):
+    real = speech.common_voice("real", tmp_path)
+    for dataset in (speech.common_voice("stand-in", size=3), real, data_text.imdb("stand-in", size=3)):
         copy = pickle.loads(pickle.dumps(dataset))
         for index in range(len(dataset)):
             for name, expected in dataset[index].items():
-                assert np.array_equal(batch[name][index].numpy(), expected)
                 assert np.array_equal(copy[index][name], expected)

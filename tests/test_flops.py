@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import itertools
 import math
 from types import SimpleNamespace
 
-import nbformat
 import pytest
 import torch
 from counting import by_layers
+from test_notebooks import definitions
 from torch import nn
 
 from pomology.articles import published
-from pomology.paths import root
 from pomology.workloads import cost, vision
-
-
-def definitions(name: str, **given) -> dict:
-    """A notebook's imports, functions, classes and constants; neither its data nor its runs."""
-    (place,) = (root() / "notebooks").glob(f"*/{name}.ipynb")
-    for cell in nbformat.read(place, 4).cells:
-        if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", []):
-            tree = ast.parse(cell.source)
-            tree.body = [node for node in tree.body if is_definition(node)]
-            exec(compile(tree, place.name, "exec"), given)
-            if "work" in given:  # what follows is the training
-                return given
-    raise AssertionError(f"{name} defines no `work`")
-
-
-def is_definition(node: ast.stmt) -> bool:
-    if isinstance(node, ast.Assign):
-        names = [name.id for name in ast.walk(node.targets[0]) if isinstance(name, ast.Name)]
-        return all(name.isupper() for name in names)
-    return isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef))
 
 
 def of_samples(name: str, samples: int):
@@ -47,7 +25,7 @@ def of_samples(name: str, samples: int):
 
 def language_model():
     """An epoch of WikiText-2's 2,088,628 words, and its validation on 217,646 in batches of 10."""
-    work = definitions("transformer_lm", corpus=SimpleNamespace(vocabulary=33_278))["work"]
+    work = definitions("transformer_lm")["work"]
 
     def epoch(config):
         steps, validation = (
@@ -75,8 +53,7 @@ def simclr_training():
 
 def gpt2_large():
     """A pass of the model that table 4's times imply: with 10,000 words, as the notebook's first architecture has."""
-    given = {"architecture": "transformer_lm", "vocabulary": 0, "corpus": SimpleNamespace(vocabulary=10_000)}
-    work = definitions("gpt2_pretraining_torch", **given)["work"]
+    work = definitions("gpt2_pretraining_torch", corpus=SimpleNamespace(vocabulary=10_000))["work"]
     return lambda config: work(config | {"context_size": 1024}).flops
 
 

@@ -19,9 +19,7 @@ from pomology.devices import torch as devices_torch
 from pomology.experiment import case as experiment_case
 from pomology.experiment import experiment
 from pomology.report import declaration
-from pomology.results import cases
 from pomology.workloads import offload, pretrained
-from pomology.workloads.cost import Workload
 
 NAME, TOKENS = "gpt2_finetuning", 16
 GIB = 2**30
@@ -30,9 +28,7 @@ GIB = 2**30
 @pytest.fixture
 def scope() -> dict:
     """The notebook's functions, with the article's parameters, and a few short reviews."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(test_notebooks.FACTS, NAME, test_notebooks.Facts([], [], []))
-        found = test_notebooks.definitions(NAME)
+    found = test_notebooks.definitions(NAME)
     found["corpus"] = text.imdb("stand-in", length=TOKENS, size=64)
     found["limit_s"] = 600.0
     return found
@@ -81,19 +77,6 @@ def test_operations_of_a_step_are_those_counted_by_hand(scope, head, lora, forwa
     ours = counted.forward_flops, counted.flops - counted.forward_flops
     assert [flops / 1e12 for flops in ours] == pytest.approx([forward, backward], abs=6e-4)
     assert ours == pytest.approx(by_hand(1280, 36, head, lora), rel=1e-9)
-
-
-def test_parameters_and_what_is_trained(scope):
-    with torch.device("meta"):
-        for task, extra in (("classification", 2 * 1280), ("language-model", 0)):
-            plain, lora = (scope["build"]("gpt2-large", lora, task)[0] for lora in (False, True))
-            assert sum(weight.numel() for weight in plain.parameters()) == 774_030_080 + extra
-            names = [name for name, weight in lora.named_parameters() if weight.requires_grad]
-            assert sum(weight.numel() for weight in scope["trained"](lora)) == 1_474_560 + extra
-            assert {name.split(".")[-2] for name in names if "lora_" in name} == {"default"}
-            assert all("lora_" in name or "score" in name for name in names)
-            assert len([name for name in names if "c_attn" in name]) == 2 * 36
-            assert lora.training and all(module.training for module in lora.modules())
 
 
 def test_memory_with_lora_and_with_offload(scope):
@@ -165,9 +148,9 @@ def test_lora_also_runs_where_training_without_it_ran(scope, tmp_path):
 
 def test_offload_is_refused_where_there_is_one_memory(scope, tmp_path):
     made = enter(scope, tmp_path)
-    for case in made.cases([row("gpt2-xl", offload="zero")]):
-        with case:
-            scope["train"](case)
+    (case,) = made.cases([row("gpt2-xl", offload="zero")])
+    with case:
+        scope["train"](case)
     assert made.records[0].status == "unsupported" and "memory of its own" in made.records[0].reason
 
 
@@ -261,11 +244,10 @@ def test_lora_changes_its_adapters_and_nothing_else(scope, tmp_path):
         assert changed == trained and len(trained) == count
     counted = scope["count"]("gpt2-smoke", 4, True, "classification", "cpu")
     values = {name: metric.value for name, metric in record.metrics.items()}
-    assert values["forward_flops_per_s"] * values["forward_s"] == pytest.approx(counted.forward_flops)
     backward = counted.flops - counted.forward_flops
-    assert values["backward_flops_per_s"] * values["backward_s"] == pytest.approx(backward)
+    for name, flops in (("forward", counted.forward_flops), ("backward", backward)):
+        assert values[f"{name}_flops_per_s"] * values[f"{name}_s"] == pytest.approx(flops)
     assert values["step_s"] > sum(values[f"{name}_s"] for name in ("forward", "backward", "update"))
-    assert record.parameters == sum(weight.numel() for weight in kept[0][0].parameters())
 
 
 @pytest.mark.parametrize("task", ["classification", "language-model"])
@@ -314,47 +296,3 @@ def test_with_offload_the_same_losses(scope):
         assert [name for name, _ in case.left] == ["forward", "backward", "update"] * 6
         losses[kind] = case.losses
     assert losses["fsdp"] == pytest.approx(losses["none"], abs=1e-5) and losses["none"][-1] < losses["none"][0]
-
-
-@pytest.fixture
-def ran(scope, tmp_path):
-    """The article's case and one smaller are too big; the smallest ran, and so did the article's with LoRA."""
-    made = enter(scope, tmp_path)
-    ends = [("gpt2-large", 16, False), ("gpt2-large", 1, False), ("gpt2", 1, False), ("gpt2-large", 16, True)]
-    for case in made.cases([row(*end) for end in ends]):
-        with case:
-            case.scaled = (case.model, case.batch_size) != ("gpt2-large", 16)
-            if case.model == "gpt2-large" and not case.lora:
-                raise errors.TooBig(f"needs {case.batch_size} more computers")
-            case._workload = Workload(1, int(6e11), 1, 1, forward_flops=int(2e11))
-            for name, value in {"forward_s": 1.5, "backward_s": 3.25, "update_s": 0.75, "step_s": 5.5}.items():
-                case.metric(name, value, "s")
-            case.metric("flops_per_s", 6e11 / 5.5, "FLOP/s")
-            case.note("classification, random weights: the same work as the checkpoint")
-    return made
-
-
-def test_a_scaled_case_shows_flops_in_the_table_and_seconds_in_the_details(ran):
-    table, phases = ran.table(), ("Forward", "Backward", "Update")
-    columns = {heading: place for place, heading in enumerate(table.columns)}
-    ours = [row.cells for row in table.rows if row.kind == "measured"]
-    assert [cells[1:4] for cells in ours] == [
-        ("gpt2-large", "16", "False"),
-        ("gpt2", "1", "False"),
-        ("gpt2-large", "16", "True"),
-    ]
-    refused, scaled, own = ours
-    assert refused[columns["Forward"]] == "too-big" and "needs 16 more computers" in refused[-1]
-    assert any("1 smaller case" in note for note in table.notes)
-    assert [scaled[columns[name]] for name in phases] == ["see the details"] * 3
-    assert (
-        scaled[columns["Forward achieves"]] == "133 GFLOP/s" and scaled[columns["Backward achieves"]] == "123 GFLOP/s"
-    )
-    assert "scaled" in scaled[-1] and "random weights" in scaled[-1] and "scaled" not in own[-1]
-    assert [own[columns[name]] for name in phases] == ["1.50 s", "3.25 s", "0.750 s"]
-    line = cases.line(ran.records[-1])
-    assert "forward 1.50 s, backward 3.25 s" in line and "epoch" not in line
-    details = ran.details()
-    shown = [[row.cells[details.columns.index(name)] for name in phases] for row in details.rows]
-    assert shown == [[""] * 3, [""] * 3, ["1.50 s", "3.25 s", "0.750 s"], ["1.50 s", "3.25 s", "0.750 s"]]
-    assert len([row for row in table.rows if row.kind == "published"]) == 6

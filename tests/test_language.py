@@ -6,11 +6,12 @@ in a process of its own.
 
 from __future__ import annotations
 
+import math
 import types
 from pathlib import Path
 
 import apart
-import nbformat
+import fakes
 import numpy as np
 import pytest
 import torch
@@ -20,13 +21,11 @@ from torch.nn import functional as F
 
 from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
-from pomology.machine import snapshot
 from pomology.report import article
-from pomology.workloads import gpt2, gpt2_reference
+from pomology.workloads import gpt2
 from pomology.workloads.cost import workload
 
 SIDE = Path(__file__).with_name("mlx_language.py")
-FOLDER = SIDE.parents[1] / "notebooks" / "profiling_apple_silicon"
 LARGE = {"transformer_lm": 733_816_080, "true_gpt2": 774_030_080}
 # TFLOP of a step of the default architecture with 1,024 tokens a sequence, counted operator by operator elsewhere.
 TFLOP = {8: 40.06, 4: 20.03, 2: 10.01, 1: 5.01}
@@ -34,13 +33,14 @@ TFLOP = {8: 40.06, 4: 20.03, 2: 10.01, 1: 5.01}
 both = pytest.mark.parametrize("architecture", gpt2.ARCHITECTURES)
 
 
-def notebook() -> types.SimpleNamespace:
-    """The notebook's model, loss and optimiser, anew."""
-    scope = {"fused": True}
-    for cell in nbformat.read(FOLDER / "gpt2_pretraining_torch.ipynb", 4).cells:
-        if cell.cell_type == "code" and "nn.Module" in cell.source:
-            scope |= {"torch": torch, "nn": nn, "F": F, "math": __import__("math")}
-            exec(cell.source, scope)
+def notebook(change=None) -> types.SimpleNamespace:
+    """The notebook's model, loss and optimiser, anew. change: something else for its names."""
+    scope = {"fused": True, "torch": torch, "nn": nn, "F": F, "math": math}
+    for source in fakes.cells("gpt2_pretraining_torch"):
+        if "nn.Module" in source:
+            exec(source, scope)
+    if change:
+        change(scope)
     return types.SimpleNamespace(**scope, scope=scope)
 
 
@@ -57,10 +57,7 @@ def counted(shape: gpt2.Shape, batch_size: int, backend: str = "mps"):
 def test_parameters_and_operations_are_those_that_were_counted_elsewhere():
     large = {name: gpt2.shape("gpt2-large", 1024, name) for name in LARGE}
     assert {name: shape.parameters for name, shape in large.items()} == LARGE
-    shape = gpt2.shape("gpt2", 128, "true_gpt2")  # as many positions as ever
-    with torch.device("meta"):
-        model = gpt2_reference.reference_model(shape)
-    assert sum(weight.numel() for weight in model.parameters()) == shape.parameters == 124_439_808
+    assert gpt2.shape("gpt2", 128, "true_gpt2").parameters == 124_439_808  # as many positions as ever
     for batch_size, expected in TFLOP.items():
         flops = large["transformer_lm"].workload(batch_size).flops
         assert flops / 1e12 == pytest.approx(expected, abs=0.005)
@@ -89,10 +86,7 @@ def test_settings_and_which_of_them_are_the_article_s():
     for asked, words in (
         (("gpt2", 8, "gpt2"), r"^architecture is 'gpt2'; it must be one of transformer_lm, true_gpt2$"),
         (("gpt2-huge", 8, "true_gpt2"), r"^model 'gpt2-huge' is not known; one of gpt2-large, .* is$"),
-        (
-            ("gpt2", 8, "true_gpt2", 99, 10_000),
-            r"^vocabulary is 99; it must be at least 10,000, the words of the text$",
-        ),
+        (("gpt2", 8, "true_gpt2", 99, 10_000), r"^vocabulary is 99; it must be at least 10,000, the words of"),
     ):
         with pytest.raises(PomologyError, match=words):
             gpt2.shape(*asked)
@@ -100,9 +94,7 @@ def test_settings_and_which_of_them_are_the_article_s():
 
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
-    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "conditions", lambda: state)
-    monkeypatch.setattr(snapshot, "snapshot", dict)  # takes seconds to find out
+    fakes.quiet_machine(monkeypatch)
 
 
 def proved(folder, trial: gpt2.Trial, code: types.SimpleNamespace, optimizer=None) -> dict:
@@ -131,21 +123,14 @@ def test_the_notebook_s_model_and_optimiser_are_the_reference_s(tmp_path, archit
     assert record.metrics["inputs_checksum"].value == gpt2.trial(architecture).checksum
 
 
-def changed(name: str, **methods) -> types.SimpleNamespace:
-    """The notebook's code with other methods in one of its classes."""
-    code = notebook()
-    code.scope[name] = type(name, (code.scope[name],), methods)
-    return types.SimpleNamespace(**code.scope)
-
-
-def after(name: str, change):
-    """A model whose class does something more when it is made."""
+def after(name: str, change=lambda *_: None, **methods):
+    """A class with other methods, or that does something more when it is made."""
 
     def __init__(self, shape):
         super(type(self), self).__init__(shape)
         change(self, shape)
 
-    return lambda: changed(name, __init__=__init__)
+    return lambda scope: scope.update({name: type(name, (scope[name],), {"__init__": __init__} | methods)})
 
 
 def norm_behind(self, x):
@@ -158,59 +143,46 @@ def bias_unused(self, x):
     return x + F.linear(self.activation(self.linear1(self.ln2(x))), self.linear2.weight) + 0 * x
 
 
-def sees_the_future():
-    code = notebook()
-    functions = types.SimpleNamespace(**vars(F))
+def sees_the_future(scope):
+    scope["F"] = functions = types.SimpleNamespace(**vars(F))
     functions.scaled_dot_product_attention = lambda *given, is_causal: F.scaled_dot_product_attention(*given)
-    code.scope["F"] = functions
-    return types.SimpleNamespace(**code.scope)
 
 
-def sum_for_mean():
-    def loss_function(model, inputs, targets):
-        return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum")
-
-    return types.SimpleNamespace(**notebook().scope | {"loss_function": loss_function})
+def sum_for_mean(model, inputs, targets):
+    return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum")
 
 
 def without_bias(self, shape):
     self.out_proj = nn.Linear(32, 32, bias=False)
 
 
-def without_last_norm(self, shape):
-    self.ln.forward = lambda x: x * self.ln.weight
+def other_waves(self, shape):
+    self.waves = 1.01 * self.waves
 
 
 # Architecture, and the notebook's code with something else in it.
 DIFFERENT = {
     "exact GELU": ("true_gpt2", after("Block", lambda self, shape: setattr(self, "activation", nn.GELU()))),
-    "norm behind": ("transformer_lm", lambda: changed("Block", forward=norm_behind)),
-    "bias unused": ("true_gpt2", lambda: changed("Block", forward=bias_unused)),
+    "norm behind": ("transformer_lm", after("Block", forward=norm_behind)),
+    "bias unused": ("true_gpt2", after("Block", forward=bias_unused)),
     "bias left out": ("true_gpt2", after("Attention", without_bias)),
     "sees the future": ("transformer_lm", sees_the_future),
-    "other waves": (
-        "transformer_lm",
-        after("LanguageModel", lambda self, _: setattr(self, "waves", 1.01 * self.waves)),
-    ),
-    "last norm left out": ("true_gpt2", after("LanguageModel", without_last_norm)),
-    "sum for mean": ("transformer_lm", sum_for_mean),
+    "other waves": ("transformer_lm", after("LanguageModel", other_waves)),
+    "sum for mean": ("transformer_lm", lambda scope: scope.update(loss_function=sum_for_mean)),
 }
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_a_different_model_is_refused_before_it_is_timed(tmp_path, name):
-    architecture, made = DIFFERENT[name]
-    record = proved(tmp_path, gpt2.trial(architecture), made())
+    architecture, change = DIFFERENT[name]
+    record = proved(tmp_path, gpt2.trial(architecture), notebook(change))
     assert record.status == "mismatch" and "step_s" not in record.metrics
     bias = "the weight layers.0.attention.out_proj.bias is None, (32,) in the reference's model"
     assert record.reason.startswith(bias if name == "bias left out" else "against the reference: ")
 
 
 OPTIMIZERS = {
-    "no weight decay": lambda weights, lr, decay: torch.optim.AdamW(weights, lr, weight_decay=0),
-    "decay in the gradient": lambda weights, lr, decay: torch.optim.Adam(weights, lr, weight_decay=decay),
     "another beta": lambda weights, lr, decay: torch.optim.AdamW(weights, lr, (0.9, 0.99), weight_decay=decay),
-    "half the rate": lambda weights, lr, decay: torch.optim.AdamW(weights, lr / 2, weight_decay=decay),
     "another epsilon": lambda weights, lr, decay: torch.optim.AdamW(weights, lr, eps=1e-4, weight_decay=decay),
     "bias correction": lambda weights, lr, decay: torch.optim.AdamW(weights, lr, weight_decay=decay),
 }

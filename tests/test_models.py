@@ -65,25 +65,6 @@ def test_frozen_parameters_take_weights_only():
     assert found == Workload(77 + 24, 2 * 5 * (70 + 2 * 21), FLOAT * (77 + 24 + 24 + 2 * 24), HIDDEN)
 
 
-def test_tied_weights_count_once():
-    def tied():
-        first, second = nn.Linear(6, 4), nn.Linear(4, 6)
-        third = nn.Linear(6, 4)
-        third.weight = first.weight
-        return nn.ModuleList([first, second, third])
-
-    def step(modules):
-        x = torch.empty(2, 6)
-        for module in modules:
-            x = module(x)
-        x.sum().backward()
-
-    found = workload(tied, step)
-    assert found.parameters == 24 + 4 + 24 + 6 + 4
-    assert found.state_bytes == 2 * FLOAT * found.parameters
-    assert found.flops == 2 * 2 * 24 * (3 * 3 - 1)
-
-
 def test_nothing_is_allocated_for_a_module_of_a_trillion_parameters():
     before = psutil.Process().memory_info().rss
     found = workload(
@@ -93,22 +74,6 @@ def test_nothing_is_allocated_for_a_module_of_a_trillion_parameters():
     )
     assert found == Workload(10**12, 2 * 2 * 10**4 * 10**12, 16 * 10**12, FLOAT * 10**10)
     assert psutil.Process().memory_info().rss - before < 10**8
-
-
-def test_a_workload_reads_as_a_sentence():
-    text = str(Workload(parameters=652_824, flops=419_840_000, state_bytes=10_445_184, saved_bytes=1_260_000))
-    for words in ("652,824 parameters", "0.4198 GFLOP a step", "10.4 MB of weights", "1.3 MB kept"):
-        assert words in text
-
-
-def test_the_default_device_is_the_processor_again_even_after_an_error():
-    def fails(module):
-        raise RuntimeError("a bug in the step")
-
-    with pytest.raises(RuntimeError, match="a bug in the step"):
-        workload(two_layers, fails)
-    assert torch.empty(1).device.type == "cpu"
-    assert workload(two_layers, backward).saved_bytes == INPUT + HIDDEN
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import apart
 import conftest
@@ -194,22 +195,25 @@ class PaperCase:
 
 
 def is_definition(node: ast.stmt) -> bool:
-    if isinstance(node, ast.Assign):
-        return not isinstance(node.targets[0], ast.Attribute) and ast.unparse(node.targets[0]) != "experiment"
+    if isinstance(node, (ast.Assign, ast.AugAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        return not isinstance(targets[0], ast.Attribute) and "experiment" not in names
     return isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef))
 
 
-def definitions(name: str) -> dict:
-    """A notebook's names after its imports, functions and classes, with the article's parameters; no data, no runs."""
+def definitions(name: str, profile: str = "article", **more: Any) -> dict:
+    """A notebook's names after its imports, functions and classes, with a profile's parameters; no data, no runs."""
     (path,) = [path for path in PATHS if path.stem == name]
     document = nbformat.read(path, 4)
-    given = yaml.safe_load((ROOT / "params" / "article" / f"{name}.yaml").read_text(encoding="utf-8"))
+    given = yaml.safe_load((ROOT / "params" / profile / f"{name}.yaml").read_text(encoding="utf-8"))
     scope: dict = {key: parameter.default for key, parameter in parameters.declared(path).items()} | given
-    scope |= {key: Sized(length) for key, length in FACTS[name].samples.items()}
+    scope |= {key: Sized(length) for key, length in (FACTS[name].samples if name in FACTS else {}).items()}
     words = data_text.WIKITEXT2_TOKENS
     scope["corpus"] = SimpleNamespace(
         **{part: np.zeros(count, np.int64) for part, count in words.items()}, vocabulary=data_text.WIKITEXT2_VOCABULARY
     )
+    scope |= more
     for source in code(document):
         tree = ast.parse(source)
         kinds = [type(node) for node in tree.body]

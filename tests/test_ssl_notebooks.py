@@ -8,21 +8,16 @@ import math
 from types import SimpleNamespace
 
 import fakes
-import nbformat
 import pytest
 import test_notebooks
 import torch
-import yaml
 from fakes import Clock
 from torch.nn import functional as F
 
-from pomology.articles import claims, published
 from pomology.experiment.experiment import Experiment
 from pomology.measure import calls as measure_calls
 from pomology.measure import clock as measure_clock
 from pomology.measure import epochs
-from pomology.report import claims as report_claims
-from pomology.results.record import Record
 from pomology.workloads import cost, vision
 
 NAMES = ("simclr", "model_sizes", "capabilities")
@@ -31,12 +26,8 @@ NAMES = ("simclr", "model_sizes", "capabilities")
 @pytest.fixture(scope="module")
 def scopes() -> dict[str, dict]:
     """Each notebook's functions and classes, with the article's parameters."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in NAMES:
-            patch.setitem(test_notebooks.FACTS, name, test_notebooks.Facts([], [], []))
-        found = {name: test_notebooks.definitions(name) for name in NAMES}
-    (path,) = [path for path in test_notebooks.PATHS if path.stem == "capabilities"]
-    (names,) = [cell for cell in test_notebooks.code(nbformat.read(path, 4)) if cell.startswith("DTYPES")]
+    found = {name: test_notebooks.definitions(name) for name in NAMES}
+    (names,) = [cell for cell in fakes.cells("capabilities") if cell.startswith("DTYPES")]
     exec(names, found["capabilities"])
     return found
 
@@ -75,13 +66,6 @@ def test_residual_blocks_add_their_input():
         by_hand = block.shortcut(by_hand).clamp(min=0)
     with torch.no_grad():
         assert torch.allclose(model(images), model[-3:](by_hand), atol=1e-6)
-
-
-def test_the_benchmarks_backbone_has_no_relu_behind_its_first_normalisation():
-    model, seen = vision.cifar_resnet18(), []
-    model[2].register_forward_hook(lambda layer, given, made: seen.append(given[0]))
-    assert model(torch.randn(4, 3, 32, 32)).shape == (4, 512)
-    assert seen[0].shape == (4, 64, 32, 32) and (seen[0] < 0).float().mean() > 0.3
 
 
 def test_pairs_are_not_fooled_by_a_machine_that_becomes_slower():
@@ -124,15 +108,6 @@ def test_loss_is_nt_xent(scopes):
     assert float(scopes["simclr"]["nt_xent"](*halves)) == pytest.approx(sum(losses) / (2 * n), rel=1e-5)
 
 
-def test_the_articles_way_to_load_is_the_default_of_its_profile(scopes):
-    given = yaml.safe_load((test_notebooks.ROOT / "params" / "article" / "simclr.yaml").read_text())
-    assert given["loaders"] == [[8, 0, 0]] and given["batch_size"] == 128
-    (row,) = scopes["simclr"]["rows"]
-    printed = published.values("000", "simclr")
-    for config in printed[printed["metric"] == "epoch_s"]["config"]:
-        assert row.items() <= config.items(), "a claim would not find the article's case"
-
-
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize(("workers", "keep", "kept"), [(8, 0, False), (2, 1, True), (0, 1, False)])
 def test_loaders_are_made_as_asked(scopes, workers, keep, kept):
@@ -140,41 +115,6 @@ def test_loaders_are_made_as_asked(scopes, workers, keep, kept):
     loaders = [scopes["simclr"]["loader"](case, test_notebooks.Sized(50_000), shuffle) for shuffle in (True, False)]
     assert [len(loader) for loader in loaders] == [390, 391]
     assert {(loader.num_workers, loader.persistent_workers) for loader in loaders} == {(workers, kept)}
-
-
-def measured(name, backend, config, **metrics) -> Record:
-    values = {key: fakes.metric(value, value, value, unit="") for key, value in metrics.items()}
-    return fakes.record(experiment=name, backend=backend, config=config, chip="Apple M1 Pro", metrics=values)
-
-
-def verdict(claim_id: str, records: list[dict]) -> str:
-    (claim,) = [claim for claim in published.claims("000") if claim.id == claim_id]
-    return claims.test(claim, report_claims.MeasuredLookup(records)).status
-
-
-def test_claims_take_the_articles_loader_of_several():
-    def rows(backend, seconds):
-        config = {"batch_size": 128, "workers": 8, "persistent": "no", "augmentation": "loader"}
-        yield measured("simclr", backend, config, epoch_s=seconds)
-        yield measured("simclr", backend, config | {"workers": 0, "augmentation": "device"}, epoch_s=3 * seconds)
-
-    assert verdict("000-C1", [*rows("cpu", 880.0), *rows("mps", 100.0)]) == claims.HOLDS
-    assert verdict("000-C1", [*rows("cpu", 500.0), *rows("mps", 100.0)]) == claims.DOES_NOT_HOLD
-    assert verdict("000-C1", [*rows("cpu", 880.0)]) == claims.CANNOT_BE_TOLD
-
-
-def test_claims_about_sizes_need_no_device():
-    sizes = {"vgg16": (138.4e6, 15.47e9), "resnet18": (11.7e6, 1.81e9), "resnet50": (25.6e6, 4.09e9)}
-
-    def rows(backend, sizes):
-        for model, (parameters, macs) in sizes.items():
-            yield measured("model_sizes", backend, {"model": model}, parameters=parameters, forward_macs=macs)
-
-    assert verdict("000-C6", [*rows("cpu", sizes), *rows("mps", sizes)]) == claims.HOLDS
-    other = sizes | {"vgg16": (1e6, 15.47e9)}
-    assert verdict("000-C6", [*rows("cpu", other)]) == claims.DOES_NOT_HOLD
-    # Two devices that count differently cannot both be right.
-    assert verdict("000-C6", [*rows("cpu", sizes), *rows("mps", other)]) == claims.CANNOT_BE_TOLD
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import apart
 import fakes
-import nbformat
 import numpy as np
 import pytest
 
@@ -49,8 +48,7 @@ def record(backend, step_s, status="ok", **config):
 
 
 def test_the_notebook_lays_only_the_same_step_beside_pytorchs():
-    path = SIDE.parents[1] / "notebooks" / "m1_and_m2_ssl" / "model_sizes_mlx.ipynb"
-    (source,) = [cell.source for cell in nbformat.read(path, 4).cells if "def beside(" in cell.source]
+    (source,) = [source for source in fakes.cells("model_sizes_mlx") if "def beside(" in source]
     torch = [record("mps", 3.0, batch_size=8), record("cpu", 8.0, batch_size=8), record("mps", 5.0, batch_size=16)]
     torch.append(record("mps", 1.0, model="vgg16", batch_size=4))
     ours = [record("mlx-gpu", 2.0, image_size=224, batch_size=8), record("mlx-gpu", 2.0, image_size=64, batch_size=8)]

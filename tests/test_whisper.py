@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-import ast
-
-import nbformat
 import pytest
 import test_sizes
 import torch
-import yaml
 from counting import by_layers
-from test_notebooks import PATHS, ROOT, code, is_definition
+from test_notebooks import definitions
 
-from pomology.errors import TooBig
+from pomology.errors import TooBig, Unsupported
 from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
 from pomology.results import journal
 from pomology.results.record import Record
-from pomology.runner import parameters
 from pomology.workloads import cost, pretrained
 
 GIB = 2**30
 NAME = "whisper_pretraining"
 
 
-def is_paper(node: ast.stmt) -> bool:
-    """Whether a statement defines something, without looking at data or devices."""
-    if isinstance(node, (ast.Assign, ast.AugAssign)):
-        return not {"Experiment", "experiment", "corpora", "speech", "heard"} & {
-            name.id for name in ast.walk(node.value) if isinstance(name, ast.Name)
-        }
-    return is_definition(node)
-
-
 def notebook(profile: str, **given) -> dict:
-    """Its functions, with a profile's parameters; nothing of it runs."""
-    (path,) = [path for path in PATHS if path.stem == NAME]
-    values = yaml.safe_load((ROOT / "params" / profile / f"{NAME}.yaml").read_text(encoding="utf-8"))
-    scope = {key: parameter.default for key, parameter in parameters.declared(path).items()} | values | given
-    for source in code(nbformat.read(path, 4)):
-        tree = ast.parse(source)
-        tree.body = [node for node in tree.body if is_paper(node)]
-        exec(compile(tree, f"{NAME}.ipynb", "exec"), scope)
+    scope = definitions(NAME, profile, **given)
     scope["workload"] = by_layers
     return scope
 
@@ -80,15 +59,6 @@ def test_operations_and_parameters(article, size, batch, again, tera, parameters
     work, shape = article["work"](row, "cuda"), pretrained.SIZES[row["model"]]
     assert work.parameters == parameters and work.flops / 1e12 == pytest.approx(tera, rel=0.001)
     assert work.flops == pytest.approx(flops(shape["d_model"], shape["encoder_layers"], batch), rel=0.001)
-
-
-def test_rows_are_the_article_s_first_and_then_smaller(article):
-    rows = article["scenario_1"]("bf16")
-    assert rows[0] == {"model": "whisper-medium", "batch_size": 4, "precision": "bf16", "scenario": 1}
-    names = [name for name in pretrained.SIZES if name.startswith("whisper")]  # from small to large
-    sizes = [(names.index(row["model"]), row["batch_size"]) for row in rows]
-    assert sizes == sorted(sizes, reverse=True)
-    assert (article["large"]["model"], article["large"]["batch_size"]) == ("whisper-large", 32)
 
 
 def test_recomputing_changes_no_gradient(smoke):
@@ -184,11 +154,10 @@ def one(smoke, tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_case_times_its_passes(one, precision):
-    record = one(precision=precision)
+def test_a_case_times_its_passes(one):
+    record = one(precision="bf16")
     found = {name: metric.value for name, metric in record.metrics.items()}
-    assert (record.status, record.precision, record.scaled) == ("ok", precision, True)
+    assert (record.status, record.precision, record.scaled) == ("ok", "bf16", True)
     parts = found["forward_s"], found["backward_s"], found["update_s"]
     assert sum(parts) == pytest.approx(found["pass_s"], rel=1e-6) and found["pass_s"] <= found["step_s"]
     assert found["step_flops"] == record.flops_per_step and found["parameters"] == 3_705_152
@@ -213,20 +182,9 @@ def test_autocast_or_a_scaler_that_is_off_is_noticed(one, monkeypatch, place, na
 
 def test_a_step_with_overflowing_gradients_is_left_out(one, monkeypatch):
     """The fused AdamW of MPS may not look at what the scaler found, so in fp16 the plain one must be asked."""
-    fused, plain = [], torch.optim.AdamW
 
-    def note(*arguments, **named):
-        fused.append(named["fused"])
-        return plain(*arguments, **named)
+    def note(*_, fused, **named):
+        raise Unsupported(f"fused: {fused}")
 
     monkeypatch.setattr(torch.optim, "AdamW", note)
-    one(precision="fp16")
-    assert fused == [False]
-
-
-def test_features_are_not_computed_in_the_steps(smoke):
-    """The loader hands out what is in memory, as often as there may be steps."""
-    loader = smoke["batches"](2)
-    batches = list(loader)
-    assert len(batches) == len(loader) == smoke["steps"] and isinstance(loader.dataset, list)
-    assert batches[0]["input_features"].shape == (2, 80, 3000) and batches[0]["labels"].shape == (2, 32)
+    assert one(precision="fp16").reason == "fused: False"

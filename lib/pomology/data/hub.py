@@ -20,6 +20,7 @@ from pomology.paths import redact
 SOURCES = ("auto", "real", "stand-in")
 
 Folder = str | Path | None
+Request = tuple[str, Folder, int | None]  # source, folder, size
 
 # By tqdm, the progress bar of Hugging Face's packages, when it is imported in a notebook that has no widgets.
 warnings.filterwarnings("ignore", message="IProgress not found")
@@ -42,16 +43,20 @@ class Dataset:
     revision: str = "main"
 
 
-def obtain(
-    dataset: Dataset,
-    request: tuple[str, Folder, int | None],
-    read: Callable[[Path | None], tuple[Any, str]],
-    stand_in: Callable[[], Any],
-) -> tuple[Any, str, str]:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Obtained:
+    """Data for a notebook, which says where it is from: `kind` is "real" or "stand-in", `origin` one line."""
+
+    name: str
+    kind: str
+    origin: str
+
+
+def obtain(dataset: Dataset, request: Request, read: Callable, stand_in: Callable[[], Any]) -> tuple[Any, str, str]:
     """(data, "real" or "stand-in", where it is from in one line) for a request of (source, folder, size).
 
-    `read` gives the first and the last of the folder, or its subfolder named as the configuration, or of the hub
-    (None), or raises Unavailable.
+    read: of the folder, or its subfolder named as the configuration, or of the hub (None), gives the first and the last
+    of the three, or raises Unavailable.
     """
     source, folder, size = request
     if source not in SOURCES:

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from pomology.data import synthetic
-from pomology.data.hub import Dataset, Folder, damaged, obtain, read_parquet, reason, shown, split_files
+from pomology.data.hub import Dataset, Folder, Obtained, damaged, obtain, read_parquet, reason, shown, split_files
 from pomology.errors import PomologyError
 
 SPLITS = ("train", "test")
@@ -26,15 +26,12 @@ Arrays = tuple[np.ndarray, np.ndarray]  # images, labels
 
 
 @dataclass(frozen=True, eq=False)
-class ImageSet:
+class ImageSet(Obtained):
     """Labelled images in memory, for any framework: `images` uint8 (N, height, width[, 3]), `labels` int64 (N,)."""
 
-    name: str
     images: np.ndarray
     labels: np.ndarray
-    classes: int
-    kind: str
-    origin: str
+    classes: int = 10
 
     def __len__(self) -> int:
         return len(self.images)
@@ -43,10 +40,9 @@ class ImageSet:
 @dataclass(frozen=True, kw_only=True)
 class _LabelledImages(Dataset):
     shape: tuple[int, ...]
-    counts: Mapping[str, int]
-    first_labels: Mapping[str, str]  # in which sets of one form differ
     stand_in: Callable[[int, str], Arrays]  # (count, split)
-    binary: Mapping[str, tuple[str, ...]]  # the files of the author's own form, if they are read
+    # Images; the first labels, in which sets of one form differ; the files of the author's own form, if they are read.
+    splits: Mapping[str, tuple[int, str, tuple[str, ...]]]
 
 
 _MNIST = _LabelledImages(
@@ -55,29 +51,26 @@ _MNIST = _LabelledImages(
     config="mnist",
     columns=("image", "label"),
     shape=(28, 28),
-    counts={"train": 60_000, "test": 10_000},
-    first_labels={"train": "5041921314", "test": "7210414959"},
     stand_in=synthetic.digits,
-    binary={"train": (), "test": ()},
+    splits={"train": (60_000, "5041921314", ()), "test": (10_000, "7210414959", ())},
 )
 _FASHION_MNIST = replace(
     _MNIST,
     name="Fashion-MNIST",
     hub="zalando-datasets/fashion_mnist",
     config="fashion_mnist",
-    first_labels={"train": "9003027255", "test": "9211614657"},
     stand_in=synthetic.cloth_digits,
+    splits={"train": (60_000, "9003027255", ()), "test": (10_000, "9211614657", ())},
 )
+_OWN = ("data_batch_[1-5].bin",), ("test_batch.bin",)
 _CIFAR10 = _LabelledImages(
     name="CIFAR-10",
     hub="uoft-cs/cifar10",
     config="plain_text",
     columns=("img", "label"),
     shape=(32, 32, 3),
-    counts={"train": 50_000, "test": 10_000},
     stand_in=synthetic.digits_on_photographs,
-    first_labels={"train": "6994112783", "test": "3880661631"},
-    binary={"train": ("data_batch_[1-5].bin",), "test": ("test_batch.bin",)},
+    splits={"train": (50_000, "6994112783", _OWN[0]), "test": (10_000, "3880661631", _OWN[1])},
 )
 
 
@@ -104,10 +97,10 @@ def cifar10(source: str = "auto", folder: Folder = None, split: str = "train", s
 def _image_set(dataset: _LabelledImages, source: str, folder: Folder, split: str, size: int | None) -> ImageSet:
     if split not in SPLITS:
         raise PomologyError(f"{dataset.name} split: {split!r} should be one of {', '.join(SPLITS)}")
-    count = dataset.counts[split]
+    count, _, own = dataset.splits[split]
 
     def read(root: Path | None) -> tuple[Arrays, str]:
-        paths, origin = split_files(dataset, root, split, *dataset.binary[split])
+        paths, origin = split_files(dataset, root, split, *own)
         return (_read_binary if paths[0].suffix == ".bin" else _decode)(dataset, paths), origin
 
     request, stand_in = (source, folder, size), lambda: dataset.stand_in(min(size or count, count), split)
@@ -116,11 +109,11 @@ def _image_set(dataset: _LabelledImages, source: str, folder: Folder, split: str
         raise PomologyError(f"{origin}: labels of images should be 0 to 9, not {wrong}")
     if kind == "real":
         for other in (_MNIST, _FASHION_MNIST, _CIFAR10):
-            if other is not dataset and "".join(map(str, labels[:10])) == other.first_labels[split]:
+            if other is not dataset and "".join(map(str, labels[:10])) == other.splits[split][1]:
                 raise PomologyError(f"{origin}: has the labels of {other.name}: name the folder of {dataset.name}")
         if len(images) != count:
             origin += f"; {len(images):,} images where the article has {count:,}"
-    return ImageSet(dataset.name, images[:size], labels[:size], 10, kind, origin)
+    return ImageSet(images[:size], labels[:size], name=dataset.name, kind=kind, origin=origin)
 
 
 def _decode(dataset: _LabelledImages, paths: list[Path]) -> Arrays:

@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image
 
 from pomology.data import synthetic
-from pomology.data.hub import Dataset, Folder, damaged, obtain, reason, shown
+from pomology.data.hub import Dataset, Folder, Obtained, damaged, obtain, reason, shown
 from pomology.data.images import to_tensor
 from pomology.errors import PomologyError
 
@@ -32,7 +32,7 @@ def lsun_classroom(source: str = "auto", folder: Folder = None, size: int | None
     length = len(store) if kind == "real" else LSUN_CLASSROOM_IMAGES
     if length != LSUN_CLASSROOM_IMAGES:
         origin += f"; {length:,} images where the article has {LSUN_CLASSROOM_IMAGES:,}"
-    return JPEGSet(_LSUN.name, store, min(size or length, length), kind, origin)
+    return JPEGSet(store, min(size or length, length), name=_LSUN.name, kind=kind, origin=origin)
 
 
 def _read_folder(root: Path) -> tuple[list[str] | _LMDB, str]:
@@ -55,17 +55,14 @@ def dcgan_transform(picture: Image.Image) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class JPEGSet:
+class JPEGSet(Obtained):
     """Photographs decoded one by one when asked for: items are (dcgan_transform(picture), 0).
 
     `store[i]` gives a file's bytes or its path; a store smaller than `length` is used again and again.
     """
 
-    name: str
     store: Sequence[bytes | str] | _LMDB
     length: int
-    kind: str
-    origin: str
 
     def __len__(self) -> int:
         return self.length

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from pomology.data import synthetic
-from pomology.data.hub import Dataset, Folder, damaged, obtain, shown
+from pomology.data.hub import Dataset, Folder, Obtained, damaged, obtain, shown
 from pomology.data.text import IGNORED, load_tokenizer
 from pomology.errors import PomologyError
 
 STAND_IN_CLIPS = 100_000  # the article names no release of Common Voice, so no number of clips
-WHISPER_VOCABULARY = 51_865
 SAMPLING_RATE = 16_000  # hertz, at which Whisper hears
 
 _COMMON_VOICE = Dataset(name="Common Voice", config="en", no_hub="only the Mozilla Data Collective gives it, by hand")
@@ -28,7 +27,7 @@ _WHISPER = {"<|startoftranscript|>": 50_258, "<|transcribe|>": _TRANSCRIBE, "<|n
 
 
 @dataclass(frozen=True, eq=False)
-class Speech:
+class Speech(Obtained):
     """Spoken sentences, read one by one: items {"input_features": float32 (80, 3000), "labels": int64 (tokens,)}.
 
     Labels: language, task, no timestamps, text, end; then `IGNORED`. transformers puts the start before them.
@@ -37,10 +36,6 @@ class Speech:
     store: Callable[[int], tuple[np.ndarray, Sequence[int]]]
     length: int
     tokens: int
-    kind: str
-    origin: str
-    name: str = "Common Voice"
-    vocabulary: int = WHISPER_VOCABULARY
 
     def __len__(self) -> int:
         return self.length
@@ -66,7 +61,7 @@ def common_voice(source: str = "auto", folder: Folder = None, size: int | None =
     stand_in = functools.partial(_stand_in_clip, tokens=tokens), STAND_IN_CLIPS
     read = functools.partial(_read_release, size=size, tokens=tokens)
     (store, length), kind, origin = obtain(_COMMON_VOICE, (source, folder, size), read, lambda: stand_in)
-    return Speech(store, min(size or length, length), tokens, kind, origin)
+    return Speech(store, min(size or length, length), tokens, name=_COMMON_VOICE.name, kind=kind, origin=origin)
 
 
 def _stand_in_clip(index: int, tokens: int) -> tuple[np.ndarray, Sequence[int]]:

@@ -45,8 +45,7 @@ def digits(count: int, split: str, seed: int = 1) -> tuple[np.ndarray, np.ndarra
         picture = originals[original].transform((28, 28), Image.Transform.AFFINE, affine, Image.Resampling.BICUBIC)
         images[row] = np.asarray(picture)
     threshold = (45 + 45 * draws[:, 7]).astype(np.float32).reshape(-1, 1, 1)
-    for start in range(0, count, _PIECE):
-        piece = slice(start, start + _PIECE)
+    for piece in _pieces(count):
         images[piece] = np.clip((images[piece] - threshold[piece]) * np.float32(2.2), 0, 255)
     return images, table[which, 64].astype(np.int64)
 
@@ -57,8 +56,7 @@ def cloth_digits(count: int, split: str) -> tuple[np.ndarray, np.ndarray]:
     which = np.arange(count) % len(shapes)
     cloth = _cut_outs(28, count, _generator(3, split)).mean(axis=3, dtype=np.float32)
     images = np.empty((count, 28, 28), np.uint8)
-    for start in range(0, count, _PIECE):
-        piece = slice(start, start + _PIECE)
+    for piece in _pieces(count):
         images[piece] = shapes[which[piece]] * (0.35 + cloth[piece] * np.float32(0.65 / 255))
     return images, labels[which]
 
@@ -72,11 +70,14 @@ def digits_on_photographs(count: int, split: str) -> tuple[np.ndarray, np.ndarra
     colour = 130 + 110 * np.cos(2 * np.pi * (hue[:, None] + np.array([0, 1 / 3, 2 / 3])))
     colour = (colour * (0.6 + 0.4 * draws[:, 1:2])).astype(np.float32)
     images = _cut_outs(32, count, _generator(6, split))
-    for start in range(0, count, _PIECE):
-        piece = slice(start, start + _PIECE)
+    for piece in _pieces(count):
         share = np.pad(shapes[which[piece]], ((0, 0), (2, 2), (2, 2)))[..., None] * np.float32(1 / 255)
         images[piece] = images[piece] * (1 - share) + colour[piece, None, None, :] * share
     return images, labels[which]
+
+
+def _pieces(count: int) -> list[slice]:
+    return [slice(start, start + _PIECE) for start in range(0, count, _PIECE)]
 
 
 def _generator(seed: int, split: str) -> np.random.Generator:
@@ -158,8 +159,7 @@ def reviews(count: int, length: int, split: str) -> tuple[np.ndarray, np.ndarray
     conviction = _generator(10, split).beta(4, 1.5, count)  # the share of a review's opinions that are of its label
     generator = _generator(11, split)
     tokens = np.empty((count, length), np.int64)
-    for start in range(0, count, _PIECE):
-        piece = slice(start, start + _PIECE)
+    for piece in _pieces(count):
         rows = tokens[piece]
         which, side, kind = generator.random((len(rows), 3, length), np.float32).transpose(1, 0, 2)
         rows[:] = words[np.searchsorted(zipf[:-1], which * zipf[-1])]

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from pomology.data import synthetic
-from pomology.data.hub import Dataset, Folder, damaged, hub_file, obtain, read_parquet, read_text, shown, split_files
+from pomology.data import hub, synthetic
+from pomology.data.hub import Dataset, Folder, Obtained, damaged, obtain, shown
 from pomology.data.images import SPLITS
 from pomology.errors import PomologyError
 
@@ -25,16 +25,13 @@ WIKITEXT2_VOCABULARY = 33_278
 
 
 @dataclass(frozen=True, eq=False)
-class Corpus:
+class Corpus(Obtained):
     """Text as word numbers, int64 (tokens,) each; `words[number]` is the word, "<eos>" ends a line."""
 
-    name: str
     train: np.ndarray
     valid: np.ndarray
     test: np.ndarray
     words: tuple[str, ...]
-    kind: str
-    origin: str
 
     @property
     def vocabulary(self) -> int:
@@ -94,9 +91,13 @@ def _corpus(dataset: _Text, source: str, folder: Folder, size: int | None) -> Co
         tokens, origins = {}, []
         for part in dataset.tokens:
             split = "validation" if part == "valid" and not root else part
-            paths, origin = split_files(dataset, root, split, dataset.own.format(part), f"{part}.txt")
+            paths, origin = hub.split_files(dataset, root, split, dataset.own.format(part), f"{part}.txt")
             parquet = paths[0].suffix == ".parquet"
-            lines = read_parquet(paths, dataset.columns)[0].to_pylist() if parquet else io.StringIO(read_text(paths[0]))
+            lines = (
+                hub.read_parquet(paths, dataset.columns)[0].to_pylist()
+                if parquet
+                else io.StringIO(hub.read_text(paths[0]))
+            )
             words = (word for line in lines for word in (*line.split(), "<eos>"))
             tokens[part] = np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int64)
             origins.append(origin)
@@ -111,7 +112,7 @@ def _corpus(dataset: _Text, source: str, folder: Folder, size: int | None) -> Co
         here, article = (" + ".join(f"{count:,}" for count in c.values()) for c in (counts, dataset.tokens))
         origin += f"; {here} tokens, {len(words):,} words where the article has {article}, {dataset.vocabulary:,}"
     first = {part: numbers[:size] for part, numbers in tokens.items()}
-    return Corpus(dataset.name, **first, words=words, kind=kind, origin=origin)
+    return Corpus(**first, words=words, name=dataset.name, kind=kind, origin=origin)
 
 
 def batchify(tokens: np.ndarray, batch_size: int) -> np.ndarray:
@@ -150,7 +151,6 @@ def windows(tokens: np.ndarray, context_size: int, stride: int | None = None) ->
 
 
 IMDB_REVIEWS = 25_000  # in each of the two splits
-GPT2_VOCABULARY = 50_257
 END_OF_TEXT = 50_256  # GPT-2 has no token for padding: its end of text pads
 IGNORED = -100  # a label that the losses of transformers pass over
 
@@ -158,16 +158,12 @@ _IMDB = Dataset(name="IMDB", hub="stanfordnlp/imdb", config="plain_text", column
 
 
 @dataclass(frozen=True, eq=False)
-class Reviews:
+class Reviews(Obtained):
     """Texts in tokens, right-padded: `tokens` and `mask` int64 (n, length), mask 1 where text is; `labels` (n,)."""
 
-    name: str
     tokens: np.ndarray
     mask: np.ndarray
     labels: np.ndarray
-    kind: str
-    origin: str
-    vocabulary: int = GPT2_VOCABULARY
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -189,14 +185,14 @@ def imdb(
     if length < 1:
         raise PomologyError(f"IMDB length: {length} should be at least 1 token")
 
-    def read(root: Path | None) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, int], str]:
-        paths, origin = split_files(_IMDB, root, split, f"{split}/neg/*.txt")
+    def read(root: Path | None) -> tuple[tuple, str]:
+        paths, origin = hub.split_files(_IMDB, root, split, f"{split}/neg/*.txt")
         texts: Sequence[Any] = paths
         if paths[0].suffix == ".txt":
             texts = [*paths, *sorted(paths[0].parents[1].glob("pos/*.txt"))]
             labels = [int(path.parent.name == "pos") for path in texts]
         else:
-            texts, labels = (column.to_pylist() for column in read_parquet(paths, _IMDB.columns).columns)
+            texts, labels = (column.to_pylist() for column in hub.read_parquet(paths, _IMDB.columns).columns)
         if {*labels} != {0, 1}:
             raise PomologyError(f"{shown(paths[0])}: labels should be 0 or 1, and reviews of both be there")
         order = np.random.default_rng(0).permutation(len(texts))[:size]
@@ -204,20 +200,20 @@ def imdb(
         tokenizer, words = load_tokenizer("GPT-2", ["openai-community/gpt2"], {"<|endoftext|>": END_OF_TEXT}, root)
         tokens, lengths = np.full((len(order), length), END_OF_TEXT, np.int64), np.empty(len(order), np.int64)
         for start in range(0, len(order), 1000):  # an encoding holds far more than its numbers
-            part = [text if isinstance(text, str) else read_text(text) for text in chosen[start : start + 1000]]
+            part = [text if isinstance(text, str) else hub.read_text(text) for text in chosen[start : start + 1000]]
             for row, encoding in enumerate(tokenizer.encode_batch(part, add_special_tokens=False), start):
                 lengths[row] = min(len(encoding.ids), length)
                 tokens[row, : lengths[row]] = encoding.ids[:length]
         return (tokens, lengths, np.array(labels, np.int64)[order], len(texts)), origin + words
 
-    def stand_in() -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    def stand_in() -> tuple:
         return *synthetic.reviews(min(size or IMDB_REVIEWS, IMDB_REVIEWS), length, split), IMDB_REVIEWS
 
     (tokens, lengths, labels, count), kind, origin = obtain(_IMDB, (source, folder, size), read, stand_in)
     if count != IMDB_REVIEWS:
         origin += f"; {count:,} reviews where the article has {IMDB_REVIEWS:,}"
     mask = (np.arange(length) < lengths[:, None]).astype(np.int64)
-    return Reviews("IMDB", tokens, mask, labels, kind, origin)
+    return Reviews(tokens, mask, labels, name="IMDB", kind=kind, origin=origin)
 
 
 def load_tokenizer(model: str, hubs: Sequence[str], marks: Mapping[str, int], folder: Path | None) -> tuple[Any, str]:
@@ -228,7 +224,7 @@ def load_tokenizer(model: str, hubs: Sequence[str], marks: Mapping[str, int], fo
 
     path, how = folder and folder / "tokenizer.json", "in the folder"
     if not path or not path.is_file():
-        path, how = hub_file(hubs, "tokenizer.json")
+        path, how = hub.hub_file(hubs, "tokenizer.json")
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # it raises nothing narrower

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import re
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
 
-from pomology.workloads import isolated
-
-if TYPE_CHECKING:
-    from pomology.workloads.gpt2 import Shape, Trial
-
-STEPS = 3  # of AdamW in the proof
+from pomology.workloads.gpt2 import STEPS, Shape, Trial
 
 
 def reference_model(shape: Shape) -> Any:
@@ -25,28 +21,26 @@ def reference_model(shape: Shape) -> Any:
         size = {"n_layer": shape.blocks, "n_embd": shape.width, "n_head": shape.heads, "vocab_size": shape.vocabulary}
         size |= {"n_positions": shape.positions, "bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
         return GPT2LMHeadModel(GPT2Config(**size, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
-    import torch
-    from torch import nn
+    return _Encoder(shape)
 
-    class Reference(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding = nn.Embedding(shape.vocabulary, shape.width)
-            form = {"dim_feedforward": 4 * shape.width, "dropout": 0.0, "batch_first": True, "norm_first": True}
-            layer = nn.TransformerEncoderLayer(shape.width, shape.heads, activation="relu", **form)
-            layer.self_attn = nn.MultiheadAttention(shape.width, shape.heads, bias=False, batch_first=True)
-            ln = nn.LayerNorm(shape.width)
-            self.encoder = nn.TransformerEncoder(layer, shape.blocks, ln, enable_nested_tensor=False)
-            self.head = nn.Linear(shape.width, shape.vocabulary)
 
-        def forward(self, tokens):
-            length = tokens.shape[1]
-            x = self.embedding(tokens)
-            x = x + torch.from_numpy(_sinusoids(shape)[:length]).to(x)
-            mask = torch.full((length, length), -torch.inf).to(x).triu(1)
-            return self.head(self.encoder(x, mask=mask, is_causal=True))
+class _Encoder(nn.Module):
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.embedding = nn.Embedding(shape.vocabulary, shape.width)
+        form = {"dim_feedforward": 4 * shape.width, "dropout": 0.0, "batch_first": True, "norm_first": True}
+        layer = nn.TransformerEncoderLayer(shape.width, shape.heads, activation="relu", **form)
+        layer.self_attn = nn.MultiheadAttention(shape.width, shape.heads, bias=False, batch_first=True)
+        ln = nn.LayerNorm(shape.width)
+        self.encoder = nn.TransformerEncoder(layer, shape.blocks, ln, enable_nested_tensor=False)
+        self.head = nn.Linear(shape.width, shape.vocabulary)
+        self.sinusoids = torch.from_numpy(_sinusoids(shape))
 
-    return Reference()
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        x = x + self.sinusoids[: tokens.shape[1]].to(x)
+        mask = torch.full((tokens.shape[1], tokens.shape[1]), -torch.inf).to(x).triu(1)
+        return self.head(self.encoder(x, mask=mask, is_causal=True))
 
 
 def _sinusoids(shape: Shape) -> np.ndarray:
@@ -57,27 +51,19 @@ def _sinusoids(shape: Shape) -> np.ndarray:
 
 
 # What the reference calls a part of a name: transformers' GPT-2, and PyTorch's encoder.
-REFERENCE_NAMES = {
-    True: {
-        **{"layers.": "transformer.h.", "inputs.": "attn.c_attn.", "attention.out_proj": "attn.c_proj"},
-        **{"linear1": "mlp.c_fc", "linear2": "mlp.c_proj", "ln1": "ln_1", "ln2": "ln_2"},
-        **{"embedding": "transformer.wte", "positions": "transformer.wpe", "ln.": "transformer.ln_f."},
-    },
-    False: {
-        **{"layers.": "encoder.layers.", "inputs.": "self_attn.in_proj_", "attention.out_proj": "self_attn.out_proj"},
-        **{"ln1": "norm1", "ln2": "norm2", "ln.": "encoder.norm.", "out_proj": "head"},
-    },
-}
+_GPT2 = """layers.=transformer.h. inputs.=attn.c_attn. attention.out_proj=attn.c_proj linear1=mlp.c_fc
+    linear2=mlp.c_proj ln1=ln_1 ln2=ln_2 ln.=transformer.ln_f. embedding=transformer.wte positions=transformer.wpe"""
+_ENCODER = """layers.=encoder.layers. inputs.=self_attn.in_proj_ attention.out_proj=self_attn.out_proj
+    ln1=norm1 ln2=norm2 ln.=encoder.norm. out_proj=head"""
 
 
 def _reference_names(shape: Shape, weights: dict[str, Any]) -> dict[str, Any]:
     """Our weights under the reference's names and in its layouts: transformers keeps matrices inputs x outputs."""
-    import torch
-
     parts: dict[str, list[Any]] = {}
     for name, array in weights.items():  # queries, keys and values come from one matrix there
         parts.setdefault(re.sub(r"attention\.(query|key|value)_proj", "inputs", name), []).append(array)
-    table, named = REFERENCE_NAMES[shape.true], {}
+    table = dict(pair.split("=") for pair in (_GPT2 if shape.true else _ENCODER).split())
+    named = {}
     pattern = re.compile("|".join(map(re.escape, table)))
     for name, arrays in parts.items():
         array = torch.cat(arrays)
@@ -92,9 +78,6 @@ def reference(trial: Trial) -> dict[str, np.ndarray]:
     The optimiser is AdamW as in Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019, algorithm 2;
     without `bias_correction` the averages are used as they are.
     """
-    import torch
-    from torch.nn import functional as F
-
     model = reference_model(trial.shape)
     exact = {name: torch.from_numpy(array.astype(np.float64)) for name, array in trial.weights.items()}
     weights = {name: weight.requires_grad_() for name, weight in exact.items()}  # in place of the model's own
@@ -118,11 +101,3 @@ def reference(trial: Trial) -> dict[str, np.ndarray]:
                 one, two = (1 - 0.9**step, 1 - 0.999**step) if trial.bias_correction else (1.0, 1.0)
                 weight.sub_(trial.lr * ((m / one) / ((v / two).sqrt() + 1e-8) + trial.weight_decay * weight))
     return found | {"losses": np.array(losses, np.float32)}
-
-
-@functools.cache
-def in_reference(trial: Trial) -> dict[str, np.ndarray]:
-    """What `reference` gives; from a process of its own where this one holds MLX. Raises PomologyError if it fails."""
-    if "mlx.core" not in sys.modules:
-        return reference(trial)
-    return isolated.call("the reference in PyTorch", reference, trial)

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import pickle
+import pkgutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pomology.errors import PomologyError
 
 
-def call(what: str, function: Callable, *arguments: Any, limit_s: float | None = None) -> Any:
-    """What `function(*arguments)` returns in a fresh process of Python, which has imported the function's module only.
+def call(what: str, function: str, *arguments: Any, limit_s: float | None = None) -> Any:
+    """What a function returns in a fresh process of Python, which has imported its module only.
 
-    function, arguments and result must be picklable. limit_s: seconds that it may take. Raises PomologyError in one
-    line, which begins with `what`, if the process fails, and subprocess.TimeoutExpired if it takes longer.
+    function: as `pomology.workloads.launches:first`; arguments and result must be picklable. limit_s: seconds that it
+    may take. Raises PomologyError in one line, which begins with `what`, if the process fails, and
+    subprocess.TimeoutExpired if it takes longer.
     """
     with tempfile.TemporaryDirectory() as folder:
         exchange = Path(folder, "exchange.pickle")
-        exchange.write_bytes(pickle.dumps((function, arguments)))
-        command = [sys.executable, "-m", "pomology.workloads.isolated", str(exchange)]
+        exchange.write_bytes(pickle.dumps(arguments))
+        command = [sys.executable, "-m", "pomology.workloads.isolated", function, str(exchange)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -31,6 +32,5 @@ def call(what: str, function: Callable, *arguments: Any, limit_s: float | None =
 
 
 if __name__ == "__main__":
-    given = Path(sys.argv[1])
-    function, arguments = pickle.loads(given.read_bytes())
-    given.write_bytes(pickle.dumps(function(*arguments)))
+    function, given = pkgutil.resolve_name(sys.argv[1]), Path(sys.argv[2])
+    given.write_bytes(pickle.dumps(function(*pickle.loads(given.read_bytes()))))

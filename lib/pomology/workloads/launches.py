@@ -46,7 +46,7 @@ def cold(framework: str, backend: str, count: int) -> list[dict[str, float]]:
     framework: `torch`, `tensorflow` or `mlx`. backend: as a device of the kit names it.
     """
     what = f"the process of a first launch on {backend}"
-    return [isolated.call(what, _first, framework, backend, limit_s=LIMIT_S) for _ in range(count)]
+    return [isolated.call(what, f"{__name__}:_first", framework, backend, limit_s=LIMIT_S) for _ in range(count)]
 
 
 def _first(framework: str, backend: str) -> dict[str, float]:

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from pomology.devices import tensorflow as devices_tensorflow
-from pomology.workloads import isolated, torch_reference
+from pomology.workloads import isolated
 from pomology.workloads.cost import Workload
 
 CHANCES = 5  # sets of pictures for gradients of a network with ReLU
-PYTORCH = "the reference in PyTorch, {!r},"
 
 
 def difference(
@@ -53,11 +52,8 @@ def difference(
         place = np.unravel_index(int(apart.argmax()), apart.shape)
         worst = max(worst, float(apart[place]))
         if (share := apart[place] / max(allowed, 1e-300)) > excess:
-            excess = share
-            complaint = (
-                f"{label}[{', '.join(map(str, place))}] is {value[place]:.6g}, the reference has "
-                f"{expected[place]:.6g}: {apart[place]:.2g} apart, where {allowed:.2g} is allowed"
-            )
+            excess, where = share, f"{label}[{', '.join(map(str, place))}] is {value[place]:.6g}, the reference has "
+            complaint = f"{where}{expected[place]:.6g}: {apart[place]:.2g} apart, where {allowed:.2g} is allowed"
     return worst, complaint
 
 
@@ -228,38 +224,31 @@ def check_mlx(
 def check_residual_mlp(case: Any, model: Any, seed: int) -> None:
     """Compare the memory notebooks' network in MLX, before anything is timed, with PyTorch's on the CPU.
 
-    Probabilities and gradients, from `seeded_weights` and 64 random inputs, may differ by 0.0001 of the largest element
-    of each. The model's own weights come back. Raises what `case.check` raises.
+    Outputs and gradients, from `seeded_weights` and 64 random inputs, may differ by 0.0001 of the largest element of
+    each. The model's own weights come back. Raises what `case.check` raises.
     """
-    import mlx.core as mx
-
     kept = model.parameters()
-    weights = _seed(model, seed)
-    generator = np.random.default_rng(seed)
+    weights, generator = _seed(model, seed), np.random.default_rng(seed)
     inputs = generator.normal(size=(64, weights["0.linear.weight"].shape[1])).astype(np.float32)
     labels = generator.integers(0, len(list(weights.values())[-1]), 64)
-    values = mlx_pass(model, inputs, labels)
+    values, expected = mlx_pass(model, inputs, labels), in_torch("residual_mlp", weights, inputs, labels)
     model.update(kept)
-    values["outputs"] = np.array(mx.softmax(mx.array(values["outputs"]), axis=1))
-    expected = in_torch("residual_mlp", weights, inputs, labels)
     case.check(values, expected, 1e-4, "MLX against PyTorch", relative=True)
 
 
 _known: dict[bytes, dict[str, np.ndarray]] = {}  # every batch size of a notebook asks for the same
 
 
-def in_torch(
-    reference: str, weights: list[np.ndarray] | dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray
-) -> dict[str, np.ndarray]:
-    """What `torch_reference.torch_pass` gives, from a process of its own; PomologyError in one line if that fails.
+def in_torch(reference: str, weights: list | dict, images: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """What `torch_reference.torch_pass` gives for weights by name or in Keras's order, from a process of its own.
 
-    weights: by name, or in Keras's order.
+    Raises PomologyError in one line if that fails.
     """
     named = weights if isinstance(weights, dict) else {str(number): array for number, array in enumerate(weights)}
     given = (reference, named, images, labels)
     key = hashlib.sha256(pickle.dumps(given)).digest()
     if key not in _known:
-        _known[key] = isolated.call(PYTORCH.format(reference), torch_reference.torch_pass, *given)
+        _known[key] = _call("torch_pass", *given)
     return dict(_known[key])
 
 
@@ -268,4 +257,9 @@ def torch_workloads(reference: str, shapes: list[tuple[int, int]]) -> list[tuple
 
     Of a training step with SGD and momentum; and the multiply-adds of one picture's forward pass.
     """
-    return isolated.call(PYTORCH.format(reference), torch_reference.vision_workloads, reference, shapes)
+    return _call("vision_workloads", reference, shapes)
+
+
+def _call(function: str, reference: str, *given: Any) -> Any:
+    what = f"the reference in PyTorch, {reference!r},"
+    return isolated.call(what, f"pomology.workloads.torch_reference:{function}", reference, *given)

@@ -50,12 +50,11 @@ def build(name: str, task: str, weights: str = "auto") -> tuple[Any, str]:
 
     name: of `SIZES`. task: `classification` (GPT-2 with two labels, padded by its end of text), `language-model` (GPT-2
     with its embedding as output matrix) or `speech` (Whisper; the sinusoidal positions of its encoder are not trained).
-    weights: `auto` takes the checkpoint that Hugging Face's cache holds, else random ones drawn by PyTorch's generator;
-    `random` never looks. Under `torch.device("meta")` the weights have shapes only, and nothing is looked up.
-
-    Its cache of keys and values stays on, as transformers trains by default: without, each step would ask the device
-    whether a text holds several, and wait. Raises PomologyError for another name, task or choice of weights, and for a
-    checkpoint that cannot be read or is not of this size.
+    weights: `auto` takes the checkpoint that Hugging Face's cache holds, else random ones drawn by PyTorch's generator,
+    as `random` always does. Under `torch.device("meta")` weights have shapes only, and nothing is looked up. The cache
+    of keys and values stays on, as transformers trains by default: without, each step would ask the device whether a
+    text holds several, and wait. Raises PomologyError for other names, and a checkpoint that is damaged or of another
+    size.
     """
     for word, asked, known in (("model", name, SIZES), ("task", task, TASKS), ("weights", weights, WEIGHTS)):
         if asked not in known:

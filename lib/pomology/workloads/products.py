@@ -181,13 +181,11 @@ def checksum(product: Product, precision: str, seed: int) -> int:
     return zlib.crc32(b"".join((repr((product, precision)).encode(), *blocks)))
 
 
-def require_time(
-    case: Any, product: Product, build: Callable[[Any, Product], Callable], limit_s: float, repeats: int = 0
-) -> None:
+def require_time(case: Any, product: Product, build: Callable, limit_s: float, repeats: int = 0) -> None:
     """Raise TooBig, which ends the case, if the product does not fit the free memory, or cannot be timed in `limit_s`.
 
-    build: makes the function that is timed. repeats: timed calls; 0 is as few as two. Smaller products are tried, twice
-    each, until one is slow enough to tell; large ones hardly ever run at a higher rate.
+    build: of (case, product), makes what is timed. repeats: timed calls; 0 is as few as two. Smaller ones are tried,
+    twice each, until one is slow enough to tell; large ones hardly ever run at a higher rate.
     """
     needed = 2 * product.bytes("fp32") + product.bytes(case.precision)  # on the host as float32, and on the device
     free = case.backend.free_memory()
@@ -202,11 +200,9 @@ def require_time(
         found = measure_calls.measure(case.backend.dispatch(build(case, smaller)), case.backend.synchronize, **once)
         took, times = min(found.first_call_s, found.seconds.value), product.flops / smaller.flops
         if calls * times * took > limit_s and (took > TELLS_S or divisor == DIVISORS[-1]):
-            raise TooBig(
-                f"would take about {format.seconds(times * took)} a call, and {calls} calls are the least, in "
-                f"{format.seconds(limit_s)}: {smaller.shape} took {format.seconds(took)}, and {product.shape} has "
-                f"{times:,.0f} times its operations"
-            )
+            needs = f"would take about {format.seconds(times * took)} a call, and {calls} calls are the least, in "
+            known = f"{smaller.shape} took {format.seconds(took)}, and {product.shape} has {times:,.0f} times its"
+            raise TooBig(f"{needs}{format.seconds(limit_s)}: {known} operations")
         if calls * times * took < limit_s / FAR:
             break
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
+from torch.nn import functional as F
 
 from pomology.workloads.cost import Workload, workload
 from pomology.workloads.vision import VISION
@@ -16,8 +18,6 @@ from pomology.workloads.vision import VISION
 
 def vision_workloads(reference: str, shapes: list[tuple[int, int]]) -> list[tuple[Workload, int]]:
     """See `parity.torch_workloads`."""
-    import torch
-    from torch.nn import functional as F
 
     def count(batch_size: int, side: int) -> tuple[Workload, int]:
         def step(model):
@@ -33,14 +33,9 @@ def vision_workloads(reference: str, shapes: list[tuple[int, int]]) -> list[tupl
     return [count(*shape) for shape in shapes]
 
 
-def torch_pass(
-    reference: str, weights: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray
-) -> dict[str, np.ndarray]:
-    """A pass on the CPU: of `vision.VISION[reference]` as `mlx_pass` makes it; or of one of MODELS, which takes weights
-    in their order and gives probabilities."""
-    import torch
-    from torch.nn import functional as F
-
+def torch_pass(reference: str, weights: dict, images: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """A pass on the CPU as `parity.mlx_pass` makes it, of `vision.VISION[reference]`, or of one of MODELS, which takes
+    weights in their order; those of Keras give probabilities."""
     after = {}
     if reference in VISION:
         model = VISION[reference]().train()
@@ -52,7 +47,7 @@ def torch_pass(
     else:
         leaves = {name: torch.from_numpy(array).requires_grad_() for name, array in weights.items()}
         logits = MODELS[reference](torch.from_numpy(images), *leaves.values())
-        outputs = logits.softmax(1)
+        outputs = logits if reference == "residual_mlp" else logits.softmax(1)
     F.cross_entropy(logits, torch.from_numpy(labels).long()).backward()
     gradients = {f"gradient {name}": leaf.grad.numpy() for name, leaf in leaves.items()}
     return {"outputs": outputs.detach().numpy()} | gradients | after
@@ -67,8 +62,6 @@ def _mlp(images: Any, first: Any, first_bias: Any, second: Any, second_bias: Any
 
 
 def _cnn(images: Any, *weights: Any) -> Any:
-    import torch
-
     *convolutions, dense, dense_bias, last, last_bias = weights
     x = images.permute(0, 3, 1, 2)  # channels come last in TensorFlow
     for number, (kernel, bias) in enumerate(zip(convolutions[::2], convolutions[1::2], strict=True)):
@@ -89,8 +82,6 @@ def _lstm(images: Any, kernel: Any, recurrent: Any, bias: Any, last: Any, last_b
 
 def _residual_mlp(x: Any, *weights: Any) -> Any:
     """The network of the memory notebooks: of each block a normalisation and a linear layer, then the last one."""
-    from torch.nn import functional as F
-
     *blocks, last, last_bias = weights
     for norm, norm_bias, matrix, bias in zip(*(blocks[place::4] for place in range(4)), strict=True):
         x = x + F.gelu(F.linear(F.layer_norm(x, norm.shape, norm, norm_bias), matrix, bias))
