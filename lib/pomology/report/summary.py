@@ -20,7 +20,7 @@ from pomology.report import roofline
 from pomology.report.roofline import NO_CEILINGS
 from pomology.report.table import Row, Table
 from pomology.results import cases
-from pomology.results.cases import FRAMEWORKS, chip_name, config_text, settings
+from pomology.results.cases import chip_name, config_text, framework_name, settings
 from pomology.results.record import Record
 
 # What the articles have timed and somebody has counted, in the order of the chart.
@@ -135,7 +135,7 @@ def _measured(records: list[Record]) -> Iterator[Rate]:
         share, precision, ceiling = roofline.share(record, best, rate), cases.precision(record), best.over(record)
         how = f"no product in {precision} was measured in this run"
         if share:
-            how = f"the best product in {precision} of this run, with {FRAMEWORKS.get(ceiling.record.framework, '')}"
+            how = f"the best product in {precision} of this run, with {framework_name(ceiling.record)}"
         shown = settings(record) + (SMALLER if record.scaled else "")
         about = (record.article, _workload(record), chip_name(record), shown, "measured", cases.kind(record))
         yield Rate(*about, record.framework, precision, rate, ceiling.value if share else None, share, how)
@@ -154,7 +154,7 @@ def table(records: list[Record]) -> Table:
     for one in known:
         rate = quantity_per_s(one.rate.value, "FLOP/s") + plus_minus(one.rate)
         peak = quantity_per_s(one.peak_flops_per_s, "FLOP/s") if one.peak_flops_per_s else ""
-        device = f"{one.device}, {FRAMEWORKS.get(one.framework, one.framework)}"
+        device = f"{one.device}, {framework_name(one)}"
         device += "" if one.precision == "fp32" else f", {one.precision}"
         article = "the kit" if one.article == KIT else one.article
         cells = (WORKLOADS.get(one.workload, one.workload), article, device, one.settings, rate, peak, _percent(one))
