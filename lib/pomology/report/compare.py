@@ -6,8 +6,6 @@ Of a journal only its times are kept, and what shows whether two are of the same
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +23,7 @@ from pomology.machine import snapshot
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, write_atomic
-from pomology.report.table import Row, Table
+from pomology.report.table import Row, Table, write_numbers
 from pomology.results import cases
 from pomology.results import run as results_run
 from pomology.results.record import Metrics, Record
@@ -101,7 +99,7 @@ def load(place: str | Path) -> Side:
                 continue
             known = {name: record.metrics[name] for name in TIMES if name in record.metrics}
             times = Metrics((name, time) for name, time in known.items() if _in_this_world(time))
-            side.problems += [f"{record.experiment}: {name} is no time" for name in known.keys() - times.keys()]
+            side.problems += [f"{record.experiment}: {name} is no time" for name in known if name not in times]
             side.cases.setdefault(Case.of(record), []).append(record.without_samples().replace(metrics=times))
     return side
 
@@ -285,11 +283,7 @@ def write(sides: Sequence[Side], folder: Path) -> tuple[Table, Path, Path]:
 
     table = side_by_side(sides)
     numbers, page = folder / "compare.csv", folder / "compare.html"
-    text = io.StringIO()
-    writer = csv.DictWriter(text, HEADINGS)
-    writer.writeheader()
-    writer.writerows(table.data)
-    write_atomic(numbers, text.getvalue())
+    write_numbers(numbers, table.data, HEADINGS)
     verdicts = Counter(
         (row["run"], f"{row['verdict']}{f' ({SINGLE})' if row['why'] == SINGLE else ''}") for row in table.data
     )

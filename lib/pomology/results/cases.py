@@ -53,9 +53,9 @@ def chip_name(record: Record) -> str:
     return f"{short_chip(record.chip)} {DEVICES.get(record.backend, 'GPU')}"
 
 
-def framework_name(one: Any) -> str:
+def framework_name(case: Any) -> str:
     """Of a record, or of whatever else has a framework."""
-    return FRAMEWORKS.get(one.framework, one.framework)
+    return FRAMEWORKS.get(case.framework, case.framework)
 
 
 def device_name(record: Record, with_framework: bool) -> str:
