@@ -402,8 +402,6 @@ def test_ratios_are_the_cpu_s_time_over_the_gpu_s_with_average_least_and_most():
     assert rows(side_by_side.ratio_table("mlp", [*records, gpu[0]]))[-1]["As printed"] == "of 1 of 3"
     assert list(ratios(gpu[0]).values()) == ["no CPU was timed here", *["no pair of times to compare"] * 3]
 
-
-def test_the_interval_of_a_ratio_holds_both_times_intervals():
     table = side_by_side.ratio_table("mlp", [training(32, "cpu", 10.0, 0.1), training(32, "metal", 5.0, 0.2)])
     (numbers,) = [row for row in table.data if row.get("batch_size") == 32 and row["source"] == "measured"]
     assert (numbers["value"], numbers["low"], numbers["high"]) == pytest.approx((2.0, 9 / 6, 11 / 4))

@@ -95,7 +95,7 @@ def checks_table(records: list[Record]) -> Table:
         record = next((record for record in repeats if record.status != "ok"), repeats[0])
         status, name = record.status, str(record.config.get("check", record.case))
         found = (record.note if status == "ok" else record.reason) or ""
-        noisy = status == "ok" and "too-noisy" in record.flags
+        noisy = status == "ok" and any("too-noisy" in other.flags for other in repeats)
         trust = "cannot be told" if noisy else TRUST.get(status, f"not known: {status}")
         if len(repeats) > 1:
             trust += f" ({sum(other.status == status for other in repeats)} of {len(repeats)} repeats)"

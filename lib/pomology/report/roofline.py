@@ -42,11 +42,6 @@ class Ceiling(NamedTuple):
     def value(self) -> float:
         return self.rate.value
 
-    @property
-    def held(self) -> float:
-        """The lower end of the interval."""
-        return self.value if self.rate.low is None else self.rate.low
-
 
 class Ceilings(NamedTuple):
     """rates: operations a second by kind of device (`cpu`, `gpu`) and precision. bandwidths: bytes a second by kind."""
@@ -76,8 +71,9 @@ def ceilings(records: Iterable[Record]) -> Ceilings:
         kind, stream = cases.kind(record), record.config.get("operation") in STREAMS
         known, key = (best.bandwidths, kind) if stream else (best.rates, (kind, cases.precision(record)))
         rate = record.metrics.get("bytes_per_s" if stream else "flops_per_s")
-        if rate and rate.value > 0 and (key not in known or Ceiling(rate, record).held > known[key].held):
-            known[key] = Ceiling(rate, record)
+        if rate and rate.value > 0:
+            held = (ceiling for ceiling in (known.get(key), Ceiling(rate, record)) if ceiling)
+            known[key] = max(held, key=lambda ceiling: ceiling.value if ceiling.rate.low is None else ceiling.rate.low)
     return best
 
 
