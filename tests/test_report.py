@@ -220,10 +220,6 @@ def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
     assert len(page.drawings) == 2  # that of all devices and vae's, with the formula's text in them
     assert "schema 99 is newer" in page.text
 
-    for malformed in ("[1", "[]", '{"chip": 7}', "[" * 100_000):
-        (out / "machine.json").write_text(malformed)
-        assert "machine.json cannot be read" in report_page.build(out).read_text()
-
 
 def test_notebook(tmp_path):
     out = run(tmp_path / "run", record())
@@ -444,21 +440,14 @@ def test_pages_in_a_browser(whole_run, chromium, name, width, scheme):
     if name == "index":
         wide = page.eval_on_selector_all("img.drawing", "all => all.map(one => one.getBoundingClientRect().width)")
         assert wide and min(wide) >= 600  # so that its words are 8 pixels high, also on a phone
-    page.close()
-
-
-@needs_browser
-def test_pages_on_paper(whole_run, chromium, tmp_path):
-    page = chromium.new_page(viewport={"width": 794, "height": 1123}, color_scheme="dark")  # A4
-    for name in ("index", "vae"):
-        page.goto((whole_run / f"{name}.html").as_uri())
+    if scheme == "dark":  # and on paper, which is white, does not scroll and shows what was folded
+        page.reload()
+        page.set_viewport_size({"width": 794, "height": 1123})
         page.emulate_media(media="print", color_scheme="dark")
         text, _, ground = page.evaluate(GREY, "body")
-        assert (text, ground) == (0, 255)
-        # Nothing is cut off at the right: paper does not scroll.
-        assert page.evaluate("document.documentElement.scrollWidth") <= 794
+        assert (text, ground) == (0, 255) and page.evaluate("document.documentElement.scrollWidth") <= 794
         beyond = "all => all.filter(one => one.getBoundingClientRect().right > innerWidth + 1).length"
         assert page.eval_on_selector_all("td, pre, figure svg, figure img", beyond) == 0
         hidden = "all => all.filter(one => !one.checkVisibility()).length"
-        assert page.eval_on_selector_all("details:not(.code) td", hidden) == 0  # folded tables are printed
+        assert page.eval_on_selector_all("details:not(.code) td", hidden) == 0
     page.close()

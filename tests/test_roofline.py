@@ -197,17 +197,6 @@ def test_tables_have_the_share_where_there_are_ceilings_and_nothing_where_not():
     assert details.details_table(records[1:], best).columns == without.columns
 
 
-def test_an_article_s_table_of_rates_has_the_share_and_a_note_where_the_ceiling_was_too_low():
-    case = record("model_sizes", rate(30e9, 29e9, 31e9), {"model": "vgg16", "batch_size": 32}, article="000")
-    for ceiling, share, noted in ((120e9, "25.0", False), (10e9, "300", True)):
-        best = roofline.ceilings([product(ceiling)])
-        table = article.article_table("model_sizes", [case, case.replace(repeat=1)], best)
-        shares = dict(zip((row.kind for row in table.rows), cells(table, roofline.BEST), strict=True))
-        assert shares["published"] == "" and shares["measured"].startswith(share)
-        assert any("More than 100 %" in note for note in table.notes) is noted
-    assert roofline.BEST not in article.article_table("model_sizes", [case]).columns
-
-
 def test_the_ceilings_stand_below_the_printed_peaks_with_what_reached_them():
     records = [product(80e9, flags=["contended"]), product(1e12, experiment="ceilings_mlx", backend="mlx-gpu")]
     table = article.article_table("roofline", [*records, stream(9e9)])

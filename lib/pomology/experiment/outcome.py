@@ -88,7 +88,7 @@ def warmup_steps(trace: MemoryTrace, training: clock.Part | None) -> int:
 def memory_trace(trace: MemoryTrace, device: Device) -> dict[str, Any]:
     """A trace as the journal keeps it: columns, rows, and why a column is empty."""
     empty = [name for number, name in enumerate(trace.COLUMNS) if all(row[number] is None for row in trace.rows)]
-    framework = cases.FRAMEWORKS.get(device.framework, device.framework)
+    framework = cases.framework_name(device)
     why = device.uncounted or f"{framework} keeps no count of it on this device"
     absent = {name: redact(trace.absent.get(name, why)) for name in sorted(empty)}
     return {"columns": list(trace.COLUMNS), "rows": trace.rows, "absent": absent}

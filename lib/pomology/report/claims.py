@@ -10,7 +10,7 @@ from pomology.articles import published
 from pomology.articles.claims import Term
 from pomology.articles.published import experiment_of
 from pomology.measure.estimate import Estimate
-from pomology.report.table import Row, Table
+from pomology.report.table import Table
 from pomology.results.cases import combined, comparable, groups, kind
 from pomology.results.record import Record
 
@@ -79,18 +79,16 @@ def _model(device: str) -> str:
 
 def claims_table(claims: Sequence[published.Claim], records: Sequence[Record]) -> Table:
     """Each claim with two verdicts: on the article's own numbers, and on this machine's, with the numbers compared."""
-    rows, data, measured = [], [], MeasuredLookup(records)
+    lines, measured = [], MeasuredLookup(records)
     for claim in claims:
         own = articles_claims.test(claim, articles_claims.PublishedLookup(claim.article))
         here = articles_claims.test(claim, measured)
         # The articles measured more than they print: why theirs cannot be told is not what would be needed here.
         printed = claim.holds_in_published.partition(": ")[2]
         cells = (_verdict(own, printed), _verdict(here, f"needs {claim.needs.removeprefix('needs ')}"))
-        rows.append(Row((claim.id, claim.claim, *cells)))
         verdicts = {"published": own.status, "here": here.status, "reason": here.reason}
-        data.append({"id": claim.id, "claim": claim.claim, **verdicts})
-    columns = ("Claim", "The article says", "On its own numbers", "On this machine")
-    return Table("Claims", columns, tuple(rows), (), tuple(data))
+        lines.append(((claim.id, claim.claim, *cells), {"id": claim.id, "claim": claim.claim, **verdicts}))
+    return Table.of("Claims", ("Claim", "The article says", "On its own numbers", "On this machine"), lines)
 
 
 def _verdict(verdict: articles_claims.Decision, lacks: str) -> str:

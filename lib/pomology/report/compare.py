@@ -1,20 +1,18 @@
 """Runs side by side, case by case, each against the first: of this machine's or of anybody's, folders or zips.
 
-Of a journal only its times are decoded, and what shows whether two are of the same work: a thousand runs fit into
-memory. Nothing that a stranger's file says reaches a terminal, a page or a table's file as it is.
+Of a journal only its times are kept, and what shows whether two are of the same work: a thousand runs fit into memory.
+ Nothing that a stranger's file says reaches a terminal, a page or a table's file as it is.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,10 +23,10 @@ from pomology.machine import snapshot
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, write_atomic
-from pomology.report.table import Row, Table
+from pomology.report.table import Row, Table, write_numbers
 from pomology.results import cases
 from pomology.results import run as results_run
-from pomology.results.record import Count, Status
+from pomology.results.record import Metrics, Record
 
 # The first of these that two runs both have is what they are compared by.
 TIMES = {"epoch_s": "an epoch", "fit_s": "a training", "kernel_s": "a call", "pass_s": "a pass"}
@@ -57,59 +55,10 @@ class Case(NamedTuple):
         parts = (f"{self.framework} {self.backend}", precision, cases.config_text(config))
         return one_line(f"{self.experiment}: {', '.join(filter(None, parts))}", 120)
 
-
-NAMES = attrgetter(*Case._fields[:-1])
-
-
-class Time(Estimate, frozen=True, gc=False):
-    """A metric of a journal that is a time of this world."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not (1e-15 < self.value < 1e12 and abs(self.low or 0) < 1e12 and abs(self.high or 0) < 1e12):
-            raise ValueError("metric that is no time")
-
-
-class Begun(msgspec.Struct, kw_only=True, tag_field="event", tag="start", gc=False):
-    """What a comparison needs of the line before a case."""
-
-    schema: Literal[1]
-    article: str
-    experiment: str
-    framework: str
-    backend: str
-    precision: str
-    config: dict[str, Any]
-    case: str
-    repeat: Count
-    profile: str
-    data: str
-    scaled: bool
-    chip: str | None
-    threads: Count | None
-
-    @property
-    def key(self) -> Case:
-        return Case(*NAMES(self), msgspec.json.encode(self.config, order="sorted").decode())
-
-
-Times = msgspec.defstruct("Times", [(name, Time | None, None) for name in TIMES], gc=False)
-
-
-class Timed(Begun, kw_only=True, tag="end", gc=False):
-    """What a comparison needs of a case that ended."""
-
-    parameters: Count | None
-    flops_per_step: Count | None
-    flags: list[str]
-    status: Status
-    metrics: Times
-
     @classmethod
-    def ended(cls, start: Begun, status: Status, reason: str) -> Timed:
-        """As `Record.ended`."""
-        more = {"parameters": None, "flops_per_step": None, "flags": [], "status": status, "metrics": Times()}
-        return cls(**msgspec.structs.asdict(start), **more)
+    def of(cls, record: Record) -> Case:
+        config = msgspec.json.encode(record.config, order="sorted").decode()
+        return cls(*attrgetter(*cls._fields[:-1])(record), config)
 
 
 @dataclass
@@ -119,7 +68,7 @@ class Side:
 
     name: str
     machine: dict
-    cases: dict[Case, list[Timed]] = field(default_factory=dict)
+    cases: dict[Case, list[Record]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
 
@@ -138,7 +87,7 @@ def find(names: Iterable[str]) -> list[Path]:
 def load(place: str | Path) -> Side:
     """Read a run's folder or zip. Raises PomologyError, in a line, for what is no run, is not safe to read, or has no
     journal that can be read."""
-    run = results_run.Run(place, kind=Timed)
+    run = results_run.Run(place)
     journals = run.journals
     side = Side(one_line(run.name), run.machine, problems=[problem.rstrip(".") for problem in run.problems])
     if side.problems and not journals:
@@ -146,9 +95,17 @@ def load(place: str | Path) -> Side:
     for journal in journals.values():
         side.problems += journal.problems
         for record in journal.records:
-            if record.article != published.KIT:  # it says how well was measured, not how fast this machine is
-                side.cases.setdefault(record.key, []).append(record)
+            if record.article == published.KIT:  # it says how well was measured, not how fast this machine is
+                continue
+            known = {name: record.metrics[name] for name in TIMES if name in record.metrics}
+            times = Metrics((name, time) for name, time in known.items() if _in_this_world(time))
+            side.problems += [f"{record.experiment}: {name} is no time" for name in known if name not in times]
+            side.cases.setdefault(Case.of(record), []).append(record.without_samples().replace(metrics=times))
     return side
+
+
+def _in_this_world(time: Estimate) -> bool:
+    return 1e-15 < time.value < 1e12 and max(abs(time.low or 0), abs(time.high or 0)) < 1e12
 
 
 class Finding(NamedTuple):
@@ -162,16 +119,16 @@ class Finding(NamedTuple):
     why: str = ""
 
 
-def _times(repeats: Iterable[Timed], metric: str) -> list[Time]:
-    return [time for record in repeats if record.status == "ok" and (time := getattr(record.metrics, metric, None))]
+def _times(repeats: Iterable[Record], metric: str) -> list[Estimate]:
+    return [record.metrics[metric] for record in repeats if record.status == "ok" and metric in record.metrics]
 
 
-def _metric(*sides: list[Timed]) -> str:
+def _metric(*sides: list[Record]) -> str:
     """The time that all have; empty if there is none."""
     return next((name for name in TIMES if all(_times(side, name) for side in sides)), "")
 
 
-def _differences(*sides: list[Timed]) -> str:
+def _differences(*sides: list[Record]) -> str:
     """In which of `SAME` these are not of one thing, in words."""
     kinds = [{attrgetter(*SAME)(record): None for record in side if record.status == "ok"} for side in sides]
     if len(kinds[0] | kinds[1]) == 1:
@@ -187,7 +144,7 @@ def _differences(*sides: list[Timed]) -> str:
     return "; ".join(differ.values())
 
 
-def judged(pairs: dict[Case, tuple[list[Timed], list[Timed]]]) -> dict[Case, Finding]:
+def judged(pairs: dict[Case, tuple[list[Record], list[Record]]]) -> dict[Case, Finding]:
     """Cases of two runs, base and other, and what can be said of the other.
 
     A verdict needs repeats on both sides, and allows for two things that make two runs of one machine look different:
@@ -287,7 +244,7 @@ def _counts(name: str, side: Side, row: dict[Case, Finding]) -> Row:
     return Row((one_line(name, 40), _machine(side, 60), *map(str, numbers)))
 
 
-def _time(repeats: list[Timed], metric: str) -> str:
+def _time(repeats: list[Record], metric: str) -> str:
     """A time with its interval, or how the case ended."""
     times = _times(repeats, metric)
     if not times:
@@ -326,11 +283,7 @@ def write(sides: Sequence[Side], folder: Path) -> tuple[Table, Path, Path]:
 
     table = side_by_side(sides)
     numbers, page = folder / "compare.csv", folder / "compare.html"
-    text = io.StringIO()
-    writer = csv.DictWriter(text, HEADINGS)
-    writer.writeheader()
-    writer.writerows(table.data)
-    write_atomic(numbers, text.getvalue())
+    write_numbers(numbers, table.data, HEADINGS)
     verdicts = Counter(
         (row["run"], f"{row['verdict']}{f' ({SINGLE})' if row['why'] == SINGLE else ''}") for row in table.data
     )

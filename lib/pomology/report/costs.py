@@ -15,7 +15,7 @@ from pomology.articles.published import experiment_of
 from pomology.format import quantity, seconds, significant
 from pomology.measure.estimate import Estimate
 from pomology.report import roofline
-from pomology.report.table import Row, Table
+from pomology.report.table import Table
 from pomology.results import cases
 from pomology.results.cases import chip_name, combined, comparable, groups, settings
 from pomology.results.record import Metrics, Record
@@ -96,7 +96,7 @@ def table(records: list[Record], years_of_use: float) -> Table:
     """What a device, and its speed in table 4, cost; records: those of `priced`."""
     columns = ("Device", "Price", "Peak for 1,000 USD", "Memory for 1,000 USD", "Workload", "Batch size", "Pass")
     columns += ("Achieved", "of the peak", "for 1,000 USD", "USD for a sequence a second", "Using it for a million")
-    rows, data = [], []
+    lines = []
     for device, maker, price, memory, peak, work, size, time, rate in offers(records):
         each = _over(time, size)
         use = price and each and price * each
@@ -112,19 +112,18 @@ def table(records: list[Record], years_of_use: float) -> Table:
         cells = (device, f"{price:,.0f} USD" if price else "not told", _shown(per_peak, 1e9, " TFLOP/s"))
         cells += (_shown(per_memory, 2**30 / 1000, " GB"), work, str(size or ""), seconds(time) if time else "")
         cells += (_shown(rate, 1e12, " TFLOP/s"), _shown(share, 0.01, " %"), _shown(per_rate, 1e9, " TFLOP/s"))
-        rows.append(
-            Row((*cells, _shown(use), _shown(million, 1, " USD")), "measured" if maker == "here" else "published")
-        )
-        data.append({"device": device, "maker": maker, "work": work, "price_usd": price, **numbers})
+        cells += (_shown(use), _shown(million, 1, " USD"))
+        about = {"device": device, "maker": maker, "work": work, "price_usd": price}
+        lines.append((cells, about | numbers, "measured" if maker == "here" else "published"))
     notes = [
         f"Using it: the price spread over {years_of_use:g} years of training without a pause, for a million sequences "
         f"of {LENGTH:,} tokens; electricity and the computer around a card are not in it.",
         "Prices are those at launch, in table 1; this machine's is what was told. Peak: single precision in table 1, "
         "here the fastest product in fp32 that this run has measured.",
+        any(kind == "measured" for *_, kind in lines)
+        and "The intervals of what this machine achieved are in the table above, the article's own.",
     ]
-    if any(row.kind == "measured" for row in rows):
-        notes.append("The intervals of what this machine achieved are in the table above, the article's own.")
-    return Table("What speed costs", columns, tuple(rows), tuple(notes), tuple(data))
+    return Table.of("What speed costs", columns, lines, notes)
 
 
 def pairs(records: list[Record]) -> Table:
@@ -133,7 +132,7 @@ def pairs(records: list[Record]) -> Table:
     # Of this machine the article's own model, or else the best of the smaller ones.
     ours = [offer for offer in known if offer.maker == "here"]
     kept = [offer for offer in ours if offer.pass_s] or sorted(ours, key=lambda offer: offer.flops_per_s)[-1:]
-    found: dict[tuple[str, str], dict] = {}
+    found: dict[tuple[str, ...], tuple] = {}
     for one, other in itertools.permutations([offer for offer in known if offer not in ours or offer in kept], 2):
         dear = one.price_usd / other.price_usd
         against = (one.maker, other.maker) in (("Apple", "NVIDIA"), ("here", "Apple"), ("here", "NVIDIA"))
@@ -142,22 +141,20 @@ def pairs(records: list[Record]) -> Table:
         # Times of other batch sizes are times of other workloads; operations a second compare.
         speed = _over(other.flops_per_s, one.flops_per_s)
         names = tuple(f"{side.device} ({side.work})" if speed else side.device for side in (one, other))
-        found[names] = {
+        numbers = {
             "price": dear,
             "peak": _over(other.peak_flops_per_s, one.peak_flops_per_s),
             "memory_per_usd": _over(_over(one.memory_bytes, one.price_usd), _over(other.memory_bytes, other.price_usd)),
             "speed": speed,
             "speed_per_usd": speed and speed * dear,
         }
-    rows = tuple(
-        Row((*names, *(_shown(value, 1, "×") for value in numbers.values()))) for names, numbers in found.items()
-    )
-    data = tuple({"one": one, "other": other, **numbers} for (one, other), numbers in found.items())
+        cells = (*names, *(_shown(value, 1, "×") for value in numbers.values()))
+        found[names] = cells, {"one": names[0], "other": names[1]} | numbers
     columns = ("One", "Other of similar price", "Price, one over other", "Peak, other over one")
     columns += ("Memory for a dollar, one over other", "Achieved, other over one")
     columns += ("Achieved for a dollar, other over one",)
     note = f"Similar: at most {SIMILAR:g} times apart. Achieved: operations a second in table 4, or here."
-    return Table("Pairs of similar price", columns, rows, (note,), data)
+    return Table.of("Pairs of similar price", columns, found.values(), (note,))
 
 
 def energy(records: list[Record], price_usd: float, usd_per_kwh: float, years_of_use: float) -> Table:
@@ -172,26 +169,26 @@ def energy(records: list[Record], price_usd: float, usd_per_kwh: float, years_of
         if joules and joules.value > 0:
             about = (chip_name(first), f"{first.experiment}: {settings(first)}", joules.value, first.flops_per_step)
             steps.append(("measured", *about, step and step.value))
-    rows, data = [], []
+    lines = []
     for kind, device, work, joules, flops, step_s in steps:
         electricity = 1000 * joules / KWH_J * usd_per_kwh
         use = 1000 * step_s * price_usd / (years_of_use * YEAR_S) if step_s and price_usd else None
         together = None if use is None else use + electricity
         each = flops and joules / flops * 1e12
         shown = (f"{significant(joules)} J", _shown(each, 1, " J"), *map(_cents, (electricity, use, together)))
-        rows.append(Row((device, work, *shown), kind))
         row = {"source": kind, "device": device, "work": work, "energy_j_per_step": joules, "j_per_tflop": each}
-        data.append(row | {"electricity_usd": electricity, "use_usd": use, "together_usd": together})
+        row |= {"electricity_usd": electricity, "use_usd": use, "together_usd": together}
+        lines.append(((device, work, *shown), row, kind))
     notes = [
         f"Electricity at {usd_per_kwh:g} USD for a kilowatt-hour; using the device as in the table of prices.",
         "Table 5 is the GPU alone. The time of its steps is not printed, so nobody can say what their use costs.",
     ]
-    if not any(row.kind == "measured" for row in rows):
+    if not any(kind == "measured" for *_, kind in lines):
         notes.append("This run has measured no energy: no meter may be read here, or no notebook with steps has run.")
     elif not price_usd:
         notes.append("What this machine cost is not told (`price_usd`), so its use has no price.")
     columns = ("Device", "Workload", "A step", "For a TFLOP", "Electricity of 1,000 steps", "Using the device")
-    return Table("What energy costs", (*columns, "Together"), tuple(rows), tuple(notes), tuple(data))
+    return Table.of("What energy costs", (*columns, "Together"), lines, notes)
 
 
 def _over(one: float | None, other: float | None) -> float | None:

@@ -62,7 +62,7 @@ def printed_table(experiment: str | Declaration) -> Table:
 def details_table(records: list[Record], best: roofline.Ceilings | None = None) -> Table:
     """What else was measured of each case of this machine, a row each, repeats apart; with `best`, this machine's
     ceilings, also the share of them that a case reaches."""
-    rows, data = [], []
+    lines = []
     there = {name for record in records for name in record.metrics}
     shown = [*DETAILS, *(name for name in MORE_DETAILS if name in there)]
     for record in records:
@@ -70,17 +70,17 @@ def details_table(records: list[Record], best: roofline.Ceilings | None = None) 
         numbers = [f"{metrics.show(x)(values[x].value)}{plus_minus(values[x])}" if x in values else "" for x in shown]
         loss = " → ".join(f"{values[name].value:.4g}" for name in ("loss_first", "loss_last") if name in values)
         cells = (chip_name(record), settings(record), f"{record.parameters:,}" if record.parameters else "")
-        rows.append(Row((*cells, *numbers, loss, "" if load is None else f"{load:.2f}")))
+        cells += (*numbers, loss, "" if load is None else f"{load:.2f}")
         about = {"case": record.case, "repeat": record.repeat, "status": record.status}
-        data.append(about | {name: metric.value for name, metric in values.items()})
+        lines.append((cells, about | {name: metric.value for name, metric in values.items()}))
     headings = (metrics.metric(name).heading for name in shown)
     columns = ("Chip", "Case", "Parameters", *headings, "Loss", "Others' load (cores)")
     notes = [
         records and "Achieved: operations of a step over its time, on ready batches where there were any.",
-        any("±" in cell for row in rows for cell in row.cells)
+        any("±" in cell for cells, _ in lines for cell in cells)
         and "± is the 95 % interval within this run; another run may differ by more.",
     ]
-    table = Table("Measured besides", columns, tuple(rows), tuple(filter(None, notes)), tuple(data))
+    table = Table.of("Measured besides", columns, lines, notes)
     shares = [roofline.share(record, best) if best else None for record in records]
     return roofline.with_shares(table, "Achieved", shares)
 
@@ -90,26 +90,26 @@ def checks_table(records: list[Record]) -> Table:
 
     Of several repeats the first that did not end well is shown.
     """
-    rows, data = [], []
+    lines = []
     for repeats in groups(records):
         record = next((record for record in repeats if record.status != "ok"), repeats[0])
         status, name = record.status, str(record.config.get("check", record.case))
         found = (record.note if status == "ok" else record.reason) or ""
-        noisy = status == "ok" and "too-noisy" in record.flags
+        noisy = status == "ok" and any("too-noisy" in other.flags for other in repeats)
         trust = "cannot be told" if noisy else TRUST.get(status, f"not known: {status}")
         if len(repeats) > 1:
             trust += f" ({sum(other.status == status for other in repeats)} of {len(repeats)} repeats)"
         flags = f" ({', '.join(record.flags)})" if record.flags else ""
-        rows.append(Row((name[:1].upper() + name[1:], record.backend, trust, f"{found}{flags}")))
+        cells = (name[:1].upper() + name[1:], record.backend, trust, f"{found}{flags}")
         about = {"check": name, "device": record.backend, "status": status, "found": found}
-        data.append(about | {name: metric.value for name, metric in record.metrics.items()})
-    columns, notes = ("What", "Device", "May it be trusted?", "Why"), flag_notes(records)
-    return Table("What may be trusted on this machine", columns, tuple(rows), tuple(notes), tuple(data))
+        lines.append((cells, about | {name: metric.value for name, metric in record.metrics.items()}))
+    columns = ("What", "Device", "May it be trusted?", "Why")
+    return Table.of("What may be trusted on this machine", columns, lines, flag_notes(records))
 
 
 def numbers_table(records: list[Record]) -> Table:
     """Every number of these cases, a row each, with its 95 % interval within this run where it has one."""
-    rows, data = [], []
+    lines = []
     for record in records:
         case = f"{settings(record) or record.case}, {record.backend}"
         for name, metric in record.metrics.items():
@@ -117,8 +117,6 @@ def numbers_table(records: list[Record]) -> Table:
             between = " to ".join(quantity(bound, metric.unit) for bound in bounds)
             ending = {"s": "_s", "B": "_bytes", "W": "_w", "J": "_j"}.get(metric.unit, "")
             words = name.removesuffix(ending).replace("_", " ")
-            value = quantity(metric.value, metric.unit)
-            rows.append(Row((case, words, value, between, f"{metric.n:,}" if metric.n else "")))
-            data.append({"case": record.case, "metric": name, **metric.metric()})
-    columns = ("Case", "Number", "Value", "95 % interval", "From so many")
-    return Table("Numbers", columns, tuple(rows), (), tuple(data))
+            cells = (case, words, quantity(metric.value, metric.unit), between, f"{metric.n:,}" if metric.n else "")
+            lines.append((cells, {"case": record.case, "metric": name, **metric.metric()}))
+    return Table.of("Numbers", ("Case", "Number", "Value", "95 % interval", "From so many"), lines)

@@ -22,7 +22,7 @@ from pomology.format import quantity_per_s
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import claims as report_claims
-from pomology.report import declaration, roofline, summary
+from pomology.report import declaration, details, roofline, summary
 from pomology.report.declaration import Declaration
 from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
@@ -177,16 +177,15 @@ def _compared(run: Run, notes: list[str]) -> dict[str, Any] | None:
 
 def _checks(records: list[Record]) -> str:
     """How the kit's check of itself ended, if it was run."""
-    kinds: dict[str, list[str]] = {"": []}
     checks = [r for r in records if r.article == published.KIT and r.experiment not in roofline.CEILINGS]
-    for repeats in cases.groups(checks):
-        worst = next((record for record in repeats if record.status != "ok"), repeats[0])
-        noisy = any("too-noisy" in record.flags for record in repeats)
-        ok = {"ok": "cannot be told" if noisy else "", "unsupported": "not to be had here"}
-        name = f"{worst.config.get('check', worst.case)} ({worst.backend})"
-        kinds.setdefault(ok.get(worst.status, "not passed"), []).append(name)
-    passed = f"{len(kinds[''])} of {sum(map(len, kinds.values()))} checks of the kit itself passed"
-    others = (f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if kind)
+    shown = details.checks_table(checks)
+    words = {"yes": "", "cannot be told": "cannot be told", "not to be had": "not to be had here"}
+    kinds: dict[str, list[str]] = {"": []}
+    for row, numbers in zip(shown.rows, shown.data, strict=True):
+        kind = words.get(row.cells[2].partition(" (")[0], "not passed")
+        kinds.setdefault(kind, []).append(f"{numbers['check']} ({numbers['device']})")
+    passed = f"{len(kinds.pop(''))} of {len(shown.rows)} checks of the kit itself passed"
+    others = (f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
     return "; ".join([passed, *others]) if checks else ""
 
 

@@ -16,9 +16,9 @@ from pomology.articles.published import KIT, experiment_of
 from pomology.format import plus_minus, quantity_per_s, significant
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
-from pomology.report.table import Row, Table, flag_notes
+from pomology.report.table import Table, flag_notes
 from pomology.results import cases
-from pomology.results.cases import FRAMEWORKS, achieved, chip_name, comparable, groups
+from pomology.results.cases import achieved, chip_name, comparable, framework_name, groups
 from pomology.results.record import Record
 
 BEST = "Of this machine's best"
@@ -41,11 +41,6 @@ class Ceiling(NamedTuple):
     @property
     def value(self) -> float:
         return self.rate.value
-
-    @property
-    def held(self) -> float:
-        """The lower end of the interval."""
-        return self.value if self.rate.low is None else self.rate.low
 
 
 class Ceilings(NamedTuple):
@@ -76,8 +71,9 @@ def ceilings(records: Iterable[Record]) -> Ceilings:
         kind, stream = cases.kind(record), record.config.get("operation") in STREAMS
         known, key = (best.bandwidths, kind) if stream else (best.rates, (kind, cases.precision(record)))
         rate = record.metrics.get("bytes_per_s" if stream else "flops_per_s")
-        if rate and rate.value > 0 and (key not in known or Ceiling(rate, record).held > known[key].held):
-            known[key] = Ceiling(rate, record)
+        if rate and rate.value > 0:
+            held = (ceiling for ceiling in (known.get(key), Ceiling(rate, record)) if ceiling)
+            known[key] = max(held, key=lambda ceiling: ceiling.value if ceiling.rate.low is None else ceiling.rate.low)
     return best
 
 
@@ -200,47 +196,48 @@ def ceilings_table(records: list[Record], article: str = "") -> Table:
 
     article: the one whose devices' peaks come first, as printed.
     """
-    best, rows, data = ceilings(records), [], []
+    best, lines = ceilings(records), []
     names = {cases.kind(record): chip_name(record) for record in records}
     for value in published.rows(article):
         if value["metric"] == "peak_flops_per_s" and value["si"]:
             by = f"published, {value['item'].lower()}: {value['note']}"
-            rows.append(Row((value["device"], "fp32", f"{value['printed']} {value['unit']}", "", by), "published"))
+            cells = (value["device"], "fp32", f"{value['printed']} {value['unit']}", "", by)
             about = {"source": "published", "device": value["device"], "precision": "fp32"}
-            data.append(about | {"flops_per_s": value["si"]})
+            lines.append((cells, about | {"flops_per_s": value["si"]}, "published"))
     for kind in ("cpu", "gpu"):
         here = [(precision, rate, "flops") for (where, precision), rate in sorted(best.rates.items()) if where == kind]
         here += [("", best.bandwidths[kind], "bytes")] if kind in best.bandwidths else []
         for precision, ceiling, what in here:
             record, rate = ceiling.record, ceiling.rate
             settings = (str(value).replace("x", " × ") for key, value in record.config.items() if key != "precision")
-            framework = FRAMEWORKS.get(record.framework, record.framework)
-            by = "; ".join([framework, f"{record.experiment}: {', '.join(settings)}", *record.flags])
-            cells = (_reached(rate, "FLOP/s"), "") if what == "flops" else ("", _reached(rate, "B/s"))
-            rows.append(Row((names[kind], precision, *cells, by), "measured"))
+            by = "; ".join([framework_name(record), f"{record.experiment}: {', '.join(settings)}", *record.flags])
+            both = (_reached(rate, "FLOP/s"), "") if what == "flops" else ("", _reached(rate, "B/s"))
             metric = f"{what}_per_s"
             numbers = {metric: rate.value, f"{metric}_low": rate.low, f"{metric}_high": rate.high}
             about = {"source": "measured", "device": kind, "precision": precision}
-            data.append(about | numbers | {"framework": record.framework})
+            numbers |= {"framework": record.framework}
+            lines.append(((names[kind], precision, *both, by), about | numbers, "measured"))
     makers = "The article's rates are the makers' peaks, in single precision; this machine's are measured."
-    notes = [makers] if article else []
-    notes.append("± is the 95 % interval within this run; another run may differ by more." if best else NO_CEILINGS)
-    if any(record.profile == "smoke" for record in records):
-        notes.append("This was a smoke test, with tiny shapes: it has no ceilings.")
-    notes += flag_notes(ceiling.record for ceiling in best.rates.values())
+    notes = [
+        article and makers,
+        "± is the 95 % interval within this run; another run may differ by more." if best else NO_CEILINGS,
+        any(record.profile == "smoke" for record in records)
+        and "This was a smoke test, with tiny shapes: it has no ceilings.",
+        *flag_notes(ceiling.record for ceiling in best.rates.values()),
+    ]
     columns = ("Device", "Precision", "Best rate", "Memory bandwidth", "Reached by")
     title = "Peaks of the article's devices, and the ceilings of this machine" if article else "This machine's ceilings"
-    return Table(title, columns, tuple(rows), tuple(notes), tuple(data))
+    return Table.of(title, columns, lines, notes)
 
 
 def roofline_table(records: list[Record]) -> Table:
     """Under which of this machine's roofs the best case of every experiment is, a row each; the notes name what is not
     in it, with the reason."""
-    points, rows, data = roofline_points(records), [], []
+    points, lines = roofline_points(records), []
     for name, record, rate, share, operations, roof in points:
         cells = (
             name,
-            f"{chip_name(record)}, {FRAMEWORKS.get(record.framework, record.framework)}",
+            f"{chip_name(record)}, {framework_name(record)}",
             cases.precision(record),
             ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in record.config.items() if value),
             _reached(rate, "FLOP/s"),
@@ -249,11 +246,10 @@ def roofline_table(records: list[Record]) -> Table:
             *((roof.limit, f"{significant(100 * roof.share)} %") if roof else ("", "")),
             ", ".join([*(["scaled"] if record.scaled else []), *record.flags]),
         )
-        rows.append(Row(cells, "measured"))
         about = {"experiment": record.experiment, "case": record.case, "flops_per_s": rate.value}
         shares = {"share_of_best": share.value, "low": share.low, "high": share.high} if share else {}
         roofs = {"limit": roof.limit, "roof_flops_per_s": roof.flops_per_s, "share_of_roof": roof.share} if roof else {}
-        data.append(about | shares | {"flops_per_byte": operations} | roofs)
+        lines.append((cells, about | shares | {"flops_per_byte": operations} | roofs, "measured"))
     columns = ("Experiment", "Device", "Precision", "Best case", "Achieved", BEST, "Operations a byte", "Limited by")
     columns += ("Of that roof", "Remarks")
     notes = [] if ceilings(records) else [NO_CEILINGS]
@@ -272,4 +268,4 @@ def roofline_table(records: list[Record]) -> Table:
             without.setdefault(reason, {})[record.experiment] = None
     notes += [f"Not in the table ({reason}): {', '.join(names)}." for reason, names in without.items()]
     notes += flag_notes(point.record for point in points)
-    return Table("Where each experiment lies", columns, tuple(rows), tuple(notes), tuple(data))
+    return Table.of("Where each experiment lies", columns, lines, notes)

@@ -10,7 +10,7 @@ from pomology.format import plus_minus, seconds, significant
 from pomology.measure.estimate import Estimate
 from pomology.report import declaration
 from pomology.report.declaration import Declaration
-from pomology.report.table import Row, Table, grouped
+from pomology.report.table import Table, grouped
 from pomology.results.cases import FRAMEWORKS, combined, good_of, groups, kind
 from pomology.results.record import Record
 
@@ -32,18 +32,16 @@ def ratio_table(experiment: str | Declaration, records: list[Record]) -> Table:
     setting that ran here the ratio CPU time / GPU time with its interval, or the reason why there is none.
     """
     about = declaration.of(experiment)
-    rows, data, found = [], [], []
+    lines, found = [], []
     for value in published.rows(experiment=about.experiment):
         if value["metric"] in RATIOS:
             device, config, ratio = value["device"], value["config"], value["value"]
             shown = value["note"] if ratio is None else RATIOS[value["metric"]].format(ratio)
             cells = (device, str(config.get("versus", "")), *about.cells(config), shown, value["printed"])
-            rows.append(Row(cells, "published"))
-            data.append({"source": "published", "device": device, **config, "ratio": ratio})
+            lines.append((cells, {"source": "published", "device": device, **config, "ratio": ratio}, "published"))
 
     def add(settings: list[str], shown: str, note: str, numbers: dict) -> None:
-        rows.append(Row(("GPU here", "CPU here", *settings, shown, note), "measured"))
-        data.append({"source": "measured"} | numbers)
+        lines.append((("GPU here", "CPU here", *settings, shown, note), {"source": "measured"} | numbers, "measured"))
 
     ours = [record for record in records if record.profile != "smoke"]  # scaled alike on both devices
     settings = grouped(ours, lambda record: json.dumps(record.config))
@@ -64,7 +62,7 @@ def ratio_table(experiment: str | Declaration, records: list[Record]) -> Table:
         found and "± is the 95 % interval of both times within their runs, put together; see the table of times.",
         len(ours) < len(records) and "This was a smoke test: its times are compared with nothing.",
     ]
-    return Table("How many times faster", columns, tuple(rows), tuple(filter(None, notes)), tuple(data))
+    return Table.of("How many times faster", columns, lines, notes)
 
 
 def _ratio(records: list[Record], metric: str) -> tuple[Estimate | None, str]:
@@ -90,7 +88,7 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
     end well, is there with the reason.
     """
     about = declaration.of(experiment)
-    rows, data = [], []
+    lines = []
     for case in grouped(records, lambda record: (kind(record), json.dumps(record.config, sort_keys=True))):
         device, config = kind(case[0]).upper(), case[0].config
         repeats = {name: [record for record in case if record.framework == name] for name in PAIR}
@@ -109,21 +107,20 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
         timed = (time and f"{seconds(time.value)}{plus_minus(time)}" for time in times.values())
         timed = (time or end for time, end in zip(timed, ended, strict=True))
         wrong = (f"{error.value:.1e}" if error else "" for error in errors.values())
-        rows.append(Row((device, *about.cells(config), *timed, shown, remark, *wrong)))
-        data.append(row)
+        lines.append(((device, *about.cells(config), *timed, shown, remark, *wrong), row))
     notes = []
     for name in sorted({*PAIR} - {record.framework for record in records}):
         wanted = next((one for one in declaration.notebooks_of(about.experiment) if one.endswith(f"_{name}")), name)
         notes.append(f"{FRAMEWORKS[name]} has no numbers in this run: run {wanted} into the same folder first.")
     notes += [
         any(record.profile == "smoke" for record in records) and "This was a smoke test, with tiny shapes.",
-        rows
+        lines
         and f"{about.parity_note or PROOF}. One time over the other: above 1 the other is faster. In brackets, and "
         "behind ±: 95 % intervals within this run; another may differ by more.",
     ]
     columns = ("Device", *about.headings.values(), "PyTorch", "MLX", "PyTorch over MLX", "Remarks")
     columns += ("Error, PyTorch", "Error, MLX")
-    return Table("PyTorch and MLX, side by side", columns, tuple(rows), tuple(filter(None, notes)), tuple(data))
+    return Table.of("PyTorch and MLX, side by side", columns, lines, notes)
 
 
 def _sameness(found: dict[str, list[Record]]) -> tuple[str, bool]:

@@ -18,9 +18,9 @@ from pomology.format import plus_minus, quantity_per_s, significant
 from pomology.measure.estimate import Estimate
 from pomology.report import roofline
 from pomology.report.roofline import NO_CEILINGS
-from pomology.report.table import Row, Table
+from pomology.report.table import Table
 from pomology.results import cases
-from pomology.results.cases import FRAMEWORKS, chip_name, config_text, settings
+from pomology.results.cases import chip_name, config_text, framework_name, settings
 from pomology.results.record import Record
 
 # What the articles have timed and somebody has counted, in the order of the chart.
@@ -135,7 +135,7 @@ def _measured(records: list[Record]) -> Iterator[Rate]:
         share, precision, ceiling = roofline.share(record, best, rate), cases.precision(record), best.over(record)
         how = f"no product in {precision} was measured in this run"
         if share:
-            how = f"the best product in {precision} of this run, with {FRAMEWORKS.get(ceiling.record.framework, '')}"
+            how = f"the best product in {precision} of this run, with {framework_name(ceiling.record)}"
         shown = settings(record) + (SMALLER if record.scaled else "")
         about = (record.article, _workload(record), chip_name(record), shown, "measured", cases.kind(record))
         yield Rate(*about, record.framework, precision, rate, ceiling.value if share else None, share, how)
@@ -150,15 +150,15 @@ def _workload(record: Record) -> str:
 
 def table(records: list[Record]) -> Table:
     """All rates with their shares, the articles' first in each workload; as numbers the same with all that is known."""
-    known, rows = rates(records), []
-    for one in known:
+    lines = []
+    for one in rates(records):
         rate = quantity_per_s(one.rate.value, "FLOP/s") + plus_minus(one.rate)
         peak = quantity_per_s(one.peak_flops_per_s, "FLOP/s") if one.peak_flops_per_s else ""
-        device = f"{one.device}, {FRAMEWORKS.get(one.framework, one.framework)}"
+        device = f"{one.device}, {framework_name(one)}"
         device += "" if one.precision == "fp32" else f", {one.precision}"
         article = "the kit" if one.article == KIT else one.article
         cells = (WORKLOADS.get(one.workload, one.workload), article, device, one.settings, rate, peak, _percent(one))
-        rows.append(Row((*cells, one.how), one.source))
+        lines.append(((*cells, one.how), one.numbers(), one.source))
     columns = ("Workload", "Article", "Device", "Settings", "Achieved", "Peak", "Share of it", "The peak is")
     sources: dict[tuple[str, str], list[str]] = {}
     for row in published.read("peaks.csv"):
@@ -166,8 +166,7 @@ def table(records: list[Record]) -> Table:
     shown = (f"{', '.join(devices)}: {source} ({url})" for (source, url), devices in sources.items())
     notes = (*NOTES, f"Sources of the published peaks: {'; '.join(shown)}.")
     notes += () if roofline.ceilings(records) else (NO_CEILINGS,)
-    data = tuple(rate.numbers() for rate in known)
-    return Table("What every device achieves of its peak", columns, tuple(rows), notes, data)
+    return Table.of("What every device achieves of its peak", columns, lines, notes)
 
 
 def _percent(rate: Rate) -> str:
@@ -192,14 +191,11 @@ def sentence(records: list[Record]) -> str:
     for role, name in (("cpu", "processor"), ("gpu", "GPU")):
         here = [rate for rate in ours if rate.role == role]
         if shares := _best(here):
-            work = (
-                "Training {} that the articles have timed too"
-                if both
-                else "Computing {} that no article prints a time of"
-            )
-            work = work.format(f"{len(shares)} models" if len(shares) > 1 else "one model")
-            smaller = {rate.settings.endswith(SMALLER) for rate in here if rate.share}
-            work += f" ({'some ' if False in smaller else ''}in smaller versions)" if True in smaller else ""
+            models = f"{len(shares)} models" if len(shares) > 1 else "one model"
+            work = f"Training {models} that the articles have timed too"
+            work = work if both else f"Computing {models} that no article prints a time of"
+            smaller = any(rate.settings.endswith(SMALLER) for rate in here if rate.share)
+            work += " (smaller versions among them)" if smaller else ""
             parts.setdefault(work, []).append(f"{name} reached {_spread(shares)}")
         elif here:
             without.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -49,6 +49,13 @@ class Table:
     notes: tuple[str, ...] = ()
     data: tuple[dict, ...] = field(default=(), repr=False)
 
+    @classmethod
+    def of(cls, title: str, columns: Iterable[str], lines: Iterable[tuple], notes: Iterable[Any] = ()) -> Table:
+        """Of lines, each its cells, its numbers and perhaps its kind; an empty note is none."""
+        lines = list(lines)
+        rows = tuple(Row(tuple(cells), *kind) for cells, _, *kind in lines)
+        return cls(title, tuple(columns), rows, tuple(filter(None, notes)), tuple(line[1] for line in lines))
+
     def _repr_html_(self) -> str:
         return f"<style>{STYLE}</style>{self.html()}"
 
@@ -64,22 +71,12 @@ class Table:
         )
 
     def _cells(self, row: Row) -> str:
-        """A long remark gets room: in the narrow column of a wide table its row would be as high as a page.
-
-        That of a case without numbers begins where these would be, beside how it ended.
-        """
-        *cells, remark = row.cells
-        filled, long = max((place for place, cell in enumerate(cells, 1) if cell), default=1), len(remark) > LONG
-        span = 1 + len(cells) - filled
-        if row.kind != "measured" or not long or span < 3:
-            filled, span = len(cells), 1
-        cells = [*cells[:filled], remark]
-        attributes = [' class="long"' if len(cell) >= WRAPPED else "" for cell in cells]
-        if span > 1:
-            attributes[-1] = f' colspan="{span}" class="long"'
-        elif long and len(self.columns) > MANY:
+        """A long remark gets room: in the narrow column of a wide table its row would be as high as a page."""
+        attributes = [' class="long"' if len(cell) >= WRAPPED else "" for cell in row.cells]
+        if len(row.cells[-1]) > LONG and len(self.columns) > MANY:
             attributes[-1] = ' class="remark"'
-        return "".join(f"<td{about}>{html.escape(cell)}</td>" for cell, about in zip(cells, attributes, strict=True))
+        cells = zip(row.cells, attributes, strict=True)
+        return "".join(f"<td{about}>{html.escape(cell)}</td>" for cell, about in cells)
 
     __html__ = html  # what a template asks for
 
@@ -108,11 +105,16 @@ def save(table: Table, place: Path, sources: dict[str, int], numbers: bool = Tru
     write_atomic(Path(f"{place}.json"), msgspec.json.encode(_Saved(table, sources)).decode())
     write_atomic(Path(f"{place}.html"), f'<!DOCTYPE html>\n<meta charset="utf-8">{table._repr_html_()}\n')
     if numbers:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(dict.fromkeys(key for row in table.data for key in row)))
-        writer.writeheader()
-        writer.writerows(table.data)
-        write_atomic(Path(f"{place}.csv"), text.getvalue())
+        write_numbers(Path(f"{place}.csv"), table.data)
+
+
+def write_numbers(place: Path, data: Sequence[dict], headings: Sequence[str] = ()) -> None:
+    """As CSV. headings: also of no data."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, headings or list(dict.fromkeys(key for row in data for key in row)))
+    writer.writeheader()
+    writer.writerows(data)
+    write_atomic(place, text.getvalue())
 
 
 def saved(place: Path, sources: dict[str, int] | None) -> Table | None:

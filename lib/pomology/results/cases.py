@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from pomology.format import clock_time, plus_minus, quantity, seconds
 from pomology.measure import intervals
@@ -52,9 +53,13 @@ def chip_name(record: Record) -> str:
     return f"{short_chip(record.chip)} {DEVICES.get(record.backend, 'GPU')}"
 
 
+def framework_name(case: Any) -> str:
+    """Of a record, or of whatever else has a framework."""
+    return FRAMEWORKS.get(case.framework, case.framework)
+
+
 def device_name(record: Record, with_framework: bool) -> str:
-    name = chip_name(record)
-    return f"{name}, {FRAMEWORKS.get(record.framework, record.framework)}" if with_framework else name
+    return f"{chip_name(record)}, {framework_name(record)}" if with_framework else chip_name(record)
 
 
 def line(record: Record) -> str:

@@ -87,8 +87,8 @@ def read(path: str | Path) -> Contents:
     return contents(path, path.read_bytes()) if path.exists() else Contents(path)
 
 
-def contents(path: Path, data: bytes, kind: type[Record] = Record) -> Contents:
-    """What a journal's bytes hold; kind: as in `record.parse`. A torn or malformed line is passed over and reported.
+def contents(path: Path, data: bytes) -> Contents:
+    """What a journal's bytes hold. A torn or malformed line is passed over and reported.
     Raises PomologyError for a journal of another schema, or with more lines than any run writes."""
     held, name = Contents(path), one_line(path.name)
     if data.count(b"\n") > MOST_LINES:
@@ -98,14 +98,14 @@ def contents(path: Path, data: bytes, kind: type[Record] = Record) -> Contents:
         if not line.strip():
             continue
         try:
-            entry = parse(line, kind)
+            entry = parse(line)
         except PomologyError as error:
             raise PomologyError(f"{name}, line {number}: {error}") from None
         except ValueError as error:
             held.problems.append(f"{name}, line {number}: {one_line(error, 250)}; passed over")
             continue
         latest[key := (entry.case, entry.repeat)] = entry
-        if isinstance(entry, kind):
+        if isinstance(entry, Record):
             held.attempts.pop(key, None)
         else:
             held.attempts[key] = held.attempts.get(key, 0) + 1
@@ -113,6 +113,6 @@ def contents(path: Path, data: bytes, kind: type[Record] = Record) -> Contents:
         held.problems[MOST_NAMED:] = [f"{name}: {more} more lines that cannot be used"]
     why = "began and never ended: its process was killed"
     for entry in latest.values():
-        held.records.append(entry if isinstance(entry, kind) else kind.ended(entry, "crashed", why))
-    held.open_starts = [entry for entry in latest.values() if not isinstance(entry, kind)]
+        held.records.append(entry if isinstance(entry, Record) else Record.ended(entry, "crashed", why))
+    held.open_starts = [entry for entry in latest.values() if not isinstance(entry, Record)]
     return held

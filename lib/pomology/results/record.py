@@ -6,7 +6,6 @@ A line of a journal is `Start`, written before a case, or `Record`, written afte
 from __future__ import annotations
 
 import contextlib
-import functools
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -130,17 +129,14 @@ def _metrics(kind: type, given: Any) -> Metrics:
     return Metrics({name: metric.estimate() for name, metric in msgspec.convert(given, dict[str, Metric]).items()})
 
 
-@functools.cache
-def _decoder(kind: type[Record]) -> msgspec.json.Decoder:
-    return msgspec.json.Decoder(kind.__base__ | kind, dec_hook=_metrics)
+_DECODER = msgspec.json.Decoder(Start | Record, dec_hook=_metrics)
 
 
-def parse(line: bytes, kind: type[Record] = Record) -> Start | Record:
-    """A line of a journal. kind: of an ending, and its base of a start, for who needs fewer fields. Raises ValueError,
-    with one sentence, for a line that is none, and PomologyError for one of another schema, of which nothing in its
-    file can be understood."""
+def parse(line: bytes) -> Start | Record:
+    """A line of a journal. Raises ValueError, with one sentence, for a line that is none, and PomologyError for one of
+    another schema, of which nothing in its file can be understood."""
     try:
-        return _decoder(kind).decode(line)
+        return _DECODER.decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         wrong = str(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
     with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError):

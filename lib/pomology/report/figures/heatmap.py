@@ -29,12 +29,12 @@ def products_figure(about: Declaration, records: list[Record]) -> Any:
     rows = []
     for repeats in cases.groups(cases.comparable(records, about.metric)):
         first, rate = repeats[0], cases.combined(repeats, about.metric)
-        config, framework = first.config, cases.FRAMEWORKS.get(first.framework, first.framework)
+        config = first.config
         shape = config["shape"].replace("x", "×") + {"left": " ∂a", "right": " ∂b"}.get(config.get("wrt"), "")
         value, words = rate and rate.value / about.drawn.scale, repeats[-1].status
         if value:
             words = f"{significant(value)}\n{plus_minus(rate).strip()}".strip()
-        column = f"{framework}\n{first.backend}\n{first.precision}"
+        column = f"{cases.framework_name(first)}\n{first.backend}\n{first.precision}"
         rows.append((config["operation"], shape, column, value, words))
     frame = pandas.DataFrame(rows, columns=["operation", "shape", "column", "value", "words"])
     grids = {title: frame[frame["operation"] == name] for name, title in OPERATIONS.items()}

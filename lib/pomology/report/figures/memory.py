@@ -48,7 +48,7 @@ def _rows(record: Record) -> list:
 
 
 def _series(record: Record) -> str:
-    return f"{cases.FRAMEWORKS.get(record.framework, record.framework)}, {record.backend}"
+    return f"{cases.framework_name(record)}, {record.backend}"
 
 
 def _traces_figure(columns: dict[str, list[Record]], quantities: tuple[str, ...]) -> Any:

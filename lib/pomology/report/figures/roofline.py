@@ -60,12 +60,8 @@ def roofline_figure(_: Declaration, records: list[Record]) -> Any:
     return figure
 
 
-def _framework(record: Record) -> str:
-    return cases.FRAMEWORKS.get(record.framework, record.framework)
-
-
 def _series(record: Record) -> str:
-    return f"{_framework(record)}, {record.backend}, {cases.precision(record)}"
+    return f"{cases.framework_name(record)}, {record.backend}, {cases.precision(record)}"
 
 
 def _draw_panel(axis: Any, kind: str, roofs: list, bandwidth: Any, points: list, looks: dict[str, dict]) -> None:
@@ -88,12 +84,12 @@ def _draw_panel(axis: Any, kind: str, roofs: list, bandwidth: Any, points: list,
         if point.rate.low:
             axis.vlines(point.intensity, point.rate.low, point.rate.high, color=palette[name], linewidth=1)
         share = f": {significant(100 * point.roof.share, 2)} %" if point.roof else ""
-        words = f"{point.name}, {_framework(point.record)}, {cases.precision(point.record)}{share}"
+        words = f"{point.name}, {cases.framework_name(point.record)}, {cases.precision(point.record)}{share}"
         labels.append((point.rate.value, point.intensity, words, "normal"))
     for precision, roof in roofs:
         line = {"color": GREY, "linewidth": 1.2, "linestyle": ROOF_LINES.get(precision, "solid")}
         axis.plot([roof.value / slope if slope else left, right], [roof.value] * 2, **line)
-        words = f"roof of {precision}: {quantity_per_s(roof.value, 'FLOP/s')}, {_framework(roof.record)}"
+        words = f"roof of {precision}: {quantity_per_s(roof.value, 'FLOP/s')}, {cases.framework_name(roof.record)}"
         labels.append((roof.value, right, words, "bold"))
     title = {"cpu": "Processor", "gpu": "GPU"}[kind]
     if slope:

@@ -41,7 +41,7 @@ def _panels(rates: list[summary.Rate]) -> dict[str, list[Line]]:
         kind = "CPU" if rate.role == "cpu" else "GPU"
         words = [rate.device] if rate.workload in summary.WORKLOADS else [rate.workload.replace("_", " "), kind]
         if frameworks[rate.workload] > 1:
-            words.append(cases.FRAMEWORKS.get(rate.framework, rate.framework))
+            words.append(cases.framework_name(rate))
         words += [rate.precision] if rate.precision != "fp32" else []
         return summary.WORKLOADS.get(rate.workload, summary.MEASURED_ONLY), ", ".join(words)
 
