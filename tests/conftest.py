@@ -25,7 +25,7 @@ SECONDS = {
 }
 SLOW = {name: seconds for seconds, names in SECONDS.items() for name in names}
 # What processes that start with PyTorch have loaded as well: of all that a notebook loads, what pomology is no part of.
-LOADED = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn")
+LOADED = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn", "torch._dynamo", "lightning.pytorch")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads that meet after every operator crawl where another process has their core.

@@ -273,6 +273,7 @@ counting = __import__("counting")
 sys.modules["pomology.workloads.cost"].workload = counting.by_layers
 del counting
 """
+MORE = {"model_memory": BY_LAYERS, "device_check": "__import__('rehearsal').ask_no_framework()"}
 # What would hide two OpenMPs in one process, and computing on the CPU what MPS lacks.
 UNSET = ("KMP_DUPLICATE_LIB_OK", "PYTORCH_ENABLE_MPS_FALLBACK")
 LAST = "import sys; sys.modules['rehearsal'].end({folder!r})"
@@ -313,14 +314,12 @@ def execution(request, tmp_path_factory) -> Execution:
     tagged = [number for number, cell in enumerate(document.cells) if "parameters" in cell.metadata.get("tags", [])]
     lines = "\n".join(f"{name} = {value!r}" for name, value in given.items())
     document.cells.insert(tagged[0] + 1, nbformat.v4.new_code_cell(lines))
-    more = BY_LAYERS if path.stem == "model_memory" else ""
-    own = framework(document)
+    own, more = framework(document), MORE.get(path.stem, "")
     document.cells.insert(0, nbformat.v4.new_code_cell(FIRST.format(own=own, more=more)))
     document.cells.append(nbformat.v4.new_code_cell(LAST.format(folder=str(folder))))
     env = {key: value for key, value in os.environ.items() if key not in UNSET}
-    env |= {"CUDA_VISIBLE_DEVICES": ""}
     # One thread: two that meet after every operator crawl where somebody else has one of two cores.
-    env |= {"OMP_NUM_THREADS": "1"}
+    env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     env |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub"), "IPYTHONDIR": str(folder / "ipython")}
     options = {"timeout": 300, "kernel_name": "python3", "resources": {"metadata": {"path": str(path.parent)}}}
     with pytest.MonkeyPatch.context() as patch, conftest.sockets_in_a_folder() as sockets:
