@@ -386,7 +386,7 @@ def test_without_its_configuration_nothing_starts(checkout, tmp_path):
     options = {"cwd": checkout, "env": fresh() | {"TMPDIR": str(tmp_path)}, "capture_output": True, "text": True}
     recipe = subprocess.run([*MAKE, "-n", "lab"], **options, check=True).stdout
     start = recipe[recipe.index("JUPYTER_NO_CONFIG") :].replace("lab/jupyter_lab_config.py", str(broken)).strip()
-    done = subprocess.run(["sh", "-c", f"exec env {start} --no-browser --allow-root"], **options, timeout=30)
+    done = subprocess.run(["sh", "-c", f"exec env {start} --no-browser --allow-root"], **options, timeout=120)
     assert done.returncode != 0 and "NameError: name 'nobody'" in done.stderr
 
 
