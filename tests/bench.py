@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,7 @@ def many(count: int) -> int:
 
 
 def row(name: str, shown: str, bound: str, good: bool | None = None, **raw) -> dict:
-    verdict = {True: "within", False: "OUTSIDE", None: ""}[good]
-    print(f"{name:62} {shown:32} {bound:26} {verdict}", flush=True)
+    print(f"{name:62} {shown:32} {bound:26} {({True: 'within', False: 'OUTSIDE', None: ''})[good]}", flush=True)
     return {"name": name, "found": shown, "bound": bound, "within": good, **raw}
 
 
@@ -63,12 +63,9 @@ def paired(first, second, pairs: int) -> list[float]:
     """Ratios first / second of pairs, the order within a pair changing from one to the next."""
     ratios = []
     for number in range(pairs):
-        if number % 2:
-            below = second()
-            ratios.append(first() / below)
-        else:
-            above = first()
-            ratios.append(above / second())
+        order = (second, first) if number % 2 else (first, second)
+        seconds = {side: side() for side in order}
+        ratios.append(seconds[first] / seconds[second])
     return ratios
 
 
@@ -87,34 +84,21 @@ def timed(function: Callable[..., Any], *arguments: Any, **named: Any) -> float:
     return time.perf_counter() - start
 
 
-class VAE(nn.Module):
-    """The model of the article's fourth experiment, whose steps are the shortest of all."""
-
-    def __init__(self):
-        super().__init__()
-        self.hidden, self.mean, self.log_variance = nn.Linear(784, 400), nn.Linear(400, 20), nn.Linear(400, 20)
-        self.widen, self.draw = nn.Linear(20, 400), nn.Linear(400, 784)
-
-    def forward(self, images):
-        hidden = F.relu(self.hidden(images.view(-1, 784)))
-        mean, log_variance = self.mean(hidden), self.log_variance(hidden)
-        code = mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)
-        return torch.sigmoid(self.draw(F.relu(self.widen(code)))), mean, log_variance
-
-
 class Training:
-    """A training loop over the article's item-by-item MNIST at batch 128."""
+    """The article's VAE, whose steps are the shortest of all, over its item-by-item MNIST at batch 128."""
 
     def __init__(self, samples: int = 12_800):
         torch.manual_seed(1)
-        self.model = VAE()
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.encode = nn.Sequential(nn.Flatten(), nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 40))
+        self.decode = nn.Sequential(nn.Linear(20, 400), nn.ReLU(), nn.Linear(400, 784), nn.Sigmoid())
+        self.optimizer = torch.optim.Adam([*self.encode.parameters(), *self.decode.parameters()], lr=1e-3)
         self.loader = DataLoader(ArticleMNIST(mnist("stand-in", size=samples)), 128, shuffle=True)
 
     def epoch(self, batches) -> None:
         for images, _ in batches:
             self.optimizer.zero_grad()
-            drawn, mean, log_variance = self.model(images)
+            mean, log_variance = self.encode(images).chunk(2, 1)
+            drawn = self.decode(mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance))
             loss = F.binary_cross_entropy(drawn, images.view(-1, 784), reduction="sum")
             loss = loss - 0.5 * torch.sum(1 + log_variance - mean.pow(2) - log_variance.exp())
             loss.backward()
@@ -130,17 +114,10 @@ class Training:
 
 def clock() -> list[dict]:
     """What the clock adds to a step that does nothing."""
-
-    def loop(batches) -> float:
-        start = time.perf_counter()
-        for _ in batches:
-            pass
-        return time.perf_counter() - start
-
-    count, costs = 200_000, []
+    walk, count, costs = functools.partial(deque, maxlen=0), 200_000, []
     for _ in range(many(15)):
-        bare = loop(range(count))
-        costs.append((loop(measure_clock.StepClock(whole=True).steps(range(count))) - bare) / count * 1e6)
+        bare = timed(walk, range(count))
+        costs.append((timed(walk, measure_clock.StepClock(whole=True).steps(range(count))) - bare) / count * 1e6)
     best = min(costs)
     return [row("clock: cost of a step beside fences (least of 15)", f"{best:.3f} µs", "at most 1 µs", best <= 1)]
 
@@ -150,16 +127,14 @@ def loop() -> list[dict]:
     training = Training()
     training.seconds()
     # So many pairs, since the median of 31 still wanders by one per cent, which is the bound itself.
-    rows = []
-    for name, clocked, watched in (
-        ("loop: clock and telemetry against bare (VAE, batch 128)", True, True),
-        ("loop: clock alone against bare", True, False),
-        ("telemetry: on against off", False, True),
-        ("loop: bare against bare, for comparison", False, False),
+    rows, most = [], "at most 1.01"
+    for name, pairs, bound, *on in (
+        ("loop: clock and telemetry against bare (VAE, batch 128)", 91, most, True, True),
+        ("loop: clock alone against bare", 91, most, True, False),
+        ("telemetry: on against off", 91, most, False, True),
+        ("loop: bare against bare, for comparison", 31, "", False, False),
     ):
-        bound = "at most 1.01" if clocked or watched else ""
-        pairs = many(91 if bound else 31)
-        ratios = paired(functools.partial(training.seconds, clocked, watched), training.seconds, pairs)
+        ratios = paired(functools.partial(training.seconds, *on), training.seconds, many(pairs))
         rows.append(ratio_row(name, ratios, 0, 1.01, bound))
     with Telemetry(interval_s=0.5) as telemetry:
         for _ in range(many(20)):
@@ -172,13 +147,10 @@ def kernels() -> list[dict]:
     """`calls.measure` against `torch.utils.benchmark` at the same thread count."""
     from torch.utils.benchmark import Timer
 
-    def square(size):
-        a, b = torch.randn(2, size, size)
-        return lambda: a @ b
-
+    squares = {size: torch.randn(2, size, size) for size in (128, 256, 512, 1536, 5120)}
     image, filters = torch.randn(8, 16, 64, 64), torch.randn(32, 16, 3, 3)
     wide, short, long = torch.randn(512, 1024), torch.randn(400_000), torch.randn(4_000_000)
-    operations = {f"matmul {size}": square(size) for size in (128, 256, 512, 1536, 5120)}
+    operations = {f"matmul {size}": functools.partial(torch.mm, *both) for size, both in squares.items()}
     operations |= {"add 400,000": lambda: short + short, "sum of 4 million": long.sum}
     operations |= {"softmax 512 × 1024": lambda: wide.softmax(1)}
     operations |= {"layer norm 512 × 1024": lambda: F.layer_norm(wide, (1024,))}
@@ -186,13 +158,12 @@ def kernels() -> list[dict]:
     rows = []
     for name, function in operations.items():
         timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
-
-        def independent(timer=timer):
-            return timer.blocked_autorange(min_run_time=0.5).median
-
-        once = independent()
-        pairs = many(16 if once < 0.1 else 8)
-        ratios = paired(lambda run=function: calls.measure(run, budget_s=0.6).seconds.value, independent, pairs)
+        once = timer.blocked_autorange(min_run_time=0.5).median
+        ratios = paired(
+            lambda run=function: calls.measure(run, budget_s=0.6).seconds.value,
+            lambda timer=timer: timer.blocked_autorange(min_run_time=0.5).median,
+            many(16 if once < 0.1 else 8),
+        )
         within = 0.02 if once > 1e-3 else 0.05
         bound = f"within {within:.0%}" if once > 50e-6 else ""  # shorter ones are not judged
         title = f"kernel: {name}, {once * 1e6:,.0f} µs, against torch's Timer"
@@ -227,16 +198,12 @@ print(calls.measure(lambda: a @ b, budget_s=0.5).seconds.value)
 
 def repeats() -> list[dict]:
     """How often five processes and five others of the same thing are called different."""
-    times = [program(PROCESS) for _ in range(20)]
-    logs, draws, called = np.log(times), 600, 0
-    generator = np.random.default_rng(1)
-    for _ in range(draws):
-        order = generator.permutation(len(times))[:10]
-        verdict = intervals.compare(np.exp(logs[order[:5]]), np.exp(logs[order[5:]])).verdict
-        called += verdict in ("faster", "slower")
-    share = called / draws
-    title = f"repeats: same thing called different (between processes ± {logs.std(ddof=1):.1%})"
-    return [row(title, f"{share:.1%} of {draws} draws", "at most 7.5 %", share <= 0.075, seconds=times)]
+    times, draws, generator = np.array([program(PROCESS) for _ in range(20)]), 600, np.random.default_rng(1)
+    orders = [generator.permutation(len(times))[:10] for _ in range(draws)]
+    verdicts = [intervals.compare(times[order[:5]], times[order[5:]]).verdict for order in orders]
+    share = sum(verdict in ("faster", "slower") for verdict in verdicts) / draws
+    title = f"repeats: same thing called different (between processes ± {np.log(times).std(ddof=1):.1%})"
+    return [row(title, f"{share:.1%} of {draws} draws", "at most 7.5 %", share <= 0.075, seconds=times.tolist())]
 
 
 def notebook() -> list[dict]:
@@ -300,12 +267,6 @@ print(json.dumps(paired(clocked, fit, int(arguments[0]))))
 """
 
 
-def keras() -> list[dict]:
-    """An epoch of Keras with the kit's callback against the bare `fit`, on the shortest steps there are."""
-    name = "keras: an epoch with callback against bare fit (MLP, batch 32)"
-    return [ratio_row(name, program(KERAS, many(61)), 0, 1.02, "at most 1.02")]
-
-
 LIGHTNING = """
 import warnings
 warnings.simplefilter("ignore")
@@ -354,12 +315,6 @@ fit()
 cases = experiment.cases(pair=range(int(arguments[0])))
 print(json.dumps(paired(fit, clocked, int(arguments[0]))))
 """
-
-
-def lightning() -> list[dict]:
-    """SimCLR's steps a second in Lightning on the kit's clock against bare Lightning with the same loader."""
-    name = "lightning: SimCLR's steps a second with the clock against bare"
-    return [ratio_row(name, program(LIGHTNING, many(21)), 0.98, 99, "at least 0.98")]
 
 
 PRODUCTS = """
@@ -542,17 +497,30 @@ print(json.dumps(paired(phased, bare, int(arguments[0]))))
 """
 
 
-def phases() -> list[dict]:
-    """Forward and backward passes timed apart in a case, against a bare loop around both."""
-    name = "phases: forward and backward of a transformer against a bare loop"
-    return [ratio_row(name, program(PHASES, many(41)), 0.97, 1.03, "within 3 %")]
+# The kit's callbacks, clock and phases in a framework, against the same without them: (title, program, pairs, bounds).
+IN_FRAMEWORKS = {
+    "keras": ("keras: an epoch with callback against bare fit (MLP, batch 32)", KERAS, 61, 0, 1.02, "at most 1.02"),
+    "lightning": (
+        *("lightning: SimCLR's steps a second with the clock against bare", LIGHTNING, 21),
+        *(0.98, 99, "at least 0.98"),
+    ),
+    "phases": (
+        *("phases: forward and backward of a transformer against a bare loop", PHASES, 41),
+        *(0.97, 1.03, "within 3 %"),
+    ),
+}
 
 
-PARTS = (clock, loop, kernels, estimate, repeats, notebook, keras, lightning, products, phases, again, thousand)
+def in_framework(title: str, text: str, pairs: int, low: float, high: float, bound: str) -> list[dict]:
+    return [ratio_row(title, program(text, many(pairs)), low, high, bound)]
+
+
+PARTS = (clock, loop, kernels, estimate, repeats, notebook, products, again, thousand)
 
 
 def main() -> int:
-    parts = {part.__name__: part for part in PARTS}
+    parts: dict[str, Callable] = {part.__name__: part for part in PARTS}
+    parts |= {name: functools.partial(in_framework, *about) for name, about in IN_FRAMEWORKS.items()}
     chosen = [name for name in sys.argv[1:] if name != "--tenth"] or list(parts)
     if unknown := [name for name in chosen if name not in parts]:
         print(f"bench: no part is named {unknown[0]!r}; there are {', '.join(parts)}", file=sys.stderr)

@@ -15,17 +15,17 @@ import pytest
 
 # Of these files, what they have of each notebook is a piece of work by itself.
 BY_NOTEBOOK = ("test_notebooks.py", "test_operators.py")
+BUSY = ("test_whisper.py", "test_add_an_experiment.py", "test_report.py", "test_lint.py", "test_project.py")
 # Seconds, roughly, on a core; what is not here is quick.
 SECONDS = {
-    90: ("[device_check]", "[simclr]", "[model_memory]", "test_batch.py", "test_model_memory.py", "test_device.py"),
-    60: ("[capabilities]", "[whisper_finetuning]", "test_ssl_notebooks.py", "test_on_a_mac.py", "test_lab.py"),
-    50: ("test_blas.py", "test_offload.py", "test_whisper.py", "test_flops.py", "test_simclr.py", "test_lightning.py"),
-    45: ("[cnn]", "[lstm]", "[mlp]", "[gpt2_finetuning]", "[whisper_pretraining]", "test_gpt2_finetuning.py"),
-    30: (*(f"{file}[" for file in BY_NOTEBOOK), "test_callbacks.py", "test_lint.py", "test_project.py"),
+    50: ("test_batch.py", "test_callbacks.py", "test_lab.py", "test_memory.py", "test_on_a_mac.py", "test_doctor.py"),
+    30: ("[device_check]", "[simclr]", "[whisper_pretraining]", "test_ssl_notebooks.py", "test_model_memory.py"),
+    20: ("[capabilities]", "[model_sizes]", "[gpt2_finetuning]", "[cnn]", "test_twins_mlx.py", "test_language.py"),
+    10: (*(f"{file}[" for file in BY_NOTEBOOK), *BUSY),
 }
 SLOW = {name: seconds for seconds, names in SECONDS.items() for name in names}
 # What processes that start with PyTorch have loaded as well: of all that a notebook loads, what pomology is no part of.
-LOADED = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn")
+LOADED = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn", "torch._dynamo", "lightning.pytorch")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads that meet after every operator crawl where another process has their core.

@@ -73,11 +73,10 @@ def in_module(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, f"the name `{getattr(node, name)}`"
 
 
-def in_notebook(document: dict) -> Iterator[tuple[int, str]]:
+def in_notebook(document: dict) -> list[tuple[int, str]]:
     """(number of the cell, word) of a notebook's text."""
-    for number, cell in enumerate(document["cells"]):
-        if cell["cell_type"] == "markdown":
-            yield from ((number, word) for word in in_text("".join(cell["source"])))
+    cells = [(number, cell) for number, cell in enumerate(document["cells"]) if cell["cell_type"] == "markdown"]
+    return [(number, word) for number, cell in cells for word in in_text("".join(cell["source"]))]
 
 
 def vocabulary() -> dict[str, list[tuple[int, str]]]:
@@ -92,14 +91,9 @@ def vocabulary() -> dict[str, list[tuple[int, str]]]:
     return counted
 
 
-def most() -> dict[str, int]:
-    """How many such words a file may have: as many as it had."""
-    return json.loads(VOCABULARY.read_text(encoding="utf-8"))
-
-
 def too_many_words() -> list[str]:
     """A line for each file with more such words than it had."""
-    before = most()
+    before = json.loads(VOCABULARY.read_text(encoding="utf-8"))
     return [
         f"{name}: {len(words)} words that the kit no longer uses, at most {before.get(name, 0)} before: "
         + ", ".join(f"{word} ({line})" for line, word in words)
@@ -110,8 +104,8 @@ def too_many_words() -> list[str]:
 
 def lower() -> None:
     """Write down the counts that have become smaller."""
-    counts, before = {name: len(words) for name, words in vocabulary().items()}, most()
-    fewer = {name: min(count, before[name]) for name, count in counts.items() if name in before}
+    before, now = json.loads(VOCABULARY.read_text(encoding="utf-8")), vocabulary()
+    fewer = {name: min(len(words), before[name]) for name, words in now.items() if name in before}
     VOCABULARY.write_text(json.dumps(fewer, indent=1) + "\n", encoding="utf-8")
 
 

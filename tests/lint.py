@@ -9,10 +9,9 @@ forbids the fused one, and `# own clock: ...` in the notebooks of OWN_CLOCK.
 from __future__ import annotations
 
 import ast
-import functools
+import operator
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import macs
@@ -52,7 +51,7 @@ class Code:
         """sources: (what the place is called, its text), in order. Raises SyntaxError."""
         self.name, self.notebook, self.markdown = name, notebook, markdown
         self._lines = {place: text.splitlines() for place, text in sources}
-        self._parents: dict[ast.AST, ast.AST] = {}
+        self.parents: dict[ast.AST, ast.AST] = {}
         self._places: dict[ast.AST, str] = {}
         self._names: dict[str, str] = {}  # of what is imported
         self._strings = {"FALLBACK_VARIABLE": "PYTORCH_ENABLE_MPS_FALLBACK"}  # constants
@@ -67,23 +66,21 @@ class Code:
         for node in self.of(ast.Assign):
             if isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper() and text([node.value]):
                 self._strings[node.targets[0].id] = text([node.value])
+        self.facts = list(self._facts())
 
     def _add(self, node: ast.AST, place: str) -> None:
         self._places[node] = place
         for child in ast.iter_child_nodes(node):
             if not isinstance(child, (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)):
-                self._parents[child] = node
+                self.parents[child] = node
                 self._add(child, place)
 
     def of(self, *kinds: type) -> Iterator[Any]:
         return (node for node in self._places if isinstance(node, kinds))
 
-    def parent(self, node: ast.AST) -> ast.AST | None:
-        return self._parents.get(node)
-
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
         """(ancestor, its child on the way to the node), the nearest first."""
-        while (parent := self.parent(node)) is not None:
+        while (parent := self.parents.get(node)) is not None:
             yield parent, node
             node = parent
 
@@ -116,16 +113,13 @@ class Code:
             elif self.full(node.func) in ("__import__", "importlib.import_module") and text(node.args[:1]):
                 yield node, text(node.args[:1])
 
-    def statement(self, node: ast.AST) -> ast.stmt:
-        return next((up for up in (node, *(up for up, _ in self.above(node))) if isinstance(up, ast.stmt)), node)
-
     def function(self, node: ast.AST) -> ast.AST | None:
         """The function that the node stands in."""
         return next((up for up, _ in self.above(node) if isinstance(up, FUNCTIONS)), None)
 
     def has_reason(self, node: ast.AST, words: str) -> bool:
         """Whether the node's statement has the comment `# words: reason`."""
-        statement = self.statement(node)
+        statement = next((up for up in (node, *(up for up, _ in self.above(node))) if isinstance(up, ast.stmt)), node)
         lines = self._lines[self._places[node]][statement.lineno - 1 : statement.end_lineno]
         return any(re.search(rf"#\s*{words}:\s*\w", line) for line in lines)
 
@@ -133,15 +127,11 @@ class Code:
         cell = f", cell {self._places[node]}" if self.notebook else ""
         return f"{self.name}{cell}, line {getattr(node, 'lineno', 1)}"
 
-    @functools.cached_property
-    def facts(self) -> list[tuple[ast.AST, str]]:
-        """What the patterns of TABLE are held against, as (node, `kind words`)."""
-        return list(self._facts())
-
     def _facts(self) -> Found:
+        """What the patterns of TABLE are held against, as (node, `kind words`)."""
         yield from ((node, f"import {name}") for node, name in self.imports())
         for node in self._places:
-            if isinstance(node, (ast.Attribute, ast.Name)) and not isinstance(self.parent(node), ast.Attribute):
+            if isinstance(node, (ast.Attribute, ast.Name)) and not isinstance(self.parents.get(node), ast.Attribute):
                 yield node, f"name {self.full(node)}"
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node, f"string {node.value}"
@@ -154,15 +144,13 @@ class Code:
                 given = ", ".join(map(self.words, [*node.args, *node.keywords]))
                 yield node, f"call {self.full(node.func) or f'.{method(node)}'}({given})"
             elif isinstance(node, ast.Try):
-                yield from ((node, f"catches {name}") for name in self._caught(node))
+                kinds = [handler.type for handler in node.handlers]
+                kinds = [kind for each in kinds for kind in (each.elts if isinstance(each, ast.Tuple) else [each])]
+                names = {"BaseException" if kind is None else self.full(kind) for kind in kinds}
+                if not names & {"RuntimeError", "Exception", "BaseException"}:
+                    yield from ((node, f"catches {name}") for name in names)
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Call)):
                 yield node, f"does {self.words(node)}"
-
-    def _caught(self, node: ast.Try) -> set[str]:
-        kinds = [handler.type for handler in node.handlers]
-        kinds = [kind for each in kinds for kind in (each.elts if isinstance(each, ast.Tuple) else [each])]
-        names = {"BaseException" if kind is None else self.full(kind) for kind in kinds}
-        return set() if names & {"RuntimeError", "Exception", "BaseException"} else names
 
 
 def text(nodes: list[ast.AST]) -> str:
@@ -174,24 +162,15 @@ def has_string(node: ast.AST | None, word: str) -> bool:
     return node is not None and any(isinstance(item, ast.Constant) and item.value == word for item in ast.walk(node))
 
 
-def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    return next((item.value for item in call.keywords if item.arg == name), None)
-
-
 def method(call: ast.Call) -> str:
     """The last part of what is called: `to` of `x.y().to(...)`."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
-def short(words: str) -> str:
-    return words if len(words) <= 70 else words[:67] + "..."
-
-
 # Where a rule holds ---------------------------------------------------------------------------------------------------
 
 
-def notebooks(code: Code) -> bool:
-    return code.notebook
+notebooks = operator.attrgetter("notebook")
 
 
 def but_for_devices(code: Code) -> bool:
@@ -221,15 +200,15 @@ def only_with_cuda(code: Code, node: ast.AST) -> bool:
 
 def is_asked_for(code: Code, node: ast.AST) -> bool:
     """Whether a string is compared, looked up, or an argument, which has rules of its own."""
-    up = code.parent(node)
+    up = code.parents.get(node)
     if isinstance(up, (ast.Tuple, ast.List, ast.Set)):
-        up = code.parent(up)
+        up = code.parents.get(up)
     named = isinstance(up, ast.keyword) and up.arg in ("device", "device_type", "map_location")
     return named or isinstance(up, (ast.Compare, ast.MatchValue, ast.Call)) or node in getattr(up, "keys", ())
 
 
 def is_read_from_the_environment(code: Code, node: ast.AST) -> bool:
-    up = code.parent(node)
+    up = code.parents.get(node)
     return isinstance(up, ast.Compare) or (isinstance(up, ast.Call) and method(up) in ("get", "pop", "getenv"))
 
 
@@ -240,7 +219,7 @@ def in_meta(code: Code, node: ast.AST) -> bool:
 
 def is_of_keras(code: Code, node: ast.AST) -> bool:
     """Whether a string is Keras' word for the order of axes, which it has anyway."""
-    return getattr(code.parent(node), "arg", "") == "data_format"
+    return getattr(code.parents.get(node), "arg", "") == "data_format"
 
 
 def is_said_to_be_unfused(code: Code, node: ast.AST) -> bool:
@@ -278,7 +257,7 @@ class Rule(NamedTuple):
         wrong = re.compile(self.pattern)
         for node, fact in code.facts if self.holds(code) else ():
             if wrong.match(fact) and not self.unless(code, node):
-                yield node, f"{short(fact.partition(' ')[2])}: {self.why}"
+                yield node, f"{fact.partition(' ')[2]:.70}: {self.why}"
 
 
 GPU = r"(cuda|mps|metal)(:\d+)?"
@@ -287,6 +266,7 @@ DEVICE = rf"(keyword (device|device_type|map_location)=|call {OF}(to|device|auto
 LARGE = r"(float64|double|complex128)$"
 MADE = "zeros|ones|empty|eye|linspace|random.(rand|randn|random|random_sample|normal|uniform|standard_normal)"
 UNTYPED = rf"(?!.*(dtype=|\.(astype|float|numpy)\()).*\bnumpy\.({MADE})\("
+CLOCKS = "(time|perf_counter|monotonic|process_time|thread_time)"
 ENVIRONMENT = r"does (os\.environ(\[| \|= | = |\.setdefault\(|\.update\()|os\.putenv\().*"
 
 NOT_BLOCKING = "non_blocking=True corrupts data on MPS: what is read next may not have arrived; leave it out"
@@ -299,7 +279,6 @@ PYTHON_FLOAT = "Python's float means float64, and " + NO_FLOAT64
 NUMPY_FLOAT = "NumPy makes float64, and " + NO_FLOAT64
 PINNED = "pin_memory=True only warns on a Mac, and is forced off; give it to CUDA alone"
 NO_SCALER = "without a device it is CUDA's: on a Mac it warns and does nothing"
-FAILS = "Lightning takes it on MPS, which then fails, having no float64"
 OUT = "misses MPS, which raises a plain RuntimeError when memory is out; catch that and ask device.failure"
 READ_EARLY = "is read when torch is loaded: set later it does nothing here, and lets child processes compute on the "
 READ_EARLY += "CPU unnoticed; give it to a child's env"
@@ -331,9 +310,7 @@ TABLE = [
     Rule(rf"string {GPU}$", FIXED, notebooks, is_asked_for),
     Rule(rf"call {OF}GradScaler\((?=\)|\w+=)(?!.*\bdevice=)", NO_SCALER),
     Rule(r"call torch\.(\w+\.)*AdamW\((?!.*\bfused=(?!False))", NOT_FUSED, unless=is_said_to_be_unfused),
-    Rule(
-        r"keyword optim='adamw_(torch|hf)'$", "it is not fused, a slow loop over tensors on MPS: adamw_torch_fused is"
-    ),
+    Rule(r"keyword optim='adamw_(torch|hf)'$", "it is a slow loop over tensors on MPS: adamw_torch_fused is fused"),
     Rule(r"catches .*OutOfMemoryError$", OUT),
     Rule(rf"name torch\.(\w+\.)*{LARGE}", NO_FLOAT64, but_for_devices),
     Rule(rf"name (numpy|tensorflow|mlx\.core|keras)\.(\w+\.)*{LARGE}", NO_FLOAT64, notebooks),
@@ -348,13 +325,10 @@ TABLE = [
     Rule(r"keyword KMP_DUPLICATE_LIB_OK=", TWO_OPENMPS),
     Rule(rf"call os\.fork\(|call {OF}(set_start_method|get_context)\('fork", FORKED),
     Rule(r"keyword multiprocessing_context='fork", FORKED),
-    Rule(
-        r"name time\.(time|perf_counter|monotonic|process_time|thread_time)(_ns)?$", CLOCK, notebooks, may_read_clocks
-    ),
-    Rule(r"name timeit\.", CLOCK, notebooks, may_read_clocks),
+    Rule(rf"name (time\.{CLOCKS}(_ns)?$|timeit\.)", CLOCK, notebooks, may_read_clocks),
     Rule(r"import .*(FlopCounterMode|flop_counter)$", COUNTED, lambda code: not counts_operations(code)),
     Rule(rf"call {OF}FlopCounterMode\(", "it must run inside torch.device('meta')", counts_operations, in_meta),
-    Rule(rf"string 64-true$|call {OF}(Trainer|Fabric)\(.*\bprecision='?64\b", FAILS),
+    Rule(rf"string 64-true$|call {OF}(Trainer|Fabric)\(.*\bprecision='?64\b", "it fails on MPS, which has no float64"),
     Rule(rf"call {OF}(Trainer|Fabric)\(.*\bprecision='?(bf)?16", UNFIXED),
     Rule(r"call (?!(re|torch|mlx|builtins)\.)[^(]*\.compile\((?!.*\bjit_compile=False)", NO_XLA, loads_keras),
     Rule(r"keyword jit_compile=(?!False)", NO_XLA, loads_keras),
@@ -413,18 +387,21 @@ def spawned_workers(code: Code) -> Found:
     processes = re.compile(r"((torch\.)?multiprocessing|concurrent\.futures)\b")
     starts = any(processes.match(name) for _, name in code.imports())
     for node in code.of(ast.Call):
-        called, names = method(node), {"collate_fn", "worker_init_fn", "initializer"}
+        called, given = method(node), {item.arg for item in node.keywords}
+        names = {"collate_fn", "worker_init_fn", "initializer", *(["transform"] if code.notebook else [])}
         names |= {"target"} if called == "Process" else set()
-        names |= {"transform"} if code.notebook else set()
         handed = [item.value for item in node.keywords if item.arg in names or called == "DataLoader"]
         handed += node.args if called == "DataLoader" else []
-        if (starts and called in POOLS) or (code.notebook and called == "map" and keyword(node, "num_proc")):
+        if (starts and called in POOLS) or (code.notebook and called == "map" and "num_proc" in given):
             handed += node.args[:1]
         for inner in (inner for item in handed for inner in ast.walk(item)):
             if isinstance(inner, ast.Lambda):
-                yield inner, f"{short(ast.unparse(inner))}: a lambda {why}"
+                yield inner, f"{ast.unparse(inner):.70}: a lambda {why}"
             elif isinstance(inner, ast.Name) and inner.id in defined:
                 yield inner, f"{inner.id} {why}"
+
+
+WRONG = "tensorflow-metal would compute wrong numbers for Dense(activation='relu')"
 
 
 def remapper(code: Code) -> Found:
@@ -439,11 +416,7 @@ def remapper(code: Code) -> Found:
         known = sets if code.notebook else [s for s in sets if code.function(s) is code.function(node) is not None]
         judged = code.notebook or name == "tensorflow"
         if judged and all(code.order[before] > code.order[node] for before in known):
-            yield (
-                node,
-                f"imports {name} before TURN_OFF_REMAPPER is set, by find.prepare or tensorflow.load: "
-                "tensorflow-metal would compute wrong numbers for Dense(activation='relu')",
-            )
+            yield node, f"imports {name} before TURN_OFF_REMAPPER is set, by find.prepare or tensorflow.load: {WRONG}"
 
 
 RULES = [*TABLE, says_whether_fused, watermarks, two_frameworks, spawned_workers, remapper]
@@ -453,10 +426,6 @@ def findings(code: Code) -> list[str]:
     """All that the rules find, in the order of the text, as lines."""
     found = [(code.order.get(node, 0), f"{code.where(node)}: {what}") for look in RULES for node, what in look(code)]
     return list(dict.fromkeys(line for _, line in sorted(found)))
-
-
-def module(path: Path) -> list[str]:
-    return source(path.read_text(encoding="utf-8"), path.relative_to(PACKAGE).as_posix())
 
 
 def source(code: str, name: str = "module.py") -> list[str]:

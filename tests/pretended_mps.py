@@ -26,6 +26,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from rehearsal import ask_no_framework
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -326,6 +327,7 @@ def run_cells(path: Path, profile: str, out: Path) -> Use:
     rehearsal = Rehearsal()
     pretended = _pretended_mps(rehearsal)
     find.find = lambda *_, **__: [pretended]  # this process is for nothing else
+    ask_no_framework()
     if any("lightning" in "".join(cell["source"]) for cell in document["cells"]):
         _play_lightning_s_mps(rehearsal.handle)
     scope: dict[str, Any] = {"__name__": "__main__"}

@@ -60,7 +60,6 @@ def test_it_is_small():
 
 def test_it_runs_and_stands_on_the_page_beside_its_published_rows(kit):
     in_the_copy(kit, "-m", "pomology", "check")
-    assert "One linear layer" in in_the_copy(kit, "-m", "pomology", "list")
     command = ("-m", "pomology", "reproduce", "--profile=smoke", "--only=linear", "--device=cpu", "--run=a")
     assert "cpu, width 16" in in_the_copy(kit, *command)
     out = kit / "outputs" / "a"
