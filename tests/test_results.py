@@ -266,7 +266,6 @@ def test_a_record_is_typed_and_its_line_is_that_of_the_journal(journal):
     assert list(record.line())[:3] == ["event", "schema", "experiment"]
     journal.end(record)
     assert read(journal.path).records == [record]
-    assert "trace" not in record.without_samples().line()
 
 
 def test_a_run_reads_what_is_asked_for_once_and_again_when_it_has_grown(journal, monkeypatch):

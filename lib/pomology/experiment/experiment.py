@@ -78,12 +78,9 @@ class Experiment(Report):
         on: only on these devices. What the journal holds already is skipped, with a line that says so. Raises
         PomologyError for an axis `name` where `case.name` is something else.
         """
-        for name in axes:
-            if hasattr(Case, name) or name in Case.__annotations__:
-                raise PomologyError(
-                    f"case.{name} is no setting: give {name!r} in rows, as in cases([{{{name!r}: ...}}]), "
-                    f'and read it by case["{name}"]'
-                )
+        if name := next((name for name in axes if hasattr(Case, name)), None):
+            how = f"give {name!r} in rows, as in cases([{{{name!r}: ...}}]), and read it by case[{name!r}]"
+            raise PomologyError(f"case.{name} is no setting: {how}")
         if rows is None:
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
         before = journal.read(self.journal.path)

@@ -88,10 +88,7 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             self._ticker.tick()  # making the iterator, which comes before Keras calls, belongs to the first step
 
         def _enough(self, batch):
-            enough = self._ticker is not None and batch > 0 and not self._ticker.tick()
-            if enough:
-                self._ticker = None
-            return enough
+            return self._ticker is not None and batch > 0 and not self._ticker.tick()
 
         def _end(self, logs=None):
             if self._ticker is not None:

@@ -78,27 +78,22 @@ def _part_epoch(part: Part) -> Estimate | None:
 def fit_metric(clock: StepClock, epochs: int, before_s: float, later: Sequence[float] = ()) -> Estimate | None:
     """Seconds of a whole training of several epochs, estimated from what of it was timed; None if that was too short.
 
-    before_s: from the call to the first step of all. later: seconds of each whole epoch that ran after the first one.
-
-    It is before_s + the first epoch + the sum of later + (epochs that did not run) x (mean of later). A part of the
-    first epoch that ran whole counts with its own time; else as first step + (steps - 1) x mean steady step. Where no
-    later epoch ran, one is taken as the sum of steps x mean steady step, without what else an epoch does between its
-    steps (in Keras, about a tenth of a second). The bounds are relative ones: those of the steady mean.
+    It is before_s (from the call to the first step of all) + the first epoch + the sum of later (whole epochs that ran
+    after it) + (epochs that did not run) x (mean of later). Where no later epoch ran, one is taken as the sum of steps
+    x mean steady step, without what else an epoch does between its steps (in Keras, about a tenth of a second). The
+    bounds are relative ones: those of the steady mean.
     """
     parts = list(clock.parts.values())
-    if not parts or any(part.first_step_s is None or not (part.blocks or part.complete) for part in parts):
+    firsts = [_part_epoch(part) for part in parts]
+    if not parts or None in firsts:
         return None
-    seconds, steady_epochs = before_s + sum(later), []
-    for part in parts:
-        if part.blocks:
-            steady = interval(part.blocks)
-        else:  # a whole epoch of a few steps: what followed the first is all there is to go by
-            rest_s = (part.seconds - part.first_step_s) / (part.steps - 1) if part.steps > 1 else part.first_step_s
-            steady = Estimate(rest_s, "s")
-        seconds += part.seconds if part.complete else part.first_step_s + (part.epoch_steps - 1) * steady.value
-        steady_epochs.append(part.epoch_steps * steady)
-    epoch = total(steady_epochs, NEGLIGIBLE)
-    seconds += (epochs - 1 - len(later)) * (sum(later) / len(later) if later else epoch.value)
+    steady = []
+    for part in parts:  # of a whole epoch of a few steps, what followed the first is all there is to go by
+        rest_s = (part.seconds - part.first_step_s) / (part.steps - 1) if part.steps > 1 else part.first_step_s
+        steady.append(part.epoch_steps * (interval(part.blocks) if part.blocks else Estimate(rest_s, "s")))
+    epoch = total(steady, NEGLIGIBLE)
+    missing_s = (epochs - 1 - len(later)) * (sum(later) / len(later) if later else epoch.value)
+    seconds = before_s + sum(first.value for first in firsts) + sum(later) + missing_s
     return (epoch * (seconds / epoch.value)).replace(value=seconds, how="estimated")
 
 
