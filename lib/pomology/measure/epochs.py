@@ -15,23 +15,19 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     """What was timed of one epoch, by the record's names. Absent is what no step was run for.
 
     first_step_s: of training. step_s: mean of its steady steps; forward_s, backward_s, update_s: of that, where the
-    loop has these phases. epoch_s: all parts and occasional work; `measured` if every step ran, else `estimated` from
-    the first step and the mean of the steady ones. compute_epoch_s: the same with every training step as it is on ready
-    batches, and no occasional work.
+    loop has these phases. epoch_s: all parts and occasional work; `measured` if every step ran, else `estimated`.
+    compute_epoch_s: the same with every training step as it is on ready batches, and no occasional work.
     """
-    parts = list(clock.parts.values())
-    if not parts or parts[0].first_step_s is None:
+    training, *_ = [*clock.parts.values(), None]
+    if training is None or training.first_step_s is None:
         return {}
-    training = parts[0]
-    metrics = {"first_step_s": Estimate(training.first_step_s, "s")}
-    if training.blocks:
-        metrics["step_s"] = interval(training.blocks)
-        for name in PHASES:
-            # A phase that some blocks lack is no part of every step, and has no mean that could be added to others.
-            if all(name in block.phases for block in training.blocks):
-                phases = [Block(block.steps, block.phases[name]) for block in training.blocks]
-                metrics[f"{name}_s"] = interval(phases)
-    epochs = [_part_epoch(part) for part in parts]
+    metrics, blocks = {"first_step_s": Estimate(training.first_step_s, "s")}, training.blocks
+    if blocks:
+        metrics["step_s"] = interval(blocks)
+        # A phase that some blocks lack is no part of every step, and has no mean that could be added to others.
+        for name in (name for name in PHASES if all(name in block.phases for block in blocks)):
+            metrics[f"{name}_s"] = interval([Block(block.steps, block.phases[name]) for block in blocks])
+    epochs = [_part_epoch(part) for part in clock.parts.values()]
     if None not in epochs:
         asides = [
             mean_interval(work.seconds) * work.per_epoch
@@ -47,11 +43,8 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
 
 
 def epoch_estimate(first_step_s: float, step: Estimate, steps: float) -> Estimate:
-    """Seconds of an epoch of `steps` steps: the first one as timed, the others at the mean of the steady steps.
-
-    An epoch is a sum, so the mean is what estimates it (a median leaves the slow steps out). The bounds are those of
-    the mean: the epoch as expected of this stretch of this process, with the first step taken as exact.
-    """
+    """Seconds of an epoch of `steps` steps: the first one as timed, the others at the mean of the steady steps (a
+    median would leave the slow ones out), whose bounds it has."""
     return (Estimate.count(first_step_s, "s") + max(steps - 1, 0) * step).replace(how="estimated")
 
 
@@ -63,15 +56,15 @@ def part_metrics(clock: StepClock) -> dict[str, Estimate]:
 
 def _part_epoch(part: Part) -> Estimate | None:
     steady = interval(part.blocks) if part.blocks else None
+    if not (part.complete or steady):
+        return None
     if part.complete:
         # One epoch has one time. The spread of its blocks says how well this run pins it down.
-        spread = steady.high / steady.value - 1 if steady is not None and steady.high is not None else 0.0
+        spread = steady.high / steady.value - 1 if steady and steady.high is not None else 0.0
         bounds = (part.seconds * (1 - spread), part.seconds * (1 + spread)) if spread else (None, None)
         epoch = Estimate(part.seconds, "s", *bounds, part.steps)
-    elif steady is not None:
-        epoch = epoch_estimate(part.first_step_s, steady, part.epoch_steps)
     else:
-        return None
+        epoch = epoch_estimate(part.first_step_s, steady, part.epoch_steps)
     return epoch if part.per_epoch == 1 else (epoch * part.per_epoch).replace(how="estimated")
 
 
