@@ -101,17 +101,13 @@ class Experiment(Report):
             for config in rows:
                 yield from self.cases([config], on=[backend])
                 key = Case(self, backend, config).name, self.repeat
-                records = journal.read(self.journal.path).records
-                ended = [record.status for record in records if (record.case, record.repeat) == key]
-                if not ended or ended[-1] not in TOO_LARGE:
+                ended = {(one.case, one.repeat): one.status for one in journal.read(self.journal.path).records}
+                if ended.get(key) not in TOO_LARGE:
                     break
 
     def peak_matmul_rate(self, backend: Device, precision: str) -> float:
-        """The most floating-point operations a second that a matrix product reaches on a device, found within a second.
-
-        Products of 512, 1024, 2048 and 4096 squared are timed once per process, as long as they are short; more counts
-        that this run's ceilings have reached with the same framework: a second may be a bad one.
-        """
+        """The most FLOP/s that a matrix product reaches on a device: of 512 to 4096 squared, timed once per process as
+        long as they are short, or of this run's ceilings with the same framework, if they have reached more."""
         key = backend.backend, precision
         if key not in self._rates:
             known = roofline.ceilings([one for one in self._read(roofline.SOURCES) if one.framework == self.framework])
