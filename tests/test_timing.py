@@ -48,7 +48,7 @@ def same(batch):
     return batch
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 469])
+@pytest.mark.parametrize("length", [1, 2, 469])
 def test_a_whole_epoch_is_measured_exactly_with_its_slow_first_step(length):
     clock, part = timed(range(length), lambda number: 0.004 if number else 3.0)
     metrics = epoch_metrics(clock)
@@ -84,14 +84,11 @@ def test_a_smaller_last_batch_is_in_the_epoch_but_in_no_mean():
     assert value(clock, "epoch_s") == exactly(1.172) and value(clock, "step_s") == exactly(0.1)
 
 
-@pytest.mark.parametrize(
-    ("length", "whole", "expected"),
-    [(900, False, True), (1100, False, False), (1100, True, True)],  # of 10 ms each, with a budget of 10 s
-)
-def test_an_epoch_that_fits_the_budget_or_is_asked_for_runs_whole(length, whole, expected):
-    clock, part = timed(range(length), 0.01, budget_s=10, whole=whole)
-    assert part.complete is (part.steps == length) is expected
-    assert epoch_metrics(clock)["epoch_s"].how == ("measured" if expected else "estimated")
+def test_an_epoch_that_fits_the_budget_or_is_asked_for_runs_whole():
+    for length, whole, expected in ((900, False, True), (1100, False, False), (1100, True, True)):
+        clock, part = timed(range(length), 0.01, budget_s=10, whole=whole)
+        assert part.complete is (part.steps == length) is expected
+        assert epoch_metrics(clock)["epoch_s"].how == ("measured" if expected else "estimated")
 
 
 def test_long_epochs_have_longer_blocks_instead_of_more():
