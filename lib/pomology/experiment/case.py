@@ -100,10 +100,8 @@ class Case:
             )
 
     def require_time(self, limit_s: float, steps: int = 3, precision: str = "") -> None:
-        """Raise TooBig, which ends the case, if that many steps surely cannot end in `limit_s`; after `require_memory`.
-
-        No training step exceeds the best rate of a matrix product here in this precision, by default the case's.
-        """
+        """Raise TooBig, which ends the case, if that many steps surely cannot end in `limit_s`, at the best rate of a
+        matrix product here in this precision, by default the case's; after `require_memory`."""
         flops, precision = self._workload.flops, precision or self.precision
         rate = self.experiment.peak_matmul_rate(self.backend, precision)
         if steps * flops / rate > limit_s:
@@ -114,12 +112,10 @@ class Case:
             )
 
     def memory_budget(self, share: float = 0.9, most_bytes: float = math.inf) -> int:
-        """Bytes that a case may plan for that is to come near the limit of the memory, without endangering the machine.
-
-        `share` of the free memory, less 10 % of it or 1.5 GB at the least; on a processor also less the `HOLES` between
-        tensors. Where that exceeds `most_bytes`, it is those, and the case is `scaled`; a note says which. Raises
-        PomologyError for a share that is none, and TooBig if nothing can be spared.
-        """
+        """Bytes that a case may plan for that is to come near the limit of the memory: `share` of what is free, less
+        10 % of it or 1.5 GB at the least; on a processor also less the `HOLES` between tensors. Where that exceeds
+        `most_bytes`, it is those, and the case is `scaled`; a note says which. Raises PomologyError for a share that is
+        none, and TooBig if nothing can be spared."""
         if not 0 < share <= 1:
             raise PomologyError(f"near is {share!r}; it must be a share of the free memory, above 0 and at most 1")
         free, cpu = self.backend.free_memory(), self.backend.kind == "cpu"
@@ -136,11 +132,9 @@ class Case:
         return int(min(budget, most_bytes))
 
     def watch_model(self, model: Any, weights_on: str | None = None) -> Any:
-        """Return the model, and record where its weights really are, and whether they change.
-
-        weights_on: the backend that holds offloaded weights between steps; `ran_on` then says what computes. Raises
-        Mismatch if the workload said another number of parameters, and ValueError if there are none.
-        """
+        """Return the model, and record where its weights really are, and whether they change. weights_on: the backend
+        that holds offloaded weights between steps; `ran_on` then says what computes. Raises Mismatch if the workload
+        said another number of parameters, and ValueError if there are none."""
         count = self.backend.count(model)
         if not count:
             raise ValueError("a model without parameters cannot be observed")
@@ -155,11 +149,9 @@ class Case:
 
     def check(self, values: Any, reference: Any, tolerance: float, what: str, relative: bool = False) -> None:
         """Record how far two computations differ that should agree, as `max_abs_error`: arrays, or dicts of them.
-
-        tolerance: the largest absolute difference allowed; with `relative`, as a share of each reference array's
-        largest absolute element. Raises Mismatch, which ends the case, in a line that names the worst element; also
-        for other names, shapes or types, and for values that are not finite.
-        """
+        tolerance: the largest absolute difference; with `relative`, as a share of each reference array's largest
+        absolute element. Raises Mismatch, which ends the case, naming the worst element; also for other names, shapes
+        or types, and for values that are not finite."""
         error, complaint = parity.difference(values, reference, tolerance, relative)
         if error is not None:
             self.metric("max_abs_error", max(error, self._metrics.get("max_abs_error", Estimate(0.0)).value))
@@ -190,10 +182,8 @@ class Case:
         return timed
 
     def trace(self) -> None:
-        """Note memory and page faults of the step that ends here, see `MemoryTrace`: the last line of every step.
-
-        Waits for the device, and takes some 0.1 ms of its own, which belongs to the step.
-        """
+        """Note memory and page faults of the step that ends here, see `MemoryTrace`: the last line of every step. Waits
+        for the device, and takes some 0.1 ms of its own, which belongs to the step."""
         self.backend.synchronize()
         if self._trace is None:
             self._trace = MemoryTrace(self.backend.memory, self._start_s)
@@ -207,12 +197,9 @@ class Case:
             self._losses.append(float(value))
 
     def accuracy(self, value: float, samples: int, classes: int) -> None:
-        """Note the share of held-out samples that the trained model gets right.
-
-        After 20 steps of training, a model did not learn that does no better than the chance of `classes` equally
-        likely classes plus three standard deviations of a guesser's score on so many samples, which a guesser passes
-        once in a thousand times.
-        """
+        """Note the share of held-out samples that the trained model gets right. After 20 steps of training, a model
+        did not learn that does no better than the chance of `classes` equally likely classes plus three standard
+        deviations of a guesser's score on so many samples, which a guesser passes once in a thousand times."""
         self.metric("accuracy", value, n=samples)
         chance, steps = 1 / classes, self._training.steps if self._training else 0
         bound = chance + 3 * math.sqrt(chance * (1 - chance) / samples)

@@ -92,16 +92,14 @@ class Experiment(Report):
                 yield case
 
     def first_that_fits(self, rows: Iterable[dict], on: Iterable[Device] | None = None) -> Iterator[Case]:
-        """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings.
-
-        The next one is tried where a case is `TOO_LARGE`. on: as for `cases`.
-        """
+        """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings,
+        of which the next is tried where a case is `TOO_LARGE`. on: as for `cases`."""
         rows = list(rows)
         for backend in self.devices if on is None else on:
             for config in rows:
                 yield from self.cases([config], on=[backend])
                 key = Case(self, backend, config).name, self.repeat
-                ended = {(one.case, one.repeat): one.status for one in journal.read(self.journal.path).records}
+                ended = {(each.case, each.repeat): each.status for each in journal.read(self.journal.path).records}
                 if ended.get(key) not in TOO_LARGE:
                     break
 
