@@ -15,7 +15,7 @@ from pomology.results.record import Record
 
 
 def metric(value: float, low: float | None = None, high: float | None = None, unit: str = "") -> Estimate:
-    return Estimate(value, unit, low, high, 20)
+    return fakes.metric(value, low, high, unit)
 
 
 def rate(value: float, low: float | None = None, high: float | None = None) -> dict:

@@ -207,6 +207,10 @@ def precisions(**absent: str) -> tuple:
     return "precisions", device, {}
 
 
+def no_meter() -> tuple:
+    return "energy", FakeDevice("cpu"), {"meters": lambda kind: ([], {"rapl": "only root may read it"})}
+
+
 CHECKS = {  # what it is put to -> status, words of the note or the reason, numbers
     "a good clock": (
         *(lambda: clock(number * 1e-7 for number in range(50_000)), "ok", "never went back in 49,999 readings"),
@@ -247,6 +251,7 @@ CHECKS = {  # what it is put to -> status, words of the note or the reason, numb
         {"meter_period_s": approx(0.1, rel=0.02), "meter_step_j": approx(0.5, rel=0.02)}
         | {"power_waiting_w": approx(5, rel=0.15), "power_working_w": approx(20, rel=0.15)},  # a period at each end
     ),
+    "no meter": (no_meter, "unsupported", "only root may read it"),
     "a meter blind to work": (lambda: energy(5.1, 5.0), "mismatch", "no more power for work"),
     "a meter that stands still": (lambda: energy(period_s=1e6), "mismatch", "did not move in 2.00 s"),
     "battery": (
@@ -311,13 +316,6 @@ def test_pairs_take_turns_and_have_the_same_threads():
     assert threads == {3}, "PyTorch's timer takes one thread unless it is told"
 
 
-def test_no_meter_is_said_with_its_reason(check):
-    why = "this system lets only root read the RAPL energy counters"
-    record = check("energy", FakeDevice("cpu"), meters=lambda kind: ([], {"rapl": why}))
-    assert (record.status, record.reason) == ("unsupported", why)
-    assert details.checks_table([record]).rows[0].cells[2:] == ("not to be had", why)
-
-
 def test_the_reference_leaves_threads_and_kernels_as_they_were():
     scope, seen = definitions(), []
     torch.backends.mkldnn.enabled = True
@@ -349,15 +347,20 @@ HIGH, LOW = "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO
         ({}, set()),
         ({"os_version": "13.2"}, {"PyTorch on MPS", "bf16 on MPS", "topk of more than 16 on MPS"}),
         ({"architecture": "x86_64", "translated": True}, {"MPS, Metal, MLX"}),
-        ({"packages": {"torch": "2.12.1+cpu"}}, {"peaks of memory on MPS"}),
+        (
+            {"packages": {"torch": "2.12.1+cpu", "tensorflow": "2.20.0", "zeus-apple-silicon": None}},
+            {"peaks of memory on MPS", "TensorFlow with tensorflow-metal", "energy without root"},
+        ),
         ({"packages": {"pyarrow": "26.0.1"}}, {"NumPy and PyArrow"}),
-        ({"packages": {"pyarrow": "26.0.1", "numpy": "2.0.2"}}, set()),
-        ({"packages": {"tensorflow": "2.20.0"}}, {"TensorFlow with tensorflow-metal"}),
-        ({"packages": {"zeus-apple-silicon": None}}, {"energy without root"}),
-        ({"environment": {"KMP_DUPLICATE_LIB_OK": "TRUE"}}, {"one OpenMP"}),
+        (
+            {"packages": {"pyarrow": "26.0.1", "numpy": "2.0.2"}, "environment": {HIGH: "0.8"}},
+            set(),
+        ),  # LOW is the kit's
+        (
+            {"environment": {"KMP_DUPLICATE_LIB_OK": "TRUE", HIGH: "0.8", LOW: "1.0"}},
+            {"one OpenMP", "memory limits of MPS"},
+        ),
         ({"environment": {"PYTORCH_ENABLE_MPS_FALLBACK": "1"}}, {"MPS refuses what it lacks"}),
-        ({"environment": {HIGH: "0.8"}}, set()),  # the kit sets the other
-        ({"environment": {HIGH: "0.8", LOW: "1.0"}}, {"memory limits of MPS"}),
     ],
 )
 def test_a_gate_that_is_shut_is_named(facts, shut):
@@ -370,10 +373,9 @@ def test_a_gate_that_is_shut_is_named(facts, shut):
 
 def test_a_mac_s_gates_are_not_judged_elsewhere():
     verdict = definitions()["verdict"]
-    verdict.__globals__["experiment"] = SimpleNamespace(snapshot={"os": "Linux"})
-    assert [verdict(False, True), verdict(False, False), verdict(True, False)] == ["not a Mac", "not met", "met"]
-    verdict.__globals__["experiment"] = SimpleNamespace(snapshot={"os": "macOS"})
-    assert [verdict(False, True), verdict(True, True)] == ["not met", "met"]
+    for system, shut in (("Linux", "not a Mac"), ("macOS", "not met")):
+        verdict.__globals__["experiment"] = SimpleNamespace(snapshot={"os": system})
+        assert [verdict(False, True), verdict(False, False), verdict(True, False)] == [shut, "not met", "met"]
 
 
 def test_a_check_that_breaks_has_a_record_and_what_devices_share_is_checked_once(check):

@@ -16,7 +16,6 @@ from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.measure.clock import Block, StepClock
 from pomology.measure.epochs import epoch_metrics
-from pomology.results import journal
 from pomology.results.record import Record
 from pomology.workloads.cost import Workload
 
@@ -46,6 +45,9 @@ def test_a_block_of_several_steps_gives_the_mean_of_a_step_without_ready_ones_an
     clock = StepClock(clock=now, budget_s=3.0, to_device=lambda batch: batch)
     for number, _ in enumerate(clock.steps(range(100_000))):
         now.pass_s(0.0 if clock.on_ready else 0.001)  # loading
+        if number < 500:
+            with clock.phase("update"):
+                now.pass_s(0.0)
         with clock.phase("forward"):
             now.pass_s(0.0005 if clock.on_ready else 0.001 if number % 2 else 0.003)
             with clock.occasional("checkpoint", per_epoch=1):
@@ -53,17 +55,7 @@ def test_a_block_of_several_steps_gives_the_mean_of_a_step_without_ready_ones_an
     part = clock.parts["training"]
     assert max(block.steps for block in part.blocks) > 2 and part.ready_blocks
     assert epoch_metrics(clock)["forward_s"].value == pytest.approx(0.002, rel=0.01)
-
-
-def test_a_phase_that_not_every_block_has_is_absent():
-    now = Clock()
-    clock = StepClock(clock=now, budget_s=1000)
-    for number, _ in enumerate(clock.steps(range(40))):
-        now.pass_s(1.0)
-        if number % 7 == 0:
-            with clock.phase("update"):
-                now.pass_s(1.0)
-    assert "update_s" not in epoch_metrics(clock)
+    assert "update_s" not in epoch_metrics(clock), "not every block has it"
 
 
 def test_wrong_phases_are_refused():
@@ -90,10 +82,6 @@ def make(tmp_path, monkeypatch):
     return make
 
 
-def records(experiment: Experiment) -> list[Record]:
-    return journal.read(experiment.journal.path).records
-
-
 def test_phases_stand_in_the_record_with_their_raw_times(make):
     experiment = make()
     for case in experiment.cases([{"batch_size": 8}]):
@@ -102,7 +90,7 @@ def test_phases_stand_in_the_record_with_their_raw_times(make):
                 for seconds, name in enumerate(COSTS):
                     with case.phase(name):
                         time.sleep(0.0005 * seconds)
-    (record,) = records(experiment)
+    (record,) = experiment.records
     metrics, raw = record.metrics, record.blocks["training"]
     steps = sum(count for count, _ in raw["steady"])
     for name in COSTS:
@@ -117,8 +105,7 @@ ROWS = [{"model": "medium"}, {"model": "small"}, {"model": "tiny"}]
 @pytest.mark.parametrize(
     ("endings", "tried"),
     [
-        ([None], ["medium"]),
-        ([MemoryError(), TooBig("9 GB"), None], ["medium", "small", "tiny"]),
+        ([MemoryError(), None], ["medium", "small"]),
         ([TooBig("9 GB")] * 3, ["medium", "small", "tiny"]),
         ([ValueError("a bug")], ["medium"]),  # a smaller model does not mend it
     ],
@@ -130,7 +117,7 @@ def test_the_first_sibling_that_fits_is_the_last_that_is_tried(make, endings, tr
             if (ending := next(left)) is not None:
                 raise ending
             case.metric("step_s", 1.0, "s")
-    assert [record.config["model"] for record in records(experiment)] == tried
+    assert [record.config["model"] for record in experiment.records] == tried
 
 
 def test_the_next_run_carries_on_where_siblings_were_left_on_every_device(make, capsys):
@@ -150,7 +137,7 @@ def test_the_next_run_carries_on_where_siblings_were_left_on_every_device(make, 
     with pytest.raises(KeyboardInterrupt):
         run(cut_off)
     run(lambda case: case.metric("step_s", 1.0, "s"))
-    ended = [(record.backend, record.config["model"], record.status) for record in records(make())]
+    ended = [(record.backend, record.config["model"], record.status) for record in make().records]
     assert ended == [("cpu", "medium", "too-big"), ("cpu", "small", "ok"), ("pretended", "medium", "ok")]
     run(lambda case: pytest.fail(f"{case.model} was run again"))
     assert "skipped" in capsys.readouterr().out
@@ -167,7 +154,7 @@ def test_what_surely_cannot_end_is_refused_with_the_arithmetic(make, monkeypatch
             case.require_memory(Workload(parameters=1, flops=int(teraflops * 1e12), state_bytes=1, saved_bytes=1))
             case.require_time(30.0, steps=3)
             case.metric("step_s", 1.0, "s")
-    (record,) = records(experiment)
+    (record,) = experiment.records
     assert record.status == ("too-big" if refused else "ok")
     if refused:
         assert record.reason == (

@@ -100,13 +100,9 @@ def test_a_torn_last_line_is_reported_and_the_next_one_is_not_glued_to_it(journa
     Journal(journal.path).end(ENDED | {"case": "c"})
     assert cases(journal) == ["a", "c"] and read(journal.path).problems == told
     assert journal.path.read_bytes().startswith(torn)
-
-
-def test_a_last_line_that_lacks_only_its_newline_counts(journal):
-    journal.end(ENDED)
-    journal.path.write_bytes(journal.path.read_bytes().rstrip(b"\n"))
-    journal.end(ENDED | {"case": "b"})
-    assert cases(journal) == ["a", "b"] and read(journal.path).problems == []
+    journal.path.write_bytes(journal.path.read_bytes().rstrip(b"\n"))  # that is no tear
+    journal.end(ENDED | {"case": "d"})
+    assert cases(journal) == ["a", "c", "d"] and read(journal.path).problems == told
 
 
 def test_torn_lines_in_the_middle_cost_themselves_only(journal):
@@ -181,20 +177,14 @@ def test_a_watcher_gives_open_cases_their_status_once(journal):
     assert journal.finish_open("crashed", "again") == [] and journal.path.read_bytes() == before
 
 
-def test_only_what_may_end_differently_is_tried_again(journal):
+def test_only_what_may_end_differently_or_vanished_once_is_tried_again(journal):
     assert not read(journal.path).done("a", 0)
     for status in {each for part in get_args(results_record.Status) for each in get_args(part) or (part,)}:
         journal.start(STARTED)
         journal.end(ENDED | {"status": status})
         assert read(journal.path).done("a", 0) == (status not in ("interrupted", "error"))
         assert not read(journal.path).done("a", 1) and not read(journal.path).done("b", 0)
-
-
-def test_a_case_whose_process_vanished_is_tried_once_more(journal):
-    for status in ("interrupted", "error"):  # attempts that ended do not count
-        journal.start(STARTED)
-        journal.end(ENDED | {"status": status})
-    journal.start(STARTED)
+    journal.start(STARTED)  # attempts that ended do not count
     assert not read(journal.path).done("a", 0)
     journal.start(STARTED)
     assert read(journal.path).done("a", 0) and statuses(journal) == {("a", 0): "crashed"}
@@ -223,14 +213,11 @@ MALFORMED = {
     "parameters huge": line({"parameters": "<x>"}, x="1" + "0" * 400),
     "NaN in config": line({"config": {"lr": "<x>"}}, x="NaN"),
     "nested bomb": b"[" * 200_000,
-    "nested below the limit": line({"status": "<x>"}, x="[" * 900 + "]" * 900),
     "not UTF-8": line({"reason": "<x>"}, x='"\xff"').decode().encode("latin-1"),
     "pickle": b"cos system (S'true' tR.",
     "text": b"\"__import__('os')\"",
-    "null": b"null",
     "two on a line": line({}) * 2,
     "very long text": line({"status": "x" * 1_000_000}),
-    "very long key": line({"metrics": {"x" * 1_000_000: None}}),
     "start without its case": json.dumps({k: v for k, v in STARTED.items() if k != "case"}).encode(),
 }
 
@@ -266,7 +253,6 @@ def test_a_record_is_typed_and_its_line_is_that_of_the_journal(journal):
     assert list(record.line())[:3] == ["event", "schema", "experiment"]
     journal.end(record)
     assert read(journal.path).records == [record]
-    assert "trace" not in record.without_samples().line()
 
 
 def test_a_run_reads_what_is_asked_for_once_and_again_when_it_has_grown(journal, monkeypatch):

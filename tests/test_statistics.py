@@ -115,9 +115,7 @@ BAD = {
     "negative": lambda: drift([-1.0]),
     "weights too few": lambda: interval([1.0, 2.0], weights=[1]),
     "weight of nothing": lambda: interval([1.0, 2.0], weights=[1, 0]),
-    "a time of 0": lambda: compare([1.0, 0.0], [1.0, 1.0]),
     "one time, and that 0": lambda: compare([0.0], [1.0]),
-    "NaN to compare": lambda: compare([1.0, math.nan], [1.0, 1.0]),
     "unequal pairs": lambda: compare([1.0, 1.0], [1.0, 1.0, 1.0], paired=True),
 }
 
@@ -129,9 +127,6 @@ def test_bad_input_is_refused(call):
 
 
 def test_an_epoch_is_its_first_step_and_the_others_with_the_bounds_of_the_mean():
-    for steps in (1, 469, 468.75):
-        found = epoch_estimate(1.6, interval([0.0123] * 120), steps)
-        assert (found.value, found.low, found.high) == pytest.approx([1.6 + (steps - 1) * 0.0123] * 3, rel=1e-9)
     assert epoch_estimate(1.6, interval([0.5]), 0.25).value == 1.6  # the first step was the partial batch
     found = epoch_estimate(10.0, Estimate(2.0, "s", 1.5, 2.5, 100), 101)
     assert found == Estimate(210.0, "s", 160.0, 260.0, 100, "estimated")

@@ -48,7 +48,7 @@ def same(batch):
     return batch
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 469])
+@pytest.mark.parametrize("length", [1, 2, 469])
 def test_a_whole_epoch_is_measured_exactly_with_its_slow_first_step(length):
     clock, part = timed(range(length), lambda number: 0.004 if number else 3.0)
     metrics = epoch_metrics(clock)
@@ -84,14 +84,11 @@ def test_a_smaller_last_batch_is_in_the_epoch_but_in_no_mean():
     assert value(clock, "epoch_s") == exactly(1.172) and value(clock, "step_s") == exactly(0.1)
 
 
-@pytest.mark.parametrize(
-    ("length", "whole", "expected"),
-    [(900, False, True), (1100, False, False), (1100, True, True)],  # of 10 ms each, with a budget of 10 s
-)
-def test_an_epoch_that_fits_the_budget_or_is_asked_for_runs_whole(length, whole, expected):
-    clock, part = timed(range(length), 0.01, budget_s=10, whole=whole)
-    assert part.complete is (part.steps == length) is expected
-    assert epoch_metrics(clock)["epoch_s"].how == ("measured" if expected else "estimated")
+def test_an_epoch_that_fits_the_budget_or_is_asked_for_runs_whole():
+    for length, whole, expected in ((900, False, True), (1100, False, False), (1100, True, True)):
+        clock, part = timed(range(length), 0.01, budget_s=10, whole=whole)
+        assert part.complete is (part.steps == length) is expected
+        assert epoch_metrics(clock)["epoch_s"].how == ("measured" if expected else "estimated")
 
 
 def test_long_epochs_have_longer_blocks_instead_of_more():
@@ -178,12 +175,9 @@ def test_the_stop_rule_fires_on_quiet_steps_but_not_before_the_third_burst():
     assert seconds_of(part.blocks) == pytest.approx(3 / 5 * 30, rel=0.02)
     assert (metric.high - metric.value) / metric.value <= measure_clock.TARGET
     assert metric.value == pytest.approx(0.01, rel=0.005)
-
-
-def test_the_stop_rule_waits_for_ready_steps_as_well():
-    now = Clock()
-    clock = StepClock(clock=now, budget_s=30, to_device=same)
-    noise = np.random.default_rng(3).lognormal(0, 1.5, 500)
+    # It waits for ready steps as well.
+    now, clock = Clock(), StepClock(budget_s=30, to_device=same)
+    clock.clock, noise = now, np.random.default_rng(3).lognormal(0, 1.5, 500)
     train(clock, range(10**6), lambda number: now.pass_s(0.01 * (noise[number % 500] if clock.on_ready else 1)))
     assert clock.parts["training"].stopped == "budget"
 
@@ -240,16 +234,6 @@ def test_asides_are_counted_exactly_once(length, put):
     assert np.allclose(work["picture"].seconds, 0.05, rtol=1e-9) and np.allclose(work["file"].seconds, 0.02, rtol=1e-9)
     assert (work["picture"].part, work["checkpoint"].part) == ("training", None)
     assert not put or value(clock, "compute_epoch_s") == exactly(length * 0.008)
-
-
-def test_a_short_aside_timed_once_does_not_take_the_bounds_away():
-    for aside_s, known in ((1.0, True), (100.0, False)):
-        now = Clock()
-        clock = StepClock(clock=now, budget_s=10.0)
-        train(clock, range(100_000), lambda number, now=now: now.pass_s(0.01 + 0.001 * (number % 2)))
-        with clock.occasional("checkpoint", per_epoch=1):
-            now.pass_s(aside_s)
-        assert (epoch_metrics(clock)["epoch_s"].low is not None) is known
 
 
 def put(batch: Batch) -> Batch:
@@ -406,18 +390,6 @@ def test_every_block_lies_between_two_fences(length):
     assert device.events.count("synchronize") >= len(blocks) + 2, unfenced
 
 
-def test_an_aside_pays_for_its_own_work_only():
-    now = Clock()
-    device = SimulatedDevice(now)
-    clock = StepClock(device.synchronize, clock=now)
-    for _ in clock.steps(range(40)):
-        device.launch(0.005)
-        with clock.occasional("picture", per_epoch=40):
-            device.launch(0.1)
-    assert clock.occasional_work["picture"].seconds == [pytest.approx(0.1)] * 40
-    assert value(clock, "step_s") == exactly(0.005) and value(clock, "epoch_s") == exactly(40 * 0.105)
-
-
 @pytest.mark.parametrize(("host_s", "device_s"), [(0.005, 0.003), (0.030, 0.028), (0.100, 0.160), (0.0001, 0.004)])
 def test_fences_do_not_hide_that_loading_and_computing_overlap(host_s, device_s):
     # While the device computes, the loop loads the next batch; a fence after every step would add the two up.
@@ -425,6 +397,9 @@ def test_fences_do_not_hide_that_loading_and_computing_overlap(host_s, device_s)
     device = SimulatedDevice(now)
     clock = StepClock(device.synchronize, clock=now, whole=True)
     train(clock, Loader(600, now, load_s=host_s), lambda number: device.launch(device_s))
+    with clock.occasional("picture", per_epoch=0):  # pays for its own work only
+        device.launch(0.1)
+    assert clock.occasional_work["picture"].seconds == [pytest.approx(0.1)]
     assert value(clock, "epoch_s") == pytest.approx(600 * max(host_s, device_s), rel=0.025)
     assert value(clock, "step_s") == pytest.approx(max(host_s, device_s), rel=0.015)
 
@@ -513,15 +488,6 @@ def test_blocks_of_measure_make_the_fence_vanish(kernel_s):
     assert {block.steps for block in single.blocks} == {1}
 
 
-@pytest.mark.parametrize("kernel_s", [0.0004, 0.09])
-def test_measure_respects_its_budget(kernel_s):
-    noise = np.random.default_rng(6).lognormal(0, 1.5, 997)
-    kernel = Kernel(lambda call: kernel_s * noise[call % 997])
-    found = measure(kernel, clock=kernel.now, budget_s=3.0)
-    assert found.stopped == "budget"
-    assert 3.0 <= seconds_of(found.blocks) <= 3.0 + max(block.seconds for block in found.blocks)
-
-
 def drive(clock: StepClock, steps: float, step_s=lambda number: 0.004, part="training", run=None) -> tuple[Ticker, int]:
     """A trainer that calls back before each of its steps; returns how many of them the clock wanted."""
     ticker = Ticker(clock, part, steps)
@@ -565,15 +531,6 @@ def test_a_ticker_says_when_the_budget_is_spent_and_stays_quiet_then():
     clock.clock.pass_s(5)
     ticker.end()
     assert part.steps == wanted and part.seconds < 2
-
-
-def test_a_trainer_that_ends_early_leaves_an_estimate_and_no_half_block():
-    clock = whole_clock()
-    assert drive(clock, 1000, run=337)[1] == 337
-    part, metric = clock.parts["training"], epoch_metrics(clock)["epoch_s"]
-    assert not part.complete and part.stopped == "left early" and part.steps <= 337
-    assert all(block.step_s == exactly(0.004) for block in part.blocks)
-    assert (metric.value, metric.how) == (exactly(4.0), "estimated")
 
 
 def slow_first(number):

@@ -34,6 +34,10 @@ SPARED_BYTES, SPARED_SHARE = 1.5e9, 0.1  # of the free memory, that a case near 
 # sum of its tensors; where glibc had to map each of them by itself, to 1.00 times.
 HOLES = 1.25
 
+# Fields of a record that bear the name of what a case, its device and its experiment know.
+OWN, OF_DEVICE = ("config", "precision", "scaled"), ("framework", "framework_version", "backend", "threads")
+OF_EXPERIMENT = ("article", "profile", "data_origin", "repeat")
+
 ACCURACY_STEPS = 20  # after so many steps any model here that can learn does better than chance
 
 
@@ -41,25 +45,19 @@ class Case:
     """One row of an article's table on one device, journalled before it starts and when it ends.
 
     Enter it with `with`; how that block ends, also by an exception, becomes its status. Its settings are
-    `case["batch_size"]`, and `case.batch_size` where nothing else of a case has that name.
+    `case["batch_size"]`, and `case.batch_size` where nothing else of a case has that name. backend: the kit's device.
+    device: what the framework's `.to()` takes. scaled: whether the model is a smaller one than the article's. clock:
+    inside of the block, its `StepClock`; phase and occasional are that clock's.
     """
 
-    experiment: Experiment
-    backend: Device  # the kit's device
-    device: Any  # what the framework's `.to()` takes
-    config: dict[str, Any]
-    name: str
-    scaled: bool  # whether the model is a smaller one than the article's
-    clock: clock.StepClock | None  # inside of the block
-    phase: Callable[[str], contextlib.AbstractContextManager]  # of its clock
-    occasional: Callable[[str, float], contextlib.AbstractContextManager]  # of its clock
+    experiment = backend = device = config = name = clock = phase = occasional = None
+    scaled = False
 
     def __init__(self, experiment: Experiment, backend: Device, config: dict):
         self.experiment, self.backend, self.device, self.config = experiment, backend, backend.handle, dict(config)
         self.precision = config.get("precision", experiment.precision)
         settings = " ".join(f"{key}={value}" for key, value in config.items())
         self.name = f"{backend.framework}-{backend.backend} {settings}".strip()
-        self.scaled, self.clock = False, None
         self._workload: Workload | None = None
         self._telemetry: Telemetry | None = None
         self._trace: MemoryTrace | None = None
@@ -70,7 +68,7 @@ class Case:
         self._computed_on: set[str] = set()
         self._notes: list[str] = []
         self._flags: list[str] = []
-        self._shown, self._shown_s, self._began_s = None, 0.0, time.perf_counter()
+        self._shown, self._shown_s = None, 0.0
 
     def __getitem__(self, name: str) -> Any:
         return self.config[name]
@@ -84,8 +82,8 @@ class Case:
     # Before the training
 
     def require_memory(self, workload: Workload) -> None:
-        """Say what a step costs. Raises TooBig, which ends the case, if it cannot fit the free memory of the device, or
-        of the host what is offloaded to it."""
+        """Say what a step costs. Raises TooBig, which ends the case, if the device's memory, or for what is offloaded
+        the host's, has too little free for it."""
         self._workload, free = workload, self.backend.free_memory()
         if workload.bytes > free:
             raise TooBig(
@@ -102,10 +100,8 @@ class Case:
             )
 
     def require_time(self, limit_s: float, steps: int = 3, precision: str = "") -> None:
-        """Raise TooBig, which ends the case, if that many steps surely cannot end in `limit_s`; after `require_memory`.
-
-        No training step exceeds the best rate of a matrix product here in this precision, by default the case's.
-        """
+        """Raise TooBig, which ends the case, if that many steps surely cannot end in `limit_s`, at the best rate of a
+        matrix product here in this precision, by default the case's; after `require_memory`."""
         flops, precision = self._workload.flops, precision or self.precision
         rate = self.experiment.peak_matmul_rate(self.backend, precision)
         if steps * flops / rate > limit_s:
@@ -116,12 +112,10 @@ class Case:
             )
 
     def memory_budget(self, share: float = 0.9, most_bytes: float = math.inf) -> int:
-        """Bytes that a case may plan for that is to come near the limit of the memory, without endangering the machine.
-
-        `share` of the free memory, less 10 % of it or 1.5 GB at the least; on a processor also less the `HOLES` between
-        tensors. Where that exceeds `most_bytes`, it is those, and the case is `scaled`; a note says which. Raises
-        PomologyError for a share that is none, and TooBig if nothing can be spared.
-        """
+        """Bytes that a case may plan for that is to come near the limit of the memory: `share` of what is free, less
+        10 % of it or 1.5 GB at the least; on a processor also less the `HOLES` between tensors. Where that exceeds
+        `most_bytes`, it is those, and the case is `scaled`; a note says which. Raises PomologyError for a share that is
+        none, and TooBig if nothing can be spared."""
         if not 0 < share <= 1:
             raise PomologyError(f"near is {share!r}; it must be a share of the free memory, above 0 and at most 1")
         free, cpu = self.backend.free_memory(), self.backend.kind == "cpu"
@@ -138,11 +132,9 @@ class Case:
         return int(min(budget, most_bytes))
 
     def watch_model(self, model: Any, weights_on: str | None = None) -> Any:
-        """Return the model, and record where its weights really are, and whether they change.
-
-        weights_on: the backend that holds offloaded weights between steps; `ran_on` then says what computes. Raises
-        Mismatch if the workload said another number of parameters, and ValueError if there are none.
-        """
+        """Return the model, and record where its weights really are, and whether they change. weights_on: the backend
+        that holds offloaded weights between steps; `ran_on` then says what computes. Raises Mismatch if the workload
+        said another number of parameters, and ValueError if there are none."""
         count = self.backend.count(model)
         if not count:
             raise ValueError("a model without parameters cannot be observed")
@@ -157,11 +149,9 @@ class Case:
 
     def check(self, values: Any, reference: Any, tolerance: float, what: str, relative: bool = False) -> None:
         """Record how far two computations differ that should agree, as `max_abs_error`: arrays, or dicts of them.
-
-        tolerance: the largest absolute difference allowed; with `relative`, as a share of each reference array's
-        largest absolute element. Raises Mismatch, which ends the case, in a line that names the worst element; also
-        for other names, shapes or types, and for values that are not finite.
-        """
+        tolerance: the largest absolute difference; with `relative`, as a share of each reference array's largest
+        absolute element. Raises Mismatch, which ends the case, naming the worst element; also for other names, shapes
+        or types, and for values that are not finite."""
         error, complaint = parity.difference(values, reference, tolerance, relative)
         if error is not None:
             self.metric("max_abs_error", max(error, self._metrics.get("max_abs_error", Estimate(0.0)).value))
@@ -192,10 +182,8 @@ class Case:
         return timed
 
     def trace(self) -> None:
-        """Note memory and page faults of the step that ends here, see `MemoryTrace`: the last line of every step.
-
-        Waits for the device, and takes some 0.1 ms of its own, which belongs to the step.
-        """
+        """Note memory and page faults of the step that ends here, see `MemoryTrace`: the last line of every step. Waits
+        for the device, and takes some 0.1 ms of its own, which belongs to the step."""
         self.backend.synchronize()
         if self._trace is None:
             self._trace = MemoryTrace(self.backend.memory, self._start_s)
@@ -209,12 +197,9 @@ class Case:
             self._losses.append(float(value))
 
     def accuracy(self, value: float, samples: int, classes: int) -> None:
-        """Note the share of held-out samples that the trained model gets right.
-
-        After 20 steps of training, a model did not learn that does no better than the chance of `classes` equally
-        likely classes plus three standard deviations of a guesser's score on so many samples, which a guesser passes
-        once in a thousand times.
-        """
+        """Note the share of held-out samples that the trained model gets right. After 20 steps of training, a model
+        did not learn that does no better than the chance of `classes` equally likely classes plus three standard
+        deviations of a guesser's score on so many samples, which a guesser passes once in a thousand times."""
         self.metric("accuracy", value, n=samples)
         chance, steps = 1 / classes, self._training.steps if self._training else 0
         bound = chance + 3 * math.sqrt(chance * (1 - chance) / samples)
@@ -247,9 +232,8 @@ class Case:
         self._conditions = experiment.conditions()
         experiment.journal.start(self._start())
         backend.reset_peak_memory()
-        options = {"budget_s": experiment.budget_s, "whole": experiment.profile == "article"}
-        options |= {"to_device": backend.to_device, "on_progress": self._progress}
-        self.clock = clock.StepClock(backend.synchronize, **options)
+        about, whole = {"to_device": backend.to_device, "on_progress": self._progress}, experiment.profile == "article"
+        self.clock = clock.StepClock(backend.synchronize, budget_s=experiment.budget_s, whole=whole, **about)
         self.phase, self.occasional = self.clock.phase, self.clock.occasional
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(backend.context())
@@ -274,7 +258,7 @@ class Case:
         if now_s - self._shown_s >= 0.5:
             self._shown_s = now_s
             total = f" of {math.ceil(expected):,}" if expected else ""
-            self._show(f"{self.name}: {part}, step {done:,}{total}, {format.clock_time(now_s - self._began_s)}")
+            self._show(f"{self.name}: {part}, step {done:,}{total}, {format.clock_time(now_s - self._start_s)}")
 
     def _show(self, text: str, final: bool = False) -> None:
         """One line that says how far the case is, in a notebook; replaced by its result, which a terminal gets too."""
@@ -295,42 +279,35 @@ class Case:
 
     def _start(self) -> dict[str, Any]:
         """The fields of `record.Start`."""
-        known = {"experiment": self.experiment.name, "case": self.name, "device": None, "chip": self.backend.name}
-        known |= {"power_source": self._conditions["power_source"], "started": self._started}
-        known |= {name: getattr(self, name) for name in ("config", "precision", "scaled")}
-        known |= {
-            name: getattr(self.backend, name) for name in ("framework", "framework_version", "backend", "threads")
-        }
-        known |= {"data": self.experiment.data_kind}
-        return known | {
-            name: getattr(self.experiment, name) for name in ("article", "profile", "data_origin", "repeat")
-        }
+        experiment, backend = self.experiment, self.backend
+        known = {"experiment": experiment.name, "case": self.name, "data": experiment.data_kind, "device": None}
+        known |= {"chip": backend.name, "power_source": self._conditions["power_source"], "started": self._started}
+        for source, names in ((self, OWN), (backend, OF_DEVICE), (experiment, OF_EXPERIMENT)):
+            known |= {name: getattr(source, name) for name in names}
+        return known
 
     def _record(self, exception: BaseException | None) -> dict[str, Any]:
         """The fields of `record.Record`."""
-        backend, telemetry, workload, trace = self.backend, self._telemetry, self._workload, self._trace
-        warmup = trace and outcome.warmup_steps(trace, self._training)
-        observed = backend.device_of(self._model) if self._model is not None else None
+        backend, telemetry, workload, training = self.backend, self._telemetry, self._workload, self._training
+        observed = None if self._model is None else backend.device_of(self._model)
         if observed is not None and observed == self._weights_on and self._computed_on == {backend.backend}:
             observed = backend.backend
         status, reason = self._status(exception, observed)
-        doubts = self._conditions["flags"] + self._flags + outcome.flags(telemetry, self._training, backend.backend)
+        doubts = self._conditions["flags"] + self._flags + outcome.flags(telemetry, training, backend.backend)
         record = self._start() | {"status": status, "reason": reason, "flags": doubts}
         record |= {"device": observed and ("cpu" if observed == "cpu" else "gpu")}
         record |= {"parameters": workload and workload.parameters, "flops_per_step": workload and workload.flops}
         record |= {"bytes_per_step": workload and workload.moved_bytes}
         record |= {"foreign_load": telemetry and telemetry.foreign_load}
-        record |= {
-            "seconds": round(time.perf_counter() - self._start_s, 3),
-            "metrics": {name: value.metric() for name, value in self._all_metrics(warmup).items()},
-        }
+        traced = self._trace and outcome.memory_trace(self._trace, training, backend)
+        metrics = self._all_metrics(traced["warmup"] if traced else 0)
+        record |= {"metrics": {name: value.metric() for name, value in metrics.items()}}
         parts = {name: outcome.raw_times(part) for name, part in self.clock.parts.items()}
         asides = {name: occasional.seconds for name, occasional in self.clock.occasional_work.items()}
-        record |= {"blocks": parts | self._kernels, "asides": asides}
+        record |= {"seconds": round(time.perf_counter() - self._start_s, 3), "asides": asides}
+        record |= {"blocks": parts | self._kernels} | ({"memory_trace": traced} if traced else {})
         if self._notes:
             record["note"] = redact("; ".join(self._notes))
-        if trace is not None:
-            record["memory_trace"] = outcome.memory_trace(trace, backend) | {"warmup": warmup}
         if telemetry is not None:
             absent = dict(telemetry.absent)
             if backend.uncounted:
@@ -358,7 +335,7 @@ class Case:
         problem = outcome.not_learning(self._losses, self.experiment.expects_learning) or self._guesses
         return ("not-learning", problem) if problem else ("ok", None)
 
-    def _all_metrics(self, warmup: int | None) -> dict[str, Estimate]:
+    def _all_metrics(self, warmup: int) -> dict[str, Estimate]:
         """What was measured, and what follows from it."""
         workload, training = self._workload, self._training
         metrics = epochs.epoch_metrics(self.clock)
@@ -378,11 +355,12 @@ class Case:
         metrics |= self._metrics
         if workload:
             # Of a step on ready batches, where there are any, and of passes that are timed by themselves.
-            blocks = training and (training.ready_blocks or training.blocks)
-            timed = {"flops_per_s": (workload.flops, epochs.interval(blocks))} if blocks else {}
-            if workload.forward_flops is not None:
-                passes = {"forward": workload.forward_flops, "backward": workload.flops - workload.forward_flops}
-                known = {name: flops for name, flops in passes.items() if flops and f"{name}_s" in metrics}
-                timed |= {f"{name}_flops_per_s": (flops, metrics[f"{name}_s"]) for name, flops in known.items()}
-            metrics |= {name: epochs.rate(*amount_over_time, "FLOP/s") for name, amount_over_time in timed.items()}
+            if blocks := training and (training.ready_blocks or training.blocks):
+                metrics["flops_per_s"] = epochs.rate(workload.flops, epochs.interval(blocks), "FLOP/s")
+            forward = workload.forward_flops
+            for name, flops in (
+                () if forward is None else (("forward", forward), ("backward", workload.flops - forward))
+            ):
+                if flops and f"{name}_s" in metrics:
+                    metrics[f"{name}_flops_per_s"] = epochs.rate(flops, metrics[f"{name}_s"], "FLOP/s")
         return metrics

@@ -78,12 +78,9 @@ class Experiment(Report):
         on: only on these devices. What the journal holds already is skipped, with a line that says so. Raises
         PomologyError for an axis `name` where `case.name` is something else.
         """
-        for name in axes:
-            if hasattr(Case, name) or name in Case.__annotations__:
-                raise PomologyError(
-                    f"case.{name} is no setting: give {name!r} in rows, as in cases([{{{name!r}: ...}}]), "
-                    f'and read it by case["{name}"]'
-                )
+        if name := next((name for name in axes if hasattr(Case, name)), None):
+            how = f"give {name!r} in rows, as in cases([{{{name!r}: ...}}]), and read it by case[{name!r}]"
+            raise PomologyError(f"case.{name} is no setting: {how}")
         if rows is None:
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
         before = journal.read(self.journal.path)
@@ -95,26 +92,20 @@ class Experiment(Report):
                 yield case
 
     def first_that_fits(self, rows: Iterable[dict], on: Iterable[Device] | None = None) -> Iterator[Case]:
-        """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings.
-
-        The next one is tried where a case is `TOO_LARGE`. on: as for `cases`.
-        """
+        """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings,
+        of which the next is tried where a case is `TOO_LARGE`. on: as for `cases`."""
         rows = list(rows)
         for backend in self.devices if on is None else on:
             for config in rows:
                 yield from self.cases([config], on=[backend])
                 key = Case(self, backend, config).name, self.repeat
-                records = journal.read(self.journal.path).records
-                ended = [record.status for record in records if (record.case, record.repeat) == key]
-                if not ended or ended[-1] not in TOO_LARGE:
+                ended = {(each.case, each.repeat): each.status for each in journal.read(self.journal.path).records}
+                if ended.get(key) not in TOO_LARGE:
                     break
 
     def peak_matmul_rate(self, backend: Device, precision: str) -> float:
-        """The most floating-point operations a second that a matrix product reaches on a device, found within a second.
-
-        Products of 512, 1024, 2048 and 4096 squared are timed once per process, as long as they are short; more counts
-        that this run's ceilings have reached with the same framework: a second may be a bad one.
-        """
+        """The most FLOP/s that a matrix product reaches on a device: of 512 to 4096 squared, timed once per process as
+        long as they are short, or of this run's ceilings with the same framework, if they have reached more."""
         key = backend.backend, precision
         if key not in self._rates:
             known = roofline.ceilings([one for one in self._read(roofline.SOURCES) if one.framework == self.framework])

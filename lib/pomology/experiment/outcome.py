@@ -77,18 +77,14 @@ def pairs(blocks: list[clock.Block]) -> list[list[float]]:
     return [[block.steps, round(block.seconds, 9)] for block in blocks]
 
 
-def warmup_steps(trace: MemoryTrace, training: clock.Part | None) -> int:
-    """How many traced steps come before the steady ones."""
-    if training is None:  # a loop that the clock knows nothing of
-        return max(1, trace.steps // 10)
-    warmup = 1 + sum(block.steps for block in training.warmup)
-    return warmup if trace.steps - warmup >= FEW_TRACED else 1
-
-
-def memory_trace(trace: MemoryTrace, device: Device) -> dict[str, Any]:
-    """A trace as the journal keeps it: columns, rows, and why a column is empty."""
+def memory_trace(trace: MemoryTrace, training: clock.Part | None, device: Device) -> dict[str, Any]:
+    """A trace as the journal keeps it: columns, rows, why a column is empty, and how many steps come before the steady
+    ones (a tenth, where the clock knows nothing of the loop)."""
+    warmup = 1 + sum(block.steps for block in training.warmup) if training else max(1, trace.steps // 10)
+    if training and trace.steps - warmup < FEW_TRACED:
+        warmup = 1
     empty = [name for number, name in enumerate(trace.COLUMNS) if all(row[number] is None for row in trace.rows)]
     framework = cases.framework_name(device)
     why = device.uncounted or f"{framework} keeps no count of it on this device"
     absent = {name: redact(trace.absent.get(name, why)) for name in sorted(empty)}
-    return {"columns": list(trace.COLUMNS), "rows": trace.rows, "absent": absent}
+    return {"columns": list(trace.COLUMNS), "rows": trace.rows, "absent": absent, "warmup": warmup}

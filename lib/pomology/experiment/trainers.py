@@ -19,14 +19,12 @@ from pomology.measure.epochs import fit_metric
 
 
 def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1) -> Any:
-    """A Keras callback that times `fit`; nothing else of `fit` changes.
-
-    Made in the call of `fit`, since the training time counts from there, with the numbers that `fit` gets. It records
+    """A Keras callback that times `fit`, in whose call it is made, with the numbers that `fit` gets. It records
 
     - the steps of the first epoch's training and validation. An epoch that does not fit the case's budget is stopped
-      (`stop_training`, and in validation `stop_evaluating`), after one more step that is not timed;
-    - `fit_s`, the seconds of the whole `fit`. It is `measured` if all of it ran: in the profile `article` always, else
-      as long as the next epoch is expected to end within twice the budget; if not, as `epochs.fit_metric` estimates;
+      (`stop_training`, `stop_evaluating`), after one more step that is not timed;
+    - `fit_s`, the seconds of the whole `fit`: `measured` if all of it ran, as in the profile `article` always, else if
+      each next epoch is expected to end within twice the budget; otherwise as `epochs.fit_metric` estimates;
     - the loss of each step, taken out of the epoch's mean so far, which Keras reads from the device in every step.
     """
     import keras as framework
@@ -66,32 +64,28 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             if epoch == 0 and not all(part.complete for part in case.clock.parts.values()):
                 self.model.stop_training = True
                 return
-            now_s = time.perf_counter()
-            next_s = now_s + (now_s - (self._ended_s or [self._first_s])[-1])
+            last_s, now_s = (self._ended_s or [self._first_s])[-1], time.perf_counter()
             self._ended_s.append(now_s)
-            if case.experiment.profile != "article" and next_s - self._began_s > 2 * case.clock.budget_s:
-                self.model.stop_training = True
+            long = 2 * now_s - last_s - self._began_s > 2 * case.clock.budget_s
+            self.model.stop_training |= long and case.experiment.profile != "article"
 
         def on_train_end(self, logs=None):
             case.backend.synchronize()
             seconds = time.perf_counter() - self._began_s
             later = [end - begin for begin, end in itertools.pairwise(self._ended_s)]
-            estimate = fit_metric(case.clock, epochs, self._first_s - self._began_s, later)
-            if estimate is not None and len(self._ended_s) == epochs:
+            if (estimate := fit_metric(case.clock, epochs, self._first_s - self._began_s, later)) is None:
+                return
+            if len(self._ended_s) == epochs:
                 # One training has one time. The spread of its steps says how well this run pins it down.
                 estimate = (estimate * (seconds / estimate.value)).replace(value=seconds, how="measured", n=epochs)
-            if estimate is not None:
-                case.metric("fit_s", estimate)
+            case.metric("fit_s", estimate)
 
         def _begin(self, steps, part):
             self._ticker = Ticker(case.clock, part, steps)
             self._ticker.tick()  # making the iterator, which comes before Keras calls, belongs to the first step
 
         def _enough(self, batch):
-            enough = self._ticker is not None and batch > 0 and not self._ticker.tick()
-            if enough:
-                self._ticker = None
-            return enough
+            return self._ticker is not None and batch > 0 and not self._ticker.tick()
 
         def _end(self, logs=None):
             if self._ticker is not None:
@@ -111,10 +105,9 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
         trainer.fit(model, clocked.steps(train_loader))
         trainer.validate(model, clocked.steps(test_loader, "evaluation"))
 
-    The first step holds the start of the loader's workers, and ready batches go through the same loop. The callback
-    notes losses without waiting for the device, keeps an eye on the model, and makes Lightning silent. It raises
-    Unsupported before the first step if Lightning would compute in another precision, and Mismatch if the model is on
-    another device.
+    The first step holds the start of the loader's workers, and ready batches go through the same loop. Losses are noted
+    without waiting for the device, the model is watched, and Lightning is silent. Raises Unsupported before the first
+    step if Lightning would compute in another precision, and Mismatch if the model is on another device.
     """
     from lightning.pytorch.callbacks import Callback
 

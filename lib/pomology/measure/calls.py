@@ -34,13 +34,12 @@ def measure(
     before: Callable[[], Any] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Measurement:
-    """Time `function()`, a kernel that the caller has prepared.
+    """Time `function()`, a kernel that the caller has prepared; the first call apart.
 
-    The first call is timed apart. Warm-up lasts `warmup_calls` and `warmup_s`, or half the budget if a slow function
-    needs more. Then blocks of calls, fenced at both ends, until the half-width of the median's interval is below 1 % of
-    it (from 20 blocks on) or the budget is spent, but never fewer than two; or just `repeats` blocks, where that is
-    given. A block has so many calls that the fence is negligible, unless `calls_per_block` says otherwise: 1 fences
-    every call, as a program that waits for each result would. `before` is called ahead of each block, untimed.
+    Warm-up lasts `warmup_calls` and `warmup_s`, or half the budget if a slow function needs more. Then blocks of calls,
+    fenced at both ends, until the half-width of the median's interval is below 1 % of it (from 20 blocks on) or the
+    budget is spent, but never fewer than two; or `repeats` blocks, where given. A block has so many calls that the
+    fence is negligible, or `calls_per_block`: 1 fences every call. `before` is called ahead of each block, untimed.
     """
 
     def block(calls: int) -> Block:
@@ -89,23 +88,19 @@ def in_pairs(
     budget_s: float = 1.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Pairs:
-    """Time `function()` against `reference()` in pairs, so that a wandering machine slows both.
-
-    The first call is timed apart, and a second one of each warms up. A block has so many calls that the fence is
-    negligible. Which of a pair comes first changes from one to the next. There are 4 pairs, and more until the budget
-    is spent.
-    """
+    """Time `function()` against `reference()` in pairs, so that a wandering machine slows both: 4 pairs, and more until
+    the budget is spent. The first call is timed apart, and a second one of each warms up. A block has so many calls
+    that the fence is negligible. Which of a pair comes first changes from one to the next."""
     both = (function, reference)
     synchronize()
     first, _ = (_block(each, synchronize, clock, 1) for each in both)
     paces_s = [_block(each, synchronize, clock, 1).step_s for each in both]
     calls = [block_steps(pace_s, min(BLOCK_S, budget_s / 50), synchronize, clock) for pace_s in paces_s]
-    begun = clock()
-    times: tuple[list[float], list[float]] = ([], [])
-    while len(times[0]) < 4 or clock() - begun < budget_s:
-        for which in (1, 0) if len(times[0]) % 2 else (0, 1):
-            times[which].append(_block(both[which], synchronize, clock, calls[which]).step_s)
-    own, others = times
+    begun, own, others = clock(), [], []
+    while len(own) < 4 or clock() - begun < budget_s:
+        pair = list(zip(both, calls, (own, others), strict=True))
+        for each, count, times in reversed(pair) if len(own) % 2 else pair:
+            times.append(_block(each, synchronize, clock, count).step_s)
     ratio = intervals.compare(others, own, paired=True).ratio.replace(covers="run")  # pairs of one process
     return Pairs(first.seconds, intervals.median_interval(own), intervals.median_interval(others), ratio)
 

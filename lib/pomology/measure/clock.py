@@ -46,10 +46,9 @@ class Block:
 class Part:
     """What one loop over batches left behind: all of an epoch's training, or all of its evaluation.
 
-    epoch_steps: in a whole epoch; a smaller last batch counts as its fraction. per_epoch: how often an epoch has this
-    loop. blocks: steady steps with whatever the loop really does; ready_blocks: the same on batches that were ready.
-    last_step_s: of a smaller last batch that was reached: no mean holds it. seconds: wall time of the whole loop,
-    asides included, ready blocks not.
+    epoch_steps: in a whole epoch; a smaller last batch counts as its fraction. per_epoch: as of `StepClock.steps`.
+    blocks: steady steps with whatever the loop really does; ready_blocks: on batches that were ready. last_step_s: of
+    a smaller last batch, which no mean holds. seconds: of the whole loop, asides included, ready blocks not.
     """
 
     name: str
@@ -95,12 +94,11 @@ class StepClock:
     """Times a training loop from inside: `for batch in clock.steps(batches): ...`.
 
     An epoch that is expected to fit the budget runs whole. Otherwise steps are taken in bursts, the real loop and the
-    ready one in turn, until both intervals are narrow or the budget is spent.
-
-    budget_s: for steady steps of the training part, a third of it for ready batches; the first step and warm-up come on
-    top, and so do ready batches behind a whole epoch or a loader with workers. whole: run whole epochs whatever they
-    take. to_device: moves a batch to the device, to be kept ready; None times no ready batches. on_progress: called at
-    ends of blocks with (part name, steps done, steps expected or None). on_ready: whether the step is on a ready batch.
+    ready one in turn, until both intervals are narrow or the budget is spent. budget_s: for steady steps of the
+    training part, a third of it for ready batches; the first step and warm-up come on top, and so do ready batches
+    behind a whole epoch or a loader with workers. whole: run whole epochs whatever they take. to_device: moves a batch
+    to the device, to be kept ready; None times no ready batches. on_progress: called at ends of blocks with (part name,
+    steps done, steps expected or None). on_ready: whether the step is on a ready batch.
     """
 
     synchronize: Callable[[], None] = lambda: None
@@ -125,21 +123,17 @@ class StepClock:
         ready: bool = True,
         per_epoch: float = 1.0,
     ) -> Iterator:
-        """Iterate over `batches`, timing what the loop does with them.
-
-        part: an evaluation is one of its own, and gets a quarter of the budget. steps: of a whole epoch, where
-        `len(batches)` does not tell. ready: whether the loop would train on ready batches that it is given. per_epoch:
-        how often an epoch has this loop, where that is not once.
-        """
+        """Iterate over `batches`, timing what the loop does with them. part: an evaluation is one of its own, and gets
+        a quarter of the budget. steps: of a whole epoch, where `len(batches)` does not tell. ready: whether the loop
+        would train on ready batches that it is given. per_epoch: how often an epoch has this loop."""
         if part in self.parts or self._running is not None:
             raise ValueError(f"part {part!r} was timed already, or began inside of another; it would count twice")
-        training = not self.parts
-        total = epoch_steps(batches) if steps is None else float(steps)
+        training, total = not self.parts, epoch_steps(batches) if steps is None else float(steps)
         if total <= 0:
             raise ValueError(f"part {part!r} has no batches")
-        record = self.parts[part] = Part(part, total, per_epoch)
-        budget_s = self.budget_s if training else self.budget_s / 4
-        return self._run(record, batches, budget_s, ready=ready and training and self.to_device is not None)
+        self.parts[part] = Part(part, total, per_epoch)
+        budget_s, ready = self.budget_s / (1 if training else 4), ready and training and self.to_device is not None
+        return self._run(self.parts[part], batches, budget_s, ready)
 
     @contextmanager
     def occasional(self, name: str, per_epoch: float) -> Iterator[None]:
@@ -198,10 +192,8 @@ class StepClock:
             # A loader with workers fetches ahead while ready batches are timed, and would look too fast afterwards.
             turns = ready and not whole and not getattr(batches, "num_workers", 0)
             burst_s = math.inf if whole else budget_s * (1 - READY_SHARE if turns else 1.0) / BURSTS
-            if whole:
-                size = max(size, math.ceil(part.epoch_steps / BLOCKS_MOST))
-            else:
-                size = min(size, max(1, int(burst_s / max(pace_s, 1e-9))))
+            shortest, longest = math.ceil(part.epoch_steps / BLOCKS_MOST), max(1, burst_s / max(pace_s, 1e-9))
+            size = max(size, shortest) if whole else min(size, int(longest))
             burst, begun = 0, self._now()
             while done < full:
                 burst, until = burst + 1, self._now() + burst_s
@@ -275,9 +267,8 @@ class StepClock:
 class Ticker:
     """Drives a `StepClock` from a trainer that owns its loop and only calls back, as Keras and Lightning do.
 
-    What lies between two ticks (loading, logging, other callbacks) belongs to the steps. Such a trainer takes its
-    batches itself, so it cannot be given ready ones. steps: of a whole epoch, with a smaller last batch as a fraction.
-    """
+    What lies between two ticks belongs to the steps. Such a trainer takes its batches itself, so it cannot be given
+    ready ones. steps: of a whole epoch, with a smaller last batch as a fraction."""
 
     def __init__(self, clock: StepClock, part: str, steps: float):
         self._loop = clock.steps(range(math.ceil(steps)), part, steps, ready=False)
@@ -305,14 +296,12 @@ def block_steps(
     pace_s: float, block_s: float, synchronize: Callable[[], None], clock: Callable[[], float], lost_s: float = 0.0
 ) -> int:
     """Steps of a block that takes `block_s`, or longer where a fence would else be no negligible share of it."""
-
-    def fence_s() -> float:
+    fences_s = []
+    for _ in range(3):
         start = clock()
         synchronize()
-        return clock() - start
-
-    block_s = max(block_s, (min(fence_s() for _ in range(3)) + lost_s) / FENCE_SHARE)
-    return max(1, math.ceil(block_s / max(pace_s, 1e-9)))
+        fences_s.append(clock() - start)
+    return max(1, math.ceil(max(block_s, (min(fences_s) + lost_s) / FENCE_SHARE) / max(pace_s, 1e-9)))
 
 
 def interval(blocks: list[Block]) -> Estimate:
@@ -322,7 +311,5 @@ def interval(blocks: list[Block]) -> Estimate:
 
 def narrow(blocks: list[Block]) -> bool:
     """Whether enough was measured: a few blocks agree by chance now and then, and who asks after each meets that."""
-    if len(blocks) < intervals.BATCHES:
-        return False
-    step = interval(blocks)
-    return step.n >= STEPS_ENOUGH and step.high - step.value <= TARGET * step.value
+    step = interval(blocks) if len(blocks) >= intervals.BATCHES else None
+    return step is not None and step.n >= STEPS_ENOUGH and step.high - step.value <= TARGET * step.value

@@ -15,23 +15,19 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     """What was timed of one epoch, by the record's names. Absent is what no step was run for.
 
     first_step_s: of training. step_s: mean of its steady steps; forward_s, backward_s, update_s: of that, where the
-    loop has these phases. epoch_s: all parts and occasional work; `measured` if every step ran, else `estimated` from
-    the first step and the mean of the steady ones. compute_epoch_s: the same with every training step as it is on ready
-    batches, and no occasional work.
+    loop has these phases. epoch_s: all parts and occasional work; `measured` if every step ran, else `estimated`.
+    compute_epoch_s: the same with every training step as it is on ready batches, and no occasional work.
     """
-    parts = list(clock.parts.values())
-    if not parts or parts[0].first_step_s is None:
+    training, *_ = [*clock.parts.values(), None]
+    if training is None or training.first_step_s is None:
         return {}
-    training = parts[0]
-    metrics = {"first_step_s": Estimate(training.first_step_s, "s")}
-    if training.blocks:
-        metrics["step_s"] = interval(training.blocks)
-        for name in PHASES:
-            # A phase that some blocks lack is no part of every step, and has no mean that could be added to others.
-            if all(name in block.phases for block in training.blocks):
-                phases = [Block(block.steps, block.phases[name]) for block in training.blocks]
-                metrics[f"{name}_s"] = interval(phases)
-    epochs = [_part_epoch(part) for part in parts]
+    metrics, blocks = {"first_step_s": Estimate(training.first_step_s, "s")}, training.blocks
+    if blocks:
+        metrics["step_s"] = interval(blocks)
+        # A phase that some blocks lack is no part of every step, and has no mean that could be added to others.
+        for name in (name for name in PHASES if all(name in block.phases for block in blocks)):
+            metrics[f"{name}_s"] = interval([Block(block.steps, block.phases[name]) for block in blocks])
+    epochs = [_part_epoch(part) for part in clock.parts.values()]
     if None not in epochs:
         asides = [
             mean_interval(work.seconds) * work.per_epoch
@@ -47,11 +43,8 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
 
 
 def epoch_estimate(first_step_s: float, step: Estimate, steps: float) -> Estimate:
-    """Seconds of an epoch of `steps` steps: the first one as timed, the others at the mean of the steady steps.
-
-    An epoch is a sum, so the mean is what estimates it (a median leaves the slow steps out). The bounds are those of
-    the mean: the epoch as expected of this stretch of this process, with the first step taken as exact.
-    """
+    """Seconds of an epoch of `steps` steps: the first one as timed, the others at the mean of the steady steps (a
+    median would leave the slow ones out), whose bounds it has."""
     return (Estimate.count(first_step_s, "s") + max(steps - 1, 0) * step).replace(how="estimated")
 
 
@@ -63,42 +56,37 @@ def part_metrics(clock: StepClock) -> dict[str, Estimate]:
 
 def _part_epoch(part: Part) -> Estimate | None:
     steady = interval(part.blocks) if part.blocks else None
+    if not (part.complete or steady):
+        return None
     if part.complete:
         # One epoch has one time. The spread of its blocks says how well this run pins it down.
-        spread = steady.high / steady.value - 1 if steady is not None and steady.high is not None else 0.0
+        spread = steady.high / steady.value - 1 if steady and steady.high is not None else 0.0
         bounds = (part.seconds * (1 - spread), part.seconds * (1 + spread)) if spread else (None, None)
         epoch = Estimate(part.seconds, "s", *bounds, part.steps)
-    elif steady is not None:
-        epoch = epoch_estimate(part.first_step_s, steady, part.epoch_steps)
     else:
-        return None
+        epoch = epoch_estimate(part.first_step_s, steady, part.epoch_steps)
     return epoch if part.per_epoch == 1 else (epoch * part.per_epoch).replace(how="estimated")
 
 
 def fit_metric(clock: StepClock, epochs: int, before_s: float, later: Sequence[float] = ()) -> Estimate | None:
     """Seconds of a whole training of several epochs, estimated from what of it was timed; None if that was too short.
 
-    before_s: from the call to the first step of all. later: seconds of each whole epoch that ran after the first one.
-
-    It is before_s + the first epoch + the sum of later + (epochs that did not run) x (mean of later). A part of the
-    first epoch that ran whole counts with its own time; else as first step + (steps - 1) x mean steady step. Where no
-    later epoch ran, one is taken as the sum of steps x mean steady step, without what else an epoch does between its
-    steps (in Keras, about a tenth of a second). The bounds are relative ones: those of the steady mean.
+    It is before_s (from the call to the first step of all) + the first epoch + the sum of later (whole epochs that ran
+    after it) + (epochs that did not run) x (mean of later). Where no later epoch ran, one is taken as the sum of steps
+    x mean steady step, without what else an epoch does between its steps (in Keras, about a tenth of a second). The
+    bounds are relative ones: those of the steady mean.
     """
     parts = list(clock.parts.values())
-    if not parts or any(part.first_step_s is None or not (part.blocks or part.complete) for part in parts):
+    firsts = [_part_epoch(part) for part in parts]
+    if not parts or None in firsts:
         return None
-    seconds, steady_epochs = before_s + sum(later), []
-    for part in parts:
-        if part.blocks:
-            steady = interval(part.blocks)
-        else:  # a whole epoch of a few steps: what followed the first is all there is to go by
-            rest_s = (part.seconds - part.first_step_s) / (part.steps - 1) if part.steps > 1 else part.first_step_s
-            steady = Estimate(rest_s, "s")
-        seconds += part.seconds if part.complete else part.first_step_s + (part.epoch_steps - 1) * steady.value
-        steady_epochs.append(part.epoch_steps * steady)
-    epoch = total(steady_epochs, NEGLIGIBLE)
-    seconds += (epochs - 1 - len(later)) * (sum(later) / len(later) if later else epoch.value)
+    steady = []
+    for part in parts:  # of a whole epoch of a few steps, what followed the first is all there is to go by
+        rest_s = (part.seconds - part.first_step_s) / (part.steps - 1) if part.steps > 1 else part.first_step_s
+        steady.append(part.epoch_steps * (interval(part.blocks) if part.blocks else Estimate(rest_s, "s")))
+    epoch = total(steady, NEGLIGIBLE)
+    missing_s = (epochs - 1 - len(later)) * (sum(later) / len(later) if later else epoch.value)
+    seconds = before_s + sum(first.value for first in firsts) + sum(later) + missing_s
     return (epoch * (seconds / epoch.value)).replace(value=seconds, how="estimated")
 
 

@@ -60,8 +60,7 @@ class Difference(NamedTuple):
         return Comparison(ratio, verdict, self.p_value, exp(detectable))
 
 
-# Student's t stands here rather than in scipy, of which the kit would need these two functions only: a large dependency
-# that nothing else here names, loaded by every process that measures.
+# Student's t is here rather than in scipy, a large dependency of which the kit would need nothing else.
 def _incomplete_beta(x: float, y: float, a: float, b: float) -> float:
     """Regularised incomplete beta function I_x(a, b), y = 1 - x: continued fraction (DLMF 8.17.22), Lentz's method."""
     if x > (a + 1) / (a + b + 2):  # the fraction converges fast on the other side only
@@ -130,8 +129,7 @@ def interval(durations: ArrayLike, weights: ArrayLike | None = None) -> Estimate
         batch = ((np.cumsum(steps) - steps / 2) * (BATCHES / total)).astype(int)
         starts = np.flatnonzero(np.diff(batch, prepend=-1))
         batch_steps, batch_seconds = np.add.reduceat(steps, starts), np.add.reduceat(times * steps, starts)
-    deviations = batch_seconds / batch_steps - mean
-    dof = batch_steps.size - 1
+    deviations, dof = batch_seconds / batch_steps - mean, batch_steps.size - 1
     half_width = t_quantile(CONFIDENCE, dof) * math.sqrt(batch_steps @ deviations**2 / dof / total)
     return Estimate(mean, "s", max(mean - half_width, 0.0), mean + half_width, round(total))
 
@@ -139,9 +137,8 @@ def interval(durations: ArrayLike, weights: ArrayLike | None = None) -> Estimate
 def median_interval(durations: ArrayLike) -> Estimate:
     """Median of seconds per call, in time order, and its within-run interval; no shape is assumed, ties count half.
 
-    Woodruff 1952, with batch means in place of the binomial variance, which allows for autocorrelation: the interval of
-    "this call took less than the median" says how far from 1/2 the rank of the true median may lie, and the values at
-    those ranks are the bounds.
+    Woodruff 1952, with batch means in place of the binomial variance, for autocorrelation: the interval of "this call
+    took less than the median" says how far from 1/2 the rank of the true median may be; its values are the bounds.
     """
     times = _times(durations)
     median = float(np.median(times))
@@ -168,15 +165,13 @@ def slope(values: ArrayLike, steps: ArrayLike, resolution: float = 0.0) -> Estim
 
     values: 3 or more, without warm-up; one at each of `steps`, which rise. resolution: the smallest change they show.
 
-    A trace of memory stays, and then jumps: a least-squares fit takes its hundreds of equal values for as many
-    witnesses, and is far too sure. Here the trace is cut into 9 blocks; the slope is the last one's mean minus the
-    first's, over the steps between; and the differences of neighbouring blocks are the witnesses of a t interval
-    (Ibragimov and Mueller 2010, "t-statistic based correlation and heterogeneity robust inference"). Where the quantity
-    wanders, differences of means of neighbouring blocks of m values correlate by (m² - 1) / (2 (2 m² + 1)) (Working
-    1960, "Note on the correlation of first differences of averages in a random chain"), for which the variance is made
-    larger. The half-width is never less than the largest jump between neighbours, or the resolution, over the steps:
-    one jump more or less at the ends must not decide. Of a growth by fewer than some eight jumps, the interval is short
-    of 95 %; memory that jumps once in a thousand steps looks flat in a hundred.
+    Memory stays, and then jumps: a least-squares fit would be far too sure. So the trace is cut into 9 blocks; the
+    slope is the last one's mean minus the first's, over the steps between; the differences of neighbours have a t
+    interval (Ibragimov and Mueller 2010, "t-statistic based correlation and heterogeneity robust inference"). Means of
+    blocks of m values of a random walk differ by amounts that correlate by (m² - 1) / (2 (2 m² + 1)) (Working 1960,
+    "Note on the correlation of first differences of averages in a random chain"), which widens it. The half-width is
+    never less than the largest jump, or the resolution, over the steps. Of a growth by fewer than some eight jumps, the
+    interval is short of 95 %; memory that jumps once in a thousand steps looks flat in a hundred.
     """
     y, x = (np.asarray(given, dtype=float) for given in (values, steps))
     if y.size < 3 or not np.isfinite(y).all() or not (np.diff(x) > 0).all():
@@ -215,26 +210,24 @@ def difference(a: ArrayLike, b: ArrayLike, paired: bool = False, between: float 
     a, b = (np.log(_times(x, positive=True)) for x in (a, b))
     if min(a.size, b.size) < 2:
         return None
+
+    def variance(logs: np.ndarray) -> float:
+        return max(float(np.var(logs, ddof=1)), RESOLUTION**2)
+
     mean = float(a.mean() - b.mean())
     if paired:
-        return Difference(mean, math.sqrt(_variance(a - b) / a.size), a.size - 1, a.size)
-    parts = [_variance(x) * (1 / x.size + between / 2) for x in (a, b)]
+        return Difference(mean, math.sqrt(variance(a - b) / a.size), a.size - 1, a.size)
+    parts = [variance(x) * (1 / x.size + between / 2) for x in (a, b)]
     dof = sum(parts) ** 2 / sum(part**2 / (x.size - 1) for part, x in zip(parts, (a, b), strict=True))
     return Difference(mean, math.sqrt(sum(parts)), dof, min(a.size, b.size))
 
 
-def _variance(logs: np.ndarray) -> float:
-    return max(float(np.var(logs, ddof=1)), RESOLUTION**2)
-
-
 def joint_confidence(p_values: Sequence[float]) -> float:
-    """The confidence at which the intervals of several rows tell which of them differ, judged together.
-
-    Benjamini and Hochberg 1995, "Controlling the false discovery rate": of the rows that are called different, at most
-    5 % are not, on average, even if rows go up and down together (Benjamini and Yekutieli 2001). Of m rows the k-th
-    smallest p value is laid against k 5 % / m; the largest k that passes sets the level for all: a row is called
-    different if its interval at this confidence leaves 1 out (Benjamini and Yekutieli 2005). One row: 95 %.
-    """
+    """The confidence at which the intervals of several rows show which of them differ, judged together: of the rows
+    called different, at most 5 % are not, on average (Benjamini and Hochberg 1995, "Controlling the false discovery
+    rate"), even if rows go up and down together (Benjamini and Yekutieli 2001). Of m rows the k-th smallest p value is
+    compared with k 5 % / m; the largest k that passes sets the level for all: a row is different if its interval at
+    this confidence leaves 1 out (Benjamini and Yekutieli 2005). One row: 95 %."""
     rate, count = 1 - CONFIDENCE, len(p_values)
     passed = [k for k, p in enumerate(sorted(p_values), start=1) if p <= k * rate / count]
     return 1 - rate * (passed[-1] if passed else 1) / count
@@ -245,10 +238,10 @@ def compare(a: ArrayLike, b: ArrayLike, paired: bool = False) -> Comparison:
 
     The ratio is a / b of the geometric means, its interval that of the difference of mean logarithms: by Welch's t
     (Welch 1947), or the paired t if `paired` (a[i] and b[i] ran in one round). The verdict is about `a`: "faster" if
-    the whole interval lies below 1, "slower" if above, else "no difference shown", which is not "equal"; "cannot be
-    told", and no interval, with fewer than 2 repeats on a side. `smallest_detectable`: the ratio that so many repeats
-    would have told from 1 in 80 % of cases, exp((t_0.975 + t_0.80) se), the usual approximation of the noncentral t,
-    with the standard error freed from its small-sample bias 1 - 1 / (4 dof); from few repeats it is uncertain.
+    the whole interval is below 1, "slower" if above, else "no difference shown"; "cannot be told", and no interval,
+    with fewer than 2 repeats on a side. `smallest_detectable`: the ratio that so many repeats would have shown in 80 %
+    of cases, exp((t_0.975 + t_0.80) se), the usual approximation of the noncentral t, with the standard error freed
+    from its small-sample bias 1 - 1 / (4 dof).
     """
     if (shown := difference(a, b, paired)) is not None:
         return shown.judged()

@@ -113,13 +113,10 @@ def open_zip(zip_name: str, file: io.IOBase) -> tuple[zipfile.ZipFile, dict[str,
     seen: dict[str, str] = {}
     members = {}
     for about in listed:
-        wrong, name = _wrong(about), about.filename
+        name = about.filename
         before = seen.setdefault(unicodedata.normalize("NFKC", name).casefold(), name)
-        if not wrong and name in members:
-            wrong = "is in it twice"
-        elif not wrong and before != name:
-            wrong = f"and {_shown(before)} are one file on a Mac"
-        if wrong:
+        twice = "is in it twice" if name in members else f"and {_shown(before)} are one file on a Mac"
+        if wrong := _wrong(about) or ((name in members or before != name) and twice):
             raise PomologyError(f"{_shown(zip_name)}: {_shown(about.orig_filename)} {wrong}")
         members[name] = about
     top = {name.partition("/")[0] for name in members if not name.startswith("__MACOSX/")}
