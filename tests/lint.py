@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import macs
 
-PACKAGE = Path(__file__).resolve().parents[1] / "lib" / "pomology"
 
 Found = Iterator[tuple[ast.AST, str]]
 
