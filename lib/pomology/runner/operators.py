@@ -20,8 +20,9 @@ KERNEL, COMPOSITE, MISSING, SILENT = "kernel", "made of others", "no kernel", "k
 
 @dataclass
 class Use:
-    """What one workload asked of the device: each operator, how often, and what MPS has for it (see `KERNEL`); what a Mac
-    would refuse, compute on the CPU, or get wrong, each once; and [status, reason] of each case in the journal."""
+    """What one workload asked of the device: each operator, how often, and what MPS has for it (`kernel`, `made of
+    others`, `no kernel`, `kernel that runs on the CPU`); each fault, once, that a Mac would refuse, compute on the CPU,
+    or get wrong; and [status, reason] of each case in the journal."""
 
     operators: dict[str, int] = field(default_factory=dict)
     support: dict[str, str] = field(default_factory=dict)
