@@ -339,7 +339,7 @@ def run_cells(path: Path, profile: str, out: Path) -> Use:
     rehearsal = Rehearsal()
     pretended = _pretended_mps(rehearsal)
     find.find = lambda *_, **__: [pretended]  # this process is for nothing else
-    doctor.examine = lambda *_: doctor.Examination([], "", "mps")  # which takes long, and asks this device nothing
+    doctor.examine = lambda *_: doctor.Examination([], "")  # takes long, asks this device nothing
     if any("lightning" in "".join(cell["source"]) for cell in document["cells"]):
         _play_lightning_s_mps(rehearsal.handle)
     scope: dict[str, Any] = {"__name__": "__main__"}
