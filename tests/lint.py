@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import macs
 
-
 Found = Iterator[tuple[ast.AST, str]]
 
 # A package that belongs to a framework -> the framework. No process may hold two.

@@ -30,7 +30,6 @@ from rehearsal import ask_no_framework
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from pomology.devices import find
 from pomology.devices import torch as devices_torch
@@ -156,8 +155,16 @@ class Rehearsal:
     def run(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Compute one operator on the CPU, and note what a Mac would say to it."""
         mine, schema, wanted = self._tensor, function._schema, kwargs.get("device")
-        tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
+        tensors: list[torch.Tensor] = []
+
+        def look(item: torch.Tensor) -> torch.Tensor:
+            tensors.append(item)
+            return item.inner if isinstance(item, mine) else item
+
+        inner, named = _replaced(look, [args, kwargs])
         here = any(isinstance(item, mine) for item in tensors)
+        if not here and not _meant(wanted):  # the CPU's own, and what is counted on no device
+            return function(*args, **kwargs)
         name = schema.name.split("::")[-1]
         on_device = here if wanted is None else _meant(wanted)
         if schema.name == "aten::copy_":
@@ -165,9 +172,7 @@ class Rehearsal:
         strangers = any(not isinstance(item, mine) and item.dim() for item in tensors)
         if here and strangers and function not in COPIES and name not in TAKES_HOST_TENSORS:
             raise RuntimeError(f"{name}: expected all tensors on one device, but found at least two, cpu and mps")
-        if on_device or here:
-            self._note(function, name, args, kwargs)
-        inner, named = tree_map(lambda item: item.inner if isinstance(item, mine) else item, (args, kwargs))
+        self._note(function, name, args, kwargs)
         if _meant(wanted):
             named["device"] = torch.device("cpu")
         result = BY_HAND.get(function, function)(*inner, **named)
@@ -177,7 +182,7 @@ class Rehearsal:
             return written[0]  # the caller's own tensor, whose contents have changed
 
         def wrap(item: Any) -> Any:
-            if not on_device or not isinstance(item, torch.Tensor) or isinstance(item, mine):
+            if isinstance(item, mine):
                 return item
             if item.dtype in (torch.float64, torch.complex128):
                 kind = str(item.dtype).removeprefix("torch.")
@@ -188,7 +193,7 @@ class Rehearsal:
                 )
             return mine(item)
 
-        return tree_map(wrap, result)
+        return _replaced(wrap, result) if on_device else result
 
     def _note(self, function: Any, name: str, args: tuple, kwargs: dict) -> None:
         full = ".".join(filter(None, (name, function._schema.overload_name)))
@@ -214,6 +219,15 @@ class Rehearsal:
     def _fault(self, text: str) -> None:
         if text not in self.use.faults:
             self.use.faults.append(text)
+
+
+def _replaced(change: Any, item: Any) -> Any:
+    """An operator's arguments, or what it gives, with `change` of each tensor (PyTorch's trees are slow)."""
+    if isinstance(item, torch.Tensor):
+        return change(item)
+    if isinstance(item, (list, tuple)):
+        return type(item)([_replaced(change, each) for each in item])
+    return {name: _replaced(change, each) for name, each in item.items()} if isinstance(item, dict) else item
 
 
 def _tensor_class(rehearsal: Rehearsal) -> type:
@@ -298,11 +312,10 @@ def _register_autocast() -> None:
             kind = torch.get_autocast_dtype(PRETENDED) if lower else torch.float32
 
             def cast(item: Any) -> Any:
-                floating = isinstance(item, torch.Tensor) and item.is_floating_point()
-                return item.to(kind) if floating and item.device.type == PRETENDED else item
+                return item.to(kind) if item.is_floating_point() and item.device.type == PRETENDED else item
 
             with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
-                args, kwargs = tree_map(cast, (args, kwargs))
+                args, kwargs = _replaced(cast, [args, kwargs])
                 return operator(*args, **kwargs)
 
         return call

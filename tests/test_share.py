@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import stat
 import struct
 import tracemalloc
 import zipfile
@@ -84,10 +83,7 @@ def test_a_run_becomes_a_zip_that_opens_and_compares_and_is_the_same_each_time(m
         assert archive.testzip() is None
         packed = {name.removeprefix("m9/") for name in archive.namelist()}
         assert all(archive.read(f"m9/{name}") == (m9 / name).read_bytes() for name in files)
-        assert {about.date_time for about in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-        assert {about.external_attr >> 16 for about in archive.infolist()} == {stat.S_IFREG | 0o644}
     assert files <= packed and not {"notes.txt", "vae.ipynb", "tables/large.csv"} & packed
-    assert all(re.fullmatch(r"[^/]+|(tables/[^/]+\.csv|figures/[^/]+\.svg)", name) for name in packed)
     assert place == tmp_path / "m9.zip" and compare.load(place) == compare.load(m9)
     first = place.read_bytes()
     for path in m9.rglob("*"):
@@ -182,7 +178,6 @@ def test_what_names_somebody_is_seen_in_every_kind_of_file(text, what):
 
 def test_where_it_stands_is_said():
     known = share.secrets()
-    assert len(PLANTED) > 60
     assert share.finding("a.csv", b"a\nb\nat jane", known) == "a.csv, line 3: this machine's user name ('ja'…)"
     drawing = picture("image/svg+xml", SVG.format("at pippin").encode()).encode()
     assert share.finding("a.html", drawing, known) == "a.html, in a picture: this machine's name ('pip'…)"
@@ -223,8 +218,7 @@ def test_what_names_nobody_passes(monkeypatch):
 
 
 def test_a_run_that_names_somebody_is_not_packed(m9, tmp_path, capsys):
-    (tmp_path / "private.jsonl").write_text("{}")
-    (m9 / "other.jsonl").symlink_to(tmp_path / "private.jsonl")
+    (m9 / "other.jsonl").symlink_to(__file__)
     assert main(["share", str(m9)]) == 0 and b"other.jsonl" not in (tmp_path / "m9.zip").read_bytes()
     assert re.search(r"m9\.zip \(\d\.\d MB\)", capsys.readouterr().out)
     before = (tmp_path / "m9.zip").read_bytes()
@@ -251,12 +245,11 @@ def member(name: str, mode: int = 0o100644, method: int = zipfile.ZIP_DEFLATED) 
     return about
 
 
-def zipped(*files: tuple[str | zipfile.ZipInfo, bytes], comment: bytes = b"") -> bytes:
+def zipped(*files: tuple[str | zipfile.ZipInfo, bytes]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in (("vae.jsonl", JOURNAL), *files):
             archive.writestr(name, data)
-        archive.comment = comment
     return packed.getvalue()
 
 
@@ -272,25 +265,18 @@ MANY = [zipped(*((f"{n}.jsonl", b"") for n in range(number))) for number in (99,
 HOSTILE = {  # what is wrong -> the zip, and what is said
     "nothing": (b"", "not a zip that can be read"),
     "torn": (PLAIN[:-30], "not a zip that can be read"),
-    "list of gigabytes": (
-        bytes(100) + b"PK\5\6" + struct.pack("<QIIH", 0, 2**31, 0, 0),
-        "it lists more than a run has",
-    ),
-    "end within a comment": (zipped(comment=b"PK\5\6" + bytes(18)), "not a run"),
+    "list of gigabytes": (bytes(100) + b"PK\5\6" + struct.pack("<QIIH", 0, 2**31, 0, 0), "it lists more than"),
     "bomb": (patched(MANY[0], 24, struct.pack("<I", 60 * 2**20)), "bytes unpacked; a run has at most"),
     "large file": (patched(PLAIN, 24, struct.pack("<I", 2**27)), "bytes unpacked; at most"),
     "more than it says": (patched(PLAIN, 24, struct.pack("<I", 10)), "vae.jsonl cannot be unpacked"),
     "too many files": (MANY[1], "files; a run has at most"),
     "climbs": (zipped(("../b.jsonl", b"x")), "../b.jsonl has a path that leads out of its folder"),
-    "absolute": (zipped(("/etc/b.jsonl", b"x")), "leads out of its folder"),
     "drive": (zipped(("C:/b.jsonl", b"x")), "has a name that no file of a run has"),
     "zero byte": (zipped(("b.jsonlX.html", b"x")).replace(b"b.jsonlX", b"b.jsonl\0"), "has a name that no file"),
-    "right to left": (zipped(("b\u202elnosj.jsonl", b"x")), "has a name that no file of a run has"),
     "deep": (zipped(("a/" * 40 + "b.jsonl", b"x")), "lies deeper than any file of a run"),
     "link": (zipped((member("b.jsonl", 0o120777), b"/etc/passwd")), "b.jsonl is a link or another special file"),
     "by case": (zipped(("VAE.jsonl", b"x")), "VAE.jsonl and vae.jsonl are one file on a Mac"),
     "twice": (zipped(("vaf.jsonl", b"x")).replace(b"vaf.jsonl", b"vae.jsonl"), "vae.jsonl is in it twice"),
-    "by spelling": (zipped(("ｖae.jsonl", b"x")), "are one file on a Mac"),
     "encrypted": (patched(PLAIN, 8, b"\1\0"), "vae.jsonl is encrypted"),
     "other method": (zipped((member("b.jsonl", method=zipfile.ZIP_LZMA), b"x")), "is packed in another way"),
     "damaged": (STORED.replace(b"x" * 1000, b"y" * 1000), "b.jsonl cannot be unpacked: Bad CRC-32"),
@@ -320,13 +306,6 @@ def test_a_hostile_zip_is_refused_in_a_line_and_leaves_nothing(tmp_path, name, c
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_zip_too_large_is_not_even_opened(tmp_path):
-    with open(tmp_path / "bad.zip", "wb") as file:
-        file.truncate(results_archive.MOST_ZIP_BYTES + 1)
-    with pytest.raises(PomologyError, match=r"bad\.zip: 134,217,729 bytes; at most"):
-        compare.load(tmp_path / "bad.zip")
-
-
 def test_zips_of_other_hands_are_read(tmp_path):
     """As the Finder packs a folder, and as one packs what is in it."""
     beside = ("m9/", "__MACOSX/m9/._vae.jsonl", "m9/.DS_Store", "m9/notes.txt", "m9/vae.ipynb", "m9/tables/a.csv")
@@ -342,15 +321,18 @@ def test_zips_of_other_hands_are_read(tmp_path):
         assert loaded.name == name and len(loaded.cases) == 1 and loaded.machine == MACHINE and not loaded.problems
 
 
-def large(place: Path) -> None:
+def large(place: Path, size: int = results_archive.MOST_BYTES + 1) -> None:
     with open(place, "wb") as file:
-        file.truncate(results_archive.MOST_BYTES + 1)
+        file.truncate(size)
 
 
-@pytest.mark.parametrize("make", [lambda place: place.symlink_to(__file__), os.mkfifo, os.mkdir, large])
-def test_a_hostile_file_in_a_folder_is_not_read(tmp_path, make):
+def test_hostile_files_in_a_folder_are_not_read_nor_a_zip_too_large_opened(tmp_path):
     folder = run(tmp_path / "b", record())
-    make(folder / "x.jsonl")
+    for number, make in enumerate((lambda place: place.symlink_to(__file__), os.mkfifo, os.mkdir, large)):
+        make(folder / f"x{number}.jsonl")
     side = compare.load(folder)
-    (problem,) = side.problems
-    assert re.match(r"b/x\.jsonl: (not a file of its own|too large)", problem) and len(side.cases) == 1
+    assert len(side.problems) == 4 and len(side.cases) == 1
+    assert all(re.match(r"b/x\d\.jsonl: (not a file of its own|too large)", problem) for problem in side.problems)
+    large(tmp_path / "bad.zip", results_archive.MOST_ZIP_BYTES + 1)
+    with pytest.raises(PomologyError, match=r"bad\.zip: 134,217,729 bytes; at most"):
+        compare.load(tmp_path / "bad.zip")

@@ -44,8 +44,8 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     option("--data", default="auto", help="auto, real or stand-in")
     option("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
     option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
-    operators = "which operators of a notebook MPS has, on any machine"
-    parsers["doctor"].add_argument("--operators", metavar="NOTEBOOK", help=operators)
+    option = parsers["doctor"].add_argument
+    option("--operators", metavar="NOTEBOOK", help="which operators of a notebook MPS has, on any machine")
     for name in ("report", "share"):
         parsers[name].add_argument("run", help="name of the folder in outputs/")
     runs = "two or more: names in outputs/, paths of folders, or shared zips"

@@ -29,7 +29,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 def seconds(value: float) -> str:
     """`4.31 s`, `12.0 ms`, `1,584 s`: seconds down to a tenth of one."""
-    factor, unit = next((item for item in ((1, "s"), (1e-3, "ms")) if value >= 0.1 * item[0]), (1e-6, "µs"))
+    factor, unit = (1, "s") if value >= 0.1 else (1e-3, "ms") if value >= 1e-4 else (1e-6, "µs")
     return f"{significant(value / factor, 4 if value >= 1000 else 3)} {unit}"
 
 
@@ -51,9 +51,8 @@ def plus_minus(estimate: Estimate) -> str:
 def clock_time(value: float) -> str:
     """`40 s`, `1:30 min`, `2:05:00 h`."""
     minutes, rest = divmod(int(value + 0.5), 60)
-    hours, part = divmod(minutes, 60)
-    if hours:
-        return f"{hours}:{part:02}:{rest:02} h"
+    if minutes >= 60:
+        return f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"
     return f"{minutes}:{rest:02} min" if minutes else f"{rest} s"
 
 

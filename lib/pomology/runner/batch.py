@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import filelock
 
@@ -140,11 +139,12 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
         lost = [] if status == "error" else journal.finish_open(status, reason)
         for case in lost:
             say(f"  {case}: {status} ({reason})")
-        if status != "crashed" or not lost:
-            if status != "interrupted":
-                say(f"  {job.label} did not finish: {reason} (see outputs/{out.name}/.partial/)")
-            return False
-        say(f"  {job.label}: started again behind {', '.join(lost)}")
+        if status == "crashed" and lost:
+            say(f"  {job.label}: started again behind {', '.join(lost)}")
+            continue
+        if status != "interrupted":
+            say(f"  {job.label} did not finish: {reason} (see outputs/{out.name}/.partial/)")
+        return False
 
 
 def _lines(path: Path, place: int) -> list[bytes]:
@@ -168,15 +168,10 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, not a `python3` that a user registered
     with open(partial.with_suffix(".log"), "ab") as log:
         try:
-            papermill.execute_notebook(
-                *(job.notebook.path, partial, job.parameters, "pomology"),
-                progress_bar=False,
-                config=Config(KernelManager=KERNEL),
-                coalesce_streams=True,
-                resources={"metadata": {"path": str(job.notebook.path.parent)}},
-                kernel_log=log,
-                watch=watch,
-            )
+            where, settings = {"metadata": {"path": str(job.notebook.path.parent)}}, Config(KernelManager=KERNEL)
+            options = {"progress_bar": False, "coalesce_streams": True, "kernel_log": log, "watch": watch}
+            names = (job.notebook.path, partial, job.parameters, "pomology")
+            papermill.execute_notebook(*names, config=settings, resources=where, **options)
         except RuntimeError as error:
             if ended := watch():
                 return ended
@@ -200,9 +195,7 @@ def _register_engine() -> None:
 
     class Engine(NBClientEngine):
         @classmethod
-        def execute_managed_notebook(
-            cls, nb_man, kernel_name, input_path, start_timeout, kernel_log, watch, **options: Any
-        ):
+        def execute_managed_notebook(cls, nb_man, kernel_name, input_path, start_timeout, kernel_log, watch, **options):
             options |= {"kernel_name": kernel_name, "startup_timeout": start_timeout, "timeout": None}
             client, ended = PapermillNotebookClient(nb_man, **options), threading.Event()
 

@@ -36,6 +36,7 @@ PROGRAM = ("-m", "pomology.runner.doctor")  # of the process in which a framewor
 LIMIT_S = 120  # of one framework; the first import on a Mac checks every library's signature
 ENOUGH_BYTES = 4e9
 CHIP, SYSTEM, PYTHON = "Is there a GPU to train on?", "Is the system new enough?", "Is Python native?"
+AGAIN = "run `make env` again, and see README.md"
 CONDITIONS = ("power source", "low-power mode", "thermal level")
 CURES = {"on-battery": "plug it in", "low-power": "turn low-power mode off", "busy": "close what uses the processor"}
 # The folders of a path in a message, which may name a person: `/a/b c/`, `~/a/`, `C:\\a\\`; not those of a link. What
@@ -85,9 +86,8 @@ def examine(snapshot: dict[str, Any] | None = None) -> Examination:
 
 def processor_agrees(snapshot: dict[str, Any], processor: str) -> bool | None:
     """Whether what `platform.processor()` says (`arm`, or not) is what sysctl says of this Python; None off macOS."""
-    if snapshot.get("os") != "macOS" or snapshot.get("translated") is None:
-        return None
-    return (processor == "arm") == (not snapshot["translated"])
+    translated = snapshot.get("translated") if snapshot.get("os") == "macOS" else None
+    return None if translated is None else (processor == "arm") != translated
 
 
 def probe(framework: str, limit_s: float = LIMIT_S, program: Sequence[str] = PROGRAM) -> dict[str, Any]:
@@ -99,9 +99,9 @@ def probe(framework: str, limit_s: float = LIMIT_S, program: Sequence[str] = PRO
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "answer.json")
         command = [sys.executable, *program, framework, str(place)]
-        texts = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
+        texts = {"capture_output": True, "encoding": "utf-8", "errors": "replace", "stdin": subprocess.DEVNULL}
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=limit_s, check=False, **texts)
+            done = subprocess.run(command, timeout=limit_s, check=False, **texts)
         except subprocess.TimeoutExpired:
             return _silent(f"it did not answer within {limit_s:g} s")
         except OSError as error:
@@ -192,9 +192,9 @@ def verdict(findings: Sequence[Finding], answers: Mapping[str, dict[str, Any]]) 
     return f"No: {here}. Do this: {remedy}."
 
 
-def usable(answer: dict[str, Any], kind: str | None = None) -> list[dict[str, Any]]:
+def usable(answer: dict[str, Any], *kinds: str) -> list[dict[str, Any]]:
     """The devices of an answer that can train, of a kind (`cpu` or `gpu`) or of any."""
-    return [device for device in answer["devices"] if device["reason"] is None and kind in (None, device["kind"])]
+    return [each for each in answer["devices"] if each["reason"] is None and each["kind"] in (kinds or ("cpu", "gpu"))]
 
 
 def _judge(question: str, answer: str, fine: bool | None, remedy: str = "") -> Finding:
@@ -233,9 +233,7 @@ def _python(snapshot: dict[str, Any], processor: str) -> Finding:
     mac, architecture = snapshot.get("os") == "macOS", snapshot.get("architecture")
     says = f"Python {snapshot.get('python')} for {architecture}; platform.processor() says {processor!r}"
     if mac and snapshot.get("translated"):
-        remedy = (
-            "install a Python for arm64 (with conda: the installer for Apple Silicon), remove .venv, run `make env`"
-        )
+        remedy = "install a Python for arm64 (conda has an installer for Apple Silicon), remove .venv, run `make env`"
         return _judge(PYTHON, f"{says}, so Rosetta translates it from Intel's code", False, remedy)
     right = not mac or architecture != "arm64" or processor == "arm"
     remedy = "see that /usr/bin/uname comes first in PATH, since Python asks `uname -p`; else install another Python"
@@ -246,12 +244,9 @@ def _framework(name: str, answer: dict, cause: str, snapshot: dict) -> Finding:
     """cause: in place of a remedy, which question's no explains that of a framework."""
     kind, packages, mac = FRAMEWORKS[name], snapshot.get("packages") or {}, snapshot.get("os") == "macOS"
     question, plugin = f"Does {kind.title} see the GPU?", packages.get(kind.apple_plugin)
-    label = f"{kind.title} {answer['version'] or ''}".strip() + (
-        f" with {kind.apple_plugin} {plugin}" if plugin else ""
-    )
+    label = f"{kind.title} {answer['version']}" + (f" with {kind.apple_plugin} {plugin}" if plugin else "")
     if answer["reason"]:
-        remedy = cause or "run `make env` again, and see README.md"
-        return _judge(question, f"{kind.title}: {answer['reason']}", False, remedy)
+        return _judge(question, f"{kind.title}: {answer['reason']}", False, cause or AGAIN)
     if gpus := usable(answer, "gpu"):
         text = f"{label}: " + ", ".join(f"{gpu['backend']} ({gpu['name']})" for gpu in gpus)
         if kind.apple_plugin and any(gpu["backend"] == kind.apple_gpu for gpu in gpus):
@@ -270,7 +265,7 @@ def _framework(name: str, answer: dict, cause: str, snapshot: dict) -> Finding:
 def _lightning(answer: dict, torch: dict, cause: str) -> Finding:
     question = "Does Lightning choose the GPU?"
     if answer["reason"]:
-        return _judge(question, f"Lightning: {answer['reason']}", False, "run `make env` again, and see README.md")
+        return _judge(question, f"Lightning: {answer['reason']}", False, AGAIN)
     reasons = {device["backend"]: device["reason"] for device in answer["devices"] if device["reason"]}
     remedy = cause or "as for “Does PyTorch see the GPU?”"
     if any(gpu["backend"] in reasons for gpu in usable(torch, "gpu")):
@@ -303,18 +298,17 @@ def _memory(torch: dict[str, Any], environment: Mapping[str, str]) -> Finding:
         limit = "as much as it asks for" if float(share) == 0 else f"{share} × what Metal recommends"
         parts.append(f"MPS may take {limit}; PyTorch alone would let it take 1.7 ×, by swapping")
     enough = min(device["free_bytes"] for device in devices) >= ENOUGH_BYTES
-    return _judge(
-        question, "; ".join(parts), enough, "close other programs; what does not fit ends as too-big, untried"
-    )
+    remedy = "close other programs; what does not fit ends as too-big, untried"
+    return _judge(question, "; ".join(parts), enough, remedy)
 
 
 def _fallback(environment: Mapping[str, str]) -> Finding:
     name = devices_torch.FALLBACK_VARIABLE
     unset = environment.get(name, "0") in ("", "0")
-    answer = f"{name} is set: such operators run on the CPU, and times carry the flag fallback-enabled"
-    answer = f"{name} is not set: such an operator ends its case, as unsupported" if unset else answer
+    answer = "is set: such operators run on the CPU, and times carry the flag fallback-enabled"
+    answer = "is not set: such an operator ends its case, as unsupported" if unset else answer
     remedy = f"unset {name} before Python starts, unless this is what you want to time"
-    return _judge("Would an operator that MPS lacks be noticed?", answer, unset, remedy)
+    return _judge("Would an operator that MPS lacks be noticed?", f"{name} {answer}", unset, remedy)
 
 
 def _conditions(conditions: dict[str, Any]) -> Finding:

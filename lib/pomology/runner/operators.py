@@ -20,12 +20,9 @@ KERNEL, COMPOSITE, MISSING, SILENT = "kernel", "made of others", "no kernel", "k
 
 @dataclass
 class Use:
-    """What one workload asked of the device.
-
-    operators: name -> how often. support: name -> what MPS has for it: `kernel`, `made of others`, `no kernel` or
-    `kernel that runs on the CPU`. faults: what a Mac would refuse, compute on the CPU, or get wrong, each once.
-    cases: name -> [status, reason] as in the notebook's journal.
-    """
+    """What one workload asked of the device: each operator, how often, and what MPS has for it (`kernel`, `made of
+    others`, `no kernel`, `kernel that runs on the CPU`); each fault, once, that a Mac would refuse, compute on the CPU,
+    or get wrong; and [status, reason] of each case in the journal."""
 
     operators: dict[str, int] = field(default_factory=dict)
     support: dict[str, str] = field(default_factory=dict)

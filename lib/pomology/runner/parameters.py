@@ -93,11 +93,9 @@ class Parameter(NamedTuple):
 
 def declared(path: Path) -> dict[str, Parameter]:
     """The parameters that a notebook declares, by name. Raises PomologyError if the cell breaks the rules."""
-    sources = [
-        "".join(cell["source"])
-        for cell in read_notebook(path)["cells"]
-        if cell.get("cell_type") == "code" and "parameters" in cell.get("metadata", {}).get("tags", [])
-    ]
+    cells = [cell for cell in read_notebook(path)["cells"] if cell.get("cell_type") == "code"]
+    tagged = [cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])]
+    sources = ["".join(cell["source"]) for cell in tagged]
     if len(sources) != 1:
         raise PomologyError(f"{path.name}: {len(sources)} cells are tagged `parameters`; there must be exactly one")
     where, lines = f"{path.name}: parameters cell", sources[0].split("\n")
@@ -126,9 +124,8 @@ def check(parameter: Parameter, value: Any, where: str) -> None:
     """Raise PomologyError, in one line, if a value does not suit a parameter. `where` names the file it comes from."""
     name, kind = parameter.name, parameter.type
     if not re.fullmatch(rf"(list\[)*({'|'.join(KINDS)})\]*", kind):
-        raise PomologyError(
-            f"{where}: {name} is declared as {kind!r}; it must be {', '.join(KINDS)} or a list of these"
-        )
+        kinds = ", ".join(KINDS)
+        raise PomologyError(f"{where}: {name} is declared as {kind!r}; it must be {kinds} or a list of these")
     if not _suits(kind, value):
         words = KINDS[kind][1] if kind in KINDS else f"a list ({kind})"
         raise PomologyError(f"{where}: {name} is {_show(value)}; it must be {words}")
@@ -170,9 +167,8 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_StrictLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789")
-)
+NUMBER = re.compile(r"[-+]?\d+[eE][-+]?\d+$")
+_StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER, list("-+0123456789"))
 
 
 def read_yaml(path: Path, where: str) -> dict[str, Any]:

@@ -28,15 +28,11 @@ class Job(NamedTuple):
     def label(self) -> str:
         return self.notebook.name + (f" (repeat {self.repeat + 1})" if self.repeat else "")
 
-    @property
-    def _file(self) -> str:
-        return self.notebook.name + (f"-{self.repeat}" if self.repeat else "") + ".ipynb"
-
     def output(self, out: Path) -> Path:
-        return out / "repeats" / self._file if self.repeat else out / self._file
+        return out / "repeats" / self.partial(out).name if self.repeat else out / self.partial(out).name
 
     def partial(self, out: Path) -> Path:
-        return out / ".partial" / self._file
+        return out / ".partial" / (self.notebook.name + (f"-{self.repeat}" if self.repeat else "") + ".ipynb")
 
 
 def prepare(
@@ -70,12 +66,10 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
         declared = rules.declared(notebook.path)
         values = _profile_values(notebook, profile, declared)
         # `auto` is the command's default: it leaves what the profile says.
-        values |= {
-            key: value for key, value in given.items() if key in declared and not (value == "auto" and key in values)
-        }
+        own = {key for key, value in given.items() if value == "auto" and key in values}
         for repeat in range(repeats):
-            numbered = {"repeat": repeat} if "repeat" in declared else {}
-            planned.append(Job(notebook, values | numbered, repeat))
+            more = {key: value for key, value in (given | {"repeat": repeat}).items() if key in declared.keys() - own}
+            planned.append(Job(notebook, values | more, repeat))
     return sorted(planned, key=lambda job: job.repeat)
 
 
@@ -83,9 +77,8 @@ def check() -> list[Notebook]:
     """Validate every notebook and parameter file of every profile; run nothing."""
     known = _known()
     for notebook in known:
-        declared = rules.declared(notebook.path)
         for profile in rules.PROFILES:
-            _profile_values(notebook, profile, declared)
+            _profile_values(notebook, profile, rules.declared(notebook.path))
     return known
 
 
@@ -96,9 +89,8 @@ def _known() -> list[Notebook]:
     for path in sorted((root() / "params").glob("[!.]*/[!.]*")):
         if (where := path.relative_to(root())) not in expected:
             names = ", ".join(sorted(notebook.name for notebook in known))
-            raise PomologyError(
-                f"{where}: no such profile or notebook; there are {', '.join(rules.PROFILES)} and {names}"
-            )
+            profiles = ", ".join(rules.PROFILES)
+            raise PomologyError(f"{where}: no such profile or notebook; there are {profiles} and {names}")
     return known
 
 

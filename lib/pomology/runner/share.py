@@ -5,6 +5,7 @@ for what names a person, a host, a folder, an address or a serial number.
 """
 
 import base64
+import contextlib
 import html
 import io
 import ipaddress
@@ -100,15 +101,14 @@ def secrets() -> list[Secret]:
     account, serials = pwd.getpwuid(os.getuid()), {f"{uuid.getnode():012x}"}
     hosts = {socket.gethostname(), socket.getfqdn()}
     if sys.platform == "darwin":  # where a machine is mostly somebody's: Jane's MacBook Pro
-        hosts |= {_answer("scutil", "--get", name) for name in ("ComputerName", "LocalHostName")}
-        listed = _answer("ioreg", "-rd1", "-c", "IOPlatformExpertDevice")
+        names = [snapshot.run_command("scutil", "--get", name) for name in ("ComputerName", "LocalHostName")]
+        hosts |= {(name or "").strip() for name in names}
+        listed = snapshot.run_command("ioreg", "-rd1", "-c", "IOPlatformExpertDevice") or ""
         serials |= set(re.findall(r'"IOPlatform(?:SerialNumber|UUID)" = "([^"]+)"', listed))
     identifiers = [Path("/sys/class/dmi/id", name) for name in ("product_serial", "board_serial", "product_uuid")]
     for place in (*identifiers, Path("/etc/machine-id")):
-        try:
+        with contextlib.suppress(OSError):  # not there, or for root only: then no run has it from there
             serials.add(place.read_text(encoding="utf-8", errors="replace").strip())
-        except OSError:  # not there, or for root only: then no run has it from there
-            continue
     addresses = {entry.address.partition("%")[0] for card in psutil.net_if_addrs().values() for entry in card}
     everywhere = re.compile(r"[0:]+1?|127\..*|0\.0\.0\.0")
     hidden = [value for name, value in os.environ.items() if re.search(r"TOKEN|SECRET|PASSWORD|_KEY$", name)]
@@ -126,10 +126,6 @@ def secrets() -> list[Secret]:
     known = [Secret(what, text, "user name" in what) for what, each in texts.items() for text in sorted(each)]
     known = [secret for secret in known if len(secret.text) > 2 and secret.text.lower() not in ANYBODY]
     return sorted(known, key=lambda secret: -len(secret.text))
-
-
-def _answer(*command: str) -> str:
-    return (snapshot.run_command(*command) or "").strip()
 
 
 def finding(name: str, data: bytes, known: list[Secret], versions: frozenset[str] = frozenset()) -> str | None:
@@ -182,10 +178,8 @@ def _beside_pixels(data: bytes) -> str:
         if kind != b"IDAT":
             pieces.append(body)
         for start in range(min(len(body), 200)) if kind in (b"zTXt", b"iTXt", b"iCCP") else ():
-            try:  # where what is packed begins depends on the words before it
+            with contextlib.suppress(zlib.error):  # where what is packed begins depends on the words before it
                 pieces.append(zlib.decompressobj().decompress(body[start:], SMALL))
-            except zlib.error:
-                continue
     return _text(b"\n".join([*pieces, data[place:]]))
 
 
@@ -237,7 +231,9 @@ def write(folder: str | Path) -> Path:
     for name in [name for name in files if name.endswith(".html")]:  # of what is not sent, no link is left
         page = files[name].decode(errors="surrogateescape")
         files[name] = report_page.links_into(page, files).encode(errors="surrogateescape")
-    known, versions = secrets(), _versions(results_run.Run(folder).machine)
+    known, versions, machine = secrets(), frozenset(), results_run.Run(folder).machine
+    with contextlib.suppress(*results_run.MALFORMED):  # versions may be four numbers, as addresses are
+        versions = frozenset(map(str, [*machine["packages"].values(), machine["python"], machine["os_version"]]))
     for name, data in {f"{run_name}.zip": b"", **files}.items():
         if hit := finding(name, data, known, versions):
             raise PomologyError(f"{hit}: a shared run must not hold that; nothing was written")
@@ -254,11 +250,3 @@ def write(folder: str | Path) -> Path:
     draft.write_bytes(packed.getvalue())
     os.replace(draft, place)
     return place
-
-
-def _versions(machine: dict) -> frozenset[str]:
-    """What machine.json names as versions, any of which may be four numbers."""
-    try:
-        return frozenset(map(str, [*machine["packages"].values(), machine["python"], machine["os_version"]]))
-    except results_run.MALFORMED:
-        return frozenset()
