@@ -20,6 +20,11 @@ Every file of the kit, with what it is for. `python tests/make_map.py` writes th
 Start at `notebooks/`: each is an experiment, and talks to `lib/pomology/experiment/`. `lib/pomology/__main__.py` runs
 them all. A package imports from those below it only: `experiment runner` > `workloads report` > `devices results` >
 `machine articles data` > `measure format paths errors`.
+
+From a step to the page: `case.steps` (`experiment/case.py`) times it with `StepClock` (`measure/clock.py`). When the
+case ends, `epoch_metrics` (`measure/epochs.py`) makes Estimates of its blocks (`measure/intervals.py`), and the journal
+keeps them (`results/journal.py`). `Run` (`results/run.py`) reads it, `article_table` (`report/article.py`) makes the
+rows, and `build` (`report/page.py`) joins the tables.
 """
 FOLDERS = {
     "lib/pomology": "The library.",

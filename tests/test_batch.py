@@ -318,8 +318,12 @@ def test_interrupted(checkout, reproduce, monkeypatch, caplog, capsys):
 
     monkeypatch.setattr(AsyncKernelManager, "cleanup_resources", slowly)
     checkout.fault("zeta", "hang 2")
-    threading.Thread(target=interrupt, daemon=True).start()
-    status = command_line.main(RUN_R)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        threading.Thread(target=interrupt, daemon=True).start()
+        status = command_line.main(RUN_R)
+    finally:
+        signal.signal(signal.SIGINT, before)
     gc.collect()  # what a task that nobody waited for has to say, it says when it goes
     said = capsys.readouterr()
     assert (status, inside) == (130, [2])

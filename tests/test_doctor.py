@@ -209,7 +209,7 @@ def test_one_thing_wrong_is_said_with_its_cure(mac, name):
 
 def test_a_mac_that_does_not_say_is_not_told_and_no_reason_to_refuse(mac, monkeypatch):
     mac("m1", version="")
-    monkeypatch.setattr(machine_snapshot, "_output", lambda *command, timeout=10: None)
+    monkeypatch.setattr(machine_snapshot, "run_command", lambda *command, timeout=10: None)
     found = doctor.findings(machine_snapshot.snapshot(), FINE, SEES_NO_METAL, "arm", {})
     assert finding(found, doctor.CHIP).verdict == finding(found, doctor.SYSTEM).verdict == doctor.NOT_TOLD
     assert finding(found, "Does PyTorch see").remedy.startswith("restart the Mac")
