@@ -237,7 +237,7 @@ def test_parameters_operations_and_steps_of_an_epoch_are_the_articles(name):
 
 
 def test_samples_are_as_many_as_the_data_module_gives():
-    mnist = images._MNIST.counts["train"]
+    mnist = images._MNIST.splits["train"][0]
     counts = {"photographs": photographs.LSUN_CLASSROOM_IMAGES, "pairs": mnist, "train_set": mnist}
     assert all(facts.samples.items() <= counts.items() for facts in FACTS.values())
 

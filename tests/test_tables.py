@@ -238,6 +238,17 @@ def test_as_text_every_column_is_aligned():
     assert text.splitlines() == shown
 
 
+def test_why_a_case_has_no_numbers_stands_beside_how_it_ended():
+    columns = ("Device", "Size", "Achieved", "Of the best", "Memory", "Power", "Remarks")
+    ended = Row(("mine", "4", "too-big", "", "", "", "needs " + "much " * 20), "measured")
+    whole = Row(("mine", "1", "9 GFLOP/s", "", "1 GB", "", "needs " + "much " * 20), "measured")
+    short = Row(("mine", "2", "too-big", "", "", "", "slow"), "measured")
+    found = re.findall(r"<td([^>]*)>([^<]*)</td>", Table("", columns, (ended, whole, short))._repr_html_())
+    spans = [(text[:7], (re.findall(r'colspan="(\d+)"', about) or ["1"])[0]) for about, text in found]
+    assert spans[:4] == [("mine", "1"), ("4", "1"), ("too-big", "1"), ("needs m", "4")]
+    assert [int(span) for _, span in spans[4:]] == [1] * 14
+
+
 def test_numbers_in_a_file_read_back_exactly(tmp_path):
     value = 0.1 + 0.2
     case = record(metrics={"epoch_s": metric(value, value / 3, 1e299), "step_s": metric(5e-324)})

@@ -71,12 +71,22 @@ class Table:
         )
 
     def _cells(self, row: Row) -> str:
-        """A long remark gets room: in the narrow column of a wide table its row would be as high as a page."""
-        attributes = [' class="long"' if len(cell) >= WRAPPED else "" for cell in row.cells]
-        if len(row.cells[-1]) > LONG and len(self.columns) > MANY:
+        """A long remark gets room: in the narrow column of a wide table its row would be as high as a page.
+
+        That of a case without numbers begins where these would be, beside how it ended.
+        """
+        *cells, remark = row.cells
+        filled, long = max((place for place, cell in enumerate(cells, 1) if cell), default=1), len(remark) > LONG
+        span = 1 + len(cells) - filled
+        if row.kind != "measured" or not long or span < 3:
+            filled, span = len(cells), 1
+        cells = [*cells[:filled], remark]
+        attributes = [' class="long"' if len(cell) >= WRAPPED else "" for cell in cells]
+        if span > 1:
+            attributes[-1] = f' colspan="{span}" class="long"'
+        elif long and len(self.columns) > MANY:
             attributes[-1] = ' class="remark"'
-        cells = zip(row.cells, attributes, strict=True)
-        return "".join(f"<td{about}>{html.escape(cell)}</td>" for cell, about in cells)
+        return "".join(f"<td{about}>{html.escape(cell)}</td>" for cell, about in zip(cells, attributes, strict=True))
 
     __html__ = html  # what a template asks for
 
