@@ -92,9 +92,12 @@ class TorchDevice(Device):
 
         self._torch = torch
         super().__init__(torch, backend, torch.device(backend))
-        self._gpu = BACKENDS.get(backend)
         if self._gpu:
             self._gpu.set_up(torch)
+
+    @property
+    def _gpu(self) -> Backend | None:
+        return BACKENDS.get(self.backend)
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:

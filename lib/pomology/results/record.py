@@ -117,6 +117,10 @@ class Record(Start, kw_only=True, tag="end", gc=False):
     def replace(self, **changes: Any) -> Record:
         return msgspec.structs.replace(self, **changes)
 
+    def without_samples(self) -> Record:
+        """The same without what is long: raw times, traces, the traceback."""
+        return self.replace(**dict.fromkeys(("blocks", "asides", "rails", "trace", "memory_trace", "traceback"), UNSET))
+
     def line(self) -> dict[str, Any]:
         return super().line() | {"metrics": {name: metric.metric() for name, metric in self.metrics.items()}}
 
