@@ -32,8 +32,7 @@ MB = 10**6
 
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
-    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "conditions", lambda: state)
+    fakes.quiet_machine(monkeypatch)
 
 
 def autoregressive(rng, steps, rho, per_step):

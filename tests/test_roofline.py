@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import fakes
 import nbformat
 import pytest
 import torch
@@ -30,8 +31,7 @@ FLOAT = 4  # bytes
 
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
-    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "conditions", lambda: state)
+    fakes.quiet_machine(monkeypatch)
 
 
 def test_a_ceiling_is_the_best_over_sizes_frameworks_and_the_products_of_other_notebooks():

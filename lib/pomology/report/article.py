@@ -18,7 +18,7 @@ from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
 from pomology.report.table import Row, Table, flag_notes, grouped
 from pomology.results import metrics
-from pomology.results.cases import FRAMEWORKS, chip_name, combined, comparable, device_name, good_of, groups
+from pomology.results.cases import chip_name, combined, comparable, device_name, framework_name, good_of, groups
 from pomology.results.record import Record
 
 RATES = ("flops_per_s", "bytes_per_s")  # of a product and of a pass over memory
@@ -72,11 +72,11 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
         for column in columns:
             texts = []
             for repeats in line:
-                framework = repeats[0].framework
-                if column.holds(columns, framework, repeats[0].backend):
-                    text = _cell(about, column, repeats, by_case[repeats[0].case])
+                case = repeats[0]
+                if column.holds(columns, case.framework, case.backend):
+                    text = _cell(about, column, repeats, by_case[case.case])
                     named = text and len(line) > 1 and not column.where
-                    texts.append(f"{FRAMEWORKS.get(framework, framework)} {text}" if named else text)
+                    texts.append(f"{framework_name(case)} {text}" if named else text)
             cells.append("; ".join(filter(None, texts)))
         if not split and not good_of(line[0]) and "status" not in about.shown.values():
             cells[1 + len(about.headings)] = line[0][-1].status

@@ -1,7 +1,7 @@
 """Runs side by side, case by case, each against the first: of this machine's or of anybody's, folders or zips.
 
 Of a journal only its times are kept, and what shows whether two are of the same work: a thousand runs fit into memory.
- Nothing that a stranger's file says reaches a terminal, a page or a table's file as it is.
+Nothing that a stranger's file says reaches a terminal, a page or a table's file as it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pomology.format import one_line, seconds
 from pomology.machine import snapshot
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
-from pomology.paths import RESOURCES, write_atomic
+from pomology.paths import write_atomic
+from pomology.report.notebook_page import filled
 from pomology.report.table import Row, Table, write_numbers
 from pomology.results import cases
 from pomology.results import run as results_run
@@ -87,7 +88,7 @@ def find(names: Iterable[str]) -> list[Path]:
 def load(place: str | Path) -> Side:
     """Read a run's folder or zip. Raises PomologyError, in a line, for what is no run, is not safe to read, or has no
     journal that can be read."""
-    run = results_run.Run(place)
+    run = results_run.Run(place, brief=True)
     journals = run.journals
     side = Side(one_line(run.name), run.machine, problems=[problem.rstrip(".") for problem in run.problems])
     if side.problems and not journals:
@@ -278,9 +279,6 @@ def cell(text: str) -> str:
 
 def write(sides: Sequence[Side], folder: Path) -> tuple[Table, Path, Path]:
     """Compare, and write `compare.csv` and `compare.html`; returns the table and where they are."""
-    import jinja2
-    from markupsafe import Markup
-
     table = side_by_side(sides)
     numbers, page = folder / "compare.csv", folder / "compare.html"
     write_numbers(numbers, table.data, HEADINGS)
@@ -290,9 +288,6 @@ def write(sides: Sequence[Side], folder: Path) -> tuple[Table, Path, Path]:
     counts = (
         [f"{name}: {count:,} {verdict}" for (name, verdict), count in verdicts.items()] if len(sides) <= WHOLE else []
     )
-    place = RESOURCES / "page"
-    environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(place), trim_blocks=True)
-    given = {"style": Markup((place / "style.css").read_text(encoding="utf-8")), "table": table, "counts": counts}
-    given |= {"title": table.title, "narrow": len(sides) <= WHOLE}
-    write_atomic(page, environment.get_template("compare.html.j2").render(given))
+    given = {"title": table.title, "table": table, "counts": counts, "narrow": len(sides) <= WHOLE}
+    write_atomic(page, filled("compare.html.j2", **given))
     return table, numbers, page

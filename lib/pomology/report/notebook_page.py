@@ -20,6 +20,16 @@ ATTRIBUTES = "align alt class colspan height id open rowspan scope start title w
 STYLES = "background margin min-width overflow-x padding"
 
 
+def filled(template: str, **given: Any) -> str:
+    """A page of the kit's own, made of one of its templates and the style sheet."""
+    import jinja2
+    from markupsafe import Markup
+
+    environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True)
+    style = Markup((PAGE / "style.css").read_text(encoding="utf-8"))
+    return environment.get_template(template).render(given | {"style": style})
+
+
 def render(notebook: Path) -> str:
     """An executed notebook as one HTML page: code folded, parameters open, pictures inside, no scripts.
 

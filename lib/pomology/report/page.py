@@ -26,7 +26,7 @@ from pomology.report import declaration, details, roofline, summary
 from pomology.report.declaration import Declaration
 from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
-from pomology.report.notebook_page import PAGE, render
+from pomology.report.notebook_page import PAGE, filled, render
 from pomology.report.showing import Report
 from pomology.report.table import grouped
 from pomology.results import cases, journal
@@ -84,8 +84,6 @@ def links_into(page: str, present: Container[str]) -> str:
 
 
 def _index(run: Run, failed: dict[str, str]) -> str:
-    import jinja2
-
     names = {*run.journals, *(place.stem for end in ("ipynb", "html") for place in run.path.glob(f"*.{end}"))}
     names |= {re.sub(r"-\d+$", "", place.stem) for place in run.path.glob(".partial/*.ipynb")}  # name or name-repeat
     order = list(dict.fromkeys(row["experiment"] for row in published.rows()))
@@ -97,10 +95,9 @@ def _index(run: Run, failed: dict[str, str]) -> str:
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
     compared = _compared(run, notes)
     title = cases.short_chip(run.machine.get("chip"))
-    environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True)
-    return environment.get_template("run.html.j2").render(
+    return filled(
+        "run.html.j2",
         title=title[:1].upper() + title[1:],
-        style=(PAGE / "style.css").read_text(encoding="utf-8"),
         facts=_facts(run),
         compared=compared,
         articles=[_article(run, part, failed) for part in grouped(abouts, attrgetter("article"))],

@@ -23,12 +23,12 @@ class Run:
     """A run's folder or zip, also an unfinished one. A file is read when it is first asked for, and again once changed.
 
     machine: what machine.json says; empty if that is missing or malformed. journals: by experiment. records: of all
-    journals, a finished case each. problems: a sentence for each file that could
+    journals, a finished case each; brief: without reading their samples. problems: a sentence for each file that could
     not be used. Raises PomologyError for a place that is none, or a zip of which anything is not safe to read.
     """
 
-    def __init__(self, place: str | Path):
-        self.path = Path(place)
+    def __init__(self, place: str | Path, brief: bool = False):
+        self.path, self._brief = Path(place), brief
         self.name = self.path.resolve().name.removesuffix(".zip")
         self._known: dict[str, tuple] = {}  # by file name: its stamp, what it holds, and a problem or none
         if not (self.path.is_dir() or self.path.is_file()):
@@ -77,7 +77,7 @@ class Run:
         try:
             data = read()
             if name != MACHINE:
-                return journal.contents(self.path / name, data), None
+                return journal.contents(self.path / name, data, self._brief), None
             machine = json.loads(data)
             snapshot.describe(machine)
             return machine, None
