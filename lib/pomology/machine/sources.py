@@ -42,6 +42,11 @@ def peak_or_change(readings: list[Any], seconds: float) -> Any:
     return {name: last[name] - first[name] for name in first} if isinstance(first, dict) else max(readings)
 
 
+def at_ends(since_s: float, before_s: float, edge: bool) -> bool:
+    """For counters: what they were in between changes nothing."""
+    return edge
+
+
 class Source(NamedTuple):
     """units: of its metrics. open(watch): gives what reads it. least_s: shorter blocks are not resolved.
 
@@ -82,13 +87,17 @@ def _load(watch: Telemetry) -> Callable[[], tuple[float, float, float]]:
         usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         own_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
         for pid in memory.live_children():
-            # Noted while it lives: macOS tells nothing of a child between its end and the wait for it.
             with contextlib.suppress(psutil.NoSuchProcess):
                 children_s[pid] = sum(psutil.Process(pid).cpu_times()[:4])  # its own, and that of its children
             own_s += children_s.get(pid, 0.0)
         return now, busy_s, own_s
 
     return read
+
+
+def _load_due(since_s: float, before_s: float, edge: bool) -> bool:
+    # A child's CPU time is noted while it lives: macOS has none between its end and the wait for it.
+    return edge or bool(memory.live_children())
 
 
 def _loads(readings: list[tuple[float, float, float]], seconds: float) -> dict[str, float]:
@@ -101,6 +110,10 @@ def _faults() -> dict[str, int]:
     both = memory.page_faults(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     minor, page_ins = (count - commands for count, commands in zip(both, snapshot.command_faults, strict=True))
     return {"page_faults": minor + page_ins, "page_ins": page_ins}
+
+
+def _swap(watch: Telemetry) -> Callable[[], dict[str, int]]:
+    return lambda: {"swap_bytes": psutil.swap_memory().used}
 
 
 def _footprint(watch: Telemetry) -> Callable[[], int]:
@@ -197,12 +210,12 @@ def _moved(text: str, line: str, page_bytes: int, counters: dict[str, tuple[str,
 # In the order in which they are read at the end of the block; see `Telemetry`.
 SOURCES = {
     "energy": Source({"power_w": "W", "energy_j": "J"}, _energy, _power, least_s=1.0),
-    "load": Source({"foreign_load": "", "cpu_busy": "%"}, _load, _loads, least_s=0.5),
-    "faults": Source({"page_faults": "count", "page_ins": "count"}, lambda watch: _faults),
-    "swap": Source({"swap_bytes": "B"}, lambda watch: lambda: {"swap_bytes": psutil.swap_memory().used}),
+    "load": Source({"foreign_load": "", "cpu_busy": "%"}, _load, _loads, _load_due, 0.5),
+    "faults": Source({"page_faults": "count", "page_ins": "count"}, lambda watch: _faults, due=at_ends),
+    "swap": Source({"swap_bytes": "B"}, _swap, due=at_ends),
     "footprint": Source({"footprint_peak_bytes": "B"}, _footprint),
     "temperature": Source({"temperature_c": "°C"}, _temperature),
     "thermal": Source({"thermal_level": ""}, _thermal),
     "gpu": Source({"gpu_busy": "%"}, _gpu, _mean, _gpu_due),
-    "pressure": Source(dict.fromkeys(MAC_PAGES, "B"), _pressure, due=lambda since_s, before_s, edge: edge),
+    "pressure": Source(dict.fromkeys(MAC_PAGES, "B"), _pressure, due=at_ends),
 }
