@@ -29,7 +29,12 @@ FLAGS = {
     "compressing": "memory was short: macOS compressed or decompressed over 10 MB a second, which takes time",
     "fallback-enabled": "operators that MPS lacks may have run on the CPU",
     "too-noisy": "its numbers scatter too much for a verdict",
+    "few-calls": "fewer than 6 timed calls: no interval",
+    "slowed": "a fixed product took over 10 % longer before or after it than at its best in this run",
+    "cut-short": "ended at five times its budget, with what it had by then",
 }
+# With one of these a number is shown, but gives no verdict.
+DOUBTS = FLAGS.keys() - {"on-battery"}
 
 
 def config_text(config: dict) -> str:
