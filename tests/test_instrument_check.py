@@ -306,12 +306,12 @@ def test_pairs_take_turns_and_have_the_same_threads():
 
     def measure(function, synchronize, budget_s):
         order.append("ours")
-        return SimpleNamespace(seconds=SimpleNamespace(value=1.0))
+        return SimpleNamespace(seconds=SimpleNamespace(value=1.0), blocks=())
 
     ratio = definitions()["ratio"]
     ratio.__globals__.update(pairs=4, Timer=make, calls=SimpleNamespace(measure=measure))
     case = SimpleNamespace(backend=SimpleNamespace(synchronize=None, threads=3))
-    assert ratio(case, None) == [(1.0,) * 4, (2.0,) * 4]
+    assert ratio(case, None, []) == [(1.0,) * 4, (2.0,) * 4]
     assert order == ["theirs", "ours", "ours", "theirs"] * 2
     assert threads == {3}, "PyTorch's timer takes one thread unless it is told"
 

@@ -13,7 +13,7 @@ from fakes import Batch, Clock, Loader, SimulatedDevice, ThreadedDevice, train
 
 from pomology.measure import clock as measure_clock
 from pomology.measure import epochs
-from pomology.measure.calls import measure
+from pomology.measure.calls import in_pairs, measure
 from pomology.measure.clock import Block, Part, StepClock, Ticker, epoch_steps
 from pomology.measure.epochs import epoch_metrics
 
@@ -141,12 +141,47 @@ def test_an_epoch_that_ends_sooner_than_expected_is_whole_and_its_time_without_r
     assert metric.value == part.seconds == exactly(sum(real)) and metric.how == "measured"
 
 
-def test_very_slow_steps_stop_at_the_least_that_has_a_spread():
-    clock, part = timed(Loader(1_000), 30.0, budget_s=10, to_device=same)
+def test_very_slow_steps_stop_at_the_least_that_has_a_spread_and_warm_up_is_in_no_mean():
+    clock, part = timed(Loader(1_000), lambda number: 30.0 if number > 1 else 40.0, budget_s=10, to_device=same)
     assert part.stopped == "budget"
-    assert steps_of(part.blocks) == measure_clock.STEPS_LEAST == part.steps - 1
-    assert steps_of(part.ready_blocks) == 1
-    assert value(clock, "epoch_s") == exactly(30_000)
+    assert steps_of(part.warmup) == 1 and steps_of(part.blocks) == measure_clock.STEPS_LEAST == part.steps - 2
+    assert part.ready_blocks == []  # a few say nothing
+    assert value(clock, "epoch_s") == exactly(40 + 999 * 30) and value(clock, "step_s") == exactly(30)
+
+
+@pytest.mark.parametrize("put", [None, same])
+@pytest.mark.parametrize(
+    ("limit_s", "step_s", "steady"),
+    [
+        (50, 60, 0),  # the first step alone
+        (50, 30, 1),  # the second one is no warm-up, since no other comes
+        (50, 20, 2),  # and one more
+        (50, 12, 2),  # two fit, and the budget is spent
+        (12, lambda number: 0.01 if number < 300 else 4.0, None),  # a block ends where the limit is reached
+    ],
+)
+def test_a_part_ends_at_its_limit_with_what_it_has(limit_s, step_s, steady, put):
+    clock, part = timed(Loader(1_000_000), step_s, budget_s=10, limit_s=limit_s, to_device=put)
+    slowest = 4.0 if callable(step_s) else step_s
+    assert part.stopped == ("budget" if step_s == 12 else "limit") and not part.complete
+    assert part.seconds <= limit_s + slowest
+    assert part.steps == (part.first_step_s is not None) + steps_of(part.warmup + part.blocks)
+    if steady is not None:
+        assert steps_of(part.blocks) == steady
+    metrics = epoch_metrics(clock)
+    assert metrics["first_step_s"].value > 0 and ("epoch_s" in metrics) is bool(part.blocks)
+    train(clock, Loader(1_000_000), lambda number: clock.clock.pass_s(10), "evaluation")
+    assert clock.parts["evaluation"].seconds <= limit_s / 4 + 10  # a part of its own, and a quarter of the time
+    assert clock.parts["evaluation"].stopped == "limit"
+
+
+def test_an_epoch_that_is_to_run_whole_ends_at_the_limit_too_and_a_shorter_one_runs_whole():
+    _, part = timed(range(1000), 1.0, limit_s=100, whole=True)
+    assert (part.stopped, part.steps) == ("limit", 100)
+    _, part = timed(range(90), 1.0, limit_s=100, whole=True)
+    assert part.complete
+    with pytest.raises(ValueError, match="the batches ended after 50 of 100 steps"):
+        train(StepClock(clock=Clock(), limit_s=1e6), Loader(100, batches=50), lambda number: None)
 
 
 @pytest.mark.parametrize(("budget_s", "step_s"), [(0.5, 0.0007), (20, 0.3)])
@@ -180,6 +215,30 @@ def test_the_stop_rule_fires_on_quiet_steps_but_not_before_the_third_burst():
     clock.clock, noise = now, np.random.default_rng(3).lognormal(0, 1.5, 500)
     train(clock, range(10**6), lambda number: now.pass_s(0.01 * (noise[number % 500] if clock.on_ready else 1)))
     assert clock.parts["training"].stopped == "budget"
+
+
+def test_a_split_needs_ten_steps_of_each():
+    for budget_s, step_s, ready in ((10, 0.5, 10), (10, 0.66, 10), (10, 0.7, 0)):
+        now = Clock()
+        clock = StepClock(clock=now, budget_s=budget_s, to_device=same)
+        for _ in clock.steps(range(1000)):
+            with clock.phase("forward"):
+                now.pass_s(step_s)
+        part, metrics = clock.parts["training"], epoch_metrics(clock)
+        assert steps_of(part.ready_blocks) == ready and ("compute_epoch_s" in metrics) is bool(ready)
+        assert "forward_s" in metrics and steps_of(part.blocks) >= measure_clock.SPLIT_STEPS
+    # An epoch of eleven steps that ran whole had them all; of nine, and below ten steps of a phase, nothing is said.
+    for length in (9, 11, 12, 13):
+        now = Clock()
+        clock = StepClock(clock=now, budget_s=100, to_device=same)
+        for _ in clock.steps(range(length)):
+            with clock.phase("forward"):
+                now.pass_s(0.1)
+        assert clock.parts["training"].complete and (steps_of(clock.parts["training"].ready_blocks) >= 10) is (
+            length >= 10
+        )
+        assert ("compute_epoch_s" in epoch_metrics(clock)) is (length >= 10)
+        assert ("forward_s" in epoch_metrics(clock)) is (length - 2 >= 10)
 
 
 def test_an_evaluation_is_added_to_the_epoch_and_not_to_the_steps():
@@ -264,21 +323,63 @@ def test_the_ready_loop_runs_on_ready_batches_and_leaves_the_loader_alone(length
     assert not part.complete or part.seconds == exactly(length * 0.010)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_with_workers_is_read_in_one_go_and_closed_before_ready_batches(workers):
-    now, seen = Clock(), []
-    loader = Loader(100_000, now, load_s=0.002)
-    loader.num_workers = workers
-    clock = StepClock(clock=now, budget_s=4, to_device=put)
-    for number, _ in enumerate(clock.steps(loader)):
-        now.pass_s(0.004 * (1 + 0.5 * (number % 2)))
-        seen.append((clock.on_ready, loader.closed))
+class Workers(Loader):
+    """Workers that load a batch every `load_s`, up to `ahead` of them in advance, whatever the loop does meanwhile."""
+
+    def __init__(self, length, clock, load_s, workers, ahead):
+        super().__init__(length, clock, load_s)
+        self.num_workers, self.prefetch_factor = workers, ahead // workers
+
+    def _iterate(self):
+        ahead = self.num_workers * self.prefetch_factor
+        ready_at = [self.clock.now + self.load_s * (number + 1) for number in range(ahead)]
+        try:
+            for number in range(self.batches):
+                self.clock.now = max(self.clock.now, ready_at[number])
+                # With each batch that is taken another is asked for, and begun when those before it are done.
+                ready_at.append(max(self.clock.now, ready_at[-1]) + self.load_s)
+                self.given += 1
+                yield Batch(number)
+        finally:
+            self.closed += 1
+
+
+@pytest.mark.parametrize(("load_s", "step_s"), [(0.012, 0.003), (0.003, 0.012), (0.010, 0.009)])
+def test_ready_steps_are_around_those_of_a_loader_with_workers_which_do_not_profit(load_s, step_s):
+    now, order = Clock(), []
+    loader = Workers(100_000, now, load_s, workers=4, ahead=16)
+    clock = StepClock(clock=now, budget_s=6, to_device=put)
+    for _ in clock.steps(loader):
+        now.pass_s(step_s)
+        order.append((clock.on_ready, loader.closed))
     part = clock.parts["training"]
-    assert not part.complete and part.seconds == pytest.approx(part.steps * 0.007, rel=0.01)
-    if workers:
-        assert seen == sorted(seen) and set(seen) == {(False, 0), (True, 1)}  # every ready step after every real one
-    else:
-        assert sum(a != b for a, b in itertools.pairwise(seen)) >= 4  # by turns
+    turns = [on_ready for on_ready, _ in itertools.groupby(on_ready for on_ready, _ in order)]
+    assert turns == [False, True, False, True] and order[-1] == (True, 1)
+    assert loader.opened == 1 and loader.given == part.steps
+    assert part.warmup[-1].steps == 2 * 16  # settled, and in no mean
+    assert value(clock, "step_s") == pytest.approx(max(load_s, step_s), rel=0.02)  # 16 batches of some 400
+    assert epochs.interval(part.ready_blocks).value == exactly(step_s)
+
+
+def test_ready_steps_follow_a_loader_with_workers_where_it_would_take_too_long_to_settle_and_a_whole_epoch():
+    for length, step_s, budget_s in ((100_000, 0.2, 6), (500, 0.01, 10)):
+        now, order = Clock(), []
+        clock = StepClock(clock=now, budget_s=budget_s, to_device=put)
+        for _ in clock.steps(Workers(length, now, 0.001, workers=4, ahead=16)):
+            now.pass_s(step_s)
+            order.append(clock.on_ready)
+        assert order == sorted(order) and sum(order) >= measure_clock.SPLIT_STEPS
+        assert clock.parts["training"].complete is (length == 500)
+
+
+def test_a_machine_that_slows_down_is_in_ready_and_real_steps_alike():
+    for length, budget_s in ((100_000, 4), (800, 10)):  # in bursts, and in two halves around a whole epoch
+        now = Clock()
+        clock, loader = StepClock(clock=now, budget_s=budget_s, to_device=put), Loader(length, now, load_s=0.002)
+        for _ in clock.steps(loader):
+            now.pass_s(0.008 * (1 + 0.04 * now()))
+        ready, loop = epochs.interval(clock.parts["training"].ready_blocks), epoch_metrics(clock)["step_s"]
+        assert loop.value - ready.value == pytest.approx(0.002, abs=0.0005)
 
 
 @pytest.mark.parametrize("at", [0, 5, 500, "ready"])
@@ -461,8 +562,9 @@ def test_measure_keeps_the_first_call_and_warm_up_apart():
     kernel = Kernel(lambda call: 0.001 if call >= 30 else 0.002 if call else 4.002)
     found = measure(kernel, clock=kernel.now)
     assert found.first_call_s == exactly(4.002) and found.seconds.value == exactly(0.001)
-    assert (found.stopped, len(found.blocks)) == ("interval", 20)
-    assert kernel.calls - 1 - steps_of(found.blocks) >= 50  # 0.1 s of warm-up
+    assert (found.stopped, len(found.blocks)) == ("interval", 40)
+    assert seconds_of(found.warmup) >= 0.1 and steps_of(found.warmup) >= 50
+    assert kernel.calls == 1 + steps_of(found.warmup) + steps_of(found.blocks)  # nothing is thrown away
 
 
 def test_measure_gives_the_median_of_blocks_and_calls_a_very_slow_function_four_times():
@@ -472,8 +574,34 @@ def test_measure_gives_the_median_of_blocks_and_calls_a_very_slow_function_four_
     assert max(block.seconds for block in found.blocks) == exactly(0.2)  # nothing is dropped
     kernel = Kernel(lambda call: 20.0)
     found = measure(kernel, clock=kernel.now)
-    assert kernel.calls == 4  # first, warm-up, and two that have a spread
+    assert kernel.calls == 4  # first, warm-up, and two
     assert (found.stopped, len(found.blocks), found.seconds.value) == ("budget", 2, exactly(20.0))
+    assert found.seconds.low is None  # whose spread is not that of many
+
+
+def test_measure_makes_so_many_calls_and_takes_so_long_as_is_demanded_but_not_beyond_its_limit():
+    for kernel_s, least, stopped, calls in (
+        (0.5, {"least_calls": 20}, "budget", 20),
+        (0.001, {"least_s": 0.9}, "interval", None),
+        (0.001, {"least_s": 3.0}, "budget", None),
+        (0.5, {"least_calls": 20, "limit_s": 5}, "limit", 8),
+        (7.0, {"limit_s": 5}, "limit", 1),  # and no warm-up
+        (0.5, {"repeats": 100, "limit_s": 5}, "limit", 8),
+    ):
+        kernel = Kernel(lambda call, kernel_s=kernel_s: kernel_s)
+        found = measure(kernel, clock=kernel.now, **least)
+        assert found.stopped == stopped and found.seconds.value == exactly(kernel_s)
+        assert steps_of(found.blocks) == calls if calls else seconds_of(found.blocks) >= least["least_s"]
+
+
+def test_pairs_keep_their_raw_times():
+    now = Clock()
+    pairs = in_pairs(lambda: now.pass_s(0.01), lambda: now.pass_s(0.03), clock=now, budget_s=0.1)
+    for side, seconds in ((pairs.timed, 0.01), (pairs.reference, 0.03)):
+        assert len(side.blocks) == 6 and steps_of(side.warmup) == 1  # six pairs are the least that have bounds
+        assert all(block.step_s == exactly(seconds) for block in side.blocks)
+        assert (side.first_call_s, side.seconds.value, side.seconds.high) == tuple(map(exactly, [seconds] * 3))
+    assert pairs.ratio.value == exactly(3.0)
 
 
 @pytest.mark.parametrize("kernel_s", [2e-6, 3e-4, 0.06])

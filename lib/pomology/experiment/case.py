@@ -172,11 +172,11 @@ class Case:
             self._telemetry = self._stack.enter_context(Telemetry(device=self.backend.kind))
 
     def measure(self, name: str, function: Callable[[], Any], **options: Any) -> calls.Measurement:
-        """Time a function that needs no loader, within the budget, and note the median of a call as metric `name`;
-        as `step_s`, FLOP/s too if the workload is known. options: of `calls.measure`."""
+        """Time a function that needs no loader, within the budget, and note the median of a call as metric `name`, with
+        its raw times; as `step_s`, FLOP/s too if the workload is known. options: of `calls.measure`."""
         self.watch()
         timed = calls.measure(function, self.backend.synchronize, **{"budget_s": self.experiment.budget_s} | options)
-        self._metrics[name] = timed.seconds
+        self.kernel(name, timed)
         if name == "step_s" and self._workload:
             self._metrics["flops_per_s"] = epochs.rate(self._workload.flops, timed.seconds, "FLOP/s")
         return timed
@@ -218,8 +218,13 @@ class Case:
     def kernel(self, name: str, timed: calls.Measurement) -> None:
         """Add the time of a call, as `calls.measure` gave it, with its interval and its raw times."""
         self._metrics[name] = timed.seconds
-        blocks = outcome.pairs(timed.blocks)
-        self._kernels[name] = {"first_call_s": timed.first_call_s, "steady": blocks, "stopped": timed.stopped}
+        about = {"first_call_s": timed.first_call_s, "warmup": outcome.pairs(timed.warmup), "stopped": timed.stopped}
+        self.raw(name, timed.blocks, **about)
+
+    def raw(self, name: str, blocks: Iterable[clock.Block | float], **about: Any) -> None:
+        """Keep the raw times, blocks of calls or the seconds of each, that the number `name` is made of."""
+        blocks = [block if isinstance(block, clock.Block) else clock.Block(1, block) for block in blocks]
+        self._kernels[name] = {"steady": outcome.pairs(blocks)} | about
 
     def note(self, text: str, *flags: str) -> None:
         """Add a sentence to the notes, unless it is there already. `flags` stand beside the numbers as well."""

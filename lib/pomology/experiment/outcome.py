@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,7 @@ def flags(telemetry: Telemetry | None, training: clock.Part | None, backend: str
         drift = intervals.drift([block.step_s for block in training.blocks])
         if drift is not None and abs(drift) > intervals.DRIFT_THRESHOLD:
             found.append("drift")
-        if not training.complete and sum(block.steps for block in training.blocks) < intervals.BATCHES:
+        if not training.complete and sum(block.steps for block in training.blocks) < clock.STEPS_FEW:
             found.append("few-steps")
     return found + ["fallback-enabled"] * (backend == "mps" and fallback_enabled())
 
@@ -66,9 +67,9 @@ def raw_times(part: clock.Part) -> dict[str, Any]:
     raw = {"epoch_steps": part.epoch_steps, "first_step_s": part.first_step_s, "warmup": pairs(part.warmup)}
     raw |= {"steady": pairs(part.blocks), "ready": pairs(part.ready_blocks)}
     raw |= {"last_step_s": part.last_step_s, "stopped": part.stopped}
-    for name in clock.PHASES:
-        if part.blocks and all(name in block.phases for block in part.blocks):
-            raw[f"steady_{name}"] = [round(block.phases[name], 9) for block in part.blocks]
+    for name, (loop, blocks) in itertools.product(clock.PHASES, {"warmup": part.warmup, "steady": part.blocks}.items()):
+        if blocks and all(name in block.phases for block in blocks):
+            raw[f"{loop}_{name}"] = [round(block.phases[name], 9) for block in blocks]
     return raw
 
 

@@ -24,6 +24,8 @@ BURSTS = 5  # step times wander slowly: short bursts spread over the budget see 
 READY_SHARE = 1 / 3  # of the budget, for the same loop on ready batches
 READY_BATCHES = 3  # kept aside for that, and used in turn
 STEPS_LEAST = 2  # steady steps, however slow: one alone has no spread
+STEPS_FEW = 20  # below which a case is marked
+SPLIT_STEPS = 10  # of the loop, and as many on ready batches, before one is held against the other
 STEPS_ENOUGH = 100  # below which no interval is believed by the stop rule
 TARGET = 0.02  # half-width of the interval over the mean at which to stop
 PHASES = ("forward", "backward", "update")  # of a step
@@ -67,7 +69,11 @@ class Part:
     def steps(self) -> int:
         """Steps run, first, warm-up and last included, ready ones not."""
         alone = sum(seconds is not None for seconds in (self.first_step_s, self.last_step_s))
-        return alone + sum(block.steps for block in self.warmup + self.blocks)
+        return alone + steps_in(self.warmup + self.blocks)
+
+
+def steps_in(blocks: Iterable[Block]) -> int:
+    return sum(block.steps for block in blocks)
 
 
 @dataclass
@@ -95,15 +101,18 @@ class StepClock:
 
     An epoch that is expected to fit the budget runs whole. Otherwise steps are taken in bursts, the real loop and the
     ready one in turn, until both intervals are narrow or the budget is spent. budget_s: for steady steps of the
-    training part, a third of it for ready batches; the first step and warm-up come on top, and so do ready batches
-    behind a whole epoch or a loader with workers. whole: run whole epochs whatever they take. to_device: moves a batch
-    to the device, to be kept ready; None times no ready batches. on_progress: called at ends of blocks with (part name,
-    steps done, steps expected or None). on_ready: whether the step is on a ready batch.
+    training part, a third of it for ready batches, which are left out where it is too short for 10 steps; the first
+    step and warm-up come on top, and so do ready batches around a whole epoch or a loader with workers. limit_s: what a
+    part may take at most, all included, an evaluation a quarter of it: then it stops with what it has. whole: run whole
+    epochs whatever they take. to_device: moves a batch to the device, to be kept ready; None times no ready batches.
+    on_progress: called at ends of blocks with (part name, steps done, steps expected or None). on_ready: whether the
+    step is on a ready batch.
     """
 
     synchronize: Callable[[], None] = lambda: None
     _: KW_ONLY
     budget_s: float = 10.0
+    limit_s: float = math.inf
     whole: bool = False
     to_device: Callable[[Any], Any] | None = None
     clock: Callable[[], float] = time.perf_counter
@@ -113,6 +122,7 @@ class StepClock:
     on_ready: bool = field(default=False, init=False)
 
     _aside_s = _ready_s = 0.0
+    _until = math.inf  # when the part under way has reached its limit
     _running = _phase = None  # the part and the phase under way
 
     def steps(
@@ -132,8 +142,8 @@ class StepClock:
         if total <= 0:
             raise ValueError(f"part {part!r} has no batches")
         self.parts[part] = Part(part, total, per_epoch)
-        budget_s, ready = self.budget_s / (1 if training else 4), ready and training and self.to_device is not None
-        return self._run(self.parts[part], batches, budget_s, ready)
+        ready, share = ready and training and self.to_device is not None, 1 if training else 4
+        return self._run(self.parts[part], batches, self.budget_s / share, self.limit_s / share, ready)
 
     @contextmanager
     def occasional(self, name: str, per_epoch: float) -> Iterator[None]:
@@ -164,9 +174,10 @@ class StepClock:
         finally:
             self._phase = None
 
-    def _run(self, part: Part, batches: Iterable, budget_s: float, ready: bool) -> Iterator:
+    def _run(self, part: Part, batches: Iterable, budget_s: float, limit_s: float, ready: bool) -> Iterator:
         self.synchronize()
         self._running, self._ready_s, start = part.name, 0.0, self.clock()
+        self._until = start + limit_s
         count, full = math.ceil(part.epoch_steps), max(1, int(part.epoch_steps))  # full: but for a smaller last batch
         pool: list = []
         source = _keeping(batches, pool, min(READY_BATCHES, full) if ready else 0)
@@ -178,26 +189,41 @@ class StepClock:
             # Warm-up, in blocks of 1, 2, 4, ... steps: tells the pace, and lets caches and clocks settle. The first
             # step tells neither: compilation or the start of workers may take seconds where a step takes milliseconds.
             warm_s, lost_s, size, most = min(2.0, budget_s / 5), 0.0, 1, max(1, int(part.epoch_steps / 10))
-            while (size := min(size, most + 1 - done, full - done)) > 0:
+            while not self._late() and (size := min(size, most + 1 - done, full - done)) > 0:
                 block, lost_s = yield from self._block(part, source, size)
                 part.warmup.append(block)
                 pace_s, done, size = block.step_s, done + size, 2 * size
                 if sum(block.seconds for block in part.warmup) >= warm_s:
                     break
-            if part.warmup and part.warmup[0].seconds >= budget_s:
-                part.blocks.append(part.warmup.pop())  # steps this slow are too dear to be thrown away
+            if part.warmup and self.clock() + STEPS_LEAST * pace_s > self._until:
+                part.blocks.append(part.warmup.pop())  # no more will come that could be a steady step
 
             size = block_steps(pace_s, max(BLOCK_S, budget_s / BLOCKS_MOST), self.synchronize, self.clock, lost_s)
             whole = self.whole or self.clock() - start + (part.epoch_steps - done) * pace_s <= budget_s
-            # A loader with workers fetches ahead while ready batches are timed, and would look too fast afterwards.
-            turns = ready and not whole and not getattr(batches, "num_workers", 0)
-            burst_s = math.inf if whole else budget_s * (1 - READY_SHARE if turns else 1.0) / BURSTS
+            loop_s, ready_s = budget_s * (1 - READY_SHARE), budget_s * READY_SHARE
+            ready = ready and (full >= SPLIT_STEPS if whole else SPLIT_STEPS * pace_s <= loop_s)
+            # A loader with workers fetches ahead while ready batches are timed, and looks too fast until that is used
+            # up. So these are timed in two halves around its steps, if there is time for steps that settle it: twice as
+            # many as it fetches ahead. Where loading and computing take about as long, that many more batches come for
+            # nothing at the most. A whole epoch's time would hold such steps; one that is asked for is left as it is.
+            workers = getattr(batches, "num_workers", 0)
+            settling = 2 * workers * (getattr(batches, "prefetch_factor", None) or 2)
+            turns = ready and not whole and not workers
+            around = ready and not turns and not (whole and (workers or self.whole)) and settling * pace_s <= loop_s / 2
+            burst_s = math.inf if whole else (loop_s if turns else budget_s) / BURSTS
             shortest, longest = math.ceil(part.epoch_steps / BLOCKS_MOST), max(1, burst_s / max(pace_s, 1e-9))
             size = max(size, shortest) if whole else min(size, int(longest))
+            if around:
+                yield from self._ready(part, pool, size, ready_s / 2, SPLIT_STEPS / 2)
+                if settling and done < full:
+                    block, _ = yield from self._block(part, source, min(settling, full - done))
+                    part.warmup.append(block)
+                    done += block.steps
+            least, loops = (SPLIT_STEPS, [part.blocks, part.ready_blocks]) if turns else (STEPS_LEAST, [part.blocks])
             burst, begun = 0, self._now()
-            while done < full:
+            while done < full and not self._late():
                 burst, until = burst + 1, self._now() + burst_s
-                while done < full:
+                while done < full and not self._late():
                     block, _ = yield from self._block(part, source, min(size, full - done))
                     part.blocks.append(block)
                     done += block.steps
@@ -205,14 +231,16 @@ class StepClock:
                     if self._now() >= until:
                         break
                 if turns:
-                    yield from self._ready(part, pool, size, budget_s * READY_SHARE / BURSTS)
-                if self._now() - begun >= budget_s and sum(block.steps for block in part.blocks) >= STEPS_LEAST:
+                    yield from self._ready(part, pool, size, ready_s / BURSTS, SPLIT_STEPS / BURSTS)
+                if self._now() - begun >= budget_s and all(steps_in(blocks) >= least for blocks in loops):
                     part.stopped = "budget"
                     break
                 # Not before the third burst: an interval from one stretch knows nothing of slow wander.
-                if burst >= 3 and narrow(part.blocks) and (not part.ready_blocks or narrow(part.ready_blocks)):
+                if burst >= 3 and all(map(narrow, loops)):
                     part.stopped = "interval"
                     break
+            if done < full and self._late():
+                part.stopped = "limit"
             if done == full:
                 if full < count:
                     last, _ = yield from self._block(part, source, 1)
@@ -221,43 +249,52 @@ class StepClock:
                 part.complete, part.stopped = True, "whole epoch"
             part.seconds = self.clock() - start - self._ready_s
             source.close()  # workers of a loader end here, and load nothing beside the ready batches
-            if ready and not part.ready_blocks:
-                yield from self._ready(part, pool, size, budget_s * READY_SHARE)
+            if ready and not turns:
+                yield from self._ready(part, pool, size, ready_s / (1 + around), SPLIT_STEPS / (1 + around))
         finally:
-            self._running, self.on_ready = None, False
+            self._running, self.on_ready, self._until = None, False, math.inf
             part.seconds = part.seconds or self.clock() - start - self._ready_s
             self.on_progress(part.name, part.steps, part.steps)
 
     def _block(self, part: Part, source: Iterator, size: int) -> Generator[Any, None, tuple[Block, float]]:
         """Yield `size` batches; return their block, fenced at its end, and the most that the fence can have kept from
-        overlapping: the program prepares a step while the device works on the one before, but not across a fence."""
+        overlapping: the program prepares a step while the device works on the one before, but not across a fence. Fewer
+        batches where the part reaches its limit meanwhile."""
         self._phases = {}
         aside_s, start, done = self._aside_s, self.clock(), 0
         for batch in itertools.islice(source, size):
             yield batch
             done += 1
+            if self._late():
+                break
         asked = self.clock()
         self.synchronize()
         end, aside_s = self.clock(), self._aside_s - aside_s
-        if done < size:
+        if done < size and not (done and self._late()):
             promised = math.ceil(part.epoch_steps)
             raise ValueError(f"part {part.name!r}: the batches ended after {part.steps + done} of {promised} steps")
         return Block(done, end - start - aside_s, self._phases), min(end - asked, (asked - start - aside_s) / done)
 
-    def _ready(self, part: Part, pool: list, size: int, budget_s: float) -> Iterator:
-        """The same loop on batches that are on the device already."""
-        begun = self.clock()
-        source = itertools.cycle([self.to_device(batch) for batch in pool])
+    def _ready(self, part: Part, pool: list, size: int, budget_s: float, least: float) -> Iterator:
+        """The same loop on batches that are on the device already, at least so many steps."""
+        if self._late():
+            return
+        begun, done, source = self.clock(), 0, itertools.cycle([self.to_device(batch) for batch in pool])
         self.synchronize()
         self.on_ready = True
-        while True:
+        while not self._late():
             block, _ = yield from self._block(part, source, size)
             part.ready_blocks.append(block)
-            spent_s = self.clock() - begun
-            if spent_s >= budget_s or (len(part.ready_blocks) % 20 == 0 and narrow(part.ready_blocks)):
+            done += block.steps
+            enough = intervals.look(len(part.ready_blocks)) and narrow(part.ready_blocks)
+            if done >= least and (enough or self.clock() - begun >= budget_s):
                 break
         self.on_ready = False
-        self._ready_s += spent_s
+        self._ready_s += self.clock() - begun
+
+    def _late(self) -> bool:
+        """Whether the part under way has reached its limit. A clock is read only where there is one."""
+        return self._until < math.inf and self.clock() >= self._until
 
     def _now(self) -> float:
         """The clock without the asides, which have no share in the budget."""
@@ -310,6 +347,6 @@ def interval(blocks: list[Block]) -> Estimate:
 
 
 def narrow(blocks: list[Block]) -> bool:
-    """Whether enough was measured: a few blocks agree by chance now and then, and who asks after each meets that."""
+    """Whether enough was measured, asked at the ends of bursts: a few blocks agree by chance now and then."""
     step = interval(blocks) if len(blocks) >= intervals.BATCHES else None
     return step is not None and step.n >= STEPS_ENOUGH and step.high - step.value <= TARGET * step.value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pomology.measure.clock import PHASES, Block, Part, StepClock, interval
+from pomology.measure.clock import PHASES, SPLIT_STEPS, Block, Part, StepClock, interval, steps_in
 from pomology.measure.estimate import Estimate, total
 from pomology.measure.intervals import interval as mean_interval
 
@@ -15,8 +15,9 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     """What was timed of one epoch, by the record's names. Absent is what no step was run for.
 
     first_step_s: of training. step_s: mean of its steady steps; forward_s, backward_s, update_s: of that, where the
-    loop has these phases. epoch_s: all parts and occasional work; `measured` if every step ran, else `estimated`.
-    compute_epoch_s: the same with every training step as it is on ready batches, and no occasional work.
+    loop has these phases and ran 10 steps. epoch_s: all parts and occasional work; `measured` if every step ran, else
+    `estimated`. compute_epoch_s: the same with every training step as it is on ready batches, and no occasional work,
+    where 10 steps ran of each.
     """
     training, *_ = [*clock.parts.values(), None]
     if training is None or training.first_step_s is None:
@@ -25,7 +26,8 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     if blocks:
         metrics["step_s"] = interval(blocks)
         # A phase that some blocks lack is no part of every step, and has no mean that could be added to others.
-        for name in (name for name in PHASES if all(name in block.phases for block in blocks)):
+        split = PHASES if metrics["step_s"].n >= SPLIT_STEPS else ()
+        for name in (name for name in split if all(name in block.phases for block in blocks)):
             metrics[f"{name}_s"] = interval([Block(block.steps, block.phases[name]) for block in blocks])
     epochs = [_part_epoch(part) for part in clock.parts.values()]
     if None not in epochs:
@@ -35,8 +37,9 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
             if work.seconds and not (work.part and clock.parts[work.part].complete)  # else it is in the part's time
         ]
         metrics["epoch_s"] = total(epochs + asides, NEGLIGIBLE)
-    if training.ready_blocks and None not in epochs[1:]:
-        ready = interval(training.ready_blocks)
+    loop = training.steps if training.complete else steps_in(blocks)
+    ready = interval(training.ready_blocks) if training.ready_blocks else None
+    if ready and min(loop, ready.n) >= SPLIT_STEPS and None not in epochs[1:]:
         compute = epoch_estimate(ready.value, ready, training.epoch_steps)
         metrics["compute_epoch_s"] = total([compute, *epochs[1:]], NEGLIGIBLE)
     return metrics

@@ -15,7 +15,9 @@ from numpy.typing import ArrayLike
 
 from pomology.measure.estimate import Estimate
 
-BATCHES = 20
+BATCHES = 40  # values that an interval is made of, at most
+VALUES_LEAST = 6  # below, no spread is known: fewer say next to nothing of how neighbours correlate
+LOOK = 1.25  # so many times as many values as at its last look has a rule that stops at a narrow interval
 CONFIDENCE = 0.95
 SLOPE_BLOCKS = 9  # a few long blocks: each must hold what one part of a trace has to do with the next
 DRIFT_THRESHOLD = 0.10  # an absolute `drift` above this is worth a flag
@@ -110,44 +112,76 @@ def _times(values: ArrayLike, positive: bool = False) -> np.ndarray:
 
 
 def interval(durations: ArrayLike, weights: ArrayLike | None = None) -> Estimate:
-    """Mean time per step and its 95 % within-run interval by the method of batch means (Law & Kelton, "Simulation
-    modeling and analysis"): means of long batches are nearly independent although steps are not.
+    """Mean time per step, and its 95 % within-run interval, for neighbours that correlate.
 
     durations: seconds per step in time order or, with `weights` (steps per block), means of blocks of so many steps.
-    From 20 values on, neighbours are joined to 20 batches of nearly equal step counts (fewer where one block is longer
-    than a batch); below, each value is a batch; one value alone has no bounds. Bounds: Student's t with batches - 1
-    degrees of freedom, a batch mean's variance taken as inverse to its steps; the lower one is never below 0.
+    The lower bound is never below 0. Fewer than 6 values have no bounds. Of normal values with a lag-1 correlation of 0
+    to 0.8, the interval holds the mean in 92 to 97.5 % of cases from 20 values on, and in 92 to 99 % below (`make
+    bench`, part coverage). It cannot know what it has not seen: a wander that is slower than all the values, or slow
+    steps so rare that a hundred hold a handful.
     """
     times = _times(durations)
     steps = np.ones_like(times) if weights is None else _times(weights, positive=True)
-    total = steps.sum()
-    mean = float(times @ steps / total)
-    if times.size == 1:
-        return Estimate(mean, "s", n=round(total))
-    batch_steps, batch_seconds = steps, times * steps
-    if times.size >= BATCHES:  # a value belongs to the batch that its middle step falls into
-        batch = ((np.cumsum(steps) - steps / 2) * (BATCHES / total)).astype(int)
-        starts = np.flatnonzero(np.diff(batch, prepend=-1))
-        batch_steps, batch_seconds = np.add.reduceat(steps, starts), np.add.reduceat(times * steps, starts)
-    deviations, dof = batch_seconds / batch_steps - mean, batch_steps.size - 1
-    half_width = t_quantile(CONFIDENCE, dof) * math.sqrt(batch_steps @ deviations**2 / dof / total)
-    return Estimate(mean, "s", max(mean - half_width, 0.0), mean + half_width, round(total))
+    mean, count = float(times @ steps / steps.sum()), round(steps.sum())
+    half_width = _half_width(times, steps, mean, 12)
+    if half_width is None:
+        return Estimate(mean, "s", n=count)
+    return Estimate(mean, "s", max(mean - half_width, 0.0), mean + half_width, count)
 
 
 def median_interval(durations: ArrayLike) -> Estimate:
     """Median of seconds per call, in time order, and its within-run interval; no shape is assumed, ties count half.
 
-    Woodruff 1952, with batch means in place of the binomial variance, for autocorrelation: the interval of "this call
-    took less than the median" says how far from 1/2 the rank of the true median may be; its values are the bounds.
+    Woodruff 1952, with correlation in place of the binomial variance: the interval of the mean of "this call took less
+    than the median" says how far from 1/2 the rank of the true median may be; its values are the bounds. Of few values
+    that may be beyond the extremes, and the bounds are then so many times as far away. Holds the median in 91 to 98 %
+    of cases from 20 values on, and in 91 to 99.6 % below, as `interval`.
     """
     times = _times(durations)
     median = float(np.median(times))
-    rank = interval(np.where(times == median, 0.5, times < median))
-    if rank.high is None:
-        return Estimate(median, "s", n=rank.n)
-    reach = rank.high - rank.value
+    reach = _half_width(np.where(times == median, 0.5, times < median), np.ones_like(times), 0.5, 20)
+    if reach is None:
+        return Estimate(median, "s", n=times.size)
     low, high = np.quantile(times, [max(0.5 - reach, 0.0), min(0.5 + reach, 1.0)])
-    return Estimate(median, "s", float(low), float(high), rank.n)
+    beyond = max(2 * reach, 1.0)
+    bounds = max(median - (median - low) * beyond, 0.0), median + (high - median) * beyond
+    return Estimate(median, "s", *map(float, bounds), times.size)
+
+
+def _half_width(values: np.ndarray, steps: np.ndarray, mean: float, raised: float) -> float | None:
+    """Of the interval of the mean of `values`, each that of so many steps; None with fewer than 6.
+
+    Above 40 values, neighbours are joined to at most 40 batches of nearly equal step counts. A batch mean's variance is
+    taken as v / steps, and the correlation of two as r^distance. Then Σ steps deviation² has the expectation v (n - F),
+    and the mean has the variance v F / all steps, with F = ΣΣ sqrt(share_i share_j) r^|i - j|; Student's t has n - 1
+    degrees of freedom. The lag-1 correlation of few values comes out too small, and scatters: r is that times
+    1 + raised / n, plus 60 / n², between 0 and 0.95. These numbers were found by simulation, as those that cover;
+    values of 0 and 1 need a larger `raised`, since their correlation fades more slowly than r^distance.
+    """
+    total = steps.sum()
+    if values.size > BATCHES:  # a value belongs to the batch that its middle step falls into
+        batch = ((np.cumsum(steps) - steps / 2) * (BATCHES / total)).astype(int)
+        starts = np.flatnonzero(np.diff(batch, prepend=-1))
+        sums, steps = np.add.reduceat(values * steps, starts), np.add.reduceat(steps, starts)
+        values = sums / steps
+    if (n := steps.size) < VALUES_LEAST:
+        return None
+    deviations = (values - mean) * np.sqrt(steps)
+    squares = deviations @ deviations
+    lag = deviations[:-1] @ deviations[1:] / squares if squares else 0.0
+    r = min(max(lag * (1 + raised / n) + 60 / n**2, 0.0), 0.95)
+    shares = np.sqrt(steps / total)
+    f = shares @ r ** np.abs(np.subtract.outer(np.arange(n), np.arange(n))) @ shares
+    return t_quantile(CONFIDENCE, n - 1) * math.sqrt(squares / (n - f) * f / total)
+
+
+def look(count: int) -> bool:
+    """Whether a stop rule looks at its interval now that there are `count` values: at 40, and then each time there are
+    1.25 times as many. Values agree by chance now and then, and who looks after each stops at that moment."""
+    if count < BATCHES:
+        return False
+    now, before = (math.floor(math.log(n / BATCHES, LOOK) + RESOLUTION) for n in (count, count - 1))
+    return now > before
 
 
 def drift(durations: ArrayLike) -> float | None:
