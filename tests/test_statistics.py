@@ -1,12 +1,14 @@
 """Statistics against independent truth: tables, closed forms, and synthetic processes whose answer is known."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
+from fakes import Clock
 from simulations import autoregressive, clocked, covered, measured, share, verdicts
 
-from pomology.measure import clock, intervals
+from pomology.measure import calls, clock, intervals
 from pomology.measure.epochs import epoch_estimate
 from pomology.measure.estimate import Estimate, total
 from pomology.measure.intervals import compare, drift, interval, median_interval, t_p_value, t_quantile
@@ -50,7 +52,7 @@ def test_t_of_fractional_dof_agrees_with_integration(dof):
         assert integrated_p_value(t_quantile(confidence, dof), dof) == pytest.approx(1 - confidence, rel=1e-6)
     for t in (-3.0, 0.1, 1.5):
         assert t_p_value(t, dof) == pytest.approx(integrated_p_value(t, dof), rel=1e-6)
-    assert t_p_value(0, dof) == 1
+    assert t_p_value(0, dof) == pytest.approx(1, rel=1e-8)
     assert t_p_value(1e6, 2) == pytest.approx(1e-12, rel=1e-6)  # 1 - t / sqrt(t² + 2), to first order 1 / t²
 
 
@@ -119,8 +121,12 @@ def test_weighted_interval_covers_with_unequal_blocks(blocks, lag):
     assert 0.93 <= share([interval(row, weights=sizes) for row in means], 1.0) <= 0.995
 
 
-def test_a_stop_rule_looks_at_forty_values_and_then_at_a_quarter_more():
-    assert [count for count in range(200) if intervals.look(count)] == [40, 50, 63, 79, 98, 123, 153, 191]
+def test_measure_looks_at_forty_values_and_then_at_a_quarter_more(monkeypatch):
+    looks, now, function = [], Clock(), intervals.median_interval
+    monkeypatch.setattr(intervals, "median_interval", lambda times: looks.append(len(times)) or function(times))
+    times = itertools.cycle(np.random.default_rng(1).uniform(0.5, 1.5, 999).tolist())
+    calls.measure(lambda: now.pass_s(next(times)), clock=now, budget_s=150)
+    assert looks[:6] == [40, 50, 63, 79, 99, 124]
 
 
 @pytest.mark.parametrize("lag", [0.0, 0.8])

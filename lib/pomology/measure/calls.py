@@ -12,6 +12,7 @@ from pomology.measure.clock import BLOCK_S, Block, block_steps, steps_in
 from pomology.measure.estimate import Estimate
 
 TARGET = 0.01  # half-width of the interval over the median at which to stop
+LOOK = 1.25  # so many times as many blocks at each look: values agree by chance, and who looks often stops at that
 
 
 class Measurement(NamedTuple):
@@ -43,8 +44,8 @@ def measure(
     """Time `function()`, a kernel that the caller has prepared; the first call apart.
 
     Warm-up lasts `warmup_calls` and `warmup_s`, or half the budget if a slow function needs more. Then blocks of calls,
-    fenced at both ends, until the half-width of the median's interval is below 1 % of it (`intervals.look`: from 40
-    blocks on) or the budget is spent, but never fewer than two blocks, `least_calls` and `least_s`; or `repeats`
+    fenced at both ends, until the half-width of the median's interval is below 1 % of it, asked at 40 blocks, 50, 63
+    and so on, or the budget is spent, but never fewer than two blocks, `least_calls` and `least_s`; or `repeats`
     blocks, where given. Once all of it has taken `limit_s`, it stops with what it has, one block at the least. A block
     has so many calls that the fence is negligible, or `calls_per_block`: 1 fences every call. `before` is called ahead
     of each block, untimed.
@@ -70,7 +71,7 @@ def measure(
     # A fiftieth of the budget, so that there are blocks enough.
     per_block = calls_per_block or block_steps(done.step_s, min(BLOCK_S, budget_s / 50), synchronize, clock)
     blocks: list[Block] = []
-    stopped, begun = "", clock()
+    stopped, look, begun = "", intervals.BATCHES, clock()
     while not stopped:
         blocks.append(block(per_block))
         spent_s = clock() - begun
@@ -81,11 +82,11 @@ def measure(
             stopped = "repeats" if len(blocks) >= repeats else ""
         elif enough and spent_s >= budget_s:
             stopped = "budget"
-        elif enough and intervals.look(len(blocks)):
+        elif enough and len(blocks) >= look:
+            look = math.ceil(LOOK * look)
             middle = intervals.median_interval([block.step_s for block in blocks])
             stopped = "interval" if middle.high - middle.low <= 2 * TARGET * middle.value else ""
-    median = intervals.median_interval([block.step_s for block in blocks])
-    return Measurement(first.seconds, median, tuple(blocks), stopped, tuple(warmup))
+    return _measurement(first, warmup, blocks, stopped)
 
 
 class Pairs(NamedTuple):
@@ -111,21 +112,21 @@ def in_pairs(
     that the fence is negligible. Which of a pair comes first changes from one to the next."""
     both = (function, reference)
     synchronize()
-    firsts = [_block(each, synchronize, clock, 1) for each in both]
-    warm = [_block(each, synchronize, clock, 1) for each in both]
+    first, warm = ([_block(each, synchronize, clock, 1) for each in both] for _ in range(2))
     calls = [block_steps(block.step_s, min(BLOCK_S, budget_s / 50), synchronize, clock) for block in warm]
-    begun, own, others = clock(), [], []
-    while len(own) < intervals.VALUES_LEAST or clock() - begun < budget_s:
-        pair = list(zip(both, calls, (own, others), strict=True))
-        for each, count, blocks in reversed(pair) if len(own) % 2 else pair:
-            blocks.append(_block(each, synchronize, clock, count))
-    times = [[block.step_s for block in blocks] for blocks in (own, others)]
-    ratio = intervals.compare(*reversed(times), paired=True).ratio.replace(covers="run")  # pairs of one process
-    sides = (
-        Measurement(first.seconds, intervals.median_interval(seconds), tuple(blocks), "budget", (second,))
-        for first, second, seconds, blocks in zip(firsts, warm, times, (own, others), strict=True)
-    )
-    return Pairs(*sides, ratio)
+    begun, blocks = clock(), ([], [])
+    while len(blocks[0]) < intervals.VALUES_LEAST or clock() - begun < budget_s:
+        for side in (0, 1) if len(blocks[0]) % 2 == 0 else (1, 0):
+            blocks[side].append(_block(both[side], synchronize, clock, calls[side]))
+    own, others = (_measurement(first[side], [warm[side]], blocks[side], "budget") for side in (0, 1))
+    times = [[block.step_s for block in each.blocks] for each in (others, own)]
+    ratio = intervals.compare(*times, paired=True).ratio.replace(covers="run")  # pairs of one process
+    return Pairs(own, others, ratio)
+
+
+def _measurement(first: Block, warmup: list[Block], blocks: list[Block], stopped: str) -> Measurement:
+    median = intervals.median_interval([block.step_s for block in blocks])
+    return Measurement(first.seconds, median, tuple(blocks), stopped, tuple(warmup))
 
 
 def _block(function: Callable, synchronize: Callable, clock: Callable[[], float], calls: int) -> Block:

@@ -239,14 +239,14 @@ class StepClock:
                 if burst >= 3 and all(map(narrow, loops)):
                     part.stopped = "interval"
                     break
-            if done < full and self._late():
-                part.stopped = "limit"
             if done == full:
                 if full < count:
                     last, _ = yield from self._block(part, source, 1)
                     part.last_step_s = last.seconds
                 next(source, None)  # a loader with workers ends them now, and a loop over it would wait for that
                 part.complete, part.stopped = True, "whole epoch"
+            elif self._late():
+                part.stopped = "limit"
             part.seconds = self.clock() - start - self._ready_s
             source.close()  # workers of a loader end here, and load nothing beside the ready batches
             if ready and not turns:
@@ -277,8 +277,6 @@ class StepClock:
 
     def _ready(self, part: Part, pool: list, size: int, budget_s: float, least: float) -> Iterator:
         """The same loop on batches that are on the device already, at least so many steps."""
-        if self._late():
-            return
         begun, done, source = self.clock(), 0, itertools.cycle([self.to_device(batch) for batch in pool])
         self.synchronize()
         self.on_ready = True
@@ -286,8 +284,7 @@ class StepClock:
             block, _ = yield from self._block(part, source, size)
             part.ready_blocks.append(block)
             done += block.steps
-            enough = intervals.look(len(part.ready_blocks)) and narrow(part.ready_blocks)
-            if done >= least and (enough or self.clock() - begun >= budget_s):
+            if done >= least and self.clock() - begun >= budget_s:
                 break
         self.on_ready = False
         self._ready_s += self.clock() - begun
@@ -347,6 +344,6 @@ def interval(blocks: list[Block]) -> Estimate:
 
 
 def narrow(blocks: list[Block]) -> bool:
-    """Whether enough was measured, asked at the ends of bursts: a few blocks agree by chance now and then."""
+    """Whether enough was measured. Asked at the ends of bursts, since some blocks agree by chance."""
     step = interval(blocks) if len(blocks) >= intervals.BATCHES else None
     return step is not None and step.n >= STEPS_ENOUGH and step.high - step.value <= TARGET * step.value
