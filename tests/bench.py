@@ -14,7 +14,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import json
+import math
 import random
 import shutil
 import statistics
@@ -28,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import simulations
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -185,6 +188,54 @@ def estimate() -> list[dict]:
     title, good = f"estimate: {steps} of 469 steps in bursts against whole epochs", middle <= 0.03 and worst <= 0.15
     shown = f"median {middle:.1%}, worst {worst:.1%}"
     return [row(title, shown, "median 3 %, worst 15 %", good, errors=errors)]
+
+
+def coverage() -> list[dict]:
+    """How often intervals hold what they are of, where neighbours correlate: simulated, so on any machine the same."""
+    sizes, rows = (6, 8, 12, 20, 40, 100, 400, 1000), []
+
+    def judged(name: str, lag: float, cells: dict[str, float], draws: int, least: int = 0) -> None:
+        """A row; of the first `least` cells only too few is judged. ± 2 standard errors of so many draws."""
+        error, texts = 2 * math.sqrt(0.95 * 0.05 / draws), [f"{100 * cell:.1f}" for cell in cells.values()]
+        high = [cell <= 0.97 + error for cell in list(cells.values())[least:]]
+        good = all(high) and min(cells.values()) >= 0.92 - error
+        title = f"coverage: {name}, lag-1 {lag}, {', '.join(cells)}"
+        bound = f"92 to 97 % (± {100 * error:.1f})" + (", below 20 values at least 92 %" if least else "")
+        rows.append(row(title, " ".join(texts), bound, good, cells=cells))
+
+    for function, lag in itertools.product((intervals.interval, intervals.median_interval), simulations.LAGS):
+        cells = {f"{size}": simulations.covered(function, lag, size, many(2_000)) for size in sizes}
+        judged(function.__name__, lag, cells, many(2_000), least=3)
+    for lag in simulations.LAGS:
+        cells, draws = {}, many(1_000)
+        for step_s in (0.001, 0.01, 0.03):
+            found = simulations.measured(lag, step_s, draws)
+            cells[f"{step_s * 1e3:g} ms"] = simulations.share([each.seconds for each in found], step_s)
+        judged("measure", lag, cells, draws)
+        cells = {}
+        for step_s in (0.005, 0.02, 0.1):
+            parts = simulations.clocked(lag, step_s, draws)
+            for name, blocks, truth in (("", "blocks", step_s), (" ready", "ready_blocks", 0.8 * step_s)):
+                found = [measure_clock.interval(getattr(part, blocks)) for part in parts]
+                cells[f"{step_s * 1e3:g} ms{name}"] = simulations.share(found, truth)
+        judged("StepClock", lag, cells, draws)
+    return rows
+
+
+def errors() -> list[dict]:
+    """Two sets of repeats of one machine: how often they are called different, and what a difference needs; simulated
+    from the spread between processes, within one and between sets that was measured on a quiet machine."""
+    rows, draws = [], many(2_000)
+    for repeats_ in (3, 5, 10):
+        wrong, power, ratio = simulations.verdicts(repeats_, draws)
+        error = 2 * math.sqrt(0.05 * 0.95 / draws)
+        bound = f"at most 5 % (± {100 * error:.1f})"
+        rows.append(
+            row(f"errors: {repeats_} repeats twice, called different", f"{wrong:.1%}", bound, wrong <= 0.05 + error)
+        )
+        title = f"errors: {repeats_} repeats, power at the detectable ratio {ratio:.3f}"
+        rows.append(row(title, f"{power:.1%}", "75 to 85 %", 0.75 <= power <= 0.85))
+    return rows
 
 
 PROCESS = """
@@ -515,7 +566,7 @@ def in_framework(title: str, text: str, pairs: int, low: float, high: float, bou
     return [ratio_row(title, program(text, many(pairs)), low, high, bound)]
 
 
-PARTS = (clock, loop, kernels, estimate, repeats, notebook, products, again, thousand)
+PARTS = (coverage, errors, clock, loop, kernels, estimate, repeats, notebook, products, again, thousand)
 
 
 def main() -> int:
