@@ -168,8 +168,9 @@ def test_an_epoch_is_its_first_step_and_the_others_with_the_bounds_of_the_mean()
 
 def test_drift_is_the_ratio_of_thirds():
     assert drift([1.0] * 8) is drift([0.0] * 9) is None
-    assert drift([1, 1, 9, 5, 5, 5, 2, 2, 9]) == pytest.approx(1.0)
-    assert drift([2, 2, 2, 9, 9, 9, 9, 1, 1, 1]) == pytest.approx(-0.5)
+    assert drift([1, 1, 9, 1, 1, 5, 2, 2, 9]) == pytest.approx(1.0)
+    assert drift([2, 2, 2, 2, 2, 9, 2, 1, 1, 1]) == pytest.approx(-0.5)
+    assert drift([2, 2, 2, 9, 9, 9, 9, 1, 1, 1]) == pytest.approx(3.5)  # and came back
 
 
 def test_measuring_stops_with_precision_steps_and_values():

@@ -162,13 +162,13 @@ def _half_width(values: np.ndarray, steps: np.ndarray, mean: float, raised: floa
 
 
 def drift(durations: ArrayLike) -> float | None:
-    """Median of the last third over median of the first third, minus 1: above 0 where the run became slower. None with
-    fewer than 9 durations, or where the first third took no time."""
+    """Median of the middle or the last third, whichever differs more, over that of the first third, minus 1: above 0
+    where the run became slower. None with fewer than 9 durations, or where the first third took no time."""
     times = _times(durations)
     third = times.size // 3
     if third < 3 or (first := float(np.median(times[:third]))) == 0:
         return None
-    return float(np.median(times[-third:])) / first - 1
+    return max((float(np.median(later)) / first - 1 for later in (times[third:-third], times[-third:])), key=abs)
 
 
 def slope(values: ArrayLike, steps: ArrayLike, resolution: float = 0.0) -> Estimate:
