@@ -369,7 +369,25 @@ def test_its_journal_conforms_and_every_case_is_ok(execution):
         if execution.document.metadata["pomology"].get("may_be_unsupported") is True:
             allowed.add("unsupported")
         assert record.status in allowed, f"{record.case}: {record.status}: {record.reason}"
+        measured = {name for name, metric in record.metrics.items() if (metric.unit, metric.how) == ("s", "measured")}
+        assert {name for name in measured if not has_raw_times(record, name)} == set()
     assert "cpu" in {record.backend for record in records if record.status == "ok"}
+
+
+OF_A_LOOP = {"first_step_s", "step_s", "epoch_s", "forward_s", "backward_s", "update_s", "pass_s", "fit_s"}
+# Numbers that are made of the raw times of another name.
+MADE_OF = {"clock_step_s": "clock_reading_s", "clock_gap_s": "clock_reading_s", "loader_start_s": "loader alone"}
+MADE_OF |= {"fence_behind_kernel_s": "tiny kernel, fenced"}
+
+
+def has_raw_times(record, name):
+    """Whether the record holds the times that this number is made of; a first step stands beside the others."""
+    blocks = record.blocks or {}
+    if name == "first_step_s" and (record.asides or any("first_call_s" in about for about in blocks.values())):
+        return True
+    return MADE_OF.get(name, name) in blocks or (
+        name in OF_A_LOOP and any("epoch_steps" in about for about in blocks.values())
+    )
 
 
 def test_it_shows_every_published_value_in_its_row(execution, repeating):
