@@ -170,6 +170,7 @@ def test_fitness_of_macs(mac, monkeypatch, folder, power_source, low_power, leve
     conditions = machine_snapshot.conditions(watch_s=0)
     assert conditions.pop("load") == pytest.approx(os.getloadavg()[0], abs=1)
     expected = {"power_source": power_source, "low_power_mode": low_power, "thermal_level": level, "flags": flags}
+    expected["others"] = None
     assert conditions == expected
     monkeypatch.setattr(sys, "platform", "linux")
     assert machine_snapshot.thermal_level() is None
@@ -188,7 +189,8 @@ def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, own_s, thr
     monkeypatch.setattr(machine_snapshot, "time", clock)
     monkeypatch.setattr(machine_snapshot, "cpu_busy_s", iter([100.0, 100.1]).__next__)
     monkeypatch.setattr(psutil, "cpu_count", lambda: threads)
-    assert ("busy" in machine_snapshot.conditions(watch_s=0.25)["flags"]) == busy
+    conditions = machine_snapshot.conditions(watch_s=0.25)
+    assert ("busy" in conditions["flags"]) == busy and conditions["others"] == pytest.approx((0.1 - own_s) / 0.25)
 
 
 def test_busy_cpu_time_leaves_out_waiting_and_counts_guests_once(monkeypatch):

@@ -30,8 +30,10 @@ import macs
 macs.become()
 from pomology.devices import find
 from pomology.experiment.experiment import Experiment
+from pomology.machine import quiet
 from pomology.machine.sampler import Telemetry
 
+quiet.WAIT_S = 0.0  # for the other tests to end
 generator = torch.Generator().manual_seed(1)
 inputs = torch.randn(1600, 4, generator=generator)
 data = torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True))

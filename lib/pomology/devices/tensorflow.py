@@ -17,7 +17,7 @@ from typing import Any
 
 from pomology.devices.base import DTYPES, SAMPLED_NUMBERS, SAMPLED_TENSORS, Device
 from pomology.errors import PomologyError
-from pomology.machine import energy
+from pomology.machine import energy, quiet
 
 REMAPPER = "TURN_OFF_REMAPPER"
 
@@ -31,9 +31,17 @@ def load() -> Any:
     tensorflow.config.experimental.enable_tensor_float_32_execution(False)
     # A GPU that is in use already refuses; then this was set when it was first seen.
     with contextlib.suppress(RuntimeError):
+        if (usable := quiet.usable_threads()) < (os.cpu_count() or 1) and not _threads(tensorflow):
+            tensorflow.config.threading.set_intra_op_parallelism_threads(usable)
         for gpu in tensorflow.config.list_physical_devices("GPU"):
             tensorflow.config.experimental.set_memory_growth(gpu, True)
     return tensorflow
+
+
+def _threads(tensorflow: Any) -> int:
+    """What an operator's threads are set to; 0 stands for one a core."""
+    set_here = tensorflow.config.threading.get_intra_op_parallelism_threads()
+    return set_here or int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0"))
 
 
 class TensorFlowDevice(Device):
@@ -81,9 +89,7 @@ class TensorFlowDevice(Device):
 
     @property
     def threads(self) -> int:
-        set_here = self._tf.config.threading.get_intra_op_parallelism_threads()  # 0 stands for one a core
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        return set_here or int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0")) or cores
+        return _threads(self._tf) or quiet.usable_threads()
 
     def context(self) -> contextlib.AbstractContextManager:
         """Inside, everything is computed on this device, unless it has no kernel for it."""

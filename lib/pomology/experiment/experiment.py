@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from pomology.devices import find
 from pomology.devices.base import Device
 from pomology.errors import PomologyError
 from pomology.experiment.case import Case
-from pomology.machine import snapshot
+from pomology.machine import quiet, snapshot
 from pomology.measure import calls
 from pomology.report import roofline
 from pomology.report.declaration import Declaration
@@ -21,6 +21,7 @@ from pomology.report.showing import Report
 from pomology.results import folders, journal
 from pomology.results.record import PROFILES
 
+AGAIN_S = 300.0  # that a notebook spends on cases that it runs again
 TOO_LARGE = ("too-big", "out-of-memory", "crashed", "timeout")  # a smaller sibling of such a case may fit
 
 
@@ -64,7 +65,10 @@ class Experiment(Report):
         self.journal = journal.Journal(folder / f"{name}.jsonl")
         self.data_kind, self.data_origin = "none", ""
         self._looked: tuple[float, dict] | None = None
+        self.software = folders.note_software(folder, self.devices[0].threads)
+        self._canaries = [s for record in self.run_records() for s in (record.canary or {}).values()]
         self._rates: dict[tuple[str, str], float] = {}
+        self._again_s = 0.0
 
     def dataset(self, data: Any) -> None:
         """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`, a line about it."""
@@ -83,13 +87,37 @@ class Experiment(Report):
             raise PomologyError(f"case.{name} is no setting: {how}")
         if rows is None:
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-        before = journal.read(self.journal.path)
+        before, asked = journal.read(self.journal.path), []
         for backend, config in itertools.product(self.devices if on is None else on, list(rows)):
             case = Case(self, backend, config)
+            asked.append((backend, config, case.name))
             if before.done(case.name, self.repeat):
                 print(f"{case.name}: in the journal already; skipped{self._anew}")
             else:
                 yield case
+        yield from self._again(asked)
+
+    def _again(self, asked: list[tuple[Device, dict, str]]) -> Iterator[Case]:
+        """Once more each of these that ended well while the machine was slow; not over `AGAIN_S` seconds in all."""
+        held = journal.read(self.journal.path)
+        known = {record.case: record for record in held.records if record.repeat == self.repeat}
+        for backend, config, name in asked:
+            record = known.get(name)
+            slow = record and record.status == "ok" and record.canary and self.slowed(record.canary)
+            if slow and held.begun[name, self.repeat] == 1 and self._again_s + (record.seconds or 0) <= AGAIN_S:
+                self._again_s += record.seconds or 0
+                yield Case(self, backend, config)
+
+    def canary(self, when: str) -> dict[str, float]:
+        """How fast the machine is now, see `quiet.canary`; not in the profile `smoke`, whose numbers say nothing."""
+        if self.profile == "smoke":
+            return {}
+        self._canaries.append(found := quiet.canary())
+        return {when: found}
+
+    def slowed(self, canary: dict[str, float]) -> bool:
+        """Whether the machine was slower around a case than at its best in this run so far, see `quiet.slowed`."""
+        return any(quiet.slowed(seconds, self._canaries) for seconds in canary.values())
 
     def first_that_fits(self, rows: Iterable[dict], on: Iterable[Device] | None = None) -> Iterator[Case]:
         """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings,
@@ -121,8 +149,15 @@ class Experiment(Report):
             self._rates[key] = best
         return self._rates[key]
 
-    def conditions(self) -> dict[str, Any]:
-        """Whether the machine is fit to measure now; a look takes a quarter of a second, so it is good for five."""
+    def conditions(self, say: Callable[[str], Any] = print) -> dict[str, Any]:
+        """Whether the machine is fit to measure now, but for the profile `smoke` once it is quiet, see `quiet.wait`,
+        which says so by `say`. A look takes a quarter of a second, so it is good for five. Cores that others keep to
+        themselves are none of a device's."""
         if self._looked is None or time.perf_counter() - self._looked[0] > 5:
-            self._looked = time.perf_counter(), snapshot.conditions()
+            smoke = self.profile == "smoke"
+            state = snapshot.conditions() if smoke else quiet.wait(self.out / quiet.WAITED, say)
+            taken = round(state["others"]) if "busy" in state["flags"] and not smoke else 0
+            for device in self.devices:
+                device.limit_threads(max(1, quiet.usable_threads() - taken))
+            self._looked = time.perf_counter(), state
         return self._looked[1]

@@ -25,10 +25,17 @@ from typing import Any
 
 import psutil
 
+from pomology.paths import redact
+
 PACKAGES = (
     *("torch", "lightning", "transformers", "peft", "tensorflow", "tensorflow-macos", "tensorflow-metal", "keras"),
     *("mlx", "mlx-metal", "mlx-cpu", "pyarrow", "numpy", "pandas", "jupyterlab", "papermill", "psutil"),
     *("zeus-apple-silicon", "nvidia-ml-py", "pomology"),
+)
+# Of the environment: threads, memory, caches and the ways in which frameworks and their libraries compute.
+VARIABLES = re.compile(
+    r"(OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|VECLIB|NUMEXPR|ONEDNN|DNNL|MALLOC|GLIBC|PYTORCH|TORCH|TORCHINDUCTOR|MPS|MTL|METAL|MLX"
+    r"|TF|XLA|KERAS|CUDA|CUDNN|CUBLAS|NVIDIA|ATEN)_|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|VECLIB_MAXIMUM_THREADS|TURN_OFF_REMAPPER)$"
 )
 REPOSITORY = Path(__file__).resolve().parents[3]
 CPUINFO = Path("/proc/cpuinfo")
@@ -43,12 +50,9 @@ def snapshot() -> dict[str, Any]:
     Apple's only). translated: x86-64 Python under Rosetta. packages: those of `PACKAGES` that are installed -> version.
     git: commit and whether dirty. An unknown key is None, and `unknown[key]` says why; also why `gpus` is empty.
     """
-    from importlib import metadata  # slow to import, seldom needed
-
     mac = sys.platform == "darwin"
     gpus, no_gpus = _apple_gpus() if mac else _nvidia_gpus()
     performance, efficiency = _cores_by_kind() if mac else (None, None)
-    git, no_git = _git()
     # Of Linux's version the numbers only: builders put words of their own behind them.
     version = platform.mac_ver()[0] if mac else re.match(r"[\d.]*\d|", platform.release())[0]
     # Asked twice, as the sysctl command may itself run natively; Intel Macs lack the first name and have another brand.
@@ -67,31 +71,45 @@ def snapshot() -> dict[str, Any]:
         "architecture": platform.machine() or None,
         "translated": translated,
         "virtual_machine": virtual_machine(),
-        "python": platform.python_version(),
-        "packages": {each: had.version for each in PACKAGES for had in list(metadata.distributions(name=each))[:1]},
-        "git": git,
+        **{key: value for key, value in software().items() if key != "environment"},
     }
     alike, silent = "the cores are not told apart here", "the operating system does not tell"
-    why = {"performance_cores": alike, "efficiency_cores": alike, "gpus": no_gpus, "git": no_git}
+    why = {
+        "performance_cores": alike,
+        "efficiency_cores": alike,
+        "gpus": no_gpus,
+        "git": "" if facts["git"] else _git()[1],
+    }
     return facts | {"unknown": {key: why.get(key, silent) for key, value in facts.items() if value in (None, [])}}
+
+
+def software() -> dict[str, Any]:
+    """What results depend on beside the machine: git's commit and whether dirty, the versions of Python and `PACKAGES`,
+    and the environment's variables that `VARIABLES` matches, without the folders of this machine."""
+    from importlib import metadata  # slow to import, seldom needed
+
+    found = {name: redact(value) for name, value in sorted(os.environ.items()) if VARIABLES.match(name)}
+    packages = {each: had.version for each in PACKAGES for had in list(metadata.distributions(name=each))[:1]}
+    return {"git": _git()[0], "python": platform.python_version(), "packages": packages, "environment": found}
 
 
 def conditions(watch_s: float = 0.25) -> dict[str, Any]:
     """What would spoil a measurement that began now.
 
-    power_source: "ac", "battery" or None. load: the 1-minute load average, with one's own earlier work. flags: those of
-    "on-battery", "low-power" and "busy" (in `watch_s` s others used over a quarter of a core and 5 % of all) that hold.
+    power_source: "ac", "battery" or None. load: the 1-minute load average, with one's own earlier work. others: cores
+    that other processes used in `watch_s` s. flags: those of "on-battery", "low-power" and "busy" (others used over a
+    quarter of a core and 5 % of all) that hold.
     """
     power_source, low_power = _power()
-    flags = ["on-battery"] * (power_source == "battery") + ["low-power"] * (low_power is True)
+    flags, others = ["on-battery"] * (power_source == "battery") + ["low-power"] * (low_power is True), None
     if watch_s > 0:
         start, busy_s, own_s = time.perf_counter(), cpu_busy_s(), time.process_time()
         time.sleep(watch_s)
         others_s = cpu_busy_s() - busy_s - (time.process_time() - own_s)
-        least = max(0.25, 0.05 * (psutil.cpu_count() or 1))
-        flags += ["busy"] * (others_s / (time.perf_counter() - start) > least)
+        others = max(0.0, others_s / (time.perf_counter() - start))
+        flags += ["busy"] * (others > max(0.25, 0.05 * (psutil.cpu_count() or 1)))
     state = {"power_source": power_source, "low_power_mode": low_power, "thermal_level": thermal_level()}
-    return state | {"load": os.getloadavg()[0], "flags": flags}
+    return state | {"load": os.getloadavg()[0], "others": others, "flags": flags}
 
 
 def describe(snapshot: dict[str, Any]) -> str:
@@ -118,7 +136,7 @@ def chip() -> str | None:
             return next((gpu["name"] for gpu in _apple_gpus()[0]), None)
     else:
         # Arm kernels print no model name there; lscpu knows it from the part number.
-        name = _line_value(_file_text(CPUINFO), "model name") or _line_value(run_command("lscpu") or "", "Model name")
+        name = _line_value(file_text(CPUINFO), "model name") or _line_value(run_command("lscpu") or "", "Model name")
     return " ".join(name.split()) if name else None
 
 
@@ -126,7 +144,7 @@ def virtual_machine() -> bool | None:
     """Whether this is a virtual machine; None if the system does not say."""
     if sys.platform == "darwin":
         return {0: False, 1: True}.get(_sysctl("kern.hv_vmm_present"))
-    flags = _line_value(_file_text(CPUINFO), "flags")
+    flags = _line_value(file_text(CPUINFO), "flags")
     return None if flags is None else "hypervisor" in flags.split()
 
 
@@ -248,12 +266,12 @@ def _power() -> tuple[str | None, bool | None]:
         # One or the other, by model: `powermode` is 0 automatic, 1 low, 2 high.
         modes = re.findall(r"^\s*(?:lowpowermode|powermode)\s+(\d)", run_command("pmset", "-g") or "", re.MULTILINE)
         return source[1].lower() if source else None, "1" in modes if modes else None
-    battery, profile = psutil.sensors_battery(), _file_text(PLATFORM_PROFILE).strip()
+    battery, profile = psutil.sensors_battery(), file_text(PLATFORM_PROFILE).strip()
     source = {True: "ac", False: "battery"}.get(battery.power_plugged) if battery else None
     return source, profile == "low-power" if profile else None
 
 
-def _file_text(path: Path) -> str:
+def file_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,0 +1,222 @@
+"""What others use of the machine, and what a process may: with fakes of everything, and beside real neighbours."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from pomology.devices.torch import TorchDevice
+from pomology.experiment.experiment import Experiment
+from pomology.machine import memory, quiet, snapshot
+from pomology.machine.quiet import Edge
+
+
+@pytest.fixture
+def cgroups(monkeypatch, tmp_path):
+    """cgroups(own, **files): from here on, /proc/self/cgroup says `own`, and /sys/fs/cgroup holds these files."""
+
+    def become(own: str, **files: str) -> Path:
+        (tmp_path / "own").write_text(own)
+        for name, text in files.items():
+            path = tmp_path / "cgroup" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        monkeypatch.setattr(quiet, "OWN_CGROUPS", tmp_path / "own")
+        monkeypatch.setattr(quiet, "CGROUPS", tmp_path / "cgroup")
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+        monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 8 if logical else 4)
+        return tmp_path / "cgroup"
+
+    return become
+
+
+NEW, OLD = "0::/user/job\n", "5:cpuset:/\n4:cpu,cpuacct:/job\n1:name=systemd:/x\n0::/\n"
+PERIOD = {"cpu,cpuacct/job/cpu.cfs_period_us": "100000\n"}
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "threads", "variable"),
+    [
+        (NEW, {"user/job/cpu.max": "max 100000\n"}, 8, None),
+        (NEW, {"user/job/cpu.max": "max 100000\n", "user/cpu.max": "250000 100000\n"}, 2, "2"),
+        (NEW, {"user/job/cpu.max": "600000 100000\n"}, 6, "4"),  # with two threads a core, frameworks start one a core
+        (NEW, {"user/job/cpu.max": "50000 100000\n"}, 1, "1"),
+        ("0::/host/path/of/a/container\n", {"cpu.max": "300000 100000\n"}, 3, "3"),
+        ("0::/../../elsewhere\n", {"cpu.max": "300000 100000\n"}, 3, "3"),
+        (OLD, {"cpu,cpuacct/job/cpu.cfs_quota_us": "-1\n"} | PERIOD, 8, None),
+        (OLD, {"cpu,cpuacct/job/cpu.cfs_quota_us": "150000\n"} | PERIOD, 1, "1"),
+        ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2, "2"),
+        ("", {}, 8, None),
+    ],
+)
+def test_threads_follow_the_quota_of_the_cgroup_and_of_those_above_it(cgroups, own, files, threads, variable):
+    cgroups(own, **files)
+    assert quiet.usable_threads() == threads
+    assert quiet.thread_variables().get("OMP_NUM_THREADS") == variable
+
+
+def test_threads_follow_the_affinity_and_on_a_mac_the_cores(cgroups, monkeypatch):
+    cgroups("")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5, 6}, raising=False)
+    assert quiet.usable_threads() == 3 and quiet.thread_variables() == {}
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 10)
+    assert quiet.usable_threads() == 10
+
+
+def test_pytorch_takes_no_more_threads_than_can_run_and_gets_its_own_back(monkeypatch):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)
+        monkeypatch.setattr(quiet, "usable_threads", lambda: 3)
+        cpu = TorchDevice("cpu")
+        assert (cpu.threads, torch.get_num_threads()) == (3, 3)
+        for most, expected in ((1, 1), (2, 2), (9, 4)):
+            cpu.limit_threads(most)
+            assert cpu.threads == expected
+        torch.set_num_threads(2)  # by a notebook of its own accord
+        cpu.limit_threads(3)
+        assert cpu.threads == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+# What others used between two edges
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 2)
+    monkeypatch.setattr(memory, "live_children", list)
+
+
+IDLE = Edge(10.0, 500.0, 30.0, 2.0, 7.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "busy_s", "own_s", "delay_s", "held_s", "stops", "flags"),
+    [
+        (10, 21.0, 20.0, 0.5, 0, 0, []),  # 0.1 of a core, less what the ticks may err by
+        (10, 21.5, 20.0, 0.5, 0, 0, ["contended"]),
+        (10, 19.0, 20.0, 0.0, 0, 0, []),  # the counters tick differently
+        (0.1, 0.12, 0.1, 0.001, 0, 0, []),  # two ticks tell nothing
+        (0.1, 0.20, 0.1, 0.0, 0, 0, ["contended"]),
+        (0.02, 0.02, 0.02, 0.009, 0, 0, ["contended"]),  # shorter than the ticks: its threads had to wait
+        (0.02, 0.02, 0.02, 0.001, 0, 0, []),
+        (10, 20.0, 20.0, 5.0, 0, 0, []),  # more threads than cores wait for each other: nobody else was there
+        (10, 10.0, 10.0, 0.0, 1.0, 0, ["paused"]),  # for its quota
+        (10, 10.0, 10.0, 0.0, 0.1, 0, []),
+        (10, 10.0, 10.0, 0.0, 0, 1, ["paused"]),
+        (0, 0, 0, 0, 0, 0, []),
+    ],
+)
+def test_what_others_did_between_two_edges(cores, wall_s, busy_s, own_s, delay_s, held_s, stops, flags):
+    grown = (wall_s, busy_s, own_s, delay_s, held_s, stops)
+    last = Edge(*(before + more for before, more in zip(IDLE, grown, strict=True)))
+    found = quiet.between(IDLE, last)
+    assert found.flags == flags
+    assert found.foreign_load == pytest.approx(max(0, busy_s - own_s) / wall_s if wall_s else 0, abs=0.5)
+    # Where no system tells how long threads waited, as on a Mac, the ticks are all there is.
+    told = quiet.between(IDLE._replace(delay_s=None), last._replace(delay_s=None)).flags
+    assert told == ([] if wall_s == 0.02 else flags)
+
+
+def test_threads_that_wait_for_their_own_workers_are_not_contended(cores, monkeypatch):
+    last = Edge(10.3, 500.6, 30.6, 2.2, 7.0, 0)
+    assert quiet.between(IDLE, last).flags == ["contended"]
+    monkeypatch.setattr(memory, "live_children", lambda: [77])
+    assert quiet.between(IDLE, last).flags == []
+
+
+def test_what_a_quota_held_is_counted_in_either_form(cgroups):
+    folder = cgroups(NEW, **{"user/job/cpu.max": "50000 100000\n", "user/job/cpu.stat": "throttled_usec 2500000\n"})
+    assert quiet._held_s() == 2.5
+    (folder / "user/job/cpu.stat").write_text("nr_throttled 3\nthrottled_time 1500000000\n")
+    assert quiet._held_s() == 1.5
+
+
+SPINNER = "print('busy', flush=True)\nwhile True: pass"
+
+
+def test_a_neighbour_is_seen_in_a_tenth_of_a_second_and_a_stop_however_short():
+    with subprocess.Popen([sys.executable, "-c", SPINNER], stdout=subprocess.PIPE) as neighbour:
+        neighbour.stdout.readline()
+        first = quiet.edge()
+        time.sleep(0.15)
+        found = quiet.between(first, quiet.edge())
+        neighbour.kill()
+    assert found.flags == ["contended"] and found.foreign_load > 0.3
+    first = quiet.edge()
+    # SIGCONT comes to a process that was stopped; nobody is there to continue this one.
+    os.kill(os.getpid(), signal.SIGCONT)
+    assert "paused" in quiet.between(first, quiet.edge()).flags
+
+
+# Waiting
+
+
+def test_waiting_for_quiet_is_bounded_told_and_not_repeated_in_vain(monkeypatch, tmp_path):
+    """A neighbour who uses 1.2 cores from 100 s to 130 s and from 200 s on."""
+    now = 100.0
+    busy = lambda: 100 <= now < 130 or now >= 200  # noqa: E731
+    state = {"power_source": "ac", "load": 1.0, "others": 1.2}
+    monkeypatch.setattr(snapshot, "conditions", lambda: state | {"flags": ["busy"] * busy()})
+    monkeypatch.setattr(quiet, "WAIT_S", 60.0)
+    monkeypatch.setattr(quiet, "time", types.SimpleNamespace(monotonic=lambda: now))
+    place, said = tmp_path / ".partial" / "quiet.json", []
+
+    def sleep(seconds):
+        nonlocal now
+        now += seconds
+
+    def waited_s(stops_at=1e9):
+        begun = now
+        found = quiet.wait(place, said.append, lambda seconds: sleep(seconds) or now >= stops_at)
+        assert found["flags"] == ["busy"] * busy()
+        return now - begun
+
+    assert waited_s() == 30 and "which use 1.2 of" in said[0] and "(0 s of at most 60)" in said[0]
+    assert waited_s() == 0 and len(said) == 30
+    now = 200.0
+    assert waited_s(stops_at=205) == 5  # somebody stopped the run: it was not in vain
+    assert waited_s() == 60 and waited_s() == 0 and waited_s() == 0
+    now = 150.0
+    assert waited_s() == 0
+    for expected in (60, 60, 60, 300 - 30 - 4 - 4 * 60, 0):
+        now = 200.0
+        assert waited_s() == expected
+        now = 150.0
+        assert waited_s() == 0
+    assert json.loads(place.read_text()) == {"waited_s": 300.0, "in_vain": False}
+
+
+def test_a_case_waits_but_not_in_smoke_and_leaves_others_the_cores_that_they_keep(monkeypatch, tmp_path):
+    state = {"power_source": "ac", "load": 1.0, "others": 1.2, "flags": ["busy"]}
+    monkeypatch.setattr(snapshot, "conditions", lambda: state)
+    monkeypatch.setattr(quiet, "usable_threads", lambda: 3)
+    waited = []
+    monkeypatch.setattr(quiet, "wait", lambda place, say: waited.append(place) or state)
+    before = torch.get_num_threads()
+    try:
+        for profile, threads in (("quick", 2), ("smoke", 3)):
+            torch.set_num_threads(3)
+            out = tmp_path / profile
+            experiment = Experiment("vae", article="003", devices="cpu", profile=profile, out=str(out))
+            (case,) = experiment.cases()
+            with case:
+                case.measure("step_s", lambda: None, budget_s=0.01)
+            (record,) = experiment.records
+            assert "busy" in record.flags and (record.threads, torch.get_num_threads()) == (threads, threads)
+        assert waited == [tmp_path / "quick" / ".partial" / "quiet.json"]
+    finally:
+        torch.set_num_threads(before)
