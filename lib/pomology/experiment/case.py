@@ -66,6 +66,7 @@ class Case:
         self._kernels: dict[str, dict] = {}
         self._losses: list[float] = []
         self._meanwhile: list[quiet.Meanwhile] = []  # of each thing timed
+        self._stops: list[str] = []  # why the timing of each function stopped
         self._computed_on: set[str] = set()
         self._notes: list[str] = []
         self._flags: list[str] = []
@@ -187,7 +188,9 @@ class Case:
         as `step_s`, FLOP/s too if the workload is known. options: of `calls.measure`."""
         self.watch()
         self.mark()
-        timed = calls.measure(function, self.backend.synchronize, **{"budget_s": self.experiment.budget_s} | options)
+        budget = {"budget_s": self.experiment.budget_s, "limit_s": self.experiment.limit_s}
+        timed = calls.measure(function, self.backend.synchronize, **budget | options)
+        self._stops.append(timed.stopped)
         self._timed()
         self._metrics[name] = timed.seconds
         if name == "step_s" and self._workload:
@@ -231,6 +234,7 @@ class Case:
     def kernel(self, name: str, timed: calls.Measurement) -> None:
         """Add the time of a call, as `calls.measure` gave it, with its interval and its raw times."""
         self._timed()
+        self._stops.append(timed.stopped)
         self._metrics[name] = timed.seconds
         blocks = outcome.pairs(timed.blocks)
         self._kernels[name] = {"first_call_s": timed.first_call_s, "steady": blocks, "stopped": timed.stopped}
@@ -249,7 +253,8 @@ class Case:
         experiment.journal.start(self._start())
         backend.reset_peak_memory()
         about, whole = {"to_device": backend.to_device, "on_progress": self._progress}, experiment.profile == "article"
-        self.clock = clock.StepClock(backend.synchronize, budget_s=experiment.budget_s, whole=whole, **about)
+        about |= {"budget_s": experiment.budget_s, "limit_s": experiment.limit_s}
+        self.clock = clock.StepClock(backend.synchronize, whole=whole, **about)
         self.phase, self.occasional = self.clock.phase, self.clock.occasional
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(backend.context())
@@ -316,6 +321,7 @@ class Case:
             observed = backend.backend
         status, reason = self._status(exception, observed)
         doubts = self._conditions["flags"] + self._flags + outcome.flags(telemetry, training, backend.backend)
+        doubts += ["cut-short"] * ("limit" in [*self._stops, *(part.stopped for part in self.clock.parts.values())])
         doubts += [flag for each in self._meanwhile for flag in each.flags]
         doubts += ["slowed"] * self.experiment.slowed(self._canary)
         doubts = [*dict.fromkeys(doubts)]

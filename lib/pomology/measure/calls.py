@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ def measure(
     synchronize: Callable[[], None] = lambda: None,
     *,
     budget_s: float = 1.0,
+    limit_s: float = math.inf,
     warmup_s: float = 0.1,
     warmup_calls: int = 10,
     repeats: int | None = None,
@@ -40,6 +42,7 @@ def measure(
     fenced at both ends, until the half-width of the median's interval is below 1 % of it (from 20 blocks on) or the
     budget is spent, but never fewer than two; or `repeats` blocks, where given. A block has so many calls that the
     fence is negligible, or `calls_per_block`: 1 fences every call. `before` is called ahead of each block, untimed.
+    Once all of it has taken `limit_s`, it stops with what it has, one block at the least.
     """
 
     def block(calls: int) -> Block:
@@ -55,11 +58,13 @@ def measure(
     # A fiftieth of the budget, so that there are blocks enough.
     per_block = calls_per_block or block_steps(done.step_s, min(BLOCK_S, budget_s / 50), synchronize, clock)
     blocks: list[Block] = []
-    stopped, begun = "", clock()
+    start, stopped, begun = begun - first.seconds, "", clock()
     while not stopped:
         blocks.append(block(per_block))
         if repeats is not None:
             stopped = "repeats" if len(blocks) >= repeats else ""
+        elif clock() - start >= limit_s:
+            stopped = "limit"
         elif len(blocks) >= 2 and clock() - begun >= budget_s:
             stopped = "budget"
         elif len(blocks) >= 20 and len(blocks) % 5 == 0:

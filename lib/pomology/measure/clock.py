@@ -96,14 +96,16 @@ class StepClock:
     An epoch that is expected to fit the budget runs whole. Otherwise steps are taken in bursts, the real loop and the
     ready one in turn, until both intervals are narrow or the budget is spent. budget_s: for steady steps of the
     training part, a third of it for ready batches; the first step and warm-up come on top, and so do ready batches
-    behind a whole epoch or a loader with workers. whole: run whole epochs whatever they take. to_device: moves a batch
-    to the device, to be kept ready; None times no ready batches. on_progress: called at ends of blocks with (part name,
-    steps done, steps expected or None). on_ready: whether the step is on a ready batch.
+    behind a whole epoch or a loader with workers. limit_s: what a part may take at most, all included. whole: run whole
+    epochs whatever they take. to_device: moves a batch to the device, to be kept ready; None times no ready batches.
+    on_progress: called at ends of blocks with (part name, steps done, steps expected or None). on_ready: whether the
+    step is on a ready batch.
     """
 
     synchronize: Callable[[], None] = lambda: None
     _: KW_ONLY
     budget_s: float = 10.0
+    limit_s: float = math.inf
     whole: bool = False
     to_device: Callable[[Any], Any] | None = None
     clock: Callable[[], float] = time.perf_counter
@@ -182,7 +184,7 @@ class StepClock:
                 block, lost_s = yield from self._block(part, source, size)
                 part.warmup.append(block)
                 pace_s, done, size = block.step_s, done + size, 2 * size
-                if sum(block.seconds for block in part.warmup) >= warm_s:
+                if sum(block.seconds for block in part.warmup) >= min(warm_s, start + self.limit_s - self.clock()):
                     break
             if part.warmup and part.warmup[0].seconds >= budget_s:
                 part.blocks.append(part.warmup.pop())  # steps this slow are too dear to be thrown away
@@ -202,8 +204,11 @@ class StepClock:
                     part.blocks.append(block)
                     done += block.steps
                     self.on_progress(part.name, done, count if whole else None)
-                    if self._now() >= until:
+                    if self._now() >= until or self.clock() - start >= self.limit_s:
                         break
+                if self.clock() - start >= self.limit_s and done < full:
+                    part.stopped = "limit"
+                    break
                 if turns:
                     yield from self._ready(part, pool, size, budget_s * READY_SHARE / BURSTS)
                 if self._now() - begun >= budget_s and sum(block.steps for block in part.blocks) >= STEPS_LEAST:
