@@ -37,6 +37,22 @@ VARIABLES = re.compile(
     r"(OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|VECLIB|NUMEXPR|ONEDNN|DNNL|MALLOC|GLIBC|PYTORCH|TORCH|TORCHINDUCTOR|MPS|MTL|METAL|MLX"
     r"|TF|XLA|KERAS|CUDA|CUDNN|CUBLAS|NVIDIA|ATEN)_|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|VECLIB_MAXIMUM_THREADS|TURN_OFF_REMAPPER)$"
 )
+# Names of this kit -> those of lscpu and sysctl.
+PROCESSOR = {
+    "linux": {
+        "family": "CPU family",
+        "model": "Model",
+        "stepping": "Stepping",
+        "threads_per_core": "Thread(s) per core",
+    }
+    | {f"{level} cache": f"{level} cache" for level in ("L1d", "L2", "L3")}
+    | {"hypervisor": "Hypervisor vendor"},
+    "darwin": {"model_identifier": "hw.model", "family": "hw.cpufamily", "model": "machdep.cpu.model"}
+    | {"stepping": "machdep.cpu.stepping", "L1d cache": "hw.l1dcachesize", "L2 cache": "hw.l2cachesize"}
+    | {f"L2 cache of level {level}": f"hw.perflevel{level}.l2cachesize" for level in (0, 1)},
+}
+INSTRUCTIONS = r"fma|avx2|avx512(?:f|_bf16|_fp16|_vnni)|avx_vnni|amx_\w+|asimdhp|bf16|i8mm|sve2?|sme2?"
+MAC_INSTRUCTIONS = (*(f"hw.optional.arm.FEAT_{name}" for name in ("BF16", "I8MM", "SME", "SME2")), "hw.optional.avx2_0")
 REPOSITORY = Path(__file__).resolve().parents[3]
 CPUINFO = Path("/proc/cpuinfo")
 PLATFORM_PROFILE = Path("/sys/firmware/acpi/platform_profile")
@@ -54,6 +70,7 @@ def snapshot() -> dict[str, Any]:
     gpus, no_gpus = _apple_gpus() if mac else _nvidia_gpus()
     performance, efficiency = _cores_by_kind() if mac else (None, None)
     # Of Linux's version the numbers only: builders put words of their own behind them.
+    cpuinfo = file_text(CPUINFO)
     version = platform.mac_ver()[0] if mac else re.match(r"[\d.]*\d|", platform.release())[0]
     # Asked twice, as the sysctl command may itself run natively; Intel Macs lack the first name and have another brand.
     apple_chip = mac and "Apple" in str(_sysctl("machdep.cpu.brand_string"))
@@ -71,6 +88,10 @@ def snapshot() -> dict[str, Any]:
         "architecture": platform.machine() or None,
         "translated": translated,
         "virtual_machine": virtual_machine(),
+        "processor": processor() or None,
+        "present_mhz": None
+        if mac
+        else max(map(float, re.findall(r"^cpu MHz\s*: (\S+)$", cpuinfo, re.M)), default=None),
         **{key: value for key, value in software().items() if key != "environment"},
     }
     alike, silent = "the cores are not told apart here", "the operating system does not tell"
@@ -138,6 +159,27 @@ def chip() -> str | None:
         # Arm kernels print no model name there; lscpu knows it from the part number.
         name = _line_value(file_text(CPUINFO), "model name") or _line_value(run_command("lscpu") or "", "Model name")
     return " ".join(name.split()) if name else None
+
+
+def processor() -> dict[str, Any]:
+    """What tells processors of one name apart, in the system's own terms, as far as it says: of `PROCESSOR`, and
+    `nominal_mhz`, and of the instruction sets that matter to training, `instructions`."""
+    if sys.platform == "darwin":
+        said = {name: _sysctl(key) for name, key in PROCESSOR["darwin"].items()}
+        has = [name.rpartition(".")[2] for name in MAC_INSTRUCTIONS if _sysctl(name) == 1]
+        mhz = (_sysctl("hw.cpufrequency_max") or 0) / 1e6
+    else:
+        text = run_command("lscpu") or ""
+        said = {name: _line_value(text, key) for name, key in PROCESSOR["linux"].items()}
+        has = re.findall(rf"(?<!\S)({INSTRUCTIONS})(?!\S)", _line_value(text, "Flags") or "")
+        # A virtual machine is shown its counter of time only, which on x86 runs at the nominal clock.
+        clocks = [_line_value(text, "CPU max MHz"), _line_value(text, "BogoMIPS") if "x86" in text else None]
+        known = [
+            float(clock) / (1, 2)[place] for place, clock in enumerate(clocks) if re.fullmatch(r"[\d.]+", clock or "")
+        ]
+        mhz = next(iter(known), 0)
+    said |= {"nominal_mhz": round(mhz) or None, "instructions": sorted(has)}
+    return {name: value for name, value in said.items() if value not in (None, [])}
 
 
 def virtual_machine() -> bool | None:

@@ -88,7 +88,7 @@ def latest(names: Iterable[str], profile: str) -> Path | None:
 def _kept(snapshot: dict, now: dict) -> dict:
     """What of a snapshot says that numbers may share a table: one machine with the same software."""
     commit = (snapshot.get("git") or {}).get("commit")  # not whether dirty: a changed parameter makes it so
-    return {key: snapshot.get(key) for key in now if key != "unknown"} | {"git": commit}
+    return {key: snapshot.get(key) for key in now if key not in ("unknown", "present_mhz")} | {"git": commit}
 
 
 def _alone(folder: Path, experiment: str) -> bool:
