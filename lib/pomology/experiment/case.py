@@ -65,7 +65,7 @@ class Case:
         self._metrics: dict[str, Estimate] = {}
         self._kernels: dict[str, dict] = {}
         self._losses: list[float] = []
-        self._meanwhile: list[quiet.Meanwhile] = []  # of each thing timed
+        self._loads: list[float] = []  # cores that others used, of each thing timed
         self._stops: list[str] = []  # why the timing of each function stopped
         self._computed_on: set[str] = set()
         self._notes: list[str] = []
@@ -181,7 +181,9 @@ class Case:
     def _timed(self) -> None:
         """What was timed ends here."""
         begun, self._edge = self._edge, quiet.edge()
-        self._meanwhile.append(quiet.between(begun, self._edge))
+        load, flags = quiet.between(begun, self._edge)
+        self._loads.append(load)
+        self._flags += flags
 
     def measure(self, name: str, function: Callable[[], Any], **options: Any) -> calls.Measurement:
         """Time a function that needs no loader, within the budget, and note the median of a call as metric `name`;
@@ -322,14 +324,13 @@ class Case:
         status, reason = self._status(exception, observed)
         doubts = self._conditions["flags"] + self._flags + outcome.flags(telemetry, training, backend.backend)
         doubts += ["cut-short"] * ("limit" in [*self._stops, *(part.stopped for part in self.clock.parts.values())])
-        doubts += [flag for each in self._meanwhile for flag in each.flags]
         doubts += ["slowed"] * self.experiment.slowed(self._canary)
         doubts = [*dict.fromkeys(doubts)]
         record = self._start() | {"status": status, "reason": reason, "flags": doubts}
         record |= {"device": observed and ("cpu" if observed == "cpu" else "gpu")}
         record |= {"parameters": workload and workload.parameters, "flops_per_step": workload and workload.flops}
         record |= {"bytes_per_step": workload and workload.moved_bytes}
-        record |= {"foreign_load": max((each.foreign_load for each in self._meanwhile), default=None)}
+        record |= {"foreign_load": max(self._loads, default=None)}
         traced = self._trace and outcome.memory_trace(self._trace, training, backend)
         metrics = self._all_metrics(traced["warmup"] if traced else 0)
         record |= {"metrics": {name: value.metric() for name, value in metrics.items()}}
