@@ -49,16 +49,16 @@ def test_runs_side_by_side(tmp_path):
 
 
 XEON = {"chip": "Xeon", "cpu_cores": 2, "memory_bytes": 24 * 2**30, "python": "3.11.9"}
-XEON |= {"processor": {"family": "6", "stepping": "8", "L2 cache": "2 MiB", "nominal_mhz": 2700}}
-ONE = {"memory_bytes": 24 * 2**30 + 10**6, "processor": XEON["processor"] | {"nominal_mhz": 2701}, "present_mhz": 900.0}
-OTHER = {"processor": XEON["processor"] | {"stepping": "4", "instructions": ["avx2"]}}
+XEON |= {"processor": {"CPU family": "6", "Stepping": "8", "L2 cache": "2 MiB", "BogoMIPS": 5400.1}}
+ONE = {"memory_bytes": 24 * 2**30 + 10**6, "processor": XEON["processor"] | {"BogoMIPS": 5399.98}, "present_mhz": 900.0}
+OTHER = {"processor": XEON["processor"] | {"Stepping": "4", "Flags": "avx2"}}
 
 
 @pytest.mark.parametrize(
     ("change", "canary_s", "words"),
     [
         (ONE, 0.00055, "b: is the machine of a."),
-        (OTHER, 0.0005, "b: not shown to be the machine of a. stepping 8 and 4; instructions None and ['avx2']"),
+        (OTHER, 0.0005, "b: not shown to be the machine of a. Stepping 8 and 4; Flags None and avx2"),
         ({}, 0.0006, "b: not shown to be the machine of a. canary 0.0005 and 0.0006"),
         ({"processor": None}, 0.0005, "b: not shown to be the machine of a. What would show whether they are one"),
         ({}, None, "b: not shown to be the machine of a. What would show whether they are one"),

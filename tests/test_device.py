@@ -391,9 +391,7 @@ class PretendedTensorFlow:
             get_device_details=lambda gpu: {"device_name": "Tesla P100-PCIE-16GB"},
         )
         listed = [f"GPU:{number}" for number in range(gpus)]
-        self.threads: list[int] = []
-        threading = SimpleNamespace(set_intra_op_parallelism_threads=self.threads.append)
-        threading.get_intra_op_parallelism_threads = lambda: sum(self.threads)
+        threading = SimpleNamespace(get_intra_op_parallelism_threads=lambda: 0)
         about = {"experimental": experimental, "threading": threading}
         self.config = SimpleNamespace(list_physical_devices=lambda kind: listed, **about)
         waits = SimpleNamespace(sync_devices=lambda: self.log.append("sync"))
@@ -422,13 +420,16 @@ def tensorflow(monkeypatch):
 
 
 def test_tensorflow_takes_no_more_threads_than_can_run(tensorflow, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    for usable, chosen, expected in ((8, "", []), (3, "", [3]), (3, "2", [])):
-        monkeypatch.setattr(quiet, "usable_threads", lambda usable=usable: usable)
-        monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", chosen or "0")
-        made = tensorflow()
+    monkeypatch.setattr(quiet, "usable_threads", lambda: 3)
+    for quotas, chosen, variable in (({}, "", None), ({"/": 3.5}, "", "3"), ({"/": 3.5}, "2", "2")):
+        monkeypatch.setattr(quiet, "quotas", lambda quotas=quotas: quotas)
+        monkeypatch.setattr(os, "environ", {"TF_NUM_INTRAOP_THREADS": chosen} if chosen else {})
+        monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+        find.prepare("tensorflow")
+        assert os.environ.get("TF_NUM_INTRAOP_THREADS") == variable
+        tensorflow()
         (cpu,) = find.find("cpu", "tensorflow")
-        assert made.threads == expected and cpu.threads == int(chosen or usable)
+        assert cpu.threads == int(chosen or 3)
 
 
 def test_the_remapper_is_off_before_tensorflow_is_loaded_and_on_a_mac_it_may_be_too_late(tensorflow, monkeypatch):

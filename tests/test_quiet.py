@@ -325,7 +325,7 @@ def test_what_takes_five_times_its_budget_ends_with_what_it_has(make):
     assert record.status == "ok" and "cut-short" in record.flags and time.perf_counter() - start_s < 3
     assert record.metrics["step_s"].value >= 0.06 and record.metrics["kernel_s"].value >= 0.06
     assert make(profile="article", out=str(experiment.out / "article")).limit_s == float("inf")
-    run(quick := make([100] * 4, out=str(experiment.out / "quick")), [1])
+    run(quick := make([100] * 4, budget_s=100, out=str(experiment.out / "quick")), [1])
     assert "cut-short" not in quick.records[0].flags
 
 

@@ -16,7 +16,7 @@ import pytest
 from fakes import Clock
 from macs import IOREG, MACS, LibSystem, Mac, secrets_in
 
-from pomology.machine import energy, quiet, sampler, snapshot, sources
+from pomology.machine import energy, quiet, snapshot, sources
 from pomology.machine import memory as machine_memory
 from pomology.machine.sampler import Telemetry
 from pomology.measure.estimate import Estimate
@@ -176,7 +176,7 @@ def test_what_a_mac_swaps_and_how_busy_its_gpu_was(apple, clock, monkeypatch, fo
         decoy = 10**12 if clock.now else 0
         return types.SimpleNamespace(used=2**30 - int(clock.now) * 2**20, sin=decoy, sout=decoy)
 
-    monkeypatch.setattr(sampler.psutil, "swap_memory", swap_memory)
+    monkeypatch.setattr(sources.psutil, "swap_memory", swap_memory)
     times = [0.5 * tick for tick in range(21)]
     watch = drive(clock, times, lambda: setattr(mac, "later", clock.now >= 10), "gpu")
     assert [watch.metrics()[name] for name in PRESSURE] == [Estimate(16384 * count, "B", n=21) for count in pages]
@@ -509,7 +509,7 @@ def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(used, monkeyp
 
     def process(pid=None):
         if clock.now == 10:
-            raise sampler.psutil.ZombieProcess(pid)
+            raise sources.psutil.ZombieProcess(pid)
         return types.SimpleNamespace(cpu_times=lambda: (3 * clock.now, clock.now, 0, 0))
 
     monkeypatch.setattr(quiet.psutil, "Process", process)

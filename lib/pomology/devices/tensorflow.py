@@ -31,17 +31,9 @@ def load() -> Any:
     tensorflow.config.experimental.enable_tensor_float_32_execution(False)
     # A GPU that is in use already refuses; then this was set when it was first seen.
     with contextlib.suppress(RuntimeError):
-        if (usable := quiet.usable_threads()) < (os.cpu_count() or 1) and not _threads(tensorflow):
-            tensorflow.config.threading.set_intra_op_parallelism_threads(usable)
         for gpu in tensorflow.config.list_physical_devices("GPU"):
             tensorflow.config.experimental.set_memory_growth(gpu, True)
     return tensorflow
-
-
-def _threads(tensorflow: Any) -> int:
-    """What an operator's threads are set to; 0 stands for one a core."""
-    set_here = tensorflow.config.threading.get_intra_op_parallelism_threads()
-    return set_here or int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0"))
 
 
 class TensorFlowDevice(Device):
@@ -63,6 +55,8 @@ class TensorFlowDevice(Device):
             os.environ.update({REMAPPER: "1", "KERAS_BACKEND": "tensorflow"})
             # Else loading it writes a screen of lines about CUDA and instruction sets; what goes wrong raises anyway.
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+            if quiet.quotas():  # it finds out by itself what it may run on, and not what a quota pays
+                os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(quiet.usable_threads()))
         elif sys.platform == "darwin" and os.environ.get(REMAPPER) != "1":
             raise cls.too_late(f"{REMAPPER}=1", "without which its Metal plugin may give wrong results")
 
@@ -89,7 +83,8 @@ class TensorFlowDevice(Device):
 
     @property
     def threads(self) -> int:
-        return _threads(self._tf) or quiet.usable_threads()
+        set_here = self._tf.config.threading.get_intra_op_parallelism_threads()  # 0 stands for one a core
+        return set_here or int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0")) or quiet.usable_threads()
 
     def context(self) -> contextlib.AbstractContextManager:
         """Inside, everything is computed on this device, unless it has no kernel for it."""

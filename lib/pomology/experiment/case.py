@@ -66,7 +66,6 @@ class Case:
         self._kernels: dict[str, dict] = {}
         self._losses: list[float] = []
         self._loads: list[float] = []  # cores that others used, of each thing timed
-        self._stops: list[str] = []  # why the timing of each function stopped
         self._computed_on: set[str] = set()
         self._notes: list[str] = []
         self._flags: list[str] = []
@@ -192,9 +191,7 @@ class Case:
         self.mark()
         budget = {"budget_s": self.experiment.budget_s, "limit_s": self.experiment.limit_s}
         timed = calls.measure(function, self.backend.synchronize, **budget | options)
-        self._stops.append(timed.stopped)
-        self._timed()
-        self._metrics[name] = timed.seconds
+        self.kernel(name, timed)
         if name == "step_s" and self._workload:
             self._metrics["flops_per_s"] = epochs.rate(self._workload.flops, timed.seconds, "FLOP/s")
         return timed
@@ -236,7 +233,6 @@ class Case:
     def kernel(self, name: str, timed: calls.Measurement) -> None:
         """Add the time of a call, as `calls.measure` gave it, with its interval and its raw times."""
         self._timed()
-        self._stops.append(timed.stopped)
         self._metrics[name] = timed.seconds
         blocks = outcome.pairs(timed.blocks)
         self._kernels[name] = {"first_call_s": timed.first_call_s, "steady": blocks, "stopped": timed.stopped}
@@ -323,10 +319,8 @@ class Case:
             observed = backend.backend
         status, reason = self._status(exception, observed)
         doubts = self._conditions["flags"] + self._flags + outcome.flags(telemetry, training, backend.backend)
-        doubts += ["cut-short"] * ("limit" in [*self._stops, *(part.stopped for part in self.clock.parts.values())])
         doubts += ["slowed"] * self.experiment.slowed(self._canary)
-        doubts = [*dict.fromkeys(doubts)]
-        record = self._start() | {"status": status, "reason": reason, "flags": doubts}
+        record = self._start() | {"status": status, "reason": reason}
         record |= {"device": observed and ("cpu" if observed == "cpu" else "gpu")}
         record |= {"parameters": workload and workload.parameters, "flops_per_step": workload and workload.flops}
         record |= {"bytes_per_step": workload and workload.moved_bytes}
@@ -334,12 +328,12 @@ class Case:
         traced = self._trace and outcome.memory_trace(self._trace, training, backend)
         metrics = self._all_metrics(traced["warmup"] if traced else 0)
         record |= {"metrics": {name: value.metric() for name, value in metrics.items()}}
-        parts = {name: outcome.raw_times(part) for name, part in self.clock.parts.items()}
+        blocks = {name: outcome.raw_times(part) for name, part in self.clock.parts.items()} | self._kernels
+        doubts += ["cut-short"] * any(each["stopped"] == "limit" for each in blocks.values())
         asides = {name: occasional.seconds for name, occasional in self.clock.occasional_work.items()}
         record |= {"seconds": round(time.perf_counter() - self._start_s, 3), "asides": asides}
-        record |= {"blocks": parts | self._kernels} | ({"memory_trace": traced} if traced else {})
-        if self._canary:
-            record["canary"] = self._canary
+        record |= {"flags": [*dict.fromkeys(doubts)], "blocks": blocks}
+        record |= ({"memory_trace": traced} if traced else {}) | ({"canary": self._canary} if self._canary else {})
         if self._notes:
             record["note"] = redact("; ".join(self._notes))
         if telemetry is not None:

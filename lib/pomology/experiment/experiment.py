@@ -90,37 +90,34 @@ class Experiment(Report):
             raise PomologyError(f"case.{name} is no setting: {how}")
         if rows is None:
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-        before, asked = journal.read(self.journal.path), []
-        for backend, config in itertools.product(self.devices if on is None else on, list(rows)):
+        before = journal.read(self.journal.path)
+        asked = list(itertools.product(self.devices if on is None else on, list(rows)))
+        for backend, config in asked:
             case = Case(self, backend, config)
-            asked.append((backend, config, case.name))
             if before.done(case.name, self.repeat):
                 print(f"{case.name}: in the journal already; skipped{self._anew}")
             else:
                 yield case
-        yield from self._again(asked)
-
-    def _again(self, asked: list[tuple[Device, dict, str]]) -> Iterator[Case]:
-        """Once more each of these that ended well while the machine was slow; not over `AGAIN_S` seconds in all."""
-        held = journal.read(self.journal.path)
-        known = {record.case: record for record in held.records if record.repeat == self.repeat}
-        for backend, config, name in asked:
-            record = known.get(name)
-            slow = record and record.status == "ok" and record.canary and self.slowed(record.canary)
-            if slow and held.begun[name, self.repeat] == 1 and self._again_s + (record.seconds or 0) <= AGAIN_S:
-                self._again_s += record.seconds or 0
-                yield Case(self, backend, config)
+        # Once more what ended well while the machine was slow, as far as its best is known by now.
+        after = journal.read(self.journal.path)
+        known = {record.case: record for record in after.records if record.repeat == self.repeat}
+        for case in (Case(self, backend, config) for backend, config in asked):
+            record = known.get(case.name)
+            once = record and record.status == "ok" and after.begun[case.name, self.repeat] == 1
+            if once and self.slowed(record.canary) and self._again_s + record.seconds <= AGAIN_S:
+                self._again_s += record.seconds
+                yield case
 
     def canary(self, when: str) -> dict[str, float]:
         """How fast the machine is now, see `quiet.canary`; not in the profile `smoke`, whose numbers say nothing."""
         if self.profile == "smoke":
             return {}
-        self._canaries.append(found := quiet.canary())
-        return {when: found}
+        self._canaries.append(quiet.canary())
+        return {when: self._canaries[-1]}
 
     def slowed(self, canary: dict[str, float]) -> bool:
         """Whether the machine was slower around a case than at its best in this run so far, see `quiet.slowed`."""
-        return any(quiet.slowed(seconds, self._canaries) for seconds in canary.values())
+        return bool(canary) and quiet.slowed(max(canary.values()), self._canaries)
 
     def first_that_fits(self, rows: Iterable[dict], on: Iterable[Device] | None = None) -> Iterator[Case]:
         """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings,
@@ -153,9 +150,8 @@ class Experiment(Report):
         return self._rates[key]
 
     def conditions(self, say: Callable[[str], Any] = print) -> dict[str, Any]:
-        """Whether the machine is fit to measure now, but for the profile `smoke` once it is quiet, see `quiet.wait`,
-        which says so by `say`. A look takes a quarter of a second, so it is good for five. Cores that others keep to
-        themselves are none of a device's."""
+        """Whether the machine is fit to measure now, but for the profile `smoke` after `quiet.wait`. A look takes a
+        quarter of a second, so it is good for five. Cores that others do not give up are left to them."""
         if self._looked is None or time.perf_counter() - self._looked[0] > 5:
             smoke = self.profile == "smoke"
             state = snapshot.conditions() if smoke else quiet.wait(self.out / quiet.WAITED, say)

@@ -31,7 +31,9 @@ CANARY_S, CANARY_SIZE = 0.02, 160
 SLOWED, SLOWED_MOST = 0.1, 0.2  # by which a canary may be over the best ones, and where those scatter, at most
 
 _children_s: dict[int, float] = {}
-_stops: list[int] = []
+_stops: list[tuple] = []
+if threading.current_thread() is threading.main_thread():  # no other may
+    signal.signal(signal.SIGCONT, lambda *given: _stops.append(given))
 
 
 def usable_threads() -> int:
@@ -72,16 +74,6 @@ class Edge(NamedTuple):
 
 def edge() -> Edge:
     """The counters now, which takes about 0.5 ms."""
-    if not _stops and threading.current_thread() is threading.main_thread():
-        _stops.append(0)
-        before = signal.getsignal(signal.SIGCONT)
-
-        def continued(*given: Any) -> None:
-            _stops[0] += 1
-            if callable(before):
-                before(*given)
-
-        signal.signal(signal.SIGCONT, continued)
     # Of each thread: nanoseconds on a core, nanoseconds that it waited for one, and how often it got one.
     tasks = [snapshot.file_text(task / "schedstat").split() for task in (PROCESS / "task").glob("*")]
     delay_s = sum(int(counts[1]) for counts in tasks if counts) / 1e9 if any(tasks) else None
@@ -89,7 +81,7 @@ def edge() -> Edge:
     for folder in quotas():
         counts = dict(line.split() for line in snapshot.file_text(folder / "cpu.stat").splitlines())
         held_s += int(counts.get("throttled_usec", 0)) / 1e6 + int(counts.get("throttled_time", 0)) / 1e9
-    return Edge(time.perf_counter(), snapshot.cpu_busy_s(), own_s(), delay_s, held_s, sum(_stops))
+    return Edge(time.perf_counter(), snapshot.cpu_busy_s(), own_s(), delay_s, held_s, len(_stops))
 
 
 def own_s() -> float:

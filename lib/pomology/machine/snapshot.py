@@ -32,27 +32,19 @@ PACKAGES = (
     *("mlx", "mlx-metal", "mlx-cpu", "pyarrow", "numpy", "pandas", "jupyterlab", "papermill", "psutil"),
     *("zeus-apple-silicon", "nvidia-ml-py", "pomology"),
 )
-# Of the environment: threads, memory, caches and the ways in which frameworks and their libraries compute.
+# Variables of the environment that bear on threads, memory and how frameworks compute. (Others of TF_ are secrets.)
 VARIABLES = re.compile(
-    r"(OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|VECLIB|NUMEXPR|ONEDNN|DNNL|MALLOC|GLIBC|PYTORCH|TORCH|TORCHINDUCTOR|MPS|MTL|METAL|MLX"
-    r"|TF|XLA|KERAS|CUDA|CUDNN|CUBLAS|NVIDIA|ATEN)_|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|VECLIB_MAXIMUM_THREADS|TURN_OFF_REMAPPER)$"
+    r"(OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|VECLIB|ONEDNN|DNNL|MALLOC|GLIBC|PYTORCH|TORCH|TORCHINDUCTOR|MPS|MTL|METAL|MLX|XLA"
+    r"|TF_(CPP|NUM|XLA|ENABLE|DISABLE|FORCE|GPU|CUDNN|USE)|KERAS|CUDA|CUDNN|CUBLAS|NVIDIA|ATEN)_"
+    r"|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|TURN_OFF_REMAPPER)$"
 )
-# Names of this kit -> those of lscpu and sysctl.
-PROCESSOR = {
-    "linux": {
-        "family": "CPU family",
-        "model": "Model",
-        "stepping": "Stepping",
-        "threads_per_core": "Thread(s) per core",
-    }
-    | {f"{level} cache": f"{level} cache" for level in ("L1d", "L2", "L3")}
-    | {"hypervisor": "Hypervisor vendor"},
-    "darwin": {"model_identifier": "hw.model", "family": "hw.cpufamily", "model": "machdep.cpu.model"}
-    | {"stepping": "machdep.cpu.stepping", "L1d cache": "hw.l1dcachesize", "L2 cache": "hw.l2cachesize"}
-    | {f"L2 cache of level {level}": f"hw.perflevel{level}.l2cachesize" for level in (0, 1)},
-}
-INSTRUCTIONS = r"fma|avx2|avx512(?:f|_bf16|_fp16|_vnni)|avx_vnni|amx_\w+|asimdhp|bf16|i8mm|sve2?|sme2?"
-MAC_INSTRUCTIONS = (*(f"hw.optional.arm.FEAT_{name}" for name in ("BF16", "I8MM", "SME", "SME2")), "hw.optional.avx2_0")
+# What sets processors of one name apart, as lscpu and sysctl call it. On x86, 2 BogoMIPS are 1 MHz of nominal clock.
+LSCPU = ("CPU family", "Model", "Stepping", "Thread(s) per core", "L1d cache", "L2 cache", "L3 cache")
+LSCPU += ("Hypervisor vendor", "CPU max MHz", "BogoMIPS")
+SYSCTL = ("hw.model", "hw.cpufamily", "hw.cpufrequency_max", "hw.l1dcachesize", "hw.l2cachesize", "hw.optional.avx2_0")
+SYSCTL += (*(f"hw.perflevel{level}.l2cachesize" for level in (0, 1)), "machdep.cpu.model", "machdep.cpu.stepping")
+SYSCTL += tuple(f"hw.optional.arm.FEAT_{name}" for name in ("BF16", "I8MM", "SME", "SME2"))
+INSTRUCTIONS = r"(?<!\S)(?:fma|avx2|avx512(?:f|_bf16|_fp16|_vnni)|avx_vnni|amx_\w+|asimdhp|bf16|i8mm|sve2?|sme2?)(?!\S)"
 REPOSITORY = Path(__file__).resolve().parents[3]
 CPUINFO = Path("/proc/cpuinfo")
 PLATFORM_PROFILE = Path("/sys/firmware/acpi/platform_profile")
@@ -69,8 +61,8 @@ def snapshot() -> dict[str, Any]:
     mac = sys.platform == "darwin"
     gpus, no_gpus = _apple_gpus() if mac else _nvidia_gpus()
     performance, efficiency = _cores_by_kind() if mac else (None, None)
+    git, no_git = _git()
     # Of Linux's version the numbers only: builders put words of their own behind them.
-    cpuinfo = file_text(CPUINFO)
     version = platform.mac_ver()[0] if mac else re.match(r"[\d.]*\d|", platform.release())[0]
     # Asked twice, as the sysctl command may itself run natively; Intel Macs lack the first name and have another brand.
     apple_chip = mac and "Apple" in str(_sysctl("machdep.cpu.brand_string"))
@@ -89,29 +81,28 @@ def snapshot() -> dict[str, Any]:
         "translated": translated,
         "virtual_machine": virtual_machine(),
         "processor": processor() or None,
-        "present_mhz": None
-        if mac
-        else max(map(float, re.findall(r"^cpu MHz\s*: (\S+)$", cpuinfo, re.M)), default=None),
-        **{key: value for key, value in software().items() if key != "environment"},
+        "present_mhz": max(map(float, re.findall(r"^cpu MHz\s*: (\S+)$", file_text(CPUINFO), re.M)), default=None),
+        "python": platform.python_version(),
+        "packages": _packages(),
+        "git": git,
     }
     alike, silent = "the cores are not told apart here", "the operating system does not tell"
-    why = {
-        "performance_cores": alike,
-        "efficiency_cores": alike,
-        "gpus": no_gpus,
-        "git": "" if facts["git"] else _git()[1],
-    }
+    why = {"performance_cores": alike, "efficiency_cores": alike, "gpus": no_gpus, "git": no_git}
     return facts | {"unknown": {key: why.get(key, silent) for key, value in facts.items() if value in (None, [])}}
 
 
 def software() -> dict[str, Any]:
     """What results depend on beside the machine: git's commit and whether dirty, the versions of Python and `PACKAGES`,
-    and the environment's variables that `VARIABLES` matches, without the folders of this machine."""
+    and the environment's `VARIABLES`, without the folders of this machine."""
+    matter = {name: redact(value) for name, value in sorted(os.environ.items()) if VARIABLES.match(name)}
+    about = {"git": _git()[0], "python": platform.python_version(), "packages": _packages()}
+    return about | {"environment": matter}
+
+
+def _packages() -> dict[str, str]:
     from importlib import metadata  # slow to import, seldom needed
 
-    found = {name: redact(value) for name, value in sorted(os.environ.items()) if VARIABLES.match(name)}
-    packages = {each: had.version for each in PACKAGES for had in list(metadata.distributions(name=each))[:1]}
-    return {"git": _git()[0], "python": platform.python_version(), "packages": packages, "environment": found}
+    return {each: had.version for each in PACKAGES for had in list(metadata.distributions(name=each))[:1]}
 
 
 def conditions(watch_s: float = 0.25) -> dict[str, Any]:
@@ -162,24 +153,15 @@ def chip() -> str | None:
 
 
 def processor() -> dict[str, Any]:
-    """What tells processors of one name apart, in the system's own terms, as far as it says: of `PROCESSOR`, and
-    `nominal_mhz`, and of the instruction sets that matter to training, `instructions`."""
+    """What the system knows of `LSCPU` or `SYSCTL`, and on Linux those of its `Flags` that matter to training."""
     if sys.platform == "darwin":
-        said = {name: _sysctl(key) for name, key in PROCESSOR["darwin"].items()}
-        has = [name.rpartition(".")[2] for name in MAC_INSTRUCTIONS if _sysctl(name) == 1]
-        mhz = (_sysctl("hw.cpufrequency_max") or 0) / 1e6
+        known: dict[str, Any] = {name: _sysctl(name) for name in SYSCTL}
     else:
         text = run_command("lscpu") or ""
-        said = {name: _line_value(text, key) for name, key in PROCESSOR["linux"].items()}
-        has = re.findall(rf"(?<!\S)({INSTRUCTIONS})(?!\S)", _line_value(text, "Flags") or "")
-        # A virtual machine is shown its counter of time only, which on x86 runs at the nominal clock.
-        clocks = [_line_value(text, "CPU max MHz"), _line_value(text, "BogoMIPS") if "x86" in text else None]
-        known = [
-            float(clock) / (1, 2)[place] for place, clock in enumerate(clocks) if re.fullmatch(r"[\d.]+", clock or "")
-        ]
-        mhz = next(iter(known), 0)
-    said |= {"nominal_mhz": round(mhz) or None, "instructions": sorted(has)}
-    return {name: value for name, value in said.items() if value not in (None, [])}
+        known = {name: _line_value(text, name) for name in LSCPU}
+        known["Flags"] = " ".join(sorted(re.findall(INSTRUCTIONS, _line_value(text, "Flags") or ""))) or None
+    clocks = {name: float(value) for name, value in known.items() if re.fullmatch(r"\d+\.\d+", str(value))}
+    return {name: value for name, value in (known | clocks).items() if value is not None}
 
 
 def virtual_machine() -> bool | None:

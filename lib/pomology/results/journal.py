@@ -130,8 +130,5 @@ def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
 def _stands(before: Start | None, entry: Start) -> bool:
     """Whether a case that ended well stands though it was run again, as the machine had been slow: until an attempt
     ends well with a better canary."""
-    if not (isinstance(before, Record) and before.status == "ok" and before.canary):
-        return False
-    if not (isinstance(entry, Record) and entry.status == "ok" and entry.canary):
-        return True
-    return max(entry.canary.values()) > max(before.canary.values())
+    good = [isinstance(each, Record) and each.status == "ok" and each.canary for each in (before, entry)]
+    return bool(good[0]) and not (good[1] and max(good[1].values()) <= max(good[0].values()))

@@ -20,19 +20,18 @@ MACHINE = "machine.json"
 MALFORMED = (PomologyError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 
 
-# Of machine.json, what is another on another machine; `processor` holds more.
-IDENTITY = ("chip", "cpu_cores", "cpu_threads", "performance_cores", "efficiency_cores", "memory_bytes", "gpus")
-IDENTITY += ("architecture", "virtual_machine")
+# Of machine.json, beside `processor`.
+IDENTITY = ("chip", "cpu_cores", "cpu_threads", "performance_cores", "memory_bytes", "gpus", "virtual_machine")
 ALIKE, CANARIES_ALIKE = 1.01, 1.15  # sizes and clocks, and the best canaries, of one machine
 
 
 def differences(machines: Sequence[dict], canaries_s: Sequence[float | None]) -> str:
     """In what two runs' machines differ, or why that cannot be known; empty where all shows that they are one."""
-    more = [found if isinstance(found := machine.get("processor"), dict) else {} for machine in machines]
-    if not all(more) or None in canaries_s:
+    chips = [machine.get("processor") for machine in machines]
+    if not all(isinstance(each, dict) for each in chips) or None in canaries_s:
         return "What would show whether they are one is not in both."
-    facts = [{name: machine.get(name) for name in IDENTITY} | own for machine, own in zip(machines, more, strict=True)]
-    pairs = {name: [one.get(name) for one in facts] for name in facts[0] | facts[1]} | {"canary": canaries_s}
+    pairs = {name: [machine.get(name) for machine in machines] for name in IDENTITY} | {"canary": canaries_s}
+    pairs |= {name: [each.get(name) for each in chips] for name in chips[0] | chips[1]}
     differ = [name for name, both in pairs.items() if not _alike(*both, CANARIES_ALIKE if name == "canary" else ALIKE)]
     shown = ((one_line(name), *(one_line(each, 60) for each in pairs[name])) for name in differ)
     return "; ".join(f"{name} {first} and {second}" for name, first, second in shown)
