@@ -55,7 +55,7 @@ class TensorFlowDevice(Device):
             os.environ.update({REMAPPER: "1", "KERAS_BACKEND": "tensorflow"})
             # Else loading it writes a screen of lines about CUDA and instruction sets; what goes wrong raises anyway.
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-            if quiet.quotas():  # it finds out by itself what it may run on, and not what a quota pays
+            if quiet.quotas():  # it detects what it may run on, and not what a quota pays
                 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(quiet.usable_threads()))
         elif sys.platform == "darwin" and os.environ.get(REMAPPER) != "1":
             raise cls.too_late(f"{REMAPPER}=1", "without which its Metal plugin may give wrong results")

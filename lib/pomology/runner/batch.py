@@ -168,7 +168,7 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
     _register_engine()
     partial, final = job.partial(out), job.output(out)
     final.parent.mkdir(parents=True, exist_ok=True)
-    if quiet.quotas():  # frameworks find out by themselves what a process may run on, and not what a quota pays
+    if quiet.quotas():  # frameworks detect what they may run on, and not what a quota pays
         os.environ.setdefault("OMP_NUM_THREADS", str(quiet.usable_threads()))
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, not a `python3` that a user registered
     with open(partial.with_suffix(".log"), "ab") as log:
