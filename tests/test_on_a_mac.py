@@ -105,7 +105,11 @@ def test_a_whole_case_runs_as_on_a_mac(rehearsed):
     assert told["free"] == 96 * 2**30
     # There is no git among the commands. The chip and its cores are in test_machine.py.
     snapshot = json.loads((folder / "machine.json").read_text())
-    assert (snapshot["chip"], snapshot["os"], snapshot["unknown"].keys()) == ("Apple M4 Max", "macOS", {"git"})
+    assert (snapshot["chip"], snapshot["os"], snapshot["unknown"].keys()) == (
+        "Apple M4 Max",
+        "macOS",
+        {"git", "present_mhz"},
+    )
     # Of a GPU's telemetry:
     assert (told["busy"], told["absent"]) == (93, no_sensor)
 

@@ -120,6 +120,7 @@ IDLE = Edge(10.0, 500.0, 30.0, 2.0, 7.0, 0)
         (0.1, 0.20, 0.1, 0.0, 0, 0, ["contended"]),
         (0.02, 0.02, 0.02, 0.009, 0, 0, ["contended"]),  # shorter than the ticks: its threads had to wait
         (0.02, 0.02, 0.02, 0.001, 0, 0, []),
+        (0.001, 0.0, 0.001, 0.0009, 0, 0, []),
         (10, 20.0, 20.0, 5.0, 0, 0, []),  # more threads than cores wait for each other: nobody else was there
         (10, 10.0, 10.0, 0.0, 1.0, 0, ["paused"]),  # for its quota
         (10, 10.0, 10.0, 0.0, 0.1, 0, []),

@@ -329,7 +329,7 @@ class Case:
         metrics = self._all_metrics(traced["warmup"] if traced else 0)
         record |= {"metrics": {name: value.metric() for name, value in metrics.items()}}
         blocks = {name: outcome.raw_times(part) for name, part in self.clock.parts.items()} | self._kernels
-        doubts += ["cut-short"] * any(each["stopped"] == "limit" for each in blocks.values())
+        doubts += ["cut-short"] * any(each.get("stopped") == "limit" for each in blocks.values())
         asides = {name: occasional.seconds for name, occasional in self.clock.occasional_work.items()}
         record |= {"seconds": round(time.perf_counter() - self._start_s, 3), "asides": asides}
         record |= {"flags": [*dict.fromkeys(doubts)], "blocks": blocks}

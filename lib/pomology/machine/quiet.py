@@ -14,9 +14,10 @@ import signal
 import statistics
 import threading
 import time
+from collections import namedtuple
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -25,6 +26,7 @@ from pomology.paths import write_atomic
 
 CGROUPS, PROCESS = Path("/sys/fs/cgroup"), Path("/proc/self")
 TICK_S, SHORT_S = 0.01, 0.5  # of the counters of processor time; stretches in which their ticks count
+DELAY_S = 0.001  # that threads wait on any machine, or waited before
 WAIT_S, WAIT_IN_ALL_S = 60.0, 300.0  # for a quiet machine: at a time, and in all of a run
 WAITED = ".partial/quiet.json"
 CANARY_S, CANARY_SIZE = 0.02, 160
@@ -59,17 +61,10 @@ def quotas() -> dict[Path, float]:
     return limits
 
 
-class Edge(NamedTuple):
-    """Counters at an edge of something timed, in seconds: the time; what all processes of this machine have used; what
-    this one and its children have; how long its threads could not run, as others did (None where nobody counts), and
-    for its cgroups' quota. stops: how often it was continued after a stop, as by SIGSTOP."""
-
-    t_s: float
-    busy_s: float
-    own_s: float
-    delay_s: float | None
-    held_s: float
-    stops: int
+# Counters at an edge of something timed, in seconds: the time; what all processes of this machine have used; what this
+# one and its children have; how long its threads could not run, as others did (None where nobody counts), and for its
+# cgroups' quota. stops: how often it was continued after a stop, as by SIGSTOP.
+Edge = namedtuple("Edge", "t_s busy_s own_s delay_s held_s stops")
 
 
 def edge() -> Edge:
@@ -104,8 +99,8 @@ def between(first: Edge, last: Edge) -> tuple[float, list[str]]:
     lost_s = max(0.0, busy_s - used_s - 2 * TICK_S * cores**0.5)
     # Workers and threads of one's own wait for each other, too, where they are more than the cores.
     if wall_s < SHORT_S and None not in (first.delay_s, last.delay_s) and not memory.live_children():
-        lost_s = max(lost_s, last.delay_s - first.delay_s)
-    load, paused = lost_s / max(wall_s, 1e-9), last.stops > first.stops or last.held_s - first.held_s > 0.05 * wall_s
+        lost_s = max(lost_s, last.delay_s - first.delay_s - DELAY_S)
+    load, paused = min(lost_s / max(wall_s, 1e-9), cores), last.stops > first.stops or last.held_s - first.held_s > 0.05 * wall_s
     return load, ["contended"] * (load > max(0.1, 0.025 * cores)) + ["paused"] * paused
 
 
