@@ -140,7 +140,7 @@ def test_what_others_did_between_two_edges(cores, wall_s, busy_s, own_s, delay_s
 
 
 def test_threads_that_wait_for_their_own_workers_are_not_contended(cores, monkeypatch):
-    last = Edge(10.3, 500.6, 30.6, 2.2, 7.0, 0)
+    last = Edge(10.1, 500.2, 30.2, 2.1, 7.0, 0)
     assert quiet.between(IDLE, last)[1] == ["contended"]
     monkeypatch.setattr(memory, "live_children", lambda: [77])
     assert quiet.between(IDLE, last)[1] == []

@@ -25,7 +25,7 @@ from pomology.machine import memory, snapshot
 from pomology.paths import write_atomic
 
 CGROUPS, PROCESS = Path("/sys/fs/cgroup"), Path("/proc/self")
-TICK_S, SHORT_S = 0.01, 0.5  # of the counters of processor time; stretches in which their ticks count
+TICK_S, SHORT_S = 0.01, 0.2  # of the counters of processor time; stretches in which their ticks hide much
 DELAY_S = 0.001  # that threads wait on any machine, or waited before
 WAIT_S, WAIT_IN_ALL_S = 60.0, 300.0  # for a quiet machine: at a time, and in all of a run
 WAITED = ".partial/quiet.json"
@@ -100,7 +100,8 @@ def between(first: Edge, last: Edge) -> tuple[float, list[str]]:
     # Workers and threads of one's own wait for each other, too, where they are more than the cores.
     if wall_s < SHORT_S and None not in (first.delay_s, last.delay_s) and not memory.live_children():
         lost_s = max(lost_s, last.delay_s - first.delay_s - DELAY_S)
-    load, paused = min(lost_s / max(wall_s, 1e-9), cores), last.stops > first.stops or last.held_s - first.held_s > 0.05 * wall_s
+    load = min(lost_s / max(wall_s, 1e-9), cores)
+    paused = last.stops > first.stops or last.held_s - first.held_s > 0.05 * wall_s
     return load, ["contended"] * (load > max(0.1, 0.025 * cores)) + ["paused"] * paused
 
 
