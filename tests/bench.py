@@ -19,6 +19,7 @@ import json
 import math
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -41,6 +42,7 @@ from pomology.machine.sampler import Telemetry
 from pomology.measure import calls, epochs, intervals
 from pomology.measure import clock as measure_clock
 from pomology.paths import root
+from pomology.results.run import Run
 
 TENTH = "--tenth" in sys.argv
 
@@ -548,6 +550,147 @@ print(json.dumps(paired(phased, bare, int(arguments[0]))))
 """
 
 
+# A row each of what short and long cases time, as JSON: seconds by metric, and flags.
+ROWS = """
+import torch
+from pomology.experiment.experiment import Experiment
+torch.manual_seed(1)
+layers = [torch.nn.Linear(256, 256) for _ in range(8)]
+model, inputs = torch.nn.Sequential(*layers), torch.randn(64, 256)
+a, b, big = torch.randn(512, 512), torch.randn(512, 512), torch.randn(10_000_000)
+work = {"layers": lambda: model(inputs).sum().backward(), "product": lambda: a @ b, "add": lambda: big + big}
+work["sum"] = big.sum
+experiment, found = Experiment("busy", article="003", devices="cpu", budget_s=float(arguments[0]), out=out), {}
+for case in experiment.cases(what=list(work), number=range(int(arguments[1]))):
+    with case:
+        if case.number % 2:
+            case.measure("step_s", work[case.what])
+        else:
+            for _ in case.steps(range(10**6), ready=False):
+                work[case.what]()
+for record in experiment.records:
+    row = {"what": record.config["what"], "s": record.metrics["step_s"].value, "flags": record.flags}
+    found[record.case] = row | {"load": record.foreign_load, "threads": record.threads, "took_s": record.seconds}
+print(json.dumps(found))
+"""
+LOADS = {"a spinner": "while True: pass"}
+LOADS["a memory hog"] = "held = bytearray(400_000_000)\nwhile True: held[:200_000_000] = held[200_000_000:]"
+DOUBTFUL = {"contended", "busy", "paused", "slowed", "cut-short", "too-noisy", "drift", "swapping"}
+
+
+@contextlib.contextmanager
+def beside(text: str):
+    """A program of Python that runs for as long as the block does; none if empty."""
+    with subprocess.Popen([sys.executable, "-c", text]) as other:
+        try:
+            time.sleep(0.5)
+            yield
+        finally:
+            other.kill()
+
+
+def quota(cores: float) -> Path | None:
+    """A new cgroup with so many cores; None where none can be made."""
+    for parent, name in ((Path("/sys/fs/cgroup/cpu"), "cpu.cfs_quota_us"), (Path("/sys/fs/cgroup"), "cpu.max")):
+        with contextlib.suppress(OSError):
+            folder = parent / "pomology-bench"
+            folder.mkdir(exist_ok=True)
+            (folder / name).write_text(str(int(100_000 * cores)))
+            return folder
+    return None
+
+
+def rows_of(load: str = "", stops: bool = False, cgroup: Path | None = None) -> dict[str, dict]:
+    """The rows of `ROWS` beside a program, of a process that stands still for 0.5 of every 1.5 s, or in a cgroup."""
+    enter = f"open('{cgroup}/cgroup.procs', 'w').write(str(__import__('os').getpid()))\n" if cgroup else ""
+    text = f"{enter}import json, sys, time\nout, *arguments = sys.argv[1:]\n{ROWS}"
+    with tempfile.TemporaryDirectory() as folder, beside(load):
+        command = [sys.executable, "-c", text, folder, str(0.05 if TENTH else 0.4), str(many(10))]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            while stops and process.poll() is None:
+                for number, seconds in ((signal.SIGSTOP, 0.5), (signal.SIGCONT, 1.0)):
+                    process.send_signal(number)
+                    time.sleep(seconds)
+            printed = process.communicate()[0]
+    return json.loads(printed.splitlines()[-1])
+
+
+def busy() -> list[dict]:
+    """Short and long cases alone and beside planted loads: rows that are off by over 20 % and carry no flag."""
+    alone = [rows_of() for _ in range(3)]
+    usual = {name: statistics.median(run[name]["s"] for run in alone) for name in alone[0]}
+    flagged = [bool(DOUBTFUL & {*row["flags"]}) for run in alone for row in run.values()]
+    share = sum(flagged) / len(flagged)
+    lines = [row("busy: rows with a flag, alone", f"{share:.1%} of {len(flagged)}", "at most 2 %", share <= 0.02)]
+    loads = {name: functools.partial(rows_of, text) for name, text in LOADS.items()}
+    loads["stops for a third of the time"] = functools.partial(rows_of, stops=True)
+    for cores in (1.0, 0.5):
+        loads[f"a quota of {cores:g} cores"] = lambda cores=cores: (place := quota(cores)) and rows_of(cgroup=place)
+    for name, measured in loads.items():
+        if (rows := measured()) is None:
+            lines.append(row(f"busy: beside {name}", "no cgroup can be made here", ""))
+            continue
+        off = {case: one for case, one in rows.items() if not 1 / 1.2 < one["s"] / usual[case] < 1.2}
+        silent = {case: one for case, one in off.items() if not DOUBTFUL & {*one["flags"]}}
+        shown = f"{len(off)} of {len(rows)} off, {len(silent)} unflagged"
+        lines.append(row(f"busy: beside {name}", shown, "none unflagged", not silent, rows=rows, usual=usual))
+    if place := quota(1.0):
+        place.rmdir()
+    return lines
+
+
+def run_of(name: str) -> tuple[float, list]:
+    """Seconds of a run of three notebooks, and its records."""
+    out = root() / "outputs" / f"bench-{name}"
+    shutil.rmtree(out, ignore_errors=True)
+    command = [sys.executable, "-m", "pomology", "reproduce", f"--profile={'smoke' if TENTH else 'quick'}"]
+    command += ["--only=vae capabilities mlp", "--device=cpu", f"--run={out.name}", "--data=stand-in"]
+    seconds = timed(subprocess.run, command, stdout=subprocess.DEVNULL, check=False)
+    records = Run(out).records
+    shutil.rmtree(out)
+    return seconds, records
+
+
+def spinner() -> list[dict]:
+    """A run alone and beside a program that spins on one core: how much longer it takes, and what its rows say."""
+    alone_s, _ = run_of("alone")
+    with beside(LOADS["a spinner"]):
+        busy_s, records = run_of("busy")
+    rows = [record for record in records if record.foreign_load is not None]
+    said, shown = sum("contended" in record.flags for record in rows), f"{busy_s / alone_s:.2f} ({alone_s:.0f} s alone)"
+    lines = [row("spinner: vae, capabilities and mlp, time over alone", shown, "at most 2", busy_s <= 2 * alone_s)]
+    return [*lines, row("spinner: rows that say contended", f"{said} of {len(rows)}", "all", said == len(rows))]
+
+
+STEPS = """
+import os
+if arguments:
+    os.environ[arguments[0]] = arguments[1]
+import torch
+layers = [torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.Conv2d(16, 32, 3)]
+model = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, 10))
+inputs, times = torch.randn(8, 3, 32, 32), []
+while sum(times) < 2:
+    start = time.perf_counter()
+    model(inputs).sum().backward()
+    times.append(time.perf_counter() - start)
+print(sorted(times)[len(times) // 2])
+"""
+WAYS = (("GOMP_SPINCOUNT", 1000), ("GOMP_SPINCOUNT", 20000), ("OMP_WAIT_POLICY", "PASSIVE"), ("OMP_NUM_THREADS", 1))
+
+
+def spinning() -> list[dict]:
+    """A small step with other ways for OpenMP's threads to wait, over the default's time, alone and beside a spinner:
+    what a variable costs an idle machine, and gains on a busy one. `GOMP_SPINCOUNT=20000 make reproduce` tries it."""
+    lines = []
+    for place, load in (("alone", ""), ("beside a spinner", LOADS["a spinner"])):
+        for way in WAYS:
+            with beside(load):
+                ratios = paired(lambda way=way: program(STEPS, *way), lambda: program(STEPS), many(20))
+            lines.append(ratio_row(f"spinning: {way[0]}={way[1]}, {place}", ratios, 0, 99, ""))
+    return lines
+
+
 # The kit's callbacks, clock and phases in a framework, against the same without them: (title, program, pairs, bounds).
 IN_FRAMEWORKS = {
     "keras": ("keras: an epoch with callback against bare fit (MLP, batch 32)", KERAS, 61, 0, 1.02, "at most 1.02"),
@@ -566,7 +709,22 @@ def in_framework(title: str, text: str, pairs: int, low: float, high: float, bou
     return [ratio_row(title, program(text, many(pairs)), low, high, bound)]
 
 
-PARTS = (coverage, errors, clock, loop, kernels, estimate, repeats, notebook, products, again, thousand)
+PARTS = (
+    coverage,
+    errors,
+    clock,
+    loop,
+    kernels,
+    estimate,
+    repeats,
+    notebook,
+    products,
+    again,
+    thousand,
+    busy,
+    spinner,
+    spinning,
+)
 
 
 def main() -> int:

@@ -74,6 +74,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Pieces(config, log)
 
 
+@pytest.fixture(autouse=True)
+def left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No case waits for the other tests to end, or is marked because of them."""
+    monkeypatch.setattr("pomology.machine.quiet.WAIT_S", 0.0)
+    monkeypatch.setattr("pomology.machine.quiet.canary", lambda: 0.0005)
+    monkeypatch.setattr("pomology.machine.quiet.between", lambda first, last: (0.0, []))
+
+
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Python started by `subprocess.run` has PyTorch loaded already, where a system allows that."""

@@ -172,4 +172,4 @@ def quiet_machine(patch: pytest.MonkeyPatch) -> None:
     """A machine on which nothing else runs; to find out about the real one takes seconds."""
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
     patch.setattr(snapshot, "conditions", lambda: state)
-    patch.setattr(snapshot, "snapshot", dict)
+    patch.setattr(snapshot, "snapshot", lambda: {"python": "3.11.9"})

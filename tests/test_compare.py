@@ -48,6 +48,35 @@ def test_runs_side_by_side(tmp_path):
     assert "machine.json is missing" in text and "Apple M9, 8 cores" in text
 
 
+XEON = {"chip": "Xeon", "cpu_cores": 2, "memory_bytes": 24 * 2**30, "python": "3.11.9"}
+XEON |= {"processor": {"CPU family": "6", "Stepping": "8", "L2 cache": "2 MiB", "BogoMIPS": 5400.1}}
+ONE = {"memory_bytes": 24 * 2**30 + 10**6, "processor": XEON["processor"] | {"BogoMIPS": 5399.98}, "present_mhz": 900.0}
+OTHER = {"processor": XEON["processor"] | {"Stepping": "4", "Flags": "avx2"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "canary_s", "words"),
+    [
+        (ONE, 0.00055, "b: is the machine of a."),
+        (OTHER, 0.0005, "b: not shown to be the machine of a. Stepping 8 and 4; Flags None and avx2"),
+        ({}, 0.0006, "b: not shown to be the machine of a. canary 0.0005 and 0.0006"),
+        ({"processor": None}, 0.0005, "b: not shown to be the machine of a. What would show whether they are one"),
+        ({}, None, "b: not shown to be the machine of a. What would show whether they are one"),
+    ],
+)
+def test_two_machines_of_one_name_are_not_taken_for_one(tmp_path, change, canary_s, words):
+    slower = {"before_s": 0.0009, "after_s": 0.0008}
+    a = run(
+        tmp_path / "a",
+        record(canary={"before_s": 0.0007, "after_s": 0.0005}),
+        record("dcgan", canary=slower),
+        machine=XEON,
+    )
+    more = {"canary": {"before_s": canary_s, "after_s": 0.0007}} if canary_s else {}
+    b = run(tmp_path / "b", record(**more), machine=XEON | change)
+    assert [note for note in table_of(a, b).notes if note.startswith(words)]
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

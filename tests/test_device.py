@@ -24,7 +24,7 @@ from pomology.devices import torch as devices_torch
 from pomology.devices.failures import failure
 from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import PomologyError, Unsupported
-from pomology.machine import snapshot
+from pomology.machine import quiet, snapshot
 
 ROOT = Path(__file__).resolve().parents[1]
 GB = 10**9
@@ -391,7 +391,9 @@ class PretendedTensorFlow:
             get_device_details=lambda gpu: {"device_name": "Tesla P100-PCIE-16GB"},
         )
         listed = [f"GPU:{number}" for number in range(gpus)]
-        self.config = SimpleNamespace(experimental=experimental, list_physical_devices=lambda kind: listed)
+        threading = SimpleNamespace(get_intra_op_parallelism_threads=lambda: 0)
+        about = {"experimental": experimental, "threading": threading}
+        self.config = SimpleNamespace(list_physical_devices=lambda kind: listed, **about)
         waits = SimpleNamespace(sync_devices=lambda: self.log.append("sync"))
         self.test = SimpleNamespace(experimental=waits, is_built_with_cuda=lambda: cuda)
         self.device = lambda name: contextlib.nullcontext(self.log.append(f"on {name}"))
@@ -415,6 +417,19 @@ def tensorflow(monkeypatch):
         return made
 
     return pretend
+
+
+def test_tensorflow_takes_no_more_threads_than_can_run(tensorflow, monkeypatch):
+    monkeypatch.setattr(quiet, "usable_threads", lambda: 3)
+    for quotas, chosen, variable in (({}, "", None), ({"/": 3.5}, "", "3"), ({"/": 3.5}, "2", "2")):
+        monkeypatch.setattr(quiet, "quotas", lambda quotas=quotas: quotas)
+        monkeypatch.setattr(os, "environ", {"TF_NUM_INTRAOP_THREADS": chosen} if chosen else {})
+        monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+        find.prepare("tensorflow")
+        assert os.environ.get("TF_NUM_INTRAOP_THREADS") == variable
+        tensorflow()
+        (cpu,) = find.find("cpu", "tensorflow")
+        assert cpu.threads == int(chosen or 3)
 
 
 def test_the_remapper_is_off_before_tensorflow_is_loaded_and_on_a_mac_it_may_be_too_late(tensorflow, monkeypatch):

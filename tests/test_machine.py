@@ -59,6 +59,8 @@ def test_macs_are_recognised(mac, folder, chip, cores, gigabytes, gpu_cores, lin
     assert (snapshot["os"], snapshot["os_version"]) == ("macOS", "15.5")
     assert (snapshot["translated"], snapshot["virtual_machine"]) == (rosetta, folder == "vm")
     assert ("gpus" in snapshot["unknown"]) == (gpu_cores is None)
+    identifiers = {"m1": "MacBookAir10,1", "m2-ultra": "Mac14,14", "m4-max": "Mac16,5", "vm": "VirtualMac2,1"}
+    assert (snapshot["processor"] or {}).get("hw.model") == identifiers.get(folder)
     wanted = f"{line}, macOS 15.5, Python 3.11.9" + " under Rosetta" * rosetta
     assert machine_snapshot.describe(snapshot) == wanted and secrets_in(snapshot) == []
     mac("m1", architecture="x86_64")  # where the sysctl command runs natively
@@ -123,6 +125,33 @@ def test_linux_names_its_processor(linux, monkeypatch):
     assert machine_snapshot.snapshot()["unknown"].keys() >= {"chip", "virtual_machine"}
 
 
+LSCPU = """Architecture:                            x86_64
+Model name:                              Intel(R) Xeon(R) Processor
+CPU family:                              6
+Model:                                   143
+Thread(s) per core:                      2
+Stepping:                                8
+BogoMIPS:                                5400.00
+Flags:                                   fpu avx2 avx512f avx512dq avx512_bf16 amx_bf16 amx_tile notavx2
+Hypervisor vendor:                       KVM
+L1d cache:                               32 KiB (1 instance)
+L2 cache:                                2 MiB (1 instance)
+"""
+
+
+def test_processors_of_one_name_are_told_apart(linux, monkeypatch):
+    said = {("lscpu",): LSCPU}
+    monkeypatch.setattr(machine_snapshot, "run_command", lambda *command, timeout=10: said.get(command))
+    (linux / "cpuinfo").write_text("cpu MHz\t\t: 1200.5\nflags\t\t: fpu\n\ncpu MHz\t\t: 2800.25\n")
+    snapshot = machine_snapshot.snapshot()
+    expected = {"CPU family": "6", "Model": "143", "Stepping": "8", "Thread(s) per core": "2"}
+    expected |= {"Hypervisor vendor": "KVM", "L1d cache": "32 KiB (1 instance)", "L2 cache": "2 MiB (1 instance)"}
+    expected |= {"BogoMIPS": 5400.0, "Flags": "amx_bf16 amx_tile avx2 avx512_bf16 avx512f"}
+    assert (snapshot["processor"], snapshot["present_mhz"]) == (expected, 2800.25)
+    said.clear()
+    assert machine_snapshot.snapshot()["unknown"]["processor"]
+
+
 def test_linux_power(linux, monkeypatch):
     for plugged, profile, expected in (
         (None, "", (None, None)),
@@ -170,6 +199,7 @@ def test_fitness_of_macs(mac, monkeypatch, folder, power_source, low_power, leve
     conditions = machine_snapshot.conditions(watch_s=0)
     assert conditions.pop("load") == pytest.approx(os.getloadavg()[0], abs=1)
     expected = {"power_source": power_source, "low_power_mode": low_power, "thermal_level": level, "flags": flags}
+    expected["others"] = None
     assert conditions == expected
     monkeypatch.setattr(sys, "platform", "linux")
     assert machine_snapshot.thermal_level() is None
@@ -188,7 +218,8 @@ def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, own_s, thr
     monkeypatch.setattr(machine_snapshot, "time", clock)
     monkeypatch.setattr(machine_snapshot, "cpu_busy_s", iter([100.0, 100.1]).__next__)
     monkeypatch.setattr(psutil, "cpu_count", lambda: threads)
-    assert ("busy" in machine_snapshot.conditions(watch_s=0.25)["flags"]) == busy
+    conditions = machine_snapshot.conditions(watch_s=0.25)
+    assert ("busy" in conditions["flags"]) == busy and conditions["others"] == pytest.approx((0.1 - own_s) / 0.25)
 
 
 def test_busy_cpu_time_leaves_out_waiting_and_counts_guests_once(monkeypatch):

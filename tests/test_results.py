@@ -177,6 +177,23 @@ def test_a_watcher_gives_open_cases_their_status_once(journal):
     assert journal.finish_open("crashed", "again") == [] and journal.path.read_bytes() == before
 
 
+def test_a_second_attempt_at_what_was_slowed_stands_only_if_it_ends_well_beside_a_better_canary(journal):
+    def ran(seconds, canary_s, **more):
+        journal.start(STARTED)
+        journal.end(ENDED | {"seconds": seconds, "canary": {"before_s": 0.1, "after_s": canary_s}} | more)
+        held = read(journal.path)
+        assert held.open_starts == [] and held.done("a", 0)
+        return [record.seconds for record in held.records]
+
+    assert ran(1, 0.2) == [1] and ran(2, 0.3) == [1] and ran(3, 0.1, status="error", reason="x") == [1]
+    journal.start(STARTED)  # its process dies
+    held = read(journal.path)
+    assert [record.status for record in held.records] == ["ok"] and len(held.open_starts) == 1
+    assert journal.finish_open("crashed", "killed") == ["a"] and journal.finish_open("crashed", "killed") == []
+    assert [record.status for record in read(journal.path).records] == ["ok"]
+    assert ran(4, 0.15) == [4] and read(journal.path).begun["a", 0] == 5
+
+
 def test_only_what_may_end_differently_or_vanished_once_is_tried_again(journal):
     assert not read(journal.path).done("a", 0)
     for status in {each for part in get_args(results_record.Status) for each in get_args(part) or (part,)}:

@@ -5,7 +5,7 @@ import math
 import mmap
 import multiprocessing
 import os
-import subprocess
+import resource
 import sys
 import threading
 import time
@@ -16,7 +16,7 @@ import pytest
 from fakes import Clock
 from macs import IOREG, MACS, LibSystem, Mac, secrets_in
 
-from pomology.machine import energy, sampler, snapshot, sources
+from pomology.machine import energy, quiet, snapshot, sources
 from pomology.machine import memory as machine_memory
 from pomology.machine.sampler import Telemetry
 from pomology.measure.estimate import Estimate
@@ -176,7 +176,7 @@ def test_what_a_mac_swaps_and_how_busy_its_gpu_was(apple, clock, monkeypatch, fo
         decoy = 10**12 if clock.now else 0
         return types.SimpleNamespace(used=2**30 - int(clock.now) * 2**20, sin=decoy, sout=decoy)
 
-    monkeypatch.setattr(sampler.psutil, "swap_memory", swap_memory)
+    monkeypatch.setattr(sources.psutil, "swap_memory", swap_memory)
     times = [0.5 * tick for tick in range(21)]
     watch = drive(clock, times, lambda: setattr(mac, "later", clock.now >= 10), "gpu")
     assert [watch.metrics()[name] for name in PRESSURE] == [Estimate(16384 * count, "B", n=21) for count in pages]
@@ -410,8 +410,8 @@ def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(rap
 def test_blocks_that_are_too_short_have_no_power_and_no_load(rapl, clock):
     watch = drive(clock, [0, 0.3], lambda: rapl(zone0=10))
     assert watch.absent["energy_j"] == "the block took 0.30 s; 1 s are needed"
-    assert watch.absent["foreign_load"] == "the block took 0.30 s; 0.5 s are needed"
-    assert watch.foreign_load is None and not {"power_w", "cpu_busy"} & watch.metrics().keys()
+    assert watch.absent["cpu_busy"] == "the block took 0.30 s; 0.5 s are needed"
+    assert not {"power_w", "cpu_busy"} & watch.metrics().keys()
     # The last reading, right behind another, has no power of its own.
     watch = drive(clock, [0, 0.5, 1, 1.5, 1.501], lambda: rapl(zone0=10))
     assert [sample.power_w for sample in watch.samples] == [None, 20, 20, 20, None]
@@ -436,8 +436,8 @@ def test_forked_workers_count_once_alive_ended_and_waited_for():
     held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for place in range(0, size, mmap.PAGESIZE):
         held[place] = 1
-    footprint, load = machine_memory.resident_memory(), sources.SOURCES["load"].open(Telemetry())
-    before, start_s, own_s = footprint(), load()[2], time.process_time()
+    footprint, load = machine_memory.resident_memory(), quiet.own_s
+    before, start_s, own_s = footprint(), load(), time.process_time()
     pipes = [context.Pipe() for _ in range(2)]
     forms = [(pipes[0][1], 0.6, 60 * 2**20, held), (pipes[1][1], 0, 0, held)]
     workers = [context.Process(target=work_then_wait, args=form, daemon=True) for form in forms]
@@ -445,17 +445,17 @@ def test_forked_workers_count_once_alive_ended_and_waited_for():
         worker.start()
     used_s, pages = (sum(each) for each in zip(*[ours.recv() for ours, _ in pipes], strict=True))
     assert pages == 2 * size // mmap.PAGESIZE and 55 * 2**20 < footprint() - before < 120 * 2**20
-    seen = [load()[2] - start_s]
+    seen = [load() - start_s]
     for ours, _ in pipes:
         ours.send("end")
     # Ended, but nobody has waited for them; and asking must not take an end away from whoever does.
     for worker in workers:
         os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-    seen.append(load()[2] - start_s)
+    seen.append(load() - start_s)
     assert os.waitid(os.P_PID, workers[0].pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
     for worker in workers:
         worker.join()
-    assert [*seen, load()[2] - start_s] == pytest.approx([used_s + time.process_time() - own_s] * 3, abs=0.25)
+    assert [*seen, load() - start_s] == pytest.approx([used_s + time.process_time() - own_s] * 3, abs=0.25)
     held.close()
     assert footprint() < before + 20 * 2**20
 
@@ -482,33 +482,26 @@ def test_children_are_asked_for_a_fiftieth_of_the_time(monkeypatch, clock):
 
 @pytest.fixture
 def used(linux, monkeypatch):
-    """CPU seconds of a machine of which everything is known: of all, of this process and of its ended children."""
-    used = types.SimpleNamespace(all=0.0, own=0.0, ended=0.0)
+    """CPU seconds of this process and of its ended children."""
+    used = types.SimpleNamespace(own=0.0, ended=0.0)
 
     def usage(who):
-        used_s = used.own if who == sources.resource.RUSAGE_SELF else used.ended
+        used_s = used.own if who == resource.RUSAGE_SELF else used.ended
         times = {"ru_utime": 30 + 0.75 * used_s, "ru_stime": 3 + 0.25 * used_s}
         return types.SimpleNamespace(**times, ru_minflt=100, ru_majflt=10)
 
-    monkeypatch.setattr(snapshot, "cpu_busy_s", lambda: 5000 + used.all)
-    monkeypatch.setattr(sources.resource, "getrusage", usage)
+    monkeypatch.setattr(quiet.resource, "getrusage", usage)
     monkeypatch.setattr(machine_memory, "live_children", list)
     return used
 
 
-def test_foreign_load_is_what_others_used(used, monkeypatch, clock):
-    monkeypatch.setattr(sampler.psutil, "cpu_count", lambda: 4)
-    for all_s, own_s, ended_s, foreign in (
-        (30, 10, 15, 0.5),  # children that ended meanwhile are not foreign
-        (19.9, 20, 0, 0.0),  # never below 0: the counters tick differently
-    ):
+def test_what_this_process_and_its_children_used_of_the_processor(used, monkeypatch, clock):
+    monkeypatch.setattr(sources.psutil, "cpu_count", lambda: 4)
 
-        def advance(seconds=(all_s, own_s, ended_s)):
-            used.all, used.own, used.ended = (each * clock.now / 10 for each in seconds)
+    def advance():
+        used.own, used.ended = clock.now, 1.5 * clock.now
 
-        watch = drive(clock, [0, 5, 10], advance)
-        assert watch.foreign_load == pytest.approx(foreign) and "foreign_load" not in watch.metrics()
-        assert value(watch, "cpu_busy") == pytest.approx(100 * (own_s + ended_s) / 10 / 4)
+    assert value(drive(clock, [0, 5, 10], advance), "cpu_busy") == pytest.approx(100 * (10 + 15) / 10 / 4)
 
 
 def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(used, monkeypatch, clock):
@@ -516,27 +509,10 @@ def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(used, monkeyp
 
     def process(pid=None):
         if clock.now == 10:
-            raise sampler.psutil.ZombieProcess(pid)
+            raise sources.psutil.ZombieProcess(pid)
         return types.SimpleNamespace(cpu_times=lambda: (3 * clock.now, clock.now, 0, 0))
 
-    monkeypatch.setattr(sampler.psutil, "Process", process)
-    # The child's four cores until 9, and another's 5 s after it.
-    busy = {0: 0, 9: 36, 10: 41}
-    watch = drive(clock, busy, lambda: setattr(used, "all", busy[clock.now]))
-    assert watch.foreign_load == pytest.approx(0.5)
-
-
-def test_a_busy_neighbour_is_seen():
-    program = "print('busy', flush=True)\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as neighbour:
-        neighbour.stdout.readline()
-        with Telemetry() as watch:
-            time.sleep(0.8)
-        neighbour.kill()
-    assert 0.5 < watch.foreign_load <= os.cpu_count() + 0.1
-
-
-def test_contended(monkeypatch):
-    for threads, load, spoilt in ((2, 0.09, False), (2, 0.11, True), (16, 0.39, False), (16, None, False)):
-        monkeypatch.setattr(sampler.psutil, "cpu_count", lambda threads=threads: threads)
-        assert sampler.contended(load) is spoilt
+    monkeypatch.setattr(quiet.psutil, "Process", process)
+    monkeypatch.setattr(sources.psutil, "cpu_count", lambda: 4)
+    watch = drive(clock, (0, 9, 10))
+    assert value(watch, "cpu_busy") == pytest.approx(100 * 36 / 10 / 4)  # its four cores until 9

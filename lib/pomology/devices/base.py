@@ -105,6 +105,10 @@ class Device(abc.ABC):
         """What a case runs in; inside, new arrays are computed on this device where the framework has a default."""
         return contextlib.nullcontext()
 
+    def limit_threads(self, most: int) -> None:
+        """Let an operator use at most so many CPU threads until this is called again, never more than it did at first.
+        Does nothing for a framework that cannot change them."""
+
     def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """A function that gives its work to the device when it is called: the same one where nothing is lazy."""
         return function

@@ -17,7 +17,7 @@ from typing import Any
 
 from pomology.devices.base import DTYPES, SAMPLED_NUMBERS, SAMPLED_TENSORS, Device
 from pomology.errors import PomologyError
-from pomology.machine import energy
+from pomology.machine import energy, quiet
 
 REMAPPER = "TURN_OFF_REMAPPER"
 
@@ -55,6 +55,8 @@ class TensorFlowDevice(Device):
             os.environ.update({REMAPPER: "1", "KERAS_BACKEND": "tensorflow"})
             # Else loading it writes a screen of lines about CUDA and instruction sets; what goes wrong raises anyway.
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+            if quiet.quotas():  # it detects what it may run on, and not what a quota pays
+                os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(quiet.usable_threads()))
         elif sys.platform == "darwin" and os.environ.get(REMAPPER) != "1":
             raise cls.too_late(f"{REMAPPER}=1", "without which its Metal plugin may give wrong results")
 
@@ -82,8 +84,7 @@ class TensorFlowDevice(Device):
     @property
     def threads(self) -> int:
         set_here = self._tf.config.threading.get_intra_op_parallelism_threads()  # 0 stands for one a core
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        return set_here or int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0")) or cores
+        return set_here or int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0")) or quiet.usable_threads()
 
     def context(self) -> contextlib.AbstractContextManager:
         """Inside, everything is computed on this device, unless it has no kernel for it."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from pomology.devices.base import DTYPES, SAMPLED_NUMBERS, SAMPLED_TENSORS, Device
 from pomology.errors import PomologyError, Unsupported
-from pomology.machine import snapshot
+from pomology.machine import quiet, snapshot
 
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 WATERMARKS = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO")
@@ -92,6 +92,8 @@ class TorchDevice(Device):
 
         self._torch = torch
         super().__init__(torch, backend, torch.device(backend))
+        self._unlimited: int | None = None
+        self.limit_threads(quiet.usable_threads())
         if self._gpu:
             self._gpu.set_up(torch)
 
@@ -112,6 +114,13 @@ class TorchDevice(Device):
     @property
     def threads(self) -> int:
         return self._torch.get_num_threads()
+
+    def limit_threads(self, most: int) -> None:
+        # Threads that wait for each other after every operator spin for the core that one of them does not get.
+        threads = self._unlimited or self.threads
+        self._unlimited = threads if most < threads else None
+        if min(most, threads) != self.threads:
+            self._torch.set_num_threads(min(most, threads))
 
     def synchronize(self) -> None:
         if self._gpu:

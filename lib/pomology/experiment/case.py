@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pomology import format
 from pomology.errors import Mismatch, PomologyError, TooBig
 from pomology.experiment import outcome
-from pomology.machine import snapshot
+from pomology.machine import quiet, snapshot
 from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Telemetry
 from pomology.measure import calls, clock, epochs
@@ -36,7 +36,7 @@ HOLES = 1.25
 
 # Fields of a record that bear the name of what a case, its device and its experiment know.
 OWN, OF_DEVICE = ("config", "precision", "scaled"), ("framework", "framework_version", "backend", "threads")
-OF_EXPERIMENT = ("article", "profile", "data_origin", "repeat")
+OF_EXPERIMENT = ("article", "profile", "data_origin", "repeat", "software")
 
 ACCURACY_STEPS = 20  # after so many steps any model here that can learn does better than chance
 
@@ -65,6 +65,7 @@ class Case:
         self._metrics: dict[str, Estimate] = {}
         self._kernels: dict[str, dict] = {}
         self._losses: list[float] = []
+        self._loads: list[float] = []  # cores that others used, of each thing timed
         self._computed_on: set[str] = set()
         self._notes: list[str] = []
         self._flags: list[str] = []
@@ -163,6 +164,7 @@ class Case:
     def steps(self, batches: Iterable, part: str = "training", **options: Any) -> Iterator:
         """Iterate over `batches` and time what the loop does with each; options: as of `clock.StepClock.steps`."""
         self.watch()
+        self.mark()
         return self.clock.steps(batches, part, **options)
 
     def watch(self) -> None:
@@ -171,11 +173,24 @@ class Case:
             self.backend.synchronize()
             self._telemetry = self._stack.enter_context(Telemetry(device=self.backend.kind))
 
+    def mark(self) -> None:
+        """What is timed next begins here: what else runs on the machine from now on until its end counts against it."""
+        self._edge = quiet.edge()
+
+    def _timed(self) -> None:
+        """What was timed ends here."""
+        begun, self._edge = self._edge, quiet.edge()
+        load, flags = quiet.between(begun, self._edge)
+        self._loads.append(load)
+        self._flags += flags
+
     def measure(self, name: str, function: Callable[[], Any], **options: Any) -> calls.Measurement:
         """Time a function that needs no loader, within the budget, and note the median of a call as metric `name`, with
         its raw times; as `step_s`, FLOP/s too if the workload is known. options: of `calls.measure`."""
         self.watch()
-        timed = calls.measure(function, self.backend.synchronize, **{"budget_s": self.experiment.budget_s} | options)
+        self.mark()
+        budget = {"budget_s": self.experiment.budget_s, "limit_s": self.experiment.limit_s}
+        timed = calls.measure(function, self.backend.synchronize, **budget | options)
         self.kernel(name, timed)
         if name == "step_s" and self._workload:
             self._metrics["flops_per_s"] = epochs.rate(self._workload.flops, timed.seconds, "FLOP/s")
@@ -217,6 +232,7 @@ class Case:
 
     def kernel(self, name: str, timed: calls.Measurement) -> None:
         """Add the time of a call, as `calls.measure` gave it, with its interval and its raw times."""
+        self._timed()
         self._metrics[name] = timed.seconds
         about = {"first_call_s": timed.first_call_s, "warmup": outcome.pairs(timed.warmup), "stopped": timed.stopped}
         self.raw(name, timed.blocks, **about)
@@ -233,16 +249,20 @@ class Case:
 
     def __enter__(self) -> Case:
         experiment, backend = self.experiment, self.backend
+        self._start_s = time.perf_counter()
+        self._conditions = experiment.conditions(lambda text: self._show(f"{self.name}: {text}"))
+        self._canary = experiment.canary("before_s")
         self._started, self._start_s = results_record.now(), time.perf_counter()
-        self._conditions = experiment.conditions()
         experiment.journal.start(self._start())
         backend.reset_peak_memory()
         about, whole = {"to_device": backend.to_device, "on_progress": self._progress}, experiment.profile == "article"
-        self.clock = clock.StepClock(backend.synchronize, budget_s=experiment.budget_s, whole=whole, **about)
+        about |= {"budget_s": experiment.budget_s, "limit_s": experiment.limit_s}
+        self.clock = clock.StepClock(backend.synchronize, whole=whole, **about)
         self.phase, self.occasional = self.clock.phase, self.clock.occasional
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(backend.context())
         self._fallbacks = self._stack.enter_context(backend.watch_fallbacks())
+        self.mark()
         return self
 
     def __exit__(self, kind: type | None, exception: BaseException | None, trace: Any) -> bool:
@@ -251,7 +271,10 @@ class Case:
                 self.backend.synchronize()
         except Exception as late:  # a GPU reports what went wrong when it is waited for
             exception = late
+        if self._telemetry is not None:
+            self._timed()  # what a notebook times by itself has no end of its own
         self._stack.close()
+        self._canary |= self.experiment.canary("after_s")
         record = self.experiment.journal.end(self._record(exception))
         self._show(results_cases.line(record), final=True)
         # Nothing of this case may stay in memory while the next one is measured.
@@ -259,6 +282,8 @@ class Case:
         return record.status != "interrupted"
 
     def _progress(self, part: str, done: int, expected: float | None) -> None:
+        if done == expected:
+            self._timed()
         now_s = time.perf_counter()
         if now_s - self._shown_s >= 0.5:
             self._shown_s = now_s
@@ -299,18 +324,21 @@ class Case:
             observed = backend.backend
         status, reason = self._status(exception, observed)
         doubts = self._conditions["flags"] + self._flags + outcome.flags(telemetry, training, backend.backend)
-        record = self._start() | {"status": status, "reason": reason, "flags": doubts}
+        doubts += ["slowed"] * self.experiment.slowed(self._canary)
+        record = self._start() | {"status": status, "reason": reason}
         record |= {"device": observed and ("cpu" if observed == "cpu" else "gpu")}
         record |= {"parameters": workload and workload.parameters, "flops_per_step": workload and workload.flops}
         record |= {"bytes_per_step": workload and workload.moved_bytes}
-        record |= {"foreign_load": telemetry and telemetry.foreign_load}
+        record |= {"foreign_load": max(self._loads, default=None)}
         traced = self._trace and outcome.memory_trace(self._trace, training, backend)
         metrics = self._all_metrics(traced["warmup"] if traced else 0)
         record |= {"metrics": {name: value.metric() for name, value in metrics.items()}}
-        parts = {name: outcome.raw_times(part) for name, part in self.clock.parts.items()}
+        blocks = {name: outcome.raw_times(part) for name, part in self.clock.parts.items()} | self._kernels
+        doubts += ["cut-short"] * any(each.get("stopped") == "limit" for each in blocks.values())
         asides = {name: occasional.seconds for name, occasional in self.clock.occasional_work.items()}
         record |= {"seconds": round(time.perf_counter() - self._start_s, 3), "asides": asides}
-        record |= {"blocks": parts | self._kernels} | ({"memory_trace": traced} if traced else {})
+        record |= {"flags": [*dict.fromkeys(doubts)], "blocks": blocks}
+        record |= ({"memory_trace": traced} if traced else {}) | ({"canary": self._canary} if self._canary else {})
         if self._notes:
             record["note"] = redact("; ".join(self._notes))
         if telemetry is not None:

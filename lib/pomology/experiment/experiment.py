@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from pomology.devices import find
 from pomology.devices.base import Device
 from pomology.errors import PomologyError
 from pomology.experiment.case import Case
-from pomology.machine import snapshot
+from pomology.machine import quiet, snapshot
 from pomology.measure import calls
 from pomology.report import roofline
 from pomology.report.declaration import Declaration
@@ -21,6 +21,8 @@ from pomology.report.showing import Report
 from pomology.results import folders, journal
 from pomology.results.record import PROFILES
 
+AGAIN_S = 300.0  # that a notebook spends on cases that it runs again
+LIMIT = 5  # budgets that a case may take
 TOO_LARGE = ("too-big", "out-of-memory", "crashed", "timeout")  # a smaller sibling of such a case may fit
 
 
@@ -57,6 +59,8 @@ class Experiment(Report):
         about = Declaration(name, article, framework, **declared)
         self.devices = find.find(devices, framework)
         self.framework, self.profile, self.budget_s = framework, profile, float(budget_s)
+        # What is timed ends there with what it has, as on a machine that others keep busy.
+        self.limit_s = math.inf if profile == "article" else LIMIT * self.budget_s
         self.repeat, self.precision, self.expects_learning = repeat, precision, expects_learning
         self._anew = "" if out else " (run the set-up cell again to measure it anew)"
         folder = Path(out) if out else folders.by_hand(name, profile)
@@ -64,7 +68,10 @@ class Experiment(Report):
         self.journal = journal.Journal(folder / f"{name}.jsonl")
         self.data_kind, self.data_origin = "none", ""
         self._looked: tuple[float, dict] | None = None
+        self.software = folders.note_software(folder, self.devices[0].threads)
+        self._canaries = [s for record in self.run_records() for s in (record.canary or {}).values()]
         self._rates: dict[tuple[str, str], float] = {}
+        self._again_s = 0.0
 
     def dataset(self, data: Any) -> None:
         """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`, a line about it."""
@@ -84,12 +91,33 @@ class Experiment(Report):
         if rows is None:
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
         before = journal.read(self.journal.path)
-        for backend, config in itertools.product(self.devices if on is None else on, list(rows)):
+        asked = list(itertools.product(self.devices if on is None else on, list(rows)))
+        for backend, config in asked:
             case = Case(self, backend, config)
             if before.done(case.name, self.repeat):
                 print(f"{case.name}: in the journal already; skipped{self._anew}")
             else:
                 yield case
+        # Once more what ended well while the machine was slow, as far as its best is known by now.
+        after = journal.read(self.journal.path)
+        known = {record.case: record for record in after.records if record.repeat == self.repeat}
+        for case in (Case(self, backend, config) for backend, config in asked):
+            record = known.get(case.name)
+            once = record and record.status == "ok" and after.begun[case.name, self.repeat] == 1
+            if once and self.slowed(record.canary) and self._again_s + record.seconds <= AGAIN_S:
+                self._again_s += record.seconds
+                yield case
+
+    def canary(self, when: str) -> dict[str, float]:
+        """How fast the machine is now, see `quiet.canary`; not in the profile `smoke`, whose numbers say nothing."""
+        if self.profile == "smoke":
+            return {}
+        self._canaries.append(quiet.canary())
+        return {when: self._canaries[-1]}
+
+    def slowed(self, canary: dict[str, float]) -> bool:
+        """Whether the machine was slower around a case than at its best in this run so far, see `quiet.slowed`."""
+        return bool(canary) and quiet.slowed(max(canary.values()), self._canaries)
 
     def first_that_fits(self, rows: Iterable[dict], on: Iterable[Device] | None = None) -> Iterator[Case]:
         """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings,
@@ -121,8 +149,14 @@ class Experiment(Report):
             self._rates[key] = best
         return self._rates[key]
 
-    def conditions(self) -> dict[str, Any]:
-        """Whether the machine is fit to measure now; a look takes a quarter of a second, so it is good for five."""
+    def conditions(self, say: Callable[[str], Any] = print) -> dict[str, Any]:
+        """Whether the machine is fit to measure now, but for the profile `smoke` after `quiet.wait`. A look takes a
+        quarter of a second, so it is good for five. Cores that others do not give up are left to them."""
         if self._looked is None or time.perf_counter() - self._looked[0] > 5:
-            self._looked = time.perf_counter(), snapshot.conditions()
+            smoke = self.profile == "smoke"
+            state = snapshot.conditions() if smoke else quiet.wait(self.out / quiet.WAITED, say)
+            taken = round(state["others"]) if "busy" in state["flags"] and not smoke else 0
+            for device in self.devices:
+                device.limit_threads(max(1, quiet.usable_threads() - taken))
+            self._looked = time.perf_counter(), state
         return self._looked[1]

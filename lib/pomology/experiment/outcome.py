@@ -11,7 +11,7 @@ from pomology.devices import failures
 from pomology.devices.torch import fallback_enabled
 from pomology.errors import Mismatch, TooBig
 from pomology.machine.memory import MemoryTrace
-from pomology.machine.sampler import Telemetry, contended
+from pomology.machine.sampler import Telemetry
 from pomology.measure import clock, intervals
 from pomology.paths import redact
 from pomology.results import cases
@@ -52,7 +52,7 @@ def not_learning(losses: list[float], expected: bool) -> str | None:
 
 def flags(telemetry: Telemetry | None, training: clock.Part | None, backend: str) -> list[str]:
     """What casts doubt on the number of a case, as the names in `results.cases.FLAGS`."""
-    found = ["contended"] * contended(telemetry.foreign_load) + telemetry.flags if telemetry else []
+    found = list(telemetry.flags) if telemetry else []
     if training is not None:
         drift = intervals.drift([block.step_s for block in training.blocks])
         if drift is not None and abs(drift) > intervals.DRIFT_THRESHOLD:

@@ -14,8 +14,6 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import psutil
-
 from pomology.machine.energy import Absent
 from pomology.machine.sources import SHORTAGE, SOURCES
 from pomology.measure.estimate import Estimate
@@ -24,17 +22,12 @@ from pomology.measure.estimate import Estimate
 Sample = namedtuple("Sample", "t_s footprint_bytes power_w temperature_c gpu_busy")
 
 
-def contended(foreign_load: float | None) -> bool:
-    """Whether others used enough to spoil a measurement: over 0.1 core and over 2.5 % of all. None is held for no."""
-    return foreign_load is not None and foreign_load > max(0.1, 0.025 * (psutil.cpu_count() or 1))
-
-
 class Telemetry:
     """Watch the machine while a block runs; one use each. device: "cpu" or "gpu", which decides the meter on PCs.
 
-    After the block: `metrics()`; `foreign_load` (cores that other processes used, mean), `thermal_level` (highest),
-    `rails` (what the energy covers), `flags` (of `swapping` and `compressing` those that hold), `footprint_source`,
-    `seconds`, `samples`, `thread_s` (CPU time of the sampling thread), `absent` (metric -> why it is missing).
+    After the block: `metrics()`; `thermal_level` (highest), `rails` (what the energy covers), `flags` (of `swapping`
+    and `compressing` those that hold), `footprint_source`, `seconds`, `samples`, `thread_s` (CPU time of the sampling
+    thread), `absent` (metric -> why it is missing).
 
     The process is this one and its multiprocessing children, whose page faults count when they have ended. Its
     footprint is macOS's physical one, else resident memory, where pages that forked workers share count once.
@@ -48,7 +41,7 @@ class Telemetry:
     does long before it swaps; `compressor_bytes`: by how much the memory grew that holds it.
     """
 
-    foreign_load = thermal_level = footprint_source = seconds = thread_s = None
+    thermal_level = footprint_source = seconds = thread_s = None
 
     def __init__(self, interval_s: float = 0.5, device: str = "cpu", clock: Callable[[], float] = time.perf_counter):
         if device not in ("cpu", "gpu") or not interval_s > 0:
@@ -129,9 +122,8 @@ class Telemetry:
                 metrics |= {metric: Estimate(value, source.units[metric], n=n) for metric, value in values.items()}
         for flag, (name, least, least_per_s) in SHORTAGE.items():
             self.flags += [flag] * (name in metrics and metrics[name].value > max(least, least_per_s * self.seconds))
-        # These two describe the block, and are no metrics of its case.
-        described = [metrics.pop(name, None) for name in ("foreign_load", "thermal_level")]
-        self.foreign_load, self.thermal_level = (each and each.value for each in described)
+        level = metrics.pop("thermal_level", None)  # describes the block, and is no metric of its case
+        self.thermal_level = level and level.value
         self._metrics = dict(sorted(metrics.items()))
 
     @contextlib.contextmanager

@@ -25,11 +25,26 @@ from typing import Any
 
 import psutil
 
+from pomology.paths import redact
+
 PACKAGES = (
     *("torch", "lightning", "transformers", "peft", "tensorflow", "tensorflow-macos", "tensorflow-metal", "keras"),
     *("mlx", "mlx-metal", "mlx-cpu", "pyarrow", "numpy", "pandas", "jupyterlab", "papermill", "psutil"),
     *("zeus-apple-silicon", "nvidia-ml-py", "pomology"),
 )
+# Variables of the environment that bear on threads, memory and how frameworks compute. (Others of TF_ are secrets.)
+VARIABLES = re.compile(
+    r"(OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|VECLIB|ONEDNN|DNNL|MALLOC|GLIBC|PYTORCH|TORCH|TORCHINDUCTOR|MPS|MTL|METAL|MLX|XLA"
+    r"|TF_(CPP|NUM|XLA|ENABLE|DISABLE|FORCE|GPU|CUDNN|USE)|KERAS|CUDA|CUDNN|CUBLAS|NVIDIA|ATEN)_"
+    r"|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|TURN_OFF_REMAPPER)$"
+)
+# What sets processors of one name apart, as lscpu and sysctl call it. On x86, 2 BogoMIPS are 1 MHz of nominal clock.
+LSCPU = ("CPU family", "Model", "Stepping", "Thread(s) per core", "L1d cache", "L2 cache", "L3 cache")
+LSCPU += ("Hypervisor vendor", "CPU max MHz", "BogoMIPS")
+SYSCTL = ("hw.model", "hw.cpufamily", "hw.cpufrequency_max", "hw.l1dcachesize", "hw.l2cachesize", "hw.optional.avx2_0")
+SYSCTL += (*(f"hw.perflevel{level}.l2cachesize" for level in (0, 1)), "machdep.cpu.model", "machdep.cpu.stepping")
+SYSCTL += tuple(f"hw.optional.arm.FEAT_{name}" for name in ("BF16", "I8MM", "SME", "SME2"))
+INSTRUCTIONS = r"(?<!\S)(?:fma|avx2|avx512(?:f|_bf16|_fp16|_vnni)|avx_vnni|amx_\w+|asimdhp|bf16|i8mm|sve2?|sme2?)(?!\S)"
 REPOSITORY = Path(__file__).resolve().parents[3]
 CPUINFO = Path("/proc/cpuinfo")
 PLATFORM_PROFILE = Path("/sys/firmware/acpi/platform_profile")
@@ -43,8 +58,6 @@ def snapshot() -> dict[str, Any]:
     Apple's only). translated: x86-64 Python under Rosetta. packages: those of `PACKAGES` that are installed -> version.
     git: commit and whether dirty. An unknown key is None, and `unknown[key]` says why; also why `gpus` is empty.
     """
-    from importlib import metadata  # slow to import, seldom needed
-
     mac = sys.platform == "darwin"
     gpus, no_gpus = _apple_gpus() if mac else _nvidia_gpus()
     performance, efficiency = _cores_by_kind() if mac else (None, None)
@@ -67,8 +80,10 @@ def snapshot() -> dict[str, Any]:
         "architecture": platform.machine() or None,
         "translated": translated,
         "virtual_machine": virtual_machine(),
+        "processor": processor() or None,
+        "present_mhz": max(map(float, re.findall(r"^cpu MHz\s*: (\S+)$", file_text(CPUINFO), re.M)), default=None),
         "python": platform.python_version(),
-        "packages": {each: had.version for each in PACKAGES for had in list(metadata.distributions(name=each))[:1]},
+        "packages": _packages(),
         "git": git,
     }
     alike, silent = "the cores are not told apart here", "the operating system does not tell"
@@ -76,22 +91,37 @@ def snapshot() -> dict[str, Any]:
     return facts | {"unknown": {key: why.get(key, silent) for key, value in facts.items() if value in (None, [])}}
 
 
+def software() -> dict[str, Any]:
+    """What results depend on beside the machine: git's commit and whether dirty, the versions of Python and `PACKAGES`,
+    and the environment's `VARIABLES`, without the folders of this machine."""
+    matter = {name: redact(value) for name, value in sorted(os.environ.items()) if VARIABLES.match(name)}
+    about = {"git": _git()[0], "python": platform.python_version(), "packages": _packages()}
+    return about | {"environment": matter}
+
+
+def _packages() -> dict[str, str]:
+    from importlib import metadata  # slow to import, seldom needed
+
+    return {each: had.version for each in PACKAGES for had in list(metadata.distributions(name=each))[:1]}
+
+
 def conditions(watch_s: float = 0.25) -> dict[str, Any]:
     """What would spoil a measurement that began now.
 
-    power_source: "ac", "battery" or None. load: the 1-minute load average, with one's own earlier work. flags: those of
-    "on-battery", "low-power" and "busy" (in `watch_s` s others used over a quarter of a core and 5 % of all) that hold.
+    power_source: "ac", "battery" or None. load: the 1-minute load average, with one's own earlier work. others: cores
+    that other processes used in `watch_s` s. flags: those of "on-battery", "low-power" and "busy" (others used over a
+    quarter of a core and 5 % of all) that hold.
     """
     power_source, low_power = _power()
-    flags = ["on-battery"] * (power_source == "battery") + ["low-power"] * (low_power is True)
+    flags, others = ["on-battery"] * (power_source == "battery") + ["low-power"] * (low_power is True), None
     if watch_s > 0:
         start, busy_s, own_s = time.perf_counter(), cpu_busy_s(), time.process_time()
         time.sleep(watch_s)
         others_s = cpu_busy_s() - busy_s - (time.process_time() - own_s)
-        least = max(0.25, 0.05 * (psutil.cpu_count() or 1))
-        flags += ["busy"] * (others_s / (time.perf_counter() - start) > least)
+        others = max(0.0, others_s / (time.perf_counter() - start))
+        flags += ["busy"] * (others > max(0.25, 0.05 * (psutil.cpu_count() or 1)))
     state = {"power_source": power_source, "low_power_mode": low_power, "thermal_level": thermal_level()}
-    return state | {"load": os.getloadavg()[0], "flags": flags}
+    return state | {"load": os.getloadavg()[0], "others": others, "flags": flags}
 
 
 def describe(snapshot: dict[str, Any]) -> str:
@@ -118,15 +148,27 @@ def chip() -> str | None:
             return next((gpu["name"] for gpu in _apple_gpus()[0]), None)
     else:
         # Arm kernels print no model name there; lscpu knows it from the part number.
-        name = _line_value(_file_text(CPUINFO), "model name") or _line_value(run_command("lscpu") or "", "Model name")
+        name = _line_value(file_text(CPUINFO), "model name") or _line_value(run_command("lscpu") or "", "Model name")
     return " ".join(name.split()) if name else None
+
+
+def processor() -> dict[str, Any]:
+    """What the system knows of `LSCPU` or `SYSCTL`, and on Linux those of its `Flags` that matter to training."""
+    if sys.platform == "darwin":
+        known: dict[str, Any] = {name: _sysctl(name) for name in SYSCTL}
+    else:
+        text = run_command("lscpu") or ""
+        known = {name: _line_value(text, name) for name in LSCPU}
+        known["Flags"] = " ".join(sorted(re.findall(INSTRUCTIONS, _line_value(text, "Flags") or ""))) or None
+    clocks = {name: float(value) for name, value in known.items() if re.fullmatch(r"\d+\.\d+", str(value))}
+    return {name: value for name, value in (known | clocks).items() if value is not None}
 
 
 def virtual_machine() -> bool | None:
     """Whether this is a virtual machine; None if the system does not say."""
     if sys.platform == "darwin":
         return {0: False, 1: True}.get(_sysctl("kern.hv_vmm_present"))
-    flags = _line_value(_file_text(CPUINFO), "flags")
+    flags = _line_value(file_text(CPUINFO), "flags")
     return None if flags is None else "hypervisor" in flags.split()
 
 
@@ -248,12 +290,12 @@ def _power() -> tuple[str | None, bool | None]:
         # One or the other, by model: `powermode` is 0 automatic, 1 low, 2 high.
         modes = re.findall(r"^\s*(?:lowpowermode|powermode)\s+(\d)", run_command("pmset", "-g") or "", re.MULTILINE)
         return source[1].lower() if source else None, "1" in modes if modes else None
-    battery, profile = psutil.sensors_battery(), _file_text(PLATFORM_PROFILE).strip()
+    battery, profile = psutil.sensors_battery(), file_text(PLATFORM_PROFILE).strip()
     source = {True: "ac", False: "battery"}.get(battery.power_plugged) if battery else None
     return source, profile == "low-power" if profile else None
 
 
-def _file_text(path: Path) -> str:
+def file_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

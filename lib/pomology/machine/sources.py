@@ -6,7 +6,6 @@ block, some meanwhile too. What it does not know is left out of the metrics.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import resource
 import sys
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
-from pomology.machine import energy, memory, snapshot
+from pomology.machine import energy, memory, quiet, snapshot
 from pomology.machine.energy import Absent
 
 if TYPE_CHECKING:
@@ -78,32 +77,13 @@ def _power(readings: list[float], seconds: float) -> dict[str, float]:
     return {"power_w": energy_j / seconds, "energy_j": energy_j}
 
 
-def _load(watch: Telemetry) -> Callable[[], tuple[float, float, float]]:
-    """Now, CPU seconds of the machine, and of this process and its children. (Systems count ticks of 10 ms a core.)"""
-    children_s: dict[int, float] = {}
-
-    def read() -> tuple[float, float, float]:
-        now, busy_s = watch.clock(), snapshot.cpu_busy_s()
-        usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        own_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
-        for pid in memory.live_children():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                children_s[pid] = sum(psutil.Process(pid).cpu_times()[:4])  # its own, and that of its children
-            own_s += children_s.get(pid, 0.0)
-        return now, busy_s, own_s
-
-    return read
-
-
 def _load_due(since_s: float, before_s: float, edge: bool) -> bool:
-    # A child's CPU time is noted while it lives: macOS has none between its end and the wait for it.
+    # `own_s` notes a child's CPU time while it lives.
     return edge or bool(memory.live_children())
 
 
-def _loads(readings: list[tuple[float, float, float]], seconds: float) -> dict[str, float]:
-    wall_s, busy_s, own_s = (after - before for before, after in zip(readings[0], readings[-1], strict=True))
-    cores = psutil.cpu_count() or 1
-    return {"foreign_load": max(0.0, (busy_s - own_s) / wall_s), "cpu_busy": 100 * own_s / wall_s / cores}
+def _cpu_busy(readings: list[float], seconds: float) -> float:
+    return 100 * (readings[-1] - readings[0]) / seconds / (psutil.cpu_count() or 1)
 
 
 def _faults() -> dict[str, int]:
@@ -210,7 +190,7 @@ def _moved(text: str, line: str, page_bytes: int, counters: dict[str, tuple[str,
 # In the order in which they are read at the end of the block; see `Telemetry`.
 SOURCES = {
     "energy": Source({"power_w": "W", "energy_j": "J"}, _energy, _power, least_s=1.0),
-    "load": Source({"foreign_load": "", "cpu_busy": "%"}, _load, _loads, _load_due, 0.5),
+    "load": Source({"cpu_busy": "%"}, lambda watch: quiet.own_s, _cpu_busy, _load_due, 0.5),
     "faults": Source({"page_faults": "count", "page_ins": "count"}, lambda watch: _faults, due=at_ends),
     "swap": Source({"swap_bytes": "B"}, _swap, due=at_ends),
     "footprint": Source({"footprint_peak_bytes": "B"}, _footprint),

@@ -72,6 +72,12 @@ class Side:
     cases: dict[Case, list[Record]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
+    @property
+    def canary_s(self) -> float | None:
+        """The best of a run."""
+        records = (record for repeats in self.cases.values() for record in repeats)
+        return min((s for record in records for s in (record.canary or {}).values()), default=None)
+
 
 def find(names: Iterable[str]) -> list[Path]:
     """The places of runs, by their names in outputs/ or their paths; a folder of runs stands for all that are in it."""
@@ -209,6 +215,9 @@ def side_by_side(sides: Sequence[Side]) -> Table:
     notes = [f"{len(shared) - len(timed)} cases were timed in no run."] if len(timed) < len(shared) else []
     for name, side in zip(names, sides, strict=True):
         notes += [f"{name}: {_machine(side, 200)}."] if len(sides) <= WHOLE else []
+        if side is not sides[0] and len(sides) <= WHOLE:
+            differ = results_run.differences((sides[0].machine, side.machine), (sides[0].canary_s, side.canary_s))
+            notes.append(f"{name}: {'not shown to be' if differ else 'is'} the machine of {names[0]}. {differ}".strip())
         notes += [f"{name}: {one_line(problem, 300)}." for problem in side.problems]
     notes += [f"{len(first) - len(shared)} cases are in one run only."] if len(first) > len(shared) else []
     if len(sides) > WHOLE:

@@ -20,6 +20,7 @@ TIMES |= {"kernel_s": "a call", "launch_s": "a launch", "backward_s": "backward"
 
 FLAGS = {
     "contended": "other programs used the processor meanwhile",
+    "paused": "its process was stopped for a while, or held to a quota of processor time",
     "drift": "steps became slower or faster by over 10 % after the first third",
     "few-steps": "fewer than 20 steady steps: its interval is a rough one",
     "on-battery": "on battery",

@@ -6,6 +6,8 @@ its notebook had measured there moves to `earlier/` in the folder, and stands in
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -31,6 +33,20 @@ def note_machine(out: Path, profile: str) -> dict:
     snapshot = machine_snapshot.snapshot() | {"profile": profile, "power_source": power_source}
     _write(out, snapshot)
     return snapshot
+
+
+def note_software(out: Path, threads: int | None) -> str:
+    """Keep what cases run with from now on in a run's `machine.json`, under `software`; returns the name it has there,
+    12 digits that differ for another commit, package, thread count or variable of the environment."""
+    software = machine_snapshot.software() | {"threads": threads}
+    name = hashlib.sha256(json.dumps(software, sort_keys=True).encode()).hexdigest()[:12]
+    (out / ".partial").mkdir(parents=True, exist_ok=True)
+    with open(out / ".partial" / "machine.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # notebooks that are open at a time share a folder
+        machine = noted(out)
+        if name not in (known := machine.get("software", {})):
+            _write(out, machine | {"software": known | {name: software}})
+    return name
 
 
 def noted(out: Path) -> dict:
@@ -72,7 +88,7 @@ def latest(names: Iterable[str], profile: str) -> Path | None:
 def _kept(snapshot: dict, now: dict) -> dict:
     """What of a snapshot says that numbers may share a table: one machine with the same software."""
     commit = (snapshot.get("git") or {}).get("commit")  # not whether dirty: a changed parameter makes it so
-    return {key: snapshot.get(key) for key in now if key != "unknown"} | {"git": commit}
+    return {key: snapshot.get(key) for key in now if key not in ("unknown", "present_mhz")} | {"git": commit}
 
 
 def _alone(folder: Path, experiment: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,8 +63,9 @@ class Journal:
 class Contents:
     """What a journal holds.
 
-    records: the last line of each case and repeat, in the order in which they began; one that never ended stands as
-    `crashed`, and its start in open_starts. attempts: how often each (case, repeat) began since it last ended.
+    records: the last line of each case and repeat, in the order in which they began, or the best of two attempts where
+    the machine was slow, see `_stands`; one that never ended stands as `crashed`, and its start in open_starts.
+    attempts: how often each (case, repeat) began since it last ended; begun: how often in all.
     problems: one sentence for each line that could not be used.
     """
 
@@ -71,6 +73,7 @@ class Contents:
     records: list[Record] = field(default_factory=list)
     open_starts: list[Start] = field(default_factory=list)
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
+    begun: Counter[tuple[str, int]] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
     def done(self, case: str, repeat: int) -> bool:
@@ -94,6 +97,7 @@ def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
     if data.count(b"\n") > MOST_LINES:
         raise PomologyError(f"{name}: more than {MOST_LINES:,} lines")
     latest: dict[tuple[str, int], Start] = {}
+    unended: dict[tuple[str, int], Start] = {}
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -104,15 +108,27 @@ def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
         except ValueError as error:
             held.problems.append(f"{name}, line {number}: {one_line(error, 250)}; passed over")
             continue
-        latest[key := (entry.case, entry.repeat)] = entry
+        key = entry.case, entry.repeat
+        if not _stands(latest.get(key), entry):
+            latest[key] = entry
         if isinstance(entry, Record):
             held.attempts.pop(key, None)
+            unended.pop(key, None)
         else:
             held.attempts[key] = held.attempts.get(key, 0) + 1
+            held.begun[key] += 1
+            unended[key] = entry
     if (more := len(held.problems) - MOST_NAMED) > 0:
         held.problems[MOST_NAMED:] = [f"{name}: {more} more lines that cannot be used"]
     why = "began and never ended: its process was killed"
     for entry in latest.values():
         held.records.append(entry if isinstance(entry, Record) else Record.ended(entry, "crashed", why))
-    held.open_starts = [entry for entry in latest.values() if not isinstance(entry, Record)]
+    held.open_starts = list(unended.values())
     return held
+
+
+def _stands(before: Start | None, entry: Start) -> bool:
+    """Whether a case that ended well stands though it was run again, as the machine had been slow: until an attempt
+    ends well with a better canary."""
+    good = [isinstance(each, Record) and each.status == "ok" and each.canary for each in (before, entry)]
+    return bool(good[0]) and not (good[1] and max(good[1].values()) <= max(good[0].values()))

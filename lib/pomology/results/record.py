@@ -53,7 +53,8 @@ class Metrics(dict[str, Estimate]):
 
 
 class Start(msgspec.Struct, kw_only=True, tag_field="event", tag="start", gc=False):
-    """What is known of a case before it begins. data_origin: where its data is from, in words."""
+    """What is known of a case before it begins. data_origin: where its data is from, in words. software: what it ran
+    with, as `folders.note_software` names it."""
 
     schema: Literal[1]
     experiment: str
@@ -74,6 +75,7 @@ class Start(msgspec.Struct, kw_only=True, tag_field="event", tag="start", gc=Fal
     threads: Count | None
     power_source: str | None
     started: str
+    software: str | UnsetType = UNSET
 
     def line(self) -> dict[str, Any]:
         """The form of a journal: keys and values as JSON has them."""
@@ -86,6 +88,7 @@ class Record(Start, kw_only=True, tag="end", gc=False):
 
     blocks: raw times by part. asides: seconds of occasional work, by name. note: what the case says of itself. absent:
     why a number is missing, by metric. rails: what the energy covers. trace, memory_trace: samples in time order.
+    canary: seconds of `machine.quiet.canary` before and after the case, `before_s` and `after_s`.
     """
 
     parameters: Count | None
@@ -106,6 +109,7 @@ class Record(Start, kw_only=True, tag="end", gc=False):
     thermal_level: Count | UnsetType | None = UNSET
     trace: list | UnsetType = UNSET
     traceback: str | UnsetType = UNSET
+    canary: dict[str, Number] | UnsetType = UNSET
 
     @classmethod
     def ended(cls, start: Start, status: Status, reason: str) -> Record:

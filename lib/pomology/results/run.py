@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
@@ -17,6 +18,28 @@ MACHINE = "machine.json"
 
 # What reading or showing somebody's malformed numbers can raise; the page names it in place of them.
 MALFORMED = (PomologyError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
+
+
+# Of machine.json, beside `processor`.
+IDENTITY = ("chip", "cpu_cores", "cpu_threads", "performance_cores", "memory_bytes", "gpus", "virtual_machine")
+ALIKE, CANARIES_ALIKE = 1.01, 1.15  # sizes and clocks, and the best canaries, of one machine
+
+
+def differences(machines: Sequence[dict], canaries_s: Sequence[float | None]) -> str:
+    """In what two runs' machines differ, or why that cannot be known; empty where all shows that they are one."""
+    chips = [machine.get("processor") for machine in machines]
+    if not all(isinstance(each, dict) for each in chips) or None in canaries_s:
+        return "What would show whether they are one is not in both."
+    pairs = {name: [machine.get(name) for machine in machines] for name in IDENTITY} | {"canary": canaries_s}
+    pairs |= {name: [each.get(name) for each in chips] for name in chips[0] | chips[1]}
+    differ = [name for name, both in pairs.items() if not _alike(*both, CANARIES_ALIKE if name == "canary" else ALIKE)]
+    shown = ((one_line(name), *(one_line(each, 60) for each in pairs[name])) for name in differ)
+    return "; ".join(f"{name} {first} and {second}" for name, first, second in shown)
+
+
+def _alike(a: Any, b: Any, most: float) -> bool:
+    numbers = all(type(each) in (int, float) and each > 0 for each in (a, b))
+    return max(a, b) <= most * min(a, b) if numbers else a == b
 
 
 class Run:

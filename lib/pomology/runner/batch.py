@@ -17,6 +17,7 @@ import filelock
 
 from pomology import format
 from pomology.errors import PomologyError
+from pomology.machine import quiet
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root
 from pomology.report import page as report_page
@@ -43,7 +44,9 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
         raise PomologyError(f"RUN={out.name}: another `pomology reproduce` is running there") from None
     with lock, _stopped_by_signals() as stop:
         say(machine_snapshot.describe(folders.note_machine(out, profile)))
-        for flag in machine_snapshot.conditions()["flags"]:
+        state, once = machine_snapshot.conditions() if profile == "smoke" else None, iter([say])
+        state = state or quiet.wait(out / quiet.WAITED, lambda text: next(once, str)(text), stop.wait)
+        for flag in state["flags"]:
             say(f"note: {cases.FLAGS[flag]}")
         waiting = [job for job in jobs if not _finished(job, out)]
         expected_s = sum(job.notebook.seconds.get(profile, 0) for job in waiting)
@@ -165,6 +168,8 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
     _register_engine()
     partial, final = job.partial(out), job.output(out)
     final.parent.mkdir(parents=True, exist_ok=True)
+    if quiet.quotas():  # frameworks detect what they may run on, and not what a quota pays
+        os.environ.setdefault("OMP_NUM_THREADS", str(quiet.usable_threads()))
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, not a `python3` that a user registered
     with open(partial.with_suffix(".log"), "ab") as log:
         try:

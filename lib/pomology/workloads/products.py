@@ -234,7 +234,9 @@ def measure(case: Any, product: Product, multiply: Callable[[], Any], budget_s: 
     """
     function, synchronize = case.backend.dispatch(multiply), case.backend.synchronize
     fixed = {"repeats": repeats, "warmup_calls": WARMUPS, "warmup_s": 0, "budget_s": math.inf} if repeats else {}
-    found = measure_calls.measure(function, synchronize, **({"budget_s": budget_s} | fixed), calls_per_block=1)
+    limits = {"budget_s": budget_s, "limit_s": 5 * budget_s} | fixed
+    case.mark()
+    found = measure_calls.measure(function, synchronize, **limits, calls_per_block=1)
     case.kernel("kernel_s", found)
     case.metric("throughput", epochs.rate(1, found.seconds, "products/s"))
     case.metric("flops_per_s", epochs.rate(product.flops, found.seconds, "FLOP/s"))
