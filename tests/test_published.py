@@ -120,7 +120,7 @@ def test_rows_are_well_formed():
         ("000", {"metric": "epoch_s", "device": "M1 Ultra GPU", "experiment": "rasbt_vgg16"}, 13.41, "min", 804.6),
         ("001", {"metric": "pass_s", "device": "M2 Pro", "backend": "mps"}, 10.704, "s", 10.704),
         ("001", {"metric": "launch_cold_s", "device": "2080Ti"}, 0.0845, "ms", 8.45e-5),
-        ("001", {"metric": "energy_j_per_step", "device": "M2 MAX"}, 129.30, "J", 129.30),
+        ("001", {"metric": "energy_gpu_j_per_step", "device": "M2 MAX"}, 129.30, "J", 129.30),
         ("001", {"metric": "memory_bytes", "device": "M2 Ultra", "item": "Table 1"}, 192, "GB", 192e9),
         ("001", {"metric": "peak_flops_per_s", "device": "NVIDIA GeForce RTX 4090"}, 83, "TFLOPS", 83e12),
         ("001", {"metric": "parameters", "experiment": "model_memory", "row": 1}, 769, "M", 769e6),

@@ -254,6 +254,8 @@ class Case:
         return record.status != "interrupted"
 
     def _progress(self, part: str, done: int, expected: float | None) -> None:
+        if self._telemetry and part == self._training.name:
+            self._telemetry.mark(*outcome.edge(self.clock))
         now_s = time.perf_counter()
         if now_s - self._shown_s >= 0.5:
             self._shown_s = now_s
@@ -341,11 +343,8 @@ class Case:
         metrics = epochs.epoch_metrics(self.clock)
         if self._telemetry is not None:
             metrics |= self._telemetry.metrics()
-        if "power_w" in metrics and "step_s" in metrics:
-            energy = metrics["power_w"].value * metrics["step_s"].value
-            metrics["energy_j_per_step"] = Estimate(energy, "J", how="estimated")
-            if workload and workload.flops:
-                metrics["energy_j_per_tflop"] = Estimate(energy / workload.flops * 1e12, "J", how="estimated")
+        if workload and workload.flops and "energy_j_per_step" in metrics:
+            metrics["energy_j_per_tflop"] = metrics["energy_j_per_step"] * (1e12 / workload.flops)
         if training:
             metrics |= {name: Estimate(value, "B") for name, value in self.backend.peak_memory().items()}
         ends, steps = outcome.loss_ends(self._losses), len(self._losses)

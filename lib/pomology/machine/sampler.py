@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import psutil
@@ -79,15 +79,25 @@ class Telemetry:
             raise ValueError("telemetry has no metrics before its block has ended")
         return self._metrics
 
+    def mark(self, stretch: Hashable, steps: int) -> None:
+        """A steady block begins or ends here, see `energy.Counters.mark`."""
+        with self._dropped_if_it_fails("energy"):
+            if "energy" in self._read:
+                self._read["energy"].mark(stretch, steps)
+
     @property
     def samples(self) -> list[Sample]:
         """All samples, for plots."""
+
+        def joules(row: dict[str, Any]) -> float:
+            return sum(row["energy"].joules.values())
+
         samples, before = [], {}
         for row in self._rows:
             power_w = None
             # The last reading comes when the block ends; right behind another one it would give a wild power.
             if "energy" in row and "energy" in before and row["t"] - before["t"] > self._interval_s / 2:
-                power_w = (row["energy"] - before["energy"]) / (row["t"] - before["t"])
+                power_w = (joules(row) - joules(before)) / (row["t"] - before["t"])
             t_s = row["t"] - self._rows[0]["t"]
             samples.append(Sample(t_s, row.get("footprint"), power_w, row.get("temperature"), row.get("gpu")))
             before = row
@@ -123,10 +133,16 @@ class Telemetry:
             with self._dropped_if_it_fails(name):
                 if self.seconds < source.least_s:
                     raise Absent(f"the block took {self.seconds:.2f} s; {source.least_s:g} s are needed")
-                values = source.values(readings, self.seconds)
+                # A reader that knows more than its readings makes the metrics itself.
+                values = getattr(self._read[name], "values", source.values)(readings, self.seconds)
                 values = values if isinstance(values, dict) else dict.fromkeys(source.units, values)
                 n = len(readings) if name == "gpu" else len(self._rows)
-                metrics |= {metric: Estimate(value, source.units[metric], n=n) for metric, value in values.items()}
+                for metric, value in values.items():
+                    if isinstance(value, str):
+                        self.absent[metric] = value
+                    else:
+                        known = isinstance(value, Estimate)
+                        metrics[metric] = value if known else Estimate(value, source.units[metric], n=n)
         for flag, (name, least, least_per_s) in SHORTAGE.items():
             self.flags += [flag] * (name in metrics and metrics[name].value > max(least, least_per_s * self.seconds))
         # These two describe the block, and are no metrics of its case.

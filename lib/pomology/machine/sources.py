@@ -61,21 +61,11 @@ class Source(NamedTuple):
     least_s: float = 0.0
 
 
-def _energy(watch: Telemetry) -> Callable[[], float]:
-    """Joules of the meters of this device. (NVML renews its energy every 0.1 s.)"""
-    meters, absent = energy.meters(watch.device)
-    if not meters:
-        raise Absent("; ".join(absent.values()))
-    watch.rails = [rail for meter in meters for rail in meter.rails]
-    watch.absent |= {f"energy of the {rail}": why for meter in meters for rail, why in meter.missing.items()}
-    return lambda: sum(meter.energy_j() for meter in meters)
-
-
-def _power(readings: list[float], seconds: float) -> dict[str, float]:
-    energy_j = readings[-1] - readings[0]
-    if energy_j <= 0:
-        raise Absent("the energy counter did not move")
-    return {"power_w": energy_j / seconds, "energy_j": energy_j}
+def _energy(watch: Telemetry) -> energy.Counters:
+    counters = energy.Counters(watch.device, watch.clock)
+    watch.rails = counters.rails
+    watch.absent |= {f"energy of the {rail}": why for rail, why in counters.missing.items()}
+    return counters
 
 
 def _load(watch: Telemetry) -> Callable[[], tuple[float, float, float]]:
@@ -209,7 +199,7 @@ def _moved(text: str, line: str, page_bytes: int, counters: dict[str, tuple[str,
 
 # In the order in which they are read at the end of the block; see `Telemetry`.
 SOURCES = {
-    "energy": Source({"power_w": "W", "energy_j": "J"}, _energy, _power, least_s=1.0),
+    "energy": Source({"power_w": "W", "energy_j": "J"}, _energy, least_s=1.0),
     "load": Source({"foreign_load": "", "cpu_busy": "%"}, _load, _loads, _load_due, 0.5),
     "faults": Source({"page_faults": "count", "page_ins": "count"}, lambda watch: _faults, due=at_ends),
     "swap": Source({"swap_bytes": "B"}, _swap, due=at_ends),

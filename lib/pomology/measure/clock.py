@@ -97,8 +97,8 @@ class StepClock:
     ready one in turn, until both intervals are narrow or the budget is spent. budget_s: for steady steps of the
     training part, a third of it for ready batches; the first step and warm-up come on top, and so do ready batches
     behind a whole epoch or a loader with workers. whole: run whole epochs whatever they take. to_device: moves a batch
-    to the device, to be kept ready; None times no ready batches. on_progress: called at ends of blocks with (part name,
-    steps done, steps expected or None). on_ready: whether the step is on a ready batch.
+    to the device, to be kept ready; None times no ready batches. on_progress: called where blocks begin and end, with
+    (part name, steps done, steps expected or None). on_ready: whether the step is on a ready batch.
     """
 
     synchronize: Callable[[], None] = lambda: None
@@ -196,6 +196,7 @@ class StepClock:
             size = max(size, shortest) if whole else min(size, int(longest))
             burst, begun = 0, self._now()
             while done < full:
+                self.on_progress(part.name, done, count if whole else None)
                 burst, until = burst + 1, self._now() + burst_s
                 while done < full:
                     block, _ = yield from self._block(part, source, min(size, full - done))
