@@ -47,11 +47,11 @@ class Case:
     Enter it with `with`; how that block ends, also by an exception, becomes its status. Its settings are
     `case["batch_size"]`, and `case.batch_size` where nothing else of a case has that name. backend: the kit's device.
     device: what the framework's `.to()` takes. scaled: whether the model is a smaller one than the article's. clock:
-    inside of the block, its `StepClock`; phase and occasional are that clock's.
+    inside of the block, its `StepClock`; phase and occasional are that clock's. rested_s: how long its device rested.
     """
 
     experiment = backend = device = config = name = clock = phase = occasional = None
-    scaled = False
+    scaled, rested_s = False, 0.0
 
     def __init__(self, experiment: Experiment, backend: Device, config: dict):
         self.experiment, self.backend, self.device, self.config = experiment, backend, backend.handle, dict(config)
@@ -248,7 +248,7 @@ class Case:
             exception = late
         self._stack.close()
         record = self.experiment.journal.end(self._record(exception))
-        self._show(results_cases.line(record), final=True)
+        self.say(results_cases.line(record), final=True)
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = self._weights = None
         return record.status != "interrupted"
@@ -260,9 +260,9 @@ class Case:
         if now_s - self._shown_s >= 0.5:
             self._shown_s = now_s
             total = f" of {math.ceil(expected):,}" if expected else ""
-            self._show(f"{self.name}: {part}, step {done:,}{total}, {format.clock_time(now_s - self._start_s)}")
+            self.say(f"{self.name}: {part}, step {done:,}{total}, {format.clock_time(now_s - self._start_s)}")
 
-    def _show(self, text: str, final: bool = False) -> None:
+    def say(self, text: str, final: bool = False) -> None:
         """One line that says how far the case is, in a notebook; replaced by its result, which a terminal gets too."""
         from IPython import get_ipython
         from IPython.display import Pretty, display
@@ -315,6 +315,8 @@ class Case:
             if backend.uncounted:
                 absent |= dict.fromkeys(("allocated_peak_bytes", "reserved_peak_bytes"), redact(backend.uncounted))
             record |= {"absent": absent, "rails": telemetry.rails, "thermal_level": telemetry.thermal_level}
+            if any(telemetry.thermal.values()):
+                record["thermal"] = telemetry.thermal | {"rested_s": round(self.rested_s, 3)}
             record["trace"] = telemetry.samples[:: max(1, len(telemetry.samples) // 500)]
         if status == "error" and exception is not None:
             record["traceback"] = redact("".join(traceback.format_exception(exception)))

@@ -14,6 +14,7 @@ from pomology.devices.base import Device
 from pomology.errors import PomologyError
 from pomology.experiment.case import Case
 from pomology.machine import snapshot
+from pomology.machine.sampler import Telemetry
 from pomology.measure import calls
 from pomology.report import roofline
 from pomology.report.declaration import Declaration
@@ -21,6 +22,10 @@ from pomology.report.showing import Report
 from pomology.results import folders, journal
 from pomology.results.record import PROFILES
 
+# Before a case a device rests until it is as cool as when the experiment began, or as quiet, where no sensor shows heat:
+# so many seconds at the most, and no more in all of a notebook. After less than WORK_S of work it is not looked at.
+REST_S, REST_IN_ALL_S, WORK_S = 30.0, {"smoke": 0.0, "quick": 120.0, "article": 1200.0}, 5.0
+WARMER = {"level": 0, "temperature_c": 3, "power_w": 2}  # which counts as the same
 TOO_LARGE = ("too-big", "out-of-memory", "crashed", "timeout")  # a smaller sibling of such a case may fit
 
 
@@ -65,6 +70,8 @@ class Experiment(Report):
         self.data_kind, self.data_origin = "none", ""
         self._looked: tuple[float, dict] | None = None
         self._rates: dict[tuple[str, str], float] = {}
+        self._calm: dict[str, dict[str, float]] = {}
+        self._rest_left_s, self._rested = REST_IN_ALL_S[profile], -math.inf
 
     def dataset(self, data: Any) -> None:
         """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`, a line about it."""
@@ -73,7 +80,8 @@ class Experiment(Report):
     def cases(
         self, rows: Iterable[dict] | None = None, on: Iterable[Device] | None = None, **axes: Iterable
     ) -> Iterator[Case]:
-        """The cases to run: every row (or every combination of the axes' values) on every device of this machine.
+        """The cases to run: every row (or every combination of the axes' values) on every device of this machine. The
+        devices take turns, so that none is always measured after hours of another's work.
 
         on: only on these devices. What the journal holds already is skipped, with a line that says so. Raises
         PomologyError for an axis `name` where `case.name` is something else.
@@ -84,11 +92,15 @@ class Experiment(Report):
         if rows is None:
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
         before = journal.read(self.journal.path)
-        for backend, config in itertools.product(self.devices if on is None else on, list(rows)):
+        for config, backend in itertools.product(list(rows), list(self.devices if on is None else on)):
             case = Case(self, backend, config)
             if before.done(case.name, self.repeat):
                 print(f"{case.name}: in the journal already; skipped{self._anew}")
             else:
+                for other in self.devices:
+                    if other is not backend:
+                        other.release()  # what the last case left there; the case itself releases its own
+                self._rest(case)
                 yield case
 
     def first_that_fits(self, rows: Iterable[dict], on: Iterable[Device] | None = None) -> Iterator[Case]:
@@ -120,6 +132,34 @@ class Experiment(Report):
                     break
             self._rates[key] = best
         return self._rates[key]
+
+    def _rest(self, case: Case) -> None:
+        """Wait until the case's device is calm, see `REST_S`."""
+        begun, kind, most_s = time.perf_counter(), case.backend.kind, min(REST_S, self._rest_left_s)
+        if most_s > 0 and not self._calm:
+            self._calm = {kind: self.heat(kind) for kind in dict.fromkeys(device.kind for device in self.devices)}
+        start = self._calm.get(kind)
+        if not start or begun - self._rested < WORK_S:
+            return
+        while case.rested_s < most_s:
+            now = self.heat(kind)
+            warm = [name for name in now.keys() & start.keys() if now[name] > start[name] + WARMER[name]]
+            if not warm:
+                break
+            words = ", ".join(f"{name} {now[name]:.3g}, {start[name]:.3g} at the start" for name in sorted(warm))
+            case.say(f"{case.name}: resting ({words})")
+            time.sleep(1)
+            case.rested_s = time.perf_counter() - begun
+        self._rest_left_s, self._rested = self._rest_left_s - case.rested_s, time.perf_counter()
+
+    def heat(self, kind: str) -> dict[str, float]:
+        """How warm a kind of device is: macOS's thermal level, its temperature, and without that its power over a
+        second; what the system does not say is left out."""
+        with Telemetry(0.1, kind) as look:
+            time.sleep(1.1 if look.rails and "temperature_c" in look.absent else 0)
+        power = {} if "temperature_c" in look.metrics() else look.metrics()
+        known = look.thermal["after"]
+        return known | ({"power_w": power["power_w"].value} if "power_w" in power else {})
 
     def conditions(self) -> dict[str, Any]:
         """Whether the machine is fit to measure now; a look takes a quarter of a second, so it is good for five."""

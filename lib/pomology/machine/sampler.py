@@ -79,6 +79,13 @@ class Telemetry:
             raise ValueError("telemetry has no metrics before its block has ended")
         return self._metrics
 
+    @property
+    def thermal(self) -> dict[str, dict[str, float]]:
+        """Thermal level and temperature `before` and `after`, as far as the system says."""
+        names = {"thermal": "level", "temperature": "temperature_c"}
+        ends = {"before": self._rows[0], "after": self._rows[-1]}
+        return {end: {name: row[key] for key, name in names.items() if key in row} for end, row in ends.items()}
+
     def mark(self, stretch: Hashable, steps: int) -> None:
         """A steady block begins or ends here, see `energy.Counters.mark`."""
         with self._dropped_if_it_fails("energy"):
