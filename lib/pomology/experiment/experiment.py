@@ -22,7 +22,7 @@ from pomology.report.showing import Report
 from pomology.results import folders, journal
 from pomology.results.record import PROFILES
 
-# Before a case a device rests until it is as cool as when the experiment began, or as quiet, where no sensor shows heat:
+# Before a case a device rests until it is as cool as when the experiment began, or as quiet where no sensor shows heat:
 # so many seconds at the most, and no more in all of a notebook. After less than WORK_S of work it is not looked at.
 REST_S, REST_IN_ALL_S, WORK_S = 30.0, {"smoke": 0.0, "quick": 120.0, "article": 1200.0}, 5.0
 WARMER = {"level": 0, "temperature_c": 3, "power_w": 2}  # which counts as the same
@@ -71,7 +71,7 @@ class Experiment(Report):
         self._looked: tuple[float, dict] | None = None
         self._rates: dict[tuple[str, str], float] = {}
         self._calm: dict[str, dict[str, float]] = {}
-        self._rest_left_s, self._rested = REST_IN_ALL_S[profile], -math.inf
+        self._rest_left_s, self._rested = REST_IN_ALL_S[profile], 0.0
 
     def dataset(self, data: Any) -> None:
         """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`, a line about it."""
@@ -138,6 +138,7 @@ class Experiment(Report):
         begun, kind, most_s = time.perf_counter(), case.backend.kind, min(REST_S, self._rest_left_s)
         if most_s > 0 and not self._calm:
             self._calm = {kind: self.heat(kind) for kind in dict.fromkeys(device.kind for device in self.devices)}
+            self._rested = begun
         start = self._calm.get(kind)
         if not start or begun - self._rested < WORK_S:
             return
@@ -155,7 +156,7 @@ class Experiment(Report):
     def heat(self, kind: str) -> dict[str, float]:
         """How warm a kind of device is: macOS's thermal level, its temperature, and without that its power over a
         second; what the system does not say is left out."""
-        with Telemetry(0.1, kind) as look:
+        with Telemetry(0.1, kind, only=("energy", "temperature", "thermal")) as look:
             time.sleep(1.1 if look.rails and "temperature_c" in look.absent else 0)
         power = {} if "temperature_c" in look.metrics() else look.metrics()
         known = look.thermal["after"]

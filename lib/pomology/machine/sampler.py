@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections import namedtuple
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
 import psutil
@@ -31,6 +31,7 @@ def contended(foreign_load: float | None) -> bool:
 
 class Telemetry:
     """Watch the machine while a block runs; one use each. device: "cpu" or "gpu", which decides the meter on PCs.
+    only: of `SOURCES`, those that are read.
 
     After the block: `metrics()`; `foreign_load` (cores that other processes used, mean), `thermal_level` (highest),
     `rails` (what the energy covers), `flags` (of `swapping` and `compressing` those that hold), `footprint_source`,
@@ -50,10 +51,16 @@ class Telemetry:
 
     foreign_load = thermal_level = footprint_source = seconds = thread_s = None
 
-    def __init__(self, interval_s: float = 0.5, device: str = "cpu", clock: Callable[[], float] = time.perf_counter):
+    def __init__(
+        self,
+        interval_s: float = 0.5,
+        device: str = "cpu",
+        clock: Callable[[], float] = time.perf_counter,
+        only: Iterable[str] = SOURCES,
+    ):
         if device not in ("cpu", "gpu") or not interval_s > 0:
             raise ValueError(f"device must be cpu or gpu and interval_s above 0, not {device!r} and {interval_s!r}")
-        self.device, self.clock, self._interval_s = device, clock, interval_s
+        self.device, self.clock, self._interval_s, self._only = device, clock, interval_s, only
         self.rails, self.flags, self.absent = list[str](), list[str](), dict[str, str]()
         self._read: dict[str, Callable[[], Any]] = {}
         self._rows: list[dict[str, Any]] = []
@@ -111,9 +118,9 @@ class Telemetry:
         return samples
 
     def _open(self) -> None:
-        for name, source in SOURCES.items():
+        for name in self._only:
             with self._dropped_if_it_fails(name):
-                self._read[name] = source.open(self)
+                self._read[name] = SOURCES[name].open(self)
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
