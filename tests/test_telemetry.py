@@ -35,6 +35,7 @@ def linux(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(energy, "POWERCAP", tmp_path / "powercap")
     monkeypatch.setattr(sources, "HWMON", tmp_path / "hwmon")
+    monkeypatch.setattr(sources, "CPUFREQ", tmp_path / "cpu")
     monkeypatch.setattr(sources, "VMSTAT", tmp_path / "vmstat")
     (tmp_path / "vmstat").write_text("nr_free_pages 4711\npswpin 1000\npswpout 2000\npgfault 5\n")
     monkeypatch.setitem(sys.modules, "pynvml", None)
@@ -130,8 +131,10 @@ def test_a_mac_tells_footprint_and_thermal_level_but_no_temperature(apple, clock
     watch = drive(clock, [0, 1, 2])
     assert watch.thermal_level == 3 and "thermal_level" not in watch.metrics()
     assert (watch.footprint_source, value(watch, "footprint_peak_bytes")) == ("physical footprint", 4 * 10**9)
-    reasons = {"temperature_c": "macOS has no public temperature sensor", "gpu_busy": "told only where a GPU is timed"}
-    assert watch.absent == reasons
+    reasons = {"temperature_c": "macOS has no public temperature sensor", "clock_hz": "macOS publishes no clock rate"}
+    assert watch.absent == reasons | {"gpu_busy": "told only where a GPU is timed"}
+    assert [sample.thermal_level for sample in watch.samples] == [0, 3, 2]
+    assert watch.thermal == {"before": {"level": 0}, "after": {"level": 2}}
 
 
 def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
@@ -247,12 +250,14 @@ def nvidia(linux, monkeypatch, clock):
 
     def install(*lacks):
         nvml = types.SimpleNamespace(NVMLError=type("NVMLError", (Exception,), {}), NVML_TEMPERATURE_GPU=0, asked=[])
+        nvml.NVML_CLOCK_SM = 1
         answers = {
             "Init": lambda: None,
             "DeviceGetHandleByIndex": lambda index: "handle",
             "DeviceGetHandleByUUID": lambda uuid: "handle",
             "DeviceGetTotalEnergyConsumption": lambda handle: int(1e3 * work_j(clock())),
             "DeviceGetUtilizationRates": lambda handle: types.SimpleNamespace(gpu=round(100 - clock()), memory=1),
+            "DeviceGetClockInfo": lambda handle, clock_of: 1980 if clock.now < 5 else 1500,
             "DeviceGetTemperature": lambda handle, sensor: 70 - abs(clock() - 3),
         }
 
@@ -275,6 +280,8 @@ def test_energy_and_temperature_of_an_nvidia_gpu(nvidia, clock):
     watch = drive(clock, range(11), device="gpu")
     assert value(watch, "energy_j") == pytest.approx(work_j(10), abs=0.01)
     assert watch.metrics()["temperature_c"] == Estimate(70, "°C", n=11)
+    assert watch.metrics()["clock_hz"] == Estimate(pytest.approx((5 * 1980 + 6 * 1500) / 11 * 1e6), "Hz", n=11)
+    assert watch.thermal == {"before": {"temperature_c": 67}, "after": {"temperature_c": 63}}
     assert watch.rails == ["gpu"]
 
 
@@ -357,6 +364,9 @@ def test_temperature_is_that_of_the_hottest_package(linux, clock):
     put(hwmon / "hwmon1", name="coretemp", **labels)
     put(hwmon / "hwmon2", name="coretemp", temp1_label="Package id 1", temp1_input=49000)
     assert value(drive(clock, [0, 1]), "temperature_c") == 51.5
+    for number, kilohertz in enumerate((800_000, 3_400_000, 1_200_000)):
+        put(linux / "cpu" / f"cpu{number}" / "cpufreq", scaling_cur_freq=kilohertz)
+    assert value(drive(clock, [0, 1]), "clock_hz") == 3.4e9  # of the fastest core
     labels = {"temp1_label": "Tctl", "temp1_input": 77000, "temp2_label": "Tdie", "temp2_input": 57000}
     put(hwmon / "hwmon3", name="k10temp", **labels)  # AMD's Tctl has an offset
     assert value(drive(clock, [0, 1]), "temperature_c") == 57

@@ -254,7 +254,7 @@ class Case:
         return record.status != "interrupted"
 
     def _progress(self, part: str, done: int, expected: float | None) -> None:
-        if self._telemetry and part == self._training.name:
+        if self._telemetry and self._training and part == self._training.name:
             self._telemetry.mark(*outcome.edge(self.clock))
         now_s = time.perf_counter()
         if now_s - self._shown_s >= 0.5:

@@ -17,11 +17,11 @@ from typing import Any
 import psutil
 
 from pomology.machine.energy import Absent
-from pomology.machine.sources import SHORTAGE, SOURCES
+from pomology.machine.sources import SHORTAGE, SOURCES, mean
 from pomology.measure.estimate import Estimate
 
 # One reading; `power_w` is the mean since the sample before. None is what was not or could not be read.
-Sample = namedtuple("Sample", "t_s footprint_bytes power_w temperature_c gpu_busy")
+Sample = namedtuple("Sample", "t_s footprint_bytes power_w temperature_c gpu_busy clock_hz thermal_level")
 
 
 def contended(foreign_load: float | None) -> bool:
@@ -113,7 +113,8 @@ class Telemetry:
             if "energy" in row and "energy" in before and row["t"] - before["t"] > self._interval_s / 2:
                 power_w = (joules(row) - joules(before)) / (row["t"] - before["t"])
             t_s = row["t"] - self._rows[0]["t"]
-            samples.append(Sample(t_s, row.get("footprint"), power_w, row.get("temperature"), row.get("gpu")))
+            others = (row.get(name) for name in ("temperature", "gpu", "clock", "thermal"))
+            samples.append(Sample(t_s, row.get("footprint"), power_w, *others))
             before = row
         return samples
 
@@ -150,7 +151,7 @@ class Telemetry:
                 # A reader that knows more than its readings makes the metrics itself.
                 values = getattr(self._read[name], "values", source.values)(readings, self.seconds)
                 values = values if isinstance(values, dict) else dict.fromkeys(source.units, values)
-                n = len(readings) if name == "gpu" else len(self._rows)
+                n = len(readings) if source.values is mean else len(self._rows)
                 for metric, value in values.items():
                     if isinstance(value, str):
                         self.absent[metric] = value

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pomology.machine.sampler import Telemetry
 
 HWMON = Path("/sys/class/hwmon")
+CPUFREQ = Path("/sys/devices/system/cpu")
 VMSTAT = Path("/proc/vmstat")
 IOREG = ("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 # What pages are counted under which names, in Linux's file and by macOS's command.
@@ -132,6 +133,19 @@ def _temperature(watch: Telemetry) -> Callable[[], float]:
     return lambda: max(int(file.read_text()) for file in files) / 1e3
 
 
+def _clock_rate(watch: Telemetry) -> Callable[[], float]:
+    """Of the GPU's multiprocessors, or of the fastest core, in Hz. (psutil also gives what never changes.)"""
+    if sys.platform == "darwin":
+        raise Absent("macOS publishes no clock rate")
+    if watch.device == "gpu":
+        nvml, gpu = energy.nvml_gpu()
+        return lambda: 1e6 * nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
+    files = sorted(CPUFREQ.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+    if not files:
+        raise Absent("this system does not say what its cores are clocked at")
+    return lambda: 1e3 * max(int(file.read_text()) for file in files)
+
+
 def _thermal(watch: Telemetry) -> Callable[[], int | None]:
     if snapshot.thermal_level() is None:
         raise Absent("only macOS tells a thermal level")
@@ -153,7 +167,7 @@ def _gpu_due(since_s: float, before_s: float, edge: bool) -> bool:
     return since_s >= GPU_WINDOW_S and not edge and again
 
 
-def _mean(readings: list[float], seconds: float) -> float:
+def mean(readings: list[float], seconds: float) -> float:
     if not readings:
         raise Absent(f"the GPU was not asked in the {seconds:.2f} s of the block")
     return sum(readings) / len(readings)
@@ -206,6 +220,7 @@ SOURCES = {
     "footprint": Source({"footprint_peak_bytes": "B"}, _footprint),
     "temperature": Source({"temperature_c": "°C"}, _temperature),
     "thermal": Source({"thermal_level": ""}, _thermal),
-    "gpu": Source({"gpu_busy": "%"}, _gpu, _mean, _gpu_due),
+    "clock": Source({"clock_hz": "Hz"}, _clock_rate, mean),
+    "gpu": Source({"gpu_busy": "%"}, _gpu, mean, _gpu_due),
     "pressure": Source(dict.fromkeys(MAC_PAGES, "B"), _pressure, due=at_ends),
 }
