@@ -15,7 +15,7 @@ from pomology.articles import claims as articles_claims
 from pomology.articles import published
 from pomology.experiment import outcome
 from pomology.experiment.experiment import Experiment
-from pomology.machine import energy, snapshot
+from pomology.machine import energy, rails, snapshot
 from pomology.machine.sampler import Telemetry
 from pomology.measure.clock import StepClock
 from pomology.report import article
@@ -45,7 +45,7 @@ class Meter:
 def run(tmp_path, monkeypatch, meter: Meter | None) -> Record:
     """The notebook's one case; its record."""
     monkeypatch.setattr(snapshot, "conditions", lambda: {"power_source": "ac", "flags": []})
-    monkeypatch.setattr(energy, "meters", lambda *_: ([meter], {}) if meter else ([], {"fake": "there is none"}))
+    monkeypatch.setattr(rails, "meters", lambda *_: ([meter], {}) if meter else ([], {"fake": "there is none"}))
     experiment = Experiment("energy", article="001", devices="cpu", budget_s=1.5, out=str(tmp_path))
     scope = {"batch_sizes": [1], "energy_models": ["small transformer"], "limit_s": 1.0, "steps": 20_000}
     scope |= {"rest_s": 1.2, "lr": 1e-3, "seed": 1, "experiment": experiment}
@@ -126,7 +126,7 @@ class Chip:
 def of_a_training(chip: Chip, monkeypatch, budget_s: float = 10.0, step_s: float = 0.04, steps: int = 10**5, **options):
     """A case of a step of 40 W on the GPU and 12 W on the CPU, which draws far more in its first step, warm-up and on
     ready batches: what the telemetry says of it, and the joules of the GPU that the old way gave it."""
-    monkeypatch.setattr(energy, "meters", lambda device: ([chip.meter()], {}))
+    monkeypatch.setattr(rails, "meters", lambda device: ([chip.meter()], {}))
     watch = Telemetry(device="gpu", clock=chip.clock)
     watch._open()
     watch._sample(edge=True)

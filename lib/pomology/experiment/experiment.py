@@ -139,28 +139,26 @@ class Experiment(Report):
         if most_s > 0 and not self._calm:
             self._calm = {kind: self.heat(kind) for kind in dict.fromkeys(device.kind for device in self.devices)}
             self._rested = begun
-        start = self._calm.get(kind)
-        if not start or begun - self._rested < WORK_S:
+        if not (start := self._calm.get(kind)) or begun - self._rested < WORK_S:
             return
         while case.rested_s < most_s:
             now = self.heat(kind)
-            warm = [name for name in now.keys() & start.keys() if now[name] > start[name] + WARMER[name]]
+            warm = [name for name in now if now[name] > start.get(name, math.inf) + WARMER[name]]
             if not warm:
                 break
-            words = ", ".join(f"{name} {now[name]:.3g}, {start[name]:.3g} at the start" for name in sorted(warm))
+            words = ", ".join(f"{name} {now[name]:.3g}, {start[name]:.3g} at the start" for name in warm)
             case.say(f"{case.name}: resting ({words})")
             time.sleep(1)
             case.rested_s = time.perf_counter() - begun
         self._rest_left_s, self._rested = self._rest_left_s - case.rested_s, time.perf_counter()
 
     def heat(self, kind: str) -> dict[str, float]:
-        """How warm a kind of device is: macOS's thermal level, its temperature, and without that its power over a
+        """How warm a kind of device is: its thermal level and temperature, and without the latter its power over a
         second; what the system does not say is left out."""
         with Telemetry(0.1, kind, only=("energy", "temperature", "thermal")) as look:
             time.sleep(1.1 if look.rails and "temperature_c" in look.absent else 0)
-        power = {} if "temperature_c" in look.metrics() else look.metrics()
-        known = look.thermal["after"]
-        return known | ({"power_w": power["power_w"].value} if "power_w" in power else {})
+        known, power = look.thermal["after"], look.metrics().get("power_w")
+        return known | ({} if power is None or "temperature_c" in known else {"power_w": power.value})
 
     def conditions(self) -> dict[str, Any]:
         """Whether the machine is fit to measure now; a look takes a quarter of a second, so it is good for five."""

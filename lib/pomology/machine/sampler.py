@@ -89,12 +89,12 @@ class Telemetry:
     @property
     def thermal(self) -> dict[str, dict[str, float]]:
         """Thermal level and temperature `before` and `after`, as far as the system says."""
-        names = {"thermal": "level", "temperature": "temperature_c"}
-        ends = {"before": self._rows[0], "after": self._rows[-1]}
-        return {end: {name: row[key] for key, name in names.items() if key in row} for end, row in ends.items()}
+        names = (("thermal", "level"), ("temperature", "temperature_c"))
+        ends = zip(("before", "after"), (self._rows[0], self._rows[-1]), strict=True)
+        return {end: {name: row[key] for key, name in names if key in row} for end, row in ends}
 
     def mark(self, stretch: Hashable, steps: int) -> None:
-        """A steady block begins or ends here, see `energy.Counters.mark`."""
+        """A steady block begins or ends here, see `rails.Counters.mark`."""
         with self._dropped_if_it_fails("energy"):
             if "energy" in self._read:
                 self._read["energy"].mark(stretch, steps)

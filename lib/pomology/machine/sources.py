@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
-from pomology.machine import energy, memory, snapshot
+from pomology.machine import energy, memory, rails, snapshot
 from pomology.machine.energy import Absent
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class Source(NamedTuple):
     least_s: float = 0.0
 
 
-def _energy(watch: Telemetry) -> energy.Counters:
-    counters = energy.Counters(watch.device, watch.clock)
+def _energy(watch: Telemetry) -> rails.Counters:
+    counters = rails.Counters(watch.device, watch.clock)
     watch.rails = counters.rails
     watch.absent |= {f"energy of the {rail}": why for rail, why in counters.missing.items()}
     return counters

@@ -8,8 +8,7 @@ from pomology.report import declaration
 from pomology.report.declaration import Declaration
 from pomology.report.figures.article import article_figure, costs_figure
 from pomology.report.figures.heatmap import products_figure
-from pomology.report.figures.memory import memory_figure
-from pomology.report.figures.over_time import sustained_figure
+from pomology.report.figures.memory import memory_figure, sustained_figure
 from pomology.report.figures.roofline import roofline_figure
 from pomology.report.figures.summary import summary_figure
 
