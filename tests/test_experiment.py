@@ -592,6 +592,16 @@ def test_devices_take_turns_and_what_another_holds_is_freed(make):
         *[(16, "cpu", "pretended"), (16, "pretended", "cpu")],
     ]
 
+    def lost():
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    other.release = lost
+    (case,) = experiment.cases(batch_size=[32], on=experiment.devices[:1])
+    with case:
+        fit(case, 20)
+    record = experiment.records[-1]
+    assert record.status == "ok" and "of pretended could not be freed: CUDA error" in record.note
+
 
 @pytest.fixture
 def warm(monkeypatch):

@@ -98,8 +98,10 @@ class Experiment(Report):
                 print(f"{case.name}: in the journal already; skipped{self._anew}")
             else:
                 for other in self.devices:
-                    if other is not backend:
-                        other.release()  # what the last case left there; the case itself releases its own
+                    try:  # what the last case left there; of its own device a case does so itself
+                        _ = other is backend or other.release()
+                    except Exception as error:  # a GPU that is lost must not end the CPU's cases
+                        case.note(f"the memory of {other.backend} could not be freed: {error}")
                 self._rest(case)
                 yield case
 
