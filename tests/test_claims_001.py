@@ -133,7 +133,7 @@ def texts(device, plain: float, lora: float, xl: float, offload: str = "none") -
 
 
 def energy(device, joules: float) -> list[Record]:
-    metrics = {"energy_j_per_step": joules, "step_s": 1.0}
+    metrics = {"energy_gpu_j_per_step": joules, "step_s": 1.0}
     return [record("energy", device, {"model": "whisper-medium", "batch_size": 4}, metrics)]
 
 
@@ -274,7 +274,9 @@ def test_prices_and_a_card_beside_itself_tell_nothing(number, records):
     ],
 )
 def test_a_gpu_that_is_named_is_found_on_the_machine_that_has_it(name, backend, chip, same):
-    term = report_claims.MeasuredLookup(energy(("torch", backend, chip), 50.0))("energy", "energy_j_per_step", name, {})
+    term = report_claims.MeasuredLookup(energy(("torch", backend, chip), 50.0))(
+        "energy", "energy_gpu_j_per_step", name, {}
+    )
     assert term.value == (50.0 if same else None)
     assert same or term.reason == f"needs {name}, which is not this machine's"
 
@@ -282,7 +284,7 @@ def test_a_gpu_that_is_named_is_found_on_the_machine_that_has_it(name, backend, 
 def test_what_is_said_of_apples_chips_is_tested_on_these_alone():
     for chip, value in (("Apple M2 Max", 50.0), ("Intel Xeon", None)):
         lookup = report_claims.MeasuredLookup(energy(("torch", "cpu", chip), 50.0))
-        assert lookup("energy", "energy_j_per_step", "cpu", {"maker": "Apple"}).value == value
+        assert lookup("energy", "energy_gpu_j_per_step", "cpu", {"maker": "Apple"}).value == value
     (row,) = report_claims.claims_table([claim(8)], []).rows
     assert row.cells[2] == "cannot be told here: the published values are only in an image"
 

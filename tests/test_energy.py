@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 
 import nbformat
 import pytest
+from fakes import Clock
 
 from pomology import format
 from pomology.articles import claims as articles_claims
 from pomology.articles import published
+from pomology.experiment import outcome
 from pomology.experiment.experiment import Experiment
-from pomology.machine import energy, snapshot
+from pomology.machine import energy, rails, snapshot
+from pomology.machine.sampler import Telemetry
+from pomology.measure.clock import StepClock
 from pomology.report import article
 from pomology.report import claims as report_claims
 from pomology.results.record import Record
@@ -25,22 +30,22 @@ REST_W, WORK_W = 5.0, 40.0
 class Meter:
     """So many watts from now on."""
 
-    name, rails, missing = "fake", ("gpu",), {}
+    name, rails, missing = "fake", {"cpu": 0.001}, {}
 
     def __init__(self):
         self.power_w, self.energy, self.last = REST_W, 0.0, time.perf_counter()
 
-    def energy_j(self, power_w: float | None = None) -> float:
+    def joules(self, power_w: float | None = None) -> dict[str, float]:
         now = time.perf_counter()
         self.energy, self.last = self.energy + self.power_w * (now - self.last), now
         self.power_w = power_w or self.power_w
-        return self.energy
+        return {"cpu": self.energy}
 
 
 def run(tmp_path, monkeypatch, meter: Meter | None) -> Record:
     """The notebook's one case; its record."""
     monkeypatch.setattr(snapshot, "conditions", lambda: {"power_source": "ac", "flags": []})
-    monkeypatch.setattr(energy, "meters", lambda *_: ([meter], {}) if meter else ([], {"fake": "there is none"}))
+    monkeypatch.setattr(rails, "meters", lambda *_: ([meter], {}) if meter else ([], {"fake": "there is none"}))
     experiment = Experiment("energy", article="001", devices="cpu", budget_s=1.5, out=str(tmp_path))
     scope = {"batch_sizes": [1], "energy_models": ["small transformer"], "limit_s": 1.0, "steps": 20_000}
     scope |= {"rest_s": 1.2, "lr": 1e-3, "seed": 1, "experiment": experiment}
@@ -51,7 +56,7 @@ def run(tmp_path, monkeypatch, meter: Meter | None) -> Record:
     for case in experiment.cases(model=["small transformer"], batch_size=[1]):
         if meter:
             steps = case.steps
-            case.steps = lambda batches, steps=steps: meter.energy_j(WORK_W) and steps(batches)
+            case.steps = lambda batches, steps=steps, **more: meter.joules(WORK_W) and steps(batches, **more)
         with case:
             scope["train"](case)
     (record,) = experiment.records
@@ -65,7 +70,7 @@ def test_joules_of_a_step_and_the_power_at_rest(tmp_path, monkeypatch):
     assert value["power_rest_w"] == pytest.approx(REST_W, rel=0.01)
     assert value["power_w"] == pytest.approx(WORK_W, rel=0.05)
     # The power at rest is not subtracted.
-    assert value["energy_j_per_step"] == pytest.approx(value["power_w"] * value["step_s"])
+    assert value["energy_j_per_step"] == pytest.approx(WORK_W * value["step_s"], rel=0.2)  # on a noisy machine
     assert value["energy_j_per_tflop"] == pytest.approx(value["energy_j_per_step"] / record.flops_per_step * 1e12)
     (cells,) = [row.cells for row in article.article_table("energy", [record]).rows if row.kind == "measured"]
     assert any(cell.startswith(format.significant(value["energy_j_per_step"])) for cell in cells)
@@ -78,3 +83,136 @@ def test_without_a_meter_nothing_is_said_about_energy(tmp_path, monkeypatch):
     record = run(tmp_path, monkeypatch, None)
     assert record.status == "ok" and record.metrics["step_s"].value > 0 and record.absent
     assert not [name for name in record.metrics if "power" in name or "energy" in name]
+
+
+# Windows between movements of a counter -------------------------------------------------------------------------------
+
+
+class Chip:
+    """A chip whose power a test commands, and whose counters move when they are published; in simulated time.
+
+    A GPU's counter moves every `gpu_s`; those of the CPU and of memory as macOS 27 has it, 0.4 and 1.7 s apart, or
+    with `slow` off whenever they are read.
+    """
+
+    def __init__(self, gpu_s: float = 0.0, slow: bool = False):
+        self.clock, self.watts, self.taken = Clock(), {"cpu": 3.0, "gpu": 1.0, "dram": 0.5}, 0.0
+        self.true, self.shown = dict.fromkeys(self.watts, 0.0), dict.fromkeys(self.watts, 0.0)
+        self.gpu_s, self.slow, self.due_s = gpu_s, slow, {"gpu": gpu_s, "cpu": 0.4, "dram": 0.4}
+
+    def spend(self, seconds: float, **watts: float) -> None:
+        """Let time pass at this power, a millisecond at a time."""
+        for _ in range(round(1000 * seconds)):
+            self.clock.pass_s(1e-3)
+            for rail in self.true:
+                self.true[rail] += 1e-3 * (self.watts | watts)[rail]
+                prompt = not self.gpu_s if rail == "gpu" else not self.slow
+                if prompt or self.clock.now >= self.due_s[rail]:
+                    self.shown[rail] = self.true[rail]
+                    last = self.due_s[rail]
+                    step_s = self.gpu_s if rail == "gpu" else 1.7 if last % 2.1 < 1 else 0.4
+                    self.due_s[rail] = last + step_s
+
+    def joules(self) -> dict[str, float]:
+        self.clock.pass_s(self.taken)
+        return dict(self.shown)
+
+    def meter(self) -> energy.Meter:
+        slow_s = energy.APPLE_SLOW_S if self.slow else 0.01
+        periods = {"cpu": slow_s, "gpu": self.gpu_s or 0.01, "dram": slow_s}
+        return energy.Meter("fake", periods, self.joules, {})
+
+
+def of_a_training(chip: Chip, monkeypatch, budget_s: float = 10.0, step_s: float = 0.04, steps: int = 10**5, **options):
+    """A case of a step of 40 W on the GPU and 12 W on the CPU, which draws far more in its first step, warm-up and on
+    ready batches: what the telemetry says of it, and the joules of the GPU that the old way gave it."""
+    monkeypatch.setattr(rails, "meters", lambda device: ([chip.meter()], {}))
+    watch = Telemetry(device="gpu", clock=chip.clock)
+    watch._open()
+    watch._sample(edge=True)
+    before = dict(chip.true)
+    timed = StepClock(lambda: None, budget_s=budget_s, clock=chip.clock, to_device=lambda batch: batch)
+    timed.on_progress = lambda *_: watch.mark(*outcome.edge(timed))
+    chance = random.Random(1)
+    for number, _ in enumerate(timed.steps(range(steps), **options)):
+        part = timed.parts["training"]
+        warmed_s = sum(block.seconds for block in part.warmup)
+        calm = part.warmup and warmed_s >= min(2.0, budget_s / 5) and not timed.on_ready
+        watts = {"gpu": 40.0, "cpu": 12.0} if calm else {"gpu": 90.0, "cpu": 30.0}
+        chip.spend(step_s * chance.uniform(0.9, 1.1) if number else 3.0, **watts)
+        if number % 10 == 0:
+            watch._sample()
+    watch._sample(edge=True)
+    watch._close()
+    (part,) = timed.parts.values()
+    mean_w = (chip.true["gpu"] - before["gpu"]) / watch.seconds
+    return watch, mean_w * sum(block.seconds for block in part.blocks) / sum(block.steps for block in part.blocks)
+
+
+@pytest.mark.parametrize("gpu_s", [0.0, 0.1])
+def test_joules_are_those_of_steady_steps_alone_whatever_came_before_and_between(monkeypatch, gpu_s):
+    chip = Chip(gpu_s)
+    chip.taken = 1e-4
+    watch, old = of_a_training(chip, monkeypatch)
+    step = watch.metrics()["energy_gpu_j_per_step"]
+    assert step.value == pytest.approx(1.6, rel=0.02) and old > 1.9  # with the first step, warm-up and ready batches
+    assert step.n >= 6 and step.low < 1.6 < step.high < 1.7 and step.covers == "run"
+    whole = watch.metrics()["energy_j_per_step"]
+    assert whole.value == pytest.approx(0.04 * (40 + 12 + 0.5), rel=0.02)
+    watts = {name: watch.metrics()[f"power_{name}w"].value for name in ("", "gpu_", "cpu_", "dram_")}
+    assert watts == pytest.approx({"": 52.5, "gpu_": 40, "cpu_": 12, "dram_": 0.5}, rel=0.02)
+
+
+def test_counters_that_move_every_two_seconds_need_windows_as_long(monkeypatch):
+    """As on macOS 27, where a window of a second would read nothing, or twice what was used."""
+    watch, _ = of_a_training(Chip(slow=True), monkeypatch, budget_s=26, ready=False)
+    step = watch.metrics()["energy_cpu_j_per_step"]
+    assert step.value == pytest.approx(0.04 * 12, rel=0.03) and 6 <= step.n <= 10
+    assert watch.metrics()["energy_j_per_step"].value == pytest.approx(2.1, rel=0.03)
+    # The GPU's is renewed when it is read, so it has more.
+    assert watch.metrics()["energy_gpu_j_per_step"].n > 20
+    # Between ready batches there is no whole window: nothing is made up, and the GPU's is still there.
+    watch, _ = of_a_training(Chip(slow=True), monkeypatch, budget_s=6)
+    assert watch.metrics()["energy_gpu_j_per_step"].value == pytest.approx(1.6, rel=0.02)
+    assert not {"energy_j_per_step", "energy_cpu_j_per_step"} & watch.metrics().keys()
+    assert watch.absent["energy_j_per_step"] == "the counter of the cpu moved too seldom while steady steps ran"
+    assert watch.metrics()["power_w"].low is None  # of the whole case, whose spread nobody knows
+
+
+def test_slow_steps_have_a_window_each_where_the_counter_is_fast(monkeypatch):
+    watch, _ = of_a_training(Chip(0.1), monkeypatch, budget_s=30, step_s=3.0, steps=1000, ready=False)
+    step = watch.metrics()["energy_gpu_j_per_step"]
+    assert step.value == pytest.approx(120, rel=0.05) and step.n >= 6
+
+
+def test_a_counter_that_stands_still_under_load_is_absent(monkeypatch):
+    chip = Chip()
+    chip.watts["dram"] = 0.0
+    watch, _ = of_a_training(chip, monkeypatch, budget_s=2)
+    assert watch.rails == ["cpu", "gpu"] and watch.absent["power_dram_w"] == "its counter stood still"
+    assert watch.metrics()["energy_j_per_step"].value == pytest.approx(0.04 * 52, rel=0.03)
+    stuck = Chip()
+    monkeypatch.setattr(stuck, "joules", lambda: stuck.shown | {"gpu": 7.0})
+    watch, _ = of_a_training(stuck, monkeypatch, budget_s=2)  # on the GPU, which is what it is about
+    assert watch.absent["power_w"] == "the energy counter did not move" and watch.rails == []
+
+
+def test_readings_cost_a_twohundredth_of_the_time(monkeypatch):
+    chip = Chip()
+    chip.taken = 2e-3  # of which 25 ms blocks would lose 8 %
+    watch, _ = of_a_training(chip, monkeypatch, budget_s=10, ready=False)
+    readings = [each for stretch in watch._read["energy"]._stretches for each in stretch]
+    assert 15 <= len(readings) <= 10 / (200 * chip.taken) + 3
+
+
+def test_a_checkpoint_is_in_no_window(monkeypatch):
+    timed = StepClock(lambda: None, budget_s=10, clock=Clock())
+    seen = []
+    timed.on_progress = lambda *_: seen.append(outcome.edge(timed))
+    for number, _ in enumerate(timed.steps(range(60))):
+        timed.clock.pass_s(0.05)
+        if number == 30:
+            with timed.occasional("checkpoint", 1):
+                timed.clock.pass_s(5.0)
+    stretches = list(dict.fromkeys(stretch for stretch, _ in seen))
+    assert len(stretches) == 3  # the first step; from the warm-up to the checkpoint; behind it

@@ -31,6 +31,7 @@ from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
 from pomology.experiment.outcome import JUDGED_STEPS
 from pomology.machine import snapshot
+from pomology.machine.sources import SOURCES, Source
 from pomology.paths import root
 from pomology.report import claims
 from pomology.results import cases
@@ -573,3 +574,85 @@ def test_in_a_notebook_one_line_is_shown_and_then_replaced(make, capsys, monkeyp
     assert re.fullmatch(r"torch-cpu batch_size=8: training, step 1 of 100, \d+ s", shown[0])
     assert re.fullmatch(r"torch-cpu batch_size=8: training, step \d+ of 100, \d+ s", shown[1])
     assert shown[-1].startswith("vae: cpu, batch size 8 · epoch ") and capsys.readouterr().out == ""
+
+
+# Devices in turn ------------------------------------------------------------------------------------------------------
+
+
+def test_devices_take_turns_and_what_another_holds_is_freed(make):
+    experiment, other, freed = make(), Device("cpu"), []
+    other.backend = "pretended"
+    experiment.devices.append(other)
+    for device in experiment.devices:
+        device.release = lambda device=device: freed.append(device.backend)
+    cases = experiment.cases(batch_size=[8, 16])
+    order = [(case.batch_size, case.backend.backend, freed[-1]) for case in cases]
+    assert order == [
+        *[(8, "cpu", "pretended"), (8, "pretended", "cpu")],
+        *[(16, "cpu", "pretended"), (16, "pretended", "cpu")],
+    ]
+
+    def lost():
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    other.release = lost
+    (case,) = experiment.cases(batch_size=[32], on=experiment.devices[:1])
+    with case:
+        fit(case, 20)
+    record = experiment.records[-1]
+    assert record.status == "ok" and "of pretended could not be freed: CUDA error" in record.note
+
+
+@pytest.fixture
+def warm(monkeypatch):
+    """warm(experiment, ...): its device cools by 1 °C a second of rest; a case leaves it `hot`. In simulated time."""
+    state = SimpleNamespace(now=0.0, hot=0.0, looks=0)
+    fake = SimpleNamespace(perf_counter=lambda: state.now, sleep=lambda seconds: rest(seconds))
+    monkeypatch.setattr("pomology.experiment.experiment.time", fake)
+
+    def rest(seconds):
+        state.now, state.hot = state.now + seconds, max(0.0, state.hot - seconds)
+
+    def heat(kind):
+        state.looks += 1
+        return {"temperature_c": 40 + state.hot, "level": 0}
+
+    def cases(experiment, hot, work_s=60.0, count=1):
+        experiment.heat = heat
+        rested = []
+        for case in experiment.cases(number=range(count)):
+            rested.append(case.rested_s)
+            state.now, state.hot = state.now + work_s, hot
+        return rested
+
+    cases.state = state
+    return cases
+
+
+@pytest.mark.parametrize(
+    ("profile", "hot", "work_s", "rested"),
+    [
+        ("quick", 12, 60, [0, 9, 9, 9, 9, 9]),  # within 3 °C of the start
+        ("quick", 90, 60, [0, 30, 30, 30, 30, 0]),  # at most half a minute, and two minutes in all
+        ("quick", 12, 2, [0, 0, 0, 9, 0, 0]),  # looked at after 5 s of work
+        ("smoke", 12, 60, [0] * 6),
+    ],
+)
+def test_a_device_rests_until_it_is_as_cool_as_at_the_start(make, warm, capsys, profile, hot, work_s, rested):
+    assert warm(make(profile=profile), hot, work_s, count=6) == rested
+    assert profile == "quick" or warm.state.looks == 0
+
+
+def test_a_machine_without_sensors_or_meter_never_waits(make, monkeypatch):
+    experiment = make()
+    experiment.heat = lambda kind: {}
+    monkeypatch.setattr("pomology.experiment.experiment.WORK_S", -1.0)
+    assert [case.rested_s for case in experiment.cases(number=range(3))] == [0, 0, 0]
+
+
+def test_thermal_state_before_and_after_is_in_the_record(make, monkeypatch):
+    degrees = iter(range(41, 1000))
+    monkeypatch.setitem(SOURCES, "temperature", Source({"temperature_c": "°C"}, lambda watch: lambda: next(degrees)))
+    thermal = run(make(), lambda case: fit(case, 20)).thermal
+    assert thermal["before"]["temperature_c"] < thermal["after"]["temperature_c"] and thermal["rested_s"] == 0
+    assert "level" not in thermal["before"]  # macOS alone has it

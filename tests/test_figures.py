@@ -367,3 +367,22 @@ def test_the_svg_is_the_same_each_time_small_and_refers_to_nothing_outside(tmp_p
                 assert not name.startswith("on")
                 assert value.startswith("#") if name.endswith("href") else True
                 assert all(place.startswith("#") for place in re.findall(r"url\(([^)]*)\)", value))
+
+
+def test_rate_over_time_and_what_was_traced_of_heat():
+    """A GPU that keeps 70 % of its rate from the fourth minute on, at 75 °C; nothing is drawn of what nobody told."""
+    blocks = {"step_s": {"steady": [[60, 60.0]] * 3 + [[42, 60.0]] * 7}}
+    samples = [[60.0 * k, 1e9, None, 75.0 if k > 3 else 50.0, 90.0, 1.5e9 if k > 3 else 2e9, None] for k in range(11)]
+    about = {"backend": "cuda", "blocks": blocks, "trace": samples, "config": {"minutes": 10}}
+    metrics = {"step_first_s": metric(1.0), "rate_left": metric(0.7)}
+    figure = drawn("sustained_load", [record("sustained_load", metrics, **about)])
+    panels = {axis.get_ylabel(): axis for axis in figure.axes}
+    assert list(panels) == ["% of the first rate", "Temperature (°C)", "Clock (GHz)"]
+    lines = {label: axis.lines[0] for label, axis in panels.items()}
+    assert lines["% of the first rate"].get_xdata().tolist() == [k + 0.5 for k in range(10)]  # middles of the windows
+    assert lines["% of the first rate"].get_ydata().tolist() == pytest.approx([100] * 3 + [70] * 7)
+    assert lines["Clock (GHz)"].get_ydata().tolist() == [2.0] * 4 + [1.5] * 7
+    assert {line.get_color() for line in lines.values()} == {HERE_GPU}
+    old = [sample[:5] for sample in samples]  # as traces were before
+    figure = drawn("sustained_load", [record("sustained_load", metrics, **about | {"trace": old})])
+    assert [axis.get_ylabel() for axis in figure.axes] == ["% of the first rate", "Temperature (°C)"]

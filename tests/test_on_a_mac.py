@@ -90,8 +90,10 @@ def test_a_whole_case_runs_as_on_a_mac(rehearsed):
     assert (record.chip, record.backend, record.device) == ("Apple M4 Max", "cpu", "cpu")
     assert (record.power_source, record.thermal_level) == ("ac", 1)
     assert record.rails == ["cpu", "gpu", "dram"]
+    assert record.thermal == {"before": {"level": 1}, "after": {"level": 1}, "rested_s": 0}
     # Nothing else is missing: a source that failed on something that macOS lacks would be here with its error.
     no_sensor = {"temperature_c": "macOS has no public temperature sensor"}
+    no_sensor |= {"clock_hz": "macOS publishes no clock rate"}
     assert record.absent == no_sensor | {"gpu_busy": "told only where a GPU is timed"}
     metrics = {name: metric.value for name, metric in record.metrics.items()}
     assert metrics["power_w"] == pytest.approx(15, rel=0.01)

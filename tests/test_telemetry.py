@@ -35,6 +35,7 @@ def linux(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(energy, "POWERCAP", tmp_path / "powercap")
     monkeypatch.setattr(sources, "HWMON", tmp_path / "hwmon")
+    monkeypatch.setattr(sources, "CPUFREQ", tmp_path / "cpu")
     monkeypatch.setattr(sources, "VMSTAT", tmp_path / "vmstat")
     (tmp_path / "vmstat").write_text("nr_free_pages 4711\npswpin 1000\npswpout 2000\npgfault 5\n")
     monkeypatch.setitem(sys.modules, "pynvml", None)
@@ -112,7 +113,9 @@ def test_energy_of_an_apple_chip(apple, clock, device):
     watch = drive(clock, [2 + 0.5 * tick for tick in range(21)], device=device)
     expected_j = work_j(12) - work_j(2) + 5 * 10
     assert value(watch, "energy_j") == pytest.approx(expected_j, rel=1e-4)
-    assert watch.metrics()["power_w"] == Estimate(pytest.approx(expected_j / 10, rel=1e-4), "W", n=21)
+    assert watch.metrics()["power_w"] == Estimate(pytest.approx(expected_j / 10, rel=1e-4), "W", n=20)
+    watts = [value(watch, f"power_{rail}_w") for rail in ("cpu", "gpu", "dram")]
+    assert watts == pytest.approx([0.25 * (expected_j / 10 - 5), 0.75 * (expected_j / 10 - 5), 5], rel=1e-3)
     assert watch.rails == ["cpu", "gpu", "dram"]
     # The trace is the synthetic power, but for the steps of the samples.
     middles = [(sample.t_s + 2 - 0.25, sample.power_w) for sample in watch.samples[1:]]
@@ -128,8 +131,10 @@ def test_a_mac_tells_footprint_and_thermal_level_but_no_temperature(apple, clock
     watch = drive(clock, [0, 1, 2])
     assert watch.thermal_level == 3 and "thermal_level" not in watch.metrics()
     assert (watch.footprint_source, value(watch, "footprint_peak_bytes")) == ("physical footprint", 4 * 10**9)
-    reasons = {"temperature_c": "macOS has no public temperature sensor", "gpu_busy": "told only where a GPU is timed"}
-    assert watch.absent == reasons
+    reasons = {"temperature_c": "macOS has no public temperature sensor", "clock_hz": "macOS publishes no clock rate"}
+    assert watch.absent == reasons | {"gpu_busy": "told only where a GPU is timed"}
+    assert [sample.thermal_level for sample in watch.samples] == [0, 3, 2]
+    assert watch.thermal == {"before": {"level": 0}, "after": {"level": 2}}
 
 
 def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
@@ -145,7 +150,8 @@ def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
     apple(monitor=lambda: FakeChip(clock, untold=("cpu_total_mj",)))
     cpu, gpu = (drive(clock, [0, 10], device=device) for device in ("cpu", "gpu"))
     assert cpu.rails == [] and cpu.absent["power_w"] == "this chip does not tell the energy of its cpu"
-    assert gpu.rails == ["gpu", "dram", "ane"] and value(gpu, "energy_j") == pytest.approx(0.75 * work_j(10) + 50, 1e-3)
+    assert gpu.rails == ["gpu", "dram"] and gpu.absent["power_ane_w"] == "its counter stood still"
+    assert value(gpu, "energy_j") == pytest.approx(0.75 * work_j(10) + 50, 1e-3)
     monkeypatch.setitem(sys.modules, "zeus_apple_silicon", None)
     watch = drive(clock, [0, 2])
     assert watch.absent["power_w"] == watch.absent["energy_j"] == "zeus-apple-silicon is not installed"
@@ -244,12 +250,14 @@ def nvidia(linux, monkeypatch, clock):
 
     def install(*lacks):
         nvml = types.SimpleNamespace(NVMLError=type("NVMLError", (Exception,), {}), NVML_TEMPERATURE_GPU=0, asked=[])
+        nvml.NVML_CLOCK_SM = 1
         answers = {
             "Init": lambda: None,
             "DeviceGetHandleByIndex": lambda index: "handle",
             "DeviceGetHandleByUUID": lambda uuid: "handle",
             "DeviceGetTotalEnergyConsumption": lambda handle: int(1e3 * work_j(clock())),
             "DeviceGetUtilizationRates": lambda handle: types.SimpleNamespace(gpu=round(100 - clock()), memory=1),
+            "DeviceGetClockInfo": lambda handle, clock_of: 1980 if clock.now < 5 else 1500,
             "DeviceGetTemperature": lambda handle, sensor: 70 - abs(clock() - 3),
         }
 
@@ -272,6 +280,8 @@ def test_energy_and_temperature_of_an_nvidia_gpu(nvidia, clock):
     watch = drive(clock, range(11), device="gpu")
     assert value(watch, "energy_j") == pytest.approx(work_j(10), abs=0.01)
     assert watch.metrics()["temperature_c"] == Estimate(70, "°C", n=11)
+    assert watch.metrics()["clock_hz"] == Estimate(pytest.approx((5 * 1980 + 6 * 1500) / 11 * 1e6), "Hz", n=11)
+    assert watch.thermal == {"before": {"temperature_c": 67}, "after": {"temperature_c": 63}}
     assert watch.rails == ["gpu"]
 
 
@@ -331,7 +341,8 @@ def test_rapl_adds_packages_and_memory_across_wraps(rapl, clock):
     moved = {"zone0": 600, "zone1": 300, "zone0_1": 30, "zone0_0": 500, "zone1_0": 100, "zone2": 1000}
     watch = drive(clock, range(0, 60, 10), lambda: clock.now and rapl(**moved))
     assert (value(watch, "energy_j"), value(watch, "power_w")) == pytest.approx((50 * 93, 93))
-    assert watch.rails == ["cpu package", "dram"]
+    assert watch.rails == ["cpu", "dram"]
+    assert [value(watch, f"power_{rail}_w") for rail in watch.rails] == pytest.approx([90, 3])
 
 
 def test_each_device_has_its_meter_and_rapl_may_be_for_root_only(rapl, nvidia, monkeypatch):
@@ -353,6 +364,9 @@ def test_temperature_is_that_of_the_hottest_package(linux, clock):
     put(hwmon / "hwmon1", name="coretemp", **labels)
     put(hwmon / "hwmon2", name="coretemp", temp1_label="Package id 1", temp1_input=49000)
     assert value(drive(clock, [0, 1]), "temperature_c") == 51.5
+    for number, kilohertz in enumerate((800_000, 3_400_000, 1_200_000)):
+        put(linux / "cpu" / f"cpu{number}" / "cpufreq", scaling_cur_freq=kilohertz)
+    assert value(drive(clock, [0, 1]), "clock_hz") == 3.4e9  # of the fastest core
     labels = {"temp1_label": "Tctl", "temp1_input": 77000, "temp2_label": "Tdie", "temp2_input": 57000}
     put(hwmon / "hwmon3", name="k10temp", **labels)  # AMD's Tctl has an offset
     assert value(drive(clock, [0, 1]), "temperature_c") == 57

@@ -47,11 +47,11 @@ class Case:
     Enter it with `with`; how that block ends, also by an exception, becomes its status. Its settings are
     `case["batch_size"]`, and `case.batch_size` where nothing else of a case has that name. backend: the kit's device.
     device: what the framework's `.to()` takes. scaled: whether the model is a smaller one than the article's. clock:
-    inside of the block, its `StepClock`; phase and occasional are that clock's.
+    inside of the block, its `StepClock`; phase and occasional are that clock's. rested_s: how long its device rested.
     """
 
     experiment = backend = device = config = name = clock = phase = occasional = None
-    scaled = False
+    scaled, rested_s = False, 0.0
 
     def __init__(self, experiment: Experiment, backend: Device, config: dict):
         self.experiment, self.backend, self.device, self.config = experiment, backend, backend.handle, dict(config)
@@ -276,7 +276,7 @@ class Case:
         self._stack.close()
         self._canary |= self.experiment.canary("after_s")
         record = self.experiment.journal.end(self._record(exception))
-        self._show(results_cases.line(record), final=True)
+        self.say(results_cases.line(record), final=True)
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = self._weights = None
         return record.status != "interrupted"
@@ -284,13 +284,15 @@ class Case:
     def _progress(self, part: str, done: int, expected: float | None) -> None:
         if done == expected:
             self._timed()
+        if self._telemetry and self._training and part == self._training.name:
+            self._telemetry.mark(*outcome.edge(self.clock))
         now_s = time.perf_counter()
         if now_s - self._shown_s >= 0.5:
             self._shown_s = now_s
             total = f" of {math.ceil(expected):,}" if expected else ""
-            self._show(f"{self.name}: {part}, step {done:,}{total}, {format.clock_time(now_s - self._start_s)}")
+            self.say(f"{self.name}: {part}, step {done:,}{total}, {format.clock_time(now_s - self._start_s)}")
 
-    def _show(self, text: str, final: bool = False) -> None:
+    def say(self, text: str, final: bool = False) -> None:
         """One line that says how far the case is, in a notebook; replaced by its result, which a terminal gets too."""
         from IPython import get_ipython
         from IPython.display import Pretty, display
@@ -346,6 +348,8 @@ class Case:
             if backend.uncounted:
                 absent |= dict.fromkeys(("allocated_peak_bytes", "reserved_peak_bytes"), redact(backend.uncounted))
             record |= {"absent": absent, "rails": telemetry.rails, "thermal_level": telemetry.thermal_level}
+            if any(telemetry.thermal.values()):
+                record["thermal"] = telemetry.thermal | {"rested_s": round(self.rested_s, 3)}
             record["trace"] = telemetry.samples[:: max(1, len(telemetry.samples) // 500)]
         if status == "error" and exception is not None:
             record["traceback"] = redact("".join(traceback.format_exception(exception)))
@@ -374,11 +378,8 @@ class Case:
         metrics = epochs.epoch_metrics(self.clock)
         if self._telemetry is not None:
             metrics |= self._telemetry.metrics()
-        if "power_w" in metrics and "step_s" in metrics:
-            energy = metrics["power_w"].value * metrics["step_s"].value
-            metrics["energy_j_per_step"] = Estimate(energy, "J", how="estimated")
-            if workload and workload.flops:
-                metrics["energy_j_per_tflop"] = Estimate(energy / workload.flops * 1e12, "J", how="estimated")
+        if workload and workload.flops and "energy_j_per_step" in metrics:
+            metrics["energy_j_per_tflop"] = metrics["energy_j_per_step"] * (1e12 / workload.flops)
         if training:
             metrics |= {name: Estimate(value, "B") for name, value in self.backend.peak_memory().items()}
         ends, steps = outcome.loss_ends(self._losses), len(self._losses)

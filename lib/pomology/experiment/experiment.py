@@ -14,6 +14,7 @@ from pomology.devices.base import Device
 from pomology.errors import PomologyError
 from pomology.experiment.case import Case
 from pomology.machine import quiet, snapshot
+from pomology.machine.sampler import Telemetry
 from pomology.measure import calls
 from pomology.report import roofline
 from pomology.report.declaration import Declaration
@@ -23,6 +24,10 @@ from pomology.results.record import PROFILES
 
 AGAIN_S = 300.0  # that a notebook spends on cases that it runs again
 LIMIT = 5  # budgets that a case may take
+# Before a case a device rests until it is as cool as when the experiment began, or as quiet where no sensor shows heat:
+# so many seconds at the most, and no more in all of a notebook. After less than WORK_S of work it is not looked at.
+REST_S, REST_IN_ALL_S, WORK_S = 30.0, {"smoke": 0.0, "quick": 120.0, "article": 1200.0}, 5.0
+WARMER = {"level": 0, "temperature_c": 3, "power_w": 2}  # which counts as the same
 TOO_LARGE = ("too-big", "out-of-memory", "crashed", "timeout")  # a smaller sibling of such a case may fit
 
 
@@ -72,6 +77,8 @@ class Experiment(Report):
         self._canaries = [s for record in self.run_records() for s in (record.canary or {}).values()]
         self._rates: dict[tuple[str, str], float] = {}
         self._again_s = 0.0
+        self._calm: dict[str, dict[str, float]] = {}
+        self._rest_left_s, self._rested = REST_IN_ALL_S[profile], 0.0
 
     def dataset(self, data: Any) -> None:
         """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`, a line about it."""
@@ -80,7 +87,8 @@ class Experiment(Report):
     def cases(
         self, rows: Iterable[dict] | None = None, on: Iterable[Device] | None = None, **axes: Iterable
     ) -> Iterator[Case]:
-        """The cases to run: every row (or every combination of the axes' values) on every device of this machine.
+        """The cases to run: every row (or every combination of the axes' values) on every device of this machine. The
+        devices take turns, so that none is always measured after hours of another's work.
 
         on: only on these devices. What the journal holds already is skipped, with a line that says so. Raises
         PomologyError for an axis `name` where `case.name` is something else.
@@ -91,12 +99,19 @@ class Experiment(Report):
         if rows is None:
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
         before = journal.read(self.journal.path)
-        asked = list(itertools.product(self.devices if on is None else on, list(rows)))
+        devices = self.devices if on is None else list(on)
+        asked = [(backend, config) for config in rows for backend in devices]
         for backend, config in asked:
             case = Case(self, backend, config)
             if before.done(case.name, self.repeat):
                 print(f"{case.name}: in the journal already; skipped{self._anew}")
             else:
+                for other in self.devices:
+                    try:  # what the last case left there; of its own device a case does so itself
+                        _ = other is backend or other.release()
+                    except Exception as error:  # a GPU that is lost must not end the CPU's cases
+                        case.note(f"the memory of {other.backend} could not be freed: {error}")
+                self._rest(case)
                 yield case
         # Once more what ended well while the machine was slow, as far as its best is known by now.
         after = journal.read(self.journal.path)
@@ -148,6 +163,33 @@ class Experiment(Report):
                     break
             self._rates[key] = best
         return self._rates[key]
+
+    def _rest(self, case: Case) -> None:
+        """Wait until the case's device is calm, see `REST_S`."""
+        begun, kind, most_s = time.perf_counter(), case.backend.kind, min(REST_S, self._rest_left_s)
+        if most_s > 0 and not self._calm:
+            self._calm = {kind: self.heat(kind) for kind in dict.fromkeys(device.kind for device in self.devices)}
+            self._rested = begun
+        if not (start := self._calm.get(kind)) or begun - self._rested < WORK_S:
+            return
+        while case.rested_s < most_s:
+            now = self.heat(kind)
+            warm = [name for name in now if now[name] > start.get(name, math.inf) + WARMER[name]]
+            if not warm:
+                break
+            words = ", ".join(f"{name} {now[name]:.3g}, {start[name]:.3g} at the start" for name in warm)
+            case.say(f"{case.name}: resting ({words})")
+            time.sleep(1)
+            case.rested_s = time.perf_counter() - begun
+        self._rest_left_s, self._rested = self._rest_left_s - case.rested_s, time.perf_counter()
+
+    def heat(self, kind: str) -> dict[str, float]:
+        """How warm a kind of device is: its thermal level and temperature, and without the latter its power over a
+        second; what the system does not say is left out."""
+        with Telemetry(0.1, kind, only=("energy", "temperature", "thermal")) as look:
+            time.sleep(1.1 if look.rails and "temperature_c" in look.absent else 0)
+        known, power = look.thermal["after"], look.metrics().get("power_w")
+        return known | ({} if power is None or "temperature_c" in known else {"power_w": power.value})
 
     def conditions(self, say: Callable[[str], Any] = print) -> dict[str, Any]:
         """Whether the machine is fit to measure now, but for the profile `smoke` after `quiet.wait`. A look takes a

@@ -62,6 +62,15 @@ def flags(telemetry: Telemetry | None, training: clock.Part | None, backend: str
     return found + ["fallback-enabled"] * (backend == "mps" and fallback_enabled())
 
 
+def edge(timed: clock.StepClock) -> tuple[tuple, int]:
+    """What differs between two stretches of steady blocks of the training, and the steps of all of them so far. Between
+    two stretches are the warm-up, ready batches, or a block in which a checkpoint was written."""
+    training = next(iter(timed.parts.values()))
+    asides = sum(len(work.seconds) for work in timed.occasional_work.values())
+    stretch = (len(training.warmup), len(training.ready_blocks), asides)
+    return stretch, sum(block.steps for block in training.blocks)
+
+
 def raw_times(part: clock.Part) -> dict[str, Any]:
     """The blocks of a part of an epoch as the journal keeps them: `[steps, seconds]` each."""
     raw = {"epoch_steps": part.epoch_steps, "first_step_s": part.first_step_s, "warmup": pairs(part.warmup)}

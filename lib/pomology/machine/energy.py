@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections import namedtuple
 from pathlib import Path
@@ -12,14 +13,17 @@ from pomology.machine import snapshot
 
 POWERCAP = Path("/sys/class/powercap")
 APPLE_RAILS = {"cpu": "cpu_total_mj", "gpu": "gpu_mj", "dram": "dram_mj", "ane": "ane_mj"}
+# macOS 27 publishes all but the GPU's energy twice in some 2.1 s (lablup/all-smi #410, #415, seen on M1 Ultra, M5 Max).
+APPLE_SLOW_S = 2.0
 
 
 class Absent(Exception):
     """A source cannot be read here; the text says why in plain words."""
 
 
-# rails: what it covers. energy_j(): a running total in joules. missing: rails that are not used -> why.
-Meter = namedtuple("Meter", "name rails energy_j missing")
+# rails: what it covers -> seconds between two movements of its counter. joules(): of each rail, a running total.
+# missing: rails that are not used -> why.
+Meter = namedtuple("Meter", "name rails joules missing")
 
 
 def apple_meter() -> Meter:
@@ -43,25 +47,26 @@ def apple_meter() -> Meter:
     if not rails:
         raise Absent("macOS's energy counters are empty on this chip")
 
-    def energy_j() -> float:
+    def joules() -> dict[str, float]:
         now = monitor.get_cumulative_energy()
-        return sum(getattr(now, APPLE_RAILS[rail]) for rail in rails) / 1e3
+        return {rail: getattr(now, APPLE_RAILS[rail]) / 1e3 for rail in rails}
 
-    return Meter("apple", rails, energy_j, missing)
+    slow = int(platform.mac_ver()[0].split(".")[0] or 0) >= 27
+    return Meter("apple", {rail: APPLE_SLOW_S if slow and rail != "gpu" else 0.01 for rail in rails}, joules, missing)
 
 
 def nvml_meter() -> Meter:
     """Energy of the first visible NVIDIA GPU, by the counter that Volta and later have."""
     nvml, gpu = nvml_gpu()
 
-    def energy_j() -> float:
-        return nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3
+    def joules() -> dict[str, float]:
+        return {"gpu": nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3}
 
     try:
-        energy_j()
+        joules()
     except nvml.NVMLError as error:
         raise Absent(f"this NVIDIA GPU does not count its energy: {error}") from error
-    return Meter("nvml", ["gpu"], energy_j, {})
+    return Meter("nvml", {"gpu": 0.1}, joules, {})
 
 
 def rapl_meter() -> Meter:
@@ -78,16 +83,16 @@ def rapl_meter() -> Meter:
         raise Absent(f"the RAPL energy counters do not answer: {error}") from error
     if not zones:
         raise Absent("this machine shows no RAPL energy counters")
-    sum_uj = 0
+    rails = {counter: "dram" if names[counter.parent] == "dram" else "cpu" for counter in last}
+    sums_uj = dict.fromkeys(sorted(set(rails.values())), 0)
 
-    def energy_j() -> float:
-        nonlocal sum_uj
+    def joules() -> dict[str, float]:
         for counter, before in last.items():
             now = last[counter] = int(counter.read_text())
-            sum_uj += now - before + ranges[counter] * (now < before)
-        return sum_uj / 1e6
+            sums_uj[rails[counter]] += now - before + ranges[counter] * (now < before)
+        return {rail: sum_uj / 1e6 for rail, sum_uj in sums_uj.items()}
 
-    return Meter("rapl", ["cpu package"] + ["dram"] * ("dram" in names.values()), energy_j, {})
+    return Meter("rapl", dict.fromkeys(sums_uj, 0.001), joules, {})
 
 
 def meters(device: str | None = None) -> tuple[list[Meter], dict[str, str]]:

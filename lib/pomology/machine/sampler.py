@@ -11,19 +11,20 @@ import contextlib
 import threading
 import time
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
 from pomology.machine.energy import Absent
-from pomology.machine.sources import SHORTAGE, SOURCES
+from pomology.machine.sources import SHORTAGE, SOURCES, mean
 from pomology.measure.estimate import Estimate
 
 # One reading; `power_w` is the mean since the sample before. None is what was not or could not be read.
-Sample = namedtuple("Sample", "t_s footprint_bytes power_w temperature_c gpu_busy")
+Sample = namedtuple("Sample", "t_s footprint_bytes power_w temperature_c gpu_busy clock_hz thermal_level")
 
 
 class Telemetry:
     """Watch the machine while a block runs; one use each. device: "cpu" or "gpu", which decides the meter on PCs.
+    only: of `SOURCES`, those that are read.
 
     After the block: `metrics()`; `thermal_level` (highest), `rails` (what the energy covers), `flags` (of `swapping`
     and `compressing` those that hold), `footprint_source`, `seconds`, `samples`, `thread_s` (CPU time of the sampling
@@ -43,10 +44,16 @@ class Telemetry:
 
     thermal_level = footprint_source = seconds = thread_s = None
 
-    def __init__(self, interval_s: float = 0.5, device: str = "cpu", clock: Callable[[], float] = time.perf_counter):
+    def __init__(
+        self,
+        interval_s: float = 0.5,
+        device: str = "cpu",
+        clock: Callable[[], float] = time.perf_counter,
+        only: Iterable[str] = SOURCES,
+    ):
         if device not in ("cpu", "gpu") or not interval_s > 0:
             raise ValueError(f"device must be cpu or gpu and interval_s above 0, not {device!r} and {interval_s!r}")
-        self.device, self.clock, self._interval_s = device, clock, interval_s
+        self.device, self.clock, self._interval_s, self._only = device, clock, interval_s, only
         self.rails, self.flags, self.absent = list[str](), list[str](), dict[str, str]()
         self._read: dict[str, Callable[[], Any]] = {}
         self._rows: list[dict[str, Any]] = []
@@ -73,23 +80,41 @@ class Telemetry:
         return self._metrics
 
     @property
+    def thermal(self) -> dict[str, dict[str, float]]:
+        """Thermal level and temperature `before` and `after`, as far as the system says."""
+        names = (("thermal", "level"), ("temperature", "temperature_c"))
+        ends = zip(("before", "after"), (self._rows[0], self._rows[-1]), strict=True)
+        return {end: {name: row[key] for key, name in names if key in row} for end, row in ends}
+
+    def mark(self, stretch: Hashable, steps: int) -> None:
+        """A steady block begins or ends here, see `rails.Counters.mark`."""
+        with self._dropped_if_it_fails("energy"):
+            if "energy" in self._read:
+                self._read["energy"].mark(stretch, steps)
+
+    @property
     def samples(self) -> list[Sample]:
         """All samples, for plots."""
+
+        def joules(row: dict[str, Any]) -> float:
+            return sum(row["energy"].joules.values())
+
         samples, before = [], {}
         for row in self._rows:
             power_w = None
             # The last reading comes when the block ends; right behind another one it would give a wild power.
             if "energy" in row and "energy" in before and row["t"] - before["t"] > self._interval_s / 2:
-                power_w = (row["energy"] - before["energy"]) / (row["t"] - before["t"])
+                power_w = (joules(row) - joules(before)) / (row["t"] - before["t"])
             t_s = row["t"] - self._rows[0]["t"]
-            samples.append(Sample(t_s, row.get("footprint"), power_w, row.get("temperature"), row.get("gpu")))
+            others = (row.get(name) for name in ("temperature", "gpu", "clock", "thermal"))
+            samples.append(Sample(t_s, row.get("footprint"), power_w, *others))
             before = row
         return samples
 
     def _open(self) -> None:
-        for name, source in SOURCES.items():
+        for name in self._only:
             with self._dropped_if_it_fails(name):
-                self._read[name] = source.open(self)
+                self._read[name] = SOURCES[name].open(self)
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
@@ -116,10 +141,16 @@ class Telemetry:
             with self._dropped_if_it_fails(name):
                 if self.seconds < source.least_s:
                     raise Absent(f"the block took {self.seconds:.2f} s; {source.least_s:g} s are needed")
-                values = source.values(readings, self.seconds)
+                # A reader that knows more than its readings makes the metrics itself.
+                values = getattr(self._read[name], "values", source.values)(readings, self.seconds)
                 values = values if isinstance(values, dict) else dict.fromkeys(source.units, values)
-                n = len(readings) if name == "gpu" else len(self._rows)
-                metrics |= {metric: Estimate(value, source.units[metric], n=n) for metric, value in values.items()}
+                n = len(readings) if source.values is mean else len(self._rows)
+                for metric, value in values.items():
+                    if isinstance(value, str):
+                        self.absent[metric] = value
+                    else:
+                        known = isinstance(value, Estimate)
+                        metrics[metric] = value if known else Estimate(value, source.units[metric], n=n)
         for flag, (name, least, least_per_s) in SHORTAGE.items():
             self.flags += [flag] * (name in metrics and metrics[name].value > max(least, least_per_s * self.seconds))
         level = metrics.pop("thermal_level", None)  # describes the block, and is no metric of its case

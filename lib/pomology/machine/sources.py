@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
-from pomology.machine import energy, memory, quiet, snapshot
+from pomology.machine import energy, memory, quiet, rails, snapshot
 from pomology.machine.energy import Absent
 
 if TYPE_CHECKING:
     from pomology.machine.sampler import Telemetry
 
 HWMON = Path("/sys/class/hwmon")
+CPUFREQ = Path("/sys/devices/system/cpu")
 VMSTAT = Path("/proc/vmstat")
 IOREG = ("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 # What pages are counted under which names, in Linux's file and by macOS's command.
@@ -60,21 +61,11 @@ class Source(NamedTuple):
     least_s: float = 0.0
 
 
-def _energy(watch: Telemetry) -> Callable[[], float]:
-    """Joules of the meters of this device. (NVML renews its energy every 0.1 s.)"""
-    meters, absent = energy.meters(watch.device)
-    if not meters:
-        raise Absent("; ".join(absent.values()))
-    watch.rails = [rail for meter in meters for rail in meter.rails]
-    watch.absent |= {f"energy of the {rail}": why for meter in meters for rail, why in meter.missing.items()}
-    return lambda: sum(meter.energy_j() for meter in meters)
-
-
-def _power(readings: list[float], seconds: float) -> dict[str, float]:
-    energy_j = readings[-1] - readings[0]
-    if energy_j <= 0:
-        raise Absent("the energy counter did not move")
-    return {"power_w": energy_j / seconds, "energy_j": energy_j}
+def _energy(watch: Telemetry) -> rails.Counters:
+    counters = rails.Counters(watch.device, watch.clock)
+    watch.rails = counters.rails
+    watch.absent |= {f"energy of the {rail}": why for rail, why in counters.missing.items()}
+    return counters
 
 
 def _load_due(since_s: float, before_s: float, edge: bool) -> bool:
@@ -122,6 +113,19 @@ def _temperature(watch: Telemetry) -> Callable[[], float]:
     return lambda: max(int(file.read_text()) for file in files) / 1e3
 
 
+def _clock_rate(watch: Telemetry) -> Callable[[], float]:
+    """Of the GPU's multiprocessors, or of the fastest core, in Hz. (psutil also gives what never changes.)"""
+    if sys.platform == "darwin":
+        raise Absent("macOS publishes no clock rate")
+    if watch.device == "gpu":
+        nvml, gpu = energy.nvml_gpu()
+        return lambda: 1e6 * nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
+    files = sorted(CPUFREQ.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+    if not files:
+        raise Absent("this system does not say what its cores are clocked at")
+    return lambda: 1e3 * max(int(file.read_text()) for file in files)
+
+
 def _thermal(watch: Telemetry) -> Callable[[], int | None]:
     if snapshot.thermal_level() is None:
         raise Absent("only macOS tells a thermal level")
@@ -143,7 +147,7 @@ def _gpu_due(since_s: float, before_s: float, edge: bool) -> bool:
     return since_s >= GPU_WINDOW_S and not edge and again
 
 
-def _mean(readings: list[float], seconds: float) -> float:
+def mean(readings: list[float], seconds: float) -> float:
     if not readings:
         raise Absent(f"the GPU was not asked in the {seconds:.2f} s of the block")
     return sum(readings) / len(readings)
@@ -189,13 +193,14 @@ def _moved(text: str, line: str, page_bytes: int, counters: dict[str, tuple[str,
 
 # In the order in which they are read at the end of the block; see `Telemetry`.
 SOURCES = {
-    "energy": Source({"power_w": "W", "energy_j": "J"}, _energy, _power, least_s=1.0),
+    "energy": Source({"power_w": "W", "energy_j": "J"}, _energy, least_s=1.0),
     "load": Source({"cpu_busy": "%"}, lambda watch: quiet.own_s, _cpu_busy, _load_due, 0.5),
     "faults": Source({"page_faults": "count", "page_ins": "count"}, lambda watch: _faults, due=at_ends),
     "swap": Source({"swap_bytes": "B"}, _swap, due=at_ends),
     "footprint": Source({"footprint_peak_bytes": "B"}, _footprint),
     "temperature": Source({"temperature_c": "°C"}, _temperature),
     "thermal": Source({"thermal_level": ""}, _thermal),
-    "gpu": Source({"gpu_busy": "%"}, _gpu, _mean, _gpu_due),
+    "clock": Source({"clock_hz": "Hz"}, _clock_rate, mean),
+    "gpu": Source({"gpu_busy": "%"}, _gpu, mean, _gpu_due),
     "pressure": Source(dict.fromkeys(MAC_PAGES, "B"), _pressure, due=at_ends),
 }

@@ -105,8 +105,8 @@ class StepClock:
     step and warm-up come on top, and so do ready batches around a whole epoch or a loader with workers. limit_s: what a
     part may take at most, all included, an evaluation a quarter of it: then it stops with what it has. whole: run whole
     epochs whatever they take. to_device: moves a batch to the device, to be kept ready; None times no ready batches.
-    on_progress: called at ends of blocks with (part name, steps done, steps expected or None). on_ready: whether the
-    step is on a ready batch.
+    on_progress: called where blocks begin and end, with (part name, steps done, steps expected or None). on_ready:
+    whether the step is on a ready batch.
     """
 
     synchronize: Callable[[], None] = lambda: None
@@ -222,6 +222,7 @@ class StepClock:
             least, loops = (SPLIT_STEPS, [part.blocks, part.ready_blocks]) if turns else (STEPS_LEAST, [part.blocks])
             burst, begun = 0, self._now()
             while done < full and not self._late():
+                self.on_progress(part.name, done, count if whole else None)
                 burst, until = burst + 1, self._now() + burst_s
                 while done < full and not self._late():
                     block, _ = yield from self._block(part, source, min(size, full - done))

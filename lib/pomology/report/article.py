@@ -24,7 +24,7 @@ from pomology.results.record import Record
 RATES = ("flops_per_s", "bytes_per_s")  # of a product and of a pass over memory
 TRAININGS = ("epoch_s", "fit_s")  # times that stand beside published ones, and say how they came about
 # Where nothing stands there, it is the system that does not say it.
-UNTOLD = ("temperature_", "peak_memory_", "footprint_", "allocated_", "reserved_", "energy_", "power_")
+UNTOLD = ("temperature_", "clock_", "peak_memory_", "footprint_", "allocated_", "reserved_", "energy_", "power_")
 
 
 class Column(NamedTuple):

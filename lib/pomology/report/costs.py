@@ -161,7 +161,7 @@ def energy(records: list[Record], price_usd: float, usd_per_kwh: float, years_of
     """Joules of a step as table 5 prints them and as this run has measured them, and what a thousand steps cost."""
     steps = []
     for row in published.rows(ARTICLE, "energy"):
-        if row["metric"] == "energy_j_per_step" and row["si"] is not None:
+        if row["metric"] == "energy_gpu_j_per_step" and row["si"] is not None:
             work = f"{row['config']['model']}, batch {row['config']['batch_size']}"
             steps.append(("published", row["device"], work, row["si"], row["flops"], None))
     for repeats in groups(record for record in records if record.profile != "smoke"):

@@ -125,9 +125,9 @@ class Declaration:
 
     @property
     def claims(self) -> list[published.Claim]:
-        """The article's claims about it."""
-        about = {self.experiment, *self.claims_of}
-        return [claim for claim in published.claims(article=self.article) if about & set(claim.experiments)]
+        """The article's claims about it; of the kit's own experiments, every article's."""
+        about, article = {self.experiment, *self.claims_of}, None if self.article == published.KIT else self.article
+        return [claim for claim in published.claims(article=article) if about & set(claim.experiments)]
 
 
 def of(experiment: str | Declaration) -> Declaration:

@@ -116,7 +116,7 @@ def rates(records: list[Record]) -> list[Rate]:
 
 def _published() -> Iterator[Rate]:
     for row in published.rows():
-        if not row["flops"] or row["metric"] == "energy_j_per_step":
+        if not row["flops"] or row["metric"] == "energy_gpu_j_per_step":
             continue
         experiment, rate = row["experiment"], Estimate(row["flops"] / row["si"], "FLOP/s", how="published")
         peak, how = peaks().get((row["device"], row["precision"]), (None, NO_PEAK))

@@ -105,9 +105,13 @@ METRICS: dict[str, Metric] = {
     "step_flops": Metric("A step", "FLOP", _rounded(" TFLOP", 1e12)),
     "power_w": Metric("Power", "W", _watts),
     "power_rest_w": Metric("Power at rest", "W", _watts),
-    "energy_j_per_step": Metric("Energy per step", "J", _joules, "joules per step (less is better)"),
+    "energy_j_per_step": Metric("Energy per step", "J", _joules),
     "energy_j_per_tflop": Metric("For a TFLOP", "J", _joules),
     "temperature_c": Metric("Temperature", "°C", _fixed(".0f", " °C")),
+    "clock_hz": Metric("Clock", "Hz", _rounded(" GHz", 1e9)),
+    "step_first_s": Metric("Step in the first minute", "s", seconds),
+    "step_last_s": Metric("In the last", "s", seconds),
+    "rate_left": Metric("Left of the rate", "", _share, "the rate over time, and the heat of the machine"),
     "cpu_busy": Metric("CPU busy", "%", _busy),
     "gpu_busy": Metric("GPU busy", "%", _busy),
     "accuracy": Metric("Test accuracy", "", _fixed(".1f", " %", 0.01)),
@@ -115,6 +119,11 @@ METRICS: dict[str, Metric] = {
     "status": Metric("Works", "", str),
     "launch_price_usd": Metric("Launch price", "USD", _fixed(",.0f", " USD")),
 }
+
+RAILS = {"gpu": "the GPU", "cpu": "the CPU", "dram": "memory", "ane": "the Neural Engine"}
+METRICS |= {f"power_{rail}_w": Metric(f"Power of {name}", "W", _watts) for rail, name in RAILS.items()}
+METRICS |= {f"energy_{rail}_j_per_step": Metric(f"Of {name} per step", "J", _joules) for rail, name in RAILS.items()}
+METRICS["energy_gpu_j_per_step"] = Metric("GPU per step", "J", _joules, "joules of the GPU per step (less is better)")
 
 # How an article that prints a unit in the heading writes the numbers below it.
 IN_HEADINGS: dict[str, Show] = {

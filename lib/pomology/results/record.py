@@ -87,8 +87,9 @@ class Record(Start, kw_only=True, tag="end", gc=False):
     """A case that ended. What it lacks is UNSET, which is false; every record has the fields without a default.
 
     blocks: raw times by part. asides: seconds of occasional work, by name. note: what the case says of itself. absent:
-    why a number is missing, by metric. rails: what the energy covers. trace, memory_trace: samples in time order.
-    canary: seconds of `machine.quiet.canary` before and after the case, `before_s` and `after_s`.
+    why a number is missing, by metric. rails: what the energy covers. thermal: level and temperature before and after,
+    and how long the device rested. trace, memory_trace: samples in time order. canary: seconds of
+    `machine.quiet.canary` before and after the case, `before_s` and `after_s`.
     """
 
     parameters: Count | None
@@ -110,6 +111,7 @@ class Record(Start, kw_only=True, tag="end", gc=False):
     trace: list | UnsetType = UNSET
     traceback: str | UnsetType = UNSET
     canary: dict[str, Number] | UnsetType = UNSET
+    thermal: dict[str, Any] | UnsetType = UNSET
 
     @classmethod
     def ended(cls, start: Start, status: Status, reason: str) -> Record:

@@ -11,6 +11,7 @@ from pomology.paths import notebook_paths, root
 
 # The check of the kit decides which of the others' numbers may be trusted; the others are compared with the ceilings.
 FIRST = ("instrument_check", "ceilings", "ceilings_mlx")
+LAST = "sustained_load"  # it leaves the machine hot
 
 
 class Notebook(NamedTuple):
@@ -28,7 +29,8 @@ class Notebook(NamedTuple):
 
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
-    """All notebooks in the order in which they run: those of FIRST, then the cheapest; each behind those it needs.
+    """All notebooks in the order in which they run: those of FIRST, then the cheapest, then LAST; each behind those
+    it needs.
 
     Raises PomologyError if two have one name.
     """
@@ -51,7 +53,7 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
     def place(notebook: Notebook) -> tuple:
         first = FIRST.index(notebook.name) if notebook.name in FIRST else len(FIRST)
         cost = max(known[name].seconds.get("quick", math.inf) for name in (notebook.name, *notebook.after))
-        return first, cost, len(notebook.after), notebook.name
+        return first, LAST in (notebook.name, *notebook.after), cost, len(notebook.after), notebook.name
 
     return sorted(known.values(), key=place)
 

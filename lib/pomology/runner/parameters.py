@@ -45,6 +45,7 @@ _LIMITS: dict[str, Limit] = {
     "devices": _one_of(*DEVICES),
     "data": _one_of(*DATA),
     "budget_s limit_s near_budget_s cpu_limit_s": _between(0, 7 * 86400, above=True),
+    "minutes window_s": _between(0, 1440, above=True),
     "repeat": _between(0, 999),
     "seed": _between(0, 2**32 - 1),
     "batch_size batch_sizes large_batch_size cpu_batch_divisor gpu_batch_divisor vgg16_batch_size resnet18_batch_size "

@@ -8,7 +8,7 @@ from pomology.report import declaration
 from pomology.report.declaration import Declaration
 from pomology.report.figures.article import article_figure, costs_figure
 from pomology.report.figures.heatmap import products_figure
-from pomology.report.figures.memory import memory_figure
+from pomology.report.figures.memory import memory_figure, sustained_figure
 from pomology.report.figures.roofline import roofline_figure
 from pomology.report.figures.summary import summary_figure
 
@@ -16,6 +16,7 @@ from pomology.report.figures.summary import summary_figure
 KINDS = {
     "flops_per_s_per_usd": costs_figure,
     "footprint_slope_bytes": memory_figure,
+    "rate_left": sustained_figure,
     "share_of_roof": roofline_figure,
     "share_of_peak": lambda about, records: summary_figure(records),
 }
