@@ -18,7 +18,6 @@ from pomology.results import cases
 if TYPE_CHECKING:
     from pomology.devices.base import Device
 
-JUDGED_STEPS = 50  # with fewer losses than these nobody can tell whether a model learns
 FEW_TRACED = 8  # with fewer steps than these behind the warm-up, only the first is left out of a trace of memory
 
 
@@ -42,7 +41,7 @@ def not_learning(losses: list[float], expected: bool) -> str | None:
     """What the losses of its steps have against a model, if anything. expected: whether they should fall."""
     if not all(map(math.isfinite, losses)):
         return "the loss is not a finite number"
-    if expected and len(losses) >= JUDGED_STEPS:
+    if expected and len(losses) >= cases.JUDGED_STEPS:
         first, last = loss_ends(losses).values()
         if last >= first:
             return f"the loss went from {first:.4g} to {last:.4g} in {len(losses)} steps"
