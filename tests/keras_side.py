@@ -216,7 +216,7 @@ def test_an_epoch_that_does_not_fit_is_stopped_and_the_rest_is_estimated(run):
     training, validation = record.blocks["training"], record.blocks["validation"]
     assert calls.train[0] == steps_of(training) + 1 < 1400, "one more step runs, untimed"
     assert calls.test[0] == steps_of(validation) + 1 < 1400
-    assert 0 < calls.train[1] < 100 and calls.test[1] == 1, "the next one begins and ends as ever"
+    assert 0 < calls.train[1] < 100 and 0 < calls.test[1] < 100, "the next one begins and ends as ever"
     total, epoch = record.metrics["fit_s"], record.metrics["epoch_s"]
     assert total.how == epoch.how == "estimated"
     assert 0.6 * epochs * epoch.value < total.value < (epochs + 1) * epoch.value
@@ -225,25 +225,25 @@ def test_an_epoch_that_does_not_fit_is_stopped_and_the_rest_is_estimated(run):
 @pytest.mark.parametrize(
     ("budget_s", "epochs", "trained", "tested"),
     [
-        (2.0, 4, [31, 1, 1, 1], [15, 1, 1, 1]),  # the first is stopped, all others are shortened
-        (12.0, 4, [50, 50, 50, 1], [15, 15, 15, 1]),  # the last would not end within twice the budget
-        (2.0, 50, [31, 1, 1, 1], [15, 1, 1, 1]),  # of the shortened ones no more fit a budget
+        (2.0, 4, [31, 1, 1, 1], [15, 3, 3, 3]),  # the first is stopped, all others are shortened
+        (12.0, 4, [50, 50, 50, 1], [15, 15, 15, 15]),  # the last would not end within twice the budget
+        (2.0, 50, [31, 1, 1, 1], [15, 3, 3, 3]),  # of the shortened ones no more fit a budget
     ],
 )
 def test_a_training_of_which_steps_are_left_out_takes_what_all_of_them_take(
     run, monkeypatch, budget_s, epochs, trained, tested
 ):
-    """On a fake clock: 0.1 s a step, 40 ms one of validation, and half a second beside them in each epoch."""
+    """On a fake clock: 0.1 s a step, 40 ms one of validation, and 0.4 s beside them in each epoch."""
     calls, clock = Calls(), fakes.Clock()
     monkeypatch.setattr(trainers, "time", types.SimpleNamespace(perf_counter=clock))
 
     def body(case):
         case.clock.clock = clock
-        fit(case, None, 50 * 32, 15 * 32, epochs, more=[Paced(clock, 0.1, 0.04, 0.5), calls])
+        fit(case, None, 50 * 32, 15 * 32, epochs, more=[Paced(clock, 0.1, 0.04, 0.4), calls])
         case.accuracy(0.5, 100, 10, epochs)
 
     record, _ = run(body, budget_s=budget_s)
-    total, whole = record.metrics["fit_s"], epochs * (50 * 0.1 + 15 * 0.04 + 0.5) + 2.5
+    total, whole = record.metrics["fit_s"], epochs * (50 * 0.1 + 15 * 0.04 + 0.4) + 2.6
     assert (calls.train, calls.test) == (trained, tested)
     assert (total.how, total.value) == ("estimated", pytest.approx(whole, rel=1e-6))
     assert epochs == 50 or total.low < total.value < total.high

@@ -16,7 +16,7 @@ from pomology.experiment.case import Case
 from pomology.measure.clock import Ticker
 from pomology.measure.epochs import Ran, fit_metric
 
-SHORTENED = 1 / 20  # of the budget, for the training of an epoch that is stopped early
+SHORTENED = 1 / 20  # of the budget, for either loop of an epoch that is shortened: a fast validation runs whole
 
 
 def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1) -> Any:
@@ -41,10 +41,9 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             self._shortened_until_s = 0.0  # epochs are shortened if above 0, and none begins that would end later
 
         def on_epoch_begin(self, epoch, logs=None):
-            self._sum, self._count, self._steps, now_s = 0.0, 0, {}, time.perf_counter()
-            self._enough_s = now_s + SHORTENED * case.clock.budget_s
+            self._sum, self._count, self._steps, self._loop_s = 0.0, 0, {}, time.perf_counter()
             if epoch == 0:
-                self._ended_s = now_s
+                self._ended_s = self._loop_s
                 self._begin(samples / batch_size, "training")
 
         def on_train_batch_begin(self, batch, logs=None):
@@ -55,10 +54,11 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             total = logs["loss"] * count
             case.loss((total - self._sum) / (count - self._count))
             self._sum, self._count, self._steps["training"] = total, count, count / batch_size
-            self.model.stop_training |= self._shortened_until_s > 0 and time.perf_counter() >= self._enough_s
+            self.model.stop_training |= self._shortened()
 
         def on_test_begin(self, logs=None):
             self._end()
+            self._loop_s = time.perf_counter()
             if not self._ran:
                 self._begin(validation_samples / batch_size, "validation")
 
@@ -67,7 +67,7 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
 
         def on_test_batch_end(self, batch, logs=None):
             self._steps["validation"] = min(validation_samples, (batch + 1) * batch_size) / batch_size
-            self.model.stop_evaluating |= self._shortened_until_s > 0
+            self.model.stop_evaluating |= self._shortened()
 
         def on_epoch_end(self, epoch, logs=None):
             self._end()
@@ -93,6 +93,10 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
 
         def _enough(self, batch):
             return self._ticker is not None and batch > 0 and not self._ticker.tick()
+
+        def _shortened(self):
+            spent_s = time.perf_counter() - self._loop_s
+            return self._shortened_until_s > 0 and spent_s >= SHORTENED * case.clock.budget_s
 
         def _end(self, logs=None):
             if self._ticker is not None:
