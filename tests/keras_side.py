@@ -226,7 +226,7 @@ def test_an_epoch_that_does_not_fit_is_stopped_and_the_rest_is_estimated(run):
     ("budget_s", "epochs", "trained", "tested"),
     [
         (2.0, 4, [31, 1, 1, 1], [15, 3, 3, 3]),  # the first is stopped, all others are shortened
-        (11.0, 4, [50, 50, 50, 2], [15, 15, 15, 15]),  # the last would not end within twice the budget
+        (11.0, 4, [50, 50, 50, 2], [15, 15, 15, 14]),  # the last would not end within twice the budget
         (2.0, 50, [31, 1, 1, 1], [15, 3, 3, 3]),  # of the shortened ones no more fit a budget
     ],
 )
