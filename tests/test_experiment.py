@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+import fakes
 import numpy as np
 import pytest
 import torch
@@ -27,6 +28,7 @@ from torch import nn
 from pomology import errors
 from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import Mismatch, PomologyError, TooBig
+from pomology.experiment import outcome
 from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
@@ -413,6 +415,41 @@ def test_what_the_journal_holds_is_skipped_and_said(make, capsys):
             fit(case)
     assert [record.status for record in again.records] == ["ok"] * 3
     assert list(make().cases(batch_size=[8, 16, 32])) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "instead", "ran"),
+    [
+        # A step takes 8 ms a sample, so 0.2 s are three steps of 8. Of 30 steps in the budget none could be larger.
+        ({}, [{"batch_size": 8}, {"batch_size": 16}], {}, [8, 16, 2]),
+        ({}, [{"batch_size": 8}, {"batch_size": 1}], {}, [8, 1]),  # that has 25
+        ({}, [{"batch_size": 8, "way": "a"}, {"batch_size": 1, "way": "b"}], {}, [8, 1, 2]),  # of another way
+        ({}, [{"batch_size": 2, "width": 9}], {"width": 1}, [2, 2]),  # a batch that can hardly be smaller
+        ({}, [{"batch_size": 2, "width": 9}], {}, [2]),
+        ({"budget_s": 20}, [{"batch_size": 64}], {}, [64]),  # 39 steps
+        ({"profile": "article"}, [{"batch_size": 64}], {}, [64]),
+        ({"profile": "smoke"}, [{"batch_size": 64}], {}, [64]),
+    ],
+)
+def test_beside_a_case_of_few_steps_a_smaller_one_runs(make, changes, rows, instead, ran):
+    def train(experiment):
+        clock = fakes.Clock()
+        for case in experiment.smaller_beside(experiment.cases(rows), **instead):
+            with case:
+                case.clock.clock = clock
+                seconds = 0.008 * case.batch_size * case.config.get("width", 1)
+                fit(case, 60, at=lambda number, seconds=seconds: clock.pass_s(seconds))
+        return experiment.records
+
+    records = train(make(**{"budget_s": 0.2} | changes))
+    assert [(record.config["batch_size"], record.status) for record in records] == [(size, "ok") for size in ran]
+    assert [record.scaled for record in records] == [False] * len(rows) + [True] * (len(ran) - len(rows))
+    if len(ran) > len(rows):
+        steps, first = outcome.steady_steps(records[-1]), records[0].config
+        assert steps >= 10 > outcome.steady_steps(records[0])
+        assert records[-1].config == first | instead | {"batch_size": ran[-1]}
+        assert records[-1].metrics["step_s"].low is not None
+    assert len(train(make(**{"budget_s": 0.2} | changes))) == len(ran), "not once more"
 
 
 def test_nothing_of_a_case_stays_in_memory(make):

@@ -17,6 +17,7 @@ from pomology.results import cases
 
 if TYPE_CHECKING:
     from pomology.devices.base import Device
+    from pomology.results.record import Record
 
 FEW_TRACED = 8  # with fewer steps than these behind the warm-up, only the first is left out of a trace of memory
 
@@ -58,6 +59,12 @@ def flags(telemetry: Telemetry | None, training: clock.Part | None, backend: str
         if not training.complete and sum(block.steps for block in training.blocks) < intervals.BATCHES:
             found.append("few-steps")
     return found + ["fallback-enabled"] * (backend == "mps" and fallback_enabled())
+
+
+def steady_steps(record: Record) -> float:
+    """How many steps the mean of its training rests on: of a whole epoch more than any number."""
+    training = record.blocks["training"]
+    return math.inf if training["stopped"] == "whole epoch" else sum(steps for steps, _ in training["steady"])
 
 
 def raw_times(part: clock.Part) -> dict[str, Any]:
