@@ -1,6 +1,6 @@
 """The measuring, measured: each part of the instrument against an independent way to do the same, as ratios.
 
-    make bench                            everything, about half an hour on two cores
+    make bench                            everything, about forty minutes on two cores
     python tests/bench.py clock           some parts only
     python tests/bench.py --tenth clock   with a tenth of the pairs: whether it works, not what it says
 
@@ -318,6 +318,64 @@ fit()
 cases = experiment.cases(pair=range(int(arguments[0])))
 print(json.dumps(paired(clocked, fit, int(arguments[0]))))
 """
+
+
+FIT = """
+import nbformat
+import numpy as np
+from pomology.devices import find
+find.prepare("tensorflow")
+import keras
+from keras import layers
+from pomology.experiment import trainers
+from pomology.experiment.experiment import Experiment
+from pomology.paths import root
+name, pairs, batch_size, samples, budget_s = arguments[0], *map(int, arguments[1:4]), float(arguments[4])
+cells = nbformat.read(root() / "notebooks" / "m2_max_vs_nvidia" / f"{name}.ipynb", 4).cells
+exec(next(cell.source for cell in cells if cell.source.startswith("def build(")))
+generator, held_out = np.random.default_rng(1), samples // 5
+x, y = generator.random((samples + held_out, 28, 28), dtype=np.float32), generator.integers(0, 10, samples + held_out)
+counts = {"samples": samples, "validation_samples": held_out, "batch_size": batch_size, "epochs": 5}
+data = {"validation_data": (x[samples:], y[samples:]), "batch_size": batch_size, "verbose": 0}
+
+def fit(epochs=5, more=list):
+    keras.utils.set_random_seed(1)
+    model = build("cpu")
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
+    start = time.perf_counter()
+    model.fit(x[:samples], y[:samples], epochs=epochs, callbacks=more(), **data)
+    return time.perf_counter() - start
+
+def estimated():
+    case = next(cases)
+    with case:
+        fit(more=lambda: [trainers.keras(case, **counts)])
+    total = experiment.records[-1].metrics["fit_s"]
+    return [total.value, total.low, total.high, total.how]
+
+fit(epochs=1)
+experiment = Experiment(name, article="004", framework="tensorflow", devices="cpu", budget_s=budget_s, out=out)
+cases, found = experiment.cases(pair=range(pairs)), []
+for number in range(pairs):
+    order = (fit, estimated) if number % 2 else (estimated, fit)
+    both = {side: side() for side in order}
+    found.append([both[fit], *both[estimated]])
+print(json.dumps(found))
+"""
+
+
+def fit() -> list[dict]:
+    """Whole trainings in Keras without the kit, against what it says that they take from some of their steps."""
+    found = []
+    for name, pairs, batch_size in (("mlp", 4, 32), ("cnn", 3, 512), ("lstm", 3, 512)):
+        some = (1, batch_size, 10_000, 0.8) if TENTH else (pairs, batch_size, 50_000, 4.0)
+        found += program(FIT, name, *some)
+    inside = sum(low is not None and low <= whole <= high for whole, _, low, high, _ in found)
+    ratios = [whole / value for whole, value, *_ in found]
+    shown = f"{inside} of {len(found)}; ratios {min(ratios):.3f} to {max(ratios):.3f}"
+    least = math.ceil(0.8 * len(found))  # of ten at 95 % each, fewer are inside once in eighty times
+    name = "fit: whole trainings inside the interval of their estimate"
+    return [row(name, shown, f"at least {least}", inside >= least, pairs=found)]
 
 
 LIGHTNING = """
@@ -709,22 +767,8 @@ def in_framework(title: str, text: str, pairs: int, low: float, high: float, bou
     return [ratio_row(title, program(text, many(pairs)), low, high, bound)]
 
 
-PARTS = (
-    coverage,
-    errors,
-    clock,
-    loop,
-    kernels,
-    estimate,
-    repeats,
-    notebook,
-    products,
-    again,
-    thousand,
-    busy,
-    spinner,
-    spinning,
-)
+PARTS = (coverage, errors, clock, loop, kernels, estimate, fit, repeats, notebook, products, again, thousand)
+PARTS += (busy, spinner, spinning)
 
 
 def main() -> int:

@@ -91,16 +91,27 @@ class Calls(keras.callbacks.Callback):
 
     def __init__(self):
         super().__init__()
-        self.train, self.test = [], 0
+        self.train, self.test = [], []
 
     def on_epoch_begin(self, epoch, logs=None):
         self.train.append(0)
+        self.test.append(0)
 
     def on_train_batch_end(self, batch, logs=None):
         self.train[-1] += 1
 
     def on_test_batch_end(self, batch, logs=None):
-        self.test += 1
+        self.test[-1] += 1
+
+
+class Paced(keras.callbacks.Callback):
+    """What passes on a fake clock: in a step of each kind, and in each epoch beside them, of the first one 3 s more."""
+
+    def __init__(self, clock, train_s=0.0, test_s=0.0, beside_s=0.0):
+        super().__init__()
+        self.on_train_batch_begin = lambda batch, logs=None: clock.pass_s(train_s)
+        self.on_test_batch_begin = lambda batch, logs=None: clock.pass_s(test_s)
+        self.on_epoch_begin = lambda epoch, logs=None: clock.pass_s(beside_s if epoch else 3.0)
 
 
 def fit(case, model=None, count=640, held_out=160, epochs=3, optimizer="adam", more=(), **named):
@@ -175,12 +186,15 @@ def test_a_whole_training_is_measured_with_its_smaller_last_batch_and_is_the_sam
         keras.utils.set_random_seed(1)
         model = case.watch_model(mlp("cpu"))
         began = time.perf_counter()
-        return fit(case, model, more=[calls], **given), time.perf_counter() - began
+        found = fit(case, model, more=[calls], **given), time.perf_counter() - began
+        case.accuracy(0.9, 10_000, classes=10, epochs=3)
+        return found
 
     record, (clocked, around_s) = run(body, profile="article")
     assert record.status == "ok" and record.device == "cpu" and record.parameters is None
+    assert record.metrics["accuracy"].n == 10_000 and not record.note, "all of the training ran"
     training, validation = record.blocks["training"], record.blocks["validation"]
-    assert calls.train == [21] * 3 and calls.test == 3 * 4
+    assert calls.train == [21] * 3 and calls.test == [4] * 3
     assert steps_of(training) == 21 and training["epoch_steps"] == 650 / 32 and training["last_step_s"] > 0
     assert steps_of(validation) == 4 and validation["epoch_steps"] == 100 / 32
     assert training["stopped"] == validation["stopped"] == "whole epoch"
@@ -200,26 +214,41 @@ def test_an_epoch_that_does_not_fit_is_stopped_and_the_rest_is_estimated(run):
     record, _ = run(lambda case: fit(case, None, 32 * 1500, 32 * 1500, epochs, more=[calls]), budget_s=0.1)
     assert record.status == "ok", record.reason
     training, validation = record.blocks["training"], record.blocks["validation"]
-    assert calls.train == [steps_of(training) + 1] and calls.train[0] < 1400, "one more step runs, untimed"
-    assert calls.test == steps_of(validation) + 1 < 1400
+    assert calls.train[0] == steps_of(training) + 1 < 1400, "one more step runs, untimed"
+    assert calls.test[0] == steps_of(validation) + 1 < 1400
+    assert 0 < calls.train[1] < 100 and 0 < calls.test[1] < 100, "the next one begins and ends as ever"
     total, epoch = record.metrics["fit_s"], record.metrics["epoch_s"]
-    assert total.how == epoch.how == "estimated" and total.low < total.value < total.high
+    assert total.how == epoch.how == "estimated"
     assert 0.6 * epochs * epoch.value < total.value < (epochs + 1) * epoch.value
 
 
-def test_later_epochs_run_within_twice_the_budget_and_stand_for_the_rest(run, monkeypatch):
-    """Every epoch but the first takes 15 s outside of its steps, which take no time for the callback."""
+@pytest.mark.parametrize(
+    ("budget_s", "epochs", "trained", "tested"),
+    [
+        (2.0, 4, [31, 1, 1, 1], [15, 3, 3, 3]),  # the first is stopped, all others are shortened
+        (11.0, 4, [50, 50, 50, 2], [15, 15, 15, 14]),  # the last would not end within twice the budget
+        (2.0, 50, [31, 1, 1, 1], [15, 3, 3, 3]),  # of the shortened ones no more fit a budget
+    ],
+)
+def test_a_training_of_which_steps_are_left_out_takes_what_all_of_them_take(
+    run, monkeypatch, budget_s, epochs, trained, tested
+):
+    """On a fake clock: 0.1 s a step, 40 ms one of validation, and 0.4 s beside them in each epoch."""
     calls, clock = Calls(), fakes.Clock()
     monkeypatch.setattr(trainers, "time", types.SimpleNamespace(perf_counter=clock))
 
-    class Slow(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            clock.pass_s(15 if epoch else 0)
+    def body(case):
+        case.clock.clock = clock
+        fit(case, None, 50 * 32, 15 * 32, epochs, more=[Paced(clock, 0.1, 0.04, 0.4), calls])
+        case.accuracy(0.5, 100, 10, epochs)
 
-    record, _ = run(lambda case: fit(case, held_out=0, epochs=100, more=[Slow(), calls]), budget_s=60)
-    total = record.metrics["fit_s"]
-    assert calls.train == [20] * (1 + 120 // 15) and total.how == "estimated"
-    assert total.value >= 99 * 15, "what an epoch does outside of its steps is in the estimate"
+    record, _ = run(body, budget_s=budget_s)
+    total, whole = record.metrics["fit_s"], epochs * (50 * 0.1 + 15 * 0.04 + 0.4) + 2.6
+    assert (calls.train, calls.test) == (trained, tested)
+    assert (total.how, total.value) == ("estimated", pytest.approx(whole, rel=1e-6))
+    assert epochs == 50 or total.low < total.value < total.high
+    assert "accuracy" not in record.metrics and record.metrics["accuracy_unfinished"].value == 0.5
+    assert record.note == f"50.0 % right after {'3.04' if budget_s > 2 else '0.68'} of {epochs} epochs"
 
 
 def test_an_exception_in_fit_ends_the_case_and_keeps_what_was_timed(run):

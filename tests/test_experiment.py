@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+import fakes
 import numpy as np
 import pytest
 import torch
@@ -27,14 +28,15 @@ from torch import nn
 from pomology import errors
 from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import Mismatch, PomologyError, TooBig
+from pomology.experiment import outcome
 from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
-from pomology.experiment.outcome import JUDGED_STEPS
 from pomology.machine import snapshot
 from pomology.machine.sources import SOURCES, Source
 from pomology.paths import root
 from pomology.report import claims
 from pomology.results import cases
+from pomology.results.cases import JUDGED_STEPS
 from pomology.results.record import Record
 from pomology.workloads.cost import Workload
 
@@ -347,8 +349,12 @@ def test_an_error_that_a_device_reports_late_still_ends_the_case(make, monkeypat
     ],
 )
 def test_a_model_that_does_not_learn_is_said(make, count, options, learns, reason):
-    record = run(make(expects_learning=learns, profile="article"), lambda case: fit(case, count, **options))
+    experiment = make(expects_learning=learns, profile="article")
+    record = run(experiment, lambda case: fit(case, count, **options))
     assert (record.status, record.reason) == ("not-learning" if reason else "ok", reason)
+    (row,) = experiment.details().rows
+    for shown in (row.cells[experiment.details().columns.index("Loss")], cases.line(record)):
+        assert f" (not judged: {count} steps)" in shown if count < JUDGED_STEPS else "judged" not in shown
 
 
 @pytest.mark.parametrize(
@@ -369,6 +375,24 @@ def test_a_model_that_does_no_better_than_guessing_is_said_not_to_learn(make, va
     assert record.status == status, record.reason
     assert record.metrics["accuracy"].value == value and record.metrics["accuracy"].n == samples
     assert status == "ok" or record.reason.startswith(f"{value:.1%} right after {count} steps; guessing gives 10.0%")
+
+
+@pytest.mark.parametrize(
+    ("profile", "epochs", "done"),
+    [("article", 1, None), ("article", 3, "1"), ("quick", 1, r"0\.\d+"), ("quick", 3, r"0\.\d+")],
+)
+def test_the_accuracy_of_an_unfinished_training_stands_apart_with_how_much_of_it_ran(make, profile, epochs, done):
+    def body(case):
+        fit(case, 60 if profile == "article" else 600, at=lambda number: time.sleep(0.001))
+        case.accuracy(0.592, 1000, classes=10, epochs=epochs)
+
+    experiment = make(profile=profile, columns=["epoch_s", "accuracy"])
+    record, (name, other) = run(experiment, body, batch_size=[128]), ("accuracy", "accuracy_unfinished")
+    assert record.status == "ok" and record.metrics[other if done else name].value == 0.592
+    assert (name if done else other) not in record.metrics
+    (row,) = [row for row in experiment.table().rows if row.kind == "measured"]
+    assert ("59.2 %" in row.cells) == (not done), "no column holds the number of an unfinished one"
+    assert not done or re.search(rf"59\.2 % right after {done} of {epochs} epochs", row.cells[-1])
 
 
 # Going on -------------------------------------------------------------------------------------------------------------
@@ -392,6 +416,41 @@ def test_what_the_journal_holds_is_skipped_and_said(make, capsys):
             fit(case)
     assert [record.status for record in again.records] == ["ok"] * 3
     assert list(make().cases(batch_size=[8, 16, 32])) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "instead", "ran"),
+    [
+        # A step takes 8 ms a sample, so 0.2 s are three steps of 8. Of 30 steps in the budget none could be larger.
+        ({}, [{"batch_size": 8}, {"batch_size": 16}], {}, [8, 16, 2]),
+        ({}, [{"batch_size": 8}, {"batch_size": 1}], {}, [8, 1]),  # that has 25
+        ({}, [{"batch_size": 8, "way": "a"}, {"batch_size": 1, "way": "b"}], {}, [8, 1, 2]),  # of another way
+        ({}, [{"batch_size": 2, "width": 9}], {"width": 1}, [2, 2]),  # a batch that can hardly be smaller
+        ({}, [{"batch_size": 2, "width": 9}], {}, [2]),
+        ({"budget_s": 20}, [{"batch_size": 64}], {}, [64]),  # 39 steps
+        ({"profile": "article"}, [{"batch_size": 64}], {}, [64]),
+        ({"profile": "smoke"}, [{"batch_size": 64}], {}, [64]),
+    ],
+)
+def test_beside_a_case_of_few_steps_a_smaller_one_runs(make, changes, rows, instead, ran):
+    def train(experiment):
+        clock = fakes.Clock()
+        for case in experiment.smaller_beside(experiment.cases(rows), **instead):
+            with case:
+                case.clock.clock = clock
+                seconds = 0.008 * case.batch_size * case.config.get("width", 1)
+                fit(case, 60, at=lambda number, seconds=seconds: clock.pass_s(seconds))
+        return experiment.records
+
+    records = train(make(**{"budget_s": 0.2} | changes))
+    assert [(record.config["batch_size"], record.status) for record in records] == [(size, "ok") for size in ran]
+    assert [record.scaled for record in records] == [False] * len(rows) + [True] * (len(ran) - len(rows))
+    if len(ran) > len(rows):
+        steps, first = outcome.steady_steps(records[-1]), records[0].config
+        assert steps >= 10 > outcome.steady_steps(records[0])
+        assert records[-1].config == first | instead | {"batch_size": ran[-1]}
+        assert records[-1].metrics["step_s"].low is not None
+    assert len(train(make(**{"budget_s": 0.2} | changes))) == len(ran), "not once more"
 
 
 def test_nothing_of_a_case_stays_in_memory(make):
@@ -555,7 +614,7 @@ def test_outside_of_a_notebook_one_line_a_case_is_printed(make, capsys, monkeypa
     monkeypatch.setattr("IPython.get_ipython", lambda: None)  # whatever another test has left
     run(make(profile="article"), lambda case: fit(case, 3, losses=lambda number: 3 - number))
     (line,) = capsys.readouterr().out.splitlines()
-    assert re.match(r"torch-cpu · epoch .* measured · loss 3 → 1 · .*took \d+", line)
+    assert re.match(r"torch-cpu · epoch .* measured · loss 3 → 1 \(not judged: 3 steps\) · .*took \d+", line)
 
 
 def test_in_a_notebook_one_line_is_shown_and_then_replaced(make, capsys, monkeypatch):

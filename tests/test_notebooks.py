@@ -110,7 +110,7 @@ def test_title_cells_and_calls(path):
     # What shows the whole kit together is about no experiment of the article by itself, and so about no claim.
     calls += ["claims"] * (known is not None and not declaration.of(path.stem).whole_run)
     assert [whole.count(f"{shown}.{call}()") for call in calls] == [1] * len(calls)
-    assert bool(re.findall(r"(?:in|yield from) experiment\.(?:cases|first_that_fits)\(", whole)) == cases
+    assert bool(re.findall(r"(?:in|yield from) experiment\.(?:cases|first_that_fits|smaller_beside)\(", whole)) == cases
     made = [node for node in trees(document) if isinstance(node, ast.Call)]
     (experiment,) = [node for node in made if ast.unparse(node.func) == shown.capitalize()]
     assert experiment.args[0].value == path.stem, "an experiment is named as its notebook"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from types import SimpleNamespace
 
 import fakes
@@ -14,10 +15,12 @@ import torch
 from fakes import Clock
 from torch.nn import functional as F
 
+from pomology import format
 from pomology.experiment.experiment import Experiment
 from pomology.measure import calls as measure_calls
 from pomology.measure import clock as measure_clock
 from pomology.measure import epochs
+from pomology.measure.estimate import Estimate
 from pomology.workloads import cost, vision
 
 NAMES = ("simclr", "model_sizes", "capabilities")
@@ -91,6 +94,35 @@ def test_a_part_may_stand_in_an_epoch_one_and_a_half_times():
     assert parts == pytest.approx({"training": 2.0, "feature bank": 1.5, "kNN": 0.5})
     epoch = epochs.epoch_metrics(steps)["epoch_s"]
     assert epoch.value == pytest.approx(4.0) and epoch.how == "estimated"  # no epoch was seen to have 1.5
+
+
+@pytest.mark.parametrize(
+    ("loop_s", "ready_s", "count", "training", "waiting"),
+    [
+        (5.0, 4.0, 20, r"400 s ± .+ %", r"100 s ± .+ %"),
+        (4.0, 5.0, 20, r"500 s ± .+ %", r"not resolved \(20 steps\)"),  # never below 0
+        (4.02, 4.0, 20, r"400 s ± .+ %", r"not resolved \(20 steps\)"),  # within their intervals
+        (5.0, 4.0, 2, r"not resolved \(2 steps\)", r"not resolved \(2 steps\)"),
+        (5.0, 4.0, 1, r"not resolved \(1 step\)", r"not resolved \(1 step\)"),
+    ],
+)
+def test_parts_of_an_epoch_are_printed_where_they_are_resolved(scopes, loop_s, ready_s, count, training, waiting):
+    scope, found = scopes["simclr"], {}
+    noise = [0.1 * (-1) ** number for number in range(count)]
+    part = measure_clock.Part("training", 100.0, first_step_s=loop_s)
+    part.blocks = [measure_clock.Block(1, loop_s + off) for off in noise]
+    part.ready_blocks = [measure_clock.Block(1, ready_s + off) for off in noise]
+    clock = measure_clock.StepClock()
+    clock.parts = dict.fromkeys(("training", "feature bank", "kNN"), part)
+    scope["note_split"](SimpleNamespace(clock=clock, metric=found.__setitem__))
+    assert "waiting_epoch_s" not in found, "a difference is formed where it is shown"
+    (names,) = [cell for cell in fakes.cells("simclr") if cell.startswith("SPLIT")]
+    exec(names.split("\n\n\ndef")[0], scope["split"].__globals__)
+    shown = scope["split"](found)
+    assert re.fullmatch(training, format.resolved(shown["Training"]))
+    assert re.fullmatch(waiting, format.resolved(shown["Waiting for data"]))
+    assert format.resolved(Estimate(5.0, "s", 2.0, 8.0, 10)) == "2.00 s to 8.00 s"
+    assert format.resolved(Estimate(5.0, "s", 4.0, 6.0, 9)) == "not resolved (9 steps)"
 
 
 def test_a_step_costs_what_the_specification_says(scopes):

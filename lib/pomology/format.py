@@ -48,6 +48,16 @@ def plus_minus(estimate: Estimate) -> str:
     return f" ± {significant(max(share, 0.1), 2 if share >= 1 else 1)} %"
 
 
+def resolved(part: Estimate) -> str:
+    """`12.0 s ± 8.3 %`, `2.00 s to 9.00 s`: a part or a difference that is above 0 beyond its interval, and rests on 10
+    steps or more; else `not resolved (2 steps)`."""
+    if part.bounds[0] <= 0 or (part.n or 0) < 10:
+        return f"not resolved ({part.n or 0:,} step{'s' * (part.n != 1)})"
+    if (part.half_width or 0) > part.value / 2:
+        return " to ".join(quantity(bound, part.unit) for bound in part.bounds)
+    return f"{quantity(part.value, part.unit)}{plus_minus(part)}"
+
+
 def clock_time(value: float) -> str:
     """`40 s`, `1:30 min`, `2:05:00 h`."""
     minutes, rest = divmod(int(value + 0.5), 60)

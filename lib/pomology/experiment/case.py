@@ -66,6 +66,7 @@ class Case:
         self._kernels: dict[str, dict] = {}
         self._losses: list[float] = []
         self._loads: list[float] = []  # cores that others used, of each thing timed
+        self.epochs_done: float | None = None  # known to a trainer that runs several; else as of the first loop
         self._computed_on: set[str] = set()
         self._notes: list[str] = []
         self._flags: list[str] = []
@@ -211,12 +212,19 @@ class Case:
         if not self.clock.on_ready:
             self._losses.append(float(value))
 
-    def accuracy(self, value: float, samples: int, classes: int) -> None:
-        """Note the share of held-out samples that the trained model gets right. After 20 steps of training, a model
-        did not learn that does no better than the chance of `classes` equally likely classes plus three standard
-        deviations of a guesser's score on so many samples, which a guesser passes once in a thousand times."""
-        self.metric("accuracy", value, n=samples)
-        chance, steps = 1 / classes, self._training.steps if self._training else 0
+    def accuracy(self, value: float, samples: int, classes: int, epochs: int = 1) -> None:
+        """Note the share of held-out samples that the model gets right: as `accuracy` only after all `epochs` of the
+        training, else as `accuracy_unfinished`, and in a note. After 20 steps of training, a model did not learn that
+        does no better than the chance of `classes` equally likely classes plus three standard deviations of a
+        guesser's score on so many samples, which a guesser passes once in a thousand times."""
+        training, done = self._training, self.epochs_done
+        if done is None and training:
+            done = 1 if training.complete else training.steps / training.epoch_steps
+        whole = done is None or done >= epochs
+        self.metric("accuracy" if whole else "accuracy_unfinished", value, n=samples)
+        if not whole:
+            self.note(f"{100 * value:.1f} % right after {math.floor(100 * done) / 100:g} of {epochs} epochs")
+        chance, steps = 1 / classes, training.steps if training else 0
         bound = chance + 3 * math.sqrt(chance * (1 - chance) / samples)
         if value <= bound and steps >= ACCURACY_STEPS:
             self._guesses = f"{value:.1%} right after {steps} steps; guessing gives {chance:.1%}, and up to {bound:.1%}"

@@ -12,6 +12,7 @@ from typing import Any
 from pomology.devices import find
 from pomology.devices.base import Device
 from pomology.errors import PomologyError
+from pomology.experiment import outcome
 from pomology.experiment.case import Case
 from pomology.machine import quiet, snapshot
 from pomology.machine.sampler import Telemetry
@@ -28,6 +29,7 @@ LIMIT = 5  # budgets that a case may take
 # so many seconds at the most, and no more in all of a notebook. After less than WORK_S of work it is not looked at.
 REST_S, REST_IN_ALL_S, WORK_S = 30.0, {"smoke": 0.0, "quick": 120.0, "article": 1200.0}, 5.0
 WARMER = {"level": 0, "temperature_c": 3, "power_w": 2}  # which counts as the same
+ENOUGH, BESIDE = 10, 30  # steady steps that a rate should rest on, and that a smaller case is to have
 TOO_LARGE = ("too-big", "out-of-memory", "crashed", "timeout")  # a smaller sibling of such a case may fit
 
 
@@ -145,6 +147,36 @@ class Experiment(Report):
                 ended = {(each.case, each.repeat): each.status for each in journal.read(self.journal.path).records}
                 if ended.get(key) not in TOO_LARGE:
                     break
+
+    def smaller_beside(self, cases: Iterable[Case], **instead: Any) -> Iterator[Case]:
+        """These cases, and on each device one more behind them, `scaled`, where one has fewer than 10 steady steps, and
+        none of it at another batch size has more: so few steps have no interval, those of the smaller case do.
+
+        It is the first such case with a smaller `batch_size`, of which 30 steps should fit the budget; if its batch is
+        at most 2 or its model a smaller one already, with other settings `instead`. The profile `smoke` has none."""
+        yield from cases
+        for backend in self.devices if self.profile != "smoke" else ():
+            if smaller := self._smaller(backend, instead):
+                for case in self.cases([smaller], on=[backend]):
+                    case.scaled = True
+                    yield case
+
+    def _smaller(self, backend: Device, instead: dict) -> dict | None:
+        here, of_any = (backend.backend, self.repeat, "ok"), {"batch_size": None}
+        ended = journal.read(self.journal.path).records
+        ended = [record for record in ended if (record.backend, record.repeat, record.status) == here]
+        ran = [record for record in ended if "training" in (record.blocks or ())]
+        for record in ran:
+            like = [other for other in ran if other.config | of_any == record.config | of_any]
+            if max(map(outcome.steady_steps, like)) < ENOUGH:
+                size, step = record.config.get("batch_size"), record.metrics.get("step_s")
+                smaller = instead
+                if step and isinstance(size, int) and size > 2 and not record.scaled:
+                    fits = min(size // 2, int(size * self.budget_s / (BESIDE * step.value)))
+                    smaller = {"batch_size": 1 << max(1, fits.bit_length() - 1)}  # a power of two
+                if record.config | smaller != record.config:
+                    return record.config | smaller
+        return None
 
     def peak_matmul_rate(self, backend: Device, precision: str) -> float:
         """The most FLOP/s that a matrix product reaches on a device: of 512 to 4096 squared, timed once per process as

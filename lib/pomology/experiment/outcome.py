@@ -18,8 +18,8 @@ from pomology.results import cases
 
 if TYPE_CHECKING:
     from pomology.devices.base import Device
+    from pomology.results.record import Record
 
-JUDGED_STEPS = 50  # with fewer losses than these nobody can tell whether a model learns
 FEW_TRACED = 8  # with fewer steps than these behind the warm-up, only the first is left out of a trace of memory
 
 
@@ -43,7 +43,7 @@ def not_learning(losses: list[float], expected: bool) -> str | None:
     """What the losses of its steps have against a model, if anything. expected: whether they should fall."""
     if not all(map(math.isfinite, losses)):
         return "the loss is not a finite number"
-    if expected and len(losses) >= JUDGED_STEPS:
+    if expected and len(losses) >= cases.JUDGED_STEPS:
         first, last = loss_ends(losses).values()
         if last >= first:
             return f"the loss went from {first:.4g} to {last:.4g} in {len(losses)} steps"
@@ -69,6 +69,12 @@ def edge(timed: clock.StepClock) -> tuple[tuple, int]:
     asides = sum(len(work.seconds) for work in timed.occasional_work.values())
     stretch = (len(training.warmup), len(training.ready_blocks), asides)
     return stretch, sum(block.steps for block in training.blocks)
+
+
+def steady_steps(record: Record) -> float:
+    """How many steps the mean of its training rests on: of a whole epoch more than any number."""
+    training = record.blocks["training"]
+    return math.inf if training["stopped"] == "whole epoch" else sum(steps for steps, _ in training["steady"])
 
 
 def raw_times(part: clock.Part) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Frameworks are imported when a callback is made, never with this module.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 import warnings
@@ -15,7 +14,9 @@ from typing import Any
 from pomology.errors import Mismatch, Unsupported
 from pomology.experiment.case import Case
 from pomology.measure.clock import Ticker
-from pomology.measure.epochs import fit_metric
+from pomology.measure.epochs import Ran, fit_metric
+
+SHORTENED = 1 / 20  # of the budget, for either loop of an epoch that is shortened: a fast validation runs whole
 
 
 def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1) -> Any:
@@ -24,7 +25,9 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
     - the steps of the first epoch's training and validation. An epoch that does not fit the case's budget is stopped
       (`stop_training`, `stop_evaluating`), after one more step that is not timed;
     - `fit_s`, the seconds of the whole `fit`: `measured` if all of it ran, as in the profile `article` always, else if
-      each next epoch is expected to end within twice the budget; otherwise as `epochs.fit_metric` estimates;
+      each next epoch is expected to end within twice the budget. Otherwise the next ones, one at the least and as many
+      as a budget holds, begin and end as ever, but are stopped after a few steps: what an epoch does beside its steps
+      is measured, and the missing steps are as `epochs.fit_metric` estimates;
     - the loss of each step, taken out of the epoch's mean so far, which Keras reads from the device in every step.
     """
     import keras as framework
@@ -34,12 +37,13 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             super().__init__()
             case.watch()
             self._began_s, self._ticker = time.perf_counter(), None
-            self._ended_s: list[float] = []  # when each whole epoch ended
+            self._ran: list[Ran] = []
+            self._shortened_until_s = 0.0  # epochs are shortened if above 0, and none begins that would end later
 
         def on_epoch_begin(self, epoch, logs=None):
-            self._sum = self._count = 0.0
+            self._sum, self._count, self._steps, self._loop_s = 0.0, 0, {}, time.perf_counter()
             if epoch == 0:
-                self._first_s = time.perf_counter()
+                self._ended_s = self._loop_s
                 self._begin(samples / batch_size, "training")
 
         def on_train_batch_begin(self, batch, logs=None):
@@ -49,36 +53,39 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             count = min(samples, (batch + 1) * batch_size)
             total = logs["loss"] * count
             case.loss((total - self._sum) / (count - self._count))
-            self._sum, self._count = total, count
+            self._sum, self._count, self._steps["training"] = total, count, count / batch_size
+            self.model.stop_training |= self._shortened()
 
         def on_test_begin(self, logs=None):
             self._end()
-            if not self._ended_s and "validation" not in case.clock.parts:
+            self._loop_s = time.perf_counter()
+            if not self._ran:
                 self._begin(validation_samples / batch_size, "validation")
 
         def on_test_batch_begin(self, batch, logs=None):
             self.model.stop_evaluating |= self._enough(batch)
 
+        def on_test_batch_end(self, batch, logs=None):
+            self._steps["validation"] = min(validation_samples, (batch + 1) * batch_size) / batch_size
+            self.model.stop_evaluating |= self._shortened()
+
         def on_epoch_end(self, epoch, logs=None):
             self._end()
-            if epoch == 0 and not all(part.complete for part in case.clock.parts.values()):
-                self.model.stop_training = True
-                return
-            last_s, now_s = (self._ended_s or [self._first_s])[-1], time.perf_counter()
-            self._ended_s.append(now_s)
-            long = 2 * now_s - last_s - self._began_s > 2 * case.clock.budget_s
-            self.model.stop_training |= long and case.experiment.profile != "article"
+            now_s = time.perf_counter()
+            self._ran.append(Ran(now_s - self._ended_s, self._steps))
+            next_s, self._ended_s, budget_s = 2 * now_s - self._ended_s, now_s, case.clock.budget_s
+            self.model.stop_training = 0 < self._shortened_until_s < next_s
+            whole = all(part.complete for part in case.clock.parts.values())
+            long = not whole or next_s - self._began_s > 2 * budget_s
+            if long and case.experiment.profile != "article":
+                self._shortened_until_s = self._shortened_until_s or now_s + budget_s
 
         def on_train_end(self, logs=None):
             case.backend.synchronize()
             seconds = time.perf_counter() - self._began_s
-            later = [end - begin for begin, end in itertools.pairwise(self._ended_s)]
-            if (estimate := fit_metric(case.clock, epochs, self._first_s - self._began_s, later)) is None:
-                return
-            if len(self._ended_s) == epochs:
-                # One training has one time. The spread of its steps says how well this run pins it down.
-                estimate = (estimate * (seconds / estimate.value)).replace(value=seconds, how="measured", n=epochs)
-            case.metric("fit_s", estimate)
+            case.epochs_done = round(sum(each.steps["training"] for each in self._ran) * batch_size / samples, 6)
+            if estimate := fit_metric(case.clock, epochs, seconds, self._ran):
+                case.metric("fit_s", estimate)
 
         def _begin(self, steps, part):
             self._ticker = Ticker(case.clock, part, steps)
@@ -86,6 +93,10 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
 
         def _enough(self, batch):
             return self._ticker is not None and batch > 0 and not self._ticker.tick()
+
+        def _shortened(self):
+            spent_s = time.perf_counter() - self._loop_s
+            return self._shortened_until_s > 0 and spent_s >= SHORTENED * case.clock.budget_s
 
         def _end(self, logs=None):
             if self._ticker is not None:

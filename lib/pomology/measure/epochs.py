@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pomology.measure.clock import PHASES, SPLIT_STEPS, Block, Part, StepClock, interval, steps_in
 from pomology.measure.estimate import Estimate, total
@@ -71,26 +73,44 @@ def _part_epoch(part: Part) -> Estimate | None:
     return epoch if part.per_epoch == 1 else (epoch * part.per_epoch).replace(how="estimated")
 
 
-def fit_metric(clock: StepClock, epochs: int, before_s: float, later: Sequence[float] = ()) -> Estimate | None:
-    """Seconds of a whole training of several epochs, estimated from what of it was timed; None if that was too short.
+class Ran(NamedTuple):
+    """An epoch, or the part of one that ran. steps: by the clock's parts; a smaller last batch counts as a fraction."""
 
-    It is before_s (from the call to the first step of all) + the first epoch + the sum of later (whole epochs that ran
-    after it) + (epochs that did not run) x (mean of later). Where no later epoch ran, one is taken as the sum of steps
-    x mean steady step, without what else an epoch does between its steps (in Keras, about a tenth of a second). The
-    bounds are relative ones: those of the steady mean.
+    seconds: float
+    steps: dict[str, float]
+
+
+def fit_metric(clock: StepClock, epochs: int, seconds: float, ran: Sequence[Ran]) -> Estimate | None:
+    """Seconds of a whole training of several epochs, of which some were shortened, and the last ones perhaps left out;
+    None if too little of it ran. seconds: of all that ran, from the call on. ran: its epochs, in order.
+
+    It is seconds + (steps that did not run) x (mean of the steady ones) + (epochs that did not even begin) x (what an
+    epoch behind the first takes beside its steps: in Keras, about a tenth of a second). Whole, it is `measured`: one
+    training has one time, and the spread of its steps says how well this run pins it down. Else the bounds are those
+    of the steps that did not run. They wander as those of the mean do, so both spreads count.
     """
-    parts = list(clock.parts.values())
-    firsts = [_part_epoch(part) for part in parts]
-    if not parts or None in firsts:
-        return None
-    steady = []
-    for part in parts:  # of a whole epoch of a few steps, what followed the first is all there is to go by
+    left_out, terms, beside = epochs - len(ran), [], [each.seconds for each in ran[1:]]
+    for part in clock.parts.values():
+        if not (part.blocks or part.complete):
+            return None
+        # Of a whole epoch of a few steps, what followed the first is all there is to go by.
         rest_s = (part.seconds - part.first_step_s) / (part.steps - 1) if part.steps > 1 else part.first_step_s
-        steady.append(part.epoch_steps * (interval(part.blocks) if part.blocks else Estimate(rest_s, "s")))
-    epoch = total(steady, NEGLIGIBLE)
-    missing_s = (epochs - 1 - len(later)) * (sum(later) / len(later) if later else epoch.value)
-    seconds = before_s + sum(first.value for first in firsts) + sum(later) + missing_s
-    return (epoch * (seconds / epoch.value)).replace(value=seconds, how="estimated")
+        step = interval(part.blocks) if part.blocks else Estimate(rest_s, "s")
+        done = [each.steps.get(part.name, 0.0) for each in ran]
+        beside = [more - steps * step.value for more, steps in zip(beside, done[1:], strict=True)]
+        missing = max(0.0, epochs * part.epoch_steps - sum(done))
+        if step.high is not None and missing:
+            half = (step.high - step.value) * math.sqrt(1 + sum(block.steps for block in part.blocks) / missing)
+            step = step.replace(low=step.value - half, high=step.value + half)
+        terms.append((step, missing, part.epoch_steps))
+    if not terms or (left_out and not beside):
+        return None
+    if not left_out and sum(missing for _, missing, _ in terms) < 1e-6:
+        whole = total([step * steps for step, _, steps in terms], NEGLIGIBLE)
+        return (whole * (seconds / whole.value)).replace(value=seconds, how="measured", n=epochs)
+    some = [step * missing for step, missing, _ in terms] + [Estimate.count(seconds, "s")]
+    some += [mean_interval([max(0.0, more) for more in beside]) * left_out] if left_out else []
+    return total(some, NEGLIGIBLE).replace(how="estimated")
 
 
 def rate(amount: float, seconds: Estimate, unit: str) -> Estimate:

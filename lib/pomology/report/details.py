@@ -12,7 +12,7 @@ from pomology.report.declaration import Declaration
 from pomology.report.side_by_side import RATIOS
 from pomology.report.table import Row, Table, flag_notes
 from pomology.results import metrics
-from pomology.results.cases import chip_name, groups, settings
+from pomology.results.cases import chip_name, groups, losses, settings
 from pomology.results.record import Record
 
 DETAILS = ("first_step_s", "step_s", "flops_per_s", "page_faults", "page_ins", "swap_bytes")
@@ -68,9 +68,8 @@ def details_table(records: list[Record], best: roofline.Ceilings | None = None) 
     for record in records:
         values, load = record.metrics, record.foreign_load
         numbers = [f"{metrics.show(x)(values[x].value)}{plus_minus(values[x])}" if x in values else "" for x in shown]
-        loss = " → ".join(f"{values[name].value:.4g}" for name in ("loss_first", "loss_last") if name in values)
         cells = (chip_name(record), settings(record), f"{record.parameters:,}" if record.parameters else "")
-        cells += (*numbers, loss, "" if load is None else f"{load:.2f}")
+        cells += (*numbers, losses(record), "" if load is None else f"{load:.2f}")
         about = {"case": record.case, "repeat": record.repeat, "status": record.status}
         lines.append((cells, about | {name: metric.value for name, metric in values.items()}))
     headings = (metrics.metric(name).heading for name in shown)

@@ -34,6 +34,8 @@ FLAGS = {
     "slowed": "a fixed product took over 10 % longer before or after it than at its best in this run",
     "cut-short": "ended at five times its budget, with what it had by then",
 }
+JUDGED_STEPS = 50  # fewer losses than these say nothing about whether a model learns
+
 # With one of these a number is shown, but gives no verdict.
 DOUBTS = FLAGS.keys() - {"on-battery"}
 
@@ -84,11 +86,18 @@ def line(record: Record) -> str:
         how = {name: f" {metrics[name].how}" for name in ("fit_s", "epoch_s") if name in metrics}
         texts = [f"{TIMES[name]} {seconds(x.value)}{plus_minus(x)}{how.get(name, '')}" for name, x in shown]
         parts.append(", ".join(texts if both else texts[:1]))
-    if "loss_first" in metrics and "loss_last" in metrics:
-        parts.append(f"loss {metrics['loss_first'].value:.4g} → {metrics['loss_last'].value:.4g}")
+    parts += [f"loss {shown}" if (shown := losses(record)) else ""]
     parts += [record.note or "", ", ".join(record.flags)]
     parts += [f"took {clock_time(record.seconds)}" if record.seconds is not None else ""]
     return " · ".join(filter(None, parts))
+
+
+def losses(record: Record) -> str:
+    """`2.31 → 0.42`: the loss of a training's first and last steps, and whether they are too few to judge it by."""
+    ends = [record.metrics[name] for name in ("loss_first", "loss_last") if name in record.metrics]
+    few = ends and ends[0].n is not None and ends[0].n < JUDGED_STEPS
+    shown = " → ".join(f"{end.value:.4g}" for end in ends)
+    return f"{shown} (not judged: {ends[0].n} steps)" if few else shown
 
 
 def comparable(records: Iterable[Record], metric: str = "") -> list[Record]:
