@@ -293,7 +293,8 @@ class Case:
         if observed is not None and observed == self._weights_on and self._computed_on == {backend.backend}:
             observed = backend.backend
         status, reason = self._status(exception, observed)
-        doubts = self._conditions["flags"] + self._flags + outcome.flags(telemetry, training, backend.backend)
+        doubts = outcome.flags(telemetry, training, self._kernels, backend.backend)
+        doubts = self._conditions["flags"] + self._flags + doubts
         record = self._start() | {"status": status, "reason": reason, "flags": doubts}
         record |= {"device": observed and ("cpu" if observed == "cpu" else "gpu")}
         record |= {"parameters": workload and workload.parameters, "flops_per_step": workload and workload.flops}

@@ -31,6 +31,8 @@ def measure(
     warmup_calls: int = 10,
     repeats: int | None = None,
     calls_per_block: int | None = None,
+    least_calls: int = 2,
+    least_s: float = 0.0,
     before: Callable[[], Any] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Measurement:
@@ -38,8 +40,9 @@ def measure(
 
     Warm-up lasts `warmup_calls` and `warmup_s`, or half the budget if a slow function needs more. Then blocks of calls,
     fenced at both ends, until the half-width of the median's interval is below 1 % of it (from 20 blocks on) or the
-    budget is spent, but never fewer than two; or `repeats` blocks, where given. A block has so many calls that the
-    fence is negligible, or `calls_per_block`: 1 fences every call. `before` is called ahead of each block, untimed.
+    budget is spent, but never fewer than `least_calls` in two blocks, nor less than `least_s`; or `repeats` blocks,
+    where given. A block has so many calls that the fence is negligible, or `calls_per_block`: 1 fences every call.
+    `before` is called ahead of each block, untimed.
     """
 
     def block(calls: int) -> Block:
@@ -60,7 +63,9 @@ def measure(
         blocks.append(block(per_block))
         if repeats is not None:
             stopped = "repeats" if len(blocks) >= repeats else ""
-        elif len(blocks) >= 2 and clock() - begun >= budget_s:
+        elif len(blocks) < 2 or len(blocks) * per_block < least_calls or clock() - begun < least_s:
+            continue
+        elif clock() - begun >= budget_s:
             stopped = "budget"
         elif len(blocks) >= 20 and len(blocks) % 5 == 0:
             middle = intervals.median_interval([block.step_s for block in blocks])

@@ -7,6 +7,7 @@ figures are pictures, and a notebook's own HTML passes a list of harmless tags, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter
@@ -52,17 +53,20 @@ CSV = {"numbers": "article", "shares": "roofline", "rates": "rates", "checks": "
 def build(out: Path) -> Path:
     """Make each finished notebook that is new a page, and `index.html` over all of them, which is returned.
 
-    It is called after every notebook of a run: what no notebook has saved is made from the journals. Raises
-    PomologyError if there is no folder.
+    It is called after every notebook of a run: what no notebook has saved is made from the journals, and a page again
+    where a ceiling above its shares has risen. Raises PomologyError if there is no folder.
     """
     run = Run(out)
     failed = {}
     for notebook in sorted(run.path.glob("*.ipynb")):
-        page, sources = notebook.with_suffix(".html"), (notebook, *PAGE.iterdir())
+        page, tables = notebook.with_suffix(".html"), {}
+        with contextlib.suppress(*MALFORMED):  # then the notebook's own stay
+            tables = Report.of(declaration.read(notebook), run).with_shares()
+        sources = (notebook, *PAGE.iterdir(), *(place for _, place in tables.values() if place.exists()))
         if page.exists() and page.stat().st_mtime_ns > max(source.stat().st_mtime_ns for source in sources):
             continue
         try:
-            write_atomic(page, render(notebook))
+            write_atomic(page, render(notebook, {name: table for name, (table, _) in tables.items()}))
         except MALFORMED as error:
             page.unlink(missing_ok=True)  # a page of an older notebook would be taken for this one
             failed[notebook.stem] = f"The notebook cannot be rendered: {type(error).__name__}: {error}."
@@ -85,7 +89,7 @@ def links_into(page: str, present: Container[str]) -> str:
 
 def _index(run: Run, failed: dict[str, str]) -> str:
     names = {*run.journals, *(place.stem for end in ("ipynb", "html") for place in run.path.glob(f"*.{end}"))}
-    names |= {re.sub(r"-\d+$", "", place.stem) for place in run.path.glob(".partial/*.ipynb")}  # name or name-repeat
+    names |= {re.sub(r"(-end)?(-\d+)?$", "", place.stem) for place in run.path.glob(".partial/*.ipynb")}  # see plan.Job
     order = list(dict.fromkeys(row["experiment"] for row in published.rows()))
     abouts = [_declaration(run, name) for name in sorted(names - {"index"})]
     abouts.sort(key=lambda about: (about.article, (*order, about.experiment).index(about.experiment)))
@@ -191,8 +195,8 @@ def _best(records: list[Record]) -> str:
     best, parts = roofline.ceilings(records), {"cpu": [], "gpu": []}
     for (kind, precision), ceiling in sorted(best.rates.items()):
         parts[kind].append(f"{precision} {quantity_per_s(ceiling.value, 'FLOP/s')}")
-    for kind, ceiling in best.bandwidths.items():
-        parts[kind].append(f"memory {quantity_per_s(ceiling.value, 'B/s')}")
+    for (kind, traffic), ceiling in sorted(best.bandwidths.items()):
+        parts[kind].append(f"memory {traffic} {quantity_per_s(ceiling.value, 'B/s')}")
     words = {"cpu": "processor", "gpu": "GPU"}
     return "; ".join(f"{words[kind]}: {', '.join(shown)}" for kind, shown in parts.items() if shown)
 

@@ -20,7 +20,7 @@ TIMES |= {"kernel_s": "a call", "launch_s": "a launch", "backward_s": "backward"
 
 FLAGS = {
     "contended": "other programs used the processor meanwhile",
-    "drift": "steps became slower or faster by over 10 % from the first third to the last",
+    "drift": "steps or calls became slower or faster by over 10 % from the first third to the last",
     "few-steps": "fewer than 20 steady steps: its interval is a rough one",
     "on-battery": "on battery",
     "low-power": "in low-power mode",
@@ -33,6 +33,7 @@ FLAGS = {
     "slowed": "a fixed product took over 10 % longer before or after it than at its best in this run",
     "cut-short": "ended at five times its budget, with what it had by then",
 }
+LEAST_CALLS = 6  # with fewer a time of a call has no interval
 # With one of these a number is shown, but gives no verdict.
 DOUBTS = FLAGS.keys() - {"on-battery"}
 

@@ -23,16 +23,22 @@ class Job(NamedTuple):
     notebook: Notebook
     parameters: dict[str, Any]
     repeat: int
+    ends: bool = False  # whether it is the notebook's second run, at the end
 
     @property
     def label(self) -> str:
-        return self.notebook.name + (f" (repeat {self.repeat + 1})" if self.repeat else "")
+        again = " (again, at the end)" if self.ends else ""
+        return self.notebook.name + again + (f" (repeat {self.repeat + 1})" if self.repeat else "")
+
+    def seconds(self, profile: str) -> float:
+        return (self.notebook.again if self.ends else self.notebook.seconds).get(profile, 0)
 
     def output(self, out: Path) -> Path:
-        return out / "repeats" / self.partial(out).name if self.repeat else out / self.partial(out).name
+        return out / "repeats" / self.partial(out).name if self.repeat or self.ends else out / self.partial(out).name
 
     def partial(self, out: Path) -> Path:
-        return out / ".partial" / (self.notebook.name + (f"-{self.repeat}" if self.repeat else "") + ".ipynb")
+        name = self.notebook.name + "-end" * self.ends + (f"-{self.repeat}" if self.repeat else "")
+        return out / ".partial" / f"{name}.ipynb"
 
 
 def prepare(
@@ -57,6 +63,8 @@ def prepare(
 def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) -> list[Job]:
     """The executions of a run, in order, repeats interleaved. `given` overrides the profile's YAML, unless `auto`.
 
+    A notebook with `again` runs once more in every repeat, before what only shows its numbers.
+
     Raises PomologyError, in one line, for anything that is wrong in any notebook or parameter file concerned.
     """
     if not 1 <= repeats <= 100:
@@ -70,7 +78,10 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
         for repeat in range(repeats):
             more = {key: value for key, value in (given | {"repeat": repeat}).items() if key in declared.keys() - own}
             planned.append(Job(notebook, values | more, repeat))
-    return sorted(planned, key=lambda job: job.repeat)
+            if notebook.again:
+                planned.append(Job(notebook, values | more | {"moment": "end"}, repeat, ends=True))
+    twice = {job.notebook.name for job in planned if job.ends}
+    return sorted(planned, key=lambda job: (job.repeat, job.ends or 2 * (not twice.isdisjoint(job.notebook.after))))
 
 
 def check() -> list[Notebook]:
