@@ -133,7 +133,7 @@ def test_what_comes_from_a_cache_has_a_row_of_its_own_and_the_size_is_said():
         ("blas matvec", "memory", "100 %"),  # a faster one than the passes raises the roof
         ("blas matvec, cache-resident", "cache-resident", "16.5 %"),
     ]
-    assert any("Apple M9 CPU: 32.0 MB" in note for note in table.notes)
+    assert any("the last-level cache (32.0 MB)" in note for note in table.notes)
 
 
 def test_the_precision_of_a_case_is_that_of_its_products():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from pomology.articles import published
@@ -29,15 +30,10 @@ CEILINGS = ("ceilings", "ceilings_mlx")
 SOURCES = (*CEILINGS, "blas_torch", "blas_mlx")  # a product of any notebook counts, if it was faster
 
 # Passes over memory, and how many arrays each reads or writes, as STREAM counts them: without what a processor fetches
-# of a line that it is going to overwrite.
+# of a line that it is going to overwrite. What only reads has a roof of its own.
 STREAMS = {"sum": 1, "dot": 2, "copy": 2, "scale": 2, "add": 3, "triad": 3}
-READS, BOTH = "reads", "reads and writes"  # kinds of traffic, each with a roof of its own
-READERS = ("sum", "dot", "matvec")  # operations that write next to nothing
-
-ALWAYS, RISES = 4096, 1.02  # products up to this size are timed in any case, larger ones while the rate rises so much
-UNSAID = ("precision", "moment")  # settings that stand in words elsewhere
-NEAR = 0.8  # what has reached this share of a ceiling may be one at the end of the run
-
+READERS, READS, BOTH = ("sum", "dot", "matvec"), "reads", "reads and writes"
+RISES, NEAR = 1.02, 0.8  # see `rising` and `again`
 # Where the system does not say how large its last-level cache is: an M2 Ultra's has 96 MB, NVIDIA's B200 has 126 MB.
 # What measures the memory must be four times as large as a cache (McCalpin 1995).
 UNKNOWN_CACHE, BEYOND = 2**27, 4
@@ -76,13 +72,15 @@ class Ceilings(NamedTuple):
         """The best rate of a case's device in its precision."""
         return self.rates.get((cases.kind(record), cases.precision(record)))
 
-    def cache(self, record: Record) -> float:
-        """Bytes of the last-level cache of a case's device."""
-        return self.caches.get(cases.kind(record), UNKNOWN_CACHE)
+    def in_caches(self, record: Record) -> float:
+        """How many last-level caches hold what a step or a call moves; 0 where nobody counted that."""
+        rate, call = (record.metrics.get(name) for name in ("bytes_per_s", "kernel_s"))
+        moved = record.bytes_per_step or (rate.value * call.value if rate and call else 0)
+        return moved / self.caches.get(cases.kind(record), UNKNOWN_CACHE)
 
     def resident(self, record: Record) -> bool:
-        """Whether what a step or a call moves fits the last-level cache; not, where nobody counted it."""
-        return 0 < moved(record) <= self.cache(record)
+        """Whether what a step or a call moves fits the last-level cache."""
+        return 0 < self.in_caches(record) <= 1
 
 
 def ceilings(records: Iterable[Record], smoke: bool = False) -> Ceilings:
@@ -98,7 +96,7 @@ def ceilings(records: Iterable[Record], smoke: bool = False) -> Ceilings:
     for record in records:
         passes = record.config.get("operation") in STREAMS
         places = [] if passes else [(best.rates, cases.precision(record), "flops_per_s")]
-        if passes or (traffic(record) == READS and moved(record) > BEYOND * best.cache(record)):
+        if passes or (traffic(record) == READS and best.in_caches(record) > BEYOND):
             places.append((best.bandwidths, traffic(record), "bytes_per_s"))
         for known, which, metric in places:
             key, rate = (cases.kind(record), which), record.metrics.get(metric)
@@ -113,34 +111,20 @@ def traffic(record: Record) -> str:
     return READS if record.config.get("operation") in READERS else BOTH
 
 
-def moved(record: Record) -> float:
-    """Bytes that a step or a call moves, counted on paper; 0 where nobody did."""
-    rate, call = (record.metrics.get(name) for name in ("bytes_per_s", "kernel_s"))
-    return record.bytes_per_step or (rate.value * call.value if rate and call else 0)
-
-
 def rising(records: Iterable[Record], case: Any) -> bool:
-    """Whether a product is to be timed: up to `ALWAYS` rows it is, a larger one where of those timed so far the largest
-    was the fastest."""
+    """Whether the last of a device's products in a precision was the fastest, so that a larger one may be faster."""
     here = [r for r in records if (r.backend, r.precision) == (case.backend.backend, case.precision)]
-    rates = {_rows(r.config): r.metrics["flops_per_s"].value for r in here if "flops_per_s" in r.metrics}
-    last = rates.pop(max(rates)) if rates else 0.0
-    return _rows(case.config) <= ALWAYS or last > RISES * max(rates.values(), default=0.0)
-
-
-def _rows(config: dict) -> int:
-    return int(config["shape"].split("x")[-1])
+    *before, last = [0.0, *(record.metrics["flops_per_s"].value for record in here if "flops_per_s" in record.metrics)]
+    return last > RISES * max(before, default=-1)
 
 
 def again(records: Iterable[Record], experiment: str, backend: str) -> list[dict]:
     """The settings that a notebook of ceilings times once more at the end of a run on a device: the best of each
     precision and traffic, where another framework was not far better."""
-    records = list(records)
-    best = ceilings(records, smoke=True)
+    best = ceilings(records := list(records), smoke=True)
     own = ceilings([r for r in records if (r.experiment, r.backend) == (experiment, backend)], smoke=True)
-    pairs = [(known[key], of_all[key]) for known, of_all in zip(own[:2], best[:2], strict=True) for key in known]
-    near = [ceiling.record for ceiling, highest in pairs if ceiling.value >= NEAR * highest.value]
-    return [record.config | {"moment": "end"} for record in near]
+    pairs = [(known[key], of_all[key].value) for known, of_all in zip(own[:2], best[:2], strict=True) for key in known]
+    return [ceiling.record.config | {"moment": "end"} for ceiling, most in pairs if ceiling.value >= NEAR * most]
 
 
 def share(record: Record, best: Ceilings, rate: Estimate | None = None) -> Estimate | None:
@@ -153,10 +137,10 @@ def share(record: Record, best: Ceilings, rate: Estimate | None = None) -> Estim
     return None if rate is None or ceiling is None or record.profile == "smoke" else rate / ceiling.rate
 
 
-def clipped(share: Estimate | None) -> Estimate | None:
+def clipped(share: Estimate) -> Estimate:
     """A share as it is shown: of a ceiling nothing is more than all."""
-    ends = ((name, getattr(share, name, None)) for name in ("value", "low", "high"))
-    return share and share.replace(**{name: min(end, 1.0) for name, end in ends if end is not None})
+    ends = {name: getattr(share, name) for name in ("value", "low", "high")}
+    return share.replace(**{name: end and min(end, 1.0) for name, end in ends.items()})
 
 
 def intensity(record: Record) -> float | None:
@@ -184,12 +168,15 @@ def roof(record: Record, best: Ceilings, rate: Estimate | None = None) -> Roof |
     bandwidth = best.bandwidths.get((cases.kind(record), traffic(record)))
     if None in (rate, operations, ceiling) or record.profile == "smoke":
         return None
-    slope = operations * bandwidth.value if bandwidth else 0.0
-    if bandwidth and slope >= ceiling.value:
-        return Roof("compute", ceiling.value, rate.value / ceiling.value)
-    if best.resident(record):
-        return Roof("cache-resident", ceiling.value, rate.value / ceiling.value)
-    return Roof("memory", slope, rate.value / slope) if bandwidth else None
+    limit, lower = "compute", ceiling.value
+    if not bandwidth or operations * bandwidth.value < lower:
+        if best.resident(record):
+            limit = "cache-resident"
+        elif bandwidth:
+            limit, lower = "memory", operations * bandwidth.value
+        else:
+            return None
+    return Roof(limit, lower, rate.value / lower)
 
 
 class Point(NamedTuple):
@@ -259,8 +246,8 @@ def percent(share: Estimate | None) -> str:
     if share is None:
         return ""
     if share.value > 1:
-        scatters = "no interval" if share.low is None else "within its interval"
-        return f"100 %: {FASTER if share.low and share.low > 1 else scatters}"
+        within = "within its interval" if share.low else "above it" if share.covers == "exact" else "no interval"
+        return f"100 %: {FASTER if share.low and share.low > 1 else within}"
     half = clipped(share).half_width
     points = "" if half is None else f" ± {significant(max(100 * half, 0.01), 2)}"
     return f"{significant(100 * share.value)}{points} %"
@@ -268,20 +255,10 @@ def percent(share: Estimate | None) -> str:
 
 def _above(shares: Iterable[Estimate | None]) -> list[str]:
     """What to say of shares above 100 %."""
-    above = [share for share in shares if share and share.value > 1]
-    faster = any(share.low and share.low > 1 for share in above)
-    return [
-        *["Shares are clipped at 100 % of the ceiling."] * bool(above),
-        *[
-            f"{FASTER.capitalize()}: the ceiling is too low. Run the ceilings again, alone. Or an operator took fewer "
-            "operations than are counted, as a convolution may."
-        ]
-        * faster,
-    ]
-
-
-def _of_roof(share: float) -> str:
-    return f"{significant(100 * share)} %" if share <= 1 else "100 %: above it"
+    above = [share.low or 0 for share in shares if share and share.value > 1]
+    faster = f"{FASTER.capitalize()}: the ceiling is too low (run the ceilings again, alone), or an operator took fewer"
+    notes = ["Shares are clipped at 100 % of the ceiling.", f"{faster} operations than are counted."]
+    return notes[: bool(above) + any(low > 1 for low in above)]
 
 
 def _reached(rate: Estimate, unit: str) -> str:
@@ -301,20 +278,15 @@ def ceilings_table(records: list[Record], article: str = "") -> Table:
             cells = (value["device"], "fp32", f"{value['printed']} {value['unit']}", "", by)
             about = {"source": "published", "device": value["device"], "precision": "fp32"}
             lines.append((cells, about | {"flops_per_s": value["si"]}, "published"))
-    for kind in ("cpu", "gpu"):
-        both = ((best.rates, "flops"), (best.bandwidths, "bytes"))
-        here = [(*key, known[key], what) for known, what in both for key in sorted(known) if key[0] == kind]
-        for _, which, ceiling, what in here:
-            record, rate = ceiling.record, ceiling.rate
-            settings = (str(value).replace("x", " × ") for key, value in record.config.items() if key not in UNSAID)
-            where = f"{record.experiment}{' at the end' if 'moment' in record.config else ''}: {', '.join(settings)}"
-            by = "; ".join([framework_name(record), where, *record.flags])
-            both = (_reached(rate, "FLOP/s"), "") if what == "flops" else ("", _reached(rate, "B/s"))
-            metric = f"{what}_per_s"
-            numbers = {metric: rate.value, f"{metric}_low": rate.low, f"{metric}_high": rate.high}
-            about = {"source": "measured", "device": kind, "precision" if what == "flops" else "traffic": which}
-            numbers |= {"framework": record.framework}
-            lines.append(((names[kind], which, *both, by), about | numbers, "measured"))
+    ranked = [(*key, "flops_per_s", ceiling) for key, ceiling in sorted(best.rates.items())]
+    ranked += [(*key, "bytes_per_s", ceiling) for key, ceiling in sorted(best.bandwidths.items())]
+    for kind, which, metric, (rate, record) in sorted(ranked, key=itemgetter(0)):
+        settings = (str(value).replace("x", " × ") for key, value in record.config.items() if key != "precision")
+        by = "; ".join([framework_name(record), f"{record.experiment}: {', '.join(settings)}", *record.flags])
+        both = (_reached(rate, "FLOP/s"), "") if metric == "flops_per_s" else ("", _reached(rate, "B/s"))
+        numbers = {metric: rate.value, f"{metric}_low": rate.low, f"{metric}_high": rate.high}
+        about = {"source": "measured", "device": kind, "precision": which, "framework": record.framework}
+        lines.append(((names[kind], which, *both, by), about | numbers, "measured"))
     makers = "The article's rates are the makers' peaks, in single precision; this machine's are measured."
     notes = [
         article and makers,
@@ -341,7 +313,7 @@ def roofline_table(records: list[Record]) -> Table:
             _reached(rate, "FLOP/s"),
             percent(share) or "no ceiling",
             significant(operations) if operations else "not counted",
-            *((roof.limit, _of_roof(roof.share)) if roof else ("", "")),
+            *((roof.limit, percent(Estimate.count(roof.share))) if roof else ("", "")),
             ", ".join([*(["scaled"] if record.scaled else []), *record.flags]),
         )
         about = {"experiment": record.experiment, "case": record.case, "flops_per_s": rate.value}
@@ -358,11 +330,9 @@ def roofline_table(records: list[Record]) -> Table:
             "share is clipped at 100 %. What only reads, as a matrix that meets a vector, is held against the memory's "
             "rate of reads."
         )
-    resident = [point.record for point in points if point.roof and point.roof.limit == "cache-resident"]
-    sizes = ", ".join(dict.fromkeys(f"{chip_name(record)}: {quantity(best.cache(record), 'B')}" for record in resident))
-    notes += [f"Cache-resident: the data fit the last-level cache, so the memory is no roof ({sizes})."] * bool(
-        resident
-    )
+    resident = {cases.kind(point.record) for point in points if point.roof and point.roof.limit == "cache-resident"}
+    sizes = ", ".join(quantity(best.caches.get(kind, UNKNOWN_CACHE), "B") for kind in sorted(resident))
+    notes += [f"Cache-resident: the data fit the last-level cache ({sizes}): the memory is no roof."] * bool(resident)
     notes += _above(point.share for point in points)
     shown = {*CEILINGS, *(point.record.experiment for point in points)}
     without: dict[str, dict[str, None]] = {}
