@@ -58,7 +58,7 @@ NOTES = (
     "of this machine the best product that the same run has measured, which is less than a published peak. So "
     "shares of the two are not the same measure: the same program on the same device has the larger share here.",
     "A share near or above 100 % is no mistake: a convolution may be computed with fewer operations than are "
-    "counted (Winograd's), and on an A6000 or a 3090 in TF32, as PyTorch lets it by default.",
+    "counted (Winograd's). Of article 000's A6000 and of the 3090 the peak is that of TF32.",
     "VGG-16, LeNet-5, the perceptron and SimCLR at batch 512: times that article 000 points to and does not print. "
     "Those of LeNet-5 and the perceptron are seconds printed in hundredths of a minute, the shortest with an error "
     "of up to an eighth; they tell how fast pictures of digits are read, not how fast a device computes.",
@@ -119,7 +119,9 @@ def _published() -> Iterator[Rate]:
         if not row["flops"] or row["metric"] == "energy_j_per_step":
             continue
         experiment, rate = row["experiment"], Estimate(row["flops"] / row["si"], "FLOP/s", how="published")
-        peak, how = peaks().get((row["device"], row["precision"]), (None, NO_PEAK))
+        # On what has TF32, PyTorch computes in it by default; only such devices have that peak.
+        known = (peaks().get((row["device"], name)) for name in ("tf32", row["precision"]))
+        peak, how = next(filter(None, known), (None, NO_PEAK))
         if experiment in CORES_UNKNOWN and row["role"] == "gpu":
             peak, how = None, "how many GPU cores it had is not told"
         name, _, version = row["framework"].partition(" ")
@@ -133,6 +135,7 @@ def _measured(records: list[Record]) -> Iterator[Rate]:
     best = roofline.ceilings(records)
     for record, rate in roofline.rated(records, without=roofline.SOURCES):
         share, precision, ceiling = roofline.share(record, best, rate), cases.precision(record), best.over(record)
+        share = share and roofline.clipped(share)
         how = f"no product in {precision} was measured in this run"
         if share:
             how = f"the best product in {precision} of this run, with {framework_name(ceiling.record)}"
