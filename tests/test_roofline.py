@@ -508,3 +508,23 @@ def test_the_roofline_notebook_and_the_page_read_the_whole_run(tmp_path):
     for title, holds in (("Profiling Apple Silicon", 'id="roofline"'), ("The kit itself", 'id="ceilings"')):
         (section,) = [part for part in sections if part.startswith(title)]
         assert holds in section
+
+
+def test_a_processor_launches_nothing_and_stands_in_no_table_of_launches(tmp_path):
+    times = {"launch_cold_s": metric(2e-5, unit="s"), "launch_s": metric(3e-6, unit="s")}
+    records = [
+        record("kernel_launch_mlx", times, {}, article="001", framework="mlx", backend=name)
+        for name in ("cpu", "mlx-gpu")
+    ]
+    out = write(tmp_path, records)
+    (out / "machine.json").write_text('{"chip": "M9", "architecture": "x86_64", "python": "3.11"}')
+    report = Report.of(declaration.of("kernel_launch_mlx"), Run(out))
+    table = report.table()
+    assert [row.cells[0] for row in table.rows if row.kind == "measured"] == ["Apple M9 GPU"]
+    assert any(note.startswith("A processor launches nothing") for note in table.notes)
+    assert [numbers["case"] for numbers in report.numbers().data].count(records[0].case) == 2
+    assert "Apple M9 CPU" not in report.figure().data and "Apple M9 GPU" in report.figure().data
+    page = report_page.build(out).read_text()
+    assert 0 < page.index("without a tuned BLAS") < page.index("<table")
+    report = Report.of(declaration.of("kernel_launch_mlx"), Run(write(tmp_path / "gpu", records[1:])))
+    assert not any(note.startswith("A processor launches nothing") for note in report.table().notes)

@@ -47,6 +47,8 @@ PROFILES = {
 # What a notebook shows, by its method; a section has the first of these.
 MAIN = ("summary", "roofline", "ceilings", "checks", "side_by_side", "table", "details")
 
+UNTUNED = "MLX multiplies without a tuned BLAS on x86 Linux: its times there say nothing about the processor."
+
 CSV = {"numbers": "article", "shares": "roofline", "rates": "rates", "checks": "checks"}  # saved tables that are linked
 
 
@@ -232,7 +234,9 @@ def _section(run: Run, about: Declaration, failure: str | None, with_claims: boo
     main = next((method for method in MAIN if method in shows), "")
     section = {"name": name, "title": about.title or name}
     try:
-        section |= _shown(Report.of(about, run), shows, main, with_claims)
+        section |= _shown(report := Report.of(about, run), shows, main, with_claims)
+        on_cpu = any((record.framework, record.backend) == ("mlx", "cpu") for record in report.records)
+        notes += [UNTUNED] * (on_cpu and run.machine.get("architecture") == "x86_64")
     except MALFORMED as error:
         main = "details"
         notes.append(f"The numbers of this experiment cannot be shown: {type(error).__name__}: {error}.")
@@ -262,7 +266,7 @@ def _shown(report: Report, shows: tuple[str, ...], main: str, with_claims: bool)
         rows = tuple(row for row in claims.rows if row.cells[0] in alone)
         section["claims"] = replace(claims, title="The article's claims", rows=rows) if rows else ""
     others = [method for method in ("details", "numbers", "table") if method in shows and method != main]
-    folded = "details" if main == "table" else next(iter(others), "")
+    folded = "details" if main == "table" and "numbers" not in shows else next(iter(others), "")
     # What a notebook combines has its numbers below the notebooks that measured them.
     if folded and report.records and (about.whole_run or not about.sources):
         section["details"] = replace(report.saved(folded), title="")

@@ -14,12 +14,13 @@ from pomology.report import article, claims, declaration, details, roofline, sid
 from pomology.report.declaration import Declaration
 from pomology.report.figures import draw, style
 from pomology.report.table import Row, Table
-from pomology.results import folders
+from pomology.results import cases, folders
 from pomology.results.record import Record
 from pomology.results.run import Run
 
 NO_NUMBERS = ("claims", "printed", "ceilings", "numbers")  # tables of words, or of what stands in another as numbers
 
+NO_LAUNCH = "A processor launches nothing: its times are those of a function call, and are in the table of all numbers."
 WITH_SHARES = ("article", "details", "ceilings")  # tables that depend on the ceilings, as they are called there
 
 # The names of tables in a run's folder, where they are not those of the methods that show them.
@@ -86,7 +87,9 @@ class Report:
     def table(self) -> Table:
         """The article's table with this machine in it."""
         self.details()
-        return self._saved("table", article.article_table(self.declaration, self.records, self._ceilings()))
+        shown = article.article_table(self.declaration, self._compared(), self._ceilings())
+        reason = (NO_LAUNCH,) if len(self._compared()) < len(self.records) else ()
+        return self._saved("table", replace(shown, notes=(*shown.notes, *reason)))
 
     def details(self) -> Table:
         """What else was measured of each case."""
@@ -131,7 +134,7 @@ class Report:
 
     def figure(self) -> Any:
         """The article's devices and this machine's on one axis."""
-        return style.show(draw(self.declaration, self.records), self._drawing, f"\n{self._made_from()}\n")
+        return style.show(draw(self.declaration, self._compared()), self._drawing, f"\n{self._made_from()}\n")
 
     def drawn(self) -> str:
         """The figure as its notebook saved it, or made from the journals as a table is."""
@@ -195,6 +198,10 @@ class Report:
             return f"none yet: run {missing} first, or set `out` to the folder of a run that has them"
         shown = f"{len(there)} notebooks" if len(there) > len(sources) else ", ".join(there)
         return f"of {shown}, in {place}" + (f"; to have more, run {missing} first" if missing else "")
+
+    def _compared(self) -> list[Record]:
+        """Those that stand beside the article's devices."""
+        return [record for record in self.records if not self.declaration.gpus_only or cases.kind(record) == "gpu"]
 
     def _ceilings(self) -> roofline.Ceilings:
         return roofline.ceilings(self._read(roofline.SOURCES))
