@@ -28,7 +28,7 @@ from pomology.report.declaration import Declaration
 from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
 from pomology.report.notebook_page import PAGE, filled, render
-from pomology.report.showing import Report
+from pomology.report.showing import SAVED_AS, Report
 from pomology.report.table import grouped
 from pomology.results import cases, journal
 from pomology.results.record import Record
@@ -64,11 +64,12 @@ def build(out: Path) -> Path:
         page, tables = notebook.with_suffix(".html"), {}
         with contextlib.suppress(*MALFORMED):  # then the notebook's own stay
             tables = Report.of(declaration.read(notebook), run).with_shares()
-        sources = (notebook, *PAGE.iterdir(), *(place for _, place in tables.values() if place.exists()))
+        kept = [run.path / "tables" / f"{notebook.stem}-{SAVED_AS.get(name, name)}.html" for name in tables]
+        sources = (notebook, *PAGE.iterdir(), *filter(Path.exists, kept))
         if page.exists() and page.stat().st_mtime_ns > max(source.stat().st_mtime_ns for source in sources):
             continue
         try:
-            write_atomic(page, render(notebook, {name: table for name, (table, _) in tables.items()}))
+            write_atomic(page, render(notebook, tables))
         except MALFORMED as error:
             page.unlink(missing_ok=True)  # a page of an older notebook would be taken for this one
             failed[notebook.stem] = f"The notebook cannot be rendered: {type(error).__name__}: {error}."

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pomology.articles import published
 from pomology.articles.published import KIT, experiment_of
@@ -33,7 +33,7 @@ SOURCES = (*CEILINGS, "blas_torch", "blas_mlx")  # a product of any notebook cou
 # of a line that it is going to overwrite. What only reads has a roof of its own.
 STREAMS = {"sum": 1, "dot": 2, "copy": 2, "scale": 2, "add": 3, "triad": 3}
 READERS, READS, BOTH = ("sum", "dot", "matvec"), "reads", "reads and writes"
-RISES, NEAR = 1.02, 0.8  # see `rising` and `again`
+NEAR = 0.8  # of a ceiling: what reached this may exceed it at the end of a run
 # Where the system does not say how large its last-level cache is: an M2 Ultra's has 96 MB, NVIDIA's B200 has 126 MB.
 # What measures the memory must be four times as large as a cache (McCalpin 1995).
 UNKNOWN_CACHE, BEYOND = 2**27, 4
@@ -78,10 +78,6 @@ class Ceilings(NamedTuple):
         moved = record.bytes_per_step or (rate.value * call.value if rate and call else 0)
         return moved / self.caches.get(cases.kind(record), UNKNOWN_CACHE)
 
-    def resident(self, record: Record) -> bool:
-        """Whether what a step or a call moves fits the last-level cache."""
-        return 0 < self.in_caches(record) <= 1
-
 
 def ceilings(records: Iterable[Record], smoke: bool = False) -> Ceilings:
     """The best that a run has measured, by `Ceiling.rank`, over its frameworks and repeats, at its start and end.
@@ -94,12 +90,12 @@ def ceilings(records: Iterable[Record], smoke: bool = False) -> Ceilings:
     sizes = ((cases.kind(record), record.metrics.get("cache_bytes")) for record in records)
     best.caches.update({kind: size.value for kind, size in sizes if size})
     for record in records:
-        passes = record.config.get("operation") in STREAMS
-        places = [] if passes else [(best.rates, cases.precision(record), "flops_per_s")]
-        if passes or (traffic(record) == READS and best.in_caches(record) > BEYOND):
-            places.append((best.bandwidths, traffic(record), "bytes_per_s"))
-        for known, which, metric in places:
-            key, rate = (cases.kind(record), which), record.metrics.get(metric)
+        large = traffic(record) == READS and best.in_caches(record) > BEYOND
+        for known, which, name in (
+            (best.rates, cases.precision(record), "flops_per_s"),
+            (best.bandwidths, traffic(record), "bytes_per_s"),
+        )[: 1 + (large or record.config.get("operation") in STREAMS)]:
+            key, rate = (cases.kind(record), which), record.metrics.get(name)
             if rate and rate.value > 0:
                 new = Ceiling(rate, record)
                 known[key] = max(known.get(key, new), new, key=lambda ceiling: ceiling.rank)
@@ -109,13 +105,6 @@ def ceilings(records: Iterable[Record], smoke: bool = False) -> Ceilings:
 def traffic(record: Record) -> str:
     """What a case does to memory."""
     return READS if record.config.get("operation") in READERS else BOTH
-
-
-def rising(records: Iterable[Record], case: Any) -> bool:
-    """Whether the last of a device's products in a precision was the fastest, so that a larger one may be faster."""
-    here = [r for r in records if (r.backend, r.precision) == (case.backend.backend, case.precision)]
-    *before, last = [0.0, *(record.metrics["flops_per_s"].value for record in here if "flops_per_s" in record.metrics)]
-    return last > RISES * max(before, default=-1)
 
 
 def again(records: Iterable[Record], experiment: str, backend: str) -> list[dict]:
@@ -166,16 +155,12 @@ def roof(record: Record, best: Ceilings, rate: Estimate | None = None) -> Roof |
     is that of the case's own kind of traffic."""
     rate, operations, ceiling = rate or achieved(record), intensity(record), best.over(record)
     bandwidth = best.bandwidths.get((cases.kind(record), traffic(record)))
-    if None in (rate, operations, ceiling) or record.profile == "smoke":
+    resident = 0 < best.in_caches(record) <= 1
+    if None in (rate, operations, ceiling) or not (bandwidth or resident) or record.profile == "smoke":
         return None
-    limit, lower = "compute", ceiling.value
-    if not bandwidth or operations * bandwidth.value < lower:
-        if best.resident(record):
-            limit = "cache-resident"
-        elif bandwidth:
-            limit, lower = "memory", operations * bandwidth.value
-        else:
-            return None
+    slope = operations * bandwidth.value if bandwidth else 0.0
+    limit = "compute" if slope >= ceiling.value else "cache-resident" if resident else "memory"
+    lower = slope if limit == "memory" else ceiling.value
     return Roof(limit, lower, rate.value / lower)
 
 
@@ -198,7 +183,7 @@ def roofline_points(records: Iterable[Record]) -> list[Point]:
     for record, rate in rated(records, without=CEILINGS):
         operation = record.config.get("operation") or ""
         # What a cache holds is another case than what comes from memory, and the faster one.
-        where = ", cache-resident" if operation and best.resident(record) else ""
+        where = ", cache-resident" if operation and 0 < best.in_caches(record) <= 1 else ""
         name = f"{experiment_of(record.experiment)} {operation}".strip() + where
         key = (cases.kind(record), name, record.framework, record.backend, cases.precision(record))
         if key not in points or rate.value > points[key].rate.value:
@@ -210,8 +195,8 @@ def roofline_points(records: Iterable[Record]) -> list[Point]:
 def rated(records: Iterable[Record], without: Iterable[str]) -> list[tuple[Record, Estimate]]:
     """The cases of a run that have operations a second, smoke tests and these notebooks left out: of each its first
     record that ended well, and its rate over the repeats."""
-    usable = (record for record in comparable(records, "flops_per_s") if record.experiment not in without)
-    good = (record for record in usable if record.status == "ok")
+    usable = comparable(records, "flops_per_s")
+    good = [record for record in usable if record.status == "ok" and record.experiment not in without]
     rates = ((repeats[0], rate_of(repeats)) for repeats in groups(good))
     return [(record, rate) for record, rate in rates if rate]
 

@@ -21,7 +21,6 @@ from pomology.results.run import Run
 NO_NUMBERS = ("claims", "printed", "ceilings", "numbers")  # tables of words, or of what stands in another as numbers
 
 NO_LAUNCH = "A processor launches nothing: its times are those of a function call, and are in the table of all numbers."
-WITH_SHARES = ("article", "details", "ceilings")  # tables that depend on the ceilings, as they are called there
 
 # The names of tables in a run's folder, where they are not those of the methods that show them.
 SAVED_AS = {"table": "article", "summary": "rates", "side_by_side": "side-by-side"}
@@ -149,17 +148,15 @@ class Report:
         sources = None if self._lacks_its_notebook(what) else self.sources(what)
         return table.saved(self.out / "tables" / f"{self.name}-{what}", sources) or getattr(self, method)()
 
-    def with_shares(self) -> dict[str, tuple[Table, Path]]:
-        """The tables that depend on the ceilings, as they are now, and where each is: by the method that shows it."""
-        names = {method: SAVED_AS.get(method, method) for method in self.declaration.shows}
-        places = {method: self.out / "tables" / f"{self.name}-{what}.html" for method, what in names.items()}
-        return {method: (self.saved(method), places[method]) for method in names if names[method] in WITH_SHARES}
+    def with_shares(self) -> dict[str, Table]:
+        """The tables that depend on the ceilings, as they are now, by the method that shows them."""
+        return {name: self.saved(name) for name in ("table", "details", "ceilings") if name in self.declaration.shows}
 
     def sources(self, what: str) -> dict[str, int]:
         """The journals that a table or figure is made from, and how long each is now."""
         about = self.declaration
-        # A faster product of any notebook lowers the shares of all others.
-        names = [*(about.sources or [self.name]), *(roofline.SOURCES if what in WITH_SHARES else ())]
+        # A faster product of any notebook lowers the shares in the tables of all others.
+        names = [*(about.sources or [self.name]), *(roofline.SOURCES if what != "figure" else ())]
         names = self._needed() if what == "claims" else sorted(self.run.journals) if about.whole_run else names
         places = [self.out / f"{name}.jsonl" for name in dict.fromkeys(names)]
         return {place.name: place.stat().st_size for place in places if place.exists()}

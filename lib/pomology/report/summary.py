@@ -119,9 +119,9 @@ def _published() -> Iterator[Rate]:
         if not row["flops"] or row["metric"] == "energy_j_per_step":
             continue
         experiment, rate = row["experiment"], Estimate(row["flops"] / row["si"], "FLOP/s", how="published")
-        # On what has TF32, PyTorch computes in it by default; only such devices have that peak.
-        known = (peaks().get((row["device"], name)) for name in ("tf32", row["precision"]))
-        peak, how = next(filter(None, known), (None, NO_PEAK))
+        # PyTorch computed in TF32, by default, on the devices that have such a peak.
+        name = "tf32" if (row["device"], "tf32") in peaks() else row["precision"]
+        peak, how = peaks().get((row["device"], name), (None, NO_PEAK))
         if experiment in CORES_UNKNOWN and row["role"] == "gpu":
             peak, how = None, "how many GPU cores it had is not told"
         name, _, version = row["framework"].partition(" ")

@@ -46,14 +46,14 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
         for flag in machine_snapshot.conditions()["flags"]:
             say(f"note: {cases.FLAGS[flag]}")
         waiting = [job for job in jobs if not _finished(job, out)]
-        expected_s = sum(job.seconds(profile) for job in waiting)
+        expected_s = sum(job.notebook.seconds.get(profile, 0) for job in waiting)
         about = f", about {format.clock_time(expected_s)} on two CPU cores" if expected_s else ""
         say(f"{len(waiting)} of {len(jobs)} notebooks to run into outputs/{out.name}/{about}")
         begun_s, failed = time.monotonic(), False
         for number, job in enumerate(waiting, start=1):
             if stop.is_set():
                 break
-            expected_s = job.seconds(profile)
+            expected_s = job.notebook.seconds.get(profile)
             about = f", about {format.clock_time(expected_s)}" if expected_s else ""
             elapsed = format.clock_time(time.monotonic() - begun_s)
             say(f"[{number}/{len(waiting)}] {job.label}{about} ({elapsed} since the start)")

@@ -23,15 +23,16 @@ class Job(NamedTuple):
     notebook: Notebook
     parameters: dict[str, Any]
     repeat: int
-    ends: bool = False  # whether it is the notebook's second run, at the end
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is the second run of a notebook, at the end."""
+        return self.parameters.get("moment") == "end"
 
     @property
     def label(self) -> str:
         again = " (again, at the end)" if self.ends else ""
         return self.notebook.name + again + (f" (repeat {self.repeat + 1})" if self.repeat else "")
-
-    def seconds(self, profile: str) -> float:
-        return (self.notebook.again if self.ends else self.notebook.seconds).get(profile, 0)
 
     def output(self, out: Path) -> Path:
         return out / "repeats" / self.partial(out).name if self.repeat or self.ends else out / self.partial(out).name
@@ -79,7 +80,9 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
             more = {key: value for key, value in (given | {"repeat": repeat}).items() if key in declared.keys() - own}
             planned.append(Job(notebook, values | more, repeat))
             if notebook.again:
-                planned.append(Job(notebook, values | more | {"moment": "end"}, repeat, ends=True))
+                planned.append(
+                    Job(notebook._replace(seconds=notebook.again), values | more | {"moment": "end"}, repeat)
+                )
     twice = {job.notebook.name for job in planned if job.ends}
     return sorted(planned, key=lambda job: (job.repeat, job.ends or 2 * (not twice.isdisjoint(job.notebook.after))))
 

@@ -192,7 +192,7 @@ def require_time(case: Any, product: Product, build: Callable, limit_s: float, r
     free = case.backend.free_memory()
     if needed > free:
         raise TooBig(f"needs {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free")
-    # The check, the first, warm-ups, which are fewer of what is slow, and the timed ones.
+    # The check, the first, warm-ups (one of what is slow), the timed ones.
     calls = 2 + WARMUPS + repeats if repeats else 3 + LEAST_CALLS
     once = {"warmup_calls": 0, "warmup_s": 0, "repeats": 1, "calls_per_block": 1}
     for divisor in DIVISORS:
@@ -235,11 +235,10 @@ def measure(case: Any, product: Product, multiply: Callable[[], Any], budget_s: 
     needs in `budget_s`.
     """
     function, synchronize = case.backend.dispatch(multiply), case.backend.synchronize
-    options = {"budget_s": budget_s, "least_calls": LEAST_CALLS}
-    if repeats:
-        options = {"repeats": repeats, "warmup_calls": WARMUPS, "warmup_s": 0, "budget_s": math.inf}
+    fixed = {"repeats": repeats, "warmup_calls": WARMUPS, "warmup_s": 0, "budget_s": math.inf} if repeats else {}
+    options = {"budget_s": budget_s, "calls_per_block": 1, "least_calls": LEAST_CALLS} | fixed
     case.watch()
-    found = measure_calls.measure(function, synchronize, calls_per_block=1, **options)
+    found = measure_calls.measure(function, synchronize, **options)
     case.kernel("kernel_s", found)
     case.metric("throughput", epochs.rate(1, found.seconds, "products/s"))
     case.metric("flops_per_s", epochs.rate(product.flops, found.seconds, "FLOP/s"))
