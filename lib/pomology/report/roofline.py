@@ -181,14 +181,13 @@ def roofline_points(records: Iterable[Record]) -> list[Point]:
     records = list(records)
     best, points = ceilings(records), {}
     for record, rate in rated(records, without=CEILINGS):
-        operation = record.config.get("operation") or ""
+        above, operation = roof(record, best, rate), record.config.get("operation") or ""
         # What a cache holds is another case than what comes from memory, and the faster one.
-        where = ", cache-resident" if operation and 0 < best.in_caches(record) <= 1 else ""
-        name = f"{experiment_of(record.experiment)} {operation}".strip() + where
+        cached = ", cache-resident" * bool(operation and above and above.limit == "cache-resident")
+        name = f"{experiment_of(record.experiment)} {operation}".strip() + cached
         key = (cases.kind(record), name, record.framework, record.backend, cases.precision(record))
         if key not in points or rate.value > points[key].rate.value:
-            shares = share(record, best, rate), intensity(record), roof(record, best, rate)
-            points[key] = Point(name, record, rate, *shares)
+            points[key] = Point(name, record, rate, share(record, best, rate), intensity(record), above)
     return [points[key] for key in sorted(points)]
 
 

@@ -135,10 +135,11 @@ def _measured(records: list[Record]) -> Iterator[Rate]:
     best = roofline.ceilings(records)
     for record, rate in roofline.rated(records, without=roofline.SOURCES):
         share, precision, ceiling = roofline.share(record, best, rate), cases.precision(record), best.over(record)
-        share = share and roofline.clipped(share)
         how = f"no product in {precision} was measured in this run"
         if share:
             how = f"the best product in {precision} of this run, with {framework_name(ceiling.record)}"
+            how += f"; {roofline.FASTER}, so clipped at 100 %" if share.value > 1 else ""
+            share = roofline.clipped(share)
         shown = settings(record) + (SMALLER if record.scaled else "")
         about = (record.article, _workload(record), chip_name(record), shown, "measured", cases.kind(record))
         yield Rate(*about, record.framework, precision, rate, ceiling.value if share else None, share, how)
