@@ -487,16 +487,55 @@ def products() -> list[dict]:
     return rows
 
 
+def reproduced(name: str, only: str, *more: str) -> Path:
+    """The folder of a run of these notebooks, made anew."""
+    out = root() / "outputs" / f"bench-{name}"
+    shutil.rmtree(out, ignore_errors=True)
+    command = [sys.executable, "-m", "pomology", "reproduce", f"--profile={'smoke' if TENTH else 'quick'}"]
+    command += [f"--only={only}", f"--run={out.name}", "--data=stand-in", *more]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    return out
+
+
+def ceilings() -> list[dict]:
+    """Three runs of the ceilings and of cases below them: how far the ceilings are apart, and what exceeds them."""
+    from pomology.report import roofline
+    from pomology.results.run import Run
+
+    only = "ceilings ceilings_mlx blas_torch blas_mlx capabilities model_sizes vae simclr"
+    runs = []
+    for number in range(3):
+        out = reproduced(f"ceilings-{number}", "ceilings ceilings_mlx vae" if TENTH else only)
+        runs.append([record.replace(profile="quick") for record in Run(out).records])  # a smoke test has no ceilings
+        shutil.rmtree(out)
+    best, rows = [roofline.ceilings(records) for records in runs], []
+    for known in ([each.rates for each in best], [each.bandwidths for each in best]):
+        for key in known[0]:
+            values = [each[key].value for each in known if key in each]
+            apart, title = (
+                max(values) / min(values) - 1,
+                f"ceilings: {' '.join(key)}, best of three runs over the least",
+            )
+            good = apart <= 0.03 if key[1] == "fp32" else None
+            rows.append(
+                row(title, f"{apart:.1%} of {len(values)}", "3 %" if good is not None else "", good, raw=values)
+            )
+    above = []
+    for records, ceilings in zip(runs, best, strict=True):
+        rated = roofline.rated(records, without=roofline.CEILINGS)
+        shares = ((record, roofline.share(record, ceilings, rate)) for record, rate in rated)
+        above += [(record.experiment, record.case, share.value) for record, share in shares if share]
+    over = [each for each in above if each[-1] > 1.02]
+    most = max((share for *_, share in above), default=0.0)
+    shown = f"{len(over)} of {len(above)}, at most {most:.1%}"
+    return [*rows, row("ceilings: cases that exceed theirs by over 2 %", shown, "none", not over, cases=over)]
+
+
 def again() -> list[dict]:
     """A notebook of 75 products, run three times and three times again: how many rows `compare` calls different."""
     from pomology.report import compare
 
-    runs = [root() / "outputs" / f"bench-again-{number}" for number in (1, 2)]
-    for out in runs:
-        shutil.rmtree(out, ignore_errors=True)
-        command = [sys.executable, "-m", "pomology", "reproduce", f"--profile={'smoke' if TENTH else 'quick'}"]
-        command += ["--only=blas_torch", "--device=cpu", f"--run={out.name}", "--repeats=3", "--data=stand-in"]
-        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    runs = [reproduced(f"again-{number}", "blas_torch", "--device=cpu", "--repeats=3") for number in (1, 2)]
     verdicts = [line["verdict"] for line in compare.side_by_side([compare.load(run) for run in runs]).data]
     for out in runs:
         shutil.rmtree(out)
@@ -767,7 +806,7 @@ def in_framework(title: str, text: str, pairs: int, low: float, high: float, bou
     return [ratio_row(title, program(text, many(pairs)), low, high, bound)]
 
 
-PARTS = (coverage, errors, clock, loop, kernels, estimate, fit, repeats, notebook, products, again, thousand)
+PARTS = (coverage, errors, clock, loop, kernels, estimate, fit, repeats, notebook, products, ceilings, again, thousand)
 PARTS += (busy, spinner, spinning)
 
 

@@ -197,16 +197,36 @@ def test_a_right_product_is_timed(tmp_path, notebook, product, precision):
 
 
 def test_the_article_times_a_hundred_calls_behind_ten_and_a_gpu_many_at_once(tmp_path, notebook):
-    made = []
+    made, watched = [], []
 
     def build(case, product):
         multiply = notebook["build"](case, product)
-        return lambda: (made.append(1), multiply())[1]
+        return lambda: (made.append(1), watched.append(case._telemetry is not None), multiply())[2]
 
     record = run(tmp_path, SQUARE, "fp32", notebook | {"build": build}, repeats=100, kind="gpu")
     assert record.metrics["kernel_s"].n == len(record.blocks["kernel_s"]["steady"]) == 100
     assert len(made) >= 2 + 10 + 100
     assert record.metrics["kernel_stream_s"].value > 0
+    assert all(watched[-100:])  # for what other programs take
+
+
+def test_a_slow_product_is_timed_often_enough_for_an_interval_and_what_drifts_is_flagged(
+    tmp_path, monkeypatch, notebook
+):
+    """In simulated time, far over the budget; in the last row each call takes longer than the one before."""
+    fakes.quiet_machine(monkeypatch)
+    clock = fakes.Clock()
+    monkeypatch.setattr(calls, "measure", functools.partial(calls.measure, clock=clock))
+    for repeats, slower, timed, doubts in ((0, 0.0, 6, []), (5, 0.0, 5, ["few-calls"]), (12, 0.1, 12, ["drift"])):
+        made = []
+
+        def build(case, product, slower=slower, made=made):
+            multiply = notebook["build"](case, product)
+            return lambda: (clock.pass_s(1.0 + slower * len(made)), made.append(1), multiply())[2]
+
+        record = run(tmp_path / str(repeats), SQUARE, "fp32", notebook | {"build": build}, repeats)
+        assert len(record.blocks["kernel_s"]["steady"]) == timed
+        assert [flag for flag in record.flags if flag in ("few-calls", "drift")] == doubts
 
 
 @pytest.mark.parametrize("product", SMALL)
@@ -247,10 +267,10 @@ def test_a_wrong_product_ends_as_mismatch_and_is_never_timed(tmp_path, notebook,
 @pytest.mark.parametrize(
     ("rate", "delay_s", "settings", "words"),
     [
-        (2e9, 0.0, {"limit_s": 12}, "would take about 64.0 s a call, and 5 calls are the least, in 12.0 s"),
+        (2e9, 0.0, {"limit_s": 12}, "would take about 64.0 s a call, and 9 calls are the least, in 12.0 s"),
         (1e11, 0.0, {"limit_s": 12}, None),
         (1e11, 0.0, {"limit_s": 12, "repeats": 100}, "would take about 1.28 s a call, and 112 calls"),
-        (1e11, 0.02, {"limit_s": 12}, None),  # the delay of a busy machine, whatever the size: 512 would be 10 s
+        (1e11, 0.02, {"limit_s": 13}, None),  # the delay of a busy machine, whatever the size: 512 would be 10 s
         (1e11, 0.0, {"limit_s": 12, "free": 1e9}, "1.2 GB; 1.0 GB are free"),
     ],
 )

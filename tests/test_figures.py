@@ -252,7 +252,7 @@ def test_seconds_between_the_ends_of_steps_above_the_memory():
 def test_roofs_stand_where_they_were_measured():
     for experiment in ("blas", "roofline"):
         assert drawn(experiment).texts[0].get_text() == NOTHING
-    case = record("vae", rate(10e9, 8e9, 12e9), flops_per_step=4, bytes_per_step=1)
+    case = record("vae", rate(10e9, 8e9, 12e9), flops_per_step=4 * 10**9, bytes_per_step=10**9)
     (axis,) = drawn("roofline", [product(80e9), stream(5e9), case]).axes
     flat, slope = [line for line in axis.lines if len(line.get_xdata())]
     assert slope.get_ydata()[1] == pytest.approx(80e9) and slope.get_xdata()[1] == pytest.approx(16)  # 80 / 5
@@ -291,7 +291,7 @@ def test_the_small_summary_has_each_device_at_its_fastest_with_its_share():
     assert words(right) == ["10 %", "10 %"]
     own = [product(100e9), record("cnn", rate(150e9))]  # no workload of the articles
     left, right = drawn("summary", own, compact=True).axes
-    assert "cnn" in words(left) and words(right) == ["150 %"] and right.get_xlim()[1] > 1.5
+    assert "cnn" in words(left) and words(right) == ["100 %"]
 
 
 # Of all figures -------------------------------------------------------------------------------------------------------

@@ -164,8 +164,11 @@ def test_what_surely_cannot_end_is_refused_with_the_arithmetic(make, monkeypatch
 
 
 def test_the_rate_is_that_of_the_fastest_product_found_once_or_of_this_runs_ceilings(make, monkeypatch):
-    def ceiling(framework: str, rate: float, precision: str = "fp16") -> Record:
-        metrics, about = {"flops_per_s": fakes.metric(rate, unit="FLOP/s")}, {"experiment": "ceilings"}
+    def ceiling(framework: str, rate: float, precision: str = "fp16", low: float | None = None) -> Record:
+        metrics, about = (
+            {"flops_per_s": fakes.metric(rate, low, low and rate, unit="FLOP/s")},
+            {"experiment": "ceilings"},
+        )
         return fakes.record(
             **about, framework=framework, precision=precision, config={"operation": "matmul"}, metrics=metrics
         )
@@ -181,13 +184,14 @@ def test_the_rate_is_that_of_the_fastest_product_found_once_or_of_this_runs_ceil
         ([ceiling("torch", found / 2)], found),
         ([ceiling("mlx", 9e12)], found),
         ([], found),
+        ([ceiling("torch", found / 2, low=found / 3)], found / 2),  # nothing speaks against it
     ):
         experiment = make()
         monkeypatch.setattr(experiment, "_read", lambda names, known=known: known)
         asked.clear()
         for _ in range(2):
             assert experiment.peak_matmul_rate(experiment.devices[0], "fp16") == pytest.approx(expected)
-            assert asked == [("fp16", 512), ("fp16", 1024), ("fp16", 2048)]
+            assert asked == ([("fp16", 512), ("fp16", 1024), ("fp16", 2048)] if expected != found / 2 else [])
 
 
 def test_a_product_has_the_precision_and_the_size_that_were_asked_for():

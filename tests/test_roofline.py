@@ -18,12 +18,14 @@ from pomology.devices.torch import TorchDevice
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.measure import calls
+from pomology.measure.clock import Block
 from pomology.report import article, declaration, details, roofline
 from pomology.report import page as report_page
 from pomology.report.showing import Report
 from pomology.results import cases
 from pomology.results.run import Run
-from pomology.workloads import cost
+from pomology.runner import batch, plan
+from pomology.workloads import cost, products
 
 HERE = Path(__file__).resolve().parents[1] / "notebooks" / "this_machine"
 FLOAT = 4  # bytes
@@ -43,9 +45,30 @@ def test_a_ceiling_is_the_best_over_sizes_frameworks_and_the_products_of_other_n
     expected = {("cpu", "fp32"): (80e9, "torch"), ("cpu", "fp16"): (60e9, "mlx"), ("gpu", "fp32"): (1200e9, "mlx")}
     assert {key: (one.value, one.record.framework) for key, one in best.rates.items()} == expected
     assert not best.bandwidths and not roofline.ceilings([])
-    # A number that scatters widely is none.
-    records = [product(80e9, low=78e9, high=82e9), product(200e9, low=12e9, high=250e9, shape="1x9x9")]
-    assert [roofline.ceilings(turn).rates["cpu", "fp32"].value for turn in (records, records[::-1])] == [80e9, 80e9]
+
+
+def of_calls(value: float, calls: int, **more):
+    """A product that was timed so often."""
+    known = product(value, low=0.999 * value, high=1.001 * value, **more)
+    known.metrics["flops_per_s"] = known.metrics["flops_per_s"].replace(n=calls)
+    return known
+
+
+@pytest.mark.parametrize(
+    ("worse", "better"),
+    [
+        (product(200e9, low=12e9, high=250e9, shape="1x9x9"), product(80e9, low=78e9, high=82e9)),  # scatters widely
+        (of_calls(361e9, 2), of_calls(320e9, 6)),  # two calls that agree by chance
+        (product(361e9), of_calls(320e9, 20)),  # of unknown spread
+        *((of_calls(361e9, 20, flags=[flag]), of_calls(320e9, 20)) for flag in ("contended", "drift", "slowed")),
+        (of_calls(361e9, 3), of_calls(320e9, 20, flags=["busy"])),
+        (of_calls(320e9, 20), of_calls(361e9, 20, flags=["on-battery"])),  # no doubt
+    ],
+)
+def test_a_ceiling_is_none_that_something_speaks_against_while_there_is_another(worse, better):
+    for turn in ([worse, better], [better, worse]):
+        assert roofline.ceilings(turn).rates["cpu", "fp32"].record == better
+    assert roofline.ceilings([worse]).rates["cpu", "fp32"].record == worse  # better than none, with its flags
 
 
 def test_the_last_level_cache_where_the_system_tells_and_nothing_on_a_mac(tmp_path, monkeypatch):
@@ -57,13 +80,60 @@ def test_the_last_level_cache_where_the_system_tells_and_nothing_on_a_mac(tmp_pa
     assert snapshot.cache_bytes() == 480 * 2**20
 
 
-def test_bandwidth_comes_from_copies_and_triads_and_from_no_product():
+def matvec(megabytes: float, bytes_per_s: float, **more):
+    """A matrix of so many MB times a vector: half an operation a byte."""
+    metrics = rate(bytes_per_s / 2, 0.49 * bytes_per_s, 0.51 * bytes_per_s)
+    metrics |= {"bytes_per_s": metric(bytes_per_s, 0.98 * bytes_per_s, 1.02 * bytes_per_s, "B/s")}
+    metrics |= {"kernel_s": metric(megabytes * 1e6 / bytes_per_s)}
+    about = {"operation": "matvec", "shape": f"{megabytes}x1", "precision": "fp32"}
+    return record("blas_torch", metrics, about, **more)
+
+
+def cached(value: float, operation: str, megabytes: float):
+    """A pass over memory in a journal that knows the cache."""
+    known = stream(value, operation)
+    known.metrics["cache_bytes"] = metric(megabytes * 1e6, unit="B")
+    return known
+
+
+def test_each_kind_of_traffic_has_a_roof_and_what_a_cache_holds_raises_none():
     records = [stream(8e9, "copy"), stream(9e9), stream(7e9, "add", "ceilings_mlx"), stream(90e9, backend="mps")]
-    about = {"operation": "matvec", "shape": "128x128", "precision": "fp32"}
-    matvec = record("blas_torch", rate(4e9) | {"bytes_per_s": metric(77e9, unit="B/s")}, about)
-    best = roofline.ceilings([*records, matvec])
-    assert {kind: one.value for kind, one in best.bandwidths.items()} == {"cpu": 9e9, "gpu": 90e9}
-    assert {key: one.value for key, one in best.rates.items()} == {("cpu", "fp32"): 4e9}
+    records += [cached(12e9, "sum", 32), stream(11e9, "dot"), matvec(40, 77e9), matvec(127, 20e9)]
+    both = {("cpu", "reads and writes"): 9e9, ("gpu", "reads and writes"): 90e9}
+    best = roofline.ceilings(records)
+    assert {key: known.value for key, known in best.bandwidths.items()} == both | {("cpu", "reads"): 12e9}
+    assert {key: known.value for key, known in best.rates.items()} == {("cpu", "fp32"): 77e9 / 2}
+    # More than four caches, which no cache helps; where nobody knows the cache it may be as large as any that is made.
+    for more, highest in (([matvec(129, 13e9)], 13e9), ([matvec(530, 13e9, backend="mps")], None)):
+        reads = roofline.ceilings([*records, *more]).bandwidths.get((cases.kind(more[0]), "reads"))
+        assert (reads and reads.value) == highest
+
+
+@pytest.mark.parametrize(
+    ("case", "limit", "roof", "share"),
+    [
+        (matvec(400, 9e9), "memory", 5e9, 0.9),  # half an operation for each of the 10 GB/s that it can read
+        (matvec(400, 11e9), "memory", 5e9, 1.1),
+        (matvec(20, 33.2e9), "cache-resident", 100e9, 0.166),  # 332 % of the memory's roof, which is none
+        (matvec(400, 9e9, backend="mps"), None, None, None),
+    ],
+)
+def test_a_matrix_that_meets_a_vector_is_held_against_reads_unless_a_cache_holds_it(case, limit, roof, share):
+    best = roofline.ceilings([product(100e9), stream(6e9), cached(10e9, "sum", 32), product(1e12, backend="mps")])
+    above = roofline.roof(case, best)
+    assert above == (limit and (limit, pytest.approx(roof), pytest.approx(share)))
+    shown = [row.cells[-2] for row in roofline.roofline_table([*RUN, case]).rows if "matvec" in row.cells[0]]
+    assert not [text for text in shown if text.startswith("110")]
+
+
+def test_what_comes_from_a_cache_has_a_row_of_its_own_and_the_size_is_said():
+    records = [of_calls(100e9, 20), cached(10e9, "sum", 32), matvec(20, 33e9), matvec(400, 11e9)]
+    table = roofline.roofline_table(records)
+    assert [(row.cells[0], *row.cells[7:9]) for row in table.rows] == [
+        ("blas matvec", "memory", "100 %"),  # a faster one than the passes raises the roof
+        ("blas matvec, cache-resident", "cache-resident", "16.5 %"),
+    ]
+    assert any("the last-level cache (32.0 MB)" in note for note in table.notes)
 
 
 def test_the_precision_of_a_case_is_that_of_its_products():
@@ -93,7 +163,7 @@ def test_a_share_and_its_interval_by_hand():
 )
 def test_the_lower_roof_by_hand(operations, limit, roof, share):
     best = roofline.ceilings([product(100e9), stream(10e9)])
-    case = record(metrics=rate(5e9), flops_per_step=int(operations * 1000), bytes_per_step=1000)
+    case = record(metrics=rate(5e9), flops_per_step=int(operations * 10**9), bytes_per_step=10**9)
     lower = roofline.roof(case, best)
     assert (lower.limit, lower.flops_per_s, lower.share) == (limit, pytest.approx(roof), pytest.approx(share))
     assert roofline.roof(case.replace(bytes_per_step=None), best) is None
@@ -203,7 +273,7 @@ def test_the_ceilings_stand_below_the_printed_peaks_with_what_reached_them():
     assert ("M2 Ultra", "fp32", "27 TFLOPS") in [row.cells[:3] for row in table.rows if row.kind == "published"]
     assert [row.cells for row in table.rows if row.kind == "measured"] == [
         ("Apple M9 CPU", "fp32", "80.0 GFLOP/s", "", "PyTorch; ceilings: matmul, 1 × 64 × 64; contended"),
-        ("Apple M9 CPU", "", "", "9.00 GB/s ± 10 %", "PyTorch; ceilings: triad, 512 MB"),
+        ("Apple M9 CPU", "reads and writes", "", "9.00 GB/s ± 10 %", "PyTorch; ceilings: triad, 512 MB"),
         ("Apple M9 GPU", "fp32", "1.00 TFLOP/s", "", "MLX; ceilings_mlx: matmul, 1 × 64 × 64"),
     ]
 
@@ -235,20 +305,16 @@ NOTEBOOK = [cell.source for cell in nbformat.read(HERE / "ceilings.ipynb", 4).ce
 def run_ceilings(tmp_path, monkeypatch):
     """Runs the notebook's cases with faults planted; gives the records by operation and precision."""
 
-    def run():
+    def run(moment: str = "start", sizes: tuple = (64,)):
+        (tmp_path / "machine.json").unlink(missing_ok=True)  # of a machine of which nothing is known
         experiment = Experiment("ceilings", article="kit", devices="cpu", budget_s=0.01, out=str(tmp_path))
-        scope = {"experiment": experiment, "precisions": ["fp32", "fp16"], "sizes": [64], "megabytes": 16}
-        scope |= {"budget_s": 0.01, "limit_s": 20.0}
+        scope = {"experiment": experiment, "precisions": ["fp32", "fp16"], "sizes": sizes, "megabytes": 16}
+        scope |= {"budget_s": 0.01, "least_calls": 2, "least_s": 0.0, "limit_s": 20.0, "moment": moment}
         for source in NOTEBOOK[1:]:
             if "experiment.table" in source or "experiment.ceilings" in source:
                 continue
-            if "experiment = Experiment(" in source:
-                source = source.split("experiment = ")[0]
-            exec(compile(source.split("\nfor case in")[0], "ceilings.ipynb", "exec"), scope)
-        scope["cuda"] = False
-        (loop,) = [source.split("\nfor case in")[1] for source in NOTEBOOK if "\nfor case in" in source]
-        exec(compile(f"for case in{loop}", "ceilings.ipynb", "exec"), scope)
-        return {(r.config["operation"], r.precision): r for r in experiment.records}
+            exec(compile(source.split("experiment = Experiment(")[0], "ceilings.ipynb", "exec"), scope)
+        return experiment.records
 
     return run
 
@@ -256,10 +322,13 @@ def run_ceilings(tmp_path, monkeypatch):
 def test_the_bytes_and_operations_of_the_ceilings_by_hand(run_ceilings, monkeypatch):
     timed = calls.Measurement(1.0, metric(0.5, 0.4, 0.8, "s"), (), "budget")
     monkeypatch.setattr(calls, "measure", lambda *_, **__: timed)
-    records = run_ceilings()
-    assert len(records) == 4 and {one.status for one in records.values()} == {"ok"}
-    triad, copy = (records[name, "fp32"].metrics["bytes_per_s"] for name in ("triad", "copy"))
-    assert triad.value == pytest.approx(3 * 16e6 / 0.5) and copy.value == pytest.approx(2 * 16e6 / 0.5)
+    records = {(r.config["operation"], r.precision): r for r in run_ceilings()}
+    assert len(records) == 6 and {one.status for one in records.values()} == {"ok"}
+    for name, arrays in {"triad": 3, "copy": 2, "dot": 2, "sum": 1}.items():
+        moved = records[name, "fp32"].metrics
+        assert moved["bytes_per_s"].value == pytest.approx(arrays * 16e6 / 0.5)
+        assert moved.get("cache_bytes", metric(2**20)).value >= 2**20  # of a processor that says it
+    triad = records["triad", "fp32"].metrics["bytes_per_s"]
     assert (triad.low, triad.high) == pytest.approx((3 * 16e6 / 0.8, 3 * 16e6 / 0.4))
     reached = records["matmul", "fp16"].metrics["flops_per_s"]
     assert reached.value == pytest.approx(2 * 64**3 / 0.5) and reached.unit == "FLOP/s"
@@ -269,11 +338,51 @@ def test_what_computes_something_else_or_nothing_is_no_ceiling(run_ceilings, mon
     product, add = TorchDevice.product, torch.add
     monkeypatch.setattr(TorchDevice, "product", lambda self, precision, size: product(self, "fp32", size))
     monkeypatch.setattr(torch, "add", lambda b, c, alpha, out: add(b, c, out=out))  # leaves the factor out
-    records = run_ceilings()
+    monkeypatch.setattr(torch, "dot", lambda b, c: (b[::2] * c[::2]).sum())  # of half of both
+    records = {(r.config["operation"], r.precision): r for r in run_ceilings()}
     status = {key: one.status for key, one in records.items()}
-    good, bad = (("matmul", "fp32"), ("copy", "fp32")), (("matmul", "fp16"), ("triad", "fp32"))
+    good = (("matmul", "fp32"), ("copy", "fp32"), ("sum", "fp32"))
+    bad = (("matmul", "fp16"), ("triad", "fp32"), ("dot", "fp32"))
     assert status == dict.fromkeys(good, "ok") | dict.fromkeys(bad, "mismatch")
     assert "torch.float32 where torch.float16" in records["matmul", "fp16"].reason
+
+
+def test_sizes_go_on_while_the_rate_rises_and_at_the_end_the_best_is_timed_again(run_ceilings, monkeypatch):
+    sizes = (2048, 4096, 8192, 16384, 32768)
+    reached = {torch.float32: (6, 5, 9, 9, 9), torch.float16: (2, 4, 7, 7.1, 9)}  # GFLOP/s
+
+    def small(self, precision, size):  # with what is looked at: the kind of numbers, and the mean of a row
+        return lambda: torch.full((2, 2), size / 4, dtype={"fp32": torch.float32, "fp16": torch.float16}[precision])
+
+    def measure(function, *_, **options):
+        assert options["least_calls"] == 2 and options["least_s"] == 0
+        result, seconds = function(), 1.0
+        if result.shape == (2, 2):
+            size = int(4 * result[0, 0].item())
+            seconds = 2 * size**3 / (1e9 * reached[result.dtype][sizes.index(size)])
+        middle = metric(seconds, 0.99 * seconds, 1.01 * seconds)
+        return calls.Measurement(seconds, middle, (Block(1, seconds),) * 20, "budget")
+
+    monkeypatch.setattr(TorchDevice, "product", small)
+    monkeypatch.setattr(products, "require_time", lambda *_: None)
+    monkeypatch.setattr(calls, "measure", measure)
+    tried = [(r.precision, r.config["shape"].split("x")[-1]) for r in run_ceilings("start", sizes)]
+    wanted = {"fp32": sizes[:2], "fp16": sizes[:4]}  # rises by less than 2 % from 8192 to 16384
+    passes = [("fp32", "16 MB")] * 4
+    assert tried == [(kind, str(size)) for kind, some in wanted.items() for size in some] + passes
+    ends = [r for r in run_ceilings("end", sizes) if r.config.get("moment")]
+    assert [(r.config["operation"], r.precision, r.config["shape"]) for r in ends] == [
+        ("matmul", "fp32", "1x2048x2048"),
+        ("matmul", "fp16", "1x16384x16384"),
+        ("triad", "fp32", "16 MB"),
+        ("dot", "fp32", "16 MB"),
+    ]
+    faster = of_calls(7.4e9, 20, experiment="blas_mlx")  # not far better than PyTorch's 6
+    far = of_calls(8.9e9, 20, precision="fp16", experiment="ceilings_mlx")
+    known = [*ends, faster, far]
+    again = roofline.again(known, "ceilings", "cpu")
+    assert [(config["precision"], config["moment"]) for config in again] == [("fp32", "end")] * 3
+    assert again[0]["shape"] == "1x2048x2048" and not roofline.again(known, "ceilings", "mps")
 
 
 def test_tf32_is_on_for_its_own_row_only(monkeypatch):
@@ -288,7 +397,86 @@ def test_tf32_is_on_for_its_own_row_only(monkeypatch):
     assert asked == [("fp32", False), ("fp32", True), ("fp16", False), ("fp32", True), ("fp32", False)]
 
 
-COUNTED = {"flops_per_step": 10**9, "bytes_per_step": 10**8}
+def test_a_run_ends_with_the_ceilings_again_in_every_repeat_and_then_shows_them(tmp_path):
+    def labels(only: str, repeats: int = 1) -> list[str]:
+        return [job.label for job in plan.jobs("smoke", {"out": str(tmp_path)}, only, repeats)]
+
+    again = ["ceilings (again, at the end)", "ceilings_mlx (again, at the end)"]
+    every = labels("")
+    place = every.index(again[0])
+    assert every[:3] == ["instrument_check", "ceilings", "ceilings_mlx"] and every[place : place + 2] == again
+    assert {"roofline", "summary", "costs"} == set(every[place + 2 :])
+    one = ["ceilings", "vae", again[0], "roofline"]
+    assert labels("vae roofline ceilings") == one and labels("vae") == ["vae"]
+    assert labels("vae roofline ceilings", 2) == [*one, *(f"{label} (repeat 2)" for label in one)]
+    jobs = plan.jobs("smoke", {"out": str(tmp_path)}, "ceilings", 2)
+    assert [job.parameters.get("moment") for job in jobs] == [None, "end"] * 2
+    assert len({job.output(tmp_path) for job in jobs}) == len({job.partial(tmp_path) for job in jobs}) == 4
+    # Finished are the start and the end of the same repeat each by itself; an end may have nothing that is worth it.
+    for job in jobs:
+        job.output(tmp_path).parent.mkdir(exist_ok=True)
+        job.output(tmp_path).touch()
+    begun = product(1e9, profile="smoke")
+    ended = product(1e9, profile="smoke", status="error", case="again", about={"moment": "end"})
+    for known, done in (
+        ([], [False] * 4),
+        ([begun], [True, True, False, False]),
+        ([ended], [True, False, False, False]),
+        ([ended.replace(status="ok"), begun.replace(repeat=1)], [True] * 4),
+    ):
+        write(tmp_path, known)
+        assert [batch._finished(job, tmp_path) for job in jobs] == done
+
+
+def test_a_faster_product_lowers_the_shares_on_every_page_that_is_there(tmp_path):
+    known = {"metrics": rate(50e9, 49e9, 51e9), "article": "003", "flops_per_step": 10**9}
+    out = write(tmp_path, [product(100e9, low=99e9, high=101e9), record("vae", **known)])
+    (out / "machine.json").write_text('{"chip": "Apple M9", "profile": "quick"}')
+    report = Report.of(declaration.of("vae"), Run(out))
+    cells = [nbformat.v4.new_markdown_cell("# VAE")]
+    for method in ("table", "details"):
+        shown = nbformat.v4.new_output("execute_result", {"text/html": getattr(report, method)()._repr_html_()})
+        cells.append(nbformat.v4.new_code_cell(f"experiment.{method}()", outputs=[shown]))
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=cells, metadata={"language_info": {"name": "python"}}), out / "vae.ipynb"
+    )
+
+    def pages() -> list[str]:
+        report_page.build(out)
+        return [(out / name).read_text() for name in ("vae.html", "index.html")]
+
+    assert all("50.0 ± 1.5 %" in page for page in pages())
+    before = (out / "vae.html").stat().st_mtime_ns
+    pages()
+    assert (out / "vae.html").stat().st_mtime_ns == before  # nothing has changed
+    write(out, [product(200e9, low=199e9, high=201e9, experiment="blas_mlx", article="001")])
+    assert all("25.0 ± " in page and "50.0 ± " not in page for page in pages())
+    write(out, [product(40e9, low=39e9, high=41e9, experiment="blas_torch", article="001")])
+    assert all("25.0 ± " in page for page in pages())
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "shown", "words"),
+    [
+        (0.42, 0.40, 0.44, "42.0 ± 2.0 %", None),
+        (0.99, 0.97, 1.03, "99.0 ± 1.5 %", None),  # up to 100 %
+        (1.01, 0.97, 1.03, "100 %: within its interval", "clipped"),
+        (1.06, 1.04, 1.08, "100 %: faster than any product", "Faster than any product: the ceiling is too low"),
+        (3.32, None, None, "100 %: no interval", "clipped"),
+    ],
+)
+def test_no_share_is_over_100_per_cent_and_what_is_faster_than_any_product_is_named(ratio, low, high, shown, words):
+    best = roofline.ceilings([product(100e9, low=100e9, high=100e9)])
+    ends = [end and 100e9 * end for end in (low, high)]
+    case = record(metrics=rate(100e9 * ratio, *ends))
+    table = details.details_table([case], best)
+    assert cells(table, roofline.BEST) == [shown]
+    notes = " ".join(note for note in table.notes if "clipped" in note or "Faster" in note)
+    assert (words in notes) if words else not notes
+    assert table.data[0]["share_of_best"] == pytest.approx(ratio)  # as it was measured
+
+
+COUNTED = {"flops_per_step": 10**10, "bytes_per_step": 10**9}
 RUN = [product(80e9), product(95e9, "bf16"), stream(5e9), product(2e12, backend="mps"), stream(1e11, backend="mps")]
 RUN += [record("vae", rate(20e9), **COUNTED), record("vae", rate(4e11), backend="mps", **COUNTED)]
 RUN += [record("cnn", rate(1e9), article="004", framework="tensorflow")]
@@ -313,10 +501,30 @@ def test_the_roofline_notebook_and_the_page_read_the_whole_run(tmp_path):
     (out / "machine.json").write_text('{"chip": "Apple M9", "profile": "quick"}')
     nbformat.write(nbformat.v4.new_notebook(metadata={"pomology": {"article": "001"}}), out / "roofline.ipynb")
     page = report_page.build(out).read_text()
-    assert "processor: bf16 95.0 GFLOP/s, fp32 80.0 GFLOP/s, memory 5.00 GB/s" in page
+    assert "processor: bf16 95.0 GFLOP/s, fp32 80.0 GFLOP/s, memory reads and writes 5.00 GB/s" in page
     assert roofline.BEST.replace("'", "&#x27;") in page and "checks of the kit itself" not in page
     assert "cannot be shown" not in page and "Not of an article" not in page
     sections = re.split(r"<h2[^>]*>", page)
     for title, holds in (("Profiling Apple Silicon", 'id="roofline"'), ("The kit itself", 'id="ceilings"')):
         (section,) = [part for part in sections if part.startswith(title)]
         assert holds in section
+
+
+def test_a_processor_launches_nothing_and_stands_in_no_table_of_launches(tmp_path):
+    times = {"launch_cold_s": metric(2e-5, unit="s"), "launch_s": metric(3e-6, unit="s")}
+    records = [
+        record("kernel_launch_mlx", times, {}, article="001", framework="mlx", backend=name)
+        for name in ("cpu", "mlx-gpu")
+    ]
+    out = write(tmp_path, records)
+    (out / "machine.json").write_text('{"chip": "M9", "architecture": "x86_64", "python": "3.11"}')
+    report = Report.of(declaration.of("kernel_launch_mlx"), Run(out))
+    table = report.table()
+    assert [row.cells[0] for row in table.rows if row.kind == "measured"] == ["Apple M9 GPU"]
+    assert any(note.startswith("A processor launches nothing") for note in table.notes)
+    assert [numbers["case"] for numbers in report.numbers().data].count(records[0].case) == 2
+    assert "Apple M9 CPU" not in report.figure().data and "Apple M9 GPU" in report.figure().data
+    page = report_page.build(out).read_text()
+    assert 0 < page.index("without a tuned BLAS") < page.index("<table")
+    report = Report.of(declaration.of("kernel_launch_mlx"), Run(write(tmp_path / "gpu", records[1:])))
+    assert not any(note.startswith("A processor launches nothing") for note in report.table().notes)

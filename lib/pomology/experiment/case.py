@@ -333,7 +333,8 @@ class Case:
         if observed is not None and observed == self._weights_on and self._computed_on == {backend.backend}:
             observed = backend.backend
         status, reason = self._status(exception, observed)
-        doubts = self._conditions["flags"] + self._flags + outcome.flags(telemetry, training, backend.backend)
+        doubts = outcome.flags(telemetry, training, self._kernels, backend.backend)
+        doubts = self._conditions["flags"] + self._flags + doubts
         doubts += ["slowed"] * self.experiment.slowed(self._canary)
         record = self._start() | {"status": status, "reason": reason}
         record |= {"device": observed and ("cpu" if observed == "cpu" else "gpu")}

@@ -179,14 +179,14 @@ class Experiment(Report):
         return None
 
     def peak_matmul_rate(self, backend: Device, precision: str) -> float:
-        """The most FLOP/s that a matrix product reaches on a device: of 512 to 4096 squared, timed once per process as
-        long as they are short, or of this run's ceilings with the same framework, if they have reached more."""
+        """The most FLOP/s that a matrix product reaches on a device: this run's ceiling with the same framework; where
+        that is doubtful, also of 512 to 4096 squared, timed once per process as long as they are short."""
         key = backend.backend, precision
         if key not in self._rates:
             known = roofline.ceilings([one for one in self._read(roofline.SOURCES) if one.framework == self.framework])
             ceiling = known.rates.get((backend.kind, precision))
             best = ceiling.value if ceiling else 0.0
-            for size in (512, 1024, 2048, 4096):
+            for size in () if ceiling and ceiling.rank[0] else (512, 1024, 2048, 4096):
                 function = backend.dispatch(backend.product(precision, size))
                 timed = calls.measure(function, backend.synchronize, budget_s=0.1, warmup_s=0.02, warmup_calls=1)
                 fastest_s = min(block.step_s for block in timed.blocks)

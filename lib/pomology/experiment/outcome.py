@@ -50,16 +50,16 @@ def not_learning(losses: list[float], expected: bool) -> str | None:
     return None
 
 
-def flags(telemetry: Telemetry | None, training: clock.Part | None, backend: str) -> list[str]:
-    """What casts doubt on the number of a case, as the names in `results.cases.FLAGS`."""
-    found = list(telemetry.flags) if telemetry else []
-    if training is not None:
-        drift = intervals.drift([block.step_s for block in training.blocks])
-        if drift is not None and abs(drift) > intervals.DRIFT_THRESHOLD:
-            found.append("drift")
-        if not training.complete and sum(block.steps for block in training.blocks) < clock.STEPS_FEW:
-            found.append("few-steps")
-    return found + ["fallback-enabled"] * (backend == "mps" and fallback_enabled())
+def flags(telemetry: Telemetry | None, training: clock.Part | None, kernels: dict, backend: str) -> list[str]:
+    """What casts doubt on the numbers of a case, as the names in `results.cases.FLAGS`. kernels: raw times, by name."""
+    times = [[seconds / calls for calls, seconds in kernel["steady"]] for kernel in kernels.values()]
+    few_calls = any(len(each) < cases.LEAST_CALLS for each in times)
+    times += [[block.step_s for block in training.blocks]] if training else []
+    drifts = any(abs(intervals.drift(each) or 0) > intervals.DRIFT_THRESHOLD for each in times)
+    few_steps = training and sum(block.steps for block in training.blocks) < clock.STEPS_FEW
+    doubts = (telemetry.flags if telemetry else []) + ["drift"] * drifts + ["few-calls"] * few_calls
+    doubts += ["few-steps"] * bool(few_steps and not training.complete)
+    return doubts + ["fallback-enabled"] * (backend == "mps" and fallback_enabled())
 
 
 def edge(timed: clock.StepClock) -> tuple[tuple, int]:

@@ -40,7 +40,8 @@ class Declaration:
     `*` for all of a run. claims_of: other experiments whose claims no notebook of their own would show.
     published_rates: experiments whose published times the figure shows as operations a second, each with the settings
     of the panel that it stands in. parity_note: how two frameworks are known to compute the same, where that is not
-    against one result. shows: the methods that it calls to show something, in this order.
+    against one result. gpus_only: whether table and figure are of GPUs alone. shows: the methods that it calls to show
+    something, in this order.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Declaration:
     claims_of: Sequence[str] = ()
     published_rates: dict[str, dict] | None = None
     parity_note: str = ""
+    gpus_only: bool = False
     shows: tuple[str, ...] = ()
 
     @property

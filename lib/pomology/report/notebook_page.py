@@ -30,9 +30,10 @@ def filled(template: str, **given: Any) -> str:
     return environment.get_template(template).render(given | {"style": style})
 
 
-def render(notebook: Path) -> str:
+def render(notebook: Path, tables: dict[str, Any] | None = None) -> str:
     """An executed notebook as one HTML page: code folded, parameters open, pictures inside, no scripts.
 
+    tables: what stands in place of the outputs of cells that end with these methods of the experiment, as `table()`.
     Raises ValueError for a file that is no notebook, or a huge one.
     """
     import nbformat
@@ -48,7 +49,10 @@ def render(notebook: Path) -> str:
     for cell in document.cells:
         if cell.cell_type == "markdown":
             headings += re.findall(r"^#+ +(.+)$", cell.source, re.MULTILINE)
+        last = re.search(r"^(?:experiment|report)\.(\w+)\(\)\s*\Z", cell.source, re.MULTILINE)
         for output in cell.get("outputs", ()):
+            if last and last[1] in (tables or {}) and output.output_type == "execute_result":
+                output.data = {"text/html": tables[last[1]]._repr_html_()}
             if "data" in output:
                 shown = {kind: value for kind, value in output.data.items() if kind in SHOWN}
                 output.data = shown or {"text/plain": "(An output that only a script could show.)"}

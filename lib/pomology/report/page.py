@@ -7,6 +7,7 @@ figures are pictures, and a notebook's own HTML passes a list of harmless tags, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter
@@ -27,7 +28,7 @@ from pomology.report.declaration import Declaration
 from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
 from pomology.report.notebook_page import PAGE, filled, render
-from pomology.report.showing import Report
+from pomology.report.showing import SAVED_AS, Report
 from pomology.report.table import grouped
 from pomology.results import cases, journal
 from pomology.results.record import Record
@@ -46,23 +47,29 @@ PROFILES = {
 # What a notebook shows, by its method; a section has the first of these.
 MAIN = ("summary", "roofline", "ceilings", "checks", "side_by_side", "table", "details")
 
+UNTUNED = "MLX multiplies without a tuned BLAS on x86 Linux: its times there say nothing about the processor."
+
 CSV = {"numbers": "article", "shares": "roofline", "rates": "rates", "checks": "checks"}  # saved tables that are linked
 
 
 def build(out: Path) -> Path:
     """Make each finished notebook that is new a page, and `index.html` over all of them, which is returned.
 
-    It is called after every notebook of a run: what no notebook has saved is made from the journals. Raises
-    PomologyError if there is no folder.
+    It is called after every notebook of a run: what no notebook has saved is made from the journals, and a page again
+    where a ceiling above its shares has risen. Raises PomologyError if there is no folder.
     """
     run = Run(out)
     failed = {}
     for notebook in sorted(run.path.glob("*.ipynb")):
-        page, sources = notebook.with_suffix(".html"), (notebook, *PAGE.iterdir())
+        page, tables = notebook.with_suffix(".html"), {}
+        with contextlib.suppress(*MALFORMED):  # then the notebook's own stay
+            tables = Report.of(declaration.read(notebook), run).with_shares()
+        kept = [run.path / "tables" / f"{notebook.stem}-{SAVED_AS.get(name, name)}.html" for name in tables]
+        sources = (notebook, *PAGE.iterdir(), *filter(Path.exists, kept))
         if page.exists() and page.stat().st_mtime_ns > max(source.stat().st_mtime_ns for source in sources):
             continue
         try:
-            write_atomic(page, render(notebook))
+            write_atomic(page, render(notebook, tables))
         except MALFORMED as error:
             page.unlink(missing_ok=True)  # a page of an older notebook would be taken for this one
             failed[notebook.stem] = f"The notebook cannot be rendered: {type(error).__name__}: {error}."
@@ -85,7 +92,7 @@ def links_into(page: str, present: Container[str]) -> str:
 
 def _index(run: Run, failed: dict[str, str]) -> str:
     names = {*run.journals, *(place.stem for end in ("ipynb", "html") for place in run.path.glob(f"*.{end}"))}
-    names |= {re.sub(r"-\d+$", "", place.stem) for place in run.path.glob(".partial/*.ipynb")}  # name or name-repeat
+    names |= {re.sub(r"(-end)?(-\d+)?$", "", place.stem) for place in run.path.glob(".partial/*.ipynb")}  # see plan.Job
     order = list(dict.fromkeys(row["experiment"] for row in published.rows()))
     abouts = [_declaration(run, name) for name in sorted(names - {"index"})]
     abouts.sort(key=lambda about: (about.article, (*order, about.experiment).index(about.experiment)))
@@ -191,8 +198,8 @@ def _best(records: list[Record]) -> str:
     best, parts = roofline.ceilings(records), {"cpu": [], "gpu": []}
     for (kind, precision), ceiling in sorted(best.rates.items()):
         parts[kind].append(f"{precision} {quantity_per_s(ceiling.value, 'FLOP/s')}")
-    for kind, ceiling in best.bandwidths.items():
-        parts[kind].append(f"memory {quantity_per_s(ceiling.value, 'B/s')}")
+    for (kind, traffic), ceiling in sorted(best.bandwidths.items()):
+        parts[kind].append(f"memory {traffic} {quantity_per_s(ceiling.value, 'B/s')}")
     words = {"cpu": "processor", "gpu": "GPU"}
     return "; ".join(f"{words[kind]}: {', '.join(shown)}" for kind, shown in parts.items() if shown)
 
@@ -228,7 +235,9 @@ def _section(run: Run, about: Declaration, failure: str | None, with_claims: boo
     main = next((method for method in MAIN if method in shows), "")
     section = {"name": name, "title": about.title or name}
     try:
-        section |= _shown(Report.of(about, run), shows, main, with_claims)
+        section |= _shown(report := Report.of(about, run), shows, main, with_claims)
+        on_cpu = any((record.framework, record.backend) == ("mlx", "cpu") for record in report.records)
+        notes += [UNTUNED] * (on_cpu and run.machine.get("architecture") == "x86_64")
     except MALFORMED as error:
         main = "details"
         notes.append(f"The numbers of this experiment cannot be shown: {type(error).__name__}: {error}.")
@@ -258,7 +267,7 @@ def _shown(report: Report, shows: tuple[str, ...], main: str, with_claims: bool)
         rows = tuple(row for row in claims.rows if row.cells[0] in alone)
         section["claims"] = replace(claims, title="The article's claims", rows=rows) if rows else ""
     others = [method for method in ("details", "numbers", "table") if method in shows and method != main]
-    folded = "details" if main == "table" else next(iter(others), "")
+    folded = "details" if main == "table" and "numbers" not in shows else next(iter(others), "")
     # What a notebook combines has its numbers below the notebooks that measured them.
     if folded and report.records and (about.whole_run or not about.sources):
         section["details"] = replace(report.saved(folded), title="")

@@ -9,27 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import itemgetter
 from typing import NamedTuple
 
 from pomology.articles import published
 from pomology.articles.published import KIT, experiment_of
-from pomology.format import plus_minus, quantity_per_s, significant
+from pomology.format import plus_minus, quantity, quantity_per_s, significant
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.report.table import Table, flag_notes
 from pomology.results import cases
-from pomology.results.cases import achieved, chip_name, comparable, framework_name, groups
+from pomology.results.cases import DOUBTS, achieved, chip_name, comparable, framework_name, groups
 from pomology.results.record import Record
 
 BEST = "Of this machine's best"
+FASTER = "faster than any product"
 NO_CEILINGS = "This run has no ceilings yet: run the notebooks ceilings and ceilings_mlx into the same folder first."
 
 CEILINGS = ("ceilings", "ceilings_mlx")
 SOURCES = (*CEILINGS, "blas_torch", "blas_mlx")  # a product of any notebook counts, if it was faster
 
-# STREAM's kernels by name, and how many arrays each reads or writes. As STREAM counts them: what a processor fetches
-# of a line that it is going to overwrite is not counted.
-STREAMS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
+# Passes over memory, and how many arrays each reads or writes, as STREAM counts them: without what a processor fetches
+# of a line that it is going to overwrite. What only reads has a roof of its own.
+STREAMS = {"sum": 1, "dot": 2, "copy": 2, "scale": 2, "add": 3, "triad": 3}
+READERS, READS, BOTH = ("sum", "dot", "matvec"), "reads", "reads and writes"
+NEAR = 0.8  # of a ceiling: what reached this may exceed it at the end of a run
+# Where the system does not say how large its last-level cache is: an M2 Ultra's has 96 MB, NVIDIA's B200 has 126 MB.
+# What measures the memory must be four times as large as a cache (McCalpin 1995).
+UNKNOWN_CACHE, BEYOND = 2**27, 4
 
 
 class Ceiling(NamedTuple):
@@ -42,12 +49,21 @@ class Ceiling(NamedTuple):
     def value(self) -> float:
         return self.rate.value
 
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """The higher, the better: what nothing speaks against, what has an interval, and the higher lower end of it, so
+        that numbers which scatter widely are not mistaken for a rate that this machine can hold."""
+        known = self.rate.low is not None and (self.rate.n or 0) >= cases.LEAST_CALLS
+        return known and DOUBTS.isdisjoint(self.record.flags), known, self.rate.low if known else self.value
+
 
 class Ceilings(NamedTuple):
-    """rates: operations a second by kind of device (`cpu`, `gpu`) and precision. bandwidths: bytes a second by kind."""
+    """rates: operations a second by kind of device (`cpu`, `gpu`) and precision. bandwidths: bytes a second by kind of
+    device and of traffic, `READS` or `BOTH`. caches: bytes of the last-level cache by kind of device, where known."""
 
     rates: dict[tuple[str, str], Ceiling]
-    bandwidths: dict[str, Ceiling]
+    bandwidths: dict[tuple[str, str], Ceiling]
+    caches: dict[str, float]
 
     def __bool__(self) -> bool:
         return bool(self.rates or self.bandwidths)
@@ -56,34 +72,64 @@ class Ceilings(NamedTuple):
         """The best rate of a case's device in its precision."""
         return self.rates.get((cases.kind(record), cases.precision(record)))
 
+    def in_caches(self, record: Record) -> float:
+        """How many last-level caches hold what a step or a call moves; 0 where nobody counted that."""
+        rate, call = (record.metrics.get(name) for name in ("bytes_per_s", "kernel_s"))
+        moved = record.bytes_per_step or (rate.value * call.value if rate and call else 0)
+        return moved / self.caches.get(cases.kind(record), UNKNOWN_CACHE)
 
-def ceilings(records: Iterable[Record]) -> Ceilings:
-    """The best that a run has measured, over its frameworks and repeats, without smoke tests.
 
-    Best = highest lower end of the interval, so that numbers which scatter widely, as where other programs were
-    running, are not mistaken for a rate that this machine can hold. Operations a second come from products, bytes a
-    second from passes over large arrays only: a product's matrix may stay in a cache.
+def ceilings(records: Iterable[Record], smoke: bool = False) -> Ceilings:
+    """The best that a run has measured, by `Ceiling.rank`, over its frameworks and repeats, at its start and end.
+
+    smoke: also what smoke tests have measured. Operations a second come from products, bytes a second from passes over
+    large arrays, and of reads also from matrices that meet a vector and are too large for a cache.
     """
-    best = Ceilings({}, {})
+    best = Ceilings({}, {}, {})
+    records = [r for r in records if r.experiment in SOURCES and r.status == "ok" and (smoke or r.profile != "smoke")]
+    sizes = ((cases.kind(record), record.metrics.get("cache_bytes")) for record in records)
+    best.caches.update({kind: size.value for kind, size in sizes if size})
     for record in records:
-        if record.status != "ok" or record.profile == "smoke" or record.experiment not in SOURCES:
-            continue
-        kind, stream = cases.kind(record), record.config.get("operation") in STREAMS
-        known, key = (best.bandwidths, kind) if stream else (best.rates, (kind, cases.precision(record)))
-        rate = record.metrics.get("bytes_per_s" if stream else "flops_per_s")
-        if rate and rate.value > 0:
-            held = (ceiling for ceiling in (known.get(key), Ceiling(rate, record)) if ceiling)
-            known[key] = max(held, key=lambda ceiling: ceiling.value if ceiling.rate.low is None else ceiling.rate.low)
+        large = traffic(record) == READS and best.in_caches(record) > BEYOND
+        for known, which, name in (
+            (best.rates, cases.precision(record), "flops_per_s"),
+            (best.bandwidths, traffic(record), "bytes_per_s"),
+        )[: 1 + (large or record.config.get("operation") in STREAMS)]:
+            key, rate = (cases.kind(record), which), record.metrics.get(name)
+            if rate and rate.value > 0:
+                new = Ceiling(rate, record)
+                known[key] = max(known.get(key, new), new, key=lambda ceiling: ceiling.rank)
     return best
 
 
+def traffic(record: Record) -> str:
+    """What a case does to memory."""
+    return READS if record.config.get("operation") in READERS else BOTH
+
+
+def again(records: Iterable[Record], experiment: str, backend: str) -> list[dict]:
+    """The settings that a notebook of ceilings times once more at the end of a run on a device: the best of each
+    precision and traffic, where another framework was not far better."""
+    best = ceilings(records := list(records), smoke=True)
+    own = ceilings([r for r in records if (r.experiment, r.backend) == (experiment, backend)], smoke=True)
+    pairs = [(known[key], of_all[key].value) for known, of_all in zip(own[:2], best[:2], strict=True) for key in known]
+    return [ceiling.record.config | {"moment": "end"} for ceiling, most in pairs if ceiling.value >= NEAR * most]
+
+
 def share(record: Record, best: Ceilings, rate: Estimate | None = None) -> Estimate | None:
-    """How much of its device's best rate in its precision a case reaches; 1 is all of it.
+    """How much of its device's best rate in its precision a case reaches; 1 is all of it. More, which
+    `clipped` takes away, says that the ceiling is too low.
 
     rate: in place of the record's own. None for a smoke test, and where the run lacks such a ceiling or the case such
     a rate. The interval takes in both intervals."""
     rate, ceiling = rate or achieved(record), best.over(record)
     return None if rate is None or ceiling is None or record.profile == "smoke" else rate / ceiling.rate
+
+
+def clipped(share: Estimate) -> Estimate:
+    """A share as it is shown: of a ceiling nothing is more than all."""
+    ends = {name: getattr(share, name) for name in ("value", "low", "high")}
+    return share.replace(**{name: end and min(end, 1.0) for name, end in ends.items()})
 
 
 def intensity(record: Record) -> float | None:
@@ -96,7 +142,8 @@ def intensity(record: Record) -> float | None:
 
 
 class Roof(NamedTuple):
-    """What limits a case by the model, `compute` or `memory`, the rate that this allows, and the share of it."""
+    """What limits a case by the model, `compute` or `memory`, the rate that this allows, and the share of it. What is
+    `cache-resident` waits for no memory, so computing is the roof that is left."""
 
     limit: str
     flops_per_s: float
@@ -104,14 +151,17 @@ class Roof(NamedTuple):
 
 
 def roof(record: Record, best: Ceilings, rate: Estimate | None = None) -> Roof | None:
-    """The lower of the two roofs above a case, and its share of it; None where one of them is not known."""
+    """The lower of the two roofs above a case, and its share of it; None where one of them is not known. The memory's
+    is that of the case's own kind of traffic."""
     rate, operations, ceiling = rate or achieved(record), intensity(record), best.over(record)
-    bandwidth = best.bandwidths.get(cases.kind(record))
-    if None in (rate, operations, ceiling, bandwidth) or record.profile == "smoke":
+    bandwidth = best.bandwidths.get((cases.kind(record), traffic(record)))
+    resident = 0 < best.in_caches(record) <= 1
+    if None in (rate, operations, ceiling) or not (bandwidth or resident) or record.profile == "smoke":
         return None
-    slope = operations * bandwidth.value
-    lower = min(ceiling.value, slope)
-    return Roof("memory" if slope < ceiling.value else "compute", lower, rate.value / lower)
+    slope = operations * bandwidth.value if bandwidth else 0.0
+    limit = "compute" if slope >= ceiling.value else "cache-resident" if resident else "memory"
+    lower = slope if limit == "memory" else ceiling.value
+    return Roof(limit, lower, rate.value / lower)
 
 
 class Point(NamedTuple):
@@ -131,19 +181,21 @@ def roofline_points(records: Iterable[Record]) -> list[Point]:
     records = list(records)
     best, points = ceilings(records), {}
     for record, rate in rated(records, without=CEILINGS):
-        name = f"{experiment_of(record.experiment)} {record.config.get('operation') or ''}".strip()
+        above, operation = roof(record, best, rate), record.config.get("operation") or ""
+        # What a cache holds is another case than what comes from memory, and the faster one.
+        cached = ", cache-resident" * bool(operation and above and above.limit == "cache-resident")
+        name = f"{experiment_of(record.experiment)} {operation}".strip() + cached
         key = (cases.kind(record), name, record.framework, record.backend, cases.precision(record))
         if key not in points or rate.value > points[key].rate.value:
-            shares = share(record, best, rate), intensity(record), roof(record, best, rate)
-            points[key] = Point(name, record, rate, *shares)
+            points[key] = Point(name, record, rate, share(record, best, rate), intensity(record), above)
     return [points[key] for key in sorted(points)]
 
 
 def rated(records: Iterable[Record], without: Iterable[str]) -> list[tuple[Record, Estimate]]:
     """The cases of a run that have operations a second, smoke tests and these notebooks left out: of each its first
     record that ended well, and its rate over the repeats."""
-    usable = (record for record in comparable(records, "flops_per_s") if record.experiment not in without)
-    good = (record for record in usable if record.status == "ok")
+    usable = comparable(records, "flops_per_s")
+    good = [record for record in usable if record.status == "ok" and record.experiment not in without]
     rates = ((repeats[0], rate_of(repeats)) for repeats in groups(good))
     return [(record, rate) for record, rate in rates if rate]
 
@@ -166,25 +218,31 @@ def with_shares(table: Table, heading: str, shares: list[Estimate | None]) -> Ta
         shown |= {"share_of_best_low": share.low, "share_of_best_high": share.high} if share and share.low else {}
         data.append(numbers | shown)
     note = (
-        f"{BEST}: of the best rate that a product reached on this device in this precision, in this run (the notebook "
-        "ceilings), in whichever framework."
+        f"{BEST}: of the best rate that a product reached on this device in this precision, in this run, in whichever "
+        "notebook and framework; the table of ceilings names them."
     )
-    columns, notes = (*table.columns[:place], BEST, *table.columns[place:]), (*table.notes, note, *_above_all(shares))
+    columns, notes = (*table.columns[:place], BEST, *table.columns[place:]), (*table.notes, note, *_above(shares))
     return replace(table, columns=columns, rows=tuple(rows), notes=notes, data=tuple(data))
 
 
 def percent(share: Estimate | None) -> str:
-    """`42.0 % ± 1.2 %`, where the ± is half the interval, in the same points."""
+    """`42.0 % ± 1.2 %`, where the ± is half the interval, in the same points; above 100 %, that and a remark."""
     if share is None:
         return ""
-    half = "" if share.half_width is None else f" ± {significant(max(100 * share.half_width, 0.01), 2)}"
-    return f"{significant(100 * share.value)}{half} %"
+    if share.value > 1:
+        within = "within its interval" if share.low else "above it" if share.covers == "exact" else "no interval"
+        return f"100 %: {FASTER if share.low and share.low > 1 else within}"
+    half = clipped(share).half_width
+    points = "" if half is None else f" ± {significant(max(100 * half, 0.01), 2)}"
+    return f"{significant(100 * share.value)}{points} %"
 
 
-def _above_all(shares: Iterable[Estimate | None]) -> list[str]:
-    if not any(share and share.value > 1 for share in shares):
-        return []
-    return ["More than 100 %: the ceiling was measured while the machine was slower. Run the ceilings again, alone."]
+def _above(shares: Iterable[Estimate | None]) -> list[str]:
+    """What to say of shares above 100 %."""
+    above = [share.low or 0 for share in shares if share and share.value > 1]
+    faster = f"{FASTER.capitalize()}: the ceiling is too low (run the ceilings again, alone), or an operator took fewer"
+    notes = ["Shares are clipped at 100 % of the ceiling.", f"{faster} operations than are counted."]
+    return notes[: bool(above) + any(low > 1 for low in above)]
 
 
 def _reached(rate: Estimate, unit: str) -> str:
@@ -204,28 +262,24 @@ def ceilings_table(records: list[Record], article: str = "") -> Table:
             cells = (value["device"], "fp32", f"{value['printed']} {value['unit']}", "", by)
             about = {"source": "published", "device": value["device"], "precision": "fp32"}
             lines.append((cells, about | {"flops_per_s": value["si"]}, "published"))
-    for kind in ("cpu", "gpu"):
-        here = [(precision, rate, "flops") for (where, precision), rate in sorted(best.rates.items()) if where == kind]
-        here += [("", best.bandwidths[kind], "bytes")] if kind in best.bandwidths else []
-        for precision, ceiling, what in here:
-            record, rate = ceiling.record, ceiling.rate
-            settings = (str(value).replace("x", " × ") for key, value in record.config.items() if key != "precision")
-            by = "; ".join([framework_name(record), f"{record.experiment}: {', '.join(settings)}", *record.flags])
-            both = (_reached(rate, "FLOP/s"), "") if what == "flops" else ("", _reached(rate, "B/s"))
-            metric = f"{what}_per_s"
-            numbers = {metric: rate.value, f"{metric}_low": rate.low, f"{metric}_high": rate.high}
-            about = {"source": "measured", "device": kind, "precision": precision}
-            numbers |= {"framework": record.framework}
-            lines.append(((names[kind], precision, *both, by), about | numbers, "measured"))
+    ranked = [(*key, "flops_per_s", ceiling) for key, ceiling in sorted(best.rates.items())]
+    ranked += [(*key, "bytes_per_s", ceiling) for key, ceiling in sorted(best.bandwidths.items())]
+    for kind, which, metric, (rate, record) in sorted(ranked, key=itemgetter(0)):
+        settings = (str(value).replace("x", " × ") for key, value in record.config.items() if key != "precision")
+        by = "; ".join([framework_name(record), f"{record.experiment}: {', '.join(settings)}", *record.flags])
+        both = (_reached(rate, "FLOP/s"), "") if metric == "flops_per_s" else ("", _reached(rate, "B/s"))
+        numbers = {metric: rate.value, f"{metric}_low": rate.low, f"{metric}_high": rate.high}
+        about = {"source": "measured", "device": kind, "precision": which, "framework": record.framework}
+        lines.append(((names[kind], which, *both, by), about | numbers, "measured"))
     makers = "The article's rates are the makers' peaks, in single precision; this machine's are measured."
     notes = [
         article and makers,
         "± is the 95 % interval within this run; another run may differ by more." if best else NO_CEILINGS,
         any(record.profile == "smoke" for record in records)
         and "This was a smoke test, with tiny shapes: it has no ceilings.",
-        *flag_notes(ceiling.record for ceiling in best.rates.values()),
+        *flag_notes(ceiling.record for known in best[:2] for ceiling in known.values()),
     ]
-    columns = ("Device", "Precision", "Best rate", "Memory bandwidth", "Reached by")
+    columns = ("Device", "Precision, or traffic", "Best rate", "Memory bandwidth", "Reached by")
     title = "Peaks of the article's devices, and the ceilings of this machine" if article else "This machine's ceilings"
     return Table.of(title, columns, lines, notes)
 
@@ -233,7 +287,7 @@ def ceilings_table(records: list[Record], article: str = "") -> Table:
 def roofline_table(records: list[Record]) -> Table:
     """Under which of this machine's roofs the best case of every experiment is, a row each; the notes name what is not
     in it, with the reason."""
-    points, lines = roofline_points(records), []
+    points, best, lines = roofline_points(records), ceilings(records), []
     for name, record, rate, share, operations, roof in points:
         cells = (
             name,
@@ -243,7 +297,7 @@ def roofline_table(records: list[Record]) -> Table:
             _reached(rate, "FLOP/s"),
             percent(share) or "no ceiling",
             significant(operations) if operations else "not counted",
-            *((roof.limit, f"{significant(100 * roof.share)} %") if roof else ("", "")),
+            *((roof.limit, percent(Estimate.count(roof.share))) if roof else ("", "")),
             ", ".join([*(["scaled"] if record.scaled else []), *record.flags]),
         )
         about = {"experiment": record.experiment, "case": record.case, "flops_per_s": rate.value}
@@ -252,13 +306,18 @@ def roofline_table(records: list[Record]) -> Table:
         lines.append((cells, about | shares | {"flops_per_byte": operations} | roofs, "measured"))
     columns = ("Experiment", "Device", "Precision", "Best case", "Achieved", BEST, "Operations a byte", "Limited by")
     columns += ("Of that roof", "Remarks")
-    notes = [] if ceilings(records) else [NO_CEILINGS]
+    notes = [] if best else [NO_CEILINGS]
     if points:
         notes.append(
             "Operations a byte are counted on paper: what each operator of a step reads and writes by itself, and the "
-            "optimiser's update. Fused operators and caches move less, so a case may stand above the memory's roof."
+            "optimiser's update. Fused operators and caches move less, so a case may be above the memory's roof: its "
+            "share is clipped at 100 %. What only reads, as a matrix that meets a vector, is held against the memory's "
+            "rate of reads."
         )
-    notes += _above_all(point.share for point in points)
+    resident = {cases.kind(point.record) for point in points if point.roof and point.roof.limit == "cache-resident"}
+    sizes = ", ".join(quantity(best.caches.get(kind, UNKNOWN_CACHE), "B") for kind in sorted(resident))
+    notes += [f"Cache-resident: the data fit the last-level cache ({sizes}): the memory is no roof."] * bool(resident)
+    notes += _above(point.share for point in points)
     shown = {*CEILINGS, *(point.record.experiment for point in points)}
     without: dict[str, dict[str, None]] = {}
     for record in records:

@@ -14,11 +14,13 @@ from pomology.report import article, claims, declaration, details, roofline, sid
 from pomology.report.declaration import Declaration
 from pomology.report.figures import draw, style
 from pomology.report.table import Row, Table
-from pomology.results import folders
+from pomology.results import cases, folders
 from pomology.results.record import Record
 from pomology.results.run import Run
 
 NO_NUMBERS = ("claims", "printed", "ceilings", "numbers")  # tables of words, or of what stands in another as numbers
+
+NO_LAUNCH = "A processor launches nothing: its times are those of a function call, and are in the table of all numbers."
 
 # The names of tables in a run's folder, where they are not those of the methods that show them.
 SAVED_AS = {"table": "article", "summary": "rates", "side_by_side": "side-by-side"}
@@ -84,7 +86,9 @@ class Report:
     def table(self) -> Table:
         """The article's table with this machine in it."""
         self.details()
-        return self._saved("table", article.article_table(self.declaration, self.records, self._ceilings()))
+        shown = article.article_table(self.declaration, self._compared(), self._ceilings())
+        reason = (NO_LAUNCH,) if len(self._compared()) < len(self.records) else ()
+        return self._saved("table", replace(shown, notes=(*shown.notes, *reason)))
 
     def details(self) -> Table:
         """What else was measured of each case."""
@@ -129,7 +133,7 @@ class Report:
 
     def figure(self) -> Any:
         """The article's devices and this machine's on one axis."""
-        return style.show(draw(self.declaration, self.records), self._drawing, f"\n{self._made_from()}\n")
+        return style.show(draw(self.declaration, self._compared()), self._drawing, f"\n{self._made_from()}\n")
 
     def drawn(self) -> str:
         """The figure as its notebook saved it, or made from the journals as a table is."""
@@ -144,10 +148,15 @@ class Report:
         sources = None if self._lacks_its_notebook(what) else self.sources(what)
         return table.saved(self.out / "tables" / f"{self.name}-{what}", sources) or getattr(self, method)()
 
+    def with_shares(self) -> dict[str, Table]:
+        """The tables that depend on the ceilings, as they are now, by the method that shows them."""
+        return {name: self.saved(name) for name in ("table", "details", "ceilings") if name in self.declaration.shows}
+
     def sources(self, what: str) -> dict[str, int]:
         """The journals that a table or figure is made from, and how long each is now."""
         about = self.declaration
-        names = [*(about.sources or [self.name]), *roofline.CEILINGS]
+        # A faster product of any notebook lowers the shares in the tables of all others.
+        names = [*(about.sources or [self.name]), *(roofline.SOURCES if what != "figure" else ())]
         names = self._needed() if what == "claims" else sorted(self.run.journals) if about.whole_run else names
         places = [self.out / f"{name}.jsonl" for name in dict.fromkeys(names)]
         return {place.name: place.stat().st_size for place in places if place.exists()}
@@ -186,6 +195,10 @@ class Report:
             return f"none yet: run {missing} first, or set `out` to the folder of a run that has them"
         shown = f"{len(there)} notebooks" if len(there) > len(sources) else ", ".join(there)
         return f"of {shown}, in {place}" + (f"; to have more, run {missing} first" if missing else "")
+
+    def _compared(self) -> list[Record]:
+        """Those that stand beside the article's devices."""
+        return [record for record in self.records if not self.declaration.gpus_only or cases.kind(record) == "gpu"]
 
     def _ceilings(self) -> roofline.Ceilings:
         return roofline.ceilings(self._read(roofline.SOURCES))

@@ -58,7 +58,7 @@ NOTES = (
     "of this machine the best product that the same run has measured, which is less than a published peak. So "
     "shares of the two are not the same measure: the same program on the same device has the larger share here.",
     "A share near or above 100 % is no mistake: a convolution may be computed with fewer operations than are "
-    "counted (Winograd's), and on an A6000 or a 3090 in TF32, as PyTorch lets it by default.",
+    "counted (Winograd's). Of article 000's A6000 and of the 3090 the peak is that of TF32.",
     "VGG-16, LeNet-5, the perceptron and SimCLR at batch 512: times that article 000 points to and does not print. "
     "Those of LeNet-5 and the perceptron are seconds printed in hundredths of a minute, the shortest with an error "
     "of up to an eighth; they tell how fast pictures of digits are read, not how fast a device computes.",
@@ -119,7 +119,9 @@ def _published() -> Iterator[Rate]:
         if not row["flops"] or row["metric"] == "energy_gpu_j_per_step":
             continue
         experiment, rate = row["experiment"], Estimate(row["flops"] / row["si"], "FLOP/s", how="published")
-        peak, how = peaks().get((row["device"], row["precision"]), (None, NO_PEAK))
+        # PyTorch computed in TF32, by default, on the devices that have such a peak.
+        name = "tf32" if (row["device"], "tf32") in peaks() else row["precision"]
+        peak, how = peaks().get((row["device"], name), (None, NO_PEAK))
         if experiment in CORES_UNKNOWN and row["role"] == "gpu":
             peak, how = None, "how many GPU cores it had is not told"
         name, _, version = row["framework"].partition(" ")
@@ -136,6 +138,8 @@ def _measured(records: list[Record]) -> Iterator[Rate]:
         how = f"no product in {precision} was measured in this run"
         if share:
             how = f"the best product in {precision} of this run, with {framework_name(ceiling.record)}"
+            how += f"; {roofline.FASTER}, so clipped at 100 %" if share.value > 1 else ""
+            share = roofline.clipped(share)
         shown = settings(record) + (SMALLER if record.scaled else "")
         about = (record.article, _workload(record), chip_name(record), shown, "measured", cases.kind(record))
         yield Rate(*about, record.framework, precision, rate, ceiling.value if share else None, share, how)

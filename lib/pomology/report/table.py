@@ -113,7 +113,9 @@ def save(table: Table, place: Path, sources: dict[str, int], numbers: bool = Tru
     place: without an ending. numbers: whether it has any.
     """
     write_atomic(Path(f"{place}.json"), msgspec.json.encode(_Saved(table, sources)).decode())
-    write_atomic(Path(f"{place}.html"), f'<!DOCTYPE html>\n<meta charset="utf-8">{table._repr_html_()}\n')
+    page, text = Path(f"{place}.html"), f'<!DOCTYPE html>\n<meta charset="utf-8">{table._repr_html_()}\n'
+    if not page.exists() or page.read_text(encoding="utf-8") != text:  # else its time says since when it is so
+        write_atomic(page, text)
     if numbers:
         write_numbers(Path(f"{place}.csv"), table.data)
 

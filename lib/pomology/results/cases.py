@@ -21,7 +21,7 @@ TIMES |= {"kernel_s": "a call", "launch_s": "a launch", "backward_s": "backward"
 FLAGS = {
     "contended": "other programs used the processor meanwhile",
     "paused": "its process was stopped for a while, or held to a quota of processor time",
-    "drift": "steps became slower or faster by over 10 % after the first third",
+    "drift": "steps or calls became slower or faster by over 10 % after the first third",
     "few-steps": "fewer than 20 steady steps: its interval is a rough one",
     "on-battery": "on battery",
     "low-power": "in low-power mode",
@@ -36,6 +36,7 @@ FLAGS = {
 }
 JUDGED_STEPS = 50  # fewer losses than these say nothing about whether a model learns
 
+LEAST_CALLS = 6  # with fewer a time of a call has no interval
 # With one of these a number is shown, but gives no verdict.
 DOUBTS = FLAGS.keys() - {"on-battery"}
 

@@ -78,8 +78,10 @@ def _finished(job: Job, out: Path) -> bool:
     if not job.output(out).exists():
         return False
     journal = results_journal.read(out / f"{job.notebook.name}.jsonl")
-    begun = [record.case for record in journal.records if record.repeat == job.repeat]
-    return bool(begun) and all(journal.done(case, job.repeat) for case in begun)
+    here = [record for record in journal.records if record.repeat == job.repeat]
+    begun = [record.case for record in here if (record.config.get("moment") == "end") == job.ends]
+    # At the end there may be nothing that is worth its time.
+    return bool(begun or (job.ends and here)) and all(journal.done(case, job.repeat) for case in begun)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,8 @@ LAST = "sustained_load"  # it leaves the machine hot
 class Notebook(NamedTuple):
     """One experiment. `seconds` is what each profile takes on two CPU cores without a GPU, roughly.
 
-    after: notebooks whose numbers it shows, so that it comes behind them; in a notebook's metadata `*` is all.
+    after: notebooks whose numbers it shows, so that it comes behind them; in a notebook's metadata `*` is all. again:
+    likewise of its second run, with `moment="end"`, when all others have measured; only of one that has such.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Notebook(NamedTuple):
     article: str
     seconds: dict[str, float]
     after: tuple[str, ...] = ()
+    again: dict[str, float] = {}  # noqa: RUF012
 
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
@@ -48,7 +50,8 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
             raise PomologyError(f"{path.name}: stands in two folders; a notebook's name is its experiment's")
         if missing := [other for other in after if other not in paths]:
             raise PomologyError(f"{path.name}: comes after {missing[0]!r}, and no notebook has this name")
-        known[name] = Notebook(name, path, title, about.get("article", ""), about.get("seconds", {}), tuple(after))
+        costs = about.get("seconds", {}), tuple(after), about.get("again", {})
+        known[name] = Notebook(name, path, title, about.get("article", ""), *costs)
 
     def place(notebook: Notebook) -> tuple:
         first = FIRST.index(notebook.name) if notebook.name in FIRST else len(FIRST)

@@ -25,14 +25,21 @@ class Job(NamedTuple):
     repeat: int
 
     @property
+    def ends(self) -> bool:
+        """Whether it is the second run of a notebook, at the end."""
+        return self.parameters.get("moment") == "end"
+
+    @property
     def label(self) -> str:
-        return self.notebook.name + (f" (repeat {self.repeat + 1})" if self.repeat else "")
+        again = " (again, at the end)" if self.ends else ""
+        return self.notebook.name + again + (f" (repeat {self.repeat + 1})" if self.repeat else "")
 
     def output(self, out: Path) -> Path:
-        return out / "repeats" / self.partial(out).name if self.repeat else out / self.partial(out).name
+        return out / "repeats" / self.partial(out).name if self.repeat or self.ends else out / self.partial(out).name
 
     def partial(self, out: Path) -> Path:
-        return out / ".partial" / (self.notebook.name + (f"-{self.repeat}" if self.repeat else "") + ".ipynb")
+        name = self.notebook.name + "-end" * self.ends + (f"-{self.repeat}" if self.repeat else "")
+        return out / ".partial" / f"{name}.ipynb"
 
 
 def prepare(
@@ -57,6 +64,8 @@ def prepare(
 def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) -> list[Job]:
     """The executions of a run, in order, repeats interleaved. `given` overrides the profile's YAML, unless `auto`.
 
+    A notebook with `again` runs once more in every repeat, before what only shows its numbers.
+
     Raises PomologyError, in one line, for anything that is wrong in any notebook or parameter file concerned.
     """
     if not 1 <= repeats <= 100:
@@ -70,7 +79,12 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
         for repeat in range(repeats):
             more = {key: value for key, value in (given | {"repeat": repeat}).items() if key in declared.keys() - own}
             planned.append(Job(notebook, values | more, repeat))
-    return sorted(planned, key=lambda job: job.repeat)
+            if notebook.again:
+                planned.append(
+                    Job(notebook._replace(seconds=notebook.again), values | more | {"moment": "end"}, repeat)
+                )
+    twice = {job.notebook.name for job in planned if job.ends}
+    return sorted(planned, key=lambda job: (job.repeat, job.ends or 2 * (not twice.isdisjoint(job.notebook.after))))
 
 
 def check() -> list[Notebook]:

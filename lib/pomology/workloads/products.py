@@ -20,6 +20,7 @@ from pomology import format
 from pomology.errors import Mismatch, PomologyError, TooBig
 from pomology.measure import calls as measure_calls
 from pomology.measure import epochs
+from pomology.results.cases import LEAST_CALLS
 
 OPERATIONS = {"matmul": 3, "matvec": 2, "vjp": 3}  # and how many lengths its shape has
 # What a precision is called in every framework, and how many bits of a number are significant, the hidden one included.
@@ -184,14 +185,15 @@ def checksum(product: Product, precision: str, seed: int) -> int:
 def require_time(case: Any, product: Product, build: Callable, limit_s: float, repeats: int = 0) -> None:
     """Raise TooBig, which ends the case, if the product does not fit the free memory, or cannot be timed in `limit_s`.
 
-    build: of (case, product), makes what is timed. repeats: timed calls; 0 is as few as two. Smaller ones are tried,
-    twice each, until one is slow enough to tell; large ones hardly ever run at a higher rate.
+    build: of (case, product), makes what is timed. repeats: timed calls; 0 is as few as have an interval. Smaller ones
+    are tried, twice each, until one is slow enough to tell; large ones hardly ever run at a higher rate.
     """
     needed = 2 * product.bytes("fp32") + product.bytes(case.precision)  # on the host as float32, and on the device
     free = case.backend.free_memory()
     if needed > free:
         raise TooBig(f"needs {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free")
-    calls = 2 + WARMUPS + repeats if repeats else 5  # the check, the first, warm-ups, the timed ones
+    # The check, the first, warm-ups (one of what is slow), the timed ones.
+    calls = 2 + WARMUPS + repeats if repeats else 3 + LEAST_CALLS
     once = {"warmup_calls": 0, "warmup_s": 0, "repeats": 1, "calls_per_block": 1}
     for divisor in DIVISORS:
         smaller = product.smaller(divisor)
@@ -234,9 +236,9 @@ def measure(case: Any, product: Product, multiply: Callable[[], Any], budget_s: 
     """
     function, synchronize = case.backend.dispatch(multiply), case.backend.synchronize
     fixed = {"repeats": repeats, "warmup_calls": WARMUPS, "warmup_s": 0, "budget_s": math.inf} if repeats else {}
-    limits = {"budget_s": budget_s, "limit_s": 5 * budget_s} | fixed
+    options = {"budget_s": budget_s, "limit_s": 5 * budget_s, "calls_per_block": 1, "least_calls": LEAST_CALLS} | fixed
     case.mark()
-    found = measure_calls.measure(function, synchronize, **limits, calls_per_block=1)
+    found = measure_calls.measure(function, synchronize, **options)
     case.kernel("kernel_s", found)
     case.metric("throughput", epochs.rate(1, found.seconds, "products/s"))
     case.metric("flops_per_s", epochs.rate(product.flops, found.seconds, "FLOP/s"))

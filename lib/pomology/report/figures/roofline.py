@@ -25,8 +25,9 @@ LABEL_INCHES = 0.15  # from one label to the next
 def roofline_figure(_: Declaration, records: list[Record]) -> Any:
     """Every experiment of a run under the machine's roofs, a panel for each kind of device, both axes logarithmic.
 
-    The sloping roof is the memory bandwidth, the flat ones are the best rates by precision. The colour of a point is
-    its framework and device, the mark its precision. Labels stand beside the panel, in the order of their heights.
+    The sloping roofs are the memory's, dashed of what only reads; the flat ones are the best rates by precision. The
+    colour of a point is its framework and device, the mark its precision. Labels stand beside the panel, in the order
+    of their heights.
     Returns a matplotlib Figure.
     """
     from matplotlib.figure import Figure
@@ -37,7 +38,10 @@ def roofline_figure(_: Declaration, records: list[Record]) -> Any:
         roofs = [(precision, one) for (where, precision), one in sorted(best.rates.items()) if where == kind]
         here = [point for point in points if cases.kind(point.record) == kind]
         if roofs or here:
-            panels[kind] = roofs, best.bandwidths.get(kind), here
+            slopes = {
+                traffic: best.bandwidths[where, traffic].value for where, traffic in best.bandwidths if where == kind
+            }
+            panels[kind] = roofs, slopes, here
     if not panels:
         return nothing()
     drawn = {_series(point.record): point.record for point in points if point.intensity}
@@ -64,10 +68,10 @@ def _series(record: Record) -> str:
     return f"{cases.framework_name(record)}, {record.backend}, {cases.precision(record)}"
 
 
-def _draw_panel(axis: Any, kind: str, roofs: list, bandwidth: Any, points: list, looks: dict[str, dict]) -> None:
+def _draw_panel(axis: Any, kind: str, roofs: list, slopes: dict[str, float], points: list, looks: dict) -> None:
     import seaborn
 
-    slope = bandwidth and bandwidth.value
+    slope = max(slopes.values(), default=None)
     drawn = [point for point in points if point.intensity]
     across, rates = [point.intensity for point in drawn], [point.rate.value for point in drawn]
     ridges = [roof.value / slope for _, roof in roofs] if slope else []
@@ -83,7 +87,7 @@ def _draw_panel(axis: Any, kind: str, roofs: list, bandwidth: Any, points: list,
     for point, name in zip(drawn, names, strict=True):
         if point.rate.low:
             axis.vlines(point.intensity, point.rate.low, point.rate.high, color=palette[name], linewidth=1)
-        share = f": {significant(100 * point.roof.share, 2)} %" if point.roof else ""
+        share = f": {significant(100 * min(point.roof.share, 1), 2)} %" if point.roof else ""
         words = f"{point.name}, {cases.framework_name(point.record)}, {cases.precision(point.record)}{share}"
         labels.append((point.rate.value, point.intensity, words, "normal"))
     for precision, roof in roofs:
@@ -92,10 +96,12 @@ def _draw_panel(axis: Any, kind: str, roofs: list, bandwidth: Any, points: list,
         words = f"roof of {precision}: {quantity_per_s(roof.value, 'FLOP/s')}, {cases.framework_name(roof.record)}"
         labels.append((roof.value, right, words, "bold"))
     title = {"cpu": "Processor", "gpu": "GPU"}[kind]
-    if slope:
-        title += f": memory {quantity_per_s(slope, 'B/s')}"
-        ends = [left, max(ridges, default=right)]
-        axis.plot(ends, [end * slope for end in ends], color=GREY, linewidth=1.2)
+    title += ": " * bool(slopes) + ", ".join(f"{name} {quantity_per_s(slopes[name], 'B/s')}" for name in sorted(slopes))
+    highest = max((roof.value for _, roof in roofs), default=right * (slope or 1))
+    for traffic, bandwidth in slopes.items():
+        ends = [left, highest / bandwidth]
+        line = "dashed" if traffic == roofline.READS else "solid"
+        axis.plot(ends, [end * bandwidth for end in ends], color=GREY, linewidth=1.2, linestyle=line)
     axis.set(title=title, xlabel="operations a byte, counted on paper", ylabel="GFLOP/s")
     axis.yaxis.set_label_coords(-0.13, 0.5)
     axis.tick_params(labelsize=8)
