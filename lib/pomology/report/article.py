@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
 from pomology.articles import published
-from pomology.format import plus_minus, slope_text
+from pomology.format import bounded, few, rounded, seconds, significant, slope_text, span, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
@@ -147,11 +148,27 @@ def _cell(about: Declaration, column: Column, repeats: list[Record], share: Esti
         return "scaled" if column.where else "see the details"
     if name.endswith(metrics.SLOPES):
         return slope_text(value)
+    if name in TRAININGS and few(value):
+        return f"about {rounded(value, show)}{_range(good[-1])}"
+    whole = combined(repeats, name.removeprefix("compute_")) if name.startswith("compute_") else None
+    if whole and not resolved(value, whole):
+        return f"not resolved ({value.n} {'repeat' if len(good) > 1 else 'step'}{'s' * (value.n != 1)})"
     begun = combined(repeats, name.replace("_end_", "_start_")) if "_end_" in name else None
     if begun:
         return f"{show(begun.value)} → {show(value.value)}"
     of_best = f" ({roofline.percent(share)} of the best)" if split and name == "flops_per_s" and share else ""
-    return f"{show(value.value)}{plus_minus(value)}{of_best}"
+    return f"{with_interval(value, show)}{of_best}"
+
+
+def resolved(part: Estimate, whole: Estimate) -> bool:
+    """Whether a part is smaller than the whole beyond the intervals of both."""
+    return bounded(part) and bounded(whole) and part.high < whole.low
+
+
+def _range(record: Record) -> str:
+    """` (steps of 2.5 to 2.8 s)`: the shortest and the longest of a few blocks; no interval, which few cannot have."""
+    times = [spent / count for count, spent in (record.blocks or {}).get("training", {}).get("steady", []) if count]
+    return f" (steps of {span(min(times), max(times), partial(seconds, digits=2))})" if times else ""
 
 
 def _remarks(about: Declaration, repeats: list[Record]) -> list[str]:
@@ -159,9 +176,12 @@ def _remarks(about: Declaration, repeats: list[Record]) -> list[str]:
     good = good_of(repeats)
     last, how = (good or repeats)[-1], []
     if about.metric in TRAININGS and good and about.metric in last.metrics:
-        steps = sum(count for count, _ in (last.blocks or {}).get("training", {}).get("steady", []))
+        training = (last.blocks or {}).get("training", {})
+        steps = sum(count for count, _ in training.get("steady", []))
+        seen = steps / training["epoch_steps"] if training.get("epoch_steps") else 1.0
+        seen = f", {significant(100 * seen, 2)} % of the epoch" if seen < 1 else ""
         whole = combined(repeats, about.metric).how == "measured"
-        how = ["measured" if whole else f"estimated from {steps} steps", last.data]
+        how = ["measured" if whole else f"estimated from {steps} steps{seen}", last.data]
     endings = ((record.status, record.reason) for record in repeats if record.status != "ok")
     others = ", ".join(dict.fromkeys(": ".join(filter(None, ending)) for ending in endings))
     count = f"{len(good)} of {len(repeats)} repeats ({others})" if others else f"{len(repeats)} repeats"
@@ -179,7 +199,10 @@ def _notes(about: Declaration, records: list[Record], usable: list[Record], rows
         and "± is the 95 % interval within this run; another run may differ by more (REPEATS=5 tells by how much).",
         about.framework_columns and "Published: seconds, as printed.",
         "compute_epoch_s" in shown
-        and "“Of it computing” is an epoch of the same loop on batches that are on the device already.",
+        and "“Of it computing” is an epoch of the same loop on batches that are on the device already; not resolved: "
+        "no shorter than the whole epoch beyond the intervals of both.",
+        any(cell.startswith("about ") for row in rows for cell in row.cells)
+        and "about: fewer than 6 steps or calls tell no interval; or half of it is over 50 %, and its bounds are told.",
         "peak_memory_bytes" in shown
         and "Memory is the whole process on a CPU, and what the framework reserved on a GPU; the article does not say "
         "which.",

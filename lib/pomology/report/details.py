@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pomology.articles import published
-from pomology.format import plus_minus, quantity
+from pomology.format import quantity, with_interval
 from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
 from pomology.report.side_by_side import RATIOS
@@ -67,7 +67,7 @@ def details_table(records: list[Record], best: roofline.Ceilings | None = None) 
     shown = [*DETAILS, *(name for name in MORE_DETAILS if name in there)]
     for record in records:
         values, load = record.metrics, record.foreign_load
-        numbers = [f"{metrics.show(x)(values[x].value)}{plus_minus(values[x])}" if x in values else "" for x in shown]
+        numbers = [with_interval(values[x], metrics.show(x)) if x in values else "" for x in shown]
         loss = " → ".join(f"{values[name].value:.4g}" for name in ("loss_first", "loss_last") if name in values)
         cells = (chip_name(record), settings(record), f"{record.parameters:,}" if record.parameters else "")
         cells += (*numbers, loss, "" if load is None else f"{load:.2f}")

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from pomology.articles import published
 from pomology.articles.published import KIT, experiment_of
-from pomology.format import plus_minus, quantity_per_s, significant
+from pomology.format import quantity_per_s, significant, with_interval
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.report.table import Table, flag_notes
-from pomology.results import cases
+from pomology.results import cases, metrics
 from pomology.results.cases import achieved, chip_name, comparable, framework_name, groups
 from pomology.results.record import Record
 
@@ -174,11 +175,8 @@ def with_shares(table: Table, heading: str, shares: list[Estimate | None]) -> Ta
 
 
 def percent(share: Estimate | None) -> str:
-    """`42.0 % ± 1.2 %`, where the ± is half the interval, in the same points."""
-    if share is None:
-        return ""
-    half = "" if share.half_width is None else f" ± {significant(max(100 * share.half_width, 0.01), 2)}"
-    return f"{significant(100 * share.value)}{half} %"
+    """`42.0 % (40.8 to 43.2 %)`."""
+    return "" if share is None else with_interval(share.replace(unit="x"), metrics.show("share_of_peak"))
 
 
 def _above_all(shares: Iterable[Estimate | None]) -> list[str]:
@@ -188,7 +186,7 @@ def _above_all(shares: Iterable[Estimate | None]) -> list[str]:
 
 
 def _reached(rate: Estimate, unit: str) -> str:
-    return f"{quantity_per_s(rate.value, unit)}{plus_minus(rate)}"
+    return with_interval(rate, partial(quantity_per_s, unit=unit))
 
 
 def ceilings_table(records: list[Record], article: str = "") -> Table:

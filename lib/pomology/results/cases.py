@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pomology.format import clock_time, plus_minus, quantity, seconds
+from pomology.format import clock_time, quantity, seconds, with_interval
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.results.record import Record
@@ -81,7 +81,7 @@ def line(record: Record) -> str:
         both = len(passes) == 2 and "fit_s" not in metrics  # likewise
         shown = [(name, metrics[name]) for name in (passes if both else TIMES) if name in metrics]
         how = {name: f" {metrics[name].how}" for name in ("fit_s", "epoch_s") if name in metrics}
-        texts = [f"{TIMES[name]} {seconds(x.value)}{plus_minus(x)}{how.get(name, '')}" for name, x in shown]
+        texts = [f"{TIMES[name]} {with_interval(x, seconds)}{how.get(name, '')}" for name, x in shown]
         parts.append(", ".join(texts if both else texts[:1]))
     if "loss_first" in metrics and "loss_last" in metrics:
         parts.append(f"loss {metrics['loss_first'].value:.4g} → {metrics['loss_last'].value:.4g}")
