@@ -145,16 +145,38 @@ def test_every_published_row_stands_as_printed_and_in_order(experiment):
     shown = [row.cells for row in table.rows if row.kind == "published"]
     lines: dict[int, list[str]] = {}
     for value in published.rows(experiment=experiment):
-        lines.setdefault(value["row"], [value["device"]]).append(value["printed"])
+        lines.setdefault(value["row"], [f"{value['device']} (PyTorch, 2022)"]).append(value["printed"])
     assert [[cells[0], cells[-6], *cells[-4:-1]] for cells in shown] == list(lines.values())
     assert {(cells[-5], cells[-1]) for cells in shown} == {("", "published")}
     assert all((row["status"] == "ok") == ("epoch_s" in row) for row in table.data)
     assert [row.kind for row in table.rows] == ["published"] * len(shown) + ["measured"]
+    assert article.YEARS in table.notes and article.YEARS not in article.article_table(experiment, []).notes
+
+
+@pytest.mark.parametrize(
+    ("wanted", "software"),
+    [
+        ({"article": "000", "item": "Table of time per epoch (image)", "device": "M1 Pro GPU"}, ("", "2023")),
+        ({"article": "000", "item": "Table of time per epoch (image)", "device": "Nvidia A6000"}, ("", "2022")),
+        ({"experiment": "rasbt_vgg16", "device": "2080Ti"}, ("1.11.0+cu102", "2022")),  # the others' nightly builds
+        ({"experiment": "rasbt_mlp", "device": "2080Ti"}, ("1.8.1+cu102", "2022")),
+        ({"experiment": "simclr_reference", "metric": "fit_s"}, ("", "2023")),
+        ({"item": "Table 4", "device": "A6000"}, ("", "2025")),
+    ],
+)
+def test_a_published_row_says_with_what_it_was_timed_and_when(wanted, software):
+    rows_of = [row for row in published.rows() if all(row[key] == value for key, value in wanted.items())]
+    about = ("article", "device", "framework", "source")
+    assert rows_of and {published.software(*(row[key] for key in about)) for row in rows_of} == {software}
 
 
 def test_a_measured_row_shows_value_interval_and_where_it_comes_from():
     table = article.article_table("vae", [record(flags=["drift"])])
-    expected = {"Device": "Intel Core i7-9750H CPU", "Batch size": "128", "Time per epoch": "4.50 s ± 2.0 %"}
+    expected = {
+        "Device": "Intel Core i7-9750H CPU (PyTorch 2.13.0, 2026)",
+        "Batch size": "128",
+        "Time per epoch": "4.50 s ± 2.0 %",
+    }
     expected |= {"Of it computing": "2.25 s ± 1.2 %", "Temperature": "64 °C", "Memory": "0.412 GB", "Power": "42 W"}
     assert rows(table) == [expected | {"Remarks": "estimated from 400 steps, 85 % of the epoch; stand-in; drift"}]
     notes = "\n".join(table.notes)
@@ -166,7 +188,8 @@ def test_a_measured_row_shows_value_interval_and_where_it_comes_from():
     (row,) = rows(
         article.article_table("vae", [gpu.replace(metrics={"epoch_s": metric(4.5, how="measured")} | reserved)])
     )
-    assert (row["Device"], row["Time per epoch"], row["Remarks"]) == ("Apple M2 GPU", "4.50 s", "measured; real")
+    assert (row["Device"], row["Time per epoch"]) == ("Apple M2 GPU (PyTorch 2.13.0, 2026)", "4.50 s")
+    assert row["Remarks"] == "measured; real"
     assert row["Memory"] == "3.00 GB"  # what the framework reserved, not the process
     assert (row["Of it computing"], row["Temperature"], row["Power"]) == ("not measured", "not told", "not told")
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from pomology.measure.estimate import Estimate
 
 FEW = 6  # an interval within a process rests on as many values at least
-WIDE = 50.0  # per cent: of wider intervals the bounds are told
+WIDE = 50.0  # per cent: of wider intervals the bounds are shown
 RATIOS = ("", "x", "%")  # units of what has none: ± 2 % of a share would be read as points
-TIMED = ("s", "FLOP/s", "B/s", "/s", "1/s")  # of what steps or calls tell
+TIMED = ("s", "FLOP/s", "B/s", "/s", "1/s")  # of what steps or calls measure
 
 
 def one_line(text: Any, most: int = 100) -> str:
@@ -59,14 +59,14 @@ def plus_minus(estimate: Estimate) -> str:
 
 
 def few(estimate: Estimate) -> bool:
-    """Whether it is a time, a rate or a ratio that too few steps or calls tell for an interval."""
+    """Whether it is a time, a rate or a ratio from too few steps or calls for an interval."""
     single = estimate.n == 1 and estimate.how == "measured" and estimate.unit in ("s", "")  # one duration, or a count
     counted = single or estimate.how in ("counted", "published") or (estimate.n or FEW) >= FEW
     return not (counted or bounded(estimate)) and estimate.unit in (*RATIOS, *TIMED)
 
 
 def digits(estimate: Estimate) -> int:
-    """In how many digits a value is written: as many as its interval allows, two of what few steps tell.
+    """In how many digits a value is written: as many as its interval allows, two where it rests on few steps.
 
     The rule is that of the Particle Data Group ("Review of particle physics", introduction, 5.3): half the interval in
     two digits up to 35, in one above.
@@ -92,7 +92,7 @@ def span(low: float, high: float, show: Callable[..., str]) -> str:
 
 def with_interval(estimate: Estimate, show: Callable[..., str] = significant) -> str:
     """A value with its interval: `12.3 ms ± 4.1 %`; of a ratio, which has bounds, `1.58× (1.48 to 1.68)`; where half of
-    it is over 50 %, `about 150 s: 90 to 260 s`. Without one, of what few steps or calls tell: `about 150 s`.
+    it is over 50 %, `about 150 s: 90 to 260 s`. Without one, from few steps or calls: `about 150 s`.
 
     show: writes a value in at most so many digits.
     """

@@ -19,12 +19,16 @@ from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
 from pomology.report.table import Row, Table, flag_notes, grouped
 from pomology.results import metrics
-from pomology.results.cases import chip_name, combined, comparable, device_name, framework_name, good_of, groups
+from pomology.results.cases import chip_name, combined, comparable, framework_name, good_of, groups, with_software
 from pomology.results.record import Record
 
 RATES = ("flops_per_s", "bytes_per_s")  # of a product and of a pass over memory
 TRAININGS = ("epoch_s", "fit_s")  # times that stand beside published ones, and say how they came about
 # Where nothing stands there, it is the system that does not say it.
+YEARS = (
+    "In brackets behind a device: the version of its framework, as far as it is known, and the year. Between the "
+    "published times and this machine's are years of software, which alone can make a slower chip the faster one."
+)
 UNTOLD = ("temperature_", "peak_memory_", "footprint_", "allocated_", "reserved_", "energy_", "power_")
 
 
@@ -61,7 +65,6 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
     best = None if about.name in roofline.CEILINGS else best
     shares = [roofline.share(repeats[0], best, roofline.rate_of(repeats)) if best else None for repeats in shown]
     by_case = {repeats[0].case: share for repeats, share in zip(shown, shares, strict=True)}
-    several = len({record.framework for record in records}) > 1
 
     def line_of(repeats: list[Record]) -> tuple:  # where the article has a column a framework, settings share a line
         first = repeats[0]
@@ -69,7 +72,9 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
 
     for line in grouped(shown, line_of):
         first = line[0][0]
-        cells = [chip_name(first) if split else device_name(first, several), *about.cells(first.config)]
+        framework = "" if split else first.framework  # which has a column of its own
+        name = with_software(chip_name(first), framework, framework and first.framework_version, first.started[:4])
+        cells = [name, *about.cells(first.config)]
         for column in columns:
             texts = []
             for repeats in line:
@@ -89,6 +94,7 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
     notes += _notes(about, records, usable, rows)
     if refused := len(groups(usable)) - len(shown):
         notes.append(f"Too big as well were {refused} smaller cases, not shown; where they were tried, it says why.")
+    notes += [YEARS] * (bool(shown) and any(row.get(about.time) for row in data if row["source"] == "published"))
     notes += flag_notes(record for repeats in shown for record in repeats)
     headings = ("Device", *about.headings.values(), *(column.heading for column in columns), "Remarks")
     table = Table(about.title or about.name, headings, tuple(rows), tuple(notes), tuple(data))
@@ -108,7 +114,10 @@ def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row]
         if not printed:
             continue
         device, config = line[0]["device"], line[0]["config"]
-        cells = [device or "the article", *about.cells(config)]
+        by = "" if about.framework_columns else line[0]["framework"]
+        version, year = published.software(line[0]["article"], device, by, line[0]["source"])
+        year = "" if about.experiment == "costs" else year  # a list of prices
+        cells = [with_software(device, by, version, year) if device else "the article", *about.cells(config)]
         for column in columns:
             here = [value for value in line if value["metric"] in sources[column.metric]]
             here = [value for value in here if column.holds(columns, value["framework"], value["backend"])]
@@ -202,7 +211,7 @@ def _notes(about: Declaration, records: list[Record], usable: list[Record], rows
         and "“Of it computing” is an epoch of the same loop on batches that are on the device already; not resolved: "
         "no shorter than the whole epoch beyond the intervals of both.",
         any(cell.startswith("about ") for row in rows for cell in row.cells)
-        and "about: fewer than 6 steps or calls tell no interval; or half of it is over 50 %, and its bounds are told.",
+        and "about: fewer than 6 steps or calls give no interval; of one wider than ± 50 % the bounds are shown.",
         "peak_memory_bytes" in shown
         and "Memory is the whole process on a CPU, and what the framework reserved on a GPU; the article does not say "
         "which.",
