@@ -282,16 +282,21 @@ def test_the_summary_has_every_device_with_its_peak_and_share():
     assert titles(figure)[-1] == "Timed on this machine only"
 
 
-def test_the_small_summary_has_each_device_at_its_fastest_with_its_share():
+def test_the_small_summary_has_each_device_at_one_setting_with_its_share():
     slower = record("vae", rate(1e9), config={"batch_size": 5120})
     left, right, *_ = drawn("summary", [*RUN[:4], slower, *RUN[5:8]], compact=True).axes
     assert words(left)[:2] == ["DCGAN", "Siamese network"]
     here = [x for x, _, hue, *_ in marks(left) if hue in (HERE_CPU, HERE_GPU)]
-    assert sorted(here) == [8e9, 240e9]
-    assert words(right) == ["10 %", "10 %"]
+    assert sorted(here) == [1e9, 240e9]  # of two settings the middle one is the lower
+    assert sorted(words(right)) == ["(1.2 %)", "(10 %)"]  # computing alone
+    whole = slower.replace(metrics=slower.metrics | {"epoch_s": metric(16.4, unit="s")})  # 0.1968 TFLOP: 12 GFLOP/s
+    left, right, *_ = drawn("summary", [*RUN[:4], whole], compact=True).axes
+    here = {x: hollow for x, _, hue, hollow, _ in marks(left) if hue in (HERE_CPU, HERE_GPU)}
+    assert {round(x / 1e9): filled for x, filled in here.items()} == {12: True, 1: False}
+    assert words(right) == ["15 %"]
     own = [product(100e9), record("cnn", rate(150e9))]  # no workload of the articles
     left, right = drawn("summary", own, compact=True).axes
-    assert "cnn" in words(left) and words(right) == ["150 %"] and right.get_xlim()[1] > 1.5
+    assert "cnn" in words(left) and words(right) == ["(150 %)"] and right.get_xlim()[1] > 1.5
 
 
 # Of all figures -------------------------------------------------------------------------------------------------------

@@ -198,7 +198,16 @@ def test_a_case_that_did_not_end_well_shows_its_status_and_no_number():
     bad = record(status="mismatch", reason="<why>", flags=["busy"])  # with all its metrics
     table = article.article_table("vae", [bad])
     (row,) = rows(table)
-    assert list(row.values()) == ["Intel Core i7-9750H CPU", "128", "mismatch", "", "", "", "", "<why>; busy"]
+    assert list(row.values()) == [
+        "Intel Core i7-9750H CPU (PyTorch 2.13.0, 2026)",
+        "128",
+        "mismatch",
+        "",
+        "",
+        "",
+        "",
+        "<why>; busy",
+    ]
     assert "epoch_s" not in table.data[-1] and table.data[-1]["status"] == "mismatch"
 
 

@@ -17,7 +17,7 @@ from pomology.format import bounded, few, rounded, seconds, significant, slope_t
 from pomology.measure.estimate import Estimate
 from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
-from pomology.report.table import Row, Table, flag_notes, grouped
+from pomology.report.table import YEARS, Row, Table, flag_notes, grouped
 from pomology.results import metrics
 from pomology.results.cases import chip_name, combined, comparable, framework_name, good_of, groups, with_software
 from pomology.results.record import Record
@@ -25,10 +25,6 @@ from pomology.results.record import Record
 RATES = ("flops_per_s", "bytes_per_s")  # of a product and of a pass over memory
 TRAININGS = ("epoch_s", "fit_s")  # times that stand beside published ones, and say how they came about
 # Where nothing stands there, it is the system that does not say it.
-YEARS = (
-    "In brackets behind a device: the version of its framework, as far as it is known, and the year. Between the "
-    "published times and this machine's are years of software, which alone can make a slower chip the faster one."
-)
 UNTOLD = ("temperature_", "peak_memory_", "footprint_", "allocated_", "reserved_", "energy_", "power_")
 
 
