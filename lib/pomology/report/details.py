@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pomology.articles import published
-from pomology.format import quantity, with_interval
+from pomology.format import quantity, significant, with_interval
 from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
 from pomology.report.side_by_side import RATIOS
 from pomology.report.table import Row, Table, flag_notes
 from pomology.results import metrics
-from pomology.results.cases import chip_name, groups, settings
+from pomology.results.cases import chip_name, combined, groups, settings
 from pomology.results.record import Record
+
+BETWEEN = "between_process_difference"
+TWICE = {"same_process_difference": "within a process", BETWEEN: "between two"}
 
 DETAILS = ("first_step_s", "step_s", "flops_per_s", "page_faults", "page_ins", "swap_bytes")
 
@@ -22,6 +27,34 @@ MORE_DETAILS = ("forward_s", "backward_s", "update_s", "swapped_bytes", "compres
 MORE_DETAILS += ("max_abs_error",)
 
 TRUST = {"ok": "yes", "mismatch": "no", "unsupported": "not to be had"}
+
+
+def differences(records: Sequence[Record]) -> dict[str, dict[str, float]]:
+    """Of each backend by how much two runs of the same thing differ, as instrument_check has measured it: by metric."""
+    repeats = [repeats for repeats in groups(records) if repeats[0].config.get("check") == "same thing twice"]
+    return {here[0].backend: {name: x.value for name in TWICE if (x := combined(here, name))} for here in repeats}
+
+
+def same_twice(records: Sequence[Record]) -> str:
+    """The sentence about that which begins every page."""
+    parts = []
+    for backend, known in differences(records).items():
+        words = (f"{words} by {significant(100 * known[name], 2)} %" for name, words in TWICE.items() if name in known)
+        parts.append(f"{' and '.join(words) or 'nobody knows by how much'} ({backend})")
+    if not parts:
+        return "How much two runs of the same thing differ here was not measured (notebook instrument_check does)."
+    return f"Two runs of the same thing differ here {'; '.join(parts)}; nine pairs in ten by less."
+
+
+def with_difference(table: Table, records: Sequence[Record]) -> Table:
+    """The same table with a note, where a ± in it is smaller than what two runs of the same thing differ by."""
+    halves = [float(half) for row in table.rows for cell in row.cells for half in re.findall(r"± ([\d.]+) %", cell)]
+    known = [share for of in differences(records).values() for name, share in of.items() if name == BETWEEN]
+    if not halves or not known or min(halves) >= 100 * max(known):
+        return table
+    percent = significant(100 * max(known), 2)
+    note = f"A ± within one process may be smaller than this: two runs of the same thing differ here by {percent} %."
+    return replace(table, notes=(*table.notes, note))
 
 
 def machine_table(snapshot: dict, devices: Sequence[Any] = ()) -> Table:

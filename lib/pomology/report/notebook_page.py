@@ -30,9 +30,10 @@ def filled(template: str, **given: Any) -> str:
     return environment.get_template(template).render(given | {"style": style})
 
 
-def render(notebook: Path) -> str:
+def render(notebook: Path, note: str = "") -> str:
     """An executed notebook as one HTML page: code folded, parameters open, pictures inside, no scripts.
 
+    note: what stands above it.
     Raises ValueError for a file that is no notebook, or a huge one.
     """
     import nbformat
@@ -61,7 +62,9 @@ def render(notebook: Path) -> str:
         filters={"safe_html": _safe_html, "coloured": lambda code: _plain().sub(r"\1", str(code))},
         config={"NbConvertBase": {"display_data_priority": list(SHOWN)}},
     )
-    page, _ = exporter.from_notebook_node(document, {"metadata": {"name": (headings or [notebook.stem])[0]}})
+    page, _ = exporter.from_notebook_node(
+        document, {"metadata": {"name": (headings or [notebook.stem])[0], "note": note}}
+    )
     return page
 
 

@@ -27,7 +27,7 @@ from pomology.report.declaration import Declaration
 from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
 from pomology.report.notebook_page import PAGE, filled, render
-from pomology.report.showing import Report
+from pomology.report.showing import CHECK, Report
 from pomology.report.table import grouped
 from pomology.results import cases, journal
 from pomology.results.record import Record
@@ -58,11 +58,11 @@ def build(out: Path) -> Path:
     run = Run(out)
     failed = {}
     for notebook in sorted(run.path.glob("*.ipynb")):
-        page, sources = notebook.with_suffix(".html"), (notebook, *PAGE.iterdir())
+        page, sources = notebook.with_suffix(".html"), (notebook, *PAGE.iterdir(), *run.path.glob(f"{CHECK}.jsonl"))
         if page.exists() and page.stat().st_mtime_ns > max(source.stat().st_mtime_ns for source in sources):
             continue
         try:
-            write_atomic(page, render(notebook))
+            write_atomic(page, render(notebook, note=details.same_twice(run.records)))
         except MALFORMED as error:
             page.unlink(missing_ok=True)  # a page of an older notebook would be taken for this one
             failed[notebook.stem] = f"The notebook cannot be rendered: {type(error).__name__}: {error}."
@@ -154,6 +154,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         "Data": "; ".join(data) or "none yet",
         "Measured": f"{' to '.join(when)} UTC" if when else "nothing yet",
         "Instrument": _checks(records),
+        "Twice the same": details.same_twice(records),
         "At its best": _best(records),
         "Cases": ", ".join(f"{count} {status}" for status, count in ended) or "none yet",
         "Kit": ", ".join(kit),

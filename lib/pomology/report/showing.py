@@ -20,6 +20,8 @@ from pomology.results.run import Run
 
 NO_NUMBERS = ("claims", "printed", "ceilings", "numbers")  # tables of words, or of what stands in another as numbers
 
+CHECK = "instrument_check"  # which says how much two runs of the same thing differ
+
 # The names of tables in a run's folder, where they are not those of the methods that show them.
 SAVED_AS = {"table": "article", "summary": "rates", "side_by_side": "side-by-side"}
 
@@ -147,7 +149,7 @@ class Report:
     def sources(self, what: str) -> dict[str, int]:
         """The journals that a table or figure is made from, and how long each is now."""
         about = self.declaration
-        names = [*(about.sources or [self.name]), *roofline.CEILINGS]
+        names = [*(about.sources or [self.name]), *roofline.CEILINGS, CHECK]
         names = self._needed() if what == "claims" else sorted(self.run.journals) if about.whole_run else names
         places = [self.out / f"{name}.jsonl" for name in dict.fromkeys(names)]
         return {place.name: place.stat().st_size for place in places if place.exists()}
@@ -156,7 +158,7 @@ class Report:
         return f"<!-- from {json.dumps(self.sources('figure')).replace('--', '- -')} -->"  # two would end the comment
 
     def _saved(self, method: str, shown: Table) -> Table:
-        what = SAVED_AS.get(method, method)
+        what, shown = SAVED_AS.get(method, method), details.with_difference(shown, self._read([CHECK]))
         place = self.out / "tables" / f"{self.name}-{what}"
         if not (self._lacks_its_notebook(what) and any(place.parent.glob(f"{place.name}.*"))):
             table.save(shown, place, self.sources(what), numbers=what not in NO_NUMBERS)
