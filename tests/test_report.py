@@ -8,6 +8,7 @@ import re
 import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import fakes
@@ -20,8 +21,8 @@ import pomology
 from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
+from pomology.report import details, showing
 from pomology.report import page as report_page
-from pomology.report import showing
 from pomology.report import table as report_table
 from pomology.results import journal
 from pomology.results import record as results_record
@@ -136,6 +137,25 @@ def test_finished_run(tmp_path):
     assert used and set(used) <= set(identifiers)
     assert {"vae.html", "vae.jsonl", "tables/vae-article.csv"} <= {link["href"] for link in page.all("a")}
     assert "dcgan.html" not in page.source
+
+
+def test_the_page_says_with_what_each_case_ran(tmp_path):
+    one = {"git": {"commit": "c0ffee" * 7, "dirty": True}, "python": "3.11.9", "threads": 8}
+    one |= {"packages": {"torch": "2.13.0", "numpy": "1.26.4"}, "environment": {"OMP_NUM_THREADS": "<8>"}}
+    other = one | {"git": None, "packages": {"torch": "2.12.0", "numpy": "1.26.4"}, "environment": {}}
+    machine = MACHINE | {"software": {"aaa": one, "bbb": other}}
+    cases = [SimpleNamespace(software=name) for name in ("aaa", "bbb", "aaa")]
+    table = details.software_table(machine, cases)
+    assert [row.cells for row in table.rows] == [
+        ("2", "c0ffeec0ff, with changes", "3.11.9", "8", "torch 2.13.0", "OMP_NUM_THREADS=<8>"),
+        ("1", "not known", "3.11.9", "8", "torch 2.12.0", "none set"),
+    ]
+    assert table.notes == ("Packages of all: numpy 1.26.4.",)
+    page = Page(report_page.build(run(tmp_path / "run", record(), machine=machine)))
+    assert "commit c0ffeec0ff, with changes: 0 cases; commit not known: 0 cases" in page.text
+    assert "what its cases ran with" in page.text and "OMP_NUM_THREADS=<8>" in page.text
+    for malformed in ("x", {"aaa": 1}, {"aaa": {"git": 1, "packages": None, "environment": []}}):
+        report_page.build(run(tmp_path / "other", machine=MACHINE | {"software": malformed}))
 
 
 def test_unfinished_runs(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -69,9 +70,38 @@ def machine_table(snapshot: dict, devices: Sequence[Any] = ()) -> Table:
         ("Python", f"{snapshot.get('python')}, installed: {', '.join(frameworks)}"),
         ("Power source", snapshot.get("power_source") or "not told"),
         ("Devices timed", ", ".join(f"{device.backend} ({device.name})" for device in devices) or "none"),
-        ("Kit", f"commit {git['commit'][:10]}{', with changes' if git['dirty'] else ''}" if git else "not a checkout"),
+        ("Kit", f"commit {commit(git)}" if git else "not a checkout"),
     ]
     return Table("This machine", ("", ""), tuple(map(Row, pairs)))
+
+
+def software_table(machine: dict, records: Sequence[Record]) -> Table:
+    """What the cases of a run ran with: a row for each commit, set of packages, thread count and environment; without
+    rows where the run did not note that."""
+    known = {name: _named(of) for name, of in _named(machine.get("software")).items()}
+    packages = [{(key, str(version)) for key, version in _named(of.get("packages")).items()} for of in known.values()]
+    shared, lines = set.intersection(*packages) if packages else set(), []
+    for (name, of), installed in zip(known.items(), packages, strict=True):
+        differ = " ".join(itertools.chain.from_iterable(sorted(installed - shared))) or "the same"
+        environment = " ".join(f"{key}={value}" for key, value in _named(of.get("environment")).items())
+        count = sum(getattr(record, "software", None) == name for record in records)
+        about = (commit(of.get("git")), str(of.get("python")), str(of.get("threads") or "not known"), differ)
+        lines.append(((f"{count:,}", *about, environment or "none set"), {}))
+    columns = ("Cases", "Commit of the kit", "Python", "Threads", "Packages that differ", "Environment")
+    same = ", ".join(" ".join(item) for item in sorted(shared))
+    return Table.of("", columns, lines, [same and f"Packages of all: {same}."])
+
+
+def commit(git: Any) -> str:
+    """`1f84e50dd2, with changes`: of what git said."""
+    known = _named(git)
+    changed = ", with changes" if known.get("dirty") else ""
+    return f"{str(known['commit'])[:10]}{changed}" if "commit" in known else "not known"
+
+
+def _named(known: Any) -> dict:
+    """What somebody's file may hold in place of names and values."""
+    return known if isinstance(known, dict) else {}
 
 
 def printed_table(experiment: str | Declaration) -> Table:

@@ -99,6 +99,7 @@ def _index(run: Run, failed: dict[str, str]) -> str:
         "run.html.j2",
         title=title[:1].upper() + title[1:],
         facts=_facts(run),
+        software=details.software_table(run.machine, run.records),
         compared=compared,
         articles=[_article(run, part, failed) for part in grouped(abouts, attrgetter("article"))],
         notes=_few(notes),
@@ -133,10 +134,14 @@ def _figure(svg: str, kind: str, caption: str) -> dict[str, str]:
 def _facts(run: Run) -> list[tuple[str, str]]:
     """What to know before reading any number."""
     records, machine = run.records, run.machine
-    git, packages = (found if isinstance(found := machine.get(key), dict) else {} for key in ("git", "packages"))
+    packages = found if isinstance(found := machine.get("packages"), dict) else {}
     kit = [f"version {packages['pomology']}"] if "pomology" in packages else []
-    kit += [f"commit {str(git['commit'])[:10]}" if "commit" in git else "commit not known"]
-    kit += ["with changes"] if git.get("dirty") else []
+    noted = details.software_table(machine, records).rows
+    commits = Counter({row.cells[1]: 0 for row in noted})
+    for row in noted:
+        commits[row.cells[1]] += int(row.cells[0].replace(",", ""))
+    each = [f"commit {name}: {count:,} cases" for name, count in commits.items()]
+    kit += ["; ".join(each) or f"commit {details.commit(machine.get('git'))}; with what each case ran was not noted"]
     profiles = sorted({record.profile for record in records} or {str(machine.get("profile") or "not told")})
     data = []
     for of in grouped(sorted(records, key=attrgetter("data")), attrgetter("data")):
