@@ -1,6 +1,7 @@
 """The page of a run: what it shows of half-done, broken and hostile folders, and that it runs and fetches nothing."""
 
 import base64
+import html
 import itertools
 import json
 import os
@@ -137,6 +138,61 @@ def test_finished_run(tmp_path):
     assert used and set(used) <= set(identifiers)
     assert {"vae.html", "vae.jsonl", "tables/vae-article.csv"} <= {link["href"] for link in page.all("a")}
     assert "dcgan.html" not in page.source
+
+
+def overstated(source: str) -> list[str]:
+    """What the tables of a page say with more certainty than any measurement has, as a reader would see it."""
+    found = []
+    for grid, notes in re.findall(r"<table>(.*?)</table></div>(.*?)</div>", source, re.DOTALL):
+        headings = re.findall(r"<th>(.*?)</th>", grid)
+        for row in re.findall(r"<tr class=.*?</tr>", grid):
+            cells = [html.unescape(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+            found += [f"wide: {cell}" for cell in cells if any(float(x) > 50 for x in re.findall(r"± ([\d.]+)", cell))]
+            found += [f"wide: {cell}" for cell in cells if "± over" in cell]
+            found += [f"tiny: {cell}" for cell in cells if re.search(r"0\.00000", cell)]
+            found += [f"negative: {cell}" for cell in cells if re.search(r"[-−]\d[\d,.]* (h|min|s|ms|µs)\b", cell)]
+            shares = [c for h, c in zip(headings, cells, strict=False) if re.search(r"best|[Ss]hare|roof$", h)]
+            over = [cell for cell in shares if any(float(x) > 100 for x in re.findall(r"([\d.]+) %", cell))]
+            found += [f"over: {cell}" for cell in over if "100 %" not in notes]
+    return found
+
+
+def test_what_is_overstated_is_noticed():
+    head = "<table><thead><th>Time</th><th>Share of the best</th></thead>"
+    row = head + "<tr class='x'><td>{}</td><td>{}</td></tr></table></div>{}</div>"
+    for cells, kinds in (
+        (("4.2 s ± 69 %", "", ""), ["wide"]),
+        (("4.2 s ± over 100 %", "", ""), ["wide"]),
+        (("−1,105 s", "0.00000000000000711", ""), ["tiny", "negative"]),
+        (("4.2 s ± 49 %", "104 %", ""), ["over"]),
+        (("-4 GB", "104 %", "<p>More than 100 %: too low.</p>"), []),
+    ):
+        assert [words.partition(":")[0] for words in overstated(row.format(*cells))] == kinds
+
+
+def test_nothing_on_a_page_is_stronger_than_what_was_measured(tmp_path, monkeypatch):
+    """Numbers of the reference run that an audit found: few steps, parts larger than the whole, a ceiling too low."""
+    monkeypatch.setattr(showing.Report, "drawn", lambda _: "<svg/>")  # figures take seconds
+    monkeypatch.setattr(report_page.summary, "sentence", lambda _: "")
+    epoch = {"epoch_s": metric(153.46, 46.8, 260.1), "compute_epoch_s": metric(154.2, 36.0, 272.4)}
+    blocks = {"training": {"epoch_steps": 58.6, "steady": [[1, 2.473], [1, 2.764]]}}
+    few = {name: value.replace(n=2) for name, value in epoch.items()}
+    rate = Estimate(154e9, "FLOP/s", 86e9, 700e9, 9)
+    error = Estimate(7.11e-15, "", n=1)
+    cases = [
+        record("siamese", config={"batch_size": 64}, metrics=epoch | {"flops_per_s": rate, "max_abs_error": error}),
+        record("siamese", config={"batch_size": 1024}, metrics=few | {"flops_per_s": rate.replace(n=2)}, blocks=blocks),
+        record(
+            "ceilings",
+            article="kit",
+            config={"operation": "matmul", "shape": "1x64x64", "precision": "fp32"},
+            metrics={"flops_per_s": Estimate(140e9, "FLOP/s", 139e9, 141e9, 20)},
+        ),
+    ]
+    page = Page(report_page.build(run(tmp_path / "run", *cases)))
+    assert overstated(page.source) == []
+    assert "about 150 s: 47 to 260 s" in page.text and "about 150 s (steps of 2.5 to 2.8 s)" in page.text
+    assert "not resolved (9 steps)" in page.text and "110 % (61 to 500 %)" in page.text and "7.1e-15" in page.text
 
 
 def test_the_page_says_with_what_each_case_ran(tmp_path):

@@ -55,7 +55,7 @@ def bounded(estimate: Estimate) -> bool:
 def plus_minus(estimate: Estimate) -> str:
     """` ± 2.1 %`: half the width of the interval over the value; nothing where there is none, or it is over 50 %."""
     share = 100 * estimate.half_width / abs(estimate.value) if bounded(estimate) and estimate.value else math.inf
-    return "" if share > WIDE else f" ± {significant(max(share, 0.1), 2 if share >= 1 else 1)} %"
+    return "" if share > WIDE else f" ± {significant(max(share, 0.1), 2 if share >= 0.95 else 1)} %"
 
 
 def few(estimate: Estimate) -> bool:
