@@ -22,7 +22,7 @@ import pomology
 from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
-from pomology.report import details, showing
+from pomology.report import details, notebook_page, showing
 from pomology.report import page as report_page
 from pomology.report import table as report_table
 from pomology.results import journal
@@ -88,7 +88,7 @@ class Page(HTMLParser):
     @property
     def drawings(self) -> list[str]:
         """The figures, which stand in the page as pictures."""
-        start = report_page.PICTURE
+        start = notebook_page.PICTURE
         found = [image["src"] for image in self.all("img") if image["alt"] and image["src"].startswith(start)]
         return [unquote(source.removeprefix(start)) for source in found]
 
@@ -328,7 +328,7 @@ def test_notebook(tmp_path):
     assert page.all("em") and page.all("td") and page.all("strong") and "<Figure>" not in page.text
     assert "rgba(1,2,3,.1)" in page.source.replace(" ", "")
     drawing, picture = page.all("img")
-    assert drawing["src"] == f"data:image/svg+xml;base64,{base64.b64encode(b'<svg/>').decode()}"
+    assert drawing["src"] == "data:image/svg+xml,%3Csvg/%3E"
     assert picture["src"] == f"data:image/png;base64,{PIXEL}"
     assert drawing["alt"] == picture["alt"] == "Picture under the heading “The table”"
     assert {"href": "index.html"} in page.all("a")

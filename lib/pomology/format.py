@@ -74,8 +74,8 @@ def digits(estimate: Estimate) -> int:
     most, half = 4 if estimate.unit == "s" and estimate.value >= 1000 else 3, estimate.half_width
     if not (bounded(estimate) and half and estimate.value):
         return 2 if few(estimate) else most
-    first = math.floor(math.log10(half))
-    allowed = 1 + math.floor(math.log10(abs(estimate.value))) - first + (half / 10.0**first < 3.55)
+    (_, size), (leading, place) = (f"{abs(x):e}".split("e") for x in (estimate.value, half))
+    allowed = 1 + int(size) - int(place) + (float(leading) < 3.55)
     return min(most, max(allowed, 1 if plus_minus(estimate) else 2))
 
 

@@ -26,7 +26,7 @@ from pomology.report import declaration, details, roofline, summary
 from pomology.report.declaration import Declaration
 from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
-from pomology.report.notebook_page import PAGE, filled, render
+from pomology.report.notebook_page import PAGE, address, filled, render
 from pomology.report.showing import CHECK, Report
 from pomology.report.table import grouped
 from pomology.results import cases, journal
@@ -35,8 +35,6 @@ from pomology.results.run import MALFORMED, Run
 
 MOST_LINES, MOST_CHARACTERS = 20, 1000  # of the cases that a section tells in words, and of each
 LONG = 40  # rows of a table that the page shows only when asked; its notebook shows it all
-PICTURE = "data:image/svg+xml,"
-
 PROFILES = {
     "smoke": "smoke: tiny shapes, made to test the kit; its numbers say nothing about speed",
     "quick": "quick: the article's models and shapes, some seconds a case; most epochs are estimated from steady steps",
@@ -125,10 +123,7 @@ def _few(lines: list[str]) -> list[str]:
 
 
 def _figure(svg: str, kind: str, caption: str) -> dict[str, str]:
-    """A figure as an address: as a picture it can neither load nor run anything, nor touch the rest of the page."""
-    # Not in base64, which is a third longer. With single quotes only, so that it can stand between double ones.
-    single = svg.replace("'", "&#39;").replace('"', "'")
-    return {"drawing": PICTURE + quote(single, safe=" '=/:;,.()-+*!?@$[]~_"), "kind": kind, "caption": caption}
+    return {"drawing": address(svg), "kind": kind, "caption": caption}
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:

@@ -18,7 +18,8 @@ from pomology.results import folders
 from pomology.results.record import Record
 from pomology.results.run import Run
 
-NO_NUMBERS = ("claims", "printed", "ceilings", "numbers")  # tables of words, or of what stands in another as numbers
+# Tables of words, or of what is in another as numbers, or in the journal beside it.
+NO_NUMBERS = ("claims", "printed", "ceilings", "numbers", "details")
 
 CHECK = "instrument_check"  # which says how much two runs of the same thing differ
 
