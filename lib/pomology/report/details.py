@@ -30,8 +30,8 @@ MORE_DETAILS += ("max_abs_error",)
 TRUST = {"ok": "yes", "mismatch": "no", "unsupported": "not to be had"}
 
 
-def differences(records: Sequence[Record]) -> dict[str, dict[str, float]]:
-    """Of each backend by how much two runs of the same thing differ, as instrument_check has measured it: by metric."""
+def _differences(records: Sequence[Record]) -> dict[str, dict[str, float]]:
+    """Of each backend, as instrument_check has measured it, by metric."""
     repeats = [repeats for repeats in groups(records) if repeats[0].config.get("check") == "same thing twice"]
     return {here[0].backend: {name: x.value for name in TWICE if (x := combined(here, name))} for here in repeats}
 
@@ -39,7 +39,7 @@ def differences(records: Sequence[Record]) -> dict[str, dict[str, float]]:
 def same_twice(records: Sequence[Record]) -> str:
     """The sentence about that which begins every page."""
     parts = []
-    for backend, known in differences(records).items():
+    for backend, known in _differences(records).items():
         words = (f"{words} by {significant(100 * known[name], 2)} %" for name, words in TWICE.items() if name in known)
         parts.append(f"{' and '.join(words) or 'nobody knows by how much'} ({backend})")
     if not parts:
@@ -50,7 +50,7 @@ def same_twice(records: Sequence[Record]) -> str:
 def with_difference(table: Table, records: Sequence[Record]) -> Table:
     """The same table with a note, where a ± in it is smaller than what two runs of the same thing differ by."""
     halves = [float(half) for row in table.rows for cell in row.cells for half in re.findall(r"± ([\d.]+) %", cell)]
-    known = [share for of in differences(records).values() for name, share in of.items() if name == BETWEEN]
+    known = [of[BETWEEN] for of in _differences(records).values() if BETWEEN in of]
     if not halves or not known or min(halves) >= 100 * max(known):
         return table
     percent = significant(100 * max(known), 2)

@@ -131,11 +131,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     records, machine = run.records, run.machine
     packages = found if isinstance(found := machine.get("packages"), dict) else {}
     kit = [f"version {packages['pomology']}"] if "pomology" in packages else []
-    noted = details.software_table(machine, records).rows
-    commits = Counter({row.cells[1]: 0 for row in noted})
-    for row in noted:
-        commits[row.cells[1]] += int(row.cells[0].replace(",", ""))
-    each = [f"commit {name}: {count:,} cases" for name, count in commits.items()]
+    each = [f"commit {row.cells[1]}: {row.cells[0]} cases" for row in details.software_table(machine, records).rows]
     kit += ["; ".join(each) or f"commit {details.commit(machine.get('git'))}; with what each case ran was not noted"]
     profiles = sorted({record.profile for record in records} or {str(machine.get("profile") or "not told")})
     data = []

@@ -155,19 +155,19 @@ def _measured(records: list[Record]) -> Iterator[Rate]:
         key = (record.experiment, record.backend, row and _setting(row))
         fewest[key] = min(fewest.get(key, record), record, key=lambda case: len(case.config))
     for record, computing, row in rated:
-        repeats = [other for other in records if (other.experiment, other.case) == (record.experiment, record.case)]
-        time = combined(repeats, row["metric"]) if row else None
-        setting = _setting(row) if row and fewest[record.experiment, record.backend, _setting(row)] is record else ""
-        sides = [(Estimate.count(row["flops"], "FLOP") / time, setting, "")] if time and time.value > 0 else []
-        sides += [(computing, "", COMPUTING if sides else SMALLER if record.scaled else "")]
-        for rate, own, words in sides:
+        sides = [(computing, "", COMPUTING if row else SMALLER if record.scaled else "")]
+        if row and fewest[record.experiment, record.backend, _setting(row)] is record:
+            repeats = [other for other in records if (other.experiment, other.case) == (record.experiment, record.case)]
+            if (time := combined(repeats, row["metric"])) and time.value > 0:
+                sides.insert(0, (Estimate.count(row["flops"], "FLOP") / time, _setting(row), ""))
+        for rate, setting, words in sides:
             share, precision, ceiling = roofline.share(record, best, rate), cases.precision(record), best.over(record)
             how = f"no product in {precision} was measured in this run"
             if share:
                 how = f"the best product in {precision} of this run, with {framework_name(ceiling.record)}"
             about = (record.article, _workload(record), chip_name(record), settings(record) + words, "measured")
             about += (cases.kind(record), record.framework, record.framework_version, record.started[:4])
-            yield Rate(*about, precision, own, rate, ceiling.value if share else None, share, how)
+            yield Rate(*about, precision, setting, rate, ceiling.value if share else None, share, how)
 
 
 def _row(record: Record) -> dict | None:
@@ -187,11 +187,8 @@ def alike(known: list[Rate]) -> list[Rate]:
     """Of each workload and device its whole time at one setting of the article: of those that it has, the one at which
     a published device is fastest, so that it is the same for all that share one; of two frameworks the faster."""
     known = [rate for rate in known if rate.setting]
-    reach = {(rate.workload, rate.setting): rate.rate.value for rate in known if rate.source == "published"}
-    for rate in known:
-        if rate.source == "published":
-            key = rate.workload, rate.setting
-            reach[key] = max(reach[key], rate.rate.value)
+    slowest_first = sorted((rate for rate in known if rate.source == "published"), key=lambda rate: rate.rate.value)
+    reach = {(rate.workload, rate.setting): rate.rate.value for rate in slowest_first}
     order = sorted(known, key=lambda rate: (reach[rate.workload, rate.setting], rate.rate.value))
     return list({(rate.workload, rate.source, rate.role, rate.device): rate for rate in order}.values())
 

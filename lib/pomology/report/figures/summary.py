@@ -49,7 +49,7 @@ def _panels(rates: list[summary.Rate]) -> dict[str, list[Line]]:
     panels: dict[str, list[Line]] = {}
     for settings in grouped(rates, line_of):
         whole = [rate for rate in settings if not rate.settings.endswith(summary.COMPUTING)]
-        best = max(whole, key=lambda rate: rate.rate.value)
+        best = max(whole or settings, key=lambda rate: rate.rate.value)
         panel, label = line_of(best)
         share = f"{significant(100 * best.share.value, 2)} %" if best.share else "no peak known"
         marks = [Mark(rate.rate, "filled" if rate in whole else "hollow") for rate in settings]
