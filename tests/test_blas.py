@@ -301,7 +301,7 @@ CONFIG = {"operation": "matvec", "shape": "8x9", "precision": "fp16"}
 
 
 def record(framework: str, backend: str, config: dict = CONFIG, seconds: float = 1.0, checksum: int = 7, **more):
-    metrics = {"kernel_s": metric(seconds, 0.99 * seconds, 1.01 * seconds), "inputs_checksum": metric(checksum)}
+    metrics = {"kernel_s": metric(seconds, 0.99 * seconds, 1.01 * seconds, "s"), "inputs_checksum": metric(checksum)}
     about = {"experiment": f"blas_{framework}", "config": config, "framework": framework, "backend": backend}
     about |= {"precision": "fp16", "chip": "M2 Ultra", "metrics": metrics | {"max_abs_error": metric(1e-6)}}
     return records.record(**about | more)

@@ -544,7 +544,7 @@ def test_table_figure_and_claims_of_a_notebook(make, tmp_path, profile):
     assert measured[0][1] == "128" and re.search(" m?s", measured[0][2]) and len(experiment.details().rows) == 1
     assert "<svg" in experiment.figure().data and "003-C1" in stated
     assert (tmp_path / "figures" / "vae-epoch.svg").read_text(encoding="utf-8").startswith("<svg")
-    assert {"vae-article.csv", "vae-details.csv"} <= set(os.listdir(tmp_path / "tables"))
+    assert {"vae-article.csv", "vae-details.json"} <= set(os.listdir(tmp_path / "tables"))
     assert experiment.machine().rows[0].cells[0] == "Chip"
 
 

@@ -108,7 +108,7 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     assert titles(figure) == ["Batch size 128", "Batch size 5120", "Batch size 64"]
     first, second, third = figure.axes
     assert lines(first) == [CPU, GPU, RIVAL, "AMD Ryzen 9 CPU", "Apple M9 GPU"]
-    assert words(first) == ["3.75 s", "8.76 s", "6.55 s", "4.50 s, computing 0.900 s", "30,000 s"]
+    assert words(first) == ["3.75 s", "8.76 s", "6.55 s", "4.5 s, computing 0.90 s", "30,000 s"]
     assert (lines(second)[-1], words(second)) == ("Apple M9 CPU", ["1.93 s", "2.00 s", "6.07 s", "out-of-memory"])
     assert (lines(third), words(third)) == (["Apple M9 CPU"], ["2.00 ms"])
     assert {axis.get_xscale() for axis in figure.axes} == {"log"} and "seconds per epoch" in third.get_xlabel()
@@ -129,7 +129,7 @@ def test_repeats_are_one_line_with_each_of_them_small_behind_their_mean():
     values = (2.0, 2.2, 2.42)
     repeats = [record(metrics={"epoch_s": metric(value)}, repeat=number) for number, value in enumerate(values)]
     first = drawn("vae", repeats).axes[0]
-    assert words(first)[3:] == ["2.20 s"]
+    assert words(first)[3:] == ["2.2 s"]
     # The geometric mean; t is 4.303 with 2 degrees of freedom, and the logarithms are 0.0953 apart.
     half = math.exp(4.303 * math.log(1.1) / math.sqrt(3))
     assert intervals(first) == [pytest.approx((2.2 / half, 2.2 * half), rel=1e-3)]
@@ -282,16 +282,21 @@ def test_the_summary_has_every_device_with_its_peak_and_share():
     assert titles(figure)[-1] == "Timed on this machine only"
 
 
-def test_the_small_summary_has_each_device_at_its_fastest_with_its_share():
+def test_the_small_summary_has_each_device_at_one_setting_with_its_share():
     slower = record("vae", rate(1e9), config={"batch_size": 5120})
     left, right, *_ = drawn("summary", [*RUN[:4], slower, *RUN[5:8]], compact=True).axes
     assert words(left)[:2] == ["DCGAN", "Siamese network"]
     here = [x for x, _, hue, *_ in marks(left) if hue in (HERE_CPU, HERE_GPU)]
-    assert sorted(here) == [8e9, 240e9]
-    assert words(right) == ["10 %", "10 %"]
+    assert sorted(here) == [1e9, 240e9]  # of two settings the middle one is the lower
+    assert sorted(words(right)) == ["(1.2 %)", "(10 %)"]  # computing alone
+    whole = slower.replace(metrics=slower.metrics | {"epoch_s": metric(16.4, unit="s")})  # 0.1968 TFLOP: 12 GFLOP/s
+    left, right, *_ = drawn("summary", [*RUN[:4], whole], compact=True).axes
+    here = {x: hollow for x, _, hue, hollow, _ in marks(left) if hue in (HERE_CPU, HERE_GPU)}
+    assert {round(x / 1e9): filled for x, filled in here.items()} == {12: True, 1: False}
+    assert words(right) == ["15 %"]
     own = [product(100e9), record("cnn", rate(150e9))]  # no workload of the articles
     left, right = drawn("summary", own, compact=True).axes
-    assert "cnn" in words(left) and words(right) == ["100 %"]
+    assert "cnn" in words(left) and words(right) == ["(100 %)"]
 
 
 # Of all figures -------------------------------------------------------------------------------------------------------

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import fakes
 import nbformat
+import numpy as np
 import pytest
 import torch
 from fakes import Clock, SimulatedDevice
@@ -21,9 +23,10 @@ from pytest import approx
 from pomology import format
 from pomology.devices import find
 from pomology.devices import torch as devices_torch
+from pomology.errors import PomologyError
 from pomology.experiment import experiment
 from pomology.machine import snapshot as machine_snapshot
-from pomology.report import compare, details
+from pomology.report import article, compare, details
 from pomology.report import page as report_page
 from pomology.results.record import Record
 from pomology.runner import parameters
@@ -441,3 +444,64 @@ def test_the_page_shows_the_checks_and_their_sum_and_a_comparison_leaves_them_ou
     assert "a fence &lt;takes&gt; 12 ms" in page and "<takes>" not in page
     runs = [compare.load(tmp_path / name) for name in ("a", "b")]
     assert compare.side_by_side(runs).rows == ()
+
+
+def test_each_page_begins_with_how_much_two_runs_of_the_same_thing_differ(tmp_path):
+    unknown = "How much two runs of the same thing differ here was not measured (notebook instrument_check does)."
+    known = "differ here within a process by 1.2 % and between two by 4.6 % (cpu); nine pairs in ten by less."
+    note = "A ± within one process may be smaller than this: two runs of the same thing differ here by 4.6 %."
+    share = {"value": 0.0123, "unit": "", "low": None, "high": None, "n": 6}
+    metrics = {"same_process_difference": share, "between_process_difference": share | {"value": 0.0456}}
+    epoch = {"value": 4.5, "unit": "s", "low": 4.4, "high": 4.6, "n": 20}  # ± 2.2 %
+
+    def journal(one: Record) -> None:
+        with open(tmp_path / f"{one.experiment}.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(one.line()) + "\n")
+
+    def pages() -> list[str]:
+        report_page.build(tmp_path)
+        return [(tmp_path / name).read_text(encoding="utf-8") for name in ("index.html", "vae.html")]
+
+    (tmp_path / "machine.json").write_text(json.dumps({"chip": "Apple M2 Ultra", "python": "3.11.9"}))
+    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "vae.ipynb")
+    journal(fakes.record(experiment="vae", config={"batch_size": 128}, metrics={"epoch_s": epoch}))
+    assert all(unknown in page for page in pages()) and note not in pages()[0]
+    journal(record("same thing twice", metrics=metrics))
+    assert all(known in page and unknown not in page for page in pages()) and note in pages()[0]
+    wide = article.article_table("vae", [fakes.record(experiment="vae", metrics={"epoch_s": epoch | {"high": 6.0}})])
+    assert details.with_difference(wide, [record("same thing twice", metrics=metrics)]) is wide
+
+
+def test_the_same_thing_timed_twice_says_by_how_much_two_of_a_kind_differ(check):
+    # Of logarithms that scatter by 1 and by 5 % nine pairs in ten differ by less, on 2,000 machines.
+    by_how_much, normal = definitions()["by_how_much"], np.random.default_rng(1).normal
+    for scatter in (0.01, 0.05):
+        looks, pairs = np.exp(normal(0, scatter, (2000, 6))), normal(0, scatter, (2000, 2))
+        less = [abs(x - y) < math.log1p(by_how_much(look)) for look, (x, y) in zip(looks, pairs, strict=True)]
+        assert np.mean(less) == approx(0.9, abs=0.02)
+
+    times = {"cpu": iter([1.0, 1.01] * 3), "fresh": iter([1.0, 1.1] * 3)}
+    asked = []
+
+    def step_s(kind):
+        asked.append(kind)
+        return next(times[kind])
+
+    step = SimpleNamespace(step_s=lambda *_: step_s("cpu"), in_fresh_process=lambda *_: step_s("fresh"))
+    record = check("twice", FakeDevice("cpu"), same_step=step)
+    assert asked == ["cpu", "fresh"] * 6  # in turn
+    same, between = (record.metrics[f"{name}_difference"] for name in ("same_process", "between_process"))
+    # Six values ± d: standard deviation d sqrt(6/5), of a difference sqrt(2) of that; t of 0.9 with 5 degrees is 2.015.
+    assert same.value == approx(math.expm1(2.015 * math.sqrt(2.4) * math.log(1.01) / 2), rel=1e-3) and same.n == 6
+    assert between.value == approx(math.expm1(2.015 * math.sqrt(2.4) * math.log(1.1) / 2), rel=1e-3)
+    assert "within a process by up to 1.6 %" in record.note and "between two by up to 16 %" in record.note
+
+
+def test_a_device_that_one_process_holds_alone_has_no_difference_between_two(check):
+    def fails(*_):
+        raise PomologyError("it ended with status 1: busy")
+
+    step = SimpleNamespace(step_s=lambda *_: 1.0, in_fresh_process=fails)
+    record = check("twice", FakeDevice("cpu"), same_step=step)
+    assert record.status == "ok" and "between two not measured: it ended with status 1: busy" in record.note
+    assert "same_process_difference" in record.metrics and "between_process_difference" not in record.metrics

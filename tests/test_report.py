@@ -1,6 +1,7 @@
 """The page of a run: what it shows of half-done, broken and hostile folders, and that it runs and fetches nothing."""
 
 import base64
+import html
 import itertools
 import json
 import os
@@ -8,6 +9,7 @@ import re
 import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import fakes
@@ -20,8 +22,8 @@ import pomology
 from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
+from pomology.report import details, notebook_page, showing
 from pomology.report import page as report_page
-from pomology.report import showing
 from pomology.report import table as report_table
 from pomology.results import journal
 from pomology.results import record as results_record
@@ -86,7 +88,7 @@ class Page(HTMLParser):
     @property
     def drawings(self) -> list[str]:
         """The figures, which stand in the page as pictures."""
-        start = report_page.PICTURE
+        start = notebook_page.PICTURE
         found = [image["src"] for image in self.all("img") if image["alt"] and image["src"].startswith(start)]
         return [unquote(source.removeprefix(start)) for source in found]
 
@@ -123,7 +125,7 @@ def test_finished_run(tmp_path):
     assert [section["id"] for section in page.all("section")] == ["dcgan", "siamese", "vae"]
     for printed in published.values(experiment="vae").query("metric == 'epoch_s'")["printed"]:
         assert f">{printed}<" in page.source
-    assert "7.89 s ± 4.8 %" in page.text and "123 s" in page.text
+    assert "7.9 s ± 4.8 %" in page.text and "123 s" in page.text
     assert "out-of-memory" in page.text and "16 GB" in page.text
     # A claim of one experiment stands under it, one of several under the article, each once.
     assert page.source.count(">003-C1<") == page.source.count(">003-C3<") == 1
@@ -136,6 +138,80 @@ def test_finished_run(tmp_path):
     assert used and set(used) <= set(identifiers)
     assert {"vae.html", "vae.jsonl", "tables/vae-article.csv"} <= {link["href"] for link in page.all("a")}
     assert "dcgan.html" not in page.source
+
+
+def overstated(source: str) -> list[str]:
+    """What the tables of a page say with more certainty than any measurement has, as a reader would see it."""
+    found = []
+    for grid, notes in re.findall(r"<table>(.*?)</table></div>(.*?)</div>", source, re.DOTALL):
+        headings = re.findall(r"<th>(.*?)</th>", grid)
+        for row in re.findall(r"<tr class=.*?</tr>", grid):
+            cells = [html.unescape(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+            found += [f"wide: {cell}" for cell in cells if any(float(x) > 50 for x in re.findall(r"± ([\d.]+)", cell))]
+            found += [f"wide: {cell}" for cell in cells if "± over" in cell]
+            found += [f"tiny: {cell}" for cell in cells if re.search(r"0\.00000", cell)]
+            found += [f"negative: {cell}" for cell in cells if re.search(r"[-−]\d[\d,.]* (h|min|s|ms|µs)\b", cell)]
+            shares = [c for h, c in zip(headings, cells, strict=False) if re.search(r"best|[Ss]hare|roof$", h)]
+            over = [cell for cell in shares if any(float(x) > 100 for x in re.findall(r"([\d.]+) %", cell))]
+            found += [f"over: {cell}" for cell in over if "100 %" not in notes]
+    return found
+
+
+def test_what_is_overstated_is_noticed():
+    head = "<table><thead><th>Time</th><th>Share of the best</th></thead>"
+    row = head + "<tr class='x'><td>{}</td><td>{}</td></tr></table></div>{}</div>"
+    for cells, kinds in (
+        (("4.2 s ± 69 %", "", ""), ["wide"]),
+        (("4.2 s ± over 100 %", "", ""), ["wide"]),
+        (("−1,105 s", "0.00000000000000711", ""), ["tiny", "negative"]),
+        (("4.2 s ± 49 %", "104 %", ""), ["over"]),
+        (("-4 GB", "104 %", "<p>More than 100 %: too low.</p>"), []),
+    ):
+        assert [words.partition(":")[0] for words in overstated(row.format(*cells))] == kinds
+
+
+def test_nothing_on_a_page_is_stronger_than_what_was_measured(tmp_path, monkeypatch):
+    """Numbers of the reference run that an audit found: few steps, parts larger than the whole, a ceiling too low."""
+    monkeypatch.setattr(showing.Report, "drawn", lambda _: "<svg/>")  # figures take seconds
+    monkeypatch.setattr(report_page.summary, "sentence", lambda _: "")
+    epoch = {"epoch_s": metric(153.46, 46.8, 260.1), "compute_epoch_s": metric(154.2, 36.0, 272.4)}
+    blocks = {"training": {"epoch_steps": 58.6, "steady": [[1, 2.473], [1, 2.764]]}}
+    few = {name: value.replace(n=2) for name, value in epoch.items()}
+    rate = Estimate(154e9, "FLOP/s", 86e9, 700e9, 9)
+    error = Estimate(7.11e-15, "", n=1)
+    cases = [
+        record("siamese", config={"batch_size": 64}, metrics=epoch | {"flops_per_s": rate, "max_abs_error": error}),
+        record("siamese", config={"batch_size": 1024}, metrics=few | {"flops_per_s": rate.replace(n=2)}, blocks=blocks),
+        record(
+            "ceilings",
+            article="kit",
+            config={"operation": "matmul", "shape": "1x64x64", "precision": "fp32"},
+            metrics={"flops_per_s": Estimate(140e9, "FLOP/s", 139e9, 141e9, 20)},
+        ),
+    ]
+    page = Page(report_page.build(run(tmp_path / "run", *cases)))
+    assert overstated(page.source) == []
+    assert "about 150 s: 47 to 260 s" in page.text and "about 150 s (steps of 2.5 to 2.8 s)" in page.text
+    assert "not resolved (9 steps)" in page.text and "110 % (61 to 500 %)" in page.text and "7.1e-15" in page.text
+
+
+def test_the_page_says_with_what_each_case_ran(tmp_path):
+    one = {"git": {"commit": "c0ffee" * 7, "dirty": True}, "python": "3.11.9", "threads": 8}
+    one |= {"packages": {"torch": "2.13.0", "numpy": "1.26.4"}, "environment": {"OMP_NUM_THREADS": "<8>"}}
+    other = one | {"git": None, "packages": {"torch": "2.12.0", "numpy": "1.26.4"}, "environment": {}}
+    machine = MACHINE | {"software": {"aaa": one, "bbb": other}}
+    cases = [SimpleNamespace(software=name) for name in ("aaa", "bbb", "aaa")]
+    table = details.software_table(machine, cases)
+    assert [row.cells for row in table.rows] == [
+        ("2", "c0ffeec0ff, with changes", "3.11.9", "8", "torch 2.13.0", "OMP_NUM_THREADS=<8>"),
+        ("1", "not known", "3.11.9", "8", "torch 2.12.0", "none set"),
+    ]
+    assert table.notes == ("Packages of all: numpy 1.26.4.",)
+    page = Page(report_page.build(run(tmp_path / "run", record(), machine=machine)))
+    assert "commit c0ffeec0ff, with changes: 0 cases; commit not known: 0 cases" in page.text
+    assert "what its cases ran with" in page.text and "OMP_NUM_THREADS=<8>" in page.text
+    for malformed in ("x", {"aaa": 1}, {"aaa": {"git": 1, "packages": None, "environment": []}}):
+        report_page.build(run(tmp_path / "other", machine=MACHINE | {"software": malformed}))
 
 
 def test_unfinished_runs(tmp_path):
@@ -188,7 +264,7 @@ def test_numbers_that_cannot_be_shown_do_not_take_the_page_with_them(tmp_path, m
     monkeypatch.setattr(showing.article, "article_table", article_table)
     page = Page(report_page.build(run(tmp_path / "run", record("dcgan"), record())))
     assert page.text.count("The numbers of this experiment cannot be shown: KeyError: 'dcgan'.") == 1
-    assert "7.89 s ± 4.8 %" in page.text
+    assert "7.9 s ± 4.8 %" in page.text
 
 
 def test_smoke_numbers_stay_apart_and_of_many_crashes_the_first_are_named(tmp_path):
@@ -197,7 +273,7 @@ def test_smoke_numbers_stay_apart_and_of_many_crashes_the_first_are_named(tmp_pa
     run(out, *(record("stranger", case=f"{number}", status="crashed", reason="r" * 2000) for number in range(50)))
     page = Page(report_page.build(out))
     assert "A smoke run" in page.text and "ValueError: odd" in page.text
-    assert "16.8 ms" in page.text and "7.89 s" not in page.text and not page.drawings
+    assert "16.8 ms" in page.text and "7.9 s" not in page.text and not page.drawings
     assert "And 30 more like these." in page.text and "r" * 1000 not in page.text
     assert page.text.count("r" * 900) == 20
 
@@ -252,7 +328,7 @@ def test_notebook(tmp_path):
     assert page.all("em") and page.all("td") and page.all("strong") and "<Figure>" not in page.text
     assert "rgba(1,2,3,.1)" in page.source.replace(" ", "")
     drawing, picture = page.all("img")
-    assert drawing["src"] == f"data:image/svg+xml;base64,{base64.b64encode(b'<svg/>').decode()}"
+    assert drawing["src"] == "data:image/svg+xml,%3Csvg/%3E"
     assert picture["src"] == f"data:image/png;base64,{PIXEL}"
     assert drawing["alt"] == picture["alt"] == "Picture under the heading “The table”"
     assert {"href": "index.html"} in page.all("a")
@@ -296,7 +372,7 @@ def test_building_again_renders_only_what_is_new(tmp_path, monkeypatch):
     for path in paths:
         os.utime(path, (1, 1))
     before = Page(report_page.build(out)).drawings[-1]
-    assert ">7.89 s</text>" in before and ">4.56 s</text>" not in before  # a label of the drawing
+    assert ">7.9 s</text>" in before and ">4.56 s</text>" not in before  # a label of the drawing
     run(out, record(config={"batch_size": 5120}, metrics={"epoch_s": metric(4.56)}))
     for path in paths:
         assert path.with_suffix(".html").exists()
@@ -304,7 +380,7 @@ def test_building_again_renders_only_what_is_new(tmp_path, monkeypatch):
     notebook(paths[1], v4.new_markdown_cell("# changed"))
     os.utime(paths[1], (2**32, 2**32))
     after = Page(report_page.build(out)).drawings[-1]
-    assert ">7.89 s</text>" in after and ">4.56 s</text>" in after
+    assert ">7.9 s</text>" in after and ">4.56 s</text>" in after
     assert paths[0].with_suffix(".html").read_text() == "kept"
     assert "changed" in paths[1].with_suffix(".html").read_text()
     # A notebook that cannot be rendered must not keep the page of the one that it replaced.

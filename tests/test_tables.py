@@ -83,14 +83,35 @@ def rows(table: Table, kind: str = "measured") -> list[dict]:
         (format.significant, (999.95,), "1,000"),
         (format.significant, (123_456, 2), "120,000"),
         (format.significant, (-41.66,), "-41.7"),
-        (format.significant, (5e-324, 1), "0." + "0" * 323 + "5"),
+        (format.significant, (5e-324, 1), "5e-324"),
+        (format.significant, (0.00000000000000711,), "7.1e-15"),
+        (format.significant, (0.000123,), "0.000123"),
         (format.clock_time, (59.4,), "59 s"),
         (format.clock_time, (59.5,), "1:00 min"),
         (format.clock_time, (100_000,), "27:46:40 h"),
         (format.plus_minus, (metric(4.5, 4.4, 4.6),), " ± 2.2 %"),
         (format.plus_minus, (metric(4.5, 4.499999, 4.500001),), " ± 0.1 %"),
         (format.plus_minus, (metric(4.5),), ""),
+        (format.plus_minus, (metric(4.5, 2.2, 6.8),), ""),  # over 50 %
         (format.plus_minus, (metric(0, 0.0, 0.0),), ""),
+        # Half of 35.4 and of 35.6: two digits of it, and one.
+        (format.with_interval, (metric(1234.5, 1199.1, 1269.9), format.seconds), "1,234 s ± 2.9 %"),
+        (format.with_interval, (metric(1234.5, 1198.9, 1270.1), format.seconds), "1,230 s ± 2.9 %"),
+        (format.with_interval, (metric(0.0123, 0.0119, 0.0127), format.seconds), "12.3 ms ± 3.3 %"),
+        (format.with_interval, (metric(0.0123, 0.0083, 0.0163), format.seconds), "12 ms ± 33 %"),
+        (format.with_interval, (metric(153.4, 46.8, 260.1), format.seconds), "about 150 s: 47 to 260 s"),
+        (format.with_interval, (metric(0.5, 0.05, 1.1), format.seconds), "about 0.50 s: 50 ms to 1.1 s"),
+        (format.with_interval, (metric(1.58, 1.481, 1.679, unit="x"),), "1.58 (1.48 to 1.68)"),
+        (format.with_interval, (metric(0.426, 0.24, 1.94, unit=""),), "0.43 (0.24 to 1.9)"),
+        # What was measured once, or counted, is told as it was; what five steps tell, in two digits.
+        (format.with_interval, (metric(4.567).replace(n=1, how="measured"), format.seconds), "4.57 s"),
+        (format.with_interval, (metric(4.567, 4.4, 4.7).replace(n=5), format.seconds), "about 4.6 s"),
+        (
+            format.with_interval,
+            (metric(4.567, 4.4, 4.7).replace(n=5, covers="repeats"), format.seconds),
+            "4.57 s ± 3.3 %",
+        ),
+        (format.with_interval, (metric(138_357_544, unit="").replace(n=1, how="measured"), str), "138357544"),
     ],
 )
 def test_numbers_are_rounded_and_have_a_unit_that_fits(show, values, text):
@@ -124,18 +145,40 @@ def test_every_published_row_stands_as_printed_and_in_order(experiment):
     shown = [row.cells for row in table.rows if row.kind == "published"]
     lines: dict[int, list[str]] = {}
     for value in published.rows(experiment=experiment):
-        lines.setdefault(value["row"], [value["device"]]).append(value["printed"])
+        lines.setdefault(value["row"], [f"{value['device']} (PyTorch, 2022)"]).append(value["printed"])
     assert [[cells[0], cells[-6], *cells[-4:-1]] for cells in shown] == list(lines.values())
     assert {(cells[-5], cells[-1]) for cells in shown} == {("", "published")}
     assert all((row["status"] == "ok") == ("epoch_s" in row) for row in table.data)
     assert [row.kind for row in table.rows] == ["published"] * len(shown) + ["measured"]
+    assert article.YEARS in table.notes and article.YEARS not in article.article_table(experiment, []).notes
+
+
+@pytest.mark.parametrize(
+    ("wanted", "software"),
+    [
+        ({"article": "000", "item": "Table of time per epoch (image)", "device": "M1 Pro GPU"}, ("", "2023")),
+        ({"article": "000", "item": "Table of time per epoch (image)", "device": "Nvidia A6000"}, ("", "2022")),
+        ({"experiment": "rasbt_vgg16", "device": "2080Ti"}, ("1.11.0+cu102", "2022")),  # the others' nightly builds
+        ({"experiment": "rasbt_mlp", "device": "2080Ti"}, ("1.8.1+cu102", "2022")),
+        ({"experiment": "simclr_reference", "metric": "fit_s"}, ("", "2023")),
+        ({"item": "Table 4", "device": "A6000"}, ("", "2025")),
+    ],
+)
+def test_a_published_row_says_with_what_it_was_timed_and_when(wanted, software):
+    rows_of = [row for row in published.rows() if all(row[key] == value for key, value in wanted.items())]
+    about = ("article", "device", "framework", "source")
+    assert rows_of and {published.software(*(row[key] for key in about)) for row in rows_of} == {software}
 
 
 def test_a_measured_row_shows_value_interval_and_where_it_comes_from():
     table = article.article_table("vae", [record(flags=["drift"])])
-    expected = {"Device": "Intel Core i7-9750H CPU", "Batch size": "128", "Time per epoch": "4.50 s ± 2.0 %"}
+    expected = {
+        "Device": "Intel Core i7-9750H CPU (PyTorch 2.13.0, 2026)",
+        "Batch size": "128",
+        "Time per epoch": "4.50 s ± 2.0 %",
+    }
     expected |= {"Of it computing": "2.25 s ± 1.2 %", "Temperature": "64 °C", "Memory": "0.412 GB", "Power": "42 W"}
-    assert rows(table) == [expected | {"Remarks": "estimated from 400 steps; stand-in; drift"}]
+    assert rows(table) == [expected | {"Remarks": "estimated from 400 steps, 85 % of the epoch; stand-in; drift"}]
     notes = "\n".join(table.notes)
     assert "Data: digits drawn by hand." in notes and "within this run" in notes and "contended" not in notes
     assert f"drift: {results_cases.FLAGS['drift']}." in notes
@@ -145,7 +188,8 @@ def test_a_measured_row_shows_value_interval_and_where_it_comes_from():
     (row,) = rows(
         article.article_table("vae", [gpu.replace(metrics={"epoch_s": metric(4.5, how="measured")} | reserved)])
     )
-    assert (row["Device"], row["Time per epoch"], row["Remarks"]) == ("Apple M2 GPU", "4.50 s", "measured; real")
+    assert (row["Device"], row["Time per epoch"]) == ("Apple M2 GPU (PyTorch 2.13.0, 2026)", "4.50 s")
+    assert row["Remarks"] == "measured; real"
     assert row["Memory"] == "3.00 GB"  # what the framework reserved, not the process
     assert (row["Of it computing"], row["Temperature"], row["Power"]) == ("not measured", "not told", "not told")
 
@@ -154,7 +198,16 @@ def test_a_case_that_did_not_end_well_shows_its_status_and_no_number():
     bad = record(status="mismatch", reason="<why>", flags=["busy"])  # with all its metrics
     table = article.article_table("vae", [bad])
     (row,) = rows(table)
-    assert list(row.values()) == ["Intel Core i7-9750H CPU", "128", "mismatch", "", "", "", "", "<why>; busy"]
+    assert list(row.values()) == [
+        "Intel Core i7-9750H CPU (PyTorch 2.13.0, 2026)",
+        "128",
+        "mismatch",
+        "",
+        "",
+        "",
+        "",
+        "<why>; busy",
+    ]
     assert "epoch_s" not in table.data[-1] and table.data[-1]["status"] == "mismatch"
 
 
@@ -175,11 +228,31 @@ def test_smoke_never_stands_beside_published():
 THREE, HIGH = (2.0, 2.2, 2.42), 2.787711
 
 
+def test_of_few_steps_the_range_is_told_and_a_part_only_where_it_is_resolved():
+    def row(steady: list, **metrics: Estimate) -> dict:
+        blocks = {"training": {"epoch_steps": 60.0, "steady": steady}}
+        (found,) = rows(article.article_table("vae", [record(metrics=METRICS | metrics, blocks=blocks)]))
+        return found
+
+    few = row([[1, 2.473], [1, 2.764]], epoch_s=metric(153.46, 46.8, 260.1).replace(n=2))
+    assert few["Time per epoch"] == "about 150 s (steps of 2.5 to 2.8 s)"
+    assert few["Remarks"] == "estimated from 2 steps, 3.3 % of the epoch; stand-in"
+    assert few["Of it computing"] == "not resolved (400 steps)"  # the whole has no interval
+    steady = [[10, 0.9]] * 6
+    for compute, shown in (
+        (metric(4.2, 4.1, 4.3), "4.20 s ± 2.4 %"),
+        (metric(4.2, 3.9, 4.5), "not resolved (400 steps)"),
+        (metric(9.0, 8.9, 9.1), "not resolved (400 steps)"),  # longer than the epoch that it is part of
+        (metric(2.0).replace(n=1), "not resolved (1 step)"),
+    ):
+        assert row(steady, compute_epoch_s=compute)["Of it computing"] == shown
+
+
 def test_repeats_become_their_geometric_mean_and_the_interval_between_them():
     table = article.article_table("vae", repeats_of(*THREE))
     (row,) = rows(table)
-    assert row["Time per epoch"] == "2.20 s ± 24 %"
-    assert row["Remarks"] == "estimated from 400 steps; stand-in; 3 repeats"
+    assert row["Time per epoch"] == "2.2 s ± 24 %"
+    assert row["Remarks"] == "estimated from 400 steps, 85 % of the epoch; stand-in; 3 repeats"
     assert any("between 3 repeats" in note for note in table.notes)
     assert table.data[-1]["repeats"] == 3 and table.data[-1]["epoch_s_high"] == pytest.approx(HIGH, rel=1e-6)
 
@@ -200,8 +273,11 @@ def test_a_repeat_that_failed_is_counted_as_such_and_hides_no_value(place):
     cases.insert(place, failed("crashed", "its kernel died", flags=["busy"]))
     table = article.article_table("vae", cases)
     (row,) = rows(table)
-    assert row["Time per epoch"] == "2.20 s ± 24 %"
-    assert row["Remarks"] == "estimated from 400 steps; stand-in; 3 of 4 repeats (crashed: its kernel died); busy"
+    assert row["Time per epoch"] == "2.2 s ± 24 %"
+    assert (
+        row["Remarks"]
+        == "estimated from 400 steps, 85 % of the epoch; stand-in; 3 of 4 repeats (crashed: its kernel died); busy"
+    )
     numbers = table.data[-1]
     assert (numbers["epoch_s"], numbers["status"], numbers["repeats"]) == (pytest.approx(2.2), "ok", 3)
     alone = article.article_table("vae", [cases[1 if place == 0 else 0], cases[place]])
@@ -274,7 +350,7 @@ def test_details_show_what_else_was_measured():
     table = details.details_table([record(), failed("error", repeat=1, parameters=None, foreign_load=None)])
     first, second = rows(table, "plain")
     expected = {"Chip": "Intel Core i7-9750H CPU", "Case": "batch size 128", "Parameters": "652,824"}
-    expected |= {"First step": "50.0 ms", "Step": "9.50 ms ± 5.3 %", "Achieved": "52.8 GFLOP/s", "Loss": "545 → 120"}
+    expected |= {"First step": "50.0 ms", "Step": "9.5 ms ± 5.3 %", "Achieved": "52.8 GFLOP/s", "Loss": "545 → 120"}
     expected |= {"Page faults": "12,345", "Page-ins": "", "Swap grew by": "0 B", "Others' load (cores)": "0.25"}
     assert first == expected
     assert set(second.values()) == {"Intel Core i7-9750H CPU", "batch size 128", ""}

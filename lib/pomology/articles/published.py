@@ -79,6 +79,22 @@ def experiment_of(notebook: str) -> str:
     return name if framework in FRAMEWORKS else notebook
 
 
+@functools.cache
+def software(article: str, device: str, framework: str, source: str) -> tuple[str, str]:
+    """With what a row was measured, as far as its source says: the version of its framework, and the year.
+
+    device, framework, source: of the row. A year that is not given is that of the article, or of an upstream source's
+    newest nightly build.
+    """
+    texts = [row["printed"] for row in rows(article, "software") if row["device"] and device.startswith(row["device"])]
+    if source != "article":
+        upstream = source.partition(" ")[0]
+        texts = sorted((row["framework"] for row in rows(article) if row["source"].startswith(upstream)), reverse=True)
+    texts += [known.date for known in articles() if known.id == article]
+    years = (re.search(r"(?<!\d)20[12]\d", text) for text in (framework, source, *texts))
+    return framework.partition(" ")[2], next(filter(None, years))[0]
+
+
 def articles() -> list[Article]:
     """The five articles, by id."""
     return [Article(**{**line, "machines": tuple(line["machines"].split("; "))}) for line in read("articles.csv")]

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
 from pomology.articles import published
-from pomology.format import plus_minus, slope_text
+from pomology.format import bounded, few, rounded, seconds, significant, slope_text, span, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
-from pomology.report.table import Row, Table, flag_notes, grouped
+from pomology.report.table import YEARS, Row, Table, flag_notes, grouped
 from pomology.results import metrics
-from pomology.results.cases import chip_name, combined, comparable, device_name, framework_name, good_of, groups
+from pomology.results.cases import chip_name, combined, comparable, framework_name, good_of, groups, with_software
 from pomology.results.record import Record
 
 RATES = ("flops_per_s", "bytes_per_s")  # of a product and of a pass over memory
@@ -60,7 +61,6 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
     best = None if about.name in roofline.CEILINGS else best
     shares = [roofline.share(repeats[0], best, roofline.rate_of(repeats)) if best else None for repeats in shown]
     by_case = {repeats[0].case: share for repeats, share in zip(shown, shares, strict=True)}
-    several = len({record.framework for record in records}) > 1
 
     def line_of(repeats: list[Record]) -> tuple:  # where the article has a column a framework, settings share a line
         first = repeats[0]
@@ -68,7 +68,9 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
 
     for line in grouped(shown, line_of):
         first = line[0][0]
-        cells = [chip_name(first) if split else device_name(first, several), *about.cells(first.config)]
+        framework = "" if split else first.framework  # which has a column of its own
+        name = with_software(chip_name(first), framework, framework and first.framework_version, first.started[:4])
+        cells = [name, *about.cells(first.config)]
         for column in columns:
             texts = []
             for repeats in line:
@@ -88,6 +90,7 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
     notes += _notes(about, records, usable, rows)
     if refused := len(groups(usable)) - len(shown):
         notes.append(f"Too big as well were {refused} smaller cases, not shown; where they were tried, it says why.")
+    notes += [YEARS] * (bool(shown) and any(row.get(about.time) for row in data if row["source"] == "published"))
     notes += flag_notes(record for repeats in shown for record in repeats)
     headings = ("Device", *about.headings.values(), *(column.heading for column in columns), "Remarks")
     table = Table(about.title or about.name, headings, tuple(rows), tuple(notes), tuple(data))
@@ -107,7 +110,10 @@ def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row]
         if not printed:
             continue
         device, config = line[0]["device"], line[0]["config"]
-        cells = [device or "the article", *about.cells(config)]
+        by = "" if about.framework_columns else line[0]["framework"]
+        version, year = published.software(line[0]["article"], device, by, line[0]["source"])
+        year = "" if about.experiment == "costs" else year  # a list of prices
+        cells = [with_software(device, by, version, year) if device else "the article", *about.cells(config)]
         for column in columns:
             here = [value for value in line if value["metric"] in sources[column.metric]]
             here = [value for value in here if column.holds(columns, value["framework"], value["backend"])]
@@ -147,11 +153,27 @@ def _cell(about: Declaration, column: Column, repeats: list[Record], share: Esti
         return "scaled" if column.where else "see the details"
     if name.endswith(metrics.SLOPES):
         return slope_text(value)
+    if name in TRAININGS and few(value):
+        return f"about {rounded(value, show)}{_range(good[-1])}"
+    whole = combined(repeats, name.removeprefix("compute_")) if name.startswith("compute_") else None
+    if whole and not resolved(value, whole):
+        return f"not resolved ({value.n} {'repeat' if len(good) > 1 else 'step'}{'s' * (value.n != 1)})"
     begun = combined(repeats, name.replace("_end_", "_start_")) if "_end_" in name else None
     if begun:
         return f"{show(begun.value)} → {show(value.value)}"
     of_best = f" ({roofline.percent(share)} of the best)" if split and name == "flops_per_s" and share else ""
-    return f"{show(value.value)}{plus_minus(value)}{of_best}"
+    return f"{with_interval(value, show)}{of_best}"
+
+
+def resolved(part: Estimate, whole: Estimate) -> bool:
+    """Whether a part is smaller than the whole beyond the intervals of both."""
+    return bounded(part) and bounded(whole) and part.high < whole.low
+
+
+def _range(record: Record) -> str:
+    """` (steps of 2.5 to 2.8 s)`: the shortest and the longest of a few blocks; no interval, which few cannot have."""
+    times = [spent / count for count, spent in (record.blocks or {}).get("training", {}).get("steady", []) if count]
+    return f" (steps of {span(min(times), max(times), partial(seconds, digits=2))})" if times else ""
 
 
 def _remarks(about: Declaration, repeats: list[Record]) -> list[str]:
@@ -159,9 +181,12 @@ def _remarks(about: Declaration, repeats: list[Record]) -> list[str]:
     good = good_of(repeats)
     last, how = (good or repeats)[-1], []
     if about.metric in TRAININGS and good and about.metric in last.metrics:
-        steps = sum(count for count, _ in (last.blocks or {}).get("training", {}).get("steady", []))
+        training = (last.blocks or {}).get("training", {})
+        steps = sum(count for count, _ in training.get("steady", []))
+        seen = steps / training["epoch_steps"] if training.get("epoch_steps") else 1.0
+        seen = f", {significant(100 * seen, 2)} % of the epoch" if seen < 1 else ""
         whole = combined(repeats, about.metric).how == "measured"
-        how = ["measured" if whole else f"estimated from {steps} steps", last.data]
+        how = ["measured" if whole else f"estimated from {steps} steps{seen}", last.data]
     endings = ((record.status, record.reason) for record in repeats if record.status != "ok")
     others = ", ".join(dict.fromkeys(": ".join(filter(None, ending)) for ending in endings))
     count = f"{len(good)} of {len(repeats)} repeats ({others})" if others else f"{len(repeats)} repeats"
@@ -179,7 +204,10 @@ def _notes(about: Declaration, records: list[Record], usable: list[Record], rows
         and "± is the 95 % interval within this run; another run may differ by more (REPEATS=5 tells by how much).",
         about.framework_columns and "Published: seconds, as printed.",
         "compute_epoch_s" in shown
-        and "“Of it computing” is an epoch of the same loop on batches that are on the device already.",
+        and "“Of it computing” is an epoch of the same loop on batches that are on the device already; not resolved: "
+        "no shorter than the whole epoch beyond the intervals of both.",
+        any(cell.startswith("about ") for row in rows for cell in row.cells)
+        and "about: fewer than 6 steps or calls give no interval; of one wider than ± 50 % the bounds are shown.",
         "peak_memory_bytes" in shown
         and "Memory is the whole process on a CPU, and what the framework reserved on a GPU; the article does not say "
         "which.",

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pomology.articles import published
-from pomology.format import plus_minus, quantity
+from pomology.format import quantity, significant, with_interval
 from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
 from pomology.report.side_by_side import RATIOS
 from pomology.report.table import Row, Table, flag_notes
 from pomology.results import metrics
-from pomology.results.cases import chip_name, groups, losses, settings
+from pomology.results.cases import chip_name, combined, groups, losses, settings
 from pomology.results.record import Record
+
+BETWEEN = "between_process_difference"
+TWICE = {"same_process_difference": "within a process", BETWEEN: "between two"}
 
 DETAILS = ("first_step_s", "step_s", "flops_per_s", "page_faults", "page_ins", "swap_bytes")
 
@@ -22,6 +28,34 @@ MORE_DETAILS = ("forward_s", "backward_s", "update_s", "swapped_bytes", "compres
 MORE_DETAILS += ("max_abs_error",)
 
 TRUST = {"ok": "yes", "mismatch": "no", "unsupported": "not to be had"}
+
+
+def _differences(records: Sequence[Record]) -> dict[str, dict[str, float]]:
+    """Of each backend, as instrument_check has measured it, by metric."""
+    repeats = [repeats for repeats in groups(records) if repeats[0].config.get("check") == "same thing twice"]
+    return {here[0].backend: {name: x.value for name in TWICE if (x := combined(here, name))} for here in repeats}
+
+
+def same_twice(records: Sequence[Record]) -> str:
+    """The sentence about that which begins every page."""
+    parts = []
+    for backend, known in _differences(records).items():
+        words = (f"{words} by {significant(100 * known[name], 2)} %" for name, words in TWICE.items() if name in known)
+        parts.append(f"{' and '.join(words) or 'nobody knows by how much'} ({backend})")
+    if not parts:
+        return "How much two runs of the same thing differ here was not measured (notebook instrument_check does)."
+    return f"Two runs of the same thing differ here {'; '.join(parts)}; nine pairs in ten by less."
+
+
+def with_difference(table: Table, records: Sequence[Record]) -> Table:
+    """The same table with a note, where a ± in it is smaller than what two runs of the same thing differ by."""
+    halves = [float(half) for row in table.rows for cell in row.cells for half in re.findall(r"± ([\d.]+) %", cell)]
+    known = [of[BETWEEN] for of in _differences(records).values() if BETWEEN in of]
+    if not halves or not known or min(halves) >= 100 * max(known):
+        return table
+    percent = significant(100 * max(known), 2)
+    note = f"A ± within one process may be smaller than this: two runs of the same thing differ here by {percent} %."
+    return replace(table, notes=(*table.notes, note))
 
 
 def machine_table(snapshot: dict, devices: Sequence[Any] = ()) -> Table:
@@ -36,9 +70,38 @@ def machine_table(snapshot: dict, devices: Sequence[Any] = ()) -> Table:
         ("Python", f"{snapshot.get('python')}, installed: {', '.join(frameworks)}"),
         ("Power source", snapshot.get("power_source") or "not told"),
         ("Devices timed", ", ".join(f"{device.backend} ({device.name})" for device in devices) or "none"),
-        ("Kit", f"commit {git['commit'][:10]}{', with changes' if git['dirty'] else ''}" if git else "not a checkout"),
+        ("Kit", f"commit {commit(git)}" if git else "not a checkout"),
     ]
     return Table("This machine", ("", ""), tuple(map(Row, pairs)))
+
+
+def software_table(machine: dict, records: Sequence[Record]) -> Table:
+    """What the cases of a run ran with: a row for each commit, set of packages, thread count and environment; without
+    rows where the run did not note that."""
+    known = {name: _named(of) for name, of in _named(machine.get("software")).items()}
+    packages = [{(key, str(version)) for key, version in _named(of.get("packages")).items()} for of in known.values()]
+    shared, lines = set.intersection(*packages) if packages else set(), []
+    for (name, of), installed in zip(known.items(), packages, strict=True):
+        differ = " ".join(itertools.chain.from_iterable(sorted(installed - shared))) or "the same"
+        environment = " ".join(f"{key}={value}" for key, value in _named(of.get("environment")).items())
+        count = sum(getattr(record, "software", None) == name for record in records)
+        about = (commit(of.get("git")), str(of.get("python")), str(of.get("threads") or "not known"), differ)
+        lines.append(((f"{count:,}", *about, environment or "none set"), {}))
+    columns = ("Cases", "Commit of the kit", "Python", "Threads", "Packages that differ", "Environment")
+    same = ", ".join(" ".join(item) for item in sorted(shared))
+    return Table.of("", columns, lines, [same and f"Packages of all: {same}."])
+
+
+def commit(git: Any) -> str:
+    """`1f84e50dd2, with changes`: of what git said."""
+    known = _named(git)
+    changed = ", with changes" if known.get("dirty") else ""
+    return f"{str(known['commit'])[:10]}{changed}" if "commit" in known else "not known"
+
+
+def _named(known: Any) -> dict:
+    """What somebody's file may hold in place of names and values."""
+    return known if isinstance(known, dict) else {}
 
 
 def printed_table(experiment: str | Declaration) -> Table:
@@ -67,7 +130,7 @@ def details_table(records: list[Record], best: roofline.Ceilings | None = None) 
     shown = [*DETAILS, *(name for name in MORE_DETAILS if name in there)]
     for record in records:
         values, load = record.metrics, record.foreign_load
-        numbers = [f"{metrics.show(x)(values[x].value)}{plus_minus(values[x])}" if x in values else "" for x in shown]
+        numbers = [with_interval(values[x], metrics.show(x)) if x in values else "" for x in shown]
         cells = (chip_name(record), settings(record), f"{record.parameters:,}" if record.parameters else "")
         cells += (*numbers, losses(record), "" if load is None else f"{load:.2f}")
         about = {"case": record.case, "repeat": record.repeat, "status": record.status}

@@ -6,10 +6,12 @@ import functools
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from pomology.paths import RESOURCES, redact
 
 PAGE = RESOURCES / "page"
+PICTURE = "data:image/svg+xml,"
 MOST_BYTES = 64 * 2**20  # of a notebook
 SHOWN = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
 
@@ -18,6 +20,13 @@ TAGS = """br caption col colgroup dd del details div dl dt figcaption figure h1 
 small span sub summary sup table tbody td tfoot th thead tr u"""
 ATTRIBUTES = "align alt class colspan height id open rowspan scope start title width"
 STYLES = "background margin min-width overflow-x padding"
+
+
+def address(svg: str) -> str:
+    """A drawing as an address: as a picture it can neither load nor run anything, nor touch the rest of the page."""
+    # Not in base64, which is a third longer. With single quotes only, so that it can stand between double ones.
+    single = svg.replace("'", "&#39;").replace('"', "'")
+    return PICTURE + quote(single, safe=" '=/:;,.()-+*!?@$[]~_")
 
 
 def filled(template: str, **given: Any) -> str:
@@ -30,10 +39,11 @@ def filled(template: str, **given: Any) -> str:
     return environment.get_template(template).render(given | {"style": style})
 
 
-def render(notebook: Path, tables: dict[str, Any] | None = None) -> str:
+def render(notebook: Path, tables: dict[str, Any] | None = None, note: str = "") -> str:
     """An executed notebook as one HTML page: code folded, parameters open, pictures inside, no scripts.
 
     tables: what stands in place of the outputs of cells that end with these methods of the experiment, as `table()`.
+    note: what stands above it.
     Raises ValueError for a file that is no notebook, or a huge one.
     """
     import nbformat
@@ -62,10 +72,12 @@ def render(notebook: Path, tables: dict[str, Any] | None = None) -> str:
         template_name=PAGE.name,
         extra_template_basedirs=[str(PAGE.parent)],
         exclude_anchor_links=True,
-        filters={"safe_html": _safe_html, "coloured": lambda code: _plain().sub(r"\1", str(code))},
+        filters={"safe_html": _safe_html, "address": address, "coloured": lambda code: _plain().sub(r"\1", str(code))},
         config={"NbConvertBase": {"display_data_priority": list(SHOWN)}},
     )
-    page, _ = exporter.from_notebook_node(document, {"metadata": {"name": (headings or [notebook.stem])[0]}})
+    page, _ = exporter.from_notebook_node(
+        document, {"metadata": {"name": (headings or [notebook.stem])[0], "note": note}}
+    )
     return page
 
 

@@ -27,8 +27,8 @@ from pomology.report import declaration, details, roofline, summary
 from pomology.report.declaration import Declaration
 from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
-from pomology.report.notebook_page import PAGE, filled, render
-from pomology.report.showing import SAVED_AS, Report
+from pomology.report.notebook_page import PAGE, address, filled, render
+from pomology.report.showing import CHECK, SAVED_AS, Report
 from pomology.report.table import grouped
 from pomology.results import cases, journal
 from pomology.results.record import Record
@@ -36,8 +36,6 @@ from pomology.results.run import MALFORMED, Run
 
 MOST_LINES, MOST_CHARACTERS = 20, 1000  # of the cases that a section tells in words, and of each
 LONG = 40  # rows of a table that the page shows only when asked; its notebook shows it all
-PICTURE = "data:image/svg+xml,"
-
 PROFILES = {
     "smoke": "smoke: tiny shapes, made to test the kit; its numbers say nothing about speed",
     "quick": "quick: the article's models and shapes, some seconds a case; most epochs are estimated from steady steps",
@@ -65,11 +63,11 @@ def build(out: Path) -> Path:
         with contextlib.suppress(*MALFORMED):  # then the notebook's own stay
             tables = Report.of(declaration.read(notebook), run).with_shares()
         kept = [run.path / "tables" / f"{notebook.stem}-{SAVED_AS.get(name, name)}.html" for name in tables]
-        sources = (notebook, *PAGE.iterdir(), *filter(Path.exists, kept))
+        sources = (notebook, *PAGE.iterdir(), *filter(Path.exists, kept), *run.path.glob(f"{CHECK}.jsonl"))
         if page.exists() and page.stat().st_mtime_ns > max(source.stat().st_mtime_ns for source in sources):
             continue
         try:
-            write_atomic(page, render(notebook, tables))
+            write_atomic(page, render(notebook, tables, details.same_twice(run.records)))
         except MALFORMED as error:
             page.unlink(missing_ok=True)  # a page of an older notebook would be taken for this one
             failed[notebook.stem] = f"The notebook cannot be rendered: {type(error).__name__}: {error}."
@@ -106,6 +104,7 @@ def _index(run: Run, failed: dict[str, str]) -> str:
         "run.html.j2",
         title=title[:1].upper() + title[1:],
         facts=_facts(run),
+        software=details.software_table(run.machine, run.records),
         compared=compared,
         articles=[_article(run, part, failed) for part in grouped(abouts, attrgetter("article"))],
         notes=_few(notes),
@@ -131,19 +130,16 @@ def _few(lines: list[str]) -> list[str]:
 
 
 def _figure(svg: str, kind: str, caption: str) -> dict[str, str]:
-    """A figure as an address: as a picture it can neither load nor run anything, nor touch the rest of the page."""
-    # Not in base64, which is a third longer. With single quotes only, so that it can stand between double ones.
-    single = svg.replace("'", "&#39;").replace('"', "'")
-    return {"drawing": PICTURE + quote(single, safe=" '=/:;,.()-+*!?@$[]~_"), "kind": kind, "caption": caption}
+    return {"drawing": address(svg), "kind": kind, "caption": caption}
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
     """What to know before reading any number."""
     records, machine = run.records, run.machine
-    git, packages = (found if isinstance(found := machine.get(key), dict) else {} for key in ("git", "packages"))
+    packages = found if isinstance(found := machine.get("packages"), dict) else {}
     kit = [f"version {packages['pomology']}"] if "pomology" in packages else []
-    kit += [f"commit {str(git['commit'])[:10]}" if "commit" in git else "commit not known"]
-    kit += ["with changes"] if git.get("dirty") else []
+    each = [f"commit {row.cells[1]}: {row.cells[0]} cases" for row in details.software_table(machine, records).rows]
+    kit += ["; ".join(each) or f"commit {details.commit(machine.get('git'))}; with what each case ran was not noted"]
     profiles = sorted({record.profile for record in records} or {str(machine.get("profile") or "not told")})
     data = []
     for of in grouped(sorted(records, key=attrgetter("data")), attrgetter("data")):
@@ -161,6 +157,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         "Data": "; ".join(data) or "none yet",
         "Measured": f"{' to '.join(when)} UTC" if when else "nothing yet",
         "Instrument": _checks(records),
+        "Twice the same": details.same_twice(records),
         "At its best": _best(records),
         "Cases": ", ".join(f"{count} {status}" for status, count in ended) or "none yet",
         "Kit": ", ".join(kit),

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
 from pomology.articles import published
 from pomology.articles.published import KIT, experiment_of
-from pomology.format import plus_minus, quantity, quantity_per_s, significant
+from pomology.format import quantity, quantity_per_s, significant, with_interval
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.report.table import Table, flag_notes
-from pomology.results import cases
+from pomology.results import cases, metrics
 from pomology.results.cases import DOUBTS, achieved, chip_name, comparable, framework_name, groups
 from pomology.results.record import Record
 
@@ -226,15 +227,13 @@ def with_shares(table: Table, heading: str, shares: list[Estimate | None]) -> Ta
 
 
 def percent(share: Estimate | None) -> str:
-    """`42.0 % ± 1.2 %`, where the ± is half the interval, in the same points; above 100 %, that and a remark."""
+    """`42.0 % (40.8 to 43.2 %)`; above 100 %, that and a remark."""
     if share is None:
         return ""
     if share.value > 1:
         within = "within its interval" if share.low else "above it" if share.covers == "exact" else "no interval"
         return f"100 %: {FASTER if share.low and share.low > 1 else within}"
-    half = clipped(share).half_width
-    points = "" if half is None else f" ± {significant(max(100 * half, 0.01), 2)}"
-    return f"{significant(100 * share.value)}{points} %"
+    return with_interval(clipped(share).replace(unit="x"), metrics.show("share_of_peak"))
 
 
 def _above(shares: Iterable[Estimate | None]) -> list[str]:
@@ -246,7 +245,7 @@ def _above(shares: Iterable[Estimate | None]) -> list[str]:
 
 
 def _reached(rate: Estimate, unit: str) -> str:
-    return f"{quantity_per_s(rate.value, unit)}{plus_minus(rate)}"
+    return with_interval(rate, partial(quantity_per_s, unit=unit))
 
 
 def ceilings_table(records: list[Record], article: str = "") -> Table:

@@ -18,7 +18,10 @@ from pomology.results import cases, folders
 from pomology.results.record import Record
 from pomology.results.run import Run
 
-NO_NUMBERS = ("claims", "printed", "ceilings", "numbers")  # tables of words, or of what stands in another as numbers
+# Tables of words, or of what is in another as numbers, or in the journal beside it.
+NO_NUMBERS = ("claims", "printed", "ceilings", "numbers", "details")
+
+CHECK = "instrument_check"  # which says how much two runs of the same thing differ
 
 NO_LAUNCH = "A processor launches nothing: its times are those of a function call, and are in the table of all numbers."
 
@@ -156,7 +159,7 @@ class Report:
         """The journals that a table or figure is made from, and how long each is now."""
         about = self.declaration
         # A faster product of any notebook lowers the shares in the tables of all others.
-        names = [*(about.sources or [self.name]), *(roofline.SOURCES if what != "figure" else ())]
+        names = [*(about.sources or [self.name]), *(roofline.SOURCES if what != "figure" else ()), CHECK]
         names = self._needed() if what == "claims" else sorted(self.run.journals) if about.whole_run else names
         places = [self.out / f"{name}.jsonl" for name in dict.fromkeys(names)]
         return {place.name: place.stat().st_size for place in places if place.exists()}
@@ -165,7 +168,7 @@ class Report:
         return f"<!-- from {json.dumps(self.sources('figure')).replace('--', '- -')} -->"  # two would end the comment
 
     def _saved(self, method: str, shown: Table) -> Table:
-        what = SAVED_AS.get(method, method)
+        what, shown = SAVED_AS.get(method, method), details.with_difference(shown, self._read([CHECK]))
         place = self.out / "tables" / f"{self.name}-{what}"
         if not (self._lacks_its_notebook(what) and any(place.parent.glob(f"{place.name}.*"))):
             table.save(shown, place, self.sources(what), numbers=what not in NO_NUMBERS)

@@ -6,17 +6,19 @@ import json
 import statistics
 
 from pomology.articles import published
-from pomology.format import plus_minus, seconds, significant
+from pomology.format import seconds, significant, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import declaration
 from pomology.report.declaration import Declaration
 from pomology.report.table import Table, grouped
+from pomology.results import metrics
 from pomology.results.cases import FRAMEWORKS, combined, good_of, groups, kind
 from pomology.results.record import Record
 
 # How a published ratio is shown.
 RATIOS = {"speedup": "{:g}×", "slowdown": "{:g}× slower", "faster_percent": "{:g} % faster"}
 
+TIMES = metrics.show("speedup")
 PAIR = ("torch", "mlx")
 
 PROOF = (
@@ -47,7 +49,7 @@ def ratio_table(experiment: str | Declaration, records: list[Record]) -> Table:
     settings = grouped(ours, lambda record: json.dumps(record.config))
     for here in settings:
         ratio, reason = _ratio(here, about.time)
-        shown = f"{significant(ratio.value)}×{plus_minus(ratio)}" if ratio else reason
+        shown = with_interval(ratio, TIMES) if ratio else reason
         numbers = {"value": ratio.value, "low": ratio.low, "high": ratio.high} if ratio else {"reason": reason}
         config = here[0].config
         add(about.cells(config), shown, "", {"device": "gpu", "versus": "cpu", **config, **numbers})
@@ -96,15 +98,14 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
         errors = {name: combined(here, "max_abs_error") for name, here in repeats.items()}
         remark, same = _sameness(repeats)
         ratio = times["torch"] / times["mlx"] if same and all(times.values()) else None
-        shown = f"{significant(ratio.value)}×" if ratio else ""
+        shown = with_interval(ratio, TIMES) if ratio else ""
         row = {"device": device, **config, "same": same, "ratio": ratio and ratio.value, "remark": remark}
         for metric, values in ((about.time, times), ("max_abs_error", errors)):
             row |= {f"{name}_{metric}": value and value.value for name, value in values.items()}
         if ratio and ratio.low is not None:
             row |= {"ratio_low": ratio.low, "ratio_high": ratio.high}
-            shown += f" ({significant(ratio.low)} to {significant(ratio.high)})"
         ended = [here[-1].status if here else "" for here in repeats.values()]
-        timed = (time and f"{seconds(time.value)}{plus_minus(time)}" for time in times.values())
+        timed = (time and with_interval(time, seconds) for time in times.values())
         timed = (time or end for time, end in zip(timed, ended, strict=True))
         wrong = (f"{error.value:.1e}" if error else "" for error in errors.values())
         lines.append(((device, *about.cells(config), *timed, shown, remark, *wrong), row))

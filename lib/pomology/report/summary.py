@@ -8,19 +8,21 @@ device; a measured rate is compared with the best product of the same run. Publi
 from __future__ import annotations
 
 import functools
+import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from pomology.articles import published
 from pomology.articles.published import KIT, experiment_of
-from pomology.format import plus_minus, quantity_per_s, significant
+from pomology.format import few, quantity_per_s, significant, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import roofline
 from pomology.report.roofline import NO_CEILINGS
-from pomology.report.table import Table
+from pomology.report.table import YEARS, Table, grouped
 from pomology.results import cases
-from pomology.results.cases import chip_name, config_text, framework_name, settings
+from pomology.results.cases import chip_name, combined, config_text, framework_name, settings, with_software
 from pomology.results.record import Record
 
 # What the articles have timed and somebody has counted, in the order of the chart.
@@ -30,30 +32,35 @@ WORKLOADS = {
     "transformer_lm": "Transformer language model",
     "vae": "Variational autoencoder",
     "simclr": "SimCLR with ResNet-18",
-    "vgg16": "VGG-16 at 224 × 224 pixels",
-    "rasbt_lenet": "LeNet-5 on digits",
-    "rasbt_mlp": "Perceptron on digits",
     "gpt2_pretraining": "GPT-2-large, pre-training",
+    # Upstream of article 000, which prints none of their times.
+    "simclr_reference": "SimCLR with ResNet-18 at batch 512 (upstream)",
+    "vgg16": "VGG-16 at 224 × 224 pixels (upstream)",
+    "rasbt_lenet": "LeNet-5 on digits (upstream)",
+    "rasbt_mlp": "Perceptron on digits (upstream)",
 }
 # Experiments of an article whose workload has another name.
-WORKLOAD_OF = {"simclr_reference": "simclr", "rasbt_vgg16": "vgg16", "memory": "memory_over_time"}
-WORKLOAD_OF |= {"model_sizes vgg16": "vgg16"}
+WORKLOAD_OF = {"rasbt_vgg16": "vgg16", "memory": "memory_over_time", "model_sizes vgg16": "vgg16"}
 MEASURED_ONLY = "Timed on this machine only"
 CAPTION = (
-    "Left: operations of the training, counted on paper, over its time; further right is faster, and each upright line "
-    "is ten times the one before it. Right: how much that is of the device's peak, which is the published one of the "
-    "articles' GPUs, and of this machine the best plain matrix product of this run; no published peak was found of the "
-    "articles' processors. A mark is a device at the fastest of its settings, this machine with its 95 % interval. "
-    "Every setting, and what no article has timed, is in the notebook summary."
+    "Left: operations of the training, counted on paper, over its whole time, with the loading of data and whatever "
+    "else is in it; further right is faster, and each upright line is ten times the one before it. Right: how much "
+    "that is of the device's peak, which is the published one of the articles' GPUs, and of this machine the best "
+    "plain matrix product of this run; no published peak was found of the articles' processors. A mark is a device at "
+    "a setting of the article, the same for all where they share one, this machine with its 95 % interval; hollow: its "
+    "computing alone, which no article prints. Every setting, and what no article has timed, is in the notebook "
+    "summary."
 )
 # The list of times that article 000 points to does not tell how many GPU cores its Macs had, and Apple's peaks are by
 # their number.
 CORES_UNKNOWN = ("rasbt_vgg16", "rasbt_lenet", "rasbt_mlp")
+PRODUCT = "of the operations a second of its best plain matrix product."
 NO_PEAK = "the kit has found no published peak of it"
 NOTES = (
     "Achieved: operations on paper (products, convolutions and attention) over the whole time that was printed, "
-    "with what else is in it: loading data, validation, starting up. This machine's are of steps alone, on data "
-    "that is on the device already, where such steps were timed.",
+    "with what else is in it: loading data, validation, starting up. So are this machine's at the settings of an "
+    "article; “computing alone” are its steps on data that is on the device already, which no article prints.",
+    YEARS,
     "Peak: of the articles' devices the published one, in single precision, which is cores times clock on paper; "
     "of this machine the best product that the same run has measured, which is less than a published peak. So "
     "shares of the two are not the same measure: the same program on the same device has the larger share here.",
@@ -68,13 +75,16 @@ NOTES = (
     "of energies.",
 )
 SMALLER = ", a smaller model"  # ends the settings of a case that is not the article's own model
+COMPUTING = ", computing alone"  # and of a rate without what else is in the time that an article prints
 
 
 class Rate(NamedTuple):
     """What a device achieves on a workload, FLOP/s, and the share of its peak that this is; None is not known.
 
-    source: `published` or `measured`. role: `cpu`, `gpu` (published: of Apple) or `rival`. peak_flops_per_s: the
-    published one, or the best product of the run. how: where the peak is from, or why there is none.
+    source: `published` or `measured`. role: `cpu`, `gpu` (published: of Apple) or `rival`. setting: the article's own,
+    as JSON, where it is that and the time is the whole one; empty also of times that no article prints.
+    peak_flops_per_s: the published one, or the best product of the run. how: where the peak is from, or why there is
+    none.
     """
 
     article: str
@@ -84,7 +94,10 @@ class Rate(NamedTuple):
     source: str
     role: str
     framework: str
+    version: str
+    year: str
     precision: str
+    setting: str
     rate: Estimate
     peak_flops_per_s: float | None
     share: Estimate | None
@@ -124,25 +137,79 @@ def _published() -> Iterator[Rate]:
         peak, how = peaks().get((row["device"], name), (None, NO_PEAK))
         if experiment in CORES_UNKNOWN and row["role"] == "gpu":
             peak, how = None, "how many GPU cores it had is not told"
-        name, _, version = row["framework"].partition(" ")
-        shown = ", ".join(filter(None, (config_text(row["config"]), version)))
-        about = (row["article"], WORKLOAD_OF.get(experiment, experiment), row["device"], shown, "published")
-        about += (row["role"], name.replace("pytorch", "torch"), row["precision"], rate, peak)
+        framework = row["framework"].partition(" ")[0].replace("pytorch", "torch")
+        software = published.software(row["article"], row["device"], row["framework"], row["source"])
+        about = (row["article"], WORKLOAD_OF.get(experiment, experiment), row["device"], config_text(row["config"]))
+        about += ("published", row["role"], framework, *software, row["precision"])
+        about += (_setting(row) if row["source"] == "article" else "", rate, peak)
         yield Rate(*about, peak and rate / Estimate.count(peak, "FLOP/s"), how)
 
 
+def _setting(row: dict) -> str:
+    """What must be the same in two cases of an experiment: all but how many epochs ran, of which a mean is printed."""
+    return json.dumps({key: value for key, value in row["config"].items() if key != "epochs"}, sort_keys=True)
+
+
 def _measured(records: list[Record]) -> Iterator[Rate]:
-    best = roofline.ceilings(records)
-    for record, rate in roofline.rated(records, without=roofline.SOURCES):
-        share, precision, ceiling = roofline.share(record, best, rate), cases.precision(record), best.over(record)
-        how = f"no product in {precision} was measured in this run"
-        if share:
-            how = f"the best product in {precision} of this run, with {framework_name(ceiling.record)}"
-            how += f"; {roofline.FASTER}, so clipped at 100 %" if share.value > 1 else ""
-            share = roofline.clipped(share)
-        shown = settings(record) + (SMALLER if record.scaled else "")
-        about = (record.article, _workload(record), chip_name(record), shown, "measured", cases.kind(record))
-        yield Rate(*about, record.framework, precision, rate, ceiling.value if share else None, share, how)
+    best, fewest = roofline.ceilings(records), {}
+    rated = [(record, rate, _row(record)) for record, rate in roofline.rated(records, without=roofline.SOURCES)]
+    for record, _, row in rated:  # a second way to run a setting has more keys in its config than the article's own
+        key = (record.experiment, record.backend, row and _setting(row))
+        fewest[key] = min(fewest.get(key, record), record, key=lambda case: len(case.config))
+    for record, computing, row in rated:
+        sides = [(computing, "", COMPUTING if row else SMALLER if record.scaled else "")]
+        if row and fewest[record.experiment, record.backend, _setting(row)] is record:
+            repeats = [other for other in records if (other.experiment, other.case) == (record.experiment, record.case)]
+            if (time := combined(repeats, row["metric"])) and time.value > 0:
+                sides.insert(0, (Estimate.count(row["flops"], "FLOP") / time, _setting(row), ""))
+        for rate, setting, words in sides:
+            share, precision, ceiling = roofline.share(record, best, rate), cases.precision(record), best.over(record)
+            how = f"no product in {precision} was measured in this run"
+            if share:
+                how = f"the best product in {precision} of this run, with {framework_name(ceiling.record)}"
+                how += f"; {roofline.FASTER}, so clipped at 100 %" if share.value > 1 else ""
+                share = roofline.clipped(share)
+            about = (record.article, _workload(record), chip_name(record), settings(record) + words, "measured")
+            about += (cases.kind(record), record.framework, record.framework_version, record.started[:4])
+            yield Rate(*about, precision, setting, rate, ceiling.value if share else None, share, how)
+
+
+def _row(record: Record) -> dict | None:
+    """The published row of a case's setting, whose operations are in the time that the article prints; of several that
+    count differently the one with the fewest. None of a smaller model, and where no article has timed that."""
+
+    def same(row: dict) -> bool:
+        shared = row["config"].keys() & record.config.keys()
+        return bool(shared) and all(row["config"][key] == record.config[key] for key in shared)
+
+    rows = published.rows(experiment=experiment_of(record.experiment)) if not record.scaled else []
+    rows = [row for row in rows if row["flops"] and row["source"] == "article" and row["metric"].endswith("_s")]
+    return min(filter(same, rows), key=lambda row: row["flops"], default=None)
+
+
+def alike(known: list[Rate]) -> list[Rate]:
+    """Of each workload and device its whole time at one setting of the article: of those that it has, the one at which
+    a published device is fastest, so that it is the same for all that share one; of two frameworks the faster."""
+    known = [rate for rate in known if rate.setting]
+    slowest_first = sorted((rate for rate in known if rate.source == "published"), key=lambda rate: rate.rate.value)
+    reach = {(rate.workload, rate.setting): rate.rate.value for rate in slowest_first}
+    order = sorted(known, key=lambda rate: (reach[rate.workload, rate.setting], rate.rate.value))
+    return list({(rate.workload, rate.source, rate.role, rate.device): rate for rate in order}.values())
+
+
+def computing(known: list[Rate], workloads: Container[str]) -> list[Rate]:
+    """Of each of these workloads and devices of this machine its steps alone: at the setting that `alike` takes, or if
+    there is none, at the setting of the middle rate; of two frameworks the faster."""
+    whole = {(rate.workload, rate.role): rate for rate in alike(known) if rate.source == "measured"}
+    steps = [rate for rate in known if rate.source == "measured" and not rate.setting and rate.workload in workloads]
+    chosen: dict[tuple[str, str], Rate] = {}
+    for here in grouped(steps, lambda rate: (rate.workload, rate.role, rate.framework)):
+        key = here[0].workload, here[0].role
+        same = [rate for rate in here if key in whole and rate.settings == whole[key].settings + COMPUTING]
+        ranked = sorted(same or here, key=lambda rate: rate.rate.value)
+        middle = ranked[(len(ranked) - 1) // 2]
+        chosen[key] = max(chosen.get(key, middle), middle, key=lambda rate: (bool(same), rate.rate.value))
+    return list(chosen.values())
 
 
 def _workload(record: Record) -> str:
@@ -156,13 +223,13 @@ def table(records: list[Record]) -> Table:
     """All rates with their shares, the articles' first in each workload; as numbers the same with all that is known."""
     lines = []
     for one in rates(records):
-        rate = quantity_per_s(one.rate.value, "FLOP/s") + plus_minus(one.rate)
+        rate = with_interval(one.rate, partial(quantity_per_s, unit="FLOP/s"))
         peak = quantity_per_s(one.peak_flops_per_s, "FLOP/s") if one.peak_flops_per_s else ""
-        device = f"{one.device}, {framework_name(one)}"
+        device = with_software(one.device, one.framework, one.version, one.year)
         device += "" if one.precision == "fp32" else f", {one.precision}"
         article = "the kit" if one.article == KIT else one.article
-        cells = (WORKLOADS.get(one.workload, one.workload), article, device, one.settings, rate, peak, _percent(one))
-        lines.append(((*cells, one.how), one.numbers(), one.source))
+        cells = (WORKLOADS.get(one.workload, one.workload), article, device, one.settings, rate, peak)
+        lines.append(((*cells, roofline.percent(one.share), one.how), one.numbers(), one.source))
     columns = ("Workload", "Article", "Device", "Settings", "Achieved", "Peak", "Share of it", "The peak is")
     sources: dict[tuple[str, str], list[str]] = {}
     for row in published.read("peaks.csv"):
@@ -173,57 +240,51 @@ def table(records: list[Record]) -> Table:
     return Table.of("What every device achieves of its peak", columns, lines, notes)
 
 
-def _percent(rate: Rate) -> str:
-    """A share, as people read it, with its interval; empty if there is none."""
-    if rate.share is None:
-        return ""
-    share, low, high = (significant(100 * (x or 0)) for x in (rate.share.value, rate.share.low, rate.share.high))
-    return f"{share} %" + ("" if rate.share.low is None else f" ({low} to {high} %)")
-
-
 def sentence(records: list[Record]) -> str:
-    """How this machine compares, for who knows none of the articles; empty if it has measured no rate: medians of the
-    best shares by model, over the models that both have timed, or if there are none of these over all of each."""
+    """How this machine compares, for who knows none of the articles; empty if it has measured no rate.
+
+    Whole times at the articles' own settings, this machine's and the articles' (`alike`); its computing alone beside.
+    """
     known = rates(records)
-    ours, theirs = ([rate for rate in known if rate.source == source] for source in ("measured", "published"))
+    ours = [rate for rate in known if rate.source == "measured"]
     if not ours:
         return ""
-    both = {rate.workload for rate in ours} & {rate.workload for rate in theirs if rate.share}
-    ours, theirs = ([rate for rate in side if rate.workload in both or not both] for side in (ours, theirs))
-    parts: dict[str, list[str]] = {}
-    without = []
-    for role, name in (("cpu", "processor"), ("gpu", "GPU")):
-        here = [rate for rate in ours if rate.role == role]
-        if shares := _best(here):
-            models = f"{len(shares)} models" if len(shares) > 1 else "one model"
-            work = f"Training {models} that the articles have timed too"
-            work = work if both else f"Computing {models} that no article prints a time of"
-            smaller = any(rate.settings.endswith(SMALLER) for rate in here if rate.share)
-            work += " (smaller versions among them)" if smaller else ""
-            parts.setdefault(work, []).append(f"{name} reached {_spread(shares)}")
-        elif here:
-            without.append(
-                f"What share of its best this machine's {name} reached cannot be told: this run has timed no plain "
-                "matrix product on it in the same precision (notebook ceilings does)."
-            )
-    best = "of the operations a second of its best plain matrix product."
-    said = [f"{work}, this machine's {' and its '.join(devices)} {best}" for work, devices in parts.items()] + without
-    if shares := _best(theirs):
-        models = "the same models" if both else "theirs"
-        said.append(
-            f"The articles' GPUs reached {_spread(shares)} of their published peaks on {models} ({len(shares)} pairs "
-            "of a model and a GPU). That is the harder test: a published peak is cores times clock on paper, and most "
-            "of the articles' times have the loading of data in them."
-        )
-    return " ".join(said)
+    printed = [rate for rate in alike(known) if rate.source == "published" and rate.share]
+    both = {rate.workload for rate in ours} & {rate.workload for rate in printed}
+    workloads = both or {rate.workload for rate in ours}
+    kinds = {"cpu": "processor", "gpu": "GPU"}
+    wholes = [rate for rate in alike(known) if rate.source == "measured" and rate.workload in both]
+    sentences = []
+    for these, how in (
+        (wholes, "at the articles' own settings and with all that is in their times, "),
+        (computing(known, workloads), "computing alone, " if both else ""),
+    ):
+        for role, name in kinds.items():
+            here = [rate for rate in these if rate.role == role and rate.share]
+            if here:
+                models = f"{len(here)} models" if len(here) > 1 else "one model"
+                work = f"Training {models} that the articles have timed too"
+                work = work if both else f"Computing {models} that no article prints a time of"
+                smaller = any(rate.settings.endswith(SMALLER) for rate in here)
+                work += " (smaller versions among them), " if smaller else ", "
+                sentences.append(f"{work}{how}this machine's {name} reached {_spread(here)} {PRODUCT}")
+    sentences += [
+        f"What share of its best this machine's {name} reached cannot be told: this run has timed no plain matrix "
+        "product on it in the same precision (notebook ceilings does)."
+        for role, name in kinds.items()
+        if any(rate.role == role for rate in ours) and not any(rate.role == role and rate.share for rate in ours)
+    ]
+    printed = [rate for rate in printed if rate.workload in both or not both]
+    models = "the same models" if both else "theirs"
+    sentences.append(
+        f"The articles' GPUs reached {_spread(printed)} of their published peaks on {models} ({len(printed)} pairs of "
+        "a model and a GPU, whole times). That is the harder test: a published peak is cores times clock on paper."
+    )
+    return " ".join(sentences)
 
 
-def _best(known: list[Rate]) -> list[float]:
-    """The best share of each workload on each device."""
-    shared = sorted((rate for rate in known if rate.share), key=lambda rate: rate.share.value)
-    return list({(rate.workload, rate.device): rate.share.value for rate in shared}.values())
-
-
-def _spread(shares: list[float]) -> str:
+def _spread(rates: list[Rate]) -> str:
+    shares = [rate.share.value for rate in rates]
+    about = "about " * any(few(rate.share.replace(unit="x")) for rate in rates)
     middle, low, high = (significant(100 * share, 2) for share in (statistics.median(shares), min(shares), max(shares)))
-    return f"{middle} %" if low == high else f"{low} to {high} % (median {middle} %)"
+    return about + (f"{middle} %" if low == high else f"{low} to {high} % (median {middle} %)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pomology.format import clock_time, plus_minus, quantity, seconds
+from pomology.format import clock_time, quantity, seconds, with_interval
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.results.record import Record
@@ -71,6 +71,13 @@ def device_name(record: Record, with_framework: bool) -> str:
     return f"{chip_name(record)}, {framework_name(record)}" if with_framework else chip_name(record)
 
 
+def with_software(device: str, framework: str, version: str, year: str) -> str:
+    """`M1 Ultra GPU (PyTorch 1.12.0, 2022)`: a device, and what it was timed with, as far as that is known."""
+    name = FRAMEWORKS.get(framework.partition(" ")[0].replace("pytorch", "torch"), "")
+    known = ", ".join(filter(None, (f"{name} {version.partition('+')[0]}".strip(), year)))
+    return f"{device} ({known})" if known else device
+
+
 def line(record: Record) -> str:
     """A finished case in one line."""
     metrics = record.metrics
@@ -85,7 +92,7 @@ def line(record: Record) -> str:
         both = len(passes) == 2 and "fit_s" not in metrics  # likewise
         shown = [(name, metrics[name]) for name in (passes if both else TIMES) if name in metrics]
         how = {name: f" {metrics[name].how}" for name in ("fit_s", "epoch_s") if name in metrics}
-        texts = [f"{TIMES[name]} {seconds(x.value)}{plus_minus(x)}{how.get(name, '')}" for name, x in shown]
+        texts = [f"{TIMES[name]} {with_interval(x, seconds)}{how.get(name, '')}" for name, x in shown]
         parts.append(", ".join(texts if both else texts[:1]))
     parts += [f"loss {shown}" if (shown := losses(record)) else ""]
     parts += [record.note or "", ", ".join(record.flags)]

@@ -9,7 +9,7 @@ from functools import partial
 
 from pomology.format import gigabytes, gigaflops, milliseconds, quantity, quantity_per_s, seconds, signed, significant
 
-Show = Callable[[float], str]
+Show = Callable[..., str]  # of a value, and in how many digits at most
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Metric:
 
 def _rounded(unit: str, per: float = 1.0, digits: int = 3) -> Show:
     """In multiples of `per`, to so many significant digits."""
-    return lambda value: f"{significant(value / per, digits)}{unit}"
+    return lambda value, digits=digits: f"{significant(value / per, digits)}{unit}"
 
 
 def _fixed(form: str, unit: str = "", per: float = 1.0) -> Show:
-    """In multiples of `per`, in a fixed format."""
-    return lambda value: f"{value / per:{form}}{unit}"
+    """In multiples of `per`, in a fixed format, whatever digits are asked for."""
+    return lambda value, digits=0: f"{value / per:{form}}{unit}"
 
 
 _count, _error, _busy, _times = _fixed(",.0f"), _fixed(".1e"), _fixed(".0f", " %"), _rounded("×")

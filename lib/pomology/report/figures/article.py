@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pomology.articles import published
+from pomology.format import rounded
 from pomology.measure.estimate import Estimate
 from pomology.report import costs
+from pomology.report.article import resolved
 from pomology.report.declaration import Declaration
 from pomology.report.figures.points import Line, Mark, points_figure, value_line
 from pomology.report.figures.style import styled
@@ -62,11 +64,12 @@ def _measured(about: Declaration, repeats: list[Record], several: bool) -> list[
     # The article's own case shows why it has no number; each smaller one that was too big as well need not.
     if any(parts.values()) or (about.series and first.scaled):
         shown = {part: marks for part, marks in parts.items() if marks}
-        return [Line(f"{label}, {part}", kind, show(marks[0].number.value), marks) for part, marks in shown.items()]
+        return [Line(f"{label}, {part}", kind, rounded(marks[0].number, show), marks) for part, marks in shown.items()]
     if not (marks := _marks(repeats, about.metric)):
         return [Line(label, kind, repeats[-1].status)]
     compute = _marks(repeats, f"compute_{about.metric}", "hollow")[:1]
-    words = [show(marks[0].number.value), *(f"computing {show(mark.number.value)}" for mark in compute)]
+    compute = [mark for mark in compute if resolved(mark.number, marks[0].number)]
+    words = [rounded(marks[0].number, show), *(f"computing {rounded(mark.number, show)}" for mark in compute)]
     return [Line(label, kind, ", ".join(words), [*marks, *compute])]
 
 

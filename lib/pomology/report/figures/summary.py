@@ -24,7 +24,8 @@ def summary_figure(records: list[Record], compact: bool = False) -> Any:
     interval where it was measured. Returns a matplotlib Figure.
 
     compact: for the top of a page, also on a phone: a line for each workload that the articles have timed (of a run
-    with none of these, for all that it has), a mark for each device at its fastest, and its share of the peak beside.
+    with none of these, for all that it has), a mark for each device at the same setting (`summary.alike`), a hollow one
+    for what this machine computes alone, and its share of the peak beside.
     """
     rates = summary.rates(records)
     if compact:
@@ -47,10 +48,11 @@ def _panels(rates: list[summary.Rate]) -> dict[str, list[Line]]:
 
     panels: dict[str, list[Line]] = {}
     for settings in grouped(rates, line_of):
-        best = max(settings, key=lambda rate: rate.rate.value)
+        whole = [rate for rate in settings if not rate.settings.endswith(summary.COMPUTING)]
+        best = max(whole or settings, key=lambda rate: rate.rate.value)
         panel, label = line_of(best)
         share = f"{significant(100 * best.share.value, 2)} %" if best.share else "no peak known"
-        marks = [Mark(rate.rate) for rate in settings]
+        marks = [Mark(rate.rate, "filled" if rate in whole else "hollow") for rate in settings]
         line = Line(label, (best.source, best.role), share, marks, best.peak_flops_per_s)
         panels.setdefault(panel, []).append(line)
     return panels
@@ -59,32 +61,33 @@ def _panels(rates: list[summary.Rate]) -> dict[str, list[Line]]:
 def _compact_figure(rates: list[summary.Rate]) -> Any:
     from matplotlib.ticker import FixedLocator, PercentFormatter
 
-    published, measured = (
-        {rate.workload for rate in rates if rate.source == source} for source in ("published", "measured")
-    )
+    whole, measured = summary.alike(rates), {rate.workload for rate in rates if rate.source == "measured"}
+    published = {rate.workload for rate in whole if rate.source == "published"}
     chosen = published if measured & published else published | measured
-    slowest_first = sorted((rate for rate in rates if rate.workload in chosen), key=lambda rate: rate.rate.value)
-    fastest = {(rate.workload, rate.source, rate.role, rate.device): rate for rate in slowest_first}
+    alone = summary.computing(rates, chosen)
     names = [name for name in dict.fromkeys(rate.workload for rate in rates) if name in chosen]
     # Within a line, from top to bottom: this machine's processor and GPU far apart, since each has its share behind it.
     order = [DEVICES["measured", "cpu"], *(name for name in COLOURS if "this" not in name), DEVICES["measured", "gpu"]]
     figure = figure_of(COMPACT_INCHES, 1.4 + 0.5 * len(names))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     rows = []
-    for rate in fastest.values():
+    for rate in (*whole, *alone):
         device = DEVICES[rate.source, rate.role]
         place = names.index(rate.workload) + 0.45 + 0.09 * order.index(device)
-        rows.append((device, place, rate))
-        if rate.source == "measured" and rate.share:
-            words = f"{significant(100 * rate.share.value, 2)} %"
+        rows.append((device, place, rate, "hollow" if rate in alone else "filled"))
+    last: dict[float, tuple] = {place: row for row in reversed(rows) for place in row[1:2]}
+    for device, place, rate, look in last.values():  # the whole time, where there is one
+        if rate.share and rate.source == "measured":
+            share = f"{significant(100 * rate.share.value, 2)} %"
             form = {"transform": right.get_yaxis_transform(), "va": "center", "color": COLOURS[device]}
-            right.text(1.03, place, words, **form)
-    reach = [value for *_, rate in rows for value in (rate.rate.value, rate.rate.low, rate.rate.high) if value]
-    shares = [rate.share for *_, rate in rows if rate.share]
+            right.text(1.03, place, share if look == "filled" else f"({share})", **form)
+    reach = [value for *_, rate, _ in rows for value in (rate.rate.value, rate.rate.low, rate.rate.high) if value]
+    shares = [rate.share for *_, rate, _ in rows if rate.share]
     left.set(xscale="log", xlim=(min(reach, default=1e12) / 2, max(reach, default=1e12) * 2))
     right.set_xlim(-0.03, max([1.0, *(share.high or share.value for share in shares)]) * 1.04)
-    draw_marks(left, [(device, place, [Mark(rate.rate)]) for device, place, rate in rows], size=30)
-    draw_marks(right, [(device, place, [Mark(rate.share)]) for device, place, rate in rows if rate.share], size=30)
+    draw_marks(left, [(device, place, [Mark(rate.rate, look)]) for device, place, rate, look in rows], size=30)
+    shared = [(device, place, [Mark(rate.share, look)]) for device, place, rate, look in rows if rate.share]
+    draw_marks(right, shared, size=30)
     for axis, title in ((left, "trillion operations a second"), (right, "share of the peak")):
         axis.set(title=title, ylim=(len(names), 0))
         axis.yaxis.set_major_locator(FixedLocator(range(len(names))))
