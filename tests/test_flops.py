@@ -97,7 +97,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("experiment", COUNTS)
 def test_the_operations_of_a_published_time_are_those_that_the_models_do(experiment):
-    rows = [row for row in published.values(experiment=experiment).to_dict("records") if row["flops"]]
+    rows = [row for row in published.rows(experiment=experiment) if row["flops"]]
     configs = {str(row["config"]): (row["config"], row["flops"]) for row in rows}
     count = COUNTS[experiment]()
     for config, flops in configs.values():
