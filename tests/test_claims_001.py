@@ -163,9 +163,6 @@ ALONE = {
 }
 
 
-SMOKE = {"profile": "smoke"}
-
-
 @pytest.mark.parametrize("number", ALONE)
 def test_a_claim_that_one_machine_can_tell_has_both_verdicts(number):
     bears_out, does_not = ALONE[number]
@@ -174,12 +171,15 @@ def test_a_claim_that_one_machine_can_tell_has_both_verdicts(number):
     if number == 6:  # PyTorch's launches and MLX's: the claim says `devices`
         assert decide(6, bears_out + launches(1e-4, 1.5e-4, MLX)).status == FAILS
     # Smoke tests, smaller models, what did not end well and a part of the numbers tell nothing.
-    scaled = [one.replace(scaled=True) for one in bears_out]
-    untold = [scaled, [], *([one.replace(**more) for one in bears_out] for more in (SMOKE, {"status": "too-big"}))]
-    for records in untold + ([bears_out[:1]] if number != 6 else []):  # which needs one device
-        assert decide(number, records).status == UNKNOWN and decide(number, records).doubts
+    untold = [
+        [one.replace(**more) for one in bears_out]
+        for more in ({"scaled": True}, {"status": "crashed"}, {"profile": "smoke"})
+    ]
+    ends = {id(untold[0]): "; scaled", id(untold[1]): "; crashed"}
+    for records in [*untold, []] + ([bears_out[:1]] if number != 6 else []):  # which needs one device
+        assert decide(number, records).status == UNKNOWN
         needed = f"needs {claim(number).needs.removeprefix('needs ')}"
-        assert cell(number, records).endswith(f"{needed}; scaled" if records is scaled else needed)
+        assert cell(number, records).partition(needed)[1:] == (needed, ends.get(id(records), ""))
     # Nor do single runs, or repeats of which one was disturbed: they point somewhere.
     flagged = [one.replace(flags=["contended"]) if one.repeat == 1 else one for one in thrice(bears_out)]
     for records, why in ((bears_out, "one run"), (flagged, "contended")):
@@ -197,7 +197,7 @@ def test_the_rule_of_theoretical_memory_holds_wherever_it_is_counted():
     count, trained, _ = COUNTS["whisper-medium"]
     assert decision.numbers[0].left.value == pytest.approx(4 * (count + 3 * trained) / count)
     # In a smoke test, in one run and on two devices, counts are the same; and 17 bytes are not 16.
-    once = report_claims.MeasuredLookup([one.replace(**SMOKE) for one in counted(MPS)] + counted())
+    once = report_claims.MeasuredLookup([one.replace(profile="smoke") for one in counted(MPS)] + counted())
     assert claims.test(claim(1), once).status == HOLDS
     more = {model: (count, trained * 17 // 15, kept) for model, (count, trained, kept) in COUNTS.items()}
     assert decide(1, counted(**more)).status == FAILS and decide(1, counted()[:3]).status == UNKNOWN
@@ -263,7 +263,7 @@ def test_energy_against_two_named_cards():
         assert claims.test(claim(5), Two(energy(MPS, joules), [], **cards)).status == status
     # The 4090 is there, and only the A6000 is missed.
     decision = decide(5, cards["RTX 4090"])
-    assert decision.status == UNKNOWN and decision.doubts == ("needs A6000, which is not this machine's",)
+    assert decision.status == UNKNOWN and [made.nominal is None for made in decision.numbers] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -293,11 +293,7 @@ def test_prices_and_a_card_beside_itself_tell_nothing(number, records):
 )
 def test_a_gpu_that_is_named_is_found_on_the_machine_that_has_it(name, backend, chip, same):
     term = report_claims.MeasuredLookup(energy(("torch", backend, chip), 50.0))("energy", "energy_j_per_step", name, {})
-    assert (
-        term.number.value == 50.0
-        if same
-        else term == (None, (f"needs {name}, which is not this machine's",), None, None)
-    )
+    assert term.number.value == 50.0 if same else term.number is None
 
 
 @pytest.mark.parametrize(

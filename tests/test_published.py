@@ -229,7 +229,7 @@ def test_a_verdict_on_what_is_printed_needs_all_that_may_have_been_meant():
         assert claims.test(one, claims.PublishedLookup("000")).status == status
 
 
-def test_the_published_lookup_says_why_it_has_nothing():
+def test_the_published_lookup_has_what_is_printed_once():
     lookup = claims.PublishedLookup("003")
     of_128 = {"batch_size": 128}
     for experiment, metric, role, config, value in [
@@ -242,13 +242,13 @@ def test_the_published_lookup_says_why_it_has_nothing():
     ]:
         found = lookup(experiment, metric, role, config).number
         assert value == (found if isinstance(found, str) else found.value)
-    for experiment, metric, role, config, reason in [
-        ("dcgan", "epoch_s", "gpu", {"batch_size": 64}, f'published as "{BUG}"'),
-        ("vae", "epoch_s", "gpu", {}, "2 published values match; the term must say which"),
-        ("vae", "epoch_s", "gpu", {"batch_size": 64}, "the text of article 003 prints no such number"),
-        ("transformer_lm", "status", "rival", {}, "article 003 prints more than one such status"),
+    for experiment, metric, role, config in [
+        ("dcgan", "epoch_s", "gpu", {"batch_size": 64}),  # a failure stands there
+        ("vae", "epoch_s", "gpu", {}),  # of two batches
+        ("vae", "epoch_s", "gpu", {"batch_size": 64}),
+        ("transformer_lm", "status", "rival", {}),
     ]:
-        assert lookup(experiment, metric, role, config) == (None, (reason,), None, None)
+        assert lookup(experiment, metric, role, config) == (None, (), None, None)
     assert lookup("dcgan", "footprint_peak_bytes", "cpu", {"batch_size": 64}).number.bounds == (0, 0.3e9)
     assert claims.PublishedLookup("001").devices("kernel_launch", "gpu") == ("M2 Ultra", "M2 Max", "M2 Pro")
 
@@ -273,7 +273,7 @@ class Given:
             number = Estimate(value, low=low, high=high)
         elif isinstance(number, int | float):
             number = Estimate.count(number)
-        return Term(number, () if number else ("not here",))
+        return Term(number)
 
 
 def made(formula: str) -> Claim:
@@ -288,7 +288,7 @@ def on(formula: str, **numbers: Any) -> claims.Decision:
 def test_one_machine_has_no_rival():
     own = {"cpu": 4.0, "gpu": 5.0}
     decision = on(claim("003-C2").formula, **own)
-    assert decision.status == CANNOT_BE_TOLD and decision.doubts == ("not here",)
+    assert decision.status == CANNOT_BE_TOLD
     assert decision.numbers[0].left.value is None and decision.numbers[0].left.terms[1].number.value == 5.0
     assert on("(epoch_s(cpu) < epoch_s(gpu)) & (epoch_s(rival) < 9)", **own).status == CANNOT_BE_TOLD
     # What this machine alone decides is decided.
@@ -325,9 +325,7 @@ def test_the_lookup_is_asked_for_what_the_term_says():
         ((9, 8, 10), (4, 3, 5), "near(epoch_s(cpu), 4, within=0.24)", CANNOT_BE_TOLD),
         ((9, 8, 10), (4, 3, 5), "near(epoch_s(gpu), epoch_s(cpu) + 5)", CANNOT_BE_TOLD),
         ((9, 8, 10), (1, -1, 1), "epoch_s(gpu) / epoch_s(cpu) > -99", CANNOT_BE_TOLD),  # may be divided by zero
-        ((9, 8, 10), (9, 8, 10), "epoch_s(gpu) == epoch_s(cpu)", CANNOT_BE_TOLD),
-        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) != epoch_s(cpu)", HOLDS),
-        (9, 9, "epoch_s(gpu) == epoch_s(cpu)", HOLDS),
+        (9, 9, "(epoch_s(gpu) <= epoch_s(cpu)) & (epoch_s(gpu) >= epoch_s(cpu))", HOLDS),
         (9, (4, 3, 5), "epoch_s(gpu) >= epoch_s(cpu) + 4", HOLDS),
         (math.nan, 4, "epoch_s(gpu) > epoch_s(cpu)", CANNOT_BE_TOLD),
         # What has no interval may be anything.
@@ -368,6 +366,7 @@ def test_generators():
         ("epoch_s(gpu) > 1 and epoch_s(cpu) > 1", "joined by"),
         ("epoch_s(3) > 1", r"epoch_s\(\) takes one of cpu, gpu, rival or the name of a device"),
         ("status(gpu) > 'ok'", "a status compares with a text"),
+        ("epoch_s(gpu) == 1", "a number by < or >"),
     ],
 )
 def test_a_malformed_formula_is_refused_with_the_claim_s_name(formula, why):

@@ -97,6 +97,11 @@ class Side:
         return None if value != value else value
 
     @property
+    def bounds(self) -> tuple:
+        """Between which it may be anything: of a text, itself."""
+        return (self.number,) if isinstance(self.number, str) else self.number.bounds
+
+    @property
     def each(self) -> np.ndarray | float:
         return np.float64(self.number.value) if self.runs is None else self.runs
 
@@ -104,7 +109,7 @@ class Side:
 class Comparison(NamedTuple):
     """Two sides. upper: the other bound of `between`; within: the share of `near`. nominal: whether the values as they
     are fulfil it. yes, no: one-sided p values, of the hypothesis that it does not hold and of that it does; both are 1
-    where the numbers cannot tell, with the reasons in doubts."""
+    where the numbers cannot tell; doubts: why not."""
 
     left: Side
     operator: str
@@ -114,7 +119,16 @@ class Comparison(NamedTuple):
     nominal: bool | None
     yes: float
     no: float
-    doubts: tuple[str, ...]
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return self.left.terms + self.right.terms
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        doubts = tuple(doubt for term in self.terms for doubt in term.doubts)
+        apart = self.yes == self.no == 1 and any(term.runs is not None for term in self.terms)
+        return doubts or (f"fewer than {REPEATS} repeats in common",) * apart
 
 
 class Decision(NamedTuple):
@@ -180,25 +194,23 @@ def _compared(left: Any, symbol: str, right: Any, upper: Any = None, within: flo
     # Of a chain's two bounds at most one can fail, so that its p value needs no correction for two.
     tails = [_tails(*pair) for pair in pairs]
     yes, no = (pick(each) for pick, each in zip((max, min), zip(*tails, strict=True), strict=True))
-    doubts = tuple(dict.fromkeys(doubt for term in left.terms + right.terms for doubt in term.doubts))
-    if yes == no == 1 and not doubts and not (left.runs is None and right.runs is None):
-        doubts = (f"fewer than {REPEATS} repeats in common",)
-    return Decision((Comparison(left, symbol, right, upper, within, nominal, yes, no, doubts),))
+    return Decision((Comparison(left, symbol, right, upper, within, nominal, yes, no),))
 
 
 def _tails(left: Side, symbol: str, right: Side) -> tuple[float, float]:
     """The p values of a comparison, as `Comparison` has them."""
     if None in (left.value, right.value):
         return 1.0, 1.0
+    if [isinstance(side.number, str) for side in (left, right)] != [symbol in ("==", "!=")] * 2:
+        raise TypeError("a status compares with a text, by == or !=, and a number by < or >")
     if left.runs is None and right.runs is None:
-        holds = _holds(left.number, symbol, right.number)
-        return float(holds is not True), float(holds is not False)
+        results = {COMPARE[symbol](x, y) for x in left.bounds for y in right.bounds}
+        return float(results != {True}), float(results != {False})
     between = difference(left, right)
     if between is None:
         return 1.0, 1.0
     less = between.p_value / 2 if between.mean < 0 else 1 - between.p_value / 2
-    yes = {"<": less, ">": 1 - less, "=": max(less, 1 - less), "!": min(less, 1 - less)}[symbol[0]]
-    return yes, 1 - yes
+    return (less, 1 - less) if "<" in symbol else (1 - less, less)
 
 
 def difference(left: Side, right: Side) -> intervals.Difference | None:
@@ -211,20 +223,6 @@ def difference(left: Side, right: Side) -> intervals.Difference | None:
     variance = max(float(differences.var(ddof=1)), intervals.RESOLUTION**2)
     error = math.sqrt(variance * (1 / count + intervals.BETWEEN_SETS / 2))
     return intervals.Difference(float(differences.mean()), error, count - 1, count)
-
-
-def _holds(a: Estimate | str, symbol: str, b: Estimate | str) -> bool | None:
-    """None where a value between the bounds could turn it round."""
-    if isinstance(a, str) or isinstance(b, str):
-        if symbol not in ("==", "!=") or type(a) is not type(b):
-            raise TypeError("a status compares with a text, by == or !=")
-        return COMPARE[symbol](a, b)
-    if symbol in ("==", "!="):
-        apart = _holds(a, "<", b) or _holds(a, ">", b)
-        equal = a.bounds == b.bounds and a.bounds[0] == a.bounds[1]
-        return (symbol == "!=") if apart else (symbol == "==") if equal else None
-    results = {COMPARE[symbol](x, y) for x in a.bounds for y in b.bounds}
-    return results.pop() if len(results) == 1 else None
 
 
 PICKS: dict[str, Callable] = {"min": min, "max": max, "average": geometric_mean}
@@ -319,19 +317,12 @@ class PublishedLookup:
             worst = {
                 next((s for s in ("error", "out-of-memory", "ok") if s in each), None) for each in printed.values()
             }
-            if len(worst) == 1 and None not in worst:
-                return Term(worst.pop())
-            return Term(None, (f"article {self.article} prints {'more than one' if worst else 'no'} such status",))
-        asked = [row for row in meant if row["metric"] == metric]
-        printed = [row for row in asked if row["si"] is not None]
-        if len({(_subject(row), row["si"]) for row in printed}) > 1:
-            return Term(None, (f"{len(printed)} published values match; the term must say which",))
-        if printed:
-            si, unit, low, high = (printed[0][key] for key in ("si", "si_unit", "low", "high"))
-            return Term(Estimate(si, unit, low, high, how="published"))
-        if asked:
-            return Term(None, (f'published as "{asked[0]["printed"]}"' if asked[0]["printed"] else asked[0]["note"],))
-        return Term(None, (f"the text of article {self.article} prints no such number",))
+            return Term(worst.pop() if len(worst) == 1 else None)
+        numbers = {_subject(row): row for row in meant if row["metric"] == metric and row["si"] is not None}
+        if len(numbers) != 1:
+            return Term(None)
+        (row,) = numbers.values()
+        return Term(Estimate(row["si"], row["si_unit"], row["low"], row["high"], how="published"))
 
     def devices(self, experiment: str, role: str) -> tuple[str, ...]:
         """Those that have numbers, in printed order."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -34,7 +33,6 @@ NAMES |= {"siamese": "Siamese network", "transformer_lm": "language model", "sim
 VERBS = {"s": "takes {} as long as", "J": "needs {} as much energy as"}
 BOUNDS = {"<": ("under", "at least"), "<=": ("at most", "over"), ">": ("over", "at most"), ">=": ("at least", "under")}
 PICKED = {"min": "at least ", "max": "at most ", "average": "on average "}
-SCALED = "scaled"
 STANDING = ("experiment", "metric", "role", *articles_claims.FIELDS)
 UNITS = {"s W": "J"}
 MOST = 4  # comparisons that a cell shows
@@ -68,7 +66,7 @@ class MeasuredLookup:
         if (role == "rival" and config.get("backend") == "cuda") or (named and _model(role) in self.chips):
             role = "gpu"
         if role not in ("cpu", "gpu", None):
-            return Term(None, (f"needs {role}, which is not this machine's",))
+            return Term(None)
         # By the device that was asked for: what ran out of memory at once was observed nowhere. Counts, which have no
         # role, are right however small the shapes.
         run = [
@@ -79,24 +77,22 @@ class MeasuredLookup:
             and all(_setting(record, key) == wanted for key, wanted in config.items())
         ]
         here = comparable(run, metric) if role else run
-        what = f"{experiment} on {role or 'any device'} with {json.dumps(config)}"
         counts = {record.metrics[metric] for record in here if metric in record.metrics}
         if not here:
-            scaled = any(record.profile != "smoke" for record in run)
-            missing = f"no such {f'{role.upper()} ' if role else ''}case of {experiment} was run here"
-            return Term(None, (SCALED if scaled else missing,))
+            return Term(None, ("scaled",) if any(record.profile != "smoke" for record in run) else ())
         if role is None and len({count.value for count in counts}) == 1:
             count = counts.pop()
             return Term(Estimate.count(count.value, count.unit))
         if len(groups(here)) > 1:
-            return Term(None, (f"{what}: {len(groups(here))} cases match; the term must say which",))
+            return Term(None, (f"{len(groups(here))} cases of {experiment} match",) if role else ())
         ends = dict.fromkeys(record.status for record in here)
         if metric == "status":
             known = len(ends) == 1 and not ends.keys() & UNTRIED
-            return Term(*ends) if known else Term(None, (f"{what} ended as {', '.join(ends)}",))
+            return Term(*ends) if known else Term(None, (", ".join(ends),))
         measured = [record for record in good_of(here) if metric in record.metrics]
         if not measured:
-            return Term(None, (f"{what}: {metric} was not measured ({', '.join(ends)})",))
+            missing = f"{metrics.metric(metric).heading.lower()} was not measured"
+            return Term(None, (", ".join(end for end in ends if end != "ok") or missing,))
         return self._measured(measured, experiment, metric)
 
     def _measured(self, measured: list[Record], experiment: str, metric: str) -> Term:
@@ -148,8 +144,8 @@ def _cell(decision: Decision, lacks: str, remark: str) -> str:
     # Where one fails, those that do; else the values, first those that would not fulfil it.
     shown = [made for made in known if decision.holds is not False or decision.fails(made)]
     shown.sort(key=lambda made: made.nominal)
-    traits = _shared(term for made in decision.numbers for term in _terms(made))
-    texts = [_sentence(made, traits, decision.level) for made in shown[:MOST]]
+    terms = [term for made in decision.numbers for term in made.terms]
+    texts = [_sentence(made, _shared(terms), decision.level) for made in shown[:MOST]]
     numbers = "; ".join(texts) + (f"; and {len(shown) - MOST} more" if len(shown) > MOST else "")
     if decision.holds is not None:
         return f"{decision.status}: {'; '.join(filter(None, (numbers, remark)))}"
@@ -159,14 +155,15 @@ def _cell(decision: Decision, lacks: str, remark: str) -> str:
         if decision.doubts:
             return f"points to {numbers} ({', '.join(decision.doubts)}: no verdict)"
         lacks = decision.barred or "too close to tell"
-    parts = ("" if decision.elsewhere else numbers, lacks, SCALED if SCALED in decision.doubts else "")
+    missing = [doubt for term in terms if term.number is None for doubt in term.doubts]
+    parts = ("" if decision.elsewhere else numbers, lacks, *missing[:1])
     return f"{decision.status}: {'; '.join(filter(None, parts))}"
 
 
 def _sentence(made: Comparison, known: dict, level: float) -> str:
     """`Siamese network, batch size 1024: the NVIDIA GPU takes 1.32× as long as the GPU`; known: what needs no word."""
     left, right, failed = made.left, made.right, "" if made.nominal else "not "
-    text, shared, notes = _phrase(left), _shared(_terms(made)), []
+    text, shared, notes = _phrase(left), _shared(made.terms), []
     if right.terms and made.operator != "near":
         names = [_words(side.terms, shared, brief=True) for side in (left, right)]
         texts = (text, PICKED.get(right.made, "") + _value(right, right.value))
@@ -183,12 +180,8 @@ def _sentence(made: Comparison, known: dict, level: float) -> str:
         notes.append(f"{failed}between {bound} and {_value(left, made.upper.value, exact=True)}")
     elif made.operator in BOUNDS and not right.terms and right.value and bound != "1×":
         notes.append(f"{BOUNDS[made.operator][not made.nominal]} {bound}")
-    label, notes = _words(_terms(made), known), "; ".join(filter(None, notes))
+    label, notes = _words(made.terms, known), "; ".join(filter(None, notes))
     return f"{label and f'{label}: '}{text}{notes and f' ({notes})'}"
-
-
-def _terms(made: Comparison) -> tuple[Term, ...]:
-    return made.left.terms + made.right.terms
 
 
 def _shared(terms: Iterable[Term]) -> dict[str, Any]:
