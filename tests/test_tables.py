@@ -366,7 +366,9 @@ def test_what_gives_no_verdict_points_somewhere():
     assert verdict(FASTER, *(case.replace(flags=["on-battery"]) for case in cpu), *gpu).startswith("holds")
     # The number of another chip than the sentence is about stands alone; smaller models give none.
     told = verdict(FASTER, *cpu, *gpu, about="M1 Pro")
-    assert told.startswith("here the CPU takes 2.00×") and told.endswith("(the sentence is about M1 Pro: no verdict)")
+    assert told.startswith("here the CPU takes 2.00×") and told.endswith(
+        "(the sentence is about the M1 Pro: no verdict)"
+    )
     own = [case.replace(chip="Apple M1 Pro") for case in (*cpu, *gpu)]
     assert verdict(FASTER, *own, about="M1 Pro").startswith("holds") and verdict(FASTER, *own, about="M1").startswith(
         "here"
@@ -389,13 +391,13 @@ def test_stand_ins_give_no_verdict_where_data_are_decoded():
 def test_what_a_claim_lacks_is_said():
     cpu = on("cpu", 4.0)
     assert verdict("all(epoch_s(cpu, batch_size=128) > x for x in (1, 2, 3, 9, 3.5, 3.9))", cpu) == (
-        "points to 4.00 s (at most 9.00 s); 4.00 s (over 1.00 s); 4.00 s (over 2.00 s); 4.00 s (over 3.00 s); "
-        "and 2 more (one run: no verdict)"
+        "points to time per epoch 4.00 s (at most 9.00 s); time per epoch 4.00 s (over 1.00 s); "
+        "time per epoch 4.00 s (over 2.00 s); time per epoch 4.00 s (over 3.00 s); and 2 more (one run: no verdict)"
     )
     lacking = "cannot be told here: needs a CPU and a GPU"
     assert verdict(FASTER, cpu) == verdict("", cpu) == lacking
     assert verdict(f"({FASTER}) & (epoch_s(cpu, batch_size=128) < 5)", cpu) == (
-        "cannot be told here: the CPU: 4.00 s (under 5.00 s); needs a CPU and a GPU"
+        "cannot be told here: the CPU: time per epoch 4.00 s (under 5.00 s); needs a CPU and a GPU"
     )
     crashed = failed("crashed", backend="mps", case="torch-mps batch_size=128")
     for formula, records, why in (

@@ -34,7 +34,7 @@ VERBS = {"s": "takes {} as long as", "J": "needs {} as much energy as"}
 BOUNDS = {"<": ("under", "at least"), "<=": ("at most", "over"), ">": ("over", "at most"), ">=": ("at least", "under")}
 PICKED = {"min": "at least ", "max": "at most ", "average": "on average "}
 STANDING = ("experiment", "metric", "role", *articles_claims.FIELDS)
-UNITS = {"s W": "J"}
+UNITS = {"s W": "J", "count": ""}
 MOST = 4  # comparisons that a cell shows
 
 
@@ -151,7 +151,8 @@ def _cell(decision: Decision, lacks: str, remark: str) -> str:
         return f"{decision.status}: {'; '.join(filter(None, (numbers, remark)))}"
     if known and len(known) == len(decision.numbers):
         if decision.elsewhere:
-            return f"here {numbers} (the sentence is about {decision.elsewhere}: no verdict)"
+            about = "Apple's chips" if decision.elsewhere == "Apple" else f"the {decision.elsewhere}"
+            return f"here {numbers} (the sentence is about {about}: no verdict)"
         if decision.doubts:
             return f"points to {numbers} ({', '.join(decision.doubts)}: no verdict)"
         lacks = decision.barred or "too close to tell"
@@ -200,11 +201,14 @@ def _halves(side: Side) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
 
 
 def _phrase(side: Side) -> str:
-    """`the CPU takes at least 2.10× as long as the GPU`; where no words are known, the value."""
+    """`the CPU takes at least 2.10× as long as the GPU`, `temperature at most 53.0 °C`, or the value alone."""
     value, (above, below) = PICKED.get(side.made, "") + _value(side, side.value), _halves(side)
     first, second = _words(above, _shared(below), brief=True), _words(below, _shared(above), brief=True)
     verb = VERBS.get(metrics.metric(above[0].traits["metric"]).unit) if below else None
-    return f"{first} {verb.format(value)} {second}" if verb and first and second else value
+    if verb and first and second:
+        return f"{first} {verb.format(value)} {second}"
+    name = "status" if side.made == "/" or below else _shared(above).get("metric", "status")
+    return value if name == "status" else f"{metrics.metric(name).heading.lower()} {value}"
 
 
 def _words(terms: Sequence[Term], known: dict, brief: bool = False) -> str:
@@ -214,7 +218,7 @@ def _words(terms: Sequence[Term], known: dict, brief: bool = False) -> str:
     role, backend = traits.get("role"), traits.get("backend")
     framework = NAMES.get(backend, "") if not role or backend in ("mps", "mlx-gpu") else ""
     name = " with ".join(filter(None, (role and NAMES.get(role, f"the {role}"), framework)))
-    experiment, metric = traits.get("experiment"), traits.get("metric")
+    experiment, metric = traits.get("experiment"), brief and traits.get("metric")
     settings = {key: value for key, value in traits.items() if key not in STANDING}
     cases = [value if isinstance(value, str) else config_text({key: value}) for key, value in settings.items()]
     parts = [experiment and NAMES.get(experiment, metrics.words(experiment)), name, traits.get("precision"), *cases]
@@ -228,7 +232,7 @@ def _value(side: Side, value: float | str, exact: bool = False) -> str:
         return value
     unit, digits = UNITS.get(side.number.unit, side.number.unit), f"{value:g}" if exact else significant(value)
     if not unit and _halves(side)[1]:
-        return f"{significant(100 * value)} %" if abs(value) < 0.01 else f"{digits}×"
+        return f"{100 * value:.3g} %" if abs(value) < 0.01 else f"{digits}×"
     if not unit and value >= 1e6:
         return f"{significant(value / 1e9)} billion" if value >= 1e9 else f"{significant(value / 1e6)} million"
     if value >= 1e6 and unit != "J":
