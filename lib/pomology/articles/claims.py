@@ -93,13 +93,8 @@ class Side:
     @property
     def value(self) -> float | str | None:
         """None if it is not a number: a term has no value, or a divisor is zero."""
-        value = self.number if isinstance(self.number, str) else self.number.value
+        value = getattr(self.number, "value", self.number)
         return None if value != value else value
-
-    @property
-    def bounds(self) -> tuple:
-        """Between which it may be anything: of a text, itself."""
-        return (self.number,) if isinstance(self.number, str) else self.number.bounds
 
     @property
     def each(self) -> np.ndarray | float:
@@ -204,7 +199,8 @@ def _tails(left: Side, symbol: str, right: Side) -> tuple[float, float]:
     if [isinstance(side.number, str) for side in (left, right)] != [symbol in ("==", "!=")] * 2:
         raise TypeError("a status compares with a text, by == or !=, and a number by < or >")
     if left.runs is None and right.runs is None:
-        results = {COMPARE[symbol](x, y) for x in left.bounds for y in right.bounds}
+        ends = [getattr(side.number, "bounds", (side.number,)) for side in (left, right)]
+        results = {COMPARE[symbol](x, y) for x in ends[0] for y in ends[1]}
         return float(results != {True}), float(results != {False})
     between = difference(left, right)
     if between is None:
@@ -310,15 +306,11 @@ class PublishedLookup:
     def __call__(self, experiment: str, metric: str, role: str | None, config: dict) -> Term:
         meant = [row for row in rows(self.article, experiment) if _is_meant(row, role, config)]
         if metric == "status":
-            printed: dict[str, set[str]] = {}
-            for row in meant:
-                printed.setdefault(_subject(row), set()).add(row["status"])
             # A failed case still has a temperature printed beside it: the failure is the status of the whole row.
-            worst = {
-                next((s for s in ("error", "out-of-memory", "ok") if s in each), None) for each in printed.values()
-            }
-            return Term(worst.pop() if len(worst) == 1 else None)
-        numbers = {_subject(row): row for row in meant if row["metric"] == metric and row["si"] is not None}
+            ends = {row["status"] for row in meant if len({_subject(row) for row in meant}) == 1}
+            return Term(next((status for status in ("error", "out-of-memory", "ok") if status in ends), None))
+        printed = [row for row in meant if row["metric"] == metric and row["si"] is not None]
+        numbers = {(_subject(row), row["si"]): row for row in printed}
         if len(numbers) != 1:
             return Term(None)
         (row,) = numbers.values()

@@ -14,7 +14,7 @@ from pomology.articles.claims import PICKS, REPEATS, Comparison, Decision, Side,
 from pomology.articles.published import experiment_of
 from pomology.format import quantity, quantity_per_s, significant
 from pomology.measure.estimate import Estimate
-from pomology.report.table import Table
+from pomology.report.table import Table, grouped
 from pomology.results import metrics
 from pomology.results.cases import DOUBTS, combined, comparable, config_text, good_of, groups, kind
 from pomology.results.record import Record
@@ -46,24 +46,24 @@ class MeasuredLookup:
     """
 
     def __init__(self, records: Sequence[Record]):
-        self.records, self.comparable = records, comparable(records)
+        self.records = {_experiment(some[0]): some for some in grouped(records, _experiment)}
         self.repeats = sorted({record.repeat for record in records})
-        self.chips = {_model(record.chip) for record in records if kind(record) == "gpu" and record.chip}
+        self.chips = {record.chip or "" for record in records}
+        self.gpus = {_model(record.chip) for record in records if kind(record) == "gpu" and record.chip}
 
     def devices(self, experiment: str, role: str) -> tuple[str, ...]:
-        here = [record for record in self.comparable if experiment_of(record.experiment) == experiment]
+        here = comparable(self.records.get(experiment, ()))
         return tuple(dict.fromkeys(record.backend for record in here if role == kind(record) == "gpu"))
 
     def has(self, about: str) -> bool:
         """Whether this machine has the chip, or any chip of the maker, that a sentence is about."""
-        chips = [record.chip or "" for record in self.records]
-        return not about or any(chip.startswith(about) or _model(chip) == _model(about) for chip in chips)
+        return not about or any(chip.startswith(about) or _model(chip) == _model(about) for chip in self.chips)
 
     def __call__(self, experiment: str, metric: str, role: str | None, config: dict) -> Term:
         if role in self.devices(experiment, "gpu") and "backend" not in config:
             role, config = "gpu", {**config, "backend": role}
         named = role is not None and role not in published.ROLES
-        if (role == "rival" and config.get("backend") == "cuda") or (named and _model(role) in self.chips):
+        if (role == "rival" and config.get("backend") == "cuda") or (named and _model(role) in self.gpus):
             role = "gpu"
         if role not in ("cpu", "gpu", None):
             return Term(None)
@@ -71,10 +71,8 @@ class MeasuredLookup:
         # role, are right however small the shapes.
         run = [
             record
-            for record in self.records
-            if experiment_of(record.experiment) == experiment
-            and role in (None, kind(record))
-            and all(_setting(record, key) == wanted for key, wanted in config.items())
+            for record in self.records.get(experiment, ())
+            if role in (None, kind(record)) and all(_setting(record, key) == wanted for key, wanted in config.items())
         ]
         here = comparable(run, metric) if role else run
         counts = {record.metrics[metric] for record in here if metric in record.metrics}
@@ -108,6 +106,10 @@ class MeasuredLookup:
         shown = combined(measured if doubts else clean, metric)
         each = [math.nan if doubts else runs.get(repeat, math.nan) for repeat in self.repeats]
         return Term(shown, tuple(doubts), each)
+
+
+def _experiment(record: Record) -> str:
+    return experiment_of(record.experiment)
 
 
 def _setting(record: Record, key: str) -> Any:
