@@ -185,6 +185,7 @@ def test_a_claim_that_one_machine_can_tell_has_both_verdicts(number):
     for records, why in ((bears_out, "one run"), (flagged, "contended")):
         table = report_claims.claims_table([claim(number)], records)
         assert table.data[0]["here"] == UNKNOWN and table.data[0]["doubts"] == why
+        assert bool(table.notes) is (why == "one run")  # which says what to do
         assert table.rows[0].cells[3].startswith("points to ") and table.rows[0].cells[3].endswith(
             f"({why}: no verdict)"
         )

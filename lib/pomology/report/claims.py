@@ -35,6 +35,7 @@ BOUNDS = {"<": ("under", "at least"), "<=": ("at most", "over"), ">": ("over", "
 PICKED = {"min": "at least ", "max": "at most ", "average": "on average "}
 STANDING = ("experiment", "metric", "role", *articles_claims.FIELDS)
 UNITS = {"s W": "J", "count": ""}
+NOTE = f"A verdict needs {REPEATS} repeats of every number, free of flags that cast doubt on it: REPEATS={REPEATS}."
 MOST = 4  # comparisons that a cell shows
 
 
@@ -137,7 +138,8 @@ def claims_table(claims: Sequence[published.Claim], records: Sequence[Record]) -
         cells = (_cell(own, remark, remark), _cell(here, lacks, claim.assumes if here.numbers else ""))
         verdicts = {"published": own.status, "here": here.status, "doubts": "; ".join(here.doubts)}
         lines.append(((claim.id, claim.claim, *cells), {"id": claim.id, "claim": claim.claim, **verdicts}))
-    return Table.of("Claims", ("Claim", "The article says", "On its own numbers", "On this machine"), lines)
+    columns = ("Claim", "The article says", "On its own numbers", "On this machine")
+    return Table.of("Claims", columns, lines, [NOTE] if any("(one run" in line[0][3] for line in lines) else [])
 
 
 def _cell(decision: Decision, lacks: str, remark: str) -> str:
