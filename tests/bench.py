@@ -259,6 +259,39 @@ def repeats() -> list[dict]:
     return [row(title, f"{share:.1%} of {draws} draws", "at most 7.5 %", share <= 0.075, seconds=times.tolist())]
 
 
+def claims() -> list[dict]:
+    """How often a sentence about a CPU and a GPU gets a verdict where both are three processes of one thing, and where
+    the GPU's are slower by the smallest ratio that three repeats are said to detect."""
+    from records import metric, record
+
+    from pomology.articles import claims as articles_claims
+    from pomology.articles.published import Claim
+    from pomology.report.claims import MeasuredLookup
+
+    times, draws, generator = np.array([program(PROCESS) for _ in range(20)]), many(2_000), np.random.default_rng(2)
+    claim = Claim("x", "003", ("vae",), "It is slower.", "", "epoch_s(gpu) / epoch_s(cpu) > 1", "", "yes", "repeats")
+
+    def drawn(factor: float = 1.0) -> list[articles_claims.Decision]:
+        made = []
+        for _ in range(draws):
+            chosen = times[generator.permutation(len(times))[:6]] * np.repeat((1.0, factor), 3)
+            rounds = zip(("cpu",) * 3 + ("mps",) * 3, [*range(3)] * 2, chosen, strict=True)
+            sides = [record(metrics={"epoch_s": metric(float(x))}, backend=b, repeat=n) for b, n, x in rounds]
+            made.append(articles_claims.test(claim, MeasuredLookup(sides)))
+        return made
+
+    ties = drawn()
+    sides = [(decision.numbers[0].left, articles_claims.Side(articles_claims.estimate(1))) for decision in ties]
+    typical = float(np.median([articles_claims.difference(*pair).judged().smallest_detectable for pair in sides]))
+    wrong, shown = (np.mean([one.holds is not None for one in made]) for made in (ties, drawn(typical)))
+    title = f"claims: one thing twice gets a verdict (between processes ± {np.log(times).std(ddof=1):.1%})"
+    power = f"claims: {typical:.2f} times as slow, the smallest detectable ratio, is shown"
+    return [
+        row(title, f"{wrong:.1%} of {draws} draws", "at most 5 %", wrong <= 0.05, seconds=times.tolist()),
+        row(power, f"{shown:.1%} of {draws} draws", "75 to 85 %", 0.75 <= shown <= 0.85),
+    ]
+
+
 def notebook() -> list[dict]:
     """What a notebook takes beyond its cases, the start of a kernel and the import of the framework."""
     import nbformat
@@ -806,8 +839,8 @@ def in_framework(title: str, text: str, pairs: int, low: float, high: float, bou
     return [ratio_row(title, program(text, many(pairs)), low, high, bound)]
 
 
-PARTS = (coverage, errors, clock, loop, kernels, estimate, fit, repeats, notebook, products, ceilings, again, thousand)
-PARTS += (busy, spinner, spinning)
+PARTS = (coverage, errors, clock, loop, kernels, estimate, fit, repeats, claims, notebook, products, ceilings, again)
+PARTS += (thousand, busy, spinner, spinning)
 
 
 def main() -> int:

@@ -19,10 +19,10 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pomology.articles import claims, published
+from pomology.articles import published
 from pomology.paths import root
 from pomology.report import declaration
-from pomology.report.claims import MeasuredLookup
+from pomology.report.claims import claims_table
 from pomology.report.showing import Report
 from pomology.results.run import Run
 
@@ -35,10 +35,9 @@ def verdicts(folder: Path) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("claim", "published", folder.name))
-    measured = MeasuredLookup(Run(folder).records)
-    for claim in published.claims():
-        own = claims.test(claim, claims.PublishedLookup(claim.article)).status
-        writer.writerow((claim.id, own, claims.test(claim, measured).status))
+    for article in published.articles():
+        for row in claims_table(published.claims(article.id), Run(folder).records).data:
+            writer.writerow((row["id"], row["published"], row["here"]))
     return text.getvalue()
 
 

@@ -1,10 +1,12 @@
 """Article 001's claims on pretended machines: an M2 Ultra with PyTorch and MLX, and a Linux box with an RTX 4090.
 
-Records have the settings that the notebooks give them. Numbers are made up, and each claim is tried with some that bear
-it out, some that do not, and without those that it needs.
+Records have the settings that the notebooks give them. Numbers are made up, of three repeats that differ by a few
+thousandths, and each claim is tried with some that bear it out, some that do not, and without those that it needs.
 """
 
 from __future__ import annotations
+
+import math
 
 import pytest
 from records import record as record_of
@@ -21,11 +23,7 @@ CPU = ("torch", "cpu", "AMD Ryzen 9 7950X")
 
 
 def record(experiment: str, device: tuple[str, str, str], config: dict, metrics: dict, **more) -> Record:
-    """metrics: a float has an interval of a thousandth, an int is a count."""
-    values = {
-        name: Estimate(value, "", value * 0.999, value * 1.001) if isinstance(value, float) else Estimate(value)
-        for name, value in metrics.items()
-    }
+    values = {name: Estimate(value) for name, value in metrics.items()}
     about = dict(zip(("framework", "backend", "chip"), device, strict=True))
     return record_of(experiment, values, config, precision=config.get("precision", "fp32"), **about, **more)
 
@@ -34,12 +32,24 @@ def claim(number: int) -> published.Claim:
     return next(one for one in published.claims("001") if one.id == f"001-C{number}")
 
 
+def thrice(records: list[Record]) -> list[Record]:
+    """Three repeats of each: a float varies by thousandths, an int is a count."""
+    made = []
+    for number, one in enumerate(records):
+        for repeat in range(3):
+            factor = 1 + 0.001 * math.sin(10 * number + 3 * repeat)
+            varied = {name: x.value if type(x.value) is int else x.value * factor for name, x in one.metrics.items()}
+            metrics = {name: x.replace(value=varied[name]) for name, x in one.metrics.items()}
+            made.append(one.replace(repeat=repeat, metrics=metrics))
+    return made
+
+
 def decide(number: int, records: list[Record]) -> claims.Decision:
-    return claims.test(claim(number), report_claims.MeasuredLookup(records))
+    return claims.test(claim(number), report_claims.MeasuredLookup(thrice(records)))
 
 
 def cell(number: int, records: list[Record]) -> str:
-    return report_claims.claims_table([claim(number)], records).rows[0].cells[3]
+    return report_claims.claims_table([claim(number)], thrice(records)).rows[0].cells[3]
 
 
 # Parameters, those trained, and kept with fused attention at the batch sizes of table 3.
@@ -157,37 +167,47 @@ ALONE = {
 def test_a_claim_that_one_machine_can_tell_has_both_verdicts(number):
     bears_out, does_not = ALONE[number]
     assert decide(number, bears_out).status == HOLDS
-    verdict = decide(number, does_not)
+    assert decide(number, does_not).status == FAILS
     if number == 6:  # PyTorch's launches and MLX's: the claim says `devices`
         assert decide(6, bears_out + launches(1e-4, 1.5e-4, MLX)).status == FAILS
-    assert verdict.status == FAILS and verdict.reason
     # Smoke tests, smaller models, what did not end well and a part of the numbers tell nothing.
-    untold = [[one.replace(**more) for one in bears_out] for more in ({"profile": "smoke"}, {"scaled": True})]
-    untold += [[], [one.replace(status="too-big") for one in bears_out]]
-    for records in untold + ([bears_out[:1]] if number != 6 else []):  # which needs one device
-        assert decide(number, records).status == UNKNOWN and decide(number, records).reason
-        assert cell(number, records).endswith(f"needs {claim(number).needs.removeprefix('needs ')}")
-
-
-def test_theoretical_memory_does_not_hold_wherever_it_is_counted():
-    """The rule of table 2 takes a million for 2^20; the true bytes are 4.6 % less, and Whisper trains a little less."""
-    verdict = decide(1, counted())
-    assert verdict.status == FAILS and len(verdict.numbers) == 4
-    gap = 774.03008 * 16 / 1024 - 774_030_080 * 16 / 2**30
-    assert verdict.numbers[2].left.value == pytest.approx(gap)  # gpt2-large
-    # In a smoke test, and on two devices, counts are the same; a machine that counted the article's has it hold.
-    assert decide(1, [one.replace(profile="smoke") for one in counted(MPS)] + counted()).status == FAILS
-    printed = zip(COUNTS, (769, 1550, 774, 1558), (12.016, 24.219, 12.094, 24.344), strict=True)
-    as_printed = [
-        record("model_memory", CPU, {"model": model}, {"parameters": m * 10**6, "theoretical_bytes": int(g * 2**30)})
-        for model, m, g in printed
+    untold = [
+        [one.replace(**more) for one in bears_out]
+        for more in ({"scaled": True}, {"status": "crashed"}, {"profile": "smoke"})
     ]
-    assert decide(1, as_printed).status == HOLDS and decide(1, as_printed[:3]).status == UNKNOWN
+    ends = {id(untold[0]): "; scaled", id(untold[1]): "; crashed"}
+    for records in [*untold, []] + ([bears_out[:1]] if number != 6 else []):  # which needs one device
+        assert decide(number, records).status == UNKNOWN
+        needed = f"needs {claim(number).needs.removeprefix('needs ')}"
+        assert cell(number, records).partition(needed)[1:] == (needed, ends.get(id(records), ""))
+    # Nor do single runs, or repeats of which one was disturbed: they point somewhere.
+    flagged = [one.replace(flags=["contended"]) if one.repeat == 1 else one for one in thrice(bears_out)]
+    for records, why in ((bears_out, "one run"), (flagged, "contended")):
+        table = report_claims.claims_table([claim(number)], records)
+        assert table.data[0]["here"] == UNKNOWN and table.data[0]["doubts"] == why
+        assert bool(table.notes) is (why == "one run")  # which says what to do
+        assert table.rows[0].cells[3].startswith("points to ") and table.rows[0].cells[3].endswith(
+            f"({why}: no verdict)"
+        )
+
+
+def test_the_rule_of_theoretical_memory_holds_wherever_it_is_counted():
+    """16 bytes for a parameter, of which Whisper trains a little less; table 2 prints a unit that is 4.9 % less."""
+    decision = decide(1, counted())
+    assert decision.status == HOLDS and len(decision.numbers) == 4
+    count, trained, _ = COUNTS["whisper-medium"]
+    assert decision.numbers[0].left.value == pytest.approx(4 * (count + 3 * trained) / count)
+    # In a smoke test, in one run and on two devices, counts are the same; and 17 bytes are not 16.
+    once = report_claims.MeasuredLookup([one.replace(profile="smoke") for one in counted(MPS)] + counted())
+    assert claims.test(claim(1), once).status == HOLDS
+    more = {model: (count, trained * 17 // 15, kept) for model, (count, trained, kept) in COUNTS.items()}
+    assert decide(1, counted(**more)).status == FAILS and decide(1, counted()[:3]).status == UNKNOWN
 
 
 def test_activations_are_no_slight_addition():
     slight = {model: (count, trained, count) for model, (count, trained, _) in COUNTS.items()}
     assert decide(25, counted()).status == FAILS and decide(25, counted(**slight)).status == HOLDS
+    assert "with texts of 128 and labels of 32 tokens" in cell(25, counted())  # the article states no length
     # Devices that counted differently are no answer.
     assert decide(25, counted() + counted(MPS, **slight)).status == decide(25, []).status == UNKNOWN
 
@@ -196,8 +216,9 @@ class Two:
     """A lookup over a Mac and NVIDIA cards, which the kit has for no run: it tests the formulas."""
 
     def __init__(self, mac: list[Record], card: list[Record], **named: list[Record]):
-        self.mac, self.card = report_claims.MeasuredLookup(mac), report_claims.MeasuredLookup(card)
-        self.named = {name: report_claims.MeasuredLookup(records) for name, records in named.items()}
+        self.mac, self.card = (report_claims.MeasuredLookup(thrice(records)) for records in (mac, card))
+        self.named = {name: report_claims.MeasuredLookup(thrice(records)) for name, records in named.items()}
+        self.has = self.mac.has
 
     def devices(self, experiment: str, role: str) -> tuple[str, ...]:
         if role == "rival":
@@ -223,7 +244,7 @@ TOGETHER = {
         whisper(CUDA, 0.3, 0.6) + texts(CUDA, 1.0, 1.0, 9.0, "zero"),
         whisper(CUDA, 0.3, 0.6) + texts(CUDA, 1.0, 2.5, 9.0, "zero"),
     ),
-    19: (energy(MPS, 100.0), energy(CUDA, 200.0), None),  # adding watts to one side never narrows its lead
+    19: (energy(MPS, 100.0), energy(CUDA, 60.0), energy(CUDA, 20.0)),  # with 70 J more
 }
 
 
@@ -231,8 +252,7 @@ TOGETHER = {
 def test_a_claim_about_both_makers_has_a_verdict_only_from_both(number):
     mac, bears_out, does_not = TOGETHER[number]
     assert claims.test(claim(number), Two(mac, bears_out)).status == HOLDS
-    if does_not is not None:
-        assert claims.test(claim(number), Two(mac, does_not)).status == FAILS
+    assert claims.test(claim(number), Two(mac, does_not)).status == FAILS
     for alone in (mac, bears_out):
         assert decide(number, alone).status == UNKNOWN, "one machine has not both"
         assert f"needs {claim(number).needs.removeprefix('needs ')}" in cell(number, alone)
@@ -243,8 +263,8 @@ def test_energy_against_two_named_cards():
     for joules, status in ((120.0, HOLDS), (180.0, FAILS)):
         assert claims.test(claim(5), Two(energy(MPS, joules), [], **cards)).status == status
     # The 4090 is there, and only the A6000 is missed.
-    verdict = decide(5, cards["RTX 4090"])
-    assert verdict.status == UNKNOWN and "needs A6000" in verdict.reason and "needs RTX 4090" not in verdict.reason
+    decision = decide(5, cards["RTX 4090"])
+    assert decision.status == UNKNOWN and [made.nominal is None for made in decision.numbers] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +278,6 @@ def test_energy_against_two_named_cards():
 )
 def test_prices_and_a_card_beside_itself_tell_nothing(number, records):
     assert cell(number, records) == f"cannot be told here: needs {claim(number).needs}"
-    assert number != 5 or "are one measurement here" in decide(5, records).reason
 
 
 @pytest.mark.parametrize(
@@ -277,14 +296,22 @@ def test_a_gpu_that_is_named_is_found_on_the_machine_that_has_it(name, backend, 
     term = report_claims.MeasuredLookup(energy(("torch", backend, chip), 50.0))(
         "energy", "energy_gpu_j_per_step", name, {}
     )
-    assert term.value == (50.0 if same else None)
-    assert same or term.reason == f"needs {name}, which is not this machine's"
+    assert term.number.value == 50.0 if same else term.number is None
 
 
-def test_what_is_said_of_apples_chips_is_tested_on_these_alone():
-    for chip, value in (("Apple M2 Max", 50.0), ("Intel Xeon", None)):
-        lookup = report_claims.MeasuredLookup(energy(("torch", "cpu", chip), 50.0))
-        assert lookup("energy", "energy_gpu_j_per_step", "cpu", {"maker": "Apple"}).value == value
+@pytest.mark.parametrize(
+    ("about", "chip", "there"),
+    [
+        ("Apple", "Apple M2 Max", True),
+        ("Apple", "NVIDIA H100", False),
+        ("M2", "Apple M2 Max", False),
+        ("M2 Max", "Apple M2 Max", True),
+        ("A6000", "NVIDIA RTX A6000", True),
+        ("", None, True),
+    ],
+)
+def test_what_is_said_of_a_chip_or_a_maker_is_judged_on_these_alone(about, chip, there):
+    assert report_claims.MeasuredLookup([record("energy", ("torch", "cuda", chip), {}, {})]).has(about) is there
     (row,) = report_claims.claims_table([claim(8)], []).rows
     assert row.cells[2] == "cannot be told here: the published values are only in an image"
 

@@ -97,7 +97,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("experiment", COUNTS)
 def test_the_operations_of_a_published_time_are_those_that_the_models_do(experiment):
-    rows = [row for row in published.values(experiment=experiment).to_dict("records") if row["flops"]]
+    rows = [row for row in published.rows(experiment=experiment) if row["flops"]]
     configs = {str(row["config"]): (row["config"], row["flops"]) for row in rows}
     count = COUNTS[experiment]()
     for config, flops in configs.values():
@@ -111,7 +111,7 @@ WITHOUT |= {(f"rasbt_{name}", metric) for name in ("vgg16", "lenet", "mlp") for 
 
 
 def test_every_published_time_has_a_count_or_a_reason():
-    rows = published.values().to_dict("records")
+    rows = published.rows()
     times = [row for row in rows if row["metric"].endswith("_s") and "per_s" not in row["metric"] and row["si"]]
     without = [row for row in times if row["flops"] is None]
     # SimCLR's at batch 128 in lightly's list is the training whose epoch article 000 prints.

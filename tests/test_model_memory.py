@@ -48,7 +48,7 @@ def test_parameters_are_those_of_the_models(ran):
         "gpt2-xl": (1_557_611_200, 1_557_611_200),
     }
     found = {row["Model"]: row for row in rows(shown[0])}
-    for value in published.values("001", "model_memory").to_dict("records"):
+    for value in published.rows("001", "model_memory"):
         if value["metric"] == "theoretical_bytes":
             assert found[value["config"]["model"]]["Card × 16 / 1024"] == f"{value['printed']} “GiB”"
     # 774,030,080 x 16 bytes = 12.384 GB = 11.534 GiB; 12.094 / 11.534 = 1.0486, which is 2^20 / 10^6.

@@ -396,7 +396,7 @@ def test_it_shows_every_published_value_in_its_row(execution, repeating):
     shown = "".join(output.data.get("text/html", "") for _, output in execution.outputs if "data" in output)
     rows = BeautifulSoup(shown, "html.parser").find_all("tr")
     rows = [{cell.get_text() for cell in row.find_all(["td", "th"])} for row in rows]
-    values = published.values(experiment=declaration.of(execution.path.stem).experiment).to_dict("records")
+    values = published.rows(experiment=declaration.of(execution.path.stem).experiment)
     keys = {key for value in values for key in value["config"]}
     told_apart = {key for key in keys if len({str(value["config"].get(key)) for value in values}) > 1}
     expected: dict[tuple, set[str]] = {}

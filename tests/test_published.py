@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
+import pandas
 import pytest
 
 from pomology.articles import claims, published
@@ -15,6 +15,11 @@ from pomology.articles.claims import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Term
 from pomology.articles.published import Claim
 from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
+
+
+def values(article: str | None = None, experiment: str | None = None) -> pandas.DataFrame:
+    return pandas.DataFrame(published.rows(article, experiment), dtype=object)
+
 
 CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
 BUG = "Runtime error (Bug)"
@@ -67,7 +72,7 @@ STATUS = {BUG: "error", "DNF (Out of Memory)": "out-of-memory", "--": "not-repor
 
 @pytest.mark.parametrize("experiment", TABLES)
 def test_article_003_tables_are_complete_and_as_printed(experiment):
-    frame = published.values("003", experiment)
+    frame = values("003", experiment)
     keys, *lines = TABLES[experiment].splitlines()
     assert len(frame) == 4 * len(lines)
     for number, line in enumerate(lines, 1):
@@ -84,7 +89,7 @@ def test_article_003_tables_are_complete_and_as_printed(experiment):
 
 
 def test_how_many_rows_and_which_are_printed_twice():
-    frame = published.values()
+    frame = values()
     assert dict(frame.groupby("article").size()) == {"000": 156, "001": 109, "002": 7, "003": 153, "004": 68}
     frame["config"] = frame["config"].map(lambda config: json.dumps(config, sort_keys=True))
     assert not frame.duplicated().any()
@@ -94,7 +99,7 @@ def test_how_many_rows_and_which_are_printed_twice():
 
 
 def test_rows_are_well_formed():
-    frame = published.values()
+    frame = values()
     assert set(frame["status"]) == {"ok", "error", "out-of-memory", "not-reported"}
     assert set(frame["role"]) == {"", "cpu", "gpu", "rival"} and set(frame["bound"]) == {"", "<", "~", ">"}
     assert set(frame["backend"]) == {"", "cpu", "mps", "cuda", "metal", "mlx-gpu"}
@@ -129,7 +134,7 @@ def test_rows_are_well_formed():
     ],
 )
 def test_values_of_the_other_articles_and_their_si_units(article, where, value, unit, si):
-    frame = published.values(article)
+    frame = values(article)
     for column, wanted in where.items():
         frame = frame[[value == wanted for value in frame[column]]]
     assert list(frame["value"]) == [value] and list(frame["unit"]) == [unit]
@@ -145,11 +150,13 @@ def recompute(name: str):
 
 
 def test_every_verdict_on_the_published_numbers_is_the_stated_one():
-    words = {HOLDS: {"yes", "strained"}, DOES_NOT_HOLD: {"no", "strained"}, CANNOT_BE_TOLD: {"not-recomputable"}}
+    words = {HOLDS: {"yes", "strained"}, DOES_NOT_HOLD: {"no"}, CANNOT_BE_TOLD: {"not-recomputable", "untestable"}}
     for c in published.claims():
         assert c.needs and c.claim.endswith(".") and c.experiments and c.id.startswith(c.article)
         assert not c.formula or c.holds_in_published.split(":")[0] in words[recompute(c.id).status], c.id
     assert [c.id for c in published.claims() if not c.formula] == ["000-C8", "003-C7", "004-C13"]
+    # Sentences of which the numbers that are there tell nothing.
+    assert [c.id for c in published.claims() if c.untestable] == ["001-C21", "001-C23", "003-C9"]
     vae = ["003-C1", "003-C2", "003-C3", "003-C6", "003-C7", "003-C9"]
     assert [c.id for c in published.claims("003", "vae")] == vae
 
@@ -158,8 +165,10 @@ def test_every_verdict_on_the_published_numbers_is_the_stated_one():
 RECOMPUTED = {
     "000-C1": [8.785],
     "000-C2": [13.776],
-    "000-C5": [0.9969],
+    "000-C4": [59.3 * 60, 6.75 * 60],
+    "000-C5": [29.31, 29.4],
     "000-C7": [8.785, 1.803, 2.623, 8.148],
+    "001-C1": [16.7782, 16.7771, 16.7774, 16.7774],
     "001-C2": [1.195, 1.247, 1.231],
     "001-C3": [1.0225],
     "001-C5": [1.058, 1.849, 1.191, 1.643],
@@ -179,11 +188,11 @@ RECOMPUTED = {
         *(137.19 * 90, 72.54 * 205, 216.04 * 70),
         *(1942.078 * 35, 285.473 * 84, 1684.591 * 35, 252.657 * 69),  # dcgan, CPU
     ],
-    "003-C9": [51, 53],
-    "004-C10": [1.1505],
-    "004-C11": [1.0035],
+    "003-C9": [40, 53],
+    "004-C10": [10.7e12],
+    "004-C11": [13.6e12 * 30 / 38, 10.7e12],
+    "004-C12": [1.24, 1.43, 1.77],
 }
-OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 @pytest.mark.parametrize("name", RECOMPUTED)
@@ -192,33 +201,55 @@ def test_recomputed_numbers(name):
     sides = [side.value for made in numbers for side in (made.left, made.right) if side.terms]
     values = [value for value in dict.fromkeys(sides) if value is not None]
     assert values == pytest.approx(RECOMPUTED[name], rel=1e-9, abs=0 if max(values) < 1e-3 else 6e-4)
-    for made in numbers:
-        known = None not in (made.left.value, made.right.value)
-        assert made.holds is (OPERATORS[made.operator](made.left.value, made.right.value) if known else None)
 
 
-def test_the_published_lookup_says_why_it_has_nothing():
+@pytest.mark.parametrize(
+    ("metric", "where", "low", "high"),
+    [
+        ("epoch_s", {"device": "Nvidia A6000", "experiment": "simclr"}, 0.485 * 60, 0.495 * 60),  # 0.49 min
+        ("fit_s", {"device": "Nvidia A6000", "experiment": "simclr"}, 97.65 * 60, 97.75 * 60),
+        ("pass_s", {"device": "M2 Ultra", "backend": "mlx-gpu"}, 2.7095, 2.7105),  # 2.710: the zero is printed
+        ("power_w", {"printed": "~12W"}, 12 * 0.9, 12 * 1.1),
+        ("temperature_c", {"printed": "53ºC"}, 52.5, 53.5),
+        ("footprint_peak_bytes", {"printed": "<1.3GB"}, 0, 1.3e9),
+        ("gpu_cores", {"device": "M2 Max (30 GPU cores)"}, 30, 30),  # are counted
+        ("launch_price_usd", {"device": "M2 Ultra"}, 6599, 6599),
+    ],
+)
+def test_what_is_printed_lies_within_half_a_unit_of_its_last_digit(metric, where, low, high):
+    (row,) = (row for row in published.rows() if where.items() <= row.items() and row["metric"] == metric)
+    assert (row["low"], row["high"]) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_a_verdict_on_what_is_printed_needs_all_that_may_have_been_meant():
+    """0.49 min is from 0.485 to 0.495: 97.7 min for 200 epochs agree with it within 2 %, which 1 % would not show."""
+    formula = claim("000-C5").formula
+    for within, status in ((0.02, HOLDS), (0.01, CANNOT_BE_TOLD), (0.001, CANNOT_BE_TOLD)):
+        one = made(formula.replace("0.02", str(within)))._replace(article="000", experiments=("simclr",))
+        assert claims.test(one, claims.PublishedLookup("000")).status == status
+
+
+def test_the_published_lookup_has_what_is_printed_once():
     lookup = claims.PublishedLookup("003")
     of_128 = {"batch_size": 128}
     for experiment, metric, role, config, value in [
         ("vae", "epoch_s", "gpu", of_128, 8.76),
         ("vae", "epoch_s", GPU.lower(), of_128 | {"backend": "mps"}, 8.76),
-        ("vae", "epoch_s", "cpu", of_128 | {"maker": "Apple"}, 3.746),
         ("transformer_lm", "epoch_s", "gpu", {"layers": 6}, 137.19),  # printed twice, one value
         ("dcgan", "status", "gpu", {"batch_size": 64}, "error"),
         ("dcgan", "status", "cpu", {"batch_size": 64}, "ok"),
         ("transformer_lm", "status", "rival", {"layers": 10}, "out-of-memory"),
     ]:
-        assert lookup(experiment, metric, role, config).value == value
-    for experiment, metric, role, config, reason in [
-        ("dcgan", "epoch_s", "gpu", {"batch_size": 64}, f'published as "{BUG}"'),
-        ("vae", "epoch_s", "gpu", {}, "2 published values match; the term must say which"),
-        ("vae", "epoch_s", "gpu", {"batch_size": 64}, "the text of article 003 prints no such number"),
-        ("vae", "epoch_s", "rival", of_128 | {"maker": "Apple"}, "the text of article 003 prints no such number"),
-        ("transformer_lm", "status", "rival", {}, "article 003 prints more than one such status"),
+        found = lookup(experiment, metric, role, config).number
+        assert value == (found if isinstance(found, str) else found.value)
+    for experiment, metric, role, config in [
+        ("dcgan", "epoch_s", "gpu", {"batch_size": 64}),  # a failure stands there
+        ("vae", "epoch_s", "gpu", {}),  # of two batches
+        ("vae", "epoch_s", "gpu", {"batch_size": 64}),
+        ("transformer_lm", "status", "rival", {}),
     ]:
-        assert lookup(experiment, metric, role, config).reason == reason
-    assert lookup("dcgan", "footprint_peak_bytes", "cpu", {"batch_size": 64}).found.bounds == (0, 0.3e9)
+        assert lookup(experiment, metric, role, config) == (None, (), None, None)
+    assert lookup("dcgan", "footprint_peak_bytes", "cpu", {"batch_size": 64}).number.bounds == (0, 0.3e9)
     assert claims.PublishedLookup("001").devices("kernel_launch", "gpu") == ("M2 Ultra", "M2 Max", "M2 Pro")
 
 
@@ -231,13 +262,18 @@ class Given:
     def devices(self, experiment: str, role: str) -> tuple[str, ...]:
         return ()
 
+    def has(self, chip: str) -> bool:
+        return True
+
     def __call__(self, *term) -> Term:
         self.asked.append(term)
         number = self.number(*term)
         if isinstance(number, tuple):
             value, low, high = number
             number = Estimate(value, low=low, high=high)
-        return Term(Estimate(number) if isinstance(number, (int, float)) else number, "" if number else "not here")
+        elif isinstance(number, int | float):
+            number = Estimate.count(number)
+        return Term(number)
 
 
 def made(formula: str) -> Claim:
@@ -245,22 +281,19 @@ def made(formula: str) -> Claim:
 
 
 def on(formula: str, **numbers: Any) -> claims.Decision:
-    """The verdict where each role has one value for everything: a number, one with its bounds, or a status."""
+    """The verdict where each role has one value for everything: a count, a number with its bounds, or a status."""
     return claims.test(made(formula), Given(lambda experiment, metric, role, config: numbers.get(role)))
 
 
 def test_one_machine_has_no_rival():
     own = {"cpu": 4.0, "gpu": 5.0}
-    verdict = on(claim("003-C2").formula, **own)
-    assert verdict.status == CANNOT_BE_TOLD and "epoch_s(rival, batch_size=128): not here" in verdict.reason
-    assert verdict.numbers[0].left.value is None and verdict.numbers[0].left.terms[1].value == 5.0
+    decision = on(claim("003-C2").formula, **own)
+    assert decision.status == CANNOT_BE_TOLD
+    assert decision.numbers[0].left.value is None and decision.numbers[0].left.terms[1].number.value == 5.0
     assert on("(epoch_s(cpu) < epoch_s(gpu)) & (epoch_s(rival) < 9)", **own).status == CANNOT_BE_TOLD
     # What this machine alone decides is decided.
     assert on("(epoch_s(cpu) > epoch_s(gpu)) & (epoch_s(rival) < 9)", **own).status == DOES_NOT_HOLD
-    assert on("(epoch_s(cpu) < epoch_s(gpu)) | (epoch_s(rival) < 9)", **own).status == HOLDS
-    assert on("max(epoch_s(gpu), epoch_s(rival)) <= 4", **own).status == DOES_NOT_HOLD
-    assert on("max(epoch_s(gpu), epoch_s(rival)) <= 6", **own).status == CANNOT_BE_TOLD
-    assert on("min(epoch_s(gpu), epoch_s(rival)) <= 5", **own).status == HOLDS
+    assert on("max(epoch_s(gpu), epoch_s(rival)) <= 4", **own).status == CANNOT_BE_TOLD
     assert claims.test(claim("003-C7"), Given(lambda *_: None)).status == CANNOT_BE_TOLD
 
 
@@ -284,44 +317,43 @@ def test_the_lookup_is_asked_for_what_the_term_says():
         ((9, 8, 10), (7, 5, 9), "epoch_s(gpu) / epoch_s(cpu) > 1", CANNOT_BE_TOLD),  # 9/7 > 1, but 8/9 < 1
         ((4, 3, 5), (9, 8, 10), "epoch_s(gpu) / epoch_s(cpu) > 1", DOES_NOT_HOLD),
         ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) * epoch_s(cpu) < 50", CANNOT_BE_TOLD),
-        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) - epoch_s(cpu) > 3", CANNOT_BE_TOLD),
-        ((9, 8, 10), (4, 3, 5), "abs(epoch_s(cpu) - epoch_s(gpu)) >= 3", HOLDS),
+        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) + epoch_s(cpu) > 11", CANNOT_BE_TOLD),
         ((9, 8, 10), (4, 3, 5), "between(3.5, epoch_s(cpu), 6)", CANNOT_BE_TOLD),
-        ((9, 8, 10), (4, 3, 5), "mean(epoch_s(gpu), epoch_s(cpu)) <= 7.5", HOLDS),
-        ((9, 8, 10), (4, 3, 5), "mean(epoch_s(d) for d in (gpu, cpu)) <= 7.4", CANNOT_BE_TOLD),
+        ((9, 8, 10), (4, 3, 5), "max(epoch_s(gpu), epoch_s(cpu)) >= 8", HOLDS),
+        ((9, 8, 10), (4, 3, 5), "min(epoch_s(d) for d in (gpu, cpu)) < 4.5", CANNOT_BE_TOLD),
+        ((9, 8, 10), (4, 3, 5), "near(epoch_s(cpu), 4, within=0.25)", HOLDS),
+        ((9, 8, 10), (4, 3, 5), "near(epoch_s(cpu), 4, within=0.24)", CANNOT_BE_TOLD),
+        ((9, 8, 10), (4, 3, 5), "near(epoch_s(gpu), epoch_s(cpu) + 5)", CANNOT_BE_TOLD),
         ((9, 8, 10), (1, -1, 1), "epoch_s(gpu) / epoch_s(cpu) > -99", CANNOT_BE_TOLD),  # may be divided by zero
-        ((9, 8, 10), (4, 3, 5), "~(epoch_s(gpu) < epoch_s(cpu))", HOLDS),
-        ((9, 8, 10), (9, 8, 10), "epoch_s(gpu) == epoch_s(cpu)", CANNOT_BE_TOLD),
-        # What has no interval counts as exact.
-        (9, 9, "epoch_s(gpu) == epoch_s(cpu)", HOLDS),
-        (9, (4, 3, 5), "epoch_s(gpu) - epoch_s(cpu) >= 4", HOLDS),
+        (9, 9, "(epoch_s(gpu) <= epoch_s(cpu)) & (epoch_s(gpu) >= epoch_s(cpu))", HOLDS),
+        (9, (4, 3, 5), "epoch_s(gpu) >= epoch_s(cpu) + 4", HOLDS),
         (math.nan, 4, "epoch_s(gpu) > epoch_s(cpu)", CANNOT_BE_TOLD),
+        # What has no interval may be anything.
+        ((9, None, None), (4, 3, 5), "epoch_s(gpu) > epoch_s(cpu)", CANNOT_BE_TOLD),
         ("ok", "error", "(status(gpu) == 'ok') & (status(cpu) != 'ok')", HOLDS),
         ("crashed", None, "status(gpu) == 'ok'", DOES_NOT_HOLD),
         (None, None, "status(gpu) != 'ok'", CANNOT_BE_TOLD),
     ],
 )
 def test_interval_arithmetic_decides_only_what_cannot_flip(gpu, cpu, formula, status):
-    verdict = on(formula, gpu=gpu, cpu=cpu)
-    assert verdict.status == status and bool(verdict.reason) is (status != HOLDS)
+    assert on(formula, gpu=gpu, cpu=cpu).status == status
 
 
 def test_generators():
     formula = "all(epoch_s(d, batch_size=b) < x for d in (cpu, gpu) for b, x in ((1, 5), (2, 6)))"
-    verdict = on(formula, cpu=3, gpu=5)
-    assert [(c.left.terms[0].text, c.right.value, c.holds) for c in verdict.numbers] == [
-        ("epoch_s(cpu, batch_size=1)", 5, True),
-        ("epoch_s(cpu, batch_size=2)", 6, True),
-        ("epoch_s(gpu, batch_size=1)", 5, False),
-        ("epoch_s(gpu, batch_size=2)", 6, True),
+    decision = on(formula, cpu=3, gpu=5)
+    asked = [(c.left.terms[0].traits["role"], c.left.terms[0].traits["batch_size"]) for c in decision.numbers]
+    assert asked == [("cpu", 1), ("cpu", 2), ("gpu", 1), ("gpu", 2)]
+    assert [(c.right.value, c.nominal, decision.fails(c)) for c in decision.numbers] == [
+        (5, True, False),
+        (6, True, False),
+        (5, False, True),
+        (6, True, False),
     ]
-    assert verdict.status == DOES_NOT_HOLD and verdict.reason == "5.00 < 5.00 no"
-    (comparison,) = on("epoch_s(gpu) / epoch_s(cpu) > 1", gpu=(9, 8, 10), cpu=(8, 5, 10)).numbers
-    assert "intervals of the two sides overlap" in comparison.reason
-    assert str(comparison) == "1.12 (0.800 to 2.00) > 1.00 too close to tell"
+    assert decision.status == DOES_NOT_HOLD
     # Where no other devices are known, the roles stand for them.
     assert on("all(epoch_s(d) < 6 for d in devices)", gpu=5).status == HOLDS
-    assert on("any(epoch_s(r) < 6 for r in rivals)", gpu=5).status == CANNOT_BE_TOLD
+    assert on("all(epoch_s(r) < 6 for r in rivals)", gpu=5).status == CANNOT_BE_TOLD
 
 
 @pytest.mark.parametrize(
@@ -334,6 +366,7 @@ def test_generators():
         ("epoch_s(gpu) > 1 and epoch_s(cpu) > 1", "joined by"),
         ("epoch_s(3) > 1", r"epoch_s\(\) takes one of cpu, gpu, rival or the name of a device"),
         ("status(gpu) > 'ok'", "a status compares with a text"),
+        ("epoch_s(gpu) == 1", "a number by < or >"),
     ],
 )
 def test_a_malformed_formula_is_refused_with_the_claim_s_name(formula, why):
@@ -351,7 +384,7 @@ NOT_PRINTED = {None, "M1 GPU", "P100", "T4", "V100"}  # devices of article 004, 
 @pytest.mark.parametrize("claim", [c for c in published.claims() if c.formula], ids=lambda c: c.id)
 def test_every_formula_can_be_evaluated_and_asks_for_what_there_is(claim):
     lookup = Given(lambda _, metric, *__: "ok" if metric == "status" else 1.0)
-    assert claims.test(claim, lookup).status in (HOLDS, DOES_NOT_HOLD)
+    assert None not in [made.nominal for made in claims.test(claim, lookup).numbers]
     rows = published.rows()
     for experiment, metric, role, _ in lookup.asked:
         assert experiment in claim.experiments and metric in MEASURED | {row["metric"] for row in rows}

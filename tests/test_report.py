@@ -123,7 +123,7 @@ def test_finished_run(tmp_path):
     assert "commit c0ffeec0ff, with changes" in page.text and "stand-in (dcgan, siamese, vae)" in page.text
     # The article's order, whatever the files are called.
     assert [section["id"] for section in page.all("section")] == ["dcgan", "siamese", "vae"]
-    for printed in published.values(experiment="vae").query("metric == 'epoch_s'")["printed"]:
+    for printed in (row["printed"] for row in published.rows(experiment="vae") if row["metric"] == "epoch_s"):
         assert f">{printed}<" in page.source
     assert "7.9 s ± 4.8 %" in page.text and "123 s" in page.text
     assert "out-of-memory" in page.text and "16 GB" in page.text

@@ -70,9 +70,9 @@ def test_several_settings_of_a_device_reach_what_a_pencil_says():
 
 
 def test_peaks_are_of_devices_that_the_articles_have_and_each_names_its_source():
-    devices, shown = set(published.values()["device"]), " ".join(summary.table([]).notes)
-    table_1 = published.values("001", "costs")
-    printed = table_1[table_1["metric"] == "peak_flops_per_s"].set_index("device")["si"]
+    devices, shown = {row["device"] for row in published.rows()}, " ".join(summary.table([]).notes)
+    table_1 = [row for row in published.rows("001", "costs") if row["metric"] == "peak_flops_per_s"]
+    printed = {row["device"]: row["si"] for row in table_1}
     names = {"A6000": "NVIDIA RTX A6000"}
     lines = published.read("peaks.csv")
     assert len(lines) == len(summary.peaks()) > 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import math
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,10 @@ FRAMEWORKS = ("torch", "tensorflow", "mlx")
 # Printed unit -> factor to SI. Units that are not here (s, cores, %, x, ...) stay as they are.
 UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
 UNIT_FACTORS |= {"TFLOPS": 1e12, "M": 1e6, "million": 1e6, "billion": 1e9}
+SI_UNITS = dict.fromkeys(("s", "ms", "min", "Min"), "s") | dict.fromkeys(("GB", "GByte", "GiB"), "B")
+SI_UNITS |= {"TFLOPS": "FLOP/s", "W": "W", "J": "J", "°C": "°C", "USD": "USD"}
+ROUNDED = {*UNIT_FACTORS, "s", "W", "J", "°C", "x", "%"}  # what is not counted, and so is printed rounded
+ABOUT = 0.10  # what `~35W` may be off by
 
 
 class Article(NamedTuple):
@@ -44,6 +49,14 @@ class Claim(NamedTuple):
     recomputed: str
     holds_in_published: str
     needs: str
+    about: str = ""  # the chip, or its maker, that the sentence is about
+    assumes: str = ""  # what a verdict on this machine rests on, and the article does not state
+
+    @property
+    def untestable(self) -> str:
+        """Why its numbers, if there are any, show nothing."""
+        word, _, why = self.holds_in_published.partition(": ")
+        return why if word == "untestable" else ""
 
     @property
     def experiment(self) -> str:
@@ -63,13 +76,30 @@ def _rows() -> tuple[dict, ...]:
     for line in read("published.csv"):
         value, flops = (float(line[key]) if line[key] else None for key in ("value", "flops"))
         numbers = {"row": int(line["row"]), "value": value, "config": json.loads(line["config"]), "flops": flops}
-        numbers["si"] = None if value is None else value * UNIT_FACTORS.get(line["unit"], 1.0)
-        made.append({**line, **numbers, "maker": "Apple" if re.match(r"M\d", line["device"]) else ""})
+        made.append({**line, **numbers, **_in_si(line, value)})
     return tuple(made)
 
 
+def _in_si(line: dict, value: float | None) -> dict:
+    """A printed number in SI, and its bounds: half a unit of its last digit away, a tenth of it behind a `~`."""
+    if value is None:
+        return {"si": None}
+    factor = UNIT_FACTORS.get(line["unit"], 1.0)
+    half = 0.5 / 10 ** len(line["value"].partition(".")[2]) if line["unit"] in ROUNDED else 0.0
+    half = max(half, ABOUT * value) if "~" in line["printed"] else half
+    low, high = {"<": (0.0, value), ">": (value, math.inf)}.get(line["bound"], (value - half, value + half))
+    unit = SI_UNITS.get(line["unit"], "")
+    return {"si": value * factor, "si_unit": unit, "low": low * factor, "high": high * factor}
+
+
 def rows(article: str | None = None, experiment: str | None = None) -> list[dict]:
-    """The published rows, as `values` has them."""
+    """The published numbers (and printed non-numbers), in the articles' order.
+
+    `value` and `unit` are as printed; `si` is the value in the unit that the metric's name says (GB = 1e9 bytes), with
+    its bounds `low` and `high`; None where no number is printed. A row that an article prints twice is there twice:
+    `article`, `item` and `row` place it. `source` is "article", or the upstream page of a figure. `flops`: operations
+    on paper behind a time or an energy; None where nobody has counted, or another row has the training.
+    """
     return [row for row in _rows() if article in (None, row["article"]) and experiment in (None, row["experiment"])]
 
 
@@ -98,23 +128,6 @@ def software(article: str, device: str, framework: str, source: str) -> tuple[st
 def articles() -> list[Article]:
     """The five articles, by id."""
     return [Article(**{**line, "machines": tuple(line["machines"].split("; "))}) for line in read("articles.csv")]
-
-
-def values(article: str | None = None, experiment: str | None = None):
-    """The published numbers (and printed non-numbers) as a pandas.DataFrame, in the articles' order.
-
-    `value` and `unit` are as printed, `si` is the value in the unit that the metric's name says (GB = 1e9 bytes); None
-    where no number is printed. `config` is a dict. A row that an article prints twice is there twice: `article`, `item`
-    and `row` place it. `source` is "article", or the upstream page of a figure. `flops`: operations on paper behind a
-    time or an energy, of whatever that row measures; None where nobody has counted, or another row has the training.
-    """
-    import pandas
-
-    copies = [{**row, "config": dict(row["config"])} for row in rows(article, experiment)]
-    frame = pandas.DataFrame(copies, columns=[*read("published.csv")[0], "si"])
-    for column in ("value", "si", "flops"):  # pandas would turn None into NaN
-        frame[column] = pandas.Series([row[column] for row in copies], dtype=object)
-    return frame
 
 
 def claims(article: str | None = None, experiment: str | None = None) -> tuple[Claim, ...]:

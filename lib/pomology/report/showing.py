@@ -183,7 +183,8 @@ class Report:
         return what != "claims" and bool(self.declaration.sources) and not self.records
 
     def _needed(self) -> list[str]:
-        experiments = {experiment for claim in self.declaration.claims for experiment in claim.experiments}
+        # The claims of an article are judged together, and so need the journals of all.
+        experiments = {experiment for claim in published.claims(self.article) for experiment in claim.experiments}
         return sorted({self.name, *(name for about in experiments for name in declaration.notebooks_of(about))})
 
     def _place(self) -> str:
