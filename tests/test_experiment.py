@@ -106,6 +106,16 @@ def run(experiment: Experiment, body: Callable[[Case], object] = fit, **axes) ->
 # A case that ends well ------------------------------------------------------------------------------------------------
 
 
+def test_memory_is_that_of_the_loop_without_the_batches_that_are_kept_ready(make):
+    experiment, kept = make(), []
+    (device,) = experiment.devices
+    device.to_device = lambda batch: kept.append(batch) or batch
+    device.peak_memory = lambda: {"reserved_peak_bytes": 9 if kept else 5}
+    record = run(experiment)
+    assert len(kept) == 3 and record.metrics["reserved_peak_bytes"].value == 5
+    assert record.metrics["footprint_peak_bytes"].value > 1e6
+
+
 def test_a_finished_case_is_one_line_with_all_that_the_design_promises(make):
     experiment = make(budget_s=0.5, profile="article")
     experiment.dataset(SimpleNamespace(kind="stand-in", origin="digits drawn by hand"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pomology import format
 from pomology.errors import Mismatch, PomologyError, TooBig
 from pomology.experiment import outcome
-from pomology.machine import snapshot
+from pomology.machine import memory, snapshot
 from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Telemetry
 from pomology.measure import calls, clock, epochs
@@ -69,6 +69,7 @@ class Case:
         self._notes: list[str] = []
         self._flags: list[str] = []
         self._shown, self._shown_s = None, 0.0
+        self._peaks: dict[str, int] = {}
 
     def __getitem__(self, name: str) -> Any:
         return self.config[name]
@@ -234,6 +235,7 @@ class Case:
         backend.reset_peak_memory()
         about, whole = {"to_device": backend.to_device, "on_progress": self._progress}, experiment.profile == "article"
         self.clock = clock.StepClock(backend.synchronize, budget_s=experiment.budget_s, whole=whole, **about)
+        self.clock.before_ready = self._note_peaks
         self.phase, self.occasional = self.clock.phase, self.clock.occasional
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(backend.context())
@@ -252,6 +254,12 @@ class Case:
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = self._weights = None
         return record.status != "interrupted"
+
+    def _note_peaks(self) -> None:
+        """What the loop takes by itself: the kit's own ready batches are no part of it."""
+        self._peaks = self.backend.peak_memory()
+        if seen := [sample.footprint_bytes for sample in self._telemetry.samples if sample.footprint_bytes]:
+            self._peaks["footprint_peak_bytes"] = max(*seen, memory.footprint()[1]())
 
     def _progress(self, part: str, done: int, expected: float | None) -> None:
         now_s = time.perf_counter()
@@ -347,7 +355,8 @@ class Case:
             if workload and workload.flops:
                 metrics["energy_j_per_tflop"] = Estimate(energy / workload.flops * 1e12, "J", how="estimated")
         if training:
-            metrics |= {name: Estimate(value, "B") for name, value in self.backend.peak_memory().items()}
+            peaks = self._peaks or self.backend.peak_memory()
+            metrics |= {name: Estimate(value, "B") for name, value in peaks.items()}
         ends, steps = outcome.loss_ends(self._losses), len(self._losses)
         metrics |= {name: Estimate(loss, n=steps) for name, loss in ends.items() if math.isfinite(loss)}
         if self._trace is not None:

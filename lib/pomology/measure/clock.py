@@ -98,7 +98,8 @@ class StepClock:
     training part, a third of it for ready batches; the first step and warm-up come on top, and so do ready batches
     behind a whole epoch or a loader with workers. whole: run whole epochs whatever they take. to_device: moves a batch
     to the device, to be kept ready; None times no ready batches. on_progress: called at ends of blocks with (part name,
-    steps done, steps expected or None). on_ready: whether the step is on a ready batch.
+    steps done, steps expected or None). before_ready: called when batches are about to be kept ready. on_ready: whether
+    the step is on a ready batch.
     """
 
     synchronize: Callable[[], None] = lambda: None
@@ -108,6 +109,7 @@ class StepClock:
     to_device: Callable[[Any], Any] | None = None
     clock: Callable[[], float] = time.perf_counter
     on_progress: Callable[[str, int, float | None], None] = lambda part, done, expected: None
+    before_ready: Callable[[], None] = lambda: None
     parts: dict[str, Part] = field(default_factory=dict, init=False)
     occasional_work: dict[str, Occasional] = field(default_factory=dict, init=False)
     on_ready: bool = field(default=False, init=False)
@@ -132,7 +134,8 @@ class StepClock:
         if total <= 0:
             raise ValueError(f"part {part!r} has no batches")
         self.parts[part] = Part(part, total, per_epoch)
-        budget_s, ready = self.budget_s / (1 if training else 4), ready and training and self.to_device is not None
+        ready = ready and training and self.to_device is not None and not isinstance(batches, Iterator)  # read once
+        budget_s = self.budget_s / (1 if training else 4)
         return self._run(self.parts[part], batches, budget_s, ready)
 
     @contextmanager
@@ -169,7 +172,7 @@ class StepClock:
         self._running, self._ready_s, start = part.name, 0.0, self.clock()
         count, full = math.ceil(part.epoch_steps), max(1, int(part.epoch_steps))  # full: but for a smaller last batch
         pool: list = []
-        source = _keeping(batches, pool, min(READY_BATCHES, full) if ready else 0)
+        source = (batch for given in (batches,) for batch in given)  # asked for an iterator with the first step
         try:
             first, _ = yield from self._block(part, source, 1)
             part.first_step_s, pace_s, done = first.seconds, first.seconds, 1
@@ -205,6 +208,7 @@ class StepClock:
                     if self._now() >= until:
                         break
                 if turns:
+                    self._keep_ready(pool, batches, full)
                     yield from self._ready(part, pool, size, budget_s * READY_SHARE / BURSTS)
                 if self._now() - begun >= budget_s and sum(block.steps for block in part.blocks) >= STEPS_LEAST:
                     part.stopped = "budget"
@@ -222,6 +226,7 @@ class StepClock:
             part.seconds = self.clock() - start - self._ready_s
             source.close()  # workers of a loader end here, and load nothing beside the ready batches
             if ready and not part.ready_blocks:
+                self._keep_ready(pool, batches, full)
                 yield from self._ready(part, pool, size, budget_s * READY_SHARE)
         finally:
             self._running, self.on_ready = None, False
@@ -244,11 +249,25 @@ class StepClock:
             raise ValueError(f"part {part.name!r}: the batches ended after {part.steps + done} of {promised} steps")
         return Block(done, end - start - aside_s, self._phases), min(end - asked, (asked - start - aside_s) / done)
 
+    def _keep_ready(self, pool: list, batches: Iterable, full: int) -> None:
+        """Fill the pool, unless it is full, from an iterator of its own: kept from the loop's steps, batches would be
+        in the memory that these are said to take. A loader's workers are not started for so few."""
+        if pool:
+            return
+        start, _ = self.clock(), self.before_ready()
+        few = min(READY_BATCHES, full)
+        if getattr(batches, "num_workers", 0) and getattr(batches, "batch_sampler", None) is not None:
+            chosen = itertools.islice(batches.batch_sampler, few)
+            pool += [batches.collate_fn([batches.dataset[index] for index in indices]) for indices in chosen]
+        else:
+            pool += itertools.islice(batches, few)
+        pool[:] = [self.to_device(batch) for batch in pool]
+        self.synchronize()
+        self._ready_s += self.clock() - start
+
     def _ready(self, part: Part, pool: list, size: int, budget_s: float) -> Iterator:
         """The same loop on batches that are on the device already."""
-        begun = self.clock()
-        source = itertools.cycle([self.to_device(batch) for batch in pool])
-        self.synchronize()
+        begun, source = self.clock(), itertools.cycle(pool)
         self.on_ready = True
         while True:
             block, _ = yield from self._block(part, source, size)
@@ -281,15 +300,6 @@ class Ticker:
         """The loop has ended: so has the last step, if it was that of a whole epoch. May be called again."""
         next(self._loop, None)
         self._loop.close()
-
-
-def _keeping(batches: Iterable, pool: list, most: int) -> Iterator:
-    """Pass `batches` on, and keep the first `most` in `pool`. They are asked for an iterator with the first step."""
-    source = iter(batches)
-    for item in itertools.islice(source, most):
-        pool.append(item)
-        yield item
-    yield from source
 
 
 def block_steps(
