@@ -202,12 +202,21 @@ def test_counters_that_fail_cost_no_case(calls, monkeypatch):
     assert mps.uncounted is None and mps.peak_memory()["allocated_peak_bytes"] == 7 * GB
 
 
-def test_fp32_on_cuda_is_fp32(calls, monkeypatch):
-    matmul, cudnn = (SimpleNamespace(allow_tf32=True) for _ in range(2))
-    monkeypatch.setattr(torch.backends, "cuda", SimpleNamespace(matmul=matmul))
+@pytest.mark.parametrize(("capability", "tf32"), [((7, 5), False), ((8, 0), True)])
+def test_cuda_convolves_in_tf32_as_pytorch_comes_and_in_fp32_where_asked(calls, monkeypatch, capability, tf32):
+    matmul, cudnn = (SimpleNamespace(allow_tf32=value) for value in (True, False))
+    cuda = SimpleNamespace(matmul=matmul)
+    monkeypatch.setattr(torch.backends, "cuda", cuda)
     monkeypatch.setattr(torch.backends, "cudnn", cudnn)
-    Device("cuda")
-    assert not matmul.allow_tf32 and not cudnn.allow_tf32
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    device = Device("cuda")
+    assert not matmul.allow_tf32 and cudnn.allow_tf32 and device.tf32 is tf32
+    with pytest.raises(KeyError), device.context(strict=True):
+        assert not cudnn.allow_tf32
+        raise KeyError
+    with device.context():
+        assert cudnn.allow_tf32
+    assert Device("cpu").tf32 is False
 
 
 def test_the_cpu_works_for_real():

@@ -238,7 +238,9 @@ class Case:
         self.clock.before_ready = self._note_peaks
         self.phase, self.occasional = self.clock.phase, self.clock.occasional
         self._stack = contextlib.ExitStack()
-        self._stack.enter_context(backend.context())
+        if strict := self.config.get("tf32") == "off":
+            self.note("convolutions in true fp32, not in TF32", "other-way")
+        self._stack.enter_context(backend.context(strict))
         self._fallbacks = self._stack.enter_context(backend.watch_fallbacks())
         return self
 
@@ -301,6 +303,8 @@ class Case:
         if observed is not None and observed == self._weights_on and self._computed_on == {backend.backend}:
             observed = backend.backend
         status, reason = self._status(exception, observed)
+        if status == "out-of-memory" and backend.memory_limit:
+            self.note(backend.memory_limit)
         doubts = self._conditions["flags"] + self._flags + outcome.flags(telemetry, training, backend.backend)
         record = self._start() | {"status": status, "reason": reason, "flags": doubts}
         record |= {"device": observed and ("cpu" if observed == "cpu" else "gpu")}
