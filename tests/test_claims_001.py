@@ -153,6 +153,9 @@ ALONE = {
 }
 
 
+OTHERWISE = ({"profile": "smoke"}, {"scaled": True}, {"flags": ["other-way"]})
+
+
 @pytest.mark.parametrize("number", ALONE)
 def test_a_claim_that_one_machine_can_tell_has_both_verdicts(number):
     bears_out, does_not = ALONE[number]
@@ -161,8 +164,8 @@ def test_a_claim_that_one_machine_can_tell_has_both_verdicts(number):
     if number == 6:  # PyTorch's launches and MLX's: the claim says `devices`
         assert decide(6, bears_out + launches(1e-4, 1.5e-4, MLX)).status == FAILS
     assert verdict.status == FAILS and verdict.reason
-    # Smoke tests, smaller models, what did not end well and a part of the numbers tell nothing.
-    untold = [[one.replace(**more) for one in bears_out] for more in ({"profile": "smoke"}, {"scaled": True})]
+    # Smoke tests, smaller models, other ways, what did not end well and a part of the numbers tell nothing.
+    untold = [[one.replace(**more) for one in bears_out] for more in OTHERWISE]
     untold += [[], [one.replace(status="too-big") for one in bears_out]]
     for records in untold + ([bears_out[:1]] if number != 6 else []):  # which needs one device
         assert decide(number, records).status == UNKNOWN and decide(number, records).reason

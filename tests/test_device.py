@@ -202,6 +202,12 @@ def test_counters_that_fail_cost_no_case(calls, monkeypatch):
     assert mps.uncounted is None and mps.peak_memory()["allocated_peak_bytes"] == 7 * GB
 
 
+def test_the_limit_of_mps_is_said_beside_pytorch_s(calls, monkeypatch):
+    monkeypatch.setattr(os, "environ", {})
+    assert "here is 1 times the working set" in Device("mps").memory_limit and "1.7" in Device("mps").memory_limit
+    assert Device("cpu").memory_limit == ""
+
+
 @pytest.mark.parametrize(("capability", "tf32"), [((7, 5), False), ((8, 0), True)])
 def test_cuda_convolves_in_tf32_as_pytorch_comes_and_in_fp32_where_asked(calls, monkeypatch, capability, tf32):
     matmul, cudnn = (SimpleNamespace(allow_tf32=value) for value in (True, False))
@@ -433,8 +439,14 @@ def test_the_remapper_is_off_before_tensorflow_is_loaded_and_on_a_mac_it_may_be_
     monkeypatch.delitem(sys.modules, "keras", raising=False)
     find.prepare("tensorflow")
     assert os.environ == dict(zip(names, ("1", "tensorflow", "before"), strict=True)), "who wants to see the log may"
+    find.prepare("tensorflow", fusion=True)
+    find.prepare("tensorflow")  # leaves what was asked for
+    assert os.environ[devices_tensorflow.REMAPPER] == "0"
+    find.prepare("tensorflow", fusion=False)
     tensorflow("darwin")
     find.prepare("tensorflow")  # it was set in time
+    with pytest.raises(PomologyError, match="TURN_OFF_REMAPPER=0 was set, by which"):
+        find.prepare("tensorflow", fusion=True)
     monkeypatch.delenv(devices_tensorflow.REMAPPER)
     for _ in range(2):  # the first refusal must not make the second call believe
         with pytest.raises(PomologyError, match=r"^[^\n]*TURN_OFF_REMAPPER=1[^\n]* restart the kernel[^\n]*$"):

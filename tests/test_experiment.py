@@ -217,8 +217,10 @@ EXCEPTIONS = [
 ]
 
 
-def test_an_exception_ends_its_case_and_not_the_notebook(make):
+def test_an_exception_ends_its_case_and_not_the_notebook(make, monkeypatch):
     experiment = make()
+    (device,) = experiment.devices
+    monkeypatch.setattr(type(device), "memory_limit", "the limit here is 1 times")
     for case in experiment.cases(number=range(len(EXCEPTIONS) + 1)):
         with case:
             fit(case)
@@ -230,6 +232,7 @@ def test_an_exception_ends_its_case_and_not_the_notebook(make):
         assert record.status == status and record.reason.startswith(reason) and "\n" not in record.reason
         assert (bool(record.traceback)) == (status == "error")
         assert "epoch_s" in record.metrics  # what had been measured is kept
+        assert (record.note == device.memory_limit) == (status == "out-of-memory")
 
 
 def test_a_traceback_is_kept_without_the_folders_of_this_machine(make, monkeypatch):

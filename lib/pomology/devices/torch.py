@@ -115,8 +115,10 @@ class TorchDevice(Device):
 
     @property
     def memory_limit(self) -> str:
-        high = os.environ.get(WATERMARKS[0]) if self.backend == "mps" else None
-        return high and f"the limit here is {high} times the working set that Metal recommends; PyTorch's is 1.7" or ""
+        if self.backend != "mps":
+            return ""
+        high = os.environ[WATERMARKS[0]]
+        return f"the limit here is {high} times the working set that Metal recommends; PyTorch's own is 1.7 times"
 
     @property
     def tf32(self) -> bool:

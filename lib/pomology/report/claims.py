@@ -26,6 +26,7 @@ class MeasuredLookup:
     """
 
     def __init__(self, records: Sequence[Record]):
+        records = [record for record in records if "other-way" not in record.flags]
         self.records, self.comparable = records, comparable(records)
         self.chips = {_model(record.chip) for record in records if kind(record) == "gpu" and record.chip}
 

@@ -6,6 +6,7 @@ It imports little, so that a wrong argument is answered at once.
 import contextlib
 import json
 import re
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,16 +24,19 @@ class Job(NamedTuple):
     notebook: Notebook
     parameters: dict[str, Any]
     repeat: int
+    way: str = ""  # of several that need processes of their own, another than the article's
 
     @property
     def label(self) -> str:
-        return self.notebook.name + (f" (repeat {self.repeat + 1})" if self.repeat else "")
+        return self.notebook.name + self.way + (f" (repeat {self.repeat + 1})" if self.repeat else "")
 
     def output(self, out: Path) -> Path:
-        return out / "repeats" / self.partial(out).name if self.repeat else out / self.partial(out).name
+        return out / "repeats" / self.partial(out).name if self.repeat or self.way else out / self.partial(out).name
 
     def partial(self, out: Path) -> Path:
-        return out / ".partial" / (self.notebook.name + (f"-{self.repeat}" if self.repeat else "") + ".ipynb")
+        return (
+            out / ".partial" / (self.notebook.name + self.way + (f"-{self.repeat}" if self.repeat else "") + ".ipynb")
+        )
 
 
 def prepare(
@@ -69,7 +73,12 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
         own = {key for key, value in given.items() if value == "auto" and key in values}
         for repeat in range(repeats):
             more = {key: value for key, value in (given | {"repeat": repeat}).items() if key in declared.keys() - own}
-            planned.append(Job(notebook, values | more, repeat))
+            job = Job(notebook, values | more, repeat)
+            # Before the article's way, whose tables then show both.
+            if "fusion" in declared and sys.platform == "darwin" and job.parameters.get("devices") != "cpu":
+                other = job.parameters | {"fusion": False, "devices": "metal"}
+                planned.append(Job(notebook, other, repeat, "-unfused"))
+            planned.append(job)
     return sorted(planned, key=lambda job: job.repeat)
 
 

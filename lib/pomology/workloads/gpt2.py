@@ -133,7 +133,7 @@ class Trial:
 
     @property
     def checksum(self) -> int:
-        """A number that is the same for the same beginning: weights, tokens, and steps but for their bias correction."""
+        """A number that is the same for the same beginning and steps, but for the bias correction of these."""
         arrays = (np.ascontiguousarray(array).tobytes() for array in (*self.weights.values(), self.tokens))
         return zlib.crc32(b"".join((repr(replace(self, bias_correction=True)).encode(), *arrays)))
 

@@ -229,8 +229,8 @@ def measure(case: Any, product: Product, multiply: Callable[[], Any], budget_s: 
     """Time a product and put what follows from it into the record.
 
     kernel_s: the median of calls that are each waited for, as in the article's likely source. kernel_stream_s: the mean
-    of calls, as the article has it; on a GPU of calls among others that are waited for once. repeats: timed calls behind 10 that are not; 0 is as many as a narrow interval
-    needs in `budget_s`.
+    of calls, as the article has it; on a GPU of calls among others that are waited for once. repeats: timed calls
+    behind 10 that are not; 0 is as many as a narrow interval needs in `budget_s`.
     """
     function, synchronize = case.backend.dispatch(multiply), case.backend.synchronize
     fixed = {"repeats": repeats, "warmup_calls": WARMUPS, "warmup_s": 0, "budget_s": math.inf} if repeats else {}
