@@ -28,6 +28,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -839,8 +840,73 @@ def in_framework(title: str, text: str, pairs: int, low: float, high: float, bou
     return [ratio_row(title, program(text, many(pairs)), low, high, bound)]
 
 
+class InTurn:
+    """A case of a notebook, and a loader of one batch for it: each of its steps follows one of upstream's own."""
+
+    device = torch.device("cpu")
+    require_memory = loss = note = lambda self, *_: None
+    occasional = staticmethod(lambda *_, **__: contextlib.nullcontext())
+
+    def __init__(self, batch: tuple, other: Callable[[], None], count: int, **config: int):
+        self.batch, self.other, self.count, self.config, self.ratios = batch, other, count, config, []
+        self.__dict__ |= config
+
+    def watch_model(self, model: nn.Module) -> nn.Module:
+        return model
+
+    def steps(self, batches: Any, part: str = "training") -> Any:
+        return measure_clock.StepClock(whole=True).steps(self) if part == "training" else iter(())
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self):
+        for _ in range(self.count):
+            seconds, start = timed(self.other), time.perf_counter()
+            yield self.batch
+            self.ratios.append((time.perf_counter() - start) / seconds)
+
+
+def upstream() -> list[dict]:
+    """Steps of the notebooks' own loops, on the clock, in turn with bare steps of the articles' code."""
+    import test_notebooks
+    import upstream as bare
+
+    torch.manual_seed(1)
+    images, digits, photos = torch.rand(128, 1, 28, 28), 255 * torch.rand(2, 64, 1, 28, 28), torch.rand(64, 3, 64, 64)
+    targets, views, words = torch.arange(64) % 2.0, torch.randn(2, 32, 3, 32, 32), 33_278
+    tokens, following = torch.randint(words, (35, 20)), torch.randint(words, (700,))
+    model = {"batch_size": 20, "embedding_size": 200, "layers": 2, "hidden_size": 200}
+    cases = {
+        "vae": InTurn((images, None), bare.vae(images), many(600), batch_size=128),
+        "siamese": InTurn((*digits, targets), bare.siamese(*digits, targets), max(12, many(60)), batch_size=64),
+        "dcgan": InTurn((photos, None), bare.dcgan(photos), max(12, many(40)), batch_size=64),
+        "transformer_lm": InTurn(
+            (tokens, following), bare.transformer_lm(tokens, following, words), max(12, many(60)), **model
+        ),
+        "simclr": InTurn((views, None, None), bare.simclr(*views), max(12, many(30)), batch_size=32),
+    }
+    rows = []
+    for name, case in cases.items():
+        scope = test_notebooks.definitions(name, DataLoader=None)
+        scope["train"].__globals__["DataLoader"] = lambda *_, case=case, **__: case
+        if name == "simclr":  # Lightning has the loop, there and here
+            module = scope["SimCLR"](SimpleNamespace(augmentation="loader"), None, None)
+            module.log = lambda *_: None
+            (optimizer,), _ = module.configure_optimizers()
+            for number, batch in enumerate(case.steps(case)):
+                optimizer.zero_grad()
+                module.training_step(batch, number).backward()
+                optimizer.step()
+        else:
+            scope["train"](case)
+        title = f"upstream: a step of {name}, on the clock, against the article's own code"
+        rows.append(ratio_row(title, case.ratios[3:] or case.ratios, 0.98, 1.02, "within 2 %"))
+    return rows
+
+
 PARTS = (coverage, errors, clock, loop, kernels, estimate, fit, repeats, claims, notebook, products, ceilings, again)
-PARTS += (thousand, busy, spinner, spinning)
+PARTS += (thousand, busy, spinner, spinning, upstream)
 
 
 def main() -> int:

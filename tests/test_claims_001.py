@@ -170,11 +170,9 @@ def test_a_claim_that_one_machine_can_tell_has_both_verdicts(number):
     assert decide(number, does_not).status == FAILS
     if number == 6:  # PyTorch's launches and MLX's: the claim says `devices`
         assert decide(6, bears_out + launches(1e-4, 1.5e-4, MLX)).status == FAILS
-    # Smoke tests, smaller models, what did not end well and a part of the numbers tell nothing.
-    untold = [
-        [one.replace(**more) for one in bears_out]
-        for more in ({"scaled": True}, {"status": "crashed"}, {"profile": "smoke"})
-    ]
+    # Smoke tests, smaller models, other ways, what did not end well and a part of the numbers tell nothing.
+    otherwise = ({"scaled": True}, {"status": "crashed"}, {"profile": "smoke"}, {"flags": ["other-way"]})
+    untold = [[one.replace(**more) for one in bears_out] for more in otherwise]
     ends = {id(untold[0]): "; scaled", id(untold[1]): "; crashed"}
     for records in [*untold, []] + ([bears_out[:1]] if number != 6 else []):  # which needs one device
         assert decide(number, records).status == UNKNOWN

@@ -202,12 +202,27 @@ def test_counters_that_fail_cost_no_case(calls, monkeypatch):
     assert mps.uncounted is None and mps.peak_memory()["allocated_peak_bytes"] == 7 * GB
 
 
-def test_fp32_on_cuda_is_fp32(calls, monkeypatch):
-    matmul, cudnn = (SimpleNamespace(allow_tf32=True) for _ in range(2))
-    monkeypatch.setattr(torch.backends, "cuda", SimpleNamespace(matmul=matmul))
+def test_the_limit_of_mps_is_said_beside_pytorch_s(calls, monkeypatch):
+    monkeypatch.setattr(os, "environ", {})
+    assert "here is 1 times the working set" in Device("mps").memory_limit and "1.7" in Device("mps").memory_limit
+    assert Device("cpu").memory_limit == ""
+
+
+@pytest.mark.parametrize(("capability", "tf32"), [((7, 5), False), ((8, 0), True)])
+def test_cuda_convolves_in_tf32_as_pytorch_comes_and_in_fp32_where_asked(calls, monkeypatch, capability, tf32):
+    matmul, cudnn = (SimpleNamespace(allow_tf32=value) for value in (True, False))
+    cuda = SimpleNamespace(matmul=matmul)
+    monkeypatch.setattr(torch.backends, "cuda", cuda)
     monkeypatch.setattr(torch.backends, "cudnn", cudnn)
-    Device("cuda")
-    assert not matmul.allow_tf32 and not cudnn.allow_tf32
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    device = Device("cuda")
+    assert not matmul.allow_tf32 and cudnn.allow_tf32 and device.tf32 is tf32
+    with pytest.raises(KeyError), device.context(strict=True):
+        assert not cudnn.allow_tf32
+        raise KeyError
+    with device.context():
+        assert cudnn.allow_tf32
+    assert Device("cpu").tf32 is False
 
 
 def test_the_cpu_works_for_real():
@@ -439,8 +454,14 @@ def test_the_remapper_is_off_before_tensorflow_is_loaded_and_on_a_mac_it_may_be_
     monkeypatch.delitem(sys.modules, "keras", raising=False)
     find.prepare("tensorflow")
     assert os.environ == dict(zip(names, ("1", "tensorflow", "before"), strict=True)), "who wants to see the log may"
+    find.prepare("tensorflow", fusion=True)
+    find.prepare("tensorflow")  # leaves what was asked for
+    assert os.environ[devices_tensorflow.REMAPPER] == "0"
+    find.prepare("tensorflow", fusion=False)
     tensorflow("darwin")
     find.prepare("tensorflow")  # it was set in time
+    with pytest.raises(PomologyError, match="TURN_OFF_REMAPPER=0 was set, by which"):
+        find.prepare("tensorflow", fusion=True)
     monkeypatch.delenv(devices_tensorflow.REMAPPER)
     for _ in range(2):  # the first refusal must not make the second call believe
         with pytest.raises(PomologyError, match=r"^[^\n]*TURN_OFF_REMAPPER=1[^\n]* restart the kernel[^\n]*$"):

@@ -363,9 +363,9 @@ def perceptron(backend: str, accelerator: str, arm: int | None = None, **more) -
 
 
 def test_claims_get_their_verdicts():
-    lightning = [perceptron("cpu", "cpu", 1), perceptron("mps", "gpu", 1)]
+    lightning = [perceptron("cpu", "cpu", 1), perceptron("mps", "gpu", 1), perceptron("mps", "mps", 1)]
     good = [*lightning, perceptron("mps", "auto", 1), *chart(8.0, 1.0)]
-    slow = [perceptron("cpu", "cpu", 0), perceptron("mps", "gpu", status="error"), *chart(1.2, 1.0)]
+    slow = [perceptron("cpu", "cpu", 0), perceptron("mps", "mps", status="error"), *chart(1.2, 1.0)]
     here = [perceptron("cpu", "cpu"), perceptron("cpu", "gpu", status="unsupported"), *chart(8.0, 1.0, scaled=True)]
     for records, verdict in ((good, "HOLDS"), (slow, "DOES_NOT_HOLD"), (here, "CANNOT_BE_TOLD")):
         lookup = claims.MeasuredLookup([one.replace(repeat=repeat) for one in records for repeat in range(3)])
@@ -410,7 +410,7 @@ def test_each_device_runs_the_batches_that_fit_and_lightning_takes_the_one_it_ta
     small, full = {"resnet50": 4, "bert": 2, "vgg16": 2}, {"resnet50": 128, "bert": 64, "vgg16": 64}
     # Without a GPU, Lightning is asked for one all the same.
     assert plan("cpu", cpu=0) == {"cpu": (small, ["cpu", "gpu", "auto"])}
-    assert plan("mps", cpu=0, gpu=100e9) == {"cpu": (small, ["cpu"]), "gpu": (full, ["gpu", "auto"])}
+    assert plan("mps", cpu=0, gpu=100e9) == {"cpu": (small, ["cpu"]), "gpu": (full, ["gpu", "auto", "mps"])}
     # A GPU that Lightning does not take; and DEVICE=cpu on a Mac.
     assert plan("cpu", cpu=0, gpu=100e9) == {"cpu": (small, ["cpu", "gpu", "auto"]), "gpu": (full, [])}
     assert plan("mps", cpu=0) == {"cpu": (small, ["cpu"])}

@@ -109,6 +109,16 @@ def run(experiment: Experiment, body: Callable[[Case], object] = fit, **axes) ->
 # A case that ends well ------------------------------------------------------------------------------------------------
 
 
+def test_memory_is_that_of_the_loop_without_the_batches_that_are_kept_ready(make):
+    experiment, kept = make(), []
+    (device,) = experiment.devices
+    device.to_device = lambda batch: kept.append(batch) or batch
+    device.peak_memory = lambda: {"reserved_peak_bytes": 9 if kept else 5}
+    record = run(experiment)
+    assert len(kept) == 3 and record.metrics["reserved_peak_bytes"].value == 5
+    assert record.metrics["footprint_peak_bytes"].value > 1e6
+
+
 def test_a_finished_case_is_one_line_with_all_that_the_design_promises(make):
     experiment = make(budget_s=0.5, profile="article")
     experiment.dataset(SimpleNamespace(kind="stand-in", origin="digits drawn by hand"))
@@ -210,8 +220,10 @@ EXCEPTIONS = [
 ]
 
 
-def test_an_exception_ends_its_case_and_not_the_notebook(make):
+def test_an_exception_ends_its_case_and_not_the_notebook(make, monkeypatch):
     experiment = make()
+    (device,) = experiment.devices
+    monkeypatch.setattr(type(device), "memory_limit", "the limit here is 1 times")
     for case in experiment.cases(number=range(len(EXCEPTIONS) + 1)):
         with case:
             fit(case)
@@ -223,6 +235,7 @@ def test_an_exception_ends_its_case_and_not_the_notebook(make):
         assert record.status == status and record.reason.startswith(reason) and "\n" not in record.reason
         assert (bool(record.traceback)) == (status == "error")
         assert "epoch_s" in record.metrics  # what had been measured is kept
+        assert (record.note == device.memory_limit) == (status == "out-of-memory")
 
 
 def test_a_traceback_is_kept_without_the_folders_of_this_machine(make, monkeypatch):

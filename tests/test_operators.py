@@ -20,6 +20,7 @@ def test_a_notebook_s_steps_would_run_on_mps(notebook, forked):
     use = operators.rehearse(notebook.name)
     assert use.faults == []
     assert use.missing() == []
+    assert notebook.name != "device_check" or any("accelerator=mps" in case for case in use.cases), use.cases
     about = notebooks.read_notebook(notebook.path)["metadata"]["pomology"]
     allowed = {"ok", "unsupported"} if about.get("may_be_unsupported") else {"ok"}
     if about["article"] == "kit":  # finds out, rightly, that this device does not work by itself

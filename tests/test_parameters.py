@@ -2,13 +2,14 @@
 
 import json
 import re
+import sys
 
 import pytest
 
 from pomology.errors import PomologyError
 from pomology.paths import root
 from pomology.results.record import PROFILES
-from pomology.runner import notebooks, parameters
+from pomology.runner import notebooks, parameters, plan
 from pomology.runner.parameters import Parameter, declared, merge, read_yaml
 from pomology.workloads import pretrained
 
@@ -186,3 +187,16 @@ def test_a_notebook_of_the_kit_has_its_parameters_in_every_profile(path):
 def test_the_names_of_models_are_those_that_the_workloads_know():
     assert {*parameters.GPT2, *parameters.WHISPER} == set(pretrained.SIZES)
     assert all(parameters.LIMITS["weights"][0](name) for name in pretrained.WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("platform", "devices", "ways"), [("darwin", "auto", 2), ("darwin", "cpu", 1), ("linux", "auto", 1)]
+)
+def test_on_a_mac_keras_trains_with_metal_s_fusion_and_without_each_in_its_own_process(
+    monkeypatch, tmp_path, platform, devices, ways
+):
+    monkeypatch.setattr(sys, "platform", platform)
+    jobs = plan.jobs("quick", {"devices": devices, "out": "x"}, "mlp")
+    wanted = [("mlp-unfused", False, "metal"), ("mlp", True, devices)][-ways:]
+    assert [(job.label, job.parameters.get("fusion", True), job.parameters["devices"]) for job in jobs] == wanted
+    assert len({job.output(tmp_path) for job in jobs}) == ways

@@ -54,10 +54,22 @@ def batch_of(views):
     return simclr.View(*(torch.tensor(column) for column in zip(*views, strict=True)))
 
 
+def apply_view(picture, view):
+    """A view of given numbers by PIL."""
+    picture = picture.crop((view.left, view.top, view.left + view.width, view.top + view.height))
+    picture = picture.resize((32, 32), Image.Resampling.BILINEAR)
+    if view.flip:
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    for which in filter(lambda which: which >= 0, view.order):
+        change = simclr._turn_hue if which == 3 else simclr._enhance
+        picture = change(picture, which, view.factors[which])
+    return picture.convert("L").convert("RGB") if view.grey else picture
+
+
 def by_pil(pictures, views):
     """Views of pictures, float32 (N, 3, 32, 32) from 0 to 1, made one by one; `views` as `draw_views` gives them."""
     each = [simclr.View(*(part[index].tolist() for part in views)) for index in range(len(pictures))]
-    made = [simclr.apply_view(Image.fromarray(picture), view) for picture, view in zip(pictures, each, strict=True)]
+    made = [apply_view(Image.fromarray(picture), view) for picture, view in zip(pictures, each, strict=True)]
     return torch.from_numpy(np.stack([np.asarray(picture) for picture in made])).permute(0, 3, 1, 2).float() / 255
 
 
@@ -181,7 +193,8 @@ def test_numbers_are_distributed_as_torchvision_documents():
 def test_a_shape_that_never_fits_becomes_the_whole_picture(monkeypatch):
     monkeypatch.setattr(simclr, "SCALE", (1.0, 1.0))
     monkeypatch.setattr(simclr, "RATIO", (1.3, 4 / 3))
-    assert simclr.draw_view()[:4] == (0, 0, 32, 32)
+    whole = simclr._random_crop(gradient())
+    assert np.array_equal(np.asarray(whole), np.asarray(gradient()))
     views = simclr.draw_views(3, torch.Generator())
     assert [part.tolist() for part in views[:4]] == [[0] * 3, [0] * 3, [32] * 3, [32] * 3]
 
@@ -223,7 +236,8 @@ def test_items(images):
     plain = simclr.PNGPictures(images, simclr.normalised)
     assert len(plain) == 60
     for index in (0, 1, 59):
-        (picture, label), given = plain[index], images.images[index]
+        (picture, label, name), given = plain[index], images.images[index]
+        assert name == f"{label}/{index:05}.png"
         assert type(label) is int and label == images.labels[index]
         assert picture.is_contiguous() and picture.dtype == torch.float32
         assert np.allclose(picture.numpy(), ((given / 255 - MEAN) / STD).transpose(2, 0, 1), atol=1e-6)
@@ -232,9 +246,9 @@ def test_items(images):
             plain[index]
     pairs = plain.with_transform(simclr.two_views)
     assert pairs.files is plain.files and plain.transform is simclr.normalised
-    (first, second), labels = next(iter(DataLoader(pairs, 8)))
+    (first, second), labels, names = next(iter(DataLoader(pairs, 8)))
     assert first.shape == second.shape == (8, 3, 32, 32) and not torch.equal(first, second)
-    assert labels.tolist() == images.labels[:8].tolist()
+    assert labels.tolist() == images.labels[:8].tolist() and len({*names}) == 8
     # What a spawned worker gets: a handle, and a few bytes a picture.
     assert len(plain.files) > 50_000 and len(multiprocessing.reduction.ForkingPickler.dumps(plain)) < 3_000
     copy = pickle.loads(pickle.dumps(plain.with_transform(simclr.pixels)))
@@ -255,7 +269,7 @@ def loaded(seed, workers, context=None):
     torch.manual_seed(seed)
     pictures = simclr.PNGPictures(same, simclr.two_views)
     loader = DataLoader(pictures, 4, num_workers=workers, multiprocessing_context=context)
-    return torch.stack([torch.stack(views) for views, _ in loader])
+    return torch.stack([torch.stack(views) for views, *_ in loader])
 
 
 def test_a_seed_decides_the_views_and_workers_differ():

@@ -14,6 +14,7 @@ import test_notebooks
 import torch
 from fakes import Clock
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pomology import format
 from pomology.experiment.experiment import Experiment
@@ -69,6 +70,28 @@ def test_residual_blocks_add_their_input():
         by_hand = block.shortcut(by_hand).clamp(min=0)
     with torch.no_grad():
         assert torch.allclose(model(images), model[-3:](by_hand), atol=1e-6)
+
+
+# ReLUs and sums in place, and ReLUs that are not: of each block two (in ResNet-50 three) and a sum, and those of the
+# stem and of the head.
+IN_PLACE = [("resnet18", 17, 8, 0), ("resnet50", 49, 16, 0), ("simclr_resnet18", 0, 8, 17), ("Siamese", 35, 16, 0)]
+
+
+@pytest.mark.parametrize(("name", "relus", "sums", "copies"), IN_PLACE)
+def test_what_works_in_place_upstream_works_in_place_here(name, relus, sums, copies):
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append((str(function), bool(args) and getattr(args[0], "ndim", 0) > 1))
+            return function(*args, **(kwargs or {}))
+
+    build = test_notebooks.definitions("siamese")[name] if name == "Siamese" else getattr(vision, name)
+    with torch.device("meta"):
+        inputs = [torch.empty(2, 1, 28, 28)] * 2 if name == "Siamese" else [torch.empty(2, 3, 32, 32)]
+        model, seen = build(), []
+        with Names():
+            model(*inputs)
+    counts = [seen.count((f"aten.{operator}", True)) for operator in ("relu_.default", "add_.Tensor", "relu.default")]
+    assert counts == [relus, sums, copies]
 
 
 def test_pairs_are_not_fooled_by_a_machine_that_becomes_slower():

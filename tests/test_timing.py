@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -315,12 +316,30 @@ def test_the_ready_loop_runs_on_ready_batches_and_leaves_the_loader_alone(length
     assert set(ready) == set(range(measure_clock.READY_BATCHES))
     assert all(abs(ready.count(number) - len(ready) / 3) < 10 for number in range(3))  # in turn
     assert [batch.number for batch, on_ready in seen if not on_ready] == list(range(part.steps))
-    assert (loader.opened, loader.given) == (1, part.steps) and steps_of(part.ready_blocks) == len(ready)
+    assert (loader.opened, loader.given) == (2, part.steps + 3) and steps_of(part.ready_blocks) == len(ready)
     assert metrics["step_s"].value == exactly(0.010)
     assert metrics["epoch_s"].value == exactly(length * 0.010)
     assert metrics["compute_epoch_s"].value == exactly(length * 0.004)
     assert metrics["compute_epoch_s"].how == "estimated"
     assert not part.complete or part.seconds == exactly(length * 0.010)
+
+
+@pytest.mark.parametrize("length", [300, 100_000], ids=["whole", "estimated"])
+def test_no_batch_is_kept_while_the_loop_s_memory_is_read(length):
+    now, alive, noted = Clock(), weakref.WeakSet(), []
+
+    class Weak(Loader):
+        def _iterate(self):
+            for batch in super()._iterate():
+                alive.add(batch)
+                yield batch
+
+    clock = StepClock(clock=now, budget_s=30, to_device=lambda batch: batch)
+    clock.before_ready = lambda: noted.append(len(alive))
+    for _ in clock.steps(Weak(length)):
+        now.pass_s(0.01)
+        assert clock.on_ready or noted or len(alive) <= 2  # the step's own, and the one that it takes the place of
+    assert noted == [noted[0]] and noted[0] <= 1 and clock.parts["training"].ready_blocks
 
 
 class Workers(Loader):
@@ -399,7 +418,7 @@ def test_a_loop_that_is_left_leaves_a_consistent_record(at, how):
     except RuntimeError as error:
         assert str(error) == "out of memory"
     part, metrics = clock.parts["training"], epoch_metrics(clock)
-    assert loader.closed == 1 and clock.on_ready is False
+    assert loader.closed == loader.opened == 1 + (at == "ready") and clock.on_ready is False
     assert (part.complete, part.stopped) == (False, "left early")
     assert 0 <= done[False] - part.steps <= max([1, *(block.steps for block in part.blocks + part.warmup)]) * 2
     assert all(block.step_s == exactly(0.01) for block in part.warmup + part.blocks + part.ready_blocks)

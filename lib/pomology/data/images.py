@@ -6,6 +6,7 @@ define a dataset class. None derives from torch's `Dataset`, which no DataLoader
 
 from __future__ import annotations
 
+import functools
 import io
 import random
 from collections.abc import Callable, Mapping
@@ -143,15 +144,6 @@ def _read_binary(dataset: _LabelledImages, paths: list[Path]) -> Arrays:
     return np.ascontiguousarray(images), rows[:, 0].astype(np.int64)
 
 
-def to_tensor(picture: Image.Image) -> Any:
-    """A PIL image of bytes (modes L and RGB) as a float32 tensor (channels, height, width) from 0 to 1."""
-    import torch  # an import that is done already costs 0.1 µs
-
-    pixels = torch.from_numpy(np.array(picture, np.uint8))
-    pixels = pixels.view(picture.height, picture.width, len(picture.getbands()))
-    return pixels.permute(2, 0, 1).contiguous().to(torch.float32).div(255)
-
-
 class ArticleMNIST:
     """Images one by one along the article's way: array, PIL image, tensor. Items are (tensor, label).
 
@@ -161,51 +153,52 @@ class ArticleMNIST:
     def __init__(self, images: ImageSet):
         import torch
 
+        from pomology.data import transforms
+
         self.images, self.labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
+        self.transform = functools.partial(transforms.compose, [transforms.to_tensor])
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        return to_tensor(Image.fromarray(self.images[index].numpy())), int(self.labels[index])
+        image, label = self.images[index], int(self.labels[index])
+        return self.transform(Image.fromarray(image.numpy())), label
 
 
 class MNISTPairs:
     """Pairs of random images for the Siamese network: (image, image, target), the images float32 (1, 28, 28), 0 to 255.
 
-    At even indices of one class with target 1, at odd ones of two with target 0; drawn anew at every call, by `seed`,
-    in a DataLoader's worker by the seed that it was given (`torch.manual_seed` decides).
+    At even indices of one class with target 1, at odd ones of two with target 0; drawn anew at every call as the
+    article's script does, by Python's own generator, which a DataLoader's worker seeds by itself.
     """
 
-    def __init__(self, images: ImageSet, seed: int = 0):
+    def __init__(self, images: ImageSet):
         import torch
 
         self.images = torch.from_numpy(images.images).unsqueeze(1)
         self.members = [np.flatnonzero(images.labels == label) for label in range(images.classes)]
         if min(map(len, self.members)) < 2:
             raise PomologyError(f"{images.name}: {len(images):,} images lack two images of every class for pairs")
-        self.seed, self._seeded_with, self._random = seed, None, random.Random()
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Any, Any, Any]:
         import torch
-        from torch.utils.data import get_worker_info
 
-        worker = get_worker_info()
-        seed = self.seed if worker is None else worker.seed
-        if seed != self._seeded_with:
-            self._random.seed(seed)
-            self._seeded_with = seed
-        below, classes = self._random.randrange, len(self.members)
-        label = below(classes)
-        members = other_members = self.members[label]
-        first = below(len(members))
+        label = other = random.randint(0, len(self.members) - 1)
+        first = second = self._place(label)
+        image = self.images[self.members[label][first]].clone().float()
         if same := index % 2 == 0:
-            second = (first + 1 + below(len(members) - 1)) % len(members)  # any but the first
+            while second == first:
+                second = self._place(label)
         else:
-            other_members = self.members[(label + 1 + below(classes - 1)) % classes]
-            second = below(len(other_members))
-        image, other_image = self.images[members[first]], self.images[other_members[second]]
-        return image.clone().float(), other_image.clone().float(), torch.tensor(float(same))
+            while other == label:
+                other = random.randint(0, len(self.members) - 1)
+            second = self._place(other)
+        other_image = self.images[self.members[other][second]].clone().float()
+        return image, other_image, torch.tensor(int(same), dtype=torch.float)
+
+    def _place(self, label: int) -> int:
+        return random.randint(0, self.members[label].shape[0] - 1)

@@ -13,7 +13,6 @@ from PIL import Image
 
 from pomology.data import synthetic
 from pomology.data.hub import Dataset, Folder, Obtained, damaged, obtain, reason, shown
-from pomology.data.images import to_tensor
 from pomology.errors import PomologyError
 
 LSUN_CLASSROOM_IMAGES = 168_103
@@ -47,11 +46,10 @@ def _read_folder(root: Path) -> tuple[list[str] | _LMDB, str]:
 
 def dcgan_transform(picture: Image.Image) -> Any:
     """Shorter side to 64, then the middle 64 × 64, as float32 (3, 64, 64) from -1 to 1: what the DCGAN is fed."""
-    side, shorter = 64, min(picture.size)
-    width, height = (side * length // shorter for length in picture.size)
-    left, top = round((width - side) / 2), round((height - side) / 2)
-    picture = picture.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + side, top + side))
-    return to_tensor(picture).sub(0.5).div(0.5)
+    from pomology.data import transforms  # and with it PyTorch, which the data alone do not need
+
+    picture = transforms.center_crop(transforms.resize_shorter(picture, 64), 64)
+    return transforms.normalize(transforms.to_tensor(picture), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,6 +38,8 @@ class Device(abc.ABC):
     # What it may define:
     apple_plugin = cuda_install = ""  # a package that an Apple GPU needs beside it; what to install for an NVIDIA GPU
     compiles_at_launch = False  # a kernel of the kit's own is compiled in its first launch, not when it is made
+    memory_limit = ""  # where the kit has set another one than the framework comes with: a sentence about it
+    tf32 = False  # whether its convolutions in fp32 are computed in TF32, as the framework does by itself
     counts_on_cpu = False  # whether its memory counters are of use there
 
     def __init__(self, module: Any, backend: str, handle: Any):
@@ -101,8 +103,9 @@ class Device(abc.ABC):
         """What people call it: the GPU's or the processor's name, which on an Apple chip is the same."""
         return snapshot.chip()
 
-    def context(self) -> contextlib.AbstractContextManager:
-        """What a case runs in; inside, new arrays are computed on this device where the framework has a default."""
+    def context(self, strict: bool = False) -> contextlib.AbstractContextManager:
+        """What a case runs in; inside, new arrays are computed on this device where the framework has a default.
+        strict: convolutions in true fp32 where `tf32` says that they would not be."""
         return contextlib.nullcontext()
 
     def limit_threads(self, most: int) -> None:

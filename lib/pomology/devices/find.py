@@ -24,9 +24,10 @@ def choices() -> tuple[str, ...]:
     return tuple(dict.fromkeys(("auto", "cpu", "gpu", *names)))
 
 
-def prepare(framework: str) -> None:
-    """Set what a framework reads when it is loaded. Raises PomologyError where its first import came too early."""
-    _kind(framework).prepare()
+def prepare(framework: str, **asked: bool) -> None:
+    """Set what a framework reads when it is loaded. Raises PomologyError where its first import came too early. asked:
+    `fusion`, of TensorFlow."""
+    _kind(framework).prepare(**asked)
 
 
 def backends(framework: str = "torch") -> dict[str, str | None]:

@@ -69,7 +69,7 @@ class MLXDevice(Device):
     def name(self) -> str | None:
         return (self.kind == "gpu" and self._mx.device_info(self.handle).get("device_name")) or super().name
 
-    def context(self) -> contextlib.AbstractContextManager:
+    def context(self, strict: bool = False) -> contextlib.AbstractContextManager:
         """Inside, everything is computed on this device."""
         return self._mx.stream(self.handle)
 

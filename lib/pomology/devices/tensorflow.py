@@ -3,6 +3,7 @@
 TensorFlow reads what is set here while it is loaded, so it is loaded through `load` only. Apple's GPUs need that: the
 plugin fuses MatMul, BiasAdd and Relu into an operator that gives wrong values, unless `TURN_OFF_REMAPPER` is 1 (read in
 the plugin's binary; its effect on hardware is unmeasured, so notebooks compare CPU and GPU before they time anything).
+The article trained with that fusion: its notebooks ask for it, and a process of its own has it off.
 """
 
 from __future__ import annotations
@@ -47,18 +48,22 @@ class TensorFlowDevice(Device):
         super().__init__(self._tf, backend, "/CPU:0" if backend == "cpu" else "/GPU:0")
 
     @classmethod
-    def prepare(cls) -> None:
-        """Set what TensorFlow and Keras read when they are loaded. Raises PomologyError if it is too late for that."""
+    def prepare(cls, fusion: bool | None = None) -> None:
+        """Set what TensorFlow and Keras read when they are loaded. Raises PomologyError if it is too late for that.
+
+        fusion: of Apple's plugin, as it comes; left out, what was asked for before in this process, else none.
+        """
+        wanted = os.environ.get(REMAPPER) if fusion is None else "0" if fusion else "1"
         if "keras" in sys.modules and os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
             raise PomologyError("Keras was loaded with KERAS_BACKEND set to another: unset it, restart the kernel")
         if "tensorflow" not in sys.modules:
-            os.environ.update({REMAPPER: "1", "KERAS_BACKEND": "tensorflow"})
+            os.environ.update({REMAPPER: "0" if wanted == "0" else "1", "KERAS_BACKEND": "tensorflow"})
             # Else loading it writes a screen of lines about CUDA and instruction sets; what goes wrong raises anyway.
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
             if quiet.quotas():  # it detects what it may run on, and not what a quota pays
                 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(quiet.usable_threads()))
-        elif sys.platform == "darwin" and os.environ.get(REMAPPER) != "1":
-            raise cls.too_late(f"{REMAPPER}=1", "without which its Metal plugin may give wrong results")
+        elif sys.platform == "darwin" and (wanted is None or os.environ.get(REMAPPER) != wanted):
+            raise cls.too_late(f"{REMAPPER}={wanted or 1}", "by which its Metal plugin fuses operators, or does not")
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
@@ -86,7 +91,7 @@ class TensorFlowDevice(Device):
         set_here = self._tf.config.threading.get_intra_op_parallelism_threads()  # 0 stands for one a core
         return set_here or int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0")) or quiet.usable_threads()
 
-    def context(self) -> contextlib.AbstractContextManager:
+    def context(self, strict: bool = False) -> contextlib.AbstractContextManager:
         """Inside, everything is computed on this device, unless it has no kernel for it."""
         return self._tf.device(self.handle)
 

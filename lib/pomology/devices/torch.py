@@ -53,14 +53,14 @@ def _no_mps(torch: Any) -> str | None:
     return None if torch.backends.mps.is_available() else why
 
 
-def _true_fp32(torch: Any) -> None:
-    # cuDNN would otherwise convolve in TF32 on Ampere and later, but not on older cards.
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+def _own_tf32(torch: Any) -> None:
+    # As PyTorch comes, which is how the articles had it: on Ampere and later cuDNN convolves in TF32, products do not.
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
 
 
 BACKENDS: dict[str, Backend] = {
     "cuda": Backend(
-        lambda torch: _no_driver(torch, "cuda", "NVIDIA"), lambda torch: torch.cuda.get_device_name(), _true_fp32
+        lambda torch: _no_driver(torch, "cuda", "NVIDIA"), lambda torch: torch.cuda.get_device_name(), _own_tf32
     ),
     "mps": Backend(
         _no_mps,
@@ -69,7 +69,7 @@ BACKENDS: dict[str, Backend] = {
         lacks=("float64", "complex128"),
         allocated=lambda torch: torch.mps.current_allocated_memory(),
         reserved=lambda torch: torch.mps.driver_allocated_memory(),  # all that Metal gave, to MPSGraph too
-        # By default MPS raises only at 1.7 times the recommended working set, after long swapping.
+        # By default MPS raises only at 1.7 times the recommended working set, after long swapping. Here at 1.0.
         free=lambda torch: min(
             snapshot.available_memory_bytes(),
             torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory(),
@@ -121,6 +121,28 @@ class TorchDevice(Device):
         self._unlimited = threads if most < threads else None
         if min(most, threads) != self.threads:
             self._torch.set_num_threads(min(most, threads))
+
+    @property
+    def memory_limit(self) -> str:
+        if self.backend != "mps":
+            return ""
+        high = os.environ[WATERMARKS[0]]
+        return f"the limit here is {high} times the working set that Metal recommends; PyTorch's own is 1.7 times"
+
+    @property
+    def tf32(self) -> bool:
+        return self.backend == "cuda" and self._torch.cuda.get_device_capability() >= (8, 0)
+
+    @contextlib.contextmanager
+    def context(self, strict: bool = False) -> Iterator[None]:
+        cudnn = self._torch.backends.cudnn
+        if strict:
+            before, cudnn.allow_tf32 = cudnn.allow_tf32, False
+        try:
+            yield
+        finally:
+            if strict:
+                cudnn.allow_tf32 = before
 
     def synchronize(self) -> None:
         if self._gpu:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pomology import format
 from pomology.errors import Mismatch, PomologyError, TooBig
 from pomology.experiment import outcome
-from pomology.machine import quiet, snapshot
+from pomology.machine import memory, quiet, snapshot
 from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Telemetry
 from pomology.measure import calls, clock, epochs
@@ -71,6 +71,7 @@ class Case:
         self._notes: list[str] = []
         self._flags: list[str] = []
         self._shown, self._shown_s = None, 0.0
+        self._peaks: dict[str, int] = {}
 
     def __getitem__(self, name: str) -> Any:
         return self.config[name]
@@ -266,9 +267,12 @@ class Case:
         about, whole = {"to_device": backend.to_device, "on_progress": self._progress}, experiment.profile == "article"
         about |= {"budget_s": experiment.budget_s, "limit_s": experiment.limit_s}
         self.clock = clock.StepClock(backend.synchronize, whole=whole, **about)
+        self.clock.before_ready = self._note_peaks
         self.phase, self.occasional = self.clock.phase, self.clock.occasional
         self._stack = contextlib.ExitStack()
-        self._stack.enter_context(backend.context())
+        if strict := self.config.get("tf32") == "off":
+            self.note("convolutions in true fp32, not in TF32", "other-way")
+        self._stack.enter_context(backend.context(strict))
         self._fallbacks = self._stack.enter_context(backend.watch_fallbacks())
         self.mark()
         return self
@@ -288,6 +292,12 @@ class Case:
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = self._weights = None
         return record.status != "interrupted"
+
+    def _note_peaks(self) -> None:
+        """What the loop takes by itself: the kit's own ready batches are no part of it."""
+        self._peaks = self.backend.peak_memory()
+        if seen := [sample.footprint_bytes for sample in self._telemetry.samples if sample.footprint_bytes]:
+            self._peaks["footprint_peak_bytes"] = max(*seen, memory.footprint()[1]())
 
     def _progress(self, part: str, done: int, expected: float | None) -> None:
         if done == expected:
@@ -333,6 +343,8 @@ class Case:
         if observed is not None and observed == self._weights_on and self._computed_on == {backend.backend}:
             observed = backend.backend
         status, reason = self._status(exception, observed)
+        if status == "out-of-memory" and backend.memory_limit:
+            self.note(backend.memory_limit)
         doubts = outcome.flags(telemetry, training, self._kernels, backend.backend)
         doubts = self._conditions["flags"] + self._flags + doubts
         doubts += ["slowed"] * self.experiment.slowed(self._canary)
@@ -390,7 +402,8 @@ class Case:
         if workload and workload.flops and "energy_j_per_step" in metrics:
             metrics["energy_j_per_tflop"] = metrics["energy_j_per_step"] * (1e12 / workload.flops)
         if training:
-            metrics |= {name: Estimate(value, "B") for name, value in self.backend.peak_memory().items()}
+            peaks = self._peaks or self.backend.peak_memory()
+            metrics |= {name: Estimate(value, "B") for name, value in peaks.items()}
         ends, steps = outcome.loss_ends(self._losses), len(self._losses)
         metrics |= {name: Estimate(loss, n=steps) for name, loss in ends.items() if math.isfinite(loss)}
         if self._trace is not None:

@@ -178,6 +178,11 @@ class Experiment(Report):
                     return record.config | smaller
         return None
 
+    @property
+    def with_tf32(self) -> list[Device]:
+        """The devices whose convolutions are in TF32, unless a case's setting `tf32` is `off`."""
+        return [device for device in self.devices if device.tf32]
+
     def peak_matmul_rate(self, backend: Device, precision: str) -> float:
         """The most FLOP/s that a matrix product reaches on a device: this run's ceiling with the same framework; where
         that is doubtful, also of 512 to 4096 squared, timed once per process as long as they are short."""

@@ -105,8 +105,8 @@ class StepClock:
     step and warm-up come on top, and so do ready batches around a whole epoch or a loader with workers. limit_s: what a
     part may take at most, all included, an evaluation a quarter of it: then it stops with what it has. whole: run whole
     epochs whatever they take. to_device: moves a batch to the device, to be kept ready; None times no ready batches.
-    on_progress: called where blocks begin and end, with (part name, steps done, steps expected or None). on_ready:
-    whether the step is on a ready batch.
+    on_progress: called where blocks begin and end, with (part name, steps done, steps expected or None). before_ready:
+    called when batches are about to be kept ready. on_ready: whether the step is on a ready batch.
     """
 
     synchronize: Callable[[], None] = lambda: None
@@ -117,6 +117,7 @@ class StepClock:
     to_device: Callable[[Any], Any] | None = None
     clock: Callable[[], float] = time.perf_counter
     on_progress: Callable[[str, int, float | None], None] = lambda part, done, expected: None
+    before_ready: Callable[[], None] = lambda: None
     parts: dict[str, Part] = field(default_factory=dict, init=False)
     occasional_work: dict[str, Occasional] = field(default_factory=dict, init=False)
     on_ready: bool = field(default=False, init=False)
@@ -142,7 +143,9 @@ class StepClock:
         if total <= 0:
             raise ValueError(f"part {part!r} has no batches")
         self.parts[part] = Part(part, total, per_epoch)
-        ready, share = ready and training and self.to_device is not None, 1 if training else 4
+        # An iterator can be read only once.
+        ready = ready and training and self.to_device is not None and not isinstance(batches, Iterator)
+        share = 1 if training else 4
         return self._run(self.parts[part], batches, self.budget_s / share, self.limit_s / share, ready)
 
     @contextmanager
@@ -180,7 +183,7 @@ class StepClock:
         self._until = start + limit_s
         count, full = math.ceil(part.epoch_steps), max(1, int(part.epoch_steps))  # full: but for a smaller last batch
         pool: list = []
-        source = _keeping(batches, pool, min(READY_BATCHES, full) if ready else 0)
+        source = (batch for given in (batches,) for batch in given)  # asked for an iterator with the first step
         try:
             first, _ = yield from self._block(part, source, 1)
             part.first_step_s, pace_s, done = first.seconds, first.seconds, 1
@@ -214,6 +217,7 @@ class StepClock:
             shortest, longest = math.ceil(part.epoch_steps / BLOCKS_MOST), max(1, burst_s / max(pace_s, 1e-9))
             size = max(size, shortest) if whole else min(size, int(longest))
             if around:
+                self._keep_ready(pool, batches, full)
                 yield from self._ready(part, pool, size, ready_s / 2, SPLIT_STEPS / 2)
                 if settling and done < full:
                     block, _ = yield from self._block(part, source, min(settling, full - done))
@@ -232,6 +236,7 @@ class StepClock:
                     if self._now() >= until:
                         break
                 if turns:
+                    self._keep_ready(pool, batches, full)
                     yield from self._ready(part, pool, size, ready_s / BURSTS, SPLIT_STEPS / BURSTS)
                 if self._now() - begun >= budget_s and all(steps_in(blocks) >= least for blocks in loops):
                     part.stopped = "budget"
@@ -251,6 +256,7 @@ class StepClock:
             part.seconds = self.clock() - start - self._ready_s
             source.close()  # workers of a loader end here, and load nothing beside the ready batches
             if ready and not turns:
+                self._keep_ready(pool, batches, full)
                 yield from self._ready(part, pool, size, ready_s / (1 + around), SPLIT_STEPS / (1 + around))
         finally:
             self._running, self.on_ready, self._until = None, False, math.inf
@@ -276,10 +282,25 @@ class StepClock:
             raise ValueError(f"part {part.name!r}: the batches ended after {part.steps + done} of {promised} steps")
         return Block(done, end - start - aside_s, self._phases), min(end - asked, (asked - start - aside_s) / done)
 
+    def _keep_ready(self, pool: list, batches: Iterable, full: int) -> None:
+        """Fill the pool, unless it is full, from an iterator of its own: kept from the loop's steps, batches would be
+        in the memory that these are said to take. A loader's workers are not started for so few."""
+        if pool:
+            return
+        start, _ = self.clock(), self.before_ready()
+        few = min(READY_BATCHES, full)
+        if getattr(batches, "num_workers", 0) and getattr(batches, "batch_sampler", None) is not None:
+            chosen = itertools.islice(batches.batch_sampler, few)
+            pool += [batches.collate_fn([batches.dataset[index] for index in indices]) for indices in chosen]
+        else:
+            pool += itertools.islice(batches, few)
+        pool[:] = [self.to_device(batch) for batch in pool]
+        self.synchronize()
+        self._ready_s += self.clock() - start
+
     def _ready(self, part: Part, pool: list, size: int, budget_s: float, least: float) -> Iterator:
         """The same loop on batches that are on the device already, at least so many steps."""
-        begun, done, source = self.clock(), 0, itertools.cycle([self.to_device(batch) for batch in pool])
-        self.synchronize()
+        begun, done, source = self.clock(), 0, itertools.cycle(pool)
         self.on_ready = True
         while not self._late():
             block, _ = yield from self._block(part, source, size)
@@ -316,15 +337,6 @@ class Ticker:
         """The loop has ended: so has the last step, if it was that of a whole epoch. May be called again."""
         next(self._loop, None)
         self._loop.close()
-
-
-def _keeping(batches: Iterable, pool: list, most: int) -> Iterator:
-    """Pass `batches` on, and keep the first `most` in `pool`. They are asked for an iterator with the first step."""
-    source = iter(batches)
-    for item in itertools.islice(source, most):
-        pool.append(item)
-        yield item
-    yield from source
 
 
 def block_steps(

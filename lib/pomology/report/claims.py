@@ -47,6 +47,7 @@ class MeasuredLookup:
     """
 
     def __init__(self, records: Sequence[Record]):
+        records = [record for record in records if "other-way" not in record.flags]
         self.records = {_experiment(some[0]): some for some in grouped(records, _experiment)}
         self.repeats = sorted({record.repeat for record in records})
         self.chips = {record.chip or "" for record in records}

@@ -32,6 +32,7 @@ FLAGS = {
     "too-noisy": "its numbers scatter too much for a verdict",
     "few-calls": "fewer than 6 timed calls: no interval",
     "slowed": "a fixed product took over 10 % longer before or after it than at its best in this run",
+    "other-way": "another way than the article's, which its remark names",
     "cut-short": "ended at five times its budget, with what it had by then",
 }
 JUDGED_STEPS = 50  # fewer losses than these say nothing about whether a model learns

@@ -54,7 +54,7 @@ _LIMITS: dict[str, Limit] = {
     "text_tokens": _between(1, 1024),  # what GPT-2 has positions for
     "label_tokens": _between(1, 448),  # and Whisper
     "vocabulary": _between(0, 2**20),
-    "samples": _between(0, 2**40),
+    "samples saved_pictures": _between(0, 2**40),
     "epochs": _between(1, 10_000),
     "warmup": _between(1, 2**40),
     "proof_steps": _between(1, 1000),

@@ -6,6 +6,7 @@ It imports little, so that a wrong argument is answered at once.
 import contextlib
 import json
 import re
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from pomology.paths import root
 from pomology.runner import parameters as rules
 from pomology.runner.notebooks import Notebook, notebooks, read_notebook, select
 
+END = "-end"  # the second run of a notebook, at the end
+
 
 class Job(NamedTuple):
     """One execution of a notebook: its parameters, and where it ends up."""
@@ -23,22 +26,23 @@ class Job(NamedTuple):
     notebook: Notebook
     parameters: dict[str, Any]
     repeat: int
+    way: str = ""  # `END`, or of several that need processes of their own another than the article's
 
     @property
     def ends(self) -> bool:
         """Whether it is the second run of a notebook, at the end."""
-        return self.parameters.get("moment") == "end"
+        return self.way == END
 
     @property
     def label(self) -> str:
-        again = " (again, at the end)" if self.ends else ""
-        return self.notebook.name + again + (f" (repeat {self.repeat + 1})" if self.repeat else "")
+        name = self.notebook.name + (" (again, at the end)" if self.ends else self.way)
+        return name + (f" (repeat {self.repeat + 1})" if self.repeat else "")
 
     def output(self, out: Path) -> Path:
-        return out / "repeats" / self.partial(out).name if self.repeat or self.ends else out / self.partial(out).name
+        return out / "repeats" / self.partial(out).name if self.repeat or self.way else out / self.partial(out).name
 
     def partial(self, out: Path) -> Path:
-        name = self.notebook.name + "-end" * self.ends + (f"-{self.repeat}" if self.repeat else "")
+        name = self.notebook.name + self.way + (f"-{self.repeat}" if self.repeat else "")
         return out / ".partial" / f"{name}.ipynb"
 
 
@@ -78,11 +82,15 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
         own = {key for key, value in given.items() if value == "auto" and key in values}
         for repeat in range(repeats):
             more = {key: value for key, value in (given | {"repeat": repeat}).items() if key in declared.keys() - own}
-            planned.append(Job(notebook, values | more, repeat))
+            job = Job(notebook, values | more, repeat)
+            # Before the article's way, whose tables then show both.
+            if "fusion" in declared and sys.platform == "darwin" and job.parameters.get("devices") != "cpu":
+                other = job.parameters | {"fusion": False, "devices": "metal"}
+                planned.append(Job(notebook, other, repeat, "-unfused"))
+            planned.append(job)
             if notebook.again:
-                planned.append(
-                    Job(notebook._replace(seconds=notebook.again), values | more | {"moment": "end"}, repeat)
-                )
+                short = notebook._replace(seconds=notebook.again)
+                planned.append(Job(short, job.parameters | {"moment": "end"}, repeat, END))
     twice = {job.notebook.name for job in planned if job.ends}
     return sorted(planned, key=lambda job: (job.repeat, job.ends or 2 * (not twice.isdisjoint(job.notebook.after))))
 

@@ -77,11 +77,12 @@ class Engine(contextlib.AbstractContextManager):
 
 
 def none(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adamw: Any) -> Engine:
-    """Train as usual, everything on the device. Parameters: see `zero`."""
+    """Train as usual, everything on the device, with PyTorch's AdamW as it comes: not fused, unless `fused` asks for
+    it. Parameters: see `zero`."""
     close()
     device = _device(model, device)
     model = model.to(device)
-    return Engine(model, _fused_adamw(model, {"lr": lr} | adamw), device.type, "all on the device", clip)
+    return Engine(model, _adamw(model, {"lr": lr, "fused": False} | adamw), device.type, "all on the device", clip)
 
 
 def fsdp(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adamw: Any) -> Engine:
@@ -100,7 +101,7 @@ def fsdp(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adam
         for module in [*_blocks(model), model]:
             fully_shard(module, mesh=mesh, offload_policy=policy)
         place = "FSDP2: weights, gradients and AdamW's state on the host, updated there by PyTorch's fused AdamW"
-        _open.append(Engine(model, _fused_adamw(model, {"lr": lr} | adamw), "cpu", place, clip))
+        _open.append(Engine(model, _adamw(model, {"lr": lr} | adamw), "cpu", place, clip))
         return _open[-1]
 
 
@@ -238,14 +239,14 @@ def _deepspeed(device: Any) -> Any:
     return deepspeed
 
 
-def _fused_adamw(model: Any, settings: dict[str, Any]) -> Any:
-    return torch.optim.AdamW(_trained(model), fused=True, **ADAMW | settings)
+def _adamw(model: Any, settings: dict[str, Any]) -> Any:
+    return torch.optim.AdamW(_trained(model), **{"fused": True} | ADAMW | settings)
 
 
 def _host_adamw(model: Any, device: Any, settings: dict[str, Any]) -> tuple[Any, str]:
     """The optimiser that runs on the host, and its name in words."""
     if device.type != "cuda":
-        return _fused_adamw(model, settings), "PyTorch's fused AdamW"
+        return _adamw(model, settings), "PyTorch's fused AdamW"
     try:
         from torch.utils import cpp_extension
 
@@ -262,4 +263,4 @@ def _host_adamw(model: Any, device: Any, settings: dict[str, Any]) -> tuple[Any,
         if failure(error) == "out-of-memory":
             raise
         why = f"DeepSpeed's CPUAdam cannot be built here: {redact(str(error).strip().splitlines()[0])}"
-        return _fused_adamw(model, settings), f"PyTorch's fused AdamW ({why})"
+        return _adamw(model, settings), f"PyTorch's fused AdamW ({why})"

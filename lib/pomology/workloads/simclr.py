@@ -7,8 +7,10 @@ and torchvision; by PIL in the DataLoader's workers (`two_views`), or a batch at
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import math
+import os
 import struct
 import zlib
 from collections.abc import Callable
@@ -18,7 +20,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageEnhance
 
-from pomology.data.images import ImageSet, to_tensor
+from pomology.data import transforms
+from pomology.data.images import ImageSet
 from pomology.errors import PomologyError
 
 SIDE = 32  # of a view
@@ -31,8 +34,8 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, of red, 
 class View(NamedTuple):
     """The random numbers of one view; or, from `draw_views`, of n: tensors (n,), factors and order (n, 4).
 
-    Both ways make the same views of them, whose pixels (0 to 1) differ by 0.01 on the average and 0.1 at the most: PIL
-    cuts off to 256 levels after every step, and in hue before and after.
+    PIL makes the same views of them, whose pixels (0 to 1) differ by 0.01 on the average and 0.1 at the most: it cuts
+    off to 256 levels after every step, and in hue before and after.
     """
 
     top: Any
@@ -45,60 +48,92 @@ class View(NamedTuple):
     grey: Any
 
 
-def draw_view(side: int = SIDE) -> View:
-    """The numbers of one view of a `side` × `side` picture, from PyTorch's global generator in torchvision's order.
+# The changes of one view, each as torchvision 0.15 draws and makes it. Three draws decide nothing: of a rotation, of a
+# flip upside down and of a blur, whose chance is 0. lightly makes them.
 
-    Three draws decide nothing: of a rotation, a flip upside down and a blur, whose chance is 0. lightly makes them.
-    """
 
-    def uniform(low: float, high: float) -> Any:
-        return torch.empty(1).uniform_(low, high)
-
-    crop = 0, 0, side, side  # if ten times none fits
+def _random_crop(picture: Image.Image) -> Image.Image:
+    _, height, width = transforms.dimensions(picture)
+    ratios, place = torch.log(torch.tensor(RATIO)), (0, 0, height, width)  # if ten times none fits
     for _ in range(10):
-        area, ratio = side * side * uniform(*SCALE).item(), torch.exp(uniform(*map(math.log, RATIO))).item()
-        width, height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < width <= side and 0 < height <= side:
-            top, left = (torch.randint(0, side - size + 1, (1,)).item() for size in (height, width))
-            crop = top, left, height, width
+        area = height * width * torch.empty(1).uniform_(*SCALE).item()
+        ratio = torch.exp(torch.empty(1).uniform_(ratios[0], ratios[1])).item()
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            top, left = (torch.randint(0, most + 1, size=(1,)).item() for most in (height - h, width - w))
+            place = top, left, h, w
             break
-    np.random.random_sample()  # for a rotation, by numpy's global generator
-    flip = bool(torch.rand(1) < FLIP)
-    torch.rand(1)  # for a flip upside down
-    order, factors = (-1, -1, -1, -1), CENTRE
-    if not torch.rand(1) > JITTER:
-        order = tuple(torch.randperm(4).tolist())
-        factors = tuple(uniform(c - s, c + s).item() for c, s in zip(CENTRE, STRENGTH, strict=True))
-    grey = bool(torch.rand(1) < GREY)
-    np.random.random_sample()  # for a blur
-    return View(*crop, flip, factors, order, grey)
+    return _resized_crop(picture, *place)
 
 
-def apply_view(picture: Image.Image, view: View) -> Image.Image:
-    """A view of an RGB picture, SIDE × SIDE, by PIL, in whole grey levels as torchvision makes it."""
-    picture = picture.crop((view.left, view.top, view.left + view.width, view.top + view.height))
-    picture = picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-    if view.flip:
-        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    for which in view.order:
-        if which == 3:
-            hue, saturation, value = picture.convert("HSV").split()
-            turned = np.array(hue) + np.int32(view.factors[3] * 255).astype(np.uint8)  # goes round at 256
-            picture = Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
-        elif which >= 0:
-            enhancer = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[which]
-            picture = enhancer(picture).enhance(view.factors[which])
-    return picture.convert("L").convert("RGB") if view.grey else picture
+@transforms.logged
+def _resized_crop(picture: Image.Image, *place: int) -> Image.Image:
+    return transforms.resize(transforms.crop(picture, *place), (SIDE, SIDE))
 
 
-def two_views(picture: Image.Image) -> tuple[Any, Any]:
-    """Two random views of an RGB picture, each float32 (3, SIDE, SIDE), normalised; bit by bit torchvision's."""
-    return tuple(normalised(apply_view(picture, draw_view(picture.height))) for _ in range(2))
+def _by_chance(chance: float, change: Callable, picture: Image.Image) -> Image.Image:
+    return change(picture) if torch.rand(1) < chance else picture
+
+
+def _never(picture: Image.Image) -> Image.Image:
+    np.random.random_sample()
+    return picture
+
+
+@transforms.logged
+def _flip(picture: Image.Image) -> Image.Image:
+    return picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+
+
+@transforms.logged
+def _enhance(picture: Image.Image, which: int, factor: float) -> Image.Image:
+    return (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[which](picture).enhance(factor)
+
+
+@transforms.logged
+def _turn_hue(picture: Image.Image, which: int, turns: float) -> Image.Image:
+    hue, saturation, value = picture.convert("HSV").split()
+    turned = np.array(hue, dtype=np.uint8) + np.int32(turns * 255).astype(np.uint8)  # goes round at 256
+    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert(picture.mode)
+
+
+def _color_jitter(picture: Image.Image) -> Image.Image:
+    order = torch.randperm(4)
+    factors = [float(torch.empty(1).uniform_(c - s, c + s)) for c, s in zip(CENTRE, STRENGTH, strict=True)]
+    for which in order:
+        number = next(number for number in range(4) if which == number)  # a comparison of tensors each
+        picture = (_enhance, _enhance, _enhance, _turn_hue)[number](picture, number, factors[number])
+    return picture
+
+
+@transforms.logged
+def _to_grey(picture: Image.Image) -> Image.Image:
+    grey = np.array(picture.convert("L"), dtype=np.uint8)
+    return Image.fromarray(np.dstack([grey] * 3))
+
+
+def _may_grey(picture: Image.Image) -> Image.Image:
+    transforms.dimensions(picture)  # asked of every picture, for the number of channels
+    return _by_chance(GREY, _to_grey, picture)
+
+
+_JITTER = transforms.Transform(_color_jitter)
+_PLAIN = [transforms.to_tensor, transforms.Transform(lambda image: transforms.normalize(image, MEAN, STD))]
+_VIEW = [transforms.Transform(_random_crop), _never]
+_VIEW += [transforms.Transform(functools.partial(_by_chance, chance, _flip)) for chance in (FLIP, 0.0)]
+_VIEW += [transforms.Transform(lambda picture: picture if torch.rand(1) > JITTER else _JITTER(picture))]
+_VIEW += [transforms.Transform(_may_grey), _never, *_PLAIN]
+
+
+def two_views(picture: Image.Image) -> list[Any]:
+    """Two random views of an RGB picture, each float32 (3, SIDE, SIDE), normalised; bit by bit torchvision's, and made
+    by the same steps."""
+    return [transforms.compose(_VIEW, picture) for _ in range(2)]
 
 
 def normalised(picture: Image.Image) -> Any:
     """The picture as it is, float32 (3, height, width), normalised: what the kNN evaluation embeds."""
-    return _normalise(to_tensor(picture))
+    return transforms.compose(_PLAIN, picture)
 
 
 def pixels(picture: Image.Image) -> Any:
@@ -127,9 +162,9 @@ def _png(image: np.ndarray) -> bytes:
 
 
 class PNGPictures:
-    """Labelled pictures, decoded from PNG one by one when asked for: items are (transform(picture), label).
+    """Labelled pictures, decoded from PNG one by one when asked for: items are (transform(picture), label, file name).
 
-    The article reads a folder of files. Here they lie in memory, as one tensor, which spawned workers share.
+    The article reads a folder of files. Here they are in memory, as one tensor, which spawned workers share.
     transform: `two_views`, `normalised`, `pixels`, or any function that a worker can import.
     """
 
@@ -157,8 +192,9 @@ class PNGPictures:
         start, end = self.ends[index : index + 2]
         return Image.open(io.BytesIO(self.files[start:end].numpy())).convert("RGB")
 
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        return self.transform(self.picture(index)), int(self.labels[index])
+    def __getitem__(self, index: int) -> tuple[Any, int, str]:
+        picture, label = self.picture(index), int(self.labels[index])
+        return self.transform(picture), label, os.path.relpath(f"/cifar10/{label}/{index:05}.png", "/cifar10")
 
 
 def draw_views(count: int, generator: Any, side: int = SIDE) -> View:

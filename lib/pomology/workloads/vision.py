@@ -1,4 +1,8 @@
-"""ResNet and VGG, as the articles train them."""
+"""ResNet and VGG, as the articles train them: layer for layer torchvision's, and lightly's ResNet-18 for CIFAR-10.
+
+Also in what works in place, which takes less memory and time: in torchvision (0.11 to 0.28) ReLUs and the sum with the
+shortcut, in lightly 1.4.10 the sum only.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +72,8 @@ def cifar_resnet18() -> Any:
     from torch import nn
 
     stem = [nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64)]
-    return nn.Sequential(*stem, *_stages("torch", (2, 2, 2, 2)), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    stages = _stages("torch", (2, 2, 2, 2), inplace=False)
+    return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 def simclr_resnet18() -> Any:
@@ -90,13 +95,13 @@ def mlx_resnet18(classes: int = 1000) -> Any:
     return nn.Sequential(*stem, *_stages("mlx", (2, 2, 2, 2)), *head)
 
 
-def _stages(framework: str, depths: tuple[int, ...], bottleneck: bool = False) -> list[Any]:
+def _stages(framework: str, depths: tuple[int, ...], bottleneck: bool = False, inplace: bool = True) -> list[Any]:
     """The residual blocks, in four stages of 64, 128, 256 and 512 channels; each but the first halves the picture."""
     channels, blocks = 64, []
     for stage, depth in enumerate(depths):
         for number in range(depth):
             stride = 2 if stage and not number else 1
-            blocks.append(_residual(framework)(channels, 64 << stage, stride, bottleneck))
+            blocks.append(_residual(framework)(channels, 64 << stage, stride, bottleneck, inplace))
             channels = blocks[-1].channels
     return blocks
 
@@ -106,13 +111,13 @@ def _residual(framework: str) -> type:
     """The class of a residual block, made when it is first wanted: no framework is imported before."""
     nn: Any = importlib.import_module(f"{framework}.nn")
     norm = nn.BatchNorm2d if framework == "torch" else nn.BatchNorm
-    relu = functools.partial(nn.ReLU, inplace=True) if framework == "torch" else nn.ReLU
 
     class Residual(nn.Module):
         """Two 3 x 3 convolutions, or 1 x 1, 3 x 3 and 1 x 1 to four times the width, added to the block's input."""
 
-        def __init__(self, channels: int, width: int, stride: int, bottleneck: bool):
+        def __init__(self, channels: int, width: int, stride: int, bottleneck: bool, inplace: bool):
             super().__init__()
+            relu = functools.partial(nn.ReLU, inplace) if framework == "torch" else nn.ReLU
             self.channels = 4 * width if bottleneck else width
             sizes = [(1, 1, width), (3, stride, width), (1, 1, self.channels)]
             layers, before = [], channels
@@ -127,7 +132,9 @@ def _residual(framework: str) -> type:
             self.relu = relu()
 
         def forward(self, images):
-            return self.relu(self.layers(images) + self.shortcut(images))
+            inside = self.layers(images)
+            inside += self.shortcut(images)
+            return self.relu(inside)
 
     if framework != "torch":
         Residual.__call__ = Residual.forward

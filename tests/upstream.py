@@ -1,0 +1,233 @@
+"""The articles' own code, bare, for `bench.py`: models and steps as their scripts write them, without the kit.
+
+After pytorch/examples of May 2022 (vae, siamese_network, dcgan, word_language_model), torchvision 0.12's ResNet-18, and
+lightly 1.4.10's ResNet-18 and loss. Each function gives a step of the article's optimiser on a batch.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class VAE(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1 = nn.Linear(784, 400)
+        self.fc21 = nn.Linear(400, 20)
+        self.fc22 = nn.Linear(400, 20)
+        self.fc3 = nn.Linear(20, 400)
+        self.fc4 = nn.Linear(400, 784)
+
+    def encode(self, x):
+        h1 = F.relu(self.fc1(x))
+        return self.fc21(h1), self.fc22(h1)
+
+    def reparameterize(self, mu, logvar):
+        std = torch.exp(0.5 * logvar)
+        eps = torch.randn_like(std)
+        return mu + eps * std
+
+    def decode(self, z):
+        h3 = F.relu(self.fc3(z))
+        return torch.sigmoid(self.fc4(h3))
+
+    def forward(self, x):
+        mu, logvar = self.encode(x.view(-1, 784))
+        z = self.reparameterize(mu, logvar)
+        return self.decode(z), mu, logvar
+
+
+def vae(data):
+    model = VAE()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def step():
+        optimizer.zero_grad()
+        recon, mu, logvar = model(data)
+        bce = F.binary_cross_entropy(recon, data.view(-1, 784), reduction="sum")
+        loss = bce + -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+        loss.backward()
+        loss.item()
+        optimizer.step()
+
+    return step
+
+
+class BasicBlock(nn.Module):
+    """torchvision's."""
+
+    def __init__(self, inplanes, planes, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inplanes, planes, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.downsample = None
+        if stride != 1 or inplanes != planes:
+            self.downsample = nn.Sequential(nn.Conv2d(inplanes, planes, 1, stride, bias=False), nn.BatchNorm2d(planes))
+
+    def forward(self, x):
+        identity = x
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        if self.downsample is not None:
+            identity = self.downsample(x)
+        out += identity
+        return self.relu(out)
+
+
+class LightlyBlock(BasicBlock):
+    def forward(self, x):
+        out = F.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += x if self.downsample is None else self.downsample(x)
+        return F.relu(out)
+
+
+def layers(block):
+    sizes = ((64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2))
+    return [block(*size) for size in (*sizes, (512, 512, 1))]
+
+
+class SiameseNetwork(nn.Module):
+    def __init__(self):
+        super().__init__()
+        stem = [nn.Conv2d(1, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
+        self.resnet = nn.Sequential(*stem, nn.MaxPool2d(3, 2, 1), *layers(BasicBlock), nn.AdaptiveAvgPool2d((1, 1)))
+        self.fc = nn.Sequential(nn.Linear(1024, 256), nn.ReLU(inplace=True), nn.Linear(256, 1))
+        self.sigmoid = nn.Sigmoid()
+
+    def forward_once(self, x):
+        output = self.resnet(x)
+        return output.view(output.size()[0], -1)
+
+    def forward(self, one, other):
+        output = torch.cat((self.forward_once(one), self.forward_once(other)), 1)
+        return self.sigmoid(self.fc(output))
+
+
+def siamese(one, other, targets):
+    model, criterion = SiameseNetwork(), nn.BCELoss()
+    optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
+
+    def step():
+        optimizer.zero_grad()
+        loss = criterion(model(one, other).squeeze(), targets)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def dcgan(real):
+    up, down = [], []
+    for before, after, stride, padding in ((100, 512, 1, 0), (512, 256, 2, 1), (256, 128, 2, 1), (128, 64, 2, 1)):
+        up += [nn.ConvTranspose2d(before, after, 4, stride, padding, bias=False), nn.BatchNorm2d(after), nn.ReLU(True)]
+    for before, after in ((3, 64), (64, 128), (128, 256), (256, 512)):
+        down += [nn.Conv2d(before, after, 4, 2, 1, bias=False)] + [nn.BatchNorm2d(after)] * (before != 3)
+        down += [nn.LeakyReLU(0.2, inplace=True)]
+    net_g = nn.Sequential(*up, nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh())
+    net_d = nn.Sequential(*down, nn.Conv2d(512, 1, 4, 1, 0, bias=False), nn.Sigmoid())
+    criterion, size = nn.BCELoss(), real.size(0)
+    optimizer_d, optimizer_g = (
+        torch.optim.Adam(net.parameters(), lr=2e-4, betas=(0.5, 0.999)) for net in (net_d, net_g)
+    )
+
+    def step():
+        net_d.zero_grad()
+        label = torch.full((size,), 1, dtype=real.dtype)
+        output = net_d(real).view(-1, 1).squeeze(1)
+        real_loss = criterion(output, label)
+        real_loss.backward()
+        output.mean().item()
+        fake = net_g(torch.randn(size, 100, 1, 1))
+        label.fill_(0)
+        output = net_d(fake.detach()).view(-1, 1).squeeze(1)
+        fake_loss = criterion(output, label)
+        fake_loss.backward()
+        output.mean().item()
+        loss_d = real_loss + fake_loss
+        optimizer_d.step()
+        net_g.zero_grad()
+        label.fill_(1)
+        output = net_d(fake).view(-1, 1).squeeze(1)
+        loss_g = criterion(output, label)
+        loss_g.backward()
+        output.mean().item()
+        optimizer_g.step()
+        loss_d.item(), loss_g.item()
+
+    return step
+
+
+class TransformerModel(nn.Module):
+    def __init__(self, ntoken, ninp, nhead, nhid, nlayers, dropout):
+        super().__init__()
+        self.src_mask, self.ninp, self.dropout = None, ninp, nn.Dropout(dropout)
+        pe = torch.zeros(5000, ninp)
+        position = torch.arange(0, 5000, dtype=torch.float).unsqueeze(1)
+        div_term = torch.exp(torch.arange(0, ninp, 2).float() * (-math.log(10000.0) / ninp))
+        pe[:, 0::2] = torch.sin(position * div_term)
+        pe[:, 1::2] = torch.cos(position * div_term)
+        self.register_buffer("pe", pe.unsqueeze(0).transpose(0, 1))
+        layer = nn.TransformerEncoderLayer(ninp, nhead, nhid, dropout)
+        self.transformer_encoder = nn.TransformerEncoder(layer, nlayers, enable_nested_tensor=False)
+        self.encoder, self.decoder = nn.Embedding(ntoken, ninp), nn.Linear(ninp, ntoken)
+
+    def forward(self, src):
+        if self.src_mask is None or self.src_mask.size(0) != len(src):
+            mask = (torch.triu(torch.ones(len(src), len(src))) == 1).transpose(0, 1)
+            self.src_mask = mask.float().masked_fill(mask == 0, float("-inf")).masked_fill(mask == 1, 0.0)
+        src = self.encoder(src) * math.sqrt(self.ninp)
+        src = self.dropout(src + self.pe[: src.size(0), :])
+        return F.log_softmax(self.decoder(self.transformer_encoder(src, self.src_mask)), dim=-1)
+
+
+def transformer_lm(data, targets, words):
+    model, criterion = TransformerModel(words, 200, 2, 200, 2, 0.2), nn.NLLLoss()
+
+    def step():
+        model.zero_grad()
+        output = model(data).view(-1, words)
+        loss = criterion(output, targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+        for p in model.parameters():
+            p.data.add_(p.grad, alpha=-20)
+        loss.item()
+
+    return step
+
+
+def simclr(one, other):
+    stem = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64)]
+    backbone = nn.Sequential(*stem, *layers(LightlyBlock), nn.AdaptiveAvgPool2d(1))
+    head = [nn.Linear(512, 512, bias=False), nn.BatchNorm1d(512), nn.ReLU()]
+    head = nn.Sequential(*head, nn.Linear(512, 128, bias=False), nn.BatchNorm1d(128))
+    parameters = [*backbone.parameters(), *head.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=6e-2, momentum=0.9, weight_decay=5e-4)
+
+    def nt_xent(out0, out1):
+        out0, out1 = nn.functional.normalize(out0, dim=1), nn.functional.normalize(out1, dim=1)
+        diag_mask = torch.eye(len(out0), dtype=torch.bool)
+        logits_00 = torch.einsum("nc,mc->nm", out0, out0) / 0.5
+        logits_01 = torch.einsum("nc,mc->nm", out0, out1) / 0.5
+        logits_10 = torch.einsum("nc,mc->nm", out1, out0) / 0.5
+        logits_11 = torch.einsum("nc,mc->nm", out1, out1) / 0.5
+        logits_00 = logits_00[~diag_mask].view(len(out0), -1)
+        logits_11 = logits_11[~diag_mask].view(len(out0), -1)
+        logits = torch.cat([torch.cat([logits_01, logits_00], 1), torch.cat([logits_10, logits_11], 1)])
+        return nn.functional.cross_entropy(logits, torch.arange(len(out0)).repeat(2))
+
+    def step():
+        optimizer.zero_grad()
+        z0, z1 = (head(backbone(x).flatten(start_dim=1)) for x in (one, other))
+        nt_xent(z0, z1).backward()
+        optimizer.step()
+
+    return step
