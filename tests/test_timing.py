@@ -373,8 +373,8 @@ def test_ready_steps_are_around_those_of_a_loader_with_workers_which_do_not_prof
         order.append((clock.on_ready, loader.closed))
     part = clock.parts["training"]
     turns = [on_ready for on_ready, _ in itertools.groupby(on_ready for on_ready, _ in order)]
-    assert turns == [False, True, False, True] and order[-1] == (True, 1)
-    assert loader.opened == 1 and loader.given == part.steps
+    assert turns == [False, True, False, True] and order[-1] == (True, 2)
+    assert loader.opened == 2 and loader.given == part.steps + 3  # batches to be kept ready come from one of their own
     assert part.warmup[-1].steps == 2 * 16  # settled, and in no mean
     assert value(clock, "step_s") == pytest.approx(max(load_s, step_s), rel=0.02)  # 16 batches of some 400
     assert epochs.interval(part.ready_blocks).value == exactly(step_s)
@@ -684,39 +684,50 @@ def slow_first(number):
     return 0.004 if number else 2.0
 
 
+def ran(clock, later_s=()):
+    """The first epoch as the clock has it, and whole ones of so many seconds behind it."""
+    first = {name: part.steps if not part.complete else part.epoch_steps for name, part in clock.parts.items()}
+    whole = {name: part.epoch_steps for name, part in clock.parts.items()}
+    seconds = sum(part.seconds for part in clock.parts.values())
+    return [epochs.Ran(seconds, first), *(epochs.Ran(each_s, whole) for each_s in later_s)]
+
+
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_training_is_its_first_epoch_and_the_steps_of_the_others(whole):
+def test_a_training_is_what_ran_and_the_steps_that_did_not(whole):
     clock = whole_clock(whole=whole, budget_s=1.0)
     drive(clock, 10_000, slow_first)
     drive(clock, 2000, slow_first, "validation")
     assert clock.parts["training"].complete == whole
-    found = epochs.fit_metric(clock, 5, before_s=0.3)
-    # By hand: both parts trace once, and every other step is like the next.
-    by_hand = 0.3 + 2.0 + (5 * 10_000 - 1) * 0.004 + 2.0 + (5 * 2000 - 1) * 0.004
+    begun = ran(clock)
+    assert epochs.fit_metric(clock, 5, 0.3 + begun[0].seconds, begun) is None  # nobody knows what lies between epochs
+    begun += [epochs.Ran(0.5, {})]  # no step, and half a second beside steps
+    found = epochs.fit_metric(clock, 5, 0.3 + sum(each.seconds for each in begun), begun)
+    # By hand: both parts trace once, every other step is like the next, and four epochs begin.
+    by_hand = 0.3 + 2.0 + (5 * 10_000 - 1) * 0.004 + 2.0 + (5 * 2000 - 1) * 0.004 + 4 * 0.5
     assert (found.value, found.how, found.unit) == (pytest.approx(by_hand, rel=1e-9), "estimated", "s")
-    assert found.low == pytest.approx(by_hand, rel=1e-6) == found.high
 
 
-def test_later_epochs_that_ran_stand_for_those_that_did_not_and_the_interval_is_that_of_steps():
-    clock = whole_clock()
-    drive(clock, 100, slow_first)
-    found = epochs.fit_metric(clock, 5, before_s=0.3, later=[0.6, 0.8])
-    assert found.value == pytest.approx(0.3 + (2.0 + 99 * 0.004) + 0.6 + 0.8 + 2 * 0.7, rel=1e-9)
-    assert epochs.fit_metric(clock, 3, 0.3, [0.6, 0.8]).value == pytest.approx(0.3 + 2.396 + 1.4, rel=1e-9)
+def test_a_whole_training_is_measured_and_a_shortened_one_has_the_interval_of_what_did_not_run():
     clock = whole_clock()
     drive(clock, 5000, lambda number: 0.004 + 0.002 * (number // 50 % 2))
-    step, found = epoch_metrics(clock)["step_s"], epochs.fit_metric(clock, 5, 0.0)
+    step, begun = epoch_metrics(clock)["step_s"], ran(clock, [25.5, 25.5])
+    found = epochs.fit_metric(clock, 3, 77.0, begun)
+    assert (found.value, found.how, found.n) == (77.0, "measured", 3)
     assert found.high / found.value == pytest.approx(step.high / step.value, rel=1e-6)
-    assert found.low < found.value < found.high
+    found = epochs.fit_metric(clock, 5, 77.0, begun)
+    assert found.value == pytest.approx(77.0 + 2 * (5000 * step.value + 25.5 - 5000 * step.value), rel=1e-6)
+    assert found.how == "estimated" and found.low < found.value < found.high
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_a_training_of_epochs_of_a_few_steps_and_of_too_little(steps):
     clock = whole_clock()
-    assert epochs.fit_metric(clock, 5, 0.1) is None
+    assert epochs.fit_metric(clock, 5, 0.1, []) is None
     drive(clock, steps, slow_first)
     rest_s = 2.0 if steps == 1 else 0.004  # after one step nobody knows what the next would take
+    begun = [*ran(clock), epochs.Ran(steps * rest_s, {"training": steps})]
     expected = 2.0 + (steps - 1) * 0.004 + 4 * steps * rest_s
-    assert epochs.fit_metric(clock, 5, 0.0).value == pytest.approx(expected, rel=1e-9)
+    found = epochs.fit_metric(clock, 5, sum(each.seconds for each in begun), begun)
+    assert found.value == pytest.approx(expected, rel=1e-9)
     drive(clock, 1000, part="left early", run=1)
-    assert epochs.fit_metric(clock, 5, 0.1) is None
+    assert epochs.fit_metric(clock, 5, 0.1, ran(clock)) is None
