@@ -316,7 +316,7 @@ def test_two_frameworks_are_laid_side_by_side():
     assert row["ratio_low"] == pytest.approx(1.5 * 0.99 / 1.01)
     assert {"3.00 s ± 1.0 %", "2.00 s ± 1.0 %", "the same"} < {*table.rows[0].cells}
     names = [row.cells[0] for row in article.article_table("blas", rows).rows if row.kind == "measured"]
-    assert names == ["M2 Ultra GPU, PyTorch", "M2 Ultra GPU, MLX"]
+    assert names == ["M2 Ultra GPU (PyTorch 2.13.0, 2026)", "M2 Ultra GPU (MLX 2.13.0, 2026)"]
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,9 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
 
     for line in grouped(shown, line_of):
         first = line[0][0]
-        framework = "" if split else first.framework  # which has a column of its own
-        name = with_software(chip_name(first), framework, framework and first.framework_version, first.started[:4])
-        cells = [name, *about.cells(first.config)]
+        alone = len({repeats[0].framework for repeats in line}) == 1  # else each has a column of its own
+        software = (first.framework, first.framework_version) if alone else ("", "")
+        cells = [with_software(chip_name(first), *software, first.started[:4]), *about.cells(first.config)]
         for column in columns:
             texts = []
             for repeats in line:

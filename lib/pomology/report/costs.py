@@ -15,7 +15,7 @@ from pomology.articles.published import experiment_of
 from pomology.format import quantity, seconds, significant
 from pomology.measure.estimate import Estimate
 from pomology.report import roofline
-from pomology.report.table import Table
+from pomology.report.table import SOFTWARE, Table
 from pomology.results import cases
 from pomology.results.cases import chip_name, combined, comparable, groups, settings
 from pomology.results.record import Metrics, Record
@@ -120,6 +120,7 @@ def table(records: list[Record], years_of_use: float) -> Table:
         f"of {LENGTH:,} tokens; electricity and the computer around a card are not in it.",
         "Prices are those at launch, in table 1; this machine's is what was told. Peak: single precision in table 1, "
         "here the fastest product in fp32 that this run has measured.",
+        any(kind == "measured" for *_, kind in lines) and SOFTWARE,
         any(kind == "measured" for *_, kind in lines)
         and "The intervals of what this machine achieved are in the table above, the article's own.",
     ]

@@ -19,11 +19,12 @@ from pomology.results.record import Record
 LONG, MANY = 60, 6  # characters of a long remark, and columns of a table that leave it too little room
 WRAPPED = 30  # characters of a text that may be broken into lines
 
-# A note under tables of published times.
-YEARS = (
-    "In brackets behind a device: the version of its framework, as far as it is known, and the year. Between the "
-    "published times and this machine's are years of software, which alone can make a slower chip the faster one."
+# Notes under tables of published times.
+SOFTWARE = (
+    "Between the published times and this machine's are years of software, which alone can make a slower chip the "
+    "faster one."
 )
+YEARS = f"In brackets behind a device: the version of its framework, as far as it is known, and the year. {SOFTWARE}"
 
 # For where no page has a style sheet, as in a notebook; a page's own says the same and more.
 STYLE = """
