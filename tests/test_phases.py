@@ -6,6 +6,7 @@ import time
 from types import SimpleNamespace
 
 import fakes
+import numpy as np
 import pytest
 import torch
 from fakes import Clock, SimulatedDevice
@@ -14,6 +15,7 @@ from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import TooBig
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
+from pomology.measure import calls
 from pomology.measure.clock import Block, StepClock
 from pomology.measure.epochs import epoch_metrics
 from pomology.results.record import Record
@@ -95,8 +97,30 @@ def test_phases_stand_in_the_record_with_their_raw_times(make):
     steps = sum(count for count, _ in raw["steady"])
     for name in COSTS:
         assert len(raw[f"steady_{name}"]) == len(raw["steady"])
+        assert len(raw[f"warmup_{name}"]) == len(raw["warmup"]) > 0
         assert metrics[f"{name}_s"].value == pytest.approx(sum(raw[f"steady_{name}"]) / steps, rel=1e-3)
     assert 0.0015 < sum(metrics[f"{name}_s"].value for name in COSTS) <= metrics["step_s"].value * 1.001
+
+
+def test_what_is_timed_without_a_loop_stands_in_the_record_with_its_raw_times(make):
+    experiment = make()
+    for case in experiment.cases([{"batch_size": 8}]):
+        with case:
+            found = case.measure("step_s", lambda: time.sleep(0.0005), budget_s=0.02)
+            both = calls.in_pairs(lambda: None, lambda: None, budget_s=0.001)
+            case.kernel("kernel_s", both.timed)
+            case.raw("reference", both.reference.blocks)
+            case.raw("launch_cold_s", [0.25, 0.5])
+    (record,) = experiment.records
+    raw = record.blocks["step_s"]
+    assert [count for count, _ in raw["warmup"]] == [block.steps for block in found.warmup] and raw["warmup"]
+    assert raw["steady"] == [[block.steps, pytest.approx(block.seconds, abs=1e-9)] for block in found.blocks]
+    assert raw["first_call_s"] == found.first_call_s and raw["stopped"] == "budget"
+    assert record.metrics["step_s"].value == pytest.approx(
+        np.median([s / count for count, s in raw["steady"]]), rel=1e-4
+    )
+    assert len(record.blocks["reference"]["steady"]) == len(record.blocks["kernel_s"]["steady"]) >= 6
+    assert record.blocks["launch_cold_s"] == {"steady": [[1, 0.25], [1, 0.5]]}
 
 
 ROWS = [{"model": "medium"}, {"model": "small"}, {"model": "tiny"}]

@@ -57,21 +57,17 @@ def measure(
 
     synchronize()
     start = clock()
-    first = done = block(1)
-    warmup: list[Block] = []
-    begun, calls = clock(), 1
-    while (
-        clock() - begun < budget_s / 2
-        and clock() - start < limit_s
-        and (steps_in(warmup) < warmup_calls or clock() - begun < warmup_s)
+    first = block(1)
+    warmup, begun, calls = [], clock(), 1
+    while (spent_s := clock() - begun) < min(budget_s / 2, limit_s - first.seconds) and (
+        steps_in(warmup) < warmup_calls or spent_s < warmup_s
     ):
-        done = block(calls)
-        warmup.append(done)
+        warmup.append(block(calls))
         calls = min(2 * calls, 1024)
+    pace_s = (warmup or [first])[-1].step_s
     # A fiftieth of the budget, so that there are blocks enough.
-    per_block = calls_per_block or block_steps(done.step_s, min(BLOCK_S, budget_s / 50), synchronize, clock)
-    blocks: list[Block] = []
-    stopped, look, begun = "", intervals.BATCHES, clock()
+    per_block = calls_per_block or block_steps(pace_s, min(BLOCK_S, budget_s / 50), synchronize, clock)
+    blocks, stopped, look, begun = [], "", intervals.BATCHES, clock()
     while not stopped:
         blocks.append(block(per_block))
         spent_s = clock() - begun

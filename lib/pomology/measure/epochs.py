@@ -40,8 +40,8 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
         ]
         metrics["epoch_s"] = total(epochs + asides, NEGLIGIBLE)
     loop = training.steps if training.complete else steps_in(blocks)
-    ready = interval(training.ready_blocks) if training.ready_blocks else None
-    if ready and min(loop, ready.n) >= SPLIT_STEPS and None not in epochs[1:]:
+    if min(loop, steps_in(training.ready_blocks)) >= SPLIT_STEPS and None not in epochs[1:]:
+        ready = interval(training.ready_blocks)
         compute = epoch_estimate(ready.value, ready, training.epoch_steps)
         metrics["compute_epoch_s"] = total([compute, *epochs[1:]], NEGLIGIBLE)
     return metrics
