@@ -22,7 +22,7 @@ from pomology.results import folders, journal
 from pomology.results.record import PROFILES
 
 AGAIN_S = 300.0  # that a notebook spends on cases that it runs again
-LIMIT = 5  # budgets that a case may take
+LIMIT, LIMIT_LEAST_S = 5, 10.0  # budgets that a case may take, and seconds, which a compilation alone may need
 TOO_LARGE = ("too-big", "out-of-memory", "crashed", "timeout")  # a smaller sibling of such a case may fit
 
 
@@ -60,7 +60,7 @@ class Experiment(Report):
         self.devices = find.find(devices, framework)
         self.framework, self.profile, self.budget_s = framework, profile, float(budget_s)
         # What is timed ends there with what it has, as on a machine that others keep busy.
-        self.limit_s = math.inf if profile == "article" else LIMIT * self.budget_s
+        self.limit_s = math.inf if profile == "article" else max(LIMIT * self.budget_s, LIMIT_LEAST_S)
         self.repeat, self.precision, self.expects_learning = repeat, precision, expects_learning
         self._anew = "" if out else " (run the set-up cell again to measure it anew)"
         folder = Path(out) if out else folders.by_hand(name, profile)
