@@ -1,6 +1,6 @@
 """The measuring, measured: each part of the instrument against an independent way to do the same, as ratios.
 
-    make bench                            everything, about forty minutes on two cores
+    make bench                            everything, about an hour on two cores
     python tests/bench.py clock           some parts only
     python tests/bench.py --tenth clock   with a tenth of the pairs: whether it works, not what it says
 
@@ -817,7 +817,7 @@ def spinning() -> list[dict]:
     for place, load in (("alone", ""), ("beside a spinner", LOADS["a spinner"])):
         for way in WAYS:
             with beside(load):
-                ratios = paired(lambda way=way: program(STEPS, *way), lambda: program(STEPS), many(20))
+                ratios = paired(lambda way=way: program(STEPS, *way), lambda: program(STEPS), many(8))
             lines.append(ratio_row(f"spinning: {way[0]}={way[1]}, {place}", ratios, 0, 99, ""))
     return lines
 

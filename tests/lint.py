@@ -236,7 +236,7 @@ def asks_which_system(code: Code, node: ast.AST) -> bool:
 
 def names_files_of_linux(code: Code, node: ast.AST) -> bool:
     """Constants of these modules; who reads the files must bear that they are missing, as test_on_a_mac.py proves."""
-    listed = ("machine/snapshot.py", "machine/energy.py", "machine/sources.py")
+    listed = ("machine/snapshot.py", "machine/quiet.py", "machine/energy.py", "machine/sources.py")
     return (code.name in listed and code.function(node) is None) or asks_which_system(code, node)
 
 

@@ -361,7 +361,7 @@ def test_what_lays_others_together_runs_behind_them(tmp_path):
 
 
 def test_many_short_cases_share_a_look_at_the_machine(tmp_path, monkeypatch):
-    looks, state = [], {"power_source": "ac", "flags": ["busy"]}
+    looks, state = [], {"power_source": "ac", "others": 0.4, "flags": ["busy"]}
     fakes.quiet_machine(monkeypatch)
     monkeypatch.setattr(snapshot, "conditions", lambda: (looks.append(1), state)[1])
     experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))

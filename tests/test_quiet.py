@@ -313,12 +313,14 @@ def test_a_canary_is_one_fixed_piece_of_work_of_20_ms():
     assert 0 < found < time.perf_counter() - start_s and time.perf_counter() - start_s >= quiet.CANARY_S
 
 
-def test_what_takes_five_times_its_budget_ends_with_what_it_has(make):
+def test_what_takes_five_times_its_budget_ends_with_what_it_has(make, monkeypatch):
     def slow(case):
         for _ in case.steps(range(1000), ready=False):
             time.sleep(0.06)
         case.measure("kernel_s", lambda: time.sleep(0.06), budget_s=0.01, limit_s=0.05)
 
+    assert make().limit_s == 10 and make(budget_s=4).limit_s == 20
+    monkeypatch.setattr("pomology.experiment.experiment.LIMIT_LEAST_S", 0.0)
     experiment = make([100] * 4)
     start_s = time.perf_counter()
     run(experiment, [1], slow)

@@ -174,6 +174,7 @@ class Case:
         if self._telemetry is None:
             self.backend.synchronize()
             self._telemetry = self._stack.enter_context(Telemetry(device=self.backend.kind))
+            self.mark()
 
     def mark(self) -> None:
         """What is timed next begins here: what else runs on the machine from now on until its end counts against it."""

@@ -24,7 +24,7 @@ from pomology.results import folders, journal
 from pomology.results.record import PROFILES
 
 AGAIN_S = 300.0  # that a notebook spends on cases that it runs again
-LIMIT = 5  # budgets that a case may take
+LIMIT, LIMIT_LEAST_S = 5, 10.0  # budgets that a case may take, and seconds, which a compilation alone may need
 # Before a case a device rests until it is as cool as when the experiment began, or as quiet where no sensor shows heat:
 # so many seconds at the most, and no more in all of a notebook. After less than WORK_S of work it is not looked at.
 REST_S, REST_IN_ALL_S, WORK_S = 30.0, {"smoke": 0.0, "quick": 120.0, "article": 1200.0}, 5.0
@@ -67,7 +67,7 @@ class Experiment(Report):
         self.devices = find.find(devices, framework)
         self.framework, self.profile, self.budget_s = framework, profile, float(budget_s)
         # What is timed ends there with what it has, as on a machine that others keep busy.
-        self.limit_s = math.inf if profile == "article" else LIMIT * self.budget_s
+        self.limit_s = math.inf if profile == "article" else max(LIMIT * self.budget_s, LIMIT_LEAST_S)
         self.repeat, self.precision, self.expects_learning = repeat, precision, expects_learning
         self._anew = "" if out else " (run the set-up cell again to measure it anew)"
         folder = Path(out) if out else folders.by_hand(name, profile)
