@@ -160,7 +160,8 @@ class Experiment(Report):
         with Telemetry(0.1, kind, only=("energy", "temperature", "thermal")) as look:
             time.sleep(1.1 if look.rails and "temperature_c" in look.absent else 0)
         # Not its metric: a counter that stands still is no power of a case, but that of a device at rest.
-        known, watts = look.thermal["after"], [sample.power_w for sample in look.samples if sample.power_w]
+        known, samples = look.thermal["after"], look.samples
+        watts = [sample.power_w for sample in samples if sample.power_w is not None]
         return known | ({"power_w": sum(watts) / len(watts)} if watts and "temperature_c" not in known else {})
 
     def conditions(self) -> dict[str, Any]:
