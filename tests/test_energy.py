@@ -74,6 +74,7 @@ def test_joules_of_a_step_and_the_power_at_rest(tmp_path, monkeypatch):
     assert value["energy_j_per_tflop"] == pytest.approx(value["energy_j_per_step"] / record.flops_per_step * 1e12)
     (cells,) = [row.cells for row in article.article_table("energy", [record]).rows if row.kind == "measured"]
     assert any(cell.startswith(format.significant(value["energy_j_per_step"])) for cell in cells)
+    assert "not told" in cells and "counted: cpu" in cells[-1]  # no GPU, which table 5 is about
     # Joules of another model are no verdict on the article's.
     claims = report_claims.claims_table(published.claims("001", "energy"), [record])
     assert {row["here"] for row in claims.data} == {articles_claims.CANNOT_BE_TOLD}

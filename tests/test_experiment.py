@@ -31,7 +31,7 @@ from pomology.errors import Mismatch, PomologyError, TooBig
 from pomology.experiment import outcome
 from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
-from pomology.machine import snapshot
+from pomology.machine import energy, rails, snapshot
 from pomology.machine.sources import SOURCES, Source
 from pomology.paths import root
 from pomology.report import claims
@@ -728,3 +728,16 @@ def test_thermal_state_before_and_after_is_in_the_record(make, monkeypatch):
     thermal = run(make(), lambda case: fit(case, 20)).thermal
     assert thermal["before"]["temperature_c"] < thermal["after"]["temperature_c"] and thermal["rested_s"] == 0
     assert "level" not in thermal["before"]  # macOS alone has it
+
+
+def test_power_at_rest_is_looked_at_where_there_is_no_temperature(make, monkeypatch):
+    """On a Mac: 3 W of a chip whose GPU is off, so that its counter stands still; then a thermometer is enough."""
+    now = time.perf_counter
+    meter = energy.Meter("fake", {"cpu": 0.01, "gpu": 0.01}, lambda: {"cpu": 3 * now(), "gpu": 7.0}, {})
+    monkeypatch.setattr(rails, "meters", lambda device: ([meter], {}))
+    monkeypatch.setitem(SOURCES, "thermal", Source({"thermal_level": ""}, lambda watch: lambda: 2))
+    refused = Source({"temperature_c": "°C"}, lambda watch: next(iter(())))
+    monkeypatch.setitem(SOURCES, "temperature", refused)
+    assert make().heat("gpu") == {"level": 2, "power_w": pytest.approx(3, rel=0.05)}
+    monkeypatch.setitem(SOURCES, "temperature", Source({"temperature_c": "°C"}, lambda watch: lambda: 55.0))
+    assert make().heat("gpu") == {"level": 2, "temperature_c": 55.0}

@@ -5,7 +5,9 @@ import math
 import mmap
 import multiprocessing
 import os
+import platform
 import resource
+import subprocess
 import sys
 import threading
 import time
@@ -163,6 +165,22 @@ def test_the_cpu_of_an_ultra_is_not_taken_from_a_library_that_sees_one_die_of_it
     cpu, gpu = (drive(clock, [0, 2], device=device) for device in ("cpu", "gpu"))
     why = "zeus-apple-silicon 1.1.0 counts the CPU of one of an Ultra's two dies"
     assert gpu.rails == ["gpu", "dram"] and gpu.absent["energy of the cpu"] == cpu.absent["energy_j"] == why
+
+
+@pytest.mark.parametrize(("version", "period_s"), [("15.5", 0.01), ("26.4.1", 0.01), ("27.0", 2.0)])
+def test_what_macos_27_publishes_seldom_and_where_its_cpu_reads_nothing(apple, clock, monkeypatch, version, period_s):
+    """As an M5 Pro's does, and any after it has slept (exelban/stats #3399, vladkens/macmon #76)."""
+    chip = FakeChip(clock)
+    apple(monitor=lambda: chip)
+    monkeypatch.setattr(platform, "mac_ver", lambda: (version, ("", "", ""), "arm64"))
+    ((meter,), _) = energy.meters("gpu")
+    assert meter.rails == {"cpu": period_s, "gpu": 0.01, "dram": period_s}
+    told, none = chip.get_cumulative_energy, {"cpu_total_mj": 0}
+    monkeypatch.setattr(chip, "get_cumulative_energy", lambda: types.SimpleNamespace(**vars(told()) | none))
+    gpu, cpu = (drive(clock, [0.5 * tick for tick in range(41)], device=device) for device in ("gpu", "cpu"))
+    assert gpu.rails == ["gpu", "dram"] and gpu.absent["power_cpu_w"] == "its counter stood still"
+    assert value(gpu, "power_w") == pytest.approx(0.75 * 20 + 5, rel=0.05)
+    assert cpu.rails == [] and cpu.absent["power_w"] == "the energy counter did not move"
 
 
 @pytest.mark.parametrize(

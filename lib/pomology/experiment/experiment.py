@@ -225,8 +225,10 @@ class Experiment(Report):
         second; what the system does not say is left out."""
         with Telemetry(0.1, kind, only=("energy", "temperature", "thermal")) as look:
             time.sleep(1.1 if look.rails and "temperature_c" in look.absent else 0)
-        known, power = look.thermal["after"], look.metrics().get("power_w")
-        return known | ({} if power is None or "temperature_c" in known else {"power_w": power.value})
+        # Not its metric: a counter that stands still is no power of a case, but that of a device at rest.
+        known, samples = look.thermal["after"], look.samples
+        watts = [sample.power_w for sample in samples if sample.power_w is not None]
+        return known | ({"power_w": sum(watts) / len(watts)} if watts and "temperature_c" not in known else {})
 
     def conditions(self, say: Callable[[str], Any] = print) -> dict[str, Any]:
         """Whether the machine is fit to measure now, but for the profile `smoke` after `quiet.wait`. A look takes a

@@ -190,6 +190,8 @@ def _remarks(about: Declaration, repeats: list[Record]) -> list[str]:
     endings = ((record.status, record.reason) for record in repeats if record.status != "ok")
     others = ", ".join(dict.fromkeys(": ".join(filter(None, ending)) for ending in endings))
     count = f"{len(good)} of {len(repeats)} repeats ({others})" if others else f"{len(repeats)} repeats"
+    if about.metric.startswith("energy_") and last.rails:
+        how.append(f"counted: {', '.join(last.rails)}")
     parts = [*how, last.reason, last.note, len(repeats) > 1 and count, good and last.scaled and "scaled"]
     return [*filter(None, parts), *sorted({flag for record in repeats for flag in record.flags})]
 
