@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import platform
 import resource
-import subprocess
 import sys
 import threading
 import time

@@ -57,7 +57,7 @@ class Term(NamedTuple):
     traits: dict[str, Any] | None = None
 
 
-def _computed(compute: Callable, made: str = "") -> Callable[[Side, Side | float], Side]:
+def _computed(compute: Callable, quotient: bool = False) -> Callable[[Side, Side | float], Side]:
     def method(self: Side, other: Side | float) -> Side:
         other, runs = _side(other), None
         try:
@@ -67,28 +67,34 @@ def _computed(compute: Callable, made: str = "") -> Callable[[Side, Side | float
         if not (self.runs is None and other.runs is None):
             with np.errstate(all="ignore"):
                 runs = compute(self.each, other.each)
-        return Side(number, self.terms + other.terms, runs, made, (self, other))
+        below = other.terms if quotient else ()
+        return Side(number, self.terms + other.terms[len(below) :], runs, below)
 
     return method
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """A side of a comparison. It computes as its estimate and its repeats do, and compares into a Decision. runs: as of
-    a term. made: how (`/`, `min`, `max`, `average`) of which parts."""
+    """A side of a comparison. It computes as its estimate and its repeats do, and compares into a Decision. above,
+    below: the terms above and below the line of a quotient. runs: as of a term. pick: one of `PICKS`, of its parts."""
 
     number: Estimate | str
-    terms: tuple[Term, ...] = ()
+    above: tuple[Term, ...] = ()
     runs: np.ndarray | None = None
-    made: str = ""
+    below: tuple[Term, ...] = ()
+    pick: str = ""
     parts: tuple[Side, ...] = ()
 
     __add__ = __radd__ = _computed(operator.add)
     __mul__ = __rmul__ = _computed(operator.mul)
-    __truediv__ = _computed(operator.truediv, "/")
+    __truediv__ = _computed(operator.truediv, quotient=True)
     __lt__, __le__, __gt__, __ge__, __eq__, __ne__ = (
         functools.partialmethod(lambda *sides: _compared(*sides), symbol) for symbol in COMPARE
     )
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return self.above + self.below
 
     @property
     def value(self) -> float | str | None:
@@ -227,7 +233,8 @@ PICKS: dict[str, Callable] = {"min": min, "max": max, "average": geometric_mean}
 def _picked(name: str, *sides: Any) -> Side:
     """Of numbers that are given one by one, or by a generator."""
     parts = tuple(map(_side, sides[0] if len(sides) == 1 else sides))
-    terms, pick, runs, number = tuple(itertools.chain(*(part.terms for part in parts))), PICKS[name], None, _MISSING
+    above, below = (tuple(itertools.chain(*terms)) for terms in zip(*((x.above, x.below) for x in parts), strict=True))
+    pick, runs, number = PICKS[name], None, _MISSING
     if all(part.value is not None for part in parts):
         ends = zip(*(part.number.bounds for part in parts), strict=True)
         # The bounds of an average are not needed: no article prints all of its terms.
@@ -236,7 +243,7 @@ def _picked(name: str, *sides: Any) -> Side:
     if any(part.runs is not None for part in parts):
         each = np.array(np.broadcast_arrays(*(part.each for part in parts))).T
         runs = np.array([pick(row.tolist()) if np.isfinite(row).all() else math.nan for row in each])
-    return Side(number, terms, runs, name, parts)
+    return Side(number, above, runs, below, name, parts)
 
 
 class _Names(dict):
@@ -294,7 +301,8 @@ def _evaluated(claim: Claim, lookup: Any) -> Decision:
         raise PomologyError(f"claim {claim.id}: its formula cannot be evaluated: {error}") from error
     if not isinstance(decision, Decision):
         raise PomologyError(f"claim {claim.id}: its formula compares no numbers")
-    return decision._replace(barred=claim.untestable, elsewhere="" if lookup.has(claim.about) else claim.about)
+    barred, elsewhere = claim.holds_in_published.partition("untestable: ")[2], not lookup.has(claim.about)
+    return decision._replace(barred=barred, elsewhere=claim.about * elsewhere)
 
 
 class PublishedLookup:

@@ -53,12 +53,6 @@ class Claim(NamedTuple):
     assumes: str = ""  # what a verdict on this machine rests on, and the article does not state
 
     @property
-    def untestable(self) -> str:
-        """Why its numbers, if there are any, show nothing."""
-        word, _, why = self.holds_in_published.partition(": ")
-        return why if word == "untestable" else ""
-
-    @property
     def experiment(self) -> str:
         return self.experiments[0]
 

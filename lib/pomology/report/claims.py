@@ -6,15 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from pomology.articles import claims as articles_claims
 from pomology.articles import published
-from pomology.articles.claims import PICKS, REPEATS, Comparison, Decision, Side, Term
+from pomology.articles.claims import FIELDS, REPEATS, Comparison, Decision, Side, Term
 from pomology.articles.published import experiment_of
 from pomology.format import quantity, quantity_per_s, significant
 from pomology.measure.estimate import Estimate
-from pomology.report.table import Table, grouped
+from pomology.report.table import Table
 from pomology.results import metrics
 from pomology.results.cases import DOUBTS, combined, comparable, config_text, good_of, groups, kind
 from pomology.results.record import Record
@@ -33,7 +31,7 @@ NAMES |= {"siamese": "Siamese network", "transformer_lm": "language model", "sim
 VERBS = {"s": "takes {} as long as", "J": "needs {} as much energy as"}
 BOUNDS = {"<": ("under", "at least"), "<=": ("at most", "over"), ">": ("over", "at most"), ">=": ("at least", "under")}
 PICKED = {"min": "at least ", "max": "at most ", "average": "on average "}
-STANDING = ("experiment", "metric", "role", *articles_claims.FIELDS)
+STANDING = ("experiment", "metric", "role", *FIELDS)
 UNITS = {"s W": "J", "count": ""}
 NOTE = f"A verdict needs {REPEATS} repeats of every number, free of flags that cast doubt on it: REPEATS={REPEATS}."
 MOST = 4  # comparisons that a cell shows
@@ -48,7 +46,9 @@ class MeasuredLookup:
 
     def __init__(self, records: Sequence[Record]):
         records = [record for record in records if "other-way" not in record.flags]
-        self.records = {_experiment(some[0]): some for some in grouped(records, _experiment)}
+        self.records: dict[str, list[Record]] = {}
+        for record in records:
+            self.records.setdefault(experiment_of(record.experiment), []).append(record)
         self.repeats = sorted({record.repeat for record in records})
         self.chips = {record.chip or "" for record in records}
         self.gpus = {_model(record.chip) for record in records if kind(record) == "gpu" and record.chip}
@@ -74,7 +74,8 @@ class MeasuredLookup:
         run = [
             record
             for record in self.records.get(experiment, ())
-            if role in (None, kind(record)) and all(_setting(record, key) == wanted for key, wanted in config.items())
+            if role in (None, kind(record))
+            and all((getattr(record, k) if k in FIELDS else record.config.get(k)) == v for k, v in config.items())
         ]
         here = comparable(run, metric) if role else run
         counts = {record.metrics[metric] for record in here if metric in record.metrics}
@@ -108,14 +109,6 @@ class MeasuredLookup:
         shown = combined(measured if doubts else clean, metric)
         each = [math.nan if doubts else runs.get(repeat, math.nan) for repeat in self.repeats]
         return Term(shown, tuple(doubts), each)
-
-
-def _experiment(record: Record) -> str:
-    return experiment_of(record.experiment)
-
-
-def _setting(record: Record, key: str) -> Any:
-    return getattr(record, key) if key in articles_claims.FIELDS else record.config.get(key)
 
 
 def _model(device: str) -> str:
@@ -172,11 +165,11 @@ def _sentence(made: Comparison, known: dict, level: float) -> str:
     text, shared, notes = _phrase(left), _shared(made.terms), []
     if right.terms and made.operator != "near":
         names = [_words(side.terms, shared, brief=True) for side in (left, right)]
-        texts = (text, PICKED.get(right.made, "") + _value(right, right.value))
+        texts = (text, PICKED.get(right.pick, "") + _value(right, right.value))
         text = ", against ".join(f"{value}{name and f' ({name})'}" for value, name in zip(texts, names, strict=True))
     elif left.runs is not None:
         notes.append(_interval(left, level))
-    if left.made == "average":
+    if left.pick == "average":
         values = [part.value for part in left.parts]
         notes.append(f"{_value(left, min(values))} to {_value(left, max(values))} in {len(values)} cases")
     bound = _value(left, right.value, exact=not right.terms)
@@ -196,24 +189,15 @@ def _shared(terms: Iterable[Term]) -> dict[str, Any]:
     return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
 
 
-def _halves(side: Side) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
-    """The terms above and below the line: of a quotient, or of quotients of which one was picked."""
-    if side.made == "/":
-        return side.parts[0].terms, side.parts[1].terms
-    halves = [_halves(part) for part in side.parts if side.made in PICKS]
-    above, below = (tuple(term for half in halves for term in half[place]) for place in (0, 1))
-    return (above, below) if below else (side.terms, ())
-
-
 def _phrase(side: Side) -> str:
     """`the CPU takes at least 2.10× as long as the GPU`, `temperature at most 53.0 °C`, or the value alone."""
-    value, (above, below) = PICKED.get(side.made, "") + _value(side, side.value), _halves(side)
-    first, second = _words(above, _shared(below), brief=True), _words(below, _shared(above), brief=True)
-    verb = VERBS.get(metrics.metric(above[0].traits["metric"]).unit) if below else None
-    if verb and first and second:
-        return f"{first} {verb.format(value)} {second}"
-    name = "status" if side.made == "/" or below else _shared(above).get("metric", "status")
-    return value if name == "status" else f"{metrics.metric(name).heading.lower()} {value}"
+    value, above, below = PICKED.get(side.pick, "") + _value(side, side.value), _shared(side.above), _shared(side.below)
+    if not side.below:
+        name = above.get("metric", "status")
+        return value if name == "status" else f"{metrics.metric(name).heading.lower()} {value}"
+    first, second = _words(side.above, below, brief=True), _words(side.below, above, brief=True)
+    verb = VERBS.get(metrics.metric(side.above[0].traits["metric"]).unit)
+    return f"{first} {verb.format(value)} {second}" if verb and first and second else value
 
 
 def _words(terms: Sequence[Term], known: dict, brief: bool = False) -> str:
@@ -236,7 +220,7 @@ def _value(side: Side, value: float | str, exact: bool = False) -> str:
     if isinstance(value, str):
         return value
     unit, digits = UNITS.get(side.number.unit, side.number.unit), f"{value:g}" if exact else significant(value)
-    if not unit and _halves(side)[1]:
+    if not unit and side.below:
         return f"{100 * value:.3g} %" if abs(value) < 0.01 else f"{digits}×"
     if not unit and value >= 1e6:
         return f"{significant(value / 1e9)} billion" if value >= 1e9 else f"{significant(value / 1e6)} million"
@@ -248,7 +232,7 @@ def _value(side: Side, value: float | str, exact: bool = False) -> str:
 def _interval(side: Side, level: float) -> str:
     """`8.51× to 9.07×`: of what is above 0, as the test has it."""
     from_1 = articles_claims.difference(side, Side(Estimate.count(1)))
-    if from_1 is None or not (side.runs[~np.isnan(side.runs)] > 0).all():
+    if from_1 is None or (side.runs <= 0).any():
         return ""
     ratio = from_1.judged(1 - level).ratio
     return f"{_value(side, ratio.low)} to {_value(side, ratio.high)}"
