@@ -396,7 +396,11 @@ def test_each_device_runs_the_batches_that_fit_and_lightning_takes_the_one_it_ta
 
     def plan(auto: str, **free: float) -> dict[str, tuple[dict, list]]:
         """Of each kind of device, with so many bytes free, the training batches and Lightning's accelerators."""
-        devices = [types.SimpleNamespace(kind=kind, free_memory=lambda free=b: free) for kind, b in free.items()]
+        names = {"cpu": "cpu", "gpu": "mps"}
+        devices = [
+            types.SimpleNamespace(kind=kind, backend=names[kind], free_memory=lambda free=b: free)
+            for kind, b in free.items()
+        ]
         given = {"experiment": types.SimpleNamespace(devices=devices), "examination": types.SimpleNamespace(auto=auto)}
         exec(planning, names := scope | given)
         return {

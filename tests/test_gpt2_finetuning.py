@@ -216,7 +216,7 @@ def test_a_step_has_its_parts_in_their_phases(scope, monkeypatch, lora):
     (_, forward), (_, backward), (_, update) = case.left[:3]
     assert forward == (0, before) and backward == (len(weights), before)
     assert update[0] == 0 and update[1] != before
-    assert asked[0] == {"lr": 5e-5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "fused": True}
+    assert asked[0] == {"lr": 5e-5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "fused": False}
     assert [phase for phase, _ in asked[1:]] == ["update"] * 2
     assert [norm for _, norm in asked[1:]] == pytest.approx([1.0, 1.0], abs=1e-4), "clipped, and before the update"
 
