@@ -225,9 +225,8 @@ def test_an_epoch_that_does_not_fit_is_stopped_and_the_rest_is_estimated(run):
 @pytest.mark.parametrize(
     ("budget_s", "epochs", "trained", "tested"),
     [
-        (2.0, 4, [31, 1, 1, 1], [15, 3, 3, 3]),  # the first is stopped, all others are shortened
-        (11.0, 4, [50, 50, 50, 2], [15, 15, 15, 14]),  # the last would not end within twice the budget
-        (2.0, 50, [31, 1, 1, 1], [15, 3, 3, 3]),  # of the shortened ones no more fit a budget
+        (2.0, 4, [31, 1, 1, 1], [15, 4, 4, 4]),  # the first is stopped, all others are shortened
+        (11.0, 4, [50, 50, 50, 3], [15, 15, 15, 15]),  # the last would not end within twice the budget
     ],
 )
 def test_a_training_of_which_steps_are_left_out_takes_what_all_of_them_take(
@@ -246,9 +245,9 @@ def test_a_training_of_which_steps_are_left_out_takes_what_all_of_them_take(
     total, whole = record.metrics["fit_s"], epochs * (50 * 0.1 + 15 * 0.04 + 0.4) + 2.6
     assert (calls.train, calls.test) == (trained, tested)
     assert (total.how, total.value) == ("estimated", pytest.approx(whole, rel=1e-6))
-    assert epochs == 50 or total.low < total.value < total.high
+    assert total.low < total.value < total.high
     assert "accuracy" not in record.metrics and record.metrics["accuracy_unfinished"].value == 0.5
-    assert record.note == f"50.0 % right after {'3.04' if budget_s > 2 else '0.68'} of {epochs} epochs"
+    assert record.note == f"50.0 % right after {'3.06' if budget_s > 2 else '0.68'} of {epochs} epochs"
 
 
 def test_an_exception_in_fit_ends_the_case_and_keeps_what_was_timed(run):

@@ -14,9 +14,7 @@ from typing import Any
 from pomology.errors import Mismatch, Unsupported
 from pomology.experiment.case import Case
 from pomology.measure.clock import Ticker
-from pomology.measure.epochs import Ran, fit_metric
-
-SHORTENED = 1 / 20  # of the budget, for either loop of an epoch that is shortened: a fast validation runs whole
+from pomology.measure.epochs import fit_metric
 
 
 def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1) -> Any:
@@ -25,9 +23,9 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
     - the steps of the first epoch's training and validation. An epoch that does not fit the case's budget is stopped
       (`stop_training`, `stop_evaluating`), after one more step that is not timed;
     - `fit_s`, the seconds of the whole `fit`: `measured` if all of it ran, as in the profile `article` always, else if
-      each next epoch is expected to end within twice the budget. Otherwise the next ones, one at the least and as many
-      as a budget holds, begin and end as ever, but are stopped after a few steps: what an epoch does beside its steps
-      is measured, and the missing steps are as `epochs.fit_metric` estimates;
+      each next epoch is expected to end within twice the budget. Otherwise the next ones begin and end as ever, but are
+      stopped after a few steps: what an epoch does beside its steps is measured, and only the missing steps are as
+      `epochs.fit_metric` estimates;
     - the loss of each step, taken out of the epoch's mean so far, which Keras reads from the device in every step.
     """
     import keras as framework
@@ -36,12 +34,11 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
         def __init__(self):
             super().__init__()
             case.watch()
-            self._began_s, self._ticker = time.perf_counter(), None
-            self._ran: list[Ran] = []
-            self._shortened_until_s = 0.0  # epochs are shortened if above 0, and none begins that would end later
+            self._began_s, self._ticker, self._short = time.perf_counter(), None, False
+            self._ran = {"training": 0, "validation": 0}  # samples
 
         def on_epoch_begin(self, epoch, logs=None):
-            self._sum, self._count, self._steps, self._loop_s = 0.0, 0, {}, time.perf_counter()
+            self._sum, self._count, self._epoch, self._loop_s = 0.0, 0, epoch, time.perf_counter()
             if epoch == 0:
                 self._ended_s = self._loop_s
                 self._begin(samples / batch_size, "training")
@@ -53,38 +50,38 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             count = min(samples, (batch + 1) * batch_size)
             total = logs["loss"] * count
             case.loss((total - self._sum) / (count - self._count))
-            self._sum, self._count, self._steps["training"] = total, count, count / batch_size
-            self.model.stop_training |= self._shortened()
+            self._ran["training"] += count - self._count
+            self._sum, self._count = total, count
+            self.model.stop_training |= self._enough_of_short()
 
         def on_test_begin(self, logs=None):
             self._end()
             self._loop_s = time.perf_counter()
-            if not self._ran:
+            if self._epoch == 0:
                 self._begin(validation_samples / batch_size, "validation")
 
         def on_test_batch_begin(self, batch, logs=None):
             self.model.stop_evaluating |= self._enough(batch)
 
         def on_test_batch_end(self, batch, logs=None):
-            self._steps["validation"] = min(validation_samples, (batch + 1) * batch_size) / batch_size
-            self.model.stop_evaluating |= self._shortened()
+            self._ran["validation"] += min(batch_size, validation_samples - batch * batch_size)
+            self.model.stop_evaluating |= self._enough_of_short()
 
         def on_epoch_end(self, epoch, logs=None):
             self._end()
             now_s = time.perf_counter()
-            self._ran.append(Ran(now_s - self._ended_s, self._steps))
-            next_s, self._ended_s, budget_s = 2 * now_s - self._ended_s, now_s, case.clock.budget_s
-            self.model.stop_training = 0 < self._shortened_until_s < next_s
+            next_s, self._ended_s = 2 * now_s - self._ended_s, now_s
             whole = all(part.complete for part in case.clock.parts.values())
-            long = not whole or next_s - self._began_s > 2 * budget_s
-            if long and case.experiment.profile != "article":
-                self._shortened_until_s = self._shortened_until_s or now_s + budget_s
+            long = not whole or next_s - self._began_s > 2 * case.clock.budget_s
+            self._short |= long and case.experiment.profile != "article"
+            self.model.stop_training = False
 
         def on_train_end(self, logs=None):
             case.backend.synchronize()
             seconds = time.perf_counter() - self._began_s
-            case.epochs_done = round(sum(each.steps["training"] for each in self._ran) * batch_size / samples, 6)
-            if estimate := fit_metric(case.clock, epochs, seconds, self._ran):
+            case.epochs_done = self._ran["training"] / samples
+            steps = {part: count / batch_size for part, count in self._ran.items()}
+            if self._epoch == epochs - 1 and (estimate := fit_metric(case.clock, epochs, seconds, steps)):
                 case.metric("fit_s", estimate)
 
         def _begin(self, steps, part):
@@ -94,9 +91,9 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
         def _enough(self, batch):
             return self._ticker is not None and batch > 0 and not self._ticker.tick()
 
-        def _shortened(self):
-            spent_s = time.perf_counter() - self._loop_s
-            return self._shortened_until_s > 0 and spent_s >= SHORTENED * case.clock.budget_s
+        def _enough_of_short(self):
+            """A fast validation runs whole in a shortened epoch, too."""
+            return self._short and time.perf_counter() - self._loop_s >= case.clock.budget_s / (4 * epochs)
 
         def _end(self, logs=None):
             if self._ticker is not None:

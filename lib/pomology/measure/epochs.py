@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
 
 from pomology.measure.clock import PHASES, SPLIT_STEPS, Block, Part, StepClock, interval, steps_in
 from pomology.measure.estimate import Estimate, total
@@ -73,44 +71,31 @@ def _part_epoch(part: Part) -> Estimate | None:
     return epoch if part.per_epoch == 1 else (epoch * part.per_epoch).replace(how="estimated")
 
 
-class Ran(NamedTuple):
-    """An epoch, or the part of one that ran. steps: by the clock's parts; a smaller last batch counts as a fraction."""
+def fit_metric(clock: StepClock, epochs: int, seconds: float, steps: dict[str, float]) -> Estimate | None:
+    """Seconds of a whole training of several epochs, of which some were shortened: seconds, of all that ran, and for
+    each step that did not the mean of the steady ones. None if too few ran. steps: that ran in all, by the clock's
+    parts; a smaller last batch counts as its fraction.
 
-    seconds: float
-    steps: dict[str, float]
-
-
-def fit_metric(clock: StepClock, epochs: int, seconds: float, ran: Sequence[Ran]) -> Estimate | None:
-    """Seconds of a whole training of several epochs, of which some were shortened, and the last ones perhaps left out;
-    None if too little of it ran. seconds: of all that ran, from the call on. ran: its epochs, in order.
-
-    It is seconds + (steps that did not run) x (mean of the steady ones) + (epochs that did not even begin) x (what an
-    epoch behind the first takes beside its steps: in Keras, about a tenth of a second). Whole, it is `measured`: one
-    training has one time, and the spread of its steps says how well this run pins it down. Else the bounds are those
-    of the steps that did not run. They wander as those of the mean do, so both spreads count.
+    Whole, it is `measured`: one training has one time, and the spread of its steps says how well this run pins it down.
+    Else the bounds are those of what did not run, which wanders as the steps of the mean do: both spreads count.
     """
-    left_out, terms, beside = epochs - len(ran), [], [each.seconds for each in ran[1:]]
-    for part in clock.parts.values():
-        if not (part.blocks or part.complete):
-            return None
+    whole, left, parts = [], [], clock.parts.values()
+    if not parts or any(not (part.blocks or part.complete) for part in parts):
+        return None
+    for part in parts:
         # Of a whole epoch of a few steps, what followed the first is all there is to go by.
         rest_s = (part.seconds - part.first_step_s) / (part.steps - 1) if part.steps > 1 else part.first_step_s
         step = interval(part.blocks) if part.blocks else Estimate(rest_s, "s")
-        done = [each.steps.get(part.name, 0.0) for each in ran]
-        beside = [more - steps * step.value for more, steps in zip(beside, done[1:], strict=True)]
-        missing = max(0.0, epochs * part.epoch_steps - sum(done))
-        if step.high is not None and missing:
-            half = (step.high - step.value) * math.sqrt(1 + sum(block.steps for block in part.blocks) / missing)
-            step = step.replace(low=step.value - half, high=step.value + half)
-        terms.append((step, missing, part.epoch_steps))
-    if not terms or (left_out and not beside):
-        return None
-    if not left_out and sum(missing for _, missing, _ in terms) < 1e-6:
-        whole = total([step * steps for step, _, steps in terms], NEGLIGIBLE)
-        return (whole * (seconds / whole.value)).replace(value=seconds, how="measured", n=epochs)
-    some = [step * missing for step, missing, _ in terms] + [Estimate.count(seconds, "s")]
-    some += [mean_interval([max(0.0, more) for more in beside]) * left_out] if left_out else []
-    return total(some, NEGLIGIBLE).replace(how="estimated")
+        whole.append(step * (epochs * part.epoch_steps))
+        missing = epochs * part.epoch_steps - steps[part.name]
+        if missing > 1e-6:
+            beyond = ((step.high or step.value) - step.value) * math.sqrt(1 + (step.n or 0) / missing)
+            bounds = {"low": step.value - beyond, "high": step.value + beyond} if step.high is not None else {}
+            left.append(step.replace(**bounds) * missing)
+    if left:
+        return total([*left, Estimate.count(seconds, "s")], NEGLIGIBLE).replace(how="estimated")
+    training = total(whole, NEGLIGIBLE)
+    return (training * (seconds / training.value)).replace(value=seconds, how="measured", n=epochs)
 
 
 def rate(amount: float, seconds: Estimate, unit: str) -> Estimate:
