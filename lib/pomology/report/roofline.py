@@ -107,13 +107,16 @@ def traffic(record: Record) -> str:
     return READS if record.config.get("operation") in READERS else BOTH
 
 
-def again(records: Iterable[Record], experiment: str, backend: str) -> list[dict]:
+def again(records: Iterable[Record], experiment: str, backend: str, rows: list[dict]) -> list[dict]:
     """The settings that a notebook of ceilings times once more at the end of a run on a device: the best of each
-    precision and traffic, where another framework was not far better."""
+    precision and traffic, where another framework was not far better, and products of which it timed none."""
     best = ceilings(records := list(records), smoke=True)
     own = ceilings([r for r in records if (r.experiment, r.backend) == (experiment, backend)], smoke=True)
     pairs = [(known[key], of_all[key].value) for known, of_all in zip(own[:2], best[:2], strict=True) for key in known]
-    return [ceiling.record.config | {"moment": "end"} for ceiling, most in pairs if ceiling.value >= NEAR * most]
+    chosen = [ceiling.record.config for ceiling, most in pairs if ceiling.value >= NEAR * most]
+    timed = {precision for _, precision in own.rates}
+    chosen += [row for row in rows if row["operation"] not in STREAMS and row["precision"] not in timed]
+    return [config | {"moment": "end"} for config in chosen]
 
 
 def share(record: Record, best: Ceilings, rate: Estimate | None = None) -> Estimate | None:
