@@ -24,6 +24,10 @@ from pomology.results.record import Record
 
 BEST = "Of this machine's best"
 FASTER = "faster than any product"
+ABOVE = (
+    "Shares are clipped at 100 % of the ceiling. Faster than any product: the ceiling is too low (run the ceilings "
+    "again, alone), or an operator took fewer operations than are counted."
+)
 NO_CEILINGS = "This run has no ceilings yet: run the notebooks ceilings and ceilings_mlx into the same folder first."
 
 CEILINGS = ("ceilings", "ceilings_mlx")
@@ -85,10 +89,9 @@ def ceilings(records: Iterable[Record], smoke: bool = False) -> Ceilings:
     smoke: also what smoke tests have measured. Operations a second come from products, bytes a second from passes over
     large arrays, and of reads also from matrices that meet a vector and are too large for a cache.
     """
-    best = Ceilings({}, {}, {})
     records = [r for r in records if r.experiment in SOURCES and r.status == "ok" and (smoke or r.profile != "smoke")]
-    sizes = ((cases.kind(record), record.metrics.get("cache_bytes")) for record in records)
-    best.caches.update({kind: size.value for kind, size in sizes if size})
+    sizes = {cases.kind(r): r.metrics["cache_bytes"].value for r in records if "cache_bytes" in r.metrics}
+    best = Ceilings({}, {}, sizes)
     for record in records:
         large = traffic(record) == READS and best.in_caches(record) > BEYOND
         for known, which, name in (
@@ -224,7 +227,8 @@ def with_shares(table: Table, heading: str, shares: list[Estimate | None]) -> Ta
         f"{BEST}: of the best rate that a product reached on this device in this precision, in this run, in whichever "
         "notebook and framework; the table of ceilings names them."
     )
-    columns, notes = (*table.columns[:place], BEST, *table.columns[place:]), (*table.notes, note, *_above(shares))
+    notes = (*table.notes, note, *[ABOVE] * any(share and share.value > 1 for share in shares))
+    columns = (*table.columns[:place], BEST, *table.columns[place:])
     return replace(table, columns=columns, rows=tuple(rows), notes=notes, data=tuple(data))
 
 
@@ -238,14 +242,6 @@ def percent(share: Estimate | None) -> str:
     half = clipped(share).half_width
     points = "" if half is None else f" ± {significant(max(100 * half, 0.01), 2)}"
     return f"{significant(100 * share.value)}{points} %"
-
-
-def _above(shares: Iterable[Estimate | None]) -> list[str]:
-    """What to say of shares above 100 %."""
-    above = [share.low or 0 for share in shares if share and share.value > 1]
-    faster = f"{FASTER.capitalize()}: the ceiling is too low (run the ceilings again, alone), or an operator took fewer"
-    notes = ["Shares are clipped at 100 % of the ceiling.", f"{faster} operations than are counted."]
-    return notes[: bool(above) + any(low > 1 for low in above)]
 
 
 def _reached(rate: Estimate, unit: str) -> str:
@@ -320,7 +316,7 @@ def roofline_table(records: list[Record]) -> Table:
     resident = {cases.kind(point.record) for point in points if point.roof and point.roof.limit == "cache-resident"}
     sizes = ", ".join(quantity(best.caches.get(kind, UNKNOWN_CACHE), "B") for kind in sorted(resident))
     notes += [f"Cache-resident: the data fit the last-level cache ({sizes}): the memory is no roof."] * bool(resident)
-    notes += _above(point.share for point in points)
+    notes += [ABOVE] * any(point.share and point.share.value > 1 for point in points)
     shown = {*CEILINGS, *(point.record.experiment for point in points)}
     without: dict[str, dict[str, None]] = {}
     for record in records:
