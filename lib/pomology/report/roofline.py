@@ -25,6 +25,10 @@ from pomology.results.record import Record
 
 BEST = "Of this machine's best"
 FASTER = "faster than any product"
+ABOVE = (
+    "Shares are clipped at 100 % of the ceiling. Faster than any product: the ceiling is too low (run the ceilings "
+    "again, alone), or an operator took fewer operations than are counted."
+)
 NO_CEILINGS = "This run has no ceilings yet: run the notebooks ceilings and ceilings_mlx into the same folder first."
 
 CEILINGS = ("ceilings", "ceilings_mlx")
@@ -86,10 +90,9 @@ def ceilings(records: Iterable[Record], smoke: bool = False) -> Ceilings:
     smoke: also what smoke tests have measured. Operations a second come from products, bytes a second from passes over
     large arrays, and of reads also from matrices that meet a vector and are too large for a cache.
     """
-    best = Ceilings({}, {}, {})
     records = [r for r in records if r.experiment in SOURCES and r.status == "ok" and (smoke or r.profile != "smoke")]
-    sizes = ((cases.kind(record), record.metrics.get("cache_bytes")) for record in records)
-    best.caches.update({kind: size.value for kind, size in sizes if size})
+    sizes = {cases.kind(r): r.metrics["cache_bytes"].value for r in records if "cache_bytes" in r.metrics}
+    best = Ceilings({}, {}, sizes)
     for record in records:
         large = traffic(record) == READS and best.in_caches(record) > BEYOND
         for known, which, name in (
@@ -108,13 +111,16 @@ def traffic(record: Record) -> str:
     return READS if record.config.get("operation") in READERS else BOTH
 
 
-def again(records: Iterable[Record], experiment: str, backend: str) -> list[dict]:
+def again(records: Iterable[Record], experiment: str, backend: str, rows: list[dict]) -> list[dict]:
     """The settings that a notebook of ceilings times once more at the end of a run on a device: the best of each
-    precision and traffic, where another framework was not far better."""
+    precision and traffic, where another framework was not far better, and products of which it timed none."""
     best = ceilings(records := list(records), smoke=True)
     own = ceilings([r for r in records if (r.experiment, r.backend) == (experiment, backend)], smoke=True)
     pairs = [(known[key], of_all[key].value) for known, of_all in zip(own[:2], best[:2], strict=True) for key in known]
-    return [ceiling.record.config | {"moment": "end"} for ceiling, most in pairs if ceiling.value >= NEAR * most]
+    chosen = [ceiling.record.config for ceiling, most in pairs if ceiling.value >= NEAR * most]
+    timed = {precision for _, precision in own.rates}
+    chosen += [row for row in rows if row["operation"] not in STREAMS and row["precision"] not in timed]
+    return [config | {"moment": "end"} for config in chosen]
 
 
 def share(record: Record, best: Ceilings, rate: Estimate | None = None) -> Estimate | None:
@@ -222,7 +228,8 @@ def with_shares(table: Table, heading: str, shares: list[Estimate | None]) -> Ta
         f"{BEST}: of the best rate that a product reached on this device in this precision, in this run, in whichever "
         "notebook and framework; the table of ceilings names them."
     )
-    columns, notes = (*table.columns[:place], BEST, *table.columns[place:]), (*table.notes, note, *_above(shares))
+    notes = (*table.notes, note, *[ABOVE] * any(share and share.value > 1 for share in shares))
+    columns = (*table.columns[:place], BEST, *table.columns[place:])
     return replace(table, columns=columns, rows=tuple(rows), notes=notes, data=tuple(data))
 
 
@@ -234,14 +241,6 @@ def percent(share: Estimate | None) -> str:
         within = "within its interval" if share.low else "above it" if share.covers == "exact" else "no interval"
         return f"100 %: {FASTER if share.low and share.low > 1 else within}"
     return with_interval(clipped(share).replace(unit="x"), metrics.show("share_of_peak"))
-
-
-def _above(shares: Iterable[Estimate | None]) -> list[str]:
-    """What to say of shares above 100 %."""
-    above = [share.low or 0 for share in shares if share and share.value > 1]
-    faster = f"{FASTER.capitalize()}: the ceiling is too low (run the ceilings again, alone), or an operator took fewer"
-    notes = ["Shares are clipped at 100 % of the ceiling.", f"{faster} operations than are counted."]
-    return notes[: bool(above) + any(low > 1 for low in above)]
 
 
 def _reached(rate: Estimate, unit: str) -> str:
@@ -316,7 +315,7 @@ def roofline_table(records: list[Record]) -> Table:
     resident = {cases.kind(point.record) for point in points if point.roof and point.roof.limit == "cache-resident"}
     sizes = ", ".join(quantity(best.caches.get(kind, UNKNOWN_CACHE), "B") for kind in sorted(resident))
     notes += [f"Cache-resident: the data fit the last-level cache ({sizes}): the memory is no roof."] * bool(resident)
-    notes += _above(point.share for point in points)
+    notes += [ABOVE] * any(point.share and point.share.value > 1 for point in points)
     shown = {*CEILINGS, *(point.record.experiment for point in points)}
     without: dict[str, dict[str, None]] = {}
     for record in records:
