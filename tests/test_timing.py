@@ -728,7 +728,6 @@ def test_a_training_of_epochs_of_a_few_steps_and_of_too_little(steps):
     assert fit_metric(clock, 5, 0.1) is None
     drive(clock, steps, slow_first)
     rest_s = 2.0 if steps == 1 else 0.004  # after one step nobody knows what the next would take
-    begun = [*ran(clock), epochs.Ran(steps * rest_s, {"training": steps})]
     expected = 2.0 + (steps - 1) * 0.004 + 4 * steps * rest_s
     assert fit_metric(clock, 5).value == pytest.approx(expected, rel=1e-9)
     drive(clock, 1000, part="left early", run=1)
