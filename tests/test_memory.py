@@ -17,7 +17,7 @@ import pytest
 
 from pomology.articles import claims, published
 from pomology.errors import PomologyError
-from pomology.experiment.case import HOLES
+from pomology.experiment.feasibility import HOLES
 from pomology.experiment.experiment import Experiment
 from pomology.machine import memory as machine_memory
 from pomology.machine import snapshot
