@@ -224,6 +224,7 @@ class StepClock:
                     part.warmup.append(block)
                     done += block.steps
             least, loops = (SPLIT_STEPS, [part.blocks, part.ready_blocks]) if turns else (STEPS_LEAST, [part.blocks])
+            least = max(least, intervals.VALUES_LEAST * size if size > 1 else 0)  # an interval needs so many blocks
             burst, begun = 0, self._now()
             while done < full and not self._late():
                 self.on_progress(part.name, done, count if whole else None)
