@@ -163,12 +163,10 @@ class Case(Feasibility):
         training, else as `accuracy_unfinished`, and in a note. After 20 steps of training, a model did not learn that
         does no better than the chance of `classes` equally likely classes plus three standard deviations of a
         guesser's score on so many samples, which a guesser passes once in a thousand times."""
-        training, done = self._training, self.epochs_done
-        if done is None and training:
-            done = 1 if training.complete else training.steps / training.epoch_steps
-        whole = done is None or done >= epochs
-        self.metric("accuracy" if whole else "accuracy_unfinished", value, n=samples)
-        if not whole:
+        training = self._training
+        done = self.epochs_done or (min(1.0, training.steps / training.epoch_steps) if training else 0.0)
+        self.metric("accuracy" if done >= epochs else "accuracy_unfinished", value, n=samples)
+        if done < epochs:
             self.note(f"{100 * value:.1f} % right after {math.floor(100 * done) / 100:g} of {epochs} epochs")
         chance, steps = 1 / classes, training.steps if training else 0
         bound = chance + 3 * math.sqrt(chance * (1 - chance) / samples)
