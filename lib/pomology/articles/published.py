@@ -87,13 +87,7 @@ def _in_si(line: dict, value: float | None) -> dict:
 
 
 def rows(article: str | None = None, experiment: str | None = None) -> list[dict]:
-    """The published numbers (and printed non-numbers), in the articles' order.
-
-    `value` and `unit` are as printed; `si` is the value in the unit that the metric's name says (GB = 1e9 bytes), with
-    its bounds `low` and `high`; None where no number is printed. A row that an article prints twice is there twice:
-    `article`, `item` and `row` place it. `source` is "article", or the upstream page of a figure. `flops`: operations
-    on paper behind a time or an energy; None where nobody has counted, or another row has the training.
-    """
+    """The published rows, as `values` has them; and in SI the bounds of what is printed, `low` and `high`."""
     return [row for row in _rows() if article in (None, row["article"]) and experiment in (None, row["experiment"])]
 
 
@@ -122,6 +116,23 @@ def software(article: str, device: str, framework: str, source: str) -> tuple[st
 def articles() -> list[Article]:
     """The five articles, by id."""
     return [Article(**{**line, "machines": tuple(line["machines"].split("; "))}) for line in read("articles.csv")]
+
+
+def values(article: str | None = None, experiment: str | None = None):
+    """The published numbers (and printed non-numbers) as a pandas.DataFrame, in the articles' order.
+
+    `value` and `unit` are as printed, `si` is the value in the unit that the metric's name says (GB = 1e9 bytes); None
+    where no number is printed. `config` is a dict. A row that an article prints twice is there twice: `article`, `item`
+    and `row` place it. `source` is "article", or the upstream page of a figure. `flops`: operations on paper behind a
+    time or an energy, of whatever that row measures; None where nobody has counted, or another row has the training.
+    """
+    import pandas
+
+    copies = [{**row, "config": dict(row["config"])} for row in rows(article, experiment)]
+    frame = pandas.DataFrame(copies, columns=[*read("published.csv")[0], "si"])
+    for column in ("value", "si", "flops"):  # pandas would turn None into NaN
+        frame[column] = pandas.Series([row[column] for row in copies], dtype=object)
+    return frame
 
 
 def claims(article: str | None = None, experiment: str | None = None) -> tuple[Claim, ...]:
