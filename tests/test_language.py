@@ -201,7 +201,9 @@ def test_another_optimiser_is_refused(tmp_path, name):
 def test_weights_are_the_same_for_everyone_and_each_another():
     one, other = gpt2.trial("true_gpt2"), gpt2.trial("true_gpt2")
     assert one.checksum == other.checksum
-    assert len({one.checksum, gpt2.trial("transformer_lm").checksum, gpt2.trial("true_gpt2", False).checksum}) == 3
+    assert one.checksum != gpt2.trial("transformer_lm").checksum
+    # MLX's example leaves out the bias correction, which changes two numbers of a step: still the same beginning.
+    assert one.checksum == gpt2.trial("true_gpt2", False).checksum
     arrays = [array for array in one.weights.values() if array.size > 1]
     assert all(np.unique(array).size > 0.99 * array.size and array.dtype == np.float32 for array in arrays)
 
