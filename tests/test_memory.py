@@ -17,8 +17,8 @@ import pytest
 
 from pomology.articles import claims, published
 from pomology.errors import PomologyError
-from pomology.experiment.feasibility import HOLES
 from pomology.experiment.experiment import Experiment
+from pomology.experiment.feasibility import HOLES
 from pomology.machine import memory as machine_memory
 from pomology.machine import snapshot
 from pomology.measure.intervals import slope

@@ -118,23 +118,6 @@ def articles() -> list[Article]:
     return [Article(**{**line, "machines": tuple(line["machines"].split("; "))}) for line in read("articles.csv")]
 
 
-def values(article: str | None = None, experiment: str | None = None):
-    """The published numbers (and printed non-numbers) as a pandas.DataFrame, in the articles' order.
-
-    `value` and `unit` are as printed, `si` is the value in the unit that the metric's name says (GB = 1e9 bytes); None
-    where no number is printed. `config` is a dict. A row that an article prints twice is there twice: `article`, `item`
-    and `row` place it. `source` is "article", or the upstream page of a figure. `flops`: operations on paper behind a
-    time or an energy, of whatever that row measures; None where nobody has counted, or another row has the training.
-    """
-    import pandas
-
-    copies = [{**row, "config": dict(row["config"])} for row in rows(article, experiment)]
-    frame = pandas.DataFrame(copies, columns=[*read("published.csv")[0], "si"])
-    for column in ("value", "si", "flops"):  # pandas would turn None into NaN
-        frame[column] = pandas.Series([row[column] for row in copies], dtype=object)
-    return frame
-
-
 def claims(article: str | None = None, experiment: str | None = None) -> tuple[Claim, ...]:
     """The articles' claims, by id; `experiment` selects those that the experiment takes part in."""
     lines = ({**line, "experiments": tuple(line["experiments"].split())} for line in read("claims.csv"))
