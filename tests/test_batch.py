@@ -45,7 +45,9 @@ from pomology.devices import find
 class Simulated:
     framework, framework_version, backend, kind, handle, name, threads = "simulated", "1", "cpu", "cpu", None, "chip", 1
     uncounted = None
-    context, watch_fallbacks = (lambda self: contextlib.nullcontext()), (lambda self: contextlib.nullcontext(set()))
+    memory_limit, tf32, unified_memory = "", False, False
+    context = lambda self, strict=False: contextlib.nullcontext()
+    watch_fallbacks = lambda self: contextlib.nullcontext(set())
     synchronize = reset_peak_memory = lambda self: None
     peak_memory, free_memory = (lambda self: {}), (lambda self: 10**9)
     limit_threads = lambda self, most: None
