@@ -198,17 +198,17 @@ def test_a_right_product_is_timed(tmp_path, notebook, product, precision):
 
 
 def test_the_article_times_a_hundred_calls_behind_ten_and_a_gpu_many_at_once(tmp_path, notebook):
-    made, watched = [], []
+    made = []
 
     def build(case, product):
         multiply = notebook["build"](case, product)
-        return lambda: (made.append(1), watched.append(case._telemetry is not None), multiply())[2]
+        return lambda: (made.append(1), multiply())[1]
 
     record = run(tmp_path, SQUARE, "fp32", notebook | {"build": build}, repeats=100, kind="gpu")
     assert record.metrics["kernel_s"].n == len(record.blocks["kernel_s"]["steady"]) == 100
     assert len(made) >= 2 + 10 + 100
     assert record.metrics["kernel_stream_s"].value > 0
-    assert all(watched[-100:])  # for what other programs take
+    assert record.foreign_load is not None
 
 
 def test_a_slow_product_is_timed_often_enough_for_an_interval_and_what_drifts_is_flagged(
@@ -218,7 +218,7 @@ def test_a_slow_product_is_timed_often_enough_for_an_interval_and_what_drifts_is
     fakes.quiet_machine(monkeypatch)
     clock = fakes.Clock()
     monkeypatch.setattr(calls, "measure", functools.partial(calls.measure, clock=clock))
-    for repeats, slower, timed, doubts in ((0, 0.0, 6, []), (5, 0.0, 5, ["few-calls"]), (12, 0.1, 12, ["drift"])):
+    for repeats, slower, timed, doubts in ((0, 0.0, 6, []), (5, 0.0, 5, ["few-calls"]), (24, 0.1, 24, ["drift"])):
         made = []
 
         def build(case, product, slower=slower, made=made):

@@ -144,7 +144,7 @@ def test_parts_of_an_epoch_are_printed_where_they_are_resolved(scopes, loop_s, r
     shown = scope["split"](found)
     assert re.fullmatch(training, format.resolved(shown["Training"]))
     assert re.fullmatch(waiting, format.resolved(shown["Waiting for data"]))
-    assert format.resolved(Estimate(5.0, "s", 2.0, 8.0, 10)) == "2.00 s to 8.00 s"
+    assert format.resolved(Estimate(5.0, "s", 2.0, 8.0, 10)) == "about 5.0 s: 2.0 to 8.0 s"
     assert format.resolved(Estimate(5.0, "s", 4.0, 6.0, 9)) == "not resolved (9 steps)"
 
 

@@ -228,7 +228,7 @@ def test_a_split_needs_ten_steps_of_each():
         part, metrics = clock.parts["training"], epoch_metrics(clock)
         assert steps_of(part.ready_blocks) == ready and ("compute_epoch_s" in metrics) is bool(ready)
         assert "forward_s" in metrics and steps_of(part.blocks) >= measure_clock.SPLIT_STEPS
-    # An epoch of eleven steps that ran whole had them all; of nine, and below ten steps of a phase, nothing is said.
+    # An epoch of eleven steps that ran whole had them all; of nine nothing is said. Phases are timed by themselves.
     for length in (9, 11, 12, 13):
         now = Clock()
         clock = StepClock(clock=now, budget_s=100, to_device=same)
@@ -239,7 +239,7 @@ def test_a_split_needs_ten_steps_of_each():
             length >= 10
         )
         assert ("compute_epoch_s" in epoch_metrics(clock)) is (length >= 10)
-        assert ("forward_s" in epoch_metrics(clock)) is (length - 2 >= 10)
+        assert "forward_s" in epoch_metrics(clock)
 
 
 def test_an_evaluation_is_added_to_the_epoch_and_not_to_the_steps():

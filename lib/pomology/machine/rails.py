@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from pomology.machine.energy import Absent, meters
-from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 
 EDGE = 20  # a reading that no movement dates is up to a period late: 5 % of a window of so many periods
@@ -105,4 +104,6 @@ def _mean(some: Sequence[Reading], rails: Sequence[str], per: str, unit: str) ->
     """Joules of these rails per step or second of the windows."""
     weights = [getattr(window, per) for window in some]
     each = [sum(window.joules[rail] for rail in rails) / w for window, w in zip(some, weights, strict=True)]
+    from pomology.measure import intervals  # numpy, which a process that only looks need not have loaded
+
     return intervals.interval(each, weights).replace(unit=unit, n=len(some))

@@ -15,9 +15,9 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     """What was timed of one epoch, by the record's names. Absent is what no step was run for.
 
     first_step_s: of training. step_s: mean of its steady steps; forward_s, backward_s, update_s: of that, where the
-    loop has these phases and ran 10 steps. epoch_s: all parts and occasional work; `measured` if every step ran, else
-    `estimated`. compute_epoch_s: the same with every training step as it is on ready batches, and no occasional work,
-    where 10 steps ran of each.
+    loop has these phases, each timed by itself. epoch_s: all parts and occasional work; `measured` if every step ran,
+    else `estimated`. compute_epoch_s: the same with every training step as it is on ready batches, and no occasional
+    work, where 10 steps ran of each.
     """
     training, *_ = [*clock.parts.values(), None]
     if training is None or training.first_step_s is None:
@@ -26,8 +26,7 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     if blocks:
         metrics["step_s"] = interval(blocks)
         # A phase that some blocks lack is no part of every step, and has no mean that could be added to others.
-        split = PHASES if metrics["step_s"].n >= SPLIT_STEPS else ()
-        for name in (name for name in split if all(name in block.phases for block in blocks)):
+        for name in (name for name in PHASES if all(name in block.phases for block in blocks)):
             metrics[f"{name}_s"] = interval([Block(block.steps, block.phases[name]) for block in blocks])
     epochs = [_part_epoch(part) for part in clock.parts.values()]
     if None not in epochs:

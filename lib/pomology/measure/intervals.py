@@ -162,13 +162,23 @@ def _half_width(values: np.ndarray, steps: np.ndarray, mean: float, raised: floa
 
 
 def drift(durations: ArrayLike) -> float | None:
-    """Median of the middle or the last third, whichever differs more, over that of the first third, minus 1: above 0
-    where the run became slower. None with fewer than 9 durations, or where the first third took no time."""
+    """Mean of the middle or the last third, whichever differs more, over that of the first third, minus 1: above 0
+    where the run became slower, and 0 where that is within the noise: the interval of the difference, without what a
+    third drifts by itself. None with fewer than 18 durations, of which a third has no interval, or where the first
+    third took no time."""
     times = _times(durations)
     third = times.size // 3
-    if third < 3 or (first := float(np.median(times[:third]))) == 0:
+    if third < VALUES_LEAST or not times[:third].any():
         return None
-    return max((float(np.median(later)) / first - 1 for later in (times[third:-third], times[-third:])), key=abs)
+    means, halves = [], []
+    for part in (times[:third], times[third:-third], times[-third:]):
+        place = np.arange(part.size) - (part.size - 1) / 2
+        level = part - place * (place @ part) / (place @ place)
+        means.append(float(part.mean()))
+        halves.append(_half_width(level, np.ones_like(part), means[-1], 12))
+    changes = [means[later] - means[0] for later in (1, 2)]
+    resolved = [x for x, half in zip(changes, halves[1:], strict=True) if abs(x) > math.hypot(half, halves[0])]
+    return max(resolved, key=abs, default=0.0) / means[0]
 
 
 def slope(values: ArrayLike, steps: ArrayLike, resolution: float = 0.0) -> Estimate:

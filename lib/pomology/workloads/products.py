@@ -235,10 +235,11 @@ def measure(case: Any, product: Product, multiply: Callable[[], Any], budget_s: 
     behind 10 that are not; 0 is as many as a narrow interval needs in `budget_s`.
     """
     function, synchronize = case.backend.dispatch(multiply), case.backend.synchronize
-    fixed = {"repeats": repeats, "warmup_calls": WARMUPS, "warmup_s": 0, "budget_s": math.inf} if repeats else {}
-    options = {"budget_s": budget_s, "limit_s": 5 * budget_s, "calls_per_block": 1, "least_calls": LEAST_CALLS} | fixed
+    options = {"budget_s": budget_s, "limit_s": case.experiment.limit_s, "least_calls": LEAST_CALLS}
+    if repeats:
+        options = {"budget_s": math.inf, "repeats": repeats, "warmup_calls": WARMUPS, "warmup_s": 0}
     case.mark()
-    found = measure_calls.measure(function, synchronize, **options)
+    found = measure_calls.measure(function, synchronize, calls_per_block=1, **options)
     case.kernel("kernel_s", found)
     case.metric("throughput", epochs.rate(1, found.seconds, "products/s"))
     case.metric("flops_per_s", epochs.rate(product.flops, found.seconds, "FLOP/s"))
