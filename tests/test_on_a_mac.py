@@ -33,7 +33,7 @@ from pomology.experiment.experiment import Experiment
 from pomology.machine import quiet
 from pomology.machine.sampler import Telemetry
 
-quiet.WAIT_S = 0.0  # for the other tests to end
+quiet.WAIT_S, quiet.canary = 0.0, lambda: 0.02  # neither waits for the other tests, nor is run again because of them
 generator = torch.Generator().manual_seed(1)
 inputs = torch.randn(1600, 4, generator=generator)
 data = torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True))
