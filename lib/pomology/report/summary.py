@@ -44,12 +44,11 @@ WORKLOAD_OF = {"rasbt_vgg16": "vgg16", "memory": "memory_over_time", "model_size
 MEASURED_ONLY = "Timed on this machine only"
 CAPTION = (
     "Left: operations of the training, counted on paper, over its whole time, with the loading of data and whatever "
-    "else is in it; further right is faster, and each upright line is ten times the one before it. Right: how much "
-    "that is of the device's peak, which is the published one of the articles' GPUs, and of this machine the best "
-    "plain matrix product of this run; no published peak was found of the articles' processors. A mark is a device at "
-    "a setting of the article, the same for all where they share one, this machine with its 95 % interval; hollow: its "
-    "computing alone, which no article prints. Every setting, and what no article has timed, is in the notebook "
-    "summary."
+    "else is in it; the axis is logarithmic. Right: how much that is of the device's peak, which is the published one"
+    " of the articles' GPUs, and of this machine the best plain matrix product of this run; no published peak was "
+    "found of the articles' processors. A mark is a device at a setting of the article, the same for all where they "
+    "share one, this machine with its 95 % interval; hollow: its computing alone, which no article prints. Every "
+    "setting, and what no article has timed, is in the notebook summary."
 )
 # The list of times that article 000 points to does not tell how many GPU cores its Macs had, and Apple's peaks are by
 # their number.
