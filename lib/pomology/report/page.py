@@ -138,7 +138,10 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     records, machine = run.records, run.machine
     packages = found if isinstance(found := machine.get("packages"), dict) else {}
     kit = [f"version {packages['pomology']}"] if "pomology" in packages else []
-    each = [f"commit {row.cells[1]}: {row.cells[0]} cases" for row in details.software_table(machine, records).rows]
+    counts: Counter[str] = Counter()
+    for row in details.software_table(machine, records).rows:
+        counts[row.cells[1]] += int(row.cells[0])
+    each = [f"commit {commit}: {count} cases" for commit, count in counts.items()]
     kit += ["; ".join(each) or f"commit {details.commit(machine.get('git'))}; with what each case ran was not noted"]
     profiles = sorted({record.profile for record in records} or {str(machine.get("profile") or "not told")})
     data = []
