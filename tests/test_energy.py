@@ -20,6 +20,7 @@ from pomology.machine.sampler import Telemetry
 from pomology.measure.clock import StepClock
 from pomology.report import article
 from pomology.report import claims as report_claims
+from pomology.results import metrics
 from pomology.results.record import Record
 
 PATH = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon" / "energy.ipynb"
@@ -73,7 +74,10 @@ def test_joules_of_a_step_and_the_power_at_rest(tmp_path, monkeypatch):
     assert value["energy_j_per_step"] == pytest.approx(WORK_W * value["step_s"], rel=0.2)  # on a noisy machine
     assert value["energy_j_per_tflop"] == pytest.approx(value["energy_j_per_step"] / record.flops_per_step * 1e12)
     (cells,) = [row.cells for row in article.article_table("energy", [record]).rows if row.kind == "measured"]
-    assert any(cell.startswith(format.significant(value["energy_j_per_step"])) for cell in cells)
+    counted = "All that is counted (J)"
+    assert (
+        format.with_interval(record.metrics["energy_j_per_step"], metrics.show("energy_j_per_step", counted)) in cells
+    )
     assert "not told" in cells and "counted: cpu" in cells[-1]  # no GPU, which table 5 is about
     # Joules of another model are no verdict on the article's.
     claims = report_claims.claims_table(published.claims("001", "energy"), [record])

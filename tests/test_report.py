@@ -209,6 +209,12 @@ def test_the_page_says_with_what_each_case_ran(tmp_path):
         ("1", "not known", "3.11.9", "8", "torch 2.12.0", "none set"),
     ]
     assert table.notes == ("Packages of all: numpy 1.26.4.",)
+    # Many cases of a commit, with two sets of packages, are counted together.
+    same = machine | {"software": {"aaa": one, "bbb": other | {"git": one["git"]}}}
+    many = [record(case=f"cpu {number}", software=("aaa", "bbb")[number % 2]) for number in range(1_202)]
+    counted = details.software_table(same, many)
+    facts = dict(report_page._facts(SimpleNamespace(records=many, machine=same), counted))
+    assert facts["Kit"].endswith("commit c0ffeec0ff, with changes: 1,202 cases") and len(counted.rows) == 2
     page = Page(report_page.build(run(tmp_path / "run", record(), machine=machine)))
     assert "commit c0ffeec0ff, with changes: 0 cases; commit not known: 0 cases" in page.text
     assert "what its cases ran with" in page.text and "OMP_NUM_THREADS=<8>" in page.text

@@ -86,7 +86,7 @@ def rounded(estimate: Estimate, show: Callable[..., str] = significant) -> str:
 
 def span(low: float, high: float, show: Callable[..., str]) -> str:
     """`2.5 to 2.8 s`; `2.5 s` where both read alike."""
-    first, last = show(low), show(high)
+    first, last = show(low) if low else "0", show(high)
     return last if first == last else f"{first.removesuffix(last.lstrip('-.,e0123456789'))} to {last}"
 
 

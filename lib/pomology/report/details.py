@@ -87,7 +87,7 @@ def software_table(machine: dict, records: Sequence[Record]) -> Table:
         environment = " ".join(f"{key}={value}" for key, value in _named(of.get("environment")).items())
         count = sum(getattr(record, "software", None) == name for record in records)
         about = (commit(of.get("git")), str(of.get("python")), str(of.get("threads") or "not known"), differ)
-        lines.append(((f"{count:,}", *about, environment or "none set"), {}))
+        lines.append(((f"{count:,}", *about, environment or "none set"), {"commit": about[0], "cases": count}))
     columns = ("Cases", "Commit of the kit", "Python", "Threads", "Packages that differ", "Environment")
     same = ", ".join(" ".join(item) for item in sorted(shared))
     return Table.of("", columns, lines, [same and f"Packages of all: {same}."])

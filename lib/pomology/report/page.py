@@ -29,7 +29,7 @@ from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
 from pomology.report.notebook_page import PAGE, address, filled, render
 from pomology.report.showing import CHECK, SAVED_AS, Report
-from pomology.report.table import grouped
+from pomology.report.table import Table, grouped
 from pomology.results import cases, journal
 from pomology.results.record import Record
 from pomology.results.run import MALFORMED, Run
@@ -99,12 +99,12 @@ def _index(run: Run, failed: dict[str, str]) -> str:
     if any(record.profile == "smoke" for record in run.records):
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
     compared = _compared(run, notes)
-    title = cases.short_chip(run.machine.get("chip"))
+    title, software = cases.short_chip(run.machine.get("chip")), details.software_table(run.machine, run.records)
     return filled(
         "run.html.j2",
         title=title[:1].upper() + title[1:],
-        facts=_facts(run),
-        software=details.software_table(run.machine, run.records),
+        facts=_facts(run, software),
+        software=software,
         compared=compared,
         articles=[_article(run, part, failed) for part in grouped(abouts, attrgetter("article"))],
         notes=_few(notes),
@@ -133,15 +133,15 @@ def _figure(svg: str, kind: str, caption: str) -> dict[str, str]:
     return {"drawing": address(svg), "kind": kind, "caption": caption}
 
 
-def _facts(run: Run) -> list[tuple[str, str]]:
-    """What to know before reading any number."""
+def _facts(run: Run, software: Table) -> list[tuple[str, str]]:
+    """What to know before reading any number; software: that of its cases."""
     records, machine = run.records, run.machine
     packages = found if isinstance(found := machine.get("packages"), dict) else {}
     kit = [f"version {packages['pomology']}"] if "pomology" in packages else []
     counts: Counter[str] = Counter()
-    for row in details.software_table(machine, records).rows:
-        counts[row.cells[1]] += int(row.cells[0])
-    each = [f"commit {commit}: {count} cases" for commit, count in counts.items()]
+    for row in software.data:
+        counts[row["commit"]] += row["cases"]
+    each = [f"commit {commit}: {count:,} cases" for commit, count in counts.items()]
     kit += ["; ".join(each) or f"commit {details.commit(machine.get('git'))}; with what each case ran was not noted"]
     profiles = sorted({record.profile for record in records} or {str(machine.get("profile") or "not told")})
     data = []
