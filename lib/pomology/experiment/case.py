@@ -243,7 +243,7 @@ class Case(Feasibility):
             self._peaks["footprint_peak_bytes"] = max(*seen, memory.footprint()[1]())
 
     def _progress(self, part: str, done: int, expected: float | None) -> None:
-        if done == expected:
+        if self.clock.running is None:  # the part has ended, and so has its time
             self._timed()
         if self._telemetry and self._training and part == self._training.name:
             self._telemetry.mark(*outcome.edge(self.clock))

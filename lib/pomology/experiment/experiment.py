@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import time
@@ -77,7 +78,6 @@ class Experiment(Report):
         self.data_kind, self.data_origin = "none", ""
         self._looked: tuple[float, dict] | None = None
         self.software = folders.note_software(folder, self.devices[0].threads)
-        self._canaries = [s for record in self.run_records() for s in (record.canary or {}).values()]
         self._rates: dict[tuple[str, str], float] = {}
         self._again_s = 0.0
         self._calm: dict[str, dict[str, float]] = {}
@@ -126,6 +126,11 @@ class Experiment(Report):
             if once and self.slowed(record.canary) and self._again_s + record.seconds <= AGAIN_S:
                 self._again_s += record.seconds
                 yield case
+
+    @functools.cached_property
+    def _canaries(self) -> list[float]:
+        """Seconds of every canary of this run so far."""
+        return [s for record in self.run_records() for s in (record.canary or {}).values()]
 
     def canary(self, when: str) -> dict[str, float]:
         """How fast the machine is now, see `quiet.canary`; not in the profile `smoke`, whose numbers say nothing."""

@@ -56,7 +56,7 @@ def flags(telemetry: Telemetry | None, training: clock.Part | None, kernels: dic
     few_calls = any(len(each) < cases.LEAST_CALLS for each in times)
     times += [[block.step_s for block in training.blocks]] if training else []
     drifts = any(abs(intervals.drift(each) or 0) > intervals.DRIFT_THRESHOLD for each in times)
-    few_steps = training and sum(block.steps for block in training.blocks) < clock.STEPS_FEW
+    few_steps = training and clock.steps_in(training.blocks) < clock.STEPS_FEW
     doubts = (telemetry.flags if telemetry else []) + ["drift"] * drifts + ["few-calls"] * few_calls
     doubts += ["few-steps"] * bool(few_steps and not training.complete)
     return doubts + ["fallback-enabled"] * (backend == "mps" and fallback_enabled())
@@ -68,7 +68,7 @@ def edge(timed: clock.StepClock) -> tuple[tuple, int]:
     training = next(iter(timed.parts.values()))
     asides = sum(len(work.seconds) for work in timed.occasional_work.values())
     stretch = (len(training.warmup), len(training.ready_blocks), asides)
-    return stretch, sum(block.steps for block in training.blocks)
+    return stretch, clock.steps_in(training.blocks)
 
 
 def steady_steps(record: Record) -> float:
@@ -96,7 +96,7 @@ def pairs(blocks: list[clock.Block]) -> list[list[float]]:
 def memory_trace(trace: MemoryTrace, training: clock.Part | None, device: Device) -> dict[str, Any]:
     """A trace as the journal keeps it: columns, rows, why a column is empty, and how many steps come before the steady
     ones (a tenth, where the clock knows nothing of the loop)."""
-    warmup = 1 + sum(block.steps for block in training.warmup) if training else max(1, trace.steps // 10)
+    warmup = 1 + clock.steps_in(training.warmup) if training else max(1, trace.steps // 10)
     if training and trace.steps - warmup < FEW_TRACED:
         warmup = 1
     empty = [name for number, name in enumerate(trace.COLUMNS) if all(row[number] is None for row in trace.rows)]

@@ -106,7 +106,8 @@ class StepClock:
     part may take at most, all included, an evaluation a quarter of it: then it stops with what it has. whole: run whole
     epochs whatever they take. to_device: moves a batch to the device, to be kept ready; None times no ready batches.
     on_progress: called where blocks begin and end, with (part name, steps done, steps expected or None). before_ready:
-    called when batches are about to be kept ready. on_ready: whether the step is on a ready batch.
+    called when batches are about to be kept ready. on_ready: whether the step is on a ready batch. running: the part
+    under way, None between two.
     """
 
     synchronize: Callable[[], None] = lambda: None
@@ -124,7 +125,7 @@ class StepClock:
 
     _aside_s = _ready_s = 0.0
     _until = math.inf  # when the part under way has reached its limit
-    _running = _phase = None  # the part and the phase under way
+    running = _phase = None  # the part and the phase under way
 
     def steps(
         self,
@@ -137,7 +138,7 @@ class StepClock:
         """Iterate over `batches`, timing what the loop does with them. part: an evaluation is one of its own, and gets
         a quarter of the budget. steps: of a whole epoch, where `len(batches)` does not tell. ready: whether the loop
         would train on ready batches that it is given. per_epoch: how often an epoch has this loop."""
-        if part in self.parts or self._running is not None:
+        if part in self.parts or self.running is not None:
             raise ValueError(f"part {part!r} was timed already, or began inside of another; it would count twice")
         training, total = not self.parts, epoch_steps(batches) if steps is None else float(steps)
         if total <= 0:
@@ -151,7 +152,7 @@ class StepClock:
     @contextmanager
     def occasional(self, name: str, per_epoch: float) -> Iterator[None]:
         """Time something that an epoch does `per_epoch` times, and keep it out of the steps around it."""
-        record = self.occasional_work.setdefault(name, Occasional(per_epoch, self._running))
+        record = self.occasional_work.setdefault(name, Occasional(per_epoch, self.running))
         self.synchronize()
         start, inner_s = self.clock(), self._aside_s
         yield
@@ -164,7 +165,7 @@ class StepClock:
     def phase(self, name: str) -> Iterator[None]:
         """Time a part of every step apart: `forward`, `backward` or `update`. Its fences keep the device from
         overlapping it with the next: a loop may be slower by what the program needs to prepare a step."""
-        if name not in PHASES or self._running is None or self._phase is not None:
+        if name not in PHASES or self.running is None or self._phase is not None:
             raise ValueError(f"phase {name!r}: one of {', '.join(PHASES)}, in a loop over steps and in no other phase")
         self._phase = name
         try:
@@ -179,7 +180,7 @@ class StepClock:
 
     def _run(self, part: Part, batches: Iterable, budget_s: float, limit_s: float, ready: bool) -> Iterator:
         self.synchronize()
-        self._running, self._ready_s, start = part.name, 0.0, self.clock()
+        self.running, self._ready_s, start = part.name, 0.0, self.clock()
         self._until = start + limit_s
         count, full = math.ceil(part.epoch_steps), max(1, int(part.epoch_steps))  # full: but for a smaller last batch
         pool: list = []
@@ -260,7 +261,7 @@ class StepClock:
                 self._keep_ready(pool, batches, full)
                 yield from self._ready(part, pool, size, ready_s / (1 + around), SPLIT_STEPS / (1 + around))
         finally:
-            self._running, self.on_ready, self._until = None, False, math.inf
+            self.running, self.on_ready, self._until = None, False, math.inf
             part.seconds = part.seconds or self.clock() - start - self._ready_s
             self.on_progress(part.name, part.steps, part.steps)
 
