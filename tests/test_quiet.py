@@ -268,21 +268,21 @@ def shown(experiment: Experiment) -> dict:
 
 def test_a_case_beside_a_slow_canary_is_run_again_at_the_end_and_the_better_attempt_is_shown(make):
     # The first is found to be slow by what comes after it, the third at once; the third's second attempt is slower.
-    experiment = make([120, 120, 100, 100, 100, 115, 100, 100, 100, 130])
+    experiment = make([120, 120, 100, 100, 115, 115, 100, 100, 130, 130])
     assert run(experiment, [1, 2, 3]) == [1, 2, 3, 1, 3]
     assert shown(experiment) == {1: (100, False), 2: (100, False), 3: (115, True)}
     lines = [json.loads(line) for line in experiment.journal.path.read_text().splitlines()]
     ends = [(line["config"]["number"], line["canary"]["after_s"]) for line in lines if line["event"] == "end"]
     assert ends == [(1, 0.12), (2, 0.1), (3, 0.115), (1, 0.1), (3, 0.13)], "both attempts are kept"
     # Another process of this run knows the best, and runs nothing again that was run twice.
-    assert run(make([120, 109, 120, 100]), [1, 2, 3, 4]) == [4, 4] and shown(experiment)[4] == (100, True)
+    assert run(make([120, 120, 100, 100]), [1, 2, 3, 4]) == [4, 4] and shown(experiment)[4] == (100, False)
     assert run(make(), [1, 2, 3]) == []
 
 
 def test_in_smoke_there_is_no_canary_and_a_second_attempt_that_breaks_loses_nothing(make):
     experiment = make(profile="smoke")
     assert run(experiment, [1]) == [1] and not experiment.records[0].canary
-    experiment = make([100, 100, 120, 120, 100, 100], out=str(experiment.out / "quick"))
+    experiment = make([100, 100, 120, 120, 100, 100, 100], out=str(experiment.out / "quick"))
     begun = []
 
     def body(case):
@@ -296,16 +296,22 @@ def test_in_smoke_there_is_no_canary_and_a_second_attempt_that_breaks_loses_noth
     assert {record.config["number"]: record.status for record in experiment.records} == {1: "ok", 2: "ok"}
 
 
-def test_at_most_2_percent_of_rows_of_a_steady_machine_are_slowed_and_all_that_are_20_percent_off():
-    """300 cases with two canaries each, which scatter by 1 and 4 %; and with a neighbour for half of the time."""
+@pytest.mark.parametrize("scatter", [0.01, 0.04])
+def test_at_most_2_percent_of_rows_of_a_steady_machine_are_slowed_and_all_that_are_20_percent_off(scatter):
+    """300 cases with two canaries each; and with a neighbour for half of the time."""
+    run_s = np.exp(np.random.default_rng(1).normal(0, scatter, (300, 2)))
+    assert np.mean([quiet.slowed(row, run_s) for row in run_s]) <= 0.02
+    run_s[::2] *= 1.3
+    rows = [quiet.slowed(row, run_s) for row in run_s]
+    assert np.mean(rows[::2]) >= 0.98 and np.mean(rows[1::2]) <= 0.02
+
+
+def test_on_a_machine_with_a_neighbour_that_comes_and_goes_only_what_is_slower_than_that_is_slowed():
     generator = np.random.default_rng(1)
-    for scatter in (0.01, 0.04):
-        run_s = np.exp(generator.normal(0, scatter, (300, 2)))
-        rows = [any(quiet.slowed(canary_s, run_s.ravel()) for canary_s in row) for row in run_s]
-        assert np.mean(rows) <= 0.02
-        run_s[::2] *= 1.3
-        rows = [any(quiet.slowed(canary_s, run_s.ravel()) for canary_s in row) for row in run_s]
-        assert np.mean(rows[::2]) >= 0.98 and np.mean(rows[1::2]) <= 0.02
+    run_s = np.where(generator.random((300, 2)) < 0.5, 1.0, 1.4) * np.exp(generator.normal(0, 0.03, (300, 2)))
+    assert np.mean([quiet.slowed(row, run_s) for row in run_s]) <= 0.02
+    run_s[:30] *= 2
+    assert np.mean([quiet.slowed(row, run_s) for row in run_s[:30]]) >= 0.98
 
 
 def test_a_canary_is_one_fixed_piece_of_work_of_20_ms():

@@ -231,6 +231,7 @@ class Case(Feasibility):
         self._stack.close()
         self._canary |= self.experiment.canary("after_s")
         record = self.experiment.journal.end(self._record(exception))
+        self.experiment.canaries += [[*self._canary.values()]] * bool(self._canary)
         self.say(results_cases.line(record), final=True)
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = self._weights = None

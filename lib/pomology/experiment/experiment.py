@@ -128,20 +128,17 @@ class Experiment(Report):
                 yield case
 
     @functools.cached_property
-    def _canaries(self) -> list[float]:
-        """Seconds of every canary of this run so far."""
-        return [s for record in self.run_records() for s in (record.canary or {}).values()]
+    def canaries(self) -> list[list[float]]:
+        """Of every case of this run so far the seconds of its canaries."""
+        return [[*record.canary.values()] for record in self.run_records() if record.canary]
 
     def canary(self, when: str) -> dict[str, float]:
         """How fast the machine is now, see `quiet.canary`; not in the profile `smoke`, whose numbers say nothing."""
-        if self.profile == "smoke":
-            return {}
-        self._canaries.append(quiet.canary())
-        return {when: self._canaries[-1]}
+        return {} if self.profile == "smoke" else {when: quiet.canary()}
 
     def slowed(self, canary: dict[str, float]) -> bool:
         """Whether the machine was slower around a case than at its best in this run so far, see `quiet.slowed`."""
-        return bool(canary) and quiet.slowed(max(canary.values()), self._canaries)
+        return bool(canary) and quiet.slowed([*canary.values()], [*self.canaries, [*canary.values()]])
 
     def first_that_fits(self, rows: Iterable[dict], on: Iterable[Device] | None = None) -> Iterator[Case]:
         """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings,

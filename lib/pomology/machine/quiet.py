@@ -7,7 +7,9 @@ process that could have run had to wait.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import math
 import os
 import resource
 import signal
@@ -30,7 +32,7 @@ DELAY_S = 0.001  # that threads wait on any machine, or waited before
 WAIT_S, WAIT_IN_ALL_S = 60.0, 300.0  # for a quiet machine: at a time, and in all of a run
 WAITED = ".partial/quiet.json"
 CANARY_S, CANARY_SIZE = 0.02, 160
-SLOWED, SLOWED_MOST = 0.1, 0.2  # by which a canary may be over the best ones, and where those scatter, at most
+SLOWED = 0.1  # by which the canaries of a case may exceed the best ones
 
 _children_s: dict[int, float] = {}
 _stops: list[tuple] = []
@@ -141,9 +143,12 @@ def canary() -> float:
     return statistics.median(calls_s[len(calls_s) // 4 :])  # behind a warm-up
 
 
-def slowed(canary_s: float, run_s: Sequence[float]) -> bool:
-    """Whether a canary says that the machine was slower than at its best in this run: by over 10 %, and where its fast
-    quarter scatters (the best is the 5 % quantile), by five times the distance of that from the best, at most 20 %."""
-    ordered = sorted(run_s)
-    best_s, quarter_s = (ordered[int(share * len(ordered))] for share in (0.05, 0.25))
-    return canary_s > best_s * (1 + min(max(SLOWED, 5 * (quarter_s / best_s - 1)), SLOWED_MOST))
+def slowed(case_s: Sequence[float], run_s: Sequence[Sequence[float]]) -> bool:
+    """Whether the canaries of a case say that the machine was slower than at its best in this run, whose canaries are
+    run_s, those of a case together. Their geometric mean must exceed the best (the 5 % quantile) by over 10 %, and by
+    over 1.4 times what separates the canaries of one case in nine of ten cases: a neighbour that comes and goes within
+    a second makes that 40 %, and is in the intervals of the steps."""
+    apart = sorted(math.log(max(both) / min(both)) for both in run_s)
+    best_s = sorted(itertools.chain(*run_s))[int(0.05 * sum(map(len, run_s)))]
+    most = max(math.log(1 + SLOWED), 1.4 * apart[int(0.9 * (len(apart) - 1))])
+    return math.log(statistics.geometric_mean(case_s) / best_s) > most

@@ -31,7 +31,7 @@ FLAGS = {
     "fallback-enabled": "operators that MPS lacks may have run on the CPU",
     "too-noisy": "its numbers scatter too much for a verdict",
     "few-calls": "fewer than 6 timed calls: no interval",
-    "slowed": "a fixed product took over 10 % longer before or after it than at its best in this run",
+    "slowed": "a fixed product took over 10 % longer around it than at its best in this run, and more than it scatters",
     "other-way": "another way than the article's, which its remark names",
     "cut-short": "ended at five times its budget, with what it had by then",
 }

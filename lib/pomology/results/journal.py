@@ -131,4 +131,4 @@ def _stands(before: Start | None, entry: Start) -> bool:
     """Whether a case that ended well stands though it was run again, as the machine had been slow: until an attempt
     ends well with a better canary."""
     good = [isinstance(each, Record) and each.status == "ok" and each.canary for each in (before, entry)]
-    return bool(good[0]) and not (good[1] and max(good[1].values()) <= max(good[0].values()))
+    return bool(good[0]) and not (good[1] and sum(good[1].values()) <= sum(good[0].values()))
