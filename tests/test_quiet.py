@@ -122,6 +122,8 @@ IDLE = Edge(10.0, 500.0, 30.0, 2.0, 7.0, 0)
         (0.02, 0.02, 0.02, 0.009, 0, 0, ["contended"]),  # shorter than the ticks: its threads had to wait
         (0.02, 0.02, 0.02, 0.001, 0, 0, []),
         (0.001, 0.0, 0.001, 0.0009, 0, 0, []),
+        (0.1, 0.2, 0.2, 0.1, 0, 0, []),  # its own threads spin for each other, and left nothing to others
+        (0.18, 0.2, 0.2, 0.17, 0, 0, []),  # nobody else used the processor
         (10, 20.0, 20.0, 5.0, 0, 0, []),  # more threads than cores wait for each other: nobody else was there
         (10, 10.0, 10.0, 0.0, 1.0, 0, ["paused"]),  # for its quota
         (10, 10.0, 10.0, 0.0, 0.1, 0, []),
@@ -141,7 +143,7 @@ def test_what_others_did_between_two_edges(cores, wall_s, busy_s, own_s, delay_s
 
 
 def test_threads_that_wait_for_their_own_workers_are_not_contended(cores, monkeypatch):
-    last = Edge(10.1, 500.2, 30.2, 2.1, 7.0, 0)
+    last = Edge(10.1, 500.12, 30.1, 2.09, 7.0, 0)
     assert quiet.between(IDLE, last)[1] == ["contended"]
     monkeypatch.setattr(memory, "live_children", lambda: [77])
     assert quiet.between(IDLE, last)[1] == []

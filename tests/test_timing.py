@@ -620,7 +620,9 @@ def test_pairs_keep_their_raw_times():
         assert len(side.blocks) == 6 and steps_of(side.warmup) == 1  # six pairs are the least that have bounds
         assert all(block.step_s == exactly(seconds) for block in side.blocks)
         assert (side.first_call_s, side.seconds.value, side.seconds.high) == tuple(map(exactly, [seconds] * 3))
-    assert pairs.ratio.value == exactly(3.0)
+    assert pairs.ratio.value == exactly(3.0) and pairs.timed.stopped == "budget"
+    slow = in_pairs(lambda: now.pass_s(1.0), lambda: now.pass_s(3.0), clock=now, budget_s=0.1, limit_s=15)
+    assert len(slow.timed.blocks) == 2 and slow.timed.stopped == "limit"  # 8 s for calls before them
 
 
 @pytest.mark.parametrize("kernel_s", [2e-6, 3e-4, 0.06])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pomology.devices.base import Device
     from pomology.results.record import Record
 
+DRIFT_S = 1.0  # a stretch in which a change of speed is called a drift lasts as long
 FEW_TRACED = 8  # with fewer steps than these behind the warm-up, only the first is left out of a trace of memory
 
 
@@ -52,9 +53,11 @@ def not_learning(losses: list[float], expected: bool) -> str | None:
 
 def flags(telemetry: Telemetry | None, training: clock.Part | None, kernels: dict, backend: str) -> list[str]:
     """What casts doubt on the numbers of a case, as the names in `results.cases.FLAGS`. kernels: raw times, by name."""
-    times = [[seconds / calls for calls, seconds in kernel["steady"]] for kernel in kernels.values()]
-    few_calls = any(len(each) < cases.LEAST_CALLS for each in times)
-    times += [[block.step_s for block in training.blocks]] if training else []
+    blocks = [[clock.Block(*each) for each in kernel["steady"]] for kernel in kernels.values()]
+    few_calls = any(len(each) < cases.LEAST_CALLS for each in blocks)
+    blocks += [training.blocks] if training else []
+    # Within less, a machine wanders by what runs beside it, not for good.
+    times = [[block.step_s for block in each] for each in blocks if sum(block.seconds for block in each) >= DRIFT_S]
     drifts = any(abs(intervals.drift(each) or 0) > intervals.DRIFT_THRESHOLD for each in times)
     few_steps = training and clock.steps_in(training.blocks) < clock.STEPS_FEW
     doubts = (telemetry.flags if telemetry else []) + ["drift"] * drifts + ["few-calls"] * few_calls

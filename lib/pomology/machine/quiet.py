@@ -99,9 +99,11 @@ def between(first: Edge, last: Edge) -> tuple[float, list[str]]:
     cores, (wall_s, busy_s, used_s) = psutil.cpu_count() or 1, (last[place] - first[place] for place in range(3))
     # Ticks of all cores, each off by up to one at either edge, as their sum scatters.
     lost_s = max(0.0, busy_s - used_s - 2 * TICK_S * cores**0.5)
-    # Workers and threads of one's own wait for each other, too, where they are more than the cores.
+    # Threads and workers of one's own wait for each other, too: others had no more than what these left, and no more
+    # than what ticks can hide.
     if wall_s < SHORT_S and None not in (first.delay_s, last.delay_s) and not memory.live_children():
-        lost_s = max(lost_s, last.delay_s - first.delay_s - DELAY_S)
+        most_s = min(cores * wall_s - used_s, busy_s - used_s + TICK_S * cores**0.5)
+        lost_s = max(lost_s, min(last.delay_s - first.delay_s - DELAY_S, most_s))
     load = min(lost_s / max(wall_s, 1e-9), cores)
     paused = last.stops > first.stops or last.held_s - first.held_s > 0.05 * wall_s
     return load, ["contended"] * (load > max(0.1, 0.025 * cores)) + ["paused"] * paused

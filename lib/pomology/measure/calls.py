@@ -101,20 +101,27 @@ def in_pairs(
     synchronize: Callable[[], None] = lambda: None,
     *,
     budget_s: float = 1.0,
+    limit_s: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Pairs:
     """Time `function()` against `reference()` in pairs, so that a wandering machine slows both: 6 pairs, and more until
-    the budget is spent. The first call is timed apart, and a second one of each warms up. A block has so many calls
-    that the fence is negligible. Which of a pair comes first changes from one to the next."""
+    the budget is spent; once all of it has taken `limit_s`, it stops with what it has, two pairs at the least. The
+    first call is timed apart, and a second one of each warms up. A block has so many calls that the fence is
+    negligible. Which of a pair comes first changes from one to the next."""
     both = (function, reference)
     synchronize()
+    start = clock()
     first, warm = ([_block(each, synchronize, clock, 1) for each in both] for _ in range(2))
     calls = [block_steps(block.step_s, min(BLOCK_S, budget_s / 50), synchronize, clock) for block in warm]
-    begun, blocks = clock(), ([], [])
-    while len(blocks[0]) < intervals.VALUES_LEAST or clock() - begun < budget_s:
+    begun, blocks, stopped = clock(), ([], []), ""
+    while not stopped:
         for side in (0, 1) if len(blocks[0]) % 2 == 0 else (1, 0):
             blocks[side].append(_block(both[side], synchronize, clock, calls[side]))
-    own, others = (_measurement(first[side], [warm[side]], blocks[side], "budget") for side in (0, 1))
+        if len(blocks[0]) >= 2 and clock() - start >= limit_s:
+            stopped = "limit"
+        elif len(blocks[0]) >= intervals.VALUES_LEAST and clock() - begun >= budget_s:
+            stopped = "budget"
+    own, others = (_measurement(first[side], [warm[side]], blocks[side], stopped) for side in (0, 1))
     times = [[block.step_s for block in each.blocks] for each in (others, own)]
     ratio = intervals.compare(*times, paired=True).ratio.replace(covers="run")  # pairs of one process
     return Pairs(own, others, ratio)
