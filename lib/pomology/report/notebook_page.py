@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +27,18 @@ def address(svg: str) -> str:
     """A drawing as an address: as a picture it can neither load nor run anything, nor touch the rest of the page."""
     # Not in base64, which is a third longer. With single quotes only, so that it can stand between double ones.
     single = svg.replace("'", "&#39;").replace('"', "'")
-    return PICTURE + quote(single, safe=" '=/:;,.()-+*!?@$[]~_")
+    return PICTURE + quote(_classed(single), safe=" '=/:;,.()-+*!?@$[]~_{}")
+
+
+def _classed(svg: str) -> str:
+    """A drawing whose repeated looks have names: matplotlib writes them to each mark, which is half of its text."""
+    counts = Counter(re.findall(r" style='([^']*)'", svg))
+    names = {look: f"c{number}" for number, (look, count) in enumerate(counts.items()) if count > 2}
+    if not names or " class='" in svg:
+        return svg
+    sheet = "".join(f".{name}{{{look}}}" for look, name in names.items())
+    svg = re.sub(r" style='([^']*)'", lambda look: f" class='{names[look[1]]}'" if look[1] in names else look[0], svg)
+    return re.sub(r"<svg\b[^>]*>", lambda tag: f"{tag[0]}<style>{sheet}</style>", svg, count=1)
 
 
 def filled(template: str, **given: Any) -> str:

@@ -35,7 +35,7 @@ from pomology.results.record import Record
 from pomology.results.run import MALFORMED, Run
 
 MOST_LINES, MOST_CHARACTERS = 20, 1000  # of the cases that a section tells in words, and of each
-LONG = 40  # rows of a table that the page shows only when asked; its notebook shows it all
+LONG = 40  # rows of a table that the page shows only when asked, or not at all; its notebook shows it all
 PROFILES = {
     "smoke": "smoke: tiny shapes, made to test the kit; its numbers say nothing about speed",
     "quick": "quick: the article's models and shapes, some seconds a case; most epochs are estimated from steady steps",
@@ -270,7 +270,8 @@ def _shown(report: Report, shows: tuple[str, ...], main: str, with_claims: bool)
     folded = "details" if main == "table" and "numbers" not in shows else next(iter(others), "")
     # What a notebook combines has its numbers below the notebooks that measured them.
     if folded and report.records and (about.whole_run or not about.sources):
-        section["details"] = replace(report.saved(folded), title="")
+        table = report.saved(folded)
+        section["details"] = replace(table, title="") if len(table.rows) <= LONG else ""  # else in its notebook alone
     return section
 
 
