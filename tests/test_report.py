@@ -443,6 +443,17 @@ def test_a_shared_page_links_into_its_zip(tmp_path):
     assert 'href="tables/vae-article.csv"' in (out / "index.html").read_text()
 
 
+def test_repeated_looks_of_a_drawing_have_names_and_are_the_same():
+    marks = "<path style='fill:none;stroke:#123' d='M0 0' />" * 3 + "<path style='fill:red' d='M1 1' />"
+    drawn = f"<?xml version='1.0'?><svg xmlns='http://www.w3.org/2000/svg'>{marks}</svg>"
+    named = unquote(notebook_page.address(drawn.replace("'", '"')).removeprefix(notebook_page.PICTURE))
+    sheet = "<style>.c0{fill:none;stroke:#123}</style>"
+    assert sheet in named and named.count("fill:none") == 1
+    assert named.replace(sheet, "").replace("class='c0'", "style='fill:none;stroke:#123'") == drawn
+    for kept in (drawn.replace(marks, marks[:60]), drawn.replace("<svg", "<svg class='own'")):
+        assert unquote(notebook_page.address(kept).removeprefix(notebook_page.PICTURE)) == kept.replace("'", "&#39;")
+
+
 # In a browser ---------------------------------------------------------------------------------------------------------
 
 

@@ -230,8 +230,9 @@ class Case(Feasibility):
             self._timed()  # what a notebook times by itself has no end of its own
         self._stack.close()
         self._canary |= self.experiment.canary("after_s")
+        if self._canary:
+            self.experiment.canaries.append([*self._canary.values()])
         record = self.experiment.journal.end(self._record(exception))
-        self.experiment.canaries += [[*self._canary.values()]] * bool(self._canary)
         self.say(results_cases.line(record), final=True)
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = self._weights = None

@@ -138,7 +138,7 @@ class Experiment(Report):
 
     def slowed(self, canary: dict[str, float]) -> bool:
         """Whether the machine was slower around a case than at its best in this run so far, see `quiet.slowed`."""
-        return bool(canary) and quiet.slowed([*canary.values()], [*self.canaries, [*canary.values()]])
+        return bool(canary) and quiet.slowed([*canary.values()], self.canaries)
 
     def first_that_fits(self, rows: Iterable[dict], on: Iterable[Device] | None = None) -> Iterator[Case]:
         """On every device the first of these cases that fits it: rows from the article's own down to smaller siblings,
