@@ -202,6 +202,41 @@ def test_a_counter_that_stands_still_under_load_is_absent(monkeypatch):
     assert watch.absent["power_w"] == "the energy counter did not move" and watch.rails == []
 
 
+def test_a_counter_that_stops_in_the_middle_is_absent_and_not_spread_over_the_rest(monkeypatch):
+    """As the CPU's on macOS 27 after the Mac has slept (vladkens/macmon issue 76)."""
+    chip, spend = Chip(), Chip.spend
+
+    def asleep(self, seconds, **watts):
+        cpu = self.shown["cpu"]
+        spend(self, seconds, **watts)
+        if self.clock.now > 8:
+            self.shown["cpu"] = cpu
+
+    monkeypatch.setattr(Chip, "spend", asleep)
+    watch, _ = of_a_training(chip, monkeypatch, budget_s=20, ready=False)
+    assert watch.absent["power_cpu_w"] == "its counter stood still" and watch.rails == ["gpu", "dram"]
+    assert watch.metrics()["energy_j_per_step"].value == pytest.approx(0.04 * 40.5, rel=0.03)
+
+
+@pytest.mark.parametrize("step_s", [0.005, 0.04, 0.7, 2.5])
+def test_macos_27s_counters_give_the_true_power_whenever_a_case_begins(monkeypatch, step_s):
+    """At 20 offsets within the two seconds in which all but the GPU's energy is published twice (made after the
+    description in lablup/all-smi issues 410 and 415). A window of a second would read nothing, or over twice as much."""
+    off, naive = 0, []
+    for offset in range(20):
+        chip = Chip(slow=True)
+        chip.spend(3 + 0.105 * offset, cpu=12.0, gpu=40.0)
+        before, begun_s = chip.shown["cpu"], chip.clock.now
+        chip.spend(1.0, cpu=12.0)
+        naive.append((chip.shown["cpu"] - before) / (chip.clock.now - begun_s) / 12)
+        watch, _ = of_a_training(chip, monkeypatch, budget_s=26, step_s=step_s, ready=False)
+        for rail, watts in (("cpu", 12.0), ("gpu", 40.0), ("dram", 0.5)):
+            power = watch.metrics()[f"power_{rail}_w"]
+            assert 0.7 * watts < power.value < 1.3 * watts, (rail, offset)
+            off += power.low is not None and not power.low <= watts <= power.high
+    assert off <= 0.08 * 60 and min(naive) == 0 and max(naive) > 1.4
+
+
 def test_readings_cost_a_twohundredth_of_the_time(monkeypatch):
     chip = Chip()
     chip.taken = 2e-3  # of which 25 ms blocks would lose 8 %

@@ -18,6 +18,7 @@ from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.measure.clock import Block, StepClock
 from pomology.measure.epochs import epoch_metrics
+from pomology.results import folders
 from pomology.results.record import Record
 from pomology.workloads.cost import Workload
 
@@ -222,3 +223,28 @@ def test_a_product_has_the_precision_and_the_size_that_were_asked_for():
     for precision, kind in (("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)):
         result = Device("cpu").product(precision, 16)()
         assert (result.dtype, result.shape) == (kind, (16, 16))
+
+
+def test_where_a_device_keeps_graphs_each_training_of_a_run_has_a_process_of_its_own(tmp_path, monkeypatch):
+    """What an Experiment is here is a process there. Products, which are no training, share one."""
+    monkeypatch.setattr(Device, "keeps_graphs", True)
+    monkeypatch.setenv(folders.ROW_EACH, "1")
+    waiting = folders.waiting(tmp_path, "vae")
+
+    def process(rows):
+        waiting.unlink(missing_ok=True)
+        experiment, ran = Experiment("vae", article="003", devices="cpu", profile="smoke", out=str(tmp_path)), []
+        for case in experiment.cases(rows):
+            with case:
+                ran.append(case["number"])
+                if case["number"] < 10:
+                    for _ in case.steps([1, 2]):
+                        pass
+                else:
+                    case.metric("step_s", 1.0, "s")
+        return ran, waiting.exists()
+
+    rows = [{"number": number} for number in (1, 2, 10, 3)]
+    assert [process(rows) for _ in range(4)] == [([1], True), ([2], True), ([10, 3], False), ([], False)]
+    monkeypatch.delenv(folders.ROW_EACH)  # in JupyterLab all are in one
+    assert process([{"number": number} for number in (4, 5)]) == ([4, 5], False)

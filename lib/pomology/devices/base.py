@@ -41,6 +41,7 @@ class Device(abc.ABC):
     memory_limit = ""  # where the kit has set another one than the framework comes with: a sentence about it
     tf32 = False  # whether its convolutions in fp32 are computed in TF32, as the framework does by itself
     counts_on_cpu = False  # whether its memory counters are of use there
+    keeps_graphs = False  # what it compiled for a shape stays in memory until the process ends
 
     def __init__(self, module: Any, backend: str, handle: Any):
         """module: the framework's own, which has `__version__`."""
@@ -92,6 +93,12 @@ class Device(abc.ABC):
     @classmethod
     def prepare(cls) -> None:
         """Set what the framework reads when it is loaded. Raises PomologyError if it is too late for that."""
+
+    @classmethod
+    def other_ways(cls) -> dict[str, tuple[bool, str]]:
+        """Settings of `prepare` that a process starts with, and that matter on this machine's GPU, which a run has in
+        both ways: a notebook's parameter -> its other value, and what the name of that process ends with."""
+        return {}
 
     @classmethod
     def too_late(cls, setting: str, why: str) -> PomologyError:

@@ -26,7 +26,7 @@ def choices() -> tuple[str, ...]:
 
 def prepare(framework: str, **asked: bool) -> None:
     """Set what a framework reads when it is loaded. Raises PomologyError where its first import came too early. asked:
-    `fusion`, of TensorFlow."""
+    `fusion`, of TensorFlow; `tf32`, of MLX."""
     _kind(framework).prepare(**asked)
 
 

@@ -8,13 +8,16 @@ itself, with `mx.eval(loss, model.parameters(), optimizer.state)` inside the tim
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from pomology.devices.base import DTYPES, SAMPLED_NUMBERS, SAMPLED_TENSORS, Device
 from pomology.errors import PomologyError
+from pomology.machine import snapshot
 
 TF32 = "MLX_ENABLE_TF32"
 GPU = "mlx-gpu"
@@ -40,6 +43,7 @@ class MLXDevice(Device):
     framework, title, gpus, apple_gpu = "mlx", "MLX", (GPU,), GPU
     cuda_install = "mlx[cuda12]"
     compiles_at_launch = counts_on_cpu = True  # it counts for the process, whichever device computed
+    _tf32 = "0"
     threads = None  # on a Mac Accelerate decides, elsewhere one thread multiplies
 
     def __init__(self, backend: str):
@@ -50,13 +54,24 @@ class MLXDevice(Device):
         super().__init__(self._mx, backend, self._mx.Device(self._mx.cpu if backend == "cpu" else self._mx.gpu))
 
     @classmethod
-    def prepare(cls) -> None:
-        """Set what MLX reads when it first multiplies. Raises PomologyError if it may be too late for that."""
+    def prepare(cls, tf32: bool | None = None) -> None:
+        """Set what MLX reads when it first multiplies. Raises PomologyError if it may be too late for that.
+
+        tf32: fp32 as MLX ships it, in TF32 where the GPU can, as M5 and Ampere can; left out, what was asked for before
+        in this process, else not: fp32 means fp32.
+        """
+        cls._tf32 = wanted = cls._tf32 if tf32 is None else str(int(tf32))
         if "mlx.core" not in sys.modules:
-            # fp32 means fp32: MLX would multiply in TF32 where the GPU can, as M5 and Ampere can, older ones not.
-            os.environ[TF32] = "0"
-        elif os.environ.get(TF32) != "0":
-            raise cls.too_late(f"{TF32}=0", "without which its fp32 is not fp32 on an M5 or an NVIDIA GPU")
+            os.environ[TF32] = wanted
+        elif os.environ.get(TF32) != wanted:
+            raise cls.too_late(f"{TF32}={wanted}", "which says whether its fp32 is TF32 on an M5 or an NVIDIA GPU")
+
+    @classmethod
+    def other_ways(cls) -> dict[str, tuple[bool, str]]:
+        mac = sys.platform == "darwin"
+        cuda = any((package.name or "").startswith("mlx-cuda") for package in importlib.metadata.distributions())
+        older = re.search(r"\bM[1-4]\b", snapshot.chip() or "")  # whose GPUs have no TF32
+        return {"tf32": (True, "-tf32")} if cuda or (mac and not older) else {}
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:

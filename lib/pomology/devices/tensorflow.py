@@ -66,6 +66,10 @@ class TensorFlowDevice(Device):
             raise cls.too_late(f"{REMAPPER}={wanted or 1}", "by which its Metal plugin fuses operators, or does not")
 
     @classmethod
+    def other_ways(cls) -> dict[str, tuple[bool, str]]:
+        return {"fusion": (False, "-unfused")} if sys.platform == "darwin" else {}
+
+    @classmethod
     def backends(cls) -> dict[str, str | None]:
         tensorflow = load()
         if sys.platform == "darwin":

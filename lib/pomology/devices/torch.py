@@ -36,6 +36,7 @@ class Backend:
     reserved: Callable[[Any], int] = lambda torch: torch.accelerator.memory_reserved()  # the allocator's pool
     free: Callable[[Any], int] = lambda torch: torch.accelerator.get_memory_info()[0]  # what a case may still take
     own_kernel: Callable[[Any], Callable[[Any], Any]] | None = None  # a launch of a kernel of one thread, by the kit
+    keeps_graphs: bool = False  # of each shape, until the process ends
     warns_of_fallbacks: bool = False  # PyTorch runs operators that it lacks on the CPU, and says so
 
 
@@ -75,6 +76,7 @@ BACKENDS: dict[str, Backend] = {
             torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory(),
         ),
         own_kernel=lambda torch: torch.mps.compile_shader(SMALLEST_KERNEL).pomology_one,
+        keeps_graphs=True,  # pytorch/pytorch issue 132596
         warns_of_fallbacks=True,
     ),
     "xpu": Backend(lambda torch: _no_driver(torch, "xpu", "Intel"), lambda torch: torch.xpu.get_device_name()),
@@ -110,6 +112,10 @@ class TorchDevice(Device):
     @property
     def name(self) -> str | None:
         return self._gpu.name(self._torch) if self._gpu else super().name
+
+    @property
+    def keeps_graphs(self) -> bool:
+        return bool(self._gpu and self._gpu.keeps_graphs)
 
     @property
     def threads(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -79,6 +80,7 @@ class Experiment(Report):
         self._looked: tuple[float, dict] | None = None
         self.software = folders.note_software(folder, self.devices[0].threads)
         self._rates: dict[tuple[str, str], float] = {}
+        self.trained_here = False  # a row on a device that keeps graphs, in this process
         self._again_s = 0.0
         self._calm: dict[str, dict[str, float]] = {}
         self._rest_left_s, self._rested = REST_IN_ALL_S[profile], 0.0
@@ -108,6 +110,9 @@ class Experiment(Report):
             case = Case(self, backend, config)
             if before.done(case.name, self.repeat):
                 print(f"{case.name}: in the journal already; skipped{self._anew}")
+            elif backend.keeps_graphs and self.trained_here and folders.ROW_EACH in os.environ:
+                print(f"{case.name}: waits for a process of its own, whose memory no other row has used")
+                folders.waiting(self.out, self.name).touch()
             else:
                 for other in self.devices:
                     try:  # what the last case left there; of its own device a case does so itself

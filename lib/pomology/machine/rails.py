@@ -11,6 +11,7 @@ from pomology.machine.energy import Absent, meters
 from pomology.measure.estimate import Estimate
 
 EDGE = 20  # a reading that no movement dates is up to a period late: 5 % of a window of so many periods
+STOPPED_S = 5.0  # after so long without a movement, a counter that moved before has stopped
 COST = 200  # readings are so many times as far apart as one takes
 
 
@@ -59,6 +60,7 @@ class Counters:
         Absent if the device's own counter stood still."""
         grew = {rail: readings[-1].joules[rail] - readings[0].joules[rail] for rail in self.rails}
         still = [rail for rail, joules in grew.items() if joules <= 0 and seconds >= 2 * self.periods_s[rail]]
+        still += [rail for rail in self.rails if rail not in still and self._stopped(rail, readings)]
         if self.device in still or len(still) == len(self.rails):
             raise Absent("the energy counter did not move")
         self.rails[:] = [rail for rail in self.rails if rail not in still]  # whoever opened this holds the list
@@ -76,6 +78,13 @@ class Counters:
                 watts = watts if steady else watts.replace(low=None, high=None, covers="none")
             made[f"power_{infix}w"] = watts
         return made
+
+    def _stopped(self, rail: str, readings: list[Reading]) -> bool:
+        """Whether a counter moved at first, and then no more: as the CPU's on some Macs once they have slept. What it
+        shows at the end is not what was used until then."""
+        known = sorted([*itertools.chain(*self._stretches), *readings], key=lambda reading: reading.seconds)
+        moved = [b.seconds for a, b in itertools.pairwise(known) if b.joules[rail] > a.joules[rail]]
+        return bool(moved) and known[-1].seconds - moved[-1] > max(EDGE * self.periods_s[rail], STOPPED_S)
 
 
 def windows(stretches: Sequence[Sequence[Reading]], rail: str, period_s: float) -> list[Reading]:

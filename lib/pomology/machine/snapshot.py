@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import platform
+import plistlib
 import re
 import shutil
 import signal
@@ -49,6 +50,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 CPUINFO = Path("/proc/cpuinfo")
 PLATFORM_PROFILE = Path("/sys/firmware/acpi/platform_profile")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+MPSGRAPH = Path("/System/Library/Frameworks/MetalPerformanceShadersGraph.framework/Resources/Info.plist")
 
 
 def snapshot() -> dict[str, Any]:
@@ -93,10 +95,23 @@ def snapshot() -> dict[str, Any]:
 
 def software() -> dict[str, Any]:
     """What results depend on beside the machine: git's commit and whether dirty, the versions of Python and `PACKAGES`,
-    and the environment's `VARIABLES`, without the folders of this machine."""
+    and the environment's `VARIABLES`, without the folders of this machine; on a Mac those of macOS and its MPSGraph, in
+    which the kernels of PyTorch are."""
     matter = {name: redact(value) for name, value in sorted(os.environ.items()) if VARIABLES.match(name)}
     about = {"git": _git()[0], "python": platform.python_version(), "packages": _packages()}
+    if sys.platform == "darwin":
+        about["packages"] |= {"macOS": platform.mac_ver()[0], **mpsgraph()}
     return about | {"environment": matter}
+
+
+def mpsgraph() -> dict[str, str]:
+    """The version of macOS's library of GPU kernels; empty where it cannot be read."""
+    try:
+        about = plistlib.loads(MPSGRAPH.read_bytes())
+    except (OSError, plistlib.InvalidFileException, ValueError):
+        return {}
+    version = about.get("CFBundleVersion") or about.get("CFBundleShortVersionString")
+    return {"MPSGraph": str(version)} if version else {}
 
 
 def _packages() -> dict[str, str]:

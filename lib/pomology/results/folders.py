@@ -22,7 +22,14 @@ from pomology.results.run import Run
 if TYPE_CHECKING:
     import filelock
 
+ROW_EACH = "POMOLOGY_ROW_EACH"  # set in a run: trainings that need a process of their own wait for one
+
 _held: dict[Path, filelock.FileLock] = {}  # they go with this process: a folder's journals that it alone writes
+
+
+def waiting(out: Path, name: str) -> Path:
+    """A file that is there while rows of a notebook wait for another process."""
+    return out / ".partial" / f"{name}.waiting"
 
 
 def note_machine(out: Path, profile: str) -> dict:

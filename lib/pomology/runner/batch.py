@@ -128,7 +128,9 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
             return "timeout", "over the time limit of one notebook"
         return None
 
+    waiting = folders.waiting(out, job.notebook.name)
     while True:  # each start has one case less to run
+        waiting.unlink(missing_ok=True)
         place = sum(map(len, _lines(journal.path, 0)))
         try:
             outcome = _run_kernel(job, out, watch)
@@ -136,6 +138,8 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
             journal.finish_open("interrupted", "stopped by the user")
             raise
         if outcome is None:
+            if waiting.exists():
+                continue
             return True
         status, reason = outcome
         if status == "no device":  # DEVICE=cuda means those frameworks that see it
@@ -172,6 +176,7 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
     final.parent.mkdir(parents=True, exist_ok=True)
     if quiet.quotas():  # frameworks detect what they may run on, and not what a quota pays
         os.environ.setdefault("OMP_NUM_THREADS", str(quiet.usable_threads()))
+    os.environ[folders.ROW_EACH] = "1"
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, not a `python3` that a user registered
     with open(partial.with_suffix(".log"), "ab") as log:
         try:

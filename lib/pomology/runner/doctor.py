@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pomology import format
-from pomology.devices import find
+from pomology.devices import find, known_faults
 from pomology.devices import torch as devices_torch
 from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
@@ -94,7 +94,7 @@ def probe(framework: str, limit_s: float = LIMIT_S, program: Sequence[str] = PRO
     """What a framework can train on, by a process of its own. Never raises; writes nothing to the terminal.
 
     Keys: version (None if it is not there), reason (why there is no answer, else None), devices (a list of backend,
-    kind, name, reason (None if it can train there), precisions, free_bytes), and for Lightning `auto`, what it chooses.
+    kind, name, reason (None if it can train there), precisions, free_bytes, faults), and for Lightning `auto`, what it chooses.
     """
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "answer.json")
@@ -144,6 +144,8 @@ def _probe_here(framework: str) -> dict[str, Any]:
             (device,) = find.find(backend, framework)
             version = device.framework_version
             entry |= {"name": device.name, "precisions": device.precisions(), "free_bytes": device.free_memory()}
+            answers = known_faults.look(device)
+            entry["faults"] = [[fault.what, one_line(said), fault.source, fault.cure] for fault, said in answers]
         devices.append(entry)
     return {"version": version, "reason": None, "devices": devices}
 
@@ -177,6 +179,7 @@ def findings(
     judged += [_framework(name, answers[name], cause, snapshot) for name in FRAMEWORKS]
     judged.append(_lightning(answers["lightning"], answers["torch"], cause))
     judged += [_precisions(name, device) for name in FRAMEWORKS for device in usable(answers[name])]
+    judged += [_faults(name, device) for name in FRAMEWORKS for device in usable(answers[name], "gpu")]
     return [*judged, _memory(answers["torch"], environment), _fallback(environment), _conditions(conditions)]
 
 
@@ -282,6 +285,16 @@ def _precisions(framework: str, device: dict[str, Any]) -> Finding:
     answer = "; ".join([f"{', '.join(works) or 'no precision'} work", *fails])
     question = f"Does {NAMES[framework]} compute in fp32 on {device['backend']}?"
     return _judge(question, answer, "fp32" in works, f"do not train with {NAMES[framework]} on this device")
+
+
+def _faults(framework: str, device: dict[str, Any]) -> Finding:
+    """Of the faults that are known to give wrong numbers without a word."""
+    concerned = [each for each in device.get("faults", ()) if each[1] != known_faults.ELSEWHERE]
+    present = [each for each in concerned if each[1].startswith(known_faults.PRESENT)]
+    texts = [f"{what} ({source}): {said}" for what, said, source, _ in concerned]
+    remedy = "; ".join(f"{what}: {cure}" for what, _, _, cure in present)
+    question = f"Is {NAMES[framework]} on {device['backend']} free of the known silent faults?"
+    return _judge(question, "; ".join(texts) or "none of them concerns it", not present, remedy)
 
 
 def _memory(torch: dict[str, Any], environment: Mapping[str, str]) -> Finding:

@@ -6,7 +6,6 @@ It imports little, so that a wrong argument is answered at once.
 import contextlib
 import json
 import re
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,7 +73,7 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
     """
     if not 1 <= repeats <= 100:
         raise PomologyError(f"REPEATS={repeats}: must be from 1 to 100")
-    planned = []
+    planned, kinds = [], list(find.frameworks().values())
     for notebook in select(_known(), only):
         declared = rules.declared(notebook.path)
         values = _profile_values(notebook, profile, declared)
@@ -84,9 +83,11 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
             more = {key: value for key, value in (given | {"repeat": repeat}).items() if key in declared.keys() - own}
             job = Job(notebook, values | more, repeat)
             # Before the article's way, whose tables then show both.
-            if "fusion" in declared and sys.platform == "darwin" and job.parameters.get("devices") != "cpu":
-                other = job.parameters | {"fusion": False, "devices": "metal"}
-                planned.append(Job(notebook, other, repeat, "-unfused"))
+            for kind in kinds if job.parameters.get("devices") != "cpu" else ():
+                for name, (other, way) in kind.other_ways().items():
+                    if name in declared:
+                        more = {name: other, "devices": kind.apple_gpu}
+                        planned.append(Job(notebook, job.parameters | more, repeat, way))
             planned.append(job)
             if notebook.again:
                 short = notebook._replace(seconds=notebook.again)
