@@ -12,6 +12,17 @@ RUN     ?=
 DATA    ?= auto
 REPEATS ?= 1
 RUNS    ?=
+NOTEBOOKS ?=
+
+# Programs get these by the environment, as they were typed: a shell, or make, would run commands in them.
+export POMOLOGY_PROFILE = $(value PROFILE)
+export POMOLOGY_DEVICE = $(value DEVICE)
+export POMOLOGY_ONLY = $(value ONLY)
+export POMOLOGY_RUN = $(value RUN)
+export POMOLOGY_DATA = $(value DATA)
+export POMOLOGY_REPEATS = $(value REPEATS)
+export POMOLOGY_RUNS = $(value RUNS)
+unexport PROFILE DEVICE ONLY RUN DATA REPEATS RUNS
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -e 's/:.*## /	/' | expand -t 12
@@ -19,7 +30,8 @@ help:  ## this list
 	@echo "           DATA=auto|real|stand-in REPEATS=n"
 
 reproduce: $(ENV)/.ready  ## run every notebook on this machine and build the page of results
-	@$(PY) -m pomology reproduce --profile='$(PROFILE)' --device='$(DEVICE)' --only='$(ONLY)' --run='$(RUN)' --data='$(DATA)' --repeats='$(REPEATS)'
+	@$(PY) -m pomology reproduce --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" --only="$$POMOLOGY_ONLY" \
+	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$$POMOLOGY_REPEATS"
 
 test: $(ENV)/.ready  ## run all tests
 	@$(PY) -m pytest -n auto --dist=loadfile
@@ -44,13 +56,13 @@ bench: $(ENV)/.ready  ## measure the measuring, against independent ways to meas
 	@$(PY) tests/bench.py
 
 report: $(ENV)/.ready  ## build the page of a run again: RUN=name
-	@$(PY) -m pomology report '$(RUN)'
+	@$(PY) -m pomology report "$$POMOLOGY_RUN"
 
-share: $(ENV)/.ready  ## pack a run into a zip for others, checked for what names you: RUN=name
-	@$(PY) -m pomology share '$(RUN)'
+share: $(ENV)/.ready  ## pack a run into a zip for others, without what names you: RUN=name, with rendered notebooks NOTEBOOKS=1
+	@$(PY) -m pomology share "$$POMOLOGY_RUN" $(if $(filter 1,$(NOTEBOOKS)),--notebooks)
 
-compare: $(ENV)/.ready  ## compare runs and shared zips, side by side: RUNS="a b"
-	@$(PY) -m pomology compare $(RUNS)
+compare: $(ENV)/.ready  ## compare runs and shared zips, side by side: RUNS="a b.zip 'c d.zip'"
+	@$(PY) -m pomology compare --runs="$$POMOLOGY_RUNS"
 
 lock: pyproject.toml  ## resolve the dependencies again (needs uv): constraints.txt, and their wheels-macos.txt
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra offload --no-header --no-annotate --no-emit-index-url -o constraints.txt

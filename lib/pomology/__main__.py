@@ -5,6 +5,8 @@ wrong, said in one line before anything ran; 130: interrupted.
 """
 
 import argparse
+import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -48,8 +50,10 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     option("--operators", metavar="NOTEBOOK", help="which operators of a notebook MPS has, on any machine")
     for name in ("report", "share"):
         parsers[name].add_argument("run", help="name of the folder in outputs/")
+    parsers["share"].add_argument("--notebooks", action="store_true", help="with the rendered notebooks, as they are")
     runs = "two or more: names in outputs/, paths of folders, or shared zips"
-    parsers["compare"].add_argument("runs", nargs="+", help=runs)
+    parsers["compare"].add_argument("places", nargs="*", metavar="run", help=runs)
+    parsers["compare"].add_argument("--runs", default="", help="the same in one text, those with spaces in quotes")
     return parser.parse_args(arguments)
 
 
@@ -62,7 +66,15 @@ def _reproduce(options: argparse.Namespace) -> int:
     out, jobs = plan.prepare(options.profile, options.device, options.only, options.run, options.data, options.repeats)
     from pomology.runner import batch
 
-    return batch.reproduce(out, jobs, options.profile, limit, say=lambda line: print(line, flush=True))
+    return batch.reproduce(out, jobs, options.profile, limit, say=_say)
+
+
+def _say(line: str) -> None:
+    """Print a line; where nobody reads any more, as behind `| head`, go on in silence."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -105,14 +117,18 @@ def _share(options: argparse.Namespace) -> None:
     folder = _folder(options.run)
     from pomology.runner import share
 
-    place = share.write(folder)
+    place = share.write(folder, options.notebooks)
     print(f"{redact(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
 
 
 def _compare(options: argparse.Namespace) -> None:
     from pomology.report import compare
 
-    places = compare.find(options.runs)
+    try:
+        named = shlex.split(options.runs)
+    except ValueError as error:
+        raise PomologyError(f"RUNS={options.runs}: {error}") from None
+    places = compare.find([*options.places, *named])
     if len(places) < 2:
         raise PomologyError("RUNS: name at least two different runs")
     table, *written = compare.write([compare.load(place) for place in places], root() / "outputs")
@@ -132,6 +148,8 @@ def _folder(run: str) -> Path:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit status."""
+    if hasattr(sys.stdout, "reconfigure"):  # a terminal without a sign must not cost a line
+        sys.stdout.reconfigure(errors="replace")
     try:
         options = _arguments(arguments)
         return globals()[f"_{options.command}"](options) or 0

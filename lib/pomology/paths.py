@@ -15,7 +15,7 @@ def root() -> Path:
 
 def redact(text: str) -> str:
     """A text without the folders of this machine, which may name a person: the checkout as `.`, the home as `~`."""
-    for folder, short in ((root(), "."), (Path.home(), "~")):
+    for folder, short in ((root(), "."), (Path(os.path.expanduser("~")), "~")):
         if folder != Path(folder.anchor):
             text = re.sub(re.escape(str(folder)) + r"(?!\.?[\w-])", short, text)
     return text

@@ -145,6 +145,11 @@ def notebooks_of(experiment: str) -> list[str]:
     return [name for name in _notebooks() if experiment_of(name) == experiment] or [experiment]
 
 
+def all_of_the_kit() -> list[Declaration]:
+    """Of every notebook of the kit."""
+    return [read(path) for path in _notebooks().values()]
+
+
 def _notebooks() -> dict[str, Path]:
     return {place.stem: place for place in notebook_paths(root() / "notebooks")}
 

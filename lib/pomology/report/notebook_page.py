@@ -102,9 +102,22 @@ def _plain() -> re.Pattern:
 
 def _safe_html(text: Any) -> str:
     """HTML from a notebook with nothing in it that could run, load or cover something."""
-    # Only for looks: their text would be left standing.
-    text = re.sub(r"<(script|style)\b.*?</\1\s*>", "", str(text), flags=re.DOTALL | re.IGNORECASE)
-    return _sanitizer().sanitize_html_tags(text)
+    return _sanitizer().sanitize_html_tags(_without_code(str(text)))
+
+
+def _without_code(text: str) -> str:
+    """Without scripts and styles, whose text would be left standing; in time that grows as the text does."""
+    kept, place, endless = [], 0, set()
+    for tag in re.finditer(r"<(script|style)\b", text, re.IGNORECASE):
+        name = tag[1].lower()
+        if tag.start() < place or name in endless:
+            continue
+        if end := re.compile(rf"</{name}\s*>", re.IGNORECASE).search(text, tag.end()):
+            kept.append(text[place : tag.start()])
+            place = end.end()
+        else:
+            endless.add(name)
+    return "".join([*kept, text[place:]])
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Container
@@ -50,8 +51,10 @@ UNTUNED = "MLX multiplies without a tuned BLAS on x86 Linux: its times there say
 CSV = {"numbers": "article", "shares": "roofline", "rates": "rates", "checks": "checks"}  # saved tables that are linked
 
 
-def build(out: Path) -> Path:
+def build(out: Path, notebooks: bool = True) -> Path:
     """Make each finished notebook that is new a page, and `index.html` over all of them, which is returned.
+
+    notebooks: whether they belong to it; else it is of the journals alone, with what the kit's notebooks make of them.
 
     It is called after every notebook of a run: what no notebook has saved is made from the journals, and a page again
     where a ceiling above its shares has risen. Raises PomologyError if there is no folder.
@@ -64,15 +67,17 @@ def build(out: Path) -> Path:
             tables = Report.of(declaration.read(notebook), run).with_shares()
         kept = [run.path / "tables" / f"{notebook.stem}-{SAVED_AS.get(name, name)}.html" for name in tables]
         sources = (notebook, *PAGE.iterdir(), *filter(Path.exists, kept), *run.path.glob(f"{CHECK}.jsonl"))
-        if page.exists() and page.stat().st_mtime_ns > max(source.stat().st_mtime_ns for source in sources):
+        newest = max(source.stat().st_mtime_ns for source in sources)
+        if page.exists() and page.stat().st_mtime_ns == newest:  # its own time, as a clock may go back
             continue
         try:
             write_atomic(page, render(notebook, tables, details.same_twice(run.records)))
-        except MALFORMED as error:
+            os.utime(page, ns=(newest, newest))
+        except Exception as error:  # whatever nbconvert raises is a line on the page
             page.unlink(missing_ok=True)  # a page of an older notebook would be taken for this one
             failed[notebook.stem] = f"The notebook cannot be rendered: {type(error).__name__}: {error}."
     index = run.path / "index.html"
-    write_atomic(index, _index(run, failed))
+    write_atomic(index, _index(run, failed, notebooks))
     return index
 
 
@@ -88,9 +93,11 @@ def links_into(page: str, present: Container[str]) -> str:
     return re.sub(r'<a href="([^"#:]+)">(.*?)</a>', kept, page)
 
 
-def _index(run: Run, failed: dict[str, str]) -> str:
+def _index(run: Run, failed: dict[str, str], notebooks: bool) -> str:
     names = {*run.journals, *(place.stem for end in ("ipynb", "html") for place in run.path.glob(f"*.{end}"))}
     names |= {re.sub(r"(-end)?(-\d+)?$", "", place.stem) for place in run.path.glob(".partial/*.ipynb")}  # see plan.Job
+    if not notebooks:
+        names |= {about.name for about in declaration.all_of_the_kit() if about.whole_run or names & set(about.sources)}
     order = list(dict.fromkeys(row["experiment"] for row in published.rows()))
     abouts = [_declaration(run, name) for name in sorted(names - {"index"})]
     abouts.sort(key=lambda about: (about.article, (*order, about.experiment).index(about.experiment)))
@@ -106,7 +113,7 @@ def _index(run: Run, failed: dict[str, str]) -> str:
         facts=_facts(run, software),
         software=software,
         compared=compared,
-        articles=[_article(run, part, failed) for part in grouped(abouts, attrgetter("article"))],
+        articles=[_article(run, part, failed, notebooks) for part in grouped(abouts, attrgetter("article"))],
         notes=_few(notes),
     )
 
@@ -204,11 +211,11 @@ def _best(records: list[Record]) -> str:
     return "; ".join(f"{words[kind]}: {', '.join(shown)}" for kind, shown in parts.items() if shown)
 
 
-def _article(run: Run, abouts: list[Declaration], failed: dict[str, str]) -> dict[str, Any]:
+def _article(run: Run, abouts: list[Declaration], failed: dict[str, str], notebooks: bool) -> dict[str, Any]:
     # What several notebooks have measured of an experiment stands together below the one that combines them.
     pairs = [(about, name) for about in abouts if "claims" in about.shows for name in about.sources]
     combined = {name for about, name in pairs if published.experiment_of(name) == about.experiment}
-    sections = [_section(run, about, failed.get(about.name), about.name not in combined) for about in abouts]
+    sections = [_section(run, about, failed.get(about.name), about.name not in combined, notebooks) for about in abouts]
     article, there = abouts[0].article, {name for about in abouts for name in (about.name, about.experiment)}
     known = next((known for known in published.articles() if known.id == article), None)
     title = f"Article {article}" if article else "Not of an article"
@@ -222,12 +229,12 @@ def _article(run: Run, abouts: list[Declaration], failed: dict[str, str]) -> dic
     return {"title": known.title if known else title, "known": known, "sections": sections, "claims": tested}
 
 
-def _section(run: Run, about: Declaration, failure: str | None, with_claims: bool) -> dict[str, Any]:
+def _section(run: Run, about: Declaration, failure: str | None, with_claims: bool, notebooks: bool) -> dict[str, Any]:
     """One experiment: its table, figure and claims, or what is known about why there are none."""
     name = about.name
     contents = run.journals.get(name, journal.Contents(run.path / f"{name}.jsonl"))
     notes = [failure] if failure else []
-    if not any((run.path / f"{name}.{ending}").exists() for ending in ("ipynb", "html")):
+    if notebooks and not any((run.path / f"{name}.{ending}").exists() for ending in ("ipynb", "html")):
         notes.append(_unfinished(run.path / ".partial" / f"{name}.ipynb"))
         notes += [f"{start.case}: under way, or cut off with its process." for start in contents.open_starts]
     notes += [f"{problem}." for problem in contents.problems]

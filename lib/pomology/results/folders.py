@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pomology.errors import PomologyError
+from pomology.format import one_line
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root, write_atomic
 from pomology.results.run import Run
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import filelock
 
 ROW_EACH = "POMOLOGY_ROW_EACH"  # set in a run: trainings that need a process of their own wait for one
+# Of `snapshot`, what a machine keeps.
+MACHINE = ("chip", "cpu_cores", "memory_bytes", "os", "architecture", "processor")
 
 _held: dict[Path, filelock.FileLock] = {}  # they go with this process: a folder's journals that it alone writes
 
@@ -40,6 +43,20 @@ def note_machine(out: Path, profile: str) -> dict:
     snapshot = machine_snapshot.snapshot() | {"profile": profile, "power_source": power_source}
     _write(out, snapshot)
     return snapshot
+
+
+def check_machine(out: Path) -> None:
+    """Raises PomologyError where another machine has measured in a run's folder, or the file is lost that says which:
+    numbers of two must not stand under one name."""
+    if not (out / "machine.json").exists():
+        if any(out.glob("*.jsonl")):
+            raise PomologyError(f"RUN={out.name}: has numbers, but no machine.json that says whose; choose another RUN")
+        return
+    before, now = noted(out), machine_snapshot.snapshot()
+    differ = [key for key in MACHINE if before.get(key) != now[key]]
+    if differ:
+        was = "; ".join(f"{key} {one_line(before.get(key), 60)}, here {one_line(now[key], 60)}" for key in differ)
+        raise PomologyError(f"RUN={out.name}: was measured on another machine ({was}); choose another RUN")
 
 
 def note_software(out: Path, threads: int | None) -> str:

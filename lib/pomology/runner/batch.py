@@ -24,6 +24,7 @@ from pomology.report import page as report_page
 from pomology.results import cases, folders
 from pomology.results import journal as results_journal
 from pomology.results.record import Record, parse
+from pomology.runner.notebooks import read_notebook
 from pomology.runner.plan import Job
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
@@ -37,9 +38,10 @@ Outcome = tuple[str, str] | None  # of a notebook that did not get to its end: a
 def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | None = None, say: Say = print) -> int:
     """Run what is missing of a run and build its page. Returns the exit status: 0, 1 or 130."""
     limit_minutes = LIMIT_MINUTES[profile] if limit_minutes is None else limit_minutes
+    folders.check_machine(out)
     (out / ".partial").mkdir(parents=True, exist_ok=True)
     try:  # the lock goes with its process, however that ends
-        lock = filelock.FileLock(out / ".partial" / "lock", blocking=False).acquire()
+        lock = filelock.FileLock(out / ".lock", blocking=False).acquire()  # `make clean` leaves it
     except filelock.Timeout:
         raise PomologyError(f"RUN={out.name}: another `pomology reproduce` is running there") from None
     with lock, _stopped_by_signals() as stop:
@@ -75,7 +77,9 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
 
 
 def _finished(job: Job, out: Path) -> bool:
-    if not job.output(out).exists():
+    try:
+        read_notebook(job.output(out))
+    except PomologyError:  # missing, or damaged
         return False
     journal = results_journal.read(out / f"{job.notebook.name}.jsonl")
     here = [record for record in journal.records if record.repeat == job.repeat]
@@ -177,6 +181,7 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
     if quiet.quotas():  # frameworks detect what they may run on, and not what a quota pays
         os.environ.setdefault("OMP_NUM_THREADS", str(quiet.usable_threads()))
     os.environ[folders.ROW_EACH] = "1"
+    os.environ["IPYTHONDIR"] = str(out / ".partial" / "ipython")  # not what a user's IPython does at its start
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, not a `python3` that a user registered
     with open(partial.with_suffix(".log"), "ab") as log:
         try:
@@ -194,6 +199,8 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
             if error.ename == "NoSuchDevice":
                 return "no device", error.evalue.split("\n")[0]
             return "error", f"{error.ename}: {error.evalue}".split("\n")[0]
+        except Exception as error:  # one notebook that papermill cannot take costs no other
+            return "error", f"{type(error).__name__}: {error}".split("\n")[0]
     # papermill notes the folders of this machine in the file.
     partial.write_text(redact(partial.read_text(encoding="utf-8")), encoding="utf-8")
     os.replace(partial, final)

@@ -8,6 +8,7 @@ import ast
 import math
 import re
 import reprlib
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from pomology.results.record import PROFILES
 from pomology.runner.notebooks import read_notebook
 
 DATA = ("auto", "real", "stand-in")
+MOST_BYTES = 2**18  # of a file of parameters
 DEVICES = find.choices()
 KINDS = {"str": (str, "a text"), "bool": (bool, "true or false")}
 KINDS |= {"int": (int, "a whole number"), "float": ((int, float), "a number")}
@@ -103,7 +105,7 @@ def declared(path: Path) -> dict[str, Parameter]:
     parameters: dict[str, Parameter] = {}
     try:
         statements = ast.parse(sources[0]).body
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise PomologyError(f"{where}: not Python ({' '.join(str(error).split())})") from None
     for statement in statements:
         behind = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
@@ -155,7 +157,10 @@ def _flat(value: Any) -> list:
 
 def _show(value: Any) -> str:
     """A value in a few words, of which a few lines of YAML can stand for billions."""
-    return "null" if value is None else one_line(reprlib.repr(value), 60)
+    try:
+        return "null" if value is None else one_line(reprlib.repr(value), 60)
+    except ValueError:  # Python writes no number of so many digits
+        return "a number of thousands of digits"
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -175,6 +180,9 @@ _StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER, list("-+0
 def read_yaml(path: Path, where: str) -> dict[str, Any]:
     """A profile's parameters for one notebook. Raises PomologyError in one line that begins with `where`."""
     try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
+            raise ValueError(f"it must be a file of at most {MOST_BYTES:,} bytes")
         values = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
     # A value that is not of the type its tag or form claims (as 2022-99-99) makes the loader raise what it will.
     except (OSError, yaml.YAMLError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:

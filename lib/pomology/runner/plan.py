@@ -6,7 +6,8 @@ It imports little, so that a wrong argument is answered at once.
 import contextlib
 import json
 import re
-from datetime import datetime
+import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.paths import root
 from pomology.runner import parameters as rules
-from pomology.runner.notebooks import Notebook, notebooks, read_notebook, select
+from pomology.runner.notebooks import Notebook, check_runnable, notebooks, read_notebook, select
 
 END = "-end"  # the second run of a notebook, at the end
 
@@ -108,6 +109,8 @@ def check() -> list[Notebook]:
 def _known() -> list[Notebook]:
     """The notebooks of the checkout. Raises PomologyError if a parameter file belongs to no notebook or profile."""
     known = notebooks()
+    for notebook in known:
+        check_runnable(notebook)
     expected = {Path("params", profile, f"{notebook.name}.yaml") for profile in rules.PROFILES for notebook in known}
     for path in sorted((root() / "params").glob("[!.]*/[!.]*")):
         if (where := path.relative_to(root())) not in expected:
@@ -131,12 +134,20 @@ def _profile_values(notebook: Notebook, profile: str, declared: dict) -> dict[st
 
 
 def run_folder(run: str, profile: str) -> Path:
-    """Where a run's files go. Raises PomologyError if the name would climb out of `outputs/`."""
-    run = run or f"{datetime.now():%Y%m%d}-{profile}"
+    """Where a run's files go: of no name this day's, or yesterday's where that was not finished. Raises PomologyError
+    if the name would climb out of `outputs/`, or is that of something else there."""
+    if not run:
+        outputs, now = root() / "outputs", datetime.now()
+        run, before = (f"{day:%Y%m%d}-{profile}" for day in (now, now - timedelta(days=1)))
+        unfinished = any((outputs / before / ".partial").glob("*.ipynb"))
+        run = before if unfinished and not (outputs / run).exists() else run
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", run):
         raise PomologyError(f"RUN={run}: must be a folder name of letters, digits, points, dashes and underscores")
-    if run.startswith("lab-"):  # whose parameters nobody has noted
-        raise PomologyError(f"RUN={run}: lab-… are folders of notebooks that are run by hand; choose another RUN")
+    name = run.lower()  # which a Mac does not tell apart
+    if name.startswith("lab-") or name == "lab":  # whose parameters nobody has noted
+        raise PomologyError(f"RUN={run}: lab and lab-… are of notebooks that are run by hand; choose another RUN")
+    if name.endswith((".zip", ".html", ".csv", ".json", ".part")):
+        raise PomologyError(f"RUN={run}: ends as a file of another kind does; choose another RUN")
     return root() / "outputs" / run
 
 
@@ -146,7 +157,7 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
         return
     try:
         before = json.loads((out / "machine.json").read_text(encoding="utf-8"))["profile"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise PomologyError(f"RUN={out.name}: its machine.json cannot be read; choose another RUN") from None
     if before != profile:
         raise PomologyError(f"RUN={out.name}: holds profile {before!r}, not {profile!r}; choose another RUN")
@@ -154,8 +165,8 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
         used: dict[str, Any] = {}  # in the notebook's last run in this folder, finished or not
         for place in (job.partial(out), job.output(out)):
             # A file may be missing, or cut off while it was being written: it will be written anew.
-            with contextlib.suppress(PomologyError, KeyError):
-                used = read_notebook(place)["metadata"]["papermill"]["parameters"]
+            with contextlib.suppress(PomologyError, KeyError, TypeError, AttributeError):
+                used = dict(read_notebook(place)["metadata"]["papermill"]["parameters"].items())
         for name, parameter in rules.declared(job.notebook.path).items() if used else ():
             value, wanted = (values.get(name, parameter.default) for values in (used, job.parameters))
             if name not in ("out", "repeat") and value != wanted:  # the folder may have moved

@@ -1,252 +1,240 @@
-"""A run as one file for others, and what others sent.
+"""A run as one file for others.
 
-`write` packs journals, machine.json, rendered pages, tables and figures of a run into a zip, after a look at all of it
-for what names a person, a host, a folder, an address or a serial number.
+What it holds is written anew from the run's records: numbers, names of the kit's own, versions, and texts made of the
+kit's own words. Whatever else is in a record, as a folder, a name or a key in an error's message, is left out: a list
+of what must not be shared would never be complete. Pages, tables and figures are made from these records.
 """
 
-import base64
 import contextlib
+import functools
+import getpass
+import hashlib
 import html
 import io
-import ipaddress
+import json
 import os
-import pwd
 import re
 import socket
-import struct
-import sys
-import unicodedata
-import urllib.parse
-import uuid
+import tempfile
 import zipfile
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
-
-import psutil
+from typing import Any
 
 from pomology.errors import PomologyError
-from pomology.machine import snapshot
-from pomology.paths import root
+from pomology.paths import RESOURCES, notebook_paths, root
 from pomology.report import page as report_page
+from pomology.results import record as results_record
 from pomology.results import run as results_run
 from pomology.results.archive import KINDS, open_zip
+from pomology.results.record import Record
 
-SMALL = 2**20  # bytes of a table or a figure that is shared
-# Accounts and hosts that are called so everywhere: these words name nobody.
-ANYBODY = frozenset(
+LEFT_OUT = "(left out)"  # in place of a setting
+MOST = 4_000  # characters of a text
+# What chips and what they run under are called, beside the kit's own words and short model numbers.
+CHIPS = frozenset(
     """
-    root user users admin administrator guest nobody daemon runner ubuntu debian fedora jovyan vagrant mac macos apple
-    macbook imac macmini macstudio mac-mini mac-studio mac-pro macbook-pro macbook-air linux localhost local home host
-    hostname computer desktop laptop server workstation test tester default docker container none unknown localdomain
-    lan internal domain example
+    amd ampere apple arm athlon atom broadwell bronze cascade cascadelake celeron cooper core corporation cortex cpu
+    duo epyc ferrocarril gb generation geforce genuine genuineintel ghz gold gpu graphics graviton haswell hygon ice
+    icelake intel kvm laptop max mhz microsoft milan mobile naples neoverse nvidia parallels pcie pentium phenom
+    platinum premium pro processor quad quadro radeon rapids rome rtx ryzen sapphire silver skylake super sxm tesla
+    threadripper ti titan turion ultra vmware with xen xeon
     """.split()  # noqa: SIM905
 )
-PATTERNS = {
-    "a home folder": (
-        r"(?<![\w.~-])/(?:Users|home|Volumes)/(?!Shared\b|you\b|user\b|name\b)[^\s/\"'<>\\&|:;,()\[\]]+"
-        r"|(?<![\w.~-])/root/[\w.-]+|(?<![\w.~-])(?:/private)?/var/folders/[\w+]+/[\w+]+"
-        r"|(?<!\w)[A-Za-z]:[\\/]{1,4}(?:Users|Documents and Settings)[\\/]{1,4}[^\s/\"'<>\\&|:;,()\[\]]+"
-    ),
-    "the address of a network card": (
-        r"(?<![\w:.-])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![\w:-])"
-        r"|(?<![\w:.-])(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}(?![\w:-])"
-        r"|(?<![\w:.-])(?=[\d.]*[a-fA-F])(?:[0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4}(?![\w:.-])"
-    ),
-    "an e-mail address": r"(?<![\w.@/-])[A-Za-z0-9][\w.+-]*@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}(?![\w(])",
-    "a serial number": r"(?i:serial(?:[ _-]?number)?(?: \(system\))?)[\"']?\s*[:=#]\s*[\"']?(?=\w*\d)\w{6,}",
-    "a serial number of a device": r"(?:UUID\W{1,4}|GPU-|MIG-)(?:[0-9A-Fa-f]+-){4}[0-9A-Fa-f]{12}(?![\w-])",
-    "a computer's name": r"(?<![\w./-])[A-Za-z0-9]+(?:-[A-Za-z0-9]+)+\.(?:local|lan|home|internal)(?![\w.-])",
-    "an environment variable": (
-        r"(?<![A-Za-z0-9$])(?:USER|USERNAME|LOGNAME|HOSTNAME|COMPUTERNAME|SSH_[A-Z_]+|(?:[A-Z]+_)+(?:TOKEN|SECRET|KEY"
-        r"|PASSWORD))(?:=|[\"'] ?: ?)[\"']?[^\s\"'=<>(){}$]{3,}"
-    ),
-    # Those that every machine has name nobody: /usr, /etc, /proc, /opt/homebrew and the like.
-    "a folder": (
-        r"(?<![\w.~:/<>)\]*-])/(?:mnt|media|srv|data|datasets|scratch|work|workspace|workspaces|projects?|nfs|net|export"
-        r"|lustre|gpfs|storage|cluster|tmp(?!/ipykernel_)|private|run/user|opt(?!/(?:homebrew|conda|local|nvidia)\b))"
-        r"/[\w.@+-]*[\w@+-]"
-    ),
-    "an access token": r"(?<!\w)(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|AKIA[A-Z0-9]{16})(?!\w)",
+MODEL = re.compile(r"[a-z]{0,3}\d{1,5}[a-z]{0,3}|[rtm]|\d{1,4}(?:[kmg]i?b|[gm]hz)", re.IGNORECASE)
+NUMBER = re.compile(r"\d{1,6}|\d{1,4}(?:x\d{1,5})+")
+# An address, a folder, a variable, or letters that no text of the kit has.
+SUSPECT = re.compile(r"\d\.\d+\.\d|(?:[0-9A-Fa-f]{0,4}:){3}|(?:^|[^\w)])/|[\\=@$~`#]|\.\.|://|[^\x20-\x7e×·±→−–’“”²³°µ≥≤…é]")
+FORMS = {
+    "started": r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ",
+    "version": r"\d{1,5}(?:\.\d{1,5}){0,2}(?:\.?(?:a|b|rc|dev|post)\d{1,3})?(?:\+(?:cpu|cu\d{2,3}))?",
+    "commit": r"[0-9a-f]{40}",
 }
-FOUR_NUMBERS = r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)"
-COLONS = r"(?<![\w:.])[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])"
-VERSION = re.compile(r"(?:version|release|driver|[=<>~v-])[\s\"':]*$", re.IGNORECASE)  # stands before one
-EMBEDDED = re.compile(r"data:([\w.+/-]*)[^,\"'<>\s]{0,80};base64,([A-Za-z0-9+/=\s]+)")
-WORDS = re.compile(rb"[\t\x20-\x7e\x80-\xff]{5,}")  # what may be text among other bytes
-PNG = b"\x89PNG\r\n\x1a\n"
-# The same as a browser, a reader of JSON or a person sees it: the sign of such a spelling, and what undoes it.
-SPELLINGS = (
-    ("&", html.unescape),
-    ("\\u", lambda text: re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)),
-    ("\\/", lambda text: text.replace("\\/", "/")),
-    ("<", lambda text: re.sub(r"<\w[^<>]*>", " ", text)),
-    ("%2", urllib.parse.unquote),
-    ("</", lambda text: html.unescape(re.sub(r"</?(?:span|a|b|i|em|strong|code|mark|u)\b[^<>]*>", "", text))),
-    ("", lambda text: unicodedata.normalize("NFKC", text)),
-)
+VERSIONS = ("framework_version", "python", "os_version")
+VALUE = re.compile(r"\d{1,4}(?:[.,:]\d{1,4})*|true|false|yes|no|on|off|auto|", re.IGNORECASE)  # of a variable
 
 
-class Secret(NamedTuple):
-    """A text that names this machine or who uses it. exact: capitals count."""
-
-    what: str
-    text: str
-    exact: bool = False
-
-
-def secrets() -> list[Secret]:
-    """What this machine knows of its user and of itself, and a shared file must not say; the longest first."""
-    account, serials = pwd.getpwuid(os.getuid()), {f"{uuid.getnode():012x}"}
-    hosts = {socket.gethostname(), socket.getfqdn()}
-    if sys.platform == "darwin":  # where a machine is mostly somebody's: Jane's MacBook Pro
-        names = [snapshot.run_command("scutil", "--get", name) for name in ("ComputerName", "LocalHostName")]
-        hosts |= {(name or "").strip() for name in names}
-        listed = snapshot.run_command("ioreg", "-rd1", "-c", "IOPlatformExpertDevice") or ""
-        serials |= set(re.findall(r'"IOPlatform(?:SerialNumber|UUID)" = "([^"]+)"', listed))
-    identifiers = [Path("/sys/class/dmi/id", name) for name in ("product_serial", "board_serial", "product_uuid")]
-    for place in (*identifiers, Path("/etc/machine-id")):
-        with contextlib.suppress(OSError):  # not there, or for root only: then no run has it from there
-            serials.add(place.read_text(encoding="utf-8", errors="replace").strip())
-    addresses = {entry.address.partition("%")[0] for card in psutil.net_if_addrs().values() for entry in card}
-    everywhere = re.compile(r"[0:]+1?|127\..*|0\.0\.0\.0")
-    hidden = [value for name, value in os.environ.items() if re.search(r"TOKEN|SECRET|PASSWORD|_KEY$", name)]
-    numbers = [text for text in serials if len(text) >= 6 and re.search(r"\d", text) and len(set(text)) > 3]
-    texts = {
-        "this machine's user name": {account.pw_name, os.environ.get("USER", "")},
-        "a secret of this machine's environment": {value for value in hidden if len(value) >= 8},
-        "the name of this machine's user": {account.pw_gecos.split(",")[0].strip()},
-        "this machine's name": hosts | {host.partition(".")[0] for host in hosts},
-        "a folder of this machine": {str(folder) for folder in (Path.home(), Path(account.pw_dir), root())},
-        "an address of this machine": {text for text in addresses if not everywhere.fullmatch(text)},
-        "a serial number of this machine": numbers,
-    }
-    # Capitals count in a user name: `max` is a word in every program, and Max wrote an article.
-    known = [Secret(what, text, "user name" in what) for what, each in texts.items() for text in sorted(each)]
-    known = [secret for secret in known if len(secret.text) > 2 and secret.text.lower() not in ANYBODY]
-    return sorted(known, key=lambda secret: -len(secret.text))
+@functools.cache
+def words() -> frozenset[str]:
+    """The words of the kit's own texts, in small letters: of its modules, notebooks, parameters and published values."""
+    package = Path(__file__).parents[1]
+    files = [*package.rglob("*.py"), *package.rglob("*.csv"), *RESOURCES.rglob("*.j2")]
+    files += [*notebook_paths(root() / "notebooks"), *(root() / "params").glob("[!.]*/[!.]*.yaml")]
+    texts = (file.read_text(encoding="utf-8", errors="replace") for file in files if file != Path(__file__))
+    return frozenset(word for text in texts for word in re.findall(r"[a-z0-9]+", text.lower()))
 
 
-def finding(name: str, data: bytes, known: list[Secret], versions: frozenset[str] = frozenset()) -> str | None:
-    """What in a file must not be shared, first of all, without saying it in full; None if there is nothing.
-
-    versions: texts of four numbers that are known to be no addresses.
-    """
-    if hit := _first(name, known, versions):
-        return f"{name}: its name holds {_hint(*hit)}"
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        return f"{name}: it is not text in UTF-8, which every file of a run is"
-    if "\0" in text:
-        return f"{name}: it holds a zero byte, which no file of a run does"
-    for reading, embedded, least in _readings(text):
-        if hit := _first(reading, [secret for secret in known if len(secret.text) >= least], versions):
-            place = ", in a picture" if embedded else f", line {reading.count(chr(10), 0, hit[2]) + 1}"
-            return f"{name}{place}: {_hint(*hit)}"
-    return None
-
-
-def _readings(text: str, embedded: bool = False, least: int = 0) -> Iterator[tuple[str, bool, int]]:
-    """A text, its other spellings, and what is embedded in it; whether it is; and from which length on names count."""
-    plain = EMBEDDED.sub("", text)
-    spelt = (respell(plain) for sign, respell in SPELLINGS if sign in plain)
-    yield from ((reading, embedded, least) for reading in dict.fromkeys((plain, *spelt)))
-    for kind, encoded in EMBEDDED.findall(text):
-        letters = re.sub(r"[^A-Za-z0-9+/]", "", encoded)
-        data = base64.b64decode(letters[: len(letters) - (len(letters) % 4 == 1)] + "==")  # one letter alone is no byte
-        if data.startswith(PNG):
-            yield from _readings(_beside_pixels(data), True, least)
-        elif "svg" in kind or "text" in kind:
-            yield from _readings(_text(data), True, least)
-        else:  # among the bytes of a photograph a short name turns up by accident
-            yield from _readings(_text(b"\n".join(WORDS.findall(data))), True, 8)
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", errors="replace").replace("\0", "\n")
-
-
-def _beside_pixels(data: bytes) -> str:
-    """What stands beside the pixels of a PNG, packed or not, and behind its end."""
-    pieces, place, kind = [], len(PNG), b""
-    while place + 8 <= len(data) and kind != b"IEND":
-        length, kind = struct.unpack(">I4s", data[place : place + 8])
-        body = data[place + 8 : place + 8 + length]
-        place += 12 + length
-        if kind != b"IDAT":
-            pieces.append(body)
-        for start in range(min(len(body), 200)) if kind in (b"zTXt", b"iTXt", b"iCCP") else ():
-            with contextlib.suppress(zlib.error):  # where what is packed begins depends on the words before it
-                pieces.append(zlib.decompressobj().decompress(body[start:], SMALL))
-    return _text(b"\n".join([*pieces, data[place:]]))
-
-
-def _hint(what: str, text: str, _: int) -> str:
-    return f"{what} ({text[: min(3, len(text) // 2)]!r}…)"
-
-
-def _first(text: str, known: list[Secret], versions: frozenset[str]) -> tuple[str, str, int] | None:
-    """What is there, its text, and where."""
-    for exact in (True, False):
-        chosen = {each.text if exact else each.text.lower(): each.what for each in known if each.exact is exact}
-        names = "|".join(map(re.escape, chosen)) or r"(?!)"
-        pattern = rf"(?<![A-Za-z0-9_])(?:{names})(?![A-Za-z0-9_])"  # a name stands by itself
-        if hit := re.search(pattern, text, 0 if exact else re.IGNORECASE):
-            return chosen[hit[0] if exact else hit[0].lower()], hit[0], hit.start()
-    for what, pattern in PATTERNS.items():
-        if hit := re.search(pattern, text):
-            return what, hit[0], hit.start()
-    for hit in re.finditer(f"{FOUR_NUMBERS}|{COLONS}", text):
-        if hit[0] not in versions and _is_address(hit[0], text[max(hit.start() - 12, 0) : hit.start()]):
-            return "an IP address", hit[0], hit.start()
-    return None
-
-
-def _is_address(text: str, before: str) -> bool:
-    """Not a version, a time of day, a slice of Python, or an address that every machine has."""
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
+def plain(text: str, chip: bool = False) -> bool:
+    """Whether a text is made of the kit's own words and of numbers. chip: also of what chips are called."""
+    tokens = re.findall(r"[A-Za-z0-9é]+", text)
+    if len(text) > MOST or SUSPECT.search(text.replace("@", "") if chip else text):
         return False
-    if address.version == 4:
-        return not (address.is_loopback or address.is_unspecified or VERSION.search(before))
-    return sum(map(bool, text.split(":"))) > 2 and len(text.partition(":")[0]) >= 3
+
+    def known(token: str) -> bool:
+        if NUMBER.fullmatch(token) or token.lower() in words():
+            return True
+        return chip and (token.lower() in CHIPS or bool(MODEL.fullmatch(token)))
+
+    return (not chip or len(tokens) <= 16) and all(map(known, tokens))
 
 
-def write(folder: str | Path) -> Path:
-    """Render a run's folder, check it, and pack it into a zip beside it; returns where that is.
+def cleaned(value: Any, key: str = "") -> Any:
+    """Of a record's or machine's value what may be shared; raises ValueError where that is nothing.
 
-    The same run makes the same bytes. Raises PomologyError, and writes nothing, if a file says what must not be shared.
+    Of a list or dict the rest stays without what may not; a dict has no key that is no plain text.
+    """
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        form = FORMS.get("version" if key in VERSIONS else key)
+        if re.fullmatch(form, value) if form else plain(value, chip=key in ("chip", "name", "processor")):
+            return value[:12] if key == "commit" else value
+        raise ValueError(key)
+    if isinstance(value, list):
+        return [item for item in _kept(((None, item) for item in value), key)]
+    if isinstance(value, dict):
+        inner = {"packages": "python", "processor": "processor"}.get(key)
+        pairs = {name: (inner or name, item) for name, item in value.items() if plain(name, key == "processor")}
+        return dict(_items(pairs))
+    raise ValueError(key)
+
+
+def _kept(items: Iterator[tuple[None, Any]], key: str) -> Iterator[Any]:
+    for _, item in items:
+        with contextlib.suppress(ValueError):
+            yield cleaned(item, key)
+
+
+def _items(pairs: dict[str, tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    for name, (key, item) in pairs.items():
+        with contextlib.suppress(ValueError):
+            yield name, cleaned(item, key)
+
+
+def shared_machine(machine: dict) -> tuple[dict, dict[str, str]]:
+    """machine.json as it may be shared, and the new name of each of its software."""
+    software, names = {}, {}
+    for name, about in (machine.get("software") or {}).items():
+        if not isinstance(about, dict):
+            continue
+        environment = about.get("environment") if isinstance(about.get("environment"), dict) else {}
+        known = cleaned({**about, "environment": {}})
+        kept = {key: value for key, value in environment.items() if plain(key) and VALUE.fullmatch(str(value))}
+        known["environment"] = kept | {key: LEFT_OUT for key in environment if plain(key) and key not in kept}
+        names[name] = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:12]
+        software[names[name]] = known
+    rest = cleaned({key: value for key, value in machine.items() if key not in ("software", "unknown")})
+    return {"chip": "another processor", "unknown": {}} | rest | {"software": software}, names
+
+
+def shared_record(record: Record, names: dict[str, str]) -> Record:
+    """A record as it may be shared. Raises ValueError where too little of it is left to be one."""
+    line = record.line()
+    config = {key: value for key, value in line["config"].items() if plain(key)}
+    kept = cleaned({key: value for key, value in line.items() if key not in ("config", "case", "software", "traceback")})
+    kept["config"] = {key: next(_kept(iter([(None, value)]), key), LEFT_OUT) for key, value in config.items()}
+    settings = " ".join(f"{key}={value}" for key, value in kept["config"].items())
+    kept |= {"case": f"{kept.get('framework')}-{kept.get('backend')} {settings}".strip()}
+    kept |= {"software": names[line["software"]]} if line.get("software") in names else {}
+    if "chip" not in kept:
+        kept["chip"] = "another processor"
+    if "framework_version" not in kept:
+        kept["framework_version"] = "0"
+    if "reason" not in kept:
+        kept["reason"] = None
+    return results_record.checked(kept)
+
+
+def own_names() -> dict[str, str]:
+    """What this machine is called, and who uses it: text -> what it is. For pages that are shared as they are."""
+    named: dict[str, str] = {}
+    for what, ask in (("user name", getpass.getuser), ("name", socket.gethostname)):
+        with contextlib.suppress(KeyError, OSError):  # an account without a name
+            named[ask()] = f"this machine's {what}"
+    named |= {str(folder): "a folder of this machine" for folder in (Path(os.path.expanduser("~")), root())}
+    hidden = (value for name, value in os.environ.items() if re.search(r"TOKEN|SECRET|PASSWORD|_KEY$", name))
+    named |= dict.fromkeys(hidden, "a secret of this machine's environment")
+    return {text: what for text, what in named.items() if len(text) > 2 and text.lower() not in words()}
+
+
+def found_in(page: str) -> str | None:
+    """What names this machine or looks like a key in a rendered page, decoded as a reader sees it; None for nothing."""
+    text = html.unescape(re.sub(r"<[^<>]*>", " ", page))
+    for decoded in (text, text.encode().decode("unicode_escape", errors="replace")):
+        for secret, what in own_names().items():
+            if re.search(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", decoded, re.IGNORECASE):
+                return what
+    from detect_secrets.core import scan
+    from detect_secrets.settings import default_settings
+
+    with default_settings():
+        for line in text.splitlines():
+            for secret in scan.scan_line(line):
+                return f"what may be a key ({secret.type})"
+    return None
+
+
+def write(folder: str | Path, notebooks: bool = False, say: Callable[[str], Any] = print) -> Path:
+    """Pack what may be shared of a run into a zip beside its folder; returns where that is.
+
+    notebooks: with the rendered notebooks as they are, after a look for names and keys. The same run makes the same
+    bytes. Raises PomologyError, and writes nothing, where such a page holds something, or where another's zip is there.
     """
     folder = Path(folder)
-    report_page.build(folder)
-    files, run_name = {}, folder.resolve().name
-    for place in sorted(path for pattern in ("*", "tables/*", "figures/*") for path in folder.glob(pattern)):
-        name = place.relative_to(folder).as_posix()
-        own = KINDS.fullmatch(name) and place.is_file() and not place.is_symlink()
-        if own and ("/" not in name or place.stat().st_size <= SMALL):
-            files[name] = place.read_bytes()
+    run = results_run.Run(folder)
+    machine, names = shared_machine(run.machine)
+    files: dict[str, bytes] = {"machine.json": (json.dumps(machine, indent=1, ensure_ascii=False) + "\n").encode()}
+    left_out = 0
+    for journal in run.journals.values():
+        for record in journal.records:
+            try:
+                kept = shared_record(record, names)
+            except ValueError:
+                left_out += 1
+                continue
+            line = json.dumps(kept.line(), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+            name = f"{kept.experiment}.jsonl"
+            files[name] = files.get(name, b"") + f"{line}\n".encode()
+    if left_out:
+        say(f"{left_out} cases are left out: their notebook or device has a name that is not the kit's")
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch, "run")
+        place.mkdir()
+        for name, data in files.items():
+            (place / name).write_bytes(data)
+        report_page.build(place, notebooks=False)
+        made = (path for pattern in ("*", "tables/*", "figures/*") for path in place.glob(pattern) if path.is_file())
+        made = {path.relative_to(place).as_posix(): path.read_bytes() for path in sorted(made)}
+    files |= {name: data for name, data in made.items() if KINDS.fullmatch(name)}
+    if notebooks:
+        files |= _rendered(folder, say)
     for name in [name for name in files if name.endswith(".html")]:  # of what is not sent, no link is left
-        page = files[name].decode(errors="surrogateescape")
-        files[name] = report_page.links_into(page, files).encode(errors="surrogateescape")
-    known, versions, machine = secrets(), frozenset(), results_run.Run(folder).machine
-    with contextlib.suppress(*results_run.MALFORMED):  # versions may be four numbers, as addresses are
-        versions = frozenset(map(str, [*machine["packages"].values(), machine["python"], machine["os_version"]]))
-    for name, data in {f"{run_name}.zip": b"", **files}.items():
-        if hit := finding(name, data, known, versions):
-            raise PomologyError(f"{hit}: a shared run must not hold that; nothing was written")
+        files[name] = report_page.links_into(files[name].decode(), files).encode()
+    name = folder.resolve().name if plain(folder.resolve().name) else "run"
+    target = folder.resolve().with_name(f"{name}.zip")
+    if target.exists() and results_run.Run(target).machine != machine:
+        raise PomologyError(f"{target.name}: is there already, and of another machine; move it away first")
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
-        for name, data in files.items():
+        for member, data in sorted(files.items()):
             # Dated 1980, as all of them: when it was packed is nobody's business.
-            about = zipfile.ZipInfo(f"{run_name}/{name}")
+            about = zipfile.ZipInfo(f"{name}/{member}")
             about.create_system, about.external_attr = 3, 0o100644 << 16
             archive.writestr(about, data, zipfile.ZIP_DEFLATED, 9)
-    place = folder.resolve().with_name(f"{run_name}.zip")
-    open_zip(place.name, packed)  # what others would refuse is not sent to them
-    draft = place.with_name(f"{place.name}.part")
+    open_zip(target.name, packed)  # what others would refuse is not sent to them
+    draft = target.with_name(f"{target.name}.part")
     draft.write_bytes(packed.getvalue())
-    os.replace(draft, place)
-    return place
+    os.replace(draft, target)
+    return target
+
+
+def _rendered(folder: Path, say: Callable[[str], Any]) -> dict[str, bytes]:
+    """The rendered notebooks of a run, by name."""
+    pages = {page.name: page for page in sorted(folder.glob("*.html")) if page.name != "index.html"}
+    say(f"with what these notebooks printed, as it is: {', '.join(page.stem for page in pages.values()) or 'none'}")
+    for name, page in pages.items():
+        if not KINDS.fullmatch(name) or page.is_symlink():
+            raise PomologyError(f"{name}: has a name that no file of a run has; nothing was written")
+        if what := found_in(page.read_text(encoding="utf-8", errors="replace")):
+            raise PomologyError(f"{name}: holds {what}; share the run without notebooks; nothing was written")
+    return {name: page.read_bytes() for name, page in pages.items()}
