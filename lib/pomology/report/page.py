@@ -63,7 +63,7 @@ def build(out: Path) -> Path:
         with contextlib.suppress(*MALFORMED):  # then the notebook's own stay
             tables = Report.of(declaration.read(notebook), run).with_shares()
         kept = [run.path / "tables" / f"{notebook.stem}-{SAVED_AS.get(name, name)}.html" for name in tables]
-        sources = (notebook, *PAGE.iterdir(), *filter(Path.exists, kept), *run.path.glob(f"{CHECK}.jsonl"))
+        sources = (notebook, *PAGE.iterdir(), *filter(Path.exists, kept), *run.path.glob(f"{CHECK}.jsonl*"))
         if page.exists() and page.stat().st_mtime_ns > max(source.stat().st_mtime_ns for source in sources):
             continue
         try:
@@ -246,7 +246,7 @@ def _section(run: Run, about: Declaration, failure: str | None, with_claims: boo
     ended = [r for r in ended if r.status != "ok" and (r.status != "too-big" or not (main == "ceilings" or r.scaled))]
     endings = _few([cases.line(record) for record in ended] if main != "checks" else [])
     tables = [(f"{what} as CSV", f"tables/{name}-{saved}.csv") for what, saved in CSV.items()]
-    links = [("The notebook, rendered", f"{name}.html"), *tables, ("journal", f"{name}.jsonl")]
+    links = [("The notebook, rendered", f"{name}.html"), *tables, ("journal", contents.path.name)]
     links = [(text, quote(place)) for text, place in links if (run.path / place).exists()]
     return section | {"endings": endings, "notes": _few(notes), "links": links}
 
