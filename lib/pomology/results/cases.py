@@ -133,7 +133,7 @@ def together(known: Sequence[Estimate]) -> Estimate | None:
     """The mean of repeats with the interval between them; without one where any rests on too few steps or calls."""
     if not known:
         return None
-    mean, lacking = intervals.repeats(known), [one.n for one in known if few(one)]
+    mean, lacking = intervals.repeats(known), [estimate.n for estimate in known if few(estimate)]
     return mean.replace(low=None, high=None, n=min(lacking), covers="none") if lacking else mean
 
 
