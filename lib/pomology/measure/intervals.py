@@ -220,6 +220,7 @@ def repeats(estimates: Sequence[Estimate]) -> Estimate:
     half = t_quantile(CONFIDENCE, len(values) - 1) * deviation / math.sqrt(len(values))
     value, low, high = (exp(x) if ratios else x for x in (mean, mean - half, mean + half))
     value, low, high = (value, low, high) if half else 3 * (estimates[0].value,)
+    low = max(low, 0.0) if min(estimate.value for estimate in estimates) >= 0 else low  # as of counts
     how = "measured" if all(estimate.how == "measured" for estimate in estimates) else "estimated"
     return Estimate(value, estimates[0].unit, low, high, len(values), how, "repeats")
 

@@ -126,14 +126,18 @@ def groups(records: Iterable[Record]) -> list[list[Record]]:
 
 def combined(repeats: Sequence[Record], name: str) -> Estimate | None:
     """A metric of a case: of its only run that ended well, or what several say together."""
-    return together([record.metrics[name] for record in good_of(repeats) if name in record.metrics])
+    good = [record.metrics for record in good_of(repeats) if name in record.metrics]
+    # A whole training counts its epochs, of many steps each.
+    return together([each[name] for each in good], [each.get("step_s", each[name]) for each in good])
 
 
-def together(known: Sequence[Estimate]) -> Estimate | None:
-    """The mean of repeats with the interval between them; without one where any rests on too few steps or calls."""
+def together(known: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Estimate | None:
+    """The mean of repeats with the interval between them; without one where any of them, and of what it counts, rests
+    on too few steps or calls."""
     if not known:
         return None
-    mean, lacking = intervals.repeats(known), [estimate.n for estimate in known if few(estimate)]
+    lacking = [x.n for x, steps in zip(known, counted or known, strict=True) if few(x) and few(steps)]
+    mean = intervals.repeats(known)
     return mean.replace(low=None, high=None, n=min(lacking), covers="none") if lacking else mean
 
 
