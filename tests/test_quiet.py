@@ -348,6 +348,7 @@ def test_every_record_names_its_software_and_a_run_keeps_what_each_name_means(ma
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     monkeypatch.setenv("PYTORCH_KERNEL_CACHE_PATH", f"{Path.home()}/cache")
     monkeypatch.setenv("POMOLOGY_SECRET", "x")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/torchinductor_zebedee")  # PyTorch sets it by itself
     run(first := make([100] * 2), [1])
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     run(second := make([100] * 2), [2])
@@ -359,6 +360,7 @@ def test_every_record_names_its_software_and_a_run_keeps_what_each_name_means(ma
     environments = [known[name]["environment"] for name in names]
     assert [one["OMP_WAIT_POLICY"] for one in environments] == ["PASSIVE", "ACTIVE"]
     assert environments[0]["PYTORCH_KERNEL_CACHE_PATH"] == "~/cache" and "POMOLOGY_SECRET" not in environments[0]
+    assert "zebedee" not in str(environments)
     # The package's version; PyTorch's own may say more, as 2.13.0+cu130.
     assert known[names[0]]["packages"]["torch"] == importlib.metadata.version("torch")
     assert {"git", "python"} <= known[names[0]].keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -15,7 +16,10 @@ from typing import get_args
 import pytest
 
 from pomology.errors import PomologyError
+from pomology.format import seconds, with_interval
 from pomology.measure.estimate import Estimate
+from pomology.results import archive as results_archive
+from pomology.results import cases as results_cases
 from pomology.results import journal as results_journal
 from pomology.results import record as results_record
 from pomology.results import run as results_run
@@ -299,6 +303,32 @@ def test_a_run_reads_what_is_asked_for_once_and_again_when_it_has_grown(journal,
     assert run.problems == ["dcgan.jsonl, line 1: schema 2 is newer than this kit's 1; update pomology to read it."]
     (folder / "dcgan.jsonl").unlink()
     assert run.problems == [] and list(run.journals) == ["vae"]
+
+
+def test_journals_of_a_run_that_is_kept_may_be_packed(journal, monkeypatch):
+    journal.end(ENDED)
+    plain = Run(journal.path.parent).journals["vae"]
+    packed = journal.path.with_suffix(".jsonl.gz")
+    packed.write_bytes(gzip.compress(journal.path.read_bytes()))
+    journal.path.unlink()
+    run = Run(journal.path.parent)
+    assert list(run.journals) == ["vae"] and run.records == plain.records
+    assert run.journals["vae"].size == plain.size  # what was made of it is known to be so
+    assert run.journals["vae"].path == packed and results_run.is_run(packed.parent)
+    monkeypatch.setattr(results_archive, "MOST_BYTES", plain.size - 1)
+    assert Run(packed.parent).problems[0].startswith("run/vae.jsonl.gz: too large; at most ")
+    packed.write_bytes(b"no gzip")
+    assert Run(packed.parent).problems[0].startswith("run/vae.jsonl.gz: cannot be read: ")
+
+
+def test_repeats_of_too_few_steps_have_a_mean_and_no_interval():
+    few, many = Estimate(2.0, "s", n=2), Estimate(2.42, "s", 2.3, 2.5, 30)
+    mean = results_cases.together([few, many])
+    assert mean == Estimate(pytest.approx(2.2), "s", n=2) and with_interval(mean, seconds) == "about 2.2 s"
+    assert results_cases.together([many, many.replace(value=2.0)]).covers == "repeats"
+    # Bytes that were counted are the same every time: neither rounded nor with an interval that they do not have.
+    same = results_cases.together([Estimate(22_345_678_901, "B", n=None)] * 3)
+    assert (same.value, same.low, same.high) == (22_345_678_901,) * 3 and "±" not in with_interval(same)
 
 
 def test_a_run_is_opened_by_its_name_its_folder_or_its_zip(journal, tmp_path, monkeypatch):

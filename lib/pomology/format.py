@@ -96,7 +96,7 @@ def with_interval(estimate: Estimate, show: Callable[..., str] = significant) ->
 
     show: writes a value in at most so many digits.
     """
-    if not bounded(estimate):
+    if not bounded(estimate) or estimate.low == estimate.high:  # the same in all repeats: a count
         return f"about {rounded(estimate, show)}" if few(estimate) else show(estimate.value)
     text, between = rounded(estimate, show), span(*estimate.bounds, partial(show, digits=digits(estimate)))
     if estimate.unit in RATIOS:

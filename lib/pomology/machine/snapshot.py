@@ -35,6 +35,7 @@ PACKAGES = (
 )
 # Variables of the environment that bear on threads, memory and how frameworks compute. (Others of TF_ are secrets.)
 VARIABLES = re.compile(
+    r"(?!.*_(DIR|HOME)$)"  # folders; torch sets some itself
     r"(OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|VECLIB|ONEDNN|DNNL|MALLOC|GLIBC|PYTORCH|TORCH|TORCHINDUCTOR|MPS|MTL|METAL|MLX|XLA"
     r"|TF_(CPP|NUM|XLA|ENABLE|DISABLE|FORCE|GPU|CUDNN|USE)|KERAS|CUDA|CUDNN|CUBLAS|NVIDIA|ATEN)_"
     r"|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|TURN_OFF_REMAPPER)$"

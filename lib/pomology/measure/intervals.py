@@ -215,10 +215,12 @@ def repeats(estimates: Sequence[Estimate]) -> Estimate:
         return estimates[0]
     ratios = all(estimate.value > 0 for estimate in estimates)
     values = [math.log(estimate.value) if ratios else estimate.value for estimate in estimates]
-    mean = sum(values) / len(values)
+    mean = sum(values) / len(values) if max(values) > min(values) else values[0]  # a sum would round
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
     half = t_quantile(CONFIDENCE, len(values) - 1) * deviation / math.sqrt(len(values))
     value, low, high = (exp(x) if ratios else x for x in (mean, mean - half, mean + half))
+    value, low, high = (value, low, high) if half else 3 * (estimates[0].value,)
+    low = max(low, 0.0) if min(estimate.value for estimate in estimates) >= 0 else low  # as of counts
     how = "measured" if all(estimate.how == "measured" for estimate in estimates) else "estimated"
     return Estimate(value, estimates[0].unit, low, high, len(values), how, "repeats")
 

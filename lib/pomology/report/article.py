@@ -154,10 +154,10 @@ def _cell(about: Declaration, column: Column, repeats: list[Record], share: Esti
     if name.endswith(metrics.SLOPES):
         return slope_text(value)
     if name in TRAININGS and few(value):
-        return f"about {rounded(value, show)}{_range(good[-1])}"
+        return f"about {rounded(value, show)}{_range(good)}"
     whole = combined(repeats, name.removeprefix("compute_")) if name.startswith("compute_") else None
     if whole and not resolved(value, whole):
-        return f"not resolved ({value.n} {'repeat' if len(good) > 1 else 'step'}{'s' * (value.n != 1)})"
+        return f"not resolved ({value.n} {'repeat' if value.covers == 'repeats' else 'step'}{'s' * (value.n != 1)})"
     begun = combined(repeats, name.replace("_end_", "_start_")) if "_end_" in name else None
     if begun:
         return f"{show(begun.value)} → {show(value.value)}"
@@ -170,9 +170,10 @@ def resolved(part: Estimate, whole: Estimate) -> bool:
     return bounded(part) and bounded(whole) and part.high < whole.low
 
 
-def _range(record: Record) -> str:
+def _range(repeats: list[Record]) -> str:
     """` (steps of 2.5 to 2.8 s)`: the shortest and the longest of a few blocks; no interval, which few cannot have."""
-    times = [spent / count for count, spent in (record.blocks or {}).get("training", {}).get("steady", []) if count]
+    steady = [block for record in repeats for block in (record.blocks or {}).get("training", {}).get("steady", [])]
+    times = [spent / count for count, spent in steady if count]
     return f" (steps of {span(min(times), max(times), partial(seconds, digits=2))})" if times else ""
 
 
@@ -186,8 +187,9 @@ def _remarks(about: Declaration, repeats: list[Record]) -> list[str]:
         seen = steps / training["epoch_steps"] if training.get("epoch_steps") else 1.0
         seen = f", {significant(100 * seen, 2)} % of the epoch" if seen < 1 else ""
         whole = combined(repeats, about.metric).how == "measured"
-        how = ["measured" if whole else f"estimated from {steps} steps{seen}", last.data]
-    endings = ((record.status, record.reason) for record in repeats if record.status != "ok")
+        how = ["measured" if whole else f"estimated from {steps} step{'s' * (steps != 1)}{seen}", last.data]
+    # Each repeat words the reason of the last in numbers of its own.
+    endings = [(r.status, r.reason if r.status != last.status else "") for r in repeats if r.status != "ok"]
     others = ", ".join(dict.fromkeys(": ".join(filter(None, ending)) for ending in endings))
     count = f"{len(good)} of {len(repeats)} repeats ({others})" if others else f"{len(repeats)} repeats"
     if about.metric.startswith("energy_") and last.rails:

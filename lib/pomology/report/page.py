@@ -66,7 +66,7 @@ def build(out: Path, notebooks: bool = True) -> Path:
         with contextlib.suppress(*MALFORMED):  # then the notebook's own stay
             tables = Report.of(declaration.read(notebook), run).with_shares()
         kept = [run.path / "tables" / f"{notebook.stem}-{SAVED_AS.get(name, name)}.html" for name in tables]
-        sources = (notebook, *PAGE.iterdir(), *filter(Path.exists, kept), *run.path.glob(f"{CHECK}.jsonl"))
+        sources = (notebook, *PAGE.iterdir(), *filter(Path.exists, kept), *run.path.glob(f"{CHECK}.jsonl*"))
         newest = max(source.stat().st_mtime_ns for source in sources)
         if page.exists() and page.stat().st_mtime_ns == newest:  # its own time, as a clock may go back
             continue
@@ -251,9 +251,10 @@ def _section(run: Run, about: Declaration, failure: str | None, with_claims: boo
     # Those in no table above. Of a row of siblings each larger one is too big; the table says how many.
     ended = [r for r in contents.records if main in ("ceilings", "details") or r.scaled or r.profile == "smoke"]
     ended = [r for r in ended if r.status != "ok" and (r.status != "too-big" or not (main == "ceilings" or r.scaled))]
-    endings = _few([cases.line(record) for record in ended] if main != "checks" else [])
+    ended = {(record.case, record.status): record for record in ended}  # once for all repeats
+    endings = _few([cases.line(record) for record in ended.values()] if main != "checks" else [])
     tables = [(f"{what} as CSV", f"tables/{name}-{saved}.csv") for what, saved in CSV.items()]
-    links = [("The notebook, rendered", f"{name}.html"), *tables, ("journal", f"{name}.jsonl")]
+    links = [("The notebook, rendered", f"{name}.html"), *tables, ("journal", contents.path.name)]
     links = [(text, quote(place)) for text, place in links if (run.path / place).exists()]
     return section | {"endings": endings, "notes": _few(notes), "links": links}
 

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from pomology.articles import published
 from pomology.articles.published import KIT, experiment_of
 from pomology.format import quantity, quantity_per_s, significant, with_interval
-from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.report.table import Table, flag_notes
 from pomology.results import cases, metrics
@@ -209,8 +208,7 @@ def rated(records: Iterable[Record], without: Iterable[str]) -> list[tuple[Recor
 
 def rate_of(repeats: Iterable[Record]) -> Estimate | None:
     """Operations a second of a case, of several repeats together."""
-    rates = [rate for rate in map(achieved, repeats) if rate and rate.value > 0]
-    return intervals.repeats(rates) if rates else None
+    return cases.together([rate for rate in map(achieved, repeats) if rate and rate.value > 0])
 
 
 def with_shares(table: Table, heading: str, shares: list[Estimate | None]) -> Table:

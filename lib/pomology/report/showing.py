@@ -161,8 +161,8 @@ class Report:
         # A faster product of any notebook lowers the shares in the tables of all others.
         names = [*(about.sources or [self.name]), *(roofline.SOURCES if what != "figure" else ()), CHECK]
         names = self._needed() if what == "claims" else sorted(self.run.journals) if about.whole_run else names
-        places = [self.out / f"{name}.jsonl" for name in dict.fromkeys(names)]
-        return {place.name: place.stat().st_size for place in places if place.exists()}
+        journals = self.run.journals
+        return {f"{name}.jsonl": journals[name].size for name in dict.fromkeys(names) if name in journals}
 
     def _made_from(self) -> str:
         return f"<!-- from {json.dumps(self.sources('figure')).replace('--', '- -')} -->"  # two would end the comment

@@ -109,6 +109,7 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
         timed = (time or end for time, end in zip(timed, ended, strict=True))
         wrong = (f"{error.value:.1e}" if error else "" for error in errors.values())
         lines.append(((device, *about.cells(config), *timed, shown, remark, *wrong), row))
+    several = any(record.repeat for record in records)
     notes = []
     for name in sorted({*PAIR} - {record.framework for record in records}):
         wanted = next((one for one in declaration.notebooks_of(about.experiment) if one.endswith(f"_{name}")), name)
@@ -117,7 +118,7 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
         any(record.profile == "smoke" for record in records) and "This was a smoke test, with tiny shapes.",
         lines
         and f"{about.parity_note or PROOF}. One time over the other: above 1 the other is faster. In brackets, and "
-        "behind ±: 95 % intervals within this run; another may differ by more.",
+        f"behind ±: 95 % intervals {'between repeats' if several else 'within this run; another may differ by more'}.",
     ]
     columns = ("Device", *about.headings.values(), "PyTorch", "MLX", "PyTorch over MLX", "Remarks")
     columns += ("Error, PyTorch", "Error, MLX")

@@ -24,7 +24,7 @@ MOST_ALL_BYTES = 256 * 2**20  # of all files, unpacked
 
 WORD = r"[A-Za-z0-9_][\w.+ -]{0,99}"
 KINDS = re.compile(rf"(?:machine\.json|{WORD}\.(?:jsonl|html)|tables/{WORD}\.csv|figures/{WORD}\.svg)")
-READ = re.compile(rf"(?:machine\.json|{WORD}\.jsonl)")
+READ = re.compile(rf"(?:machine\.json|{WORD}\.jsonl(?:\.gz)?)")  # a run that is kept for long has packed journals
 ARCHIVE = re.compile(r"\.(?:zip|gz|tgz|bz2|xz|zst|7z|rar|tar|dmg|iso)$", re.IGNORECASE)
 
 # What the unpacking of a malformed zip can raise.
@@ -45,9 +45,15 @@ class File(NamedTuple):
         try:
             if not wrong:
                 with open(self.place, "rb", buffering=0) as file:
-                    return file.read(self.stamp[0])
-        except OSError as error:
-            wrong = f"cannot be read: {error.strerror}"
+                    data = file.read(self.stamp[0])
+                if self.place.suffix != ".gz":
+                    return data
+                data = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, MOST_BYTES + 1)
+                wrong = f"too large; at most {MOST_BYTES:,} bytes unpacked" * (len(data) > MOST_BYTES)
+                if not wrong:
+                    return data
+        except (OSError, zlib.error) as error:
+            wrong = f"cannot be read: {getattr(error, 'strerror', None) or error}"
         raise PomologyError(f"{_shown(self.place.parent.name)}/{_shown(self.place.name)}: {wrong}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pomology.format import clock_time, quantity, seconds, with_interval
+from pomology.format import clock_time, few, quantity, seconds, with_interval
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.results.record import Record
@@ -125,9 +125,20 @@ def groups(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def combined(repeats: Sequence[Record], name: str) -> Estimate | None:
-    """A metric of a case: of its only run that ended well, or the mean of several with the interval between them."""
-    known = [record.metrics[name] for record in good_of(repeats) if name in record.metrics]
-    return intervals.repeats(known) if known else None
+    """A metric of a case: of its only run that ended well, or what several say together."""
+    good = [record.metrics for record in good_of(repeats) if name in record.metrics]
+    # A whole training counts its epochs, of many steps each.
+    return together([each[name] for each in good], [each.get("step_s", each[name]) for each in good])
+
+
+def together(known: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Estimate | None:
+    """The mean of repeats with the interval between them; without one where any of them, and of what it counts, rests
+    on too few steps or calls."""
+    if not known:
+        return None
+    lacking = [x.n for x, steps in zip(known, counted or known, strict=True) if few(x) and few(steps)]
+    mean = intervals.repeats(known)
+    return mean.replace(low=None, high=None, n=min(lacking), covers="none") if lacking else mean
 
 
 def good_of(repeats: list[Record]) -> list[Record]:

@@ -66,10 +66,11 @@ class Contents:
     records: the last line of each case and repeat, in the order in which they began, or the best of two attempts where
     the machine was slow, see `_stands`; one that never ended stands as `crashed`, and its start in open_starts.
     attempts: how often each (case, repeat) began since it last ended; begun: how often in all.
-    problems: one sentence for each line that could not be used.
+    problems: one sentence for each line that could not be used. size: in bytes, of what was read.
     """
 
     path: Path
+    size: int = 0
     records: list[Record] = field(default_factory=list)
     open_starts: list[Start] = field(default_factory=list)
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -93,7 +94,7 @@ def read(path: str | Path) -> Contents:
 def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
     """What a journal's bytes hold, brief: as in `record.parse`. A torn or malformed line is passed over and reported.
     Raises PomologyError for a journal of another schema, or with more lines than any run writes."""
-    held, name = Contents(path), one_line(path.name)
+    held, name = Contents(path, len(data)), one_line(path.name)
     if data.count(b"\n") > MOST_LINES:
         raise PomologyError(f"{name}: more than {MOST_LINES:,} lines")
     latest: dict[tuple[str, int], Start] = {}

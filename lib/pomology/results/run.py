@@ -71,7 +71,7 @@ class Run:
     @property
     def journals(self) -> dict[str, journal.Contents]:
         files = self._read().items()
-        return {Path(name).stem: held for name, (_, held, _) in files if isinstance(held, journal.Contents)}
+        return {name.split(".jsonl")[0]: held for name, (_, held, _) in files if isinstance(held, journal.Contents)}
 
     @property
     def records(self) -> list[Record]:
@@ -125,5 +125,5 @@ def unknown(what: str) -> PomologyError:
 
 def is_run(place: Path) -> bool:
     if place.is_dir():
-        return (place / "machine.json").is_file() or next(place.glob("*.jsonl"), None) is not None
+        return (place / "machine.json").is_file() or next(place.glob("*.jsonl*"), None) is not None
     return place.suffix == ".zip" and place.is_file()

@@ -28,6 +28,7 @@ from pomology.runner.notebooks import read_notebook
 from pomology.runner.plan import Job
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
+PAGES = 20  # a page is built again after so many times what the last one took: a large one takes seconds
 # ipykernel warns at every start of a kernel that talks in the clear; encrypted, it is silent.
 KERNEL = {"transport_encryption": "auto"}
 
@@ -54,7 +55,7 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
         expected_s = sum(job.notebook.seconds.get(profile, 0) for job in waiting)
         about = f", about {format.clock_time(expected_s)} on two CPU cores" if expected_s else ""
         say(f"{len(waiting)} of {len(jobs)} notebooks to run into outputs/{out.name}/{about}")
-        begun_s, failed = time.monotonic(), False
+        begun_s, page_s, failed = time.monotonic(), 0.0, False
         for number, job in enumerate(waiting, start=1):
             if stop.is_set():
                 break
@@ -63,7 +64,9 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
             elapsed = format.clock_time(time.monotonic() - begun_s)
             say(f"[{number}/{len(waiting)}] {job.label}{about} ({elapsed} since the start)")
             failed |= not _execute(job, out, limit_minutes * 60, stop, say)
-            report_page.build(out)
+            if (now_s := time.monotonic()) > page_s or stop.is_set():
+                report_page.build(out)
+                page_s = now_s + PAGES * (time.monotonic() - now_s)
         if stop.is_set():
             say(f"interrupted; what was finished is in outputs/{out.name}/. The same command carries on.")
             return 130

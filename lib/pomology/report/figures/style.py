@@ -85,7 +85,7 @@ def plain_ticks(axis: Any, unit: float = 1.0) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = sorted(axis.get_view_interval())
-    subs = (1.0,) if high / low > 3000 else (1.0, 2.0, 5.0)
+    subs = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=8))
     axis.set_minor_locator(NullLocator())  # hundreds of strokes, of no use
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.10g}"))
