@@ -157,7 +157,7 @@ class ReplayedEnergy:
         lines = self.rails[rail]
 
         def used(seconds: float) -> float:
-            after = max(bisect.bisect(lines, (seconds, math.inf)), 1)
+            after = min(max(bisect.bisect(lines, (seconds, math.inf)), 1), len(lines) - 1)
             (began_s, joules), (ended_s, more) = lines[after - 1 : after + 1]
             return joules + (seconds - began_s) / (ended_s - began_s) * (more - joules)
 
