@@ -44,6 +44,8 @@ def mac(monkeypatch):
         ("m1", "Apple M1", (8, 4, 4), 8, 7, "Apple M1, 8 cores (4P+4E), 8 GB"),
         ("m2-ultra", "Apple M2 Ultra", (24, 16, 8), 192, 76, "Apple M2 Ultra, 24 cores (16P+8E), 192 GB"),
         ("m4-max", "Apple M4 Max", (16, 12, 4), 128, 40, "Apple M4 Max, 16 cores (12P+4E), 128 GB"),
+        ("m5", "Apple M5", (10, 4, 6), 32, 10, "Apple M5, 10 cores (4P+6E), 32 GB"),
+        ("m5-pro", "Apple M5 Pro", (15, 15, 0), 24, 16, "Apple M5 Pro, 15 cores, 24 GB"),
         ("m5-max", "Apple M5 Max", (18, 18, 0), 64, 40, "Apple M5 Max, 18 cores, 64 GB"),
         ("rosetta", "Apple M1 Pro", (10, 8, 2), 16, 16, "Apple M1 Pro, 10 cores (8P+2E), 16 GB"),
         ("vm", "Apple M1 (Virtual)", (3, None, None), 7, None, "Apple M1 (Virtual), 3 cores, 7 GB"),
@@ -59,7 +61,7 @@ def test_macs_are_recognised(mac, folder, chip, cores, gigabytes, gpu_cores, lin
     assert (snapshot["os"], snapshot["os_version"]) == ("macOS", "15.5")
     assert (snapshot["translated"], snapshot["virtual_machine"]) == (rosetta, folder == "vm")
     assert ("gpus" in snapshot["unknown"]) == (gpu_cores is None)
-    identifiers = {"m1": "MacBookAir10,1", "m2-ultra": "Mac14,14", "m4-max": "Mac16,5", "vm": "VirtualMac2,1"}
+    identifiers = {"m1": "MacBookAir10,1", "m2-ultra": "Mac14,14", "m4-max": "Mac16,5", "m5": "Mac17,2", "vm": "VirtualMac2,1"}
     assert (snapshot["processor"] or {}).get("hw.model") == identifiers.get(folder)
     wanted = f"{line}, macOS 15.5, Python 3.11.9" + " under Rosetta" * rosetta
     assert machine_snapshot.describe(snapshot) == wanted and secrets_in(snapshot) == []
