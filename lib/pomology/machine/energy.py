@@ -40,9 +40,8 @@ def apple_meter() -> Meter:
         raise Absent("zeus-apple-silicon is not installed") from error
     except (RuntimeError, ValueError, OSError) as error:  # ValueError: a unit that it does not know
         raise Absent(f"macOS does not open its energy counters: {error}") from error
-    # As where macOS has another name for it than this library knows.
-    unknown = [rail for rail, field in APPLE_RAILS.items() if getattr(first, field) is None]
-    missing = {rail: f"zeus-apple-silicon finds no energy counter of the {rail} on this chip" for rail in unknown}
+    why = "zeus-apple-silicon finds no energy counter of the {} on this chip"  # or macOS has another name for it by now
+    missing = {rail: why.format(rail) for rail, field in APPLE_RAILS.items() if getattr(first, field) is None}
     if "cpu" not in missing and "Ultra" in (snapshot.chip() or ""):
         missing["cpu"] = "zeus-apple-silicon 1.1.0 counts the CPU of one of an Ultra's two dies"
     if not (rails := [rail for rail in APPLE_RAILS if rail not in missing]):

@@ -25,6 +25,10 @@ class Reading(NamedTuple):
     joules: dict[str, float]
 
 
+Window = tuple[Reading, Reading]
+Windows = tuple[list[Window], float]  # and by how many seconds all of them together may be wrong
+
+
 class Counters:
     """The energy counters of a device. Called, they give a Reading; `mark` also reads them where steady blocks of steps
     begin and end. rails: what they cover; after `values`, without those that stand still. missing: other rails -> why.
@@ -70,8 +74,8 @@ class Counters:
         made: dict[str, Estimate | str] = {f"power_{rail}_w": "its counter stood still" for rail in still}
         slowest = max(self.rails, key=self.periods_s.__getitem__)
         for infix, rails, edge in [*((f"{rail}_", [rail], rail) for rail in self.rails), ("", self.rails, slowest)]:
-            finer = [_finer(stretch, readings, EDGE * self.periods_s[edge]) for stretch in self._stretches]
-            steady, whole = (windows(each, edge, self.periods_s[edge]) for each in (finer, [readings]))
+            steady = windows(self._stretches, edge, self.periods_s[edge], others=readings)
+            whole = windows([readings], edge, self.periods_s[edge])
             watts = why = f"the counter of the {edge} moved too seldom"
             if self._stretches and (infix != "gpu_" or self.device == "gpu"):  # a GPU that rests takes no steps
                 joules = _mean(*steady, rails, "steps", "J") if steady[0] else f"{why} while steady steps ran"
@@ -88,7 +92,7 @@ class Counters:
     def powers(self, readings: list[Reading], least_s: float) -> dict[float, float]:
         """Watts of all rails in windows of that many seconds or more, by the time at which each ends."""
         slowest = max(self.rails, key=self.periods_s.__getitem__)
-        pairs, _ = windows([readings], slowest, self.periods_s[slowest], least_s)
+        pairs, _ = windows([readings], slowest, self.periods_s[slowest], least_s=least_s)
         return {b.seconds: _used(a, b, a.joules) / (b.seconds - a.seconds) for a, b in pairs}
 
     def _stood_still(self, rail: str, readings: list[Reading]) -> bool:
@@ -102,17 +106,17 @@ class Counters:
 
 
 def windows(
-    stretches: Sequence[Sequence[Reading]], rail: str, period_s: float, least_s: float = 0.0
-) -> tuple[list[tuple[Reading, Reading]], float]:
-    """Windows between movements of a rail's counter, each as long as its period, and as half the longest time in which
-    it was read and had not moved; and by how many seconds all of them together may be wrong. What a counter shows is as
-    old as its last movement, so no other moment dates it, and that to within the time since the reading before; but for
-    the begin of a stretch whose first block takes `EDGE` periods."""
+    stretches: Sequence[list[Reading]], rail: str, period_s: float, others: Sequence[Reading] = (), least_s: float = 0.0
+) -> Windows:
+    """Between movements of a rail's counter, each as long as its period, and as half the longest time in which it was
+    read and had not moved. What a counter shows is as old as its last movement, so no other moment dates it, and that
+    to within the time since the reading before: `others` date it better than the ends of steps that are not far longer
+    than the period, and else the begin of a stretch is as good."""
     edges, longest_s = [], period_s
     for stretch in stretches:
-        moved = _moved(stretch, rail)
-        if len(stretch) > 1 and stretch[1].seconds - stretch[0].seconds >= EDGE * period_s:
-            moved.insert(0, 0)
+        if not (far_longer := len(stretch) > 1 and stretch[1].seconds - stretch[0].seconds >= EDGE * period_s):
+            stretch = _with(stretch, others)
+        moved = [0] * far_longer + _moved(stretch, rail)
         ends = itertools.pairwise([0, *moved, len(stretch) - 1])
         longest_s = max(longest_s, *(stretch[b].seconds - stretch[a].seconds for a, b in ends if b > a + 1), 0.0)
         edges.append([(stretch[k], stretch[k].seconds - stretch[k - 1].seconds if k else period_s) for k in moved])
@@ -134,21 +138,18 @@ def _used(begin: Reading, end: Reading, rails: Iterable[str]) -> float:
     return sum(end.joules[rail] - begin.joules[rail] for rail in rails)
 
 
-def _finer(stretch: list[Reading], readings: list[Reading], long_s: float) -> list[Reading]:
-    """Where a block of steps is not so long that its ends date a counter well, the readings of the other thread date
-    its movements better than these do; part of a step is then as much of it as of its time."""
-    if len(stretch) < 2 or stretch[1].seconds - stretch[0].seconds >= long_s:
+def _with(stretch: list[Reading], others: Sequence[Reading]) -> list[Reading]:
+    """A stretch with what was read meanwhile, in the middle of steps: part of one is as much of it as of its time."""
+    if not (inside := [each for each in others if stretch[0].seconds < each.seconds < stretch[-1].seconds]):
         return stretch
     from numpy import interp
 
-    seconds, steps = zip(*((mark.seconds, mark.steps) for mark in stretch), strict=True)
-    inside = [reading for reading in readings if seconds[0] < reading.seconds < seconds[-1]]
-    parts = interp([reading.seconds for reading in inside], seconds, steps)
-    inside = [reading._replace(steps=float(part)) for reading, part in zip(inside, parts, strict=True)]
+    parts = interp([each.seconds for each in inside], *zip(*(mark[:2] for mark in stretch), strict=True))
+    inside = [each._replace(steps=float(part)) for each, part in zip(inside, parts, strict=True)]
     return sorted([*stretch, *inside], key=lambda reading: reading.seconds)
 
 
-def _mean(pairs: list[tuple[Reading, Reading]], late_s: float, rails: list[str], per: str, unit: str) -> Estimate:
+def _mean(pairs: list[Window], late_s: float, rails: list[str], per: str, unit: str) -> Estimate:
     """Joules of these rails per step or second of windows; the interval also has what their ends may be wrong by."""
     from pomology.measure import intervals  # numpy, which a process that only looks need not have loaded
 

@@ -97,15 +97,12 @@ class Telemetry:
     @property
     def samples(self) -> list[Sample]:
         """All samples, for plots."""
+        rows, others = list(self._rows), ("temperature", "gpu", "clock", "thermal")
         # The last reading comes when the block ends; right behind another one it would give a wild power.
-        powers = self.powers([row["energy"] for row in self._rows if "energy" in row], self._interval_s / 2)
-        samples = []
-        for row in self._rows:
-            power_w = powers.get(row["energy"].seconds) if "energy" in row else None
-            t_s = row["t"] - self._rows[0]["t"]
-            others = (row.get(name) for name in ("temperature", "gpu", "clock", "thermal"))
-            samples.append(Sample(t_s, row.get("footprint"), power_w, *others))
-        return samples
+        powers = self.powers([row["energy"] for row in rows if "energy" in row], self._interval_s / 2)
+        watts = [powers.get(row["energy"].seconds) if "energy" in row else None for row in rows]
+        known = [(row["t"] - rows[0]["t"], row.get("footprint")) for row in rows]
+        return [Sample(*known[k], watts[k], *map(row.get, others)) for k, row in enumerate(rows)]
 
     def _open(self) -> None:
         for name in self._only:
