@@ -258,6 +258,16 @@ def test_a_counter_that_stops_or_shows_nothing_is_absent_and_not_spread_over_the
         assert watch.metrics()["power_w"].value == pytest.approx(true["gpu"] + true["dram"], rel=0.02)
 
 
+@pytest.mark.parametrize("step_s", [0.04, 0.3, 4.0])
+def test_power_without_an_interval_is_as_good_or_absent(replay, step_s):
+    for offset in range(20):
+        watch, true = replay("m5-max", 0.105 * offset, step_s, steady_s=8.0)
+        for rail, watts in true.items():
+            power = watch.metrics().get(f"power_{rail}_w")
+            assert power is None or power.value == pytest.approx(watts, rel=0.05), (rail, offset)
+            assert power or watch.absent[f"power_{rail}_w"] == f"the counter of the {rail} moved too seldom"
+
+
 def test_a_block_too_short_for_its_counters_tells_no_energy_of_them(replay):
     watch, true = replay("m5-max", 0.0, 0.04, steady_s=2.0)
     why = "the counter of the cpu moved too seldom"

@@ -127,7 +127,9 @@ def windows(
                 pairs.append((begin, end))
                 begin, late = end, max(late, end_late)
         late_s = math.hypot(late_s, min(late, longest_s))  # stretches know nothing of each other
-    return pairs, late_s
+    # Of few windows there is no interval, which would have in it what their ends may be wrong by.
+    vague = len(pairs) < 6 and EDGE * late_s > sum(b.seconds - a.seconds for a, b in pairs)
+    return ([], 0.0) if vague else (pairs, late_s)
 
 
 def _moved(readings: Sequence[Reading], rail: str) -> list[int]:
