@@ -61,7 +61,7 @@ def test_macs_are_recognised(mac, folder, chip, cores, gigabytes, gpu_cores, lin
     assert (snapshot["os"], snapshot["os_version"]) == ("macOS", "15.5")
     assert (snapshot["translated"], snapshot["virtual_machine"]) == (rosetta, folder == "vm")
     assert ("gpus" in snapshot["unknown"]) == (gpu_cores is None)
-    identifiers = {"m1": "MacBookAir10,1", "m2-ultra": "Mac14,14", "m4-max": "Mac16,5", "m5": "Mac17,2", "vm": "VirtualMac2,1"}
+    identifiers = {"m1": "MacBookAir10,1", "m2-ultra": "Mac14,14", "m4-max": "Mac16,5", "vm": "VirtualMac2,1"}
     assert (snapshot["processor"] or {}).get("hw.model") == identifiers.get(folder)
     wanted = f"{line}, macOS 15.5, Python 3.11.9" + " under Rosetta" * rosetta
     assert machine_snapshot.describe(snapshot) == wanted and secrets_in(snapshot) == []

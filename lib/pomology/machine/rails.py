@@ -63,11 +63,16 @@ class Counters:
         """Joules of a steady step, of each rail and of all, with their interval over windows; watts over these windows,
         or where there are none over all readings, without an interval. What cannot be told has its reason. Raises
         Absent if the device's own counter stood still."""
-        for rail in self.rails:  # the meter's word, or the median of what was seen where it was read and had not moved
-            gaps = itertools.pairwise(_moved(readings, rail))
-            waits = [(b - a > 1) * (readings[b].seconds - readings[a].seconds) for a, b in gaps]
-            self.periods_s[rail] = max(self.periods_s[rail], statistics.median(waits or [0.0]))
-        still = [rail for rail in self.rails if self._stood_still(rail, readings)]
+        still = []
+        for rail in self.rails:  # its period: the meter's word, or the median of what was seen where it had not moved
+            moved = _moved(readings, rail)
+            waits = [(b - a > 1) * (readings[b].seconds - readings[a].seconds) for a, b in itertools.pairwise(moved)]
+            period_s = self.periods_s[rail] = max(self.periods_s[rail], statistics.median(waits or [0.0]))
+            if not moved or readings[-1].joules[rail] <= readings[0].joules[rail]:
+                still += [rail] * (seconds >= 2 * period_s)
+            # As CPU's and memory's do on some Macs that have slept: what was used is unknown. (A GPU may rest at last.)
+            elif rail != "gpu" and readings[-1].seconds - readings[moved[-1]].seconds > max(3 * period_s, STOPPED_S):
+                still.append(rail)
         if self.device in still or len(still) == len(self.rails):
             raise Absent("the energy counter did not move")
         self.rails[:] = [rail for rail in self.rails if rail not in still]  # whoever opened this holds the list
@@ -94,15 +99,6 @@ class Counters:
         slowest = max(self.rails, key=self.periods_s.__getitem__)
         pairs, _ = windows([readings], slowest, self.periods_s[slowest], least_s=least_s)
         return {b.seconds: _used(a, b, a.joules) / (b.seconds - a.seconds) for a, b in pairs}
-
-    def _stood_still(self, rail: str, readings: list[Reading]) -> bool:
-        """Whether a counter never moved, or moved at first and then no more, as those of CPU and memory on some Macs
-        once they have slept: what it shows at the end is not what was used. (A GPU may rest behind its work.)"""
-        known = sorted([*itertools.chain(*self._stretches), *readings], key=lambda reading: reading.seconds)
-        if not (moved := _moved(known, rail)) or known[-1].joules[rail] <= known[0].joules[rail]:
-            return known[-1].seconds - known[0].seconds >= 2 * self.periods_s[rail]
-        rested_s = known[-1].seconds - known[moved[-1]].seconds
-        return rail != "gpu" and rested_s > max(3 * self.periods_s[rail], STOPPED_S)
 
 
 def windows(
