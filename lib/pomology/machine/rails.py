@@ -74,7 +74,7 @@ class Counters:
             elif rail != "gpu" and readings[-1].seconds - readings[moved[-1]].seconds > max(3 * period_s, STOPPED_S):
                 still.append(rail)
         if self.device in still or len(still) == len(self.rails):
-            raise Absent("the energy counter did not move")
+            raise Absent("the energy counter stood still")
         self.rails[:] = [rail for rail in self.rails if rail not in still]  # whoever opened this holds the list
         made: dict[str, Estimate | str] = {f"power_{rail}_w": "its counter stood still" for rail in still}
         slowest = max(self.rails, key=self.periods_s.__getitem__)
