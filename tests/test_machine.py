@@ -44,6 +44,8 @@ def mac(monkeypatch):
         ("m1", "Apple M1", (8, 4, 4), 8, 7, "Apple M1, 8 cores (4P+4E), 8 GB"),
         ("m2-ultra", "Apple M2 Ultra", (24, 16, 8), 192, 76, "Apple M2 Ultra, 24 cores (16P+8E), 192 GB"),
         ("m4-max", "Apple M4 Max", (16, 12, 4), 128, 40, "Apple M4 Max, 16 cores (12P+4E), 128 GB"),
+        ("m5", "Apple M5", (10, 4, 6), 32, 10, "Apple M5, 10 cores (4P+6E), 32 GB"),
+        ("m5-pro", "Apple M5 Pro", (15, 15, 0), 24, 16, "Apple M5 Pro, 15 cores, 24 GB"),
         ("m5-max", "Apple M5 Max", (18, 18, 0), 64, 40, "Apple M5 Max, 18 cores, 64 GB"),
         ("rosetta", "Apple M1 Pro", (10, 8, 2), 16, 16, "Apple M1 Pro, 10 cores (8P+2E), 16 GB"),
         ("vm", "Apple M1 (Virtual)", (3, None, None), 7, None, "Apple M1 (Virtual), 3 cores, 7 GB"),

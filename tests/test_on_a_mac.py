@@ -94,6 +94,7 @@ def test_a_whole_case_runs_as_on_a_mac(rehearsed):
     # Nothing else is missing: a source that failed on something that macOS lacks would be here with its error.
     no_sensor = {"temperature_c": "macOS has no public temperature sensor"}
     no_sensor |= {"clock_hz": "macOS publishes no clock rate"}
+    no_sensor["energy of the ane"] = "zeus-apple-silicon finds no energy counter of the ane on this chip"
     assert record.absent == no_sensor | {"gpu_busy": "told only where a GPU is timed"}
     metrics = {name: metric.value for name, metric in record.metrics.items()}
     assert metrics["power_w"] == pytest.approx(15, rel=0.01)

@@ -40,11 +40,11 @@ def apple_meter() -> Meter:
         raise Absent("zeus-apple-silicon is not installed") from error
     except (RuntimeError, ValueError, OSError) as error:  # ValueError: a unit that it does not know
         raise Absent(f"macOS does not open its energy counters: {error}") from error
-    rails, missing = [rail for rail, field in APPLE_RAILS.items() if getattr(first, field) is not None], {}
-    if "cpu" in rails and "Ultra" in (snapshot.chip() or ""):
+    why = "zeus-apple-silicon finds no energy counter of the {} on this chip"  # or macOS has another name for it by now
+    missing = {rail: why.format(rail) for rail, field in APPLE_RAILS.items() if getattr(first, field) is None}
+    if "cpu" not in missing and "Ultra" in (snapshot.chip() or ""):
         missing["cpu"] = "zeus-apple-silicon 1.1.0 counts the CPU of one of an Ultra's two dies"
-        rails.remove("cpu")
-    if not rails:
+    if not (rails := [rail for rail in APPLE_RAILS if rail not in missing]):
         raise Absent("macOS's energy counters are empty on this chip")
 
     def joules() -> dict[str, float]:
@@ -104,7 +104,7 @@ def meters(device: str | None = None) -> tuple[list[Meter], dict[str, str]]:
         try:
             meter = kind()
             if name == "apple" and device not in (None, *meter.rails):
-                raise Absent(meter.missing.get(device, f"this chip does not tell the energy of its {device}"))
+                raise Absent(meter.missing[device])
             answering.append(meter)
         except Absent as reason:
             absent[name] = str(reason)

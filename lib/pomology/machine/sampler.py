@@ -18,7 +18,8 @@ from pomology.machine.energy import Absent
 from pomology.machine.sources import SHORTAGE, SOURCES, mean
 from pomology.measure.estimate import Estimate
 
-# One reading; `power_w` is the mean since the sample before. None is what was not or could not be read.
+# One reading; `power_w` is the mean of the window that ends there: mostly since the sample before, but longer, and not
+# in each sample, where counters move seldom. None is what was not or could not be read.
 Sample = namedtuple("Sample", "t_s footprint_bytes power_w temperature_c gpu_busy clock_hz thermal_level")
 
 
@@ -56,6 +57,7 @@ class Telemetry:
         self.device, self.clock, self._interval_s, self._only = device, clock, interval_s, only
         self.rails, self.flags, self.absent = list[str](), list[str](), dict[str, str]()
         self._read: dict[str, Callable[[], Any]] = {}
+        self.powers: Callable[..., dict[float, float]] = lambda *_: {}  # see `rails.Counters.powers`, where it is from
         self._rows: list[dict[str, Any]] = []
         self._metrics: dict[str, Estimate] | None = None
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
@@ -95,21 +97,12 @@ class Telemetry:
     @property
     def samples(self) -> list[Sample]:
         """All samples, for plots."""
-
-        def joules(row: dict[str, Any]) -> float:
-            return sum(row["energy"].joules.values())
-
-        samples, before = [], {}
-        for row in self._rows:
-            power_w = None
-            # The last reading comes when the block ends; right behind another one it would give a wild power.
-            if "energy" in row and "energy" in before and row["t"] - before["t"] > self._interval_s / 2:
-                power_w = (joules(row) - joules(before)) / (row["t"] - before["t"])
-            t_s = row["t"] - self._rows[0]["t"]
-            others = (row.get(name) for name in ("temperature", "gpu", "clock", "thermal"))
-            samples.append(Sample(t_s, row.get("footprint"), power_w, *others))
-            before = row
-        return samples
+        rows, others = list(self._rows), ("temperature", "gpu", "clock", "thermal")
+        # The last reading comes when the block ends; right behind another one it would give a wild power.
+        powers = self.powers([row["energy"] for row in rows if "energy" in row], self._interval_s / 2)
+        watts = [powers.get(row["energy"].seconds) if "energy" in row else None for row in rows]
+        known = [(row["t"] - rows[0]["t"], row.get("footprint")) for row in rows]
+        return [Sample(*known[k], watts[k], *map(row.get, others)) for k, row in enumerate(rows)]
 
     def _open(self) -> None:
         for name in self._only:

@@ -265,8 +265,7 @@ def _apple_gpus() -> tuple[list[dict[str, Any]], str]:
         cards = [card for card in json.loads(text or "")["SPDisplaysDataType"] if card.get("sppci_model")]
     except (ValueError, KeyError, TypeError):
         return [], "system_profiler did not answer"
-    counts = [str(card.get("sppci_cores")) for card in cards]
-    cores = [int(count) if count.isdecimal() else None for count in counts]
+    cores = (int(n) if (n := str(card.get("sppci_cores"))).isdecimal() else None for card in cards)
     pairs = zip(cards, cores, strict=True)
     return [{"name": card["sppci_model"], "memory_bytes": None, "cores": n} for card, n in pairs], "macOS lists no GPU"
 

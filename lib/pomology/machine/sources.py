@@ -64,7 +64,7 @@ class Source(NamedTuple):
 
 def _energy(watch: Telemetry) -> rails.Counters:
     counters = rails.Counters(watch.device, watch.clock)
-    watch.rails = counters.rails
+    watch.rails, watch.powers = counters.rails, counters.powers
     watch.absent |= {f"energy of the {rail}": why for rail, why in counters.missing.items()}
     return counters
 
