@@ -2,13 +2,18 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import fakes
 import pytest
 
 from pomology.devices import find, known_faults
+from pomology.report import declaration
+from pomology.report import page as report_page
+from pomology.results import journal
 from pomology.runner import doctor
 
 FRAME = """
@@ -147,11 +152,31 @@ def test_the_doctor_keeps_what_was_written_before_a_process_was_ended(tmp_path):
 def test_the_doctor_names_which_are_present_and_what_helps():
     gpu = {"backend": "mps", "kind": "gpu", "reason": None}
     fine, other = ["a", "cured here", "issue 1", "cure 1"], ["b", known_faults.ELSEWHERE, "issue 2", "cure 2"]
-    clean = doctor._faults("torch", gpu | {"faults": [fine, other]})
+    clean = doctor.faults("torch", gpu | {"faults": [fine, other]})
     assert (clean.verdict, clean.remedy) == ("yes", "")
     assert clean.answer == "cured here: a; does not concern this chip: b"
-    ill = doctor._faults("torch", gpu | {"faults": [fine, ["b", "present here: by 20 %", "issue 2", "cure 2"]]})
+    ill = doctor.faults("torch", gpu | {"faults": [fine, ["b", "present here: by 20 %", "issue 2", "cure 2"]]})
     assert (ill.verdict, ill.remedy) == ("no", "b: cure 2")
     assert ill.answer == "b (issue 2): present here: by 20 %; cured here: a"
-    untried = doctor._faults("torch", gpu | {"faults": [["a", "not tried: needs 4 GB", "issue 1", "cure 1"]]})
+    untried = doctor.faults("torch", gpu | {"faults": [["a", "not tried: needs 4 GB", "issue 1", "cure 1"]]})
     assert (untried.verdict, untried.answer) == (doctor.NOT_TOLD, "a (issue 1): not tried: needs 4 GB")
+
+
+def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path):
+    """Though the journal keeps them: 7.654321, and 12.3 ms of a step."""
+    (tmp_path / "machine.json").write_text(json.dumps({"chip": "Apple M1", "python": "3.11.9"}))
+    names = ("epoch_s", "fit_s", "flops_per_s", "power_gpu_w", "memory_peak_bytes", "max_abs_error")
+    metrics = {name: {"value": 7.654321} for name in names}
+    metrics |= {name: {"value": 0.0123456} for name in ("step_s", "forward_s")}
+    about = {"backend": "mps", "device": "gpu", "metrics": metrics, "flops_per_step": 10**9, "reason": "mm is wrong"}
+    for notebook in ("vae", "mlp", "simclr", "energy", "kernel_launch_torch", "blas_torch", "ceilings"):
+        article = declaration.of(notebook).article
+        row = fakes.record(experiment=notebook, article=article, status="mismatch", **about)
+        journal.Journal(tmp_path / f"{notebook}.jsonl").end(row)
+    report_page.build(tmp_path)
+    pages = [path for path in tmp_path.rglob("*") if path.suffix in (".html", ".csv")]
+    texts = {path.name: path.read_text(encoding="utf-8") for path in pages}
+    assert {"index.html", "vae-details.html", "kernel_launch_torch-numbers.html"} <= set(texts)
+    assert "mm is wrong" in texts["index.html"] and "7.654321" in (tmp_path / "vae.jsonl").read_text()
+    printed = {name: re.findall(r"\b7\.65\d*|\b12\.3 ms|\b0\.0123\d*", text) for name, text in texts.items()}
+    assert {name: words for name, words in printed.items() if words} == {}

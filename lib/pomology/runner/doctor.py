@@ -153,12 +153,12 @@ def _probe_here(framework: str, write: Callable[[dict], None]) -> dict[str, Any]
             (device,) = find.find(backend, framework)
             answer["version"] = device.framework_version
             entry |= {"name": device.name, "precisions": device.precisions(), "free_bytes": device.free_memory()}
-            faults = known_faults.of(device)
-            entry["faults"] = [[fault.what, known_faults.ENDED, fault.source, fault.cure] for fault in faults]
-            there.append((device, faults, entry["faults"]))
+            bank = known_faults.of(device)
+            entry["faults"] = [[fault.what, known_faults.ENDED, fault.source, fault.cure] for fault in bank]
+            there.append((device, bank, entry["faults"]))
         answer["devices"].append(entry)
-    for device, faults, rows in there:
-        for fault, row in zip(faults, rows, strict=True):
+    for device, bank, rows in there:
+        for fault, row in zip(bank, rows, strict=True):
             write(answer)
             row[1] = one_line(known_faults.look(fault, device))
     return answer
@@ -193,7 +193,7 @@ def findings(
     judged += [_framework(name, answers[name], cause, snapshot) for name in FRAMEWORKS]
     judged.append(_lightning(answers["lightning"], answers["torch"], cause))
     judged += [_precisions(name, device) for name in FRAMEWORKS for device in usable(answers[name])]
-    judged += [_faults(name, device) for name in FRAMEWORKS for device in usable(answers[name], "gpu")]
+    judged += [faults(name, device) for name in FRAMEWORKS for device in usable(answers[name], "gpu")]
     return [*judged, _memory(answers["torch"], environment), _fallback(environment), _conditions(conditions)]
 
 
@@ -301,8 +301,8 @@ def _precisions(framework: str, device: dict[str, Any]) -> Finding:
     return _judge(question, answer, "fp32" in works, f"do not train with {NAMES[framework]} on this device")
 
 
-def _faults(framework: str, device: dict[str, Any]) -> Finding:
-    """Of the faults that are known to give wrong numbers without a word."""
+def faults(framework: str, device: dict[str, Any]) -> Finding:
+    """Which of the faults that are known to give wrong numbers without a word a device of an answer has."""
     rows, quiet = device.get("faults", ()), (known_faults.CURED, known_faults.ELSEWHERE)
     present = [row for row in rows if row[1].startswith(known_faults.PRESENT)]
     texts = [f"{what} ({source}): {answer}" for what, answer, source, _ in rows if answer not in quiet]
