@@ -1,7 +1,7 @@
 """Known silent faults of GPUs, planted in the pretended MPS.
 
-`python tests/faulty.py NOTEBOOK PROFILE PLANT RESULT.json`: a notebook runs to its results on a device that has
-the fault; the result has each row's status, reason and metrics.
+`python tests/faulty.py NOTEBOOK PROFILE RESULT.json PLANT...`: a notebook runs to its results on devices with a fault
+each; the result has every row's status, reason and metrics, by plant.
 """
 
 from __future__ import annotations
@@ -109,12 +109,16 @@ def planted(name: str) -> Iterator[None]:
         yield
 
 
-if __name__ == "__main__":
-    notebook = Path(sys.argv[1])
-    with tempfile.TemporaryDirectory() as scratch, planted(sys.argv[3]):
-        pretended_mps.run_cells(notebook, sys.argv[2], Path(scratch))
+def rows(notebook: Path, profile: str, plant: str) -> dict[str, list]:
+    """What the journal has of each row."""
+    with tempfile.TemporaryDirectory() as scratch, planted(plant):
+        pretended_mps.run_cells(notebook, profile, Path(scratch))
         records = journal.read(Path(scratch, f"{notebook.stem}.jsonl")).records
-    rows = {each.case: [each.status, each.reason, sorted(each.metrics)] for each in records}
-    Path(sys.argv[4]).write_text(json.dumps(rows), encoding="utf-8")
+    return {each.case: [each.status, each.reason, sorted(each.metrics)] for each in records}
+
+
+if __name__ == "__main__":
+    made = {plant: rows(Path(sys.argv[1]), sys.argv[2], plant) for plant in sys.argv[4:]}
+    Path(sys.argv[3]).write_text(json.dumps(made), encoding="utf-8")
     sys.stdout.flush()
     os._exit(0)  # as `pretended_mps` ends its process, and for the same reason

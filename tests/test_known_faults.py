@@ -11,6 +11,7 @@ import fakes
 import pytest
 
 from pomology.devices import find, known_faults
+from pomology.paths import notebook_paths, root
 from pomology.report import declaration
 from pomology.report import page as report_page
 from pomology.results import journal
@@ -160,6 +161,18 @@ def test_the_doctor_names_which_are_present_and_what_helps():
     assert ill.answer == "b (issue 2): present here: by 20 %; cured here: a"
     untried = doctor.faults("torch", gpu | {"faults": [["a", "not tried: needs 4 GB", "issue 1", "cure 1"]]})
     assert (untried.verdict, untried.answer) == (doctor.NOT_TOLD, "a (issue 1): not tried: needs 4 GB")
+
+
+def test_a_row_that_meets_a_planted_fault_is_a_mismatch_without_a_time(tmp_path):
+    """The gradient that comes back from the 33,278 words of the language model; and the same row where none is met."""
+    (notebook,) = (path for path in notebook_paths(root() / "notebooks") if path.stem == "transformer_lm")
+    command = [sys.executable, "-W", "ignore", "faulty.py", str(notebook), "smoke", str(tmp_path / "rows.json")]
+    texts = {"capture_output": True, "text": True, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
+    done = subprocess.run([*command, "long products", "early copies"], check=False, cwd=Path(__file__).parent, **texts)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (ill,), (fine,) = (rows.values() for rows in json.loads((tmp_path / "rows.json").read_text()).values())
+    assert (ill[0], ill[2]) == ("mismatch", []) and "mm of 140×33278 and 33278×16" in ill[1], ill
+    assert fine[:2] == ["ok", None] and "step_s" in fine[2], fine
 
 
 def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path):
