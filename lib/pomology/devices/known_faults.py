@@ -232,7 +232,7 @@ FAULTS = (
     ),
     Fault(
         "TF32 in place of fp32", "torch", ("cuda", "mps"), "",
-        "docs.pytorch.org, CUDA semantics", "rows with tf32: off", _reduced,
+        "docs.pytorch.org, CUDA semantics", "torch.backends.cudnn.allow_tf32 = False; rows of the kit with tf32: off", _reduced,
     ),
     Fault(
         "products with matrices of 1 GB", "torch", ("mps",), M3_ON,
