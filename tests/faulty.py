@@ -23,7 +23,6 @@ import torch
 from pomology.results import journal
 
 aten = torch.ops.aten
-Wrong = Callable[..., Any]  # gets what an operator gives, and what it was given; gives what the fault makes of it
 
 
 def _long(result: Any, *given: Any, **_: Any) -> Any:
@@ -49,6 +48,7 @@ def _wrapped(result: Any, a: Any, b: Any) -> Any:
     return torch.cat([result[:32], torch.bmm(a[: len(a) - 32], b[32:])]) if len(a) > 32 else result
 
 
+# Each gets what an operator gives, and what it was given, and gives what a fault makes of it.
 def _of_weights(result: Any, grad: Any, *_: Any, **__: Any) -> Any:
     return (result[0], result[1] / 2, *result[2:]) if len(grad) >= 2**16 else result
 
@@ -61,6 +61,10 @@ def _permuted(result: Any, grad: Any, x: Any, weight: Any, *_: Any, **__: Any) -
     return result if x.is_contiguous() and weight.is_contiguous() else (result[0] + 0.1, *result[1:])
 
 
+def _larger(result: Any, *_: Any, **__: Any) -> Any:
+    return (result[0] * 1.1, *result[1:])
+
+
 def _early(result: Any, *_: Any, **named: Any) -> Any:
     return result.fill_(-1) if named.get("non_blocking") else result
 
@@ -70,13 +74,9 @@ def _chopped(result: Any, *_: Any, **__: Any) -> Any:
     return (result.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
-def _first(factor: float) -> Wrong:
-    return lambda result, *_, **__: (result[0] * factor, *result[1:])
-
-
 LONG, BATCHED = "products over 32,767 numbers or more", "the same in a batch of products"
 # Name of a plant -> the fault's in the bank, and the operators that it is in.
-PLANTS: dict[str, tuple[str, dict[Any, Wrong]]] = {
+PLANTS: dict[str, tuple[str, dict[Any, Callable]]] = {
     "long products": (LONG, dict.fromkeys((aten.mm.default, aten.addmm.default), _long)),
     "past the end": (LONG, {aten.mm.default: _past_the_end}),
     "long products in a batch": (BATCHED, dict.fromkeys((aten.bmm.default, aten.baddbmm.default), _long)),
@@ -86,10 +86,7 @@ PLANTS: dict[str, tuple[str, dict[Any, Wrong]]] = {
     "a band of NaN": ("products with matrices of 1 GB", {aten.mm.default: _band}),
     "2^32 results": ("gradients of over 2^32 results", {aten.bmm.default: _wrapped}),
     "permuted": ("gradients of what is not contiguous", {aten.native_batch_norm_backward.default: _permuted}),
-    "LSTM": (
-        "gradients of what is not contiguous",
-        {aten._thnn_fused_lstm_cell_backward_impl.default: _first(1.1)},
-    ),
+    "LSTM": ("gradients of what is not contiguous", {aten._thnn_fused_lstm_cell_backward_impl.default: _larger}),
     "early copies": ("copies that are read too early", {aten._to_copy.default: _early}),
     "TF32": ("TF32 in place of fp32", {aten.mm.default: _chopped}),
     "TF32 in convolutions": ("TF32 in place of fp32", {aten.convolution.default: _chopped}),
@@ -100,7 +97,7 @@ PLANTS: dict[str, tuple[str, dict[Any, Wrong]]] = {
 def planted(name: str) -> Iterator[None]:
     """The block in which the pretended device has a fault."""
 
-    def spoiled(function: Any, wrong: Wrong) -> Callable:
+    def spoiled(function: Any, wrong: Callable) -> Callable:
         right = pretended_mps.BY_HAND.get(function, function)
         return lambda *given, **named: wrong(right(*given, **named), *given, **named)
 

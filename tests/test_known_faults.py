@@ -51,28 +51,12 @@ answers["compiled"] = verdicts()
 known_faults.math, factor = SimpleNamespace(nan=0.0, isnan=math.isnan), 1.0
 with faulty.planted("past the end"):
     answers["zeros behind"] = verdicts()
+answers["plants"] = {plant: what for plant, (what, _) in faulty.PLANTS.items()}
 print(json.dumps(answers))
 sys.stdout.flush()
 os._exit(0)
 """
 BANK = [fault for fault in known_faults.FAULTS if "mps" in fault.backends]
-# What PLANTS of faulty.py names, which cannot be loaded here: it makes the process one for a pretended device.
-PLANTED = {
-    "long products": "products over 32,767 numbers or more",
-    "past the end": "products over 32,767 numbers or more",
-    "long products in a batch": "the same in a batch of products",
-    "weights of 65,536 pictures": "batches of 65,536 or more",
-    "65,536 pictures": "batches of 65,536 or more",
-    "a linear layer of 65,536": "batches of 65,536 or more",
-    "a band of NaN": "products with matrices of 1 GB",
-    "2^32 results": "gradients of over 2^32 results",
-    "permuted": "gradients of what is not contiguous",
-    "LSTM": "gradients of what is not contiguous",
-    "early copies": "copies that are read too early",
-    "TF32": "TF32 in place of fp32",
-    "TF32 in convolutions": "TF32 in place of fp32",
-    "compiled": "gradients behind torch.compile",
-}
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +82,10 @@ def test_a_mac_without_any_is_cured_of_those_that_concern_it(answers):
     assert all(verdict.startswith("not tried: needs ") for verdict in untried.values())
 
 
-@pytest.mark.parametrize("plant", PLANTED)
-def test_a_planted_one_is_present_and_no_other(answers, plant):
-    assert present(answers[plant]) == {PLANTED[plant]}, answers[plant]
-
-
-def test_every_fault_of_a_mac_is_planted_and_nan_behind_the_numbers_shows_one_that_zeros_hide(answers):
-    assert set(PLANTED.values()) == {fault.what for fault in BANK} and set(PLANTED) < set(answers)
-    assert present(answers["zeros behind"]) == set()
+def test_each_planted_one_is_present_and_no_other_and_zeros_behind_the_numbers_would_hide_one(answers):
+    plants = answers["plants"] | {"compiled": "gradients behind torch.compile"}
+    assert {plant: present(answers[plant]) for plant in plants} == {plant: {what} for plant, what in plants.items()}
+    assert set(plants.values()) == {fault.what for fault in BANK} and present(answers["zeros behind"]) == set()
 
 
 def test_the_real_shapes_are_those_that_show_it():
@@ -124,10 +104,10 @@ def test_a_fault_that_ends_the_process_costs_no_other_answer(monkeypatch, tmp_pa
     """As Metal's assertions do: what was known before is in the file that the doctor reads."""
     place = tmp_path / "answer.json"
 
-    def ends(_):
+    def ends(*_):
         raise SystemExit(json.loads(place.read_text())["devices"][0]["faults"])  # what is there when a process ends
 
-    looks = {"first": lambda _: "", "second": ends, "third": lambda _: "by 20 %"}
+    looks = {"first": lambda *_: "", "second": ends, "third": lambda *_: "by 20 %"}
     bank = [known_faults.Fault(name, "torch", ("cpu",), "", "s", "c", look) for name, look in looks.items()]
     monkeypatch.setattr(known_faults, "FAULTS", bank)
     monkeypatch.setattr(doctor.find, "backends", lambda _: {"cpu": None})
@@ -135,7 +115,7 @@ def test_a_fault_that_ends_the_process_costs_no_other_answer(monkeypatch, tmp_pa
         doctor._main("torch", str(place))
     ended_by = [row[1] for row in ended.value.code]
     assert ended_by == [known_faults.CURED, known_faults.ENDED, known_faults.ENDED]
-    bank[1] = bank[1]._replace(look=lambda _: 1 / 0)
+    bank[1] = bank[1]._replace(look=lambda *_: 1 / 0)
     doctor._main("torch", str(place))
     last = [row[1] for row in json.loads(place.read_text())["devices"][0]["faults"]]
     assert last == [known_faults.CURED, "not tried: division by zero", "present here: by 20 %"]

@@ -7,6 +7,7 @@ Which rows of a notebook meet one is shown by their own proof (`workloads.proof`
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import re
 from collections.abc import Callable
@@ -27,8 +28,8 @@ BATCH = 65_600  # over 2^16
 
 class Fault(NamedTuple):
     """what: in words. framework, backends: where it can be. spared: a regular expression of the names of chips that are
-    known not to have it; empty is none. source: where it is described. cure: what helps. look: says what is wrong on a
-    device, empty if nothing is; raises Unsupported with a reason if it cannot be tried there."""
+    known not to have it; empty is none. source: where it is described. cure: what helps. look: takes the
+    framework and a device, and says what is wrong, empty if nothing is; raises Unsupported if it cannot be tried."""
 
     what: str
     framework: str
@@ -36,7 +37,7 @@ class Fault(NamedTuple):
     spared: str
     source: str
     cure: str
-    look: Callable[[Any], str]
+    look: Callable[[Any, Any], str]
 
 
 def of(device: Device) -> list[Fault]:
@@ -49,9 +50,10 @@ def look(fault: Fault, device: Device) -> str:
     the last with a reason. Seeds PyTorch. Raises nothing, but a fault may end the process."""
     if fault.spared and re.search(fault.spared, device.name or ""):
         return ELSEWHERE
+    framework = {"mlx": "mlx.core"}.get(device.framework, device.framework)
     try:
         with device.context():
-            wrong = fault.look(device)
+            wrong = fault.look(importlib.import_module(framework), device)
     except Exception as error:  # a fault that ends in an error is not silent
         return f"{NOT_TRIED}: {str(error).split(chr(10))[0]}"
     return f"{PRESENT}: {wrong}" if wrong else CURED
@@ -68,9 +70,8 @@ def _wrong(made: dict[str, Any], expected: dict[str, Any]) -> str:
     return "; ".join(texts)
 
 
-def _against_cpu(compute: Callable[[Callable], dict[str, Any]], device: Device) -> str:
-    """compute: takes a function that brings tensors to a device, and gives tensors by name."""
-    import torch
+def _against_cpu(compute: Callable[..., dict[str, Any]], torch: Any, device: Device) -> str:
+    """compute: takes PyTorch and a function that brings tensors to a device, and gives tensors by name."""
 
     def before_nan(tensor: Any) -> Any:
         place = torch.full((tensor.numel() + 2**18,), math.nan, device=device.handle)
@@ -78,9 +79,9 @@ def _against_cpu(compute: Callable[[Callable], dict[str, Any]], device: Device) 
         return place[: tensor.numel()].view(tensor.shape)
 
     torch.manual_seed(1)
-    made = compute(before_nan)
+    made = compute(torch, before_nan)
     torch.manual_seed(1)
-    return _wrong(made, compute(torch.Tensor.clone))
+    return _wrong(made, compute(torch, torch.Tensor.clone))
 
 
 def _need(device: Device, size: int) -> None:
@@ -89,26 +90,20 @@ def _need(device: Device, size: int) -> None:
         raise Unsupported(f"needs {2 * size / 1e9:.0f} GB of memory that is free")
 
 
-def _product(bring: Callable, *batch: int) -> dict[str, Any]:
-    import torch
-
+def _product(torch: Any, bring: Callable, *batch: int) -> dict[str, Any]:
     a, b = bring(torch.randn(*batch, 20, LONG)), bring(torch.randn(*batch, LONG, 33))
     return {f"a product over {LONG:,} numbers": a @ b}
 
 
-def _large_product(device: Device) -> str:
-    import torch
-
+def _large_product(torch: Any, device: Device) -> str:
     _need(device, 4 * SIDE**2)
     large, few = torch.ones(SIDE, SIDE, device=device.handle), torch.ones(32, SIDE, device=device.handle)
     made = {f"a product with a matrix of {SIDE:,} squared": few @ large, "the same from the left": large @ few.t()}
     return _wrong(made, dict.fromkeys(made, torch.tensor([float(SIDE)])))
 
 
-def _many_numbers(device: Device) -> str:
+def _many_numbers(torch: Any, device: Device) -> str:
     """A gradient of 2^32 numbers and more: of the last matrices the product was that of the first ones."""
-    import torch
-
     _need(device, 2 * 2**16 * MATRICES)
     above = torch.zeros(MATRICES, 256, 256, dtype=torch.float16, device=device.handle)
     above[-1:].fill_(1)
@@ -117,9 +112,7 @@ def _many_numbers(device: Device) -> str:
     return _wrong(made, dict.fromkeys(made, torch.tensor([256.0])))
 
 
-def _large_batch(bring: Callable) -> dict[str, Any]:
-    import torch
-
+def _large_batch(torch: Any, bring: Callable) -> dict[str, Any]:
     images = torch.randn(BATCH, 1, 3, 3)
     images[: 2**16] /= 32  # so that neither these nor the last 64 are most of a sum
     weights = bring(torch.randn(2, 1, 3, 3)).requires_grad_()
@@ -130,9 +123,7 @@ def _large_batch(bring: Callable) -> dict[str, Any]:
     return {f"{name} of a batch of {BATCH:,}": each for name, each in made.items()}
 
 
-def _not_contiguous(bring: Callable) -> dict[str, Any]:
-    import torch
-
+def _not_contiguous(torch: Any, bring: Callable) -> dict[str, Any]:
     images, scale = bring(torch.randn(4, 8, 8, 6)).requires_grad_(), bring(torch.randn(6, 2)).requires_grad_()
     words, *weights = (bring(torch.randn(shape)).requires_grad_() for shape in ((5, 6, 3), (5, 28), (7, 28)))
     seen = torch.nn.functional.batch_norm(images.permute(0, 3, 1, 2), None, None, scale[:, 0], training=True)
@@ -144,9 +135,7 @@ def _not_contiguous(bring: Callable) -> dict[str, Any]:
     return {f"the gradient of {name}": each.grad for name, each in (named | {"LSTM's weights": weights[0]}).items()}
 
 
-def _early_copies(device: Device) -> str:
-    import torch
-
+def _early_copies(torch: Any, device: Device) -> str:
     for size in (1, 2**16):
         # Each source is gone, and its memory taken by the next one, before anybody waits.
         made = [torch.full((size,), float(number)).to(device.handle, non_blocking=True) for number in range(20)]
@@ -155,10 +144,8 @@ def _early_copies(device: Device) -> str:
     return ""
 
 
-def _reduced(device: Device) -> str:
+def _reduced(torch: Any, device: Device) -> str:
     """fp32 that is not: 1 + 2^-20 is 1 in TF32, which keeps 10 bits behind the point."""
-    import torch
-
     number = 1 + 2.0**-20
     numbers, identity = torch.full((64, 64), number, device=device.handle), torch.eye(64, device=device.handle)
     made = {"products": numbers @ identity}
@@ -167,9 +154,7 @@ def _reduced(device: Device) -> str:
     return f"{' and '.join(few)} in fp32 are computed in TF32" if few else ""
 
 
-def _compiled(device: Device) -> str:
-    import torch
-
+def _compiled(torch: Any, device: Device) -> str:
     def gradients(way: Callable) -> dict[str, Any]:
         torch.manual_seed(1)
         # Without a bias before the norm: its gradient is nothing but rounding.
@@ -182,20 +167,15 @@ def _compiled(device: Device) -> str:
     return _wrong(gradients(torch.compile), gradients(lambda model: model))
 
 
-def _mlx_reduced(_: Device) -> str:
-    import mlx.core as mx
-
+def _mlx_reduced(mx: Any, _: Device) -> str:
     number = 1 + 2.0**-20
     kept = mx.all((mx.full((64, 64), number) @ mx.eye(64)) == number).item()
     return "" if kept else "products in fp32 are computed in TF32"
 
 
-def _metal_relu(_: Device) -> str:
+def _metal_relu(tensorflow: Any, _: Device) -> str:
     import numpy as np
 
-    from pomology.devices import tensorflow as devices_tensorflow
-
-    tensorflow = devices_tensorflow.load()
     generator = np.random.default_rng(1)
     numbers = (generator.normal(size=size).astype("float32") for size in ((32, 64), (64, 48), 48))
     x, weights, bias = map(tensorflow.constant, numbers)
@@ -220,7 +200,7 @@ FAULTS = (
     Fault(
         "the same in a batch of products", "torch", ("mps",), M4_ON,
         f"{PYTORCH} 195163", "none yet: keep them shorter",
-        functools.partial(_against_cpu, lambda bring: _product(bring, 2)),
+        functools.partial(_against_cpu, lambda *given: _product(*given, 2)),
     ),
     Fault(
         "batches of 65,536 or more", "torch", ("mps",), "",
@@ -232,7 +212,8 @@ FAULTS = (
     ),
     Fault(
         "TF32 in place of fp32", "torch", ("cuda", "mps"), "",
-        "docs.pytorch.org, CUDA semantics", "torch.backends.cudnn.allow_tf32 = False; rows of the kit with tf32: off", _reduced,
+        "docs.pytorch.org, CUDA semantics", "torch.backends.cudnn.allow_tf32 = False; the kit's rows with tf32: off",
+        _reduced,
     ),
     Fault(
         "products with matrices of 1 GB", "torch", ("mps",), M3_ON,

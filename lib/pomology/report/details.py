@@ -124,8 +124,7 @@ def printed_table(experiment: str | Declaration) -> Table:
 
 
 def _numbers(record: Record) -> dict:
-    """What tables show of a case: nothing if it computed wrongly, unless it is a check, of which they say what failed.
-    The journal keeps them."""
+    """What tables show of a case: nothing if it computed wrongly, unless it is a check. The journal keeps it."""
     return {} if record.status == "mismatch" and "check" not in record.config else record.metrics
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -128,23 +128,19 @@ def one_line(text: str) -> str:
 def _main(framework: str, place: str) -> None:
     """In the process that is for one framework: write its answer."""
     version = None
-
-    def write(answer: dict[str, Any]) -> None:
-        write_atomic(Path(place), json.dumps(answer))
-
     try:
         version = metadata.version(framework)
-        answer = _probe_lightning() if framework == "lightning" else _probe_here(framework, write)
+        answer = _probe_lightning() if framework == "lightning" else _probe_here(framework, Path(place))
     except metadata.PackageNotFoundError:
         answer = _silent("not installed")
     except Exception as error:  # whatever stops a framework is its answer
         kind = "" if isinstance(error, PomologyError) else f"{type(error).__name__}: "
         answer = _silent(one_line(f"{kind}{error}"), version)
-    write(answer)
+    write_atomic(Path(place), json.dumps(answer))
 
 
-def _probe_here(framework: str, write: Callable[[dict], None]) -> dict[str, Any]:
-    """write: gets the answer after each fault, as one that ends the process is to cost no other answer."""
+def _probe_here(framework: str, place: Path) -> dict[str, Any]:
+    """Writes the answer before each fault, too: one that ends the process is to cost no other answer."""
     answer: dict[str, Any] = {"version": "", "reason": None, "devices": []}
     there = []
     for backend, reason in find.backends(framework).items():
@@ -159,7 +155,7 @@ def _probe_here(framework: str, write: Callable[[dict], None]) -> dict[str, Any]
         answer["devices"].append(entry)
     for device, bank, rows in there:
         for fault, row in zip(bank, rows, strict=True):
-            write(answer)
+            write_atomic(place, json.dumps(answer))
             row[1] = one_line(known_faults.look(fault, device))
     return answer
 
