@@ -344,6 +344,25 @@ def test_no_rectifier_of_the_network_is_near_its_corner():
     assert seen[0].abs().min() > 1e-5
 
 
+@pytest.mark.parametrize(
+    ("backend", "faults", "status", "words"),
+    [
+        ("mps", [["a", "cured here", "", ""], ["b", "does not concern this chip", "", ""]], "ok", "cured here: a;"),
+        ("mps", [["a", "present here: by 20 %", "issue 2", "do not"]], "mismatch", "(issue 2): present here: by 20 %"),
+        ("mps", None, "unsupported", "did not answer"),
+        ("cpu", None, "ok", "none of the 11 known faults"),
+    ],
+)
+def test_a_fault_that_is_present_is_a_mismatch_and_one_that_cannot_be_looked_for_is_none(
+    check, backend, faults, status, words
+):
+    record = check("known", FakeDevice(backend), faults={("torch", backend): faults} if faults else {})
+    assert record.status == status and words in (record.reason or record.note)
+    if faults:
+        present = record.metrics["faults_present"]
+        assert (present.value, present.n) == (status == "mismatch", len(faults))
+
+
 PACKAGES = {"torch": "2.13.0", "numpy": "1.26.4", "pyarrow": "25.0.1", "tensorflow": "2.16.2"}
 PACKAGES |= {"tensorflow-metal": "1.2.0", "zeus-apple-silicon": "1.1.0"}
 HIGH, LOW = "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO"

@@ -4,6 +4,7 @@ import getpass
 import json
 import os
 import platform
+import plistlib
 import shutil
 import signal
 import socket
@@ -19,6 +20,7 @@ import pytest
 from macs import LibSystem, Mac, secrets_in
 
 from pomology.machine import snapshot as machine_snapshot
+from pomology.report import details
 
 
 @pytest.fixture
@@ -65,6 +67,28 @@ def test_macs_are_recognised(mac, folder, chip, cores, gigabytes, gpu_cores, lin
     assert (snapshot["processor"] or {}).get("hw.model") == identifiers.get(folder)
     wanted = f"{line}, macOS 15.5, Python 3.11.9" + " under Rosetta" * rosetta
     assert machine_snapshot.describe(snapshot) == wanted and secrets_in(snapshot) == []
+
+
+def test_a_mac_s_records_have_the_versions_of_macos_and_of_mpsgraph(mac, monkeypatch, tmp_path):
+    plist = tmp_path / "Info.plist"
+    monkeypatch.setattr(machine_snapshot, "MPSGRAPH", plist)
+    assert "macOS" not in machine_snapshot.software()["packages"]
+    mac("m2-ultra", version="26.6.2")
+    about = {"CFBundleShortVersionString": "1.0", "CFBundleVersion": "6.5.1", "CFBundleIdentifier": "com.apple.x"}
+    for form in (plistlib.FMT_XML, plistlib.FMT_BINARY):
+        plist.write_bytes(plistlib.dumps(about, fmt=form))
+        packages = machine_snapshot.software()["packages"]
+        assert (packages["macOS"], packages["MPSGraph"]) == ("26.6.2", "6.5.1")
+    row = {"software": {"aaa": machine_snapshot.software(), "bbb": {"packages": packages | {"MPSGraph": "6.4.2"}}}}
+    shown = details.software_table(row, [])
+    assert [row.cells[4] for row in shown.rows] == ["MPSGraph 6.5.1", "MPSGraph 6.4.2"] and "macOS 26.6.2" in str(
+        shown.notes
+    )
+    for broken in (b"<plist><dict>", b"bplist00", plistlib.dumps([]), plistlib.dumps({}), b""):
+        plist.write_bytes(broken)
+        assert machine_snapshot.mpsgraph() == {}
+    plist.unlink()
+    assert "MPSGraph" not in machine_snapshot.software()["packages"]
     mac("m1", architecture="x86_64")  # where the sysctl command runs natively
     assert machine_snapshot.snapshot()["translated"] is True
 

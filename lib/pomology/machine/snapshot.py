@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from xml.parsers.expat import ExpatError
 
 import psutil
 
@@ -108,11 +109,9 @@ def software() -> dict[str, Any]:
 def mpsgraph() -> dict[str, str]:
     """The version of macOS's library of GPU kernels; empty where it cannot be read."""
     try:
-        about = plistlib.loads(MPSGRAPH.read_bytes())
-    except (OSError, plistlib.InvalidFileException, ValueError):
+        return {"MPSGraph": str(plistlib.loads(MPSGRAPH.read_bytes())["CFBundleVersion"])}
+    except (OSError, ValueError, KeyError, TypeError, ExpatError):  # not there, or in another form
         return {}
-    version = about.get("CFBundleVersion") or about.get("CFBundleShortVersionString")
-    return {"MPSGraph": str(version)} if version else {}
 
 
 def _packages() -> dict[str, str]:

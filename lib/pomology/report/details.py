@@ -123,14 +123,19 @@ def printed_table(experiment: str | Declaration) -> Table:
     return Table("What the article prints", headings, tuple(map(Row, lines)))
 
 
+def _numbers(record: Record) -> dict:
+    """What tables show of a case: nothing if it computed wrongly, unless it is a check. The journal keeps it."""
+    return {} if record.status == "mismatch" and "check" not in record.config else record.metrics
+
+
 def details_table(records: list[Record], best: roofline.Ceilings | None = None) -> Table:
     """What else was measured of each case of this machine, a row each, repeats apart; with `best`, this machine's
     ceilings, also the share of them that a case reaches."""
     lines = []
-    there = {name for record in records for name in record.metrics}
+    there = {name for record in records for name in _numbers(record)}
     shown = [*DETAILS, *(name for name in MORE_DETAILS if name in there)]
     for record in records:
-        values, load = record.metrics, record.foreign_load
+        values, load = _numbers(record), record.foreign_load
         numbers = [with_interval(values[x], metrics.show(x)) if x in values else "" for x in shown]
         cells = (chip_name(record), settings(record), f"{record.parameters:,}" if record.parameters else "")
         cells += (*numbers, losses(record), "" if load is None else f"{load:.2f}")
@@ -175,7 +180,7 @@ def numbers_table(records: list[Record]) -> Table:
     lines = []
     for record in records:
         case = f"{settings(record) or record.case}, {record.backend}"
-        for name, metric in record.metrics.items():
+        for name, metric in _numbers(record).items():
             bounds = () if metric.low is None else (metric.low, metric.high)
             between = " to ".join(quantity(bound, metric.unit) for bound in bounds)
             ending = {"s": "_s", "B": "_bytes", "W": "_w", "J": "_j"}.get(metric.unit, "")

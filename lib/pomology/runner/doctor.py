@@ -24,7 +24,7 @@ from pomology.devices import find, known_faults
 from pomology.devices import torch as devices_torch
 from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
-from pomology.paths import redact
+from pomology.paths import redact, write_atomic
 from pomology.report.table import Row, Table
 from pomology.results import cases
 
@@ -94,7 +94,8 @@ def probe(framework: str, limit_s: float = LIMIT_S, program: Sequence[str] = PRO
     """What a framework can train on, by a process of its own. Never raises; writes nothing to the terminal.
 
     Keys: version (None if it is not there), reason (why there is no answer, else None), devices (a list of backend,
-    kind, name, reason (None if it can train there), precisions, free_bytes, faults), and for Lightning `auto`, what it chooses.
+    kind, name, reason (None if it can train there), precisions, free_bytes, and faults: a list of
+    what, answer, source and cure), and for Lightning `auto`, what it chooses.
     """
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "answer.json")
@@ -103,11 +104,13 @@ def probe(framework: str, limit_s: float = LIMIT_S, program: Sequence[str] = PRO
         try:
             done = subprocess.run(command, timeout=limit_s, check=False, **texts)
         except subprocess.TimeoutExpired:
-            return _silent(f"it did not answer within {limit_s:g} s")
+            done = None
         except OSError as error:
             return _silent(f"no process could be started to ask it: {error.strerror}")
         if place.exists():
             return json.loads(place.read_text(encoding="utf-8"))
+    if done is None:
+        return _silent(f"it did not answer within {limit_s:g} s")
     if done.returncode < 0:
         return _silent(f"loading it ended the process with {signal.Signals(-done.returncode).name}")
     return _silent(one_line(done.stderr.strip().split("\n")[-1]) or f"exit status {done.returncode}")
@@ -127,27 +130,34 @@ def _main(framework: str, place: str) -> None:
     version = None
     try:
         version = metadata.version(framework)
-        answer = _probe_lightning() if framework == "lightning" else _probe_here(framework)
+        answer = _probe_lightning() if framework == "lightning" else _probe_here(framework, Path(place))
     except metadata.PackageNotFoundError:
         answer = _silent("not installed")
     except Exception as error:  # whatever stops a framework is its answer
         kind = "" if isinstance(error, PomologyError) else f"{type(error).__name__}: "
         answer = _silent(one_line(f"{kind}{error}"), version)
-    Path(place).write_text(json.dumps(answer), encoding="utf-8")
+    write_atomic(Path(place), json.dumps(answer))
 
 
-def _probe_here(framework: str) -> dict[str, Any]:
-    version, devices = "", []
+def _probe_here(framework: str, place: Path) -> dict[str, Any]:
+    """Writes the answer before each fault, too: one that ends the process is to cost no other answer."""
+    answer: dict[str, Any] = {"version": "", "reason": None, "devices": []}
+    there = []
     for backend, reason in find.backends(framework).items():
         entry = {"backend": backend, "kind": "cpu" if backend == "cpu" else "gpu", "reason": reason}
         if reason is None:
             (device,) = find.find(backend, framework)
-            version = device.framework_version
+            answer["version"] = device.framework_version
             entry |= {"name": device.name, "precisions": device.precisions(), "free_bytes": device.free_memory()}
-            answers = known_faults.look(device)
-            entry["faults"] = [[fault.what, one_line(said), fault.source, fault.cure] for fault, said in answers]
-        devices.append(entry)
-    return {"version": version, "reason": None, "devices": devices}
+            bank = known_faults.of(device)
+            entry["faults"] = [[fault.what, known_faults.ENDED, fault.source, fault.cure] for fault in bank]
+            there.append((device, bank, entry["faults"]))
+        answer["devices"].append(entry)
+    for device, bank, rows in there:
+        for fault, row in zip(bank, rows, strict=True):
+            write_atomic(place, json.dumps(answer))
+            row[1] = one_line(known_faults.look(fault, device))
+    return answer
 
 
 def _probe_lightning() -> dict[str, Any]:
@@ -179,7 +189,7 @@ def findings(
     judged += [_framework(name, answers[name], cause, snapshot) for name in FRAMEWORKS]
     judged.append(_lightning(answers["lightning"], answers["torch"], cause))
     judged += [_precisions(name, device) for name in FRAMEWORKS for device in usable(answers[name])]
-    judged += [_faults(name, device) for name in FRAMEWORKS for device in usable(answers[name], "gpu")]
+    judged += [faults(name, device) for name in FRAMEWORKS for device in usable(answers[name], "gpu")]
     return [*judged, _memory(answers["torch"], environment), _fallback(environment), _conditions(conditions)]
 
 
@@ -287,14 +297,17 @@ def _precisions(framework: str, device: dict[str, Any]) -> Finding:
     return _judge(question, answer, "fp32" in works, f"do not train with {NAMES[framework]} on this device")
 
 
-def _faults(framework: str, device: dict[str, Any]) -> Finding:
-    """Of the faults that are known to give wrong numbers without a word."""
-    concerned = [each for each in device.get("faults", ()) if each[1] != known_faults.ELSEWHERE]
-    present = [each for each in concerned if each[1].startswith(known_faults.PRESENT)]
-    texts = [f"{what} ({source}): {said}" for what, said, source, _ in concerned]
+def faults(framework: str, device: dict[str, Any]) -> Finding:
+    """Which of the faults that are known to give wrong numbers without a word a device of an answer has."""
+    rows, quiet = device.get("faults", ()), (known_faults.CURED, known_faults.ELSEWHERE)
+    present = [row for row in rows if row[1].startswith(known_faults.PRESENT)]
+    texts = [f"{what} ({source}): {answer}" for what, answer, source, _ in rows if answer not in quiet]
+    alike = {answer: [row[0] for row in rows if row[1] == answer] for answer in quiet}
+    texts += [f"{answer}: {', '.join(names)}" for answer, names in alike.items() if names]
+    fine = not present if present or not rows or any(alike.values()) else None
     remedy = "; ".join(f"{what}: {cure}" for what, _, _, cure in present)
     question = f"Is {NAMES[framework]} on {device['backend']} free of the known silent faults?"
-    return _judge(question, "; ".join(texts) or "none of them concerns it", not present, remedy)
+    return _judge(question, "; ".join(texts) or "none of them concerns it", fine, remedy)
 
 
 def _memory(torch: dict[str, Any], environment: Mapping[str, str]) -> Finding:
