@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -42,11 +43,7 @@ def _names(node: ast.stmt) -> list[str]:
         return [each.asname or each.name.partition(".")[0] for each in node.names]
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return [node.name]
-    if isinstance(node, (ast.Assign, ast.AnnAssign)):
-        try:
-            ast.literal_eval(node.value)
-        except (ValueError, TypeError):
-            return []
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+    with contextlib.suppress(AttributeError, ValueError, TypeError):  # neither a literal value
+        ast.literal_eval(node.value)
+        return [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
     return []
