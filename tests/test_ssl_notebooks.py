@@ -241,8 +241,9 @@ def test_the_articles_models_run_on_gpus_and_on_a_processor_where_asked(capabili
 
     here = SimpleNamespace(devices=[SimpleNamespace(kind=kind) for kind in kinds], cases=cases)
     monkeypatch.setitem(capabilities, "experiment", here)
-    monkeypatch.setitem(capabilities, "models_on_cpu", asked)
-    wanted = [({"feature": "autocast bf16", "model": name}, kind) for name in capabilities["models"] for kind in rows]
+    monkeypatch.setitem(capabilities, "article_models_on_cpu", asked)
+    rows_of = [{"feature": "autocast bf16", "model": name} for name in capabilities["article_models"]]
+    wanted = [(row, kind) for row in rows_of for kind in rows]
     assert list(capabilities["to_run"]()) == wanted
 
 
