@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from pomology.devices import find
+from pomology.devices.mlx import MLXDevice
 from pomology.experiment.experiment import Experiment
 from pomology.workloads import parity
 from pomology.workloads.vision import mlx_resnet18
@@ -32,12 +33,14 @@ def quiet_machine(monkeypatch, tmp_path):
     apart.start_with_torch(monkeypatch, tmp_path)
 
 
-def run(folder, model, step=lambda model: None, **named):
+def run(folder, model, step=lambda model: None, precision="fp32", **named):
     """A case that checks a model and then times a step; returns its record."""
     about = {"framework": "mlx", "devices": "cpu", "budget_s": 0.01, "expects_learning": False}
     experiment = Experiment("model_sizes_mlx", article="000", out=str(folder), **about)
-    (case,) = experiment.cases([{"model": "resnet18"}])
+    (case,) = experiment.cases([{"model": "resnet18", "precision": precision}])
     with case:
+        if precision == "tf32":
+            case.require_tf32()
         case.watch_model(model)
         parity.check_mlx(case, model, "resnet18", seed=1, **named)
         case.measure("step_s", lambda: step(model), warmup_calls=0, repeats=1)
@@ -113,6 +116,29 @@ def test_a_different_model_is_refused_before_it_is_timed(tmp_path, monkeypatch, 
     assert record.status == "mismatch"
     assert record.reason.startswith(f"MLX against PyTorch: {where}"), record.reason
     assert record.metrics["max_abs_error"].value > 1e-4 and "step_s" not in record.metrics
+
+
+@pytest.mark.parametrize(
+    ("tf32", "precision", "error", "status"),
+    [
+        (False, "tf32", 0.0, "unsupported"),
+        (True, "tf32", 3e-3, "ok"),
+        (True, "tf32", 3e-2, "mismatch"),
+        (True, "fp32", 3e-3, "mismatch"),
+    ],
+)
+def test_fp32_as_mlx_ships_it_may_err_as_tf32_does_and_stands_apart(
+    tmp_path, monkeypatch, tf32, precision, error, status
+):
+    ones = {"gradient x": np.ones(2, np.float32), "outputs": np.ones(2, np.float32)}
+    monkeypatch.setattr(MLXDevice, "tf32", tf32)
+    monkeypatch.setattr(parity, "in_torch", lambda *given: ones)
+    monkeypatch.setattr(parity, "mlx_pass", lambda *given: ones | {"outputs": np.float32(1 + error) * ones["outputs"]})
+    record = run(tmp_path, nn.Sequential(nn.Linear(2, 2)), precision=precision)
+    assert (record.status, record.precision, record.config["precision"]) == (status, precision, precision)
+    apart = tf32 and precision == "tf32"
+    assert ("other-way" in record.flags) is apart is ("which here is TF32" in (record.note or ""))
+    assert ("step_s" in record.metrics) is (status == "ok")
 
 
 @pytest.mark.parametrize(("wrong", "status"), [(4, "ok"), (5, "mismatch")])

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from fakes import Clock, SimulatedDevice
 
 from pomology.devices import find, mlx
-from pomology.errors import PomologyError
+from pomology.errors import PomologyError, Unsupported
+from pomology.experiment import feasibility
 from pomology.machine import snapshot
 from pomology.measure import calls
 
@@ -181,6 +183,42 @@ def test_fp32_is_fp32_and_too_late_is_one_line(monkeypatch):
         find.prepare("mlx")
 
 
+class Rounded(np.ndarray):
+    """Arrays whose products are of numbers with so many bits behind the point."""
+
+    bits = 23
+
+    def __matmul__(self, other):
+        scale = 2.0**self.bits  # of numbers from 1 to 2
+        return (np.round(np.asarray(self) * scale) / scale) @ np.asarray(other)
+
+
+@pytest.mark.parametrize(("bits", "tf32"), [(23, False), (10, True)])
+def test_fp32_as_mlx_ships_it_is_looked_at_and_a_row_says_which_one_it_is(mac, monkeypatch, tmp_path, bits, tf32):
+    mx, notes = mac(), []
+    monkeypatch.setattr(Rounded, "bits", bits)
+    mx.ones = lambda shape, dtype: np.ones(shape, dtype).view(Rounded)
+    mx.eye = lambda size: np.eye(size, dtype="float32").view(Rounded)
+    case = feasibility.Feasibility()
+    case.backend, case.note = mlx.MLXDevice("mlx-gpu"), lambda *words: notes.append(words)
+    assert case.backend.tf32 is tf32
+    with contextlib.nullcontext() if tf32 else pytest.raises(Unsupported, match=r"^MLX computes fp32 as fp32 on this"):
+        case.require_tf32()
+    assert notes == [("fp32 as MLX ships it, which here is TF32", "other-way")] * tf32
+
+
+def test_which_fp32_is_meant_is_set_before_mlx_is_loaded(monkeypatch):
+    monkeypatch.setattr(mlx.MLXDevice, "_tf32", "0")
+    monkeypatch.setattr(os, "environ", {"MLX_ENABLE_TF32": "1"})
+    monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
+    for asked, wanted in (({}, "0"), ({"tf32": True}, "1"), ({}, "1"), ({"tf32": False}, "0")):
+        find.prepare("mlx", **asked)
+        assert os.environ["MLX_ENABLE_TF32"] == wanted
+    monkeypatch.setitem(sys.modules, "mlx.core", SimpleNamespace())
+    with pytest.raises(PomologyError, match=r"^MLX was imported before MLX_ENABLE_TF32=1 was set.*restart the kernel"):
+        find.prepare("mlx", tf32=True)
+
+
 REAL = """
 import json
 from pomology.devices import find
@@ -201,7 +239,7 @@ with cpu.context():
     once = {"calls_per_block": 1, "repeats": 3, "budget_s": 0.01}
     honest = calls.measure(cpu.dispatch(lambda: a @ a), cpu.synchronize, **once)
     bare = calls.measure(lambda: a @ a, cpu.synchronize, **once)
-    products = [cpu.product(kind, 16)() for kind in ("fp32", "fp16", "bf16")]
+    products = [cpu.product(kind, 16)() for kind in ("fp32", "tf32", "fp16", "bf16")]
     launch, words = cpu.smallest_kernel()
     value = launch().item()
 try:
@@ -211,7 +249,7 @@ except ValueError as error:
 print(json.dumps({
     "precisions": cpu.precisions(), "count": cpu.count(model), "observed": cpu.device_of(model), "bad": bad,
     "changed": weights != cpu.weight_sample(model), "peak": cpu.peak_memory(), "free": cpu.free_memory(),
-    "dtype": str(moved["x"][0].dtype), "kept": moved["x"][1][1].tolist(), "value": value,
+    "tf32": cpu.tf32, "dtype": str(moved["x"][0].dtype), "kept": moved["x"][1][1].tolist(), "value": value,
     "honest": min(block.seconds for block in honest.blocks), "bare": min(block.seconds for block in bare.blocks),
     "products": [[str(each.dtype), list(each.shape), float(each.max()) > 1] for each in products],
 }))
@@ -225,9 +263,9 @@ def test_the_cpu_works_for_real():
     assert real["precisions"] == dict.fromkeys(("fp32", "fp16", "bf16", "fp64"))
     assert real["count"] == 124 and real["observed"] == "cpu" and "ReLU has no parameters" in real["bad"]
     assert real["changed"] and real["dtype"] == "mlx.core.float32" and real["kept"] == [1.0, 1.0]
-    assert real["value"] == 2.0
+    assert real["value"] == 2.0 and real["tf32"] is False
     assert real["peak"]["reserved_peak_bytes"] >= real["peak"]["allocated_peak_bytes"] >= 2 * 512 * 512 * 4
-    kinds = ("float32", "float16", "bfloat16")
+    kinds = ("float32", "float32", "float16", "bfloat16")
     assert real["products"] == [[f"mlx.core.{kind}", [16, 16], True] for kind in kinds]
     assert real["free"] > 10**7
     # A quarter of a billion operations against writing down that they are wanted.

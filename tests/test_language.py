@@ -6,6 +6,7 @@ in a process of its own.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import types
 from pathlib import Path
@@ -19,7 +20,8 @@ from test_roofline import metric, record
 from torch import nn
 from torch.nn import functional as F
 
-from pomology.errors import PomologyError
+from pomology.errors import Mismatch, PomologyError
+from pomology.experiment import case as case_module
 from pomology.experiment.experiment import Experiment
 from pomology.report import article
 from pomology.workloads import gpt2
@@ -196,6 +198,18 @@ def test_another_optimiser_is_refused(tmp_path, name):
     # MLX's AdamW has no bias correction unless asked; PyTorch's always does.
     record = proved(tmp_path, gpt2.trial("transformer_lm", name != "bias correction"), notebook(), optimizer)
     assert record.status == "mismatch" and record.reason.startswith("against the reference: losses [")
+
+
+@pytest.mark.parametrize(
+    ("precision", "error", "right"), [("tf32", 0.01, True), ("tf32", 0.1, False), ("fp32", 0.01, False)]
+)
+def test_what_is_computed_in_tf32_may_err_as_tf32_does(precision, error, right):
+    trial = gpt2.trial("transformer_lm")
+    given = {name: array * np.float32(1 + error) for name, array in gpt2.in_reference(trial).items()}
+    case = case_module.Case.__new__(case_module.Case)
+    case.__dict__ |= {"precision": precision, "_metrics": {}, "_notes": [], "_flags": []}
+    with contextlib.nullcontext() if right else pytest.raises(Mismatch, match="against the reference: logits"):
+        gpt2.check(case, trial, given)
 
 
 def test_weights_are_the_same_for_everyone_and_each_another():

@@ -1,12 +1,15 @@
 """Wrong parameters: each gives one line that names the file, the parameter, its value, and what would be right."""
 
+import importlib.metadata
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from pomology.errors import PomologyError
+from pomology.machine import snapshot
 from pomology.paths import root
 from pomology.results.record import PROFILES
 from pomology.runner import notebooks, parameters, plan
@@ -189,14 +192,38 @@ def test_the_names_of_models_are_those_that_the_workloads_know():
     assert all(parameters.LIMITS["weights"][0](name) for name in pretrained.WEIGHTS)
 
 
+KERAS = [f"{name}-unfused" for name in ("mlp", "lstm", "cnn")]
+MLX = [f"{name}-tf32" for name in ("ceilings_mlx", "blas_mlx", "model_sizes_mlx", "gpt2_pretraining_mlx")]
+
+
 @pytest.mark.parametrize(
-    ("platform", "devices", "ways"), [("darwin", "auto", 2), ("darwin", "cpu", 1), ("linux", "auto", 1)]
+    ("platform", "chip", "package", "devices", "others"),
+    [
+        ("darwin", "Apple M2 Max", "mlx", "auto", KERAS),
+        ("darwin", "Apple M5 Pro", "mlx", "auto", KERAS + MLX),
+        ("darwin", None, "mlx", "gpu", KERAS + MLX),
+        ("darwin", "Apple M5 Pro", "mlx", "cpu", []),
+        ("linux", "AMD EPYC 7B13", "mlx-cpu", "auto", []),
+        ("linux", "AMD EPYC 7B13", "mlx-cuda-12", "auto", MLX),
+    ],
 )
-def test_on_a_mac_keras_trains_with_metal_s_fusion_and_without_each_in_its_own_process(
-    monkeypatch, tmp_path, platform, devices, ways
+def test_what_a_process_starts_with_is_run_in_both_ways_where_a_gpu_may_differ(
+    monkeypatch, tmp_path, platform, chip, package, devices, others
 ):
+    """Metal's fusion under Keras, and fp32 as MLX ships it; the kit's own way is every notebook's last job."""
     monkeypatch.setattr(sys, "platform", platform)
-    jobs = plan.jobs("quick", {"devices": devices, "out": "x"}, "mlp")
-    wanted = [("mlp-unfused", False, "metal"), ("mlp", True, devices)][-ways:]
-    assert [(job.label, job.parameters.get("fusion", True), job.parameters["devices"]) for job in jobs] == wanted
-    assert len({job.output(tmp_path) for job in jobs}) == ways
+    monkeypatch.setattr(snapshot, "chip", lambda: chip)
+    found = []
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: found.append(1) or [SimpleNamespace(name=package)])
+    jobs = plan.jobs("quick", {"devices": devices, "out": "x"}, repeats=3)
+    ways = [job for job in jobs if job.way not in ("", plan.END)]
+    assert sorted(job.label for job in ways if not job.repeat) == sorted(others) and len(ways) == 3 * len(others)
+    assert len(found) == (platform == "linux")  # looked up once, not for each notebook and repeat
+    for job in ways:
+        keras = job.way == "-unfused"
+        assert job.parameters["devices"] == ("metal" if keras else "mlx-gpu")
+        assert job.parameters["fusion" if keras else "tf32"] is not keras
+        own = next(one for one in jobs if (one.notebook, one.repeat, one.way) == (job.notebook, job.repeat, ""))
+        assert jobs.index(job) < jobs.index(own) and own.parameters["devices"] == devices
+        assert own.parameters.get("fusion", True) and not own.parameters.get("tf32", False)
+    assert len({job.output(tmp_path) for job in jobs}) == len(jobs)

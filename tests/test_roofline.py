@@ -381,6 +381,12 @@ def test_sizes_go_on_while_the_rate_rises_and_at_the_end_the_best_is_timed_again
     again = roofline.again(known, "ceilings", "cpu", [])
     assert [(config["precision"], config["moment"]) for config in again] == [("fp32", "end")] * 3
     assert again[0]["shape"] == "1x2048x2048" and not roofline.again(known, "ceilings", "mps", [])
+    # What another process timed in another way is a ceiling of its own, and no work for this one.
+    other = of_calls(9e10, 20, precision="tf32", experiment="ceilings_mlx", backend="mlx-gpu", flags=["other-way"])
+    plain = of_calls(2e10, 20, experiment="ceilings_mlx", backend="mlx-gpu")
+    assert roofline.again([other, plain], "ceilings_mlx", "mlx-gpu", []) == [plain.config | {"moment": "end"}]
+    best = {which: ceiling.value for (_, which), ceiling in roofline.ceilings([other, plain]).rates.items()}
+    assert best == {"fp32": 2e10, "tf32": 9e10}
     # What a busy start refused is tried at the end, in all its sizes; a pass over memory is not.
     rows = [{"operation": "matmul", "precision": kind, "shape": "1x9x9"} for kind in ("fp32", "bf16")]
     rows.append({"operation": "copy", "precision": "bf16", "shape": "1 MB"})

@@ -4,6 +4,7 @@ definition, and what a device's capability is called when it fails, or only pret
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from types import SimpleNamespace
@@ -17,23 +18,33 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pomology import format
+from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.measure import calls as measure_calls
 from pomology.measure import clock as measure_clock
 from pomology.measure import epochs
 from pomology.measure.estimate import Estimate
-from pomology.workloads import cost, vision
+from pomology.workloads import cost, definitions, vision
 
-NAMES = ("simclr", "model_sizes", "capabilities")
+NAMES = ("simclr", "model_sizes")
 
 
 @pytest.fixture(scope="module")
 def scopes() -> dict[str, dict]:
     """Each notebook's functions and classes, with the article's parameters."""
-    found = {name: test_notebooks.definitions(name) for name in NAMES}
-    (names,) = [cell for cell in fakes.cells("capabilities") if cell.startswith("DTYPES")]
-    exec(names, found["capabilities"])
-    return found
+    return {name: test_notebooks.definitions(name) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def capabilities(tmp_path_factory) -> dict:
+    """The notebook's names, up to where its cases begin, with few and small pictures."""
+    scope: dict = {}
+    for source in itertools.takewhile(lambda source: "experiment.table" not in source, fakes.cells("capabilities")):
+        exec(source.split("\nwith tempfile")[0], scope)
+        if "batch_size: int" in source:
+            small = {"batch_size": 2, "model_batch_size": 2, "image_size": 32, "budget_s": 0.05}
+            scope |= small | {"devices": "cpu", "profile": "smoke", "out": str(tmp_path_factory.mktemp("run"))}
+    return scope
 
 
 @pytest.mark.parametrize(
@@ -173,18 +184,15 @@ def test_loaders_are_made_as_asked(scopes, workers, keep, kept):
 
 
 @pytest.fixture
-def tried(scopes, tmp_path):
+def tried(capabilities, tmp_path):
     """A function that tries one feature on the CPU, as the notebook does, and gives the record."""
-    scope = scopes["capabilities"]
-    small = {"batch_size": 2, "image_size": 32, "budget_s": 0.05}
-    scope["train"].__globals__.update(small)
 
-    def attempt(feature: str) -> dict:
-        about = {"article": "000", "devices": "cpu", "expects_learning": False}
+    def attempt(feature: str, **model: str) -> dict:
+        about = {"article": "000", "devices": "cpu", "expects_learning": False, "profile": "smoke"}
         here = Experiment("capabilities", out=str(tmp_path / "run"), **about)
-        (case,) = here.cases(feature=[feature])
+        (case,) = here.cases([{"feature": feature, **model}])
         with case:
-            scope["train"](case)
+            capabilities["train"](case)
         (record,) = here.records
         return record
 
@@ -196,6 +204,76 @@ def test_a_feature_that_works(tried):
     assert record.status == "ok", record.reason
     assert "computes in bfloat16," in record.note and record.precision == "bf16"
     assert record.metrics["speedup"].low < record.metrics["speedup"].high
+    found, allowed = map(float, re.search(r"gradients within (\S+) % of plain fp32's, (\S+) %", record.note).groups())
+    assert 0.1 < found < allowed
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("vae", 652_824), ("transformer_lm", 13_828_478)])
+def test_an_article_s_model_is_tried_in_bf16_as_its_notebook_defines_it(tried, name, parameters):
+    """Both draw random numbers in their forward pass, which must be the same in fp32 and bf16."""
+    record = tried("autocast bf16", model=name)
+    assert (record.status, record.precision, record.parameters) == ("ok", "bf16", parameters), record.reason
+    assert "gradients within" in record.note and "computes in bfloat16, batch 2" in record.note and record.scaled
+    assert {"speedup", "step_s", "first_step_s", "max_abs_error"} <= record.metrics.keys()
+
+
+def test_every_article_s_model_can_be_counted_and_is_the_article_s(capabilities):
+    counts = {}
+    with torch.device("meta"):
+        for name, work in capabilities["WORKS"].items():
+            model = work.build()
+            capabilities["backward"](work, model, *work.inputs(2))
+            trained = [weight for weight in model.parameters() if weight.requires_grad]
+            assert all(weight.grad is not None for weight in trained)
+            counts[name] = sum(weight.numel() for weight in model.parameters())
+    assert counts == {
+        **{"resnet18": 11_689_512, "vae": 652_824, "siamese": 11_432_897, "dcgan": 3_576_704 + 2_765_568},
+        **{"transformer_lm": 13_828_478, "gpt2": 124_439_808, "whisper": 37_760_640, "simclr": 11_497_792},
+    }
+
+
+@pytest.mark.parametrize(
+    ("kinds", "asked", "rows"), [(["cpu"], False, []), (["cpu"], True, ["cpu"]), (["cpu", "gpu"], False, ["gpu"])]
+)
+def test_the_articles_models_run_on_gpus_and_on_a_processor_where_asked(capabilities, monkeypatch, kinds, asked, rows):
+    def cases(rows=(), on=(), feature=()):
+        return [(row, device.kind) for row in rows for device in on]
+
+    here = SimpleNamespace(devices=[SimpleNamespace(kind=kind) for kind in kinds], cases=cases)
+    monkeypatch.setitem(capabilities, "experiment", here)
+    monkeypatch.setitem(capabilities, "article_models_on_cpu", asked)
+    rows_of = [{"feature": "autocast bf16", "model": name} for name in capabilities["article_models"]]
+    wanted = [(row, kind) for row in rows_of for kind in rows]
+    assert list(capabilities["to_run"]()) == wanted
+
+
+def test_one_wrong_gradient_in_bf16_is_found_out(tried, capabilities, monkeypatch):
+    class Wrong(capabilities["Trainer"]):
+        def gradients(self):
+            found = super().gradients()
+            if self.feature != "fp32":
+                found[next(iter(found))] *= 0
+            return found
+
+    monkeypatch.setitem(capabilities, "Trainer", Wrong)
+    record = tried("autocast bf16", model="vae")
+    assert record.status == "mismatch" and record.reason.startswith("the gradient of hidden.weight differs by 9")
+    assert "speedup" not in record.metrics
+
+
+def test_definitions_of_a_notebook_come_without_what_it_computes(monkeypatch, tmp_path):
+    lines = ["import math\nsize: int = 3  # of it\ndata = 1 / 0\n", "def area(r):\n    return scale() * r**size\n"]
+    lines += ["def scale():\n    return math.pi * factor\n", "def unused():\n    return data\n"]
+    cells = [{"cell_type": "code", "source": [line]} for line in lines] + [{"cell_type": "markdown", "source": ["1 /"]}]
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "circle.ipynb").write_text(json.dumps({"cells": cells}))
+    monkeypatch.setattr(definitions, "root", lambda: tmp_path)
+    assert definitions.definitions("circle", "area", factor=2.0).area(2) == pytest.approx(2 * math.pi * 8)
+    own = definitions.definitions("circle", "area", "size", factor=1.0, scale=lambda: 5)
+    assert own.area(2) == 40 and own.size == 3 and not hasattr(own, "scale")
+    for name, asked in (("circle", "data"), ("square", "area")):
+        with pytest.raises(PomologyError, match=rf"^{name}.ipynb in notebooks/ defines no {asked}$"):
+            definitions.definitions(name, asked)
 
 
 def failing(words: str):
@@ -213,6 +291,17 @@ def wrong(model):
     return lambda images: 3 * model(images)
 
 
+def turned(model):
+    """A compiled model with the right numbers, and gradients three times too large."""
+    torch._dynamo.utils.counters["stats"]["unique_graphs"] = 1
+
+    def run(images):
+        made = model(images)
+        return made + 2 * (made - made.detach())
+
+    return run
+
+
 AUTOCAST, SCALER = torch.autocast, torch.amp.GradScaler
 REPLACED = {"torch.compile": "torch.compile", "autocast": "torch.autocast", "GradScaler": "torch.amp.GradScaler"}
 UNKNOWN, FULL = "Unsupported device type: mps\nSet TORCH_LOGS", "MPS backend out of memory (MPS allocated: 9 GB)"
@@ -222,6 +311,7 @@ PRETENDED = [
     ("torch.compile", failing(FULL), "out-of-memory", "out of memory"),
     ("torch.compile", lambda model: model, "unsupported", "nothing was compiled"),
     ("torch.compile", wrong, "mismatch", "the first loss"),
+    ("torch.compile", turned, "mismatch", "the gradient of"),
     ("autocast", lambda kind, **_: AUTOCAST(kind, enabled=False), "unsupported", "switched off behind the program's"),
     # As Lightning does with 16-mixed on a CPU.
     ("autocast", lambda kind, **_: AUTOCAST(kind, dtype=torch.bfloat16), "unsupported", "computes in torch.bfloat16"),

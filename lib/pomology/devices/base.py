@@ -39,7 +39,7 @@ class Device(abc.ABC):
     apple_plugin = cuda_install = ""  # a package that an Apple GPU needs beside it; what to install for an NVIDIA GPU
     compiles_at_launch = False  # a kernel of the kit's own is compiled in its first launch, not when it is made
     memory_limit = ""  # where the kit has set another one than the framework comes with: a sentence about it
-    tf32 = False  # whether its convolutions in fp32 are computed in TF32, as the framework does by itself
+    tf32 = False  # whether convolutions (of MLX, products) in fp32 are computed in TF32, as the framework does itself
     counts_on_cpu = False  # whether its memory counters are of use there
     keeps_graphs = False  # what it compiled for a shape stays in memory until the process ends
 

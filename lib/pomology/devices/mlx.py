@@ -8,6 +8,7 @@ itself, with `mx.eval(loss, model.parameters(), optimizer.state)` inside the tim
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import os
 import re
@@ -68,10 +69,17 @@ class MLXDevice(Device):
 
     @classmethod
     def other_ways(cls) -> dict[str, tuple[bool, str]]:
-        mac = sys.platform == "darwin"
-        cuda = any((package.name or "").startswith("mlx-cuda") for package in importlib.metadata.distributions())
-        older = re.search(r"\bM[1-4]\b", snapshot.chip() or "")  # whose GPUs have no TF32
-        return {"tf32": (True, "-tf32")} if cuda or (mac and not older) else {}
+        if sys.platform == "darwin":
+            may = not re.search(r"\bM[1-4]\b", snapshot.chip() or "")  # whose GPUs have no TF32
+        else:
+            may = any((package.name or "").startswith("mlx-cuda") for package in importlib.metadata.distributions())
+        return {"tf32": (True, "-tf32")} if may else {}
+
+    @functools.cached_property
+    def tf32(self) -> bool:
+        with self.context():  # 2^-20 is lost behind the 10 bits of TF32
+            number = self._ones("float32", 64) * (1 + 2.0**-20)
+            return not (number @ self._mx.eye(64) == number).all().item()
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
@@ -108,7 +116,7 @@ class MLXDevice(Device):
         return call
 
     def product(self, precision: str, size: int) -> Callable[[], Any]:
-        mx, dtype = self._mx, getattr(self._mx, DTYPES[precision])
+        mx, dtype = self._mx, getattr(self._mx, DTYPES[precision.replace("tf32", "fp32")])
         # Given to this device as they are: a stream belongs to the operation, not to its numbers.
         a, b = (mx.random.uniform(shape=(size, size), stream=self.handle).astype(dtype, self.handle) for _ in range(2))
         mx.eval(a, b)

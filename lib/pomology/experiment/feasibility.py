@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pomology import format
-from pomology.errors import PomologyError, TooBig
+from pomology.errors import PomologyError, TooBig, Unsupported
 from pomology.machine import snapshot
 from pomology.workloads.cost import Workload
 
@@ -59,6 +59,13 @@ class Feasibility:
                 f"{rate / 1e9:,.4g} GFLOP/s, the most that a product in {precision} reaches here; {steps} steps must "
                 f"end within {format.seconds(limit_s)}"
             )
+
+    def require_tf32(self) -> None:
+        """Say that this row is fp32 as its framework ships it. Raises Unsupported, which ends the case, where that is
+        true fp32 on this device, as in the rows beside it."""
+        if not self.backend.tf32:
+            raise Unsupported(f"{self.backend.title} computes fp32 as fp32 on this device: there is no other way")
+        self.note(f"fp32 as {self.backend.title} ships it, which here is TF32", "other-way")
 
     def memory_budget(self, share: float = 0.9, most_bytes: float = math.inf) -> int:
         """Bytes that a case may plan for that is to come near the limit of the memory: `share` of what is free, less

@@ -116,7 +116,8 @@ def again(records: Iterable[Record], experiment: str, backend: str, rows: list[d
     best = ceilings(records := list(records), smoke=True)
     own = ceilings([r for r in records if (r.experiment, r.backend) == (experiment, backend)], smoke=True)
     pairs = [(known[key], of_all[key].value) for known, of_all in zip(own[:2], best[:2], strict=True) for key in known]
-    chosen = [ceiling.record.config for ceiling, most in pairs if ceiling.value >= NEAR * most]
+    fast = [ceiling.record for ceiling, most in pairs if ceiling.value >= NEAR * most]
+    chosen = [record.config for record in fast if "other-way" not in record.flags]  # which is another process's
     timed = {precision for _, precision in own.rates}
     chosen += [row for row in rows if row["operation"] not in STREAMS and row["precision"] not in timed]
     return [config | {"moment": "end"} for config in chosen]

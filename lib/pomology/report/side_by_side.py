@@ -11,7 +11,7 @@ from pomology.measure.estimate import Estimate
 from pomology.report import declaration
 from pomology.report.declaration import Declaration
 from pomology.report.table import Table, grouped
-from pomology.results import metrics
+from pomology.results import cases, metrics
 from pomology.results.cases import FRAMEWORKS, combined, good_of, groups, kind
 from pomology.results.record import Record
 
@@ -91,7 +91,8 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
     """
     about = declaration.of(experiment)
     lines = []
-    for case in grouped(records, lambda record: (kind(record), json.dumps(record.config, sort_keys=True))):
+    own = [record for record in records if cases.precision(record) != "tf32"]  # which only one of the two has
+    for case in grouped(own, lambda record: (kind(record), json.dumps(record.config, sort_keys=True))):
         device, config = kind(case[0]).upper(), case[0].config
         repeats = {name: [record for record in case if record.framework == name] for name in PAIR}
         times = {name: combined(here, about.time) for name, here in repeats.items()}

@@ -6,7 +6,6 @@ It imports little, so that a wrong argument is answered at once.
 import contextlib
 import json
 import re
-import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,7 +73,10 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
     """
     if not 1 <= repeats <= 100:
         raise PomologyError(f"REPEATS={repeats}: must be from 1 to 100")
-    planned, kinds = [], list(find.frameworks().values())
+    planned: list[Job] = []
+    others = [
+        (name, kind.apple_gpu, *way) for kind in find.frameworks().values() for name, way in kind.other_ways().items()
+    ]
     for notebook in select(_known(), only):
         declared = rules.declared(notebook.path)
         values = _profile_values(notebook, profile, declared)
@@ -84,11 +86,9 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
             more = {key: value for key, value in (given | {"repeat": repeat}).items() if key in declared.keys() - own}
             job = Job(notebook, values | more, repeat)
             # Before the article's way, whose tables then show both.
-            for kind in kinds if job.parameters.get("devices") != "cpu" else ():
-                for name, (other, way) in kind.other_ways().items():
-                    if name in declared:
-                        more = {name: other, "devices": kind.apple_gpu}
-                        planned.append(Job(notebook, job.parameters | more, repeat, way))
+            for name, gpu, value, way in others if job.parameters.get("devices") != "cpu" else ():
+                if name in declared:
+                    planned.append(Job(notebook, job.parameters | {name: value, "devices": gpu}, repeat, way))
             planned.append(job)
             if notebook.again:
                 short = notebook._replace(seconds=notebook.again)

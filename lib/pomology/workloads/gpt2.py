@@ -170,10 +170,12 @@ def check(case: Any, trial: Trial, given: dict[str, np.ndarray]) -> None:
     ]
     case.metric("inputs_checksum", trial.checksum, "")
     # As shares of the largest. fp32 errs by less than one part in a million in logits and losses, and three in
-    # gradients; GELU without tanh is a part in ten thousand off.
+    # gradients; GELU without tanh is a part in ten thousand off. TF32 errs by 0.3 % and 4 % in simulation: that the
+    # model is the right one, only the row in true fp32 shows.
+    times = 1000 if case.precision == "tf32" else 1
     for word, allowed in (("logits", 3e-5), ("gradient", 3e-4), ("losses", 3e-5)):
         pair = [{name: one[name] for name in one if name.startswith(word)} for one in both]
-        case.check(*pair, allowed, "against the reference", relative=True)
+        case.check(*pair, times * allowed, "against the reference", relative=True)
     what = "transformers' GPT-2" if trial.shape.true else "PyTorch's own encoder"
     case.note(f"the same as {what}" + ("" if trial.bias_correction else "; AdamW without bias correction"))
 

@@ -207,7 +207,8 @@ def check_mlx(
     Both get `seeded_weights`, which the model keeps, and the same pictures of noise. Outputs and running statistics may
     differ by 0.0003 of the largest element of each, gradients by 0.01: ten times what they do where all convolutions
     err by a hundred times fp32's rounding. Where that takes a value across the bend of a ReLU it is more, so gradients
-    get several chances. Raises what `case.check` raises.
+    get several chances. In TF32 30 times as much is allowed: simulated, it errs by 0.0004 and mostly below 0.3. Raises
+    what `case.check` raises.
     """
     weights = _seed(model, seed)
 
@@ -218,7 +219,8 @@ def check_mlx(
         pair = mlx_pass(model, images, labels, compiled), in_torch(reference, weights, images, labels)
         return {"MLX against PyTorch": pair}
 
-    _check(case, passes, CHANCES, (3e-4, 1e-2), relative=True)
+    times = 30 if case.precision == "tf32" else 1
+    _check(case, passes, CHANCES, (times * 3e-4, times * 1e-2), relative=True)
 
 
 def check_residual_mlp(case: Any, model: Any, seed: int) -> None:

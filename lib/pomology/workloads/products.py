@@ -24,7 +24,7 @@ from pomology.results.cases import LEAST_CALLS
 
 OPERATIONS = {"matmul": 3, "matvec": 2, "vjp": 3}  # and how many lengths its shape has
 # What a precision is called in every framework, and how many bits of a number are significant, the hidden one included.
-PRECISIONS = {"fp32": ("float32", 24), "fp16": ("float16", 11), "bf16": ("bfloat16", 8)}
+PRECISIONS = {"fp32": ("float32", 24), "tf32": ("float32", 11), "fp16": ("float16", 11), "bf16": ("bfloat16", 8)}
 WARMUPS = 10  # calls before the timed ones, as in the article
 DIVISORS = (8, 4, 2)  # of the smaller products by whose time one is foreseen
 LEAST_FLOPS = 1e7  # of a product whose time tells anything about a larger one
@@ -92,7 +92,7 @@ class Product:
         """What must be read and written at the least: the operands that are used, and the result."""
         used = {"left": "bc", "right": "ac", "": "ab"}[self.wrt]
         numbers = math.prod(self.result) + sum(math.prod(self.operands[name]) for name in used)
-        return numbers * (4 if precision == "fp32" else 2)
+        return numbers * (4 if precision.endswith("32") else 2)
 
     def smaller(self, divisor: int) -> Product:
         """The same operation with its lengths divided, that of a batch not."""
