@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
+from pomology.paths import MOST_BYTES, read_file
 
 MOST_FILES = 2_000
 MOST_ZIP_BYTES = 128 * 2**20
-MOST_BYTES = 64 * 2**20  # of a file
 MOST_ALL_BYTES = 256 * 2**20  # of all files, unpacked
 
 WORD = r"[A-Za-z0-9_][\w.+ -]{0,99}"
@@ -41,14 +41,9 @@ class File(NamedTuple):
 
     def read(self) -> bytes:
         """Raises PomologyError for a file that must not or cannot be read."""
-        wrong = self.wrong
-        try:
-            if not wrong:
-                with open(self.place, "rb", buffering=0) as file:
-                    return file.read(self.stamp[0])
-        except OSError as error:
-            wrong = f"cannot be read: {error.strerror}"
-        raise PomologyError(f"{_shown(self.place.parent.name)}/{_shown(self.place.name)}: {wrong}")
+        if self.wrong:
+            raise PomologyError(f"{_shown(self.place.parent.name)}/{_shown(self.place.name)}: {self.wrong}")
+        return read_file(self.place)
 
 
 def listed(folder: Path) -> list[File]:
