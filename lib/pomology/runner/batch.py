@@ -183,6 +183,8 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
     os.environ[folders.ROW_EACH] = "1"
     os.environ["IPYTHONDIR"] = str(out / ".partial" / "ipython")  # not what a user's IPython does at its start
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, not a `python3` that a user registered
+    if not os.access(os.path.expanduser("~"), os.W_OK):  # a user without an account or a home, as in a container
+        os.environ["HOME"] = str(out / ".partial")
     with open(partial.with_suffix(".log"), "ab") as log:
         try:
             where, settings = {"metadata": {"path": str(job.notebook.path.parent)}}, Config(KernelManager=KERNEL)
