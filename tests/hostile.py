@@ -1,6 +1,6 @@
 """Files of a run's folder, a checkout and a zip made malformed at random: each command says a line, or works.
 
-`python tests/hostile.py 1000 [seed]` tries that many by hand; test_hostile_files.py tries a few.
+`python tests/hostile.py 1000 SEED` tries that many by hand; test_hostile_files.py tries a few.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -25,12 +26,12 @@ import records
 from test_report import MACHINE, run
 
 from pomology import __main__
-from pomology.results import journal
 from pomology.runner import notebooks, plan
 
 LIMIT_S, MOST_BYTES = 2, 2 * 2**30  # how much longer than with clean files, and how much more memory
 VALUES = [None, True, -1, 3, 1e308, 10**400, float("nan"), float("inf"), "", "x", "\ud800", "a\nb\x1b[31m", [], {}]
 VALUES += [[[]], {"a": [1]}, ["x"] * 3, "9" * 6000, "\u202e" * 300, {"\n": None}, [None], -0.0, 2**63]
+NAMES = ["\n", "a b", "ü", "'\"", "<b>", "-x", "x" * 200, "\x1b[31m"]
 CODE = "# @title\nexperiment = Experiment('vae', article='001', settings=['batch_size'])\nexperiment.table()"
 
 
@@ -77,6 +78,7 @@ def call(folder: Path, command: str, limit_s: float = LIMIT_S) -> int:
     arguments = {"report": [place], "share": [place], "compare": [place, str(folder / "outputs" / "s")]}
     said, wrong = io.StringIO(), io.StringIO()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings(action="ignore"))  # matplotlib's, of numbers that no axis has
         for module in (__main__, notebooks, plan):
             stack.enter_context(mock.patch.object(module, "root", lambda: folder))
         stack.enter_context(contextlib.redirect_stdout(said))
@@ -112,114 +114,86 @@ def _type_changed(data: bytes, rng: random.Random) -> bytes:
         del inner[way[-1]]
     else:
         inner[way[-1]] = rng.choice(VALUES)
-    return json.dumps(document, indent=None).encode() + b"\n"
+    return json.dumps(document).encode() + b"\n"
 
 
 def spoil(place: Path, rng: random.Random) -> str:
     """Make one file malformed in one way; returns what was done."""
     data = place.read_bytes()
     place.unlink()
-    ways = [
-        "cut",
-        "empty",
-        "bytes",
-        "deep",
-        "fifo",
-        "directory",
-        "zero",
-        "loop",
-        "dangling",
-        "large",
-        "digits",
-        "alone",
-    ]
-    ways += ["changed"] * 12 * (place.suffix in (".json", ".jsonl", ".ipynb")) + ["again", "names", "denied"]
-    way = rng.choice(ways)
-    if way == "fifo":
-        os.mkfifo(place)
-    elif way == "directory":
-        (place / "x").mkdir(parents=True)
-    elif way in ("zero", "loop", "dangling"):
-        place.symlink_to({"zero": "/dev/zero", "loop": place.name, "dangling": "nowhere"}[way])
-    elif way == "large":
-        with open(place, "wb") as file:
-            file.write(data)
-            file.truncate(200 * 2**20)
-    elif way == "names":
-        place.write_bytes(data)
-        shutil.copy(
-            place,
-            os.fsencode(place.parent / rng.choice(["\n", "a b", "ü", "'\"", "<b>", "-x", "x" * 200]))
-            + b"\xff"
-            + place.suffix.encode(),
-        )
-        shutil.copy(
-            place,
-            place.parent / (rng.choice(["\n", "a b", "ü", "'\"", "<b>", "-x", "x" * 200, "\x1b[31m"]) + place.suffix),
-        )
+    cut = rng.randrange(len(data) or 1)
+    made = {"cut": data[:cut], "empty": b"", "bytes": data[:cut] + rng.randbytes(9) + data[cut:], "again": data * 3}
+    made |= {"deep": rng.choice([b"[", b'{"a":', b"- "]) * 100_000, "digits": b"seed: 0x" + b"f" * 9000}
+    made |= {"half a sign": data[:cut] + b"\\ud800\xed\xa0\x80" + data[cut:]}
+    links = {"zero": "/dev/zero", "loop": place.name, "dangling": "nowhere"}
+    changed = ["changed"] * 12 if place.suffix in (".json", ".jsonl", ".ipynb") else []
+    way = rng.choice([*made, *links, *changed, "pipe", "folder", "large", "names"])
+    if way in made:
+        place.write_bytes(made[way])
+    elif way in links:
+        place.symlink_to(links[way])
     elif way == "changed":
         place.write_bytes(_type_changed(data, rng))
+    elif way == "pipe":
+        os.mkfifo(place)
+    elif way == "folder":
+        (place / "x").mkdir(parents=True)
+    elif way == "large":
+        with open(place, "wb") as file:
+            file.truncate(200 * 2**20)
     else:
-        cut = rng.randrange(len(data) or 1)
-        made = {"cut": data[:cut], "empty": b"", "bytes": data[:cut] + rng.randbytes(9) + data[cut:]}
-        made |= {"deep": rng.choice([b"[", b'{"a":', b"- "]) * 100_000, "digits": b"seed: 0x" + b"f" * 9000}
-        made |= {"alone": data[:cut] + b"\\ud800\xed\xa0\x80" + data[cut:], "again": data * 3, "denied": data}
-        place.write_bytes(made[way])
-        if way == "denied":
-            place.chmod(0)
+        place.write_bytes(data)
+        for name in (b"\xff", rng.choice(NAMES).encode()):
+            shutil.copy(place, os.fsencode(place.parent) + b"/" + name + place.suffix.encode())
     return way
 
 
-def attempts(
-    count: int, seed: int, commands=("report", "compare", "share", "share --notebooks", "list", "check")
-) -> Iterator[tuple]:
+def attempts(count: int, seed: int, commands: tuple[str, ...]) -> Iterator[tuple]:
     """(what was done, the command, what went wrong or None) of each."""
     rng, most = random.Random(seed), resource.getrlimit(resource.RLIMIT_AS)
 
     def stop(*_):
         raise Hang
 
+    before = signal.signal(signal.SIGALRM, stop)
     with tempfile.TemporaryDirectory() as scratch:
         kept = template(Path(scratch, "kept"))
-        files = sorted(
-            place.relative_to(kept) for place in kept.rglob("*") if place.is_file() and "s" not in place.parts
-        )
+        files = sorted(place for place in kept.glob("**/*.*") if place.is_file() and "s" not in place.parts)
         takes_s = {}
-        for name in commands * 2:
+        for name in commands:
             begun_s = time.process_time()
             call(kept, name, 60)
             takes_s[name] = time.process_time() - begun_s
         (kept / "outputs/r.zip").unlink(missing_ok=True)
-        before = signal.signal(signal.SIGALRM, stop)
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096 if Path("/proc").is_dir() else 0
-        resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, most[1]))
+        if sys.platform == "linux":  # macOS has no such limit
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, most[1]))
         try:
             for number in range(count):
                 folder = Path(scratch, str(number))
                 shutil.copytree(kept, folder)
                 suffix = rng.choice(sorted({place.suffix for place in files}))
-                place = rng.choice([place for place in files if place.suffix == suffix])
-                way = spoil(folder / place, rng)
+                place = rng.choice([place.relative_to(kept) for place in files if place.suffix == suffix])
                 of_run = place.parts[0] == "outputs"
                 command = rng.choice([name for name in commands if (name not in ("list", "check")) == of_run])
-                wrong = None
+                what, wrong = f"{place} {spoil(folder / place, rng)} ({number})", None
                 signal.setitimer(signal.ITIMER_REAL, 90)
                 try:
                     call(folder, command, takes_s[command] + LIMIT_S)
-                except BaseException as error:  # noqa: BLE001
+                except BaseException as error:
                     wrong = error
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                yield f"{place} {way} ({number})", command, wrong
+                yield what, command, wrong
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
             resource.setrlimit(resource.RLIMIT_AS, most)
 
 
 if __name__ == "__main__":
-    for what, command, wrong in attempts(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0):
+    every = ("report", "compare", "share", "share --notebooks", "list", "check")
+    for what, command, wrong in attempts(int(sys.argv[1]), int(sys.argv[2]), every):
         if wrong is not None:
-            last = traceback.extract_tb(wrong.__traceback__)
-            inner = [f"{Path(one.filename).name}:{one.lineno}" for one in last][-7:]
-            print(f"{command:8} {what}: {type(wrong).__name__}: {str(wrong)[:150]} {inner}", flush=True)
+            calls = [f"{Path(call.filename).name}:{call.lineno}" for call in traceback.extract_tb(wrong.__traceback__)]
+            print(f"{command} {what}: {type(wrong).__name__}: {str(wrong)[:150]} {calls[-7:]}", flush=True)
+    print("tried", sys.argv[1])

@@ -70,8 +70,6 @@ def render(notebook: Path, tables: dict[str, Any] | None = None, note: str = "")
     from nbconvert import HTMLExporter
 
     document = nbformat.v4.reads(redact(json.dumps(read_notebook(notebook), ensure_ascii=False)))
-    with warnings.catch_warnings(action="ignore"):  # an older notebook's cells have no names
-        nbformat.validate(document)
     headings: list[str] = []
     for cell in document.cells:
         if cell.cell_type == "markdown":
@@ -92,7 +90,9 @@ def render(notebook: Path, tables: dict[str, Any] | None = None, note: str = "")
         filters={"safe_html": _safe_html, "address": address, "coloured": lambda code: _plain().sub(r"\1", str(code))},
         config={"NbConvertBase": {"display_data_priority": list(SHOWN)}},
     )
-    with _at_most(MOST_S):
+    # It warns of cells without a name, and of languages that it does not know.
+    with _at_most(MOST_S), warnings.catch_warnings(action="ignore"):
+        nbformat.validate(document)
         about = {"metadata": {"name": (headings or [notebook.stem])[0], "note": note}}
         return exporter.from_notebook_node(document, about)[0]
 
