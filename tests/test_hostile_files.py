@@ -21,7 +21,8 @@ from pomology.results import notebook_file
 from pomology.runner import client, notebooks, parameters
 
 CELL = {"cell_type": "markdown", "metadata": {}, "source": ["# A title"], "id": "a"}
-GOOD = {"cells": [CELL], "metadata": {"kernelspec": {"name": "python3"}}, "nbformat": 4, "nbformat_minor": 5}
+KERNEL = {"name": "python3", "display_name": "Python 3"}
+GOOD = {"cells": [CELL], "metadata": {"kernelspec": KERNEL}, "nbformat": 4, "nbformat_minor": 5}
 
 
 def changed(**more) -> bytes:
@@ -53,6 +54,7 @@ MALFORMED = {
     "a cell's metadata null": of_cell(metadata=None),
     "metadata null": changed(metadata=None),
     "metadata a list": changed(metadata=[]),
+    "a kernel without its name": changed(metadata={"kernelspec": {"name": "python3"}}),
     "pomology null": changed(metadata={"pomology": None}),
     "after a number": changed(metadata={"pomology": {"after": 5}}),
     "seconds a text": changed(metadata={"pomology": {"seconds": {"quick": "long"}}}),
@@ -60,7 +62,7 @@ MALFORMED = {
     "seconds infinite": changed(metadata={"pomology": {"seconds": {"quick": float("inf")}}}),
     "seconds below 0": changed(metadata={"pomology": {"seconds": {"quick": -1}}}),
     "half a sign": b'{"cells": [{"cell_type": "markdown", "metadata": {}, "source": "\\ud800"}], '
-    b'"metadata": {"kernelspec": {"name": "python3"}}, "nbformat": 4}',
+    b'"metadata": {"kernelspec": {"name": "python3", "display_name": "x"}}, "nbformat": 4}',
 }
 
 
@@ -85,7 +87,10 @@ def test_a_notebook_that_is_a_pipe_or_too_large_is_not_opened(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"metadata": {"kernelspec": {"name": "my-venv"}}}, "x.ipynb: its kernel is 'my-venv'; it must be 'python3'"),
+        (
+            {"metadata": {"kernelspec": KERNEL | {"name": "my-venv"}}},
+            "x.ipynb: its kernel is 'my-venv'; it must be 'python3'",
+        ),
         ({"metadata": {}}, "x.ipynb: its kernel is missing; it must be 'python3'"),
         (
             {"cells": [CELL | {"source": "![](attachment:a.png)"}]},

@@ -63,8 +63,8 @@ def render(notebook: Path, tables: dict[str, Any] | None = None, note: str = "")
 
     tables: what stands in place of the outputs of cells that end with these methods of the experiment, as `table()`.
     note: what stands above it.
-    Raises PomologyError or nbformat's ValidationError for a file that is no notebook or a huge one,
-    TimeoutError for one that takes too long, and what nbconvert raises.
+    Raises PomologyError for a file that is no notebook or a huge one, TimeoutError for one that takes too long, and
+    what nbconvert raises.
     """
     import nbformat
     from nbconvert import HTMLExporter
@@ -90,9 +90,7 @@ def render(notebook: Path, tables: dict[str, Any] | None = None, note: str = "")
         filters={"safe_html": _safe_html, "address": address, "coloured": lambda code: _plain().sub(r"\1", str(code))},
         config={"NbConvertBase": {"display_data_priority": list(SHOWN)}},
     )
-    # It warns of cells without a name, and of languages that it does not know.
-    with _at_most(MOST_S), warnings.catch_warnings(action="ignore"):
-        nbformat.validate(document)
+    with _at_most(MOST_S), warnings.catch_warnings(action="ignore"):  # as of languages that it does not know
         about = {"metadata": {"name": (headings or [notebook.stem])[0], "note": note}}
         return exporter.from_notebook_node(document, about)[0]
 

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from pomology.articles import published
-from pomology.format import quantity_per_s
+from pomology.format import one_line, quantity_per_s
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import claims as report_claims
@@ -105,9 +105,10 @@ def _index(run: Run, failed: dict[str, str], notebooks: bool) -> str:
     if not notebooks:
         names |= {about.name for about in declaration.all_of_the_kit() if about.whole_run or names & set(about.sources)}
     order = list(dict.fromkeys(row["experiment"] for row in published.rows()))
-    abouts = [_declaration(run, name) for name in sorted(names - {"index"})]
+    unprintable = {name for name in names if not name.isprintable()}  # no text in UTF-8, or of several lines
+    abouts = [_declaration(run, name) for name in sorted(names - unprintable - {"index"})]
     abouts.sort(key=lambda about: (about.article, (*order, about.experiment).index(about.experiment)))
-    notes = [*run.problems]
+    notes = [*run.problems, *(f"{one_line(name)}: not shown, for its name." for name in sorted(unprintable))]
     notes += [] if run.journals else ["Nothing has been measured yet."]
     if any(record.profile == "smoke" for record in run.records):
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")

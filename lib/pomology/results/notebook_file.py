@@ -36,6 +36,7 @@ class Cell(msgspec.Struct):
 
 class Kernel(msgspec.Struct):
     name: str
+    display_name: str
 
 
 class Metadata(msgspec.Struct):
