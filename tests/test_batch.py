@@ -44,7 +44,7 @@ from pomology.devices import find
 
 class Simulated:
     framework, framework_version, backend, kind, handle, name, threads = "simulated", "1", "cpu", "cpu", None, "chip", 1
-    uncounted = None
+    uncounted, keeps_graphs = None, False
     memory_limit, tf32, unified_memory = "", False, False
     context = lambda self, strict=False: contextlib.nullcontext()
     watch_fallbacks = lambda self: contextlib.nullcontext(set())
@@ -89,6 +89,8 @@ def trouble(place):
         raise ValueError("as planned")
     if fault == f"no device {place}":
         raise NoSuchDevice("devices: 'cuda' is not on this machine (cuda: none); it has cpu")
+    if fault == f"print {place}":
+        print("\\b" * 3_000_000)
     if fault == f"kill {place}":
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == f"hang {place}":
@@ -260,6 +262,21 @@ def test_a_notebook_that_breaks_dies_or_lacks_its_device_stops_no_other(checkout
     checkout.fault("zeta", "kill end")  # in no case: to try again would be to do the same again
     status, said = reproduce("--only=zeta")
     assert status == 1 and "zeta did not finish: its kernel died" in said and len(checkout.pids("zeta")) == 2
+
+
+def test_neither_what_a_user_s_ipython_does_nor_a_cell_that_prints_without_end_touches_a_run(
+    checkout, reproduce, monkeypatch, tmp_path
+):
+    startup = tmp_path / "ipython" / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    (startup / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("HOME", str(tmp_path / "no such home"))  # that of a user without an account
+    checkout.fault("zeta", "print end")
+    status, said = reproduce("--only=zeta")
+    assert status == 0 and not (tmp_path / "ran").exists(), said
+    printed = nbformat.read(checkout.out() / "zeta.ipynb", as_version=4).cells[-1].outputs[-1].text
+    assert len(printed) < 300_000 and printed.endswith("characters is not kept.)\n")
 
 
 def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):

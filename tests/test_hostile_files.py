@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import re
+import signal
 import time
 
+import hostile
 import pytest
+from test_report import record, run
 
+from pomology import paths
 from pomology.errors import PomologyError
-from pomology.report import notebook_page
-from pomology.runner import notebooks, parameters
+from pomology.report import declaration, notebook_page
+from pomology.report import page as report_page
+from pomology.results import notebook_file
+from pomology.runner import client, notebooks, parameters
 
 CELL = {"cell_type": "markdown", "metadata": {}, "source": ["# A title"], "id": "a"}
-GOOD = {"cells": [CELL], "metadata": {"kernelspec": {"name": "python3"}}, "nbformat": 4, "nbformat_minor": 5}
+KERNEL = {"name": "python3", "display_name": "Python 3"}
+GOOD = {"cells": [CELL], "metadata": {"kernelspec": KERNEL}, "nbformat": 4, "nbformat_minor": 5}
 
 
 def changed(**more) -> bytes:
@@ -45,6 +54,7 @@ MALFORMED = {
     "a cell's metadata null": of_cell(metadata=None),
     "metadata null": changed(metadata=None),
     "metadata a list": changed(metadata=[]),
+    "a kernel without its name": changed(metadata={"kernelspec": {"name": "python3"}}),
     "pomology null": changed(metadata={"pomology": None}),
     "after a number": changed(metadata={"pomology": {"after": 5}}),
     "seconds a text": changed(metadata={"pomology": {"seconds": {"quick": "long"}}}),
@@ -52,7 +62,7 @@ MALFORMED = {
     "seconds infinite": changed(metadata={"pomology": {"seconds": {"quick": float("inf")}}}),
     "seconds below 0": changed(metadata={"pomology": {"seconds": {"quick": -1}}}),
     "half a sign": b'{"cells": [{"cell_type": "markdown", "metadata": {}, "source": "\\ud800"}], '
-    b'"metadata": {"kernelspec": {"name": "python3"}}, "nbformat": 4}',
+    b'"metadata": {"kernelspec": {"name": "python3", "display_name": "x"}}, "nbformat": 4}',
 }
 
 
@@ -60,7 +70,7 @@ MALFORMED = {
 def test_a_malformed_notebook_is_a_line(tmp_path, name):
     (tmp_path / "x.ipynb").write_bytes(MALFORMED[name])
     with pytest.raises(PomologyError) as refusal:
-        notebooks.read_notebook(tmp_path / "x.ipynb")
+        notebook_file.read_notebook(tmp_path / "x.ipynb")
     said = str(refusal.value)
     assert said.startswith("x.ipynb: not a notebook (") and said.isprintable() and len(said) < 300
 
@@ -68,18 +78,24 @@ def test_a_malformed_notebook_is_a_line(tmp_path, name):
 def test_a_notebook_that_is_a_pipe_or_too_large_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe.ipynb")
     with open(tmp_path / "large.ipynb", "wb") as file:
-        file.truncate(notebooks.MOST_BYTES + 1)
+        file.truncate(paths.MOST_BYTES + 1)
     for name in ("pipe", "large"):
-        with pytest.raises(PomologyError, match=r"not a notebook \(no file of at most"):
-            notebooks.read_notebook(tmp_path / f"{name}.ipynb")
+        with pytest.raises(PomologyError, match=f"{name}.ipynb: no file of at most"):
+            notebook_file.read_notebook(tmp_path / f"{name}.ipynb")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"metadata": {"kernelspec": {"name": "my-venv"}}}, "x.ipynb: its kernel is 'my-venv'; it must be 'python3'"),
+        (
+            {"metadata": {"kernelspec": KERNEL | {"name": "my-venv"}}},
+            "x.ipynb: its kernel is 'my-venv'; it must be 'python3'",
+        ),
         ({"metadata": {}}, "x.ipynb: its kernel is missing; it must be 'python3'"),
-        ({"cells": [CELL | {"source": "![](attachment:a.png)"}]}, "x.ipynb: shows the attachment a.png, which it lacks"),
+        (
+            {"cells": [CELL | {"source": "![](attachment:a.png)"}]},
+            "x.ipynb: shows the attachment a.png, which it lacks",
+        ),
     ],
 )
 def test_check_refuses_what_could_not_be_run_or_rendered(tmp_path, change, words):
@@ -109,7 +125,7 @@ def test_a_hostile_parameter_file_is_a_line_at_once(tmp_path, name):
         parameters.merge(declared, parameters.read_yaml(place, "x.yaml"), "x.yaml")
     assert len(str(refusal.value)) < 300 and time.monotonic() - begun_s < 2
     os.mkfifo(tmp_path / "pipe.yaml")
-    with pytest.raises(PomologyError, match=r"must be a file of at most"):
+    with pytest.raises(PomologyError, match="no file of at most"):
         parameters.read_yaml(tmp_path / "pipe.yaml", "pipe.yaml")
 
 
@@ -118,6 +134,79 @@ def test_a_parameters_cell_of_a_thousand_signs_is_a_line(tmp_path):
     (tmp_path / "x.ipynb").write_bytes(changed(cells=[cell]))
     with pytest.raises(PomologyError, match="not Python"):
         parameters.declared(tmp_path / "x.ipynb")
+
+
+def test_a_cell_of_a_thousand_signs_declares_nothing_and_what_is_no_declaration_is_a_line(tmp_path, monkeypatch):
+    place = tmp_path / "x.ipynb"
+    code = {"cell_type": "code", "metadata": {}, "id": "b", "outputs": [], "execution_count": None}
+    for source in ("-" * 50_000 + "1", "x = '\0'", "a" + ".a" * 200_000):
+        place.write_bytes(changed(cells=[CELL, code | {"source": source}]))
+        os.utime(place, ns=(0, len(source)))
+        assert declaration.read(place) == declaration.Declaration("x")
+    for given in ("settings=5", "combines=5", "article=5", "article='001', columns=COLUMNS", "figure=['x']"):
+        place.write_bytes(changed(cells=[CELL, code | {"source": f"experiment = Experiment('x', {given})"}]))
+        os.utime(place, ns=(0, len(given)))
+        with pytest.raises(PomologyError, match=r"^x\.ipynb: "):
+            declaration.read(place)
+    # Its numbers are shown all the same, though it is in the kit's own folder, where somebody may be editing it.
+    monkeypatch.setattr(declaration, "_notebooks", lambda: {"x": place})
+    out = run(tmp_path / "run", record("x"), record("vae"))
+    page = report_page.build(out).read_text(encoding="utf-8")
+    assert 'id="x"' in page and 'id="vae"' in page
+
+
+def test_a_notebook_that_takes_for_ever_to_render_is_a_line_and_costs_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(notebook_page, "MOST_S", 0.5)
+    out = run(tmp_path, record())
+    shows = {"output_type": "display_data", "metadata": {}, "data": {"text/html": "<div>" * 30_000}}
+    code = {"cell_type": "code", "metadata": {}, "id": "b", "source": "x", "outputs": [shows], "execution_count": None}
+    attached = CELL | {"source": "![](attachment:a.png)"}  # nbconvert raises for it
+    for name, cells in {"slow": [CELL, code], "lacks": [attached], "good": [CELL]}.items():
+        (out / f"{name}.ipynb").write_bytes(changed(cells=cells))
+    begun_s, handler = time.process_time(), signal.getsignal(signal.SIGPROF)
+    page = report_page.build(out).read_text(encoding="utf-8")
+    assert "The notebook cannot be rendered: TimeoutError: it takes more than 0.5 s." in page
+    assert page.count("The notebook cannot be rendered") == 2 and (out / "good.html").exists()
+    assert time.process_time() - begun_s < 10 and signal.getsignal(signal.SIGPROF) is handler
+    assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
+
+
+def test_what_a_cell_prints_is_joined_as_nbclient_does_in_time_that_grows_as_the_text():
+    rng = random.Random(3)
+    for _ in range(300):
+        parts = ["".join(rng.choices("ab\r\n", k=rng.randrange(9))) for _ in range(5)]
+        shown = ""
+        for part in parts:
+            shown = client.joined(shown, part)
+        assert shown == re.sub(r".*\r(?=[^\n])", "", "".join(parts)), parts
+    begun_s = time.process_time()
+    shown = client.joined("", "\b" * 5_000_000)
+    assert time.process_time() - begun_s < 1
+    assert shown == "\b" * client.MOST_PRINTED + client.CUT == client.joined(shown, "more")
+    bar = ""
+    for step in range(20_000):  # as of a download
+        bar = client.joined(bar, f"\rstep {step:,}")
+    assert bar == "step 19,999"
+
+
+@pytest.mark.parametrize("endless", [os.mkfifo, lambda place: place.symlink_to("/dev/zero")])
+def test_no_file_of_a_run_is_read_without_end(tmp_path, endless):
+    """In place of each that `report` reads, it costs itself alone."""
+    out = run(tmp_path / "run", record(), record("dcgan"))
+    places = ["siamese.jsonl", "vae.ipynb", ".partial/dcgan.ipynb", "figures/vae-epoch.svg", "tables/vae-article.json"]
+    (out / "machine.json").unlink()
+    for name in ["machine.json", *places]:
+        (out / name).parent.mkdir(exist_ok=True)
+        endless(out / name)
+    page = report_page.build(out).read_text(encoding="utf-8")
+    assert "siamese.jsonl: not a file of its own" in page and "machine.json: not a file of its own" in page
+    assert "The notebook cannot be rendered: PomologyError: vae.ipynb: no file of at most" in page and "7.9 s" in page
+    assert "What it holds cannot be read." in page
+
+
+def test_files_made_malformed_at_random_are_a_line_or_cost_nothing():
+    tried = [*hostile.attempts(12, 4, ("report", "compare", "check"))]
+    assert [attempt for attempt in tried if attempt[2] is not None] == [] and len(tried) == 12
 
 
 def test_scripts_go_in_time_that_grows_as_the_text():

@@ -38,7 +38,7 @@ out: str = "µ # é"  # the run's folder
 def notebook(path, *cells: str, tag: str = "parameters"):
     cells = [{"cell_type": "code", "metadata": {"tags": [tag]}, "source": cell.splitlines(True)} for cell in cells]
     title = {"cell_type": "markdown", "metadata": {}, "source": ["# Thing"]}
-    path.write_text(json.dumps({"cells": [title, *cells], "metadata": {}}), encoding="utf-8")
+    path.write_text(json.dumps({"cells": [title, *cells], "metadata": {}, "nbformat": 4}), encoding="utf-8")
     return path
 
 

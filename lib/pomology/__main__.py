@@ -154,10 +154,11 @@ def main(arguments: list[str] | None = None) -> int:
         options = _arguments(arguments)
         return globals()[f"_{options.command}"](options) or 0
     except PomologyError as error:
-        print("pomology:", " ".join(str(error).splitlines()), file=sys.stderr)
+        print("pomology:", format.one_line(" ".join(str(error).splitlines()), 1000), file=sys.stderr)
         return 2
     except OSError as error:  # a full disk, a folder that may not be written
-        print(f"pomology: {error.strerror or error}: {redact(str(error.filename or ''))}".rstrip(": "), file=sys.stderr)
+        where = format.one_line(redact(str(error.filename or "")), 300)
+        print(f"pomology: {error.strerror or error}: {where}".rstrip(": "), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("pomology: interrupted", file=sys.stderr)

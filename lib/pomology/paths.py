@@ -2,9 +2,14 @@
 
 import os
 import re
+import stat
 from pathlib import Path
 
+from pomology.errors import PomologyError
+from pomology.format import one_line
+
 RESOURCES = Path(__file__).parent / "resources"
+MOST_BYTES = 64 * 2**20  # of a file that is read
 
 
 def root() -> Path:
@@ -19,6 +24,19 @@ def redact(text: str) -> str:
         if folder != Path(folder.anchor):
             text = re.sub(re.escape(str(folder)) + r"(?!\.?[\w-])", short, text)
     return text
+
+
+def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
+    """A file's bytes. Raises PomologyError, in a line, for what cannot be read, is larger, or might never end."""
+    name = one_line(path.name)
+    try:  # to open a pipe would wait for who writes into it
+        with open(path, "rb", opener=lambda place, flags: os.open(place, flags | os.O_NONBLOCK)) as file:
+            about = os.fstat(file.fileno())
+            if stat.S_ISREG(about.st_mode) and about.st_size <= most:
+                return file.read(most)
+    except OSError as error:
+        raise PomologyError(f"{name}: cannot be read: {error.strerror}") from None
+    raise PomologyError(f"{name}: no file of at most {most:,} bytes")
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -9,17 +9,20 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pomology.articles import published
 from pomology.articles.published import experiment_of
 from pomology.errors import PomologyError
+from pomology.format import one_line
 from pomology.paths import notebook_paths, root
 from pomology.results import metrics
+from pomology.results.notebook_file import read_notebook
 
 EPOCH = ("epoch_s", ("compute_epoch_s", "Of it computing"), "temperature_c", "peak_memory_bytes", "power_w")
 
@@ -175,15 +178,15 @@ def _read(path: Path, changed: int) -> Declaration:
                     declared[word.arg] = ast.literal_eval(word.value)
                 except ValueError:
                     raise PomologyError(f"{path.name}: {word.arg} is no literal, so nothing can read it") from None
-    return Declaration(path.stem, **declared, shows=tuple(shows))
+    try:
+        return msgspec.convert({"name": path.stem, **declared, "shows": shows}, Declaration)
+    except msgspec.ValidationError as error:
+        raise PomologyError(f"{one_line(path.name)}: {one_line(error, 250)}") from None
 
 
 def _calls(path: Path) -> Iterator[ast.Call]:
-    try:
-        cells = json.loads(path.read_bytes())["cells"]
-        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise PomologyError(f"{path.name}: not a notebook ({type(error).__name__})") from None
-    for source in sources:
-        with contextlib.suppress(SyntaxError):  # a cell of IPython's own words declares nothing
-            yield from (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    for cell in read_notebook(path)["cells"]:
+        # A cell of IPython's own words, or of thousands of signs, declares nothing.
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            tree = ast.parse("".join(cell["source"]) if cell["cell_type"] == "code" else "")
+            yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))

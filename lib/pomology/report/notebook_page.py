@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import re
+import signal
+import threading
+import warnings
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from pomology.paths import RESOURCES, redact
+from pomology.results.notebook_file import read_notebook
 
 PAGE = RESOURCES / "page"
+MOST_S = 10  # of computing, for a notebook; parsers of HTML take the square of the depth of what is nested
 PICTURE = "data:image/svg+xml,"
-MOST_BYTES = 64 * 2**20  # of a notebook
 SHOWN = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
 
 # What may stand in a notebook's own HTML
@@ -38,7 +45,7 @@ def _classed(svg: str) -> str:
         return svg
     sheet = "".join(f".{name}{{{look}}}" for look, name in names.items())
     svg = re.sub(r" style='([^']*)'", lambda look: f" class='{names[look[1]]}'" if look[1] in names else look[0], svg)
-    return re.sub(r"<svg\b[^>]*>", lambda tag: f"{tag[0]}<style>{sheet}</style>", svg, count=1)
+    return re.sub(r"<svg\b[^<>]*>", lambda tag: f"{tag[0]}<style>{sheet}</style>", svg, count=1)
 
 
 def filled(template: str, **given: Any) -> str:
@@ -56,17 +63,13 @@ def render(notebook: Path, tables: dict[str, Any] | None = None, note: str = "")
 
     tables: what stands in place of the outputs of cells that end with these methods of the experiment, as `table()`.
     note: what stands above it.
-    Raises ValueError for a file that is no notebook, or a huge one.
+    Raises PomologyError for a file that is no notebook or a huge one, TimeoutError for one that takes too long, and
+    what nbconvert raises.
     """
     import nbformat
     from nbconvert import HTMLExporter
 
-    if notebook.stat().st_size > MOST_BYTES:
-        raise ValueError(f"{notebook.stat().st_size:,} bytes; at most {MOST_BYTES:,} are rendered")
-    try:
-        document = nbformat.reads(redact(notebook.read_text(encoding="utf-8")), as_version=4)
-    except nbformat.ValidationError as error:
-        raise ValueError(f"not a notebook: {error.message}") from None
+    document = nbformat.v4.reads(redact(json.dumps(read_notebook(notebook), ensure_ascii=False)))
     headings: list[str] = []
     for cell in document.cells:
         if cell.cell_type == "markdown":
@@ -87,10 +90,28 @@ def render(notebook: Path, tables: dict[str, Any] | None = None, note: str = "")
         filters={"safe_html": _safe_html, "address": address, "coloured": lambda code: _plain().sub(r"\1", str(code))},
         config={"NbConvertBase": {"display_data_priority": list(SHOWN)}},
     )
-    page, _ = exporter.from_notebook_node(
-        document, {"metadata": {"name": (headings or [notebook.stem])[0], "note": note}}
-    )
-    return page
+    with _at_most(MOST_S), warnings.catch_warnings(action="ignore"):  # as of languages that it does not know
+        about = {"metadata": {"name": (headings or [notebook.stem])[0], "note": note}}
+        return exporter.from_notebook_node(document, about)[0]
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError after so many seconds of computing, as long as this is the main thread."""
+
+    def late(*_):
+        raise TimeoutError(f"it takes more than {seconds:g} s")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 1)  # again and again, as a parser may pass over one
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 @functools.cache

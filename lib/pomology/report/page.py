@@ -8,7 +8,6 @@ figures are pictures, and a notebook's own HTML passes a list of harmless tags, 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections import Counter
@@ -20,7 +19,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from pomology.articles import published
-from pomology.format import quantity_per_s
+from pomology.format import one_line, quantity_per_s
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import claims as report_claims
@@ -32,6 +31,7 @@ from pomology.report.notebook_page import PAGE, address, filled, render
 from pomology.report.showing import CHECK, SAVED_AS, Report
 from pomology.report.table import Table, grouped
 from pomology.results import cases, journal
+from pomology.results.notebook_file import read_notebook
 from pomology.results.record import Record
 from pomology.results.run import MALFORMED, Run
 
@@ -62,23 +62,29 @@ def build(out: Path, notebooks: bool = True) -> Path:
     run = Run(out)
     failed = {}
     for notebook in sorted(run.path.glob("*.ipynb")):
-        page, tables = notebook.with_suffix(".html"), {}
-        with contextlib.suppress(*MALFORMED):  # then the notebook's own stay
-            tables = Report.of(declaration.read(notebook), run).with_shares()
-        kept = [run.path / "tables" / f"{notebook.stem}-{SAVED_AS.get(name, name)}.html" for name in tables]
-        sources = (notebook, *PAGE.iterdir(), *filter(Path.exists, kept), *run.path.glob(f"{CHECK}.jsonl*"))
-        newest = max(source.stat().st_mtime_ns for source in sources)
-        if page.exists() and page.stat().st_mtime_ns == newest:  # its own time, as a clock may go back
-            continue
+        page = notebook.with_suffix(".html")
         try:
-            write_atomic(page, render(notebook, tables, details.same_twice(run.records)))
-            os.utime(page, ns=(newest, newest))
+            _render(run, notebook, page)
         except Exception as error:  # whatever nbconvert raises is a line on the page
-            page.unlink(missing_ok=True)  # a page of an older notebook would be taken for this one
             failed[notebook.stem] = f"The notebook cannot be rendered: {type(error).__name__}: {error}."
+            with contextlib.suppress(OSError):
+                page.unlink()  # a page of an older notebook would be taken for this one
     index = run.path / "index.html"
     write_atomic(index, _index(run, failed, notebooks))
     return index
+
+
+def _render(run: Run, notebook: Path, page: Path) -> None:
+    """Make a notebook's page, unless it is there, and as new as what it is made from."""
+    tables: dict[str, Table] = {}
+    with contextlib.suppress(*MALFORMED):  # then the notebook's own stay
+        tables = Report.of(declaration.read(notebook), run).with_shares()
+    kept = [run.path / "tables" / f"{notebook.stem}-{SAVED_AS.get(name, name)}.html" for name in tables]
+    sources = (notebook, *PAGE.iterdir(), *filter(Path.exists, kept), *run.path.glob(f"{CHECK}.jsonl*"))
+    newest = max(source.stat().st_mtime_ns for source in sources)
+    if not (page.exists() and page.stat().st_mtime_ns == newest):  # its own time, as a clock may go back
+        write_atomic(page, render(notebook, tables, details.same_twice(run.records)))
+        os.utime(page, ns=(newest, newest))
 
 
 def links_into(page: str, present: Container[str]) -> str:
@@ -99,9 +105,10 @@ def _index(run: Run, failed: dict[str, str], notebooks: bool) -> str:
     if not notebooks:
         names |= {about.name for about in declaration.all_of_the_kit() if about.whole_run or names & set(about.sources)}
     order = list(dict.fromkeys(row["experiment"] for row in published.rows()))
-    abouts = [_declaration(run, name) for name in sorted(names - {"index"})]
+    unprintable = {name for name in names if not name.isprintable()}  # no text in UTF-8, or of several lines
+    abouts = [_declaration(run, name) for name in sorted(names - unprintable - {"index"})]
     abouts.sort(key=lambda about: (about.article, (*order, about.experiment).index(about.experiment)))
-    notes = [*run.problems]
+    notes = [*run.problems, *(f"{one_line(name)}: not shown, for its name." for name in sorted(unprintable))]
     notes += [] if run.journals else ["Nothing has been measured yet."]
     if any(record.profile == "smoke" for record in run.records):
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
@@ -120,12 +127,11 @@ def _index(run: Run, failed: dict[str, str], notebooks: bool) -> str:
 
 def _declaration(run: Run, name: str) -> Declaration:
     """Of a notebook that this kit lacks: what its copy in the run says, or else what can be derived."""
-    about, copy = declaration.of(name), run.path / f"{name}.ipynb"
-    if not about.title and copy.exists():
-        try:
+    about, copy = Declaration(name), run.path / f"{name}.ipynb"
+    with contextlib.suppress(*MALFORMED, OSError):
+        about = declaration.of(name)
+        if not about.title and copy.exists():
             about = declaration.read(copy)
-        except MALFORMED:
-            about = Declaration(name)
     records = run.journals[name].records if name in run.journals else []
     return about if about.article or not records else replace(about, article=records[0].article)
 
@@ -288,8 +294,8 @@ def _unfinished(partial: Path) -> str:
     if not partial.exists():
         return "No finished notebook is beside these numbers: it was run by hand, or is not here."
     try:
-        cells = json.loads(partial.read_bytes())["cells"]
-        errors = [o for cell in cells for o in cell.get("outputs", ()) if o["output_type"] == "error"]
+        outputs = [output for cell in read_notebook(partial)["cells"] for output in cell.get("outputs", ())]
+        errors = [output for output in outputs if output["output_type"] == "error"]
         stopped = f" It stopped at {errors[-1]['ename']}: {errors[-1]['evalue']}." if errors else ""
     except MALFORMED:
         stopped = " What it holds cannot be read."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pomology.articles import published
-from pomology.paths import root
+from pomology.errors import PomologyError
+from pomology.paths import read_file, root
 from pomology.report import article, claims, declaration, details, roofline, side_by_side, summary, table
 from pomology.report.declaration import Declaration
 from pomology.report.figures import draw, style
@@ -141,9 +143,11 @@ class Report:
     def drawn(self) -> str:
         """The figure as its notebook saved it, or made from the journals as a table is."""
         end = "" if self._lacks_its_notebook("figure") else self._made_from()
-        if not self._drawing.exists() or not self._drawing.read_text(encoding="utf-8").rstrip().endswith(end):
-            self.figure()
-        return self._drawing.read_text(encoding="utf-8")
+        with contextlib.suppress(PomologyError, UnicodeDecodeError):
+            if (text := read_file(self._drawing).decode()).rstrip().endswith(end):
+                return text
+        self.figure()
+        return read_file(self._drawing).decode()
 
     def saved(self, method: str) -> Table:
         """What a method has shown in the notebook, or shows now where that is missing, or its journals have grown."""

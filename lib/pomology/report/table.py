@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from pomology.paths import write_atomic
+from pomology.errors import PomologyError
+from pomology.paths import read_file, write_atomic
 from pomology.results.cases import FLAGS
 from pomology.results.record import Record
 
@@ -121,7 +122,7 @@ def save(table: Table, place: Path, sources: dict[str, int], numbers: bool = Tru
     """
     write_atomic(Path(f"{place}.json"), msgspec.json.encode(_Saved(table, sources)).decode())
     page, text = Path(f"{place}.html"), f'<!DOCTYPE html>\n<meta charset="utf-8">{table._repr_html_()}\n'
-    if not page.exists() or page.read_text(encoding="utf-8") != text:  # else its time says since when it is so
+    if not page.is_file() or read_file(page) != text.encode():  # else its time says since when it is so
         write_atomic(page, text)
     if numbers:
         write_numbers(Path(f"{place}.csv"), table.data)
@@ -142,8 +143,8 @@ def saved(place: Path, sources: dict[str, int] | None) -> Table | None:
     sources: the journals as they are now; None takes a table of any age.
     """
     try:
-        kept = msgspec.json.decode(Path(f"{place}.json").read_bytes(), type=_Saved)
-    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        kept = msgspec.json.decode(read_file(Path(f"{place}.json")), type=_Saved)
+    except (PomologyError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None  # somebody else's may be malformed: then, too, it is made from the journals
     return kept.table if sources in (None, kept.sources) else None
 

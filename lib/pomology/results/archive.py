@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
+from pomology.paths import MOST_BYTES, read_file
 
 MOST_FILES = 2_000
 MOST_ZIP_BYTES = 128 * 2**20
-MOST_BYTES = 64 * 2**20  # of a file
 MOST_ALL_BYTES = 256 * 2**20  # of all files, unpacked
 
 WORD = r"[A-Za-z0-9_][\w.+ -]{0,99}"
@@ -41,20 +41,18 @@ class File(NamedTuple):
 
     def read(self) -> bytes:
         """Raises PomologyError for a file that must not or cannot be read."""
-        wrong = self.wrong
+        wrong, name = self.wrong, f"{_shown(self.place.parent.name)}/{_shown(self.place.name)}"
+        if not wrong and self.place.suffix != ".gz":
+            return read_file(self.place)
         try:
             if not wrong:
-                with open(self.place, "rb", buffering=0) as file:
-                    data = file.read(self.stamp[0])
-                if self.place.suffix != ".gz":
+                data = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(read_file(self.place), MOST_BYTES + 1)
+                if len(data) <= MOST_BYTES:
                     return data
-                data = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, MOST_BYTES + 1)
-                wrong = f"too large; at most {MOST_BYTES:,} bytes unpacked" * (len(data) > MOST_BYTES)
-                if not wrong:
-                    return data
-        except (OSError, zlib.error) as error:
-            wrong = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise PomologyError(f"{_shown(self.place.parent.name)}/{_shown(self.place.name)}: {wrong}")
+                wrong = f"too large; at most {MOST_BYTES:,} bytes unpacked"
+        except zlib.error as error:
+            wrong = f"cannot be read: {error}"
+        raise PomologyError(f"{name}: {wrong}")
 
 
 def listed(folder: Path) -> list[File]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
+from pomology.paths import read_file
 from pomology.results.record import ATTEMPTS, RETRIED, SCHEMA, Record, Start, Status, checked, parse
 
 MOST_LINES = 100_000  # more than any run writes
@@ -86,9 +87,9 @@ class Contents:
 
 
 def read(path: str | Path) -> Contents:
-    """Read a journal; a file that is not there reads as empty. Raises PomologyError as `contents` does."""
+    """Read a journal; a file that is not there reads as empty. Raises PomologyError as `contents`, `read_file`."""
     path = Path(path)
-    return contents(path, path.read_bytes()) if path.exists() else Contents(path)
+    return contents(path, read_file(path)) if path.exists() else Contents(path)
 
 
 def contents(path: Path, data: bytes, brief: bool = False) -> Contents:

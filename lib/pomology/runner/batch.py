@@ -186,10 +186,12 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
     os.environ[folders.ROW_EACH] = "1"
     os.environ["IPYTHONDIR"] = str(out / ".partial" / "ipython")  # not what a user's IPython does at its start
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, not a `python3` that a user registered
+    if not os.access(os.path.expanduser("~"), os.W_OK):  # a user without an account or a home, as in a container
+        os.environ["HOME"] = str(out / ".partial")
     with open(partial.with_suffix(".log"), "ab") as log:
         try:
             where, settings = {"metadata": {"path": str(job.notebook.path.parent)}}, Config(KernelManager=KERNEL)
-            options = {"progress_bar": False, "coalesce_streams": True, "kernel_log": log, "watch": watch}
+            options = {"progress_bar": False, "kernel_log": log, "watch": watch}
             names = (job.notebook.path, partial, job.parameters, "pomology")
             papermill.execute_notebook(*names, config=settings, resources=where, **options)
         except RuntimeError as error:
@@ -212,14 +214,15 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
 
 def _register_engine() -> None:
     """Teach papermill to give the kernel a log for its stderr, to end it early, and to leave no process behind."""
-    from papermill.clientwrap import PapermillNotebookClient
     from papermill.engines import NBClientEngine, papermill_engines
+
+    from pomology.runner.client import Client
 
     class Engine(NBClientEngine):
         @classmethod
         def execute_managed_notebook(cls, nb_man, kernel_name, input_path, start_timeout, kernel_log, watch, **options):
             options |= {"kernel_name": kernel_name, "startup_timeout": start_timeout, "timeout": None}
-            client, ended = PapermillNotebookClient(nb_man, **options), threading.Event()
+            client, ended = Client(nb_man, **options), threading.Event()
 
             def kill():
                 process = getattr(getattr(client.km, "provisioner", None), "process", None)  # perhaps none yet

@@ -1,62 +1,22 @@
 """The notebooks of the kit: where they are, their titles and times, and the order in which they run."""
 
 import fnmatch
-import json
 import math
 import re
-import stat
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import notebook_paths, root
+from pomology.results.notebook_file import Form, read_notebook
 
 # The check of the kit decides which of the others' numbers may be trusted; the others are compared with the ceilings.
 FIRST = ("instrument_check", "ceilings", "ceilings_mlx")
 LAST = "sustained_load"  # it leaves the machine hot
 KERNEL = "python3"  # that of the environment in which the kit runs
-MOST_BYTES = 64 * 2**20
-Seconds = dict[str, Annotated[float, msgspec.Meta(ge=0, lt=1e7)]]
-
-
-class _About(msgspec.Struct):
-    """What a notebook's metadata say of it to the kit, under `pomology`."""
-
-    article: str = ""
-    seconds: Seconds = {}
-    again: Seconds = {}
-    after: list[str] = []
-
-
-class _Tags(msgspec.Struct):
-    tags: list[str] = []
-
-
-class _Cell(msgspec.Struct):
-    cell_type: Literal["code", "markdown", "raw"]
-    source: str | list[str]
-    metadata: _Tags
-    attachments: dict[str, Any] = {}
-
-
-class _Kernel(msgspec.Struct):
-    name: str
-
-
-class _Metadata(msgspec.Struct):
-    kernelspec: _Kernel | None = None
-    pomology: _About = msgspec.field(default_factory=_About)
-
-
-class _Form(msgspec.Struct):
-    """What of the form of a notebook the kit, papermill and nbconvert rely on."""
-
-    cells: Annotated[list[_Cell], msgspec.Meta(min_length=1)]
-    metadata: _Metadata
-    nbformat: Literal[4]
 
 
 class Notebook(NamedTuple):
@@ -117,24 +77,9 @@ def select(all_notebooks: list[Notebook], only: str = "") -> list[Notebook]:
     return [notebook for notebook in all_notebooks if notebook.name in chosen]
 
 
-def read_notebook(path: Path) -> dict[str, Any]:
-    """The notebook as JSON. Raises PomologyError, in a line, if the file is none that can be run and rendered."""
-    try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
-            raise ValueError(f"no file of at most {MOST_BYTES:,} bytes")
-        notebook = json.loads(path.read_bytes().decode("utf-8"))
-        msgspec.convert(notebook, _Form)
-        json.dumps(notebook, ensure_ascii=False).encode()  # half a sign can be read, and not written
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        words = one_line(" ".join(str(getattr(error, "strerror", None) or error).split()), 250)
-        raise PomologyError(f"{path.name}: not a notebook ({words})") from None
-    return notebook
-
-
 def check_runnable(notebook: Notebook) -> None:
     """Raise PomologyError, in a line, for a notebook that asks for another kernel, or shows a picture that it lacks."""
-    form = msgspec.convert(read_notebook(notebook.path), _Form)
+    form = msgspec.convert(read_notebook(notebook.path), Form)
     kernel = form.metadata.kernelspec and form.metadata.kernelspec.name
     if kernel != KERNEL:
         named = f"is {one_line(kernel, 60)!r}" if kernel else "is missing"

@@ -8,7 +8,6 @@ import ast
 import math
 import re
 import reprlib
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ import yaml
 from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.format import one_line
+from pomology.paths import read_file
 from pomology.results.record import PROFILES
 from pomology.runner.notebooks import read_notebook
 
@@ -180,14 +180,11 @@ _StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER, list("-+0
 def read_yaml(path: Path, where: str) -> dict[str, Any]:
     """A profile's parameters for one notebook. Raises PomologyError in one line that begins with `where`."""
     try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
-            raise ValueError(f"it must be a file of at most {MOST_BYTES:,} bytes")
-        values = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
+        values = yaml.load(read_file(path, MOST_BYTES).decode("utf-8"), _StrictLoader)
     # A value that is not of the type its tag or form claims (as 2022-99-99) makes the loader raise what it will.
-    except (OSError, yaml.YAMLError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        words = " ".join(str(getattr(error, "strerror", None) or error).split())
-        raise PomologyError(f"{where}: cannot be read as YAML in UTF-8 ({one_line(words, 250)})") from None
+    except (PomologyError, yaml.YAMLError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        words = one_line(" ".join(str(error).split()), 250)
+        raise PomologyError(f"{where}: cannot be read as YAML in UTF-8 ({words})") from None
     if not isinstance(values, dict | None):
         raise PomologyError(f"{where}: must be lines `name: value`, not {type(values).__name__}")
     return values or {}
