@@ -44,7 +44,7 @@ from pomology.devices import find
 
 class Simulated:
     framework, framework_version, backend, kind, handle, name, threads = "simulated", "1", "cpu", "cpu", None, "chip", 1
-    uncounted = None
+    uncounted, keeps_graphs = None, False
     memory_limit, tf32, unified_memory = "", False, False
     context = lambda self, strict=False: contextlib.nullcontext()
     watch_fallbacks = lambda self: contextlib.nullcontext(set())
@@ -387,7 +387,7 @@ def test_a_case_whose_process_vanished_twice_is_given_up(checkout):
     out = checkout.out()
     (job,) = plan.jobs("smoke", {"out": str(out)}, "zeta")
     journal = results_journal.Journal(out / "zeta.jsonl")
-    (out / "zeta.ipynb").write_text("{}")
+    (out / "zeta.ipynb").write_text(notebook_text("zeta", 5))
     start = {"case": "simulated-cpu size=2", "config": {"size": 2}, "repeat": 0, "scaled": False, "threads": 1}
     start |= dict.fromkeys(("experiment", "article", "framework", "framework_version", "backend", "precision"), "x")
     start |= dict.fromkeys(("device", "chip", "power_source")) | {"profile": "smoke", "data": "none", "started": now()}

@@ -25,7 +25,7 @@ from pomology.results import cases, folders
 from pomology.results import journal as results_journal
 from pomology.results.record import Record, parse
 from pomology.runner.notebooks import read_notebook
-from pomology.runner.plan import Job
+from pomology.runner.plan import GOING, Job
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
 # ipykernel warns at every start of a kernel that talks in the clear; encrypted, it is silent.
@@ -41,9 +41,10 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
     folders.check_machine(out)
     (out / ".partial").mkdir(parents=True, exist_ok=True)
     try:  # the lock goes with its process, however that ends
-        lock = filelock.FileLock(out / ".lock", blocking=False).acquire()  # `make clean` leaves it
+        lock = filelock.FileLock(out / folders.LOCK, blocking=False).acquire()
     except filelock.Timeout:
         raise PomologyError(f"RUN={out.name}: another `pomology reproduce` is running there") from None
+    (out / GOING).touch()
     with lock, _stopped_by_signals() as stop:
         say(machine_snapshot.describe(folders.note_machine(out, profile)))
         state, once = machine_snapshot.conditions() if profile == "smoke" else None, iter([say])
@@ -68,6 +69,7 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
             say(f"interrupted; what was finished is in outputs/{out.name}/. The same command carries on.")
             return 130
         page = report_page.build(out)
+        (out / GOING).unlink(missing_ok=True)
     records = [record for path in sorted(out.glob("*.jsonl")) for record in results_journal.read(path).records]
     errors = [record for record in records if record.status == "error"]
     for record in errors:
@@ -88,19 +90,28 @@ def _finished(job: Job, out: Path) -> bool:
     return bool(begun or (job.ends and here)) and all(journal.done(case, job.repeat) for case in begun)
 
 
+class _Stop(threading.Event):
+    """Set by Ctrl-C and SIGTERM. signals: how many came; in_kernel: whether nbclient is at work."""
+
+    signals, in_kernel = 0, False
+
+
 @contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set; a second signal raises KeyboardInterrupt at once.
+def _stopped_by_signals() -> Iterator[_Stop]:
+    """What Ctrl-C and SIGTERM set; a second signal raises KeyboardInterrupt.
 
     An exception out of the midst of nbclient would leave its tasks behind, each of which prints a traceback later: so
-    nothing is raised, and the kernel is ended instead.
+    nothing is raised there, and the kernel is ended instead. Should nbclient not come back, a third ends this process.
     """
-    stop = threading.Event()
+    stop = _Stop()
 
     def handle(*_):
-        if stop.is_set():
-            raise KeyboardInterrupt
         stop.set()
+        stop.signals += 1
+        if stop.in_kernel and stop.signals > 2:
+            os._exit(130)
+        if stop.signals > 1 and not stop.in_kernel:
+            raise KeyboardInterrupt
 
     # SIGINT is ignored in what a shell starts in the background, and stays so.
     signals = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
@@ -112,7 +123,7 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Say) -> bool:
+def _execute(job: Job, out: Path, limit_s: float, stop: _Stop, say: Say) -> bool:
     """Run one notebook to its end, again behind each case that kills its kernel. Returns whether it got there."""
     journal = results_journal.Journal(out / f"{job.notebook.name}.jsonl")
     deadline = time.monotonic() + limit_s if limit_s else None
@@ -136,11 +147,9 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
     while True:  # each start has one case less to run
         waiting.unlink(missing_ok=True)
         place = sum(map(len, _lines(journal.path, 0)))
-        try:
-            outcome = _run_kernel(job, out, watch)
-        except KeyboardInterrupt:  # by a second signal
-            journal.finish_open("interrupted", "stopped by the user")
-            raise
+        stop.in_kernel = True
+        outcome = _run_kernel(job, out, watch)
+        stop.in_kernel = False
         if outcome is None:
             if waiting.exists():
                 continue
@@ -189,18 +198,16 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
             options = {"progress_bar": False, "coalesce_streams": True, "kernel_log": log, "watch": watch}
             names = (job.notebook.path, partial, job.parameters, "pomology")
             papermill.execute_notebook(*names, config=settings, resources=where, **options)
-        except RuntimeError as error:
+        except Exception as error:  # one notebook that papermill cannot take costs no other
             if ended := watch():
                 return ended
-            if not isinstance(error, DeadKernelError):
-                return "error", f"its kernel did not start: {error}"
-            return "crashed", "its kernel died (killed, or out of memory)"
-        except papermill.PapermillExecutionError as error:
-            if error.ename == "NoSuchDevice":
-                return "no device", error.evalue.split("\n")[0]
-            return "error", f"{error.ename}: {error.evalue}".split("\n")[0]
-        except Exception as error:  # one notebook that papermill cannot take costs no other
-            return "error", f"{type(error).__name__}: {error}".split("\n")[0]
+            if isinstance(error, DeadKernelError):
+                return "crashed", "its kernel died (killed, or out of memory)"
+            name, why = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", str(error))
+            why = why.split("\n")[0]
+            if name == "NoSuchDevice":
+                return "no device", why
+            return "error", f"{'its kernel did not start' if name == 'RuntimeError' else name}: {why}"
     # papermill notes the folders of this machine in the file.
     partial.write_text(redact(partial.read_text(encoding="utf-8")), encoding="utf-8")
     os.replace(partial, final)
@@ -218,15 +225,19 @@ def _register_engine() -> None:
             options |= {"kernel_name": kernel_name, "startup_timeout": start_timeout, "timeout": None}
             client, ended = PapermillNotebookClient(nb_man, **options), threading.Event()
 
+            started = None
+
             def kill():
-                process = getattr(getattr(client.km, "provisioner", None), "process", None)  # perhaps none yet
-                if process is not None and process.poll() is None:
-                    # The leader of a session of its own goes with the data workers that it may have started.
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
+                # The leader of a session of its own goes with all that it has started, also where it died before.
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # none left, or only ended ones
+                    if started:
+                        os.killpg(started.pid, signal.SIGKILL)
 
             def guard():
+                nonlocal started
                 while not ended.wait(0.2):
+                    process = getattr(getattr(client.km, "provisioner", None), "process", None)  # perhaps none yet
+                    started = process or started  # nbclient forgets it
                     if watch():
                         kill()
 
