@@ -1,6 +1,6 @@
 """Faults at random moments of smoke runs: signals to the runner or its kernel, and a reader that goes away.
 
-    python tests/inject.py 200                     so many faults; a seed may follow
+    python tests/inject.py 200 1 "vae blas_torch"      so many faults, a seed, and the notebooks
 
 Each run is of a few notebooks. The same command is started again, each time with another fault, until one ends by
 itself; then a last one has to find nothing left to do. After each fault: no traceback, no process left, every line of
@@ -27,7 +27,6 @@ import psutil
 from pomology.paths import root
 from pomology.results import journal
 
-ONLY = "vae blas_torch"
 KINDS = ["INT runner", "TERM runner", "INT twice", "TERM twice", "KILL runner", "KILL kernel", "INT kernel"]
 KINDS += ["STOP runner", "STOP kernel", "reader gone", "clean"]
 # What a run may not say.
@@ -71,8 +70,8 @@ def begun(name: str, data: bytes) -> set[tuple[str, str, int]]:
 class Run:
     """Starts of one command, each but the last with a fault."""
 
-    def __init__(self, name: str, chance: random.Random):
-        self.name, self.chance, self.out = name, chance, root() / "outputs" / name
+    def __init__(self, name: str, only: str, chance: random.Random):
+        self.name, self.only, self.chance, self.out = name, only, chance, root() / "outputs" / name
         shutil.rmtree(self.out, ignore_errors=True)
 
     def start(self, kind: str) -> tuple[str, bool, int, list[str]]:
@@ -80,7 +79,7 @@ class Run:
         before; whether a case had finished; the exit status; and what is wrong."""
         mark, said = f"{self.name} {time.monotonic()}", root() / "outputs" / f"{self.name}.txt"
         before, done, cases = held(self.out), finished(self.out), ended(self.out)
-        command = [sys.executable, "-m", "pomology", "reproduce", "--profile=smoke", f"--only={ONLY}"]
+        command = [sys.executable, "-m", "pomology", "reproduce", "--profile=smoke", f"--only={self.only}"]
         command += [f"--run={self.name}", "--device=cpu", "--data=stand-in"]
         with open(said, "w") as log:
             piped = {"stdout": subprocess.PIPE if kind == "reader gone" else log, "stderr": log}
@@ -144,11 +143,12 @@ class Run:
         return "late" if ended(self.out) else "early"
 
 
-def main(count: int, seed: int) -> int:
+def main(count: int, seed: int, only: str) -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else ignored, as in what a shell starts behind it
     chance, counts, behind, wrongs, run, number = random.Random(seed), Counter(), 0, [], None, 0
     while counts.total() < count or run:
         if run is None:
-            run, number = Run(f"inject-{seed}-{number}", chance), number + 1
+            run, number = Run(f"inject-{seed}-{number}", only, chance), number + 1
         kind = chance.choice(KINDS) if counts.total() < count else "none"
         found, after, status, wrong = run.start(kind)
         print(
@@ -169,4 +169,4 @@ def main(count: int, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

@@ -8,6 +8,7 @@ whose kernel died its status.
 import contextlib
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -210,6 +211,7 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
             return "error", f"{'its kernel did not start' if name == 'RuntimeError' else name}: {why}"
     # papermill notes the folders of this machine in the file.
     partial.write_text(redact(partial.read_text(encoding="utf-8")), encoding="utf-8")
+    final.with_suffix(".html").unlink(missing_ok=True)  # whatever its time: a clock may have gone back
     os.replace(partial, final)
     return None
 
@@ -224,24 +226,25 @@ def _register_engine() -> None:
         def execute_managed_notebook(cls, nb_man, kernel_name, input_path, start_timeout, kernel_log, watch, **options):
             options |= {"kernel_name": kernel_name, "startup_timeout": start_timeout, "timeout": None}
             client, ended = PapermillNotebookClient(nb_man, **options), threading.Event()
-
-            started = None
+            guards: list[subprocess.Popen] = []
 
             def kill():
-                # The leader of a session of its own goes with all that it has started, also where it died before.
-                with contextlib.suppress(ProcessLookupError, PermissionError):  # none left, or only ended ones
-                    if started:
-                        os.killpg(started.pid, signal.SIGKILL)
+                for guard in guards:
+                    guard.communicate()
 
-            def guard():
-                nonlocal started
+            def watched():
                 while not ended.wait(0.2):
                     process = getattr(getattr(client.km, "provisioner", None), "process", None)  # perhaps none yet
-                    started = process or started  # nbclient forgets it
+                    if process and not guards:
+                        # The leader of a session of its own ends with all that it has started, also where it died
+                        # before: when this process closes the pipe, or is killed.
+                        command = ["/bin/sh", "-c", f"read _; kill -9 -{process.pid}"]
+                        quietly = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+                        guards.append(subprocess.Popen(command, start_new_session=True, **quietly))
                     if watch():
                         kill()
 
-            thread = threading.Thread(target=guard, daemon=True)
+            thread = threading.Thread(target=watched, daemon=True)
             thread.start()
             try:
                 return client.execute(stderr=kernel_log)
