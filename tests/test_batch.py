@@ -390,7 +390,8 @@ def test_killed(checkout, reproduce):
     finally:
         process.kill()
         process.wait()
-    assert len(pids := checkout.pids("zeta")) == 2
+    pids = checkout.pids("zeta")
+    assert len(pids) == 2
     wait_until(lambda: not any(map(alive, pids)), within_s=20)
     assert checkout.statuses("zeta") == {"1": "ok", "2": "crashed"}  # so far: nobody could write how it ended
     # Killed while it wrote the notebook: half of it is there.

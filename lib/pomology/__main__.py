@@ -70,8 +70,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 
 def _say(line: str) -> None:
-    """Print a line; where nobody reads any more, as behind `| head` or in a terminal that is closed, or there is no
-    space for more, go on in silence."""
+    """Print a line; where nobody reads any more, as behind `| head`, or it has no space, go on in silence."""
     try:
         print(line, flush=True)
     except OSError:
@@ -93,8 +92,8 @@ def _doctor(options: argparse.Namespace) -> None:
         return
     snapshot = machine_snapshot.snapshot()
     unknown = [f"  {key}: not available ({reason})" for key, reason in snapshot["unknown"].items()]
-    _say("\n".join([machine_snapshot.describe(snapshot), *unknown]))
-    _say("asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own …")
+    asking = "asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own …"
+    _say("\n".join([machine_snapshot.describe(snapshot), *unknown, asking]))
     _say("\n".join(doctor.examine(snapshot).lines()))
 
 
@@ -133,8 +132,7 @@ def _compare(options: argparse.Namespace) -> None:
     if len(places) < 2:
         raise PomologyError("RUNS: name at least two different runs")
     table, *written = compare.write([compare.load(place) for place in places], root() / "outputs")
-    _say(table)
-    _say("written to " + " and ".join(redact(str(place)) for place in written))
+    _say(f"{table}\nwritten to {' and '.join(redact(str(place)) for place in written)}")
 
 
 def _folder(run: str) -> Path:

@@ -35,6 +35,7 @@ SLOWED = 0.1  # by which the canaries of a case may exceed the best ones
 
 _children_s: dict[int, float] = {}
 _stops: list[tuple] = []
+_handlers: list[Callable] = []
 
 
 def usable_threads() -> int:
@@ -80,17 +81,12 @@ def edge() -> Edge:
 
 
 def _count_stops() -> None:
-    """Have every continuation after a stop counted from now on; a handler that is there goes on being called."""
+    """Have continuations after a stop counted from now on; a handler that is there goes on being called."""
     before = signal.getsignal(signal.SIGCONT)
-
-    def count(*given):
-        _stops.append(given)
-        if callable(before):
-            before(*given)
-
-    if getattr(before, "__qualname__", "") != count.__qualname__:
+    if before not in _handlers:
+        _handlers.append(lambda *given: (_stops.append(given), callable(before) and before(*given)))
         with contextlib.suppress(ValueError):  # another thread than the main one, which alone may
-            signal.signal(signal.SIGCONT, count)
+            signal.signal(signal.SIGCONT, _handlers[-1])
 
 
 def own_s() -> float:

@@ -53,11 +53,11 @@ def check_machine(out: Path) -> None:
         if not any((out / name).exists() for name in (LOCK, ".partial")):  # neither git nor `share` takes them along
             raise PomologyError(f"RUN={out.name}: is a copy of a run, not one of this checkout; choose another RUN")
     if (out / "machine.json").exists():
-        differ = differing([noted(out), machine_snapshot.snapshot()], (*IDENTITY, "os", "architecture"))
-        known = {name: [one_line(each, 60) for each in both] for name, both in differ.items() if None not in both}
-        if known:
-            was = "; ".join(f"{name} {before}, here {now}" for name, (before, now) in known.items())
-            raise PomologyError(f"RUN={out.name}: was measured on another machine ({was}); choose another RUN")
+        pairs = differing([noted(out), machine_snapshot.snapshot()], (*IDENTITY, "os", "architecture")).items()
+        differ = [f"{name} {one_line(a, 60)}, here {one_line(b, 60)}" for name, (a, b) in pairs if None not in (a, b)]
+        if differ:
+            was = f"was measured on another machine ({'; '.join(differ)})"
+            raise PomologyError(f"RUN={out.name}: {was}; choose another RUN")
 
 
 def note_software(out: Path, threads: int | None) -> str:

@@ -91,20 +91,15 @@ def _finished(job: Job, out: Path) -> bool:
     return bool(begun or (job.ends and here)) and all(journal.done(case, job.repeat) for case in begun)
 
 
-class _Stop(threading.Event):
-    """Set by Ctrl-C and SIGTERM. signals: how many came; in_kernel: whether nbclient is at work."""
-
-    signals, in_kernel = 0, False
-
-
 @contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[_Stop]:
-    """What Ctrl-C and SIGTERM set; a second signal raises KeyboardInterrupt.
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set; a second signal raises KeyboardInterrupt, except while it is `in_kernel`.
 
     An exception out of the midst of nbclient would leave its tasks behind, each of which prints a traceback later: so
     nothing is raised there, and the kernel is ended instead. Should nbclient not come back, a third ends this process.
     """
-    stop = _Stop()
+    stop = threading.Event()
+    stop.signals, stop.in_kernel = 0, False
 
     def handle(*_):
         stop.set()
@@ -124,7 +119,7 @@ def _stopped_by_signals() -> Iterator[_Stop]:
             signal.signal(number, handler)
 
 
-def _execute(job: Job, out: Path, limit_s: float, stop: _Stop, say: Say) -> bool:
+def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Say) -> bool:
     """Run one notebook to its end, again behind each case that kills its kernel. Returns whether it got there."""
     journal = results_journal.Journal(out / f"{job.notebook.name}.jsonl")
     deadline = time.monotonic() + limit_s if limit_s else None
@@ -204,8 +199,8 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
                 return ended
             if isinstance(error, DeadKernelError):
                 return "crashed", "its kernel died (killed, or out of memory)"
-            name, why = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", str(error))
-            why = why.split("\n")[0]
+            name = getattr(error, "ename", type(error).__name__)
+            why = getattr(error, "evalue", str(error)).split("\n")[0]
             if name == "NoSuchDevice":
                 return "no device", why
             return "error", f"{'its kernel did not start' if name == 'RuntimeError' else name}: {why}"
@@ -236,11 +231,9 @@ def _register_engine() -> None:
                 while not ended.wait(0.2):
                     process = getattr(getattr(client.km, "provisioner", None), "process", None)  # perhaps none yet
                     if process and not guards:
-                        # The leader of a session of its own ends with all that it has started, also where it died
-                        # before: when this process closes the pipe, or is killed.
-                        command = ["/bin/sh", "-c", f"read _; kill -9 -{process.pid}"]
-                        quietly = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-                        guards.append(subprocess.Popen(command, start_new_session=True, **quietly))
+                        # It ends with all that it has started, once this process closes the pipe, or is killed.
+                        command = ["/bin/sh", "-c", f"read _; kill -9 -{process.pid} 2>&-"]
+                        guards.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
                     if watch():
                         kill()
 
