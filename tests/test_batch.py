@@ -360,19 +360,16 @@ def test_a_second_signal_ends_it_at_once_and_one_that_a_shell_ignores_stays_igno
     monkeypatch.setattr(os, "_exit", ended.append)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in what a shell starts in the background
     try:
-        with batch._stopped_by_signals() as stop:
-            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert stop.wait(5)
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(5)
-        with batch._stopped_by_signals() as stop:
-            stop.in_kernel = True
-            for expected in ([], [], [130]):  # nbclient gets the time to end by itself
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(0.01)
-                assert ended == expected
+        for in_kernel in (0, 1):  # nbclient gets the time to end by itself
+            ended.clear()
+            with batch._stopped_by_signals() as stop:
+                assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+                stop.in_kernel = bool(in_kernel)
+                for count in (1, 2, 3)[: 2 + in_kernel]:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    assert stop.wait(5)
+                    time.sleep(0.01)
+                    assert ended == [130] * (count == 2 + in_kernel)
     finally:
         signal.signal(signal.SIGINT, before)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -93,10 +93,10 @@ def _finished(job: Job, out: Path) -> bool:
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set; a second signal raises KeyboardInterrupt, except while it is `in_kernel`.
+    """An event that Ctrl-C and SIGTERM set; a second signal ends this process, a third while it is `in_kernel`.
 
-    An exception out of the midst of nbclient would leave its tasks behind, each of which prints a traceback later: so
-    nothing is raised there, and the kernel is ended instead. Should nbclient not come back, a third ends this process.
+    An exception would leave nbclient's tasks behind, each of which prints a traceback later, and would be lost in what
+    Python calls back: so nothing is raised, and the kernel is ended instead.
     """
     stop = threading.Event()
     stop.signals, stop.in_kernel = 0, False
@@ -104,10 +104,8 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
     def handle(*_):
         stop.set()
         stop.signals += 1
-        if stop.in_kernel and stop.signals > 2:
+        if stop.signals > 1 + stop.in_kernel:
             os._exit(130)
-        if stop.signals > 1 and not stop.in_kernel:
-            raise KeyboardInterrupt
 
     # SIGINT is ignored in what a shell starts in the background, and stays so.
     signals = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
