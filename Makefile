@@ -2,9 +2,11 @@
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
-PYTHON  ?= $(shell command -v python3.11 2>/dev/null || command -v python3 2>/dev/null)
-ENV     := .venv
-PY      := $(ENV)/bin/python
+ifndef PYTHON
+PYTHON  := $(shell command -v python3.11 2>/dev/null || command -v python3 2>/dev/null)
+endif
+override ENV := .venv
+override PY  := $(ENV)/bin/python
 PROFILE ?= quick
 DEVICE  ?= auto
 ONLY    ?=
@@ -22,10 +24,11 @@ export POMOLOGY_RUN = $(value RUN)
 export POMOLOGY_DATA = $(value DATA)
 export POMOLOGY_REPEATS = $(value REPEATS)
 export POMOLOGY_RUNS = $(value RUNS)
-unexport PROFILE DEVICE ONLY RUN DATA REPEATS RUNS
+export POMOLOGY_PYTHON = $(value PYTHON)
+unexport PROFILE DEVICE ONLY RUN DATA REPEATS RUNS NOTEBOOKS PYTHON
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -e 's/:.*## /	/' | expand -t 12
+	@grep -hE '^[a-z]+:.*## ' Makefile | sed -e 's/:.*## /	/' | expand -t 12
 	@echo "variables: PROFILE=smoke|quick|article DEVICE=auto|cpu|gpu|cuda|mps ONLY='names or globs' RUN=name"
 	@echo "           DATA=auto|real|stand-in REPEATS=n"
 
@@ -56,27 +59,27 @@ bench: $(ENV)/.ready  ## measure the measuring, against independent ways to meas
 	@$(PY) tests/bench.py
 
 report: $(ENV)/.ready  ## build the page of a run again: RUN=name
-	@$(PY) -m pomology report "$$POMOLOGY_RUN"
+	@$(PY) -m pomology report -- "$$POMOLOGY_RUN"
 
 share: $(ENV)/.ready  ## pack a run into a zip for others, without what names you: RUN=name, with rendered notebooks NOTEBOOKS=1
-	@$(PY) -m pomology share "$$POMOLOGY_RUN" $(if $(filter 1,$(NOTEBOOKS)),--notebooks)
+	@$(PY) -m pomology share $(if $(filter 1,$(value NOTEBOOKS)),--notebooks) -- "$$POMOLOGY_RUN"
 
 compare: $(ENV)/.ready  ## compare runs and shared zips, side by side: RUNS="a b.zip 'c d.zip'"
 	@$(PY) -m pomology compare --runs="$$POMOLOGY_RUNS"
 
 lock: pyproject.toml  ## resolve the dependencies again (needs uv): constraints.txt, and their wheels-macos.txt
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra offload --no-header --no-annotate --no-emit-index-url -o constraints.txt
-	@'$(PYTHON)' tests/wheels.py
+	@"$$POMOLOGY_PYTHON" tests/wheels.py
 
 clean:  ## remove the environment and unfinished notebooks; results stay
 	rm -rf $(ENV) outputs/*/.partial
 
 # pip takes the lock as constraints: it pins what is needed and asks for nothing that is not.
 $(ENV)/.ready: pyproject.toml constraints.txt
-	@test -n '$(PYTHON)' && '$(PYTHON)' -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+	@test -n "$$POMOLOGY_PYTHON" && "$$POMOLOGY_PYTHON" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
 	  { echo "pomology needs Python 3.11; say where it is: make PYTHON=/path/to/python3.11 ..."; exit 2; }
 	@echo "making the environment in $(ENV): a few minutes, 4 GB"
-	@'$(PYTHON)' -m venv $(ENV)
+	@"$$POMOLOGY_PYTHON" -m venv $(ENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
 

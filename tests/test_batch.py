@@ -2,7 +2,7 @@
 
 A notebook of these checkouts does what the file `NAME.fault` beside it says, if there is one: `raise 2` raises inside
 case 2, `raise end` behind the last case, `kill 2` kills the kernel, and `hang 2` waits for ever, also when asked to
-stop. It notes its process number in `NAME.pids`.
+stop; both leave a process behind. It notes its process number, and that one's, in `NAME.pids`.
 """
 
 import asyncio
@@ -69,6 +69,7 @@ out: str = ""  # the run's folder
 CODE = """
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -91,6 +92,9 @@ def trouble(place):
         raise NoSuchDevice("devices: 'cuda' is not on this machine (cuda: none); it has cpu")
     if fault == f"print {place}":
         print("\\b" * 3_000_000)
+    if fault in (f"kill {place}", f"hang {place}"):
+        with open("NAME.pids", "a") as file:
+            print(subprocess.Popen(["sleep", "600"]).pid, file=file)
     if fault == f"kill {place}":
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == f"hang {place}":
@@ -237,10 +241,15 @@ def test_a_run_and_what_the_same_command_does_afterwards(checkout, reproduce):
     checkout.fault("alpha")
     (out / "zeta.ipynb").unlink()
     before = (out / "zeta.jsonl").read_bytes()
+    for name in ("zeta.html", "instrument_check.jsonl"):  # the clock has gone back since
+        (out / name).touch()
+        os.utime(out / name, (4e9, 4e9))
     status, said = reproduce()
     assert status == 0 and "2 of 2 notebooks to run" in said and checkout.statuses("alpha") == ALL_OK
     assert checkout.started("alpha") == ["1", "2", "3", "2"]
     assert before == (out / "zeta.jsonl").read_bytes() and (out / "zeta.ipynb").exists()  # nothing was measured twice
+    (out / "instrument_check.jsonl").unlink()
+    assert "0.2" in (out / "zeta.html").read_text() and (out / "zeta.html").stat().st_mtime == 4e9
 
     pids = checkout.pids("zeta") + checkout.pids("alpha")
     status, said = reproduce()
@@ -261,7 +270,7 @@ def test_a_notebook_that_breaks_dies_or_lacks_its_device_stops_no_other(checkout
     assert status == 0 and "alpha is left out" in said
     checkout.fault("zeta", "kill end")  # in no case: to try again would be to do the same again
     status, said = reproduce("--only=zeta")
-    assert status == 1 and "zeta did not finish: its kernel died" in said and len(checkout.pids("zeta")) == 2
+    assert status == 1 and "zeta did not finish: its kernel died" in said and len(checkout.pids("zeta")) == 3
 
 
 def test_neither_what_a_user_s_ipython_does_nor_a_cell_that_prints_without_end_touches_a_run(
@@ -290,7 +299,7 @@ def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):
     # Repeats take turns in fresh kernels.
     assert re.findall(r"^\[\d/2\] (.+?), about", said, re.MULTILINE) == ["zeta", "zeta (repeat 2)"]
     pids = checkout.pids("zeta")
-    assert len(set(pids)) == 4 and not any(map(alive, pids))
+    assert len(set(pids)) == 6 and not any(map(alive, pids))
     assert (checkout.out() / "zeta.ipynb").exists() and (checkout.out() / "repeats" / "zeta-1.ipynb").exists()
     # A crash is a result. It is not tried again.
     assert "0 of 2 notebooks" in reproduce("--only=zeta", "--repeats=2")[1] and checkout.unfinished() == []
@@ -324,7 +333,7 @@ def test_a_time_limit_ends_the_kernel_and_the_case(checkout, reproduce, monkeypa
 
 
 def test_interrupted(checkout, reproduce, monkeypatch, caplog, capsys):
-    """The kernel does not listen, and what ends it leaves nothing behind that would complain later."""
+    """The kernel does not listen, and what ends it leaves nothing behind that would complain later, however often."""
     plain, inside = AsyncKernelManager.cleanup_resources, []
 
     async def slowly(self, restart=False):  # nbclient takes long to clean up, as on a machine whose cores are busy
@@ -333,7 +342,10 @@ def test_interrupted(checkout, reproduce, monkeypatch, caplog, capsys):
 
     def interrupt():
         wait_until((checkout.notebooks / "zeta.hangs").exists)
+        shutil.rmtree(checkout.out() / ".partial")  # `make clean`
         inside.append(command_line.main(RUN_R))  # meanwhile nobody else gets in
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(AsyncKernelManager, "cleanup_resources", slowly)
@@ -360,23 +372,28 @@ def test_interrupted(checkout, reproduce, monkeypatch, caplog, capsys):
     assert checkout.started("zeta") == ["1", "2", "2", "3"]
 
 
-def test_a_second_signal_ends_it_at_once_and_one_that_a_shell_ignores_stays_ignored():
+def test_a_second_signal_ends_it_at_once_and_one_that_a_shell_ignores_stays_ignored(monkeypatch):
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in what a shell starts in the background
     try:
-        with batch._stopped_by_signals() as stop:
-            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert stop.wait(5)
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(5)
+        for in_kernel in (0, 1):  # nbclient gets the time to end by itself
+            ended.clear()
+            with batch._stopped_by_signals() as stop:
+                assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+                stop.in_kernel = bool(in_kernel)
+                for count in (1, 2, 3)[: 2 + in_kernel]:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    assert stop.wait(5)
+                    time.sleep(0.01)
+                    assert ended == [130] * (count == 2 + in_kernel)
     finally:
         signal.signal(signal.SIGINT, before)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_killed(checkout, reproduce):
-    """Nothing of the runner is left to clean up; the kernel notices by itself."""
+    """Nothing of the runner is left to clean up, and nothing of the kernel stays."""
     shutil.copytree(PACKAGE, checkout.folder / "lib" / "pomology", ignore=shutil.ignore_patterns("__pycache__"))
     env = os.environ | {"PYTHONPATH": str(checkout.folder / "lib"), "PYTHONDONTWRITEBYTECODE": "1"}
     checkout.fault("zeta", "hang 2")
@@ -387,8 +404,9 @@ def test_killed(checkout, reproduce):
     finally:
         process.kill()
         process.wait()
-    (pid,) = checkout.pids("zeta")
-    wait_until(lambda: not alive(pid), within_s=20)
+    pids = checkout.pids("zeta")
+    assert len(pids) == 2
+    wait_until(lambda: not any(map(alive, pids)), within_s=20)
     assert checkout.statuses("zeta") == {"1": "ok", "2": "crashed"}  # so far: nobody could write how it ended
     # Killed while it wrote the notebook: half of it is there.
     place = checkout.out() / ".partial" / "zeta.ipynb"
@@ -404,7 +422,7 @@ def test_a_case_whose_process_vanished_twice_is_given_up(checkout):
     out = checkout.out()
     (job,) = plan.jobs("smoke", {"out": str(out)}, "zeta")
     journal = results_journal.Journal(out / "zeta.jsonl")
-    (out / "zeta.ipynb").write_text("{}")
+    (out / "zeta.ipynb").write_text(notebook_text("zeta", 5))
     start = {"case": "simulated-cpu size=2", "config": {"size": 2}, "repeat": 0, "scaled": False, "threads": 1}
     start |= dict.fromkeys(("experiment", "article", "framework", "framework_version", "backend", "precision"), "x")
     start |= dict.fromkeys(("device", "chip", "power_source")) | {"profile": "smoke", "data": "none", "started": now()}
@@ -413,6 +431,9 @@ def test_a_case_whose_process_vanished_twice_is_given_up(checkout):
         finished.append(batch._finished(job, out))
         journal.start(start)
     assert finished == [False, False, True]
+    for damaged in (notebook_text("zeta", 5)[:-9], "{}", ""):
+        (out / "zeta.ipynb").write_text(damaged)
+        assert not batch._finished(job, out)
 
 
 def test_what_a_profile_says_of_devices_and_data_holds_unless_the_command_says_otherwise(checkout):

@@ -138,7 +138,7 @@ def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_h
     assert combining().out == tmp_path / "outputs" / "two"
     assert combining(profile="smoke").out == tmp_path / "outputs" / "four"
     (tmp_path / "outputs" / "two" / "machine.json").write_text("[")
-    with pytest.raises(PomologyError, match=r"^\S*machine.json: not JSON; remove it or choose another folder$"):
+    with pytest.raises(PomologyError, match=r"^\S*machine.json: describes no machine; choose another folder$"):
         combining()
 
 

@@ -173,6 +173,21 @@ def test_a_neighbour_is_seen_in_a_tenth_of_a_second_and_a_stop_however_short():
     assert "paused" in quiet.between(first, quiet.edge())[1]
 
 
+def test_a_handler_of_ones_own_is_called_too_and_what_measures_nothing_has_none():
+    program = "import signal\nfrom pomology.machine import quiet\nfrom pomology.runner import batch\n"
+    program += "assert signal.getsignal(signal.SIGCONT) == signal.SIG_DFL"
+    subprocess.run([sys.executable, "-c", program], check=True)
+    called, before = [], signal.getsignal(signal.SIGCONT)
+    try:
+        for count in (1, 2):  # before the first look at the counters, and behind it
+            signal.signal(signal.SIGCONT, lambda *given: called.append(given))
+            first = [quiet.edge() for _ in range(3)][-1]
+            os.kill(os.getpid(), signal.SIGCONT)
+            assert quiet.edge().stops == first.stops + 1 and len(called) == count
+    finally:
+        signal.signal(signal.SIGCONT, before)
+
+
 # Waiting
 
 

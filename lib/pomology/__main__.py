@@ -70,17 +70,17 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 
 def _say(line: str) -> None:
-    """Print a line; where nobody reads any more, as behind `| head`, go on in silence."""
+    """Print a line; where nobody reads any more, as behind `| head`, or it has no space, go on in silence."""
     try:
         print(line, flush=True)
-    except BrokenPipeError:
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _check(options: argparse.Namespace) -> None:
     from pomology.runner import plan
 
-    print(f"{len(plan.check())} notebooks and their parameters are as they should be")
+    _say(f"{len(plan.check())} notebooks and their parameters are as they should be")
 
 
 def _doctor(options: argparse.Namespace) -> None:
@@ -88,13 +88,13 @@ def _doctor(options: argparse.Namespace) -> None:
     from pomology.runner import doctor, operators
 
     if options.operators is not None:
-        print("\n".join(operators.rehearse(options.operators).lines(options.operators)))
+        _say("\n".join(operators.rehearse(options.operators).lines(options.operators)))
         return
     snapshot = machine_snapshot.snapshot()
     unknown = [f"  {key}: not available ({reason})" for key, reason in snapshot["unknown"].items()]
-    print("\n".join([machine_snapshot.describe(snapshot), *unknown]))
-    print("asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own …", flush=True)
-    print("\n".join(doctor.examine(snapshot).lines()))
+    asking = "asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own …"
+    _say("\n".join([machine_snapshot.describe(snapshot), *unknown, asking]))
+    _say("\n".join(doctor.examine(snapshot).lines()))
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -103,14 +103,14 @@ def _list(options: argparse.Namespace) -> None:
 
     for notebook in notebooks.notebooks():
         about = [f"{name} {format.clock_time(notebook.seconds[name])}" for name in PROFILES if name in notebook.seconds]
-        print(f"{notebook.name:20} {notebook.title} ({', '.join(about)})")
+        _say(f"{notebook.name:20} {notebook.title} ({', '.join(about)})")
 
 
 def _report(options: argparse.Namespace) -> None:
     folder = _folder(options.run)
     from pomology.report import page
 
-    print(page.build(folder))
+    _say(page.build(folder))
 
 
 def _share(options: argparse.Namespace) -> None:
@@ -118,7 +118,7 @@ def _share(options: argparse.Namespace) -> None:
     from pomology.runner import share
 
     place = share.write(folder, options.notebooks)
-    print(f"{redact(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
+    _say(f"{redact(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -132,8 +132,7 @@ def _compare(options: argparse.Namespace) -> None:
     if len(places) < 2:
         raise PomologyError("RUNS: name at least two different runs")
     table, *written = compare.write([compare.load(place) for place in places], root() / "outputs")
-    print(table)
-    print("written to", " and ".join(redact(str(place)) for place in written))
+    _say(f"{table}\nwritten to {' and '.join(redact(str(place)) for place in written)}")
 
 
 def _folder(run: str) -> Path:

@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import statistics
-import threading
 import time
 from collections import namedtuple
 from collections.abc import Callable, Sequence
@@ -36,8 +35,7 @@ SLOWED = 0.1  # by which the canaries of a case may exceed the best ones
 
 _children_s: dict[int, float] = {}
 _stops: list[tuple] = []
-if threading.current_thread() is threading.main_thread():  # no other may
-    signal.signal(signal.SIGCONT, lambda *given: _stops.append(given))
+_handlers: list[Callable] = []
 
 
 def usable_threads() -> int:
@@ -71,6 +69,7 @@ Edge = namedtuple("Edge", "t_s busy_s own_s delay_s held_s stops")
 
 def edge() -> Edge:
     """The counters now, which takes about 0.5 ms."""
+    _count_stops()
     # Of each thread: nanoseconds on a core, nanoseconds that it waited for one, and how often it got one.
     tasks = [snapshot.file_text(task / "schedstat").split() for task in (PROCESS / "task").glob("*")]
     delay_s = sum(int(counts[1]) for counts in tasks if counts) / 1e9 if any(tasks) else None
@@ -79,6 +78,15 @@ def edge() -> Edge:
         counts = dict(line.split() for line in snapshot.file_text(folder / "cpu.stat").splitlines())
         held_s += int(counts.get("throttled_usec", 0)) / 1e6 + int(counts.get("throttled_time", 0)) / 1e9
     return Edge(time.perf_counter(), snapshot.cpu_busy_s(), own_s(), delay_s, held_s, len(_stops))
+
+
+def _count_stops() -> None:
+    """Have continuations after a stop counted from now on; a handler that is there goes on being called."""
+    before = signal.getsignal(signal.SIGCONT)
+    if before not in _handlers:
+        _handlers.append(lambda *given: (_stops.append(given), callable(before) and before(*given)))
+        with contextlib.suppress(ValueError):  # another thread than the main one, which alone may
+            signal.signal(signal.SIGCONT, _handlers[-1])
 
 
 def own_s() -> float:

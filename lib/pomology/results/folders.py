@@ -18,14 +18,13 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root, write_atomic
-from pomology.results.run import Run
+from pomology.results.run import IDENTITY, Run, differing
 
 if TYPE_CHECKING:
     import filelock
 
+LOCK = ".lock"  # of who measures in a run's folder; it stays, and `make clean` leaves it
 ROW_EACH = "POMOLOGY_ROW_EACH"  # set in a run: trainings that need a process of their own wait for one
-# Of `snapshot`, what a machine keeps.
-MACHINE = ("chip", "cpu_cores", "memory_bytes", "os", "architecture", "processor")
 
 _held: dict[Path, filelock.FileLock] = {}  # they go with this process: a folder's journals that it alone writes
 
@@ -46,17 +45,19 @@ def note_machine(out: Path, profile: str) -> dict:
 
 
 def check_machine(out: Path) -> None:
-    """Raises PomologyError where another machine has measured in a run's folder, or the file is lost that says which:
-    numbers of two must not stand under one name."""
-    if not (out / "machine.json").exists():
-        if any(out.glob("*.jsonl")):
+    """Raises PomologyError where a run's folder has numbers that another machine has measured, or a copy of numbers, or
+    has lost the file that says whose they are: those of two machines must not stand under one name."""
+    if any(out.glob("*.jsonl")):
+        if not (out / "machine.json").exists():
             raise PomologyError(f"RUN={out.name}: has numbers, but no machine.json that says whose; choose another RUN")
-        return
-    before, now = noted(out), machine_snapshot.snapshot()
-    differ = [key for key in MACHINE if before.get(key) != now[key]]
-    if differ:
-        was = "; ".join(f"{key} {one_line(before.get(key), 60)}, here {one_line(now[key], 60)}" for key in differ)
-        raise PomologyError(f"RUN={out.name}: was measured on another machine ({was}); choose another RUN")
+        if not any((out / name).exists() for name in (LOCK, ".partial")):  # neither git nor `share` takes them along
+            raise PomologyError(f"RUN={out.name}: is a copy of a run, not one of this checkout; choose another RUN")
+    if (out / "machine.json").exists():
+        pairs = differing([noted(out), machine_snapshot.snapshot()], (*IDENTITY, "os", "architecture")).items()
+        differ = [f"{name} {one_line(a, 60)}, here {one_line(b, 60)}" for name, (a, b) in pairs if None not in (a, b)]
+        if differ:
+            was = f"was measured on another machine ({'; '.join(differ)})"
+            raise PomologyError(f"RUN={out.name}: {was}; choose another RUN")
 
 
 def note_software(out: Path, threads: int | None) -> str:
@@ -74,10 +75,10 @@ def note_software(out: Path, threads: int | None) -> str:
 
 
 def noted(out: Path) -> dict:
-    """What a run's `machine.json` says. Raises PomologyError if that is no JSON object."""
+    """What a run's `machine.json` says. Raises PomologyError if it describes no machine."""
     if machine := Run(out).machine:
         return machine
-    raise PomologyError(f"{redact(str(out / 'machine.json'))}: not JSON; remove it or choose another folder")
+    raise PomologyError(f"{redact(str(out / 'machine.json'))}: describes no machine; choose another folder")
 
 
 def by_hand(experiment: str, profile: str) -> Path:

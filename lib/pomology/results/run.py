@@ -27,14 +27,21 @@ ALIKE, CANARIES_ALIKE = 1.01, 1.15  # sizes and clocks, and the best canaries, o
 
 def differences(machines: Sequence[dict], canaries_s: Sequence[float | None]) -> str:
     """In what two runs' machines differ, or why that cannot be known; empty where all shows that they are one."""
-    chips = [machine.get("processor") for machine in machines]
-    if not all(isinstance(each, dict) for each in chips) or None in canaries_s:
+    if not all(isinstance(each.get("processor"), dict) for each in machines) or None in canaries_s:
         return "What would show whether they are one is not in both."
-    pairs = {name: [machine.get(name) for machine in machines] for name in IDENTITY} | {"canary": canaries_s}
-    pairs |= {name: [each.get(name) for each in chips] for name in chips[0] | chips[1]}
-    differ = [name for name, both in pairs.items() if not _alike(*both, CANARIES_ALIKE if name == "canary" else ALIKE)]
-    shown = ((one_line(name), *(one_line(each, 60) for each in pairs[name])) for name in differ)
+    differ = differing(machines)
+    if not _alike(*canaries_s, CANARIES_ALIKE):
+        differ["canary"] = list(canaries_s)
+    shown = ((one_line(name), *(one_line(each, 60) for each in both)) for name, both in differ.items())
     return "; ".join(f"{name} {first} and {second}" for name, first, second in shown)
+
+
+def differing(machines: Sequence[dict], names: Sequence[str] = IDENTITY) -> dict[str, list]:
+    """What of these names, and of `processor`, tells two machines apart: its name -> what it is on each."""
+    chips = [chip if isinstance(chip := machine.get("processor"), dict) else {} for machine in machines]
+    pairs = {name: [machine.get(name) for machine in machines] for name in names}
+    pairs |= {name: [each.get(name) for each in chips] for name in chips[0] | chips[1]}
+    return {name: both for name, both in pairs.items() if not _alike(*both, ALIKE)}
 
 
 def _alike(a: Any, b: Any, most: float) -> bool:

@@ -8,6 +8,7 @@ whose kernel died its status.
 import contextlib
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from pomology.results import cases, folders
 from pomology.results import journal as results_journal
 from pomology.results.record import Record, parse
 from pomology.runner.notebooks import read_notebook
-from pomology.runner.plan import Job
+from pomology.runner.plan import GOING, Job
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
 PAGES = 20  # a page is built again after so many times what the last one took: a large one takes seconds
@@ -42,9 +43,10 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
     folders.check_machine(out)
     (out / ".partial").mkdir(parents=True, exist_ok=True)
     try:  # the lock goes with its process, however that ends
-        lock = filelock.FileLock(out / ".lock", blocking=False).acquire()  # `make clean` leaves it
+        lock = filelock.FileLock(out / folders.LOCK, blocking=False).acquire()
     except filelock.Timeout:
         raise PomologyError(f"RUN={out.name}: another `pomology reproduce` is running there") from None
+    (out / GOING).touch()
     with lock, _stopped_by_signals() as stop:
         say(machine_snapshot.describe(folders.note_machine(out, profile)))
         state, once = machine_snapshot.conditions() if profile == "smoke" else None, iter([say])
@@ -71,6 +73,7 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
             say(f"interrupted; what was finished is in outputs/{out.name}/. The same command carries on.")
             return 130
         page = report_page.build(out)
+        (out / GOING).unlink(missing_ok=True)
     records = [record for path in sorted(out.glob("*.jsonl")) for record in results_journal.read(path).records]
     errors = [record for record in records if record.status == "error"]
     for record in errors:
@@ -93,17 +96,19 @@ def _finished(job: Job, out: Path) -> bool:
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set; a second signal raises KeyboardInterrupt at once.
+    """An event that Ctrl-C and SIGTERM set; a second signal ends this process, a third while it is `in_kernel`.
 
-    An exception out of the midst of nbclient would leave its tasks behind, each of which prints a traceback later: so
-    nothing is raised, and the kernel is ended instead.
+    An exception would leave nbclient's tasks behind, each of which prints a traceback later, and would be lost in what
+    Python calls back: so nothing is raised, and the kernel is ended instead.
     """
     stop = threading.Event()
+    stop.signals, stop.in_kernel = 0, False
 
     def handle(*_):
-        if stop.is_set():
-            raise KeyboardInterrupt
         stop.set()
+        stop.signals += 1
+        if stop.signals > 1 + stop.in_kernel:
+            os._exit(130)
 
     # SIGINT is ignored in what a shell starts in the background, and stays so.
     signals = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
@@ -139,11 +144,9 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
     while True:  # each start has one case less to run
         waiting.unlink(missing_ok=True)
         place = sum(map(len, _lines(journal.path, 0)))
-        try:
-            outcome = _run_kernel(job, out, watch)
-        except KeyboardInterrupt:  # by a second signal
-            journal.finish_open("interrupted", "stopped by the user")
-            raise
+        stop.in_kernel = True
+        outcome = _run_kernel(job, out, watch)
+        stop.in_kernel = False
         if outcome is None:
             if waiting.exists():
                 continue
@@ -194,20 +197,19 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
             options = {"progress_bar": False, "kernel_log": log, "watch": watch}
             names = (job.notebook.path, partial, job.parameters, "pomology")
             papermill.execute_notebook(*names, config=settings, resources=where, **options)
-        except RuntimeError as error:
+        except Exception as error:  # one notebook that papermill cannot take costs no other
             if ended := watch():
                 return ended
-            if not isinstance(error, DeadKernelError):
-                return "error", f"its kernel did not start: {error}"
-            return "crashed", "its kernel died (killed, or out of memory)"
-        except papermill.PapermillExecutionError as error:
-            if error.ename == "NoSuchDevice":
-                return "no device", error.evalue.split("\n")[0]
-            return "error", f"{error.ename}: {error.evalue}".split("\n")[0]
-        except Exception as error:  # one notebook that papermill cannot take costs no other
-            return "error", f"{type(error).__name__}: {error}".split("\n")[0]
+            if isinstance(error, DeadKernelError):
+                return "crashed", "its kernel died (killed, or out of memory)"
+            name = getattr(error, "ename", type(error).__name__)
+            why = getattr(error, "evalue", str(error)).split("\n")[0]
+            if name == "NoSuchDevice":
+                return "no device", why
+            return "error", f"{'its kernel did not start' if type(error) is RuntimeError else name}: {why}"
     # papermill notes the folders of this machine in the file.
     partial.write_text(redact(partial.read_text(encoding="utf-8")), encoding="utf-8")
+    final.with_suffix(".html").unlink(missing_ok=True)  # whatever its time: a clock may have gone back
     os.replace(partial, final)
     return None
 
@@ -223,20 +225,23 @@ def _register_engine() -> None:
         def execute_managed_notebook(cls, nb_man, kernel_name, input_path, start_timeout, kernel_log, watch, **options):
             options |= {"kernel_name": kernel_name, "startup_timeout": start_timeout, "timeout": None}
             client, ended = Client(nb_man, **options), threading.Event()
+            guards: list[subprocess.Popen] = []
 
             def kill():
-                process = getattr(getattr(client.km, "provisioner", None), "process", None)  # perhaps none yet
-                if process is not None and process.poll() is None:
-                    # The leader of a session of its own goes with the data workers that it may have started.
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
+                for guard in guards:
+                    guard.communicate()
 
-            def guard():
+            def watched():
                 while not ended.wait(0.2):
+                    process = getattr(getattr(client.km, "provisioner", None), "process", None)  # perhaps none yet
+                    if process and not guards:
+                        # It ends with all that it has started, once this process closes the pipe, or is killed.
+                        command = ["/bin/sh", "-c", f"read _; kill -9 -{process.pid} 2>&-"]
+                        guards.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
                     if watch():
                         kill()
 
-            thread = threading.Thread(target=guard, daemon=True)
+            thread = threading.Thread(target=watched, daemon=True)
             thread.start()
             try:
                 return client.execute(stderr=kernel_log)

@@ -16,6 +16,7 @@ from pomology.paths import root
 from pomology.runner import parameters as rules
 from pomology.runner.notebooks import Notebook, check_runnable, notebooks, read_notebook, select
 
+GOING = ".partial/going"  # in a run's folder until the run has come to its end
 END = "-end"  # the second run of a notebook, at the end
 
 
@@ -134,16 +135,16 @@ def _profile_values(notebook: Notebook, profile: str, declared: dict) -> dict[st
 
 
 def run_folder(run: str, profile: str) -> Path:
-    """Where a run's files go: of no name this day's, or yesterday's where that was not finished. Raises PomologyError
-    if the name would climb out of `outputs/`, or is that of something else there."""
+    """Where a run's files go: of no name this day's, or of the last three days' that was stopped or killed. Raises
+    PomologyError if the name would climb out of `outputs/`, or is that of something else there."""
     if not run:
         outputs, now = root() / "outputs", datetime.now()
-        run, before = (f"{day:%Y%m%d}-{profile}" for day in (now, now - timedelta(days=1)))
-        unfinished = any((outputs / before / ".partial").glob("*.ipynb"))
-        run = before if unfinished and not (outputs / run).exists() else run
+        run, *before = (f"{now - timedelta(days):%Y%m%d}-{profile}" for days in range(4))
+        if not (outputs / run).exists():
+            run = next((name for name in before if (outputs / name / GOING).exists()), run)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", run):
         raise PomologyError(f"RUN={run}: must be a folder name of letters, digits, points, dashes and underscores")
-    name = run.lower()  # which a Mac does not tell apart
+    name = run.lower()  # one to a Mac
     if name.startswith("lab-") or name == "lab":  # whose parameters nobody has noted
         raise PomologyError(f"RUN={run}: lab and lab-… are of notebooks that are run by hand; choose another RUN")
     if name.endswith((".zip", ".html", ".csv", ".json", ".part")):
