@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from pomology.articles import published
+from pomology.errors import PomologyError
 from pomology.format import quantity_per_s
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
@@ -36,6 +37,7 @@ from pomology.results.record import Record
 from pomology.results.run import MALFORMED, Run
 
 MOST_LINES, MOST_CHARACTERS = 20, 1000  # of the cases that a section tells in words, and of each
+SECTION = r'<section id="([^"]+)">'
 LONG = 40  # rows of a table that the page shows only when asked, or not at all; its notebook shows it all
 PROFILES = {
     "smoke": "smoke: tiny shapes, made to test the kit; its numbers say nothing about speed",
@@ -51,10 +53,11 @@ UNTUNED = "MLX multiplies without a tuned BLAS on x86 Linux: its times there say
 CSV = {"numbers": "article", "shares": "roofline", "rates": "rates", "checks": "checks"}  # saved tables that are linked
 
 
-def build(out: Path, notebooks: bool = True) -> Path:
+def build(out: Path, abouts: Sequence[Declaration] | None = None) -> Path:
     """Make each finished notebook that is new a page, and `index.html` over all of them, which is returned.
 
-    notebooks: whether they belong to it; else it is of the journals alone, with what the kit's notebooks make of them.
+    abouts: what the index shows; left out, what the run's folder has. Of a folder with journals alone, as from a zip,
+    that is what the notebooks of this kit make of them.
 
     It is called after every notebook of a run: what no notebook has saved is made from the journals, and a page again
     where a ceiling above its shares has risen. Raises PomologyError if there is no folder.
@@ -77,7 +80,15 @@ def build(out: Path, notebooks: bool = True) -> Path:
             page.unlink(missing_ok=True)  # a page of an older notebook would be taken for this one
             failed[notebook.stem] = f"The notebook cannot be rendered: {type(error).__name__}: {error}."
     index = run.path / "index.html"
-    write_atomic(index, _index(run, failed, notebooks))
+    page = _index(run, failed, abouts)
+    old = (
+        index.read_text(encoding="utf-8", errors="replace")
+        if abouts is None and not _others(run) and index.exists()
+        else ""
+    )
+    if lost := sorted({*re.findall(SECTION, old)} - {*re.findall(SECTION, page)}):
+        raise PomologyError(f"{index.name} stays as it is: without notebooks {', '.join(lost)} cannot be made again")
+    write_atomic(index, page)
     return index
 
 
@@ -93,16 +104,24 @@ def links_into(page: str, present: Container[str]) -> str:
     return re.sub(r'<a href="([^"#:]+)">(.*?)</a>', kept, page)
 
 
-def _index(run: Run, failed: dict[str, str], notebooks: bool) -> str:
-    names = {*run.journals, *(place.stem for end in ("ipynb", "html") for place in run.path.glob(f"*.{end}"))}
-    names |= {re.sub(r"(-end)?(-\d+)?$", "", place.stem) for place in run.path.glob(".partial/*.ipynb")}  # see plan.Job
-    if not notebooks:
-        names |= {about.name for about in declaration.all_of_the_kit() if about.whole_run or names & set(about.sources)}
+def _others(run: Run) -> set[str]:
+    """The names of notebooks in a run's folder, finished or not."""
+    names = {place.stem for end in ("ipynb", "html") for place in run.path.glob(f"*.{end}")} - {"index"}
+    return names | {
+        re.sub(r"(-end)?(-\d+)?$", "", place.stem) for place in run.path.glob(".partial/*.ipynb")
+    }  # plan.Job
+
+
+def _index(run: Run, failed: dict[str, str], abouts: Sequence[Declaration] | None) -> str:
+    names, notebooks = {*run.journals} | _others(run), bool(_others(run))
+    known = abouts if abouts is not None else () if notebooks else declaration.of_journals(names)
+    names |= {about.name for about in known}
     order = list(dict.fromkeys(row["experiment"] for row in published.rows()))
-    abouts = [_declaration(run, name) for name in sorted(names - {"index"})]
+    abouts = [_declaration(run, name, known) for name in sorted(names)]
     abouts.sort(key=lambda about: (about.article, (*order, about.experiment).index(about.experiment)))
     notes = [*run.problems]
     notes += [] if run.journals else ["Nothing has been measured yet."]
+    notes += [] if notebooks or not run.journals else ["Made of the journals alone: no notebook is beside them."]
     if any(record.profile == "smoke" for record in run.records):
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
     compared = _compared(run, notes)
@@ -118,9 +137,11 @@ def _index(run: Run, failed: dict[str, str], notebooks: bool) -> str:
     )
 
 
-def _declaration(run: Run, name: str) -> Declaration:
-    """Of a notebook that this kit lacks: what its copy in the run says, or else what can be derived."""
-    about, copy = declaration.of(name), run.path / f"{name}.ipynb"
+def _declaration(run: Run, name: str, known: Sequence[Declaration]) -> Declaration:
+    """One of those that are known; else the kit's; of a notebook that it lacks, what its copy in the run says, or what
+    can be derived."""
+    about = next((about for about in known if about.name == name), None) or declaration.of(name)
+    copy = run.path / f"{name}.ipynb"
     if not about.title and copy.exists():
         try:
             about = declaration.read(copy)
