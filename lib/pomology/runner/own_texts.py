@@ -11,11 +11,12 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pomology.paths import RESOURCES, notebook_paths, root
 
+NOTEBOOKS = RESOURCES / "notebooks.txt"  # `python tests/make_map.py` writes it
 LEFT_OUT = "(left out)"  # in place of what a form of the kit is filled with, but not with its own
 LEAST = 8  # letters of a form beside what it is filled with: with fewer, any text would be of it
 MOST_DIGITS = 15  # of what is filled in: the number of a card has 16
@@ -29,23 +30,27 @@ QUANTITY = rf"(?:about )?{NUMBER}{UNIT}"
 VALUE = re.compile(rf"{QUANTITY}(?:(?: ± |: | to | and | of | \(|, ){QUANTITY}\)?)*|\d{{1,5}}(?:x\d{{1,5}}){{1,4}}")
 
 
-def published_notebooks() -> dict[str, str]:
-    """The kit's notebooks: name -> a digest of their texts, as `tests/make_map.py` writes it."""
-    return dict(line.split() for line in (RESOURCES / "notebooks.txt").read_text(encoding="utf-8").splitlines())
+def published() -> dict[str, str]:
+    """The kit's notebooks: name -> `digest`."""
+    return dict(line.split() for line in NOTEBOOKS.read_text(encoding="utf-8").splitlines())
+
+
+def digests() -> str:
+    """What `published` reads, of the notebooks as they are."""
+    paths = sorted(notebook_paths(root() / "notebooks"), key=lambda path: path.stem)
+    return "".join(f"{path.stem} {digest(path)}\n" for path in paths)
 
 
 def digest(notebook: Path) -> str:
     """Of all texts and names in the code of a notebook; its numbers are for anyone to change."""
-    nodes = [node for tree in _cells(notebook) for node in ast.walk(tree)]
-    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    return hashlib.sha256(json.dumps(sorted(texts | _keywords(nodes))).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(sorted(_texts(_cells(notebook)))).encode()).hexdigest()[:16]
 
 
 @functools.cache
 def unchanged() -> dict[str, Path]:
     """The notebooks that are as they were published, by name."""
-    there, known = {path.stem: path for path in notebook_paths(root() / "notebooks")}, published_notebooks()
-    return {name: path for name, path in there.items() if name in known and digest(path) == known[name]}
+    known = published()
+    return {path.stem: path for path in notebook_paths(root() / "notebooks") if known.get(path.stem) == digest(path)}
 
 
 def _cells(notebook: Path) -> Iterator[ast.Module]:
@@ -57,8 +62,10 @@ def _cells(notebook: Path) -> Iterator[ast.Module]:
             continue
 
 
-def _keywords(nodes: list[ast.AST]) -> set[str]:
-    return {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
+def _texts(trees: Iterable[ast.Module]) -> set[str]:
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return texts | {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
 
 
 @functools.cache
@@ -68,19 +75,15 @@ def _source() -> tuple[frozenset[str], list[tuple[int, str, re.Pattern]]]:
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(package.rglob("*.py"))]
     trees += [tree for path in unchanged().values() for tree in _cells(path)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
-    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    filled = [
-        [part.value if isinstance(part, ast.Constant) else "" for part in node.values]
-        for node in nodes
-        if isinstance(node, ast.JoinedStr)
-    ]
+    joined = (node.values for node in nodes if isinstance(node, ast.JoinedStr))
+    filled = [tuple(part.value if isinstance(part, ast.Constant) else "" for part in parts) for parts in joined]
     forms = []
-    for parts in dict.fromkeys(map(tuple, filled)):
+    for parts in dict.fromkeys(filled):
         pattern = "".join(re.escape(part) if part else "(.*?)" for part in parts)
         pattern = re.sub(r"^(?:\\ |[:;,])+|(?:\\ |[:;,])+$", "", pattern)  # what joins it to another text
         letters = sum(map(str.isalpha, "".join(parts)))
         forms.append((letters, max(parts, key=len, default="").strip(" :;,"), re.compile(pattern, re.DOTALL)))
-    return frozenset(texts | _keywords(nodes)), sorted(forms, key=lambda form: -form[0])
+    return frozenset(_texts(trees)), sorted(forms, key=lambda form: -form[0])
 
 
 def is_name(text: str) -> bool:

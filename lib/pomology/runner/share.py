@@ -31,7 +31,7 @@ from pomology.results import run as results_run
 from pomology.results.archive import KINDS, open_zip
 from pomology.results.cases import FLAGS, FRAMEWORKS
 from pomology.results.record import PROFILES, Record
-from pomology.runner.own_texts import is_name, is_value, own, published_notebooks, unchanged
+from pomology.runner.own_texts import is_name, is_value, own, published, unchanged
 
 MACHINE = ("chip", "cpu_cores", "cpu_threads", "performance_cores", "efficiency_cores", "memory_bytes", "gpus", "os")
 MACHINE += ("os_version", "architecture", "translated", "virtual_machine", "processor", "present_mhz", "python")
@@ -48,9 +48,9 @@ CHIPS = """Apple Intel AMD NVIDIA ARM Ampere AWS Qualcomm QEMU KVM VirtualApple 
     Ryzen Threadripper Athlon Opteron GTX RTX Ti Super Laptop Titan Ada Generation Gen GPU CPU Processor Common Virtual
     version with Graphics Paravirtual device Mobile Skylake Cascadelake Icelake Sapphire Rapids Haswell Broadwell Rome
     Milan Genoa Naples IBRS TSX no PCIe NVL HBM R TM C Grace Hopper Superchip Blackwell Edition Workstation Server
-    Family Six Q Black""".lower().split()
-MAKERS = re.compile(rf"\b({'|'.join(CHIPS[:16])})\b", re.IGNORECASE)
-MODEL = re.compile(r"[a-z]{0,4}\d{1,5}[a-z]{0,3}|[a-z]", re.IGNORECASE)
+    Family Six Q Black Cores""".lower().split()
+MAKERS = re.compile(rf"\b({'|'.join(CHIPS[:20])})\b", re.IGNORECASE)
+MODEL = re.compile(r"[a-z]{0,4}\d{1,5}[a-z]{0,3}\d{0,2}|[a-z]", re.IGNORECASE)
 # In pages that are shared as they are, beside what detect-secrets knows; and names that many machines have.
 PRIVATE = {
     "an address": r"(?<![\w.])(?!127\.|0\.0\.)(\d{1,3}\.){3}\d{1,3}(?![\w.])|(?<!\w)([0-9a-f]{2}[:-]){5}[0-9a-f]{2}"
@@ -127,7 +127,7 @@ def _is_key(name: str, of: str) -> bool:
 
 
 def _tried(value: Any, key: str, within: str = "") -> list:
-    with contextlib.suppress(ValueError, OverflowError):
+    with contextlib.suppress(ValueError, OverflowError, RecursionError):
         return [kept(value, key, within)]
     return []
 
@@ -135,8 +135,9 @@ def _tried(value: Any, key: str, within: str = "") -> list:
 def shared_machine(machine: dict) -> tuple[dict, dict[str, str]]:
     """machine.json as it may be shared, and the new name of each of its software."""
     software, names = {}, {}
-    for name, about in (machine.get("software") or {}).items():
-        known = {key: good for key in SOFTWARE for good in _tried(about.get(key), key)}
+    told = machine.get("software") if isinstance(machine.get("software"), dict) else {}
+    for name, about in told.items():
+        known = {key: good for key in SOFTWARE if key in about for good in _tried(about[key], key)}
         names[name] = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:12]
         software[names[name]] = known
     rest = {key: good for key in MACHINE if key in machine for good in _tried(machine[key], key)}
@@ -149,7 +150,7 @@ def shared_record(record: Record, names: dict[str, str]) -> Record:
     line = record.line()
     good = {"chip": None, "framework_version": "", "reason": None, "power_source": None, "device": None, "data": ""}
     good |= {key: one for key, value in line.items() if key != "case" for one in _tried(value, key)}
-    if line["experiment"] not in published_notebooks() or good["config"] != line["config"]:
+    if line["experiment"] not in published() or good["config"] != line["config"]:
         raise ValueError(line["experiment"])
     settings = " ".join(f"{key}={value}" for key, value in good["config"].items())  # as `Case` names it
     good["case"] = f"{good.get('framework')}-{good.get('backend')} {settings}".strip()
