@@ -81,13 +81,10 @@ def build(out: Path, abouts: Sequence[Declaration] | None = None) -> Path:
             failed[notebook.stem] = f"The notebook cannot be rendered: {type(error).__name__}: {error}."
     index = run.path / "index.html"
     page = _index(run, failed, abouts)
-    old = (
-        index.read_text(encoding="utf-8", errors="replace")
-        if abouts is None and not _others(run) and index.exists()
-        else ""
-    )
-    if lost := sorted({*re.findall(SECTION, old)} - {*re.findall(SECTION, page)}):
-        raise PomologyError(f"{index.name} stays as it is: without notebooks {', '.join(lost)} cannot be made again")
+    if index.exists() and not _others(run):
+        old = re.findall(SECTION, index.read_text(encoding="utf-8", errors="replace"))
+        if lost := sorted({*old} - {*re.findall(SECTION, page)}):
+            raise PomologyError(f"{index.name} stays as it is: {', '.join(lost)} cannot be made without a notebook")
     write_atomic(index, page)
     return index
 
@@ -106,10 +103,8 @@ def links_into(page: str, present: Container[str]) -> str:
 
 def _others(run: Run) -> set[str]:
     """The names of notebooks in a run's folder, finished or not."""
-    names = {place.stem for end in ("ipynb", "html") for place in run.path.glob(f"*.{end}")} - {"index"}
-    return names | {
-        re.sub(r"(-end)?(-\d+)?$", "", place.stem) for place in run.path.glob(".partial/*.ipynb")
-    }  # plan.Job
+    begun = {re.sub(r"(-end)?(-\d+)?$", "", place.stem) for place in run.path.glob(".partial/*.ipynb")}  # see plan.Job
+    return begun | {place.stem for end in ("ipynb", "html") for place in run.path.glob(f"*.{end}")} - {"index"}
 
 
 def _index(run: Run, failed: dict[str, str], abouts: Sequence[Declaration] | None) -> str:

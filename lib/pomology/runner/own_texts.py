@@ -114,7 +114,8 @@ def _ways(text: str, within: int) -> Iterator[str]:
             groups = match.groups()
             if letters < LEAST:  # as `float32 of 128`; a chain of such would be any text
                 named = all(is_value(group) or is_name(group) or group in FILLED for group in groups)
-                if letters and named and len(groups) <= 2 and (within or any(map(is_value, groups))):
+                says = letters and (within or any(map(is_value, groups)))
+                if named and len(groups) <= 2 and (says or any(" " in group and is_name(group) for group in groups)):
                     yield text
                 continue
             filled = [own(group, within + 1) for group in groups]
