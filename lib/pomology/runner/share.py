@@ -37,12 +37,14 @@ MACHINE = ("chip", "cpu_cores", "cpu_threads", "performance_cores", "efficiency_
 MACHINE += ("os_version", "architecture", "translated", "virtual_machine", "processor", "present_mhz", "python")
 MACHINE += ("packages", "git", "profile", "power_source")
 SOFTWARE = ("git", "python", "packages", "environment", "threads")
-VARIABLES = re.compile(
-    r"(OMP|MKL|OPENBLAS|VECLIB_MAXIMUM|BLIS|NUMEXPR)_(NUM_)?THREADS|OMP_(WAIT_POLICY|PROC_BIND|PLACES|DYNAMIC)"
+KEYS = {  # of those dicts
+    "packages": "|".join(map(re.escape, (*PACKAGES, "macOS", "MPSGraph"))),
+    "processor": "|".join(map(re.escape, (*LSCPU, *SYSCTL, "Flags"))),
+    "environment": r"(OMP|MKL|OPENBLAS|VECLIB_MAXIMUM|BLIS|NUMEXPR)_(NUM_)?THREADS|OMP_(WAIT_POLICY|PLACES)"
     r"|PYTORCH_(ENABLE_MPS_FALLBACK|MPS_(PREFER_METAL|FAST_MATH|(HIGH|LOW)_WATERMARK_RATIO))|MLX_ENABLE_TF32"
     r"|TF_(ENABLE_ONEDNN_OPTS|CPP_MIN_LOG_LEVEL|FORCE_GPU_ALLOW_GROWTH|XLA_FLAGS)|TURN_OFF_REMAPPER|KERAS_BACKEND"
-    r"|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|MALLOC_ARENA_MAX|PYTORCH_(CUDA_)?ALLOC_CONF"
-)
+    r"|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|MALLOC_ARENA_MAX|PYTORCH_(CUDA_)?ALLOC_CONF",
+}
 CHIPS = """Apple Intel AMD NVIDIA ARM Ampere AWS Qualcomm QEMU KVM VirtualApple Tesla Quadro GeForce Radeon Genuine
     Neoverse Cortex Altra Graviton Ultra Max Pro Core Duo Atom Celeron Pentium Xeon Bronze Silver Gold Platinum Phi EPYC
     Ryzen Threadripper Athlon Opteron GTX RTX Ti Super Laptop Titan Ada Generation Gen GPU CPU Processor Common Virtual
@@ -50,7 +52,7 @@ CHIPS = """Apple Intel AMD NVIDIA ARM Ampere AWS Qualcomm QEMU KVM VirtualApple 
     Milan Genoa Naples IBRS TSX no PCIe NVL HBM R TM C Grace Hopper Superchip Blackwell Edition Workstation Server
     Family Six Q Black Cores""".lower().split()
 MAKERS = re.compile(rf"\b({'|'.join(CHIPS[:20])})\b", re.IGNORECASE)
-MODEL = re.compile(r"[a-z]{0,4}\d{1,5}[a-z]{0,3}\d{0,2}|[a-z]", re.IGNORECASE)
+MODEL = re.compile(r"[a-z]{0,4}\d{1,5}[a-z]{0,3}\d{0,2}", re.IGNORECASE)
 # In pages that are shared as they are, beside what detect-secrets knows; and names that many machines have.
 PRIVATE = {
     "an address": r"(?<![\w.])(?!127\.|0\.0\.)(\d{1,3}\.){3}\d{1,3}(?![\w.])|(?<!\w)([0-9a-f]{2}[:-]){5}[0-9a-f]{2}"
@@ -59,6 +61,7 @@ PRIVATE = {
     "what may be a key": r"\b(hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|npm_|pypi-|AIza|Bearer )[\w-]{12}",
 }
 NOBODY = ("root", "user", "admin", "runner", "ubuntu", "jovyan", "localhost", "/root")
+FLAG = INSTRUCTIONS.replace(r"amx_\w+", "amx_(?:tile|int8|bf16|fp16)")
 KIND_OF = {  # of a text: by field, and by those that hold dicts of them
     "started": r"20\d\d-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\dZ",
     "version": r"\d{1,5}(\.\d{1,5}){0,2}(\.?(a|b|rc|dev|post)\d{1,3})?(\+(cpu|cu\d{2,3}))?",
@@ -70,7 +73,7 @@ KIND_OF = {  # of a text: by field, and by those that hold dicts of them
     "framework": "|".join(FRAMEWORKS),
     "environment": r"\d{1,4}(\.\d{1,3})?|true|false|yes|no|on|off|active|passive|close|spread|cores|threads|sockets|"
     r"torch|tensorflow|:4096:8|:16:8",
-    "processor": rf"\d{{1,6}}(\.\d{{1,2}})?|\d{{1,4}}(\.\d)? [KMG]iB( \(\d{{1,3}} instances?\))?|({INSTRUCTIONS} ?)*|"
+    "processor": rf"\d{{1,6}}(\.\d{{1,2}})?|\d{{1,4}}(\.\d)? [KMG]iB( \(\d{{1,3}} instances?\))?|({FLAG} ?)*|"
     r"KVM|Microsoft|VMware|Xen|Parallels|Apple|Oracle|(i?Mac|MacBook(Pro|Air)|Macmini|i?MacPro)\d{1,2},\d{1,2}",
 }
 KIND_OF |= dict.fromkeys(("framework_version", "python", "os_version", "packages"), KIND_OF["version"])
@@ -79,8 +82,8 @@ KIND_OF |= dict.fromkeys(("framework_version", "python", "os_version", "packages
 def is_chip(text: str) -> bool:
     """Whether a text is a name that chips have: a maker's, words that makers use, and few digits."""
     few = re.fullmatch(r"[A-Za-z0-9 ()@.,+-]{1,80}", text) and sum(map(str.isdigit, text)) <= 11
-    known = (token.lower() in CHIPS or MODEL.fullmatch(token) for token in re.findall(r"\w+", text))
-    return bool(few and MAKERS.search(text)) and all(known)
+    others = [token for token in re.findall(r"\w+", text) if token.lower() not in CHIPS]
+    return bool(few and MAKERS.search(text)) and len(others) <= 6 and all(map(MODEL.fullmatch, others))
 
 
 def kept(value: Any, key: str = "", within: str = "") -> Any:
@@ -107,7 +110,7 @@ def kept(value: Any, key: str = "", within: str = "") -> Any:
             raise ValueError(key)
         return good[:10] if key == "commit" else good  # as the page shows it
     if isinstance(value, list):
-        return [item for one in value for item in _tried(one, key, within)]
+        return [item for each in value for item in _tried(each, key, within)]
     if isinstance(value, dict):
         pairs = {name: item for name, item in value.items() if _is_key(name, key)}
         return {name: good for name, item in pairs.items() for good in _tried(item, name, within or key)}
@@ -115,15 +118,12 @@ def kept(value: Any, key: str = "", within: str = "") -> Any:
 
 
 def _is_key(name: str, of: str) -> bool:
-    known = {"packages": {*PACKAGES, "macOS", "MPSGraph"}, "processor": {*LSCPU, *SYSCTL, "Flags"}}.get(of)
-    if known or of == "environment":
-        return name in known if known else bool(VARIABLES.fullmatch(name))
-    if re.fullmatch(r"(steady|warmup|ready)_(forward|backward|update)", name):
-        return True
+    """Whether a dict in this field has such a key: a name of the source's, or one with an ending: `training_step_s`."""
+    if of in KEYS:
+        return bool(re.fullmatch(KEYS[of], name))
     head, _, tail = name.rpartition("_")
-    return is_name(name) or (
-        name.isidentifier() and any(own(f"{start}_{tail}", 1) for start in (head, head.replace("_", " ")))
-    )
+    ended = name.isidentifier() and any(own(f"{start}_{tail}", 1) for start in (head, head.replace("_", " ")))
+    return ended or is_name(name) or bool(re.fullmatch(r"(steady|warmup|ready)_(forward|backward|update)", name))
 
 
 def _tried(value: Any, key: str, within: str = "") -> list:
@@ -135,8 +135,8 @@ def _tried(value: Any, key: str, within: str = "") -> list:
 def shared_machine(machine: dict) -> tuple[dict, dict[str, str]]:
     """machine.json as it may be shared, and the new name of each of its software."""
     software, names = {}, {}
-    told = machine.get("software") if isinstance(machine.get("software"), dict) else {}
-    for name, about in told.items():
+    noted = machine.get("software") if isinstance(machine.get("software"), dict) else {}
+    for name, about in noted.items():
         known = {key: good for key in SOFTWARE if key in about for good in _tried(about[key], key)}
         names[name] = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:12]
         software[names[name]] = known
@@ -149,7 +149,7 @@ def shared_record(record: Record, names: dict[str, str]) -> Record:
     """A record as it may be shared. Raises ValueError for one of another's notebook, or with settings of its own."""
     line = record.line()
     good = {"chip": None, "framework_version": "", "reason": None, "power_source": None, "device": None, "data": ""}
-    good |= {key: one for key, value in line.items() if key != "case" for one in _tried(value, key)}
+    good |= {key: known for key, value in line.items() if key != "case" for known in _tried(value, key)}
     if line["experiment"] not in published() or good["config"] != line["config"]:
         raise ValueError(line["experiment"])
     settings = " ".join(f"{key}={value}" for key, value in good["config"].items())  # as `Case` names it
