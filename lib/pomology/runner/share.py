@@ -56,7 +56,7 @@ MODEL = re.compile(r"[a-z]{0,4}\d{1,5}[a-z]{0,3}\d{0,2}", re.IGNORECASE)
 # In pages that are shared as they are, beside what detect-secrets knows; and names that many machines have.
 PRIVATE = {
     "an address": r"(?<![\w.])(?!127\.|0\.0\.)(\d{1,3}\.){3}\d{1,3}(?![\w.])|(?<!\w)([0-9a-f]{2}[:-]){5}[0-9a-f]{2}"
-    r"(?!\w)|(?<![\w:])(fe80|fd[0-9a-f]{2}|2[0-9a-f]{3}):[0-9a-f:]*:|[\w.+-]+@[\w-]+\.[a-z]{2,}",
+    r"(?!\w)|(?<![\w:])(fe80|fd[0-9a-f]{2}|2[0-9a-f]{3}):[0-9a-f:]*:|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}\.[a-z]{2}",
     "a person's folder": r"(/|\\)(Users|home)[/\\]+(?!Shared)\w",
     "what may be a key": r"\b(hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|npm_|pypi-|AIza|Bearer )[\w-]{12}",
 }
@@ -253,7 +253,7 @@ def found_in(page: str) -> str | None:
 
     with default_settings() as settings:
         settings.disable_plugins("Base64HighEntropyString", "HexHighEntropyString")  # numbers and commits
-        for line in dict.fromkeys(text.splitlines()):
+        for line in dict.fromkeys(re.findall(r".{1,300}", text)):  # of a longer one it would take minutes
             for secret in scan_line(line):
                 return f"what may be a key ({secret.type})"
     return None
