@@ -58,7 +58,8 @@ PRIVATE = {
     "an address": r"(?<![\w.])(?!127\.|0\.0\.)(\d{1,3}\.){3}\d{1,3}(?![\w.])|(?<!\w)([0-9a-f]{2}[:-]){5}[0-9a-f]{2}"
     r"(?!\w)|(?<![\w:])(fe80|fd[0-9a-f]{2}|2[0-9a-f]{3}):[0-9a-f:]*:|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}\.[a-z]{2}",
     "a person's folder": r"(/|\\)(Users|home)[/\\]+(?!Shared)\w",
-    "what may be a key": r"\b(hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|npm_|pypi-|AIza|Bearer )[\w-]{12}",
+    "what may be a key": r"\b(hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|npm_|pypi-|AIza|Bearer )[\w-]{12}"
+    r"|(passw(or)?d|pwd|secret|token|key|sig)\"?\s?[=:]\s?[\"']?(?-i:(?=\w*\d)(?=\w*[A-Z])[\w/+-]{12})",
 }
 NOBODY = ("root", "user", "admin", "runner", "ubuntu", "jovyan", "localhost", "/root")
 FLAG = INSTRUCTIONS.replace(r"amx_\w+", "amx_(?:tile|int8|bf16|fp16)")
@@ -246,7 +247,7 @@ def found_in(page: str) -> str | None:
         if any(name.lower() in reading.lower() for reading in (page, escaped, text)):
             return what
     for what, pattern in PRIVATE.items():
-        if any(re.search(pattern, reading, re.IGNORECASE) for reading in (escaped, text)):
+        if any(re.search(pattern, reading, re.IGNORECASE) for reading in (escaped, re.sub(r"<[^<>]*>", " ", page))):
             return what
     from detect_secrets.core.scan import scan_line
     from detect_secrets.settings import default_settings
