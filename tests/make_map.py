@@ -1,4 +1,5 @@
-"""Writes docs/map.md, the file tree with one comment a file: `python tests/make_map.py`. A test compares the two.
+"""Writes docs/map.md, the file tree with one comment a file: `python tests/make_map.py`. A test compares the two. Also
+by which digests `share` knows the kit's own notebooks, after one of them was changed.
 
 A module's comment is its docstring's first sentence, a package's too; a notebook's is its title.
 """
@@ -9,9 +10,14 @@ import ast
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "lib"))
+
+from pomology.runner import own_texts  # noqa: E402
+
 PAGE = ROOT / "docs" / "map.md"
 HEAD = """# Map
 
@@ -81,3 +87,4 @@ def page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    own_texts.NOTEBOOKS.write_text(own_texts.digests(), encoding="utf-8")

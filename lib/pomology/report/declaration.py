@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -148,9 +149,10 @@ def notebooks_of(experiment: str) -> list[str]:
     return [name for name in _notebooks() if experiment_of(name) == experiment] or [experiment]
 
 
-def all_of_the_kit() -> list[Declaration]:
-    """Of every notebook of the kit."""
-    return [read(path) for path in _notebooks().values()]
+def of_journals(names: Iterable[str], notebooks: Iterable[Path] | None = None) -> list[Declaration]:
+    """Of those notebooks, of all that are here, which measured what these journals hold, or which combine it."""
+    abouts, names = map(read, _notebooks().values() if notebooks is None else notebooks), {*names}
+    return [about for about in abouts if names and (about.whole_run or names & {about.name, *about.sources})]
 
 
 def _notebooks() -> dict[str, Path]:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from pomology.articles import published
+from pomology.errors import PomologyError
 from pomology.format import one_line, quantity_per_s
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
@@ -36,6 +37,7 @@ from pomology.results.record import Record
 from pomology.results.run import MALFORMED, Run
 
 MOST_LINES, MOST_CHARACTERS = 20, 1000  # of the cases that a section tells in words, and of each
+SECTION = r'<section id="([^"]+)">'
 LONG = 40  # rows of a table that the page shows only when asked, or not at all; its notebook shows it all
 PROFILES = {
     "smoke": "smoke: tiny shapes, made to test the kit; its numbers say nothing about speed",
@@ -51,10 +53,11 @@ UNTUNED = "MLX multiplies without a tuned BLAS on x86 Linux: its times there say
 CSV = {"numbers": "article", "shares": "roofline", "rates": "rates", "checks": "checks"}  # saved tables that are linked
 
 
-def build(out: Path, notebooks: bool = True) -> Path:
+def build(out: Path, abouts: Sequence[Declaration] | None = None) -> Path:
     """Make each finished notebook that is new a page, and `index.html` over all of them, which is returned.
 
-    notebooks: whether they belong to it; else it is of the journals alone, with what the kit's notebooks make of them.
+    abouts: what the index shows; left out, what the run's folder has. Of a folder with journals alone, as from a zip,
+    that is what the notebooks of this kit make of them.
 
     It is called after every notebook of a run: what no notebook has saved is made from the journals, and a page again
     where a ceiling above its shares has risen. Raises PomologyError if there is no folder.
@@ -70,7 +73,12 @@ def build(out: Path, notebooks: bool = True) -> Path:
             with contextlib.suppress(OSError):
                 page.unlink()  # a page of an older notebook would be taken for this one
     index = run.path / "index.html"
-    write_atomic(index, _index(run, failed, notebooks))
+    page = _index(run, failed, abouts)
+    if index.exists() and not _others(run):
+        old = re.findall(SECTION, index.read_text(encoding="utf-8", errors="replace"))
+        if lost := sorted({*old} - {*re.findall(SECTION, page)}):
+            raise PomologyError(f"{index.name} stays as it is: {', '.join(lost)} cannot be made without a notebook")
+    write_atomic(index, page)
     return index
 
 
@@ -99,17 +107,23 @@ def links_into(page: str, present: Container[str]) -> str:
     return re.sub(r'<a href="([^"#:]+)">(.*?)</a>', kept, page)
 
 
-def _index(run: Run, failed: dict[str, str], notebooks: bool) -> str:
-    names = {*run.journals, *(place.stem for end in ("ipynb", "html") for place in run.path.glob(f"*.{end}"))}
-    names |= {re.sub(r"(-end)?(-\d+)?$", "", place.stem) for place in run.path.glob(".partial/*.ipynb")}  # see plan.Job
-    if not notebooks:
-        names |= {about.name for about in declaration.all_of_the_kit() if about.whole_run or names & set(about.sources)}
+def _others(run: Run) -> set[str]:
+    """The names of notebooks in a run's folder, finished or not."""
+    begun = {re.sub(r"(-end)?(-\d+)?$", "", place.stem) for place in run.path.glob(".partial/*.ipynb")}  # see plan.Job
+    return begun | {place.stem for end in ("ipynb", "html") for place in run.path.glob(f"*.{end}")} - {"index"}
+
+
+def _index(run: Run, failed: dict[str, str], abouts: Sequence[Declaration] | None) -> str:
+    names, notebooks = {*run.journals} | _others(run), bool(_others(run))
+    known = abouts if abouts is not None else () if notebooks else declaration.of_journals(names)
+    names |= {about.name for about in known}
     order = list(dict.fromkeys(row["experiment"] for row in published.rows()))
     unprintable = {name for name in names if not name.isprintable()}  # no text in UTF-8, or of several lines
-    abouts = [_declaration(run, name) for name in sorted(names - unprintable - {"index"})]
+    abouts = [_declaration(run, name, known) for name in sorted(names - unprintable - {"index"})]
     abouts.sort(key=lambda about: (about.article, (*order, about.experiment).index(about.experiment)))
     notes = [*run.problems, *(f"{one_line(name)}: not shown, for its name." for name in sorted(unprintable))]
     notes += [] if run.journals else ["Nothing has been measured yet."]
+    notes += [] if notebooks or not run.journals else ["Made of the journals alone: no notebook is beside them."]
     if any(record.profile == "smoke" for record in run.records):
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
     compared = _compared(run, notes)
@@ -125,11 +139,12 @@ def _index(run: Run, failed: dict[str, str], notebooks: bool) -> str:
     )
 
 
-def _declaration(run: Run, name: str) -> Declaration:
-    """Of a notebook that this kit lacks: what its copy in the run says, or else what can be derived."""
+def _declaration(run: Run, name: str, known: Sequence[Declaration]) -> Declaration:
+    """One of those that are known; else the kit's; of a notebook that it lacks, what its copy in the run says, or what
+    can be derived."""
     about, copy = Declaration(name), run.path / f"{name}.ipynb"
     with contextlib.suppress(*MALFORMED, OSError):
-        about = declaration.of(name)
+        about = next((about for about in known if about.name == name), None) or declaration.of(name)
         if not about.title and copy.exists():
             about = declaration.read(copy)
     records = run.journals[name].records if name in run.journals else []

@@ -1,12 +1,11 @@
 """A run as one file for others.
 
-What it holds is written anew from the run's records: numbers, names of the kit's own, versions, and texts made of the
-kit's own words. Whatever else is in a record, as a folder, a name or a key in an error's message, is left out: a list
-of what must not be shared would never be complete. Pages, tables and figures are made from these records.
+What it holds is written anew from named fields of the run's records: numbers in seven digits, versions, names of chips,
+and texts that the kit itself makes. All else is left out: a list of what must not be shared would never be complete.
+Pages, tables and figures are made from these records.
 """
 
 import contextlib
-import functools
 import getpass
 import hashlib
 import html
@@ -17,132 +16,214 @@ import re
 import socket
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from pomology.errors import PomologyError
-from pomology.paths import RESOURCES, notebook_paths, root
+from pomology.machine.snapshot import INSTRUCTIONS, LSCPU, PACKAGES, SYSCTL
+from pomology.paths import root
+from pomology.report import declaration
 from pomology.report import page as report_page
 from pomology.results import record as results_record
 from pomology.results import run as results_run
 from pomology.results.archive import KINDS, open_zip
-from pomology.results.record import Record
+from pomology.results.cases import FLAGS, FRAMEWORKS
+from pomology.results.record import PROFILES, Record
+from pomology.runner.own_texts import is_name, is_value, own, published, unchanged
 
-LEFT_OUT = "(left out)"  # in place of a setting
-MOST = 4_000  # characters of a text
-# What chips and what they run under are called, beside the kit's own words and short model numbers.
-CHIPS = frozenset(
-    """
-    amd ampere apple arm athlon atom broadwell bronze cascade cascadelake celeron cooper core corporation cortex cpu
-    duo epyc ferrocarril gb generation geforce genuine genuineintel ghz gold gpu graphics graviton haswell hygon ice
-    icelake intel kvm laptop max mhz microsoft milan mobile naples neoverse nvidia parallels pcie pentium phenom
-    platinum premium pro processor quad quadro radeon rapids rome rtx ryzen sapphire silver skylake super sxm tesla
-    threadripper ti titan turion ultra vmware with xen xeon
-    """.split()  # noqa: SIM905
-)
-MODEL = re.compile(r"[a-z]{0,3}\d{1,5}[a-z]{0,3}|[rtm]|\d{1,4}(?:[kmg]i?b|[gm]hz)", re.IGNORECASE)
-NUMBER = re.compile(r"\d{1,6}|\d{1,4}(?:x\d{1,5})+")
-# An address, a folder, a variable, or letters that no text of the kit has.
-SUSPECT = re.compile(r"\d\.\d+\.\d|(?:[0-9A-Fa-f]{0,4}:){3}|(?:^|[^\w)])/|[\\=@$~`#]|\.\.|://|[^\x20-\x7e×·±→−–’“”²³°µ≥≤…é]")
-FORMS = {
-    "started": r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ",
-    "version": r"\d{1,5}(?:\.\d{1,5}){0,2}(?:\.?(?:a|b|rc|dev|post)\d{1,3})?(?:\+(?:cpu|cu\d{2,3}))?",
-    "commit": r"[0-9a-f]{40}",
+MACHINE = ("chip", "cpu_cores", "cpu_threads", "performance_cores", "efficiency_cores", "memory_bytes", "gpus", "os")
+MACHINE += ("os_version", "architecture", "translated", "virtual_machine", "processor", "present_mhz", "python")
+MACHINE += ("packages", "git", "profile", "power_source")
+SOFTWARE = ("git", "python", "packages", "environment", "threads")
+KEYS = {  # of those dicts
+    "packages": "|".join(map(re.escape, (*PACKAGES, "macOS", "MPSGraph"))),
+    "processor": "|".join(map(re.escape, (*LSCPU, *SYSCTL, "Flags"))),
+    "environment": r"(OMP|MKL|OPENBLAS|VECLIB_MAXIMUM|BLIS|NUMEXPR)_(NUM_)?THREADS|OMP_(WAIT_POLICY|PLACES)"
+    r"|PYTORCH_(ENABLE_MPS_FALLBACK|MPS_(PREFER_METAL|FAST_MATH|(HIGH|LOW)_WATERMARK_RATIO))|MLX_ENABLE_TF32"
+    r"|TF_(ENABLE_ONEDNN_OPTS|CPP_MIN_LOG_LEVEL|FORCE_GPU_ALLOW_GROWTH|XLA_FLAGS)|TURN_OFF_REMAPPER|KERAS_BACKEND"
+    r"|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|MALLOC_ARENA_MAX|PYTORCH_(CUDA_)?ALLOC_CONF",
 }
-VERSIONS = ("framework_version", "python", "os_version")
-VALUE = re.compile(r"\d{1,4}(?:[.,:]\d{1,4})*|true|false|yes|no|on|off|auto|", re.IGNORECASE)  # of a variable
+CHIPS = """Apple Intel AMD NVIDIA ARM Ampere AWS Qualcomm QEMU KVM VirtualApple Tesla Quadro GeForce Radeon Genuine
+    Neoverse Cortex Altra Graviton Ultra Max Pro Core Duo Atom Celeron Pentium Xeon Bronze Silver Gold Platinum Phi EPYC
+    Ryzen Threadripper Athlon Opteron GTX RTX Ti Super Laptop Titan Ada Generation Gen GPU CPU Processor Common Virtual
+    version with Graphics Paravirtual device Mobile Skylake Cascadelake Icelake Sapphire Rapids Haswell Broadwell Rome
+    Milan Genoa Naples IBRS TSX no PCIe NVL HBM R TM C Grace Hopper Superchip Blackwell Edition Workstation Server
+    Family Six Q Black Cores""".lower().split()
+MAKERS = re.compile(rf"\b({'|'.join(CHIPS[:20])})\b", re.IGNORECASE)
+MODEL = re.compile(r"[a-z]{0,4}\d{1,5}[a-z]{0,3}\d{0,2}", re.IGNORECASE)
+# In pages that are shared as they are, beside what detect-secrets knows; and names that many machines have.
+PRIVATE = {
+    "an address": r"(?<![\w.])(?!127\.|0\.0\.)(\d{1,3}\.){3}\d{1,3}(?![\w.])|(?<!\w)([0-9a-f]{2}[:-]){5}[0-9a-f]{2}"
+    r"(?!\w)|(?<![\w:])(fe80|fd[0-9a-f]{2}|2[0-9a-f]{3}):[0-9a-f:]*:|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}\.[a-z]{2}",
+    "a person's folder": r"(/|\\)(Users|home)[/\\]+(?!Shared)\w",
+    "what may be a key": r"\b(hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|npm_|pypi-|AIza|Bearer )[\w-]{12}"
+    r"|(passw(or)?d|pwd|secret|token|key|sig)\"?\s?[=:]\s?[\"']?(?-i:(?=\w*\d)(?=\w*[A-Z])[\w/+-]{12})",
+}
+NOBODY = ("root", "user", "admin", "runner", "ubuntu", "jovyan", "localhost", "/root")
+FLAG = INSTRUCTIONS.replace(r"amx_\w+", "amx_(?:tile|int8|bf16|fp16)")
+KIND_OF = {  # of a text: by field, and by those that hold dicts of them
+    "started": r"20\d\d-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\dZ",
+    "version": r"\d{1,5}(\.\d{1,5}){0,2}(\.?(a|b|rc|dev|post)\d{1,3})?(\+(cpu|cu\d{2,3}))?",
+    "commit": r"[0-9a-f]{40}",
+    "os": r"macOS|Linux|Windows|Darwin",
+    "architecture": r"arm64|aarch64|x86_64|AMD64",
+    "power_source": r"ac|battery",
+    "profile": "|".join(PROFILES),
+    "framework": "|".join(FRAMEWORKS),
+    "environment": r"\d{1,4}(\.\d{1,3})?|true|false|yes|no|on|off|active|passive|close|spread|cores|threads|sockets|"
+    r"torch|tensorflow|:4096:8|:16:8",
+    "processor": rf"\d{{1,6}}(\.\d{{1,2}})?|\d{{1,4}}(\.\d)? [KMG]iB( \(\d{{1,3}} instances?\))?|({FLAG} ?)*|"
+    r"KVM|Microsoft|VMware|Xen|Parallels|Apple|Oracle|(i?Mac|MacBook(Pro|Air)|Macmini|i?MacPro)\d{1,2},\d{1,2}",
+}
+KIND_OF |= dict.fromkeys(("framework_version", "python", "os_version", "packages"), KIND_OF["version"])
 
 
-@functools.cache
-def words() -> frozenset[str]:
-    """The words of the kit's own texts, in small letters: of its modules, notebooks, parameters and published values."""
-    package = Path(__file__).parents[1]
-    files = [*package.rglob("*.py"), *package.rglob("*.csv"), *RESOURCES.rglob("*.j2")]
-    files += [*notebook_paths(root() / "notebooks"), *(root() / "params").glob("[!.]*/[!.]*.yaml")]
-    texts = (file.read_text(encoding="utf-8", errors="replace") for file in files if file != Path(__file__))
-    return frozenset(word for text in texts for word in re.findall(r"[a-z0-9]+", text.lower()))
+def is_chip(text: str) -> bool:
+    """Whether a text is a name that chips have: a maker's, words that makers use, and few digits."""
+    few = re.fullmatch(r"[A-Za-z0-9 ()@.,+-]{1,80}", text) and sum(map(str.isdigit, text)) <= 11
+    others = [token for token in re.findall(r"\w+", text) if token.lower() not in CHIPS]
+    return bool(few and MAKERS.search(text)) and len(others) <= 6 and all(map(MODEL.fullmatch, others))
 
 
-def plain(text: str, chip: bool = False) -> bool:
-    """Whether a text is made of the kit's own words and of numbers. chip: also of what chips are called."""
-    tokens = re.findall(r"[A-Za-z0-9é]+", text)
-    if len(text) > MOST or SUSPECT.search(text.replace("@", "") if chip else text):
-        return False
+def kept(value: Any, key: str = "", within: str = "") -> Any:
+    """Of a field's value what may be shared; raises ValueError where that is nothing.
 
-    def known(token: str) -> bool:
-        if NUMBER.fullmatch(token) or token.lower() in words():
-            return True
-        return chip and (token.lower() in CHIPS or bool(MODEL.fullmatch(token)))
-
-    return (not chip or len(tokens) <= 16) and all(map(known, tokens))
-
-
-def cleaned(value: Any, key: str = "") -> Any:
-    """Of a record's or machine's value what may be shared; raises ValueError where that is nothing.
-
-    Of a list or dict the rest stays without what may not; a dict has no key that is no plain text.
+    within: the field that it stands in. Of a list or dict the rest stays without what may not.
     """
-    if value is None or isinstance(value, (bool, int, float)):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, (int, float)):
+        exact = key in ("value", "parameters") and isinstance(value, int) and abs(value) < 2**32  # as a checksum
+        return value if exact else type(value)(float(f"{value:.7g}"))  # ValueError for infinity in place of an integer
     if isinstance(value, str):
-        form = FORMS.get("version" if key in VERSIONS else key)
-        if re.fullmatch(form, value) if form else plain(value, chip=key in ("chip", "name", "processor")):
-            return value[:12] if key == "commit" else value
-        raise ValueError(key)
+        form, config = KIND_OF.get(key) or KIND_OF.get(within), "config" in (key, within)
+        if form:
+            good = value if re.fullmatch(form, value, re.IGNORECASE if within == "environment" else 0) else None
+        elif key in ("chip", "name", "device") and is_chip(value):
+            good = value
+        elif key in ("reason", "note", "data_origin", "absent") or within == "absent":
+            good = own(value)
+        else:
+            good = value if is_name(value) or (config and (is_value(value) or own(value) == value)) else None
+        if good is None:
+            raise ValueError(key)
+        return good[:10] if key == "commit" else good  # as the page shows it
     if isinstance(value, list):
-        return [item for item in _kept(((None, item) for item in value), key)]
+        return [item for each in value for item in _tried(each, key, within)]
     if isinstance(value, dict):
-        inner = {"packages": "python", "processor": "processor"}.get(key)
-        pairs = {name: (inner or name, item) for name, item in value.items() if plain(name, key == "processor")}
-        return dict(_items(pairs))
+        pairs = {name: item for name, item in value.items() if _is_key(name, key)}
+        return {name: good for name, item in pairs.items() for good in _tried(item, name, within or key)}
     raise ValueError(key)
 
 
-def _kept(items: Iterator[tuple[None, Any]], key: str) -> Iterator[Any]:
-    for _, item in items:
-        with contextlib.suppress(ValueError):
-            yield cleaned(item, key)
+def _is_key(name: str, of: str) -> bool:
+    """Whether a dict in this field has such a key: a name of the source's, or one with an ending: `training_step_s`."""
+    if of in KEYS:
+        return bool(re.fullmatch(KEYS[of], name))
+    head, _, tail = name.rpartition("_")
+    ended = name.isidentifier() and any(own(f"{start}_{tail}", 1) for start in (head, head.replace("_", " ")))
+    return ended or is_name(name) or bool(re.fullmatch(r"(steady|warmup|ready)_(forward|backward|update)", name))
 
 
-def _items(pairs: dict[str, tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    for name, (key, item) in pairs.items():
-        with contextlib.suppress(ValueError):
-            yield name, cleaned(item, key)
+def _tried(value: Any, key: str, within: str = "") -> list:
+    with contextlib.suppress(ValueError, OverflowError, RecursionError):
+        return [kept(value, key, within)]
+    return []
 
 
 def shared_machine(machine: dict) -> tuple[dict, dict[str, str]]:
     """machine.json as it may be shared, and the new name of each of its software."""
     software, names = {}, {}
-    for name, about in (machine.get("software") or {}).items():
-        if not isinstance(about, dict):
-            continue
-        environment = about.get("environment") if isinstance(about.get("environment"), dict) else {}
-        known = cleaned({**about, "environment": {}})
-        kept = {key: value for key, value in environment.items() if plain(key) and VALUE.fullmatch(str(value))}
-        known["environment"] = kept | {key: LEFT_OUT for key in environment if plain(key) and key not in kept}
+    noted = machine.get("software") if isinstance(machine.get("software"), dict) else {}
+    for name, about in noted.items():
+        known = {key: good for key in SOFTWARE if key in about for good in _tried(about[key], key)}
         names[name] = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:12]
         software[names[name]] = known
-    rest = cleaned({key: value for key, value in machine.items() if key not in ("software", "unknown")})
-    return {"chip": "another processor", "unknown": {}} | rest | {"software": software}, names
+    rest = {key: good for key in MACHINE if key in machine for good in _tried(machine[key], key)}
+    gpus = [{"name": "GPU", "memory_bytes": None} | gpu for gpu in rest.get("gpus", ())]
+    return {"python": "not known"} | rest | {"gpus": gpus, "software": software, "unknown": {}}, names
 
 
 def shared_record(record: Record, names: dict[str, str]) -> Record:
-    """A record as it may be shared. Raises ValueError where too little of it is left to be one."""
+    """A record as it may be shared. Raises ValueError for one of another's notebook, or with settings of its own."""
     line = record.line()
-    config = {key: value for key, value in line["config"].items() if plain(key)}
-    kept = cleaned({key: value for key, value in line.items() if key not in ("config", "case", "software", "traceback")})
-    kept["config"] = {key: next(_kept(iter([(None, value)]), key), LEFT_OUT) for key, value in config.items()}
-    settings = " ".join(f"{key}={value}" for key, value in kept["config"].items())
-    kept |= {"case": f"{kept.get('framework')}-{kept.get('backend')} {settings}".strip()}
-    kept |= {"software": names[line["software"]]} if line.get("software") in names else {}
-    if "chip" not in kept:
-        kept["chip"] = "another processor"
-    if "framework_version" not in kept:
-        kept["framework_version"] = "0"
-    if "reason" not in kept:
-        kept["reason"] = None
-    return results_record.checked(kept)
+    good = {"chip": None, "framework_version": "", "reason": None, "power_source": None, "device": None, "data": ""}
+    good |= {key: known for key, value in line.items() if key != "case" for known in _tried(value, key)}
+    if line["experiment"] not in published() or good["config"] != line["config"]:
+        raise ValueError(line["experiment"])
+    settings = " ".join(f"{key}={value}" for key, value in good["config"].items())  # as `Case` names it
+    good["case"] = f"{good.get('framework')}-{good.get('backend')} {settings}".strip()
+    good["flags"] = [flag for flag in line["flags"] if flag in FLAGS]
+    good |= {"software": names[line["software"]]} if line.get("software") in names else {}
+    good.pop("traceback", None)
+    return results_record.checked(good)
+
+
+def write(folder: str | Path, notebooks: bool = False, say: Callable[[str], Any] = print) -> Path:
+    """Pack what may be shared of a run into a zip beside its folder; returns where that is.
+
+    notebooks: with the rendered notebooks as they are, after a look for names and keys. The same run makes the same
+    bytes. Raises PomologyError, and writes nothing, where such a page holds something, or another zip is there.
+    """
+    run = results_run.Run(Path(folder))
+    machine, names = shared_machine(run.machine)
+    journals: dict[str, bytes] = {}
+    left_out = 0
+    for record in run.records:
+        try:
+            good = shared_record(record, names)
+        except ValueError:
+            left_out += 1
+            continue
+        line = json.dumps(good.line(), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        journals[good.experiment] = journals.get(good.experiment, b"") + f"{line}\n".encode()
+    if left_out:
+        say(f"{left_out} cases are left out: of a notebook or with settings that are not the kit's")
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch, "run")
+        place.mkdir()
+        (place / "machine.json").write_text(json.dumps(machine, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        for name, data in journals.items():
+            (place / f"{name}.jsonl").write_bytes(data)
+        # With the texts of notebooks that are as published; of one that was changed, what can be derived.
+        changed = [declaration.Declaration(name) for name in sorted(journals.keys() - unchanged().keys())]
+        report_page.build(place, [*changed, *declaration.of_journals(journals, unchanged().values())])
+        made = (path for pattern in ("*", "tables/*", "figures/*") for path in place.glob(pattern) if path.is_file())
+        files = {path.relative_to(place).as_posix(): path.read_bytes() for path in made}
+    files = {name: data for name, data in files.items() if KINDS.fullmatch(name)} | (
+        _pages(run, say) if notebooks else {}
+    )
+    for name in [name for name in files if name.endswith(".html")]:  # of what is not sent, no link is left
+        files[name] = report_page.links_into(files[name].decode(), files).encode()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, data in sorted(files.items()):
+            # Dated 1980, as all of them: when it was packed is nobody's business, nor what the run is named.
+            about = zipfile.ZipInfo(f"run/{name}")
+            about.create_system, about.external_attr = 3, 0o100644 << 16
+            archive.writestr(about, data, zipfile.ZIP_DEFLATED, 9)
+    target = run.path.resolve().with_name(f"{run.path.resolve().name}.zip")
+    open_zip(target.name, packed)  # what others would refuse is not sent to them
+    if target.exists() and target.read_bytes() != packed.getvalue():
+        raise PomologyError(f"{target.name}: is there already, with something else in it; move it away first")
+    draft = target.with_name(f"{target.name}.part")
+    draft.write_bytes(packed.getvalue())
+    os.replace(draft, target)
+    return target
+
+
+def _pages(run: results_run.Run, say: Callable[[str], Any]) -> dict[str, bytes]:
+    """The rendered notebooks of a run, by name."""
+    pages = [page for page in sorted(run.path.glob("*.html")) if page.name != "index.html"]
+    say(f"with what these notebooks printed, as it is: {', '.join(page.stem for page in pages) or 'none'}")
+    for page in pages:
+        if not KINDS.fullmatch(page.name) or page.is_symlink() or not page.is_file():
+            raise PomologyError(f"{page.name}: is no file of a run; nothing was written")
+        if what := found_in(page.read_text(encoding="utf-8", errors="replace")):
+            raise PomologyError(f"{page.name}: holds {what}; share the run without notebooks; nothing was written")
+    return {page.name: page.read_bytes() for page in pages}
 
 
 def own_names() -> dict[str, str]:
@@ -150,91 +231,30 @@ def own_names() -> dict[str, str]:
     named: dict[str, str] = {}
     for what, ask in (("user name", getpass.getuser), ("name", socket.gethostname)):
         with contextlib.suppress(KeyError, OSError):  # an account without a name
-            named[ask()] = f"this machine's {what}"
+            named[ask().partition(".")[0]] = f"this machine's {what}"
     named |= {str(folder): "a folder of this machine" for folder in (Path(os.path.expanduser("~")), root())}
-    hidden = (value for name, value in os.environ.items() if re.search(r"TOKEN|SECRET|PASSWORD|_KEY$", name))
+    hidden = (value for name, value in os.environ.items() if re.search(r"TOKEN|SECRET|PASSW|_KEY$", name))
     named |= dict.fromkeys(hidden, "a secret of this machine's environment")
-    return {text: what for text, what in named.items() if len(text) > 2 and text.lower() not in words()}
+    return {text: what for text, what in named.items() if len(text) > 3 and text not in NOBODY}
 
 
 def found_in(page: str) -> str | None:
     """What names this machine or looks like a key in a rendered page, decoded as a reader sees it; None for nothing."""
-    text = html.unescape(re.sub(r"<[^<>]*>", " ", page))
-    for decoded in (text, text.encode().decode("unicode_escape", errors="replace")):
-        for secret, what in own_names().items():
-            if re.search(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", decoded, re.IGNORECASE):
-                return what
-    from detect_secrets.core import scan
+    page = unquote(html.unescape(re.sub(r"data:image/(?:png|jpeg);base64,[\w+/=\s]*", "", page)))
+    escaped = re.sub(r"\\u([0-9a-f]{4})|\\x([0-9a-f]{2})", lambda of: chr(int(of[1] or of[2], 16)), page)
+    text = re.sub(r"<[^<>]*>", "", page)
+    for name, what in own_names().items():
+        if any(name.lower() in reading.lower() for reading in (page, escaped, text)):
+            return what
+    for what, pattern in PRIVATE.items():
+        if any(re.search(pattern, reading, re.IGNORECASE) for reading in (escaped, re.sub(r"<[^<>]*>", " ", page))):
+            return what
+    from detect_secrets.core.scan import scan_line
     from detect_secrets.settings import default_settings
 
-    with default_settings():
-        for line in text.splitlines():
-            for secret in scan.scan_line(line):
+    with default_settings() as settings:
+        settings.disable_plugins("Base64HighEntropyString", "HexHighEntropyString")  # numbers and commits
+        for line in dict.fromkeys(re.findall(r".{1,300}", text)):  # of a longer one it would take minutes
+            for secret in scan_line(line):
                 return f"what may be a key ({secret.type})"
     return None
-
-
-def write(folder: str | Path, notebooks: bool = False, say: Callable[[str], Any] = print) -> Path:
-    """Pack what may be shared of a run into a zip beside its folder; returns where that is.
-
-    notebooks: with the rendered notebooks as they are, after a look for names and keys. The same run makes the same
-    bytes. Raises PomologyError, and writes nothing, where such a page holds something, or where another's zip is there.
-    """
-    folder = Path(folder)
-    run = results_run.Run(folder)
-    machine, names = shared_machine(run.machine)
-    files: dict[str, bytes] = {"machine.json": (json.dumps(machine, indent=1, ensure_ascii=False) + "\n").encode()}
-    left_out = 0
-    for journal in run.journals.values():
-        for record in journal.records:
-            try:
-                kept = shared_record(record, names)
-            except ValueError:
-                left_out += 1
-                continue
-            line = json.dumps(kept.line(), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-            name = f"{kept.experiment}.jsonl"
-            files[name] = files.get(name, b"") + f"{line}\n".encode()
-    if left_out:
-        say(f"{left_out} cases are left out: their notebook or device has a name that is not the kit's")
-    with tempfile.TemporaryDirectory() as scratch:
-        place = Path(scratch, "run")
-        place.mkdir()
-        for name, data in files.items():
-            (place / name).write_bytes(data)
-        report_page.build(place, notebooks=False)
-        made = (path for pattern in ("*", "tables/*", "figures/*") for path in place.glob(pattern) if path.is_file())
-        made = {path.relative_to(place).as_posix(): path.read_bytes() for path in sorted(made)}
-    files |= {name: data for name, data in made.items() if KINDS.fullmatch(name)}
-    if notebooks:
-        files |= _rendered(folder, say)
-    for name in [name for name in files if name.endswith(".html")]:  # of what is not sent, no link is left
-        files[name] = report_page.links_into(files[name].decode(), files).encode()
-    name = folder.resolve().name if plain(folder.resolve().name) else "run"
-    target = folder.resolve().with_name(f"{name}.zip")
-    if target.exists() and results_run.Run(target).machine != machine:
-        raise PomologyError(f"{target.name}: is there already, and of another machine; move it away first")
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for member, data in sorted(files.items()):
-            # Dated 1980, as all of them: when it was packed is nobody's business.
-            about = zipfile.ZipInfo(f"{name}/{member}")
-            about.create_system, about.external_attr = 3, 0o100644 << 16
-            archive.writestr(about, data, zipfile.ZIP_DEFLATED, 9)
-    open_zip(target.name, packed)  # what others would refuse is not sent to them
-    draft = target.with_name(f"{target.name}.part")
-    draft.write_bytes(packed.getvalue())
-    os.replace(draft, target)
-    return target
-
-
-def _rendered(folder: Path, say: Callable[[str], Any]) -> dict[str, bytes]:
-    """The rendered notebooks of a run, by name."""
-    pages = {page.name: page for page in sorted(folder.glob("*.html")) if page.name != "index.html"}
-    say(f"with what these notebooks printed, as it is: {', '.join(page.stem for page in pages.values()) or 'none'}")
-    for name, page in pages.items():
-        if not KINDS.fullmatch(name) or page.is_symlink():
-            raise PomologyError(f"{name}: has a name that no file of a run has; nothing was written")
-        if what := found_in(page.read_text(encoding="utf-8", errors="replace")):
-            raise PomologyError(f"{name}: holds {what}; share the run without notebooks; nothing was written")
-    return {name: page.read_bytes() for name, page in pages.items()}
