@@ -278,7 +278,8 @@ def test_lock_has_each_platforms_own_packages_and_none_that_is_unwanted():
     mac, linux = lock(PLATFORMS["mac"]), lock(PLATFORMS["linux"])
     assert mac["tensorflow-macos"] == linux["tensorflow"] == Version("2.16.2")
     assert mac["mlx-metal"] == mac["mlx"] == linux["mlx-cpu"] == linux["mlx"]
-    assert mac["torch"] == linux["torch"] and mac["pyarrow"] == linux["pyarrow"]
+    assert (mac["torch"], linux["torch"]) == (Version("2.14.1"), Version("2.13.0"))  # pyproject.toml says why
+    assert mac["pyarrow"] == linux["pyarrow"]
     assert set(mac) >= MACS_OWN and "nvidia-ml-py" in linux
     assert not MACS_OWN & (set(linux) | {canonicalize_name(item.name) for item in of(WANTED, PLATFORMS["linux"])})
     assert not {name for name in mac if name.startswith(("nvidia-", "cuda-", "triton"))}
