@@ -63,6 +63,7 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
             elapsed = format.clock_time(time.monotonic() - begun_s)
             say(f"[{number}/{len(waiting)}] {job.label}{about} ({elapsed} since the start)")
             failed |= not _execute(job, out, limit_minutes * 60, stop, say)
+            folders.waiting(out, job.notebook.name).unlink(missing_ok=True)
             report_page.build(out)
         if stop.is_set():
             say(f"interrupted; what was finished is in outputs/{out.name}/. The same command carries on.")
@@ -132,9 +133,9 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
             return "timeout", "over the time limit of one notebook"
         return None
 
-    waiting = folders.waiting(out, job.notebook.name)
+    waiting, left = folders.waiting(out, job.notebook.name), ""
     while True:  # each start has one case less to run
-        waiting.unlink(missing_ok=True)
+        waiting.write_text(left, encoding="utf-8")
         place = sum(map(len, _lines(journal.path, 0)))
         try:
             outcome = _run_kernel(job, out, watch)
@@ -142,9 +143,12 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
             journal.finish_open("interrupted", "stopped by the user")
             raise
         if outcome is None:
-            if waiting.exists():
+            left, before = waiting.read_text(encoding="utf-8"), left
+            if left and left != before:
                 continue
-            return True
+            if left:
+                say(f"  {job.label} did not finish: no process measures {', '.join(left.splitlines())}")
+            return not left
         status, reason = outcome
         if status == "no device":  # DEVICE=cuda means those frameworks that see it
             say(f"  {job.label} is left out: {reason}")
@@ -154,6 +158,7 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
             say(f"  {case}: {status} ({reason})")
         if status == "crashed" and lost:
             say(f"  {job.label}: started again behind {', '.join(lost)}")
+            left = ""  # whatever is not done
             continue
         if status != "interrupted":
             say(f"  {job.label} did not finish: {reason} (see outputs/{out.name}/.partial/)")
@@ -180,7 +185,6 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
     final.parent.mkdir(parents=True, exist_ok=True)
     if quiet.quotas():  # frameworks detect what they may run on, and not what a quota pays
         os.environ.setdefault("OMP_NUM_THREADS", str(quiet.usable_threads()))
-    os.environ[folders.ROW_EACH] = "1"
     os.environ["IPYTHONDIR"] = str(out / ".partial" / "ipython")  # not what a user's IPython does at its start
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, not a `python3` that a user registered
     with open(partial.with_suffix(".log"), "ab") as log:
