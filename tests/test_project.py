@@ -111,7 +111,7 @@ def test_the_map_is_that_of_the_files():
 
 # Makefile -------------------------------------------------------------------------------------------------------------
 
-TARGETS = ("reproduce", "test", "lab", "env", "lint", "bench", "report", "share", "compare", "clean", "help")
+TARGETS = ("reproduce", "test", "lab", "env", "lint", "bench", "report", "share", "compare", "audit", "clean", "help")
 # What GNU make 3.81, or the tools of macOS, do not have or do differently.
 NOT_ON_A_MAC = {
     r"\.ONESHELL|\.SHELLFLAGS|\bundefine\b": "make 3.82",
@@ -176,9 +176,9 @@ def test_every_target_is_phony_and_what_needs_the_environment_makes_it():
     assert set(TARGETS) <= set(rules) & set(phony)
     # Recipes that could run at once would measure each other.
     assert re.search(r"^\.NOTPARALLEL:\s*$", text, re.MULTILINE)
-    assert [target for target in TARGETS if "$(ENV)/.ready" not in rules[target]] == ["clean", "help"]
-    # What is installed follows from these two.
-    assert {"pyproject.toml", "constraints.txt"} <= set(rules["$(ENV)/.ready"].split())
+    assert [target for target in TARGETS if "$(ENV)/.ready" not in rules[target]] == ["audit", "clean", "help"]
+    # What is installed follows from these.
+    assert {"pyproject.toml", "constraints.txt", "hashes.txt"} <= set(rules["$(ENV)/.ready"].split())
     assert re.search(r"^make test$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
 
 
@@ -345,6 +345,70 @@ def test_make_lock_names_the_wheel_that_a_mac_takes():
     locked = package("fast", "py3-none-any", "cp311-cp311-macosx_10_9_universal2", here)
     locked += package("plain", "py310-none-any", "py311-none-any", "py39-none-any")
     assert wheels.lines(locked) == [f"fast==1.0  fast-1.0-{here}.whl", "plain==1.0  plain-1.0-py311-none-any.whl"]
+
+
+def hash_faults(pins: dict[str, Version], text: str, environment: dict[str, str]) -> list[str]:
+    """What `make env` would install on a platform without a hash, or other than the lock says. Linux takes PyTorch and
+    what it brings without, and nobody the extra `offload`."""
+    lines = [line.split(" --hash=sha256:") for line in text.splitlines()]
+    hashed = {}
+    for line, *digests in lines:
+        item = Requirement(line)
+        if not item.marker or item.marker.evaluate(environment):
+            assert digests and all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests), line
+            hashed[canonicalize_name(item.name)] = Version(next(iter(item.specifier)).version)
+    without = pins.keys() - hashed.keys()
+    if environment["sys_platform"] == "linux":
+        without = {name for name in without if not wheels.UNHASHED.match(name)}
+        offload = {"deepspeed", "einops", "hjson", "msgpack", "ninja", "py-cpuinfo"}
+        without -= offload
+    faults = [f"hashes.txt: no {name}=={pins[name]}; run make lock" for name in sorted(without)]
+    return faults + [f"hashes.txt: {name}=={hashed[name]}" for name in hashed if hashed[name] != pins.get(name)]
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_all_that_is_installed_has_a_hash(platform):
+    pins, text = lock(PLATFORMS[platform]), (ROOT / "hashes.txt").read_text(encoding="utf-8")
+    assert hash_faults(pins, text, PLATFORMS[platform]) == []
+    assert hash_faults(pins, text.replace("numpy==1.26.4 ", "numpy==1.26.3 "), PLATFORMS[platform]) == [
+        "hashes.txt: numpy==1.26.3"
+    ]
+    gone = "\n".join(line for line in text.splitlines() if not line.startswith("tqdm=="))
+    (fault,) = hash_faults(pins, gone, PLATFORMS[platform])
+    assert fault.startswith("hashes.txt: no tqdm==")
+    assert ("torch" in text) and not any(line.startswith("nvidia-cu") for line in text.splitlines())
+
+
+def test_what_builds_the_kit_is_the_lock_s(recorded, tmp_path):
+    """Its one build requirement is installed before, by its hash; nothing else builds in `make env`."""
+    (build,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    for environment in PLATFORMS.values():
+        assert f"setuptools=={lock(environment)['setuptools']}" == build
+    recipe = make("-n", f"ENV={tmp_path / 'new'}", f"PYTHON={sys.executable}", "env").stdout
+    first, second = [line for line in recipe.splitlines() if " pip install " in line]
+    assert "--no-deps --require-hashes -r hashes.txt" in first
+    assert "--no-build-isolation" in second and "-c constraints.txt" in second
+
+
+def test_a_lock_of_all_platforms_gives_the_hashes_of_the_wheels_that_fit():
+    def wheel(end: str, digest: str) -> str:
+        return f'{{ url = "https://example.org/a/x-1.0-{end}", hashes = {{ sha256 = "{digest}" }} }}'
+
+    def package(name: str, marker: str, **ends: str) -> str:
+        files = ", ".join(wheel(end, digest) for digest, end in ends.items())
+        return f'[[packages]]\nname = "{name}"\nversion = "1.0"\nmarker = "{marker}"\nwheels = [{files}]\n'
+
+    fit = {"a": "cp311-cp311-macosx_14_0_arm64.whl", "b": "cp311-cp311-macosx_26_0_arm64.whl"}
+    fit |= {"c": "cp38-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", "d": "py3-none-any.whl"}
+    other = {"e": "cp312-cp312-macosx_14_0_arm64.whl", "f": "cp311-cp311-musllinux_1_2_x86_64.whl"}
+    other |= {"g": "cp312-abi3-macosx_14_0_arm64.whl", "h": "cp313-cp313t-manylinux_2_17_x86_64.whl"}
+    text = package("fast", "m", **fit, **other) + package("unasked", "m", **fit)
+    text += (
+        package("torch", "linux", **fit) + package("torch", "darwin", **fit) + package("nvidia-nccl", "linux", **fit)
+    )
+    hashes = " ".join(f"--hash=sha256:{digest}" for digest in "abcd")
+    names = {"fast", "torch", "nvidia-nccl"}
+    assert wheels.hashed(text, names) == [f"fast==1.0 ; m {hashes}", f"torch==1.0 ; darwin {hashes}"]
 
 
 def test_what_is_installed_here_is_what_the_lock_says():
