@@ -13,7 +13,7 @@ from fakes import Clock, SimulatedDevice
 
 from pomology.devices import find
 from pomology.devices.torch import TorchDevice as Device
-from pomology.errors import TooBig
+from pomology.errors import Mismatch, TooBig
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.measure import calls
@@ -248,7 +248,7 @@ def process(tmp_path, monkeypatch):
     monkeypatch.setattr(find, "find", lambda *_: [KeepsGraphs("cpu")])
     (tmp_path / ".partial").mkdir()
 
-    def run(*rows: int, fails: int = 0):
+    def run(*rows: int, fails: int = 0, wrong: int = 0):
         KeepsGraphs.shapes = set()
         experiment, ran = Experiment("vae", article="003", devices="cpu", profile="smoke", out=str(tmp_path)), []
         for case in experiment.cases([{"number": number} for number in rows]):
@@ -257,8 +257,11 @@ def process(tmp_path, monkeypatch):
                 if case["number"] >= 10:  # a product, which is no training
                     case.metric("step_s", 1.0, "s")
                     continue
+                KeepsGraphs.shapes.add(case["number"])
+                if case["number"] == wrong:
+                    raise Mismatch("a step on the GPU against the CPU")
                 for _ in case.steps([1, 2]):
-                    KeepsGraphs.shapes.add(case["number"])
+                    pass
                 if case["number"] == fails:
                     raise ValueError("it fails each time")
         return ran, waits()
@@ -279,6 +282,11 @@ def test_what_a_row_of_a_run_takes_holds_no_graphs_of_other_rows(process, tmp_pa
     assert ran == [([1], [2, 10, 3]), ([2], [10, 3]), ([10, 3], [])]
     took = {each.config["number"]: each.metrics.get("reserved_peak_bytes") for each in records(tmp_path)}
     assert {number: took[number].value for number in (1, 2, 3)} == dict.fromkeys((1, 2, 3), OWN_BYTES + GRAPHS_BYTES)
+
+
+def test_nor_those_of_a_row_that_was_wrong_before_it_was_timed(process):
+    process.begin()
+    assert [process(1, 2, wrong=1) for _ in range(2)] == [([1], [2]), ([2], [])]
 
 
 def test_in_jupyterlab_rows_share_a_process_and_its_graphs(process, tmp_path):
