@@ -69,7 +69,7 @@ lock: pyproject.toml  ## resolve the dependencies again (needs uv): constraints.
 	@'$(PYTHON)' tests/wheels.py
 
 audit:  ## look the lock up among known vulnerabilities (needs uv, and the network)
-	@uv tool run pip-audit --disable-pip --require-hashes -r hashes.txt
+	@uv tool run pip-audit --strict --disable-pip --require-hashes -r hashes.txt || { echo "make audit: something is known, or could not be looked up; see above"; exit 1; }
 
 clean:  ## remove the environment and unfinished notebooks; results stay
 	rm -rf $(ENV) outputs/*/.partial
