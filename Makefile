@@ -67,20 +67,26 @@ share: $(ENV)/.ready  ## pack a run into a zip for others, without what names yo
 compare: $(ENV)/.ready  ## compare runs and shared zips, side by side: RUNS="a b.zip 'c d.zip'"
 	@$(PY) -m pomology compare --runs="$$POMOLOGY_RUNS"
 
-lock: pyproject.toml  ## resolve the dependencies again (needs uv): constraints.txt, and their wheels-macos.txt
+lock: pyproject.toml  ## resolve the dependencies again (needs uv): constraints.txt, their hashes.txt and wheels-macos.txt
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra offload --no-header --no-annotate --no-emit-index-url -o constraints.txt
 	@"$$POMOLOGY_PYTHON" tests/wheels.py
+
+audit:  ## look the lock up among known vulnerabilities (needs uv, and the network)
+	@uv tool run pip-audit --strict --disable-pip --require-hashes -r hashes.txt || { echo "make audit: something is known, or could not be looked up; see above"; exit 1; }
 
 clean:  ## remove the environment and unfinished notebooks; results stay
 	rm -rf $(ENV) outputs/*/.partial
 
-# pip takes the lock as constraints: it pins what is needed and asks for nothing that is not.
-$(ENV)/.ready: pyproject.toml constraints.txt
+# First what has hashes, by its hashes: on a Mac all of it. Then the rest, with the lock as constraints, which asks for
+# nothing that is not needed: on Linux PyTorch, of which a build for CPUs only has other hashes than PyPI's, and its CUDA.
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+$(ENV)/.ready: pyproject.toml constraints.txt hashes.txt
 	@test -n "$$POMOLOGY_PYTHON" && "$$POMOLOGY_PYTHON" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
 	  { echo "pomology needs Python 3.11; say where it is: make PYTHON=/path/to/python3.11 ..."; exit 2; }
 	@echo "making the environment in $(ENV): a few minutes, 4 GB"
 	@"$$POMOLOGY_PYTHON" -m venv $(ENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@$(PIP) --no-deps --require-hashes -r hashes.txt
+	@$(PIP) --no-build-isolation -e '.[dev]' -c constraints.txt
 	@touch $@
 
-.PHONY: help reproduce test lab env lint bench report share compare lock clean
+.PHONY: help reproduce test lab env lint bench report share compare lock audit clean

@@ -30,12 +30,14 @@ def cut_off(monkeypatch, tmp_path_factory) -> list:
     return calls
 
 
-def hub_folder(repository: str, kind: str = "models", branch: str = "main") -> Path:
-    """A snapshot in the hub's cache, as its client leaves one."""
+def hub_folder(repository: str, kind: str = "models", revision: str = "main") -> Path:
+    """A snapshot in the hub's cache, as its client leaves one, of a commit or of a branch."""
     base = Path(constants.HF_HUB_CACHE) / f"{kind}--{repository.replace('/', '--')}"
-    (base / "refs" / branch).parent.mkdir(parents=True, exist_ok=True)
-    (base / "refs" / branch).write_text("5f91d94bd9cd7190a9f3216ff93cd1dd95f2c7be")
-    folder = base / "snapshots" / "5f91d94bd9cd7190a9f3216ff93cd1dd95f2c7be"
+    commit = revision if len(revision) == 40 else "5f91d94bd9cd7190a9f3216ff93cd1dd95f2c7be"
+    if commit != revision:
+        (base / "refs" / revision).parent.mkdir(parents=True, exist_ok=True)
+        (base / "refs" / revision).write_text(commit)
+    folder = base / "snapshots" / commit
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

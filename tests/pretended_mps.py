@@ -2,15 +2,14 @@
 
 A notebook runs on a *pretended* device: its tensors say that they are on a device of their own, as on a GPU, while the
 CPU computes. So PyTorch takes the way that it takes on a GPU, tensors of two devices cannot meet unnoticed, and every
-operator that reaches the device is seen, is looked up in the list of kernels that PyTorch itself was built from
-(`native_functions.yaml`, which the wheel carries), and must not make double precision, which Metal lacks.
+operator that reaches the device is seen, is looked up in the list of kernels that the PyTorch of Macs was built from
+(`mps_operators.py`), and must not make double precision, which Metal lacks.
 
 `pomology doctor --operators` runs this file.
 """
 
 from __future__ import annotations
 
-import functools
 import gc
 import json
 import os
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import mps_operators
 import torch
 from rehearsal import ask_no_framework
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -39,43 +39,23 @@ from pomology.runner import notebooks, parameters
 from pomology.runner.operators import COMPOSITE, KERNEL, MISSING, SILENT, Use
 
 PRETENDED = "pretended"
-# What PyTorch calls for a device that it does not know, and for MPS instead (2.13: derivatives.yaml, attention.cpp).
+# What PyTorch calls for a device that it does not know, and for MPS instead (2.14: derivatives.yaml, attention.cpp).
 REPLACED = {
     "_thnn_fused_lstm_cell": "_lstm_mps",
     "_thnn_fused_lstm_cell_backward_impl": "lstm_mps_backward",
     "_scaled_dot_product_fused_attention_overrideable": "matmul, softmax, matmul",
     "_scaled_dot_product_fused_attention_overrideable_backward": "matmul, softmax, matmul",
 }
-# Have an entry for MPS which computes on the CPU, with or without the fallback variable.
-SILENT_FALLBACKS = {"embedding_renorm_", "linalg_svd", "_linalg_svd"}
+# Has an entry for MPS which computes on the CPU, with or without the fallback variable (read in the binary of 2.14.1,
+# where MPSFallback.mm registers no other one).
+SILENT_FALLBACKS = {"embedding_renorm_"}
 # Indices and lengths may stay on the CPU.
 TAKES_HOST_TENSORS = {"index", "index_put", "index_put_", "_index_put_impl_", "_ctc_loss", "_pack_padded_sequence"}
 RESULTS = re.compile(r"^experiment\.(table|checks|ratios|details|figure|claims)\(", re.MULTILINE)
 
 
-@functools.cache
-def kernels() -> dict[str, str]:
-    """Each operator of the installed PyTorch, with its overload (`add.Tensor`), and what MPS has for it."""
-    import torchgen
-    from torchgen.gen import get_grouped_native_functions, parse_native_yaml
-    from torchgen.model import DispatchKey, NativeFunctionsGroup
-
-    folder = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
-    parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
-    mps = parsed.backend_indices[DispatchKey.MPS]
-    listed = {}
-    for group in get_grouped_native_functions(parsed.native_functions):
-        grouped = isinstance(group, NativeFunctionsGroup)
-        structured = grouped and group.structured and mps.has_kernel(group)
-        for function in group.functions() if grouped else [group]:
-            composite = (
-                function.has_composite_implicit_autograd_kernel
-                or function.has_composite_explicit_autograd_kernel
-                or function.has_composite_explicit_autograd_non_functional_kernel
-            )
-            kernel = structured or mps.has_kernel(function)
-            listed[str(function.func.name)] = KERNEL if kernel else COMPOSITE if composite else MISSING
-    return listed
+WHEEL, KERNELS, AUTOCAST = mps_operators.read()  # of the PyTorch that Macs get, whichever one is installed here
+HAS = {mps_operators.KERNEL: KERNEL, mps_operators.COMPOSITE: COMPOSITE}
 
 
 def support(operator: str) -> str:
@@ -83,7 +63,7 @@ def support(operator: str) -> str:
     base = operator.split(".")[0]
     if base in SILENT_FALLBACKS:
         return SILENT
-    return COMPOSITE if base in REPLACED else kernels().get(operator, MISSING)
+    return COMPOSITE if base in REPLACED else HAS.get(KERNELS.get(operator), MISSING)
 
 
 def _meant(device: Any) -> bool:
@@ -295,16 +275,6 @@ BY_HAND = {
     torch.ops.aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
 }
 
-# What autocast does on MPS: the names in `TORCH_LIBRARY_IMPL(aten, AutocastMPS)` of PyTorch 2.13.
-LOWER_PRECISION = (
-    *("conv1d", "conv2d", "conv_transpose1d.default", "conv_transpose2d.input", "linear", "matmul", "mm", "bmm"),
-    *("addmm", "addmv", "addbmm", "baddbmm", "mv", "scaled_dot_product_attention", "lstm_cell"),
-)
-FULL_PRECISION = (
-    *("softmax.int", "log_softmax.int", "layer_norm", "group_norm", "nll_loss", "mse_loss", "l1_loss", "kl_div"),
-    *("cross_entropy_loss", "exp", "log", "pow.Tensor_Scalar", "sum", "cumsum", "norm.Scalar", "cosine_similarity"),
-)
-
 
 def _register_autocast() -> None:
     def caster(operator: Any, lower: bool) -> Any:
@@ -323,10 +293,11 @@ def _register_autocast() -> None:
     rest = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
     rest.fallback(torch.library.fallthrough_kernel)
     library = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
-    for name in (*LOWER_PRECISION, *FULL_PRECISION):
-        base, _, overload = name.partition(".")
-        operator = getattr(getattr(torch.ops.aten, base), overload or "default")
-        library.impl(operator, caster(operator, name in LOWER_PRECISION))
+    for policy, names in AUTOCAST.items():
+        for name in names:
+            base, _, overload = name.partition(".")
+            operator = getattr(getattr(torch.ops.aten, base), overload or "default")
+            library.impl(operator, caster(operator, policy == "lower"))
     _LIBRARIES.extend((rest, library))  # what they register goes when they do
 
 

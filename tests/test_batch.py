@@ -29,6 +29,7 @@ from nbformat import v4
 
 import pomology
 from pomology import __main__ as command_line
+from pomology.results import folders
 from pomology.results import journal as results_journal
 from pomology.results.record import PROFILES, now
 from pomology.runner import batch, notebooks, plan
@@ -472,6 +473,35 @@ def finished(checkout: Checkout, profile: str = "smoke", machine: str | None = N
     document = json.loads(notebook_text("zeta", 5))
     document["metadata"]["papermill"] = {"parameters": used}
     (checkout.out() / "zeta.ipynb").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("leaves", "status", "turns"),
+    [
+        (["b\nc\n", "c\n", ""], 0, [set(), {"b", "c"}, {"c"}]),
+        (["b\n", "b\n"], 1, [set(), {"b"}]),  # what no process measures ends nowhere else
+        (["b\n", ("crashed", "its kernel died"), "b\n", ""], 0, [set(), {"b"}, set(), {"b"}]),
+    ],
+)
+def test_a_notebook_is_run_in_one_process_after_another_while_cases_wait(
+    checkout, monkeypatch, capsys, leaves, status, turns
+):
+    taken, left = [], iter(leaves)
+    monkeypatch.setattr(results_journal.Journal, "finish_open", lambda *_: ["a"])
+
+    def kernel(job, out, watch):
+        taken.append(folders.turn(out, "zeta"))
+        leave = next(left)
+        if isinstance(leave, tuple):
+            return leave
+        for case in leave.splitlines():
+            folders.wait(out, "zeta", case)
+        return None
+
+    monkeypatch.setattr(batch, "_run_kernel", kernel)
+    assert (command_line.main([*RUN_R, "--only=zeta"]), taken) == (status, turns)
+    assert ("zeta did not finish: no process measures b" in capsys.readouterr().out) == bool(status)
+    assert folders.turn(checkout.out(), "zeta") is None  # nor is anything left for who runs it by hand
 
 
 # Arguments -> words that the line must have.

@@ -58,8 +58,11 @@ def test_wikitext_from_parquet_and_from_the_cache(tmp_path, network):
     write_lines(tmp_path / "wikitext-2-raw-v1", dict.fromkeys(TEXT, "raw"), "{}-00000-of-00001.parquet", "text")
     counts = "2,088,628 + 217,646 + 245,569, 33,278"
     assert_small(data_text.wikitext2("real", tmp_path), counts)  # the article's variant
-    cached = hub_folder("Salesforce/wikitext", "datasets") / "wikitext-2-v1"
-    write_lines(cached, TEXT, "{}-00000-of-00001.parquet", "text")
+    for revision in ("main", data_text._WIKITEXT2.revision):  # what is published later is not taken for it
+        assert data_text.wikitext2("auto").kind == "stand-in"
+        cached = hub_folder("Salesforce/wikitext", "datasets", revision) / "wikitext-2-v1"
+        write_lines(cached, TEXT, "{}-00000-of-00001.parquet", "text")
+    network.clear()
     real = data_text.wikitext2("real")
     assert_small(real, counts)
     assert real.origin.startswith("WikiText-2, real: Salesforce/wikitext (wikitext-2-v1), cached;") and not network
@@ -234,7 +237,8 @@ def test_the_first_reviews_are_of_both_labels(tmp_path):
 
 
 def test_imdb_from_the_cache(network):
-    write_reviews(hub_folder("stanfordnlp/imdb", "datasets") / "plain_text" / "train-00000-of-00001.parquet")
+    cached = hub_folder("stanfordnlp/imdb", "datasets", data_text._IMDB.revision)
+    write_reviews(cached / "plain_text" / "train-00000-of-00001.parquet")
     given = data_text.imdb("auto", size=3)
     assert given.kind == "stand-in" and "tokenizer.json of openai-community/gpt2 is not in the cache" in given.origin
     network.clear()

@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
+import mps_operators
 import pretended_mps
 import pytest
 
@@ -12,6 +14,7 @@ from pomology import __main__
 from pomology.errors import PomologyError
 from pomology.runner import notebooks, operators
 
+ROOT = Path(__file__).resolve().parents[1]
 TORCH = [notebook for notebook in notebooks.notebooks() if operators.uses_torch(notebook)]
 
 
@@ -30,16 +33,44 @@ def test_a_notebook_s_steps_would_run_on_mps(notebook, forked):
     assert len(use.operators) > 5 and operators.KERNEL in use.support.values()
 
 
-def test_kernels_of_this_torch():
-    """From the list that PyTorch was built from; these are known of 2.13."""
+def test_the_list_is_that_of_the_torch_which_macs_get():
+    """What is known of 2.14.1, and not of 2.13: it has kernels for losses and products that 2.13 lacks."""
+    wheels = (ROOT / "wheels-macos.txt").read_text(encoding="utf-8").split()
+    assert pretended_mps.WHEEL in wheels, "tests/mps_operators.py says how to make the list again"
     for name in ("addmm", "_lstm_mps", "native_batch_norm", "_fused_adamw_", "mm", "embedding_dense_backward"):
         assert pretended_mps.support(name) == operators.KERNEL, name
-    for name in ("_ctc_loss", "mode", "poisson", "take", "_upsample_bicubic2d_aa_backward", "_fused_adagrad_"):
+    for name in ("_ctc_loss", "poisson", "_upsample_bicubic2d_aa_backward", "_linalg_eigh", "_linalg_svd"):
+        assert pretended_mps.support(name) == operators.KERNEL, f"{name}: 2.13 has none"
+    for name in ("mode", "take", "_fused_adagrad_", "linalg_eig", "cholesky", "no_such_operator"):
         assert pretended_mps.support(name) == operators.MISSING, name
     assert pretended_mps.support("convolution") == pretended_mps.support("square") == operators.COMPOSITE
     assert pretended_mps.support("embedding_renorm_") == operators.SILENT
-    assert pretended_mps.support("no_such_operator") == operators.MISSING
-    assert len(pretended_mps.kernels()) > 3000
+    assert len(pretended_mps.KERNELS) > 2500
+    assert {"linear", "bmm"} <= {*pretended_mps.AUTOCAST["lower"]}
+    assert {"softmax.int", "layer_norm"} <= {*pretended_mps.AUTOCAST["full"]}
+
+
+YAML = """
+- func: {name}(Tensor self) -> Tensor
+  dispatch:
+    {dispatch}
+"""
+
+
+def test_the_list_comes_from_the_yaml_and_the_symbols_of_a_wheel(tmp_path):
+    """A wheel made here, with an operator of each kind, and C++ names as the compiler writes them."""
+    wheel, (functions, tags) = tmp_path / "torch-9.whl", mps_operators.YAMLS
+    kinds = {"fast.a": "CPU, MPS: f", "slow": "CPU: g", "made": "CompositeExplicitAutograd: h", "big": "MPS: i"}
+    wrapped = "13WrapFunction_ILNS0_10CastPolicyE{}ELN3c1010DeviceTypeE{}EFvvEXadL_ZNS_4_ops{}{}4callEvE"
+    symbols = [(0, 13, "fast_a"), (1, 13, "made"), (4, 13, "big"), (0, 1, "slow")]  # device 13 is MPS, 1 is CUDA
+    symbols = [wrapped.format(policy, device, len(name), name) for policy, device, name in symbols]
+    with zipfile.ZipFile(wheel, "w") as archive:
+        text = "".join(YAML.format(name=name, dispatch=kinds[name]) for name in kinds)
+        archive.writestr(functions, text)
+        archive.writestr(tags, "- tag: core\n  desc: none\n")
+        archive.writestr(mps_operators.LIBRARY, "\0".join(symbols))
+    lines = ["composite made -", "kernel big -", "kernel fast a", "autocast lower fast.a", "autocast full made"]
+    assert mps_operators.text(wheel).splitlines() == ["torch-9.whl", *lines]
 
 
 FRAME = """
@@ -85,8 +116,7 @@ PLANTED = {  # a program -> the fault that is named
     "torch.as_tensor(np.ones(3), device=device)": "makes float64 on the device",
     "torch.ones(2, device=device).new_tensor(np.ones(2), dtype=torch.float64)": "makes float64 on the device",
     "torch.ones(3, device=device, dtype=torch.complex128)": "makes complex128 on the device",
-    "x = torch.randn(10, 2, 5, device=device).log_softmax(-1)\n"
-    "F.ctc_loss(x, torch.ones(2, 4, dtype=torch.long, device=device), (10, 10), (4, 4))": "no kernel for _ctc_loss",
+    "F.multi_margin_loss(torch.ones(2, 3, device=device), torch.tensor([1, 2]).to(device))": "no kernel for multi_",
     "torch.ones(4, device=device).mode()": "no kernel for mode",
     "nn.Embedding(5, 4, max_norm=1.0).to(device)(torch.tensor([1, 2]).to(device))": "embedding_renorm_ to the CPU",
     "torch.ones(3).to(device, non_blocking=True)": "non_blocking=True",

@@ -11,14 +11,15 @@ import pytest
 import torch
 from fakes import Clock, SimulatedDevice
 
+from pomology.devices import find
 from pomology.devices.torch import TorchDevice as Device
-from pomology.errors import TooBig
+from pomology.errors import Mismatch, TooBig
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.measure.clock import Block, StepClock
 from pomology.measure.epochs import epoch_metrics
-from pomology.results import folders
+from pomology.results import folders, journal
 from pomology.results.record import Record
 from pomology.workloads.cost import Workload
 
@@ -225,26 +226,81 @@ def test_a_product_has_the_precision_and_the_size_that_were_asked_for():
         assert (result.dtype, result.shape) == (kind, (16, 16))
 
 
-def test_where_a_device_keeps_graphs_each_training_of_a_run_has_a_process_of_its_own(tmp_path, monkeypatch):
-    """What an Experiment is here is a process there. Products, which are no training, share one."""
-    monkeypatch.setattr(Device, "keeps_graphs", True)
-    monkeypatch.setenv(folders.ROW_EACH, "1")
-    waiting = folders.waiting(tmp_path, "vae")
+GRAPHS_BYTES, OWN_BYTES = 50_000_000, 1_000_000
 
-    def process(rows):
-        waiting.unlink(missing_ok=True)
+
+class KeepsGraphs(Device):
+    """Of each new shape it keeps 50 MB until the process ends, as MPS does (pytorch/pytorch issue 132596)."""
+
+    keeps_graphs, counts_on_cpu = True, True
+    shapes: set[int] = set()  # noqa: RUF012  of this process
+
+    def _peak_bytes(self):
+        return {"reserved_peak_bytes": OWN_BYTES + GRAPHS_BYTES * len(self.shapes)}
+
+    def _reset_peak(self):
+        pass
+
+
+@pytest.fixture
+def process(tmp_path, monkeypatch):
+    """Runs the rows of a notebook in what is a process of their own there; says which ran, and which wait."""
+    monkeypatch.setattr(find, "find", lambda *_: [KeepsGraphs("cpu")])
+    (tmp_path / ".partial").mkdir()
+
+    def run(*rows: int, fails: int = 0, wrong: int = 0):
+        KeepsGraphs.shapes = set()
         experiment, ran = Experiment("vae", article="003", devices="cpu", profile="smoke", out=str(tmp_path)), []
-        for case in experiment.cases(rows):
+        for case in experiment.cases([{"number": number} for number in rows]):
             with case:
                 ran.append(case["number"])
-                if case["number"] < 10:
-                    for _ in case.steps([1, 2]):
-                        pass
-                else:
+                if case["number"] >= 10:  # a product, which is no training
                     case.metric("step_s", 1.0, "s")
-        return ran, waiting.exists()
+                    continue
+                KeepsGraphs.shapes.add(case["number"])
+                if case["number"] == wrong:
+                    raise Mismatch("a step on the GPU against the CPU")
+                for _ in case.steps([1, 2]):
+                    pass
+                if case["number"] == fails:
+                    raise ValueError("it fails each time")
+        return ran, waits()
 
-    rows = [{"number": number} for number in (1, 2, 10, 3)]
-    assert [process(rows) for _ in range(4)] == [([1], True), ([2], True), ([10, 3], False), ([], False)]
-    monkeypatch.delenv(folders.ROW_EACH)  # in JupyterLab all are in one
-    assert process([{"number": number} for number in (4, 5)]) == ([4, 5], False)
+    def waits():
+        path = folders.waiting(tmp_path, "vae")
+        return [int(line.rpartition("=")[2]) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+    run.begin = lambda: folders.waiting(tmp_path, "vae").touch()
+    return run
+
+
+def test_what_a_row_of_a_run_takes_holds_no_graphs_of_other_rows(process, tmp_path):
+    rows = 1, 2, 10, 3
+    process.begin()
+    assert [process(*rows) for _ in range(3)] == [([1], [2, 10, 3]), ([2], [10, 3]), ([10, 3], [])]
+    took = {each.config["number"]: each.metrics.get("reserved_peak_bytes") for each in records(tmp_path)}
+    assert {number: took[number].value for number in (1, 2, 3)} == dict.fromkeys((1, 2, 3), OWN_BYTES + GRAPHS_BYTES)
+
+
+def test_in_jupyterlab_rows_share_a_process_and_its_graphs(process, tmp_path):
+    assert process(4, 5) == ([4, 5], [])
+    took = [each.metrics["reserved_peak_bytes"].value for each in records(tmp_path)]
+    assert took == [OWN_BYTES + GRAPHS_BYTES, OWN_BYTES + 2 * GRAPHS_BYTES]
+
+
+def test_a_row_that_fails_keeps_no_other_waiting_and_leaves_it_no_graphs(process, tmp_path):
+    process.begin()
+    assert [process(1, 2, 3, fails=1, wrong=2) for _ in range(3)] == [([1], [2, 3]), ([2], [3]), ([3], [])]
+    process.begin()  # the same command again
+    assert process(1, 2, 3) == ([1], [])
+
+
+def test_what_was_slowed_runs_again_in_a_process_of_its_own(process, tmp_path, monkeypatch):
+    """That a row was slow may show only when a later one, in another process, was not."""
+    monkeypatch.setattr(Experiment, "slowed", lambda *_: len(records(tmp_path)) > 1)
+    process.begin()
+    assert [process(1, 2) for _ in range(4)] == [([1], [2]), ([2, 2], [1]), ([1], []), ([], [])]
+
+
+def records(folder):
+    return journal.read(folder / "vae.jsonl").records

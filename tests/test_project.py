@@ -111,7 +111,7 @@ def test_the_map_is_that_of_the_files():
 
 # Makefile -------------------------------------------------------------------------------------------------------------
 
-TARGETS = ("reproduce", "test", "lab", "env", "lint", "bench", "report", "share", "compare", "clean", "help")
+TARGETS = ("reproduce", "test", "lab", "env", "lint", "bench", "report", "share", "compare", "audit", "clean", "help")
 # What GNU make 3.81, or the tools of macOS, do not have or do differently.
 NOT_ON_A_MAC = {
     r"\.ONESHELL|\.SHELLFLAGS|\bundefine\b": "make 3.82",
@@ -176,9 +176,9 @@ def test_every_target_is_phony_and_what_needs_the_environment_makes_it():
     assert set(TARGETS) <= set(rules) & set(phony)
     # Recipes that could run at once would measure each other.
     assert re.search(r"^\.NOTPARALLEL:\s*$", text, re.MULTILINE)
-    assert [target for target in TARGETS if "$(ENV)/.ready" not in rules[target]] == ["clean", "help"]
-    # What is installed follows from these two.
-    assert {"pyproject.toml", "constraints.txt"} <= set(rules["$(ENV)/.ready"].split())
+    assert [target for target in TARGETS if "$(ENV)/.ready" not in rules[target]] == ["audit", "clean", "help"]
+    # What is installed follows from these.
+    assert {"pyproject.toml", "constraints.txt", "hashes.txt"} <= set(rules["$(ENV)/.ready"].split())
     assert re.search(r"^make test$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
 
 
@@ -278,7 +278,8 @@ def test_lock_has_each_platforms_own_packages_and_none_that_is_unwanted():
     mac, linux = lock(PLATFORMS["mac"]), lock(PLATFORMS["linux"])
     assert mac["tensorflow-macos"] == linux["tensorflow"] == Version("2.16.2")
     assert mac["mlx-metal"] == mac["mlx"] == linux["mlx-cpu"] == linux["mlx"]
-    assert mac["torch"] == linux["torch"] and mac["pyarrow"] == linux["pyarrow"]
+    assert (mac["torch"], linux["torch"]) == (Version("2.14.1"), Version("2.13.0"))  # pyproject.toml says why
+    assert mac["pyarrow"] == linux["pyarrow"]
     assert set(mac) >= MACS_OWN and "nvidia-ml-py" in linux
     assert not MACS_OWN & (set(linux) | {canonicalize_name(item.name) for item in of(WANTED, PLATFORMS["linux"])})
     assert not {name for name in mac if name.startswith(("nvidia-", "cuda-", "triton"))}
@@ -344,6 +345,44 @@ def test_make_lock_names_the_wheel_that_a_mac_takes():
     locked = package("fast", "py3-none-any", "cp311-cp311-macosx_10_9_universal2", here)
     locked += package("plain", "py310-none-any", "py311-none-any", "py39-none-any")
     assert wheels.lines(locked) == [f"fast==1.0  fast-1.0-{here}.whl", "plain==1.0  plain-1.0-py311-none-any.whl"]
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_all_that_is_installed_has_a_hash(platform):
+    """But PyTorch on Linux with what it brings, and the extra `offload`."""
+    pins, hashed = lock(PLATFORMS[platform]), {}
+    for line in (ROOT / "hashes.txt").read_text(encoding="utf-8").splitlines():
+        assert re.search("( --hash=sha256:[0-9a-f]{64})+$", line), line
+        if of([item := Requirement(line.partition(" --hash")[0])], PLATFORMS[platform]):
+            hashed[canonicalize_name(item.name)] = Version(next(iter(item.specifier)).version)
+    offload = {"deepspeed", "einops", "hjson", "msgpack", "ninja", "py-cpuinfo"}
+    linux = {name for name in pins if wheels.UNHASHED.match(name)} | offload if platform == "linux" else set()
+    assert hashed == {name: version for name, version in pins.items() if name not in linux}
+    assert not {"numpy", "setuptools", "nvidia-ml-py", "tqdm"} & linux
+
+
+def test_what_builds_the_kit_is_the_lock_s(recorded, tmp_path):
+    """Its one build requirement is installed before, by its hash; nothing else builds in `make env`."""
+    (build,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    for environment in PLATFORMS.values():
+        assert f"setuptools=={lock(environment)['setuptools']}" == build
+    recipe = make("-n", f"ENV={tmp_path / 'new'}", f"PYTHON={sys.executable}", "env").stdout
+    first, second = [line for line in recipe.splitlines() if " pip install " in line]
+    assert "--no-deps --require-hashes -r hashes.txt" in first
+    assert "--no-build-isolation" in second and "-c constraints.txt" in second
+
+
+def test_a_lock_of_all_platforms_gives_the_hashes_of_the_wheels_that_fit():
+    ends = {"a": "cp311-cp311-macosx_14_0_arm64", "b": "cp311-cp311-macosx_26_0_arm64", "d": "py3-none-any"}
+    ends |= {"c": "cp38-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64", "e": "cp312-cp312-macosx_14_0_arm64"}
+    ends |= {"f": "cp311-cp311-musllinux_1_2_x86_64", "g": "cp312-abi3-macosx_14_0_arm64", "h": "cp313-cp313t-win32"}
+    files = [f'{{url = "https://x/x-1.0-{end}.whl", hashes = {{sha256 = "{key}"}}}}' for key, end in ends.items()]
+    asked = (("fast", "m"), ("unasked", "m"), ("torch", "linux"), ("torch", "darwin"), ("nvidia-nccl", "linux"))
+    about = 'name = "{}"\nversion = "1.0"\nmarker = "{}"\nwheels = [{}]\n'
+    text = "".join("[[packages]]\n" + about.format(*each, ", ".join(files)) for each in asked)
+    hashes = " ".join(f"--hash=sha256:{digest}" for digest in "abcd")
+    lines = [f"fast==1.0 ; m {hashes}", f"torch==1.0 ; darwin {hashes}"]
+    assert wheels.hashed(text, {"fast", "torch", "nvidia-nccl"}) == lines
 
 
 def test_what_is_installed_here_is_what_the_lock_says():

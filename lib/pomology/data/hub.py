@@ -32,7 +32,8 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Where a dataset is published: its configuration on the hub, and the file and the columns of a split there."""
+    """Where a dataset is published: its configuration on the hub, and the file and the columns of a split there.
+    revision: a commit of the hub's, so that what is published later under the same name is not taken for it."""
 
     name: str
     config: str

@@ -49,6 +49,7 @@ class _LabelledImages(Dataset):
 _MNIST = _LabelledImages(
     name="MNIST",
     hub="ylecun/mnist",
+    revision="77f3279092a1c1579b2250db8eafed0ad422088c",
     config="mnist",
     columns=("image", "label"),
     shape=(28, 28),
@@ -59,6 +60,7 @@ _FASHION_MNIST = replace(
     _MNIST,
     name="Fashion-MNIST",
     hub="zalando-datasets/fashion_mnist",
+    revision="531be5e2ccc9dba0c201ad3ae567a4f3d16ecdd2",
     config="fashion_mnist",
     stand_in=synthetic.cloth_digits,
     splits={"train": (60_000, "9003027255", ()), "test": (10_000, "9211614657", ())},
@@ -67,6 +69,7 @@ _OWN = ("data_batch_[1-5].bin",), ("test_batch.bin",)
 _CIFAR10 = _LabelledImages(
     name="CIFAR-10",
     hub="uoft-cs/cifar10",
+    revision="0b2714987fa478483af9968de7c934580d0bb9a2",
     config="plain_text",
     columns=("img", "label"),
     shape=(32, 32, 3),

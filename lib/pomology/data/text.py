@@ -48,13 +48,15 @@ class _Text(Dataset):
 _WIKITEXT2 = _Text(
     name="WikiText-2",
     hub="Salesforce/wikitext",
+    revision="b08601e04326c79dfdd32d625aee71d232d685c3",
     config="wikitext-2-v1",
     columns=("text",),
     tokens=WIKITEXT2_TOKENS,
     vocabulary=WIKITEXT2_VOCABULARY,
     own="wiki.{}.tokens",
 )
-# The hub has a script that makes it, and parquet files that the hub made with it.
+# The hub has a script that makes it, and parquet files that the hub made with it: a branch that the hub writes, so the
+# numbers of words are what says that it is the same.
 _PENN_TREEBANK = _Text(
     name="Penn Treebank",
     hub="ptb-text-only/ptb_text_only",
@@ -154,7 +156,13 @@ IMDB_REVIEWS = 25_000  # in each of the two splits
 END_OF_TEXT = 50_256  # GPT-2 has no token for padding: its end of text pads
 IGNORED = -100  # a label that the losses of transformers pass over
 
-_IMDB = Dataset(name="IMDB", hub="stanfordnlp/imdb", config="plain_text", columns=("text", "label"))
+_IMDB = Dataset(
+    name="IMDB",
+    hub="stanfordnlp/imdb",
+    revision="e6281661ce1c48d982bc483cf8a173c1bbeb5d31",
+    config="plain_text",
+    columns=("text", "label"),
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -233,7 +233,8 @@ class Case(Feasibility):
         if self._canary:
             self.experiment.canaries.append([*self._canary.values()])
         record = self.experiment.journal.end(self._record(exception))
-        self.experiment.trained_here |= self.backend.keeps_graphs and bool(self.clock.parts)
+        if self.backend.keeps_graphs and (self.clock.parts or record.status in ("mismatch", "out-of-memory")):
+            self.experiment.keeper = self.name  # products and what was not tried leave nothing to speak of
         self.say(results_cases.line(record), final=True)
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = self._weights = None

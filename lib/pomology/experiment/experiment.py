@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -80,8 +79,8 @@ class Experiment(Report):
         self._looked: tuple[float, dict] | None = None
         self.software = folders.note_software(folder, self.devices[0].threads)
         self._rates: dict[tuple[str, str], float] = {}
-        self.trained_here = False  # a row on a device that keeps graphs, in this process
-        self._again_s = 0.0
+        self.keeper: str | None = None  # the row of this process that left graphs in its memory
+        self._turn = folders.turn(folder, name)
         self._calm: dict[str, dict[str, float]] = {}
         self._rest_left_s, self._rested = REST_IN_ALL_S[profile], 0.0
 
@@ -105,18 +104,15 @@ class Experiment(Report):
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
         before = journal.read(self.journal.path)
         devices = self.devices if on is None else list(on)
-        asked = [(backend, config) for config in rows for backend in devices]
-        for backend, config in asked:
-            case = Case(self, backend, config)
-            if before.done(case.name, self.repeat):
+        asked = [Case(self, backend, config) for config in rows for backend in devices]
+        for case in asked:
+            tried = self._turn and case.name not in self._turn and before.begun[case.name, self.repeat]
+            if tried or before.done(case.name, self.repeat):
                 print(f"{case.name}: in the journal already; skipped{self._anew}")
-            elif backend.keeps_graphs and self.trained_here and folders.ROW_EACH in os.environ:
-                print(f"{case.name}: waits for a process of its own, whose memory no other row has used")
-                folders.waiting(self.out, self.name).touch()
-            else:
+            elif not self._waits(case):
                 for other in self.devices:
                     try:  # what the last case left there; of its own device a case does so itself
-                        _ = other is backend or other.release()
+                        _ = other is case.backend or other.release()
                     except Exception as error:  # a GPU that is lost must not end the CPU's cases
                         case.note(f"the memory of {other.backend} could not be freed: {error}")
                 self._rest(case)
@@ -124,13 +120,24 @@ class Experiment(Report):
         # Once more what ended well while the machine was slow, as far as its best is known by now.
         after = journal.read(self.journal.path)
         known = {record.case: record for record in after.records if record.repeat == self.repeat}
-        for case in (Case(self, backend, config) for backend, config in asked):
+        again = {name for name in known if after.begun[name, self.repeat] > 1}
+        for case in (Case(self, case.backend, case.config) for case in asked):
             record = known.get(case.name)
-            once = record and record.status == "ok" and after.begun[case.name, self.repeat] == 1
+            once = record and record.status == "ok" and case.name not in again
             once = once and self.article != KIT  # checks of the kit say themselves what may be trusted
-            if once and self.slowed(record.canary) and self._again_s + record.seconds <= AGAIN_S:
-                self._again_s += record.seconds
-                yield case
+            if once and self.slowed(record.canary):
+                spent_s = sum(known[name].seconds for name in again)
+                if spent_s + record.seconds <= AGAIN_S and not self._waits(case):
+                    again.add(case.name)
+                    yield case
+
+    def _waits(self, case: Case) -> bool:
+        """Whether a case of a run is left to a process of its own, as its memory would hold another row's graphs."""
+        if self._turn is None or self.keeper in (None, case.name):
+            return False
+        print(f"{case.name}: waits for a process of its own, whose memory no other row has used")
+        folders.wait(self.out, self.name, case.name)
+        return True
 
     @functools.cached_property
     def canaries(self) -> list[list[float]]:

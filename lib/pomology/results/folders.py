@@ -24,14 +24,28 @@ if TYPE_CHECKING:
     import filelock
 
 LOCK = ".lock"  # of who measures in a run's folder; it stays, and `make clean` leaves it
-ROW_EACH = "POMOLOGY_ROW_EACH"  # set in a run: trainings that need a process of their own wait for one
 
 _held: dict[Path, filelock.FileLock] = {}  # they go with this process: a folder's journals that it alone writes
 
 
 def waiting(out: Path, name: str) -> Path:
-    """A file that is there while rows of a notebook wait for another process."""
+    """While a run executes a notebook, the file in which its cases wait for another process, a line each."""
     return out / ".partial" / f"{name}.waiting"
+
+
+def turn(out: Path, name: str) -> set[str] | None:
+    """The cases that have waited for this process, which it forgets; empty in a notebook's first one. None where no run
+    executes it, and nothing comes after this process."""
+    if not (path := waiting(out, name)).exists():
+        return None
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("", encoding="utf-8")
+    return set(lines)
+
+
+def wait(out: Path, name: str, case: str) -> None:
+    with open(waiting(out, name), "a", encoding="utf-8") as file:
+        file.write(f"{case}\n")
 
 
 def note_machine(out: Path, profile: str) -> dict:

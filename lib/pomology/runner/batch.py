@@ -66,6 +66,7 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
             elapsed = format.clock_time(time.monotonic() - begun_s)
             say(f"[{number}/{len(waiting)}] {job.label}{about} ({elapsed} since the start)")
             failed |= not _execute(job, out, limit_minutes * 60, stop, say)
+            folders.waiting(out, job.notebook.name).unlink(missing_ok=True)
             if (now_s := time.monotonic()) > page_s or stop.is_set():
                 report_page.build(out)
                 page_s = now_s + PAGES * (time.monotonic() - now_s)
@@ -140,17 +141,20 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
             return "timeout", "over the time limit of one notebook"
         return None
 
-    waiting = folders.waiting(out, job.notebook.name)
+    waiting, left = folders.waiting(out, job.notebook.name), ""
     while True:  # each start has one case less to run
-        waiting.unlink(missing_ok=True)
+        waiting.write_text(left, encoding="utf-8")
         place = sum(map(len, _lines(journal.path, 0)))
         stop.in_kernel = True
         outcome = _run_kernel(job, out, watch)
         stop.in_kernel = False
         if outcome is None:
-            if waiting.exists():
+            left, before = waiting.read_text(encoding="utf-8"), left
+            if left and left != before:
                 continue
-            return True
+            if left:
+                say(f"  {job.label} did not finish: no process measures {', '.join(left.splitlines())}")
+            return not left
         status, reason = outcome
         if status == "no device":  # DEVICE=cuda means those frameworks that see it
             say(f"  {job.label} is left out: {reason}")
@@ -160,6 +164,7 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
             say(f"  {case}: {status} ({reason})")
         if status == "crashed" and lost:
             say(f"  {job.label}: started again behind {', '.join(lost)}")
+            left = ""  # whatever is not done
             continue
         if status != "interrupted":
             say(f"  {job.label} did not finish: {reason} (see outputs/{out.name}/.partial/)")
@@ -186,7 +191,6 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
     final.parent.mkdir(parents=True, exist_ok=True)
     if quiet.quotas():  # frameworks detect what they may run on, and not what a quota pays
         os.environ.setdefault("OMP_NUM_THREADS", str(quiet.usable_threads()))
-    os.environ[folders.ROW_EACH] = "1"
     os.environ["IPYTHONDIR"] = str(out / ".partial" / "ipython")  # not what a user's IPython does at its start
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, not a `python3` that a user registered
     if not os.access(os.path.expanduser("~"), os.W_OK):  # a user without an account or a home, as in a container

@@ -31,7 +31,7 @@ from pomology.results import cases
 YES, NO, NOT_TOLD = "yes", "no", "not told"
 FRAMEWORKS = find.frameworks()
 NAMES = {name: kind.title for name, kind in FRAMEWORKS.items()} | {"lightning": "Lightning"}
-OLDEST_MACOS = 14  # what the wheels of PyTorch 2.13 and MLX 0.32 are built for
+OLDEST_MACOS = 14  # what the wheels of PyTorch 2.14 and MLX 0.32 are built for
 PROGRAM = ("-m", "pomology.runner.doctor")  # of the process in which a framework answers
 LIMIT_S = 120  # of one framework; the first import on a Mac checks every library's signature
 ENOUGH_BYTES = 4e9

@@ -97,7 +97,7 @@ def table(only: str) -> Table:
         data.append({"notebook": name, "operators": len(has), "missing": " ".join(missing), "faults": faults})
     columns = ("Notebook", "Operators", "with a kernel", "made of others", "MPS lacks", "What a Mac would not do")
     note = (
-        "Looked up in the list of kernels that this PyTorch was built from, so the same on every machine. An operator "
-        "that MPS lacks fails there, or runs on the CPU where PYTORCH_ENABLE_MPS_FALLBACK allows it."
+        "Looked up in the list of kernels that the PyTorch of Macs was built from, on every machine. An operator that "
+        "MPS lacks fails there, or runs on the CPU where PYTORCH_ENABLE_MPS_FALLBACK allows it."
     )
     return Table("Operators of the workloads on MPS", columns, tuple(rows), (note,), tuple(data))
