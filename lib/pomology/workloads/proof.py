@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pomology.errors import Mismatch
+from pomology.machine import snapshot
 
 aten = torch.ops.aten
 # Of the largest number of a result: sums of a million numbers in fp32 differ by 0.00002, fp32 computed in TF32 by
@@ -89,10 +90,10 @@ def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: in
     try:
         if batch_size > 3:  # a batch normalisation needs two
             gradients(batch_size // 2, contextlib.nullcontext())
-        free = case.backend.free_memory()
-        torch.full((max(0, min(POISON_BYTES, free // 4)) // 4,), math.nan, device=case.device)
+        free = max(0, min(POISON_BYTES, case.backend.free_memory() // 4))
+        torch.full((free // 4,), math.nan, device=case.device)
         timed = gradients(batch_size, contextlib.nullcontext())
-        proof = Proof(case.device, case.backend.tf32 and case.config.get("tf32") != "off", free // 8)
+        proof = Proof(case.device, case.backend.tf32 and case.config.get("tf32") != "off")
         checked = gradients(batch_size, proof)
     finally:
         torch.manual_seed(seed)
@@ -101,7 +102,7 @@ def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: in
         case.backend.reset_peak_memory()
     if proof.worst:
         raise Mismatch(f"a step on the {case.backend.backend} against the CPU: {proof.worst[1]}")
-    case.note("its step was held against the CPU before, so that its first one finds its kernels compiled")
+    case.note("held against the CPU before it was timed: the kernels of its first step were compiled by then")
     if proof.left:
         left = "; ".join(f"{name} ({why})" for name, why in sorted(proof.left.items()))
         case.note(f"not held against the CPU: {left}", "unproved")
@@ -131,15 +132,14 @@ def _same_step(timed: dict, checked: dict, tolerance: float, floor: float) -> No
 class Proof(TorchDispatchMode):
     """While it is entered, each operator on a device computes once more on the CPU, the first time at its shapes.
 
-    tf32: convolutions may be in TF32. space: bytes that the arguments of one operator may take on the CPU. worst: how
-    many times its tolerance the worst result differs, and which; None where all agree. left: operators that were not,
-    or not at all of their shapes, held against the CPU, and why. seconds: of the CPU, by operator. half: whether some
-    gave half precision.
+    tf32: convolutions may be in TF32. worst: how many times its tolerance the worst result differs, and which; None
+    where all agree. left: operators that were not, or not at all of their shapes, held against the CPU, and why.
+    seconds: of the CPU, by operator. half: whether some gave half precision.
     """
 
-    def __init__(self, device: torch.device, tf32: bool = False, space: int = 2**40):
+    def __init__(self, device: torch.device, tf32: bool = False):
         super().__init__()
-        self.kind, self.tf32, self.space = device.type, tf32, space
+        self.kind, self.tf32 = device.type, tf32
         self.worst: tuple[float, str] | None = None
         self.left: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
@@ -162,7 +162,7 @@ class Proof(TorchDispatchMode):
             return function(*args, **kwargs)
         with self._said(name):
             if name != "native_dropout":
-                pairs += _parts(function, args, kwargs, self.space)
+                pairs += _parts(function, args, kwargs)
         result = function(*args, **kwargs)  # behind the copies, as it may write into what it was given
         with self._said(name):
             if name == "native_dropout":
@@ -255,7 +255,7 @@ def _some(tensor: torch.Tensor, dim: int, count: int) -> torch.Tensor:
 Part = tuple[Callable[[torch.dtype], list], Callable[[torch.Tensor], Any]]
 
 
-def _parts(function: Any, args: tuple, kwargs: dict, space: int = 2**40) -> Iterator[Part]:
+def _parts(function: Any, args: tuple, kwargs: dict) -> Iterator[Part]:
     """What of an operator is computed again."""
     base = function.overloadpacket
     if base in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm):
@@ -272,18 +272,19 @@ def _parts(function: Any, args: tuple, kwargs: dict, space: int = 2**40) -> Iter
         yield lambda kind: [few.to(kind).sum((-2, -1))], lambda out: _some(out, 1, CHANNELS).float().sum((-2, -1))
     elif base is aten.convolution:
         few = (_some(args[0], 0, PICTURES), *args[1:])
-        yield _again(function, few, kwargs, lambda out: _some(out, 0, PICTURES), space)
+        yield _again(function, few, kwargs, lambda out: _some(out, 0, PICTURES))
     elif base is aten.convolution_backward:
-        yield from _convolution_backward(function, space, *args)
+        yield from _convolution_backward(function, *args)
     else:
         part = _sample(function, args)
-        yield _again(function, *pytree.tree_map(part, (args, kwargs)), part, space)
+        yield _again(function, *pytree.tree_map(part, (args, kwargs)), part)
 
 
-def _again(function: Any, args: tuple, kwargs: dict, pick: Callable, space: int) -> Part:
+def _again(function: Any, args: tuple, kwargs: dict, pick: Callable) -> Part:
     """An operator on the CPU with these arguments, as they are now. Raises MemoryError if they are too large for it."""
     tensors = [item for item in pytree.tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
-    if (size := sum(item.numel() * item.element_size() for item in tensors)) > space:
+    size = sum(item.numel() * item.element_size() for item in tensors)
+    if size > snapshot.available_memory_bytes() // 16:  # what it takes with its copies, its results and their doubles
         raise MemoryError(f"{size / 1e9:.2g} GB are too large for the CPU beside it")
     held = pytree.tree_map_only(torch.Tensor, _host, (args, kwargs))
 
@@ -361,13 +362,13 @@ def _linear_backward(x: Any, grad: Any, weight: Any, mask: Any) -> Iterator[Part
     yield lambda kind: [None, None, columns.to(kind).sum(0)], lambda out: _some(out, 0, ROWS)
 
 
-def _convolution_backward(function: Any, space: int, grad: Any, x: Any, weight: Any, *rest: Any) -> Iterator[Part]:
+def _convolution_backward(function: Any, grad: Any, x: Any, weight: Any, *rest: Any) -> Iterator[Part]:
     """The gradient of some pictures, and that of some channels of the weights over all pictures."""
     sizes, *how, groups, mask = rest
     few = (_some(grad, 0, PICTURES), _some(x, 0, PICTURES), weight, None, *how, groups, [mask[0], False, False])
-    yield _again(function, few, {}, lambda out: _some(out, 0, PICTURES), space)
+    yield _again(function, few, {}, lambda out: _some(out, 0, PICTURES))
     own = 1 if how[3] else 0  # the dimension of the weights that is the result's channels: another one if transposed
     count = CHANNELS if groups == 1 else grad.shape[1]
     channels = (_some(grad, 1, count), x, _some(weight, own, count), sizes and [min(sizes[0], count)])
     pick = lambda out: _some(out, own if out.dim() > 1 else 0, count)  # noqa: E731
-    yield _again(function, (*channels, *how, groups, [False, *mask[1:]]), {}, pick, space)
+    yield _again(function, (*channels, *how, groups, [False, *mask[1:]]), {}, pick)
