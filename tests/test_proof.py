@@ -224,6 +224,8 @@ ALONE = {
     "a sum": (aten.sum.dim_IntList, r(6, 9), [0], True),
     "a row of numbers": (aten.cat.default, [r(6, 9), r(2, 9)]),
     "many": (aten.mul.Tensor, large, r(90, 1)),
+    "a loss's gradient of many": (
+        aten.nll_loss_backward.default, r(()), r(90, 300), i(300, (90,)), None, 1, -100, r(())),
     "softmax of many": (aten._softmax.default, large, -1, False),
     "batch norm of many": (
         aten.native_batch_norm.default, r(9, 20, 12, 12), r(20), r(20), r(20), r(20).abs(), True, 0.1, 1e-5),

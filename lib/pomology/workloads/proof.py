@@ -112,20 +112,17 @@ def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: in
 def _same_step(timed: dict, checked: dict, tolerance: float, floor: float) -> None:
     """Hold the gradients of two passes of a device against each other. Raises Mismatch with the worst parameter."""
     pairs = {name: (timed[name].double(), gradient.double()) for name, gradient in checked.items()}
-    size = {
-        name: float(wanted.nan_to_num(0.0, 0.0, 0.0).norm()) / wanted.numel() ** 0.5
-        for name, (_, wanted) in pairs.items()
-    }
+    size = {name: float(wanted.nan_to_num(0.0, 0.0, 0.0).square().mean()) ** 0.5 for name, (_, wanted) in pairs.items()}
     least, shares = floor * max(size.values(), default=0.0), {}
     for name, (value, wanted) in pairs.items():
         same = (value == wanted) | (value.isnan() & wanted.isnan())
-        apart = float(torch.where(same, 0.0, value - wanted).norm()) / wanted.numel() ** 0.5
+        apart = float(torch.where(same, 0.0, value - wanted).square().mean()) ** 0.5
         share = apart / (tolerance * max(size[name], least) + 1e-30)
         shares[name] = math.inf if math.isnan(share) else share
     worst = max(shares, key=shares.__getitem__, default="")
     if worst and shares[worst] > 1:
         raise Mismatch(
-            f"the gradient of {worst} against that of the same step, operator by operator, {_far(shares[worst])}"
+            f"the gradient of {worst}, once operator by operator, once as it is timed, {_far(shares[worst])}"
         )
 
 
@@ -206,11 +203,11 @@ class Proof(TorchDispatchMode):
                 self.half |= kind in HALF
             elif place or name.startswith("arg"):  # places of the largest, of which there may be several
                 continue
-            share = _excess(value, wanted.to(kind).double(), tolerance, least)
+            share = _excess(value, wanted.to(kind), tolerance, least)
             if share > 1 and tolerance:  # a sum in which much cancels is as inexact on the CPU
                 exact = again(torch.float64)[place].double()
                 least += 64 * float((wanted.double() - exact).abs().nan_to_num().max())
-                share = _excess(value, exact.to(kind).double(), tolerance, least)
+                share = _excess(value, exact.to(kind), tolerance, least)
             if share > max(1.0, self.worst[0] if self.worst else 0.0):
                 shapes = " and ".join("×".join(map(str, tensor.shape)) or "a number" for tensor in tensors)
                 self.worst = share, f"{name} of {shapes} {_far(share)}"
@@ -218,8 +215,9 @@ class Proof(TorchDispatchMode):
 
 def _excess(value: torch.Tensor, wanted: torch.Tensor, tolerance: float, more: float = 0.0) -> float:
     """How many times what is allowed the largest difference is; infinite where only one of both is finite."""
-    value = value.double()
-    apart = torch.where((value == wanted) | (value.isnan() & wanted.isnan()), 0.0, (value - wanted).abs())
+    same = (value == wanted) | (value.isnan() & wanted.isnan())
+    value, wanted = (item.float() if item.is_floating_point() else item.double() for item in (value, wanted))
+    apart = torch.where(same, 0.0, (value - wanted).abs())
     if not bool(apart.isfinite().all()):
         return math.inf
     finite = torch.where(wanted.isfinite(), wanted, 0.0).abs().max()
@@ -313,23 +311,25 @@ def _sample(function: Any, args: tuple) -> Callable[[Any], Any]:
     base, tensors = function.overloadpacket, [x for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
     if max((item.numel() for item in tensors), default=0) <= LARGE:
         return lambda item: item
-    shape, count, channels = tensors[0].shape, CHANNELS, base in BY_CHANNEL
+    shape, count, vectors = max(tensors, key=torch.Tensor.numel).shape, CHANNELS, base in BY_CHANNEL
     if torch.Tag.pointwise in function.tags or base in PLACEWISE:
-        shape, count = torch.broadcast_shapes(*(item.shape for item in tensors)), ROWS
+        shape, count = torch.broadcast_shapes(*(item.shape for item in tensors)), PIECES
         dim = max(range(len(shape)), key=shape.__getitem__)
     elif base in SOFTMAX and len(shape) > 1:
         others, count = [*range(len(shape))], ROWS
         del others[args[SOFTMAX[base]]]
         dim = max(others, key=shape.__getitem__)
-    elif channels or (base in POOL and len(shape) == 4):
+    elif vectors or (base in POOL and len(shape) == 4):
         dim = 1
+    elif base is aten.nll_loss_backward:
+        dim, count, vectors = 0, ROWS, True
     else:
         return lambda item: item
 
     def part(item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
             return item
-        own = 0 if channels and item.dim() == 1 else dim - len(shape) + item.dim()
+        own = 0 if vectors and item.dim() == 1 else dim - len(shape) + item.dim()
         return _some(item, own, count) if 0 <= own < item.dim() and item.shape[own] == shape[dim] else item
 
     return part
