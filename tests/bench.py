@@ -905,8 +905,146 @@ def upstream() -> list[dict]:
     return rows
 
 
+PROOF = """
+import os, random
+from types import SimpleNamespace
+count, noise, fault, folder = int(arguments[0]), float(arguments[1]), float(arguments[2]), arguments[3]
+sys.path.insert(0, folder)
+import torch
+from torch import nn
+from torch.nn import functional as F
+import pretended_mps
+from pomology.errors import Mismatch
+from pomology.workloads import proof
+
+torch.set_num_threads(1)
+pretended_mps.support = lambda name: "kernel"
+rehearsal, own, aten = pretended_mps.Rehearsal(), torch.Generator().manual_seed(1), torch.ops.aten
+PRODUCTS = (aten.mm, aten.addmm, aten.bmm, aten.convolution, aten.convolution_backward)
+
+class Noisy(dict):
+    # Every operator but copies and views has rounding of its own, as of its result's last digit where that is half.
+    faulty = None
+
+    def get(self, function, otherwise):
+        right, base = dict.get(self, function, otherwise), function.overloadpacket
+        if function in pretended_mps.COPIES or function.is_view or base in (aten.clone, aten._unsafe_view):
+            return right
+        def call(*given, **named):
+            result = right(*given, **named)
+            for item in result if isinstance(result, tuple) else [result]:
+                if isinstance(item, torch.Tensor) and item.is_floating_point() and item.numel():
+                    size = max(noise, torch.finfo(item.dtype).eps / 4)
+                    scale = item.abs() + (item.square().mean().sqrt() if base in PRODUCTS else 0)
+                    item.add_(size * scale * torch.randn(item.shape, generator=own).to(item.dtype))
+                    if self.faulty is base:
+                        item.mul_(1 + fault)
+            return result
+        return call
+
+pretended_mps.BY_HAND = Noisy(pretended_mps.BY_HAND)
+
+class Residual(nn.Module):
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+    def forward(self, x):
+        return x + self.layers(x)
+
+class Recurrent(nn.LSTM):
+    def forward(self, x):
+        return super().forward(x)[0]
+
+def row(chosen):
+    n, w, batch = chosen.randint(5, 60), 8 * chosen.randint(1, 6), chosen.randint(2, 40)
+    size, words, kind = 2 * chosen.randint(4, 12), chosen.randint(20, 4000), chosen.randrange(7)
+    norm = nn.BatchNorm2d(w)
+    image = lambda count: torch.rand(count, 3, size, size)
+    tokens = lambda count: torch.randint(words, (count, n))
+    if kind == 0:  # a residual network
+        inside = nn.Conv2d(w, w, 3, padding=1, bias=False), nn.BatchNorm2d(w), nn.ReLU(inplace=True)
+        model = nn.Sequential(nn.Conv2d(3, w, 3, padding=1), norm, nn.ReLU(), nn.MaxPool2d(2), Residual(*inside),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(w, 10))
+        return model, image, lambda y: F.cross_entropy(y.float(), torch.randint(10, (len(y),)))
+    if kind == 1:  # DCGAN
+        model = nn.Sequential(nn.ConvTranspose2d(n, w, 4, bias=False), norm, nn.ReLU(True),
+            nn.ConvTranspose2d(w, 3, 4, 2, 1), nn.Tanh(), nn.Conv2d(3, 8, 4, 2, 1), nn.LeakyReLU(0.2), nn.Flatten(),
+            nn.Linear(8 * 16, 1))
+        draw = lambda count: torch.randn(count, n, 1, 1)
+        return model, draw, lambda y: F.binary_cross_entropy_with_logits(y.float(), torch.rand(len(y), 1))
+    if kind == 2:  # VAE
+        model = nn.Sequential(nn.Linear(n, w), nn.ReLU(), nn.Linear(w, n), nn.Sigmoid())
+        loss = lambda y: F.mse_loss(y.float(), torch.rand(len(y), n), reduction="sum") - (1 - y.float().exp()).mean()
+        return model, lambda count: torch.rand(count, n), loss
+    if kind == 3:  # Siamese
+        model = nn.Sequential(nn.Conv2d(3, w, 3, 2, groups=1), nn.ReLU(), nn.Flatten(), nn.LazyLinear(w))
+        model(torch.rand(1, 3, size, size))
+        return model, image, lambda y: F.pairwise_distance(y.float(), y.float().flip(0) + 0.1).clamp(min=0.1).mean()
+    head = nn.Linear(w, words)
+    middle = [nn.TransformerEncoderLayer(w, 2, 4 * w, 0.2, batch_first=True)] if kind == 4 else [
+        Recurrent(w, w, batch_first=True)] if kind == 5 else [Residual(nn.LayerNorm(w), nn.Linear(w, 4 * w),
+        nn.GELU("tanh"), nn.Linear(4 * w, w), nn.Dropout(0.1)), nn.LayerNorm(w)]
+    model = nn.Sequential(nn.Embedding(words, w), *middle, head)
+    if kind == 6:  # as GPT-2's
+        head.weight = model[0].weight
+    loss = lambda y: F.cross_entropy(y.float().flatten(0, 1), torch.randint(words, (len(y) * n,)))
+    return model, tokens, loss
+
+found = {"rows": 0, "said": [], "left": {}, "half": 0}
+for number in range(count):
+    chosen, notes = random.Random(number), []
+    torch.manual_seed(number)
+    precision = chosen.choice((torch.float32, torch.float32, torch.float16, torch.bfloat16))
+    cast, case = precision is not torch.float32, SimpleNamespace(device=rehearsal.handle, config={}, batch_size=9)
+    case.batch_size, case.note = chosen.randint(2, 40), lambda *said: notes.append(said[0])
+    case.backend = SimpleNamespace(kind="gpu", backend="mps", tf32=False, free_memory=lambda: 2**24)
+    case.backend.reset_peak_memory = lambda: None
+    proof.POISON_BYTES, case.backend.free_memory = 2**16, lambda: 2**30
+    Noisy.faulty = None
+    with rehearsal.entered():
+        model, draw, loss = row(chosen)
+        model.to(rehearsal.handle)
+
+        def step(model, size):
+            with torch.autocast(rehearsal.handle.type, dtype=precision if cast else torch.bfloat16, enabled=cast):
+                loss(model(draw(size))).backward()
+
+        Noisy.faulty = chosen.choice(PRODUCTS[:2] if fault else (None,))
+        try:
+            proof.prove(case, model, step)
+        except Mismatch as error:
+            found["said"].append(f"{number}, {precision}: {error}")
+    found["rows"] += 1
+    found["half"] += cast
+    for note in notes:
+        found["left"][note] = found["left"].get(note, 0) + 1
+print(json.dumps(found))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def proof() -> list[dict]:
+    """Rows that are right, on a pretended GPU with rounding of its own, and what the proof of a step says of them; and
+    rows with one operator wrong by a share."""
+
+    def proved(count: int, noise: float, fault: float = 0.0) -> dict:
+        return program(PROOF, many(count), noise, fault, Path(__file__).parent)
+
+    rows = []
+    for noise, count in ((1e-6, 1000), (5e-6, 100), (2e-5, 100)):
+        found = proved(count, noise)
+        shown, good = f"{len(found['said'])} of {found['rows']}", len(found["said"]) == 0 if noise <= 1e-6 else None
+        rows.append(row(f"proof: false alarms, noise {noise:g}", shown, "0" if noise <= 1e-6 else "", good, **found))
+    for fault in (1e-4, 1e-3, 0.1):
+        found = proved(100, 1e-6, fault)
+        shown = f"{len(found['said'])} of {found['rows']}"
+        rows.append(row(f"proof: products wrong by {fault:g}, said of", shown, "", None, **found))
+    return rows
+
+
 PARTS = (coverage, errors, clock, loop, kernels, estimate, fit, repeats, claims, notebook, products, ceilings, again)
-PARTS += (thousand, busy, spinner, spinning, upstream)
+PARTS += (thousand, busy, spinner, spinning, upstream, proof)
 
 
 def main() -> int:

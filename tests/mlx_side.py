@@ -5,6 +5,7 @@ python -m pytest tests/mlx_side.py
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import apart
@@ -164,3 +165,46 @@ def test_a_gradient_that_rounding_turned_gets_more_chances_and_an_output_none(tm
     other = run(tmp_path / "outputs", nn.Sequential(nn.Linear(2, 2)))
     assert other.status == "mismatch" and " outputs [0] is 0" in other.reason
     assert len(asked) == 2  # once by each
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_gpu_is_held_against_mlx_s_own_cpu_with_a_step_s_pictures(tmp_path, monkeypatch, wrong):
+    """Right for the 2 small pictures that PyTorch gets too, wrong for the 6 of a step; article-size batches are cut."""
+    on, seen = [], []
+
+    def mlx_pass(model, images, labels, compiled=False):
+        seen.append((*images.shape, *on))
+        error = np.float32(0.5 if wrong and len(images) == 6 and not on else 0)
+        return {"gradient x": np.ones(2, np.float32), "outputs": np.ones(2, np.float32) + error}
+
+    monkeypatch.setattr(
+        parity, "in_torch", lambda *given: {name: np.ones(2, np.float32) for name in ("gradient x", "outputs")}
+    )
+    monkeypatch.setattr(parity, "mlx_pass", mlx_pass)
+    about = {"framework": "mlx", "devices": "cpu", "budget_s": 0.01, "expects_learning": False}
+    experiment = Experiment("model_sizes_mlx", article="000", out=str(tmp_path), **about)
+    (device,) = experiment.devices
+    monkeypatch.setattr(device, "kind", "gpu")
+    real = device.on_cpu
+
+    @contextlib.contextmanager
+    def on_cpu():
+        on.append("on the CPU")
+        with real():
+            yield
+        on.clear()
+
+    monkeypatch.setattr(device, "on_cpu", on_cpu)
+    for case in experiment.cases([{"batch_size": 6, "image_size": 96}, {"batch_size": 128, "image_size": 224}]):
+        with case:
+            model = case.watch_model(nn.Sequential(nn.Linear(2, 2)))
+            parity.check_mlx(case, model, "resnet18", 1, 64, 2)
+            case.metric("step_s", 1.0, "s")
+    small, large = experiment.records
+    assert (2, 64, 64, 3) in seen and (6, 96, 96, 3) in seen and (6, 96, 96, 3, "on the CPU") in seen
+    if wrong:
+        assert small.status == "mismatch" and small.reason.startswith("GPU against CPU: outputs [0] is 1.5")
+        assert "step_s" not in small.metrics
+    else:
+        assert "unproved" not in small.flags and small.status == "ok", small.reason
+    assert large.flags.count("unproved") == 1 and "with 6 of the 128 pictures of a step" in large.note

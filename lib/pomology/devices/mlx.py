@@ -96,6 +96,10 @@ class MLXDevice(Device):
         """Inside, everything is computed on this device."""
         return self._mx.stream(self.handle)
 
+    def on_cpu(self) -> contextlib.AbstractContextManager:
+        """Inside, everything is computed on the CPU: the reference that a GPU is compared with."""
+        return self._mx.stream(self._mx.cpu)
+
     def synchronize(self) -> None:
         self._mx.synchronize(self.handle)
 

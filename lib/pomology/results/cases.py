@@ -33,13 +33,14 @@ FLAGS = {
     "few-calls": "fewer than 6 timed calls: no interval",
     "slowed": "a fixed product took over 10 % longer around it than at its best in this run, and more than it scatters",
     "other-way": "another way than the article's, which its remark names",
+    "unproved": "not all of its step was held against the CPU before it was timed: its remark says what",
     "cut-short": "ended at five times its budget, with what it had by then",
 }
 JUDGED_STEPS = 50  # fewer losses than these say nothing about whether a model learns
 
 LEAST_CALLS = 6  # with fewer a time of a call has no interval
 # With one of these a number is shown, but gives no verdict.
-DOUBTS = FLAGS.keys() - {"on-battery"}
+DOUBTS = FLAGS.keys() - {"on-battery", "unproved"}
 
 
 def config_text(config: dict) -> str:

@@ -19,6 +19,7 @@ from pomology.workloads import isolated
 from pomology.workloads.cost import Workload
 
 CHANCES = 5  # sets of pictures for gradients of a network with ReLU
+PICTURES, MOST_PIXELS = 16, 2**20  # that a CPU computes: of one check, and at the most where a GPU is held against it
 
 
 def difference(
@@ -75,6 +76,15 @@ def _check(case: Any, passes: Callable[[int], dict], chances: int, tolerances: t
         case.check(*pair, tolerances[1], what, relative=True)
 
 
+def _as_in_a_step(case: Any, size: tuple[int, ...]) -> int:
+    """How many pictures of that size a step of a case has on a GPU, up to what its CPU computes in time, which is said;
+    else `PICTURES`."""
+    wanted = case.config.get("batch_size", PICTURES) if case.backend.kind == "gpu" else PICTURES
+    if (count := min(wanted, max(2, MOST_PIXELS // math.prod(size)))) < wanted:
+        case.note(f"held against the CPU with {count} of the {wanted:,} pictures of a step", "unproved")
+    return count
+
+
 def keras_pass(model: Any, images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """One forward and backward pass of a Keras classifier, compiled into a graph as training is, without dropout.
 
@@ -100,23 +110,28 @@ def keras_pass(model: Any, images: np.ndarray, labels: np.ndarray) -> dict[str, 
 def check_keras(case: Any, model: Any, build: Callable[[str], Any], reference: str) -> None:
     """Compare a Keras model on the case's device, before anything is timed, with two references for the same weights.
 
-    Always with `torch_reference.MODELS[reference]` on the CPU; on a GPU also with the model of `build("cpu")` on
-    TensorFlow's CPU, which shows whether framework or device is to blame. Outputs (probabilities of ten classes) may
-    differ by 0.001, each gradient by 0.001 of its largest element. Raises what `case.check` raises. Pictures are noise:
-    real ones are full of ties in pooling, where rounding decides which way a gradient goes. Noise may have one, too.
+    Always with `torch_reference.MODELS[reference]` on the CPU; on a GPU also, with as many pictures as a step has, with
+    the model of `build("cpu")` on TensorFlow's CPU, which shows whether framework or device is to blame. Outputs
+    (probabilities of ten classes) may differ by 0.001, each gradient by 0.001 of its largest element. Raises what
+    `case.check` raises. Pictures are noise: real ones are full of ties in pooling, where rounding decides which way a
+    gradient goes. Noise may have one, too.
     """
+
+    size = model.input_shape[1:]
 
     def passes(seed: int) -> dict[str, tuple[dict, dict]]:
         generator = np.random.default_rng(seed)
-        images = generator.random((16, *model.input_shape[1:]), dtype=np.float32)
-        labels = generator.integers(0, 10, 16)
-        values, pairs = keras_pass(model, images, labels), {}
-        case.ran_on(values["outputs"])
+        images = generator.random((_as_in_a_step(case, size), *size), dtype=np.float32)
+        labels, pairs = generator.integers(0, 10, len(images)), {}
         if case.backend.kind == "gpu":
+            values = keras_pass(model, images, labels)
             with case.backend.on_cpu():
                 same = build("cpu")
                 same.set_weights(model.get_weights())
                 pairs["GPU against CPU"] = values, keras_pass(same, images, labels)
+        images, labels = images[:PICTURES], labels[:PICTURES]
+        values = keras_pass(model, images, labels)
+        case.ran_on(values["outputs"])
         pairs["TensorFlow against PyTorch"] = values, in_torch(reference, model.get_weights(), images, labels)
         return pairs
 
@@ -204,23 +219,34 @@ def check_mlx(
 ) -> None:
     """Compare a network in MLX, before anything is timed, with `vision.VISION[reference]` of PyTorch on the CPU.
 
-    Both get `seeded_weights`, which the model keeps, and the same pictures of noise. Outputs and running statistics may
-    differ by 0.0003 of the largest element of each, gradients by 0.01: ten times what they do where all convolutions
-    err by a hundred times fp32's rounding. Where that takes a value across the bend of a ReLU it is more, so gradients
-    get several chances. In TF32 30 times as much is allowed: simulated, it errs by 0.0004 and mostly below 0.3. Raises
-    what `case.check` raises.
+    Both get `seeded_weights`, which the model keeps, and the same pictures of noise; so does MLX's own CPU, against
+    which a GPU is held with as many and as large pictures as a step has. Outputs and running statistics may differ by
+    0.0003 of the largest element of each, gradients by 0.01: ten times what they do where all convolutions err by a
+    hundred times fp32's rounding. Where that takes a value across the bend of a ReLU it is more, so gradients get
+    several chances. In TF32 30 times as much is allowed: simulated, it errs by 0.0004 and mostly below 0.3. Raises what
+    `case.check` raises.
     """
     weights = _seed(model, seed)
 
-    def passes(chance: int) -> dict[str, tuple[dict, dict]]:
+    def noise(chance: int, count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
         generator = np.random.default_rng([seed, chance])
-        images = generator.normal(size=(batch_size, image_size, image_size, 3)).astype(np.float32)
-        labels = generator.integers(0, 1000, batch_size)
-        pair = mlx_pass(model, images, labels, compiled), in_torch(reference, weights, images, labels)
-        return {"MLX against PyTorch": pair}
+        images = generator.normal(size=(count, size, size, 3)).astype(np.float32)
+        return images, generator.integers(0, 1000, count)
+
+    def against_pytorch(chance: int) -> dict[str, tuple[dict, dict]]:
+        given = noise(chance, batch_size, image_size)
+        return {"MLX against PyTorch": (mlx_pass(model, *given, compiled), in_torch(reference, weights, *given))}
+
+    def against_cpu(chance: int) -> dict[str, tuple[dict, dict]]:
+        size = case.config.get("image_size", image_size)
+        given = noise(chance, _as_in_a_step(case, (size, size, 3)), size)
+        values = mlx_pass(model, *given, compiled)
+        with case.backend.on_cpu():
+            return {"GPU against CPU": (values, mlx_pass(model, *given))}
 
     times = 30 if case.precision == "tf32" else 1
-    _check(case, passes, CHANCES, (times * 3e-4, times * 1e-2), relative=True)
+    for passes in (against_pytorch, against_cpu)[: 1 + (case.backend.kind == "gpu")]:
+        _check(case, passes, CHANCES, (times * 3e-4, times * 1e-2), relative=True)
 
 
 def check_residual_mlp(case: Any, model: Any, seed: int) -> None:
