@@ -31,7 +31,6 @@ class TestReference:
         problems = [problem for contents in run.journals.values() for problem in contents.problems]
         assert not problems
         assert {record.status for record in run.records} <= {"ok", "too-big", "unsupported"}
-        # A notebook that is new comes in by `make reproduce ONLY=name RUN=reference-cpu`.
         pages = {place.stem for place in folder.glob("*.html")} - {"index"}
         assert pages == {notebook.name for notebook in notebooks.notebooks()}
         assert run.machine["git"]["dirty"] is False

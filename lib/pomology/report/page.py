@@ -89,10 +89,11 @@ def _render(run: Run, notebook: Path, page: Path) -> None:
         tables = Report.of(declaration.read(notebook), run).with_shares()
     kept = [run.path / "tables" / f"{notebook.stem}-{SAVED_AS.get(name, name)}.html" for name in tables]
     sources = (notebook, *PAGE.iterdir(), *filter(Path.exists, kept), *run.path.glob(f"{CHECK}.jsonl*"))
-    newest = max(source.stat().st_mtime_ns for source in sources)
-    if not (page.exists() and page.stat().st_mtime_ns == newest):  # its own time, as a clock may go back
+    times = [source.stat().st_mtime_ns for source in sources]
+    made_of = max(times) // 10**9 * 10**9 + sum(times) % 999_999_937  # a stamp of them all: a clock may have gone back
+    if not (page.exists() and page.stat().st_mtime_ns == made_of):
         write_atomic(page, render(notebook, tables, details.same_twice(run.records)))
-        os.utime(page, ns=(newest, newest))
+        os.utime(page, ns=(made_of, made_of))
 
 
 def links_into(page: str, present: Container[str]) -> str:

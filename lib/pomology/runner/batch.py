@@ -97,7 +97,8 @@ def _finished(job: Job, out: Path) -> bool:
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set; a second signal ends this process, a third while it is `in_kernel`.
+    """An event that Ctrl-C, SIGTERM and a terminal that closes set; a second signal ends this process, a third while it
+    is `in_kernel`.
 
     An exception would leave nbclient's tasks behind, each of which prints a traceback later, and would be lost in what
     Python calls back: so nothing is raised, and the kernel is ended instead.
@@ -112,7 +113,7 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
             os._exit(130)
 
     # SIGINT is ignored in what a shell starts in the background, and stays so.
-    signals = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+    signals = [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, handle) for number in signals}
     try:
         yield stop

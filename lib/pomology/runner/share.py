@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 from pomology.errors import PomologyError
 from pomology.machine.snapshot import INSTRUCTIONS, LSCPU, PACKAGES, SYSCTL
-from pomology.paths import root
+from pomology.paths import read_file, root
 from pomology.report import declaration
 from pomology.report import page as report_page
 from pomology.results import record as results_record
@@ -221,7 +221,7 @@ def _pages(run: results_run.Run, say: Callable[[str], Any]) -> dict[str, bytes]:
     for page in pages:
         if not KINDS.fullmatch(page.name) or page.is_symlink() or not page.is_file():
             raise PomologyError(f"{page.name}: is no file of a run; nothing was written")
-        if what := found_in(page.read_text(encoding="utf-8", errors="replace")):
+        if what := found_in(read_file(page).decode("utf-8", "replace")):
             raise PomologyError(f"{page.name}: holds {what}; share the run without notebooks; nothing was written")
     return {page.name: page.read_bytes() for page in pages}
 
