@@ -113,7 +113,11 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
             os._exit(130)
 
     # SIGINT is ignored in what a shell starts in the background, and stays so.
-    signals = [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    signals = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN
+    ]
     before = {number: signal.signal(number, handle) for number in signals}
     try:
         yield stop
