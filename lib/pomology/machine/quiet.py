@@ -27,6 +27,7 @@ from pomology.paths import write_atomic
 
 CGROUPS, PROCESS = Path("/sys/fs/cgroup"), Path("/proc/self")
 TICK_S, SHORT_S = 0.01, 0.2  # of the counters of processor time; stretches in which their ticks hide much
+LEAST_S = 0.02  # what the runner itself takes now and then to note a case
 DELAY_S = 0.001  # that threads wait on any machine, or waited before
 WAIT_S, WAIT_IN_ALL_S = 60.0, 300.0  # for a quiet machine: at a time, and in all of a run
 WAITED = ".partial/quiet.json"
@@ -103,7 +104,7 @@ def own_s() -> float:
 
 def between(first: Edge, last: Edge) -> tuple[float, list[str]]:
     """What others did to something timed, however short it was: the cores that they used, at the least, and which of
-    the flags `contended` (over 0.1 core and over 2.5 % of all) and `paused` hold."""
+    the flags `contended` (over 0.1 core, 2.5 % of all, and 20 ms or 0.2 core) and `paused` hold."""
     cores, (wall_s, busy_s, used_s) = psutil.cpu_count() or 1, (last[place] - first[place] for place in range(3))
     # Ticks of all cores, each off by up to one at either edge, as their sum scatters.
     lost_s = max(0.0, busy_s - used_s - 2 * TICK_S * cores**0.5)
@@ -114,7 +115,8 @@ def between(first: Edge, last: Edge) -> tuple[float, list[str]]:
         lost_s = max(lost_s, min(last.delay_s - first.delay_s - DELAY_S, most_s))
     load = min(lost_s / max(wall_s, 1e-9), cores)
     paused = last.stops > first.stops or last.held_s - first.held_s > 0.05 * wall_s
-    return load, ["contended"] * (load > max(0.1, 0.025 * cores)) + ["paused"] * paused
+    most = max(0.1, 0.025 * cores, min(LEAST_S / max(wall_s, 1e-9), 0.2))
+    return load, ["contended"] * (load > most) + ["paused"] * paused
 
 
 def wait(place: Path, say: Callable[[str], Any], sleep: Callable[[float], Any] = time.sleep) -> dict[str, Any]:
