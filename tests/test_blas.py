@@ -113,7 +113,7 @@ def test_rows_keep_precisions_together_and_refuse_what_is_no_product():
     wanted = itertools.product((None, "left", "right"), ("fp32", "fp16"))
     assert [(row.get("wrt"), row["precision"]) for row in rows] == [*wanted]
     for precision, shapes, words in (
-        ("fp8", {"matvec": ["8x9"]}, "^precisions: 'fp8' is not known; one of fp32, fp16, bf16 is$"),
+        ("fp8", {"matvec": ["8x9"]}, "^precisions: 'fp8' is not known; one of fp32, tf32, fp16, bf16 is$"),
         ("fp32", {"matmul": ["8x2000"]}, "^matmul: shape is '8x2000'; it must be 3 lengths, as 8x16x16$"),
         ("fp32", {"matmul": ["8x20x30"]}, "must be square$"),
         ("fp32", {"gemm": ["8x9"]}, "one of matmul, matvec, vjp"),

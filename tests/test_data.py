@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -191,7 +192,9 @@ def test_a_split_is_downloaded_where_the_hub_answers(monkeypatch, tmp_path):
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     real = data_images.mnist("auto", split="test")
     assert np.array_equal(real.images, images) and "MNIST, real: ylecun/mnist (mnist), downloaded; 20" in real.origin
-    assert asked == [("ylecun/mnist", "mnist/test-00000-of-00001.parquet", "dataset", "main")]
+    ((name, file, kind, revision),) = asked
+    assert (name, file, kind) == ("ylecun/mnist", "mnist/test-00000-of-00001.parquet", "dataset")
+    assert re.fullmatch("[0-9a-f]{40}", revision)  # a commit: what is published later is another data set
     absent = huggingface_hub.errors.LocalEntryNotFoundError("gone")
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: (_ for _ in ()).throw(absent))
     given = data_images.mnist("auto", size=5)

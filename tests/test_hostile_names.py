@@ -35,7 +35,7 @@ CASES = [("reproduce", name) for name in RUNS] + [("report", "RUN"), ("share", "
 def made(tmp_path):
     """Call make in a copy that has a Python which only says what it was given; returns its arguments."""
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for name in ("pyproject.toml", "constraints.txt", ".venv/bin/python", ".venv/.ready"):
+    for name in ("pyproject.toml", "constraints.txt", "hashes.txt", ".venv/bin/python", ".venv/.ready"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     said = tmp_path / "said.json"

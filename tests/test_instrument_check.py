@@ -487,7 +487,8 @@ def test_each_page_begins_with_how_much_two_runs_of_the_same_thing_differ(tmp_pa
         return [(tmp_path / name).read_text(encoding="utf-8") for name in ("index.html", "vae.html")]
 
     (tmp_path / "machine.json").write_text(json.dumps({"chip": "Apple M2 Ultra", "python": "3.11.9"}))
-    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "vae.ipynb")
+    cells = [nbformat.v4.new_markdown_cell("# VAE")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "vae.ipynb")
     journal(fakes.record(experiment="vae", config={"batch_size": 128}, metrics={"epoch_s": epoch}))
     assert all(unknown in page for page in pages()) and note not in pages()[0]
     journal(record("same thing twice", metrics=metrics))

@@ -166,7 +166,7 @@ class PaperCase:
     def __init__(self, config: dict):
         import torch
 
-        self.config, self.device = config, torch.device("cpu")
+        self.config, self.device, self.backend = config, torch.device("cpu"), SimpleNamespace(kind="cpu")
         self.__dict__.update(config)
         self.lengths: list[int] = []
 

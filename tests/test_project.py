@@ -50,7 +50,7 @@ def test_importing_loads_no_framework_and_answers_load_little():
     torch_only = PACKAGE / "data" / "transforms.py"  # the steps of torchvision, for its loaders
     own_places = {place for place, names in own.items() if names} - {torch_only}
     assert all(place.parent.name == "workloads" and len({*own[place]}) == 1 for place in own_places)
-    places = [place for place in places if not own[place]]
+    places = [place for place in places if not own[place] and place.name != "client.py"]  # what runs papermill
     modules = [".".join(("pomology", *place.relative_to(PACKAGE).with_suffix("").parts)) for place in places]
     program = f"""
 import contextlib, importlib, sys
@@ -72,6 +72,7 @@ for module in {modules}:
 
 def test_nothing_in_a_module_breaks_on_a_mac():
     texts = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    del texts["devices/known_faults.py"]  # which does what breaks there, to see whether it does
     assert [line for name, text in sorted(texts.items()) for line in lint.source(text, name)] == []
 
 

@@ -24,6 +24,7 @@ from pomology.errors import PomologyError
 from pomology.paths import notebook_paths, root
 from pomology.report import compare, declaration
 from pomology.results import archive as results_archive
+from pomology.results import run as results_run
 from pomology.results.record import checked
 from pomology.runner import own_texts, share
 
@@ -223,16 +224,15 @@ def test_what_the_kit_says_is_shared_as_it_is():
     for key in ("chip", "cpu_cores", "os", "os_version", "python", "architecture"):
         assert shared[key] == machine[key], key
     texts, lost = 0, []
-    for journal in sorted(folder.glob("*.jsonl")):
-        for line in filter(lambda line: line["event"] == "end", map(json.loads, journal.read_text().splitlines())):
-            kept = share.shared_record(checked(line), names).line()
-            for key in ("case", "config", "status", "flags", "chip", "framework_version", "started", "parameters"):
-                assert kept.get(key) == line.get(key), (line["case"], key)
-            for name, metric in line["metrics"].items():
-                near = {key: pytest.approx(x, rel=1e-6) if type(x) in (int, float) else x for key, x in metric.items()}
-                assert kept["metrics"][name] == near, (line["case"], name)
-            told = [key for key in ("reason", "note", "data_origin") if line.get(key)]
-            texts, lost = texts + len(told), lost + [line[key] for key in told if kept.get(key) != line[key]]
+    for each in results_run.Run(folder).records:
+        line, kept = each.line(), share.shared_record(each, names).line()
+        for key in ("case", "config", "status", "flags", "chip", "framework_version", "started", "parameters"):
+            assert kept.get(key) == line.get(key), (line["case"], key)
+        for name, metric in line["metrics"].items():
+            near = {key: pytest.approx(x, rel=1e-6) if type(x) in (int, float) else x for key, x in metric.items()}
+            assert kept["metrics"][name] == near, (line["case"], name)
+        told = [key for key in ("reason", "note", "data_origin") if line.get(key)]
+        texts, lost = texts + len(told), lost + [line[key] for key in told if kept.get(key) != line[key]]
     assert len(lost) < texts / 5, lost  # a run of an older kit has texts of its own
 
 

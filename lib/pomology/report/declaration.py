@@ -150,7 +150,10 @@ def notebooks_of(experiment: str) -> list[str]:
 
 def of_journals(names: Iterable[str], notebooks: Iterable[Path] | None = None) -> list[Declaration]:
     """Of those notebooks, of all that are here, which measured what these journals hold, or which combine it."""
-    abouts, names = map(read, _notebooks().values() if notebooks is None else notebooks), {*names}
+    abouts, names = list[Declaration](), {*names}
+    for place in _notebooks().values() if notebooks is None else notebooks:
+        with contextlib.suppress(PomologyError, OSError):  # one that somebody is editing
+            abouts.append(read(place))
     return [about for about in abouts if names and (about.whole_run or names & {about.name, *about.sources})]
 
 

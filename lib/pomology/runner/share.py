@@ -233,7 +233,7 @@ def own_names() -> dict[str, str]:
         with contextlib.suppress(KeyError, OSError):  # an account without a name
             named[ask().partition(".")[0]] = f"this machine's {what}"
     named |= {str(folder): "a folder of this machine" for folder in (Path(os.path.expanduser("~")), root())}
-    hidden = (value for name, value in os.environ.items() if re.search(r"TOKEN|SECRET|PASSW|_KEY$", name))
+    hidden = (value for name, value in os.environ.items() if re.search(r"TOKEN(?!IZERS)|SECRET|PASSW|_KEY$", name))
     named |= dict.fromkeys(hidden, "a secret of this machine's environment")
     return {text: what for text, what in named.items() if len(text) > 3 and text not in NOBODY}
 

@@ -85,6 +85,7 @@ def workload(
 
 # Make a tensor without writing to it, or give the same one another shape.
 _MOVE_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
+_MOVE_NOTHING |= {"rand", "randn"}  # inputs, which a training has already
 # Do not read one of their tensors, by its place among the arguments: they overwrite it, or only ask for its shape.
 _NOT_READ = dict.fromkeys(("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_", "random_"), 0)
 _NOT_READ |= dict.fromkeys(("ones_like", "zeros_like", "full_like", "rand_like", "randn_like"), 0)
