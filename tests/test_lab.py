@@ -35,7 +35,7 @@ from pomology.runner import notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
 # What is installed here is not to be made again, nor from the copy.
-MAKE = ("make", f"ENV={sys.prefix}", "-o", f"{sys.prefix}/.ready")
+MAKE = ("make", "-o", ".venv/.ready")
 NOTEBOOK = "notebooks/m1_ultra_vs_rtx_2070/vae.ipynb"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 APPLICATIONS = ("Google Chrome.app/Contents/MacOS/Google Chrome", "Chromium.app/Contents/MacOS/Chromium")
@@ -72,6 +72,7 @@ def checkout(tmp_path_factory) -> Path:
     git(folder, "init", "--quiet")
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "-m", "a clone")
+    (folder / ".venv").symlink_to(sys.prefix)
     return folder
 
 

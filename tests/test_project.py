@@ -135,12 +135,12 @@ needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 needs_git = pytest.mark.skipif(not (shutil.which("git") and (ROOT / ".git").exists()), reason="no checkout with git")
 
 
-def make(*arguments: str) -> subprocess.CompletedProcess:
+def make(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
     """Run make as from a fresh shell, even if these tests run under make."""
     mine = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")
     mine += ("PROFILE", "DEVICE", "ONLY", "RUN", "RUNS", "DATA", "REPEATS", "PYTHON", "ENV", "PY")
     env = {name: value for name, value in os.environ.items() if name not in mine}
-    return subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, env=env, check=False)
+    return subprocess.run(["make", *arguments], cwd=cwd, capture_output=True, text=True, env=env, check=False)
 
 
 def makefile_faults(text: str) -> list[str]:
@@ -193,13 +193,16 @@ def test_make_alone_lists_every_target():
 @pytest.fixture
 def recorded(tmp_path):
     """A command that takes Python's place in the Makefile and notes the arguments that the shell gave it."""
-    (tmp_path / ".ready").touch()
-    place, program = tmp_path / "arguments.json", tmp_path / "python"
+    place, program = tmp_path / "arguments.json", tmp_path / ".venv" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "hashes.txt"):
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    (tmp_path / ".venv" / ".ready").touch()
     program.write_text(f"#!{sys.executable}\nimport json, sys\njson.dump(sys.argv[1:], open({str(place)!r}, 'w'))\n")
     program.chmod(0o755)
 
     def run(*arguments: str) -> list[str]:
-        done = make(f"ENV={tmp_path}", f"PY={program}", *arguments)
+        done = make(*arguments, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return json.loads(place.read_text())
 
@@ -220,7 +223,7 @@ def test_make_hands_its_variables_to_the_command(recorded):
     assert [options[key] for key in plain] == ["smoke", "cpu", "vae dc*", "my-run", "stand-in", 3]  # and no files
     assert _arguments(recorded("report", "RUN=my-run")[2:]).run == "my-run"
     assert _arguments(recorded("share", "RUN=my-run")[2:]).run == "my-run"
-    assert _arguments(recorded("compare", "RUNS=one two")[2:]).runs == ["one", "two"]
+    assert _arguments(recorded("compare", "RUNS=one two")[2:]).runs == "one two"
 
 
 # Dependencies and their lock ------------------------------------------------------------------------------------------
@@ -367,7 +370,8 @@ def test_what_builds_the_kit_is_the_lock_s(recorded, tmp_path):
     (build,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
     for environment in PLATFORMS.values():
         assert f"setuptools=={lock(environment)['setuptools']}" == build
-    recipe = make("-n", f"ENV={tmp_path / 'new'}", f"PYTHON={sys.executable}", "env").stdout
+    (tmp_path / ".venv" / ".ready").unlink()
+    recipe = make("-n", f"PYTHON={sys.executable}", "env", cwd=tmp_path).stdout
     first, second = [line for line in recipe.splitlines() if " pip install " in line]
     assert "--no-deps --require-hashes -r hashes.txt" in first
     assert "--no-build-isolation" in second and "-c constraints.txt" in second
