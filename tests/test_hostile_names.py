@@ -139,6 +139,11 @@ def test_numbers_of_unknown_origin_and_copies_are_not_carried_on(tmp_path):
         (tmp_path / name).rmdir()
 
 
+def test_the_reference_run_takes_no_numbers_though_its_journals_are_packed():
+    with pytest.raises(PomologyError, match=r"^RUN=reference-cpu: "):
+        folders.check_machine(ROOT / "outputs" / "reference-cpu")
+
+
 @pytest.mark.parametrize("reader", ["| head -n 1", "| true", ">/dev/full", ">&-"])
 def test_a_run_goes_on_where_nobody_reads_what_it_says(tmp_path, reader):
     program = "import time\nfrom pomology import __main__\n__main__._say('one')\ntime.sleep(0.3)\n"

@@ -41,18 +41,18 @@ class File(NamedTuple):
 
     def read(self) -> bytes:
         """Raises PomologyError for a file that must not or cannot be read."""
-        wrong, name = self.wrong, f"{_shown(self.place.parent.name)}/{_shown(self.place.name)}"
-        if not wrong and self.place.suffix != ".gz":
-            return read_file(self.place)
-        try:
-            if not wrong:
-                data = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(read_file(self.place), MOST_BYTES + 1)
-                if len(data) <= MOST_BYTES:
-                    return data
-                wrong = f"too large; at most {MOST_BYTES:,} bytes unpacked"
-        except zlib.error as error:
-            wrong = f"cannot be read: {error}"
-        raise PomologyError(f"{name}: {wrong}")
+        name = f"{_shown(self.place.parent.name)}/{_shown(self.place.name)}"
+        if self.wrong:
+            raise PomologyError(f"{name}: {self.wrong}")
+        data = read_file(self.place)
+        if self.place.suffix == ".gz":
+            try:
+                data = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, MOST_BYTES + 1)
+            except zlib.error as error:
+                raise PomologyError(f"{name}: cannot be read: {error}") from None
+        if len(data) > MOST_BYTES:
+            raise PomologyError(f"{name}: too large; at most {MOST_BYTES:,} bytes unpacked")
+        return data
 
 
 def listed(folder: Path) -> list[File]:

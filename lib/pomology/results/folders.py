@@ -61,7 +61,7 @@ def note_machine(out: Path, profile: str) -> dict:
 def check_machine(out: Path) -> None:
     """Raises PomologyError where a run's folder has numbers that another machine has measured, or a copy of numbers, or
     has lost the file that says whose they are: those of two machines must not stand under one name."""
-    if any(out.glob("*.jsonl")):
+    if any(out.glob("*.jsonl*")):  # packed, too
         if not (out / "machine.json").exists():
             raise PomologyError(f"RUN={out.name}: has numbers, but no machine.json that says whose; choose another RUN")
         if not any((out / name).exists() for name in (LOCK, ".partial")):  # neither git nor `share` takes them along
