@@ -70,11 +70,11 @@ def _rows() -> tuple[dict, ...]:
     for line in read("published.csv"):
         value, flops = (float(line[key]) if line[key] else None for key in ("value", "flops"))
         numbers = {"row": int(line["row"]), "value": value, "config": json.loads(line["config"]), "flops": flops}
-        made.append({**line, **numbers, **_in_si(line, value)})
+        made.append({**line, **numbers, **in_si(line, value)})
     return tuple(made)
 
 
-def _in_si(line: dict, value: float | None) -> dict:
+def in_si(line: dict, value: float | None) -> dict:
     """A printed number in SI, and its bounds: half a unit of its last digit away, a tenth of it behind a `~`."""
     if value is None:
         return {"si": None}

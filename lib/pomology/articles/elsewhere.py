@@ -1,0 +1,97 @@
+"""What others have published: times of training, each with its source, and what is wrong with it.
+
+They stand beside the articles' in the ranking and in the notebooks of `today/`. The articles' own tables stay as they
+are.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import NamedTuple
+
+from pomology.articles import published
+
+# What can be wrong with a published time. With one of these it is drawn hollow, and is in no mean.
+FAULTS = {
+    "amp": "mixed precision, where the others are fp32",
+    "evaluation": "evaluation is in the time",
+    "few-steps": "of fewer than 20 steps",
+    "loader-bound": "loading data took longer than computing",
+    "nan-loss": "the loss was no number at the end",
+    "no-optimizer": "without the step of the optimizer",
+    "one-run": "measured once",
+    "profiler": "measured with a profiler on",
+    "shared": "on a machine that others used meanwhile",
+    "stand-in": "of data that was made up",
+    "start-up": "the start of the program is in the time",
+    "swapping": "memory was short: the machine swapped",
+    "tf32": "in TF32, which the source does not say",
+    "unclear": "what was timed is not quite clear from its source",
+}
+# These are so common, and change a time so little, that a number with nothing else stays in the mean.
+MINOR = {"one-run", "stand-in", "few-steps", "no-optimizer"}
+
+
+class Source(NamedTuple):
+    """Where numbers are from. url: with the commit or the revision, where the place has one."""
+
+    id: str
+    title: str
+    author: str
+    date: str
+    url: str
+    licence: str
+    note: str
+
+
+class Workload(NamedTuple):
+    """What was trained. flops: operations of a training step for one sample, on paper; empty where nobody counted."""
+
+    id: str
+    title: str
+    sample: str
+    flops: str
+    counted: str
+
+
+@functools.cache
+def sources() -> dict[str, Source]:
+    """All sources, by their id."""
+    return {line["id"]: Source(**line) for line in published.read("sources.csv")}
+
+
+@functools.cache
+def workloads() -> dict[str, Workload]:
+    """What the sources trained, by id; the kit's own experiments are there by their names."""
+    return {line["id"]: Workload(**line) for line in published.read("workloads.csv")}
+
+
+@functools.cache
+def devices() -> dict[str, str]:
+    """How the articles and the sources call a device -> one name for it, and for what they name alike."""
+    return {line["printed"]: line["device"] for line in published.read("devices.csv")}
+
+
+@functools.cache
+def _rows() -> tuple[dict, ...]:
+    made = []
+    for line in published.read("elsewhere.csv"):
+        numbers = {"value": float(line["value"]), "config": json.loads(line["config"])}
+        numbers |= {"faults": tuple(line["faults"].split()), "device": devices().get(line["device"], line["device"])}
+        made.append({**line, **numbers, **published.in_si(line, numbers["value"])})
+    return tuple(made)
+
+
+def rows(workload: str | None = None) -> list[dict]:
+    """The rows, as published.rows has those of the articles, with these keys of their own.
+
+    config: what must be equal for two rows to have done the same. faults: of FAULTS. place: where in the source it is.
+    checked: `text` where it was read a second time from the source's own text, else why it could not be.
+    """
+    return [row for row in _rows() if workload in (None, row["workload"])]
+
+
+def rate(row: dict) -> float:
+    """How much of its work a device did in a second: samples or tokens where those are printed, else whole pieces."""
+    return row["si"] if row["metric"].endswith("_per_s") else 1 / row["si"]
