@@ -92,8 +92,8 @@ def read_row(line: dict[str, str]) -> dict:
     """A line of elsewhere.csv with its numbers. Raises PomologyError for one that cannot be compared with others."""
     known = {"source": sources(), "workload": workloads(), "role": published.ROLES, "metric": METRICS}
     wrong = [f"unknown {key} {line[key]!r}" for key, names in known.items() if line[key] not in names]
-    unit = "/s" if line["metric"].endswith("_per_s") else published.SI_UNITS.get(line["unit"])
-    wrong += [] if line["unit"].endswith(unit or "?") or unit == "s" else [f"unknown unit {line['unit']!r}"]
+    unit, rate = line["unit"], line["metric"].endswith("_per_s")
+    wrong += [] if (unit.endswith("/s") if rate else published.SI_UNITS.get(unit) == "s") else [f"unknown unit {unit!r}"]
     wrong += [f"unknown fault {fault!r}" for fault in line["faults"].split() if fault not in FAULTS]
     try:
         value, config = float(line["value"]), json.loads(line["config"])
@@ -104,14 +104,8 @@ def read_row(line: dict[str, str]) -> dict:
     if wrong:
         raise PomologyError(f"elsewhere.csv: {line['source']}, row {line['row']}: {'; '.join(wrong)}")
     device, faults = devices().get(line["device"], line["device"]), tuple(line["faults"].split())
-    return {
-        **line,
-        "value": value,
-        "config": config,
-        "faults": faults,
-        "device": device,
-        **published.in_si(line, value),
-    }
+    numbers = {"value": value, "config": config, "faults": faults, "device": device}
+    return line | numbers | published.in_si(line, value)
 
 
 def rows(workload: str | None = None) -> list[dict]:
