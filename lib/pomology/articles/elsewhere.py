@@ -93,7 +93,9 @@ def read_row(line: dict[str, str]) -> dict:
     known = {"source": sources(), "workload": workloads(), "role": published.ROLES, "metric": METRICS}
     wrong = [f"unknown {key} {line[key]!r}" for key, names in known.items() if line[key] not in names]
     unit, rate = line["unit"], line["metric"].endswith("_per_s")
-    wrong += [] if (unit.endswith("/s") if rate else published.SI_UNITS.get(unit) == "s") else [f"unknown unit {unit!r}"]
+    wrong += (
+        [] if (unit.endswith("/s") if rate else published.SI_UNITS.get(unit) == "s") else [f"unknown unit {unit!r}"]
+    )
     wrong += [f"unknown fault {fault!r}" for fault in line["faults"].split() if fault not in FAULTS]
     try:
         value, config = float(line["value"]), json.loads(line["config"])

@@ -28,7 +28,7 @@ from pomology.report import declaration, details, ranking, roofline, summary
 from pomology.report.declaration import Declaration
 from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
-from pomology.report.figures.ranking import NARROW, WIDE, ranking_figure
+from pomology.report.figures.ranking import on_an_axis
 from pomology.report.notebook_page import PAGE, address, filled, render
 from pomology.report.showing import CHECK, SAVED_AS, Report
 from pomology.report.table import Table, grouped
@@ -230,14 +230,12 @@ def _ranked(run: Run, notes: list[str]) -> dict[str, Any] | None:
         known = ranking.Ranking(run.records)
         if not known.here:
             return {"why": ranking.NOTHING} if run.records else None
-        drawings = [
-            style.svg(ranking_figure(known.places(known.usual), known.usual, width)) for width in (WIDE, NARROW)
-        ]
         names = [name for of in known.references.values() for name in of]
         return {
             "sentences": known.sentences(),
             "usual": known.usual,
-            "drawings": [address(drawing) for drawing in drawings],
+            "axis": on_an_axis(known.places(known.usual), every=True),
+            "colours": [(*look, style.COLOURS[name]) for look, name in style.DEVICES.items()],
             "caption": ranking.CAPTION,
             "table": replace(known.table(), title=""),
             "frameworks": known.frameworks(),
@@ -246,7 +244,9 @@ def _ranked(run: Run, notes: list[str]) -> dict[str, Any] | None:
                 (ranking.KINDS[kind], [(names.index(name), name) for name in of])
                 for kind, of in known.references.items()
             ],
-            "against": [(number, name, known.places(name)) for number, name in enumerate(names)],
+            "against": [
+                (number, name, on_an_axis(known.places(name), every=False)) for number, name in enumerate(names)
+            ],
         }
     except MALFORMED as error:
         notes.append(f"There is no ranking: {type(error).__name__}: {error}.")

@@ -15,7 +15,7 @@ from pomology.paths import read_file, root
 from pomology.report import article, claims, declaration, details, roofline, side_by_side, summary, table
 from pomology.report.declaration import Declaration
 from pomology.report.figures import draw, style
-from pomology.report.figures.ranking import NOTEBOOK, ranking_figure
+from pomology.report.figures.ranking import ranking_figure
 from pomology.report.ranking import Ranking
 from pomology.report.table import Row, Table
 from pomology.results import cases, folders
@@ -118,7 +118,7 @@ class Report:
         """The same as a figure."""
         known = Ranking(self.records)
         reference = known.known(against)
-        drawn = ranking_figure(known.places(reference), reference, NOTEBOOK)
+        drawn = ranking_figure(known.places(reference), reference)
         return style.show(drawn, self.out / "figures" / f"{self.name}-ranking.svg")
 
     def summary(self) -> Table:

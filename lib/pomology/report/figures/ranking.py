@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pomology.report.figures.points import Mark, draw_marks
-from pomology.report.figures.style import COLOURS, DEVICES, GREY, device_key, figure_of, nothing, plain_ticks, styled
+from pomology.report.figures.style import (
+    COLOURS,
+    DEVICES,
+    GREY,
+    MARKS,
+    device_key,
+    figure_of,
+    nothing,
+    plain_ticks,
+    styled,
+)
 from pomology.report.ranking import Place
 
-WIDE, NOTEBOOK, NARROW = 12.4, 10.0, 5.2  # inches: of a page, a notebook, and a phone with text of 9 pixels
 MOST_ROWS = 24
+FILLED = {"^": "▲", "o": "●", "s": "■", "v": "▼", "D": "◆", "d": "♦"}  # matplotlib's marks as text, for a page
+HOLLOW = {"^": "△", "o": "○", "s": "□", "v": "▽", "D": "◇", "d": "♢"}
 
 
 @styled
-def ranking_figure(places: Sequence[Place], reference: str, width: float = WIDE) -> Any:
+def ranking_figure(places: Sequence[Place], reference: str) -> Any:
     """The fastest on top. A mark is a model that both have trained, hollow where a time is doubtful; a stroke is the
-    geometric mean, which is written beside the row, or below the device's name where the figure is narrow.
+    geometric mean, which is written beside the row.
 
     Of more devices than fit, this machine's and the reference stay, and of the others those with most models. Returns a
     matplotlib Figure.
@@ -24,8 +36,7 @@ def ranking_figure(places: Sequence[Place], reference: str, width: float = WIDE)
     shown = _chosen(places, reference)
     if len(shown) < 2:
         return nothing()
-    wide = width > NARROW
-    figure = figure_of(width, 1.2 + (0.25 if wide else 0.42) * len(shown))
+    figure = figure_of(10, 1.2 + 0.25 * len(shown))
     axis = figure.subplots()
     reach = [ratio.value for place in shown for ratio, _ in place.ratios.values()]
     axis.set(xscale="log", xlim=(min(reach) / 1.4, max(reach) * 1.4), ylim=(len(shown) - 0.4, -0.6))
@@ -43,20 +54,17 @@ def ranking_figure(places: Sequence[Place], reference: str, width: float = WIDE)
     for number, (place, look) in enumerate(zip(shown, looks, strict=True)):
         if place.sound:
             axis.plot([place.mean], [number], "|", color=COLOURS[look], markersize=13, markeredgewidth=2.4, zorder=4)
-        if wide:
-            words = f"{place.words()}  {place.software()}"
-            form = {"transform": axis.get_yaxis_transform(), "va": "center", "weight": _weight(place)}
-            axis.text(1.01, number, words, fontsize=9, **form)
-    names = [place.device if wide else f"{place.device}\n{place.words()}" for place in shown]
-    axis.set_yticks(range(len(shown)), names, fontsize=9.5)
+        form = {"transform": axis.get_yaxis_transform(), "va": "center", "weight": _weight(place), "fontsize": 9}
+        axis.text(1.01, number, f"{place.words()}  {place.software()}", **form)
+    axis.set_yticks(range(len(shown)), [place.device for place in shown])
     for label, place in zip(axis.get_yticklabels(), shown, strict=True):
         label.set_weight(_weight(place))
     axis.tick_params(axis="y", length=0)
     plain_ticks(axis.xaxis)
-    axis.set_xlabel(f"speed, {reference} = 1 (right is faster)", fontsize=9.5)
+    axis.set_xlabel(f"speed, {reference} = 1 (right is faster)")
     left = len(places) - len(shown)
-    axis.set_title(f"{left} more devices are in the table" if left else "", fontsize=9.5)
-    device_key(figure, looks, ncols=3 if wide else 2, fontsize=9.5)
+    axis.set_title(f"{left} more devices are in the table" if left else "")
+    device_key(figure, looks)
     return figure
 
 
@@ -69,3 +77,36 @@ def _chosen(places: Sequence[Place], reference: str) -> list[Place]:
     kept = sorted(places, key=lambda place: (not (place.measured or place.device == reference), -place.sound))
     names = {place.device for place in kept[:MOST_ROWS]}
     return [place for place in places if place.device in names]
+
+
+class Axis(NamedTuple):
+    """The same for a page, which draws it with text alone: a phone shows it as well, and sixty cost no time. Places are
+    in per cent of the axis. rows: each a place, its marks, and where its mean is; ticks: with their numbers."""
+
+    rows: list[tuple[Place, list[tuple[float, str]], float]]
+    ticks: list[tuple[float, str]]
+    origin: float
+    key: dict[str, tuple[str, str, str]]
+
+
+def on_an_axis(places: Sequence[Place], every: bool) -> Axis:
+    """every: a mark for each model, not for the mean alone."""
+    values = [[value for value, _ in place.ratios.values()] if every else [place.mean] for place in places]
+    values = [[getattr(value, "value", value) for value in row] for row in values]
+    reach = [value for row in values for value in row]
+    low, high = min(reach) / 1.2, max(reach) * 1.2
+
+    def at(value: float) -> float:
+        return round(100 * math.log(value / low) / math.log(high / low), 1)
+
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low < 300 else (1,)
+    ticks = [float(f"{step}e{decade}") for decade in decades for step in steps]
+    rows, key = [], {}
+    for place, row in zip(places, values, strict=True):
+        look = DEVICES[place.source, place.role]
+        key[look] = (place.source, place.role, FILLED[MARKS[look]])
+        sound = [sound for _, sound in place.ratios.values()] if every else [place.sound]
+        glyphs = [(FILLED if good else HOLLOW)[MARKS[look]] for good in sound]
+        rows.append((place, list(zip(map(at, row), glyphs, strict=True)), at(place.mean)))
+    return Axis(rows, [(at(tick), f"{tick:,.10g}") for tick in ticks if low < tick < high], at(1.0), key)
