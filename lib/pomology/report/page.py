@@ -234,7 +234,7 @@ def _ranked(run: Run, notes: list[str]) -> dict[str, Any] | None:
         return {
             "sentences": known.sentences(),
             "usual": known.usual,
-            "axis": on_an_axis(known.places(known.usual), every=True),
+            "axis": on_an_axis(known.places(known.usual), many=True),
             "colours": [(*look, style.COLOURS[name]) for look, name in style.DEVICES.items()],
             "caption": ranking.CAPTION,
             "table": replace(known.table(), title=""),
@@ -244,9 +244,7 @@ def _ranked(run: Run, notes: list[str]) -> dict[str, Any] | None:
                 (ranking.KINDS[kind], [(names.index(name), name) for name in of])
                 for kind, of in known.references.items()
             ],
-            "against": [
-                (number, name, on_an_axis(known.places(name), every=False)) for number, name in enumerate(names)
-            ],
+            "against": [(number, name, on_an_axis(known.places(name))) for number, name in enumerate(names)],
         }
     except MALFORMED as error:
         notes.append(f"There is no ranking: {type(error).__name__}: {error}.")

@@ -233,15 +233,16 @@ class Ranking:
                 doubts = [elsewhere.FAULTS[flag] for flag in flags if flag in elsewhere.SERIOUS]
                 runs = min(speed.runs for speed in these)
                 carried = ", ".join(flag for flag in flags if flag in cases.FLAGS)
-                sure = [doubts and f"doubtful: {', '.join(doubts)}", "one run" if runs == 1 else f"{runs} runs"]
+                with_ = ", ".join(dict.fromkeys(cases.framework_name(speed) for speed in these))
+                sure = [doubts and f"doubtful: {', '.join(doubts)}"]
+                sure += [f"{with_}, {'one run' if runs == 1 else f'{runs} runs'}"]
                 sure += [carried and f"flags: {carried}"]
                 numbers = {"model": name, "device": device, "runs": runs, "doubts": "; ".join(doubts)}
                 numbers |= {"others": len(others), "flags": " ".join(flags)}
-                with_ = ", ".join(dict.fromkeys(cases.framework_name(speed) for speed in these))
-                lines.append(
-                    ((title(name), f"{device}, {with_}", shown, "; ".join(filter(None, sure))), numbers, "plain")
-                )
-        columns = ("Model", "Trained here by", "Others, this device = 1 (more is faster)", "May it be trusted?")
+                model = title(name) + f", on the {device}" * (len(self.here) > 1)
+                lines.append(((model, shown, "; ".join(filter(None, sure))), numbers, "plain"))
+        at_1 = self.here[0] if len(self.here) == 1 else "this device"
+        columns = ("Model", f"How fast others train it, {at_1} = 1", "May it be trusted?")
         return Table.of("Model by model", columns, lines, [NOT_THERE])
 
 

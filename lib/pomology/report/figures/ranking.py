@@ -89,8 +89,9 @@ class Axis(NamedTuple):
     key: dict[str, tuple[str, str, str]]
 
 
-def on_an_axis(places: Sequence[Place], every: bool) -> Axis:
-    """every: a mark for each model, not for the mean alone."""
+def on_an_axis(places: Sequence[Place], many: bool = False) -> Axis:
+    """A mark for each model, or of over 20 devices for the mean alone. many: for each model of any number."""
+    every = many or len(places) <= 20
     values = [[value for value, _ in place.ratios.values()] if every else [place.mean] for place in places]
     values = [[getattr(value, "value", value) for value in row] for row in values]
     reach = [value for row in values for value in row]
