@@ -15,7 +15,8 @@ import pytest
 from records import metric, product, rate, record, stream
 
 from pomology.report import costs, declaration
-from pomology.report.figures import draw, memory, points, style, summary
+from pomology.report.figures import draw, memory, points, ranking, style, summary
+from pomology.report.ranking import Ranking
 
 pytestmark = pytest.mark.filterwarnings("error")  # none may appear in a notebook
 
@@ -64,7 +65,10 @@ PRICED = costs.priced([SOLD, product(8e9)], 9, 3e3)
 
 def drawn(experiment, records=(), compact=False):
     """The figure, laid out as in a file."""
-    made = summary.summary_figure(records, compact=True) if compact else draw(experiment, list(records))
+    if experiment == "ranking":
+        made = ranking.ranking_figure(Ranking(records).places(GPU), GPU)
+    else:
+        made = summary.summary_figure(records, compact=True) if compact else draw(experiment, list(records))
     style.styled(made.draw_without_rendering)()
     return made
 
@@ -302,7 +306,7 @@ def test_the_small_summary_has_each_device_at_one_setting_with_its_share():
 # Of all figures -------------------------------------------------------------------------------------------------------
 
 SHOWN = {"vae": MACHINE, "dcgan": [], "transformer_lm": [], "costs": PRICED, "blas": PRODUCTS}
-SHOWN |= {"memory_over_time": TRACED, "roofline": RUN, "summary": RUN}
+SHOWN |= {"memory_over_time": TRACED, "roofline": RUN, "summary": RUN, "ranking": MACHINE}
 
 
 def readable(figure):

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import functools
 import json
+import math
+import re
 from typing import NamedTuple
 
 from pomology.articles import published
+from pomology.errors import PomologyError
 
 # What can be wrong with a published time. With one of these it is drawn hollow, and is in no mean.
 FAULTS = {
@@ -31,6 +34,13 @@ FAULTS = {
 }
 # These are so common, and change a time so little, that a number with nothing else stays in the mean.
 MINOR = {"one-run", "stand-in", "few-steps", "no-optimizer"}
+METRICS = ("step_s", "epoch_s", "fit_s", "forward_s", "backward_s", "pass_s")
+METRICS += ("samples_per_s", "tokens_per_s", "steps_per_s")
+SERIOUS = FAULTS.keys() - MINOR
+SHARED = {"amp", "tf32"}  # of two devices that both have it: they did the same
+# Experiments of the articles. A digit takes their loaders 20 to 30 µs (docs/findings.md), an epoch of them over 1 s:
+# most print little more, and processors no more than GPUs with a hundred times their peak.
+LOADER_BOUND = ("vae", "rasbt_lenet", "rasbt_mlp")
 
 
 class Source(NamedTuple):
@@ -75,12 +85,29 @@ def devices() -> dict[str, str]:
 
 @functools.cache
 def _rows() -> tuple[dict, ...]:
-    made = []
-    for line in published.read("elsewhere.csv"):
-        numbers = {"value": float(line["value"]), "config": json.loads(line["config"])}
-        numbers |= {"faults": tuple(line["faults"].split()), "device": devices().get(line["device"], line["device"])}
-        made.append({**line, **numbers, **published.in_si(line, numbers["value"])})
-    return tuple(made)
+    return tuple(map(read_row, published.read("elsewhere.csv")))
+
+
+def read_row(line: dict[str, str]) -> dict:
+    """A line of elsewhere.csv with its numbers. Raises PomologyError for one that cannot be compared with others."""
+    known = {"source": sources(), "workload": workloads(), "role": published.ROLES, "metric": METRICS}
+    wrong = [f"unknown {key} {line[key]!r}" for key, names in known.items() if line[key] not in names]
+    unit, rate = line["unit"], line["metric"].endswith("_per_s")
+    wrong += (
+        [] if (unit.endswith("/s") if rate else published.SI_UNITS.get(unit) == "s") else [f"unknown unit {unit!r}"]
+    )
+    wrong += [f"unknown fault {fault!r}" for fault in line["faults"].split() if fault not in FAULTS]
+    try:
+        value, config = float(line["value"]), json.loads(line["config"])
+        wrong += [] if 0 < value < math.inf and isinstance(config, dict) else ["no positive value, or no settings"]
+        wrong += [] if re.fullmatch(r"20[12]\d", line["year"]) else [f"no year {line['year']!r}"]
+    except ValueError:
+        wrong.append("value or settings cannot be read")
+    if wrong:
+        raise PomologyError(f"elsewhere.csv: {line['source']}, row {line['row']}: {'; '.join(wrong)}")
+    device, faults = devices().get(line["device"], line["device"]), tuple(line["faults"].split())
+    numbers = {"value": value, "config": config, "faults": faults, "device": device}
+    return line | numbers | published.in_si(line, value)
 
 
 def rows(workload: str | None = None) -> list[dict]:
@@ -95,3 +122,9 @@ def rows(workload: str | None = None) -> list[dict]:
 def rate(row: dict) -> float:
     """How much of its work a device did in a second: samples or tokens where those are printed, else whole pieces."""
     return row["si"] if row["metric"].endswith("_per_s") else 1 / row["si"]
+
+
+def faults(row: dict) -> frozenset[str]:
+    """Those of an article's row: its loading, and the precision that PyTorch had by default (peaks.csv)."""
+    tf32 = any((line["device"], line["precision"]) == (row["device"], "tf32") for line in published.read("peaks.csv"))
+    return frozenset(["loader-bound"] * (row["experiment"] in LOADER_BOUND) + ["tf32"] * tf32)

@@ -17,9 +17,9 @@ ROLES = ("cpu", "gpu", "rival")
 FRAMEWORKS = ("torch", "tensorflow", "mlx")
 
 # Printed unit -> factor to SI. Units that are not here (s, cores, %, x, ...) stay as they are.
-UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
+UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "h": 3600.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
 UNIT_FACTORS |= {"TFLOPS": 1e12, "M": 1e6, "million": 1e6, "billion": 1e9}
-SI_UNITS = dict.fromkeys(("s", "ms", "min", "Min"), "s") | dict.fromkeys(("GB", "GByte", "GiB"), "B")
+SI_UNITS = dict.fromkeys(("s", "ms", "min", "Min", "h"), "s") | dict.fromkeys(("GB", "GByte", "GiB"), "B")
 SI_UNITS |= {"TFLOPS": "FLOP/s", "W": "W", "J": "J", "°C": "°C", "USD": "USD"}
 ROUNDED = {*UNIT_FACTORS, "s", "W", "J", "°C", "x", "%"}  # what is not counted, and so is printed rounded
 ABOUT = 0.10  # what `~35W` may be off by

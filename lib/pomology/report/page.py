@@ -24,10 +24,11 @@ from pomology.format import one_line, quantity_per_s
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import claims as report_claims
-from pomology.report import declaration, details, roofline, summary
+from pomology.report import declaration, details, ranking, roofline, summary
 from pomology.report.declaration import Declaration
 from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
+from pomology.report.figures.ranking import on_an_axis
 from pomology.report.notebook_page import PAGE, address, filled, render
 from pomology.report.showing import CHECK, SAVED_AS, Report
 from pomology.report.table import Table, grouped
@@ -127,15 +128,19 @@ def _index(run: Run, failed: dict[str, str], abouts: Sequence[Declaration] | Non
     notes += [] if notebooks or not run.journals else ["Made of the journals alone: no notebook is beside them."]
     if any(record.profile == "smoke" for record in run.records):
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
-    compared = _compared(run, notes)
+    ranked, compared = _ranked(run, notes), _compared(run, notes)
+    articles = [_article(run, part, failed, notebooks) for part in grouped(abouts, attrgetter("article"))]
     title, software = cases.short_chip(run.machine.get("chip")), details.software_table(run.machine, run.records)
     return filled(
         "run.html.j2",
         title=title[:1].upper() + title[1:],
+        ranked=ranked,
+        compared=compared,
+        trust=_trust(run.records),
         facts=_facts(run, software),
         software=software,
-        compared=compared,
-        articles=[_article(run, part, failed, notebooks) for part in grouped(abouts, attrgetter("article"))],
+        contradicted=_contradicted(articles),
+        articles=articles,
         notes=_few(notes),
     )
 
@@ -181,20 +186,69 @@ def _facts(run: Run, software: Table) -> list[tuple[str, str]]:
     # Text of this form sorts by time.
     times = sorted(record.started for record in records if re.fullmatch(r"[\d-]{10}T[\d:]{8}Z", record.started))
     when = dict.fromkeys(time[:16].replace("T", " ") for time in times[:1] + times[-1:])
-    ended = Counter(record.status for record in records).most_common()
     facts = {
         "Machine": snapshot.describe(machine) if machine else "not told",
         "Power": str(machine.get("power_source") or ""),
         "Profile": "; ".join(PROFILES.get(profile, profile) for profile in profiles),
         "Data": "; ".join(data) or "none yet",
         "Measured": f"{' to '.join(when)} UTC" if when else "nothing yet",
-        "Instrument": _checks(records),
-        "Twice the same": details.same_twice(records),
         "At its best": _best(records),
-        "Cases": ", ".join(f"{count} {status}" for status, count in ended) or "none yet",
         "Kit": ", ".join(kit),
     }
     return [(term, text) for term, text in facts.items() if text]
+
+
+def _trust(records: list[Record]) -> list[tuple[str, str]]:
+    """What may be trusted of this run, in short: the kit's check of itself, and how its cases ended."""
+    ended = Counter(record.status for record in records).most_common()
+    flags = Counter(flag for record in records if record.status == "ok" for flag in record.flags).most_common()
+    words = (f"{count} {flag} ({cases.FLAGS.get(flag, flag).partition(':')[0]})" for flag, count in flags)
+    facts = {
+        "Checks": _checks(records),
+        "Twice the same": details.same_twice(records),
+        "Cases": ", ".join(f"{count} {status}" for status, count in ended) or "none yet",
+        "Flags": "; ".join(words),
+    }
+    return [(term, text) for term, text in facts.items() if text]
+
+
+def _contradicted(articles: list[dict]) -> Table | None:
+    """The articles' sentences that numbers contradict: their own, or this machine's."""
+    tables = [part["claims"] for article in articles for part in (article, *article["sections"]) if part.get("claims")]
+    rows = [row for table in tables if isinstance(table, Table) for row in table.rows]
+    rows = sorted({row for row in rows if any(cell.startswith("does not hold") for cell in row.cells[2:])}, key=str)
+    return (
+        replace(next(table for table in tables if isinstance(table, Table)), title="", rows=tuple(rows), notes=())
+        if rows
+        else None
+    )
+
+
+def _ranked(run: Run, notes: list[str]) -> dict[str, Any] | None:
+    """The ranking against the usual device as a figure, and against each as a table; None where that cannot be made."""
+    try:
+        known = ranking.Ranking(run.records)
+        if not known.here:
+            return {"why": ranking.NOTHING} if run.records else None
+        names = [name for of in known.references.values() for name in of]
+        return {
+            "sentences": known.sentences(),
+            "usual": known.usual,
+            "axis": on_an_axis(known.places(known.usual), many=True),
+            "colours": [(*look, style.COLOURS[name]) for look, name in style.DEVICES.items()],
+            "caption": ranking.CAPTION,
+            "table": replace(known.table(), title=""),
+            "frameworks": known.frameworks(),
+            "models": replace(known.by_model(), title=""),
+            "kinds": [
+                (ranking.KINDS[kind], [(names.index(name), name) for name in of])
+                for kind, of in known.references.items()
+            ],
+            "against": [(number, name, on_an_axis(known.places(name))) for number, name in enumerate(names)],
+        }
+    except MALFORMED as error:
+        notes.append(f"There is no ranking: {type(error).__name__}: {error}.")
+    return None
 
 
 def _compared(run: Run, notes: list[str]) -> dict[str, Any] | None:

@@ -15,6 +15,8 @@ from pomology.paths import read_file, root
 from pomology.report import article, claims, declaration, details, roofline, side_by_side, summary, table
 from pomology.report.declaration import Declaration
 from pomology.report.figures import draw, style
+from pomology.report.figures.ranking import ranking_figure
+from pomology.report.ranking import Ranking
 from pomology.report.table import Row, Table
 from pomology.results import cases, folders
 from pomology.results.record import Record
@@ -106,6 +108,18 @@ class Report:
     def roofline(self) -> Table:
         """Where every experiment of this run stands under the machine's ceilings."""
         return self._saved("roofline", roofline.roofline_table(self.records))
+
+    def ranking(self, against: str = "") -> Table:
+        """How fast every device trains, as a multiple of one that is named, or of the usual one. Raises PomologyError
+        for a name that no row has."""
+        return self._saved("ranking", Ranking(self.records).table(against))
+
+    def ranking_figure(self, against: str = "") -> Any:
+        """The same as a figure."""
+        known = Ranking(self.records)
+        reference = known.known(against)
+        drawn = ranking_figure(known.places(reference), reference)
+        return style.show(drawn, self.out / "figures" / f"{self.name}-ranking.svg")
 
     def summary(self) -> Table:
         """What every device of the articles, and this machine, achieves of its peak."""

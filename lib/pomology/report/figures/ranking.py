@@ -2,62 +2,112 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from pomology.format import significant
 from pomology.report.figures.points import Mark, draw_marks
-from pomology.report.figures.style import COLOURS, DEVICES, GREY, device_key, figure_of, nothing, plain_ticks, styled
+from pomology.report.figures.style import (
+    COLOURS,
+    DEVICES,
+    GREY,
+    MARKS,
+    device_key,
+    figure_of,
+    nothing,
+    plain_ticks,
+    styled,
+)
 from pomology.report.ranking import Place
 
-ROW_INCHES, MOST_ROWS = 0.27, 28
+MOST_ROWS = 24
+FILLED = {"^": "▲", "o": "●", "s": "■", "v": "▼", "D": "◆", "d": "♦"}  # matplotlib's marks as text, for a page
+HOLLOW = {"^": "△", "o": "○", "s": "□", "v": "▽", "D": "◇", "d": "♢"}
 
 
 @styled
 def ranking_figure(places: Sequence[Place], reference: str) -> Any:
-    """The fastest on top. A mark is a model that both have trained, hollow where its time is doubtful; a stroke is the
-    geometric mean, written behind it.
+    """The fastest on top. A mark is a model that both have trained, hollow where a time is doubtful; a stroke is the
+    geometric mean, which is written beside the row.
 
     Of more devices than fit, this machine's and the reference stay, and of the others those with most models. Returns a
     matplotlib Figure.
     """
-    shown = chosen(places, reference)
-    if not shown:
+    shown = _chosen(places, reference)
+    if len(shown) < 2:
         return nothing()
-    figure = figure_of(8, 0.9 + ROW_INCHES * len(shown))
+    figure = figure_of(10, 1.2 + 0.25 * len(shown))
     axis = figure.subplots()
     reach = [ratio.value for place in shown for ratio, _ in place.ratios.values()]
-    low, high = min(reach), max(reach)
-    axis.set(xscale="log", xlim=(low / 1.4, high * 1.4 * (high / low) ** 0.28), ylim=(len(shown) - 0.4, -0.6))
+    axis.set(xscale="log", xlim=(min(reach) / 1.4, max(reach) * 1.4), ylim=(len(shown) - 0.4, -0.6))
     axis.axvline(1, color=GREY, linewidth=0.8, linestyle="dashed")
     axis.grid(axis="x")
-    names = [DEVICES["measured" if place.measured else "published", place.role] for place in shown]
-    for number, (place, name) in enumerate(zip(shown, names, strict=True)):
-        marks = [Mark(ratio, "filled" if sound else "hollow") for ratio, sound in place.ratios.values()]
-        for mark in marks:  # all on the line: each is a model of its own, and no dodge tells which
-            draw_marks(axis, [(name, number, [mark])], size=26)
+    looks = [DEVICES[place.source, place.role] for place in shown]
+    # All on the line, each alone: they are models, and which is in the table.
+    marked = [(place.ratios.values(), look) for place, look in zip(shown, looks, strict=True)]
+    drawn = [
+        (look, number, [Mark(ratio, "filled" if sound else "hollow")])
+        for number, (ratios, look) in enumerate(marked)
+        for ratio, sound in ratios
+    ]
+    draw_marks(axis, drawn, size=30)
+    for number, (place, look) in enumerate(zip(shown, looks, strict=True)):
         if place.sound:
-            axis.plot([place.mean], [number], "|", color=COLOURS[name], markersize=13, markeredgewidth=2.2, zorder=4)
-        right = max(mark.number.high or mark.number.value for mark in marks)
-        weight = "bold" if place.measured else "normal"
-        form = {"textcoords": "offset points", "va": "center", "fontsize": 8.5, "weight": weight}
-        axis.annotate(
-            place.words() if place.device != reference else "1: the reference", (right, number), (8, 0), **form
-        )
+            axis.plot([place.mean], [number], "|", color=COLOURS[look], markersize=13, markeredgewidth=2.4, zorder=4)
+        form = {"transform": axis.get_yaxis_transform(), "va": "center", "weight": _weight(place), "fontsize": 9}
+        axis.text(1.01, number, f"{place.words()}  {place.software()}", **form)
     axis.set_yticks(range(len(shown)), [place.device for place in shown])
     for label, place in zip(axis.get_yticklabels(), shown, strict=True):
-        label.set_weight("bold" if place.measured else "normal")
+        label.set_weight(_weight(place))
     axis.tick_params(axis="y", length=0)
     plain_ticks(axis.xaxis)
+    axis.set_xlabel(f"speed, {reference} = 1 (right is faster)")
     left = len(places) - len(shown)
-    more = f"; {left} more devices are in the table" if left else ""
-    axis.set_xlabel(f"speed of training, {reference} = {significant(1.0, 1)} (right is faster){more}")
-    device_key(figure, names)
+    axis.set_title(f"{left} more devices are in the table" if left else "")
+    device_key(figure, looks)
     return figure
 
 
-def chosen(places: Sequence[Place], reference: str) -> list[Place]:
+def _weight(place: Place) -> str:
+    return "bold" if place.measured else "normal"
+
+
+def _chosen(places: Sequence[Place], reference: str) -> list[Place]:
     """As many as fit, in their order."""
     kept = sorted(places, key=lambda place: (not (place.measured or place.device == reference), -place.sound))
     names = {place.device for place in kept[:MOST_ROWS]}
     return [place for place in places if place.device in names]
+
+
+class Axis(NamedTuple):
+    """The same for a page, which draws it with text alone: a phone shows it as well, and sixty cost no time. Places are
+    in per cent of the axis. rows: each a place, its marks, and where its mean is; ticks: with their numbers."""
+
+    rows: list[tuple[Place, list[tuple[float, str]], float]]
+    ticks: list[tuple[float, str]]
+    origin: float
+    key: dict[str, tuple[str, str, str]]
+
+
+def on_an_axis(places: Sequence[Place], many: bool = False) -> Axis:
+    """A mark for each model, or of over 20 devices for the mean alone. many: for each model of any number."""
+    every = many or len(places) <= 20
+    values = [[value for value, _ in place.ratios.values()] if every else [place.mean] for place in places]
+    values = [[getattr(value, "value", value) for value in row] for row in values]
+    reach = [value for row in values for value in row]
+    low, high = min(reach) / 1.2, max(reach) * 1.2
+
+    def at(value: float) -> float:
+        return round(100 * math.log(value / low) / math.log(high / low), 1)
+
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low < 300 else (1,)
+    ticks = [float(f"{step}e{decade}") for decade in decades for step in steps]
+    rows, key = [], {}
+    for place, row in zip(places, values, strict=True):
+        look = DEVICES[place.source, place.role]
+        key[look] = (place.source, place.role, FILLED[MARKS[look]])
+        sound = [sound for _, sound in place.ratios.values()] if every else [place.sound]
+        glyphs = [(FILLED if good else HOLLOW)[MARKS[look]] for good in sound]
+        rows.append((place, list(zip(map(at, row), glyphs, strict=True)), at(place.mean)))
+    return Axis(rows, [(at(tick), f"{tick:,.10g}") for tick in ticks if low < tick < high], at(1.0), key)
