@@ -234,7 +234,8 @@ def _ranked(run: Run, notes: list[str]) -> dict[str, Any] | None:
         return {
             "sentences": known.sentences(),
             "usual": known.usual,
-            "axis": on_an_axis(known.places(known.usual), many=True),
+            "axis": (axis := on_an_axis(beside := known.places(known.usual), known.usual)),
+            "more": len(beside) - len(axis.rows),
             "colours": [(*look, style.COLOURS[name]) for look, name in style.DEVICES.items()],
             "caption": ranking.CAPTION,
             "table": replace(known.table(), title=""),
