@@ -214,13 +214,13 @@ def _trust(records: list[Record]) -> list[tuple[str, str]]:
 
 def _contradicted(articles: list[dict]) -> Table | None:
     """The articles' sentences that numbers contradict: their own, or this machine's."""
-    tables = [part["claims"] for article in articles for part in (article, *article["sections"]) if part.get("claims")]
-    rows = [row for table in tables if isinstance(table, Table) for row in table.rows]
-    rows = sorted({row for row in rows if any(cell.startswith("does not hold") for cell in row.cells[2:])}, key=str)
+    parts = [part for article in articles for part in (article, *article["sections"])]
+    tables = [part["claims"] for part in parts if isinstance(part.get("claims"), Table)]
+    rows = dict.fromkeys(row for table in tables for row in table.rows)
+    rows = [row for row in rows if any(cell.startswith("does not hold") for cell in row.cells[2:])]
+    rows = [replace(row, cells=(f"Article {row.cells[0].partition('-')[0]}", *row.cells[1:])) for row in rows]
     return (
-        replace(next(table for table in tables if isinstance(table, Table)), title="", rows=tuple(rows), notes=())
-        if rows
-        else None
+        replace(tables[0], title="", columns=("", *tables[0].columns[1:]), rows=tuple(rows), notes=()) if rows else None
     )
 
 
@@ -234,7 +234,8 @@ def _ranked(run: Run, notes: list[str]) -> dict[str, Any] | None:
         return {
             "sentences": known.sentences(),
             "usual": known.usual,
-            "axis": on_an_axis(known.places(known.usual), many=True),
+            "axis": (axis := on_an_axis(beside := known.places(known.usual), known.usual)),
+            "more": len(beside) - len(axis.rows),
             "colours": [(*look, style.COLOURS[name]) for look, name in style.DEVICES.items()],
             "caption": ranking.CAPTION,
             "table": replace(known.table(), title=""),

@@ -161,7 +161,7 @@ class Ranking:
         lines, times = [], []
         for device in self.here:
             names, beside = {}, {place.device: place for place in self.places(device)}
-            for name in sorted(self.nearest(device), key=lambda name: name != self.usual):
+            for name in sorted(self.nearest(device), key=lambda name: (self.roles[name] == "cpu", name != self.usual)):
                 if beside[name].sound:
                     names.setdefault(self.roles[name], name)
             against = {name: next(p for p in self.places(name) if p.device == device) for name in names.values()}

@@ -20,7 +20,7 @@ from pomology.report.figures.style import (
 )
 from pomology.report.ranking import Place
 
-MOST_ROWS = 24
+MOST_ROWS = 28
 FILLED = {"^": "▲", "o": "●", "s": "■", "v": "▼", "D": "◆", "d": "♦"}  # matplotlib's marks as text, for a page
 HOLLOW = {"^": "△", "o": "○", "s": "□", "v": "▽", "D": "◇", "d": "♢"}
 
@@ -89,9 +89,11 @@ class Axis(NamedTuple):
     key: dict[str, tuple[str, str, str]]
 
 
-def on_an_axis(places: Sequence[Place], many: bool = False) -> Axis:
-    """A mark for each model, or of over 20 devices for the mean alone. many: for each model of any number."""
-    every = many or len(places) <= 20
+def on_an_axis(places: Sequence[Place], reference: str = "") -> Axis:
+    """A mark for each model, or of over 20 devices for the mean alone. reference: of the chart that a page begins with,
+    which has as many devices as fit, with a mark for each model."""
+    places = _chosen(places, reference) if reference else places
+    every = bool(reference) or len(places) <= 20
     values = [[value for value, _ in place.ratios.values()] if every else [place.mean] for place in places]
     values = [[getattr(value, "value", value) for value in row] for row in values]
     reach = [value for row in values for value in row]
