@@ -54,7 +54,7 @@ def test_only_the_same_step_is_compared_with_pytorchs():
     assert [row.cells for row in table.rows] == [
         ("GPU", "224", "8", "3.00 s ± 10 %", "2.00 s ± 10 %", "1.50× (1.23 to 1.83×)", "1.0e-06"),
         ("GPU", "64", "8", "not run", "2.00 s ± 10 %", "", "1.0e-06"),
-        ("CPU", "224", "8", "8.00 s ± 10 %", "too-big", "", ""),
+        ("CPU", "224", "8", "8.0 s ± 10 %", "too-big", "", ""),
         ("GPU", "224", "4", "not run", "2.00 s ± 10 %", "", "1.0e-06"),
     ]
     assert [row["ratio"] for row in table.data] == [1.5, None, None, None]
