@@ -30,8 +30,8 @@ KINDS |= {"dict": ((dict, list), "settings by name")}  # or a list of their valu
 Limit = tuple[Callable[[Any], bool], str]  # a test of a value, and its words
 
 
-def _one_of(*names: str | bool) -> Limit:
-    return lambda value: value in names, f"one of {', '.join(map(str, names))}"
+def _one_of(*names: str) -> Limit:
+    return lambda value: value in names, f"one of {', '.join(names)}"
 
 
 def _between(low: float, high: float, above: bool = False) -> Limit:
@@ -76,7 +76,7 @@ _LIMITS: dict[str, Limit] = {
     "lr": _between(0, 1000, above=True),
     "workers cuda_workers": _between(0, 128),
     "loaders": _settings(
-        workers=_between(0, 128), persistent=_one_of(True, False), augment_on_device=_one_of(True, False)
+        workers=_between(0, 128), **dict.fromkeys(("persistent", "augment_on_device"), _between(0, 1))
     ),
     "precisions": _one_of("fp32", "fp16", "bf16"),
     "weights": _one_of("auto", "random"),
