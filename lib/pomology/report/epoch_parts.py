@@ -41,8 +41,9 @@ def table(records: Iterable[Record]) -> Table:
     lines = []
     for record in records:
         start, config = record.metrics.get("loader_start_s"), record.config
-        cells = [resolved(part) if part else record.status for part in parts(record.metrics).values()]
-        cells.append(f"{start.value:,.1f} s" if start else record.status)
+        missing = "not measured" if record.status == "ok" else record.status
+        cells = [resolved(part) if part else missing for part in parts(record.metrics).values()]
+        cells.append(f"{start.value:,.1f} s" if start else missing)
         way = f"{config['workers']} workers" + (", persistent" if config["persistent"] == "yes" else "")
         lines.append(Row((chip_name(record), way, config["augmentation"], *cells), "measured"))
     columns = ("Chip", "Loader", "Augmentation by the", *PARTS, "First batch of the loader")
