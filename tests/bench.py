@@ -843,7 +843,7 @@ def in_framework(title: str, text: str, pairs: int, low: float, high: float, bou
 class InTurn:
     """A case of a notebook, and a loader of one batch for it: each of its steps follows one of upstream's own."""
 
-    device = torch.device("cpu")
+    device, backend = torch.device("cpu"), SimpleNamespace(kind="cpu")
     require_memory = loss = note = lambda self, *_: None
     occasional = staticmethod(lambda *_, **__: contextlib.nullcontext())
 

@@ -388,11 +388,12 @@ NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "lightning_on_mps
 def test_each_device_runs_the_batches_that_fit_and_lightning_takes_the_one_it_takes():
     cells = ["".join(cell["source"]) for cell in notebooks.read_notebook(NOTEBOOK)["cells"]]
     imports, networks, planning = (
-        next(cell for cell in cells if words in cell) for words in ("import torch", "BATCHES = ", "divisors = ")
+        next(cell for cell in cells if words in cell) for words in ("import torch", "BATCHES = ", "def to_run")
     )
     scope = {name: parameter.default for name, parameter in parameters.declared(NOTEBOOK).items()}
     exec(imports[: imports.index("experiment = ")], scope)
     exec(networks, scope)
+    exec(planning, scope)
 
     def plan(auto: str, **free: float) -> dict[str, tuple[dict, list]]:
         """Of each kind of device, with so many bytes free, the training batches and Lightning's accelerators."""
@@ -401,14 +402,19 @@ def test_each_device_runs_the_batches_that_fit_and_lightning_takes_the_one_it_ta
             types.SimpleNamespace(kind=kind, backend=names[kind], free_memory=lambda free=b: free)
             for kind, b in free.items()
         ]
-        given = {"experiment": types.SimpleNamespace(devices=devices), "examination": types.SimpleNamespace(auto=auto)}
-        exec(planning, names := scope | given)
+        here = types.SimpleNamespace(devices=devices, cases=lambda rows, on: itertools.product(rows, on))
+        scope.update(experiment=here, examination=types.SimpleNamespace(auto=auto))
+        cases = list(scope["to_run"]())
         return {
             kind: (
-                {row["model"]: row["batch_size"] for row in rows if row.get("mode") == "training"},
-                [row["accelerator"] for row in rows if "accelerator" in row],
+                {
+                    row["model"]: row["batch_size"]
+                    for row, on in cases
+                    if on.kind == kind and row.get("mode") == "training"
+                },
+                [row["accelerator"] for row, on in cases if on.kind == kind and "accelerator" in row],
             )
-            for kind, rows in names["rows"].items()
+            for kind in free
         }
 
     small, full = {"resnet50": 4, "bert": 2, "vgg16": 2}, {"resnet50": 128, "bert": 64, "vgg16": 64}

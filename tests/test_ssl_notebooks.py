@@ -24,6 +24,7 @@ from pomology.measure import calls as measure_calls
 from pomology.measure import clock as measure_clock
 from pomology.measure import epochs
 from pomology.measure.estimate import Estimate
+from pomology.report import epoch_parts
 from pomology.workloads import cost, definitions, vision
 
 NAMES = ("simclr", "model_sizes")
@@ -150,9 +151,7 @@ def test_parts_of_an_epoch_are_printed_where_they_are_resolved(scopes, loop_s, r
     clock.parts = dict.fromkeys(("training", "feature bank", "kNN"), part)
     scope["note_split"](SimpleNamespace(clock=clock, metric=found.__setitem__))
     assert "waiting_epoch_s" not in found, "a difference is formed where it is shown"
-    (names,) = [cell for cell in fakes.cells("simclr") if cell.startswith("SPLIT")]
-    exec(names.split("\n\n\ndef")[0], scope["split"].__globals__)
-    shown = scope["split"](found)
+    shown = epoch_parts.parts(found)
     assert re.fullmatch(training, format.resolved(shown["Training"]))
     assert re.fullmatch(waiting, format.resolved(shown["Waiting for data"]))
     assert format.resolved(Estimate(5.0, "s", 2.0, 8.0, 10)) == "about 5.0 s: 2.0 to 8.0 s"

@@ -111,16 +111,20 @@ def printed_table(experiment: str | Declaration) -> Table:
     values = published.rows(experiment=about.experiment)
     elsewhere = (about.metric, about.time, *RATIOS)
     times = {(value["item"], value["row"]) for value in values if value["metric"] in elsewhere}
-    rest = [value for value in values if (value["item"], value["row"]) not in times]
-    keys = list(dict.fromkeys(key for value in rest for key in value["config"]))
+    return published_table("What the article prints", [v for v in values if (v["item"], v["row"]) not in times])
+
+
+def published_table(title: str, values: Sequence[dict]) -> Table:
+    """Published values as they are printed, a row each."""
+    keys = list(dict.fromkeys(key for value in values for key in value["config"]))
     lines = [("Part of the article", "Device", *map(metrics.words, keys), "Value", "As printed", "Note")]
-    for value in rest:
+    for value in values:
         config = (str(value["config"].get(key, "")) for key in keys)
         number = "" if value["value"] is None else f"{value['value']:,g} {value['unit']}"
         lines.append((value["item"], value["device"], *config, number, value["printed"], value["note"]))
     columns = [column for column in zip(*lines, strict=True) if any(column[1:]) or column[0] == "Device"]
     headings, *lines = zip(*columns, strict=True)
-    return Table("What the article prints", headings, tuple(map(Row, lines)))
+    return Table(title, headings, tuple(map(Row, lines)))
 
 
 def _numbers(record: Record) -> dict:

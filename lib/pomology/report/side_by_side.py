@@ -126,6 +126,28 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
     return Table.of("PyTorch and MLX, side by side", columns, lines, notes)
 
 
+def beside_pytorch(records: list[Record], others: list[Record]) -> Table:
+    """Steps of ResNet-18 in MLX with PyTorch's of the same run: the same model, batch size and kind of device.
+
+    records: of `model_sizes_mlx`. others: of `model_sizes`, which has 224 pixels only.
+    """
+    lines = []
+    for repeats in groups(records):
+        config, device, error = repeats[0].config, kind(repeats[0]), combined(repeats, "max_abs_error")
+        same = {"model": config["model"], "batch_size": config["batch_size"]} if config["image_size"] == 224 else None
+        pytorch = [other for other in others if other.config == same and kind(other) == device]
+        times = [combined(each, "step_s") for each in (pytorch, repeats)]
+        ratio = times[0] / times[1] if all(times) else None
+        ended = [each[-1].status if each else "not run" for each in (pytorch, repeats)]
+        timed = [with_interval(time, seconds) if time else end for time, end in zip(times, ended, strict=True)]
+        shown = (with_interval(ratio, TIMES) if ratio else "", f"{error.value:.1e}" if error else "")
+        cells = (device.upper(), str(config["image_size"]), str(config["batch_size"]), *timed, *shown)
+        lines.append((cells, {"device": device, **config, "ratio": ratio and ratio.value}))
+    columns = ("Device", "Pixels", "Batch size", "PyTorch", "MLX", "PyTorch over MLX", "Largest difference")
+    note = "Above 1 MLX is faster. ± and brackets: 95 % intervals within this run; another may differ by more."
+    return Table.of("ResNet-18: PyTorch and MLX, side by side", columns, lines, [note])
+
+
 def _sameness(found: dict[str, list[Record]]) -> tuple[str, bool]:
     """Whether two frameworks computed the same, and how that is known, or what speaks against it."""
     for name, records in found.items():

@@ -101,7 +101,7 @@ METRICS: dict[str, Metric] = {
     "saved_written_bytes": Metric("Kept, attention written out", "B", _gibibytes),
     "saved_fused_bytes": Metric("Kept, attention fused", "B", _gibibytes),
     "parameters": Metric("Parameters", "", _count),
-    "forward_macs": Metric("Multiply-adds of a picture", "", _rounded(" billion", 1e9, 4)),
+    "forward_macs": Metric("Multiply-adds per picture", "", _rounded(" billion", 1e9, 4)),
     "step_flops": Metric("A step", "FLOP", _rounded(" TFLOP", 1e12)),
     "power_w": Metric("Power", "W", _watts),
     "power_rest_w": Metric("Power at rest", "W", _watts),
@@ -138,6 +138,8 @@ IN_HEADINGS: dict[str, Show] = {
 
 # Below these headings a value is shown in another unit than elsewhere.
 BY_HEADING: dict[tuple[str, str], Show] = {
+    ("epoch_s", "Minutes per epoch"): _rounded(" min", 60),
+    ("compute_epoch_s", "Minutes of it computing"): _rounded(" min", 60),
     ("flops_per_s", "Operations"): partial(quantity_per_s, unit="FLOP/s"),
     ("bytes_per_s", "Memory"): partial(quantity_per_s, unit="B/s"),
     ("footprint_peak_bytes", "At most"): _bytes,

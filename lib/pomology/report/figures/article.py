@@ -43,7 +43,7 @@ def article_figure(about: Declaration, records: list[Record]) -> Any:
         for row in published.rows(experiment=other):
             if row["flops"] and row["si"]:
                 name, _, version = row["framework"].partition(" ")
-                by = version[:4] or cases.FRAMEWORKS.get(name.replace("pytorch", "torch"), name)
+                by = f"{cases.FRAMEWORKS.get(name.replace('pytorch', 'torch'), name)} {version[:4]}".rstrip()
                 kind, rate = ("published", row["role"]), row["flops"] / row["si"]
                 line = value_line(f"{row['device']}, {by}", kind, rate, about.drawn.show)
                 panel(row["config"] | settings).append(line)
