@@ -93,8 +93,8 @@ class Feasibility:
         """How many clips, or parts of a batch, a step may have to come near the limit of the memory, see
         `memory_budget`. bytes_of: the bytes of a step of one, and of two, from which those of more follow. what: one of
         them, in words. Raises TooBig if one is too many."""
-        budget, one = self.memory_budget(share, most_bytes), bytes_of(1)
-        if one > budget:
-            needs, planned = (format.quantity(count, "B") for count in (one, budget))
+        budget, first = self.memory_budget(share, most_bytes), bytes_of(1)
+        if first > budget:
+            needs, planned = (format.quantity(count, "B") for count in (first, budget))
             raise TooBig(f"one {what} needs at least {needs}; {planned} may be filled")
-        return 1 + (budget - one) // (bytes_of(2) - one)
+        return 1 + (budget - first) // (bytes_of(2) - first)
