@@ -12,7 +12,7 @@ from pomology.workloads import isolated
 LIMIT_S = 300  # of one process: the framework's start, the device's, and the step
 
 
-def training_step(device: Any) -> Callable[[], None]:
+def training_step(device: Any, batch_size: int = 256) -> Callable[[], None]:
     """A function that makes a training step of a perceptron on a device of PyTorch."""
     import torch
 
@@ -20,7 +20,7 @@ def training_step(device: Any) -> Callable[[], None]:
     layers = (torch.nn.Linear(784, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024), torch.nn.ReLU())
     model = torch.nn.Sequential(*layers, torch.nn.Linear(1024, 10)).to(device.handle)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    inputs, targets = torch.randn(256, 784).to(device.handle), torch.randint(10, (256,)).to(device.handle)
+    inputs, targets = torch.randn(batch_size, 784).to(device.handle), torch.randint(10, (batch_size,)).to(device.handle)
 
     def train() -> None:
         optimizer.zero_grad()
