@@ -56,11 +56,12 @@ class Feasibility:
         precision = precision or self.precision
         rate = self.experiment.peak_matmul_rate(self.backend, precision)
         if steps * flops / rate > limit_s:
-            raise TooBig(
+            slow = (
                 f"a step of {flops / 1e12:,.4g} TFLOP would take {format.seconds(flops / rate)} at the least, at "
                 f"{rate / 1e9:,.4g} GFLOP/s, the most that a product in {precision} reaches here; {steps} steps must "
-                f"end within {format.seconds(limit_s)}{'' if own else '; in every precision the same model is trained'}"
+                f"end within {format.seconds(limit_s)}"
             )
+            raise TooBig(slow if own else f"{slow}; in every precision the same model is trained")
 
     def require_tf32(self) -> None:
         """Say that this row is fp32 as its framework ships it. Raises Unsupported, which ends the case, where that is
