@@ -279,7 +279,8 @@ NVIDIA L40S|AMD Ryzen 7 5800H with Radeon Graphics|Apple M1 Max|NVIDIA GB10
     .split("|")
 )
 VERSIONS = "2.13.0|2.13.0+cpu|2.14.1|2.14.0+cu126|0.32.4|3.11.9|26.1|15.5|6.18.44|13.615.71|2.13.0rc1|1.2.0|0.1.0.dev1"
-SETTINGS = "fp32|bf16|none|512 MB|8x1024x2048|gpt2-xl|to fill 90 % of free memory|against another clock|torch.compile|resnet50|zero"
+SETTINGS = "fp32|bf16|none|512 MB|8x1024x2048|gpt2-xl|to fill 90 % of free memory|against another clock|resnet50|zero"
+SETTINGS += "|torch.compile"
 
 
 def test_82_harmless_texts_are_shared_as_they_are():
