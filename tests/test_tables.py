@@ -211,6 +211,18 @@ def test_a_case_that_did_not_end_well_shows_its_status_and_no_number():
     assert "epoch_s" not in table.data[-1] and table.data[-1]["status"] == "mismatch"
 
 
+def test_a_smaller_model_s_row_sends_to_the_details_once():
+    passes = {
+        name: {"value": 1.0, "unit": "s", "low": None, "high": None, "n": 30}
+        for name in ("forward_s", "backward_s", "update_s", "pass_s")
+    }
+    config = {"model": "whisper-tiny", "batch_size": 1, "precision": "fp32", "scenario": 1}
+    for scaled, count in ((True, 1), (False, 0)):
+        record = fakes.record(experiment="whisper_pretraining", config=config, scaled=scaled, metrics=passes)
+        (row,) = [row for row in article.article_table("whisper_pretraining", [record]).rows if row.kind == "measured"]
+        assert row.cells.count("see the details") == count and row.cells.count("1.00 s") == 4 * (not scaled)
+
+
 def test_smoke_never_stands_beside_published():
     smoke = record(profile="smoke", flags=["drift"])
     table = article.article_table("vae", [smoke])

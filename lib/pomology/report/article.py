@@ -23,6 +23,7 @@ from pomology.results.cases import chip_name, combined, comparable, framework_na
 from pomology.results.record import Record
 
 RATES = ("flops_per_s", "bytes_per_s")  # of a product and of a pass over memory
+DETAILS = "see the details"  # once a row
 TRAININGS = ("epoch_s", "fit_s")  # times that stand beside published ones, and say how they came about
 # Where nothing stands there, it is the system that does not say it.
 UNTOLD = ("temperature_", "clock_", "peak_memory_", "footprint_", "allocated_", "reserved_", "energy_", "power_")
@@ -79,7 +80,8 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
                     text = _cell(about, column, repeats, by_case[case.case])
                     named = text and len(line) > 1 and not column.where
                     texts.append(f"{framework_name(case)} {text}" if named else text)
-            cells.append("; ".join(filter(None, texts)))
+            text = "; ".join(filter(None, texts))
+            cells.append("" if text == DETAILS and DETAILS in cells else text)
         if not split and not good_of(line[0]) and "status" not in about.shown.values():
             cells[1 + len(about.headings)] = line[0][-1].status
         remarks = dict.fromkeys(remark for repeats in line for remark in _remarks(about, repeats))
@@ -150,7 +152,7 @@ def _cell(about: Declaration, column: Column, repeats: list[Record], share: Esti
         lacking = "not told" if name.startswith(UNTOLD) else "not measured"
         return repeats[-1].status if column.where else "" if not good or other_rate or split else lacking
     if repeats[0].scaled and name in metrics.PASSES:
-        return "scaled" if column.where else "see the details"
+        return "scaled" if column.where else DETAILS
     if name.endswith(metrics.SLOPES):
         return slope_text(value)
     if name in TRAININGS and few(value):
@@ -162,7 +164,8 @@ def _cell(about: Declaration, column: Column, repeats: list[Record], share: Esti
     if begun:
         return f"{show(begun.value)} → {show(value.value)}"
     of_best = f" ({roofline.percent(share)} of the best)" if split and name == "flops_per_s" and share else ""
-    return f"{with_interval(value, show)}{of_best}"
+    stand_in = " (of the stand-in)" if name == "accuracy" and good[-1].data == "stand-in" else ""
+    return f"{with_interval(value, show)}{of_best}{stand_in}"
 
 
 def resolved(part: Estimate, whole: Estimate) -> bool:
