@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import functools
 import json
+import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from pomology.articles import published
+from pomology.format import gigaflops
 
 # What can be wrong with a published time. With one of these it is drawn hollow, and is in no mean.
 FAULTS = {
@@ -31,6 +34,12 @@ FAULTS = {
 }
 # These are so common, and change a time so little, that a number with nothing else stays in the mean.
 MINOR = {"one-run", "stand-in", "few-steps", "no-optimizer"}
+
+# How sources call samples of random numbers that are on the device already.
+MADE_UP = ("synthetic", "ImageNet, syntetic", "random, on the GPU")
+# Of a training step, for a picture; and of BERT-base and GPT-2-small: what a token's last matrix gives out.
+RESNET50_FLOPS = 24.3e9
+BLOCKS, WIDTH, OUTPUTS = 12, 768, {"bert_base": 0, "gpt2_small": 50_257}
 
 
 class Source(NamedTuple):
@@ -77,7 +86,8 @@ def devices() -> dict[str, str]:
 def _rows() -> tuple[dict, ...]:
     made = []
     for line in published.read("elsewhere.csv"):
-        numbers = {"value": float(line["value"]), "config": json.loads(line["config"])}
+        numbers = {"value": float(line["value"]), "config": (config := json.loads(line["config"]))}
+        config |= {"data": "random"} if config.get("data") in MADE_UP else {}
         numbers |= {"faults": tuple(line["faults"].split()), "device": devices().get(line["device"], line["device"])}
         made.append({**line, **numbers, **published.in_si(line, numbers["value"])})
     return tuple(made)
@@ -90,6 +100,44 @@ def rows(workload: str | None = None) -> list[dict]:
     checked: `text` where it was read a second time from the source's own text, else why it could not be.
     """
     return [row for row in _rows() if workload in (None, row["workload"])]
+
+
+def beside(workload: str) -> list[dict]:
+    """The rows of a workload as a notebook's table and figure show them, in the form of `published.rows`.
+
+    Equal settings stand together, the fastest device first. Behind each row whose work is counted on paper is one of
+    the operations a second that it comes to.
+    """
+    made = []
+    whole = [row for row in rows(workload) if row["metric"] not in ("forward_s", "backward_s")]  # the parts of a pass
+    for row in sorted(whole, key=lambda row: (row["precision"], str(row["config"]), -rate(row))):
+        more = {"item": row["source"], "backend": "", "status": "ok", "note": ""}
+        more["config"] = row["config"] | {"precision": row["precision"]}
+        made.append(row | more | {"metric": "throughput" if row["metric"].endswith("_per_s") else row["metric"]})
+        if work := _work(row):
+            value = work * rate(row)
+            made.append(row | more | {"metric": "flops_per_s", "si": value, "printed": gigaflops(value)})
+    return made
+
+
+def _work(row: dict) -> float | None:
+    """Operations of what `rate` counts, forward and backward, a multiply-add as two; None where nobody counted them."""
+    config, metric = row["config"], row["metric"]
+    tokens, pieces = config.get("sequence"), {"samples_per_s": 1, "tokens_per_s": 1 / config.get("sequence", 1)}
+    if isinstance(size := config.get("batch_size"), int):
+        pieces |= dict.fromkeys(("steps_per_s", "step_s", "pass_s"), size) | {"fit_s": size * config.get("steps", 0)}
+    if epoch := re.search(r"([\d,]+) images", config.get("data", "")):
+        pieces["epoch_s"] = int(epoch[1].replace(",", ""))
+    sample = RESNET50_FLOPS if row["workload"] == "resnet50" and config.get("image_size") == 224 else 0
+    if isinstance(tokens, int) and row["workload"] in OUTPUTS:
+        products = BLOCKS * 12 * WIDTH**2 + OUTPUTS[row["workload"]] * WIDTH
+        sample = 6 * tokens * (products + BLOCKS * 2 * tokens * WIDTH)  # and attention, without skipping what is masked
+    return sample * pieces.get(metric, 0) or None
+
+
+def sound(faults: Iterable[str]) -> bool:
+    """Whether a time may be in a mean."""
+    return not set(faults) & (FAULTS.keys() - MINOR)
 
 
 def rate(row: dict) -> float:
