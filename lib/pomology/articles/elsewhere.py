@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from pomology.articles import published
-from pomology.format import gigaflops
+from pomology.format import quantity_per_s
 
 # What can be wrong with a published time. With one of these it is drawn hollow, and is in no mean.
 FAULTS = {
@@ -35,6 +35,7 @@ FAULTS = {
 # These are so common, and change a time so little, that a number with nothing else stays in the mean.
 MINOR = {"one-run", "stand-in", "few-steps", "no-optimizer"}
 
+PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp16")
 # How sources call samples of random numbers that are on the device already.
 MADE_UP = ("synthetic", "ImageNet, syntetic", "random, on the GPU")
 # Of a training step, for a picture; and of BERT-base and GPT-2-small: what a token's last matrix gives out.
@@ -105,19 +106,24 @@ def rows(workload: str | None = None) -> list[dict]:
 def beside(workload: str) -> list[dict]:
     """The rows of a workload as a notebook's table and figure show them, in the form of `published.rows`.
 
-    Equal settings stand together, the fastest device first. Behind each row whose work is counted on paper is one of
-    the operations a second that it comes to.
+    A precision's together, the fastest device first. Behind each row whose work is counted on paper is one of the
+    operations a second that it comes to.
     """
     made = []
-    whole = [row for row in rows(workload) if row["metric"] not in ("forward_s", "backward_s")]  # the parts of a pass
-    for row in sorted(whole, key=lambda row: (row["precision"], str(row["config"]), -rate(row))):
-        more = {"item": row["source"], "backend": "", "status": "ok", "note": ""}
-        more["config"] = row["config"] | {"precision": row["precision"]}
-        made.append(row | more | {"metric": "throughput" if row["metric"].endswith("_per_s") else row["metric"]})
-        if work := _work(row):
-            value = work * rate(row)
-            made.append(row | more | {"metric": "flops_per_s", "si": value, "printed": gigaflops(value)})
-    return made
+    for row in rows(workload):
+        if row["metric"] not in ("forward_s", "backward_s"):  # which are parts of a pass
+            value, metric = (_work(row) or 0) * rate(row), row["metric"]
+            more = {"item": row["source"], "backend": "", "status": "ok", "note": ""}
+            more |= {"metric": "throughput" if metric.endswith("_per_s") else metric}
+            more |= {"printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}"}
+            made.append((value, row | more | {"config": row["config"] | {"precision": row["precision"]}}))
+    order = {name: place for place, name in enumerate(PRECISIONS)}
+    made.sort(key=lambda pair: (order.get(pair[1]["precision"], len(order)), -pair[0]))
+    found = []
+    for value, row in made:
+        counted = {"metric": "flops_per_s", "si": value, "printed": quantity_per_s(value, "FLOP/s")}
+        found += [row, row | counted] if value else [row]
+    return found
 
 
 def _work(row: dict) -> float | None:

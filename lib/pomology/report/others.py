@@ -18,9 +18,10 @@ def published(about: Declaration, metrics: Sequence[str]) -> tuple[list[Row], li
     """The published rows of a table with columns of these metrics: as text, as numbers, and where they are from.
 
     A time of another piece of work, as an epoch, stands in the first column with its name. The remarks of a row are its
-    source, the settings that have no column, and what is wrong with it.
+    source, settings that have no column and that are not the same in all rows, and what is wrong with it.
     """
-    rows, data = [], []
+    rows, data, configs = [], [], [row["config"].items() for row in about.beside]
+    told_apart = {key for config in configs for key, value in config if any((key, value) not in x for x in configs)}
     for line in grouped(about.beside, itemgetter("item", "row")):
         first, config = line[0], line[0]["config"]
         held = {value["metric"]: value["printed"] for value in line}
@@ -28,7 +29,7 @@ def published(about: Declaration, metrics: Sequence[str]) -> tuple[list[Row], li
         if first["metric"] not in metrics:
             texts[0] = f"{first['printed']} ({TIMES.get(first['metric'], first['metric'])})"
         name, _, version = first["framework"].partition(" ")
-        more = config_text({key: value for key, value in config.items() if key not in about.headings})
+        more = config_text({key: value for key, value in config.items() if key in told_apart - about.headings.keys()})
         remarks = "; ".join(filter(None, (first["source"], more, *map(elsewhere.FAULTS.get, first["faults"]))))
         cells = (with_software(first["device"], name, version, first["year"]), *about.cells(config), *texts, remarks)
         rows.append(Row(cells, "published"))

@@ -30,8 +30,8 @@ def article_figure(about: Declaration, records: list[Record]) -> Any:
         title = ", ".join(f"{heading.lower()} {config[key]}" for key, heading in apart.items())
         return panels.setdefault(title[:1].upper() + title[1:] or "In the article", [])
 
-    seen, usable, rows = set(), cases.comparable(records, about.metric), about.beside
-    for row in others.drawn(about, usable) if about.article == published.TODAY else rows:
+    seen, usable = set(), cases.comparable(records, about.metric)
+    for row in others.drawn(about, usable) if about.article == published.TODAY else about.beside:
         key = (row["device"], str(row["config"]))
         if row["metric"] in (about.metric, "status") and key not in seen:  # a row that is printed twice is one device
             seen.add(key)
