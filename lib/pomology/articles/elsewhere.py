@@ -119,11 +119,11 @@ def beside(workload: str) -> list[dict]:
             made.append((value, row | more | {"config": row["config"] | {"precision": row["precision"]}}))
     order = {name: place for place, name in enumerate(PRECISIONS)}
     made.sort(key=lambda pair: (order.get(pair[1]["precision"], len(order)), -pair[0]))
-    found = []
+    shown = []
     for value, row in made:
         counted = {"metric": "flops_per_s", "si": value, "printed": quantity_per_s(value, "FLOP/s")}
-        found += [row, row | counted] if value else [row]
-    return found
+        shown += [row, row | counted] if value else [row]
+    return shown
 
 
 def _work(row: dict) -> float | None:

@@ -36,7 +36,7 @@ def published(about: Declaration, metrics: Sequence[str]) -> tuple[list[Row], li
         numbers = {value["metric"]: value["si"] for value in line}
         data.append({"source": first["source"], "device": first["device"]} | config | numbers | {"status": "ok"})
     known = [elsewhere.sources()[name] for name in dict.fromkeys(row["source"] for row in about.beside)]
-    notes = [f"{one.id}: {one.title}, {one.author}, {one.date}, {one.url}." for one in known]
+    notes = [f"{source.id}: {source.title}, {source.author}, {source.date}, {source.url}." for source in known]
     return rows, data, [COUNTED, *notes] if rows else []
 
 
@@ -48,8 +48,8 @@ def drawn(about: Declaration, records: Iterable[Record]) -> list[dict]:
     def panel(config: dict) -> tuple:
         return tuple(config.get(key) for key in apart)
 
-    here, found = {panel(record.config) for record in records}, {}
+    here, fastest = {panel(record.config) for record in records}, {}
     for row in sorted(about.beside, key=lambda row: -row["si"]):
         if row["metric"] == about.metric and (not here or panel(row["config"]) in here):
-            found.setdefault((row["device"], panel(row["config"])), row)
-    return list(found.values())
+            fastest.setdefault((row["device"], panel(row["config"])), row)
+    return list(fastest.values())

@@ -20,7 +20,7 @@ def autocast(case: Any) -> Any:
         if reason := case.backend.precisions()["bf16"]:
             raise Unsupported(f"no product in bf16: {reason}")
         with context:  # which PyTorch leaves out, with a warning, where it has none for a device
-            one = torch.ones(8, 8, device=case.device)
-            if (kind := (one @ one).dtype) != torch.bfloat16:
+            ones = torch.ones(8, 8, device=case.device)
+            if (kind := (ones @ ones).dtype) != torch.bfloat16:
                 raise Unsupported(f"autocast to bf16 leaves a product in {kind}")
     return context
