@@ -43,7 +43,7 @@ def others(monkeypatch):
     lines = [
         {"row": str(number), "year": "2022"} | dict(zip(names, row, strict=True)) for number, row in enumerate(ROWS)
     ]
-    lines = [row | {"config": json.dumps(row["config"]), "bound": "", "place": "", "checked": ""} for row in lines]
+    lines = [row | {"config": json.dumps(row["config"]), "bound": "", "year": "2022"} for row in lines]
     names = elsewhere.Source._fields
     sources = [dict.fromkeys(names, "") | {"id": name, "url": f"https://example.org/{name}"} for name in "ab"]
     files = {"elsewhere.csv": tuple(lines), "sources.csv": tuple(sources)}
@@ -104,13 +104,20 @@ def test_the_work_of_what_a_source_prints():
 def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(others):
     fit = fakes.metric(20.0, unit="s", low=19.0, high=21.0)
     table = article.article_table("bert_base", [bert(metrics={"fit_s": fit})])
-    shown = [(row.cells[0], *row.cells[3:6], row.cells[-1]) for row in table.rows]
+    rest = "steps 100, optimizer Adam, data random; "
+    shown = [(row.cells[0], *row.cells[3:6], row.cells[-1].replace(rest, "")) for row in table.rows]
     assert shown[:2] == [
         ("V100 (PyTorch, 2022)", "fp32", "41 s", "", "a; measured once"),
-        ("M1 Max GPU (PyTorch 1.13.0, 2022)", "fp32", "177 s", "", "a; measured once"),
+        (
+            "M1 Max GPU (PyTorch 1.13.0, 2022)",
+            "fp32",
+            "177 s",
+            "",
+            "a; measured once",
+        ),
     ]
     assert shown[2][-1] == "a; memory was short: the machine swapped"
-    assert shown[3][1:] == ("amp", "", "500.5 texts/s", "b")
+    assert shown[3][1:] == ("amp", "", "500.5 texts/s", "b; steps 100, optimizer Adam, data random")
     assert shown[4][0] == "A10 CUDA (PyTorch 2.13.0, 2026)" and shown[4][2].startswith("20.0 s")
     assert sum("https://example.org/" in note for note in table.notes) == 2
     pictures = [row.cells[:6] for row in article.article_table("resnet50", []).rows]
@@ -122,7 +129,7 @@ def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(others):
     flops = {"flops_per_s": fakes.metric(2e13, unit="FLOP/s")}
     (axis,) = draw("bert_base", [bert(metrics=flops, flops_per_step=1)]).axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
-    assert labels == ["V100", "M1 Max GPU", "M1 Max CPU", "A10 CUDA, batch size 64"], "amp is another panel"
+    assert labels == ["V100", "M1 Max GPU", "M1 Max CPU", "A10 CUDA, batch size 64, tokens 128"], "amp is another panel"
     hollow = [marks for marks in axis.collections if not len(marks.get_facecolor())]
     assert [marks.get_offsets()[:, 1].tolist() for marks in hollow] == [[2.0]]
     (axis,) = draw("resnet50", []).axes

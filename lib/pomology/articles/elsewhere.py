@@ -35,12 +35,14 @@ FAULTS = {
 # These are so common, and change a time so little, that a number with nothing else stays in the mean.
 MINOR = {"one-run", "stand-in", "few-steps", "no-optimizer"}
 
-PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp16")
+# Workloads of the same model, in another training.
+ALIKE = {"bert_base": ("bert_base_squad",), "gpt2_small": ("gpt2_small_book",)}
 # How sources call samples of random numbers that are on the device already.
 MADE_UP = ("synthetic", "ImageNet, syntetic", "random, on the GPU")
 # Of a training step, for a picture; and of BERT-base and GPT-2-small: what a token's last matrix gives out.
 RESNET50_FLOPS = 24.3e9
-BLOCKS, WIDTH, OUTPUTS = 12, 768, {"bert_base": 0, "gpt2_small": 50_257}
+BLOCKS, WIDTH = 12, 768
+OUTPUTS = {"bert_base": 0, "bert_base_squad": 0, "gpt2_small": 50_257, "gpt2_small_book": 50_257}
 
 
 class Source(NamedTuple):
@@ -104,21 +106,18 @@ def rows(workload: str | None = None) -> list[dict]:
 
 
 def beside(workload: str) -> list[dict]:
-    """The rows of a workload as a notebook's table and figure show them, in the form of `published.rows`.
-
-    A precision's together, the fastest device first. Behind each row whose work is counted on paper is one of the
-    operations a second that it comes to.
-    """
-    made = []
-    for row in rows(workload):
+    """The rows of a workload, and of those ALIKE, as a notebook shows them, in the form of `published.rows`: those of a
+    precision together, the fastest first. Behind each whose work is counted is one of the operations a second."""
+    made, order = [], ("fp32", "tf32", "bf16", "amp", "fp16")
+    for row in (row for name in (workload, *ALIKE.get(workload, ())) for row in rows(name)):
         if row["metric"] not in ("forward_s", "backward_s"):  # which are parts of a pass
-            value, metric = (_work(row) or 0) * rate(row), row["metric"]
+            value, metric, config = (_work(row) or 0) * rate(row), row["metric"], dict(row["config"])
+            config |= {"training": workloads()[row["workload"]].title} if row["workload"] != workload else {}
             more = {"item": row["source"], "backend": "", "status": "ok", "note": ""}
             more |= {"metric": "throughput" if metric.endswith("_per_s") else metric}
             more |= {"printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}"}
-            made.append((value, row | more | {"config": row["config"] | {"precision": row["precision"]}}))
-    order = {name: place for place, name in enumerate(PRECISIONS)}
-    made.sort(key=lambda pair: (order.get(pair[1]["precision"], len(order)), -pair[0]))
+            made.append((value, row | more | {"config": config | {"precision": row["precision"]}}))
+    made.sort(key=lambda pair: ((*order, pair[1]["precision"]).index(pair[1]["precision"]), -pair[0]))
     shown = []
     for value, row in made:
         counted = {"metric": "flops_per_s", "si": value, "printed": quantity_per_s(value, "FLOP/s")}

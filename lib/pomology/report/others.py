@@ -11,17 +11,14 @@ from pomology.report.table import Row, grouped
 from pomology.results.cases import TIMES, config_text, with_software
 from pomology.results.record import Record
 
-COUNTED = "Published operations a second are counted: the printed speed times the work on paper."
-
 
 def published(about: Declaration, metrics: Sequence[str]) -> tuple[list[Row], list[dict], list[str]]:
     """The published rows of a table with columns of these metrics: as text, as numbers, and where they are from.
 
     A time of another piece of work, as an epoch, stands in the first column with its name. The remarks of a row are its
-    source, settings that have no column and that are not the same in all rows, and what is wrong with it.
+    source, the settings that have no column, and what is wrong with it.
     """
-    rows, data, configs = [], [], [row["config"].items() for row in about.beside]
-    told_apart = {key for config in configs for key, value in config if any((key, value) not in x for x in configs)}
+    rows, data = [], []
     for line in grouped(about.beside, itemgetter("item", "row")):
         first, config = line[0], line[0]["config"]
         held = {value["metric"]: value["printed"] for value in line}
@@ -29,7 +26,7 @@ def published(about: Declaration, metrics: Sequence[str]) -> tuple[list[Row], li
         if first["metric"] not in metrics:
             texts[0] = f"{first['printed']} ({TIMES.get(first['metric'], first['metric'])})"
         name, _, version = first["framework"].partition(" ")
-        more = config_text({key: value for key, value in config.items() if key in told_apart - about.headings.keys()})
+        more = config_text({key: value for key, value in config.items() if key not in about.headings})
         remarks = "; ".join(filter(None, (first["source"], more, *map(elsewhere.FAULTS.get, first["faults"]))))
         cells = (with_software(first["device"], name, version, first["year"]), *about.cells(config), *texts, remarks)
         rows.append(Row(cells, "published"))
@@ -37,7 +34,8 @@ def published(about: Declaration, metrics: Sequence[str]) -> tuple[list[Row], li
         data.append({"source": first["source"], "device": first["device"]} | config | numbers | {"status": "ok"})
     known = [elsewhere.sources()[name] for name in dict.fromkeys(row["source"] for row in about.beside)]
     notes = [f"{source.id}: {source.title}, {source.author}, {source.date}, {source.url}." for source in known]
-    return rows, data, [COUNTED, *notes] if rows else []
+    counted = "Published operations a second are counted: the printed speed times the work on paper."
+    return rows, data, [counted, *notes] if rows else []
 
 
 def drawn(about: Declaration, records: Iterable[Record]) -> list[dict]:

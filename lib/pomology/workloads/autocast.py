@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from pomology.errors import Unsupported
 
 
@@ -12,8 +14,6 @@ def autocast(case: Any) -> Any:
 
     Raises Unsupported, which ends the case, where the device computes no product in it.
     """
-    import torch
-
     half = case.precision == "bf16"
     context = torch.autocast(case.device.type, torch.bfloat16, enabled=half)
     if half:
