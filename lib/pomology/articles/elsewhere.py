@@ -10,10 +10,12 @@ import functools
 import json
 import math
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from pomology.articles import published
 from pomology.errors import PomologyError
+from pomology.format import quantity_per_s
 
 # What can be wrong with a published time. With one of these it is drawn hollow, and is in no mean.
 FAULTS = {
@@ -41,6 +43,15 @@ SHARED = {"amp", "tf32"}  # of two devices that both have it: they did the same
 # Experiments of the articles. A digit takes their loaders 20 to 30 µs (docs/findings.md), an epoch of them over 1 s:
 # most print little more, and processors no more than GPUs with a hundred times their peak.
 LOADER_BOUND = ("vae", "rasbt_lenet", "rasbt_mlp")
+
+# Workloads of the same model, in another training.
+ALIKE = {"bert_base": ("bert_base_squad",), "gpt2_small": ("gpt2_small_book",)}
+# How sources call samples of random numbers that are on the device already.
+MADE_UP = ("synthetic", "ImageNet, syntetic", "random, on the GPU")
+# Of a training step, for a picture; and of BERT-base and GPT-2-small: what a token's last matrix gives out.
+RESNET50_FLOPS = 24.3e9
+BLOCKS, WIDTH = 12, 768
+OUTPUTS = {"bert_base": 0, "bert_base_squad": 0, "gpt2_small": 50_257, "gpt2_small_book": 50_257}
 
 
 class Source(NamedTuple):
@@ -105,6 +116,7 @@ def read_row(line: dict[str, str]) -> dict:
         wrong.append("value or settings cannot be read")
     if wrong:
         raise PomologyError(f"elsewhere.csv: {line['source']}, row {line['row']}: {'; '.join(wrong)}")
+    config |= {"data": "random"} if config.get("data") in MADE_UP else {}
     device, faults = devices().get(line["device"], line["device"]), tuple(line["faults"].split())
     numbers = {"value": value, "config": config, "faults": faults, "device": device}
     return line | numbers | published.in_si(line, value)
@@ -117,6 +129,46 @@ def rows(workload: str | None = None) -> list[dict]:
     checked: `text` where it was read a second time from the source's own text, else why it could not be.
     """
     return [row for row in _rows() if workload in (None, row["workload"])]
+
+
+def beside(workload: str) -> list[dict]:
+    """The rows of a workload, and of those ALIKE, as a notebook shows them, in the form of `published.rows`: those of a
+    precision together, the fastest first. Behind each whose work is counted is one of the operations a second."""
+    made, order = [], ("fp32", "tf32", "bf16", "amp", "fp16")
+    for row in (row for name in (workload, *ALIKE.get(workload, ())) for row in rows(name)):
+        if row["metric"] not in ("forward_s", "backward_s"):  # which are parts of a pass
+            value, metric, config = (_work(row) or 0) * rate(row), row["metric"], dict(row["config"])
+            config |= {"training": workloads()[row["workload"]].title} if row["workload"] != workload else {}
+            more = {"item": row["source"], "backend": "", "status": "ok", "note": ""}
+            more |= {"metric": "throughput" if metric.endswith("_per_s") else metric}
+            more |= {"printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}"}
+            made.append((value, row | more | {"config": config | {"precision": row["precision"]}}))
+    made.sort(key=lambda pair: ((*order, pair[1]["precision"]).index(pair[1]["precision"]), -pair[0]))
+    shown = []
+    for value, row in made:
+        counted = {"metric": "flops_per_s", "si": value, "printed": quantity_per_s(value, "FLOP/s")}
+        shown += [row, row | counted] if value else [row]
+    return shown
+
+
+def _work(row: dict) -> float | None:
+    """Operations of what `rate` counts, forward and backward, a multiply-add as two; None where nobody counted them."""
+    config, metric = row["config"], row["metric"]
+    tokens, pieces = config.get("sequence"), {"samples_per_s": 1, "tokens_per_s": 1 / config.get("sequence", 1)}
+    if isinstance(size := config.get("batch_size"), int):
+        pieces |= dict.fromkeys(("steps_per_s", "step_s", "pass_s"), size) | {"fit_s": size * config.get("steps", 0)}
+    if epoch := re.search(r"([\d,]+) images", config.get("data", "")):
+        pieces["epoch_s"] = int(epoch[1].replace(",", ""))
+    sample = RESNET50_FLOPS if row["workload"] == "resnet50" and config.get("image_size") == 224 else 0
+    if isinstance(tokens, int) and row["workload"] in OUTPUTS:
+        products = BLOCKS * 12 * WIDTH**2 + OUTPUTS[row["workload"]] * WIDTH
+        sample = 6 * tokens * (products + BLOCKS * 2 * tokens * WIDTH)  # and attention, without skipping what is masked
+    return sample * pieces.get(metric, 0) or None
+
+
+def sound(faults: Iterable[str]) -> bool:
+    """Whether a time may be in a mean."""
+    return not set(faults) & (FAULTS.keys() - MINOR)
 
 
 def rate(row: dict) -> float:

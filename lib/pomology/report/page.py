@@ -122,7 +122,8 @@ def _index(run: Run, failed: dict[str, str], abouts: Sequence[Declaration] | Non
     order = list(dict.fromkeys(row["experiment"] for row in published.rows()))
     unprintable = {name for name in names if not name.isprintable()}  # no text in UTF-8, or of several lines
     abouts = [_declaration(run, name, known) for name in sorted(names - unprintable - {"index"})]
-    abouts.sort(key=lambda about: (about.article, (*order, about.experiment).index(about.experiment)))
+    abouts.sort(key=lambda about: (*order, about.experiment).index(about.experiment))
+    abouts.sort(key=lambda about: (about.article == published.KIT, about.article))
     notes = [*run.problems, *(f"{one_line(name)}: not shown, for its name." for name in sorted(unprintable))]
     notes += [] if run.journals else ["Nothing has been measured yet."]
     notes += [] if notebooks or not run.journals else ["Made of the journals alone: no notebook is beside them."]

@@ -92,7 +92,9 @@ def line(record: Record) -> str:
         parts.append(f"footprint {' → '.join(ends)}")
     else:
         both = len(passes) == 2 and "fit_s" not in metrics  # likewise
-        shown = [(name, metrics[name]) for name in (passes if both else TIMES) if name in metrics]
+        # A loop whose throughput is the number has as many steps as were asked for, and no epochs.
+        names = passes if both else [name for name in TIMES if name != "epoch_s" or "throughput" not in metrics]
+        shown = [(name, metrics[name]) for name in names if name in metrics]
         how = {name: f" {metrics[name].how}" for name in ("fit_s", "epoch_s") if name in metrics}
         texts = [f"{TIMES[name]} {with_interval(x, seconds)}{how.get(name, '')}" for name, x in shown]
         parts.append(", ".join(texts if both else texts[:1]))

@@ -61,7 +61,8 @@ _LIMITS: dict[str, Limit] = {
     "repeat": _between(0, 999),
     "seed": _between(0, 2**32 - 1),
     "batch_size batch_sizes large_batch_size cpu_batch_divisor gpu_batch_divisor vgg16_batch_size resnet18_batch_size "
-    "resnet50_batch_size image_size tokens sizes clips near_steps": _between(1, 2**20),
+    "resnet50_batch_size image_size tokens sizes clips near_steps "
+    "smaller_batch_sizes shapes smaller_shapes layers steps": _between(1, 2**20),
     "models": _settings(**dict.fromkeys(("batch_size", "embedding_size", "layers", "hidden_size"), _between(1, 2**20))),
     "image_sizes": _between(64, 1024),
     "text_tokens": _between(1, 1024),  # what GPT-2 has positions for

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pomology.articles import published
+from pomology.articles import elsewhere, published
 from pomology.format import rounded
 from pomology.measure.estimate import Estimate
-from pomology.report import costs
+from pomology.report import costs, others
 from pomology.report.article import resolved
 from pomology.report.declaration import Declaration
 from pomology.report.figures.points import Line, Mark, points_figure, value_line
@@ -30,15 +30,18 @@ def article_figure(about: Declaration, records: list[Record]) -> Any:
         title = ", ".join(f"{heading.lower()} {config[key]}" for key, heading in apart.items())
         return panels.setdefault(title[:1].upper() + title[1:] or "In the article", [])
 
-    seen = set()
-    for row in published.rows(experiment=about.experiment):
+    seen, usable = set(), cases.comparable(records, about.metric)
+    for row in others.drawn(about, usable) if about.article == published.TODAY else about.beside:
         key = (row["device"], str(row["config"]))
         if row["metric"] in (about.metric, "status") and key not in seen:  # a row that is printed twice is one device
             seen.add(key)
             label, kind = row["device"] or "the article", ("published", row["role"])
             # What has no number is shown as the words that are printed.
             words = Line(label, kind, row["printed"] or row["note"])
-            panel(row["config"]).append(value_line(label, kind, row["si"], about.drawn.show) if row["si"] else words)
+            line = value_line(label, kind, row["si"], about.drawn.show) if row["si"] else words
+            if not elsewhere.sound(row.get("faults", ())):
+                line.marks = [Mark(mark.number, "hollow") for mark in line.marks]
+            panel(row["config"]).append(line)
     for other, settings in (about.published_rates or {}).items():
         for row in published.rows(experiment=other):
             if row["flops"] and row["si"]:
@@ -48,7 +51,7 @@ def article_figure(about: Declaration, records: list[Record]) -> Any:
                 line = value_line(f"{row['device']}, {by}", kind, rate, about.drawn.show)
                 panel(row["config"] | settings).append(line)
     several = len({record.framework for record in records}) > 1
-    for repeats in cases.groups(cases.comparable(records, about.metric)):
+    for repeats in cases.groups(usable):
         panel(repeats[0].config).extend(_measured(about, repeats, several))
     panels = {title: lines for title, lines in panels.items() if lines}
     return points_figure(panels, about.drawn.axis, about.drawn.scale)
