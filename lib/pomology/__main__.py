@@ -8,6 +8,7 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from pomology import __version__, format
@@ -50,6 +51,8 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     option("--operators", metavar="NOTEBOOK", help="which operators of a notebook MPS has, on any machine")
     for name in ("report", "share"):
         parsers[name].add_argument("run", help="name of the folder in outputs/")
+    beside = "other people's runs, shown beside it: names in outputs/, folders, or shared zips"
+    parsers["report"].add_argument("--with", nargs="+", default=(), dest="beside", metavar="RUN", help=beside)
     parsers["share"].add_argument("--notebooks", action="store_true", help="with the rendered notebooks, as they are")
     runs = "two or more: names in outputs/, paths of folders, or shared zips"
     parsers["compare"].add_argument("places", nargs="*", metavar="run", help=runs)
@@ -108,9 +111,9 @@ def _list(options: argparse.Namespace) -> None:
 
 def _report(options: argparse.Namespace) -> None:
     folder = _folder(options.run)
-    from pomology.report import page
+    from pomology.report import compare, page
 
-    _say(page.build(folder))
+    _say(page.build(folder, beside=compare.find(_named("WITH", options.beside), "WITH")))
 
 
 def _share(options: argparse.Namespace) -> None:
@@ -124,15 +127,24 @@ def _share(options: argparse.Namespace) -> None:
 def _compare(options: argparse.Namespace) -> None:
     from pomology.report import compare
 
-    try:
-        named = shlex.split(options.runs)
-    except ValueError as error:
-        raise PomologyError(f"RUNS={options.runs}: {error}") from None
-    places = compare.find([*options.places, *named])
+    places = compare.find([*options.places, *_named("RUNS", [options.runs])])
     if len(places) < 2:
         raise PomologyError("RUNS: name at least two different runs")
     table, *written = compare.write([compare.load(place) for place in places], root() / "outputs")
     _say(f"{table}\nwritten to {' and '.join(redact(str(place)) for place in written)}")
+
+
+def _named(variable: str, texts: Sequence[str]) -> list[str]:
+    """The names of runs in texts: each is one, or holds several, those with spaces in quotes."""
+    from pomology.results import run as results_run
+
+    names = []
+    for text in texts:
+        try:
+            names += [text] if results_run.locate(text) else shlex.split(text)
+        except ValueError as error:
+            raise PomologyError(f"{variable}={text}: {error}") from None
+    return names
 
 
 def _folder(run: str) -> Path:
