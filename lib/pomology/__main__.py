@@ -94,10 +94,11 @@ def _doctor(options: argparse.Namespace) -> None:
         _say("\n".join(operators.rehearse(options.operators).lines(options.operators)))
         return
     snapshot = machine_snapshot.snapshot()
-    unknown = [f"  {key}: not available ({reason})" for key, reason in snapshot["unknown"].items()]
-    asking = "asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own …"
-    _say("\n".join([machine_snapshot.describe(snapshot), *unknown, asking]))
+    asking = "Asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own; this can take a minute."
+    _say(f"{machine_snapshot.describe(snapshot)}\n{asking}\n")
     _say("\n".join(doctor.examine(snapshot).lines()))
+    unknown = [f"  {key.replace('_', ' ')}: {reason}" for key, reason in snapshot["unknown"].items()]
+    _say("\n".join(["", "Not known of this machine", *unknown]) if unknown else "")
 
 
 def _list(options: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ BESIDE = (
     "Runs of other people stand beside this one: their rows have the run's name in brackets, their marks are orange "
     "crosses. Facts, verdicts and shares of the best are those of this page's own run alone."
 )
-LEAST, MOST = 1e-15, 1e18  # a number outside of these is no measurement, and would leave an axis room for nothing else
+LEAST, MOST = 1e-15, 1e18  # a number outside of these is no measurement, and an axis with it would show nothing else
 
 
 class Other(Run):
