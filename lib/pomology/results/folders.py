@@ -129,12 +129,12 @@ def latest(names: Iterable[str], profile: str) -> Path | None:
     return next((folder for folder in begun if noted(folder).get("profile") == profile), None)
 
 
-def here(profile: str) -> list[Run]:
-    """The runs of a profile on this machine, the latest first; also of notebooks that were run by hand."""
+def here(*profiles: str) -> list[Run]:
+    """The runs of these profiles on this machine, the latest first; also of notebooks that were run by hand."""
     places = (root() / "outputs").glob("*/machine.json")
     runs = [Run(place.parent) for place in sorted(places, key=lambda place: place.stat().st_mtime, reverse=True)]
     now = machine_snapshot.snapshot()
-    return [run for run in runs if run.machine.get("profile") == profile and not _elsewhere(run.machine, now)]
+    return [run for run in runs if run.machine.get("profile") in profiles and not _elsewhere(run.machine, now)]
 
 
 def durations(runs: Iterable[Run]) -> dict[str, tuple[float, Run]]:

@@ -31,7 +31,7 @@ from pomology.runner.plan import GOING, Job
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
 PAGES = 20  # a page is built again after so many times what the last one took: a large one takes seconds
-LEAST_PACE_S = 60  # of notebooks that are done, before they tell how fast this machine is beside what was expected
+LEAST_PACE_S = 60  # of notebooks that are done, before their times correct the expected ones
 # ipykernel warns at every start of a kernel that talks in the clear; encrypted, it is silent.
 KERNEL = {"transport_encryption": "auto"}
 
