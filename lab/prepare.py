@@ -1,9 +1,12 @@
 """What JupyterLab shows first: what each notebook finds out, how long it takes, and its picture; beside their folders
 and a table of contents."""
 
+import contextlib
 import html
 import os
 import re
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -12,14 +15,17 @@ from jupyterlab_server.workspaces_handler import WorkspacesManager
 from pomology import format
 from pomology.articles import published
 from pomology.errors import PomologyError
+from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import root, write_atomic
-from pomology.report.notebook_page import PICTURE
+from pomology.report.notebook_page import PICTURE, address
 from pomology.results import folders
-from pomology.results.run import Run
+from pomology.results.notebook_file import read_notebook
+from pomology.results.run import MALFORMED, Run
 from pomology.runner import notebooks
 
 HERE = Path(__file__).resolve().parent
 LAB = root() / "outputs" / "lab"
+MOST_LETTERS = 240  # of what a notebook says of itself
 REFERENCE = root() / "outputs" / "reference-cpu" / "index.html"
 
 PAGE = """# Notebooks
@@ -37,21 +43,51 @@ shows your own changes only. With their outputs they are in `outputs/lab/`.
 """
 
 
+def here(*profiles: str) -> list[Run]:
+    """The runs of these profiles on this machine, the latest first; also of notebooks that were run by hand."""
+    places = (root() / "outputs").glob("*/machine.json")
+    runs = [Run(place.parent) for place in sorted(places, key=lambda place: place.stat().st_mtime, reverse=True)]
+    now = machine_snapshot.snapshot()
+    return [run for run in runs if run.machine.get("profile") in profiles and not folders.elsewhere(run.machine, now)]
+
+
+def durations(runs: Iterable[Run]) -> dict[str, tuple[float, Run]]:
+    """How many seconds each notebook took in the first of these runs that has finished it, and which run that is."""
+    known: dict[str, tuple[float, Run]] = {}
+    for run in runs:
+        for place in run.path.glob("*.ipynb"):
+            with contextlib.suppress(*MALFORMED):  # a notebook that somebody has put there
+                took_s = read_notebook(place)["metadata"]["papermill"]["duration"]
+                known.setdefault(place.stem, (float(took_s), run))
+    return known
+
+
+def answers(first: str) -> str:
+    """Of a notebook's first cell what is timed, counted or asked; of one that times nothing what it shows."""
+    paragraphs = [re.sub(r"[*`]", "", text).split() for text in re.split(r"\n\s*\n", first)[1:]]
+    texts = [" ".join(words) for words in paragraphs]
+    asked = [text for text in texts if re.match("What is (?!checked first)", text) and "nothing here" not in text]
+    shown = [text[text.index("This notebook") :] for text in texts if re.search("This notebook .{30}", text)]
+    sentences = re.split(r"(?<=[.?!]) (?=[A-Z])", (*asked, *shown, *texts, "")[0])
+    fitting = [text for n, text in enumerate(sentences) if n == 0 or sum(map(len, sentences[: n + 1])) <= MOST_LETTERS]
+    return textwrap.shorten(" ".join(fitting), MOST_LETTERS + 20, placeholder=" …")
+
+
 def picture(name: str, runs: list[Run]) -> tuple[str, str]:
     """A notebook's figure, and whose it is: of the latest of these runs that has one, else of the kit's own run."""
     for run in runs:
         if (drawn := run.path / "figures" / f"{name}-epoch.svg").is_file():
-            return drawn.read_text(encoding="utf-8"), f"of your run {run.name}"
+            return address(drawn.read_text(encoding="utf-8")), f"of your run {run.name}"
     page = REFERENCE.read_text(encoding="utf-8") if REFERENCE.is_file() else ""
     section = re.search(rf'<section id="{re.escape(name)}">(.*?)</section>', page, re.DOTALL)
-    drawn = re.search(rf'src="{re.escape(PICTURE)}([^"]*)"', section[1]) if section else None
-    return (unquote(drawn[1]), "of the run that comes with the kit") if drawn else ("", "")
+    drawn = re.search(rf'src="({re.escape(PICTURE)}[^"]*)"', section[1]) if section else None
+    return (drawn[1], "of the run that comes with the kit") if drawn else ("", "")
 
 
 def entry(notebook: notebooks.Notebook, runs: list[Run], known: dict[str, tuple[float, Run]]) -> str:
     """A notebook's part of the page: its title as a link, what it finds out, how long it takes, its picture."""
     link = Path(os.path.relpath(notebook.path, LAB)).as_posix()
-    lines = [f"### [{plain(notebook.title)}]({quote(link)})", "", plain(notebook.about)]
+    lines = [f"### [{plain(notebook.title)}]({quote(link)})", "", plain(answers(notebook.first))]
     if notebook.name in known:
         took_s, run = known[notebook.name]
         lines += ["", f"**{format.clock_time(took_s)}** on this machine, in run {plain(run.name)}"]
@@ -63,12 +99,11 @@ def entry(notebook: notebooks.Notebook, runs: list[Run], known: dict[str, tuple[
     lines[-1] += "; shows what other notebooks have measured" if notebook.after else ""
     drawn, whose = picture(notebook.name, runs)
     if drawn:
-        write_atomic(LAB / "pictures" / f"{notebook.name}.svg", drawn)
-        size = re.search(r'<svg\b[^>]*? height=["\']([\d.]+)pt["\'][^>]*? viewBox=["\']0 0 ([\d.]+) ', drawn)
+        # Inside the page: JupyterLab first asks for a file at a wrong place, which is not there.
+        size = re.search(r"<svg\b[^>]*? height='([\d.]+)pt'[^>]*? viewBox='0 0 ([\d.]+) ", unquote(drawn))
         wide = not size or float(size[1]) < float(size[2])
         shape = 'width="560"' if wide else 'height="480"'  # of dozens of panels: as a look, not to read
-        address = f"pictures/{quote(notebook.name)}.svg"
-        lines += ["", f'<img src="{address}" {shape} alt="Its figure, {html.escape(whose)}">', "", f"*{plain(whose)}*"]
+        lines += ["", f'<img src="{drawn}" {shape} alt="Its figure, {html.escape(whose)}">', "", f"*{plain(whose)}*"]
     return "\n".join([*lines, ""])
 
 
@@ -78,13 +113,13 @@ def plain(text: str) -> str:
 
 
 def contents() -> str:
-    """The page, in Markdown: a section per article, and in it a part per notebook. Writes the pictures beside it."""
+    """The page, in Markdown: a section per article, and in it a part per notebook."""
     try:
         found = notebooks.notebooks()
     except PomologyError as error:  # it may take JupyterLab to put it right
         return f"{PAGE}\n**{error}**\n"
-    runs = folders.here("quick", "article")
-    known = folders.durations(run for run in runs if run.machine["profile"] == "quick")
+    runs = here("quick", "article")
+    known = durations(run for run in runs if run.machine["profile"] == "quick")
     titles = {article.id: article.title for article in published.articles()}
     parts = []
     for article, title in {published.KIT: "This machine", **titles}.items():

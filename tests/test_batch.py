@@ -300,7 +300,7 @@ def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):
     assert {(str(record.config["size"]), record.repeat): record.status for record in records} == ended
     assert "simulated-cpu size=2: crashed" in said and "started again behind simulated-cpu size=2" in said
     # Repeats take turns in fresh kernels.
-    assert re.findall(r"^\[\d/2\] (.+?), about", said, re.MULTILINE) == ["zeta", "zeta (repeat 2)"]
+    assert re.findall(r"^\[\d/2\] (.+?): about", said, re.MULTILINE) == ["zeta", "zeta (repeat 2)"]
     pids = checkout.pids("zeta")
     assert len(set(pids)) == 6 and not any(map(alive, pids))
     assert (checkout.out() / "zeta.ipynb").exists() and (checkout.out() / "repeats" / "zeta-1.ipynb").exists()

@@ -403,7 +403,7 @@ def prepare(monkeypatch, tmp_path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "LAB", tmp_path / "outputs" / "lab")
-    monkeypatch.setattr(folders, "root", lambda: tmp_path)
+    monkeypatch.setattr(module, "root", lambda: tmp_path)
     return module
 
 
@@ -419,11 +419,10 @@ def test_the_first_page_has_each_notebook_with_what_it_finds_out_and_a_stated_ti
         text = part(page, notebook.name)
         link = re.search(r"\]\((.*?)\)", text)[1]
         assert (prepare.LAB / link).resolve() == notebook.path.resolve()
-        assert len(notebook.about) > 40 and prepare.plain(notebook.about) in text
+        assert len(prepare.answers(notebook.first)) > 40 and prepare.plain(prepare.answers(notebook.first)) in text
         assert "on two CPU cores; not run on this machine yet" in text
-        drawn = (prepare.LAB / "pictures" / f"{notebook.name}.svg").is_file()
-        assert drawn == ("of the run that comes with the kit" in text)
-    assert "1 Ultra" in (prepare.LAB / "pictures" / "vae.svg").read_text(encoding="utf-8")
+        assert ('<img src="data:image/svg+xml,' in text) == ("of the run that comes with the kit" in text)
+    assert "M1 Ultra GPU" in urllib.parse.unquote(part(page, "vae"))
 
 
 def test_the_first_page_has_the_time_and_picture_of_this_machine_s_last_run(prepare, tmp_path):
@@ -441,12 +440,12 @@ def test_the_first_page_has_the_time_and_picture_of_this_machine_s_last_run(prep
         os.utime(out / "machine.json", (number, number))
     text = part(prepare.contents(), "vae")
     assert "**1:23 min** on this machine, in run new&lt;b&gt;" in text and "of your run new&lt;b&gt;" in text
-    assert (prepare.LAB / "pictures" / "vae.svg").read_text() == "<svg>1</svg>"
+    assert re.findall(r'src="data:image/svg\+xml,(.*?)"', urllib.parse.unquote(text)) == ["<svg>1</svg>"]
 
 
 def test_texts_on_the_first_page_do_nothing(prepare):
     bad = notebooks.Notebook(
-        "vae", ROOT / NOTEBOOK, "<script>a</script> ](x) *b*", "003", {}, about="![x](https://x.example)"
+        "vae", ROOT / NOTEBOOK, "<script>a</script> ](x) *b*", "003", {}, first="# T\n\n![x](https://x.example)"
     )
     assert prepare.entry(bad, [], {}).splitlines()[:3] == [
         r"### [&lt;script&gt;a&lt;/script&gt; \](x) \*b\*](../../notebooks/m1_ultra_vs_rtx_2070/vae.ipynb)".replace(

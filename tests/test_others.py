@@ -69,8 +69,9 @@ def test_rows_and_marks_of_others_are_named_and_the_run_s_own_numbers_stay(tmp_p
 
 def test_a_second_run_of_this_machine_is_called_one(tmp_path, own):
     again = run(tmp_path / "again", record(chip="Apple M9", canary=CANARY), machine=MACHINE | SAME)
-    told = others.notes(Run(own), others.load([again], Run(own)))
-    assert told[1].endswith("1 cases. It is the machine of this page, in another run.")
+    page_of = Run(own)
+    page_of.others = others.load([again], page_of)
+    assert others.notes(page_of)[1].endswith("1 cases. It is the machine of this page, in another run.")
 
 
 def test_two_runs_of_one_name_are_told_apart(tmp_path, own):

@@ -112,9 +112,9 @@ def _list(options: argparse.Namespace) -> None:
 
 def _report(options: argparse.Namespace) -> None:
     folder = _folder(options.run)
-    from pomology.report import compare, page
+    from pomology.report import page
 
-    _say(page.build(folder, beside=compare.find(_named("WITH", options.beside), "WITH")))
+    _say(page.build(folder, beside=_places("WITH", options.beside)))
 
 
 def _share(options: argparse.Namespace) -> None:
@@ -128,24 +128,24 @@ def _share(options: argparse.Namespace) -> None:
 def _compare(options: argparse.Namespace) -> None:
     from pomology.report import compare
 
-    places = compare.find([*options.places, *_named("RUNS", [options.runs])])
+    places = _places("RUNS", [*options.places, options.runs])
     if len(places) < 2:
         raise PomologyError("RUNS: name at least two different runs")
     table, *written = compare.write([compare.load(place) for place in places], root() / "outputs")
     _say(f"{table}\nwritten to {' and '.join(redact(str(place)) for place in written)}")
 
 
-def _named(variable: str, texts: Sequence[str]) -> list[str]:
-    """The names of runs in texts: each is one, or holds several, those with spaces in quotes."""
-    from pomology.results import run as results_run
+def _places(variable: str, texts: Sequence[str]) -> list[Path]:
+    """Of runs by texts, each of which names one, or several, those with spaces in quotes."""
+    from pomology.report import compare
+    from pomology.results.run import locate
 
-    names = []
-    for text in texts:
-        try:
-            names += [text] if results_run.locate(text) else shlex.split(text)
-        except ValueError as error:
-            raise PomologyError(f"{variable}={text}: {error}") from None
-    return names
+    there = [text for text in texts if text and (locate(text) or Path(text).exists())]
+    try:
+        names = [name for text in texts for name in ([text] if text in there else shlex.split(text))]
+    except ValueError as error:
+        raise PomologyError(f"{variable}={' '.join(texts)}: {error}") from None
+    return compare.find(names, variable)
 
 
 def _folder(run: str) -> Path:

@@ -125,7 +125,7 @@ def _index(run: Run, failed: dict[str, str], abouts: Sequence[Declaration] | Non
     abouts = [_declaration(run, name, known) for name in sorted(names - unprintable - {"index"})]
     abouts.sort(key=lambda about: (about.article, (*order, about.experiment).index(about.experiment)))
     notes = [
-        *report_others.notes(run, run.others),
+        *report_others.notes(run),
         *run.problems,
         *(f"{one_line(name)}: not shown, for its name." for name in sorted(unprintable)),
     ]

@@ -6,7 +6,6 @@ its notebook had measured there moves to `earlier/` in the folder, and stands in
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import json
@@ -19,8 +18,7 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root, write_atomic
-from pomology.results.notebook_file import read_notebook
-from pomology.results.run import IDENTITY, MALFORMED, Run, differing
+from pomology.results.run import IDENTITY, Run, differing
 
 if TYPE_CHECKING:
     import filelock
@@ -68,12 +66,12 @@ def check_machine(out: Path) -> None:
             raise PomologyError(f"RUN={out.name}: has numbers, but no machine.json that says whose; choose another RUN")
         if not any((out / name).exists() for name in (LOCK, ".partial")):  # neither git nor `share` takes them along
             raise PomologyError(f"RUN={out.name}: is a copy of a run, not one of this checkout; choose another RUN")
-    if (out / "machine.json").exists() and (differ := _elsewhere(noted(out), machine_snapshot.snapshot())):
+    if (out / "machine.json").exists() and (differ := elsewhere(noted(out), machine_snapshot.snapshot())):
         was = f"was measured on another machine ({'; '.join(differ)})"
         raise PomologyError(f"RUN={out.name}: {was}; choose another RUN")
 
 
-def _elsewhere(noted: dict, now: dict) -> list[str]:
+def elsewhere(noted: dict, now: dict) -> list[str]:
     """In what a run's machine is another one than this, which `now` describes."""
     pairs = differing([noted, now], (*IDENTITY, "os", "architecture")).items()
     return [f"{name} {one_line(a, 60)}, here {one_line(b, 60)}" for name, (a, b) in pairs if None not in (a, b)]
@@ -127,25 +125,6 @@ def latest(names: Iterable[str], profile: str) -> Path | None:
     folders = [place.parent for place in sorted(journals, key=lambda place: place.stat().st_mtime, reverse=True)]
     begun = (folder for folder in folders if (folder / "machine.json").exists())
     return next((folder for folder in begun if noted(folder).get("profile") == profile), None)
-
-
-def here(*profiles: str) -> list[Run]:
-    """The runs of these profiles on this machine, the latest first; also of notebooks that were run by hand."""
-    places = (root() / "outputs").glob("*/machine.json")
-    runs = [Run(place.parent) for place in sorted(places, key=lambda place: place.stat().st_mtime, reverse=True)]
-    now = machine_snapshot.snapshot()
-    return [run for run in runs if run.machine.get("profile") in profiles and not _elsewhere(run.machine, now)]
-
-
-def durations(runs: Iterable[Run]) -> dict[str, tuple[float, Run]]:
-    """How many seconds each notebook took in the first of these runs that has finished it, and which run that is."""
-    known: dict[str, tuple[float, Run]] = {}
-    for run in runs:
-        for place in run.path.glob("*.ipynb"):
-            with contextlib.suppress(*MALFORMED):  # a notebook that somebody has put there
-                took_s = read_notebook(place)["metadata"]["papermill"]["duration"]
-                known.setdefault(place.stem, (float(took_s), run))
-    return known
 
 
 def _kept(snapshot: dict, now: dict) -> dict:

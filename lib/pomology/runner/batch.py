@@ -56,7 +56,7 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
         for flag in state["flags"]:
             say(f"note: {cases.FLAGS[flag]}")
         waiting = [job for job in jobs if not _finished(job, out)]
-        expected = _expected(waiting, profile)
+        expected = [job.notebook.seconds.get(profile, 0) for job in waiting]  # on two CPU cores
         about = f": about {format.clock_time(sum(expected))}" if any(expected) else ""
         say(f"{len(waiting)} of {len(jobs)} notebooks to run into outputs/{out.name}/{about}")
         begun_s, page_s, failed = time.monotonic(), 0.0, False
@@ -83,15 +83,6 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
         say(f"error in {record.experiment}, {record.case}: {record.reason}")
     say(f"done in {format.clock_time(time.monotonic() - begun_s)}: {page.relative_to(root())}")
     return 1 if failed or errors else 0
-
-
-def _expected(jobs: list[Job], profile: str) -> list[float]:
-    """Seconds that each job may take: what its notebook took in this machine's last run, else what it says itself."""
-    known = folders.durations(folders.here(profile))
-    here = {name: took_s for name, (took_s, _) in known.items()}
-    return [
-        (here.get(job.notebook.name) if not job.way else None) or job.notebook.seconds.get(profile, 0) for job in jobs
-    ]
 
 
 def _clock(seconds: float) -> str:

@@ -3,7 +3,6 @@
 import fnmatch
 import math
 import re
-import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,6 @@ from pomology.results.notebook_file import Form, read_notebook
 # The check of the kit decides which of the others' numbers may be trusted; the others are compared with the ceilings.
 FIRST = ("instrument_check", "ceilings", "ceilings_mlx")
 LAST = "sustained_load"  # it leaves the machine hot
-MOST_LETTERS = 240  # of what a notebook says of itself in a list of all
 KERNEL = "python3"  # that of the environment in which the kit runs
 
 
@@ -25,8 +23,8 @@ class Notebook(NamedTuple):
     """One experiment. `seconds` is what each profile takes on two CPU cores without a GPU, roughly.
 
     after: notebooks whose numbers it shows, so that it comes behind them; in a notebook's metadata `*` is all. again:
-    likewise of its second run, with `moment="end"`, when all others have measured; only of one that has such. about:
-    the question that it answers, in a sentence or two of its first cell.
+    likewise of its second run, with `moment="end"`, when all others have measured; only of one that has such. first:
+    its first cell.
     """
 
     name: str
@@ -36,7 +34,7 @@ class Notebook(NamedTuple):
     seconds: dict[str, float]
     after: tuple[str, ...] = ()
     again: dict[str, float] = {}  # noqa: RUF012
-    about: str = ""
+    first: str = ""
 
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
@@ -60,7 +58,7 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
             raise PomologyError(f"{path.name}: stands in two folders; a notebook's name is its experiment's")
         if missing := [other for other in after if other not in paths]:
             raise PomologyError(f"{path.name}: comes after {missing[0]!r}, and no notebook has this name")
-        costs = about.get("seconds", {}), tuple(after), about.get("again", {}), _answers(first)
+        costs = about.get("seconds", {}), tuple(after), about.get("again", {}), first
         known[name] = Notebook(name, path, title, about.get("article", ""), *costs)
 
     def place(notebook: Notebook) -> tuple:
@@ -69,17 +67,6 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
         return first, LAST in (notebook.name, *notebook.after), cost, len(notebook.after), notebook.name
 
     return sorted(known.values(), key=place)
-
-
-def _answers(first: str) -> str:
-    """Of a notebook's first cell what is timed, counted or asked; of one that times nothing what it shows."""
-    paragraphs = [re.sub(r"[*`]", "", text).split() for text in re.split(r"\n\s*\n", first)[1:]]
-    texts = [" ".join(words) for words in paragraphs]
-    asked = [text for text in texts if re.match("What is (?!checked first)", text) and "nothing here" not in text]
-    shown = [text[text.index("This notebook") :] for text in texts if re.search("This notebook .{30}", text)]
-    sentences = re.split(r"(?<=[.?!]) (?=[A-Z])", (*asked, *shown, *texts, "")[0])
-    fitting = [text for n, text in enumerate(sentences) if n == 0 or sum(map(len, sentences[: n + 1])) <= MOST_LETTERS]
-    return textwrap.shorten(" ".join(fitting), MOST_LETTERS + 20, placeholder=" …")
 
 
 def select(all_notebooks: list[Notebook], only: str = "") -> list[Notebook]:
