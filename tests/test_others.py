@@ -59,7 +59,7 @@ def test_rows_and_marks_of_others_are_named_and_the_run_s_own_numbers_stay(tmp_p
     assert (
         "Jo's run: Apple M10, 8 cores" in after.text and "not shown, since this run lacks them: siamese." in after.text
     )
-    assert "It is not shown to be the machine of this page (chip Apple M9 and Apple M10" in after.text
+    assert "It is not shown to be the machine of this page (chip Apple M9 and Apple M10)." in after.text
     (drawn,) = [one for one in after.drawings if "(Jo's run)" in one.replace("&#39;", "'")]
     assert COLOURS["other people's machines"].lower() in drawn.lower() and "other people's machines" in drawn.replace(
         "&#39;", "'"

@@ -75,7 +75,7 @@ def notes(run: Run) -> list[str]:
             min((s for r in each.records for s in (r.canary or {}).values()), default=None) for each in (run, other)
         ]
         differ = results_run.differences((run.machine, other.machine), canaries_s)
-        same = f"It is not shown to be the machine of this page ({one_line(differ, 100)})."
+        same = f"It is not shown to be the machine of this page ({one_line(differ.partition('; ')[0], 100)})."
         same = same if differ else "It is the machine of this page, in another run."
         here = [f"{one_line(machine, 200)}; {len(other.records):,} cases. {same}", *other.problems]
         here += [f"{problem}." for held in other.journals.values() for problem in held.problems]
