@@ -319,7 +319,7 @@ def test_lightning_on_a_mac(monkeypatch, processor, disabled, auto, reason):
     assert {each["backend"]: each["reason"] for each in answer["devices"]}["mps"] == reason
 
 
-def test_the_command_prints_every_finding_and_ends_in_the_verdict(monkeypatch, capsys):
+def test_the_command_says_the_verdict_first_then_what_is_wrong_then_what_is_fine(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "probe", lambda framework: copy.deepcopy(NO_CUDA[framework]))
     monkeypatch.setattr(machine_snapshot, "snapshot", lambda: LINUX | {"cpu_cores": 64, "memory_bytes": 256 * 2**30})
     monkeypatch.setattr(machine_snapshot, "conditions", lambda: FINE)
@@ -328,10 +328,18 @@ def test_the_command_prints_every_finding_and_ends_in_the_verdict(monkeypatch, c
     assert __main__.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "AMD EPYC 7B13, 64 cores, 256 GB, Linux 6.8, Python 3.11.9"
-    assert lines[1] == "  gpus: not available (no NVIDIA driver answers: Driver Not Loaded)"
-    assert "no        Does PyTorch see the GPU? PyTorch 2.13.0+cpu: this PyTorch is built without CUDA" in lines
-    assert any(line.startswith("          do this: unset PYTORCH_ENABLE_MPS_FALLBACK") for line in lines)
-    assert lines[-1].startswith("No: this machine trains on its CPU only")
+    assert lines[3].startswith("No: this machine trains on its CPU only") and max(map(len, lines)) <= 104
+    place = lines.index("  Does PyTorch see the GPU?")
+    assert lines[place + 1] == "    No: PyTorch 2.13.0+cpu: this PyTorch is built without CUDA."
+    headings = [line for before, line in itertools.pairwise(lines[3:]) if not before]
+    assert [heading.partition(" (")[0] for heading in headings] == [
+        *("Not as it should be", "Fine", "Not known of this machine")
+    ]
+    assert lines.index(headings[0]) < place < lines.index(headings[1])
+    assert any(line.startswith("    Do this: unset PYTORCH_ENABLE_MPS_FALLBACK") for line in lines)
+    assert lines[-1] == "  gpus: no NVIDIA driver answers: Driver Not Loaded"
+    counted = [line for line in lines if line.startswith("  ") and line[2].isupper() and line.endswith("?")]
+    assert re.findall(r"\((\d+) of (\d+)\)", " ".join(headings))[0][1] == str(len(counted)), "every finding is there"
 
 
 def record(backend: str, config: dict, **more) -> Record:

@@ -348,7 +348,8 @@ def test_a_device_has_one_colour_and_one_mark_in_every_figure():
     shapes = {}
     for experiment in ("vae", "costs", "summary"):
         # Not laid out, which takes seconds.
-        for collection in (one for axis in draw(experiment, SHOWN[experiment]).axes for one in axis.collections):
+        figure = draw(experiment, SHOWN[experiment], [SHOWN[experiment]])
+        for collection in (one for axis in figure.axes for one in axis.collections):
             for rgba, path in zip(collection.get_facecolors(), collection.get_paths(), strict=False):
                 shapes.setdefault(to_hex(rgba).upper(), set()).add(path.vertices.tobytes())
     assert set(shapes) == set(style.COLOURS.values()) - {style.GREY}

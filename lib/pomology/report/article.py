@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pomology.articles import published
 from pomology.format import bounded, few, rounded, seconds, significant, slope_text, span, with_interval
 from pomology.measure.estimate import Estimate
-from pomology.report import declaration, others, roofline
+from pomology.report import declaration, roofline, today
 from pomology.report.declaration import Declaration
 from pomology.report.table import YEARS, Row, Table, flag_notes, grouped
 from pomology.results import metrics
@@ -57,7 +57,7 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
     columns = [Column(heading, about.time, where) for heading, where in split.items()]
     columns += [Column(heading, name) for heading, name in about.shown.items() if not split or name != about.time]
     if about.article == published.TODAY:
-        rows, data, notes = others.published(about, [column.metric for column in columns])
+        rows, data, notes = today.published(about, [column.metric for column in columns])
     else:
         rows, data, notes = _published(about, columns)
     usable = comparable(records, "" if about.metric in TRAININGS else "flops_per_s")

@@ -25,6 +25,7 @@ from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import claims as report_claims
 from pomology.report import declaration, details, ranking, roofline, summary
+from pomology.report import others as report_others
 from pomology.report.declaration import Declaration
 from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
@@ -54,16 +55,17 @@ UNTUNED = "MLX multiplies without a tuned BLAS on x86 Linux: its times there say
 CSV = {"numbers": "article", "shares": "roofline", "rates": "rates", "checks": "checks"}  # saved tables that are linked
 
 
-def build(out: Path, abouts: Sequence[Declaration] | None = None) -> Path:
+def build(out: Path, abouts: Sequence[Declaration] | None = None, beside: Sequence[Path] = ()) -> Path:
     """Make each finished notebook that is new a page, and `index.html` over all of them, which is returned.
 
     abouts: what the index shows; left out, what the run's folder has. Of a folder with journals alone, as from a zip,
-    that is what the notebooks of this kit make of them.
+    that is what the notebooks of this kit make of them. beside: runs of other people, as further rows and marks.
 
     It is called after every notebook of a run: what no notebook has saved is made from the journals, and a page again
     where a ceiling above its shares has risen. Raises PomologyError if there is no folder.
     """
     run = Run(out)
+    run.others = report_others.load(beside, run)
     failed = {}
     for notebook in sorted(run.path.glob("*.ipynb")):
         page = notebook.with_suffix(".html")
@@ -124,7 +126,8 @@ def _index(run: Run, failed: dict[str, str], abouts: Sequence[Declaration] | Non
     abouts = [_declaration(run, name, known) for name in sorted(names - unprintable - {"index"})]
     abouts.sort(key=lambda about: (*order, about.experiment).index(about.experiment))
     abouts.sort(key=lambda about: (about.article == published.KIT, about.article))
-    notes = [*run.problems, *(f"{one_line(name)}: not shown, for its name." for name in sorted(unprintable))]
+    unprinted = (f"{one_line(name)}: not shown, for its name." for name in sorted(unprintable))
+    notes = [*report_others.notes(run), *run.problems, *unprinted]
     notes += [] if run.journals else ["Nothing has been measured yet."]
     notes += [] if notebooks or not run.journals else ["Made of the journals alone: no notebook is beside them."]
     if any(record.profile == "smoke" for record in run.records):
@@ -343,6 +346,7 @@ def _shown(report: Report, shows: tuple[str, ...], main: str, with_claims: bool)
     if main:
         # Each notebook of ceilings has shown those of the run until then; beside each other, each shows its own.
         table = roofline.ceilings_table(report.records) if main == "ceilings" else report.saved(main)
+        table = report.beside(table) if main == "table" else table
         section |= {"table": replace(table, title=""), "folded": len(table.rows) if len(table.rows) > LONG else 0}
     records = report.records if about.framework else report.run_records()
     if "figure" in shows and any(record.status == "ok" and record.profile != "smoke" for record in records):

@@ -44,7 +44,7 @@ class Row:
     """One line of a table; its kind is its ground."""
 
     cells: tuple[str, ...]
-    kind: Literal["published", "measured", "plain"] = "plain"
+    kind: Literal["published", "measured", "other", "plain"] = "plain"
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pomology.articles import elsewhere, published
 from pomology.format import rounded
 from pomology.measure.estimate import Estimate
-from pomology.report import costs, others
+from pomology.report import costs, today
 from pomology.report.article import resolved
 from pomology.report.declaration import Declaration
 from pomology.report.figures.points import Line, Mark, points_figure, value_line
@@ -17,21 +18,25 @@ from pomology.results.record import Record
 
 
 @styled
-def article_figure(about: Declaration, records: list[Record]) -> Any:
+def article_figure(about: Declaration, records: list[Record], others: Sequence[list[Record]] = ()) -> Any:
     """The metric of every device, a panel for each row of the article's settings.
 
     A filled mark is the whole epoch with its 95 % interval, a hollow one the computing alone; small ones are the
-    repeats. What has no time shows its status. Returns a matplotlib Figure.
+    repeats. What has no time shows its status. others: the cases of other people's runs, each with a mark in the panel
+    of its settings, if that is there. Returns a matplotlib Figure.
     """
     panels: dict[str, list[Line]] = {}
 
-    def panel(config: dict) -> list[Line]:
+    def title_of(config: dict) -> str:
         apart = {key: heading for key, heading in about.headings.items() if key in config.keys() - about.shared_panel}
         title = ", ".join(f"{heading.lower()} {config[key]}" for key, heading in apart.items())
-        return panels.setdefault(title[:1].upper() + title[1:] or "In the article", [])
+        return title[:1].upper() + title[1:] or "In the article"
+
+    def panel(config: dict) -> list[Line]:
+        return panels.setdefault(title_of(config), [])
 
     seen, usable = set(), cases.comparable(records, about.metric)
-    for row in others.drawn(about, usable) if about.article == published.TODAY else about.beside:
+    for row in today.drawn(about, usable) if about.article == published.TODAY else about.beside:
         key = (row["device"], str(row["config"]))
         if row["metric"] in (about.metric, "status") and key not in seen:  # a row that is printed twice is one device
             seen.add(key)
@@ -53,13 +58,17 @@ def article_figure(about: Declaration, records: list[Record]) -> Any:
     several = len({record.framework for record in records}) > 1
     for repeats in cases.groups(usable):
         panel(repeats[0].config).extend(_measured(about, repeats, several))
+    for repeats in (case for run in others for case in cases.groups(cases.comparable(run, about.metric))):
+        if (title := title_of(repeats[0].config)) in panels:
+            panels[title].extend(_measured(about, repeats, several, ours=False))
     panels = {title: lines for title, lines in panels.items() if lines}
-    return points_figure(panels, about.drawn.axis, about.drawn.scale)
+    return points_figure(panels, about.drawn.axis, about.drawn.scale, key=bool(others))
 
 
-def _measured(about: Declaration, repeats: list[Record], several: bool) -> list[Line]:
+def _measured(about: Declaration, repeats: list[Record], several: bool, ours: bool = True) -> list[Line]:
     """The lines of a case. several: there are several frameworks, so that each is named."""
-    first, kind, show = repeats[0], ("measured", cases.kind(repeats[0])), about.drawn.show
+    first, show = repeats[0], about.drawn.show
+    kind = ("measured", cases.kind(first)) if ours else ("other", "")
     shared = [(about.headings[key].lower(), first.config.get(key, "none")) for key in about.shared_panel]
     settings = (f"{heading} {value}" for heading, value in shared if value != "none")
     label = ", ".join([cases.device_name(first, several), *settings])

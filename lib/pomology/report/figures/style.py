@@ -18,7 +18,8 @@ from pomology.paths import write_atomic
 
 GREY = "#767676"
 
-# (`published` or `measured`, role) -> the name of this kind of device in a key; its colour and mark.
+# (`published`, `measured`, or `other` in somebody else's run; role) -> the name of this kind of device in a key; its
+# colour and mark.
 DEVICES = {
     ("published", "cpu"): "the articles' processors",
     ("published", "gpu"): "the articles' Apple GPUs",
@@ -26,9 +27,11 @@ DEVICES = {
     ("published", ""): "other devices",
     ("measured", "cpu"): "this machine's processor",
     ("measured", "gpu"): "this machine's GPU",
+    ("other", ""): "other people's machines",
 }
-COLOURS = dict(zip(DEVICES.values(), ("#56B4E9", "#0072B2", "#009E73", GREY, "#D55E00", "#CC79A7"), strict=True))
-MARKS = dict(zip(DEVICES.values(), "^osvDd", strict=True))
+COLOURS = ("#56B4E9", "#0072B2", "#009E73", GREY, "#D55E00", "#CC79A7", "#E69F00")
+COLOURS = dict(zip(DEVICES.values(), COLOURS, strict=True))
+MARKS = dict(zip(DEVICES.values(), "^osvDdP", strict=True))
 
 # Frameworks on one device: shades of its colour, which differ in grey as well.
 SHADES = {("torch", "cpu"): COLOURS["this machine's processor"], ("torch", "gpu"): COLOURS["this machine's GPU"]}
