@@ -194,6 +194,12 @@ def test_a_measured_row_shows_value_interval_and_where_it_comes_from():
     assert (row["Temperature"], row["Power"]) == ("not told", "not told") and "Of it computing" not in row
 
 
+def test_beside_an_article_that_prints_minutes_stand_minutes():
+    config = {"epochs": 2, "batch_size": 128, "workers": 8, "persistent": "no", "augmentation": "loader"}
+    case = record(experiment="simclr", article="000", config=config, metrics={"epoch_s": metric(150.0, 147.0, 153.0)})
+    assert rows(article.article_table("simclr", [case]))[0]["Time per epoch"] == "2.50 min ± 2.0 %"
+
+
 def test_a_case_that_did_not_end_well_shows_its_status_and_no_number():
     bad = record(status="mismatch", reason="<why>", flags=["busy"])  # with all its metrics
     table = article.article_table("vae", [bad])
@@ -219,6 +225,16 @@ def test_smoke_never_stands_beside_published():
     assert [row["Time per epoch"] for row in rows(article.article_table("vae", [smoke, record()]))] == [
         "4.50 s ± 2.0 %"
     ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [("needs 33 GB at the least", "too-big"), ("would take 9 s a call", "too slow"), (None, "too-big")],
+)
+def test_what_would_take_too_long_is_called_slow_and_not_big(reason, shown):
+    case = failed("too-big", reason)
+    assert rows(article.article_table("vae", [case]))[0]["Time per epoch"] == shown == results_cases.ending(case)
+    assert f" {shown}" in results_cases.line(case) and case.status == "too-big"
 
 
 # Repeats --------------------------------------------------------------------------------------------------------------

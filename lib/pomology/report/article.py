@@ -127,7 +127,8 @@ def _without_empty(table: Table, first: int) -> Table:
         elif reason := ", ".join(sorted({*cells} - {""})):
             lacking.setdefault(reason, []).append(heading.lower())
     rows = tuple(replace(row, cells=tuple(row.cells[place] for place in kept)) for row in table.rows)
-    notes = [f"Without a column, as no row has a value: {', '.join(of)} ({why})." for why, of in lacking.items()]
+    named = "; ".join(f"{', '.join(of)} ({why})" for why, of in lacking.items())
+    notes = [f"Without a column, as no row has a value: {named}."] * bool(lacking)
     columns = tuple(table.columns[place] for place in kept)
     return replace(table, columns=columns, rows=rows, notes=(*table.notes, *notes))
 
@@ -177,6 +178,8 @@ def _cell(about: Declaration, column: Column, repeats: list[Record], share: Esti
     else:
         found = (combined(repeats, source) for source in metrics.metric(name).sources or (name,))
         show, value = metrics.show(name, column.heading), next(filter(None, found), None)
+        printed = (row for row in published.rows(experiment=about.experiment) if row["metric"] == name)
+        show = metrics.MINUTES if {row["unit"] for row in printed if row["printed"]} == {"min"} else show
     if value is None:
         # A copy does no operations.
         other_rate = name in RATES and any(rate in (good or repeats)[-1].metrics for rate in RATES)

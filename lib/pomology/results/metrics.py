@@ -39,6 +39,7 @@ _count, _error, _busy, _times = _fixed(",.0f"), _fixed(".1e"), _fixed(".0f", " %
 _share, _joules, _megabytes = _rounded(" %", 0.01), _rounded(" J"), _fixed(",.0f", " MB", 1e6)
 _watts = _rounded(" W", digits=2)  # a meter is not better than that
 _gibibytes, _free = _fixed(".2f", " GiB", 2**30), _fixed(".1f", " GiB", 2**30)
+MINUTES = _rounded(" min", 60)  # beside an article's
 _bytes, _growth = partial(quantity, unit="B"), partial(signed, unit="B")
 
 PEAKS = (
