@@ -45,7 +45,7 @@ def article_figure(about: Declaration, records: list[Record]) -> Any:
         for row in published.rows(experiment=other):
             if row["flops"] and row["si"]:
                 framework, _, version = row["framework"].partition(" ")
-                label = cases.with_software(row["device"], framework, version, "")
+                label = cases.with_software(row["device"], framework, version.partition(".dev")[0], "")
                 label += OTHERS.get(other, "")
                 kind, rate = ("published", row["role"]), row["flops"] / row["si"]
                 line = value_line(label, kind, rate, about.drawn.show)
