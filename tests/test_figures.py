@@ -119,9 +119,9 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     # Values and intervals are the records', and the computing alone is hollow.
     assert intervals(first) == [(0.8, 1.0), (3.6, 5.4), (1.5e4, 4.5e4)]
     shown = {(x, y): (hue, filled) for x, y, hue, filled, _ in marks(first)}
-    expected = {(3.746, 0): (style.COLOURS["the articles' processors"], True)}
-    expected |= {(8.76, 1): (style.COLOURS["the articles' Apple GPUs"], True)}
-    expected |= {(6.555, 2): (style.COLOURS["the articles' NVIDIA GPUs"], True)}
+    expected = {(3.746, 0): (style.COLOURS["processors"], True)}
+    expected |= {(8.76, 1): (style.COLOURS["Apple GPUs"], True)}
+    expected |= {(6.555, 2): (style.COLOURS["other GPUs"], True)}
     expected |= {(4.5, 3): (HERE_CPU, True), (0.9, 3): (HERE_CPU, False), (3e4, 4): (HERE_GPU, True)}
     assert shown == expected
     # An interval that reaches down to nought is drawn to the edge.
@@ -172,7 +172,7 @@ def test_published_times_stand_beside_as_operations_a_second():
     first = drawn("gpt2_pretraining", cases).axes[0]
     assert first.get_title(loc="left") == "Model gpt2-large, batch size 8, context 1024"
     places = {lines(first)[y]: x for x, y, *_ in marks(first)}
-    expected = {"M2 Ultra, MLX": 40.06e12 / 2.710, "A6000, PyTorch": 40.06e12 / 2.771}
+    expected = {"M2 Ultra (MLX)": 40.06e12 / 2.710, "A6000 (PyTorch)": 40.06e12 / 2.771}
     assert {name: places[name] for name in expected} == pytest.approx(expected, rel=1e-3)
     assert places["Apple M9 GPU, MLX"] == places["Apple M9 GPU, PyTorch"] == 4e12
 
@@ -246,7 +246,7 @@ def test_seconds_between_the_ends_of_steps_above_the_memory():
     case = trace(["t_s", "footprint_bytes"], rows, config={"model": "whisper-large", "batch_size": 32})
     above, below = memory.passes_figure([case, record()]).axes
     assert curves(above) == [([1, 3], [2.0, 3.0])] and curves(below) == [([0, 1, 3], [5.0, 6.0, 7.0])]
-    assert above.get_ylabel() == "Seconds of a step" and "whisper-large, batch 32" in above.get_title(loc="left")
+    assert above.get_ylabel() == "Seconds per step" and "whisper-large, batch 32" in above.get_title(loc="left")
     assert memory.passes_figure([record()]).texts[0].get_text() == NOTHING
 
 

@@ -301,7 +301,8 @@ def test_the_table_shows_slopes_with_their_intervals_and_both_ends():
     table = article.article_table("memory_torch", records)
     (row,) = [row.cells for row in table.rows if row.kind == "measured"]
     shown = dict(zip(table.columns, row, strict=True))
-    assert shown["Footprint a step"] == "+1.20 MB (+900 kB to +1.50 MB)"
-    assert shown["Footprint"] == "1.00 GB → 1.25 GB" and shown["Page faults a step"] == "0 (0 to 0)"
-    assert (shown["Allocated"], shown["Step"]) == ("not told", "not measured")
-    assert any("One that holds 0" in note for note in table.notes)
+    assert shown["Footprint growth per step"] == "+1.20 MB (+900 kB to +1.50 MB)"
+    assert shown["Footprint"] == "1.00 GB → 1.25 GB" and shown["Page faults per step"] == "0 (0 to 0)"
+    assert not {"Allocated", "Step"} & shown.keys() and "allocated, " in table.notes[-1]
+    assert "step (not measured)" in table.notes[-1]
+    assert any("One that holds 0" in text for text in table.meaning)

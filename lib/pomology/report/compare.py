@@ -258,7 +258,7 @@ def _time(repeats: list[Record], metric: str) -> str:
     """A time with its interval, or how the case ended."""
     times = _times(repeats, metric)
     if not times:
-        return repeats[-1].status if repeats else ""
+        return cases.ending(repeats[-1]) if repeats else ""
     time = intervals.repeats(times)
     text = seconds(time.value)
     if time.low is not None:

@@ -16,6 +16,8 @@ from pomology.report.figures.style import styled
 from pomology.results import cases
 from pomology.results.record import Record
 
+OTHERS = {"rasbt_vgg16": ", with batch norm"}  # in which published models are not quite those of a panel
+
 
 @styled
 def article_figure(about: Declaration, records: list[Record], others: Sequence[list[Record]] = ()) -> Any:
@@ -50,10 +52,11 @@ def article_figure(about: Declaration, records: list[Record], others: Sequence[l
     for other, settings in (about.published_rates or {}).items():
         for row in published.rows(experiment=other):
             if row["flops"] and row["si"]:
-                name, _, version = row["framework"].partition(" ")
-                by = f"{cases.FRAMEWORKS.get(name.replace('pytorch', 'torch'), name)} {version[:4]}".rstrip()
+                framework, _, version = row["framework"].partition(" ")
+                label = cases.with_software(row["device"], framework, version.partition(".dev")[0], "")
+                label += OTHERS.get(other, "")
                 kind, rate = ("published", row["role"]), row["flops"] / row["si"]
-                line = value_line(f"{row['device']}, {by}", kind, rate, about.drawn.show)
+                line = value_line(label, kind, rate, about.drawn.show)
                 panel(row["config"] | settings).append(line)
     several = len({record.framework for record in records}) > 1
     for repeats in cases.groups(usable):
@@ -62,7 +65,7 @@ def article_figure(about: Declaration, records: list[Record], others: Sequence[l
         if (title := title_of(repeats[0].config)) in panels:
             panels[title].extend(_measured(about, repeats, several, ours=False))
     panels = {title: lines for title, lines in panels.items() if lines}
-    return points_figure(panels, about.drawn.axis, about.drawn.scale, key=bool(others))
+    return points_figure(panels, about.drawn.axis, about.drawn.scale)
 
 
 def _measured(about: Declaration, repeats: list[Record], several: bool, ours: bool = True) -> list[Line]:
@@ -78,7 +81,7 @@ def _measured(about: Declaration, repeats: list[Record], several: bool, ours: bo
         shown = {part: marks for part, marks in parts.items() if marks}
         return [Line(f"{label}, {part}", kind, rounded(marks[0].number, show), marks) for part, marks in shown.items()]
     if not (marks := _marks(repeats, about.metric)):
-        return [Line(label, kind, repeats[-1].status)]
+        return [Line(label, kind, cases.ending(repeats[-1]))]
     compute = _marks(repeats, f"compute_{about.metric}", "hollow")[:1]
     compute = [mark for mark in compute if resolved(mark.number, marks[0].number)]
     words = [rounded(marks[0].number, show), *(f"computing {rounded(mark.number, show)}" for mark in compute)]
@@ -110,5 +113,5 @@ def costs_figure(declared: Declaration, records: list[Record]) -> Any:
         if offer.price_usd and offer.flops_per_s:
             label = f"{offer.device}: {offer.work}, batch {offer.batch_size}"
             achieved.append(value_line(label, about, offer.flops_per_s / offer.price_usd, declared.drawn.show))
-    panels = {"Peak": list(peaks.values()), "Achieved in the training of GPT-2-large, table 4": achieved}
+    panels = {"Peak": list(peaks.values()), "Achieved in training GPT-2-large, table 4": achieved}
     return points_figure(panels, declared.drawn.axis, declared.drawn.scale)

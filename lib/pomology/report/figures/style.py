@@ -17,13 +17,14 @@ from xml.etree import ElementTree
 from pomology.paths import write_atomic
 
 GREY = "#767676"
+WIDTH = 10  # inches, which a wide page shows on 1,200 pixels, and a phone on 700
 
 # (`published`, `measured`, or `other` in somebody else's run; role) -> the name of this kind of device in a key; its
 # colour and mark.
 DEVICES = {
-    ("published", "cpu"): "the articles' processors",
-    ("published", "gpu"): "the articles' Apple GPUs",
-    ("published", "rival"): "the articles' NVIDIA GPUs",
+    ("published", "cpu"): "processors",
+    ("published", "gpu"): "Apple GPUs",
+    ("published", "rival"): "other GPUs",
     ("published", ""): "other devices",
     ("measured", "cpu"): "this machine's processor",
     ("measured", "gpu"): "this machine's GPU",
@@ -78,7 +79,7 @@ def figure_of(width: float, height: float) -> Any:
 @styled
 def nothing() -> Any:
     """The figure of records that hold nothing to draw."""
-    figure = figure_of(8, 0.5)
+    figure = figure_of(WIDTH, 0.5)
     figure.text(0.01, 0.5, "Nothing was measured that can be drawn", va="center")
     return figure
 

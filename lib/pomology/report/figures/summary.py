@@ -31,7 +31,7 @@ def summary_figure(records: list[Record], compact: bool = False) -> Any:
     if compact:
         return _compact_figure(rates)
     label = "achieved TFLOP/s (more is faster); upright: the peak; %: the best share of it"
-    return points_figure(_panels(rates), label, 1e12, key=True)
+    return points_figure(_panels(rates), label, 1e12)
 
 
 def _panels(rates: list[summary.Rate]) -> dict[str, list[Line]]:
