@@ -11,7 +11,8 @@ from test_report import ATTACKS, MACHINE, Page, assert_harmless, metric, record,
 
 from pomology.__main__ import _arguments, main
 from pomology.articles import published
-from pomology.report import declaration, others, page
+from pomology.paths import root
+from pomology.report import declaration, others, page, ranking
 from pomology.report.figures.style import COLOURS
 from pomology.results.run import Run
 
@@ -146,3 +147,16 @@ def test_make_hands_them_on(recorded):  # noqa: F811
     given = vars(_arguments(recorded("report", "RUN=a", "WITH=b.zip 'c d.zip' $(shell touch x)")[2:]))
     assert given == {"command": "report", "run": "a", "beside": ["b.zip 'c d.zip' $(shell touch x)"]}
     assert vars(_arguments(recorded("report", "RUN=a")[2:]))["beside"] == [""]
+
+
+def test_the_ranking_has_others_and_its_sentences_do_not():
+    """Another's machine is a row, and can be held against; this machine is still held against the published ones."""
+    run = Run(root() / "outputs" / "reference-cpu")
+    theirs = [record.replace(chip="Apple M10 (b)") for record in run.records]
+    alone, beside = ranking.Ranking(run.records), ranking.Ranking(run.records, [theirs])
+    assert alone.sentences() == beside.sentences() and alone.usual == beside.usual and alone.here == beside.here
+    (other,) = beside.references[""]
+    rows = {place.source: place for place in beside.places(beside.usual) if place.source != "published"}
+    assert rows["other"].device == other == "Apple M10 (b) CPU" and rows["other"].mean == rows["measured"].mean
+    mine = [place for place in beside.places(beside.usual) if place.source != "other"]
+    assert mine == alone.places(alone.usual)

@@ -231,7 +231,7 @@ def _contradicted(articles: list[dict]) -> Table | None:
 def _ranked(run: Run, notes: list[str]) -> dict[str, Any] | None:
     """The ranking against the usual device as a figure, and against each as a table; None where that cannot be made."""
     try:
-        known = ranking.Ranking(run.records)
+        known = ranking.Ranking(run.records, [other.records for other in run.others])
         if not known.here:
             return {"why": ranking.NOTHING} if run.records else None
         names = [name for of in known.references.values() for name in of]

@@ -18,14 +18,20 @@ from pomology.articles.published import experiment_of
 from pomology.errors import PomologyError
 from pomology.format import significant
 from pomology.measure.estimate import Estimate
-from pomology.report.speeds import MEASURED, Speed, speeds
+from pomology.report.speeds import MEASURED, OTHER, Speed, speeds
 from pomology.report.summary import WORKLOADS
 from pomology.report.table import SOFTWARE, Table, grouped
 from pomology.results import cases
 from pomology.results.cases import FRAMEWORKS, chip_name, combined, groups
 from pomology.results.record import Record
 
-KINDS = {"here": "This machine", "rival": "GPUs", "gpu": "Apple GPUs", "cpu": "Processors"}
+KINDS = {
+    "here": "This machine",
+    "rival": "GPUs",
+    "gpu": "Apple GPUs",
+    "cpu": "Processors",
+    "": "Other people's machines",
+}
 NOTES = (
     "Speed: how much of the same work is done in a second, over that of the device at 1; more is faster. The same work "
     "is the same model, batch size and other settings, precision, and kind of time. The mean is geometric.",
@@ -49,7 +55,7 @@ NOTHING = (
 class Place(NamedTuple):
     """A device beside the one that stands at 1. ratios: workload -> how many times as fast it is, and whether that is
     sound; mean, low, high: of the sound ones, or if there is none of all; speeds: what they are made of. source:
-    `measured` or `published`."""
+    `measured`, `other` or `published`."""
 
     device: str
     role: str
@@ -99,15 +105,15 @@ class Ranking:
     """All speeds that were published, and those of a run. here: this machine's devices that others can be held
     against, those with most models first; empty where there is none, and then there is no ranking."""
 
-    def __init__(self, records: Sequence[Record]):
+    def __init__(self, records: Sequence[Record], others: Sequence[Sequence[Record]] = ()):
         self.records, fastest = records, defaultdict[tuple[str, str], dict[str, Speed]](dict)
-        for speed in sorted(speeds(records), key=lambda speed: (speed.sound, speed.rate.value)):
+        for speed in sorted(speeds(records, others), key=lambda speed: (speed.sound, speed.rate.value)):
             fastest[speed.workload, speed.terms][speed.device] = speed  # the last one stays
         self.work = [devices for devices in fastest.values() if len(devices) > 1]
         self.roles = {name: speed.role for devices in self.work for name, speed in devices.items()}
         ours = {name: speed.source == MEASURED for devices in self.work for name, speed in devices.items()}
         here = [name for name, measured in ours.items() if measured]
-        self.here = [name for name in here if any(not place.measured for place in self.places(name))]
+        self.here = [name for name in here if any(place.source == "published" for place in self.places(name))]
         self.here.sort(key=lambda name: (-len({name for p in self.places(name) for name in p.ratios}), name))
 
     def places(self, reference: str) -> list[Place]:
@@ -121,7 +127,7 @@ class Ranking:
             sound = [ratio.value for ratio, sound in ratios.values() if sound]
             chosen = sound or [ratio.value for ratio, _ in ratios.values()]
             first, ends = these[0][0], (statistics.geometric_mean(chosen), min(chosen), max(chosen))
-            source = MEASURED if first.source == MEASURED else "published"
+            source = first.source if first.source in (MEASURED, OTHER) else "published"
             made.append(Place(device, first.role, source, ratios, *ends, tuple(speed for speed, _ in these)))
         return sorted(made, key=lambda place: (-place.mean, place.device))
 
@@ -138,7 +144,7 @@ class Ranking:
         counts = {}
         for own in [device] if device else self.here:
             for place in self.places(own):
-                if not place.measured:
+                if place.source == "published":
                     counts[place.device] = counts.get(place.device, 0) + place.sound
         beside = {name: len(self.places(name)) for name in counts}
         return sorted(counts, key=lambda name: (-counts[name] * beside[name], name))

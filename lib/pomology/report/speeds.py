@@ -16,13 +16,14 @@ from pomology.results import cases
 from pomology.results.cases import chip_name, combined, comparable, groups
 from pomology.results.record import Record
 
-MEASURED = "measured"
+MEASURED, OTHER = "measured", "other"  # here, and in a run of other people that is shown beside this one
 
 
 class Speed(NamedTuple):
     """How much of its work a device did in a second. terms: what was the same for all that have the same text.
 
-    source: `measured`, or the id of an article or of another source. faults: of elsewhere.FAULTS, or flags of a case.
+    source: `measured`, `other`, or the id of an article or of another source. faults: of elsewhere.FAULTS, or flags of
+    a case.
     """
 
     workload: str
@@ -44,15 +45,16 @@ class Speed(NamedTuple):
 
     def over(self, other: Speed) -> tuple[Estimate, bool]:
         """How many times as fast it is, and whether both did the same, without a fault that changes what was timed."""
-        rate = other.rate if other.source == MEASURED else other.rate.replace(how="counted", covers="exact")
+        rate = other.rate if other.source in (MEASURED, OTHER) else other.rate.replace(how="counted", covers="exact")
         faults = (self.faults | other.faults) - (self.faults & other.faults & elsewhere.SHARED)
         ratio = Estimate.count(1) if self is other else self.rate / rate
         return ratio, not faults & elsewhere.SERIOUS
 
 
-def speeds(records: Sequence[Record]) -> list[Speed]:
-    """All published ones and this run's, each at the settings of a source."""
-    return [speed for speed, _ in _published()] + list(_measured(records))
+def speeds(records: Sequence[Record], others: Sequence[Sequence[Record]] = ()) -> list[Speed]:
+    """All published ones, this run's, and those of other people's runs, each at the settings of a source."""
+    their_runs = [speed._replace(source=OTHER, role="") for each in others for speed in _measured(each)]
+    return [speed for speed, _ in _published()] + list(_measured(records)) + their_runs
 
 
 @functools.cache

@@ -21,8 +21,16 @@ from pomology.report.figures.style import (
 from pomology.report.ranking import Place
 
 MOST_ROWS = 28
-FILLED = {"^": "▲", "o": "●", "s": "■", "v": "▼", "D": "◆", "d": "♦"}  # matplotlib's marks as text, for a page
-HOLLOW = {"^": "△", "o": "○", "s": "□", "v": "▽", "D": "◇", "d": "♢"}
+FILLED = {
+    "^": "▲",
+    "o": "●",
+    "s": "■",
+    "v": "▼",
+    "D": "◆",
+    "d": "♦",
+    "P": "✚",
+}  # matplotlib's marks as text, for a page
+HOLLOW = {"^": "△", "o": "○", "s": "□", "v": "▽", "D": "◇", "d": "♢", "P": "✛"}
 
 
 @styled
