@@ -107,7 +107,11 @@ class Ranking:
 
     def __init__(self, records: Sequence[Record], others: Sequence[Sequence[Record]] = ()):
         self.records, fastest = records, defaultdict[tuple[str, str], dict[str, Speed]](dict)
-        for speed in sorted(speeds(records, others), key=lambda speed: (speed.sound, speed.rate.value)):
+        # Of machines of one kind that a source has measured alike the middle one, of several sources the fastest.
+        alike = grouped(speeds(records, others), lambda speed: (*speed[:7], speed.faults))
+        ranked = (sorted(these, key=lambda speed: speed.rate.value) for these in alike)
+        middle = [these[(len(these) - 1) // 2] for these in ranked]
+        for speed in sorted(middle, key=lambda speed: (speed.sound, speed.rate.value)):
             fastest[speed.workload, speed.terms][speed.device] = speed  # the last one stays
         self.work = [devices for devices in fastest.values() if len(devices) > 1]
         self.roles = {name: speed.role for devices in self.work for name, speed in devices.items()}
