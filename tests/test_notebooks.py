@@ -433,7 +433,7 @@ def test_it_shows_every_published_value_in_its_row(execution, repeating):
         pytest.skip("lays the whole kit together, and is about no experiment of the article by itself")
     shown = "".join(output.data.get("text/html", "") for _, output in execution.outputs if "data" in output)
     rows = BeautifulSoup(shown, "html.parser").find_all("tr")
-    rows = [{cell.get_text() for cell in row.find_all(["td", "th"])} for row in rows]
+    rows = [{cell.get_text().replace("\N{NO-BREAK SPACE}", " ") for cell in row.find_all(["td", "th"])} for row in rows]
     about = declaration.of(execution.path.stem)
     values = about.beside
     today = about.article == published.TODAY  # settings without a column are in its remarks
