@@ -458,7 +458,7 @@ def test_the_page_shows_the_checks_and_their_sum_and_a_comparison_leaves_them_ou
         (tmp_path / name / "machine.json").write_text(json.dumps({"chip": "Apple M2 Ultra", "python": "3.11.9"}))
         lines = "".join(json.dumps(record.line()) + "\n" for record in RECORDS)
         (tmp_path / name / "instrument_check.jsonl").write_text(lines, encoding="utf-8")
-    page = report_page.build(tmp_path / "a").read_text(encoding="utf-8")
+    page = report_page.build(tmp_path / "a").read_text(encoding="utf-8").replace("\xa0", " ")
     assert "1 of 5 checks of the kit itself passed" in page
     assert "not passed: fence (mps), memory counters (cpu)" in page
     assert "cannot be told: against another clock (cpu)" in page and "not to be had here: energy meter (cpu)" in page
@@ -469,7 +469,7 @@ def test_the_page_shows_the_checks_and_their_sum_and_a_comparison_leaves_them_ou
 
 def test_each_page_begins_with_how_much_two_runs_of_the_same_thing_differ(tmp_path):
     unknown = "How much two runs of the same thing differ here was not measured (notebook instrument_check does)."
-    known = "differ here within a process by 1.2 % and between two by 4.6 % (cpu); nine pairs in ten by less."
+    known = "differ here within a process by 1.2 % and between two by 4.6 % (cpu); 90 % of pairs differ by less."
     note = "A ± within one process may be smaller than this: two runs of the same thing differ here by 4.6 %."
     share = {"value": 0.0123, "unit": "", "low": None, "high": None, "n": 6}
     metrics = {"same_process_difference": share, "between_process_difference": share | {"value": 0.0456}}
@@ -481,7 +481,8 @@ def test_each_page_begins_with_how_much_two_runs_of_the_same_thing_differ(tmp_pa
 
     def pages() -> list[str]:
         report_page.build(tmp_path)
-        return [(tmp_path / name).read_text(encoding="utf-8") for name in ("index.html", "vae.html")]
+        texts = ((tmp_path / name).read_text(encoding="utf-8") for name in ("index.html", "vae.html"))
+        return [text.replace("\xa0", " ") for text in texts]
 
     (tmp_path / "machine.json").write_text(json.dumps({"chip": "Apple M2 Ultra", "python": "3.11.9"}))
     cells = [nbformat.v4.new_markdown_cell("# VAE")]

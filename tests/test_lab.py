@@ -285,7 +285,8 @@ def test_a_notebook_runs_and_leaves_git_clean_but_for_outputs(lab, page, checkou
     kinds = outputs.evaluate_all("all => all.map(one => one.dataset.mimeType)")
     assert not [kind for kind in kinds if kind.endswith(("stderr", "error"))], outputs.all_text_contents()
     table = page.locator(f"{PANEL} .jp-Cell:has-text('experiment.table()') table")
-    assert "M1 Ultra GPU" in table.text_content() and "Time per epoch" in table.text_content()
+    text = table.text_content().replace("\N{NO-BREAK SPACE}", " ")
+    assert "M1 Ultra GPU" in text and "Time per epoch" in text
     figure = page.locator(f"{PANEL} .jp-Cell:has-text('experiment.figure()') .jp-OutputArea-output img")
     assert figure.evaluate("image => image.complete && image.naturalWidth > 300")
 

@@ -197,7 +197,7 @@ def test_a_measured_row_shows_value_interval_and_where_it_comes_from():
 def test_beside_an_article_that_prints_minutes_stand_minutes():
     config = {"epochs": 2, "batch_size": 128, "workers": 8, "persistent": "no", "augmentation": "loader"}
     case = record(experiment="simclr", article="000", config=config, metrics={"epoch_s": metric(150.0, 147.0, 153.0)})
-    assert rows(article.article_table("simclr", [case]))[0]["Time per epoch"] == "2.50 min ± 2.0 %"
+    assert rows(article.article_table("simclr", [case]))[0]["Minutes per epoch"] == "2.50 min ± 2.0 %"
 
 
 def test_a_case_that_did_not_end_well_shows_its_status_and_no_number():
@@ -222,10 +222,13 @@ def test_a_smaller_model_s_row_sends_to_the_details_once():
         for name in ("forward_s", "backward_s", "update_s", "pass_s")
     }
     config = {"model": "whisper-tiny", "batch_size": 1, "precision": "fp32", "scenario": 1}
-    for scaled, count in ((True, 1), (False, 0)):
-        record = fakes.record(experiment="whisper_pretraining", config=config, scaled=scaled, metrics=passes)
-        (row,) = [row for row in article.article_table("whisper_pretraining", [record]).rows if row.kind == "measured"]
-        assert row.cells.count("see the details") == count and row.cells.count("1.00 s") == 4 * (not scaled)
+    both = [
+        fakes.record(experiment="whisper_pretraining", config=config, case=str(scaled), scaled=scaled, metrics=passes)
+        for scaled in (True, False)
+    ]
+    shown = [row for row in article.article_table("whisper_pretraining", both).rows if row.kind == "measured"]
+    for row, count in zip(shown, (1, 0), strict=True):
+        assert row.cells.count("see the details") == count and row.cells.count("1.00 s") == 4 * (not count)
 
 
 def test_smoke_never_stands_beside_published():

@@ -138,7 +138,7 @@ def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(others):
 
 def test_the_ranking_finds_a_case_at_the_settings_of_a_source(others):
     own = bert(metrics={"fit_s": fakes.metric(20.0, unit="s")})
-    (place,) = [one for one in ranking.places(ranking.speeds([own]), "V100") if one.measured]
+    (place,) = [one for one in ranking.Ranking([own]).places("V100") if one.measured]
     assert place.ratios["bert_base"][0].value == pytest.approx(41 / 20)
 
 
