@@ -134,10 +134,11 @@ def _index(run: Run, failed: dict[str, str], abouts: Sequence[Declaration] | Non
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
     ranked, compared = _ranked(run, notes), _compared(run, notes)
     articles = [_article(run, part, failed, notebooks) for part in grouped(abouts, attrgetter("article"))]
+    cores = run.machine.get("cpu_cores")  # a server's chip may be two cores of a virtual machine
     title, software = cases.short_chip(run.machine.get("chip")), details.software_table(run.machine, run.records)
     return filled(
         "run.html.j2",
-        title=title[:1].upper() + title[1:],
+        title=title[:1].upper() + title[1:] + (f", {cores} cores" if isinstance(cores, int) else ""),
         ranked=ranked,
         compared=compared,
         trust=_trust(run.records),
@@ -235,15 +236,18 @@ def _ranked(run: Run, notes: list[str]) -> dict[str, Any] | None:
         if not known.here:
             return {"why": ranking.NOTHING} if run.records else None
         names = [name for of in known.references.values() for name in of]
+        *answers, sure = known.sentences()
+        frameworks = known.frameworks()
+        on_x86 = run.machine.get("architecture") == "x86_64"
         return {
-            "sentences": known.sentences(),
+            "sentences": [*answers, f"{sure} {details.same_twice(run.records)}"],
             "usual": known.usual,
             "axis": (axis := on_an_axis(beside := known.places(known.usual), known.usual)),
             "more": len(beside) - len(axis.rows),
             "colours": [(*look, style.COLOURS[name]) for look, name in style.DEVICES.items()],
             "caption": ranking.CAPTION,
             "table": replace(known.table(), title=""),
-            "frameworks": known.frameworks(),
+            "frameworks": [*frameworks, *([UNTUNED] * bool(frameworks and on_x86))],
             "models": replace(known.by_model(), title=""),
             "kinds": [
                 (ranking.KINDS[kind], [(names.index(name), name) for name in of])

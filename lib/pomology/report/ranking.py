@@ -43,7 +43,8 @@ NOTES = (
 )
 CAPTION = (
     "A mark is a model that both devices have trained at the same settings, hollow where one of the two times is "
-    "doubtful; the stroke is the geometric mean of the filled ones. The axis is logarithmic."
+    "doubtful; the stroke is the geometric mean of the filled ones. The axis is logarithmic. Two rows may rest on "
+    "different models: each compares with the device at 1, and not with the row beside it."
 )
 NOT_THERE = "A device that is not in a row has published no time of that model at these settings. Brackets: doubtful."
 NOTHING = (
@@ -253,7 +254,10 @@ class Ranking:
                 lines.append(((model, shown, "; ".join(filter(None, sure))), numbers, "plain"))
         at_1 = self.here[0] if len(self.here) == 1 else "this device"
         columns = ("Model", f"How fast others train it, {at_1} = 1", "May it be trusted?")
-        return Table.of("Model by model", columns, lines, [NOT_THERE])
+        flags = {flag for _, numbers, _ in lines for flag in numbers["flags"].split() if flag in cases.FLAGS}
+        return Table.of(
+            "Model by model", columns, lines, [NOT_THERE, *(f"{f}: {cases.FLAGS[f]}." for f in sorted(flags))]
+        )
 
 
 def _marked(text: str, sound: bool) -> str:
