@@ -14,6 +14,7 @@ RUN     ?=
 DATA    ?= auto
 REPEATS ?= 1
 RUNS    ?=
+WITH    ?=
 NOTEBOOKS ?=
 
 # Programs get these by the environment, as they were typed: a shell, or make, would run commands in them.
@@ -24,8 +25,9 @@ export POMOLOGY_RUN = $(value RUN)
 export POMOLOGY_DATA = $(value DATA)
 export POMOLOGY_REPEATS = $(value REPEATS)
 export POMOLOGY_RUNS = $(value RUNS)
+export POMOLOGY_WITH = $(value WITH)
 export POMOLOGY_PYTHON = $(value PYTHON)
-unexport PROFILE DEVICE ONLY RUN DATA REPEATS RUNS NOTEBOOKS PYTHON
+unexport PROFILE DEVICE ONLY RUN DATA REPEATS RUNS WITH NOTEBOOKS PYTHON
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -e 's/:.*## /	/' | expand -t 12
@@ -58,8 +60,8 @@ lint: $(ENV)/.ready  ## check style, floors, words, notebooks and parameter file
 bench: $(ENV)/.ready  ## measure the measuring, against independent ways to measure
 	@$(PY) tests/bench.py
 
-report: $(ENV)/.ready  ## build the page of a run again: RUN=name
-	@$(PY) -m pomology report -- "$$POMOLOGY_RUN"
+report: $(ENV)/.ready  ## build the page of a run again: RUN=name, beside other people's: WITH="b.zip 'c d.zip'"
+	@$(PY) -m pomology report --with="$$POMOLOGY_WITH" -- "$$POMOLOGY_RUN"
 
 share: $(ENV)/.ready  ## pack a run into a zip for others, without what names you: RUN=name, with rendered notebooks NOTEBOOKS=1
 	@$(PY) -m pomology share $(if $(filter 1,$(value NOTEBOOKS)),--notebooks) -- "$$POMOLOGY_RUN"

@@ -226,11 +226,13 @@ def test_a_run_and_what_the_same_command_does_afterwards(checkout, reproduce):
     out = checkout.out()
     files = {"machine.json", "index.html", "zeta.jsonl", "zeta.ipynb", "zeta.html", "alpha.ipynb", "alpha.html"}
     assert {path.name for path in out.iterdir()} >= files and checkout.unfinished() == []
-    # The cheapest first, with expected and elapsed time, and a line for every case.
-    starts = re.findall(r"^\[(\d)/2\] (\w+), about (.+) \(.+ since the start\)$", said, re.MULTILINE)
-    assert starts == [("1", "zeta", "5 s"), ("2", "alpha", "1:05 min")]
+    # The cheapest first, with what it takes and when the run ends, and a line for every case.
+    starts = re.findall(r"^\[(\d)/2\] (\w+): about (.+); the run ends about ([\w: ]+)$", said, re.MULTILINE)
+    assert [start[:3] for start in starts] == [("1", "zeta", "5 s"), ("2", "alpha", "1:05 min")]
+    clocks = [batch._clock(seconds) for seconds in range(-60, 71)]
+    assert {start[3] for start in starts} <= {*clocks}
     assert said.count("  alpha: cpu, size ") == said.count("  zeta: cpu, size ") == 3
-    assert "2 of 2 notebooks to run into outputs/r/, about 1:10 min" in said
+    assert "2 of 2 notebooks to run into outputs/r/: about 1:10 min" in said
     # The page was there before the second notebook began.
     assert (checkout.notebooks / "zeta.saw-page").read_text() == "False"
     assert (checkout.notebooks / "alpha.saw-page").read_text() == "True"
@@ -298,7 +300,7 @@ def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):
     assert {(str(record.config["size"]), record.repeat): record.status for record in records} == ended
     assert "simulated-cpu size=2: crashed" in said and "started again behind simulated-cpu size=2" in said
     # Repeats take turns in fresh kernels.
-    assert re.findall(r"^\[\d/2\] (.+?), about", said, re.MULTILINE) == ["zeta", "zeta (repeat 2)"]
+    assert re.findall(r"^\[\d/2\] (.+?): about", said, re.MULTILINE) == ["zeta", "zeta (repeat 2)"]
     pids = checkout.pids("zeta")
     assert len(set(pids)) == 6 and not any(map(alive, pids))
     assert (checkout.out() / "zeta.ipynb").exists() and (checkout.out() / "repeats" / "zeta-1.ipynb").exists()

@@ -42,7 +42,7 @@ def test_runs_side_by_side(tmp_path):
     faster = rows["vae", "run (2)"]
     assert faster["ratio"] == pytest.approx(0.5, rel=1e-3) and faster["low"] < 0.5 < faster["high"]
     assert 1 < faster["smallest_detectable"] < 1.1 and rows["siamese", "c (3)"]["metric"] == "step_s"
-    text = str(table)
+    text = " ".join([*(cell for row in table.rows for cell in row.cells), *table.notes])
     assert "cannot be told from single runs" in text and "must not be compared: threads 8 and 2" in text
     assert "7.89 s (7.50 s to 8.25 s within this run)" in text and "3 repeats" in text
     assert "machine.json is missing" in text and "Apple M9, 8 cores" in text

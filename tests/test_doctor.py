@@ -319,7 +319,7 @@ def test_lightning_on_a_mac(monkeypatch, processor, disabled, auto, reason):
     assert {each["backend"]: each["reason"] for each in answer["devices"]}["mps"] == reason
 
 
-def test_the_command_prints_every_finding_and_ends_in_the_verdict(monkeypatch, capsys):
+def test_the_command_says_the_verdict_first_then_what_is_wrong_then_what_is_fine(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "probe", lambda framework: copy.deepcopy(NO_CUDA[framework]))
     monkeypatch.setattr(machine_snapshot, "snapshot", lambda: LINUX | {"cpu_cores": 64, "memory_bytes": 256 * 2**30})
     monkeypatch.setattr(machine_snapshot, "conditions", lambda: FINE)
@@ -328,10 +328,18 @@ def test_the_command_prints_every_finding_and_ends_in_the_verdict(monkeypatch, c
     assert __main__.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "AMD EPYC 7B13, 64 cores, 256 GB, Linux 6.8, Python 3.11.9"
-    assert lines[1] == "  gpus: not available (no NVIDIA driver answers: Driver Not Loaded)"
-    assert "no        Does PyTorch see the GPU? PyTorch 2.13.0+cpu: this PyTorch is built without CUDA" in lines
-    assert any(line.startswith("          do this: unset PYTORCH_ENABLE_MPS_FALLBACK") for line in lines)
-    assert lines[-1].startswith("No: this machine trains on its CPU only")
+    assert lines[3].startswith("No: this machine trains on its CPU only") and max(map(len, lines)) <= 104
+    place = lines.index("  Does PyTorch see the GPU?")
+    assert lines[place + 1] == "    No: PyTorch 2.13.0+cpu: this PyTorch is built without CUDA."
+    headings = [line for before, line in itertools.pairwise(lines[3:]) if not before]
+    assert [heading.partition(" (")[0] for heading in headings] == [
+        *("Not as it should be", "Fine", "Not known of this machine")
+    ]
+    assert lines.index(headings[0]) < place < lines.index(headings[1])
+    assert any(line.startswith("    Do this: unset PYTORCH_ENABLE_MPS_FALLBACK") for line in lines)
+    assert lines[-1] == "  gpus: no NVIDIA driver answers: Driver Not Loaded"
+    counted = [line for line in lines if line.startswith("  ") and line[2].isupper() and line.endswith("?")]
+    assert re.findall(r"\((\d+) of (\d+)\)", " ".join(headings))[0][1] == str(len(counted)), "every finding is there"
 
 
 def record(backend: str, config: dict, **more) -> Record:
@@ -388,11 +396,12 @@ NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "lightning_on_mps
 def test_each_device_runs_the_batches_that_fit_and_lightning_takes_the_one_it_takes():
     cells = ["".join(cell["source"]) for cell in notebooks.read_notebook(NOTEBOOK)["cells"]]
     imports, networks, planning = (
-        next(cell for cell in cells if words in cell) for words in ("import torch", "BATCHES = ", "divisors = ")
+        next(cell for cell in cells if words in cell) for words in ("import torch", "BATCHES = ", "def to_run")
     )
     scope = {name: parameter.default for name, parameter in parameters.declared(NOTEBOOK).items()}
     exec(imports[: imports.index("experiment = ")], scope)
     exec(networks, scope)
+    exec(planning, scope)
 
     def plan(auto: str, **free: float) -> dict[str, tuple[dict, list]]:
         """Of each kind of device, with so many bytes free, the training batches and Lightning's accelerators."""
@@ -401,14 +410,19 @@ def test_each_device_runs_the_batches_that_fit_and_lightning_takes_the_one_it_ta
             types.SimpleNamespace(kind=kind, backend=names[kind], free_memory=lambda free=b: free)
             for kind, b in free.items()
         ]
-        given = {"experiment": types.SimpleNamespace(devices=devices), "examination": types.SimpleNamespace(auto=auto)}
-        exec(planning, names := scope | given)
+        here = types.SimpleNamespace(devices=devices, cases=lambda rows, on: itertools.product(rows, on))
+        scope.update(experiment=here, examination=types.SimpleNamespace(auto=auto))
+        cases = list(scope["to_run"]())
         return {
             kind: (
-                {row["model"]: row["batch_size"] for row in rows if row.get("mode") == "training"},
-                [row["accelerator"] for row in rows if "accelerator" in row],
+                {
+                    row["model"]: row["batch_size"]
+                    for row, on in cases
+                    if on.kind == kind and row.get("mode") == "training"
+                },
+                [row["accelerator"] for row, on in cases if on.kind == kind and "accelerator" in row],
             )
-            for kind, rows in names["rows"].items()
+            for kind in free
         }
 
     small, full = {"resnet50": 4, "bert": 2, "vgg16": 2}, {"resnet50": 128, "bert": 64, "vgg16": 64}

@@ -79,7 +79,7 @@ def test_joules_of_a_step_and_the_power_at_rest(tmp_path, monkeypatch):
     assert value["energy_j_per_step"] == pytest.approx(WORK_W * value["step_s"], rel=0.2)  # on a noisy machine
     assert value["energy_j_per_tflop"] == pytest.approx(value["energy_j_per_step"] / record.flops_per_step * 1e12)
     (cells,) = [row.cells for row in article.article_table("energy", [record]).rows if row.kind == "measured"]
-    counted = "All that is counted (J)"
+    counted = "Step, all rails (J)"
     assert (
         format.with_interval(record.metrics["energy_j_per_step"], metrics.show("energy_j_per_step", counted)) in cells
     )

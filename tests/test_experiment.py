@@ -391,21 +391,30 @@ def test_a_model_that_does_no_better_than_guessing_is_said_not_to_learn(make, va
 
 
 @pytest.mark.parametrize(
-    ("profile", "epochs", "done"),
-    [("article", 1, None), ("article", 3, "1"), ("quick", 1, r"0\.\d+"), ("quick", 3, r"0\.\d+")],
+    ("profile", "epochs", "done", "data"),
+    [
+        ("article", 1, None, "real"),
+        ("article", 1, None, "stand-in"),
+        ("article", 3, "1", "real"),
+        ("quick", 1, r"0\.\d+", "stand-in"),
+        ("quick", 3, r"0\.\d+", "real"),
+    ],
 )
-def test_the_accuracy_of_an_unfinished_training_stands_apart_with_how_much_of_it_ran(make, profile, epochs, done):
+def test_an_accuracy_says_how_much_of_the_training_ran_and_that_it_is_a_stand_in_s(make, profile, epochs, done, data):
     def body(case):
         fit(case, 60 if profile == "article" else 600, at=lambda number: time.sleep(0.001))
         case.accuracy(0.592, 1000, classes=10, epochs=epochs)
 
     experiment = make(profile=profile, columns=["epoch_s", "accuracy"])
+    experiment.dataset(SimpleNamespace(kind=data, origin="somewhere"))
+    whose = " of the stand-in" if data == "stand-in" else ""
     record, (name, other) = run(experiment, body, batch_size=[128]), ("accuracy", "accuracy_unfinished")
     assert record.status == "ok" and record.metrics[other if done else name].value == 0.592
     assert (name if done else other) not in record.metrics
     (row,) = [row for row in experiment.table().rows if row.kind == "measured"]
-    assert ("59.2 %" in row.cells) == (not done), "no column holds the number of an unfinished one"
-    assert not done or re.search(rf"59\.2 % right after {done} of {epochs} epochs", row.cells[-1])
+    shown = f"59.2 % ({whose.strip()})" if whose else "59.2 %"
+    assert (shown in row.cells) == (not done), "no column holds the number of an unfinished one"
+    assert not done or re.search(rf"59\.2 %{whose} right after {done} of {epochs} epochs", row.cells[-1])
 
 
 # Going on -------------------------------------------------------------------------------------------------------------

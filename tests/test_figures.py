@@ -15,7 +15,8 @@ import pytest
 from records import metric, product, rate, record, stream
 
 from pomology.report import costs, declaration
-from pomology.report.figures import draw, memory, points, style, summary
+from pomology.report.figures import draw, memory, points, ranking, style, summary
+from pomology.report.ranking import Ranking
 
 pytestmark = pytest.mark.filterwarnings("error")  # none may appear in a notebook
 
@@ -64,7 +65,10 @@ PRICED = costs.priced([SOLD, product(8e9)], 9, 3e3)
 
 def drawn(experiment, records=(), compact=False):
     """The figure, laid out as in a file."""
-    made = summary.summary_figure(records, compact=True) if compact else draw(experiment, list(records))
+    if experiment == "ranking":
+        made = ranking.ranking_figure(Ranking(records).places(GPU), GPU)
+    else:
+        made = summary.summary_figure(records, compact=True) if compact else draw(experiment, list(records))
     style.styled(made.draw_without_rendering)()
     return made
 
@@ -115,9 +119,9 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     # Values and intervals are the records', and the computing alone is hollow.
     assert intervals(first) == [(0.8, 1.0), (3.6, 5.4), (1.5e4, 4.5e4)]
     shown = {(x, y): (hue, filled) for x, y, hue, filled, _ in marks(first)}
-    expected = {(3.746, 0): (style.COLOURS["the articles' processors"], True)}
-    expected |= {(8.76, 1): (style.COLOURS["the articles' Apple GPUs"], True)}
-    expected |= {(6.555, 2): (style.COLOURS["the articles' NVIDIA GPUs"], True)}
+    expected = {(3.746, 0): (style.COLOURS["processors"], True)}
+    expected |= {(8.76, 1): (style.COLOURS["Apple GPUs"], True)}
+    expected |= {(6.555, 2): (style.COLOURS["other GPUs"], True)}
     expected |= {(4.5, 3): (HERE_CPU, True), (0.9, 3): (HERE_CPU, False), (3e4, 4): (HERE_GPU, True)}
     assert shown == expected
     # An interval that reaches down to nought is drawn to the edge.
@@ -168,7 +172,7 @@ def test_published_times_stand_beside_as_operations_a_second():
     first = drawn("gpt2_pretraining", cases).axes[0]
     assert first.get_title(loc="left") == "Model gpt2-large, batch size 8, context 1024"
     places = {lines(first)[y]: x for x, y, *_ in marks(first)}
-    expected = {"M2 Ultra, MLX": 40.06e12 / 2.710, "A6000, PyTorch": 40.06e12 / 2.771}
+    expected = {"M2 Ultra (MLX)": 40.06e12 / 2.710, "A6000 (PyTorch)": 40.06e12 / 2.771}
     assert {name: places[name] for name in expected} == pytest.approx(expected, rel=1e-3)
     assert places["Apple M9 GPU, MLX"] == places["Apple M9 GPU, PyTorch"] == 4e12
 
@@ -242,7 +246,7 @@ def test_seconds_between_the_ends_of_steps_above_the_memory():
     case = trace(["t_s", "footprint_bytes"], rows, config={"model": "whisper-large", "batch_size": 32})
     above, below = memory.passes_figure([case, record()]).axes
     assert curves(above) == [([1, 3], [2.0, 3.0])] and curves(below) == [([0, 1, 3], [5.0, 6.0, 7.0])]
-    assert above.get_ylabel() == "Seconds of a step" and "whisper-large, batch 32" in above.get_title(loc="left")
+    assert above.get_ylabel() == "Seconds per step" and "whisper-large, batch 32" in above.get_title(loc="left")
     assert memory.passes_figure([record()]).texts[0].get_text() == NOTHING
 
 
@@ -302,7 +306,7 @@ def test_the_small_summary_has_each_device_at_one_setting_with_its_share():
 # Of all figures -------------------------------------------------------------------------------------------------------
 
 SHOWN = {"vae": MACHINE, "dcgan": [], "transformer_lm": [], "costs": PRICED, "blas": PRODUCTS}
-SHOWN |= {"memory_over_time": TRACED, "roofline": RUN, "summary": RUN}
+SHOWN |= {"memory_over_time": TRACED, "roofline": RUN, "summary": RUN, "ranking": MACHINE}
 
 
 def readable(figure):
@@ -344,7 +348,8 @@ def test_a_device_has_one_colour_and_one_mark_in_every_figure():
     shapes = {}
     for experiment in ("vae", "costs", "summary"):
         # Not laid out, which takes seconds.
-        for collection in (one for axis in draw(experiment, SHOWN[experiment]).axes for one in axis.collections):
+        figure = draw(experiment, SHOWN[experiment], [SHOWN[experiment]])
+        for collection in (one for axis in figure.axes for one in axis.collections):
             for rgba, path in zip(collection.get_facecolors(), collection.get_paths(), strict=False):
                 shapes.setdefault(to_hex(rgba).upper(), set()).add(path.vertices.tobytes())
     assert set(shapes) == set(style.COLOURS.values()) - {style.GREY}

@@ -30,6 +30,7 @@ from traitlets.config.loader import PyFileConfigLoader
 
 from pomology.articles import published
 from pomology.errors import PomologyError
+from pomology.results import folders
 from pomology.results import journal as results_journal
 from pomology.runner import notebooks
 
@@ -201,7 +202,7 @@ def page(lab):
             chromium.close()
 
 
-LINKS = ".jp-MarkdownViewer li a"
+LINKS = ".jp-MarkdownViewer h3 a:not(.jp-InternalAnchorLink)"
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 IDLE = "() => /\\| Idle/.test(document.querySelector('#jp-main-statusbar').textContent)"
 RAN = f"""() => [...document.querySelectorAll('{PANEL} .jp-CodeCell .jp-InputArea-prompt')]
@@ -254,6 +255,10 @@ def test_it_opens_with_the_notebooks_and_their_table_of_contents(page):
     assert sorted(page.locator(LINKS).all_inner_texts()) == sorted(titles)
     sections = ["Notebooks", "This machine", *(article.title for article in published.articles())]
     assert contents(page, sections) == sections
+    pictures = page.locator(".jp-MarkdownViewer img")
+    assert pictures.count() > 25
+    page.wait_for_function("() => [...document.querySelectorAll('.jp-MarkdownViewer img')].every(one => one.complete)")
+    assert min(pictures.evaluate_all("all => all.map(one => one.naturalWidth)")) > 300
     assert not page.locator(".jp-Dialog, .Toastify__toast").count(), "something is in the way"
     assert page.locator("body").get_attribute("data-jp-theme-light") == "false", "the user's own settings do not hold"
 
@@ -280,7 +285,8 @@ def test_a_notebook_runs_and_leaves_git_clean_but_for_outputs(lab, page, checkou
     kinds = outputs.evaluate_all("all => all.map(one => one.dataset.mimeType)")
     assert not [kind for kind in kinds if kind.endswith(("stderr", "error"))], outputs.all_text_contents()
     table = page.locator(f"{PANEL} .jp-Cell:has-text('experiment.table()') table")
-    assert "M1 Ultra GPU" in table.text_content() and "Time per epoch" in table.text_content()
+    text = table.text_content().replace("\N{NO-BREAK SPACE}", " ")
+    assert "M1 Ultra GPU" in text and "Time per epoch" in text
     figure = page.locator(f"{PANEL} .jp-Cell:has-text('experiment.figure()') .jp-OutputArea-output img")
     assert figure.evaluate("image => image.complete && image.naturalWidth > 300")
 
@@ -391,14 +397,67 @@ def test_without_its_configuration_nothing_starts(checkout, tmp_path):
     assert done.returncode != 0 and "NameError: name 'nobody'" in done.stderr
 
 
-def test_the_first_page_says_what_is_wrong_with_the_notebooks(monkeypatch):
+@pytest.fixture
+def prepare(monkeypatch, tmp_path):
+    """What writes the first page, here into a folder of this test, in which there are no runs."""
     spec = importlib.util.spec_from_file_location("prepare", ROOT / "lab" / "prepare.py")
-    prepare = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(prepare)
-    for notebook in notebooks.notebooks():
-        link = re.search(rf"\[{re.escape(notebook.title)}\]\((.*?)\)", prepare.contents())[1]
-        assert (prepare.LAB / link).resolve() == notebook.path
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "LAB", tmp_path / "outputs" / "lab")
+    monkeypatch.setattr(module, "root", lambda: tmp_path)
+    return module
 
+
+def part(page: str, name: str) -> str:
+    """What the first page says of a notebook."""
+    (one,) = [text for text in page.split("\n### ") if f"/{name}.ipynb)" in text.partition("\n")[0]]
+    return one
+
+
+def test_the_first_page_has_each_notebook_with_what_it_finds_out_and_a_stated_time(prepare):
+    page = prepare.contents()
+    for notebook in notebooks.notebooks():
+        text = part(page, notebook.name)
+        link = re.search(r"\]\((.*?)\)", text)[1]
+        assert (prepare.LAB / link).resolve() == notebook.path.resolve()
+        assert len(prepare.answers(notebook.first)) > 40 and prepare.plain(prepare.answers(notebook.first)) in text
+        assert "on two CPU cores; not run on this machine yet" in text
+        assert ('<img src="data:image/svg+xml,' in text) == ("of the run that comes with the kit" in text)
+    assert "M1 Ultra GPU" in urllib.parse.unquote(part(page, "vae"))
+
+
+def test_the_first_page_has_the_time_and_picture_of_this_machine_s_last_run(prepare, tmp_path):
+    names = ("old", "new<b>", "other")
+    for number, (name, took_s) in enumerate(zip(names, (50.0, 83.2, 7.0), strict=True)):
+        out = tmp_path / "outputs" / name
+        snapshot = folders.note_machine(out, "quick")
+        if name == "other":
+            (out / "machine.json").write_text(json.dumps(snapshot | {"chip": "Another"}))
+        (out / "figures").mkdir()
+        (out / "figures" / "vae-epoch.svg").write_text(f"<svg>{number}</svg>")
+        cells, about = [nbformat.v4.new_markdown_cell("# VAE")], {"papermill": {"duration": took_s}}
+        ended = nbformat.v4.new_notebook(cells=cells, metadata=about)
+        nbformat.write(ended, out / "vae.ipynb")
+        os.utime(out / "machine.json", (number, number))
+    text = part(prepare.contents(), "vae")
+    assert "**1:23 min** on this machine, in run new&lt;b&gt;" in text and "of your run new&lt;b&gt;" in text
+    assert re.findall(r'src="data:image/svg\+xml,(.*?)"', urllib.parse.unquote(text)) == ["<svg>1</svg>"]
+
+
+def test_texts_on_the_first_page_do_nothing(prepare):
+    bad = notebooks.Notebook(
+        "vae", ROOT / NOTEBOOK, "<script>a</script> ](x) *b*", "003", {}, first="# T\n\n![x](https://x.example)"
+    )
+    assert prepare.entry(bad, [], {}).splitlines()[:3] == [
+        r"### [&lt;script&gt;a&lt;/script&gt; \](x) \*b\*](../../notebooks/m1_ultra_vs_rtx_2070/vae.ipynb)".replace(
+            "../../", Path(os.path.relpath(ROOT, prepare.LAB)).as_posix() + "/"
+        ),
+        "",
+        r"!\[x\](https://x.example)",
+    ]
+
+
+def test_the_first_page_says_what_is_wrong_with_the_notebooks(prepare, monkeypatch):
     def broken():
         raise PomologyError("vae.ipynb: stands in two folders")
 

@@ -104,8 +104,8 @@ def proved(folder, trial: gpt2.Trial, code: types.SimpleNamespace, optimizer=Non
     experiment = Experiment("gpt2_pretraining_torch", article="001", devices="cpu", budget_s=0.01, out=str(folder))
     (case,) = experiment.cases([{"model": "small"}])
     with case:
-        found = gpt2.torch_pass(trial, code.LanguageModel, code.loss_function, optimizer or code.adamw, case.device)
-        gpt2.check(case, trial, found)
+        code = code.LanguageModel, code.loss_function, optimizer or code.adamw
+        gpt2.prove(case, trial.shape.architecture, *code, trial.bias_correction)
         case.measure("step_s", lambda: None, warmup_calls=0, repeats=1)
     (record,) = experiment.records
     return record

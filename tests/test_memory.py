@@ -235,7 +235,9 @@ def test_near_the_limit_is_what_the_prediction_says_and_no_more(tmp_path, monkey
     counted = workload(build, step, optimizer_slots=2, backend="cpu")
     assert dataclasses.asdict(scope["work"](4 * part, "cpu")) == dataclasses.asdict(counted)
     monkeypatch.setattr(case.backend, "free_memory", lambda: int(1.55e9))
-    with pytest.raises(PomologyError, match=r"a part of 16,384 samples takes 10\d MB; 40 MB are planned"):
+    with pytest.raises(
+        PomologyError, match=r"one part of 16,384 samples needs at least 10\d MB; 40\.0 MB may be filled"
+    ):
         scope["samples"](case)
 
 
@@ -299,7 +301,8 @@ def test_the_table_shows_slopes_with_their_intervals_and_both_ends():
     table = article.article_table("memory_torch", records)
     (row,) = [row.cells for row in table.rows if row.kind == "measured"]
     shown = dict(zip(table.columns, row, strict=True))
-    assert shown["Footprint a step"] == "+1.20 MB (+900 kB to +1.50 MB)"
-    assert shown["Footprint"] == "1.00 GB → 1.25 GB" and shown["Page faults a step"] == "0 (0 to 0)"
-    assert (shown["Allocated"], shown["Step"]) == ("not told", "not measured")
-    assert any("One that holds 0" in note for note in table.notes)
+    assert shown["Footprint growth per step"] == "+1.20 MB (+900 kB to +1.50 MB)"
+    assert shown["Footprint"] == "1.00 GB → 1.25 GB" and shown["Page faults per step"] == "0 (0 to 0)"
+    assert not {"Allocated", "Step"} & shown.keys() and "allocated, " in table.notes[-1]
+    assert "step (not measured)" in table.notes[-1]
+    assert any("One that holds 0" in text for text in table.meaning)

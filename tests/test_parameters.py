@@ -25,7 +25,8 @@ batch_sizes: list[int] = [
     64,  # one
     1024,
 ]  # images per step
-models: list[list[int]] = [[20, 200, 2, 200]]  # batch size, embedding size, layers, hidden size
+shapes: list[list[int]] = [[20, 200]]  # rows and columns
+models: list[dict] = [{"batch_size": 20, "embedding_size": 200, "layers": 2, "hidden_size": 200}]  # one
 rates: list[float] = [0.5, 1]  # of nothing in particular
 fused: bool = False  # one kernel
 budget_s: float = 10.0  # seconds
@@ -67,14 +68,17 @@ def test_a_right_file_is_taken_as_it_is(known, tmp_path):
     text = """
         profile: article   # a comment
         batch_sizes: [128, 5_120]
-        models: [[20, 200, 2, 200], [200, 500, 10, 1024]]
+        shapes: [[20, 200], [500, 10]]
+        models: [{layers: 2, batch_size: 20, embedding_size: 200, hidden_size: 200}, [200, 500, 10, 1024]]
         rates: [1, 2.5, 1.0e-3]
         fused: true
         lr: 1e-4
         seed: 4294967295
         data_folder: "a#b: c"
     """
-    values = {"profile": "article", "batch_sizes": [128, 5120], "models": [[20, 200, 2, 200], [200, 500, 10, 1024]]}
+    values = {"profile": "article", "batch_sizes": [128, 5120], "shapes": [[20, 200], [500, 10]]}
+    named = {"batch_size": 20, "embedding_size": 200, "layers": 2, "hidden_size": 200}
+    values |= {"models": [named, [200, 500, 10, 1024]]}  # a list of values, as before they had names
     values |= {"rates": [1, 2.5, 0.001], "fused": True, "lr": 0.0001, "seed": 4294967295, "data_folder": "a#b: c"}
     assert given(known, tmp_path, text) == values
     assert given(known, tmp_path, "# nothing but a comment\n") == {}
@@ -88,7 +92,12 @@ WRONG = {  # YAML -> what the line must say
     "fused: 1": "fused is 1; it must be true or false",
     "budget_s: null": "budget_s is null; it must be a number",
     "batch_sizes: 64": "batch_sizes is 64; it must be a list (list[int])",
-    "models: [[20, 2.5]]": "models is [[20, 2.5]]; it must be a list (list[list[int]])",
+    "shapes: [[20, 2.5]]": "shapes is [[20, 2.5]]; it must be a list (list[list[int]])",
+    "models: [20]": "models is [20]; it must be a list (list[dict])",
+    "models: [[20, 200, 2]]": "models is [20, 200, 2]; it must be batch_size from 1 to 1,048,576, embed",
+    "models: [{batch_size: 20, layers: 2}]": "it must be batch_size from 1",
+    "models: [[20, 200, 2, x]]": "it must be batch_size from 1",
+    "models: [[20, 200, 0, 200]]": "it must be batch_size from 1",
     "batch_sizes: []": "batch_sizes is an empty list; it must name at least one",
     "batch_sizes: [64, 128, 64]": "batch_sizes has 64 twice; each may stand once",
     "batch_sizes: [0]": "batch_sizes is 0; it must be from 1 to 1,048,576",
@@ -104,7 +113,7 @@ WRONG = {  # YAML -> what the line must say
     "out: !!python/object/apply:os.system [touch escaped]": "python/object/apply:os.system",
     "seed: 2022-99-99": "cannot be read as YAML",
     "seed: " + "9" * 5000: "cannot be read as YAML",
-    "models: " + "[" * 5000: "cannot be read as YAML",
+    "shapes: " + "[" * 5000: "cannot be read as YAML",
     "models:\n  - &a0 [1]\n"  # a few lines that stand for billions of items
     + "".join(f"  - &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)): "models is [",
 }
@@ -130,7 +139,7 @@ BAD_CELLS = {
     "seed = 1  # seed": f"`seed = 1  # seed` {FORM}",
     "seed: int = hash(1)  # seed": FORM,
     'out: str = "#1 folder"': FORM,
-    "seed: complex = 1  # seed": "seed is declared as 'complex'; it must be str, bool, int, float or a list of these",
+    "seed: complex = 1  # seed": "declared as 'complex'; it must be str, bool, int, float, dict or a list of these",
     "seed: int = -1  # seed": "seed is -1; it must be from 0",
     "seed: int = 1  # seed\nseed: int = 2  # seed": "seed stands twice",
     "seed: int = = 1  # seed": "parameters cell: not Python",

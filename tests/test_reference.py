@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import re
 from pathlib import Path
@@ -21,6 +22,24 @@ def test_there_is_one_of_a_machine_without_a_gpu():
     assert root() / "outputs" / "reference-cpu" in RUNS
 
 
+def test_the_readme_s_answer_is_that_of_the_reference_run():
+    with open(
+        root() / "outputs" / "reference-cpu" / "tables" / "vae-article.csv", encoding="utf-8", newline=""
+    ) as file:
+        rows = list(csv.DictReader(file))
+    lines: dict[str, list[str]] = {}
+    for row in rows:
+        value, *ends = (float(row[key]) for key in ("epoch_s", "epoch_s_low", "epoch_s_high") if row[key])
+        text = f"{value:.1f}" + (f" ({ends[0]:.1f} to {ends[1]:.1f})" if ends else "")
+        device = f"**{row['device']}**" if row["source"] == "measured" else row["device"]
+        lines.setdefault(device, []).append(f"{text} s" if row["status"] == "ok" else row["status"])
+    batches = dict.fromkeys(row["batch_size"] for row in rows)
+    headings = ["An epoch of a VAE on MNIST", *(f"batch size {size}" for size in batches)]
+    grid = [headings, ["---"] * len(headings), *([device, *texts] for device, texts in lines.items())]
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in grid)
+    assert len(lines) == 4 and f"\n{table}\n" in (root() / "README.md").read_text(), f"README.md must say\n\n{table}"
+
+
 @pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
 class TestReference:
     def test_it_is_complete(self, folder):
@@ -32,7 +51,8 @@ class TestReference:
         assert not problems
         assert {record.status for record in run.records} <= {"ok", "too-big", "unsupported"}
         pages = {place.stem for place in folder.glob("*.html")} - {"index"}
-        assert pages == {notebook.name for notebook in notebooks.notebooks()}
+        newer = {"resnet50", "bert_base", "gpt2_small"}  # than the run
+        assert pages == {notebook.name for notebook in notebooks.notebooks()} - newer
         assert run.machine["git"]["dirty"] is False
         assert re.fullmatch("[0-9a-f]{40}", run.machine["git"]["commit"])
 

@@ -131,7 +131,7 @@ def test_what_comes_from_a_cache_has_a_row_of_its_own_and_the_size_is_said():
         ("blas matvec", "memory", "100 %"),  # a faster one than the passes raises the roof
         ("blas matvec, cache-resident", "cache-resident", "16.5 %"),
     ]
-    assert any("the last-level cache (32.0 MB)" in note for note in table.notes)
+    assert any("the last-level cache (32.0 MB)" in text for text in table.meaning)
 
 
 def test_the_precision_of_a_case_is_that_of_its_products():
@@ -451,7 +451,7 @@ def test_a_faster_product_lowers_the_shares_on_every_page_that_is_there(tmp_path
 
     def pages() -> list[str]:
         report_page.build(out)
-        return [(out / name).read_text() for name in ("vae.html", "index.html")]
+        return [(out / name).read_text().replace("\xa0", " ") for name in ("vae.html", "index.html")]
 
     assert all("50.0 % (48" in page for page in pages())
     before = (out / "vae.html").stat().st_mtime_ns
@@ -479,7 +479,7 @@ def test_no_share_is_over_100_per_cent_and_what_is_faster_than_any_product_is_na
     case = record(metrics=rate(100e9 * ratio, *ends))
     table = details.details_table([case], best)
     assert cells(table, roofline.BEST) == [shown]
-    notes = " ".join(note for note in table.notes if "clipped" in note or "Faster" in note)
+    notes = " ".join(note for note in table.meaning if "clipped" in note or "Faster" in note)
     assert (words in notes) if words else not notes
     assert table.data[0]["share_of_best"] == pytest.approx(ratio)  # as it was measured
 

@@ -179,8 +179,8 @@ def test_a_measured_row_shows_value_interval_and_where_it_comes_from():
     }
     expected |= {"Of it computing": "2.25 s ± 1.2 %", "Temperature": "64 °C", "Memory": "0.412 GB", "Power": "42 W"}
     assert rows(table) == [expected | {"Remarks": "estimated from 400 steps, 85 % of the epoch; stand-in; drift"}]
-    notes = "\n".join(table.notes)
-    assert "Data: digits drawn by hand." in notes and "within this run" in notes and "contended" not in notes
+    notes, meaning = "\n".join(table.notes), "\n".join(table.meaning)
+    assert "Data: digits drawn by hand." in notes and "within this run" in meaning and "contended" not in notes
     assert f"drift: {results_cases.FLAGS['drift']}." in notes
 
     reserved = {"reserved_peak_bytes": metric(3e9, unit="B"), "footprint_peak_bytes": metric(1e9, unit="B")}
@@ -191,7 +191,13 @@ def test_a_measured_row_shows_value_interval_and_where_it_comes_from():
     assert (row["Device"], row["Time per epoch"]) == ("Apple M2 GPU (PyTorch 2.13.0, 2026)", "4.50 s")
     assert row["Remarks"] == "measured; real"
     assert row["Memory"] == "3.00 GB"  # what the framework reserved, not the process
-    assert (row["Of it computing"], row["Temperature"], row["Power"]) == ("not measured", "not told", "not told")
+    assert (row["Temperature"], row["Power"]) == ("not told", "not told") and "Of it computing" not in row
+
+
+def test_beside_an_article_that_prints_minutes_stand_minutes():
+    config = {"epochs": 2, "batch_size": 128, "workers": 8, "persistent": "no", "augmentation": "loader"}
+    case = record(experiment="simclr", article="000", config=config, metrics={"epoch_s": metric(150.0, 147.0, 153.0)})
+    assert rows(article.article_table("simclr", [case]))[0]["Minutes per epoch"] == "2.50 min ± 2.0 %"
 
 
 def test_a_case_that_did_not_end_well_shows_its_status_and_no_number():
@@ -205,10 +211,24 @@ def test_a_case_that_did_not_end_well_shows_its_status_and_no_number():
         "",
         "",
         "",
-        "",
         "<why>; busy",
     ]
     assert "epoch_s" not in table.data[-1] and table.data[-1]["status"] == "mismatch"
+
+
+def test_a_smaller_model_s_row_sends_to_the_details_once():
+    passes = {
+        name: {"value": 1.0, "unit": "s", "low": None, "high": None, "n": 30}
+        for name in ("forward_s", "backward_s", "update_s", "pass_s")
+    }
+    config = {"model": "whisper-tiny", "batch_size": 1, "precision": "fp32", "scenario": 1}
+    both = [
+        fakes.record(experiment="whisper_pretraining", config=config, case=str(scaled), scaled=scaled, metrics=passes)
+        for scaled in (True, False)
+    ]
+    shown = [row for row in article.article_table("whisper_pretraining", both).rows if row.kind == "measured"]
+    for row, count in zip(shown, (1, 0), strict=True):
+        assert row.cells.count("see the details") == count and row.cells.count("1.00 s") == 4 * (not count)
 
 
 def test_smoke_never_stands_beside_published():
@@ -220,6 +240,16 @@ def test_smoke_never_stands_beside_published():
     assert [row["Time per epoch"] for row in rows(article.article_table("vae", [smoke, record()]))] == [
         "4.50 s ± 2.0 %"
     ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [("needs 33 GB at the least", "too-big"), ("would take 9 s a call", "too slow"), (None, "too-big")],
+)
+def test_what_would_take_too_long_is_called_slow_and_not_big(reason, shown):
+    case = failed("too-big", reason)
+    assert rows(article.article_table("vae", [case]))[0]["Time per epoch"] == shown == results_cases.ending(case)
+    assert f" {shown}" in results_cases.line(case) and case.status == "too-big"
 
 
 # Repeats --------------------------------------------------------------------------------------------------------------
@@ -237,13 +267,13 @@ def test_of_few_steps_the_range_is_told_and_a_part_only_where_it_is_resolved():
     few = row([[1, 2.473], [1, 2.764]], epoch_s=metric(153.46, 46.8, 260.1).replace(n=2))
     assert few["Time per epoch"] == "about 150 s (steps of 2.5 to 2.8 s)"
     assert few["Remarks"] == "estimated from 2 steps, 3.3 % of the epoch; stand-in"
-    assert few["Of it computing"] == "not resolved (400 steps)"  # the whole has no interval
+    assert few["Of it computing"] == "not told apart (400 steps)"  # the whole has no interval
     steady = [[10, 0.9]] * 6
     for compute, shown in (
         (metric(4.2, 4.1, 4.3), "4.20 s ± 2.4 %"),
-        (metric(4.2, 3.9, 4.5), "not resolved (400 steps)"),
-        (metric(9.0, 8.9, 9.1), "not resolved (400 steps)"),  # longer than the epoch that it is part of
-        (metric(2.0).replace(n=1), "not resolved (1 step)"),
+        (metric(4.2, 3.9, 4.5), "not told apart (400 steps)"),
+        (metric(9.0, 8.9, 9.1), "not told apart (400 steps)"),  # longer than the epoch that it is part of
+        (metric(2.0).replace(n=1), "not told apart (1 step)"),
     ):
         assert row(steady, compute_epoch_s=compute)["Of it computing"] == shown
 
@@ -253,7 +283,7 @@ def test_repeats_become_their_geometric_mean_and_the_interval_between_them():
     (row,) = rows(table)
     assert row["Time per epoch"] == "2.2 s ± 24 %"
     assert row["Remarks"] == "estimated from 400 steps, 85 % of the epoch; stand-in; 3 repeats"
-    assert any("between 3 repeats" in note for note in table.notes)
+    assert any("between 3 repeats" in text for text in table.meaning)
     assert table.data[-1]["repeats"] == 3 and table.data[-1]["epoch_s_high"] == pytest.approx(HIGH, rel=1e-6)
 
 
@@ -281,7 +311,7 @@ def test_a_repeat_that_failed_is_counted_as_such_and_hides_no_value(place):
     numbers = table.data[-1]
     assert (numbers["epoch_s"], numbers["status"], numbers["repeats"]) == (pytest.approx(2.2), "ok", 3)
     alone = article.article_table("vae", [cases[1 if place == 0 else 0], cases[place]])
-    assert rows(alone)[0]["Time per epoch"] == "2.00 s ± 1.0 %" and any("within this run" in x for x in alone.notes)
+    assert rows(alone)[0]["Time per epoch"] == "2.00 s ± 1.0 %" and any("within this run" in x for x in alone.meaning)
 
 
 # As HTML, text and file -----------------------------------------------------------------------------------------------
@@ -289,8 +319,8 @@ def test_a_repeat_that_failed_is_counted_as_such_and_hides_no_value(place):
 
 def cells_of(text: str) -> list[str]:
     """The cells of a table, as a browser would read them; in the markup is nothing that a table does not need."""
-    assert {*re.findall(r"<(\w+)", text)} <= {"style", "div", "p", "table", "thead", "tbody", "tr", "th", "td"}
-    return [html.unescape(cell) for cell in re.findall(r"<t[dh][^>]*>([^<]*)</t", text)]
+    assert {*re.findall(r"<(\w+)", text)} <= {"style", "div", "p", "table", "thead", "tbody", "tr", "th", "td", "span"}
+    return [html.unescape(cell) for cell in re.findall(r"<(?:t[dh]|span)\b[^>]*>([^<]+|)</", text)]
 
 
 NASTY = '<script>alert("1")</script> & <img src=x onerror=y>'
@@ -314,15 +344,26 @@ def test_as_text_every_column_is_aligned():
     assert text.splitlines() == shown
 
 
-def test_why_a_case_has_no_numbers_stands_beside_how_it_ended():
+def test_a_remark_of_a_wide_table_is_below_its_row_and_a_number_keeps_its_unit():
     columns = ("Device", "Size", "Achieved", "Of the best", "Memory", "Power", "Remarks")
     ended = Row(("mine", "4", "too-big", "", "", "", "needs " + "much " * 20), "measured")
-    whole = Row(("mine", "1", "9 GFLOP/s", "", "1 GB", "", "needs " + "much " * 20), "measured")
-    short = Row(("mine", "2", "too-big", "", "", "", "slow"), "measured")
-    found = re.findall(r"<td([^>]*)>([^<]*)</td>", Table("", columns, (ended, whole, short))._repr_html_())
-    spans = [(text[:7], (re.findall(r'colspan="(\d+)"', about) or ["1"])[0]) for about, text in found]
-    assert spans[:4] == [("mine", "1"), ("4", "1"), ("too-big", "1"), ("needs m", "4")]
-    assert [int(span) for _, span in spans[4:]] == [1] * 14
+    good = Row(("mine", "1", "about 9 GFLOP/s: 8 to 10 GFLOP/s", "5.0 s ± 2 %", "1 GB", "", ""), "measured")
+    known = Row(("theirs", "1", "", "", "", "40 W", "published"), "published")
+    text = Table("", columns, (ended, good, known))._repr_html_()
+    lines = [re.findall(r"<td([^>]*)>(?:<span>)?([^<]*)<", row) for row in re.findall(r"<tr class.*?</tr>", text)]
+    assert [len(line) for line in lines] == [6, 1, 6, 6] and "Remarks" not in text and "published<" not in text
+    assert lines[1] == [(' colspan="6"', "needs " + "much " * 20)]
+    assert [cell for _, cell in lines[2]][2:4] == ["about 9\xa0GFLOP/s: 8 to 10\xa0GFLOP/s", "5.0\xa0s ±\xa02\xa0%"]
+
+
+@pytest.mark.parametrize(("count", "listed"), [(5, False), (14, True)])
+def test_as_text_a_wide_table_is_wrapped_and_a_wider_one_is_a_list(count, listed):
+    columns = tuple(f"column {number}" for number in range(count))
+    cells = [f"{number} wwwwwwww wwwwwwww wwwwwwww" for number in range(count)]
+    lines = str(Table("T", columns, (Row((*cells[:-1], "")), Row(tuple(cells))))).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert [word for line in lines for word in line.split()].count("wwwwwwww") == 3 * (2 * count - 1)
+    assert (f"  column 1: {cells[1]}" in lines) == listed and sum("column 4" in line for line in lines) == 1 + listed
 
 
 def test_numbers_in_a_file_read_back_exactly(tmp_path):
@@ -351,7 +392,7 @@ def test_details_show_what_else_was_measured():
     first, second = rows(table, "plain")
     expected = {"Chip": "Intel Core i7-9750H CPU", "Case": "batch size 128", "Parameters": "652,824"}
     expected |= {"First step": "50.0 ms", "Step": "9.5 ms ± 5.3 %", "Achieved": "52.8 GFLOP/s", "Loss": "545 → 120"}
-    expected |= {"Page faults": "12,345", "Page-ins": "", "Swap grew by": "0 B", "Others' load (cores)": "0.25"}
+    expected |= {"Page faults": "12,345", "Others' load (cores)": "0.25"}
     assert first == expected
     assert set(second.values()) == {"Intel Core i7-9750H CPU", "batch size 128", ""}
     assert [(row["repeat"], row["status"]) for row in table.data] == [(0, "ok"), (1, "error")]
@@ -520,7 +561,9 @@ def test_a_whole_training_has_its_table_with_no_empty_cell():
     table = article.article_table("mlp", [training(32, "cpu", 12.0, 0.05), training(512, "cpu", 4.0), wrong])
     first, second, third = rows(table)
     assert first["Training time"] == "12.0 s ± 5.0 %" and first["Time per epoch"] == "3.00 s"
-    assert (first["Test accuracy"], first["Batch size"], first["Power"]) == ("87.5 %", "32", "not told")
+    accuracy = first["Test accuracy"].replace("\N{NO-BREAK SPACE}", " ")
+    assert (accuracy, first["Batch size"]) == ("87.5 % (of the stand-in)", "32") and "Power" not in first
+    assert "Without a column, as no row has a value: power (not told)." in table.notes
     assert first["Remarks"] == "measured; stand-in" and all(second.values())
     assert (third["Training time"], third["Remarks"]) == ("mismatch", "outputs differ")
     # The article's times are in pictures, and its table says so.

@@ -242,6 +242,15 @@ def test_a_split_needs_ten_steps_of_each():
         assert "forward_s" in epoch_metrics(clock)
 
 
+def test_steps_of_no_epoch_have_no_time_of_one():
+    now = Clock()
+    clock = StepClock(clock=now, budget_s=6, to_device=same)
+    for _ in clock.steps(range(1000), per_epoch=0):
+        now.pass_s(0.1)
+    assert clock.parts["training"].ready_blocks and value(clock, "step_s") == exactly(0.1)
+    assert not {"epoch_s", "compute_epoch_s"} & epoch_metrics(clock).keys()
+
+
 def test_an_evaluation_is_added_to_the_epoch_and_not_to_the_steps():
     now = Clock()
     clock = StepClock(clock=now, budget_s=10, to_device=same)

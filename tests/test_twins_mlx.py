@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import apart
 import fakes
 import numpy as np
 import pytest
 
-from pomology import format
-from pomology.report import table
-from pomology.results import cases
+from pomology.report import side_by_side
 from pomology.workloads import parity, torch_reference
 
 SIDE = Path(__file__).with_name("mlx_side.py")
@@ -47,20 +44,17 @@ def record(backend, step_s, status="ok", **config):
     return fakes.record(config={"model": "resnet18"} | config, backend=backend, status=status, metrics=metrics)
 
 
-def test_the_notebook_lays_only_the_same_step_beside_pytorchs():
-    (source,) = [source for source in fakes.cells("model_sizes_mlx") if "def beside(" in source]
+def test_only_the_same_step_is_compared_with_pytorchs():
     torch = [record("mps", 3.0, batch_size=8), record("cpu", 8.0, batch_size=8), record("mps", 5.0, batch_size=16)]
     torch.append(record("mps", 1.0, model="vgg16", batch_size=4))
     ours = [record("mlx-gpu", 2.0, image_size=224, batch_size=8), record("mlx-gpu", 2.0, image_size=64, batch_size=8)]
     ours += [record("cpu", 2.0, "too-big", image_size=224, batch_size=8)]
     ours += [record("mlx-gpu", 2.0, image_size=224, batch_size=4)]
-    journal = SimpleNamespace(read=lambda path: SimpleNamespace(records={"model_sizes.jsonl": torch}[path.name]))
-    scope = {"table": table, "format": format, "cases": cases, "journal": journal}
-    scope["experiment"] = SimpleNamespace(out=Path("run"), records=ours)
-    exec(source, scope)
-    assert [row.cells for row in scope["beside"]()] == [
-        ("GPU", "224", "8", "3.00 s ± 10 %", "2.00 s ± 10 %", "1.50× (1.23 to 1.83)", "1.0e-06"),
+    table = side_by_side.beside_pytorch(ours, torch)
+    assert [row.cells for row in table.rows] == [
+        ("GPU", "224", "8", "3.00 s ± 10 %", "2.00 s ± 10 %", "1.50× (1.23 to 1.83×)", "1.0e-06"),
         ("GPU", "64", "8", "not run", "2.00 s ± 10 %", "", "1.0e-06"),
-        ("CPU", "224", "8", "8.00 s ± 10 %", "too-big", "", ""),
+        ("CPU", "224", "8", "8.0 s ± 10 %", "too-big", "", ""),
         ("GPU", "224", "4", "not run", "2.00 s ± 10 %", "", "1.0e-06"),
     ]
+    assert [row["ratio"] for row in table.data] == [1.5, None, None, None]

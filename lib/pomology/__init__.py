@@ -8,7 +8,6 @@ Importing this takes no numpy and no framework: a name is imported when it is fi
 """
 
 import importlib
-from typing import Any
 
 __version__ = "0.1.0"
 
@@ -22,7 +21,7 @@ _MODULES = {
 __all__ = ["__version__", *_MODULES]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)

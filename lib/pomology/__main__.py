@@ -8,6 +8,7 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from pomology import __version__, format
@@ -50,6 +51,8 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     option("--operators", metavar="NOTEBOOK", help="which operators of a notebook MPS has, on any machine")
     for name in ("report", "share"):
         parsers[name].add_argument("run", help="name of the folder in outputs/")
+    beside = "other people's runs, shown beside it: names in outputs/, folders, or shared zips"
+    parsers["report"].add_argument("--with", nargs="+", default=(), dest="beside", metavar="RUN", help=beside)
     parsers["share"].add_argument("--notebooks", action="store_true", help="with the rendered notebooks, as they are")
     runs = "two or more: names in outputs/, paths of folders, or shared zips"
     parsers["compare"].add_argument("places", nargs="*", metavar="run", help=runs)
@@ -91,10 +94,11 @@ def _doctor(options: argparse.Namespace) -> None:
         _say("\n".join(operators.rehearse(options.operators).lines(options.operators)))
         return
     snapshot = machine_snapshot.snapshot()
-    unknown = [f"  {key}: not available ({reason})" for key, reason in snapshot["unknown"].items()]
-    asking = "asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own …"
-    _say("\n".join([machine_snapshot.describe(snapshot), *unknown, asking]))
+    asking = "Asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own; this can take a minute."
+    _say(f"{machine_snapshot.describe(snapshot)}\n{asking}\n")
     _say("\n".join(doctor.examine(snapshot).lines()))
+    unknown = [f"  {key.replace('_', ' ')}: {reason}" for key, reason in snapshot["unknown"].items()]
+    _say("\n".join(["", "Not known of this machine", *unknown]) if unknown else "")
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -110,7 +114,7 @@ def _report(options: argparse.Namespace) -> None:
     folder = _folder(options.run)
     from pomology.report import page
 
-    _say(page.build(folder))
+    _say(page.build(folder, beside=_places("WITH", options.beside)))
 
 
 def _share(options: argparse.Namespace) -> None:
@@ -124,15 +128,24 @@ def _share(options: argparse.Namespace) -> None:
 def _compare(options: argparse.Namespace) -> None:
     from pomology.report import compare
 
-    try:
-        named = shlex.split(options.runs)
-    except ValueError as error:
-        raise PomologyError(f"RUNS={options.runs}: {error}") from None
-    places = compare.find([*options.places, *named])
+    places = _places("RUNS", [*options.places, options.runs])
     if len(places) < 2:
         raise PomologyError("RUNS: name at least two different runs")
     table, *written = compare.write([compare.load(place) for place in places], root() / "outputs")
     _say(f"{table}\nwritten to {' and '.join(redact(str(place)) for place in written)}")
+
+
+def _places(variable: str, texts: Sequence[str]) -> list[Path]:
+    """Of runs by texts, each of which names one, or several, those with spaces in quotes."""
+    from pomology.report import compare
+    from pomology.results.run import locate
+
+    there = [text for text in texts if text and (locate(text) or Path(text).exists())]
+    try:
+        names = [name for text in texts for name in ([text] if text in there else shlex.split(text))]
+    except ValueError as error:
+        raise PomologyError(f"{variable}={' '.join(texts)}: {error}") from None
+    return compare.find(names, variable)
 
 
 def _folder(run: str) -> Path:

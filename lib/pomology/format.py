@@ -106,9 +106,9 @@ def with_interval(estimate: Estimate, show: Callable[..., str] = significant) ->
 
 def resolved(part: Estimate) -> str:
     """A part or a difference that is above 0 beyond its interval, and rests on 10 steps or more, as `with_interval`
-    writes it; else `not resolved (2 steps)`."""
+    writes it; else `not told apart (2 steps)`."""
     if part.bounds[0] <= 0 or (part.n or 0) < 10:
-        return f"not resolved ({part.n or 0:,} step{'s' * (part.n != 1)})"
+        return f"not told apart ({part.n or 0:,} step{'s' * (part.n != 1)})"
     return with_interval(part, partial(quantity, unit=part.unit))
 
 

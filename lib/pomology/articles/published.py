@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 KIT = "kit"  # in place of an article's number: the kit measures itself
+TODAY = "today"  # likewise: what others have timed on newer machines, see `elsewhere`
 
 ROLES = ("cpu", "gpu", "rival")
 
 FRAMEWORKS = ("torch", "tensorflow", "mlx")
 
 # Printed unit -> factor to SI. Units that are not here (s, cores, %, x, ...) stay as they are.
-UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
+UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "h": 3600.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
 UNIT_FACTORS |= {"TFLOPS": 1e12, "M": 1e6, "million": 1e6, "billion": 1e9}
-SI_UNITS = dict.fromkeys(("s", "ms", "min", "Min"), "s") | dict.fromkeys(("GB", "GByte", "GiB"), "B")
+SI_UNITS = dict.fromkeys(("s", "ms", "min", "Min", "h"), "s") | dict.fromkeys(("GB", "GByte", "GiB"), "B")
 SI_UNITS |= {"TFLOPS": "FLOP/s", "W": "W", "J": "J", "°C": "°C", "USD": "USD"}
 ROUNDED = {*UNIT_FACTORS, "s", "W", "J", "°C", "x", "%"}  # what is not counted, and so is printed rounded
 ABOUT = 0.10  # what `~35W` may be off by
@@ -70,11 +71,11 @@ def _rows() -> tuple[dict, ...]:
     for line in read("published.csv"):
         value, flops = (float(line[key]) if line[key] else None for key in ("value", "flops"))
         numbers = {"row": int(line["row"]), "value": value, "config": json.loads(line["config"]), "flops": flops}
-        made.append({**line, **numbers, **_in_si(line, value)})
+        made.append({**line, **numbers, **in_si(line, value)})
     return tuple(made)
 
 
-def _in_si(line: dict, value: float | None) -> dict:
+def in_si(line: dict, value: float | None) -> dict:
     """A printed number in SI, and its bounds: half a unit of its last digit away, a tenth of it behind a `~`."""
     if value is None:
         return {"si": None}
@@ -114,7 +115,7 @@ def software(article: str, device: str, framework: str, source: str) -> tuple[st
 
 
 def articles() -> list[Article]:
-    """The five articles, by id."""
+    """The five articles, by id, and what stands for all others."""
     return [Article(**{**line, "machines": tuple(line["machines"].split("; "))}) for line in read("articles.csv")]
 
 

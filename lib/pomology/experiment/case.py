@@ -167,7 +167,8 @@ class Case(Feasibility):
         done = self.epochs_done or (min(1.0, training.steps / training.epoch_steps) if training else 0.0)
         self.metric("accuracy" if done >= epochs else "accuracy_unfinished", value, n=samples)
         if done < epochs:
-            self.note(f"{100 * value:.1f} % right after {math.floor(100 * done) / 100:g} of {epochs} epochs")
+            where = " of the stand-in" if self.experiment.data_kind == "stand-in" else ""
+            self.note(f"{100 * value:.1f} %{where} right after {math.floor(100 * done) / 100:g} of {epochs} epochs")
         chance, steps = 1 / classes, training.steps if training else 0
         bound = chance + 3 * math.sqrt(chance * (1 - chance) / samples)
         if value <= bound and steps >= ACCURACY_STEPS:

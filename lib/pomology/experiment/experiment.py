@@ -199,6 +199,14 @@ class Experiment(Report):
         """The devices whose convolutions are in TF32, unless a case's setting `tf32` is `off`."""
         return [device for device in self.devices if device.tf32]
 
+    def rate_on_cpu(self, case: Case, *settings: str) -> float | None:
+        """FLOP/s of this machine's CPU in the case whose `settings` are the same; None if it was not timed."""
+        wanted = [case.config.get(name) for name in settings], "cpu", "ok", self.repeat
+        for record in self.records:
+            if ([record.config.get(name) for name in settings], record.backend, record.status, record.repeat) == wanted:
+                return record.metrics["flops_per_s"].value
+        return None
+
     def peak_matmul_rate(self, backend: Device, precision: str) -> float:
         """The most FLOP/s that a matrix product reaches on a device: this run's ceiling with the same framework; where
         that is doubtful, also of 512 to 4096 squared, timed once per process as long as they are short."""

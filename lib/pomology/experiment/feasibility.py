@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pomology import format
@@ -51,14 +52,16 @@ class Feasibility:
     def require_time(self, limit_s: float, steps: int = 3, precision: str = "") -> None:
         """Raise TooBig, which ends the case, if that many steps surely cannot end in `limit_s`, at the best rate of a
         matrix product here in this precision, by default the case's; after `require_memory`."""
-        flops, precision = self._workload.flops, precision or self.precision
+        flops, own = self._workload.flops, precision in ("", self.precision)
+        precision = precision or self.precision
         rate = self.experiment.peak_matmul_rate(self.backend, precision)
         if steps * flops / rate > limit_s:
-            raise TooBig(
+            slow = (
                 f"a step of {flops / 1e12:,.4g} TFLOP would take {format.seconds(flops / rate)} at the least, at "
                 f"{rate / 1e9:,.4g} GFLOP/s, the most that a product in {precision} reaches here; {steps} steps must "
                 f"end within {format.seconds(limit_s)}"
             )
+            raise TooBig(slow if own else f"{slow}; in every precision the same model is trained")
 
     def require_tf32(self) -> None:
         """Say that this row is fp32 as its framework ships it. Raises Unsupported, which ends the case, where that is
@@ -86,3 +89,13 @@ class Feasibility:
             holes = f": holes between tensors may take {100 * (HOLES - 1):.0f} % more" if cpu else ""
             self.note(f"planned for {of_free}{holes}")
         return int(min(budget, most_bytes))
+
+    def fill(self, bytes_of: Callable[[int], int], what: str, share: float = 0.9, most_bytes: float = math.inf) -> int:
+        """How many clips, or parts of a batch, a step may have to come near the limit of the memory, see
+        `memory_budget`. bytes_of: the bytes of a step of one, and of two, from which those of more follow. what: one of
+        them, in words. Raises TooBig if one is too many."""
+        budget, first = self.memory_budget(share, most_bytes), bytes_of(1)
+        if first > budget:
+            needs, planned = (format.quantity(count, "B") for count in (first, budget))
+            raise TooBig(f"one {what} needs at least {needs}; {planned} may be filled")
+        return 1 + (budget - first) // (bytes_of(2) - first)

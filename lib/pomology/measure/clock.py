@@ -137,7 +137,8 @@ class StepClock:
     ) -> Iterator:
         """Iterate over `batches`, timing what the loop does with them. part: an evaluation is one of its own, and gets
         a quarter of the budget. steps: of a whole epoch, where `len(batches)` does not tell. ready: whether the loop
-        would train on ready batches that it is given. per_epoch: how often an epoch has this loop."""
+        would train on ready batches that it is given. per_epoch: how often an epoch has this loop; 0 where the steps
+        are of no epoch, and none is estimated."""
         if part in self.parts or self.running is not None:
             raise ValueError(f"part {part!r} was timed already, or began inside of another; it would count twice")
         training, total = not self.parts, epoch_steps(batches) if steps is None else float(steps)

@@ -37,7 +37,7 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
         ]
         metrics["epoch_s"] = total(epochs + asides, NEGLIGIBLE)
     loop = training.steps if training.complete else steps_in(blocks)
-    if min(loop, steps_in(training.ready_blocks)) >= SPLIT_STEPS and None not in epochs[1:]:
+    if min(loop, steps_in(training.ready_blocks)) >= SPLIT_STEPS and None not in epochs:
         ready = interval(training.ready_blocks)
         compute = epoch_estimate(ready.value, ready, training.epoch_steps)
         metrics["compute_epoch_s"] = total([compute, *epochs[1:]], NEGLIGIBLE)
@@ -58,7 +58,7 @@ def part_metrics(clock: StepClock) -> dict[str, Estimate]:
 
 def _part_epoch(part: Part) -> Estimate | None:
     steady = interval(part.blocks) if part.blocks else None
-    if not (part.complete or steady):
+    if not part.per_epoch or not (part.complete or steady):
         return None
     if part.complete:
         # One epoch has one time. The spread of its blocks says how well this run pins it down.

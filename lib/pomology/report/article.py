@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
@@ -15,17 +16,31 @@ from typing import NamedTuple
 from pomology.articles import published
 from pomology.format import bounded, few, rounded, seconds, significant, slope_text, span, with_interval
 from pomology.measure.estimate import Estimate
-from pomology.report import declaration, roofline
+from pomology.report import declaration, roofline, today
 from pomology.report.declaration import Declaration
 from pomology.report.table import YEARS, Row, Table, flag_notes, grouped
 from pomology.results import metrics
-from pomology.results.cases import chip_name, combined, comparable, framework_name, good_of, groups, with_software
+from pomology.results.cases import (
+    chip_name,
+    combined,
+    comparable,
+    ending,
+    framework_name,
+    good_of,
+    groups,
+    with_software,
+)
 from pomology.results.record import Record
 
 RATES = ("flops_per_s", "bytes_per_s")  # of a product and of a pass over memory
+DETAILS = "see the details"  # once a row
 TRAININGS = ("epoch_s", "fit_s")  # times that stand beside published ones, and say how they came about
 # Where nothing stands there, it is the system that does not say it.
 UNTOLD = ("temperature_", "clock_", "peak_memory_", "footprint_", "allocated_", "reserved_", "energy_", "power_")
+
+# What stands in a table in place of a value.
+NOT_TOLD = "not told"
+NO_VALUE = {"", NOT_TOLD, "not measured", "see the details", "only in an image"}
 
 
 class Column(NamedTuple):
@@ -55,7 +70,10 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
     split = about.framework_columns or {}
     columns = [Column(heading, about.time, where) for heading, where in split.items()]
     columns += [Column(heading, name) for heading, name in about.shown.items() if not split or name != about.time]
-    rows, data, notes = _published(about, columns)
+    if about.article == published.TODAY:
+        rows, data, notes = today.published(about, [column.metric for column in columns])
+    else:
+        rows, data, notes = _published(about, columns)
     usable = comparable(records, "" if about.metric in TRAININGS else "flops_per_s")
     shown = [repeats for repeats in groups(usable) if not (repeats[0].scaled and repeats[-1].status == "too-big")]
     best = None if about.name in roofline.CEILINGS else best
@@ -79,24 +97,45 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
                     text = _cell(about, column, repeats, by_case[case.case])
                     named = text and len(line) > 1 and not column.where
                     texts.append(f"{framework_name(case)} {text}" if named else text)
-            cells.append("; ".join(filter(None, texts)))
+            text = "; ".join(filter(None, texts))
+            cells.append("" if text == DETAILS and DETAILS in cells else text)
         if not split and not good_of(line[0]) and "status" not in about.shown.values():
-            cells[1 + len(about.headings)] = line[0][-1].status
+            cells[1 + len(about.headings)] = ending(line[0][-1])
         remarks = dict.fromkeys(remark for repeats in line for remark in _remarks(about, repeats))
         rows.append(Row((*cells, "; ".join(remarks)), "measured"))
         for repeats in line:
             where = {"backend": repeats[0].backend, "framework": repeats[0].framework} if split else {}
             data.append(_numbers(repeats) | where)
-    notes += _notes(about, records, usable, rows)
     if refused := len(groups(usable)) - len(shown):
-        notes.append(f"Too big as well were {refused} smaller cases, not shown; where they were tried, it says why.")
+        notes.append(f"{refused} smaller cases, which were too big or too slow as well, are not shown.")
+    notes += _notes(records)
     notes += [YEARS] * (bool(shown) and any(row.get(about.time) for row in data if row["source"] == "published"))
     notes += flag_notes(record for repeats in shown for record in repeats)
     headings = ("Device", *about.headings.values(), *(column.heading for column in columns), "Remarks")
     table = Table(about.title or about.name, headings, tuple(rows), tuple(notes), tuple(data))
     rate = next((column.heading for column in columns if column.metric == "flops_per_s"), None)
     shares = [None] * (len(rows) - len(shares)) + shares
-    return table if split or not rate else roofline.with_shares(table, rate, shares)
+    if not split:
+        table = roofline.with_shares(table, rate, shares) if rate else table
+        table = _without_empty(table, 2 + len(about.headings))
+    return replace(table, meaning=(*_meaning(about, usable, table), *table.meaning))
+
+
+def _without_empty(table: Table, first: int) -> Table:
+    """The same without the columns from `first` on in which no row has a value; a note names them, with the reasons."""
+    if not any(row.kind == "measured" for row in table.rows):
+        return table
+    kept, lacking = [], {}
+    for place, (heading, *cells) in enumerate(zip(table.columns, *(row.cells for row in table.rows), strict=True)):
+        if place < first or place == len(table.columns) - 1 or not set(cells) <= NO_VALUE:
+            kept.append(place)
+        elif reason := ", ".join(sorted({*cells} - {""})):
+            lacking.setdefault(reason, []).append(heading.lower())
+    rows = tuple(replace(row, cells=tuple(row.cells[place] for place in kept)) for row in table.rows)
+    named = "; ".join(f"{', '.join(of)} ({why})" for why, of in lacking.items())
+    notes = [f"Without a column, as no row has a value: {named}."] * bool(lacking)
+    columns = tuple(table.columns[place] for place in kept)
+    return replace(table, columns=columns, rows=rows, notes=(*table.notes, *notes))
 
 
 def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row], list[dict], list[str]]:
@@ -137,32 +176,35 @@ def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row]
 def _cell(about: Declaration, column: Column, repeats: list[Record], share: Estimate | None) -> str:
     name, good, split = column.metric, good_of(repeats), bool(about.framework_columns)
     if name == "status":
-        return "yes" if good else repeats[-1].status
+        return "yes" if good else ending(repeats[-1])
     if split and name == "flops_per_s":
         # An article with a column a framework has devices from a laptop's to a server's: rates differ a hundredfold.
         show, value = metrics.show(name, "Operations"), roofline.rate_of(repeats)
     else:
         found = (combined(repeats, source) for source in metrics.metric(name).sources or (name,))
         show, value = metrics.show(name, column.heading), next(filter(None, found), None)
+        printed = (row for row in published.rows(experiment=about.experiment) if row["metric"] == name)
+        show = metrics.MINUTES if {row["unit"] for row in printed if row["printed"]} == {"min"} else show
     if value is None:
         # A copy does no operations.
         other_rate = name in RATES and any(rate in (good or repeats)[-1].metrics for rate in RATES)
-        lacking = "not told" if name.startswith(UNTOLD) else "not measured"
-        return repeats[-1].status if column.where else "" if not good or other_rate or split else lacking
+        lacking = NOT_TOLD if name.startswith(UNTOLD) else "not measured"
+        return ending(repeats[-1]) if column.where else "" if not good or other_rate or split else lacking
     if repeats[0].scaled and name in metrics.PASSES:
-        return "scaled" if column.where else "see the details"
+        return "scaled" if column.where else DETAILS
     if name.endswith(metrics.SLOPES):
         return slope_text(value)
     if name in TRAININGS and few(value):
         return f"about {rounded(value, show)}{_range(good)}"
     whole = combined(repeats, name.removeprefix("compute_")) if name.startswith("compute_") else None
     if whole and not resolved(value, whole):
-        return f"not resolved ({value.n} {'repeat' if value.covers == 'repeats' else 'step'}{'s' * (value.n != 1)})"
+        return f"not told apart ({value.n} {'repeat' if value.covers == 'repeats' else 'step'}{'s' * (value.n != 1)})"
     begun = combined(repeats, name.replace("_end_", "_start_")) if "_end_" in name else None
     if begun:
         return f"{show(begun.value)} → {show(value.value)}"
     of_best = f" ({roofline.percent(share)} of the best)" if split and name == "flops_per_s" and share else ""
-    return f"{with_interval(value, show)}{of_best}"
+    stand_in = " (of the stand-in)" if name == "accuracy" and good[-1].data == "stand-in" else ""
+    return f"{with_interval(value, show)}{of_best}{stand_in}"
 
 
 def resolved(part: Estimate, whole: Estimate) -> bool:
@@ -189,8 +231,8 @@ def _remarks(about: Declaration, repeats: list[Record]) -> list[str]:
         whole = combined(repeats, about.metric).how == "measured"
         how = ["measured" if whole else f"estimated from {steps} step{'s' * (steps != 1)}{seen}", last.data]
     # Each repeat words the reason of the last in numbers of its own.
-    endings = [(r.status, r.reason if r.status != last.status else "") for r in repeats if r.status != "ok"]
-    others = ", ".join(dict.fromkeys(": ".join(filter(None, ending)) for ending in endings))
+    endings = [(ending(r), r.reason if r.status != last.status else "") for r in repeats if r.status != "ok"]
+    others = ", ".join(dict.fromkeys(": ".join(filter(None, words)) for words in endings))
     count = f"{len(good)} of {len(repeats)} repeats ({others})" if others else f"{len(repeats)} repeats"
     if about.metric.startswith("energy_") and last.rails:
         how.append(f"counted: {', '.join(last.rails)}")
@@ -198,31 +240,40 @@ def _remarks(about: Declaration, repeats: list[Record]) -> list[str]:
     return [*filter(None, parts), *sorted({flag for record in repeats for flag in record.flags})]
 
 
-def _notes(about: Declaration, records: list[Record], usable: list[Record], rows: list[Row]) -> list[str]:
+def _meaning(about: Declaration, usable: list[Record], table: Table) -> list[str]:
+    """What the numbers of a table mean."""
     several = max((len(good_of(repeats)) for repeats in groups(usable)), default=0)
-    shown = about.shown.values() if usable else ()
-    notes = [
+    shown = [name for heading, name in about.shown.items() if usable and heading in table.columns]
+    cells = [cell for row in table.rows for cell in row.cells]
+    meaning = [
         several > 1 and f"± is the 95 % interval between {several} repeats, each in a process of its own.",
         several < 2
-        and any("±" in cell for row in rows for cell in row.cells)
+        and any("±" in cell for cell in cells)
         and "± is the 95 % interval within this run; another run may differ by more (REPEATS=5 tells by how much).",
         about.framework_columns and "Published: seconds, as printed.",
         "compute_epoch_s" in shown
-        and "“Of it computing” is an epoch of the same loop on batches that are on the device already; not resolved: "
+        and "“Of it computing” is an epoch of the same loop on batches that are on the device already; not told apart: "
         "no shorter than the whole epoch beyond the intervals of both.",
-        any(cell.startswith("about ") for row in rows for cell in row.cells)
+        any(cell.startswith("about ") for cell in cells)
         and "about: fewer than 6 steps or calls give no interval; of one wider than ± 50 % the bounds are shown.",
         "peak_memory_bytes" in shown
         and "Memory is the whole process on a CPU, and what the framework reserved on a GPU; the article does not say "
         "which.",
+        any(name.endswith(metrics.SLOPES) for name in shown)
+        and "In brackets: the 95 % interval of a slope over the steps behind the warm-up. One that holds 0 shows "
+        "neither growth nor its absence.",
+    ]
+    return [*filter(None, meaning)]
+
+
+def _notes(records: list[Record]) -> list[str]:
+    """Where the data came from, and what ran that was not the article's."""
+    notes = [
         *dict.fromkeys(record.data_origin and f"Data: {record.data_origin}." for record in records),
         any(record.profile == "smoke" for record in records)
         and "This was a smoke test, with tiny shapes: its numbers do not stand beside the article's.",
         any(record.scaled and record.profile != "smoke" for record in records)
         and "scaled: smaller than in the article. What can be compared is FLOP/s, not times; see the details.",
-        any(name.endswith(metrics.SLOPES) for name in shown)
-        and "In brackets: the 95 % interval of a slope over the steps behind the warm-up. One that holds 0 shows "
-        "neither growth nor its absence.",
     ]
     return [*filter(None, notes)]
 

@@ -14,7 +14,7 @@ from pomology.format import quantity, quantity_per_s, significant
 from pomology.measure.estimate import Estimate
 from pomology.report.table import Table
 from pomology.results import metrics
-from pomology.results.cases import DOUBTS, combined, comparable, config_text, good_of, groups, kind
+from pomology.results.cases import DOUBTS, combined, comparable, config_text, ending, good_of, groups, kind
 from pomology.results.record import Record
 
 # What an NVIDIA or Apple GPU's name has beside the model.
@@ -93,7 +93,8 @@ class MeasuredLookup:
         measured = [record for record in good_of(here) if metric in record.metrics]
         if not measured:
             missing = f"{metrics.metric(metric).heading.lower()} was not measured"
-            return Term(None, (", ".join(end for end in ends if end != "ok") or missing,))
+            words = dict.fromkeys(ending(record) for record in here if record.status != "ok")
+            return Term(None, (", ".join(words) or missing,))
         return self._measured(measured, experiment, metric)
 
     def _measured(self, measured: list[Record], experiment: str, metric: str) -> Term:

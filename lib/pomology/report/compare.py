@@ -79,14 +79,14 @@ class Side:
         return min((s for record in records for s in (record.canary or {}).values()), default=None)
 
 
-def find(names: Iterable[str]) -> list[Path]:
+def find(names: Iterable[str], variable: str = "RUNS") -> list[Path]:
     """The places of runs, by their names in outputs/ or their paths; a folder of runs stands for all that are in it."""
     places = []
     for name in names:
         place = results_run.locate(name)
         inside = sorted(path for path in Path(name).glob("*") if results_run.is_run(path)) if name else []
         if place is None and not inside:
-            raise results_run.unknown(f"RUNS: {one_line(name, 200)}")
+            raise results_run.unknown(f"{variable}: {one_line(name, 200)}")
         places += [place] if place else inside
     return list(dict.fromkeys(places))
 
@@ -258,7 +258,7 @@ def _time(repeats: list[Record], metric: str) -> str:
     """A time with its interval, or how the case ended."""
     times = _times(repeats, metric)
     if not times:
-        return repeats[-1].status if repeats else ""
+        return cases.ending(repeats[-1]) if repeats else ""
     time = intervals.repeats(times)
     text = seconds(time.value)
     if time.low is not None:

@@ -94,8 +94,14 @@ def offers(records: list[Record]) -> list[Offer]:
 
 def table(records: list[Record], years_of_use: float) -> Table:
     """What a device, and its speed in table 4, cost; records: those of `priced`."""
-    columns = ("Device", "Price", "Peak for 1,000 USD", "Memory for 1,000 USD", "Workload", "Batch size", "Pass")
-    columns += ("Achieved", "of the peak", "for 1,000 USD", "USD for a sequence a second", "Using it for a million")
+    columns = ("Device", "Price", "Peak per 1,000 USD", "Memory per 1,000 USD", "Workload", "Batch size", "Pass")
+    columns += (
+        "Achieved",
+        "Share of the peak",
+        "Achieved per 1,000 USD",
+        "USD per sequence/s",
+        "Use for a million sequences",
+    )
     lines = []
     for device, maker, price, memory, peak, work, size, time, rate in offers(records):
         each = _over(time, size)
@@ -115,16 +121,18 @@ def table(records: list[Record], years_of_use: float) -> Table:
         cells += (_shown(use), _shown(million, 1, " USD"))
         about = {"device": device, "maker": maker, "work": work, "price_usd": price}
         lines.append((cells, about | numbers, "measured" if maker == "here" else "published"))
-    notes = [
-        f"Using it: the price spread over {years_of_use:g} years of training without a pause, for a million sequences "
+    meaning = [
+        f"Use: the price spread over {years_of_use:g} years of training without a pause, for a million sequences "
         f"of {LENGTH:,} tokens; electricity and the computer around a card are not in it.",
         "Prices are those at launch, in table 1; this machine's is what was told. Peak: single precision in table 1, "
         "here the fastest product in fp32 that this run has measured.",
+    ]
+    notes = [
         any(kind == "measured" for *_, kind in lines) and SOFTWARE,
         any(kind == "measured" for *_, kind in lines)
         and "The intervals of what this machine achieved are in the table above, the article's own.",
     ]
-    return Table.of("What speed costs", columns, lines, notes)
+    return Table.of("What speed costs", columns, lines, notes, meaning)
 
 
 def pairs(records: list[Record]) -> Table:
@@ -151,15 +159,15 @@ def pairs(records: list[Record]) -> Table:
         }
         cells = (*names, *(_shown(value, 1, "×") for value in numbers.values()))
         found[names] = cells, {"one": names[0], "other": names[1]} | numbers
-    columns = ("One", "Other of similar price", "Price, one over other", "Peak, other over one")
-    columns += ("Memory for a dollar, one over other", "Achieved, other over one")
-    columns += ("Achieved for a dollar, other over one",)
+    columns = ("One", "Other of similar price", "Price ratio, one / other", "Peak ratio, other / one")
+    columns += ("Memory per dollar, one / other", "Achieved, other / one")
+    columns += ("Achieved per dollar, other / one",)
     note = f"Similar: at most {SIMILAR:g} times apart. Achieved: operations a second in table 4, or here."
     return Table.of("Pairs of similar price", columns, found.values(), (note,))
 
 
 def energy(records: list[Record], price_usd: float, usd_per_kwh: float, years_of_use: float) -> Table:
-    """Joules of a step as table 5 prints them and as this run has measured them, and what a thousand steps cost."""
+    """Joules per step as table 5 prints them and as this run has measured them, and what a thousand steps cost."""
     steps = []
     for row in published.rows(ARTICLE, "energy"):
         if row["metric"] == "energy_gpu_j_per_step" and row["si"] is not None:
@@ -181,14 +189,21 @@ def energy(records: list[Record], price_usd: float, usd_per_kwh: float, years_of
         row |= {"electricity_usd": electricity, "use_usd": use, "together_usd": together}
         lines.append(((device, work, *shown), row, kind))
     notes = [
-        f"Electricity at {usd_per_kwh:g} USD for a kilowatt-hour; using the device as in the table of prices.",
-        "Table 5 is the GPU alone. The time of its steps is not printed, so nobody can say what their use costs.",
+        f"Electricity at {usd_per_kwh:g} USD per kilowatt-hour; use of the device as in the table of prices.",
+        "Table 5 is the GPU alone. The article does not print the time per step, so the use has no price.",
     ]
     if not any(kind == "measured" for *_, kind in lines):
         notes.append("This run has measured no energy: no meter may be read here, or no notebook with steps has run.")
     elif not price_usd:
         notes.append("What this machine cost is not told (`price_usd`), so its use has no price.")
-    columns = ("Device", "Workload", "A step", "For a TFLOP", "Electricity of 1,000 steps", "Using the device")
+    columns = (
+        "Device",
+        "Workload",
+        "Energy per step",
+        "Energy per TFLOP",
+        "Electricity of 1,000 steps",
+        "Use of the device",
+    )
     return Table.of("What energy costs", (*columns, "Together"), lines, notes)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from pomology.articles import published
+from pomology.articles import elsewhere, published
 from pomology.articles.published import experiment_of
 from pomology.errors import PomologyError
 from pomology.format import one_line
@@ -81,9 +81,16 @@ class Declaration:
         return combined.pop() if len(combined) == 1 and not self.whole_run else experiment_of(self.name)
 
     @functools.cached_property
+    def beside(self) -> list[dict]:
+        """The published rows of its table: the article's, or in `today/` those of whoever has timed the same."""
+        if self.article == published.TODAY:
+            return elsewhere.beside(self.experiment)
+        return published.rows(experiment=self.experiment)
+
+    @functools.cached_property
     def headings(self) -> dict[str, str]:
         """Of the settings: key -> heading."""
-        printed = [row for row in published.rows(experiment=self.experiment) if row["metric"] in self.shown.values()]
+        printed = [row for row in self.beside if row["metric"] in self.shown.values()]
         keys = self.settings or dict.fromkeys(key for row in printed for key in row["config"])
         return dict((key, metrics.words(key)) if isinstance(key, str) else key for key in keys)
 
@@ -94,7 +101,7 @@ class Declaration:
     @functools.cached_property
     def shown(self) -> dict[str, str]:
         """The columns: heading -> metric."""
-        printed = dict.fromkeys(row["metric"] for row in published.rows(experiment=self.experiment))
+        printed = dict.fromkeys(row["metric"] for row in self.beside)
         known = [name for name in printed if name in metrics.METRICS]
         columns = self.columns or (EPOCH if "epoch_s" in known or not known else known)
         pairs = [(name, metrics.metric(name).heading) if isinstance(name, str) else name for name in columns]

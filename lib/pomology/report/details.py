@@ -21,9 +21,9 @@ from pomology.results.record import Record
 BETWEEN = "between_process_difference"
 TWICE = {"same_process_difference": "within a process", BETWEEN: "between two"}
 
+# Columns where there is such a number, and not 0 in every row.
 DETAILS = ("first_step_s", "step_s", "flops_per_s", "page_faults", "page_ins", "swap_bytes")
 
-# Columns only where there is such a number.
 MORE_DETAILS = ("forward_s", "backward_s", "update_s", "swapped_bytes", "compressed_bytes", "cpu_busy", "gpu_busy")
 MORE_DETAILS += ("max_abs_error",)
 
@@ -45,7 +45,7 @@ def same_twice(records: Sequence[Record]) -> str:
         parts.append(f"{' and '.join(words) or 'nobody knows by how much'} ({backend})")
     if not parts:
         return "How much two runs of the same thing differ here was not measured (notebook instrument_check does)."
-    return f"Two runs of the same thing differ here {'; '.join(parts)}; nine pairs in ten by less."
+    return f"Two runs of the same thing differ here {'; '.join(parts)}; 90 % of pairs differ by less."
 
 
 def with_difference(table: Table, records: Sequence[Record]) -> Table:
@@ -56,7 +56,7 @@ def with_difference(table: Table, records: Sequence[Record]) -> Table:
         return table
     percent = significant(100 * max(known), 2)
     note = f"A ± within one process may be smaller than this: two runs of the same thing differ here by {percent} %."
-    return replace(table, notes=(*table.notes, note))
+    return replace(table, meaning=(*table.meaning, note))
 
 
 def machine_table(snapshot: dict, devices: Sequence[Any] = ()) -> Table:
@@ -111,16 +111,20 @@ def printed_table(experiment: str | Declaration) -> Table:
     values = published.rows(experiment=about.experiment)
     elsewhere = (about.metric, about.time, *RATIOS)
     times = {(value["item"], value["row"]) for value in values if value["metric"] in elsewhere}
-    rest = [value for value in values if (value["item"], value["row"]) not in times]
-    keys = list(dict.fromkeys(key for value in rest for key in value["config"]))
+    return published_table("What the article prints", [v for v in values if (v["item"], v["row"]) not in times])
+
+
+def published_table(title: str, values: Sequence[dict]) -> Table:
+    """Published values as they are printed, a row each."""
+    keys = list(dict.fromkeys(key for value in values for key in value["config"]))
     lines = [("Part of the article", "Device", *map(metrics.words, keys), "Value", "As printed", "Note")]
-    for value in rest:
+    for value in values:
         config = (str(value["config"].get(key, "")) for key in keys)
         number = "" if value["value"] is None else f"{value['value']:,g} {value['unit']}"
         lines.append((value["item"], value["device"], *config, number, value["printed"], value["note"]))
     columns = [column for column in zip(*lines, strict=True) if any(column[1:]) or column[0] == "Device"]
     headings, *lines = zip(*columns, strict=True)
-    return Table("What the article prints", headings, tuple(map(Row, lines)))
+    return Table(title, headings, tuple(map(Row, lines)))
 
 
 def _numbers(record: Record) -> dict:
@@ -132,8 +136,8 @@ def details_table(records: list[Record], best: roofline.Ceilings | None = None) 
     """What else was measured of each case of this machine, a row each, repeats apart; with `best`, this machine's
     ceilings, also the share of them that a case reaches."""
     lines = []
-    there = {name for record in records for name in _numbers(record)}
-    shown = [*DETAILS, *(name for name in MORE_DETAILS if name in there)]
+    there = {name for record in records for name, number in _numbers(record).items() if number.value}
+    shown = [name for name in (*DETAILS, *MORE_DETAILS) if name in there or name == "flops_per_s"]
     for record in records:
         values, load = _numbers(record), record.foreign_load
         numbers = [with_interval(values[x], metrics.show(x)) if x in values else "" for x in shown]
@@ -143,12 +147,14 @@ def details_table(records: list[Record], best: roofline.Ceilings | None = None) 
         lines.append((cells, about | {name: metric.value for name, metric in values.items()}))
     headings = (metrics.metric(name).heading for name in shown)
     columns = ("Chip", "Case", "Parameters", *headings, "Loss", "Others' load (cores)")
-    notes = [
-        records and "Achieved: operations of a step over its time, on ready batches where there were any.",
+    meaning = [
+        records
+        and "Achieved: operations per step over its time, on ready batches where there were any. What was 0 in every "
+        "case, or not measured, has no column.",
         any("±" in cell for cells, _ in lines for cell in cells)
         and "± is the 95 % interval within this run; another run may differ by more.",
     ]
-    table = Table.of("Measured besides", columns, lines, notes)
+    table = Table.of("What else was measured", columns, lines, meaning=meaning)
     shares = [roofline.share(record, best) if best else None for record in records]
     return roofline.with_shares(table, "Achieved", shares)
 

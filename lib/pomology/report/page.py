@@ -24,10 +24,12 @@ from pomology.format import one_line, quantity_per_s
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import claims as report_claims
-from pomology.report import declaration, details, roofline, summary
+from pomology.report import declaration, details, ranking, roofline, summary
+from pomology.report import others as report_others
 from pomology.report.declaration import Declaration
 from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
+from pomology.report.figures.ranking import on_an_axis
 from pomology.report.notebook_page import PAGE, address, filled, render
 from pomology.report.showing import CHECK, SAVED_AS, Report
 from pomology.report.table import Table, grouped
@@ -53,16 +55,17 @@ UNTUNED = "MLX multiplies without a tuned BLAS on x86 Linux: its times there say
 CSV = {"numbers": "article", "shares": "roofline", "rates": "rates", "checks": "checks"}  # saved tables that are linked
 
 
-def build(out: Path, abouts: Sequence[Declaration] | None = None) -> Path:
+def build(out: Path, abouts: Sequence[Declaration] | None = None, beside: Sequence[Path] = ()) -> Path:
     """Make each finished notebook that is new a page, and `index.html` over all of them, which is returned.
 
     abouts: what the index shows; left out, what the run's folder has. Of a folder with journals alone, as from a zip,
-    that is what the notebooks of this kit make of them.
+    that is what the notebooks of this kit make of them. beside: runs of other people, as further rows and marks.
 
     It is called after every notebook of a run: what no notebook has saved is made from the journals, and a page again
     where a ceiling above its shares has risen. Raises PomologyError if there is no folder.
     """
     run = Run(out)
+    run.others = report_others.load(beside, run)
     failed = {}
     for notebook in sorted(run.path.glob("*.ipynb")):
         page = notebook.with_suffix(".html")
@@ -121,21 +124,28 @@ def _index(run: Run, failed: dict[str, str], abouts: Sequence[Declaration] | Non
     order = list(dict.fromkeys(row["experiment"] for row in published.rows()))
     unprintable = {name for name in names if not name.isprintable()}  # no text in UTF-8, or of several lines
     abouts = [_declaration(run, name, known) for name in sorted(names - unprintable - {"index"})]
-    abouts.sort(key=lambda about: (about.article, (*order, about.experiment).index(about.experiment)))
-    notes = [*run.problems, *(f"{one_line(name)}: not shown, for its name." for name in sorted(unprintable))]
+    abouts.sort(key=lambda about: (*order, about.experiment).index(about.experiment))
+    abouts.sort(key=lambda about: (about.article == published.KIT, about.article))
+    unprinted = (f"{one_line(name)}: not shown, for its name." for name in sorted(unprintable))
+    notes = [*report_others.notes(run), *run.problems, *unprinted]
     notes += [] if run.journals else ["Nothing has been measured yet."]
     notes += [] if notebooks or not run.journals else ["Made of the journals alone: no notebook is beside them."]
     if any(record.profile == "smoke" for record in run.records):
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
-    compared = _compared(run, notes)
+    ranked, compared = _ranked(run, notes), _compared(run, notes)
+    articles = [_article(run, part, failed, notebooks) for part in grouped(abouts, attrgetter("article"))]
+    cores = run.machine.get("cpu_cores")  # a server's chip may be two cores of a virtual machine
     title, software = cases.short_chip(run.machine.get("chip")), details.software_table(run.machine, run.records)
     return filled(
         "run.html.j2",
-        title=title[:1].upper() + title[1:],
+        title=title[:1].upper() + title[1:] + (f", {cores} cores" if isinstance(cores, int) else ""),
+        ranked=ranked,
+        compared=compared,
+        trust=_trust(run.records),
         facts=_facts(run, software),
         software=software,
-        compared=compared,
-        articles=[_article(run, part, failed, notebooks) for part in grouped(abouts, attrgetter("article"))],
+        contradicted=_contradicted(articles),
+        articles=articles,
         notes=_few(notes),
     )
 
@@ -181,20 +191,73 @@ def _facts(run: Run, software: Table) -> list[tuple[str, str]]:
     # Text of this form sorts by time.
     times = sorted(record.started for record in records if re.fullmatch(r"[\d-]{10}T[\d:]{8}Z", record.started))
     when = dict.fromkeys(time[:16].replace("T", " ") for time in times[:1] + times[-1:])
-    ended = Counter(record.status for record in records).most_common()
     facts = {
         "Machine": snapshot.describe(machine) if machine else "not told",
         "Power": str(machine.get("power_source") or ""),
         "Profile": "; ".join(PROFILES.get(profile, profile) for profile in profiles),
         "Data": "; ".join(data) or "none yet",
         "Measured": f"{' to '.join(when)} UTC" if when else "nothing yet",
-        "Instrument": _checks(records),
-        "Twice the same": details.same_twice(records),
         "At its best": _best(records),
-        "Cases": ", ".join(f"{count} {status}" for status, count in ended) or "none yet",
         "Kit": ", ".join(kit),
     }
     return [(term, text) for term, text in facts.items() if text]
+
+
+def _trust(records: list[Record]) -> list[tuple[str, str]]:
+    """What may be trusted of this run, in short: the kit's check of itself, and how its cases ended."""
+    ended = Counter(record.status for record in records).most_common()
+    flags = Counter(flag for record in records if record.status == "ok" for flag in record.flags).most_common()
+    words = (f"{count} {flag} ({cases.FLAGS.get(flag, flag).partition(':')[0]})" for flag, count in flags)
+    facts = {
+        "Checks": _checks(records),
+        "Twice the same": details.same_twice(records),
+        "Cases": ", ".join(f"{count} {status}" for status, count in ended) or "none yet",
+        "Flags": "; ".join(words),
+    }
+    return [(term, text) for term, text in facts.items() if text]
+
+
+def _contradicted(articles: list[dict]) -> Table | None:
+    """The articles' sentences that numbers contradict: their own, or this machine's."""
+    parts = [part for article in articles for part in (article, *article["sections"])]
+    tables = [part["claims"] for part in parts if isinstance(part.get("claims"), Table)]
+    rows = dict.fromkeys(row for table in tables for row in table.rows)
+    rows = [row for row in rows if any(cell.startswith("does not hold") for cell in row.cells[2:])]
+    rows = [replace(row, cells=(f"Article {row.cells[0].partition('-')[0]}", *row.cells[1:])) for row in rows]
+    return (
+        replace(tables[0], title="", columns=("", *tables[0].columns[1:]), rows=tuple(rows), notes=()) if rows else None
+    )
+
+
+def _ranked(run: Run, notes: list[str]) -> dict[str, Any] | None:
+    """The ranking against the usual device as a figure, and against each as a table; None where that cannot be made."""
+    try:
+        known = ranking.Ranking(run.records, [other.records for other in run.others])
+        if not known.here:
+            return {"why": ranking.NOTHING} if run.records else None
+        names = [name for of in known.references.values() for name in of]
+        *answers, sure = known.sentences()
+        frameworks = known.frameworks()
+        on_x86 = run.machine.get("architecture") == "x86_64"
+        return {
+            "sentences": [*answers, f"{sure} {details.same_twice(run.records)}"],
+            "usual": known.usual,
+            "axis": (axis := on_an_axis(beside := known.places(known.usual), known.usual)),
+            "more": len(beside) - len(axis.rows),
+            "colours": [(*look, style.COLOURS[name]) for look, name in style.DEVICES.items()],
+            "caption": ranking.CAPTION,
+            "table": replace(known.table(), title=""),
+            "frameworks": [*frameworks, *([UNTUNED] * bool(frameworks and on_x86))],
+            "models": replace(known.by_model(), title=""),
+            "kinds": [
+                (ranking.KINDS[kind], [(names.index(name), name) for name in of])
+                for kind, of in known.references.items()
+            ],
+            "against": [(number, name, on_an_axis(known.places(name))) for number, name in enumerate(names)],
+        }
+    except MALFORMED as error:
+        notes.append(f"There is no ranking: {type(error).__name__}: {error}.")
+    return None
 
 
 def _compared(run: Run, notes: list[str]) -> dict[str, Any] | None:
@@ -287,6 +350,7 @@ def _shown(report: Report, shows: tuple[str, ...], main: str, with_claims: bool)
     if main:
         # Each notebook of ceilings has shown those of the run until then; beside each other, each shows its own.
         table = roofline.ceilings_table(report.records) if main == "ceilings" else report.saved(main)
+        table = report.beside(table) if main == "table" else table
         section |= {"table": replace(table, title=""), "folded": len(table.rows) if len(table.rows) > LONG else 0}
     records = report.records if about.framework else report.run_records()
     if "figure" in shows and any(record.status == "ok" and record.profile != "smoke" for record in records):

@@ -22,7 +22,7 @@ from pomology.results import cases, metrics
 from pomology.results.cases import DOUBTS, achieved, chip_name, comparable, framework_name, groups
 from pomology.results.record import Record
 
-BEST = "Of this machine's best"
+BEST = "Share of this machine's best"
 FASTER = "faster than any product"
 ABOVE = (
     "Shares are clipped at 100 % of the ceiling. Faster than any product: the ceiling is too low (run the ceilings "
@@ -224,12 +224,12 @@ def with_shares(table: Table, heading: str, shares: list[Estimate | None]) -> Ta
         shown |= {"share_of_best_low": share.low, "share_of_best_high": share.high} if share and share.low else {}
         data.append(numbers | shown)
     note = (
-        f"{BEST}: of the best rate that a product reached on this device in this precision, in this run, in whichever "
-        "notebook and framework; the table of ceilings names them."
+        f"{BEST}: achieved, over the best rate that a matrix product reached on this device in this precision, in any "
+        "notebook and framework of this run; the table of ceilings names them."
     )
-    notes = (*table.notes, note, *[ABOVE] * any(share and share.value > 1 for share in shares))
+    meaning = (*table.meaning, note, *[ABOVE] * any(share and share.value > 1 for share in shares))
     columns = (*table.columns[:place], BEST, *table.columns[place:])
-    return replace(table, columns=columns, rows=tuple(rows), notes=notes, data=tuple(data))
+    return replace(table, columns=columns, rows=tuple(rows), data=tuple(data), meaning=meaning)
 
 
 def percent(share: Estimate | None) -> str:
@@ -269,16 +269,16 @@ def ceilings_table(records: list[Record], article: str = "") -> Table:
         about = {"source": "measured", "device": kind, "precision": which, "framework": record.framework}
         lines.append(((names[kind], which, *both, by), about | numbers, "measured"))
     makers = "The article's rates are the makers' peaks, in single precision; this machine's are measured."
+    meaning = [article and makers, best and "± is the 95 % interval within this run; another run may differ by more."]
     notes = [
-        article and makers,
-        "± is the 95 % interval within this run; another run may differ by more." if best else NO_CEILINGS,
+        None if best else NO_CEILINGS,
         any(record.profile == "smoke" for record in records)
         and "This was a smoke test, with tiny shapes: it has no ceilings.",
         *flag_notes(ceiling.record for known in best[:2] for ceiling in known.values()),
     ]
     columns = ("Device", "Precision, or traffic", "Best rate", "Memory bandwidth", "Reached by")
     title = "Peaks of the article's devices, and the ceilings of this machine" if article else "This machine's ceilings"
-    return Table.of(title, columns, lines, notes)
+    return Table.of(title, columns, lines, notes, meaning)
 
 
 def roofline_table(records: list[Record]) -> Table:
@@ -301,27 +301,27 @@ def roofline_table(records: list[Record]) -> Table:
         shares = {"share_of_best": share.value, "low": share.low, "high": share.high} if share else {}
         roofs = {"limit": roof.limit, "roof_flops_per_s": roof.flops_per_s, "share_of_roof": roof.share} if roof else {}
         lines.append((cells, about | shares | {"flops_per_byte": operations} | roofs, "measured"))
-    columns = ("Experiment", "Device", "Precision", "Best case", "Achieved", BEST, "Operations a byte", "Limited by")
-    columns += ("Of that roof", "Remarks")
-    notes = [] if best else [NO_CEILINGS]
+    columns = ("Experiment", "Device", "Precision", "Best case", "Achieved", BEST, "Operations per byte", "Limited by")
+    columns += ("Share of that roof", "Remarks")
+    notes, meaning = [] if best else [NO_CEILINGS], []
     if points:
-        notes.append(
-            "Operations a byte are counted on paper: what each operator of a step reads and writes by itself, and the "
+        meaning.append(
+            "Operations per byte, on paper: what each operator of a step reads and writes by itself, and the "
             "optimiser's update. Fused operators and caches move less, so a case may be above the memory's roof: its "
-            "share is clipped at 100 %. What only reads, as a matrix that meets a vector, is held against the memory's "
-            "rate of reads."
+            "share is clipped at 100 %. What only reads, as a matrix that meets a vector, is compared with the "
+            "memory's rate of reads."
         )
     resident = {cases.kind(point.record) for point in points if point.roof and point.roof.limit == "cache-resident"}
     sizes = ", ".join(quantity(best.caches.get(kind, UNKNOWN_CACHE), "B") for kind in sorted(resident))
-    notes += [f"Cache-resident: the data fit the last-level cache ({sizes}): the memory is no roof."] * bool(resident)
-    notes += [ABOVE] * any(point.share and point.share.value > 1 for point in points)
+    meaning += [f"Cache-resident: the data fit the last-level cache ({sizes}): the memory is no roof."] * bool(resident)
+    meaning += [ABOVE] * any(point.share and point.share.value > 1 for point in points)
     shown = {*CEILINGS, *(point.record.experiment for point in points)}
     without: dict[str, dict[str, None]] = {}
     for record in records:
         if record.experiment not in shown and record.article != KIT:
-            reason = "smoke test" if record.profile == "smoke" else record.status
+            reason = "smoke test" if record.profile == "smoke" else cases.ending(record)
             reason = "no operations were counted" if reason == "ok" else reason
             without.setdefault(reason, {})[record.experiment] = None
     notes += [f"Not in the table ({reason}): {', '.join(names)}." for reason, names in without.items()]
     notes += flag_notes(point.record for point in points)
-    return Table.of("Where each experiment lies", columns, lines, notes)
+    return Table.of("How far each experiment is below the roofs", columns, lines, notes, meaning)

@@ -11,19 +11,24 @@ from typing import Any
 
 from pomology.articles import published
 from pomology.errors import PomologyError
+from pomology.format import one_line
 from pomology.paths import read_file, root
 from pomology.report import article, claims, declaration, details, roofline, side_by_side, summary, table
 from pomology.report.declaration import Declaration
 from pomology.report.figures import draw, style
+from pomology.report.figures.ranking import ranking_figure
+from pomology.report.ranking import Ranking
 from pomology.report.table import Row, Table
 from pomology.results import cases, folders
 from pomology.results.record import Record
-from pomology.results.run import Run
+from pomology.results.run import MALFORMED, Run
 
 # Tables of words, or of what is in another as numbers, or in the journal beside it.
 NO_NUMBERS = ("claims", "printed", "ceilings", "numbers", "details")
 
 CHECK = "instrument_check"  # which says how much two runs of the same thing differ
+
+MOST_ROWS = 40  # of each other run in a table
 
 NO_LAUNCH = "A processor launches nothing: its times are those of a function call, and are in the table of all numbers."
 
@@ -107,6 +112,18 @@ class Report:
         """Where every experiment of this run stands under the machine's ceilings."""
         return self._saved("roofline", roofline.roofline_table(self.records))
 
+    def ranking(self, against: str = "") -> Table:
+        """How fast every device trains, as a multiple of one that is named, or of the usual one. Raises PomologyError
+        for a name that no row has."""
+        return self._saved("ranking", Ranking(self.records).table(against))
+
+    def ranking_figure(self, against: str = "") -> Any:
+        """The same as a figure."""
+        known = Ranking(self.records)
+        reference = known.known(against)
+        drawn = ranking_figure(known.places(reference), reference)
+        return style.show(drawn, self.out / "figures" / f"{self.name}-ranking.svg")
+
     def summary(self) -> Table:
         """What every device of the articles, and this machine, achieves of its peak."""
         return self._saved("summary", summary.table(self.records))
@@ -140,8 +157,29 @@ class Report:
         """The article's devices and this machine's on one axis."""
         return style.show(draw(self.declaration, self._compared()), self._drawing, f"\n{self._made_from()}\n")
 
+    def beside(self, shown: Table) -> Table:
+        """The article's table with the rows of other people's runs behind this machine's."""
+        rows, notes = list(shown.rows), list(shown.notes)
+        for other in self.run.others:
+            report = self.of(self.declaration, other)
+            try:
+                made = article.article_table(self.declaration, report._compared(), report._ceilings())
+            except MALFORMED as error:  # a stranger's numbers must not cost this machine its own
+                notes.append(f"{other.name}: its rows cannot be shown ({type(error).__name__}).")
+                continue
+            measured = [dict(zip(made.columns, r.cells, strict=True)) for r in made.rows if r.kind == "measured"]
+            cut = ((one_line(cells.get(name, ""), 300) for name in shown.columns) for cells in measured[:MOST_ROWS])
+            rows += [Row(tuple(cells), "other") for cells in cut]
+            more = len(measured) - MOST_ROWS
+            notes += [f"{other.name}: {more:,} more rows are not shown."] if more > 0 else []
+            notes += [one_line(note, 300) for note in table.flag_notes(report.records)[:MOST_ROWS]]
+        return replace(shown, rows=tuple(rows), notes=tuple(dict.fromkeys(notes)))
+
     def drawn(self) -> str:
-        """The figure as its notebook saved it, or made from the journals as a table is."""
+        """The figure as its notebook saved it, or made from the journals as a table is; with runs of others anew."""
+        others = [self.of(self.declaration, run)._compared() for run in self.run.others]
+        if any(others):
+            return style.svg(draw(self.declaration, self._compared(), others))
         end = "" if self._lacks_its_notebook("figure") else self._made_from()
         with contextlib.suppress(PomologyError, UnicodeDecodeError):
             if (text := read_file(self._drawing).decode()).rstrip().endswith(end):

@@ -60,11 +60,14 @@ def ratio_table(experiment: str | Declaration, records: list[Record]) -> Table:
         shown = f"{significant(best)}×" if found else "no pair of times to compare"
         add([word, *[""] * (len(about.headings) - 1)], shown, note, {"device": word, "ratio": best})
     columns = ("Device", "Against", *about.headings.values(), "Times faster", "As printed")
-    notes = [
+    meaning = [
+        lines and "How many times as fast the first device is; of this machine the CPU's time over the GPU's.",
         found and "± is the 95 % interval of both times within their runs, put together; see the table of times.",
+    ]
+    notes = [
         len(ours) < len(records) and "This was a smoke test: its times are compared with nothing.",
     ]
-    return Table.of("How many times faster", columns, lines, notes)
+    return Table.of("How many times faster", columns, lines, notes, meaning)
 
 
 def _ratio(records: list[Record], metric: str) -> tuple[Estimate | None, str]:
@@ -77,7 +80,7 @@ def _ratio(records: list[Record], metric: str) -> tuple[Estimate | None, str]:
         if len(groups(here)) > 1:
             return None, f"{len(groups(here))} cases on the {device.upper()} match"
         if not (time := combined(here, metric)):
-            return None, f"{device.upper()}: {here[-1].status}"
+            return None, f"{device.upper()}: {cases.ending(here[-1])}"
         times.append(time)
     return times[0] / times[1], ""
 
@@ -105,25 +108,56 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
             row |= {f"{name}_{metric}": value and value.value for name, value in values.items()}
         if ratio and ratio.low is not None:
             row |= {"ratio_low": ratio.low, "ratio_high": ratio.high}
-        ended = [here[-1].status if here else "" for here in repeats.values()]
+        ended = [cases.ending(here[-1]) if here else "" for here in repeats.values()]
         timed = (time and with_interval(time, seconds) for time in times.values())
         timed = (time or end for time, end in zip(timed, ended, strict=True))
         wrong = (f"{error.value:.1e}" if error else "" for error in errors.values())
-        lines.append(((device, *about.cells(config), *timed, shown, remark, *wrong), row))
+        lines.append(((device, *about.cells(config), *timed, shown, *wrong, remark), row))
     several = any(record.repeat for record in records)
     notes = []
     for name in sorted({*PAIR} - {record.framework for record in records}):
         wanted = next((one for one in declaration.notebooks_of(about.experiment) if one.endswith(f"_{name}")), name)
         notes.append(f"{FRAMEWORKS[name]} has no numbers in this run: run {wanted} into the same folder first.")
-    notes += [
-        any(record.profile == "smoke" for record in records) and "This was a smoke test, with tiny shapes.",
+    notes += [any(record.profile == "smoke" for record in records) and "This was a smoke test, with tiny shapes."]
+    meaning = [
+        _winner([row for _, row in lines if row["ratio"]]),
+        lines and f"Ratio: PyTorch's time over MLX's, so above 1 MLX is faster. {about.parity_note or PROOF}.",
         lines
-        and f"{about.parity_note or PROOF}. One time over the other: above 1 the other is faster. In brackets, and "
-        f"behind ±: 95 % intervals {'between repeats' if several else 'within this run; another may differ by more'}.",
+        and "In brackets, and behind ±: 95 % intervals "
+        f"{'between repeats' if several else 'within this run; another may differ by more'}.",
     ]
-    columns = ("Device", *about.headings.values(), "PyTorch", "MLX", "PyTorch over MLX", "Remarks")
-    columns += ("Error, PyTorch", "Error, MLX")
-    return Table.of("PyTorch and MLX, side by side", columns, lines, notes)
+    columns = ("Device", *about.headings.values(), "PyTorch", "MLX", "Ratio", "Error, PyTorch", "Error, MLX", "Remarks")
+    return Table.of("PyTorch and MLX, side by side", columns, lines, notes, meaning)
+
+
+def _winner(rows: list[dict]) -> str:
+    """How often which framework was faster beyond the interval."""
+    faster = sum(row.get("ratio_low", 0) > 1 for row in rows)
+    slower = sum(row.get("ratio_high", 1) < 1 for row in rows)
+    counts = f"MLX was faster in {faster}, PyTorch in {slower}, {len(rows) - faster - slower} are not told apart"
+    return f"Of {len(rows)} cases that both computed alike {counts}." if rows else ""
+
+
+def beside_pytorch(records: list[Record], others: list[Record]) -> Table:
+    """Steps of ResNet-18 in MLX with PyTorch's of the same run: the same model, batch size and kind of device.
+
+    records: of `model_sizes_mlx`. others: of `model_sizes`, which has 224 pixels only.
+    """
+    lines = []
+    for repeats in groups(records):
+        config, device, error = repeats[0].config, kind(repeats[0]), combined(repeats, "max_abs_error")
+        same = {"model": config["model"], "batch_size": config["batch_size"]} if config["image_size"] == 224 else None
+        pytorch = [other for other in others if other.config == same and kind(other) == device]
+        times = [combined(each, "step_s") for each in (pytorch, repeats)]
+        ratio = times[0] / times[1] if all(times) else None
+        ended = [each[-1].status if each else "not run" for each in (pytorch, repeats)]
+        timed = [with_interval(time, seconds) if time else end for time, end in zip(times, ended, strict=True)]
+        shown = (with_interval(ratio, TIMES) if ratio else "", f"{error.value:.1e}" if error else "")
+        cells = (device.upper(), str(config["image_size"]), str(config["batch_size"]), *timed, *shown)
+        lines.append((cells, {"device": device, **config, "ratio": ratio and ratio.value}))
+    columns = ("Device", "Pixels", "Batch size", "PyTorch", "MLX", "PyTorch over MLX", "Largest difference")
+    note = "Above 1 MLX is faster. ± and brackets: 95 % intervals within this run; another may differ by more."
+    return Table.of("ResNet-18: PyTorch and MLX, side by side", columns, lines, [note])
 
 
 def _sameness(found: dict[str, list[Record]]) -> tuple[str, bool]:

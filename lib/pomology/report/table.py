@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import html
 import io
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +20,12 @@ from pomology.paths import read_file, write_atomic
 from pomology.results.cases import FLAGS
 from pomology.results.record import Record
 
-LONG, MANY = 60, 6  # characters of a long remark, and columns of a table that leave it too little room
-WRAPPED = 30  # characters of a text that may be broken into lines
+MANY = 6  # columns of a table, above which a remark stands below its row; of twice as many cells are narrow
+SENTENCE = 48  # characters, which no number with its interval has
+TERMINAL = 100  # characters of a line of text
+GAP = "  "
+# Between a number and its unit no line ends; before its interval one may.
+BOUND = re.compile(r"(?<=\d) (?=(?!to\b)[^\W\d_]|%)|(?<=±) ")
 
 # Notes under tables of published times.
 SOFTWARE = (
@@ -32,7 +39,7 @@ STYLE = """
 .pomology-table table { border-collapse: collapse; }
 .pomology-table .scroll { overflow-x: auto; }
 .pomology-table th, .pomology-table td { text-align: left !important; }
-.pomology-table td.remark { min-width: 30em; }
+.pomology-table tr:has(+ tr.more) td { border-bottom: 0; }
 .pomology-table tr.measured { font-weight: 600; background: rgba(213, 94, 0, .10) !important; }
 .pomology-table p { margin: .2em 0; font-size: 90%; }
 .pomology-table p.title { font-size: 100%; font-weight: 600; }
@@ -44,68 +51,96 @@ class Row:
     """One line of a table; its kind is its ground."""
 
     cells: tuple[str, ...]
-    kind: Literal["published", "measured", "plain"] = "plain"
+    kind: Literal["published", "measured", "other", "plain"] = "plain"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table for people, which a notebook shows as HTML and a terminal as text. `data` holds it as numbers."""
+    """A table for people, which a notebook shows as HTML and a terminal as text. `data` holds it as numbers.
+
+    meaning: what its numbers mean, which is read before them; notes: the rest, behind them.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     data: tuple[dict, ...] = field(default=(), repr=False)
+    meaning: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, title: str, columns: Iterable[str], lines: Iterable[tuple], notes: Iterable[Any] = ()) -> Table:
+    def of(
+        cls, title: str, columns: Iterable[str], lines: Iterable[tuple], notes: Iterable = (), meaning: Iterable = ()
+    ) -> Table:
         """Of lines, each its cells, its numbers and perhaps its kind; an empty note is none."""
         lines = list(lines)
         rows = tuple(Row(tuple(cells), *kind) for cells, _, *kind in lines)
-        return cls(title, tuple(columns), rows, tuple(filter(None, notes)), tuple(line[1] for line in lines))
+        notes, meaning = (tuple(filter(None, texts)) for texts in (notes, meaning))
+        return cls(title, tuple(columns), rows, notes, tuple(line[1] for line in lines), meaning)
 
     def _repr_html_(self) -> str:
         return f"<style>{STYLE}</style>{self.html()}"
 
     def html(self) -> str:
         """The table as markup, whose looks are those of the page that it stands on."""
-        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
-        rows = "".join(f'<tr class="{row.kind}">{self._cells(row)}</tr>' for row in self.rows)
+        wide = '<table class="wide">' if len(self.columns) > 1.5 * MANY else "<table>"
+        below = len(self.columns) > MANY and self.columns[-1] == "Remarks"
+        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns[: -below or None])
+        rows = "".join(self._markup(row, below) for row in self.rows)
         title = f'<p class="title">{html.escape(self.title)}</p>' if self.title else ""
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        meaning, notes = (
+            "".join(f"<p>{html.escape(text)}</p>" for text in texts) for texts in (self.meaning, self.notes)
+        )
         return (
-            f'<div class="pomology-table">{title}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+            f'<div class="pomology-table">{title}{meaning}<div class="scroll">{wide}<thead><tr>{head}</tr></thead>'
             f"<tbody>{rows}</tbody></table></div>{notes}</div>"
         )
 
-    def _cells(self, row: Row) -> str:
-        """A long remark gets room: in the narrow column of a wide table its row would be as high as a page.
+    def _markup(self, row: Row, below: bool) -> str:
+        """A row; its remark in one of its own, since in the narrow column of a wide table it would be high as a page.
 
-        That of a case without numbers begins where these would be, beside how it ended.
+        What is published needs no word there: its ground says so.
         """
-        *cells, remark = row.cells
-        filled, long = max((place for place, cell in enumerate(cells, 1) if cell), default=1), len(remark) > LONG
-        span = 1 + len(cells) - filled
-        if row.kind != "measured" or not long or span < 3:
-            filled, span = len(cells), 1
-        cells = [*cells[:filled], remark]
-        attributes = [' class="long"' if len(cell) >= WRAPPED else "" for cell in cells]
-        if span > 1:
-            attributes[-1] = f' colspan="{span}" class="long"'
-        elif long and len(self.columns) > MANY:
-            attributes[-1] = ' class="remark"'
-        return "".join(f"<td{about}>{html.escape(cell)}</td>" for cell, about in zip(cells, attributes, strict=True))
+        cells, remark = row.cells[: -below or None], row.cells[-1] if below and row.cells[-1] != row.kind else ""
+        attributes = (' class="long"' if len(cell) >= SENTENCE else "" for cell in cells)
+        texts = (BOUND.sub("\N{NO-BREAK SPACE}", html.escape(cell)) for cell in cells)
+        text = "".join(f"<td{about}>{cell}</td>" for cell, about in zip(texts, attributes, strict=True))
+        more = f'<td colspan="{len(cells)}"><span>{html.escape(remark)}</span></td>'
+        return f'<tr class="{row.kind}">{text}</tr>' + f'<tr class="{row.kind} more">{more}</tr>' * bool(remark)
 
     __html__ = html  # what a template asks for
 
     def __str__(self) -> str:
+        """In lines of `TERMINAL` characters: cells are wrapped, or where words are too long, a row is a list."""
         grid = [self.columns, *(row.cells for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-        grid.insert(1, tuple("-" * width for width in widths))
-        lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in grid]
-        return "\n".join([self.title, "", *lines, *self.notes])
+        columns = list(zip(*grid, strict=True))
+        widths = [max(map(len, column)) for column in columns]
+        least = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+        most = TERMINAL - len(GAP) * (len(widths) - 1)
+        while sum(widths) > most and (wide := [n for n, width in enumerate(widths) if width > least[n]]):
+            widths[max(wide, key=widths.__getitem__)] -= 1
+        if sum(widths) <= most:
+            grid.insert(1, tuple("-" * width for width in widths))
+            lines = [line for cells in grid for line in _wrapped(cells, widths)]
+        else:
+            lines = [line for row in self.rows for line in _listed(self.columns, row.cells)]
+        return "\n".join([self.title, *self.meaning, "", *lines, *self.notes])
 
     __repr__ = __str__
+
+
+def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """The lines of a row, whose cells are wrapped to these widths."""
+    parts = [textwrap.wrap(cell, width, break_long_words=False) for cell, width in zip(cells, widths, strict=True)]
+    lines = zip_longest(*parts, fillvalue="")
+    return [GAP.join(map(str.ljust, line, widths)).rstrip() for line in lines] or [""]
+
+
+def _listed(columns: Sequence[str], cells: Sequence[str]) -> list[str]:
+    """A row as a list of its columns, without those that are empty."""
+    first, *rest = zip(columns, cells, strict=True)
+    texts = (f"{GAP}{heading}: {cell}" for heading, cell in rest if cell)
+    return [first[1], *(textwrap.fill(text, TERMINAL, subsequent_indent=2 * GAP) for text in texts)]
 
 
 class _Saved(msgspec.Struct):

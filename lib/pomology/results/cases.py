@@ -15,14 +15,14 @@ FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mlx": "MLX"}
 # What an autocast or a trainer's own name of a precision computes its products in: `bfloat16`, `16-mixed`.
 PRECISIONS = {"bf": "bf16", "tf32": "tf32", "16": "fp16", "32": "fp32"}
 # The number that a case is about is the first of these that it has.
-TIMES = {"fit_s": "training", "pass_s": "a pass", "epoch_s": "epoch", "step_s": "step", "forward_s": "forward"}
-TIMES |= {"kernel_s": "a call", "launch_s": "a launch", "backward_s": "backward"}
+TIMES = {"fit_s": "training", "pass_s": "pass", "epoch_s": "epoch", "step_s": "step", "forward_s": "forward"}
+TIMES |= {"kernel_s": "call", "launch_s": "launch", "backward_s": "backward"}
 
 FLAGS = {
     "contended": "other programs used the processor meanwhile",
     "paused": "its process was stopped for a while, or held to a quota of processor time",
     "drift": "steps or calls became slower or faster by over 10 % after the first third",
-    "few-steps": "fewer than 20 steady steps: its interval is a rough one",
+    "few-steps": "fewer than 20 steady steps: a rough interval",
     "on-battery": "on battery",
     "low-power": "in low-power mode",
     "busy": "other programs were using the processor before it began",
@@ -86,13 +86,15 @@ def line(record: Record) -> str:
     parts = [f"{record.experiment}: {record.backend}, {settings(record)}" if record.config else record.case]
     passes = [name for name in ("forward_s", "backward_s") if name in metrics]
     if record.status != "ok":
-        parts.append(f"{record.status} ({record.reason})" if record.reason else record.status)
+        parts.append(f"{ending(record)} ({record.reason})" if record.reason else ending(record))
     elif "footprint_end_bytes" in metrics and not passes:  # what such a case is about, not its epoch
         ends = (quantity(metrics[f"footprint_{end}_bytes"].value, "B") for end in ("start", "end"))
         parts.append(f"footprint {' → '.join(ends)}")
     else:
         both = len(passes) == 2 and "fit_s" not in metrics  # likewise
-        shown = [(name, metrics[name]) for name in (passes if both else TIMES) if name in metrics]
+        # A loop whose throughput is the number has as many steps as were asked for, and no epochs.
+        names = passes if both else [name for name in TIMES if name != "epoch_s" or "throughput" not in metrics]
+        shown = [(name, metrics[name]) for name in names if name in metrics]
         how = {name: f" {metrics[name].how}" for name in ("fit_s", "epoch_s") if name in metrics}
         texts = [f"{TIMES[name]} {with_interval(x, seconds)}{how.get(name, '')}" for name, x in shown]
         parts.append(", ".join(texts if both else texts[:1]))
@@ -100,6 +102,12 @@ def line(record: Record) -> str:
     parts += [record.note or "", ", ".join(record.flags)]
     parts += [f"took {clock_time(record.seconds)}" if record.seconds is not None else ""]
     return " · ".join(filter(None, parts))
+
+
+def ending(record: Record) -> str:
+    """How a case ended, in a word: of what was not tried whether it is too big for the memory, or too slow."""
+    slow = record.status == "too-big" and " would take " in f" {record.reason}"
+    return "too slow" if slow else record.status
 
 
 def losses(record: Record) -> str:

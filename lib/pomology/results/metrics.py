@@ -39,13 +39,14 @@ _count, _error, _busy, _times = _fixed(",.0f"), _fixed(".1e"), _fixed(".0f", " %
 _share, _joules, _megabytes = _rounded(" %", 0.01), _rounded(" J"), _fixed(",.0f", " MB", 1e6)
 _watts = _rounded(" W", digits=2)  # a meter is not better than that
 _gibibytes, _free = _fixed(".2f", " GiB", 2**30), _fixed(".1f", " GiB", 2**30)
+MINUTES = _rounded(" min", 60)  # beside an article's
 _bytes, _growth = partial(quantity, unit="B"), partial(signed, unit="B")
 
 PEAKS = (
     "TFLOP/s, more is faster. Upright: the peak, the published one of an article's device, the best product of the "
     "same run of this machine; %: the best share of it"
 )
-ROOFS = "GFLOP/s over operations a byte, under this machine's roofs; %: the share of the roof above a point"
+ROOFS = "GFLOP/s over operations per byte, under this machine's roofs; %: the share of the roof above a point"
 
 METRICS: dict[str, Metric] = {
     "epoch_s": Metric("Time per epoch", "s", seconds, "seconds per epoch (less is faster; hollow: computing alone)"),
@@ -68,27 +69,27 @@ METRICS: dict[str, Metric] = {
     "flops_per_s": Metric("Achieved", "FLOP/s", gigaflops, "achieved GFLOP/s (more is faster)", 1e9),
     "forward_flops_per_s": Metric("Forward achieves", "FLOP/s", gigaflops),
     "backward_flops_per_s": Metric("Backward achieves", "FLOP/s", gigaflops),
-    "bytes_per_s": Metric("Moved at the least", "B/s", _rounded(" GB/s", 1e9)),
-    "throughput": Metric("Throughput", "/s", _rounded(" a second")),
-    "speedup": Metric("Times as fast", "x", _times, "times as fast as plain fp32 on the same device (more is faster)"),
-    "flops_per_s_per_usd": Metric(
-        "For a dollar", "FLOP/s/USD", gigaflops, "GFLOP/s for a dollar (more is better)", 1e9
-    ),
+    "bytes_per_s": Metric("Memory traffic, at least", "B/s", _rounded(" GB/s", 1e9)),
+    "throughput": Metric("Throughput", "/s", _rounded(" per s")),
+    "speedup": Metric("Speed-up", "x", _times, "times as fast as plain fp32 on the same device (more is faster)"),
+    "flops_per_s_per_usd": Metric("Per dollar", "FLOP/s/USD", gigaflops, "GFLOP/s per dollar (more is better)", 1e9),
     "share_of_peak": Metric("Share of the peak", "", _share, PEAKS, 1e12),
     "share_of_roof": Metric("Share of the roof", "", _share, ROOFS, 1e9),
     "peak_flops_per_s": Metric("Peak", "FLOP/s", gigaflops),
     "peak_memory_bytes": Metric("Memory", "B", gigabytes, sources=("reserved_peak_bytes", "footprint_peak_bytes")),
     "footprint_peak_bytes": Metric("Memory", "B", gigabytes),
     "footprint_end_bytes": Metric("Footprint", "B", _bytes),
-    "footprint_slope_bytes": Metric("Footprint a step", "B", _growth, "memory, and page faults, after each step"),
-    "resident_slope_bytes": Metric("Resident a step", "B", _growth),
+    "footprint_slope_bytes": Metric(
+        "Footprint growth per step", "B", _growth, "memory, and page faults, after each step"
+    ),
+    "resident_slope_bytes": Metric("Resident growth per step", "B", _growth),
     "allocated_end_bytes": Metric("Allocated", "B", _bytes),
-    "allocated_peak_bytes": Metric("Allocated at most", "B", _bytes),
-    "allocated_slope_bytes": Metric("Allocated a step", "B", _growth),
+    "allocated_peak_bytes": Metric("Most allocated", "B", _bytes),
+    "allocated_slope_bytes": Metric("Allocated growth per step", "B", _growth),
     "reserved_end_bytes": Metric("Reserved", "B", _bytes),
     "reserved_peak_bytes": Metric("Reserved on the GPU", "B", gigabytes),
     "page_faults": Metric("Page faults", "count", _count),
-    "page_faults_slope": Metric("Page faults a step", "count", partial(signed, unit="")),
+    "page_faults_slope": Metric("Page faults per step", "count", partial(signed, unit="")),
     "page_ins": Metric("Page-ins", "count", _count),
     "swap_bytes": Metric("Swap grew by", "B", _growth),
     "swapped_bytes": Metric("Swapped", "B", _megabytes),
@@ -98,20 +99,20 @@ METRICS: dict[str, Metric] = {
     "host_bytes": Metric("On the host", "B", gigabytes),
     "memory_bytes": Metric("Memory", "B", _fixed(".0f", " GB", 2**30)),
     "theoretical_bytes": Metric("Theoretical memory", "B", gigabytes, "GB of weights, gradients and two moments", 1e9),
-    "saved_written_bytes": Metric("Kept, attention written out", "B", _gibibytes),
-    "saved_fused_bytes": Metric("Kept, attention fused", "B", _gibibytes),
+    "saved_written_bytes": Metric("Kept for the backward pass, attention written out", "B", _gibibytes),
+    "saved_fused_bytes": Metric("Kept for the backward pass, attention fused", "B", _gibibytes),
     "parameters": Metric("Parameters", "", _count),
-    "forward_macs": Metric("Multiply-adds of a picture", "", _rounded(" billion", 1e9, 4)),
-    "step_flops": Metric("A step", "FLOP", _rounded(" TFLOP", 1e12)),
+    "forward_macs": Metric("Multiply-adds per picture", "", _rounded(" billion", 1e9, 4)),
+    "step_flops": Metric("Operations per step", "FLOP", _rounded(" TFLOP", 1e12)),
     "power_w": Metric("Power", "W", _watts),
     "power_rest_w": Metric("Power at rest", "W", _watts),
     "energy_j_per_step": Metric("Energy per step", "J", _joules),
-    "energy_j_per_tflop": Metric("For a TFLOP", "J", _joules),
+    "energy_j_per_tflop": Metric("Energy per TFLOP", "J", _joules),
     "temperature_c": Metric("Temperature", "°C", _fixed(".0f", " °C")),
     "clock_hz": Metric("Clock", "Hz", _rounded(" GHz", 1e9)),
     "step_first_s": Metric("Step in the first minute", "s", seconds),
-    "step_last_s": Metric("In the last", "s", seconds),
-    "rate_left": Metric("Left of the rate", "", _share, "the rate over time, and the heat of the machine"),
+    "step_last_s": Metric("Step in the last minute", "s", seconds),
+    "rate_left": Metric("Rate kept", "", _share, "the rate over time, and the heat of the machine"),
     "cpu_busy": Metric("CPU busy", "%", _busy),
     "gpu_busy": Metric("GPU busy", "%", _busy),
     "accuracy": Metric("Test accuracy", "", _fixed(".1f", " %", 0.01)),
@@ -122,8 +123,12 @@ METRICS: dict[str, Metric] = {
 
 RAILS = {"gpu": "the GPU", "cpu": "the CPU", "dram": "memory", "ane": "the Neural Engine"}
 METRICS |= {f"power_{rail}_w": Metric(f"Power of {name}", "W", _watts) for rail, name in RAILS.items()}
-METRICS |= {f"energy_{rail}_j_per_step": Metric(f"Of {name} per step", "J", _joules) for rail, name in RAILS.items()}
-METRICS["energy_gpu_j_per_step"] = Metric("GPU per step", "J", _joules, "joules of the GPU per step (less is better)")
+METRICS |= {
+    f"energy_{rail}_j_per_step": Metric(f"Energy of {name} per step", "J", _joules) for rail, name in RAILS.items()
+}
+METRICS["energy_gpu_j_per_step"] = Metric(
+    "Energy of the GPU per step", "J", _joules, "joules of the GPU per step (less is better)"
+)
 
 # How an article that prints a unit in the heading writes the numbers below it.
 IN_HEADINGS: dict[str, Show] = {
@@ -138,6 +143,8 @@ IN_HEADINGS: dict[str, Show] = {
 
 # Below these headings a value is shown in another unit than elsewhere.
 BY_HEADING: dict[tuple[str, str], Show] = {
+    ("epoch_s", "Minutes per epoch"): _rounded(" min", 60),
+    ("compute_epoch_s", "Minutes of it computing"): _rounded(" min", 60),
     ("flops_per_s", "Operations"): partial(quantity_per_s, unit="FLOP/s"),
     ("bytes_per_s", "Memory"): partial(quantity_per_s, unit="B/s"),
     ("footprint_peak_bytes", "At most"): _bytes,

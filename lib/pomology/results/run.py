@@ -54,12 +54,14 @@ class Run:
 
     machine: what machine.json says; empty if that is missing or malformed. journals: by experiment. records: of all
     journals, a finished case each; brief: without reading their samples. problems: a sentence for each file that could
-    not be used. Raises PomologyError for a place that is none, or a zip of which anything is not safe to read.
+    not be used. others: runs of other people that its page shows beside it. Raises PomologyError for a place that is
+    none, or a zip of which anything is not safe to read.
     """
 
     def __init__(self, place: str | Path, brief: bool = False):
         self.path, self._brief = Path(place), brief
         self.name = self.path.resolve().name.removesuffix(".zip")
+        self.others: Sequence[Run] = ()
         self._known: dict[str, tuple] = {}  # by file name: its stamp, what it holds, and a problem or none
         if not (self.path.is_dir() or self.path.is_file()):
             raise PomologyError(f"{one_line(self.path.name)}: no such folder or zip; runs are in outputs/")

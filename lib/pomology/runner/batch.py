@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import filelock
@@ -30,6 +31,7 @@ from pomology.runner.plan import GOING, Job
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
 PAGES = 20  # a page is built again after so many times what the last one took: a large one takes seconds
+LEAST_PACE_S = 60  # of notebooks that are done, before their times correct the expected ones
 # ipykernel warns at every start of a kernel that talks in the clear; encrypted, it is silent.
 KERNEL = {"transport_encryption": "auto"}
 
@@ -54,17 +56,17 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
         for flag in state["flags"]:
             say(f"note: {cases.FLAGS[flag]}")
         waiting = [job for job in jobs if not _finished(job, out)]
-        expected_s = sum(job.notebook.seconds.get(profile, 0) for job in waiting)
-        about = f", about {format.clock_time(expected_s)} on two CPU cores" if expected_s else ""
+        expected = [job.notebook.seconds.get(profile, 0) for job in waiting]  # on two CPU cores
+        about = f": about {format.clock_time(sum(expected))}" if any(expected) else ""
         say(f"{len(waiting)} of {len(jobs)} notebooks to run into outputs/{out.name}/{about}")
         begun_s, page_s, failed = time.monotonic(), 0.0, False
         for number, job in enumerate(waiting, start=1):
             if stop.is_set():
                 break
-            expected_s = job.notebook.seconds.get(profile)
-            about = f", about {format.clock_time(expected_s)}" if expected_s else ""
-            elapsed = format.clock_time(time.monotonic() - begun_s)
-            say(f"[{number}/{len(waiting)}] {job.label}{about} ({elapsed} since the start)")
+            done, left = sum(expected[: number - 1]), expected[number - 1 :]
+            pace = (time.monotonic() - begun_s) / done if done > LEAST_PACE_S else 1.0
+            about = f": about {format.clock_time(pace * left[0])}; the run ends about {_clock(pace * sum(left))}"
+            say(f"[{number}/{len(waiting)}] {job.label}{about if left[0] else ''}")
             failed |= not _execute(job, out, limit_minutes * 60, stop, say)
             folders.waiting(out, job.notebook.name).unlink(missing_ok=True)
             if (now_s := time.monotonic()) > page_s or stop.is_set():
@@ -81,6 +83,13 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
         say(f"error in {record.experiment}, {record.case}: {record.reason}")
     say(f"done in {format.clock_time(time.monotonic() - begun_s)}: {page.relative_to(root())}")
     return 1 if failed or errors else 0
+
+
+def _clock(seconds: float) -> str:
+    """`14:32`: the time of day in so many seconds; with the day where that is another one."""
+    now = datetime.now()
+    then = now + timedelta(seconds=seconds)
+    return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%a %H:%M}"
 
 
 def _finished(job: Job, out: Path) -> bool:

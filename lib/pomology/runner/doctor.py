@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,8 @@ from pomology.report.table import Row, Table
 from pomology.results import cases
 
 YES, NO, NOT_TOLD = "yes", "no", "not told"
+HEADINGS = {NO: "Not as it should be", NOT_TOLD: "Cannot be told", YES: "Fine"}
+COLUMNS = 100  # of a line for a terminal
 FRAMEWORKS = find.frameworks()
 NAMES = {name: kind.title for name, kind in FRAMEWORKS.items()} | {"lightning": "Lightning"}
 OLDEST_MACOS = 14  # what the wheels of PyTorch 2.14 and MLX 0.32 are built for
@@ -61,11 +64,15 @@ class Examination(NamedTuple):
     auto: str = "cpu"
 
     def lines(self) -> list[str]:
-        """For a terminal: a line for each finding, a second one for what to do, and the verdict last."""
-        lines = []
-        for question, answer, verdict, remedy in self.findings:
-            lines += [f"{verdict:8}  {question} {answer}", *([f"{'':8}  do this: {remedy}"] if remedy else [])]
-        return [*lines, self.verdict]
+        """For a terminal: the verdict, then what is not as it should be, what cannot be told, and what is fine."""
+        lines = [*_wrapped(self.verdict)]
+        for verdict, heading in HEADINGS.items():
+            here = [each for each in self.findings if each.verdict == verdict]
+            lines += ["", f"{heading} ({len(here)} of {len(self.findings)})"] if here else []
+            for question, answer, _, remedy in here:
+                lines += [*_wrapped(question, 2), *_wrapped(f"{verdict.capitalize()}: {answer}.", 4)]
+                lines += _wrapped(f"Do this: {remedy}.", 4) if remedy else []
+        return lines
 
     def table(self) -> Table:
         """For a notebook: the same as a table, with the verdict below it."""
@@ -345,6 +352,12 @@ def _conditions(conditions: dict[str, Any]) -> Finding:
     if flags := conditions["flags"]:
         answer += "; numbers measured now would carry " + "; ".join(f"{flag}: {cases.FLAGS[flag]}" for flag in flags)
     return _judge("Is it fit to measure now?", answer, not flags, "; ".join(CURES[flag] for flag in flags))
+
+
+def _wrapped(text: str, indent: int = 0) -> list[str]:
+    """In lines for a terminal; what is too long for one, as an address, stays whole."""
+    form = {"initial_indent": " " * indent, "subsequent_indent": " " * indent}
+    return textwrap.wrap(text, COLUMNS, break_long_words=False, break_on_hyphens=False, **form)
 
 
 def _and(names: Sequence[str]) -> str:

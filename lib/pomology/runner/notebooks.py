@@ -23,7 +23,8 @@ class Notebook(NamedTuple):
     """One experiment. `seconds` is what each profile takes on two CPU cores without a GPU, roughly.
 
     after: notebooks whose numbers it shows, so that it comes behind them; in a notebook's metadata `*` is all. again:
-    likewise of its second run, with `moment="end"`, when all others have measured; only of one that has such.
+    likewise of its second run, with `moment="end"`, when all others have measured; only of one that has such. first:
+    its first cell.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Notebook(NamedTuple):
     seconds: dict[str, float]
     after: tuple[str, ...] = ()
     again: dict[str, float] = {}  # noqa: RUF012
+    first: str = ""
 
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
@@ -49,13 +51,14 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
     for path in notebook_paths(folder):
         name, document = path.stem, read_notebook(path)
         about = document.get("metadata", {}).get("pomology", {})
-        title = "".join(document["cells"][0]["source"]).split("\n")[0].lstrip("# ").strip()
+        first = "".join(document["cells"][0]["source"])
+        title = first.split("\n")[0].lstrip("# ").strip()
         after = [other for other in paths if other != name] if about.get("after") == ["*"] else about.get("after", ())
         if name in known:
             raise PomologyError(f"{path.name}: stands in two folders; a notebook's name is its experiment's")
         if missing := [other for other in after if other not in paths]:
             raise PomologyError(f"{path.name}: comes after {missing[0]!r}, and no notebook has this name")
-        costs = about.get("seconds", {}), tuple(after), about.get("again", {})
+        costs = about.get("seconds", {}), tuple(after), about.get("again", {}), first
         known[name] = Notebook(name, path, title, about.get("article", ""), *costs)
 
     def place(notebook: Notebook) -> tuple:

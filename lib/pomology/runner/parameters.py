@@ -26,6 +26,7 @@ MOST_BYTES = 2**18  # of a file of parameters
 DEVICES = find.choices()
 KINDS = {"str": (str, "a text"), "bool": (bool, "true or false")}
 KINDS |= {"int": (int, "a whole number"), "float": ((int, float), "a number")}
+KINDS |= {"dict": ((dict, list), "settings by name")}  # or a list of their values, as older scripts give them
 Limit = tuple[Callable[[Any], bool], str]  # a test of a value, and its words
 
 
@@ -36,6 +37,15 @@ def _one_of(*names: str) -> Limit:
 def _between(low: float, high: float, above: bool = False) -> Limit:
     words = f"above {low:,} and at most {high:,}" if above else f"from {low:,} to {high:,}"
     return lambda value: low <= value <= high and not (above and value == low), words
+
+
+def _settings(**limits: Limit) -> Limit:
+    def suit(row: dict | list) -> bool:
+        row = dict(zip(limits, row, strict=False)) if isinstance(row, list) and len(row) == len(limits) else row
+        known = isinstance(row, dict) and row.keys() == limits.keys()
+        return known and all(isinstance(row[name], int) and limits[name][0](row[name]) for name in limits)
+
+    return suit, ", ".join(f"{name} {words}" for name, (_, words) in limits.items())
 
 
 # Names that the workloads know; to import them here would load the workloads at each command.
@@ -51,7 +61,9 @@ _LIMITS: dict[str, Limit] = {
     "repeat": _between(0, 999),
     "seed": _between(0, 2**32 - 1),
     "batch_size batch_sizes large_batch_size cpu_batch_divisor gpu_batch_divisor vgg16_batch_size resnet18_batch_size "
-    "resnet50_batch_size image_size tokens sizes clips near_steps models": _between(1, 2**20),
+    "resnet50_batch_size image_size tokens sizes clips near_steps "
+    "smaller_batch_sizes shapes smaller_shapes layers steps": _between(1, 2**20),
+    "models": _settings(**dict.fromkeys(("batch_size", "embedding_size", "layers", "hidden_size"), _between(1, 2**20))),
     "image_sizes": _between(64, 1024),
     "text_tokens": _between(1, 1024),  # what GPT-2 has positions for
     "label_tokens": _between(1, 448),  # and Whisper
@@ -63,7 +75,10 @@ _LIMITS: dict[str, Limit] = {
     "pairs": _between(3, 1000),
     "megabytes": _between(16, 65_536),
     "lr": _between(0, 1000, above=True),
-    "workers cuda_workers loaders": _between(0, 128),
+    "workers cuda_workers": _between(0, 128),
+    "loaders": _settings(
+        workers=_between(0, 128), **dict.fromkeys(("persistent", "augment_on_device"), _between(0, 1))
+    ),
     "precisions": _one_of("fp32", "fp16", "bf16"),
     "weights": _one_of("auto", "random"),
     "task": _one_of("classification", "language-model"),
@@ -137,7 +152,7 @@ def check(parameter: Parameter, value: Any, where: str) -> None:
     if isinstance(value, list) and (twice := [item for place, item in enumerate(value) if item in value[:place]]):
         raise PomologyError(f"{where}: {name} has {_show(twice[0])} twice; each may stand once")
     test, words = LIMITS.get(name, (lambda _: True, ""))
-    for item in _flat(value):
+    for item in value if kind == "list[dict]" else _flat(value):
         if isinstance(item, float) and not math.isfinite(item):
             raise PomologyError(f"{where}: {name} is {item}; it must be a finite number")
         if not test(item):

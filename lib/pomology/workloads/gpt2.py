@@ -143,6 +143,18 @@ def trial(architecture: str, bias_correction: bool = True) -> Trial:
     return Trial(Shape(architecture, blocks=2, width=32, heads=4, vocabulary=61, context=12), bias_correction)
 
 
+def prove(
+    case: Any, architecture: str, build: Callable, loss_function: Callable, optimizer: Callable, corrects: bool = True
+) -> None:
+    """Hold a notebook's model, loss and three steps of its AdamW against the reference, see `check`; Mismatch ends the
+    case. build, loss_function, optimizer: as of `torch_pass` or `mlx_pass`. corrects: with bias correction."""
+    small = trial(architecture, corrects)
+    if case.backend.framework == "mlx":
+        check(case, small, mlx_pass(small, build, loss_function, optimizer))
+    else:
+        check(case, small, torch_pass(small, build, loss_function, optimizer, case.device))
+
+
 def _names(shape: Shape) -> dict[str, tuple[int, ...]]:
     """The weights of a model, by the names that both notebooks give them, in the layout of PyTorch and MLX."""
 

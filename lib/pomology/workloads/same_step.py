@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pomology.devices import find
@@ -11,23 +12,28 @@ from pomology.workloads import isolated
 LIMIT_S = 300  # of one process: the framework's start, the device's, and the step
 
 
-def step_s(device: Any, budget_s: float) -> float:
-    """Seconds of a training step of a perceptron on a device of PyTorch, made anew; the median over the budget."""
+def training_step(device: Any, batch_size: int = 256) -> Callable[[], None]:
+    """A function that makes a training step of a perceptron on a device of PyTorch."""
     import torch
 
+    torch.manual_seed(1)
+    layers = (torch.nn.Linear(784, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024), torch.nn.ReLU())
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(1024, 10)).to(device.handle)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    inputs, targets = torch.randn(batch_size, 784).to(device.handle), torch.randint(10, (batch_size,)).to(device.handle)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+    return train
+
+
+def step_s(device: Any, budget_s: float) -> float:
+    """Seconds of a training step, made anew; the median over the budget."""
     with device.context():
-        torch.manual_seed(1)
-        layers = (torch.nn.Linear(784, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024), torch.nn.ReLU())
-        model = torch.nn.Sequential(*layers, torch.nn.Linear(1024, 10)).to(device.handle)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        inputs, targets = torch.randn(256, 784).to(device.handle), torch.randint(10, (256,)).to(device.handle)
-
-        def train() -> None:
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(inputs), targets).backward()
-            optimizer.step()
-
-        return calls.measure(train, device.synchronize, budget_s=budget_s).seconds.value
+        return calls.measure(training_step(device), device.synchronize, budget_s=budget_s).seconds.value
 
 
 def in_fresh_process(backend: str, budget_s: float) -> float:

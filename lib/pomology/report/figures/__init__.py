@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pomology.report import declaration
@@ -22,8 +23,10 @@ KINDS = {
 }
 
 
-def draw(experiment: str | Declaration, records: list) -> Any:
-    """The figure of an experiment, in the form that suits it. Returns a matplotlib Figure."""
+def draw(experiment: str | Declaration, records: list, others: Sequence[list] = ()) -> Any:
+    """The figure of an experiment, in the form that suits it. others: the records of other people's runs, which those
+    figures show that have a line for each device. Returns a matplotlib Figure."""
     about = declaration.of(experiment)
-    points = products_figure if "operation" in about.headings else article_figure
-    return KINDS.get(about.metric, points)(about, records)
+    if drawn := KINDS.get(about.metric, products_figure if "operation" in about.headings else None):
+        return drawn(about, records)
+    return article_figure(about, records, others)

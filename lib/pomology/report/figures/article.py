@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from pomology.articles import published
+from pomology.articles import elsewhere, published
 from pomology.format import rounded
 from pomology.measure.estimate import Estimate
-from pomology.report import costs
+from pomology.report import costs, today
 from pomology.report.article import resolved
 from pomology.report.declaration import Declaration
 from pomology.report.figures.points import Line, Mark, points_figure, value_line
@@ -15,48 +16,62 @@ from pomology.report.figures.style import styled
 from pomology.results import cases
 from pomology.results.record import Record
 
+OTHERS = {"rasbt_vgg16": ", with batch norm"}  # in which published models are not quite those of a panel
+
 
 @styled
-def article_figure(about: Declaration, records: list[Record]) -> Any:
+def article_figure(about: Declaration, records: list[Record], others: Sequence[list[Record]] = ()) -> Any:
     """The metric of every device, a panel for each row of the article's settings.
 
     A filled mark is the whole epoch with its 95 % interval, a hollow one the computing alone; small ones are the
-    repeats. What has no time shows its status. Returns a matplotlib Figure.
+    repeats. What has no time shows its status. others: the cases of other people's runs, each with a mark in the panel
+    of its settings, if that is there. Returns a matplotlib Figure.
     """
     panels: dict[str, list[Line]] = {}
 
-    def panel(config: dict) -> list[Line]:
+    def title_of(config: dict) -> str:
         apart = {key: heading for key, heading in about.headings.items() if key in config.keys() - about.shared_panel}
         title = ", ".join(f"{heading.lower()} {config[key]}" for key, heading in apart.items())
-        return panels.setdefault(title[:1].upper() + title[1:] or "In the article", [])
+        return title[:1].upper() + title[1:] or "In the article"
 
-    seen = set()
-    for row in published.rows(experiment=about.experiment):
+    def panel(config: dict) -> list[Line]:
+        return panels.setdefault(title_of(config), [])
+
+    seen, usable = set(), cases.comparable(records, about.metric)
+    for row in today.drawn(about, usable) if about.article == published.TODAY else about.beside:
         key = (row["device"], str(row["config"]))
         if row["metric"] in (about.metric, "status") and key not in seen:  # a row that is printed twice is one device
             seen.add(key)
             label, kind = row["device"] or "the article", ("published", row["role"])
             # What has no number is shown as the words that are printed.
             words = Line(label, kind, row["printed"] or row["note"])
-            panel(row["config"]).append(value_line(label, kind, row["si"], about.drawn.show) if row["si"] else words)
+            line = value_line(label, kind, row["si"], about.drawn.show) if row["si"] else words
+            if not elsewhere.sound(row.get("faults", ())):
+                line.marks = [Mark(mark.number, "hollow") for mark in line.marks]
+            panel(row["config"]).append(line)
     for other, settings in (about.published_rates or {}).items():
         for row in published.rows(experiment=other):
             if row["flops"] and row["si"]:
-                name, _, version = row["framework"].partition(" ")
-                by = version[:4] or cases.FRAMEWORKS.get(name.replace("pytorch", "torch"), name)
+                framework, _, version = row["framework"].partition(" ")
+                label = cases.with_software(row["device"], framework, version.partition(".dev")[0], "")
+                label += OTHERS.get(other, "")
                 kind, rate = ("published", row["role"]), row["flops"] / row["si"]
-                line = value_line(f"{row['device']}, {by}", kind, rate, about.drawn.show)
+                line = value_line(label, kind, rate, about.drawn.show)
                 panel(row["config"] | settings).append(line)
     several = len({record.framework for record in records}) > 1
-    for repeats in cases.groups(cases.comparable(records, about.metric)):
+    for repeats in cases.groups(usable):
         panel(repeats[0].config).extend(_measured(about, repeats, several))
+    for repeats in (case for run in others for case in cases.groups(cases.comparable(run, about.metric))):
+        if (title := title_of(repeats[0].config)) in panels:
+            panels[title].extend(_measured(about, repeats, several, ours=False))
     panels = {title: lines for title, lines in panels.items() if lines}
     return points_figure(panels, about.drawn.axis, about.drawn.scale)
 
 
-def _measured(about: Declaration, repeats: list[Record], several: bool) -> list[Line]:
+def _measured(about: Declaration, repeats: list[Record], several: bool, ours: bool = True) -> list[Line]:
     """The lines of a case. several: there are several frameworks, so that each is named."""
-    first, kind, show = repeats[0], ("measured", cases.kind(repeats[0])), about.drawn.show
+    first, show = repeats[0], about.drawn.show
+    kind = ("measured", cases.kind(first)) if ours else ("other", "")
     shared = [(about.headings[key].lower(), first.config.get(key, "none")) for key in about.shared_panel]
     settings = (f"{heading} {value}" for heading, value in shared if value != "none")
     label = ", ".join([cases.device_name(first, several), *settings])
@@ -66,7 +81,7 @@ def _measured(about: Declaration, repeats: list[Record], several: bool) -> list[
         shown = {part: marks for part, marks in parts.items() if marks}
         return [Line(f"{label}, {part}", kind, rounded(marks[0].number, show), marks) for part, marks in shown.items()]
     if not (marks := _marks(repeats, about.metric)):
-        return [Line(label, kind, repeats[-1].status)]
+        return [Line(label, kind, cases.ending(repeats[-1]))]
     compute = _marks(repeats, f"compute_{about.metric}", "hollow")[:1]
     compute = [mark for mark in compute if resolved(mark.number, marks[0].number)]
     words = [rounded(marks[0].number, show), *(f"computing {rounded(mark.number, show)}" for mark in compute)]
@@ -98,5 +113,5 @@ def costs_figure(declared: Declaration, records: list[Record]) -> Any:
         if offer.price_usd and offer.flops_per_s:
             label = f"{offer.device}: {offer.work}, batch {offer.batch_size}"
             achieved.append(value_line(label, about, offer.flops_per_s / offer.price_usd, declared.drawn.show))
-    panels = {"Peak": list(peaks.values()), "Achieved in the training of GPT-2-large, table 4": achieved}
+    panels = {"Peak": list(peaks.values()), "Achieved in training GPT-2-large, table 4": achieved}
     return points_figure(panels, declared.drawn.axis, declared.drawn.scale)

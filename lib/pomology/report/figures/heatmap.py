@@ -6,7 +6,7 @@ from typing import Any
 
 from pomology.format import plus_minus, significant
 from pomology.report.declaration import Declaration
-from pomology.report.figures.style import GREY, figure_of, nothing, plain_ticks, styled
+from pomology.report.figures.style import GREY, WIDTH, figure_of, nothing, plain_ticks, styled
 from pomology.results import cases
 from pomology.results.record import Record
 
@@ -31,7 +31,7 @@ def products_figure(about: Declaration, records: list[Record]) -> Any:
         first, rate = repeats[0], cases.combined(repeats, about.metric)
         config = first.config
         shape = config["shape"].replace("x", "×") + {"left": " ∂a", "right": " ∂b"}.get(config.get("wrt"), "")
-        value, words = rate and rate.value / about.drawn.scale, repeats[-1].status
+        value, words = rate and rate.value / about.drawn.scale, cases.ending(repeats[-1])
         if value:
             words = f"{significant(value)}\n{plus_minus(rate).strip()}".strip()
         column = f"{cases.framework_name(first)}\n{first.backend}\n{first.precision}"
@@ -41,7 +41,7 @@ def products_figure(about: Declaration, records: list[Record]) -> Any:
     heights = {title: grid["shape"].nunique() for title, grid in grids.items() if len(grid)}
     if not heights:
         return nothing()
-    figure = figure_of(8, 1.5 + 0.33 * sum(heights.values()) + 0.3 * len(heights))
+    figure = figure_of(WIDTH, 1.5 + 0.33 * sum(heights.values()) + 0.3 * len(heights))
     axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=list(heights.values()))[:, 0]
     low, high = (frame["value"].min(), frame["value"].max()) if frame["value"].notna().any() else (1, 10)
     # The light half: black can be read on all of it, also where a page with a dark ground brightens its figures.

@@ -7,7 +7,7 @@ from typing import Any
 
 from pomology.machine.sampler import Sample
 from pomology.report.declaration import Declaration
-from pomology.report.figures.style import GREY, SHADES, figure_of, key, nothing, styled
+from pomology.report.figures.style import GREY, SHADES, WIDTH, figure_of, key, nothing, styled
 from pomology.results import cases
 from pomology.results.record import Record
 
@@ -24,7 +24,7 @@ QUANTITIES: dict[str, Callable[[Any], Any]] = {
     "Memory (GB)": lambda trace: trace.filter([*DASHES]) / 1e9,
     "Page faults (thousands)": lambda trace: trace.filter(["page_faults"]).diff().fillna(0).cumsum() / 1e3,
     # Of a long trace not every step is kept.
-    "Seconds of a step": lambda trace: trace.filter(["t_s"]).diff().div(trace["step"].diff(), axis=0),
+    "Seconds per step": lambda trace: trace.filter(["t_s"]).diff().div(trace["step"].diff(), axis=0),
 }
 
 
@@ -46,7 +46,7 @@ def passes_figure(records: list[Record]) -> Any:
     several = [record for record in records if len(_rows(record)) > 1]
     titles = [f"{cases.chip_name(case)}\n{case.config['model']}, batch {case.config['batch_size']}" for case in several]
     columns = {title: [record] for title, record in zip(titles, several, strict=True)}
-    return _traces_figure(columns, ("Seconds of a step", "Memory (GB)"))
+    return _traces_figure(columns, ("Seconds per step", "Memory (GB)"))
 
 
 @styled
@@ -72,7 +72,7 @@ def sustained_figure(_: Declaration, records: list[Record]) -> Any:
         return nothing()
     frame = pandas.DataFrame(rows, columns=["panel", "minutes", "value", "series", "record"])
     panels = [panel for panel in (RATE, *TRACED) if panel in set(frame["panel"])]
-    figure = figure_of(8, 1 + 1.8 * len(panels))
+    figure = figure_of(WIDTH, 1 + 1.8 * len(panels))
     for panel, axis in zip(panels, figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0], strict=True):
         shown = {"x": "minutes", "y": "value", "hue": "series", "palette": colours, "units": "record", "legend": False}
         seaborn.lineplot(frame[frame["panel"] == panel], estimator=None, linewidth=1.2, ax=axis, **shown)
@@ -103,7 +103,7 @@ def _traces_figure(columns: dict[str, list[Record]], quantities: tuple[str, ...]
         return nothing()
     every = [record for records in columns.values() for record in records]
     colours = {_series(record): SHADES.get((record.framework, cases.kind(record)), GREY) for record in every}
-    figure, drawn = figure_of(8, 5.5), set()
+    figure, drawn = figure_of(WIDTH, 5.5), set()
     panels = figure.subplots(len(quantities), len(columns), sharex="col", squeeze=False)
     for (title, records), axes in zip(columns.items(), panels.T, strict=True):
         axes[0].set_title(title)

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pomology.measure.estimate import Estimate
-from pomology.report.figures.style import COLOURS, DEVICES, GREY, MARKS, device_key, figure_of, nothing, plain_ticks
+from pomology.report.figures.style import (
+    COLOURS,
+    DEVICES,
+    GREY,
+    MARKS,
+    WIDTH,
+    device_key,
+    figure_of,
+    nothing,
+    plain_ticks,
+)
 
 MOST_PANELS = 30  # of a figure: more take minutes to lay out, and nobody looks at them
 LINE_INCHES = 0.26
@@ -49,8 +59,8 @@ def value_line(label: str, about: tuple[str, str], value: float, show: Callable[
     return Line(label, about, show(value), [Mark(Estimate(value))])
 
 
-def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, key: bool = False) -> Any:
-    """The panels, below each other. label: of the axis, whose numbers are in `unit`. key: explain colours and marks.
+def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) -> Any:
+    """The panels, below each other. label: of the axis, whose numbers are in `unit`. The key names colours.
 
     Returns a matplotlib Figure.
     """
@@ -61,7 +71,7 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, 
     reach = [value for line in everything for value in line.reach] or [1.0]
     low, high = min(reach), max(reach)
     heights = [len(lines) + 1.1 for lines in shown.values()]
-    figure = figure_of(8, 0.55 + LINE_INCHES * sum(heights) + 0.35 * key)
+    figure = figure_of(WIDTH, 0.55 + LINE_INCHES * sum(heights) + 0.35)
     axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (title, lines) in zip(axes, shown.items(), strict=True):
         limits = low / 1.6, high * 2 * (high / low) ** 0.3  # room for the words behind the last mark
@@ -80,8 +90,7 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, 
         axis.tick_params(axis="y", length=0)
     plain_ticks(axis.xaxis, unit)
     axis.set_xlabel(f"{label}; {more:,} more settings are in the table only" if more > 0 else label)
-    if key:
-        device_key(figure, (line.device for line in everything))
+    device_key(figure, (line.device for line in everything))
     return figure
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from pomology.format import quantity_per_s, significant
 from pomology.report import roofline
 from pomology.report.declaration import Declaration
-from pomology.report.figures.style import GREY, SHADES, key, nothing, plain_ticks, styled
+from pomology.report.figures.style import GREY, SHADES, WIDTH, key, nothing, plain_ticks, styled
 from pomology.results import cases
 from pomology.results.record import Record
 
@@ -53,7 +53,7 @@ def roofline_figure(_: Declaration, records: list[Record]) -> Any:
     labels = [len(roofs) + sum(bool(point.intensity) for point in here) for roofs, _, here in panels.values()]
     heights = [max(3.0, LABEL_INCHES * count) for count in labels]
     whole = sum(heights) + 1.15 * len(heights) + 0.25 * -(-len(looks) // 3)
-    figure, top = Figure(figsize=(8, whole)), whole
+    figure, top = Figure(figsize=(WIDTH, whole)), whole
     for (kind, panel), height in zip(panels.items(), heights, strict=True):
         top -= 0.45
         axis = figure.add_axes((0.1, (top - height) / whole, 0.5, height / whole))
@@ -102,7 +102,7 @@ def _draw_panel(axis: Any, kind: str, roofs: list, slopes: dict[str, float], poi
         ends = [left, highest / bandwidth]
         line = "dashed" if traffic == roofline.READS else "solid"
         axis.plot(ends, [end * bandwidth for end in ends], color=GREY, linewidth=1.2, linestyle=line)
-    axis.set(title=title, xlabel="operations a byte, counted on paper", ylabel="GFLOP/s")
+    axis.set(title=title, xlabel="operations per byte, counted on paper", ylabel="GFLOP/s")
     axis.yaxis.set_label_coords(-0.13, 0.5)
     axis.tick_params(labelsize=8)
     axis.grid()

@@ -17,18 +17,22 @@ from xml.etree import ElementTree
 from pomology.paths import write_atomic
 
 GREY = "#767676"
+WIDTH = 10  # inches, which a wide page shows on 1,200 pixels, and a phone on 700
 
-# (`published` or `measured`, role) -> the name of this kind of device in a key; its colour and mark.
+# (`published`, `measured`, or `other` in somebody else's run; role) -> the name of this kind of device in a key; its
+# colour and mark.
 DEVICES = {
-    ("published", "cpu"): "the articles' processors",
-    ("published", "gpu"): "the articles' Apple GPUs",
-    ("published", "rival"): "the articles' NVIDIA GPUs",
+    ("published", "cpu"): "processors",
+    ("published", "gpu"): "Apple GPUs",
+    ("published", "rival"): "other GPUs",
     ("published", ""): "other devices",
     ("measured", "cpu"): "this machine's processor",
     ("measured", "gpu"): "this machine's GPU",
+    ("other", ""): "other people's machines",
 }
-COLOURS = dict(zip(DEVICES.values(), ("#56B4E9", "#0072B2", "#009E73", GREY, "#D55E00", "#CC79A7"), strict=True))
-MARKS = dict(zip(DEVICES.values(), "^osvDd", strict=True))
+COLOURS = ("#56B4E9", "#0072B2", "#009E73", GREY, "#D55E00", "#CC79A7", "#E69F00")
+COLOURS = dict(zip(DEVICES.values(), COLOURS, strict=True))
+MARKS = dict(zip(DEVICES.values(), "^osvDdP", strict=True))
 
 # Frameworks on one device: shades of its colour, which differ in grey as well.
 SHADES = {("torch", "cpu"): COLOURS["this machine's processor"], ("torch", "gpu"): COLOURS["this machine's GPU"]}
@@ -75,7 +79,7 @@ def figure_of(width: float, height: float) -> Any:
 @styled
 def nothing() -> Any:
     """The figure of records that hold nothing to draw."""
-    figure = figure_of(8, 0.5)
+    figure = figure_of(WIDTH, 0.5)
     figure.text(0.01, 0.5, "Nothing was measured that can be drawn", va="center")
     return figure
 

@@ -31,7 +31,7 @@ def summary_figure(records: list[Record], compact: bool = False) -> Any:
     if compact:
         return _compact_figure(rates)
     label = "achieved TFLOP/s (more is faster); upright: the peak; %: the best share of it"
-    return points_figure(_panels(rates), label, 1e12, key=True)
+    return points_figure(_panels(rates), label, 1e12)
 
 
 def _panels(rates: list[summary.Rate]) -> dict[str, list[Line]]:
@@ -67,7 +67,11 @@ def _compact_figure(rates: list[summary.Rate]) -> Any:
     alone = summary.computing(rates, chosen)
     names = [name for name in dict.fromkeys(rate.workload for rate in rates) if name in chosen]
     # Within a line, from top to bottom: this machine's processor and GPU far apart, since each has its share behind it.
-    order = [DEVICES["measured", "cpu"], *(name for name in COLOURS if "this" not in name), DEVICES["measured", "gpu"]]
+    order = [
+        DEVICES["measured", "cpu"],
+        *(name for about, name in DEVICES.items() if about[0] == "published"),
+        DEVICES["measured", "gpu"],
+    ]
     figure = figure_of(COMPACT_INCHES, 1.4 + 0.5 * len(names))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     rows = []

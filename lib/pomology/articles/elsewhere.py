@@ -1,0 +1,182 @@
+"""What others have published: times of training, each with its source, and what is wrong with it.
+
+They stand beside the articles' in the ranking and in the notebooks of `today/`. The articles' own tables stay as they
+are.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pomology.articles import published
+from pomology.errors import PomologyError
+from pomology.format import quantity_per_s
+
+# What can be wrong with a published time. With one of these it is drawn hollow, and is in no mean.
+FAULTS = {
+    "amp": "mixed precision, where the others are fp32",
+    "evaluation": "evaluation is in the time",
+    "few-steps": "of fewer than 20 steps",
+    "loader-bound": "loading data took longer than computing",
+    "nan-loss": "the loss was no number at the end",
+    "no-optimizer": "without the step of the optimizer",
+    "one-run": "measured once",
+    "profiler": "measured with a profiler on",
+    "shared": "on a machine that others used meanwhile",
+    "stand-in": "of data that was made up",
+    "start-up": "the start of the program is in the time",
+    "swapping": "memory was short: the machine swapped",
+    "tf32": "in TF32, which the source does not say",
+    "unclear": "what was timed is not quite clear from its source",
+}
+# These are so common, and change a time so little, that a number with nothing else stays in the mean.
+MINOR = {"one-run", "stand-in", "few-steps", "no-optimizer"}
+METRICS = ("step_s", "epoch_s", "fit_s", "forward_s", "backward_s", "pass_s")
+METRICS += ("samples_per_s", "tokens_per_s", "steps_per_s")
+SERIOUS = FAULTS.keys() - MINOR
+SHARED = {"amp", "tf32"}  # of two devices that both have it: they did the same
+# Experiments of the articles. A digit takes their loaders 20 to 30 µs (docs/findings.md), an epoch of them over 1 s:
+# most print little more, and processors no more than GPUs with a hundred times their peak.
+LOADER_BOUND = ("vae", "rasbt_lenet", "rasbt_mlp")
+
+# Workloads of the same model, in another training.
+ALIKE = {"bert_base": ("bert_base_squad",), "gpt2_small": ("gpt2_small_book",)}
+# How sources call samples of random numbers that are on the device already.
+MADE_UP = ("synthetic", "ImageNet, syntetic", "random, on the GPU")
+# Of a training step, for a picture; and of BERT-base and GPT-2-small: what a token's last matrix gives out.
+RESNET50_FLOPS = 24.3e9
+BLOCKS, WIDTH = 12, 768
+OUTPUTS = {"bert_base": 0, "bert_base_squad": 0, "gpt2_small": 50_257, "gpt2_small_book": 50_257}
+
+
+class Source(NamedTuple):
+    """Where numbers are from. url: with the commit or the revision, where the place has one."""
+
+    id: str
+    title: str
+    author: str
+    date: str
+    url: str
+    licence: str
+    note: str
+
+
+class Workload(NamedTuple):
+    """What was trained. flops: operations of a training step for one sample, on paper; empty where nobody counted."""
+
+    id: str
+    title: str
+    sample: str
+    flops: str
+    counted: str
+
+
+@functools.cache
+def sources() -> dict[str, Source]:
+    """All sources, by their id."""
+    return {line["id"]: Source(**line) for line in published.read("sources.csv")}
+
+
+@functools.cache
+def workloads() -> dict[str, Workload]:
+    """What the sources trained, by id; the kit's own experiments are there by their names."""
+    return {line["id"]: Workload(**line) for line in published.read("workloads.csv")}
+
+
+@functools.cache
+def devices() -> dict[str, str]:
+    """How the articles and the sources call a device -> one name for it, and for what they name alike."""
+    return {line["printed"]: line["device"] for line in published.read("devices.csv")}
+
+
+@functools.cache
+def _rows() -> tuple[dict, ...]:
+    return tuple(map(read_row, published.read("elsewhere.csv")))
+
+
+def read_row(line: dict[str, str]) -> dict:
+    """A line of elsewhere.csv with its numbers. Raises PomologyError for one that cannot be compared with others."""
+    known = {"source": sources(), "workload": workloads(), "role": published.ROLES, "metric": METRICS}
+    wrong = [f"unknown {key} {line[key]!r}" for key, names in known.items() if line[key] not in names]
+    unit, rate = line["unit"], line["metric"].endswith("_per_s")
+    wrong += (
+        [] if (unit.endswith("/s") if rate else published.SI_UNITS.get(unit) == "s") else [f"unknown unit {unit!r}"]
+    )
+    wrong += [f"unknown fault {fault!r}" for fault in line["faults"].split() if fault not in FAULTS]
+    try:
+        value, config = float(line["value"]), json.loads(line["config"])
+        wrong += [] if 0 < value < math.inf and isinstance(config, dict) else ["no positive value, or no settings"]
+        wrong += [] if re.fullmatch(r"20[12]\d", line["year"]) else [f"no year {line['year']!r}"]
+    except ValueError:
+        wrong.append("value or settings cannot be read")
+    if wrong:
+        raise PomologyError(f"elsewhere.csv: {line['source']}, row {line['row']}: {'; '.join(wrong)}")
+    config |= {"data": "random"} if config.get("data") in MADE_UP else {}
+    device, faults = devices().get(line["device"], line["device"]), tuple(line["faults"].split())
+    numbers = {"value": value, "config": config, "faults": faults, "device": device}
+    return line | numbers | published.in_si(line, value)
+
+
+def rows(workload: str | None = None) -> list[dict]:
+    """The rows, as published.rows has those of the articles, with these keys of their own.
+
+    config: what must be equal for two rows to have done the same. faults: of FAULTS. place: where in the source it is.
+    checked: `text` where it was read a second time from the source's own text, else why it could not be.
+    """
+    return [row for row in _rows() if workload in (None, row["workload"])]
+
+
+def beside(workload: str) -> list[dict]:
+    """The rows of a workload, and of those ALIKE, as a notebook shows them, in the form of `published.rows`: those of a
+    precision together, the fastest first. Behind each whose work is counted is one of the operations a second."""
+    made, order = [], ("fp32", "tf32", "bf16", "amp", "fp16")
+    for row in (row for name in (workload, *ALIKE.get(workload, ())) for row in rows(name)):
+        if row["metric"] not in ("forward_s", "backward_s"):  # which are parts of a pass
+            value, metric, config = (_work(row) or 0) * rate(row), row["metric"], dict(row["config"])
+            config |= {"training": workloads()[row["workload"]].title} if row["workload"] != workload else {}
+            more = {"item": row["source"], "backend": "", "status": "ok", "note": ""}
+            more |= {"metric": "throughput" if metric.endswith("_per_s") else metric}
+            more |= {"printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}"}
+            made.append((value, row | more | {"config": config | {"precision": row["precision"]}}))
+    made.sort(key=lambda pair: ((*order, pair[1]["precision"]).index(pair[1]["precision"]), -pair[0]))
+    shown = []
+    for value, row in made:
+        counted = {"metric": "flops_per_s", "si": value, "printed": quantity_per_s(value, "FLOP/s")}
+        shown += [row, row | counted] if value else [row]
+    return shown
+
+
+def _work(row: dict) -> float | None:
+    """Operations of what `rate` counts, forward and backward, a multiply-add as two; None where nobody counted them."""
+    config, metric = row["config"], row["metric"]
+    tokens, pieces = config.get("sequence"), {"samples_per_s": 1, "tokens_per_s": 1 / config.get("sequence", 1)}
+    if isinstance(size := config.get("batch_size"), int):
+        pieces |= dict.fromkeys(("steps_per_s", "step_s", "pass_s"), size) | {"fit_s": size * config.get("steps", 0)}
+    if epoch := re.search(r"([\d,]+) images", config.get("data", "")):
+        pieces["epoch_s"] = int(epoch[1].replace(",", ""))
+    sample = RESNET50_FLOPS if row["workload"] == "resnet50" and config.get("image_size") == 224 else 0
+    if isinstance(tokens, int) and row["workload"] in OUTPUTS:
+        products = BLOCKS * 12 * WIDTH**2 + OUTPUTS[row["workload"]] * WIDTH
+        sample = 6 * tokens * (products + BLOCKS * 2 * tokens * WIDTH)  # and attention, without skipping what is masked
+    return sample * pieces.get(metric, 0) or None
+
+
+def sound(faults: Iterable[str]) -> bool:
+    """Whether a time may be in a mean."""
+    return not set(faults) & (FAULTS.keys() - MINOR)
+
+
+def rate(row: dict) -> float:
+    """How much of its work a device did in a second: samples or tokens where those are printed, else whole pieces."""
+    return row["si"] if row["metric"].endswith("_per_s") else 1 / row["si"]
+
+
+def faults(row: dict) -> frozenset[str]:
+    """Those of an article's row: its loading, and the precision that PyTorch had by default (peaks.csv)."""
+    tf32 = any((line["device"], line["precision"]) == (row["device"], "tf32") for line in published.read("peaks.csv"))
+    return frozenset(["loader-bound"] * (row["experiment"] in LOADER_BOUND) + ["tf32"] * tf32)

@@ -1,0 +1,128 @@
+"""Every published time of a training, and this run's at the same settings, as speeds that can be divided."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pomology.articles import elsewhere, published
+from pomology.articles.published import experiment_of
+from pomology.measure.estimate import Estimate
+from pomology.report.summary import WORKLOAD_OF
+from pomology.results import cases
+from pomology.results.cases import chip_name, combined, comparable, groups
+from pomology.results.record import Record
+
+MEASURED, OTHER = "measured", "other"  # here, and in a run of other people that is shown beside this one
+
+
+class Speed(NamedTuple):
+    """How much of its work a device did in a second. terms: what was the same for all that have the same text.
+
+    source: `measured`, `other`, or the id of an article or of another source. faults: of elsewhere.FAULTS, or flags of
+    a case.
+    """
+
+    workload: str
+    terms: str
+    device: str
+    role: str
+    source: str
+    framework: str
+    version: str
+    year: str
+    rate: Estimate
+    faults: frozenset[str] = frozenset()
+    runs: int = 1
+
+    @property
+    def sound(self) -> bool:
+        """Whether it has no fault that changes what was timed."""
+        return not self.faults & elsewhere.SERIOUS
+
+    def over(self, other: Speed) -> tuple[Estimate, bool]:
+        """How many times as fast it is, and whether both did the same, without a fault that changes what was timed."""
+        rate = other.rate if other.source in (MEASURED, OTHER) else other.rate.replace(how="counted", covers="exact")
+        faults = (self.faults | other.faults) - (self.faults & other.faults & elsewhere.SHARED)
+        ratio = Estimate.count(1) if self is other else self.rate / rate
+        return ratio, not faults & elsewhere.SERIOUS
+
+
+def speeds(records: Sequence[Record], others: Sequence[Sequence[Record]] = ()) -> list[Speed]:
+    """All published ones, this run's, and those of other people's runs, each at the settings of a source."""
+    their_runs = [speed._replace(source=OTHER, role="") for each in others for speed in _measured(each)]
+    return [speed for speed, _ in _published()] + list(_measured(records)) + their_runs
+
+
+@functools.cache
+def _published() -> tuple[tuple[Speed, dict], ...]:
+    """Every published time, with the row that it is from; of the articles', whose trainings are in several rows, that
+    whose operations somebody has counted."""
+    names, rows = elsewhere.devices(), []
+    for row in published.rows():
+        if row["flops"] and row["metric"].endswith("_s"):
+            version, year = published.software(row["article"], row["device"], row["framework"], row["source"])
+            name, workload = row["framework"].partition(" ")[0], WORKLOAD_OF.get(row["experiment"], row["experiment"])
+            device, faults = names.get(row["device"], row["device"]), elsewhere.faults(row)
+            about = (workload, _terms(row), device, row["role"], row["article"], name.replace("py", ""), version, year)
+            rate = Estimate(1 / row["si"], "1/s", how="published")
+            rows.append((Speed(*about, rate, faults), row | {"strict": False}))
+    for row in elsewhere.rows():
+        name, _, version = row["framework"].partition(" ")
+        about = (row["workload"], _terms(row), row["device"], row["role"], row["source"], name.replace("py", ""))
+        rate = Estimate(elsewhere.rate(row), "1/s", how="published")
+        speed = Speed(*about, version, row["year"], rate, frozenset(row["faults"]))
+        rows.append((speed, row | {"experiment": row["workload"], "strict": True}))
+    return tuple(rows)
+
+
+def _terms(row: dict) -> str:
+    """What must be the same: of an epoch all but how many of them a mean was taken of."""
+    config = {key: value for key, value in row["config"].items() if (key, row["metric"]) != ("epochs", "epoch_s")}
+    return json.dumps(config | {"precision": row["precision"], "metric": row["metric"]}, sort_keys=True)
+
+
+def _measured(records: Sequence[Record]) -> Iterator[Speed]:
+    """This run's cases of what others have timed, at each of their settings."""
+    rows, seen = defaultdict(dict), set()
+    for speed, row in _published():
+        rows[row["experiment"]].setdefault(speed.terms, (speed.workload, row))
+    there = {speed.device for speed, _ in _published()}
+    usual = [record for record in comparable(records) if "other-way" not in record.flags]
+    # A second way to run a setting has more keys in its config than the article's own.
+    for repeats in sorted(groups(usual), key=lambda repeats: len(repeats[0].config)):
+        first, good = repeats[0], cases.good_of(repeats)
+        for terms, (workload, row) in rows[experiment_of(first.experiment)].items():
+            key, rate = (first.experiment, first.backend, terms), _rate(good, row["metric"])
+            if key in seen or not rate or cases.precision(first) != row["precision"] or not _same(row, first):
+                continue
+            seen.add(key)
+            device = chip_name(first) + " (here)" * (chip_name(first) in there)
+            about = (workload, terms, device, cases.kind(first), MEASURED, first.framework, first.framework_version)
+            flags = {flag for record in good for flag in record.flags} | _loading(good)
+            yield Speed(*about, first.started[:4], rate, frozenset(flags), len(good))
+
+
+def _same(row: dict, record: Record) -> bool:
+    """Whether a case has the settings of a row; an article's rows also name what is the same in all its cases."""
+    config = {key: value for key, value in row["config"].items() if (key, row["metric"]) != ("epochs", "epoch_s")}
+    asked = config.keys() if row["strict"] else config.keys() & record.config.keys()
+    return bool(asked) and all(record.config.get(key) == config[key] for key in asked)
+
+
+def _rate(repeats: Sequence[Record], metric: str) -> Estimate | None:
+    """Of a time its inverse; pieces a second under the name that the source or the kit has for them."""
+    rate = metric.endswith("_per_s")
+    names = {"samples_per_s": "throughput", "steps_per_s": "step_s"}
+    value = combined(repeats, metric) or (combined(repeats, names[metric]) if metric in names else None)
+    if not value or value.value <= 0:
+        return None
+    return (value if rate and value.unit != "s" else 1 / value).replace(unit="1/s")
+
+
+def _loading(repeats: Sequence[Record]) -> set[str]:
+    whole, computing = (combined(repeats, name) for name in ("epoch_s", "compute_epoch_s"))
+    return {"loader-bound"} if whole and computing and whole.value > 2 * computing.value else set()

@@ -1,0 +1,267 @@
+"""How fast every device trains, against ratios worked out by hand from the articles' and made-up tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from types import SimpleNamespace
+
+import pytest
+from records import metric, record, write
+
+from pomology.articles import elsewhere, published
+from pomology.errors import PomologyError
+from pomology.report import declaration, page, speeds
+from pomology.report.figures.ranking import on_an_axis, ranking_figure
+from pomology.report.ranking import NOTHING, Ranking
+from pomology.report.showing import Report
+from pomology.results.run import Run
+
+
+def epoch(seconds: float, experiment: str = "dcgan", batch_size: int = 64, **more):
+    metrics = {"epoch_s": metric(seconds, 0.9 * seconds, 1.1 * seconds, "s")} | more.pop("metrics", {})
+    return record(experiment, metrics, config={"batch_size": batch_size}, **more)
+
+
+def place(records, device: str, against: str):
+    return next(place for place in Ranking(records).places(against) if place.device == device)
+
+
+HERE = "Apple M9 CPU"
+
+
+def test_ratios_are_those_of_the_articles_tables():
+    # DCGAN: 1942.078 / 285.473 and 1684.591 / 252.657 s; Siamese network: 353.208 / 39.839 and 197.937 / 20.538.
+    beside = place([], "RTX 2070 Super", "M1 Ultra CPU")
+    assert beside.ratios["dcgan"][0].value == pytest.approx((6.8030 * 6.6675) ** 0.5, rel=1e-4)
+    assert beside.ratios["siamese"][0].value == pytest.approx((8.8659 * 9.6376) ** 0.5, rel=1e-4)
+    assert beside.high == beside.ratios["siamese"][0].value
+    # The autoencoder waits for its digits: shown, and in no mean.
+    assert not beside.ratios["vae"][1] and beside.sound == len(beside.ratios) - 1 == 3
+    others = [beside.ratios[name][0].value for name in ("dcgan", "siamese", "transformer_lm")]
+    assert beside.mean == pytest.approx((others[0] * others[1] * others[2]) ** (1 / 3))
+    # SimCLR: 405 and 29.4 s, but the A6000 multiplied in TF32, which a Mac has not.
+    ratio, sound = place([], "RTX A6000", "M1 Pro GPU").ratios["simclr"]
+    assert ratio.value == pytest.approx(405 / 29.4) and not sound
+
+
+def test_this_machine_stands_where_it_did_the_same():
+    theirs = 285.473
+    beside = place([epoch(2 * theirs)], HERE, "RTX 2070 Super")
+    ratio, sound = beside.ratios["dcgan"]
+    assert sound and (ratio.value, ratio.low, ratio.high) == pytest.approx((0.5, 0.5 / 1.1, 0.5 / 0.9))
+    assert beside.words() == "0.50× (one model)" and beside.software() == "PyTorch 2026"
+    both = [epoch(2 * theirs), epoch(4 * 252.657, batch_size=1024)]  # the geometric mean of a half and a quarter
+    assert place(both, HERE, "RTX 2070 Super").ratios["dcgan"][0].value == pytest.approx(8**-0.5)
+    two = [*both, epoch(20.0, "siamese"), epoch(1e4, "dcgan", backend="mps")]
+    known = Ranking(two)
+    assert known.here == [HERE, "Apple M9 GPU"] and place(two, HERE, "Apple M9 GPU").ratios.keys() == {"dcgan"}
+    # Repeats count once, and their interval is that between them.
+    runs = [epoch(2 * theirs * times, repeat=number) for number, times in enumerate((0.9, 1.0, 1.1))]
+    (own,) = [speed for speed in speeds.speeds(runs) if speed.source == speeds.MEASURED]
+    assert own.runs == 3 and own.rate.covers == "repeats"
+    assert "each from 3 runs; none of them carries a flag" in Ranking(runs).sentences()[-1]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        epoch(9.0, batch_size=65),
+        epoch(9.0, profile="smoke"),
+        epoch(9.0, scaled=True),
+        epoch(9.0, status="error", reason="broke"),
+        epoch(9.0, precision="bf16"),
+        epoch(9.0, flags=["other-way"]),
+        epoch(0.0),
+        record("dcgan", {"step_s": metric(1.0, unit="s")}, config={"batch_size": 64}),
+        epoch(9.0, "of_somebody"),
+    ],
+)
+def test_what_is_not_the_same_work_is_not_compared(other, tmp_path):
+    assert Ranking([other]).here == [] and Ranking([other]).by_model().rows == ()
+    if other.profile == "smoke":
+        text = page.build(write(tmp_path / "run", [other])).read_text()
+        assert NOTHING.split("(")[0] in text and 'class="ranking"' not in text
+
+
+def test_a_time_with_a_serious_fault_is_hollow_and_in_no_mean():
+    slow = {"compute_epoch_s": metric(1.0, unit="s")}
+    for record_, words in (
+        (epoch(4.0, metrics=slow), "doubtful: loading data took longer than computing; PyTorch, one run"),
+        (epoch(4.0, flags=["swapping"]), "doubtful: memory was short: the machine swapped; PyTorch, one run"),
+    ):
+        known = Ranking([record_])
+        (row,) = known.by_model().rows
+        assert row.cells[2].startswith(words)
+        assert row.cells[1].startswith("(RTX 2070 Super 0.014×), (M1 Ultra CPU 0.0021×)")
+        assert place([record_], HERE, "RTX 2070 Super").words() == "(71×, one model, doubtful)"
+        assert known.sentences()[:-1] == [] and "in no mean: DCGAN" in known.sentences()[-1]
+    known = Ranking([epoch(1.5, metrics=slow, flags=["few-steps"])])  # two thirds of it computing
+    assert known.by_model().rows[0].cells[2] == "PyTorch, one run; flags: few-steps"
+    assert known.sentences()[0].startswith(
+        f"The {HERE} trains at 190 times the speed of the RTX 2070 Super (one model)"
+    )
+    assert "1 of them carry a flag (few-steps)" in known.sentences()[1]
+
+
+def line(device: str, value: float, **more) -> dict:
+    about = {"source": "s", "row": "1", "workload": "w", "device": device, "role": "rival", "framework": "jax"}
+    about |= {"year": "2024", "precision": "fp32", "config": '{"batch_size": 64}', "metric": "samples_per_s"}
+    about |= {"value": str(value), "unit": "samples/s", "bound": "", "printed": "", "faults": "", "place": "p"}
+    return about | {"checked": "text"} | more
+
+
+@pytest.fixture
+def elsewhere_has(monkeypatch):
+    """Sets what others have published; the articles' tables stay."""
+    cached = (elsewhere.sources, elsewhere.workloads, elsewhere._rows, speeds._published)
+    real = published.read
+    lists = {"sources.csv": ("id", "title", "author", "date", "url", "licence", "note")}
+    lists["workloads.csv"] = ("id", "title", "sample", "flops", "counted")
+
+    def has(*lines: dict) -> None:
+        for one in cached:
+            one.cache_clear()
+        made = {
+            name: tuple({**dict.fromkeys(keys, ""), keys[0]: key} for key in {one[name[:-5]] for one in lines})
+            for name, keys in lists.items()
+        }
+        made["elsewhere.csv"] = lines
+        monkeypatch.setattr(published, "read", lambda name: made.get(name) or real(name))
+
+    yield has
+    monkeypatch.undo()
+    for one in cached:
+        one.cache_clear()
+
+
+def test_two_sources_are_compared_on_equal_terms_only(elsewhere_has):
+    unlike = ({"precision": "amp"}, {"config": '{"batch_size": 32}'}, {"metric": "steps_per_s"}, {"workload": "v"})
+    elsewhere_has(line("A", 100), line("B", 150, source="t"), *(line("C", 9, **one) for one in unlike))
+    (a, b) = Ranking([]).places("A")[::-1]
+    assert (a.device, b.device, b.mean) == ("A", "B", 1.5) and b.software() == "jax 2024" and b.role == "rival"
+    # TF32 of both is the same work; of one alone it is not, nor is waiting for data of both.
+    for faults, of_both, of_one in (("tf32", 1, 0), ("loader-bound", 0, 0), ("one-run few-steps", 1, 1)):
+        elsewhere_has(line("A", 100, faults=faults), line("B", 150, faults=faults))
+        assert Ranking([]).places("A")[0].sound == of_both
+        elsewhere_has(line("A", 100), line("B", 150, faults=faults))
+        assert Ranking([]).places("A")[0].sound == of_one
+    # Of two times of a device the sound one, then the faster one.
+    elsewhere_has(line("A", 100), line("B", 900, faults="unclear"), line("B", 150), line("B", 120, source="t"))
+    assert Ranking([]).places("A")[0].mean == 1.5
+    # A time in minutes, and what a machine reports as its throughput.
+    elsewhere_has(line("A", 2, metric="fit_s", unit="min", workload="vae"), line("A", 50, workload="vae"))
+    mine = record("vae", {"fit_s": metric(60.0, unit="s"), "throughput": metric(25.0, unit="/s")}, {"batch_size": 64})
+    assert place([mine], HERE, "A").ratios["vae"][0].value == pytest.approx((2 * 0.5) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"faults": "one-run slow"}, "unknown fault 'slow'"),
+        ({"role": "tpu"}, "unknown role 'tpu'"),
+        ({"metric": "s"}, "unknown metric 's'"),
+        ({"unit": "kg"}, "unknown unit 'kg'"),
+        ({"value": "-1"}, "no positive value"),
+        ({"value": "fast"}, "cannot be read"),
+        ({"config": "[]"}, "no settings"),
+        ({"year": "24"}, "no year '24'"),
+    ],
+)
+def test_a_row_that_cannot_be_compared_is_named(elsewhere_has, wrong, words):
+    elsewhere_has(line("A", 1))
+    with pytest.raises(PomologyError, match=f"s, row 1: .*{re.escape(words)}"):
+        elsewhere.read_row(line("A", 1) | wrong)
+    with pytest.raises(PomologyError, match="unknown source 'nobody'"):
+        elsewhere.read_row(line("A", 1, source="nobody"))
+
+
+def test_what_others_have_published_is_counted_anew():
+    rows, sources, workloads = elsewhere.rows(), elsewhere.sources(), elsewhere.workloads()  # read: each row is valid
+    raw = published.read("elsewhere.csv")
+    assert len(rows) == len(raw) >= 5 and len({row["device"] for row in rows}) >= 5
+    assert {row["source"] for row in rows} == sources.keys() and {row["workload"] for row in rows} == workloads.keys()
+    assert len({(row["source"], row["row"]) for row in raw}) == len(raw)
+    assert len({json.dumps({**row, "row": ""}) for row in raw}) == len(raw)  # no two are equal
+    for source in sources.values():
+        assert source.url.startswith("https://") and source.author and source.licence and re.match("20", source.date)
+    for row in raw:
+        assert row["checked"] and row["place"] and row["precision"] in ("fp32", "tf32", "fp16", "bf16", "amp")
+        assert (row["role"] == "gpu") == bool(re.search(r"^M\d.* GPU", row["device"])), row["device"]
+    # What one device is called is no other's name; the articles' devices are called as the sources' are.
+    names = elsewhere.devices()
+    assert not names.keys() & set(names.values()) and not names.keys() & {row["device"] for row in rows}
+
+
+def test_the_reference_is_a_published_gpu_with_most_in_common_and_can_be_chosen(tmp_path):
+    records = [epoch(500.0), epoch(50.0, "siamese"), epoch(50.0, "siamese", backend="mps")]
+    known = Ranking(records)
+    assert known.usual == "M1 Ultra GPU" and known.references["here"] == [HERE, "Apple M9 GPU"]
+    report = Report.of(declaration.of("summary"), Run(write(tmp_path / "run", records)))
+    table = report.ranking("RTX 2070 Super")
+    assert table.columns[1] == "Speed, RTX 2070 Super = 1"
+    with open(tmp_path / "run" / "tables" / "summary-ranking.csv", encoding="utf-8") as file:
+        speed = {row["device"]: float(row["speed"]) for row in csv.DictReader(file)}
+    assert speed["RTX 2070 Super"] == 1 and list(speed.values()) == sorted(speed.values(), reverse=True)
+    with pytest.raises(PomologyError, match=r"no device 'RTX 1' is in the ranking: .*M1 Ultra GPU"):
+        report.ranking("RTX 1")
+    empty = Report.of(declaration.of("summary"), Run(write(tmp_path / "empty", [])))
+    assert NOTHING in empty.ranking().notes and "Nothing was measured" in empty.ranking_figure().data
+
+
+def test_mlx_and_pytorch_are_compared_where_they_did_as_many_operations():
+    def step(framework, seconds, flops=7, **more):
+        metrics = {"step_s": metric(seconds, unit="s")}
+        return record(f"vae_{framework}", metrics, framework=framework, flops_per_step=flops, **more)
+
+    records = [step("torch", 1.0), step("mlx", 2.0)]
+    (said,) = Ranking(records).frameworks()
+    assert said == f"On the {HERE}, MLX trains at 0.50 times the speed of PyTorch (one model and setting)."
+    larger = [step(name, seconds, 9, config={"batch_size": 9}) for name, seconds in (("torch", 4.0), ("mlx", 0.5))]
+    assert (
+        "2.0 times the speed of PyTorch (2 models and settings: 0.50 to 8.0)"
+        in Ranking(records + larger).frameworks()[0]
+    )
+    for other in ({"flops": 8}, {"profile": "smoke"}, {"precision": "bf16"}, {"chip": "Apple M8"}):
+        assert Ranking([records[0], step("mlx", 2.0, **other)]).frameworks() == []
+
+
+def test_marks_stand_where_the_ratios_are():
+    places = Ranking([epoch(500.0)]).places("RTX 2070 Super")
+    axis = on_an_axis(places)
+    at = {place.device: dict(zip(place.ratios, marks, strict=True)) for place, marks, _ in axis.rows}
+    # On a logarithmic axis equal ratios are equal distances: 285.473 to 500 s, and 285.473 to 1942.078.
+    here, apple = (at[name]["dcgan"][0] - axis.origin for name in (HERE, "M1 Ultra CPU"))
+    shares = Ranking([]).places("RTX 2070 Super")
+    ratio = next(place for place in shares if place.device == "M1 Ultra CPU").ratios["dcgan"][0].value
+    assert here / apple == pytest.approx(math.log(285.473 / 500) / math.log(ratio), rel=0.02)
+    assert at["M1 Ultra CPU"]["vae"][1] == "△" and at["M1 Ultra CPU"]["dcgan"][1] == "▲" and at[HERE]["dcgan"][1] == "◆"
+    assert all(0 <= place <= 100 for marks in at.values() for place, _ in marks.values())
+    drawn = ranking_figure(places, "RTX 2070 Super").axes[0]
+    ticks = [label.get_text() for label in drawn.get_yticklabels()]
+    assert ticks == [place.device for place in places] and drawn.texts[0].get_text().startswith(places[0].words())
+
+
+def test_the_page_begins_with_the_ranking_against_any_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(page.summary, "sentence", lambda _: "")  # figures take seconds
+    monkeypatch.setattr(Report, "drawn", lambda _: "<svg/>")
+    text = page.build(write(tmp_path / "run", [epoch(500.0), epoch(50.0, "siamese")])).read_text()
+    top = text[: text.index("<h2")]
+    assert f"The {HERE} trains at" in top and top.index("trains at") < top.index('class="ranking"')
+    links, targets = re.findall(r'href="#(against-\d+)"', text), re.findall(r'id="(against-\d+)"', text)
+    assert links == targets and len(links) == sum(map(len, Ranking([epoch(500.0)]).references.values()))
+    assert "<script" not in text and text.index("Model by model") < text.index("What may be trusted")
+
+
+def test_the_page_stays_small_with_1200_rows_of_60_devices(elsewhere_has):
+    lines = [
+        line(f"Device {n % 60} GPU", 100 + n, workload=f"w{n % 23}", row=str(n), config=f'{{"batch_size": {n % 2}}}')
+        for n in range(1240)
+    ]
+    elsewhere_has(*lines)
+    notes = []
+    known = page._ranked(SimpleNamespace(records=[epoch(500.0)], others=[]), notes)
+    made = page.filled("run.html.j2", title="", ranked=known, trust=[], facts=[], software=page.Table("", (), ()))
+    assert not notes and len(known["against"]) > 75 and len(made) < 450_000

@@ -1,0 +1,200 @@
+"""The notebooks of `today/`: their counts by hand, and what others have published beside this machine."""
+
+import contextlib
+import json
+from types import SimpleNamespace
+
+import fakes
+import pytest
+import torch
+from test_notebooks import definitions
+
+from pomology.articles import elsewhere, published
+from pomology.errors import Unsupported
+from pomology.report import article, declaration, page, ranking
+from pomology.report.figures import draw
+from pomology.results import journal
+from pomology.results.cases import line
+from pomology.workloads.autocast import autocast
+
+BERT = {"batch_size": 64, "sequence": 128, "steps": 100, "optimizer": "Adam", "data": "random"}
+ROWS = [
+    ("a", "bert_base", "M1 Max GPU", "gpu", "pytorch 1.13.0", "fp32", BERT, "fit_s", "177", "s", "2m 57s", "one-run"),
+    ("a", "bert_base", "V100", "rival", "pytorch", "fp32", BERT, "fit_s", "41", "s", "41s", "one-run"),
+    ("a", "bert_base", "M1 Max CPU", "cpu", "pytorch", "fp32", BERT, "fit_s", "9000", "s", "2h 30m", "swapping"),
+    ("b", "bert_base", "V100", "rival", "pytorch", "amp", BERT, "samples_per_s", "500.5", "texts/s", "500.5", ""),
+]
+for size, device, metric, value, unit in (
+    (64, "RTX 2080 Ti", "samples_per_s", "288.94", "images/s"),
+    (224, "RTX 2080 Ti", "samples_per_s", "300", "images/s"),
+    (64, "M1 Pro GPU", "epoch_s", "1200.8", "s"),
+    (64, "M1 Pro GPU", "forward_s", "0.1", "s"),
+):
+    text = "synthetic" if metric == "samples_per_s" else "Food101, decoded, 75,750 images"
+    config = {"batch_size": size, "image_size": 224, "optimizer": "SGD", "data": text}
+    ROWS.append(("b", "resnet50", device, "rival", "pytorch", "fp32", config, metric, value, unit, value, ""))
+
+
+@pytest.fixture
+def others(monkeypatch):
+    """These rows in place of the published ones."""
+    names = ["source", "workload", "device", "role", "framework", "precision", "config", "metric", "value", "unit"]
+    names += ["printed", "faults"]
+    lines = [
+        {"row": str(number), "year": "2022"} | dict(zip(names, row, strict=True)) for number, row in enumerate(ROWS)
+    ]
+    lines = [row | {"config": json.dumps(row["config"]), "bound": "", "year": "2022"} for row in lines]
+    names = elsewhere.Source._fields
+    sources = [dict.fromkeys(names, "") | {"id": name, "url": f"https://example.org/{name}"} for name in "ab"]
+    files = {"elsewhere.csv": tuple(lines), "sources.csv": tuple(sources)}
+    read, caches = published.read, (elsewhere._rows, elsewhere.sources, declaration._read)
+    monkeypatch.setattr(published, "read", lambda name: files.get(name) or read(name))
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+def bert(**more):
+    about = {"experiment": "bert_base", "article": "today", "config": BERT | {"precision": "fp32"}, "backend": "cuda"}
+    about |= {"chip": "NVIDIA A10", "framework": "torch", "framework_version": "2.13.0"}
+    return fakes.record(**about | more)
+
+
+# Counts ---------------------------------------------------------------------------------------------------------------
+
+
+PRODUCTS = {"bert_base": 12 * 12 * 768**2, "gpt2_small": 12 * 12 * 768**2 + 768 * 50_257}  # of a token
+
+
+def test_resnet_50_is_that_of_torchvision():
+    """Whose documentation gives 4.089 billion multiply-adds of a picture."""
+    work = definitions("resnet50")["work"](1)
+    assert (work.parameters, work.forward_flops) == (25_557_032, pytest.approx(2 * 4.089e9, rel=1e-3))
+    assert work.flops == pytest.approx(elsewhere.RESNET50_FLOPS, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("bert_base", 108_311_810), ("gpt2_small", 124_439_808)])
+def test_parameters_and_operations_are_the_models(name, parameters):
+    """Of a token the matrices of 12 blocks, with those of attention, and of GPT-2 its vocabulary."""
+    work, tokens = definitions(name)["work"](1, 128), 128
+    assert work.parameters == parameters
+    by_hand = 6 * tokens * (PRODUCTS[name] + 2 * 12 * tokens * 768)
+    assert work.flops == pytest.approx(by_hand, rel=2e-3)  # and what BERT asks once of a text
+    row = {"workload": name, "metric": "step_s", "config": {"batch_size": 1, "sequence": tokens}}
+    assert elsewhere._work(row) == pytest.approx(by_hand)
+
+
+def test_the_work_of_what_a_source_prints():
+    def work(metric, **config):
+        return elsewhere._work({"workload": "resnet50", "metric": metric, "config": {"image_size": 224} | config})
+
+    picture = elsewhere.RESNET50_FLOPS
+    assert work("samples_per_s") == picture and work("step_s", batch_size=64) == 64 * picture
+    assert work("fit_s", batch_size=64, steps=100) == 6400 * picture
+    assert work("epoch_s", data="Food101, decoded, 75,750 images") == 75_750 * picture
+    assert [work("step_s"), work("step_s", batch_size="largest that fits"), work("epoch_s", data="CIFAR")] == [None] * 3
+    assert work("samples_per_s", image_size=32) is None and work("forward_s", batch_size=64) is None
+
+
+# Others' rows, and this machine's -------------------------------------------------------------------------------------
+
+
+def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(others):
+    fit = fakes.metric(20.0, unit="s", low=19.0, high=21.0)
+    table = article.article_table("bert_base", [bert(metrics={"fit_s": fit})])
+    rest = "steps 100, optimizer Adam, data random; "
+    shown = [(row.cells[0], *row.cells[3:6], row.cells[-1].replace(rest, "")) for row in table.rows]
+    assert shown[:2] == [
+        ("V100 (PyTorch, 2022)", "fp32", "41 s", "", "a; measured once"),
+        (
+            "M1 Max GPU (PyTorch 1.13.0, 2022)",
+            "fp32",
+            "177 s",
+            "",
+            "a; measured once",
+        ),
+    ]
+    assert shown[2][-1] == "a; memory was short: the machine swapped"
+    assert shown[3][1:] == ("amp", "", "500.5 texts/s", "b; steps 100, optimizer Adam, data random")
+    assert shown[4][0] == "A10 CUDA (PyTorch 2.13.0, 2026)" and shown[4][2].startswith("20.0 s")
+    assert sum("https://example.org/" in note for note in table.notes) == 2
+    pictures = [row.cells[:6] for row in article.article_table("resnet50", []).rows]
+    assert pictures[0][1:5] == ("224", "fp32", "300 images/s", "7.29 TFLOP/s")
+    assert pictures[2][3:5] == ("1,200.8 s (epoch)", "1.53 TFLOP/s") and len(pictures) == 3
+
+
+def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(others):
+    flops = {"flops_per_s": fakes.metric(2e13, unit="FLOP/s")}
+    (axis,) = draw("bert_base", [bert(metrics=flops, flops_per_step=1)]).axes
+    labels = [label.get_text() for label in axis.get_yticklabels()]
+    assert labels == ["V100", "M1 Max GPU", "M1 Max CPU", "A10 CUDA, batch size 64, tokens 128"], "amp is another panel"
+    hollow = [marks for marks in axis.collections if not len(marks.get_facecolor())]
+    assert [marks.get_offsets()[:, 1].tolist() for marks in hollow] == [[2.0]]
+    (axis,) = draw("resnet50", []).axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["RTX 2080 Ti", "M1 Pro GPU"]
+
+
+def test_the_ranking_finds_a_case_at_the_settings_of_a_source(others):
+    own = bert(metrics={"fit_s": fakes.metric(20.0, unit="s")})
+    (place,) = [one for one in ranking.Ranking([own]).places("V100") if one.measured]
+    assert place.ratios["bert_base"][0].value == pytest.approx(41 / 20)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert_base", "gpt2_small"])
+def test_cases_have_the_settings_of_the_sources(name):
+    """What a row is told apart by is in the cases: without it the ranking would leave the case out."""
+    asked = []
+    cpu, gpu = (SimpleNamespace(kind=kind, tf32=kind == "gpu") for kind in ("cpu", "gpu"))
+    experiment = SimpleNamespace(devices=[cpu, gpu])
+    experiment.cases = lambda rows, on: asked.extend((on[0].kind, row) for row in rows) or ()
+    experiment.first_that_fits = experiment.cases
+    scope = definitions(name, experiment=experiment)
+    list(scope["to_run"]())
+    keys = {"batch_size", "optimizer", "data", "precision"}
+    keys |= {"resnet50": {"image_size"}, "bert_base": {"sequence", "steps"}, "gpt2_small": {"sequence"}}[name]
+    assert all(keys <= row.keys() for _, row in asked)
+    assert {row["precision"] for kind, row in asked if kind == "cpu"} == {"fp32"}
+    assert {"fp32", "bf16"} <= {row["precision"] for kind, row in asked if kind == "gpu"}
+    strict = [row.get("tf32") for kind, row in asked if kind == "gpu" and row["precision"] == "fp32"]
+    assert set(strict) == ({"off"} if name == "resnet50" else {None})
+
+
+def test_a_line_of_such_a_case_names_no_epoch():
+    metrics = {name: fakes.metric(value, unit="s") for name, value in (("epoch_s", 150.0), ("step_s", 1.5))}
+    own = bert(metrics=metrics | {"throughput": fakes.metric(42.0, unit="samples/s")})
+    assert "step 1.5" in line(own) and "epoch" not in line(own)
+
+
+def test_the_page_has_them_behind_the_articles_and_before_the_kit(tmp_path):
+    (tmp_path / "machine.json").write_text(json.dumps({"chip": "Apple M1", "python": "3.11.9"}))
+    for name in ("instrument_check", "bert_base", "vae"):
+        about = {"experiment": name, "article": declaration.of(name).article, "backend": "cpu"}
+        journal.Journal(tmp_path / f"{name}.jsonl").end(fakes.record(**about))
+    text = page.build(tmp_path).read_text(encoding="utf-8")
+    order = [text.index(f'<section id="{name}">') for name in ("vae", "bert_base", "instrument_check")]
+    assert order == sorted(order) and ">Today's machines</h2>" in text.replace("&#39;", "'")
+
+
+# Precision ------------------------------------------------------------------------------------------------------------
+
+
+def case(precision, reason=None):
+    backend = SimpleNamespace(precisions=lambda: {"bf16": reason})
+    return SimpleNamespace(precision=precision, device=torch.device("cpu"), backend=backend)
+
+
+def test_autocast_computes_in_the_precision_of_the_row_or_ends_it():
+    ones = torch.ones(4, 4)
+    for precision, kind in (("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16)):
+        with autocast(case(precision)):
+            assert (ones @ ones).dtype == kind
+    with pytest.raises(Unsupported, match="no product in bf16: too old"):
+        autocast(case("bf16", "too old"))
+
+
+def test_an_autocast_that_does_nothing_is_no_bf16(monkeypatch):
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    with pytest.raises(Unsupported, match=r"leaves a product in torch\.float32"):
+        autocast(case("bf16"))
