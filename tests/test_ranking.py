@@ -262,6 +262,6 @@ def test_the_page_stays_small_with_1200_rows_of_60_devices(elsewhere_has):
     ]
     elsewhere_has(*lines)
     notes = []
-    known = page._ranked(SimpleNamespace(records=[epoch(500.0)], others=[]), notes)
+    known = page._ranked(SimpleNamespace(records=[epoch(500.0)], others=[], machine={}), notes)
     made = page.filled("run.html.j2", title="", ranked=known, trust=[], facts=[], software=page.Table("", (), ()))
     assert not notes and len(known["against"]) > 75 and len(made) < 450_000

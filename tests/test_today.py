@@ -11,7 +11,7 @@ from test_notebooks import definitions
 
 from pomology.articles import elsewhere, published
 from pomology.errors import Unsupported
-from pomology.report import article, declaration, page, ranking
+from pomology.report import article, declaration, page, ranking, speeds
 from pomology.report.figures import draw
 from pomology.results import journal
 from pomology.results.cases import line
@@ -47,7 +47,7 @@ def others(monkeypatch):
     names = elsewhere.Source._fields
     sources = [dict.fromkeys(names, "") | {"id": name, "url": f"https://example.org/{name}"} for name in "ab"]
     files = {"elsewhere.csv": tuple(lines), "sources.csv": tuple(sources)}
-    read, caches = published.read, (elsewhere._rows, elsewhere.sources, declaration._read)
+    read, caches = published.read, (elsewhere._rows, elsewhere.sources, declaration._read, speeds._published)
     monkeypatch.setattr(published, "read", lambda name: files.get(name) or read(name))
     for cache in caches:
         cache.cache_clear()
