@@ -10,7 +10,6 @@ import functools
 import json
 import math
 import re
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from pomology.articles import published
@@ -164,11 +163,6 @@ def _work(row: dict) -> float | None:
         products = BLOCKS * 12 * WIDTH**2 + OUTPUTS[row["workload"]] * WIDTH
         sample = 6 * tokens * (products + BLOCKS * 2 * tokens * WIDTH)  # and attention, without skipping what is masked
     return sample * pieces.get(metric, 0) or None
-
-
-def sound(faults: Iterable[str]) -> bool:
-    """Whether a time may be in a mean."""
-    return not set(faults) & (FAULTS.keys() - MINOR)
 
 
 def rate(row: dict) -> float:

@@ -143,8 +143,8 @@ IN_HEADINGS: dict[str, Show] = {
 
 # Below these headings a value is shown in another unit than elsewhere.
 BY_HEADING: dict[tuple[str, str], Show] = {
-    ("epoch_s", "Minutes per epoch"): _rounded(" min", 60),
-    ("compute_epoch_s", "Minutes of it computing"): _rounded(" min", 60),
+    ("epoch_s", "Minutes per epoch"): MINUTES,
+    ("compute_epoch_s", "Minutes of it computing"): MINUTES,
     ("flops_per_s", "Operations"): partial(quantity_per_s, unit="FLOP/s"),
     ("bytes_per_s", "Memory"): partial(quantity_per_s, unit="B/s"),
     ("footprint_peak_bytes", "At most"): _bytes,

@@ -46,7 +46,7 @@ def article_figure(about: Declaration, records: list[Record], others: Sequence[l
             # What has no number is shown as the words that are printed.
             words = Line(label, kind, row["printed"] or row["note"])
             line = value_line(label, kind, row["si"], about.drawn.show) if row["si"] else words
-            if not elsewhere.sound(row.get("faults", ())):
+            if elsewhere.SERIOUS.intersection(row.get("faults", ())):
                 line.marks = [Mark(mark.number, "hollow") for mark in line.marks]
             panel(row["config"]).append(line)
     for other, settings in (about.published_rates or {}).items():
