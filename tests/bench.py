@@ -1,20 +1,21 @@
-"""The measuring, measured: each part of the instrument against an independent way to do the same, as ratios.
+"""The measuring, measured: each part of the instrument against an independent way to do the same, as ratios. How its
+clock agrees with others and how two runs differ is measured by the notebook `instrument_check`.
 
     make bench                            everything, about an hour on two cores
     python tests/bench.py clock           some parts only
     python tests/bench.py --tenth clock   with a tenth of the pairs: whether it works, not what it says
 
-Pairs run in turn, in one process, and the median of their ratios is what counts: a busy machine moves both sides.
-Prints a table and writes it to outputs/bench.json. Nothing here is part of `make test`, since a busy machine could
-fail it.
+Pairs run in turn, and the median of their ratios is what counts: a busy machine moves both sides. Prints a table and
+writes it to outputs/bench.json. `upstream` and `fit` take ten minutes each, print each round as it ends, and go on
+where they were cut. Nothing here is part of `make test`, since a busy machine could fail it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import inspect
-import itertools
 import json
 import math
 import random
@@ -26,23 +27,25 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import simulations
 import torch
+from records import metric, record
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from pomology.data.images import ArticleMNIST, mnist
+from pomology.machine import snapshot
 from pomology.machine.sampler import Telemetry
-from pomology.measure import calls, epochs, intervals
 from pomology.measure import clock as measure_clock
+from pomology.measure import epochs, intervals
+from pomology.measure.estimate import Estimate
 from pomology.paths import root
+from pomology.results.record import Start
 from pomology.results.run import Run
 
 TENTH = "--tenth" in sys.argv
@@ -54,7 +57,8 @@ def many(count: int) -> int:
 
 
 def row(name: str, shown: str, bound: str, good: bool | None = None, **raw) -> dict:
-    print(f"{name:62} {shown:32} {bound:26} {({True: 'within', False: 'OUTSIDE', None: ''})[good]}", flush=True)
+    verdict = {True: "within", False: "OUTSIDE", None: "cannot be told" if bound else ""}[good]
+    print(f"{name:62} {shown:32} {bound:26} {verdict}", flush=True)
     return {"name": name, "found": shown, "bound": bound, "within": good, **raw}
 
 
@@ -75,13 +79,54 @@ def paired(first, second, pairs: int) -> list[float]:
     return ratios
 
 
-def program(text: str, *arguments: object) -> Any:
-    """What a program prints, as JSON, in a process of its own; it has `paired`, and first gets an empty folder."""
+def printed(*command: object) -> Iterator[Any]:
+    """The lines of JSON that a program of Python prints, each as soon as it is there. Raises CalledProcessError."""
+    arguments = [sys.executable, *map(str, command)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            with contextlib.suppress(json.JSONDecodeError):  # what a notebook's cases say
+                yield json.loads(line)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, arguments)
+
+
+def lines(text: str, *arguments: object) -> Iterator[Any]:
+    """What a program prints, in a process of its own; it has `paired`, and first gets an empty folder."""
     begin = f"import json, sys, time\n{inspect.getsource(paired)}\nout, *arguments = sys.argv[1:]\n"
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", begin + text, folder, *map(str, arguments)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+        yield from printed("-c", begin + text, folder, *arguments)
+
+
+def program(text: str, *arguments: object) -> Any:
+    """The last line of it."""
+    return deque(lines(text, *arguments), maxlen=1).pop()
+
+
+class Rounds:
+    """What a long part has measured so far, kept in outputs/, so that it goes on where it was cut: with the same
+    software, and unless only a tenth is asked for."""
+
+    def __init__(self, part: str, total: int, about_s: float):
+        software = snapshot.software() | {"tenth": TENTH, "machine": snapshot.chip()}
+        name = hashlib.sha256(json.dumps(software, sort_keys=True).encode()).hexdigest()[:12]
+        self.path = root() / "outputs" / f"bench-{part}-{name}.jsonl"
+        self.path.parent.mkdir(exist_ok=True)
+        known = self.path.read_text().splitlines() if self.path.exists() else []
+        self.done, self.part, self.total = [json.loads(line) for line in known], part, total
+        left = total - len(self.done)
+        before = f", {len(self.done)} from before" if self.done else ""
+        print(f"{part}: {total} rounds{before}; about {left * about_s / 60:.1f} minutes on two idle cores", flush=True)
+
+    def add(self, measured: Any, shown: str) -> None:
+        with open(self.path, "a") as file:
+            file.write(json.dumps(measured) + "\n")
+        self.done.append(measured)
+        print(f"  {self.part} {len(self.done)} of {self.total}: {shown}", flush=True)
+
+    def end(self) -> list:
+        """All of them; the next time begins anew."""
+        self.path.unlink(missing_ok=True)
+        return self.done
 
 
 def timed(function: Callable[..., Any], *arguments: Any, **named: Any) -> float:
@@ -149,34 +194,6 @@ def loop() -> list[dict]:
     return [*rows, row("telemetry: its thread's share of a core", f"{share:.3f} %", "at most 0.5 %", share <= 0.5)]
 
 
-def kernels() -> list[dict]:
-    """`calls.measure` against `torch.utils.benchmark` at the same thread count."""
-    from torch.utils.benchmark import Timer
-
-    squares = {size: torch.randn(2, size, size) for size in (128, 256, 512, 1536, 5120)}
-    image, filters = torch.randn(8, 16, 64, 64), torch.randn(32, 16, 3, 3)
-    wide, short, long = torch.randn(512, 1024), torch.randn(400_000), torch.randn(4_000_000)
-    operations = {f"matmul {size}": functools.partial(torch.mm, *both) for size, both in squares.items()}
-    operations |= {"add 400,000": lambda: short + short, "sum of 4 million": long.sum}
-    operations |= {"softmax 512 × 1024": lambda: wide.softmax(1)}
-    operations |= {"layer norm 512 × 1024": lambda: F.layer_norm(wide, (1024,))}
-    operations |= {"convolution 16 to 32, 64 × 64": lambda: F.conv2d(image, filters, padding=1)}
-    rows = []
-    for name, function in operations.items():
-        timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
-        once = timer.blocked_autorange(min_run_time=0.5).median
-        ratios = paired(
-            lambda run=function: calls.measure(run, budget_s=0.6).seconds.value,
-            lambda timer=timer: timer.blocked_autorange(min_run_time=0.5).median,
-            many(16 if once < 0.1 else 8),
-        )
-        within = 0.02 if once > 1e-3 else 0.05
-        bound = f"within {within:.0%}" if once > 50e-6 else ""  # shorter ones are not judged
-        title = f"kernel: {name}, {once * 1e6:,.0f} µs, against torch's Timer"
-        rows.append(ratio_row(title, ratios, 1 - within, 1 + within, bound))
-    return rows
-
-
 def estimate() -> list[dict]:
     """An epoch estimated from a hundred steps in bursts, against the whole of the next epoch."""
     training, errors = Training(60_000), []
@@ -195,166 +212,36 @@ def estimate() -> list[dict]:
 
 def coverage() -> list[dict]:
     """How often intervals hold what they are of, where neighbours correlate: simulated, so on any machine the same."""
-    sizes, rows = (6, 8, 12, 20, 40, 100, 400, 1000), []
-
-    def judged(name: str, lag: float, cells: dict[str, float], draws: int, least: int = 0) -> None:
-        """A row; of the first `least` cells only too few is judged. ± 2 standard errors of so many draws."""
-        error, texts = 2 * math.sqrt(0.95 * 0.05 / draws), [f"{100 * cell:.1f}" for cell in cells.values()]
-        high = [cell <= 0.97 + error for cell in list(cells.values())[least:]]
-        good = all(high) and min(cells.values()) >= 0.92 - error
-        title = f"coverage: {name}, lag-1 {lag}, {', '.join(cells)}"
-        bound = f"92 to 97 % (± {100 * error:.1f})" + (", below 20 values at least 92 %" if least else "")
-        rows.append(row(title, " ".join(texts), bound, good, cells=cells))
-
-    for function, lag in itertools.product((intervals.interval, intervals.median_interval), simulations.LAGS):
-        cells = {f"{size}": simulations.covered(function, lag, size, many(2_000)) for size in sizes}
-        judged(function.__name__, lag, cells, many(2_000), least=3)
+    rows, draws = [], {"interval": many(2_000), "measure": many(1_000)}
     for lag in simulations.LAGS:
-        cells, draws = {}, many(1_000)
+        cells: dict[str, dict[str, float]] = {"measure": {}, "StepClock": {}}
+        for function in (intervals.interval, intervals.median_interval):
+            sizes = (6, 8, 12, 20, 40, 100, 400, 1000)
+            cells[function.__name__] = {
+                f"{size}": simulations.covered(function, lag, size, draws["interval"]) for size in sizes
+            }
         for step_s in (0.001, 0.01, 0.03):
-            found = simulations.measured(lag, step_s, draws)
-            cells[f"{step_s * 1e3:g} ms"] = simulations.share([each.seconds for each in found], step_s)
-        judged("measure", lag, cells, draws)
-        cells = {}
+            of_calls = [each.seconds for each in simulations.measured(lag, step_s, draws["measure"])]
+            cells["measure"][f"{step_s * 1e3:g} ms"] = simulations.share(of_calls, step_s)
         for step_s in (0.005, 0.02, 0.1):
-            parts = simulations.clocked(lag, step_s, draws)
+            parts = simulations.clocked(lag, step_s, draws["measure"])
             for name, blocks, truth in (("", "blocks", step_s), (" ready", "ready_blocks", 0.8 * step_s)):
-                found = [measure_clock.interval(getattr(part, blocks)) for part in parts]
-                cells[f"{step_s * 1e3:g} ms{name}"] = simulations.share(found, truth)
-        judged("StepClock", lag, cells, draws)
+                steps = [measure_clock.interval(getattr(part, blocks)) for part in parts]
+                cells["StepClock"][f"{step_s * 1e3:g} ms{name}"] = simulations.share(steps, truth)
+        for name, shares in cells.items():
+            error = 2 * math.sqrt(0.95 * 0.05 / draws["interval" if "interval" in name else "measure"])
+            few = [size for size in shares if size in ("6", "8", "12")]  # of which only too few is judged
+            good = min(shares.values()) >= 0.92 - error
+            good &= all(share <= 0.97 + error for size, share in shares.items() if size not in few)
+            bound = f"92 to 97 % (± {100 * error:.1f})" + (", below 20 values at least 92 %" if few else "")
+            shown = " ".join(f"{100 * share:.1f}" for share in shares.values())
+            title = f"coverage: {name}, lag-1 {lag}, {', '.join(shares)}"
+            rows.append(row(title, shown, bound, good, cells=shares))
     return rows
 
 
-def errors() -> list[dict]:
-    """Two sets of repeats of one machine: how often they are called different, and what a difference needs; simulated
-    from the spread between processes, within one and between sets that was measured on a quiet machine."""
-    rows, draws = [], many(2_000)
-    for repeats_ in (3, 5, 10):
-        wrong, power, ratio = simulations.verdicts(repeats_, draws)
-        error = 2 * math.sqrt(0.05 * 0.95 / draws)
-        bound = f"at most 5 % (± {100 * error:.1f})"
-        rows.append(
-            row(f"errors: {repeats_} repeats twice, called different", f"{wrong:.1%}", bound, wrong <= 0.05 + error)
-        )
-        title = f"errors: {repeats_} repeats, power at the detectable ratio {ratio:.3f}"
-        rows.append(row(title, f"{power:.1%}", "75 to 85 %", 0.75 <= power <= 0.85))
-    return rows
-
-
-PROCESS = """
-import torch
-from pomology.measure import calls
-torch.manual_seed(0)
-a, b = torch.randn(2, 512, 512)
-print(calls.measure(lambda: a @ b, budget_s=0.5).seconds.value)
-"""
-
-
-def repeats() -> list[dict]:
-    """How often five processes and five others of the same thing are called different."""
-    times, draws, generator = np.array([program(PROCESS) for _ in range(20)]), 600, np.random.default_rng(1)
-    orders = [generator.permutation(len(times))[:10] for _ in range(draws)]
-    verdicts = [intervals.compare(times[order[:5]], times[order[5:]]).verdict for order in orders]
-    share = sum(verdict in ("faster", "slower") for verdict in verdicts) / draws
-    title = f"repeats: same thing called different (between processes ± {np.log(times).std(ddof=1):.1%})"
-    return [row(title, f"{share:.1%} of {draws} draws", "at most 7.5 %", share <= 0.075, seconds=times.tolist())]
-
-
-def claims() -> list[dict]:
-    """How often a sentence about a CPU and a GPU gets a verdict where both are three processes of one thing, and where
-    the GPU's are slower by the smallest ratio that three repeats are said to detect."""
-    from records import metric, record
-
-    from pomology.articles import claims as articles_claims
-    from pomology.articles.published import Claim
-    from pomology.report.claims import MeasuredLookup
-
-    times, draws, generator = np.array([program(PROCESS) for _ in range(20)]), many(2_000), np.random.default_rng(2)
-    claim = Claim("x", "003", ("vae",), "It is slower.", "", "epoch_s(gpu) / epoch_s(cpu) > 1", "", "yes", "repeats")
-
-    def drawn(factor: float = 1.0) -> list[articles_claims.Decision]:
-        made = []
-        for _ in range(draws):
-            chosen = times[generator.permutation(len(times))[:6]] * np.repeat((1.0, factor), 3)
-            rounds = zip(("cpu",) * 3 + ("mps",) * 3, [*range(3)] * 2, chosen, strict=True)
-            sides = [record(metrics={"epoch_s": metric(float(x))}, backend=b, repeat=n) for b, n, x in rounds]
-            made.append(articles_claims.test(claim, MeasuredLookup(sides)))
-        return made
-
-    ties = drawn()
-    sides = [(decision.numbers[0].left, articles_claims.Side(articles_claims.estimate(1))) for decision in ties]
-    typical = float(np.median([articles_claims.difference(*pair).judged().smallest_detectable for pair in sides]))
-    wrong, shown = (np.mean([one.holds is not None for one in made]) for made in (ties, drawn(typical)))
-    title = f"claims: one thing twice gets a verdict (between processes ± {np.log(times).std(ddof=1):.1%})"
-    power = f"claims: {typical:.2f} times as slow, the smallest detectable ratio, is shown"
-    return [
-        row(title, f"{wrong:.1%} of {draws} draws", "at most 5 %", wrong <= 0.05, seconds=times.tolist()),
-        row(power, f"{shown:.1%} of {draws} draws", "75 to 85 %", 0.75 <= shown <= 0.85),
-    ]
-
-
-def notebook() -> list[dict]:
-    """What a notebook takes beyond its cases, the start of a kernel and the import of the framework."""
-    import nbformat
-    import papermill
-    from traitlets.config import Config
-
-    from pomology.results import journal as results_journal
-    from pomology.runner.notebooks import notebooks
-    from pomology.runner.parameters import read_yaml
-
-    vae = next(known.path for known in notebooks() if known.name == "vae")
-    path = root() / "params" / "smoke" / "vae.yaml"
-    values = read_yaml(path, path.name) | {"data": "stand-in"}
-    config = Config({"KernelManager": {"transport_encryption": "auto"}})  # as in a run
-    own, kernels = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        empty = Path(folder, "empty.ipynb")
-        metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-        cells = [nbformat.v4.new_code_cell("import torch")]
-        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), empty)
-        for number in range(many(5)):
-            out, run = Path(folder, str(number)), papermill.execute_notebook
-            for path, given, times in ((empty, {}, kernels), (vae, values | {"out": str(out)}, own)):
-                times.append(timed(run, path, f"{out}.ipynb", given, progress_bar=False, config=config))
-            own[-1] -= sum(record.seconds for record in results_journal.read(out / "vae.jsonl").records)
-    extra = [beyond - kernel for beyond, kernel in zip(own, kernels, strict=True)]
-    shown = f"{statistics.median(extra):.1f} s (kernel and torch: {statistics.median(kernels):.1f} s)"
-    return [row("notebook: beyond its cases, kernel start and import", shown, "", seconds=extra, kernel=kernels)]
-
-
-KERAS = """
-import numpy as np
-from pomology.devices import find
-find.prepare("tensorflow")
-from pomology.experiment import trainers
-from pomology.experiment.experiment import Experiment
-experiment = Experiment("mlp", article="004", framework="tensorflow", devices="cpu", profile="article", out=out)
-import keras
-from keras import layers
-generator = np.random.default_rng(1)
-x, y = generator.random((9600, 28, 28), dtype=np.float32), generator.integers(0, 10, 9600)
-hidden = [layers.Flatten(), layers.Dense(512, "relu"), layers.Dropout(0.2), layers.Dense(64, "relu")]
-model = keras.Sequential([layers.Input((28, 28)), *hidden, layers.Dense(10, "softmax")])
-model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
-
-def fit(more=list):
-    start = time.perf_counter()
-    model.fit(x[:8000], y[:8000], 32, 1, verbose=0, validation_data=(x[8000:], y[8000:]), callbacks=more())
-    return time.perf_counter() - start
-
-def clocked():
-    case = next(cases)
-    with case:
-        return fit(lambda: [trainers.keras(case, samples=8000, validation_samples=1600, batch_size=32)])
-
-fit()
-cases = experiment.cases(pair=range(int(arguments[0])))
-print(json.dumps(paired(clocked, fit, int(arguments[0]))))
-"""
-
-
-FIT = """
+# The article's perceptrons, convolutions and LSTM, as their notebooks build them, and a training without the kit.
+TRAINING = """
 import nbformat
 import numpy as np
 from pomology.devices import find
@@ -364,15 +251,15 @@ from keras import layers
 from pomology.experiment import trainers
 from pomology.experiment.experiment import Experiment
 from pomology.paths import root
-name, pairs, batch_size, samples, budget_s = arguments[0], *map(int, arguments[1:4]), float(arguments[4])
+name, pairs, batch_size, samples, epochs = arguments[0], *map(int, arguments[1:5])
 cells = nbformat.read(root() / "notebooks" / "m2_max_vs_nvidia" / f"{name}.ipynb", 4).cells
 exec(next(cell.source for cell in cells if cell.source.startswith("def build(")))
 generator, held_out = np.random.default_rng(1), samples // 5
 x, y = generator.random((samples + held_out, 28, 28), dtype=np.float32), generator.integers(0, 10, samples + held_out)
-counts = {"samples": samples, "validation_samples": held_out, "batch_size": batch_size, "epochs": 5}
+counts = {"samples": samples, "validation_samples": held_out, "batch_size": batch_size, "epochs": epochs}
 data = {"validation_data": (x[samples:], y[samples:]), "batch_size": batch_size, "verbose": 0}
 
-def fit(epochs=5, more=list):
+def fit(epochs=epochs, more=list):
     keras.utils.set_random_seed(1)
     model = build("cpu")
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
@@ -380,36 +267,50 @@ def fit(epochs=5, more=list):
     model.fit(x[:samples], y[:samples], epochs=epochs, callbacks=more(), **data)
     return time.perf_counter() - start
 
-def estimated():
+def clocked():
     case = next(cases)
     with case:
-        fit(more=lambda: [trainers.keras(case, **counts)])
-    total = experiment.records[-1].metrics["fit_s"]
-    return [total.value, total.low, total.high, total.how]
+        return fit(more=lambda: [trainers.keras(case, **counts)])
 
 fit(epochs=1)
-experiment = Experiment(name, article="004", framework="tensorflow", devices="cpu", budget_s=budget_s, out=out)
-cases, found = experiment.cases(pair=range(pairs)), []
-for number in range(pairs):
-    order = (fit, estimated) if number % 2 else (estimated, fit)
-    both = {side: side() for side in order}
-    found.append([both[fit], *both[estimated]])
-print(json.dumps(found))
+settings = {"framework": "tensorflow", "devices": "cpu", "profile": arguments[5], "budget_s": float(arguments[6])}
+experiment = Experiment(name, article="004", out=out, **settings)
+cases = experiment.cases(pair=range(pairs))
 """
+KERAS = TRAINING + "print(json.dumps(paired(clocked, fit, pairs)))"
+FIT = (
+    TRAINING
+    + """
+for number in range(pairs):
+    seconds = {side: side() for side in ((fit, clocked) if number % 2 else (clocked, fit))}
+    record = experiment.records[-1]
+    total = record.metrics.get("fit_s")
+    estimate = [total.value, total.low, total.high, total.how] if total else [None] * 3 + [record.reason or "too slow"]
+    print(json.dumps([name, seconds[fit], *estimate]), flush=True)
+"""
+)
 
 
 def fit() -> list[dict]:
-    """Whole trainings in Keras without the kit, against what it says that they take from some of their steps."""
-    found = []
-    for name, pairs, batch_size in (("mlp", 4, 32), ("cnn", 3, 512), ("lstm", 3, 512)):
-        some = (1, batch_size, 10_000, 0.8) if TENTH else (pairs, batch_size, 50_000, 4.0)
-        found += program(FIT, name, *some)
-    inside = sum(low is not None and low <= whole <= high for whole, _, low, high, _ in found)
-    ratios = [whole / value for whole, value, *_ in found]
-    shown = f"{inside} of {len(found)}; ratios {min(ratios):.3f} to {max(ratios):.3f}"
-    least = math.ceil(0.8 * len(found))  # of ten at 95 % each, fewer are inside once in eighty times
-    name = "fit: whole trainings inside the interval of their estimate"
-    return [row(name, shown, f"at least {least}", inside >= least, pairs=found)]
+    """Whole trainings in Keras without the kit, against what it says that they take from a tenth of their steps: of the
+    article's models and epochs, with fewer pictures."""
+    kinds = (("mlp", 4, 32, 50_000), ("cnn", 3, 128, 20_000), ("lstm", 3, 128, 20_000))
+    rounds = Rounds("fit", sum(pairs for _, pairs, *_ in kinds), 5 if TENTH else 60)
+    for name, pairs, batch_size, samples in kinds:
+        left = pairs - sum(pair[0] == name for pair in rounds.done)
+        size, budget_s = (samples // 10, 0.3) if TENTH else (samples, 2.0)
+        for pair in lines(FIT, name, left, batch_size, size, 5, "quick", budget_s) if left else ():
+            _, whole, value, low, high, how = pair
+            shown = how if value is None else f"{how} {value:.2f} s"
+            within = "no interval" if low is None else f"{low:.2f} to {high:.2f} s"
+            rounds.add(pair, f"{name}, whole {whole:.2f} s, {shown} ({within})")
+    pairs = [pair for pair in rounds.end() if pair[-1] == "estimated"]  # on a fast machine one may fit its budget
+    inside = sum(low is not None and low <= whole <= high for _, whole, _, low, high, _ in pairs)
+    ratios = [whole / value for _, whole, value, *_ in pairs]
+    shown = f"{inside} of {len(pairs)}; ratios {min(ratios, default=0):.3f} to {max(ratios, default=0):.3f}"
+    least = math.ceil(0.8 * len(pairs))  # of ten at 95 % each, fewer are inside once in eighty times
+    name, good = "fit: whole trainings inside the interval of their estimate", inside >= least
+    return [row(name, shown, f"at least {least}", good if len(pairs) >= 8 else None, pairs=pairs)]
 
 
 LIGHTNING = """
@@ -462,103 +363,39 @@ print(json.dumps(paired(fit, clocked, int(arguments[0]))))
 """
 
 
-PRODUCTS = """
-import nbformat
-from pomology.paths import root
-from pomology.workloads import products as blas
-framework, most = arguments
-path = root() / "notebooks" / "profiling_apple_silicon" / f"blas_{framework}.ipynb"
-cells = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
-# As the notebook: its parameters, its set-up and its way to build a product; then its cases, a loop around each.
-folder = out
-exec(cells[0])
-devices, out = "cpu", folder
-for source in cells[1:4]:
-    exec(source)
-(cpu,) = experiment.devices
-
-def independent(function):
-    if framework == "torch":
-        from torch.utils.benchmark import Timer
-        timer = Timer("function()", globals={"function": function}, num_threads=cpu.threads)
-        return timer.blocked_autorange(min_run_time=0.2).median
-    start, count = time.perf_counter(), 0
-    while count < 3 or time.perf_counter() - start < 0.2:
-        mx.eval(function())
-        count += 1
-    return (time.perf_counter() - start) / count
-
-def own(case, product, multiply):
-    blas.measure(case, product, multiply, 0.2)
-    return case._metrics["kernel_s"].value
-
-ratios = {}
-chosen = [row for kind in ("fp32", "fp16") for row in products if row["precision"] == kind]
-for case in experiment.cases(chosen):
-    if len(ratios) == int(most):
-        break
-    with case:
-        product = blas.Product.of(case.config)
-        blas.require_time(case, product, build, 0.5)
-        multiply = build(case, product)
-        blas.check(case, product, seed, *numbers(multiply()))
-        independent(multiply)
-        ratios[case.name] = paired(lambda: own(case, product, multiply), lambda: independent(multiply), 6)
-print(json.dumps(ratios))
-"""
-
-
-def products() -> list[dict]:
-    """Thirty matrix products as their notebooks time them, against torch's Timer and a plain loop of MLX."""
-    rows = []
-    for framework, other in (("torch", "torch's Timer"), ("mlx", "a plain loop")):
-        raw = program(PRODUCTS, framework, many(30))
-        middles = [statistics.median(ratios) for ratios in raw.values()]
-        away = statistics.median(abs(ratio - 1) for ratio in middles)
-        shown = f"{statistics.median(middles):.4f}; median |error| {away:.1%}"
-        name = f"products: {len(raw)} with {framework} against {other}"
-        rows.append(row(name, shown, "median 5 %", away <= 0.05, raw=raw))
-    return rows
-
-
-def reproduced(name: str, only: str, *more: str) -> Path:
-    """The folder of a run of these notebooks, made anew."""
+@contextlib.contextmanager
+def reproduced(name: str, only: str, *more: str) -> Iterator[Path]:
+    """The folder of a run of these notebooks, made anew, and removed behind the block."""
     out = root() / "outputs" / f"bench-{name}"
     shutil.rmtree(out, ignore_errors=True)
     command = [sys.executable, "-m", "pomology", "reproduce", f"--profile={'smoke' if TENTH else 'quick'}"]
     command += [f"--only={only}", f"--run={out.name}", "--data=stand-in", *more]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-    return out
+    yield out
+    shutil.rmtree(out)
 
 
 def ceilings() -> list[dict]:
     """Three runs of the ceilings and of cases below them: how far the ceilings are apart, and what exceeds them."""
     from pomology.report import roofline
-    from pomology.results.run import Run
 
     only = "ceilings ceilings_mlx blas_torch blas_mlx capabilities model_sizes vae simclr"
     runs = []
     for number in range(3):
-        out = reproduced(f"ceilings-{number}", "ceilings ceilings_mlx vae" if TENTH else only)
-        runs.append([record.replace(profile="quick") for record in Run(out).records])  # a smoke test has no ceilings
-        shutil.rmtree(out)
+        with reproduced(f"ceilings-{number}", "ceilings ceilings_mlx vae" if TENTH else only) as out:
+            runs.append([each.replace(profile="quick") for each in Run(out).records])  # a smoke test has no ceilings
     best, rows = [roofline.ceilings(records) for records in runs], []
     for known in ([each.rates for each in best], [each.bandwidths for each in best]):
         for key in known[0]:
             values = [each[key].value for each in known if key in each]
-            apart, title = (
-                max(values) / min(values) - 1,
-                f"ceilings: {' '.join(key)}, best of three runs over the least",
-            )
-            good = apart <= 0.03 if key[1] == "fp32" else None
-            rows.append(
-                row(title, f"{apart:.1%} of {len(values)}", "3 %" if good is not None else "", good, raw=values)
-            )
+            apart, judged = max(values) / min(values) - 1, key[1] == "fp32"
+            title, shown = f"ceilings: {' '.join(key)}, best of three runs over the least", f"{apart:.1%}"
+            rows.append(row(title, shown, "3 %" if judged else "", apart <= 0.03 if judged else None, raw=values))
     above = []
     for records, ceilings in zip(runs, best, strict=True):
         rated = roofline.rated(records, without=roofline.CEILINGS)
-        shares = ((record, roofline.share(record, ceilings, rate)) for record, rate in rated)
-        above += [(record.experiment, record.case, share.value) for record, share in shares if share]
+        shares = ((each, roofline.share(each, ceilings, rate)) for each, rate in rated)
+        above += [(each.experiment, each.case, share.value) for each, share in shares if share]
     over = [each for each in above if each[-1] > 1.02]
     most = max((share for *_, share in above), default=0.0)
     shown = f"{len(over)} of {len(above)}, at most {most:.1%}"
@@ -569,10 +406,10 @@ def again() -> list[dict]:
     """A notebook of 75 products, run three times and three times again: how many rows `compare` calls different."""
     from pomology.report import compare
 
-    runs = [reproduced(f"again-{number}", "blas_torch", "--device=cpu", "--repeats=3") for number in (1, 2)]
-    verdicts = [line["verdict"] for line in compare.side_by_side([compare.load(run) for run in runs]).data]
-    for out in runs:
-        shutil.rmtree(out)
+    asked = "blas_torch", "--device=cpu", "--repeats=3"
+    with reproduced("again-1", *asked) as first, reproduced("again-2", *asked) as second:
+        table = compare.side_by_side([compare.load(first), compare.load(second)])
+    verdicts = [line["verdict"] for line in table.data]
     called = sum(verdict in ("faster", "slower") for verdict in verdicts)
     shown = f"{called} of {len(verdicts)} rows: {called / len(verdicts):.1%}"
     return [row("again: REPEATS=3 twice, rows called different", shown, "at most 5 %", called <= 0.05 * len(verdicts))]
@@ -594,31 +431,25 @@ print(json.dumps({"load_s": loaded - start, "compare_s": compared - loaded, "row
 
 def thousand_runs(folder: Path, runs: int, repeats: int, chooser: random.Random) -> int:
     """Write runs of 150 endings in 20 journals each, with starts and raw blocks as a real run's; returns the bytes."""
-    metric = {"unit": "s", "n": 100, "how": "measured"}
-    start = {"schema": 1, "article": "003", "framework": "torch", "framework_version": "2.13.0", "backend": "cpu"}
-    start |= {"precision": "fp32", "device": "cpu", "chip": "Synthetic 1", "profile": "quick", "threads": 2}
-    start |= {"data": "stand-in", "data_origin": "stand-in for MNIST: not asked for", "scaled": False}
-    start |= {"power_source": None, "started": "2026-05-04T03:02:01Z"}
-    end = {"parameters": 652_824, "flops_per_step": 10**9, "foreign_load": 0.1, "flags": [], "status": "ok"}
-    end |= {"reason": None, "seconds": 4.8}
-    others = ("cpu_busy", "footprint_peak_bytes", "page_faults", "page_ins", "swap_bytes", "loss_first", "loss_last")
-    also = {name: {"value": 1.5, "low": None, "high": None, **metric} for name in others}
     about = {"chip": "Synthetic 1", "cpu_cores": 2, "memory_bytes": 2**34, "os": "Linux", "python": "3.11.9"}
-    total = 0
+    others = ("cpu_busy", "footprint_peak_bytes", "page_faults", "page_ins", "swap_bytes", "loss_first", "loss_last")
+    total, blank = 0, record().line()
     for out in (folder / f"run-{number:04}" for number in range(runs)):
         out.mkdir(parents=True)
         (out / "machine.json").write_text(json.dumps(about))
         for journal in range(20):
             text = ""
             for case, again in (divmod(number, repeats) for number in range(8 if journal < 10 else 7)):
-                named = {"experiment": f"experiment_{journal}", "case": f"batch_size={case}", "repeat": again}
-                named = start | named | {"config": {"batch_size": case}}
-                values = {name: chooser.lognormvariate(0, 0.1) for name in ("step_s", "epoch_s")}
-                times = {n: {"value": x, "low": 0.97 * x, "high": 1.03 * x, **metric} for n, x in values.items()}
+                values = dict.fromkeys(others, metric(1.5).metric())
+                for name in ("step_s", "epoch_s"):
+                    value = chooser.lognormvariate(0, 0.1)
+                    values[name] = metric(value, 0.97 * value, 1.03 * value, "s").metric()
                 blocks = [[16, round(chooser.random(), 9)] for _ in range(chooser.randrange(20, 180))]
-                last = {"metrics": times | also, "blocks": {"training": {"steady": blocks}}}
-                lines = ({"event": "start", **named}, {"event": "end", **named, **end, **last})
-                text += "".join(json.dumps(line) + "\n" for line in lines)
+                named = {"experiment": f"experiment_{journal}", "case": f"batch_size={case}", "repeat": again}
+                end = blank | named | {"config": {"batch_size": case}, "chip": "Synthetic 1", "metrics": values}
+                end |= {"blocks": {"training": {"steady": blocks}}}
+                start = {key: end[key] for key in Start.__struct_fields__ if key in end} | {"event": "start"}
+                text += "".join(json.dumps(each) + "\n" for each in (start, end))
             total += len(text)
             (out / f"experiment_{journal}.jsonl").write_text(text)
     return total
@@ -638,47 +469,6 @@ def thousand() -> list[dict]:
         title = f"thousand: runs of {name}, {size / 1e6:,.0f} MB, {best['rows']:,} rows"
         rows.append(row(title, shown, "at most 3 s, 500 MB", good, **best))
     return rows
-
-
-PHASES = """
-import torch
-from pomology.experiment.experiment import Experiment
-torch.manual_seed(1)
-layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True, norm_first=True)
-model = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-tokens, count = torch.randn(4, 128, 256), 20
-
-def bare():
-    spent = 0.0
-    for _ in range(count):
-        start = time.perf_counter()
-        loss = model(tokens).square().mean()
-        loss.backward()
-        spent += time.perf_counter() - start
-        optimizer.step()
-        optimizer.zero_grad()
-    return spent / count
-
-def phased():
-    case = next(cases)
-    with case:
-        for _ in case.steps(range(count), ready=False):
-            with case.phase("forward"):
-                loss = model(tokens).square().mean()
-            with case.phase("backward"):
-                loss.backward()
-            with case.phase("update"):
-                optimizer.step()
-                optimizer.zero_grad()
-        blocks = case.clock.parts["training"].blocks
-        passes = sum(block.phases["forward"] + block.phases["backward"] for block in blocks)
-        return passes / sum(block.steps for block in blocks)
-
-bare()
-cases = Experiment("bench", article="001", devices="cpu", budget_s=1000, out=out).cases(pair=range(int(arguments[0])))
-print(json.dumps(paired(phased, bare, int(arguments[0]))))
-"""
 
 
 # A row each of what short and long cases time, as JSON: seconds by metric, and flags.
@@ -770,286 +560,88 @@ def busy() -> list[dict]:
     return lines
 
 
-def run_of(name: str) -> tuple[float, list]:
-    """Seconds of a run of three notebooks, and its records."""
-    out = root() / "outputs" / f"bench-{name}"
-    shutil.rmtree(out, ignore_errors=True)
-    command = [sys.executable, "-m", "pomology", "reproduce", f"--profile={'smoke' if TENTH else 'quick'}"]
-    command += ["--only=vae capabilities mlp", "--device=cpu", f"--run={out.name}", "--data=stand-in"]
-    seconds = timed(subprocess.run, command, stdout=subprocess.DEVNULL, check=False)
-    records = Run(out).records
-    shutil.rmtree(out)
-    return seconds, records
-
-
 def spinner() -> list[dict]:
     """A run alone and beside a program that spins on one core: how much longer it takes, and what its rows say."""
-    alone_s, _ = run_of("alone")
-    with beside(LOADS["a spinner"]):
-        busy_s, records = run_of("busy")
-    rows = [record for record in records if record.foreign_load is not None]
-    said, shown = sum("contended" in record.flags for record in rows), f"{busy_s / alone_s:.2f} ({alone_s:.0f} s alone)"
-    lines = [row("spinner: vae, capabilities and mlp, time over alone", shown, "at most 2", busy_s <= 2 * alone_s)]
-    return [*lines, row("spinner: rows that say contended", f"{said} of {len(rows)}", "all", said == len(rows))]
+    seconds, records = {}, []
+    for name, load in (("alone", "import time; time.sleep(1e6)"), ("busy", LOADS["a spinner"])):
+        with beside(load):
+            start = time.perf_counter()
+            with reproduced(name, "vae capabilities mlp", "--device=cpu") as out:
+                seconds[name], records = time.perf_counter() - start, Run(out).records
+    rows, ratio = [each for each in records if each.foreign_load is not None], seconds["busy"] / seconds["alone"]
+    shown = f"{ratio:.2f} ({seconds['alone']:.0f} s alone)"
+    flagged = sum("contended" in each.flags for each in rows)
+    return [
+        row("spinner: vae, capabilities and mlp, time over alone", shown, "at most 2", ratio <= 2),
+        row("spinner: rows that say contended", f"{flagged} of {len(rows)}", "all", flagged == len(rows)),
+    ]
 
 
-STEPS = """
-import os
-if arguments:
-    os.environ[arguments[0]] = arguments[1]
-import torch
-layers = [torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.Conv2d(16, 32, 3)]
-model = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, 10))
-inputs, times = torch.randn(8, 3, 32, 32), []
-while sum(times) < 2:
-    start = time.perf_counter()
-    model(inputs).sum().backward()
-    times.append(time.perf_counter() - start)
-print(sorted(times)[len(times) // 2])
-"""
-WAYS = (("GOMP_SPINCOUNT", 1000), ("GOMP_SPINCOUNT", 20000), ("OMP_WAIT_POLICY", "PASSIVE"), ("OMP_NUM_THREADS", 1))
+def keras() -> list[dict]:
+    """An epoch of the article's perceptron with the kit's callback, against a bare `fit`."""
+    ratios = program(KERAS, "mlp", many(61), 32, 8000, 1, "article", 0.1)
+    return [
+        ratio_row("keras: an epoch with callback against bare fit (MLP, batch 32)", ratios, 0, 1.02, "at most 1.02")
+    ]
 
 
-def spinning() -> list[dict]:
-    """A small step with other ways for OpenMP's threads to wait, over the default's time, alone and beside a spinner:
-    what a variable costs an idle machine, and gains on a busy one. `GOMP_SPINCOUNT=20000 make reproduce` tries it."""
-    lines = []
-    for place, load in (("alone", ""), ("beside a spinner", LOADS["a spinner"])):
-        for way in WAYS:
-            with beside(load):
-                ratios = paired(lambda way=way: program(STEPS, *way), lambda: program(STEPS), many(8))
-            lines.append(ratio_row(f"spinning: {way[0]}={way[1]}, {place}", ratios, 0, 99, ""))
-    return lines
+def lightning() -> list[dict]:
+    """Steps in Lightning's own loop, bare against with the kit's clock."""
+    ratios = program(LIGHTNING, many(21))
+    title = "lightning: SimCLR's steps a second with the clock against bare"
+    return [ratio_row(title, ratios, 0.98, 99, "at least 0.98")]
 
 
-# The kit's callbacks, clock and phases in a framework, against the same without them: (title, program, pairs, bounds).
-IN_FRAMEWORKS = {
-    "keras": ("keras: an epoch with callback against bare fit (MLP, batch 32)", KERAS, 61, 0, 1.02, "at most 1.02"),
-    "lightning": (
-        *("lightning: SimCLR's steps a second with the clock against bare", LIGHTNING, 21),
-        *(0.98, 99, "at least 0.98"),
-    ),
-    "phases": (
-        *("phases: forward and backward of a transformer against a bare loop", PHASES, 41),
-        *(0.97, 1.03, "within 3 %"),
-    ),
-}
-
-
-def in_framework(title: str, text: str, pairs: int, low: float, high: float, bound: str) -> list[dict]:
-    return [ratio_row(title, program(text, many(pairs)), low, high, bound)]
-
-
-class InTurn:
-    """A case of a notebook, and a loader of one batch for it: each of its steps follows one of upstream's own."""
-
-    device, backend = torch.device("cpu"), SimpleNamespace(kind="cpu")  # which nothing is proved of
-    require_memory = loss = note = lambda self, *_: None
-    occasional = staticmethod(lambda *_, **__: contextlib.nullcontext())
-
-    def __init__(self, batch: tuple, other: Callable[[], None], count: int, **config: int):
-        self.batch, self.other, self.count, self.config, self.ratios = batch, other, count, config, []
-        self.__dict__ |= config
-
-    def watch_model(self, model: nn.Module) -> nn.Module:
-        return model
-
-    def steps(self, batches: Any, part: str = "training") -> Any:
-        return measure_clock.StepClock(whole=True).steps(self) if part == "training" else iter(())
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self):
-        for _ in range(self.count):
-            seconds, start = timed(self.other), time.perf_counter()
-            yield self.batch
-            self.ratios.append((time.perf_counter() - start) / seconds)
+UPSTREAM_ROUNDS, UPSTREAM_S = 8, 13.0  # and seconds of each notebook in a round
 
 
 def upstream() -> list[dict]:
-    """Steps of the notebooks' own loops, on the clock, in turn with bare steps of the articles' code."""
-    import test_notebooks
-    import upstream as bare
-
-    torch.manual_seed(1)
-    images, digits, photos = torch.rand(128, 1, 28, 28), 255 * torch.rand(2, 64, 1, 28, 28), torch.rand(64, 3, 64, 64)
-    targets, views, words = torch.arange(64) % 2.0, torch.randn(2, 32, 3, 32, 32), 33_278
-    tokens, following = torch.randint(words, (35, 20)), torch.randint(words, (700,))
-    model = {"batch_size": 20, "embedding_size": 200, "layers": 2, "hidden_size": 200}
-    cases = {
-        "vae": InTurn((images, None), bare.vae(images), many(600), batch_size=128),
-        "siamese": InTurn((*digits, targets), bare.siamese(*digits, targets), max(12, many(60)), batch_size=64),
-        "dcgan": InTurn((photos, None), bare.dcgan(photos), max(12, many(40)), batch_size=64),
-        "transformer_lm": InTurn(
-            (tokens, following), bare.transformer_lm(tokens, following, words), max(12, many(60)), **model
-        ),
-        "simclr": InTurn((views, None, None), bare.simclr(*views), max(12, many(30)), batch_size=32),
-    }
-    rows = []
-    for name, case in cases.items():
-        scope = test_notebooks.definitions(name, DataLoader=None)
-        scope["train"].__globals__["DataLoader"] = lambda *_, case=case, **__: case
-        if name == "simclr":  # Lightning has the loop, there and here
-            module = scope["SimCLR"](SimpleNamespace(augmentation="loader"), None, None)
-            module.log = lambda *_: None
-            (optimizer,), _ = module.configure_optimizers()
-            for number, batch in enumerate(case.steps(case)):
-                optimizer.zero_grad()
-                module.training_step(batch, number).backward()
-                optimizer.step()
-        else:
-            scope["train"](case)
+    """Steps of the notebooks' own loops, on the clock, in turn with bare steps of the articles' code: in each of eight
+    processes the median over some hundred short blocks, since models lie elsewhere in the memory of another process,
+    and between processes the geometric mean with its interval. A step is within 2 % if all of that is."""
+    rounds = Rounds("upstream", many(UPSTREAM_ROUNDS), (1 if TENTH else UPSTREAM_S) * 5 + 9)
+    while len(rounds.done) < rounds.total:
+        side = Path(__file__).with_name("upstream.py")
+        (ratios,) = printed(side, len(rounds.done), 1.0 if TENTH else UPSTREAM_S)
+        middles = {name: statistics.median(each) for name, each in ratios.items()}
+        rounds.add(ratios, ", ".join(f"{name} {middle:.4f}" for name, middle in middles.items()))
+    done, rows = rounds.end(), []
+    for name in done[0]:
+        mean = intervals.repeats([Estimate(statistics.median(ratios[name])) for ratios in done])
+        inside, outside = mean.low >= 0.98 and mean.high <= 1.02, mean.low > 1.02 or mean.high < 0.98
         title = f"upstream: a step of {name}, on the clock, against the article's own code"
-        rows.append(ratio_row(title, case.ratios[3:] or case.ratios, 0.98, 1.02, "within 2 %"))
+        shown = f"{mean.value:.4f} (95 %: {mean.low:.4f} to {mean.high:.4f})"
+        rows.append(
+            row(
+                title,
+                shown,
+                "within 2 %",
+                inside or (False if outside else None),
+                ratios=[ratios[name] for ratios in done],
+            )
+        )
     return rows
-
-
-PROOF = """
-import os, random
-from types import SimpleNamespace
-count, noise, fault, folder = int(arguments[0]), float(arguments[1]), float(arguments[2]), arguments[3]
-sys.path.insert(0, folder)
-import torch
-from torch import nn
-from torch.nn import functional as F
-import pretended_mps
-from pomology.errors import Mismatch
-from pomology.workloads import proof
-
-torch.set_num_threads(1)
-pretended_mps.support = lambda name: "kernel"
-rehearsal, own, aten = pretended_mps.Rehearsal(), torch.Generator().manual_seed(1), torch.ops.aten
-PRODUCTS = (aten.mm, aten.addmm, aten.bmm, aten.convolution, aten.convolution_backward)
-
-class Noisy(dict):
-    # Every operator but copies and views has rounding of its own, as of its result's last digit where that is half.
-    faulty = None
-
-    def get(self, function, otherwise):
-        right, base = dict.get(self, function, otherwise), function.overloadpacket
-        if function in pretended_mps.COPIES or function.is_view or base in (aten.clone, aten._unsafe_view):
-            return right
-        def call(*given, **named):
-            result = right(*given, **named)
-            for item in result if isinstance(result, tuple) else [result]:
-                if isinstance(item, torch.Tensor) and item.is_floating_point() and item.numel():
-                    size = max(noise, torch.finfo(item.dtype).eps / 4)
-                    scale = item.abs() + (item.square().mean().sqrt() if base in PRODUCTS else 0)
-                    item.add_(size * scale * torch.randn(item.shape, generator=own).to(item.dtype))
-                    if self.faulty is base:
-                        item.mul_(1 + fault)
-            return result
-        return call
-
-pretended_mps.BY_HAND = Noisy(pretended_mps.BY_HAND)
-
-class Residual(nn.Module):
-    def __init__(self, *layers):
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-    def forward(self, x):
-        return x + self.layers(x)
-
-class Recurrent(nn.LSTM):
-    def forward(self, x):
-        return super().forward(x)[0]
-
-def row(chosen):
-    n, w, batch = chosen.randint(5, 60), 8 * chosen.randint(1, 6), chosen.randint(2, 40)
-    size, words, kind = 2 * chosen.randint(4, 12), chosen.randint(20, 4000), chosen.randrange(7)
-    norm = nn.BatchNorm2d(w)
-    image = lambda count: torch.rand(count, 3, size, size)
-    tokens = lambda count: torch.randint(words, (count, n))
-    if kind == 0:  # a residual network
-        inside = nn.Conv2d(w, w, 3, padding=1, bias=False), nn.BatchNorm2d(w), nn.ReLU(inplace=True)
-        model = nn.Sequential(nn.Conv2d(3, w, 3, padding=1), norm, nn.ReLU(), nn.MaxPool2d(2), Residual(*inside),
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(w, 10))
-        return model, image, lambda y: F.cross_entropy(y.float(), torch.randint(10, (len(y),)))
-    if kind == 1:  # DCGAN
-        model = nn.Sequential(nn.ConvTranspose2d(n, w, 4, bias=False), norm, nn.ReLU(True),
-            nn.ConvTranspose2d(w, 3, 4, 2, 1), nn.Tanh(), nn.Conv2d(3, 8, 4, 2, 1), nn.LeakyReLU(0.2), nn.Flatten(),
-            nn.Linear(8 * 16, 1))
-        draw = lambda count: torch.randn(count, n, 1, 1)
-        return model, draw, lambda y: F.binary_cross_entropy_with_logits(y.float(), torch.rand(len(y), 1))
-    if kind == 2:  # VAE
-        model = nn.Sequential(nn.Linear(n, w), nn.ReLU(), nn.Linear(w, n), nn.Sigmoid())
-        loss = lambda y: F.mse_loss(y.float(), torch.rand(len(y), n), reduction="sum") - (1 - y.float().exp()).mean()
-        return model, lambda count: torch.rand(count, n), loss
-    if kind == 3:  # Siamese
-        model = nn.Sequential(nn.Conv2d(3, w, 3, 2, groups=1), nn.ReLU(), nn.Flatten(), nn.LazyLinear(w))
-        model(torch.rand(1, 3, size, size))
-        return model, image, lambda y: F.pairwise_distance(y.float(), y.float().flip(0) + 0.1).clamp(min=0.1).mean()
-    head = nn.Linear(w, words)
-    middle = [nn.TransformerEncoderLayer(w, 2, 4 * w, 0.2, batch_first=True)] if kind == 4 else [
-        Recurrent(w, w, batch_first=True)] if kind == 5 else [Residual(nn.LayerNorm(w), nn.Linear(w, 4 * w),
-        nn.GELU("tanh"), nn.Linear(4 * w, w), nn.Dropout(0.1)), nn.LayerNorm(w)]
-    model = nn.Sequential(nn.Embedding(words, w), *middle, head)
-    if kind == 6:  # as GPT-2's
-        head.weight = model[0].weight
-    loss = lambda y: F.cross_entropy(y.float().flatten(0, 1), torch.randint(words, (len(y) * n,)))
-    return model, tokens, loss
-
-found = {"rows": 0, "said": [], "left": {}, "half": 0}
-for number in range(count):
-    chosen, notes = random.Random(number), []
-    torch.manual_seed(number)
-    precision = chosen.choice((torch.float32, torch.float32, torch.float16, torch.bfloat16))
-    cast, case = precision is not torch.float32, SimpleNamespace(device=rehearsal.handle, config={}, batch_size=9)
-    case.batch_size, case.note = chosen.randint(2, 40), lambda *said: notes.append(said[0])
-    case.backend = SimpleNamespace(kind="gpu", backend="mps", tf32=False, free_memory=lambda: 2**24)
-    case.backend.reset_peak_memory = lambda: None
-    proof.POISON_BYTES, case.backend.free_memory = 2**16, lambda: 2**30
-    Noisy.faulty = None
-    with rehearsal.entered():
-        model, draw, loss = row(chosen)
-        model.to(rehearsal.handle)
-
-        def step(model, size):
-            with torch.autocast(rehearsal.handle.type, dtype=precision if cast else torch.bfloat16, enabled=cast):
-                loss(model(draw(size))).backward()
-
-        Noisy.faulty = chosen.choice(PRODUCTS[:2] if fault else (None,))
-        try:
-            proof.prove(case, model, step)
-        except Mismatch as error:
-            found["said"].append(f"{number}, {precision}: {error}")
-    found["rows"] += 1
-    found["half"] += cast
-    for note in notes:
-        found["left"][note] = found["left"].get(note, 0) + 1
-print(json.dumps(found))
-sys.stdout.flush()
-os._exit(0)
-"""
 
 
 def proof() -> list[dict]:
     """Rows that are right, on a pretended GPU with rounding of its own, and what the proof of a step says of them; and
     rows with one operator wrong by a share."""
-
-    def proved(count: int, noise: float, fault: float = 0.0) -> dict:
-        return program(PROOF, many(count), noise, fault, Path(__file__).parent)
-
-    rows = []
-    for noise, count in ((1e-6, 1000), (5e-6, 100), (2e-5, 100)):
-        found = proved(count, noise)
-        shown, good = f"{len(found['said'])} of {found['rows']}", len(found["said"]) == 0 if noise <= 1e-6 else None
-        rows.append(row(f"proof: false alarms, noise {noise:g}", shown, "0" if noise <= 1e-6 else "", good, **found))
-    for fault in (1e-4, 1e-3, 0.1):
-        found = proved(100, 1e-6, fault)
-        shown = f"{len(found['said'])} of {found['rows']}"
-        rows.append(row(f"proof: products wrong by {fault:g}, said of", shown, "", None, **found))
+    side, rows = Path(__file__).with_name("random_rows.py"), []
+    clean, wrong = ((1e-6, 0, 1000), (5e-6, 0, 100), (2e-5, 0, 100)), [(1e-6, x, 100) for x in (1e-4, 1e-3, 0.1)]
+    for noise, fault, count in (*clean, *wrong):
+        (answers,) = printed(side, many(count), noise, fault)
+        shown, judged = f"{len(answers['said'])} of {answers['rows']}", not fault and noise <= 1e-6
+        title = f"proof: products wrong by {fault:g}, refused" if fault else f"proof: false alarms, noise {noise:g}"
+        rows.append(row(title, shown, "0" if judged else "", not answers["said"] if judged else None, **answers))
     return rows
 
 
-PARTS = (coverage, errors, clock, loop, kernels, estimate, fit, repeats, claims, notebook, products, ceilings, again)
-PARTS += (thousand, busy, spinner, spinning, upstream, proof)
+PARTS = (coverage, clock, loop, estimate, keras, fit, lightning, ceilings, again, thousand, busy, spinner, upstream)
+PARTS += (proof,)
 
 
 def main() -> int:
     parts: dict[str, Callable] = {part.__name__: part for part in PARTS}
-    parts |= {name: functools.partial(in_framework, *about) for name, about in IN_FRAMEWORKS.items()}
     chosen = [name for name in sys.argv[1:] if name != "--tenth"] or list(parts)
     if unknown := [name for name in chosen if name not in parts]:
         print(f"bench: no part is named {unknown[0]!r}; there are {', '.join(parts)}", file=sys.stderr)

@@ -173,3 +173,4 @@ def quiet_machine(patch: pytest.MonkeyPatch) -> None:
     state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
     patch.setattr(snapshot, "conditions", lambda: state)
     patch.setattr(snapshot, "snapshot", lambda: {"python": "3.11.9"})
+    patch.setattr(snapshot, "software", lambda: {"python": "3.11.9"})

@@ -1,4 +1,4 @@
-"""Times whose truth is known, in many draws: how often intervals hold it, and how often verdicts are wrong."""
+"""Times whose truth is known, in many draws: how often intervals hold it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from fakes import Clock
 
-from pomology.measure import calls, clock, intervals
+from pomology.measure import calls, clock
 from pomology.measure.estimate import Estimate
 
 LAGS = (0.0, 0.3, 0.6, 0.8)  # correlations of neighbours; those measured are 0.2 to 0.8
@@ -52,33 +52,3 @@ def clocked(lag: float, step_s: float, draws: int, scatter: float = 0.1) -> list
             now.pass_s(seconds * (0.8 if timing.on_ready else 1))
         parts.append(timing.parts["training"])
     return parts
-
-
-def two_sets(rng: np.random.Generator, draws: int, repeats: int) -> tuple[np.ndarray, np.ndarray]:
-    """Logarithms of the times of two sets of repeats of one thing, as measured on a quiet machine: processes differ by
-    5 %, steps within one by 14 % with a lag-1 correlation of 0.5, and the machine changes from set to set."""
-    sets, steps = [], 80
-    for _ in range(2):
-        within = 1 + 0.14 * autoregressive(rng, draws * repeats, steps).mean(1).reshape(draws, repeats)
-        process = within * (1 + 0.05 * rng.standard_normal((draws, repeats)))
-        deviation = math.sqrt(0.05**2 + 0.14**2 * 3 / steps)  # of a process
-        drift = deviation * math.sqrt(intervals.BETWEEN_SETS / 2) * rng.standard_normal((draws, 1))
-        sets.append(np.log(process) + drift)
-    return sets[0], sets[1]
-
-
-def verdicts(repeats: int, draws: int) -> tuple[float, float, float]:
-    """Of two sets of repeats: the share called different that is not, and the power at the smallest ratio that is said
-    to be detectable (its median); that ratio."""
-
-    def judged(one: np.ndarray, other: np.ndarray) -> list[intervals.Comparison]:
-        pairs = zip(np.exp(one), np.exp(other), strict=True)
-        return [intervals.difference(a, b, between=intervals.BETWEEN_SETS).judged() for a, b in pairs]
-
-    rng = np.random.default_rng(repeats)
-    same = judged(*two_sets(rng, draws, repeats))
-    ratio = float(np.median([each.smallest_detectable for each in same]))
-    one, other = two_sets(rng, draws, repeats)
-    apart = judged(one + math.log(ratio), other)
-    wrong = np.mean([each.verdict != "no difference shown" for each in same])
-    return float(wrong), float(np.mean([each.verdict == "slower" for each in apart])), ratio

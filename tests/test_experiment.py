@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import getpass
 import json
@@ -56,12 +57,15 @@ def quick_collection():
     gc.unfreeze()
 
 
+this_machine = functools.cache(snapshot.snapshot)
+
+
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
-    """Not watched for a quarter of a second before every case, and plugged in."""
-    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
-    monkeypatch.setattr(snapshot, "conditions", lambda: state)
-    return state
+    """Not watched for a quarter of a second before every case, asked once what it is, and plugged in."""
+    fakes.quiet_machine(monkeypatch)
+    monkeypatch.setattr(snapshot, "snapshot", this_machine)
+    return snapshot.conditions()
 
 
 @pytest.fixture
@@ -80,10 +84,13 @@ def batches(count: int) -> list:
     return [(x, x.sum(1, keepdim=True)) for x in inputs]
 
 
-def fit(case: Case, count: int = 60, *, lr: float = 0.02, losses=None, at: Callable[[int], None] = lambda number: None):
+def fit(case: Case, count: int = 60, *, lr: float = 0.02, losses=None, at=lambda number: None, step_s: float = 0.0):
     """Train a linear model for an epoch of `count` steps. `losses` replaces what is noted as the loss of a step, and
-    `at` is called in every step. Returns for every step whether it was one on a ready batch."""
+    `at` is called in every step; step_s: what a step takes, in simulated time, where it is given. Returns for every
+    step whether it was one on a ready batch."""
     torch.manual_seed(1)
+    clock = fakes.Clock()
+    case.clock.clock = clock if step_s else case.clock.clock
     model = case.watch_model(nn.Linear(FEATURES, 1).to(case.device))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     ready = []
@@ -95,6 +102,7 @@ def fit(case: Case, count: int = 60, *, lr: float = 0.02, losses=None, at: Calla
         optimizer.step()
         case.loss(loss.item() if losses is None else losses(number))
         at(number)
+        clock.pass_s(step_s)
     return ready
 
 
@@ -181,10 +189,10 @@ def test_parts_asides_and_own_metrics_stand_in_the_record_and_nothing_observed_i
 def test_only_the_article_profile_runs_an_epoch_that_does_not_fit_the_budget(make, profile, whole):
     seen = []
     experiment = make(profile=profile, budget_s=0.02)
-    record = run(experiment, lambda case: seen.extend(fit(case, 80, at=lambda number: time.sleep(0.003))))
+    record = run(experiment, lambda case: seen.extend(fit(case, 80, step_s=0.003)))
     assert record.profile == profile and (seen.count(False) == 80) == whole
     assert record.metrics["epoch_s"].how == ("measured" if whole else "estimated")
-    assert record.metrics["epoch_s"].value > 80 * 0.003
+    assert record.metrics["epoch_s"].value == pytest.approx(80 * 0.003)
     assert record.metrics["loss_first"].n == seen.count(False)
     assert record.blocks["training"]["stopped"] == ("whole epoch" if whole else "budget")
     assert ("few-steps" in record.flags) == (not whole)
@@ -402,7 +410,7 @@ def test_a_model_that_does_no_better_than_guessing_is_said_not_to_learn(make, va
 )
 def test_an_accuracy_says_how_much_of_the_training_ran_and_that_it_is_a_stand_in_s(make, profile, epochs, done, data):
     def body(case):
-        fit(case, 60 if profile == "article" else 600, at=lambda number: time.sleep(0.001))
+        fit(case, 60 if profile == "article" else 600, step_s=0.001)
         case.accuracy(0.592, 1000, classes=10, epochs=epochs)
 
     experiment = make(profile=profile, columns=["epoch_s", "accuracy"])
@@ -456,12 +464,9 @@ def test_what_the_journal_holds_is_skipped_and_said(make, capsys):
 )
 def test_beside_a_case_of_few_steps_a_smaller_one_runs(make, changes, rows, instead, ran):
     def train(experiment):
-        clock = fakes.Clock()
         for case in experiment.smaller_beside(experiment.cases(rows), **instead):
             with case:
-                case.clock.clock = clock
-                seconds = 0.008 * case.batch_size * case.config.get("width", 1)
-                fit(case, 60, at=lambda number, seconds=seconds: clock.pass_s(seconds))
+                fit(case, 60, step_s=0.008 * case.batch_size * case.config.get("width", 1))
         return experiment.records
 
     records = train(make(**{"budget_s": 0.2} | changes))

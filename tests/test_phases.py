@@ -15,7 +15,6 @@ from pomology.devices import find
 from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import Mismatch, TooBig
 from pomology.experiment.experiment import Experiment
-from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.measure.clock import Block, StepClock
 from pomology.measure.epochs import epoch_metrics
@@ -75,10 +74,13 @@ def test_wrong_phases_are_refused():
             pass
 
 
-@pytest.fixture
-def make(tmp_path, monkeypatch):
-    monkeypatch.setattr(snapshot, "conditions", lambda: {"power_source": "ac", "load": 0.1, "flags": []})
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    fakes.quiet_machine(monkeypatch)
 
+
+@pytest.fixture
+def make(tmp_path):
     def make(**changes) -> Experiment:
         settings = {"article": "001", "devices": "cpu", "profile": "quick", "budget_s": 0.1, "out": str(tmp_path)}
         return Experiment("whisper", **settings | changes)
@@ -87,13 +89,14 @@ def make(tmp_path, monkeypatch):
 
 
 def test_phases_stand_in_the_record_with_their_raw_times(make):
-    experiment = make()
+    experiment, now = make(), Clock()
     for case in experiment.cases([{"batch_size": 8}]):
         with case:
+            case.clock.clock = now
             for _ in case.steps(range(60)):
-                for seconds, name in enumerate(COSTS):
+                for number, name in enumerate(COSTS):
                     with case.phase(name):
-                        time.sleep(0.0005 * seconds)
+                        now.pass_s(0.0005 * number)
     (record,) = experiment.records
     metrics, raw = record.metrics, record.blocks["training"]
     steps = sum(count for count, _ in raw["steady"])
@@ -101,7 +104,8 @@ def test_phases_stand_in_the_record_with_their_raw_times(make):
         assert len(raw[f"steady_{name}"]) == len(raw["steady"])
         assert len(raw[f"warmup_{name}"]) == len(raw["warmup"]) > 0
         assert metrics[f"{name}_s"].value == pytest.approx(sum(raw[f"steady_{name}"]) / steps, rel=1e-3)
-    assert 0.0015 < sum(metrics[f"{name}_s"].value for name in COSTS) <= metrics["step_s"].value * 1.001
+        assert metrics[f"{name}_s"].value == pytest.approx(0.0005 * [*COSTS].index(name))
+    assert metrics["step_s"].value == pytest.approx(0.0015)
 
 
 def test_what_is_timed_without_a_loop_stands_in_the_record_with_its_raw_times(make):

@@ -1,14 +1,12 @@
 """Statistics against independent truth: tables, closed forms, and synthetic processes whose answer is known."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
-from fakes import Clock
-from simulations import autoregressive, clocked, covered, measured, share, verdicts
+from simulations import autoregressive, clocked, covered, measured, share
 
-from pomology.measure import calls, clock, intervals
+from pomology.measure import clock, intervals
 from pomology.measure.epochs import epoch_estimate
 from pomology.measure.estimate import Estimate, total
 from pomology.measure.intervals import compare, drift, interval, median_interval, t_p_value, t_quantile
@@ -121,14 +119,6 @@ def test_weighted_interval_covers_with_unequal_blocks(blocks, lag):
     assert 0.93 <= share([interval(row, weights=sizes) for row in means], 1.0) <= 0.995
 
 
-def test_measure_looks_at_forty_values_and_then_at_a_quarter_more(monkeypatch):
-    looks, now, function = [], Clock(), intervals.median_interval
-    monkeypatch.setattr(intervals, "median_interval", lambda times: looks.append(len(times)) or function(times))
-    times = itertools.cycle(np.random.default_rng(1).uniform(0.5, 1.5, 999).tolist())
-    calls.measure(lambda: now.pass_s(next(times)), clock=now, budget_s=150)
-    assert looks[:6] == [40, 50, 63, 79, 99, 124]
-
-
 @pytest.mark.parametrize("lag", [0.0, 0.8])
 def test_what_measure_and_the_clock_stop_at_covers(lag):
     # 100 draws of each: 2.2 percentage points of standard error at 95 %.
@@ -207,13 +197,6 @@ def test_same_code_is_rarely_called_different_where_pooled_steps_mostly_are():
     a, b = steps.reshape(2, draws, 400)
     t = (a.mean(1) - b.mean(1)) / np.sqrt((a.var(1, ddof=1) + b.var(1, ddof=1)) / 400)
     assert np.mean(np.abs(t) > 1.963) > 0.40
-
-
-@pytest.mark.parametrize("repeats", [3, 5, 10])
-def test_two_sets_of_repeats_of_one_machine_are_rarely_called_different(repeats):
-    wrong, power, _ = verdicts(repeats, 500)
-    assert wrong <= 0.07  # 5 %, and two standard errors
-    assert 0.71 <= power <= 0.86
 
 
 @pytest.mark.parametrize(("count", "options"), [(3, {}), (5, {}), (5, {"paired": True})])

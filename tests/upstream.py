@@ -1,4 +1,6 @@
-"""The articles' own code, bare, for `bench.py`: models and steps as their scripts write them, without the kit.
+"""The articles' own code, bare: models and steps as their scripts write them, without the kit; and the notebooks'
+steps, on the clock, beside them. `python tests/upstream.py ROUND SECONDS` is a round of `bench.py upstream`: it times
+each notebook for so many seconds, and prints the ratios of its steps to the bare ones.
 
 After pytorch/examples of May 2022 (vae, siamese_network, dcgan, word_language_model), torchvision 0.12's ResNet-18, and
 lightly 1.4.10's ResNet-18 and loss. Each function gives a step of the article's optimiser on a batch.
@@ -6,11 +8,22 @@ lightly 1.4.10's ResNet-18 and loss. Each function gives a step of the article's
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from pomology.measure.clock import StepClock
+
+BLOCK_S = 0.005  # that a block of steps takes at the least
 
 
 class VAE(nn.Module):
@@ -231,3 +244,96 @@ def simclr(one, other):
         optimizer.step()
 
     return step
+
+
+class InTurn:
+    """A case of a notebook, and the loader of its one batch. Blocks of its steps (B) and of bare ones (A) take turns,
+    A B B A B A A B: each follows itself and the other as often, and a machine that drifts slows both. `ratios` are
+    B / A of each four; warm-up is in none."""
+
+    device, backend = torch.device("cpu"), SimpleNamespace(kind="cpu")  # which nothing is proved of
+    require_memory = loss = note = lambda self, *_: None
+    occasional = staticmethod(lambda *_, **__: contextlib.nullcontext())
+
+    def __init__(self, batch: tuple, bare: Callable[[], None], seconds: float, config: dict[str, int]):
+        self.batch, self.bare, self.seconds, self.config, self.ratios = batch, bare, seconds, config, []
+        self.__dict__ |= config
+        pace_s = min(self._bare_s(1) for _ in range(3))
+        self.size = math.ceil(BLOCK_S / pace_s)
+        self.fours = max(3, round(seconds / (4 * self.size * pace_s)))
+
+    def watch_model(self, model: nn.Module) -> nn.Module:
+        return model
+
+    def steps(self, batches: Any, part: str = "training") -> Iterator:
+        return StepClock(whole=True).steps(self) if part == "training" else iter(())
+
+    def __len__(self) -> int:
+        return 2 * self.size * self.fours
+
+    def __iter__(self) -> Iterator[tuple]:
+        for number in range(self.fours):
+            seconds = dict.fromkeys("AB", 0.0)
+            for side in "BAAB" if number % 2 else "ABBA":
+                if side == "A":
+                    seconds["A"] += self._bare_s(self.size)
+                    continue
+                start = time.perf_counter()
+                for _ in range(self.size):
+                    yield self.batch
+                seconds["B"] += time.perf_counter() - start
+            if number >= max(1, self.fours // 20):
+                self.ratios.append(seconds["B"] / seconds["A"])
+
+    def _bare_s(self, count: int) -> float:
+        start = time.perf_counter()
+        for _ in range(count):
+            self.bare()
+        return time.perf_counter() - start
+
+
+def given(name: str) -> tuple[tuple, Callable[[], None], dict[str, int]]:
+    """A batch for a notebook's loop, the bare step on it, and the settings of the case."""
+    words, model = 33_278, {"batch_size": 20, "embedding_size": 200, "layers": 2, "hidden_size": 200}
+    if name == "vae":
+        images = torch.rand(128, 1, 28, 28)
+        return (images, None), vae(images), {"batch_size": 128}
+    if name == "siamese":
+        batch = (*(255 * torch.rand(2, 64, 1, 28, 28)), torch.arange(64) % 2.0)
+        return batch, siamese(*batch), {"batch_size": 64}
+    if name == "dcgan":
+        images = torch.rand(64, 3, 64, 64)
+        return (images, None), dcgan(images), {"batch_size": 64}
+    if name == "transformer_lm":
+        batch = torch.randint(words, (35, 20)), torch.randint(words, (700,))
+        return batch, transformer_lm(*batch, words), model
+    views = torch.randn(2, 32, 3, 32, 32)
+    return (views, None, None), simclr(*views), {"batch_size": 32}
+
+
+def compare(name: str, seconds: float) -> list[float]:
+    """The ratios of a notebook's steps to the bare ones."""
+    import test_notebooks
+
+    batch, bare, config = given(name)
+    case = InTurn(batch, bare, seconds, config)
+    scope = test_notebooks.definitions(name, DataLoader=None)
+    scope["train"].__globals__["DataLoader"] = lambda *_, **__: case
+    if name != "simclr":
+        scope["train"](case)
+        return case.ratios
+    module = scope["SimCLR"](SimpleNamespace(augmentation="loader"), None, None)  # Lightning has the loop otherwise
+    module.log = lambda *_: None
+    (optimizer,), _ = module.configure_optimizers()
+    for number, views in enumerate(case.steps(case)):
+        optimizer.zero_grad()
+        module.training_step(views, number).backward()
+        optimizer.step()
+    return case.ratios
+
+
+NOTEBOOKS = ("vae", "siamese", "dcgan", "transformer_lm", "simclr")
+
+if __name__ == "__main__":
+    torch.manual_seed(int(sys.argv[1]))
+    print(json.dumps({name: compare(name, float(sys.argv[2])) for name in NOTEBOOKS}))

@@ -2,7 +2,7 @@
 
 What most users need is here: `from pomology import Experiment, Run, Estimate, workload, TooBig`. The rest is in the
 packages below, each of which says in its first line what it is for. `measure` is one of them, and a name can be only
-one thing: the function that times a call is `from pomology.measure import measure`.
+one thing: the function that times a call is `from pomology.measure.calls import measure`.
 
 Importing this takes no numpy and no framework: a name is imported when it is first asked for.
 """

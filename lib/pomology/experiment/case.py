@@ -293,36 +293,33 @@ class Case(Feasibility):
         status, reason = self._status(exception, observed)
         if status == "out-of-memory" and backend.memory_limit:
             self.note(backend.memory_limit)
-        doubts = outcome.flags(telemetry, training, self._kernels, backend.backend)
-        doubts = self._conditions["flags"] + self._flags + doubts
-        doubts += ["slowed"] * self.experiment.slowed(self._canary)
-        record = self._start() | {"status": status, "reason": reason}
-        record |= {"device": observed and ("cpu" if observed == "cpu" else "gpu")}
-        record |= {"parameters": workload and workload.parameters, "flops_per_step": workload and workload.flops}
-        record |= {"bytes_per_step": workload and workload.moved_bytes}
-        record |= {"foreign_load": max(self._loads, default=None)}
         traced = self._trace and outcome.memory_trace(self._trace, training, backend)
         metrics = self._all_metrics(traced["warmup"] if traced else 0)
-        record |= {"metrics": {name: value.metric() for name, value in metrics.items()}}
         blocks = {name: outcome.raw_times(part) for name, part in self.clock.parts.items()} | self._kernels
-        doubts += ["cut-short"] * any(each.get("stopped") == "limit" for each in blocks.values())
-        asides = {name: occasional.seconds for name, occasional in self.clock.occasional_work.items()}
-        record |= {"seconds": round(time.perf_counter() - self._start_s, 3), "asides": asides}
-        record |= {"flags": [*dict.fromkeys(doubts)], "blocks": blocks}
-        record |= ({"memory_trace": traced} if traced else {}) | ({"canary": self._canary} if self._canary else {})
-        if self._notes:
-            record["note"] = redact("; ".join(self._notes))
+        flags = [*self._conditions["flags"], *self._flags]
+        flags += outcome.flags(telemetry, training, self._kernels, backend.backend)
+        flags += ["slowed"] * self.experiment.slowed(self._canary)
+        flags += ["cut-short"] * any(each.get("stopped") == "limit" for each in blocks.values())
+        record = self._start() | {
+            "device": observed and ("cpu" if observed == "cpu" else "gpu"),
+            "parameters": workload and workload.parameters,
+            "flops_per_step": workload and workload.flops,
+            "bytes_per_step": workload and workload.moved_bytes,
+            "status": status,
+            "reason": reason,
+            "foreign_load": max(self._loads, default=None),
+            "flags": [*dict.fromkeys(flags)],
+            "seconds": round(time.perf_counter() - self._start_s, 3),
+            "metrics": {name: value.metric() for name, value in metrics.items()},
+            "blocks": blocks,
+            "asides": {name: occasional.seconds for name, occasional in self.clock.occasional_work.items()},
+        }
         if telemetry is not None:
-            absent = dict(telemetry.absent)
-            if backend.uncounted:
-                absent |= dict.fromkeys(("allocated_peak_bytes", "reserved_peak_bytes"), redact(backend.uncounted))
-            record |= {"absent": absent, "rails": telemetry.rails, "thermal_level": telemetry.thermal_level}
-            if any(telemetry.thermal.values()):
-                record["thermal"] = telemetry.thermal | {"rested_s": round(self.rested_s, 3)}
-            record["trace"] = telemetry.samples[:: max(1, len(telemetry.samples) // 500)]
+            record |= outcome.observed(telemetry, backend, self.rested_s)
         if status == "error" and exception is not None:
             record["traceback"] = redact("".join(traceback.format_exception(exception)))
-        return record
+        optional = {"memory_trace": traced, "canary": self._canary, "note": redact("; ".join(self._notes))}
+        return record | {name: value for name, value in optional.items() if value}
 
     def _status(self, exception: BaseException | None, observed: str | None) -> tuple[str, str | None]:
         """observed: the backend that holds the model."""
@@ -362,9 +359,8 @@ class Case(Feasibility):
             if blocks := training and (training.ready_blocks or training.blocks):
                 metrics["flops_per_s"] = epochs.rate(workload.flops, epochs.interval(blocks), "FLOP/s")
             forward = workload.forward_flops
-            for name, flops in (
-                () if forward is None else (("forward", forward), ("backward", workload.flops - forward))
-            ):
+            passes = {} if forward is None else {"forward": forward, "backward": workload.flops - forward}
+            for name, flops in passes.items():
                 if flops and f"{name}_s" in metrics:
                     metrics[f"{name}_flops_per_s"] = epochs.rate(flops, metrics[f"{name}_s"], "FLOP/s")
         return metrics

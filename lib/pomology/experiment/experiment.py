@@ -117,19 +117,23 @@ class Experiment(Report):
                         case.note(f"the memory of {other.backend} could not be freed: {error}")
                 self._rest(case)
                 yield case
-        # Once more what ended well while the machine was slow, as far as its best is known by now.
-        after = journal.read(self.journal.path)
-        known = {record.case: record for record in after.records if record.repeat == self.repeat}
-        again = {name for name in known if after.begun[name, self.repeat] > 1}
-        for case in (Case(self, case.backend, case.config) for case in asked):
-            record = known.get(case.name)
-            once = record and record.status == "ok" and case.name not in again
-            once = once and self.article != KIT  # checks of the kit say themselves what may be trusted
-            if once and self.slowed(record.canary):
-                spent_s = sum(known[name].seconds for name in again)
-                if spent_s + record.seconds <= AGAIN_S and not self._waits(case):
-                    again.add(case.name)
-                    yield case
+        if self.article != KIT:  # checks of the kit say themselves what may be trusted
+            yield from self._again(asked)
+
+    def _again(self, asked: Iterable[Case]) -> Iterator[Case]:
+        """Once more what ended well while the machine was slow, as far as its best is known now; within `AGAIN_S`."""
+        held = journal.read(self.journal.path)
+        ended = {record.case: record for record in held.records if record.repeat == self.repeat}
+        again = {name for name in ended if held.begun[name, self.repeat] > 1}
+        for first in asked:
+            record = ended.get(first.name)
+            if first.name in again or record is None or record.status != "ok" or not self.slowed(record.canary):
+                continue
+            case = Case(self, first.backend, first.config)
+            spent_s = sum(ended[name].seconds or 0.0 for name in again)  # none of what crashed
+            if spent_s + record.seconds <= AGAIN_S and not self._waits(case):
+                again.add(case.name)
+                yield case
 
     def _waits(self, case: Case) -> bool:
         """Whether a case of a run is left to a process of its own, as its memory would hold another row's graphs."""

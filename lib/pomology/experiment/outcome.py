@@ -96,6 +96,17 @@ def pairs(blocks: list[clock.Block]) -> list[list[float]]:
     return [[block.steps, round(block.seconds, 9)] for block in blocks]
 
 
+def observed(telemetry: Telemetry, device: Device, rested_s: float) -> dict[str, Any]:
+    """What the telemetry of a case adds to its record; of its samples every so many, 500 to 1,000 in all."""
+    absent = dict(telemetry.absent)
+    if device.uncounted:
+        absent |= dict.fromkeys(("allocated_peak_bytes", "reserved_peak_bytes"), redact(device.uncounted))
+    fields = {"absent": absent, "rails": telemetry.rails, "thermal_level": telemetry.thermal_level}
+    if any(telemetry.thermal.values()):
+        fields["thermal"] = telemetry.thermal | {"rested_s": round(rested_s, 3)}
+    return fields | {"trace": telemetry.samples[:: max(1, len(telemetry.samples) // 500)]}
+
+
 def memory_trace(trace: MemoryTrace, training: clock.Part | None, device: Device) -> dict[str, Any]:
     """A trace as the journal keeps it: columns, rows, why a column is empty, and how many steps come before the steady
     ones (a tenth, where the clock knows nothing of the loop)."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
@@ -50,7 +50,8 @@ class Part:
 
     epoch_steps: in a whole epoch; a smaller last batch counts as its fraction. per_epoch: as of `StepClock.steps`.
     blocks: steady steps with whatever the loop really does; ready_blocks: on batches that were ready. last_step_s: of
-    a smaller last batch, which no mean holds. seconds: of the whole loop, asides included, ready blocks not.
+    a smaller last batch, which no mean holds. steps: run in whole blocks, the first, warm-up and the last included,
+    ready ones not. seconds: of the whole loop, asides included, ready blocks not.
     """
 
     name: str
@@ -61,15 +62,27 @@ class Part:
     blocks: list[Block] = field(default_factory=list)
     ready_blocks: list[Block] = field(default_factory=list)
     last_step_s: float | None = None
+    steps: int = 0
     seconds: float = 0.0
     complete: bool = False
     stopped: str = "left early"
 
     @property
-    def steps(self) -> int:
-        """Steps run, first, warm-up and last included, ready ones not."""
-        alone = sum(seconds is not None for seconds in (self.first_step_s, self.last_step_s))
-        return alone + steps_in(self.warmup + self.blocks)
+    def full_batches(self) -> int:
+        """Of a whole epoch: all batches but a smaller last one."""
+        return max(1, int(self.epoch_steps))
+
+
+class Plan(NamedTuple):
+    """How the steady steps of a part are taken. whole: to the end of the epoch. size: steps of a block. burst_s: of the
+    loop, between looks at the stop rule. ready: where ready batches are timed: "turns" after each burst, in two halves
+    "around" the steady steps, "behind" them, or nowhere. settling: steps that settle a loader with workers between."""
+
+    whole: bool
+    size: int
+    burst_s: float
+    ready: Literal["", "turns", "around", "behind"]
+    settling: int = 0
 
 
 def steps_in(blocks: Iterable[Block]) -> int:
@@ -182,65 +195,37 @@ class StepClock:
     def _run(self, part: Part, batches: Iterable, budget_s: float, limit_s: float, ready: bool) -> Iterator:
         self.synchronize()
         self.running, self._ready_s, start = part.name, 0.0, self.clock()
-        self._until = start + limit_s
-        count, full = math.ceil(part.epoch_steps), max(1, int(part.epoch_steps))  # full: but for a smaller last batch
-        pool: list = []
+        self._until, self._pool = start + limit_s, []
         source = (batch for given in (batches,) for batch in given)  # asked for an iterator with the first step
         try:
             first, _ = yield from self._block(part, source, 1)
-            part.first_step_s, pace_s, done = first.seconds, first.seconds, 1
-            self.on_progress(part.name, done, count)
-
-            # Warm-up, in blocks of 1, 2, 4, ... steps: tells the pace, and lets caches and clocks settle. The first
-            # step tells neither: compilation or the start of workers may take seconds where a step takes milliseconds.
-            warm_s, lost_s, size, most = min(2.0, budget_s / 5), 0.0, 1, max(1, int(part.epoch_steps / 10))
-            while not self._late() and (size := min(size, most + 1 - done, full - done)) > 0:
-                block, lost_s = yield from self._block(part, source, size)
-                part.warmup.append(block)
-                pace_s, done, size = block.step_s, done + size, 2 * size
-                if sum(block.seconds for block in part.warmup) >= warm_s:
-                    break
-            if part.warmup and self.clock() + STEPS_LEAST * pace_s > self._until:
-                part.blocks.append(part.warmup.pop())  # no more will come that could be a steady step
-
-            size = block_steps(pace_s, max(BLOCK_S, budget_s / BLOCKS_MOST), self.synchronize, self.clock, lost_s)
-            whole = self.whole or self.clock() - start + (part.epoch_steps - done) * pace_s <= budget_s
-            loop_s, ready_s = budget_s * (1 - READY_SHARE), budget_s * READY_SHARE
-            ready = ready and (full >= SPLIT_STEPS if whole else SPLIT_STEPS * pace_s <= loop_s)
-            # A loader with workers fetches ahead while ready batches are timed, and looks too fast until that is used
-            # up. So these are timed in two halves around its steps, if there is time for steps that settle it: twice as
-            # many as it fetches ahead. Where loading and computing take about as long, that many more batches come for
-            # nothing at the most. A whole epoch's time would hold such steps; one that is asked for is left as it is.
-            workers = getattr(batches, "num_workers", 0)
-            settling = 2 * workers * (getattr(batches, "prefetch_factor", None) or 2)
-            turns = ready and not whole and not workers
-            around = ready and not turns and not (whole and (workers or self.whole)) and settling * pace_s <= loop_s / 2
-            burst_s = math.inf if whole else (loop_s if turns else budget_s) / BURSTS
-            shortest, longest = math.ceil(part.epoch_steps / BLOCKS_MOST), max(1, burst_s / max(pace_s, 1e-9))
-            size = max(size, shortest) if whole else min(size, int(longest))
-            if around:
-                self._keep_ready(pool, batches, full)
-                yield from self._ready(part, pool, size, ready_s / 2, SPLIT_STEPS / 2)
-                if settling and done < full:
-                    block, _ = yield from self._block(part, source, min(settling, full - done))
+            part.first_step_s = first.seconds
+            self.on_progress(part.name, part.steps, math.ceil(part.epoch_steps))
+            pace_s, lost_s = yield from self._warm_up(part, source, budget_s)
+            plan = self._plan(part, batches, budget_s, self.clock() - start, pace_s, lost_s, ready)
+            halves = 2 if plan.ready == "around" else 1
+            if plan.ready == "around":
+                yield from self._ready(part, batches, plan.size, budget_s, halves)
+                if plan.settling and part.steps < part.full_batches:
+                    block, _ = yield from self._block(part, source, min(plan.settling, part.full_batches - part.steps))
                     part.warmup.append(block)
-                    done += block.steps
+            # Here rather than in a generator of its own, which would cost every step a tenth of a microsecond.
+            turns, expected = plan.ready == "turns", math.ceil(part.epoch_steps) if plan.whole else None
             least, loops = (SPLIT_STEPS, [part.blocks, part.ready_blocks]) if turns else (STEPS_LEAST, [part.blocks])
-            least = max(least, intervals.VALUES_LEAST * size if size > 1 else 0)  # an interval needs so many blocks
+            # An interval needs so many blocks.
+            least = max(least, intervals.VALUES_LEAST * plan.size if plan.size > 1 else 0)
             burst, begun = 0, self._now()
-            while done < full and not self._late():
-                self.on_progress(part.name, done, count if whole else None)
-                burst, until = burst + 1, self._now() + burst_s
-                while done < full and not self._late():
-                    block, _ = yield from self._block(part, source, min(size, full - done))
+            while part.steps < part.full_batches and not self._late():
+                self.on_progress(part.name, part.steps, expected)
+                burst, until = burst + 1, self._now() + plan.burst_s
+                while part.steps < part.full_batches and not self._late():
+                    block, _ = yield from self._block(part, source, min(plan.size, part.full_batches - part.steps))
                     part.blocks.append(block)
-                    done += block.steps
-                    self.on_progress(part.name, done, count if whole else None)
+                    self.on_progress(part.name, part.steps, expected)
                     if self._now() >= until:
                         break
                 if turns:
-                    self._keep_ready(pool, batches, full)
-                    yield from self._ready(part, pool, size, ready_s / BURSTS, SPLIT_STEPS / BURSTS)
+                    yield from self._ready(part, batches, plan.size, budget_s, BURSTS)
                 if self._now() - begun >= budget_s and all(steps_in(blocks) >= least for blocks in loops):
                     part.stopped = "budget"
                     break
@@ -248,8 +233,8 @@ class StepClock:
                 if burst >= 3 and all(map(narrow, loops)):
                     part.stopped = "interval"
                     break
-            if done == full:
-                if full < count:
+            if part.steps == part.full_batches:
+                if part.full_batches < part.epoch_steps:
                     last, _ = yield from self._block(part, source, 1)
                     part.last_step_s = last.seconds
                 next(source, None)  # a loader with workers ends them now, and a loop over it would wait for that
@@ -258,13 +243,54 @@ class StepClock:
                 part.stopped = "limit"
             part.seconds = self.clock() - start - self._ready_s
             source.close()  # workers of a loader end here, and load nothing beside the ready batches
-            if ready and not turns:
-                self._keep_ready(pool, batches, full)
-                yield from self._ready(part, pool, size, ready_s / (1 + around), SPLIT_STEPS / (1 + around))
+            if plan.ready in ("around", "behind"):
+                yield from self._ready(part, batches, plan.size, budget_s, halves)
         finally:
-            self.running, self.on_ready, self._until = None, False, math.inf
+            self.running, self.on_ready, self._until, self._pool = None, False, math.inf, []
             part.seconds = part.seconds or self.clock() - start - self._ready_s
             self.on_progress(part.name, part.steps, part.steps)
+
+    def _warm_up(self, part: Part, source: Iterator, budget_s: float) -> Generator[Any, None, tuple[float, float]]:
+        """Blocks of 1, 2, 4, ... steps, which show the pace, and let caches and clocks settle. The first step does
+        neither: compilation or the start of workers may take seconds where a step takes milliseconds. Returns seconds
+        of a step, and those that a fence can have kept from overlapping."""
+        pace_s, lost_s, size = part.first_step_s, 0.0, 1
+        most = max(1, int(part.epoch_steps / 10))
+        while not self._late() and (size := min(size, most + 1 - part.steps, part.full_batches - part.steps)) > 0:
+            block, lost_s = yield from self._block(part, source, size)
+            part.warmup.append(block)
+            pace_s, size = block.step_s, 2 * size
+            if sum(block.seconds for block in part.warmup) >= min(2.0, budget_s / 5):
+                break
+        if part.warmup and self.clock() + STEPS_LEAST * pace_s > self._until:
+            part.blocks.append(part.warmup.pop())  # no more will come that could be a steady step
+        return pace_s, lost_s
+
+    def _plan(
+        self, part: Part, batches: Iterable, budget_s: float, spent_s: float, pace_s: float, lost_s: float, ready: bool
+    ) -> Plan:
+        """How to go on after the warm-up: spent_s since the part began; pace_s and lost_s as of `_warm_up`."""
+        size = block_steps(pace_s, max(BLOCK_S, budget_s / BLOCKS_MOST), self.synchronize, self.clock, lost_s)
+        whole = self.whole or spent_s + (part.epoch_steps - part.steps) * pace_s <= budget_s
+        loop_s = budget_s * (1 - READY_SHARE)
+        workers = getattr(batches, "num_workers", 0)
+        settling = 2 * workers * (getattr(batches, "prefetch_factor", None) or 2)
+        if not (ready and (part.full_batches >= SPLIT_STEPS if whole else SPLIT_STEPS * pace_s <= loop_s)):
+            where = ""
+        elif not whole and not workers:
+            where = "turns"
+        # A loader with workers fetches ahead while ready batches are timed, and looks too fast until that is used up.
+        # So these are timed in two halves around its steps, if there is time for steps that settle it: twice as many
+        # as it fetches ahead. Where loading and computing take about as long, that many more batches come for nothing
+        # at the most. A whole epoch's time would hold such steps; one that is asked for is left as it is.
+        elif not (whole and (workers or self.whole)) and settling * pace_s <= loop_s / 2:
+            where = "around"
+        else:
+            where = "behind"
+        if whole:
+            return Plan(whole, max(size, math.ceil(part.epoch_steps / BLOCKS_MOST)), math.inf, where, settling)
+        burst_s = (loop_s if where == "turns" else budget_s) / BURSTS
+        return Plan(whole, min(size, max(1, int(burst_s / max(pace_s, 1e-9)))), burst_s, where, settling)
 
     def _block(self, part: Part, source: Iterator, size: int) -> Generator[Any, None, tuple[Block, float]]:
         """Yield `size` batches; return their block, fenced at its end, and the most that the fence can have kept from
@@ -283,33 +309,34 @@ class StepClock:
         if done < size and not (done and self._late()):
             promised = math.ceil(part.epoch_steps)
             raise ValueError(f"part {part.name!r}: the batches ended after {part.steps + done} of {promised} steps")
+        part.steps += 0 if self.on_ready else done
         return Block(done, end - start - aside_s, self._phases), min(end - asked, (asked - start - aside_s) / done)
 
-    def _keep_ready(self, pool: list, batches: Iterable, full: int) -> None:
-        """Fill the pool, unless it is full, from an iterator of its own: kept from the loop's steps, batches would be
-        in the memory that these are said to take. A loader's workers are not started for so few."""
-        if pool:
-            return
+    def _keep_ready(self, batches: Iterable, few: int) -> list:
+        """So many batches on the device, from an iterator of their own: kept from the loop's steps, they would be in
+        the memory that these are said to take. A loader's workers are not started for so few."""
         start, _ = self.clock(), self.before_ready()
-        few = min(READY_BATCHES, full)
         if getattr(batches, "num_workers", 0) and getattr(batches, "batch_sampler", None) is not None:
             chosen = itertools.islice(batches.batch_sampler, few)
-            pool += [batches.collate_fn([batches.dataset[index] for index in indices]) for indices in chosen]
+            pool = [batches.collate_fn([batches.dataset[index] for index in indices]) for indices in chosen]
         else:
-            pool += itertools.islice(batches, few)
-        pool[:] = [self.to_device(batch) for batch in pool]
+            pool = list(itertools.islice(batches, few))
+        pool = [self.to_device(batch) for batch in pool]
         self.synchronize()
         self._ready_s += self.clock() - start
+        return pool
 
-    def _ready(self, part: Part, pool: list, size: int, budget_s: float, least: float) -> Iterator:
-        """The same loop on batches that are on the device already, at least so many steps."""
-        begun, done, source = self.clock(), 0, itertools.cycle(pool)
+    def _ready(self, part: Part, batches: Iterable, size: int, budget_s: float, turns: int) -> Iterator:
+        """The same loop on batches that are on the device already: a share of the budget, and of `SPLIT_STEPS` steps at
+        the least, each in so many turns."""
+        self._pool = self._pool or self._keep_ready(batches, min(READY_BATCHES, part.full_batches))
+        begun, done, source = self.clock(), 0, itertools.cycle(self._pool)
         self.on_ready = True
         while not self._late():
             block, _ = yield from self._block(part, source, size)
             part.ready_blocks.append(block)
             done += block.steps
-            if done >= least and self.clock() - begun >= budget_s:
+            if done >= SPLIT_STEPS / turns and self.clock() - begun >= budget_s * READY_SHARE / turns:
                 break
         self.on_ready = False
         self._ready_s += self.clock() - begun
