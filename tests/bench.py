@@ -18,7 +18,6 @@ import hashlib
 import inspect
 import json
 import math
-import random
 import shutil
 import signal
 import statistics
@@ -33,7 +32,6 @@ from typing import Any
 
 import simulations
 import torch
-from records import metric, record
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -45,7 +43,6 @@ from pomology.measure import clock as measure_clock
 from pomology.measure import epochs, intervals
 from pomology.measure.estimate import Estimate
 from pomology.paths import root
-from pomology.results.record import Start
 from pomology.results.run import Run
 
 TENTH = "--tenth" in sys.argv
@@ -292,7 +289,7 @@ for number in range(pairs):
 
 
 def fit() -> list[dict]:
-    """Whole trainings in Keras without the kit, against what it says that they take from a tenth of their steps: of the
+    """Whole trainings in Keras without the kit, against what it says that they take from some of their steps: of the
     article's models and epochs, with fewer pictures."""
     kinds = (("mlp", 4, 32, 50_000), ("cnn", 3, 128, 20_000), ("lstm", 3, 128, 20_000))
     rounds = Rounds("fit", sum(pairs for _, pairs, *_ in kinds), 5 if TENTH else 60)
@@ -413,62 +410,6 @@ def again() -> list[dict]:
     called = sum(verdict in ("faster", "slower") for verdict in verdicts)
     shown = f"{called} of {len(verdicts)} rows: {called / len(verdicts):.1%}"
     return [row("again: REPEATS=3 twice, rows called different", shown, "at most 5 %", called <= 0.05 * len(verdicts))]
-
-
-THOUSAND = """
-import resource
-from pomology.report import compare
-places = compare.find(arguments)
-start = time.perf_counter()
-runs = [compare.load(place) for place in places]
-loaded = time.perf_counter()
-table = compare.side_by_side(runs)
-compared = time.perf_counter()
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-print(json.dumps({"load_s": loaded - start, "compare_s": compared - loaded, "rows": len(table.data), "bytes": peak}))
-"""
-
-
-def thousand_runs(folder: Path, runs: int, repeats: int, chooser: random.Random) -> int:
-    """Write runs of 150 endings in 20 journals each, with starts and raw blocks as a real run's; returns the bytes."""
-    about = {"chip": "Synthetic 1", "cpu_cores": 2, "memory_bytes": 2**34, "os": "Linux", "python": "3.11.9"}
-    others = ("cpu_busy", "footprint_peak_bytes", "page_faults", "page_ins", "swap_bytes", "loss_first", "loss_last")
-    total, blank = 0, record().line()
-    for out in (folder / f"run-{number:04}" for number in range(runs)):
-        out.mkdir(parents=True)
-        (out / "machine.json").write_text(json.dumps(about))
-        for journal in range(20):
-            text = ""
-            for case, again in (divmod(number, repeats) for number in range(8 if journal < 10 else 7)):
-                values = dict.fromkeys(others, metric(1.5).metric())
-                for name in ("step_s", "epoch_s"):
-                    value = chooser.lognormvariate(0, 0.1)
-                    values[name] = metric(value, 0.97 * value, 1.03 * value, "s").metric()
-                blocks = [[16, round(chooser.random(), 9)] for _ in range(chooser.randrange(20, 180))]
-                named = {"experiment": f"experiment_{journal}", "case": f"batch_size={case}", "repeat": again}
-                end = blank | named | {"config": {"batch_size": case}, "chip": "Synthetic 1", "metrics": values}
-                end |= {"blocks": {"training": {"steady": blocks}}}
-                start = {key: end[key] for key in Start.__struct_fields__ if key in end} | {"event": "start"}
-                text += "".join(json.dumps(each) + "\n" for each in (start, end))
-            total += len(text)
-            (out / f"experiment_{journal}.jsonl").write_text(text)
-    return total
-
-
-def thousand() -> list[dict]:
-    """The journals of 1,000 runs of 150 cases each, read and compared: all of single runs, and all of three repeats."""
-    rows = []
-    for repeats_, name in ((1, "150 cases"), (3, "50 cases, three repeats")):
-        with tempfile.TemporaryDirectory() as folder:
-            size = thousand_runs(Path(folder), many(1_000), repeats_, random.Random(1))
-            tries = [program(THOUSAND, folder) for _ in range(3)]
-        best = min(tries, key=lambda one: one["load_s"] + one["compare_s"])
-        seconds = best["load_s"] + best["compare_s"]
-        shown = f"{seconds:.2f} s ({best['load_s']:.2f} to load), {best['bytes'] / 1e6:.0f} MB"
-        good = seconds <= 3 and best["bytes"] <= 500e6
-        title = f"thousand: runs of {name}, {size / 1e6:,.0f} MB, {best['rows']:,} rows"
-        rows.append(row(title, shown, "at most 3 s, 500 MB", good, **best))
-    return rows
 
 
 # A row each of what short and long cases time, as JSON: seconds by metric, and flags.
@@ -636,7 +577,7 @@ def proof() -> list[dict]:
     return rows
 
 
-PARTS = (coverage, clock, loop, estimate, keras, fit, lightning, ceilings, again, thousand, busy, spinner, upstream)
+PARTS = (coverage, clock, loop, estimate, keras, fit, lightning, ceilings, again, busy, spinner, upstream)
 PARTS += (proof,)
 
 

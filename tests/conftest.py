@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -72,6 +73,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return Pieces(config, log)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collection() -> Iterator[None]:
+    """Every case collects garbage before it starts; the many objects of the imported packages are none."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

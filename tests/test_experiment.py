@@ -49,14 +49,6 @@ MPS_OUT = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_collection():
-    """Every case collects garbage before it starts; the many objects of the imported packages are none."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 this_machine = functools.cache(snapshot.snapshot)
 
 

@@ -306,5 +306,18 @@ def test_what_was_slowed_runs_again_in_a_process_of_its_own(process, tmp_path, m
     assert [process(1, 2) for _ in range(4)] == [([1], [2]), ([2, 2], [1]), ([1], []), ([], [])]
 
 
+def test_a_row_that_crashed_twice_does_not_keep_a_slowed_one_from_its_second_attempt(make, monkeypatch):
+    monkeypatch.setattr(Experiment, "slowed", lambda *_: True)
+    begun = fakes.record(experiment="whisper", case="torch-cpu number=1").line()
+    for _ in range(2):
+        make().journal.start(begun | {"event": "start"})
+    ran = []
+    for case in make().cases(number=[1, 2]):
+        with case:
+            ran.append(case.number)
+            case.metric("step_s", 1.0, "s")
+    assert ran == [2, 2]
+
+
 def records(folder):
     return journal.read(folder / "vae.jsonl").records

@@ -94,7 +94,7 @@ def find(names: Iterable[str], variable: str = "RUNS") -> list[Path]:
 def load(place: str | Path) -> Side:
     """Read a run's folder or zip. Raises PomologyError, in a line, for what is no run, is not safe to read, or has no
     journal that can be read."""
-    run = results_run.Run(place, brief=True)
+    run = results_run.Run(place)
     journals = run.journals
     side = Side(one_line(run.name), run.machine, problems=[problem.rstrip(".") for problem in run.problems])
     if side.problems and not journals:

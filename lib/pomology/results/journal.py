@@ -92,8 +92,8 @@ def read(path: str | Path) -> Contents:
     return contents(path, read_file(path)) if path.exists() else Contents(path)
 
 
-def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
-    """What a journal's bytes hold, brief: as in `record.parse`. A torn or malformed line is passed over and reported.
+def contents(path: Path, data: bytes) -> Contents:
+    """What a journal's bytes hold. A torn or malformed line is passed over and reported.
     Raises PomologyError for a journal of another schema, or with more lines than any run writes."""
     held, name = Contents(path, len(data)), one_line(path.name)
     if data.count(b"\n") > MOST_LINES:
@@ -104,7 +104,7 @@ def contents(path: Path, data: bytes, brief: bool = False) -> Contents:
         if not line.strip():
             continue
         try:
-            entry = parse(line, brief)
+            entry = parse(line)
         except PomologyError as error:
             raise PomologyError(f"{name}, line {number}: {error}") from None
         except ValueError as error:

@@ -131,26 +131,18 @@ class Record(Start, kw_only=True, tag="end", gc=False):
         return super().line() | {"metrics": {name: metric.metric() for name, metric in self.metrics.items()}}
 
 
-class Brief(Record, kw_only=True, tag="end", gc=False):
-    """A record whose samples stay JSON, for who needs none of them: they are most of the work of reading."""
-
-    blocks: msgspec.Raw = UNSET
-    memory_trace: msgspec.Raw = UNSET
-    trace: msgspec.Raw = UNSET
-
-
 def _metrics(kind: type, given: Any) -> Metrics:
     return Metrics({name: metric.estimate() for name, metric in msgspec.convert(given, dict[str, Metric]).items()})
 
 
-_WHOLE, _BRIEF = (msgspec.json.Decoder(Start | kind, dec_hook=_metrics) for kind in (Record, Brief))
+_DECODER = msgspec.json.Decoder(Start | Record, dec_hook=_metrics)
 
 
-def parse(line: bytes, brief: bool = False) -> Start | Record:
-    """A line of a journal; brief: as `Brief`. Raises ValueError, with one sentence, for a line that is none, and
-    PomologyError for one of another schema, of which nothing in its file can be understood."""
+def parse(line: bytes) -> Start | Record:
+    """A line of a journal. Raises ValueError, with one sentence, for a line that is none, and PomologyError for one of
+    another schema, of which nothing in its file can be understood."""
     try:
-        return (_BRIEF if brief else _WHOLE).decode(line)
+        return _DECODER.decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         wrong = str(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
     with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError):

@@ -53,13 +53,13 @@ class Run:
     """A run's folder or zip, also an unfinished one. A file is read when it is first asked for, and again once changed.
 
     machine: what machine.json says; empty if that is missing or malformed. journals: by experiment. records: of all
-    journals, a finished case each; brief: without reading their samples. problems: a sentence for each file that could
-    not be used. others: runs of other people that its page shows beside it. Raises PomologyError for a place that is
-    none, or a zip of which anything is not safe to read.
+    journals, a finished case each. problems: a sentence for each file that could not be used. others: runs of other
+    people that its page shows beside it. Raises PomologyError for a place that is none, or a zip of which anything is
+    not safe to read.
     """
 
-    def __init__(self, place: str | Path, brief: bool = False):
-        self.path, self._brief = Path(place), brief
+    def __init__(self, place: str | Path):
+        self.path = Path(place)
         self.name = self.path.resolve().name.removesuffix(".zip")
         self.others: Sequence[Run] = ()
         self._known: dict[str, tuple] = {}  # by file name: its stamp, what it holds, and a problem or none
@@ -109,7 +109,7 @@ class Run:
         try:
             data = read()
             if name != MACHINE:
-                return journal.contents(self.path / name, data, self._brief), None
+                return journal.contents(self.path / name, data), None
             machine = json.loads(data)
             snapshot.describe(machine)
             return machine, None
