@@ -47,10 +47,9 @@ POOL |= {aten.avg_pool2d_backward, aten._adaptive_avg_pool2d, aten.upsample_near
 # And the place of the dimension among their arguments.
 SOFTMAX = {aten._softmax: 1, aten._safe_softmax: 1, aten._log_softmax: 1}
 SOFTMAX |= {aten._softmax_backward_data: 2, aten._log_softmax_backward_data: 2}
-# Whose results are sums, so never NaN where the numbers are finite; and the type in which sums may overflow.
+# Whose results are sums, so never NaN where the numbers are finite, but in fp16, in which sums may overflow.
 SUMS = {aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.linear, aten.linear_backward}
 SUMS |= {aten.convolution, aten.convolution_backward}
-OVERFLOWS = torch.float16
 # What MPS and cuDNN compute, by the operator that a CPU has for it.
 ON_CPU = {
     aten.cudnn_batch_norm: lambda *given: aten.native_batch_norm(*given),
@@ -203,12 +202,11 @@ class Proof(TorchDispatchMode):
 
     def _look_for_nan(self, name: str, tensors: list, results: list) -> None:
         """In all of what an operator gives, on the device."""
-        made = [item for item in results if item is not None and item.dtype != OVERFLOWS]
+        made = [item for item in results if item is not None and item.dtype != torch.float16]
         if any(bool(item.isnan().any()) for item in made) and all(bool(item.isfinite().all()) for item in tensors):
             self._note(name, tensors, math.inf)
 
     def _note(self, name: str, tensors: list, share: float) -> None:
-        """share: how many times its tolerance a result differs."""
         if share > max(1.0, self.worst[0] if self.worst else 0.0):
             shapes = " and ".join("×".join(map(str, tensor.shape)) or "a number" for tensor in tensors)
             self.worst = share, f"{name} of {shapes} {_far(share)}"
@@ -392,8 +390,7 @@ def _linear_backward(x: Any, grad: Any, weight: Any, mask: Any) -> Iterator[Part
 def _convolution_backward(function: Any, grad: Any, x: Any, weight: Any, *rest: Any) -> Iterator[Part]:
     """The gradient of some pictures, and that of some channels of the weights over all pictures."""
     sizes, *how, groups, mask = rest
-    quick = _quick(x, weight)
-    pictures = len(x) if quick else PICTURES
+    pictures = len(x) if (quick := _quick(x, weight)) else PICTURES
     few = (_some(grad, 0, pictures), _some(x, 0, pictures), weight, None, *how, groups, [mask[0], False, False])
     yield _again(function, few, {}, lambda out: _some(out, 0, pictures))
     own = 1 if how[3] else 0  # the dimension of the weights that is the result's channels: another one if transposed
