@@ -48,13 +48,13 @@ class Meter:
         return {"cpu": self.energy}
 
 
-def run(tmp_path, monkeypatch, meter: Meter | None) -> Record:
+def run(tmp_path, monkeypatch, meter: Meter | None, budget_s: float, rest_s: float) -> Record:
     """The notebook's one case; its record."""
     monkeypatch.setattr(snapshot, "conditions", lambda: {"power_source": "ac", "flags": []})
     monkeypatch.setattr(rails, "meters", lambda *_: ([meter], {}) if meter else ([], {"fake": "there is none"}))
-    experiment = Experiment("energy", article="001", devices="cpu", budget_s=1.5, out=str(tmp_path))
+    experiment = Experiment("energy", article="001", devices="cpu", budget_s=budget_s, out=str(tmp_path))
     scope = {"batch_sizes": [1], "energy_models": ["small transformer"], "limit_s": 1.0, "steps": 20_000}
-    scope |= {"rest_s": 1.2, "lr": 1e-3, "seed": 1, "experiment": experiment}
+    scope |= {"rest_s": rest_s, "lr": 1e-3, "seed": 1, "experiment": experiment}
     for mark in ("import torch", "class Transformer", "def work", "def train"):
         (source,) = [source for source in CELLS if mark in source]
         definitions = source.split("experiment = ")[0].split("\nfor ")[0]
@@ -70,7 +70,7 @@ def run(tmp_path, monkeypatch, meter: Meter | None) -> Record:
 
 
 def test_joules_of_a_step_and_the_power_at_rest(tmp_path, monkeypatch):
-    record = run(tmp_path, monkeypatch, Meter())
+    record = run(tmp_path, monkeypatch, Meter(), 1.5, 1.2)
     assert (record.status, record.scaled, record.parameters) == ("ok", True, 3_704_808)
     value = {name: metric.value for name, metric in record.metrics.items()}
     assert value["power_rest_w"] == pytest.approx(REST_W, rel=0.01)
@@ -90,7 +90,7 @@ def test_joules_of_a_step_and_the_power_at_rest(tmp_path, monkeypatch):
 
 
 def test_without_a_meter_nothing_is_said_about_energy(tmp_path, monkeypatch):
-    record = run(tmp_path, monkeypatch, None)
+    record = run(tmp_path, monkeypatch, None, 0.2, 0.01)
     assert record.status == "ok" and record.metrics["step_s"].value > 0 and record.absent
     assert not [name for name in record.metrics if "power" in name or "energy" in name]
 

@@ -349,7 +349,7 @@ def test_what_takes_five_times_its_budget_ends_with_what_it_has(make, monkeypatc
     start_s = time.perf_counter()
     run(experiment, [1], slow)
     (record,) = experiment.records
-    assert record.status == "ok" and "cut-short" in record.flags and time.perf_counter() - start_s < 3
+    assert record.status == "ok" and "cut-short" in record.flags and time.perf_counter() - start_s < 20  # not 120
     assert record.metrics["step_s"].value >= 0.06 and record.metrics["kernel_s"].value >= 0.06
     assert make(profile="article", out=str(experiment.out / "article")).limit_s == float("inf")
     run(quick := make([100] * 4, budget_s=100, out=str(experiment.out / "quick")), [1])

@@ -71,8 +71,8 @@ def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: in
     NaN: the known faults show then. The step as it is timed must give the gradients of the step that was checked.
     Weights, running statistics and the CPU's random numbers are as before, the device's begin anew; gradients are none,
     its memory is free and its peak begins anew. The case's remark says so, and what was not held against the CPU, with
-    the flag `unproved`. `proof_s` is the time that it took. Raises Mismatch with the operator and its shapes, or the
-    parameter, that is worst; and what the step itself raises, such as out of memory.
+    the flag `unproved`. `proof_s` is the time of a proof that passed. Raises Mismatch with the operator and its shapes,
+    or the parameter, that is worst; and what the step itself raises, such as out of memory.
     """
     if case.backend.kind == "cpu":
         return
@@ -106,7 +106,6 @@ def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: in
         torch.set_rng_state(random)
         kept.clear()
         case.backend.reset_peak_memory()
-        case.metric("proof_s", time.perf_counter() - began_s, "s")
     if proof.worst:
         raise Mismatch(f"a step on the {case.backend.backend} against the CPU: {proof.worst[1]}")
     case.note("held against the CPU before it was timed: the kernels of its first step were compiled by then")
@@ -114,6 +113,7 @@ def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: in
         left = "; ".join(f"{name} ({why})" for name, why in sorted(proof.left.items()))
         case.note(f"not held against the CPU: {left}", "unproved")
     _same_step(timed, checked, *SAME_STEP[proof.half])
+    case.metric("proof_s", time.perf_counter() - began_s, "s")
 
 
 def _same_step(timed: dict, checked: dict, tolerance: float, floor: float) -> None:
