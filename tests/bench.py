@@ -997,6 +997,7 @@ for number in range(count):
     precision = chosen.choice((torch.float32, torch.float32, torch.float16, torch.bfloat16))
     cast, case = precision is not torch.float32, SimpleNamespace(device=rehearsal.handle, config={}, batch_size=9)
     case.batch_size, case.note = chosen.randint(2, 40), lambda *said: notes.append(said[0])
+    case.metric = lambda *_: None
     case.backend = SimpleNamespace(kind="gpu", backend="mps", tf32=False, free_memory=lambda: 2**24)
     case.backend.reset_peak_memory = lambda: None
     proof.POISON_BYTES, case.backend.free_memory = 2**16, lambda: 2**30
