@@ -26,6 +26,8 @@ from pomology.devices import torch as devices_torch
 from pomology.errors import PomologyError
 from pomology.experiment import experiment
 from pomology.machine import snapshot as machine_snapshot
+from pomology.machine.energy import Absent
+from pomology.machine.energy import Meter as Opened
 from pomology.report import article, compare, details
 from pomology.report import page as report_page
 from pomology.results.record import Record
@@ -172,7 +174,8 @@ class Meter:
 def energy(idle_w: float = 5.0, busy_w: float = 20.0, period_s: float = 0.1, stops_s: float = 1e9) -> tuple:
     meter = Meter(idle_w, busy_w, period_s, stops_s)
     products = (lambda: meter.pass_s(0.05, busy=True), lambda: None)
-    replaced = {"meters": lambda kind: ([meter], {}), "clock": meter.clock, "products": lambda *_: products}
+    opened = Opened(meter.rails, meter.joules, {})
+    replaced = {"meter": lambda kind: opened, "clock": meter.clock, "products": lambda *_: products}
     return "energy", FakeDevice("mps"), replaced | {"time": SimpleNamespace(sleep=meter.pass_s)}
 
 
@@ -215,7 +218,10 @@ def precisions(**absent: str) -> tuple:
 
 
 def no_meter() -> tuple:
-    return "energy", FakeDevice("cpu"), {"meters": lambda kind: ([], {"rapl": "only root may read it"})}
+    def absent(kind):
+        raise Absent("only root may read it")
+
+    return "energy", FakeDevice("cpu"), {"meter": absent}
 
 
 CHECKS = {  # what it is put to -> status, words of the note or the reason, numbers
