@@ -409,8 +409,6 @@ def test_an_error_in_the_block_gets_out_and_the_thread_ends_and_wrong_use_is_ref
     with pytest.raises(KeyError), Telemetry() as watch:
         raise KeyError("mine")
     assert not watch._thread.is_alive() and "footprint_peak_bytes" in watch.metrics()
-    with pytest.raises(ValueError, match="'mps'"):
-        Telemetry(device="mps")
     with pytest.raises(ValueError, match="before its block has ended"):
         Telemetry().metrics()
 
