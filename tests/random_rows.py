@@ -125,7 +125,7 @@ def refused(number: int, notes: list[str]) -> str:
     precision = chosen.choice((torch.float32, torch.float32, torch.float16, torch.bfloat16))
     cast = precision is not torch.float32
     case = SimpleNamespace(device=rehearsal.handle, config={}, batch_size=chosen.randint(2, 40))
-    case.note = lambda *said: notes.append(said[0])
+    case.note, case.metric = lambda *said: notes.append(said[0]), lambda *_: None
     case.backend = SimpleNamespace(kind="gpu", backend="mps", tf32=False, free_memory=lambda: 2**30)
     case.backend.reset_peak_memory = lambda: None
     Noisy.faulty = None

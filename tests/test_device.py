@@ -139,7 +139,8 @@ from pomology.workloads.cost import Workload
 assert list(find.frameworks()) == ["torch", "tensorflow", "mlx", "numpy"]
 (cpu,) = find.find("auto", "numpy")
 assert cpu.precisions() == {"fp32": None, "fp16": None, "bf16": "data type 'bfloat16' not understood", "fp64": None}
-experiment = Experiment("vae", article="003", framework="numpy", out=sys.argv[2], expects_learning=False)
+experiment = Experiment("vae", article="003", framework="numpy", out=sys.argv[2], profile="smoke",
+                        expects_learning=False)
 (case,) = experiment.cases(batch_size=[8])
 with case:
     weights = case.watch_model([numpy.zeros((4, 4))])
@@ -202,12 +203,6 @@ def test_counters_that_fail_cost_no_case(calls, monkeypatch):
     assert mps.uncounted is None and mps.peak_memory()["allocated_peak_bytes"] == 7 * GB
 
 
-def test_the_limit_of_mps_is_said_beside_pytorch_s(calls, monkeypatch):
-    monkeypatch.setattr(os, "environ", {})
-    assert "here is 1 times the working set" in Device("mps").memory_limit and "1.7" in Device("mps").memory_limit
-    assert Device("cpu").memory_limit == ""
-
-
 @pytest.mark.parametrize(("capability", "tf32"), [((7, 5), False), ((8, 0), True)])
 def test_cuda_convolves_in_tf32_as_pytorch_comes_and_in_fp32_where_asked(calls, monkeypatch, capability, tf32):
     matmul, cudnn = (SimpleNamespace(allow_tf32=value) for value in (True, False))
@@ -242,7 +237,7 @@ def elsewhere(backend: str) -> Device:
     return there
 
 
-def test_a_batch_moves_whole_and_keeps_its_form():
+def test_a_batch_moves_whole_and_keeps_its_form_and_mps_takes_no_double_precision():
     Pair = namedtuple("Pair", "image label")
 
     class Packed:
@@ -258,9 +253,6 @@ def test_a_batch_moves_whole_and_keeps_its_form():
     assert moved[1][1:] == ("name", 3, None) and isinstance(moved[3], Pair)
     assert moved[4] is packed and packed.handle == torch.device("meta")
     assert (moved[5].data.device.type, moved[5].batch_sizes.device.type) == ("meta", "cpu")  # PyTorch wants it there
-
-
-def test_double_precision_is_refused_on_mps_in_one_line():
     batch = {"x": [torch.zeros(2, dtype=torch.float64)]}
     with pytest.raises(Unsupported, match=r"^MPS has no float64: convert to float32 first$") as error:
         elsewhere("mps").to_device(batch)
@@ -360,31 +352,23 @@ def test_fallbacks_are_collected_in_every_case_and_shown_once(shown):
 HIGH, LOW = devices_torch.WATERMARKS
 
 
-@pytest.mark.parametrize(
-    ("given", "high", "low"),
-    [
+def test_watermarks_are_set_as_a_pair_and_only_for_mps_and_no_pair_is_one_line(monkeypatch):
+    for given, high, low in (
         ({}, "1", "1"),
         ({HIGH: "0.8"}, "0.8", "0.8"),  # PyTorch's own low one, 1.4, would be refused beside it
         ({HIGH: "0.0"}, "0", "0"),  # no limit
         ({LOW: "1.2"}, "1.2", "1.2"),
         ({LOW: "0.5"}, "1", "0.5"),
         ({HIGH: "0", LOW: "1.4"}, "0", "1.4"),
-    ],
-)
-def test_watermarks_are_set_as_a_pair_and_only_for_mps(monkeypatch, given, high, low):
-    assert devices_torch.watermarks(given | {"OTHER": "x"}) == {HIGH: high, LOW: low}
-    others = {name: text for name, text in os.environ.items() if name not in (HIGH, LOW)}
-    monkeypatch.setattr(os, "environ", others | given)
-    devices_torch.TorchDevice("cpu")
-    assert os.environ == others | given
-    devices_torch.TorchDevice("mps")
-    assert (os.environ[HIGH], os.environ[LOW]) == (high, low)
-
-
-def test_watermarks_that_are_no_pair_are_one_line():
+    ):
+        assert devices_torch.watermarks(given | {"OTHER": "x"}) == {HIGH: high, LOW: low}
     for given in ({HIGH: "all"}, {LOW: "-1"}, {HIGH: "1", LOW: "1.4"}):
         with pytest.raises(PomologyError, match=r"^PYTORCH_MPS_(HIGH|LOW)_WATERMARK_RATIO=\S+: must [^\n]+$"):
             devices_torch.watermarks(given)
+    monkeypatch.setattr(os, "environ", {LOW: "0.5"})
+    assert Device("cpu").memory_limit == "" and os.environ == {LOW: "0.5"}
+    limit = Device("mps").memory_limit
+    assert os.environ == {HIGH: "1", LOW: "0.5"} and "here is 1 times the working set" in limit and "1.7" in limit
 
 
 # --- TensorFlow without TensorFlow: the real one is in keras_side.py, in a process of its own ------------------------

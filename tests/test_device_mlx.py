@@ -169,18 +169,25 @@ def test_the_smallest_kernel_is_one_thread_on_metal_and_elsewhere_an_addition(ma
         assert "adding 1" in words and mx.calls[-1] == ("add", f"Device({backend[-3:]}, 0)")
 
 
-def test_fp32_is_fp32_and_too_late_is_one_line(monkeypatch):
-    monkeypatch.setattr(os, "environ", {})
+def test_which_fp32_is_meant_is_set_before_mlx_is_loaded_and_too_late_is_one_line(monkeypatch):
+    monkeypatch.setattr(mlx.MLXDevice, "_tf32", "0")
+    monkeypatch.setattr(os, "environ", {"MLX_ENABLE_TF32": "1"})
     monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
     monkeypatch.setitem(sys.modules, "mlx", None)
     with pytest.raises(PomologyError, match=r"^MLX cannot be loaded \(.*native arm64 Python$"):
         mlx.load()
-    assert os.environ == {"MLX_ENABLE_TF32": "0"}
+    assert os.environ == {"MLX_ENABLE_TF32": "0"}  # fp32 is fp32
+    for asked, wanted in (({"tf32": True}, "1"), ({}, "1"), ({"tf32": False}, "0")):
+        find.prepare("mlx", **asked)
+        assert os.environ["MLX_ENABLE_TF32"] == wanted
     monkeypatch.setitem(sys.modules, "mlx.core", SimpleNamespace())
     find.prepare("mlx")  # it was set in time
+    late = r"^MLX was imported before MLX_ENABLE_TF32={} was set.*restart the kernel".format
+    with pytest.raises(PomologyError, match=late(1)):
+        find.prepare("mlx", tf32=True)
     monkeypatch.setattr(os, "environ", {})
-    with pytest.raises(PomologyError, match=r"^MLX was imported before MLX_ENABLE_TF32=0 was set.*restart the kernel"):
-        find.prepare("mlx")
+    with pytest.raises(PomologyError, match=late(0)):
+        find.prepare("mlx", tf32=False)
 
 
 class Rounded(np.ndarray):
@@ -205,18 +212,6 @@ def test_fp32_as_mlx_ships_it_is_looked_at_and_a_row_says_which_one_it_is(mac, m
     with contextlib.nullcontext() if tf32 else pytest.raises(Unsupported, match=r"^MLX computes fp32 as fp32 on this"):
         case.require_tf32()
     assert notes == [("fp32 as MLX ships it, which here is TF32", "other-way")] * tf32
-
-
-def test_which_fp32_is_meant_is_set_before_mlx_is_loaded(monkeypatch):
-    monkeypatch.setattr(mlx.MLXDevice, "_tf32", "0")
-    monkeypatch.setattr(os, "environ", {"MLX_ENABLE_TF32": "1"})
-    monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
-    for asked, wanted in (({}, "0"), ({"tf32": True}, "1"), ({}, "1"), ({"tf32": False}, "0")):
-        find.prepare("mlx", **asked)
-        assert os.environ["MLX_ENABLE_TF32"] == wanted
-    monkeypatch.setitem(sys.modules, "mlx.core", SimpleNamespace())
-    with pytest.raises(PomologyError, match=r"^MLX was imported before MLX_ENABLE_TF32=1 was set.*restart the kernel"):
-        find.prepare("mlx", tf32=True)
 
 
 REAL = """

@@ -36,8 +36,6 @@ REST_W, WORK_W = 5.0, 40.0
 class Meter:
     """So many watts from now on."""
 
-    name, rails, missing = "fake", {"cpu": 0.001}, {}
-
     def __init__(self):
         self.power_w, self.energy, self.last = REST_W, 0.0, time.perf_counter()
 
@@ -48,13 +46,27 @@ class Meter:
         return {"cpu": self.energy}
 
 
-def run(tmp_path, monkeypatch, meter: Meter | None) -> Record:
+def run(tmp_path, monkeypatch, meter: Meter | None, budget_s: float, rest_s: float) -> Record:
     """The notebook's one case; its record."""
     monkeypatch.setattr(snapshot, "conditions", lambda: {"power_source": "ac", "flags": []})
-    monkeypatch.setattr(rails, "meters", lambda *_: ([meter], {}) if meter else ([], {"fake": "there is none"}))
-    experiment = Experiment("energy", article="001", devices="cpu", budget_s=1.5, out=str(tmp_path))
+
+    def opened(*_) -> energy.Meter:
+        if not meter:
+            raise energy.Absent("there is none")
+        return energy.Meter({"cpu": 0.001}, meter.joules, {})
+
+    for module in (rails, energy):
+        monkeypatch.setattr(module, "meter", opened)
+    experiment = Experiment("energy", article="001", devices="cpu", budget_s=budget_s, out=str(tmp_path))
     scope = {"batch_sizes": [1], "energy_models": ["small transformer"], "limit_s": 1.0, "steps": 20_000}
-    scope |= {"rest_s": 1.2, "lr": 1e-3, "seed": 1, "experiment": experiment}
+    scope |= {
+        "meter": opened,
+        "Absent": energy.Absent,
+        "rest_s": rest_s,
+        "lr": 1e-3,
+        "seed": 1,
+        "experiment": experiment,
+    }
     for mark in ("import torch", "class Transformer", "def work", "def train"):
         (source,) = [source for source in CELLS if mark in source]
         definitions = source.split("experiment = ")[0].split("\nfor ")[0]
@@ -70,7 +82,7 @@ def run(tmp_path, monkeypatch, meter: Meter | None) -> Record:
 
 
 def test_joules_of_a_step_and_the_power_at_rest(tmp_path, monkeypatch):
-    record = run(tmp_path, monkeypatch, Meter())
+    record = run(tmp_path, monkeypatch, Meter(), 1.5, 1.2)
     assert (record.status, record.scaled, record.parameters) == ("ok", True, 3_704_808)
     value = {name: metric.value for name, metric in record.metrics.items()}
     assert value["power_rest_w"] == pytest.approx(REST_W, rel=0.01)
@@ -90,7 +102,7 @@ def test_joules_of_a_step_and_the_power_at_rest(tmp_path, monkeypatch):
 
 
 def test_without_a_meter_nothing_is_said_about_energy(tmp_path, monkeypatch):
-    record = run(tmp_path, monkeypatch, None)
+    record = run(tmp_path, monkeypatch, None, 0.2, 0.01)
     assert record.status == "ok" and record.metrics["step_s"].value > 0 and record.absent
     assert not [name for name in record.metrics if "power" in name or "energy" in name]
 
@@ -119,13 +131,13 @@ class Chip:
         return self.true | {"gpu": self.shown.get("gpu", 0.0) if self.gpu_s else self.true["gpu"]}
 
     def meter(self) -> energy.Meter:
-        return energy.Meter("fake", {"cpu": 0.01, "gpu": self.gpu_s or 0.01, "dram": 0.01}, self.joules, {})
+        return energy.Meter({"cpu": 0.01, "gpu": self.gpu_s or 0.01, "dram": 0.01}, self.joules, {})
 
 
 def of_a_training(chip: Chip, monkeypatch, budget_s: float = 10.0, step_s: float = 0.04, steps: int = 10**5, **options):
     """A case of a step of 40 W on the GPU and 12 W on the CPU, which draws far more in its first step, warm-up and on
     ready batches: what the telemetry says of it, and the joules of the GPU that the old way gave it."""
-    monkeypatch.setattr(rails, "meters", lambda device: ([chip.meter()], {}))
+    monkeypatch.setattr(rails, "meter", lambda device: chip.meter())
     watch = Telemetry(device="gpu", clock=chip.clock)
     watch._open()
     watch._sample(edge=True)

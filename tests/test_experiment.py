@@ -739,8 +739,8 @@ def test_thermal_state_before_and_after_is_in_the_record(make, monkeypatch):
 def test_power_at_rest_is_looked_at_where_there_is_no_temperature(make, monkeypatch):
     """On a Mac: 3 W of a chip whose GPU is off, so that its counter stands still; then a thermometer is enough."""
     now = time.perf_counter
-    meter = energy.Meter("fake", {"cpu": 0.01, "gpu": 0.01}, lambda: {"cpu": 3 * now(), "gpu": 7.0}, {})
-    monkeypatch.setattr(rails, "meters", lambda device: ([meter], {}))
+    meter = energy.Meter({"cpu": 0.01, "gpu": 0.01}, lambda: {"cpu": 3 * now(), "gpu": 7.0}, {})
+    monkeypatch.setattr(rails, "meter", lambda device: meter)
     monkeypatch.setitem(SOURCES, "thermal", Source({"thermal_level": ""}, lambda watch: lambda: 2))
     refused = Source({"temperature_c": "°C"}, lambda watch: next(iter(())))
     monkeypatch.setitem(SOURCES, "temperature", refused)

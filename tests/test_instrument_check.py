@@ -26,6 +26,8 @@ from pomology.devices import torch as devices_torch
 from pomology.errors import PomologyError
 from pomology.experiment import experiment
 from pomology.machine import snapshot as machine_snapshot
+from pomology.machine.energy import Absent
+from pomology.machine.energy import Meter as Opened
 from pomology.report import article, compare, details
 from pomology.report import page as report_page
 from pomology.results.record import Record
@@ -172,7 +174,8 @@ class Meter:
 def energy(idle_w: float = 5.0, busy_w: float = 20.0, period_s: float = 0.1, stops_s: float = 1e9) -> tuple:
     meter = Meter(idle_w, busy_w, period_s, stops_s)
     products = (lambda: meter.pass_s(0.05, busy=True), lambda: None)
-    replaced = {"meters": lambda kind: ([meter], {}), "clock": meter.clock, "products": lambda *_: products}
+    opened = Opened(meter.rails, meter.joules, {})
+    replaced = {"meter": lambda kind: opened, "clock": meter.clock, "products": lambda *_: products}
     return "energy", FakeDevice("mps"), replaced | {"time": SimpleNamespace(sleep=meter.pass_s)}
 
 
@@ -215,7 +218,10 @@ def precisions(**absent: str) -> tuple:
 
 
 def no_meter() -> tuple:
-    return "energy", FakeDevice("cpu"), {"meters": lambda kind: ([], {"rapl": "only root may read it"})}
+    def absent(kind):
+        raise Absent("only root may read it")
+
+    return "energy", FakeDevice("cpu"), {"meter": absent}
 
 
 CHECKS = {  # what it is put to -> status, words of the note or the reason, numbers
@@ -328,17 +334,6 @@ def test_pairs_take_turns_and_have_the_same_threads():
     assert threads == {3}, "PyTorch's timer takes one thread unless it is told"
 
 
-def test_the_reference_leaves_threads_and_kernels_as_they_were():
-    scope, seen = definitions(), []
-    torch.backends.mkldnn.enabled = True
-    before = torch.get_num_threads()
-    scope["reference"].__globals__["passes"] = lambda target: seen.append(
-        (torch.get_num_threads(), torch.backends.mkldnn.enabled)
-    )
-    scope["reference"]()
-    assert seen == [(1, False)] and (torch.get_num_threads(), torch.backends.mkldnn.enabled) == (before, True)
-
-
 def test_no_rectifier_of_the_network_is_near_its_corner():
     """Else a rounding error could switch it on, and a right device would fail."""
     scope, seen = definitions(), []
@@ -393,13 +388,10 @@ def test_a_gate_that_is_shut_is_named(facts, shut):
     rows = definitions()["gates"](mac | facts | {"packages": packages}, environment)
     assert all(isinstance(text, str) for row in rows for text in row[:3])
     assert {what for what, _, _, met, _ in rows if not met} == shut
-
-
-def test_a_mac_s_gates_are_not_judged_elsewhere():
     verdict = definitions()["verdict"]
-    for system, shut in (("Linux", "not a Mac"), ("macOS", "not met")):
+    for system, closed in (("Linux", "not a Mac"), ("macOS", "not met")):
         verdict.__globals__["experiment"] = SimpleNamespace(snapshot={"os": system})
-        assert [verdict(False, True), verdict(False, False), verdict(True, False)] == [shut, "not met", "met"]
+        assert [verdict(False, True), verdict(False, False), verdict(True, False)] == [closed, "not met", "met"]
 
 
 def test_a_check_that_breaks_has_a_record_and_what_devices_share_is_checked_once(check):
@@ -452,22 +444,7 @@ def test_the_tables_of_checks_and_numbers_say_it_in_plain_words():
     assert row.cells == ("check fence, cpu", "fence idle", "12.3 ms", "12.0 ms to 12.6 ms", "20")
 
 
-def test_the_page_shows_the_checks_and_their_sum_and_a_comparison_leaves_them_out(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "machine.json").write_text(json.dumps({"chip": "Apple M2 Ultra", "python": "3.11.9"}))
-        lines = "".join(json.dumps(record.line()) + "\n" for record in RECORDS)
-        (tmp_path / name / "instrument_check.jsonl").write_text(lines, encoding="utf-8")
-    page = report_page.build(tmp_path / "a").read_text(encoding="utf-8").replace("\xa0", " ")
-    assert "1 of 5 checks of the kit itself passed" in page
-    assert "not passed: fence (mps), memory counters (cpu)" in page
-    assert "cannot be told: against another clock (cpu)" in page and "not to be had here: energy meter (cpu)" in page
-    assert "a fence &lt;takes&gt; 12 ms" in page and "<takes>" not in page
-    runs = [compare.load(tmp_path / name) for name in ("a", "b")]
-    assert compare.side_by_side(runs).rows == ()
-
-
-def test_each_page_begins_with_how_much_two_runs_of_the_same_thing_differ(tmp_path):
+def test_a_page_shows_the_checks_their_sum_and_how_much_two_runs_of_the_same_thing_differ(tmp_path):
     unknown = "How much two runs of the same thing differ here was not measured (notebook instrument_check does)."
     known = "differ here within a process by 1.2 % and between two by 4.6 % (cpu); 90 % of pairs differ by less."
     note = "A ± within one process may be smaller than this: two runs of the same thing differ here by 4.6 %."
@@ -475,9 +452,10 @@ def test_each_page_begins_with_how_much_two_runs_of_the_same_thing_differ(tmp_pa
     metrics = {"same_process_difference": share, "between_process_difference": share | {"value": 0.0456}}
     epoch = {"value": 4.5, "unit": "s", "low": 4.4, "high": 4.6, "n": 20}  # ± 2.2 %
 
-    def journal(one: Record) -> None:
-        with open(tmp_path / f"{one.experiment}.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(one.line()) + "\n")
+    def journal(*records: Record) -> None:
+        for one in records:
+            with open(tmp_path / f"{one.experiment}.jsonl", "a", encoding="utf-8") as file:
+                file.write(json.dumps(one.line()) + "\n")
 
     def pages() -> list[str]:
         report_page.build(tmp_path)
@@ -487,12 +465,20 @@ def test_each_page_begins_with_how_much_two_runs_of_the_same_thing_differ(tmp_pa
     (tmp_path / "machine.json").write_text(json.dumps({"chip": "Apple M2 Ultra", "python": "3.11.9"}))
     cells = [nbformat.v4.new_markdown_cell("# VAE")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "vae.ipynb")
-    journal(fakes.record(experiment="vae", config={"batch_size": 128}, metrics={"epoch_s": epoch}))
-    assert all(unknown in page for page in pages()) and note not in pages()[0]
+    journal(*RECORDS, fakes.record(experiment="vae", config={"batch_size": 128}, metrics={"epoch_s": epoch}))
+    index, vae = pages()
+    assert unknown in index and unknown in vae and note not in index
+    assert "1 of 5 checks of the kit itself passed" in index
+    assert "not passed: fence (mps), memory counters (cpu)" in index
+    assert "cannot be told: against another clock (cpu)" in index and "not to be had here: energy meter (cpu)" in index
+    assert "a fence &lt;takes&gt; 12 ms" in index and "<takes>" not in index
     journal(record("same thing twice", metrics=metrics))
-    assert all(known in page and unknown not in page for page in pages()) and note in pages()[0]
+    index, vae = pages()
+    assert all(known in page and unknown not in page for page in (index, vae)) and note in index
     wide = article.article_table("vae", [fakes.record(experiment="vae", metrics={"epoch_s": epoch | {"high": 6.0}})])
     assert details.with_difference(wide, [record("same thing twice", metrics=metrics)]) is wide
+    run = compare.load(tmp_path)
+    assert "fence" not in str(compare.side_by_side([run, run]).rows)  # a comparison leaves the checks out
 
 
 def test_the_same_thing_timed_twice_says_by_how_much_two_of_a_kind_differ(check):

@@ -54,7 +54,8 @@ def run(model=Network, taken=step, count=6, tf32=False, plant=None, free=2**40, 
     backend = SimpleNamespace(kind="gpu", backend="mps", tf32=tf32, free_memory=lambda: 2**20)
     backend.reset_peak_memory = lambda: None
     case = SimpleNamespace(backend=backend, device=device, batch_size=count, config=more)
-    case.note, proof.LIMIT_S = lambda *said: notes.extend(said), limit_s
+    case.note, proof.LIMIT_S, numbers = lambda *said: notes.extend(said), limit_s, {}
+    case.metric = lambda name, value, unit: numbers.update({name: value})
     proof.snapshot = SimpleNamespace(available_memory_bytes=lambda: free)
     torch.manual_seed(1)
     with rehearsal.entered():
@@ -76,7 +77,7 @@ def run(model=Network, taken=step, count=6, tf32=False, plant=None, free=2**40, 
         assert all(torch.equal(before[name], after[name]) for name in before), "the proof changed the model"
         assert all(weight.grad is None for weight in network.parameters())
         assert torch.equal(random, torch.get_rng_state())
-    return {"said": said, "notes": notes}
+    return {"said": said, "notes": notes, "numbers": numbers}
 
 def autocast(kind):
     def taken(model, count):
@@ -96,6 +97,19 @@ def second_size(result, *_, _seen=[], **__):
     "Right at the first shape, wrong at every other one."
     _seen.append(tuple(result.shape))
     return result if result.shape == _seen[0] else result * 1.1
+
+def after_another(result, a, b, _seen=set(), **__):
+    "Right at first, wrong where the same weights met another number of rows before."
+    _seen.add((len(a), *b.shape))
+    return result * 1.05 if sum(key[1:] == tuple(b.shape) for key in _seen) > 1 else result
+
+def row_of_many(result, *_, **__):
+    return result.index_fill(0, torch.tensor([len(result) // 3]), 0.0) if len(result) > 99 else result
+
+def one_nan(result, *_, **__):
+    if len(result) > 9999:
+        result[70, 20] = math.nan
+    return result
 
 proving = []
 enter, leave = proof.Proof.__enter__, proof.Proof.__exit__
@@ -133,6 +147,14 @@ PLANTS = {
     "behind memory that is not zero": {"plant": {aten.full.default: filled, aten.mm.default: reads_free}},
     "the last matrix": {"plant": {
         aten.bmm.default: lambda result, *_, **__: torch.cat([result[:-1], 1.01 * result[-1:]])}},
+    "a row of few": {"plant": {aten.mm.default: row_of_many}},
+    "one NaN of many": {"model": lambda: Network(33_000), "count": 60, "plant": {aten.mm.default: one_nan}},
+    "the gradient of a convolution's bias": {"plant": {
+        aten.convolution_backward.default: lambda result, *_, **__: (
+            *result[:2], result[2] if result[2] is None else result[2] + 1e-3)}},
+    "after another batch": {"plant": {aten.mm.default: after_another}},
+    "of what is not contiguous": {"plant": {aten.mm.default: lambda result, a, b, **__: (
+        result if a.is_contiguous() and b.is_contiguous() else result * 1.01)}},
     "softmax over another dimension": {"plant": {
         aten._safe_softmax.default: lambda result, x, dim, *_, **__: torch.softmax(x, 0)}},
     "layer normalisation": {"plant": {aten.native_layer_norm.default: first(lambda x: x * 1.001)}},
@@ -285,6 +307,7 @@ CLEAN = ("fp32", "one", "many words", "fp16", "bf16", "TF32 as it ships")
 def test_a_step_that_is_right_passes(answers, row):
     (note,) = answers[row]["notes"]
     assert answers[row]["said"] == "" and note.startswith("held against the CPU before it was timed")
+    assert answers[row]["numbers"]["proof_s"] > 0
 
 
 WORDS = {
@@ -303,6 +326,11 @@ WORDS = {
     "late": "the gradient of ",
     "behind memory that is not zero": "mm of",
     "the last matrix": "bmm of",
+    "a row of few": "mm of 500×30 and 30×24",
+    "one NaN of many": "mm of 33000×300 and 300×24 is not finite",
+    "the gradient of a convolution's bias": "convolution_backward of",
+    "after another batch": "mm of",
+    "of what is not contiguous": "mm of",
     "softmax over another dimension": "_safe_softmax of",
     "layer normalisation": "native_layer_norm of",
     "a cast": "_to_copy of",
@@ -312,7 +340,7 @@ WORDS = {
 
 @pytest.mark.parametrize("fault", WORDS)
 def test_a_fault_of_a_kernel_is_found_and_named(answers, fault):
-    assert WORDS[fault] in answers[fault]["said"], answers[fault]
+    assert WORDS[fault] in answers[fault]["said"] and not answers[fault]["numbers"], answers[fault]
 
 
 def test_every_number_that_an_operator_gives_is_looked_at(answers):

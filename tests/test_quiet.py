@@ -67,19 +67,16 @@ PERIOD = {"cpu,cpuacct/job/cpu.cfs_period_us": "100000\n"}
         ("", {}, 8),
     ],
 )
-def test_threads_follow_the_quota_of_the_cgroup_and_of_those_above_it(cgroups, own, files, threads):
+def test_threads_follow_the_quotas_of_the_cgroups_and_the_affinity(cgroups, monkeypatch, own, files, threads):
     cgroups(own, **files)
     assert quiet.usable_threads() == threads
     assert bool(quiet.quotas()) == (threads < 8)
-
-
-def test_threads_follow_the_affinity_and_on_a_mac_the_cores(cgroups, monkeypatch):
-    cgroups("")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5, 6}, raising=False)
-    assert quiet.usable_threads() == 3
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 10)
-    assert quiet.usable_threads() == 10
+    if not files:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5, 6}, raising=False)
+        assert quiet.usable_threads() == 3
+        monkeypatch.delattr(os, "sched_getaffinity")  # as on a Mac
+        monkeypatch.setattr(os, "cpu_count", lambda: 10)
+        assert quiet.usable_threads() == 10
 
 
 def test_pytorch_takes_no_more_threads_than_can_run_and_gets_its_own_back(monkeypatch):
@@ -349,7 +346,7 @@ def test_what_takes_five_times_its_budget_ends_with_what_it_has(make, monkeypatc
     start_s = time.perf_counter()
     run(experiment, [1], slow)
     (record,) = experiment.records
-    assert record.status == "ok" and "cut-short" in record.flags and time.perf_counter() - start_s < 3
+    assert record.status == "ok" and "cut-short" in record.flags and time.perf_counter() - start_s < 20  # not 120
     assert record.metrics["step_s"].value >= 0.06 and record.metrics["kernel_s"].value >= 0.06
     assert make(profile="article", out=str(experiment.out / "article")).limit_s == float("inf")
     run(quick := make([100] * 4, budget_s=100, out=str(experiment.out / "quick")), [1])

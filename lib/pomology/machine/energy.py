@@ -23,7 +23,7 @@ class Absent(Exception):
 
 # rails: what it covers -> seconds between two movements of its counter. joules(): of each rail, a running total.
 # missing: rails that are not used -> why.
-Meter = namedtuple("Meter", "name rails joules missing")
+Meter = namedtuple("Meter", "rails joules missing")
 
 
 def apple_meter() -> Meter:
@@ -52,7 +52,7 @@ def apple_meter() -> Meter:
         return {rail: getattr(now, APPLE_RAILS[rail]) / 1e3 for rail in rails}
 
     slow = int(platform.mac_ver()[0].split(".")[0] or 0) >= 27
-    return Meter("apple", {rail: APPLE_SLOW_S if slow and rail != "gpu" else 0.01 for rail in rails}, joules, missing)
+    return Meter({rail: APPLE_SLOW_S if slow and rail != "gpu" else 0.01 for rail in rails}, joules, missing)
 
 
 def nvml_meter() -> Meter:
@@ -66,7 +66,7 @@ def nvml_meter() -> Meter:
         joules()
     except nvml.NVMLError as error:
         raise Absent(f"this NVIDIA GPU does not count its energy: {error}") from error
-    return Meter("nvml", {"gpu": 0.1}, joules, {})
+    return Meter({"gpu": 0.1}, joules, {})
 
 
 def rapl_meter() -> Meter:
@@ -92,23 +92,17 @@ def rapl_meter() -> Meter:
             sums_uj[rails[counter]] += now - before + ranges[counter] * (now < before)
         return {rail: sum_uj / 1e6 for rail, sum_uj in sums_uj.items()}
 
-    return Meter("rapl", dict.fromkeys(sums_uj, 0.001), joules, {})
+    return Meter(dict.fromkeys(sums_uj, 0.001), joules, {})
 
 
-def meters(device: str | None = None) -> tuple[list[Meter], dict[str, str]]:
-    """The energy meters that answer here for a device ("cpu", "gpu", None for both), and why the others do not."""
-    kinds = [rapl_meter] * (device != "gpu") + [nvml_meter] * (device != "cpu")
-    answering, absent = [], {}
-    for kind in [apple_meter] if sys.platform == "darwin" else kinds:
-        name = kind.__name__.removesuffix("_meter")
-        try:
-            meter = kind()
-            if name == "apple" and device not in (None, *meter.rails):
-                raise Absent(meter.missing[device])
-            answering.append(meter)
-        except Absent as reason:
-            absent[name] = str(reason)
-    return answering, absent
+def meter(device: str) -> Meter:
+    """The energy meter of a device, "cpu" or "gpu". Raises Absent where none answers."""
+    if sys.platform != "darwin":
+        return nvml_meter() if device == "gpu" else rapl_meter()
+    apple = apple_meter()
+    if device in apple.missing:
+        raise Absent(apple.missing[device])
+    return apple
 
 
 def nvml_gpu() -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from pomology.machine.energy import Absent, meters
+from pomology.machine.energy import Absent, meter
 from pomology.measure.estimate import Estimate
 
 EDGE = 20  # a reading that no movement dates is up to a period late: 5 % of a window of so many periods
@@ -35,18 +35,13 @@ class Counters:
     Raises Absent where no meter answers."""
 
     def __init__(self, device: str, clock: Callable[[], float]):
-        self.meters, absent = meters(device)
-        if not self.meters:
-            raise Absent("; ".join(absent.values()))
-        self.device, self.clock, self._lock = device, clock, threading.Lock()
-        self.periods_s = {rail: period_s for meter in self.meters for rail, period_s in meter.rails.items()}
-        self.missing = {rail: why for meter in self.meters for rail, why in meter.missing.items()}
+        periods_s, self._joules, self.missing = meter(device)
+        self.device, self.clock, self._lock, self.periods_s = device, clock, threading.Lock(), dict(periods_s)
         self.rails, self._stretches, self._stretch, self._due_s = list(self.periods_s), list[list[Reading]](), None, 0.0
 
     def __call__(self, steps: int = 0) -> Reading:
         with self._lock:  # of the thread that reads all sources, and of the one that takes the steps
-            now_s = self.clock()
-            return Reading(now_s, steps, {rail: j for meter in self.meters for rail, j in meter.joules().items()})
+            return Reading(self.clock(), steps, self._joules())
 
     def mark(self, stretch: Hashable, steps: int) -> None:
         """Read them where a steady block begins or ends, after so many steady steps, if the last time was not just

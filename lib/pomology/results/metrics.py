@@ -58,6 +58,7 @@ METRICS: dict[str, Metric] = {
     "forward_s": Metric("Forward", "s", seconds),
     "backward_s": Metric("Backward", "s", seconds),
     "update_s": Metric("Update", "s", seconds),
+    "proof_s": Metric("Proof before it was timed", "s", seconds),
     "kernel_s": Metric("One call", "s", seconds),
     "launch_cold_s": Metric("Cold launch", "s", milliseconds),
     "launch_s": Metric(
