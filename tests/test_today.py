@@ -23,6 +23,8 @@ ROWS = [
     ("a", "bert_base", "V100", "rival", "pytorch", "fp32", BERT, "fit_s", "41", "s", "41s", "one-run"),
     ("a", "bert_base", "M1 Max CPU", "cpu", "pytorch", "fp32", BERT, "fit_s", "9000", "s", "2h 30m", "swapping"),
     ("b", "bert_base", "V100", "rival", "pytorch", "amp", BERT, "samples_per_s", "500.5", "texts/s", "500.5", ""),
+    ("a", "bert_base", "V100", "rival", "pytorch", "amp", BERT | {"batch_size": 8}, "samples_per_s", "600", "texts/s")
+    + ("600", "one-run"),
 ]
 for size, device, metric, value, unit in (
     (64, "RTX 2080 Ti", "samples_per_s", "288.94", "images/s"),
@@ -117,23 +119,25 @@ def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(
         ),
     ]
     assert shown[2][-1] == "a; memory was short: the machine swapped"
-    assert shown[3][1:] == ("amp", "", "500.5 texts/s", "b; steps 100, optimizer Adam, data random")
+    assert shown[3][1:] == ("amp", "", "500.5 to 600 texts/s", f"2 measurements; b, a; {rest[:-2]}")
     assert shown[4][0] == "A10 CUDA (PyTorch 2.13.0, 2026)" and shown[4][2].startswith("20.0 s")
     assert sum("https://example.org/" in note for note in table.notes) == 2
     pictures = [row.cells[:6] for row in article.article_table("resnet50", []).rows]
-    assert pictures[0][1:5] == ("224", "fp32", "300 images/s", "7.29 TFLOP/s")
-    assert pictures[2][3:5] == ("1,200.8 s (epoch)", "1.53 TFLOP/s") and len(pictures) == 3
+    assert pictures[0][1:5] == ("64 to 224", "fp32", "288.94 to 300 images/s", "7.02 to 7.29 TFLOP/s")
+    assert pictures[1][3:5] == ("1,200.8 s (epoch)", "1.53 TFLOP/s") and len(pictures) == 2
 
 
 def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(others):
     flops = {"flops_per_s": fakes.metric(2e13, unit="FLOP/s")}
     (axis,) = draw("bert_base", [bert(metrics=flops, flops_per_step=1)]).axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
-    assert labels == ["V100", "M1 Max GPU", "M1 Max CPU", "A10 CUDA, batch size 64, tokens 128"], "amp is another panel"
+    theirs = ["V100 (PyTorch, 2022)", "M1 Max GPU (PyTorch 1.13.0, 2022)", "M1 Max CPU (PyTorch, 2022)"]
+    assert labels == [*theirs, "A10 CUDA, batch size 64, tokens 128"], "amp is another panel"
     hollow = [marks for marks in axis.collections if not len(marks.get_facecolor())]
     assert [marks.get_offsets()[:, 1].tolist() for marks in hollow] == [[2.0]]
     (axis,) = draw("resnet50", []).axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["RTX 2080 Ti", "M1 Pro GPU"]
+    labels = [label.get_text() for label in axis.get_yticklabels()]
+    assert labels == ["RTX 2080 Ti (PyTorch, 2022)", "M1 Pro GPU (PyTorch, 2022)"]
 
 
 def test_the_ranking_finds_a_case_at_the_settings_of_a_source(others):

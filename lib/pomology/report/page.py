@@ -249,10 +249,7 @@ def _ranked(run: Run, notes: list[str]) -> dict[str, Any] | None:
             "table": replace(known.table(), title=""),
             "frameworks": [*frameworks, *([UNTUNED] * bool(frameworks and on_x86))],
             "models": replace(known.by_model(), title=""),
-            "kinds": [
-                (ranking.KINDS[kind], [(names.index(name), name) for name in of])
-                for kind, of in known.references.items()
-            ],
+            "kinds": [(kind, [(names.index(name), name) for name in of]) for kind, of in known.references.items()],
             "against": [(number, name, on_an_axis(known.places(name))) for number, name in enumerate(names)],
         }
     except MALFORMED as error:

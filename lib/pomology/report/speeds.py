@@ -23,7 +23,7 @@ class Speed(NamedTuple):
     """How much of its work a device did in a second. terms: what was the same for all that have the same text.
 
     source: `measured`, `other`, or the id of an article or of another source. faults: of elsewhere.FAULTS, or flags of
-    a case.
+    a case. steps: of this machine's, how many steady ones the shortest of its runs is from.
     """
 
     workload: str
@@ -37,6 +37,7 @@ class Speed(NamedTuple):
     rate: Estimate
     faults: frozenset[str] = frozenset()
     runs: int = 1
+    steps: int = 0
 
     @property
     def sound(self) -> bool:
@@ -103,7 +104,9 @@ def _measured(records: Sequence[Record]) -> Iterator[Speed]:
             device = chip_name(first) + " (here)" * (chip_name(first) in there)
             about = (workload, terms, device, cases.kind(first), MEASURED, first.framework, first.framework_version)
             flags = {flag for record in good for flag in record.flags} | _loading(good)
-            yield Speed(*about, first.started[:4], rate, frozenset(flags), len(good))
+            steady = [(record.blocks or {}).get("training", {}).get("steady", ()) for record in good]
+            steps = min(sum(count for count, _ in blocks) for blocks in steady)
+            yield Speed(*about, first.started[:4], rate, frozenset(flags), len(good), steps)
 
 
 def _same(row: dict, record: Record) -> bool:

@@ -21,16 +21,8 @@ from pomology.report.figures.style import (
 from pomology.report.ranking import Place
 
 MOST_ROWS = 28
-FILLED = {
-    "^": "▲",
-    "o": "●",
-    "s": "■",
-    "v": "▼",
-    "D": "◆",
-    "d": "♦",
-    "P": "✚",
-}  # matplotlib's marks as text, for a page
-HOLLOW = {"^": "△", "o": "○", "s": "□", "v": "▽", "D": "◇", "d": "♢", "P": "✛"}
+# The house's marks as text, filled and hollow.
+GLYPHS = dict(zip("^osvDdP", zip("▲●■▼◆♦✚", "△○□▽◇♢✛", strict=True), strict=True))
 
 
 @styled
@@ -51,22 +43,20 @@ def ranking_figure(places: Sequence[Place], reference: str) -> Any:
     axis.axvline(1, color=GREY, linewidth=0.8, linestyle="dashed")
     axis.grid(axis="x")
     looks = [DEVICES[place.source, place.role] for place in shown]
-    # All on the line, each alone: they are models, and which is in the table.
-    marked = [(place.ratios.values(), look) for place, look in zip(shown, looks, strict=True)]
-    drawn = [
-        (look, number, [Mark(ratio, "filled" if sound else "hollow")])
-        for number, (ratios, look) in enumerate(marked)
-        for ratio, sound in ratios
-    ]
-    draw_marks(axis, drawn, size=30)
+    drawn = []
     for number, (place, look) in enumerate(zip(shown, looks, strict=True)):
+        # All on the line, each alone: they are models, and which is in the table.
+        marks = (Mark(ratio, "filled" if sound else "hollow") for ratio, sound in place.ratios.values())
+        drawn += [(look, number, [mark]) for mark in marks]
         if place.sound:
             axis.plot([place.mean], [number], "|", color=COLOURS[look], markersize=13, markeredgewidth=2.4, zorder=4)
-        form = {"transform": axis.get_yaxis_transform(), "va": "center", "weight": _weight(place), "fontsize": 9}
+        weight = "bold" if place.measured else "normal"
+        form = {"transform": axis.get_yaxis_transform(), "va": "center", "weight": weight, "fontsize": 9}
         axis.text(1.01, number, f"{place.words()}  {place.software()}", **form)
+    draw_marks(axis, drawn, size=30)
     axis.set_yticks(range(len(shown)), [place.device for place in shown])
     for label, place in zip(axis.get_yticklabels(), shown, strict=True):
-        label.set_weight(_weight(place))
+        label.set_weight("bold" if place.measured else "normal")
     axis.tick_params(axis="y", length=0)
     plain_ticks(axis.xaxis)
     axis.set_xlabel(f"speed, {reference} = 1 (right is faster)")
@@ -74,10 +64,6 @@ def ranking_figure(places: Sequence[Place], reference: str) -> Any:
     axis.set_title(f"{left} more devices are in the table" if left else "")
     device_key(figure, looks)
     return figure
-
-
-def _weight(place: Place) -> str:
-    return "bold" if place.measured else "normal"
 
 
 def _chosen(places: Sequence[Place], reference: str) -> list[Place]:
@@ -116,8 +102,9 @@ def on_an_axis(places: Sequence[Place], reference: str = "") -> Axis:
     rows, key = [], {}
     for place, row in zip(places, values, strict=True):
         look = DEVICES[place.source, place.role]
-        key[look] = (place.source, place.role, FILLED[MARKS[look]])
+        filled, hollow = GLYPHS[MARKS[look]]
+        key[look] = (place.source, place.role, filled)
         sound = [sound for _, sound in place.ratios.values()] if every else [place.sound]
-        glyphs = [(FILLED if good else HOLLOW)[MARKS[look]] for good in sound]
+        glyphs = [filled if good else hollow for good in sound]
         rows.append((place, list(zip(map(at, row), glyphs, strict=True)), at(place.mean)))
     return Axis(rows, [(at(tick), f"{tick:,.10g}") for tick in ticks if low < tick < high], at(1.0), key)
