@@ -157,7 +157,7 @@ def test_the_ranking_has_others_and_its_sentences_do_not():
     theirs = [record.replace(chip="Apple M10 (b)") for record in run.records]
     alone, beside = ranking.Ranking(run.records), ranking.Ranking(run.records, [theirs])
     assert alone.sentences() == beside.sentences() and alone.usual == beside.usual and alone.here == beside.here
-    (other,) = beside.references[""]
+    (other,) = beside.references["Other people's machines"]
     rows = {place.source: place for place in beside.places(beside.usual) if place.source != "published"}
     assert rows["other"].device == other == "Apple M10 (b) CPU" and rows["other"].mean == rows["measured"].mean
     mine = [place for place in beside.places(beside.usual) if place.source != "other"]

@@ -170,11 +170,11 @@ class Ranking:
 
         def kind(name: str) -> str:
             role = self.speeds[name].role
-            found = (family for family, names in FAMILIES.items() if role == "rival" and re.match(names, name))
-            return "This machine" if name in self.here else next(found, OF_ROLES[role])
+            fits = (family for family, names in FAMILIES.items() if role == "rival" and re.match(names, name))
+            return "This machine" if name in self.here else next(fits, OF_ROLES[role])
 
         def order(name: str) -> tuple:
-            return KINDS.index(kind(name)), [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+            return KINDS.index(kind(name)), [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
         return {kind(of[0]): of for of in grouped(sorted(self.speeds, key=order), kind)}
 
@@ -208,10 +208,12 @@ class Ranking:
             for name in sorted(self.nearest(device), key=lambda name: (beside[name].role == "cpu", name != self.usual)):
                 if beside[name].sound and beside[name].role not in parts:
                     ratios, mean = [1 / ratio for ratio in beside[name].values], 1 / beside[name].mean
-                    said = compared(ratios, mean, "model", " times", f" as the {name}")
-                    parts[beside[name].role] = _verb(mean), said
-            said = [f"{of[0][0]} {_listed([part for _, part in of])}" for of in grouped(parts.values(), itemgetter(0))]
-            lines += [f"The {device} {'; it '.join(said)}."] * bool(said)
+                    words = compared(ratios, mean, "model", " times", f" as the {name}")
+                    parts[beside[name].role] = _verb(mean), words
+            clauses = [
+                f"{of[0][0]} {_listed([words for _, words in of])}" for of in grouped(parts.values(), itemgetter(0))
+            ]
+            lines += [f"The {device} {'; it '.join(clauses)}."] * bool(clauses)
             times += beside[device].speeds
         return [*lines, self._sure(times)]
 
@@ -244,8 +246,8 @@ class Ranking:
         for these in grouped(both, lambda pair: pair[0]):
             ratios = [ratio for _, ratio in these]
             mean = statistics.geometric_mean(ratios)
-            said = compared(ratios, mean, "case", " times", " as PyTorch")
-            lines.append(f"On the {these[0][0]}, MLX {_verb(mean)} {said}.")
+            words = compared(ratios, mean, "case", " times", " as PyTorch")
+            lines.append(f"On the {these[0][0]}, MLX {_verb(mean)} {words}.")
         return lines
 
     def table(self, reference: str = "") -> Table:
