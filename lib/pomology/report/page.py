@@ -261,7 +261,7 @@ def _compared(run: Run, notes: list[str]) -> dict[str, Any] | None:
     """The chart of all devices and a sentence on it; None where this machine has no rate, as of a smoke run."""
     try:
         if sentence := summary.sentence(run.records):
-            svg = style.svg(figures_summary.summary_figure(run.records, compact=True))
+            svg = style.svg(figures_summary.compared_figure(run.records))
             return {"sentence": sentence, "figure": _figure(svg, "compact", summary.CAPTION)}
     except MALFORMED as error:
         notes.append(f"This machine cannot be compared: {type(error).__name__}: {error}.")

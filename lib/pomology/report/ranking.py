@@ -174,7 +174,9 @@ class Ranking:
             return "This machine" if name in self.here else next(fits, OF_ROLES[role])
 
         def order(name: str) -> tuple:
-            return KINDS.index(kind(name)), [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+            return KINDS.index(kind(name)), [
+                int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)
+            ]
 
         return {kind(of[0]): of for of in grouped(sorted(self.speeds, key=order), kind)}
 
