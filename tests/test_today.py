@@ -13,6 +13,7 @@ from pomology.articles import elsewhere, published
 from pomology.errors import Unsupported
 from pomology.report import article, declaration, page, ranking, speeds
 from pomology.report.figures import draw
+from pomology.report.showing import Report
 from pomology.results import journal
 from pomology.results.cases import line
 from pomology.workloads.autocast import autocast
@@ -46,8 +47,8 @@ def others(monkeypatch):
         {"row": str(number), "year": "2022"} | dict(zip(names, row, strict=True)) for number, row in enumerate(ROWS)
     ]
     lines = [row | {"config": json.dumps(row["config"]), "bound": "", "year": "2022"} for row in lines]
-    names = elsewhere.Source._fields
-    sources = [dict.fromkeys(names, "") | {"id": name, "url": f"https://example.org/{name}"} for name in "ab"]
+    about = dict.fromkeys(("title", "author", "date"), "")
+    sources = [about | {"id": name, "url": f"https://example.org/{name}"} for name in "ab"]
     files = {"elsewhere.csv": tuple(lines), "sources.csv": tuple(sources)}
     read, caches = published.read, (elsewhere._rows, elsewhere.sources, declaration._read, speeds._published)
     monkeypatch.setattr(published, "read", lambda name: files.get(name) or read(name))
@@ -171,7 +172,8 @@ def test_a_line_of_such_a_case_names_no_epoch():
     assert "step 1.5" in line(own) and "epoch" not in line(own)
 
 
-def test_the_page_has_them_behind_the_articles_and_before_the_kit(tmp_path):
+def test_the_page_has_them_behind_the_articles_and_before_the_kit(tmp_path, monkeypatch):
+    monkeypatch.setattr(Report, "drawn", lambda _: "<svg/>")  # figures take seconds
     (tmp_path / "machine.json").write_text(json.dumps({"chip": "Apple M1", "python": "3.11.9"}))
     for name in ("instrument_check", "bert_base", "vae"):
         about = {"experiment": name, "article": declaration.of(name).article, "backend": "cpu"}

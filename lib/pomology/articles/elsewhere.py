@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import re
-from typing import NamedTuple
 
 from pomology.articles import published
-from pomology.errors import PomologyError
 
 # What can be wrong with a published time. With one of these it is drawn hollow, and is in no mean.
 FAULTS = {
@@ -36,8 +33,6 @@ FAULTS = {
 # These are so common, and change a time so little, that a number with nothing else stays in the mean.
 MINOR = {"one-run", "stand-in", "few-steps", "no-optimizer"}
 PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp16")
-METRICS = ("step_s", "epoch_s", "fit_s", "forward_s", "backward_s", "pass_s")
-METRICS += ("samples_per_s", "tokens_per_s", "steps_per_s")
 SERIOUS = FAULTS.keys() - MINOR
 SHARED = {"amp", "tf32"}  # of two devices that both have it: they did the same
 # Experiments of the articles. A digit takes their loaders 20 to 30 µs (docs/findings.md), an epoch of them over 1 s:
@@ -56,36 +51,17 @@ BLOCKS, WIDTH = 12, 768
 OUTPUTS = {"bert_base": 0, "bert_base_squad": 0, "gpt2_small": 50_257, "gpt2_small_book": 50_257}
 
 
-class Source(NamedTuple):
-    """Where numbers are from. url: with the commit or the revision, where the place has one."""
-
-    id: str
-    title: str
-    author: str
-    date: str
-    url: str
-    licence: str
-    note: str
-
-
-class Workload(NamedTuple):
-    """What was trained. sample: what a source counts."""
-
-    id: str
-    title: str
-    sample: str
+@functools.cache
+def sources() -> dict[str, dict[str, str]]:
+    """All sources, by their id: title, author, date, licence, note, and the address, with the commit or the revision
+    where the place has one."""
+    return {line["id"]: line for line in published.read("sources.csv")}
 
 
 @functools.cache
-def sources() -> dict[str, Source]:
-    """All sources, by their id."""
-    return {line["id"]: Source(**line) for line in published.read("sources.csv")}
-
-
-@functools.cache
-def workloads() -> dict[str, Workload]:
-    """What the sources trained, by id; the kit's own experiments are there by their names."""
-    return {line["id"]: Workload(**line) for line in published.read("workloads.csv")}
+def workloads() -> dict[str, str]:
+    """What the sources trained, by id, in words; the kit's own experiments are there by their names."""
+    return {line["id"]: line["title"] for line in published.read("workloads.csv")}
 
 
 @functools.cache
@@ -96,32 +72,16 @@ def devices() -> dict[str, str]:
 
 @functools.cache
 def _rows() -> tuple[dict, ...]:
-    return tuple(map(read_row, published.read("elsewhere.csv")))
+    return tuple(map(_read_row, published.read("elsewhere.csv")))
 
 
-def read_row(line: dict[str, str]) -> dict:
-    """A line of elsewhere.csv with its numbers. Raises PomologyError for one that cannot be compared with others."""
-    known = {"source": sources(), "workload": workloads(), "role": published.ROLES, "metric": METRICS}
-    known |= {"precision": PRECISIONS}
-    wrong = [f"unknown {key} {line[key]!r}" for key, names in known.items() if line[key] not in names]
-    unit, rate = line["unit"], line["metric"].endswith("_per_s")
-    fits = unit.endswith("/s") if rate else published.SI_UNITS.get(unit) == "s"
-    wrong += [] if fits else [f"unknown unit {unit!r}"]
-    wrong += [f"unknown fault {fault!r}" for fault in line["faults"].split() if fault not in FAULTS]
-    try:
-        value, config = float(line["value"]), json.loads(line["config"])
-        wrong += [] if 0 < value < math.inf and isinstance(config, dict) else ["no positive value, or no settings"]
-        wrong += [] if re.fullmatch(r"20[12]\d", line["year"]) else [f"no year {line['year']!r}"]
-    except ValueError:
-        wrong.append("value or settings cannot be read")
-    if wrong:
-        raise PomologyError(f"elsewhere.csv: {line['source']}, row {line['row']}: {'; '.join(wrong)}")
+def _read_row(line: dict[str, str]) -> dict:
+    config, device = json.loads(line["config"]), devices().get(line["device"], line["device"])
     config |= {"data": "random"} if config.get("data") in MADE_UP else {}
-    device, faults = devices().get(line["device"], line["device"]), tuple(line["faults"].split())
     # A batch size in words, as the largest that fits, is another one on each device.
-    faults += ("own-batch",) if isinstance(config.get("batch_size"), str) else ()
-    numbers = {"value": value, "config": config, "faults": faults, "device": device}
-    return line | numbers | published.in_si(line, value)
+    own_batch = ("own-batch",) if isinstance(config.get("batch_size"), str) else ()
+    numbers = {"value": (value := float(line["value"])), "faults": (*line["faults"].split(), *own_batch)}
+    return line | numbers | {"config": config, "device": device} | published.in_si(line, value)
 
 
 def rows(workload: str | None = None) -> list[dict]:
@@ -142,7 +102,7 @@ def beside(workload: str) -> list[dict]:
     for row in (row for name in (workload, *ALIKE.get(workload, ())) for row in rows(name)):
         if row["metric"] not in ("forward_s", "backward_s"):  # which are parts of a pass
             config, work = row["config"] | {"precision": row["precision"]}, _work(row)
-            config |= {"training": workloads()[row["workload"]].title} if row["workload"] != workload else {}
+            config |= {"training": workloads()[row["workload"]]} if row["workload"] != workload else {}
             metric = "throughput" if row["metric"].endswith("_per_s") else row["metric"]
             made.append(row | {"config": config, "metric": metric, "flops_per_s": work and work * rate(row)})
     return made

@@ -29,7 +29,7 @@ from pomology.report import others as report_others
 from pomology.report.declaration import Declaration
 from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
-from pomology.report.figures.ranking import on_an_axis
+from pomology.report.figures.ranking import chosen, on_an_axis
 from pomology.report.notebook_page import PAGE, address, filled, render
 from pomology.report.showing import CHECK, SAVED_AS, Report
 from pomology.report.table import Table, grouped
@@ -242,8 +242,8 @@ def _ranked(run: Run, notes: list[str]) -> dict[str, Any] | None:
         return {
             "sentences": [*answers, f"{sure} {details.same_twice(run.records)}"],
             "usual": known.usual,
-            "axis": (axis := on_an_axis(beside := known.places(known.usual), known.usual)),
-            "more": len(beside) - len(axis.rows),
+            "axis": on_an_axis(shown := chosen(beside := known.places(known.usual), known.usual)),
+            "more": len(beside) - len(shown),
             "colours": [(*look, style.COLOURS[name]) for look, name in style.DEVICES.items()],
             "caption": ranking.CAPTION,
             "table": replace(known.table(), title=""),

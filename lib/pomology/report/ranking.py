@@ -48,8 +48,9 @@ NOTES = (
 )
 CAPTION = (
     "A mark is a model that both devices have trained at the same settings, hollow where one of the two times is "
-    "doubtful; the stroke is the geometric mean of the filled ones. The axis is logarithmic. Two rows may rest on "
-    "different models: each compares with the device at 1, and not with the row beside it."
+    "doubtful; the stroke is the geometric mean of the filled ones. The axis is the ratio of the speeds, logarithmic: "
+    "right is faster. Two rows may rest on different models: each compares with the device at 1, and not with the "
+    "row beside it."
 )
 NOT_THERE = (
     "A ratio is the mean of the settings that both have run. A device that is not in a row has published no time of "
@@ -129,7 +130,7 @@ class Place(NamedTuple):
 def title(workload: str) -> str:
     """What was trained, in words."""
     known = elsewhere.workloads()
-    return known[workload].title if workload in known else WORKLOADS.get(workload, workload.replace("_", " "))
+    return known[workload] if workload in known else WORKLOADS.get(workload, workload.replace("_", " "))
 
 
 class Ranking:

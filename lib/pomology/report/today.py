@@ -52,7 +52,7 @@ def published(about: Declaration, metrics: Sequence[str]) -> tuple[list[Row], li
                 numbers[f"{metric}_most"] = max(each)
         data.append(numbers | {"status": "ok"})
     known = [elsewhere.sources()[name] for name in dict.fromkeys(row["source"] for row in about.beside)]
-    sources = [f"{source.id}: {source.title}, {source.author}, {source.date}, {source.url}." for source in known]
+    sources = ["{id}: {title}, {author}, {date}, {url}.".format_map(source) for source in known]
     return rows, data, [*NOTES, *sources] if rows else []
 
 

@@ -33,7 +33,7 @@ def ranking_figure(places: Sequence[Place], reference: str) -> Any:
     Of more devices than fit, this machine's and the reference stay, and of the others those with most models. Returns a
     matplotlib Figure.
     """
-    shown = _chosen(places, reference)
+    shown = chosen(places, reference)
     if len(shown) < 2:
         return nothing()
     figure = figure_of(10, 1.2 + 0.25 * len(shown))
@@ -66,7 +66,7 @@ def ranking_figure(places: Sequence[Place], reference: str) -> Any:
     return figure
 
 
-def _chosen(places: Sequence[Place], reference: str) -> list[Place]:
+def chosen(places: Sequence[Place], reference: str) -> list[Place]:
     """As many as fit, in their order."""
     kept = sorted(places, key=lambda place: (not (place.measured or place.device == reference), -place.sound))
     names = {place.device for place in kept[:MOST_ROWS]}
@@ -83,28 +83,24 @@ class Axis(NamedTuple):
     key: dict[str, tuple[str, str, str]]
 
 
-def on_an_axis(places: Sequence[Place], reference: str = "") -> Axis:
-    """A mark for each model, or of over 20 devices for the mean alone. reference: of the chart that a page begins with,
-    which has as many devices as fit, with a mark for each model."""
-    places = _chosen(places, reference) if reference else places
-    every = bool(reference) or len(places) <= 20
-    values = [[value for value, _ in place.ratios.values()] if every else [place.mean] for place in places]
-    values = [[getattr(value, "value", value) for value in row] for row in values]
-    reach = [value for row in values for value in row]
+def on_an_axis(places: Sequence[Place]) -> Axis:
+    """A mark for each model, or of more devices than fit for the mean alone."""
+    rows, key = [], {}
+    for place in places:
+        look = DEVICES[place.source, place.role]
+        filled, hollow = GLYPHS[MARKS[look]]
+        key[look] = (place.source, place.role, filled)
+        marks = [(ratio.value, filled if sound else hollow) for ratio, sound in place.ratios.values()]
+        if len(places) > MOST_ROWS:
+            marks = [(place.mean, filled if place.sound else hollow)]
+        rows.append((place, marks))
+    reach = [value for _, marks in rows for value, _ in marks]
     low, high = min(reach) / 1.2, max(reach) * 1.2
 
     def at(value: float) -> float:
         return round(100 * math.log(value / low) / math.log(high / low), 1)
 
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if high / low < 300 else (1,)
-    ticks = [float(f"{step}e{decade}") for decade in decades for step in steps]
-    rows, key = [], {}
-    for place, row in zip(places, values, strict=True):
-        look = DEVICES[place.source, place.role]
-        filled, hollow = GLYPHS[MARKS[look]]
-        key[look] = (place.source, place.role, filled)
-        sound = [sound for _, sound in place.ratios.values()] if every else [place.sound]
-        glyphs = [filled if good else hollow for good in sound]
-        rows.append((place, list(zip(map(at, row), glyphs, strict=True)), at(place.mean)))
-    return Axis(rows, [(at(tick), f"{tick:,.10g}") for tick in ticks if low < tick < high], at(1.0), key)
+    ticks = [float(f"{step}e{decade}") for decade in decades for step in ((1, 2, 5) if high / low < 300 else (1,))]
+    placed = [(place, [(at(value), glyph) for value, glyph in marks], at(place.mean)) for place, marks in rows]
+    return Axis(placed, [(at(tick), f"{tick:,.10g}") for tick in ticks if low < tick < high], at(1.0), key)
