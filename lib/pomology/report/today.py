@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import itemgetter
 
@@ -26,8 +26,15 @@ def published(about: Declaration, metrics: Sequence[str]) -> tuple[list[Row], li
     A time of another piece of work, as an epoch, stands in the first column with its name. The remarks of a row are how
     many measurements it is of, their sources, the settings that have no column, and what is wrong with them.
     """
+    times = {*metrics} - {"throughput", "flops_per_s"}
+
+    def apart(row: dict) -> tuple:  # of times that have a column those with the same settings alone are one row
+        if row["metric"] in times:
+            return row["workload"], row["metric"], str(row["config"])
+        return row["workload"], *(row["config"].get(name) for name in about.headings if name != "batch_size")
+
     rows, data = [], []
-    for alike in _alike(about):
+    for alike in _alike(about, apart):
         first, names = alike[0], dict.fromkeys(row["source"] for row in alike)
         keys = dict.fromkeys(key for row in alike for key in row["config"])
         config = {key: _between(row["config"][key] for row in alike if key in row["config"]) for key in keys}
@@ -65,7 +72,7 @@ def drawn(about: Declaration, records: Iterable[Record]) -> list[dict]:
         return tuple(config.get(key) for key in apart)
 
     here, rows = {panel(record.config) for record in records}, []
-    for alike in _alike(about):
+    for alike in _alike(about, lambda row: panel(row["config"])):
         each = [row["flops_per_s"] for row in alike if row["flops_per_s"]]
         if each and (not here or panel(alike[0]["config"]) in here):
             shown = {"device": _with_software(alike), "metric": about.metric, "si": max(each)}
@@ -73,17 +80,13 @@ def drawn(about: Declaration, records: Iterable[Record]) -> list[dict]:
     return rows
 
 
-def _alike(about: Declaration) -> list[list[dict]]:
+def _alike(about: Declaration, apart: Callable[[dict], tuple]) -> list[list[dict]]:
     """The published rows that are shown as one, by precision and speed: what a device with a framework does in a
-    precision, with the same serious faults. Of times that have a column those with the same settings alone."""
-    times = {*about.shown.values()} - {"throughput"}
+    precision, with the same serious faults. apart: what else tells two rows apart."""
 
     def same(row: dict) -> tuple:
-        key = [row[name] for name in ("workload", "device", "precision")]
-        key += [row["framework"].partition(" ")[0], frozenset(elsewhere.SERIOUS.intersection(row["faults"]))]
-        if row["metric"] in times:
-            return *key, row["metric"], str(row["config"])
-        return *key, *(row["config"].get(name) for name in about.headings if name != "batch_size")
+        serious = frozenset(elsewhere.SERIOUS.intersection(row["faults"]))
+        return row["device"], row["framework"].partition(" ")[0], row["precision"], serious, *apart(row)
 
     def order(alike: list[dict]) -> tuple[int, float]:
         fastest = max(row["flops_per_s"] or 0 for row in alike)
