@@ -139,6 +139,9 @@ def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(others):
     (axis,) = draw("resnet50", []).axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
     assert labels == ["RTX 2080 Ti (PyTorch, 2022)", "M1 Pro GPU (PyTorch, 2022)"]
+    small = [marks for marks in axis.collections if len(set(marks.get_sizes())) == 1 and marks.get_sizes()[0] < 10]
+    each = sorted(x / elsewhere.RESNET50_FLOPS for marks in small for x, _ in marks.get_offsets().tolist())
+    assert each == pytest.approx([288.94, 300]), "both measurements of one device"
 
 
 def test_the_ranking_finds_a_case_at_the_settings_of_a_source(others):
