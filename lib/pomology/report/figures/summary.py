@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from pomology.format import significant
+from pomology.format import one_line, significant
 from pomology.report import summary
 from pomology.report.figures.points import Line, Mark, points_figure
 from pomology.report.figures.style import styled
@@ -60,6 +60,6 @@ def _panels(rates: list[summary.Rate], alone: Sequence[summary.Rate] = ()) -> di
         panel, label = line_of(best)
         share = f"{significant(100 * best.share.value, 2)} %" if best.share else "no peak known"
         marks = [Mark(rate.rate, "filled" if rate in whole else "hollow") for rate in settings]
-        line = Line(label, (best.source, best.role), share, marks, best.peak_flops_per_s)
+        line = Line(one_line(label, 48), (best.source, best.role), share, marks, best.peak_flops_per_s)
         panels.setdefault(panel, []).append(line)
     return panels
