@@ -48,7 +48,8 @@ def here(*profiles: str) -> list[Run]:
     places = (root() / "outputs").glob("*/machine.json")
     runs = [Run(place.parent) for place in sorted(places, key=lambda place: place.stat().st_mtime, reverse=True)]
     now = machine_snapshot.snapshot()
-    return [run for run in runs if run.machine.get("profile") in profiles and not folders.elsewhere(run.machine, now)]
+    runs = [run for run in runs if run.machine.get("profile") in profiles]
+    return [run for run in runs if not folders.of_another_machine(run.machine, now)]
 
 
 def durations(runs: Iterable[Run]) -> dict[str, tuple[float, Run]]:

@@ -63,12 +63,12 @@ SOLD = record("gpt2_pretraining_torch", rate(5e12), config={"model": "gpt2-large
 PRICED = costs.priced([SOLD, product(8e9)], 9, 3e3)
 
 
-def drawn(experiment, records=(), compact=False):
+def drawn(experiment, records=()):
     """The figure, laid out as in a file."""
     if experiment == "ranking":
         made = ranking.ranking_figure(Ranking(records).places(GPU), GPU)
     else:
-        made = summary.summary_figure(records, compact=True) if compact else draw(experiment, list(records))
+        made = summary.compared_figure(records) if experiment == "compared" else draw(experiment, list(records))
     style.styled(made.draw_without_rendering)()
     return made
 
@@ -286,27 +286,27 @@ def test_the_summary_has_every_device_with_its_peak_and_share():
     assert titles(figure)[-1] == "Timed on this machine only"
 
 
-def test_the_small_summary_has_each_device_at_one_setting_with_its_share():
+def test_the_summary_of_a_page_has_each_device_at_one_setting_with_its_share():
     slower = record("vae", rate(1e9), config={"batch_size": 5120})
-    left, right, *_ = drawn("summary", [*RUN[:4], slower, *RUN[5:8]], compact=True).axes
-    assert words(left)[:2] == ["DCGAN", "Siamese network"]
-    here = [x for x, _, hue, *_ in marks(left) if hue in (HERE_CPU, HERE_GPU)]
-    assert sorted(here) == [1e9, 240e9]  # of two settings the middle one is the lower
-    assert sorted(words(right)) == ["(1.2 %)", "(10 %)"]  # computing alone
+
+    def here(*records):
+        figure = drawn("compared", [*RUN[:4], *records])
+        vae = figure.axes[titles(figure).index("Variational autoencoder")]
+        own = {x: filled for x, _, hue, filled, _ in marks(vae) if hue in (HERE_CPU, HERE_GPU)}
+        return {round(x / 1e9): filled for x, filled in own.items()}, words(vae)[-2:]
+
+    # Computing alone; of two settings the middle one is the lower.
+    assert here(slower, *RUN[5:8]) == ({1: False, 240: False}, ["1.2 %", "10 %"])
     whole = slower.replace(metrics=slower.metrics | {"epoch_s": metric(16.4, unit="s")})  # 0.1968 TFLOP: 12 GFLOP/s
-    left, right, *_ = drawn("summary", [*RUN[:4], whole], compact=True).axes
-    here = {x: hollow for x, _, hue, hollow, _ in marks(left) if hue in (HERE_CPU, HERE_GPU)}
-    assert {round(x / 1e9): filled for x, filled in here.items()} == {12: True, 1: False}
-    assert words(right) == ["15 %"]
-    own = [product(100e9), record("cnn", rate(150e9))]  # no workload of the articles
-    left, right = drawn("summary", own, compact=True).axes
-    assert "cnn" in words(left) and words(right) == ["(100 %)"]
+    assert here(whole) == ({12: True, 1: False}, [here(whole)[1][0], "15 %"])
+    (axis,) = drawn("compared", [product(100e9), record("cnn", rate(150e9))]).axes  # no workload of the articles
+    assert words(axis) == ["100 %"]
 
 
 # Of all figures -------------------------------------------------------------------------------------------------------
 
 SHOWN = {"vae": MACHINE, "dcgan": [], "transformer_lm": [], "costs": PRICED, "blas": PRODUCTS}
-SHOWN |= {"memory_over_time": TRACED, "roofline": RUN, "summary": RUN, "ranking": MACHINE}
+SHOWN |= {"memory_over_time": TRACED, "roofline": RUN, "summary": RUN, "compared": RUN, "ranking": MACHINE}
 
 
 def readable(figure):
@@ -322,18 +322,16 @@ def readable(figure):
     return [text for text in texts if text.get_visible() and text.get_text()]
 
 
-@pytest.mark.parametrize("experiment", [*SHOWN, "summary compact"])
+@pytest.mark.parametrize("experiment", SHOWN)
 def test_no_word_leaves_the_figure_stands_on_another_or_is_small_on_a_phone(experiment):
     from matplotlib.text import Text
 
-    name, *compact = experiment.split()
-    figure = drawn(name, SHOWN[name], compact=bool(compact))
+    figure = drawn(experiment, SHOWN[experiment])
     # Of the words alone: an annotation's own extent takes in its line.
     boxes = [(text.get_text(), Text.get_window_extent(text)) for text in readable(figure)]
     assert len(boxes) > 8
-    if compact:  # as wide as a page shows it, and on a phone of 375 pixels
-        width, height = figure.get_size_inches()
-        assert height / width * 600 < 700
+    if experiment == "compared":  # on a phone of 375 pixels
+        width = figure.get_size_inches()[0]
         assert all(text.get_fontsize() / 72 / width * 343 > 8 for text in readable(figure))
     for name, box in boxes:
         assert -1 <= box.x0 < box.x1 <= figure.bbox.x1 + 1 and -1 <= box.y0 < box.y1 <= figure.bbox.y1 + 1, name

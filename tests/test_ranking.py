@@ -15,7 +15,7 @@ from pomology.articles import elsewhere, published
 from pomology.errors import PomologyError
 from pomology.report import declaration, page, speeds
 from pomology.report.figures.ranking import on_an_axis, ranking_figure
-from pomology.report.ranking import NOTHING, Ranking
+from pomology.report.ranking import NOTHING, Ranking, compared, times_as
 from pomology.report.showing import Report
 from pomology.results.run import Run
 
@@ -37,7 +37,6 @@ def test_ratios_are_those_of_the_articles_tables():
     beside = place([], "RTX 2070 Super", "M1 Ultra CPU")
     assert beside.ratios["dcgan"][0].value == pytest.approx((6.8030 * 6.6675) ** 0.5, rel=1e-4)
     assert beside.ratios["siamese"][0].value == pytest.approx((8.8659 * 9.6376) ** 0.5, rel=1e-4)
-    assert beside.high == beside.ratios["siamese"][0].value
     # The autoencoder waits for its digits: shown, and in no mean.
     assert not beside.ratios["vae"][1] and beside.sound == len(beside.ratios) - 1 == 3
     others = [beside.ratios[name][0].value for name in ("dcgan", "siamese", "transformer_lm")]
@@ -52,7 +51,7 @@ def test_this_machine_stands_where_it_did_the_same():
     beside = place([epoch(2 * theirs)], HERE, "RTX 2070 Super")
     ratio, sound = beside.ratios["dcgan"]
     assert sound and (ratio.value, ratio.low, ratio.high) == pytest.approx((0.5, 0.5 / 1.1, 0.5 / 0.9))
-    assert beside.words() == "0.50× (one model)" and beside.software() == "PyTorch 2026"
+    assert beside.words() == "2.0× as long (one model)" and beside.software() == "PyTorch 2026"
     both = [epoch(2 * theirs), epoch(4 * 252.657, batch_size=1024)]  # the geometric mean of a half and a quarter
     assert place(both, HERE, "RTX 2070 Super").ratios["dcgan"][0].value == pytest.approx(8**-0.5)
     two = [*both, epoch(20.0, "siamese"), epoch(1e4, "dcgan", backend="mps")]
@@ -62,7 +61,7 @@ def test_this_machine_stands_where_it_did_the_same():
     runs = [epoch(2 * theirs * times, repeat=number) for number, times in enumerate((0.9, 1.0, 1.1))]
     (own,) = [speed for speed in speeds.speeds(runs) if speed.source == speeds.MEASURED]
     assert own.runs == 3 and own.rate.covers == "repeats"
-    assert "each from 3 runs; none of them carries a flag" in Ranking(runs).sentences()[-1]
+    assert "3 runs of each; none carries a flag" in Ranking(runs).sentences()[-1]
 
 
 @pytest.mark.parametrize(
@@ -86,24 +85,35 @@ def test_what_is_not_the_same_work_is_not_compared(other, tmp_path):
         assert NOTHING.split("(")[0] in text and 'class="ranking"' not in text
 
 
+def test_a_ratio_is_said_as_people_do():
+    said = [times_as(ratio) for ratio in (2.4, 1.004, 0.999, 0.12)]
+    assert said == ["2.4× as fast", "as fast", "as fast", "8.3× as long"]
+    assert compared([0.2, 0.05], 0.1, "model", " times") == "10 times as long (2 models: 5.0 to 20)"
+    assert compared([0.5, 8.0], 2.0, "case") == "2.0× as fast (2 cases: 2.0× as long to 8.0× as fast)"
+
+
 def test_a_time_with_a_serious_fault_is_hollow_and_in_no_mean():
     slow = {"compute_epoch_s": metric(1.0, unit="s")}
     for record_, words in (
-        (epoch(4.0, metrics=slow), "doubtful: loading data took longer than computing; PyTorch, one run"),
-        (epoch(4.0, flags=["swapping"]), "doubtful: memory was short: the machine swapped; PyTorch, one run"),
+        (epoch(4.0, metrics=slow), "loading data took longer than computing"),
+        (epoch(4.0, flags=["swapping"]), "memory was short: the machine swapped"),
     ):
         known = Ranking([record_])
         (row,) = known.by_model().rows
-        assert row.cells[2].startswith(words)
-        assert row.cells[1].startswith("(RTX 2070 Super 0.014×), (M1 Ultra CPU 0.0021×)")
-        assert place([record_], HERE, "RTX 2070 Super").words() == "(71×, one model, doubtful)"
-        assert known.sentences()[:-1] == [] and "in no mean: DCGAN" in known.sentences()[-1]
-    known = Ranking([epoch(1.5, metrics=slow, flags=["few-steps"])])  # two thirds of it computing
-    assert known.by_model().rows[0].cells[2] == "PyTorch, one run; flags: few-steps"
-    assert known.sentences()[0].startswith(
-        f"The {HERE} trains at 190 times the speed of the RTX 2070 Super (one model)"
-    )
-    assert "1 of them carry a flag (few-steps)" in known.sentences()[1]
+        assert row.cells[2].startswith(f"doubtful: {words}; PyTorch, one run")
+        assert row.cells[1].startswith("(RTX 2070 Super 71× as long), (M1 Ultra CPU 490× as long)")
+        assert place([record_], HERE, "RTX 2070 Super").words() == "(71× as fast (one model), doubtful)"
+        assert known.sentences()[:-1] == [] and f"in no mean: DCGAN ({words})" in known.sentences()[-1]
+
+
+def test_the_sentences_tell_the_ratios_and_on_how_few_steps_they_rest():
+    few = {"flags": ["few-steps"], "metrics": {"compute_epoch_s": metric(1.0, unit="s")}}  # two thirds are computing
+    times = [epoch(1.5, blocks={"training": {"steady": [[1, 0.5]] * 3}}, **few), epoch(1e4, batch_size=1024)]
+    said, sure = Ranking(times[:1]).sentences()
+    assert said.startswith(f"The {HERE} trains 190 times as fast as the RTX 2070 Super (one model)")
+    assert "1 model at 1 setting that" in sure and "1 of the 1 are estimated from 3 steps a run" in sure
+    assert f"The {HERE} takes 40 times as long as the RTX 2070 Super" in Ranking(times[1:]).sentences()[0]
+    assert "1 of the 2 are estimated from 3 steps a run" in Ranking(times).sentences()[1]
 
 
 def line(device: str, value: float, **more) -> dict:
@@ -116,19 +126,13 @@ def line(device: str, value: float, **more) -> dict:
 @pytest.fixture
 def elsewhere_has(monkeypatch):
     """Sets what others have published; the articles' tables stay."""
-    cached = (elsewhere.sources, elsewhere.workloads, elsewhere._rows, speeds._published)
-    real = published.read
-    lists = {"sources.csv": ("id", "title", "author", "date", "url", "licence", "note")}
-    lists["workloads.csv"] = ("id", "title", "sample", "flops", "counted")
+    cached, real = (elsewhere.workloads, elsewhere._rows, speeds._published), published.read
 
     def has(*lines: dict) -> None:
         for one in cached:
             one.cache_clear()
-        made = {
-            name: tuple({**dict.fromkeys(keys, ""), keys[0]: key} for key in {one[name[:-5]] for one in lines})
-            for name, keys in lists.items()
-        }
-        made["elsewhere.csv"] = lines
+        titles = tuple({"id": name, "title": name} for name in {one["workload"] for one in lines})
+        made = {"elsewhere.csv": lines, "workloads.csv": titles}
         monkeypatch.setattr(published, "read", lambda name: made.get(name) or real(name))
 
     yield has
@@ -148,6 +152,10 @@ def test_two_sources_are_compared_on_equal_terms_only(elsewhere_has):
         assert Ranking([]).places("A")[0].sound == of_both
         elsewhere_has(line("A", 100), line("B", 150, faults=faults))
         assert Ranking([]).places("A")[0].sound == of_one
+    # A batch size in words is another one on each device.
+    largest = '{"batch_size": "largest that fits"}'
+    elsewhere_has(line("A", 100, config=largest), line("B", 150, config=largest))
+    assert Ranking([]).places("A")[0].sound == 0
     # Of two times of a device the sound one, then the faster one.
     elsewhere_has(line("A", 100), line("B", 900, faults="unclear"), line("B", 150), line("B", 120, source="t"))
     assert Ranking([]).places("A")[0].mean == 1.5
@@ -157,39 +165,29 @@ def test_two_sources_are_compared_on_equal_terms_only(elsewhere_has):
     assert place([mine], HERE, "A").ratios["vae"][0].value == pytest.approx((2 * 0.5) ** 0.5)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"faults": "one-run slow"}, "unknown fault 'slow'"),
-        ({"role": "tpu"}, "unknown role 'tpu'"),
-        ({"metric": "s"}, "unknown metric 's'"),
-        ({"unit": "kg"}, "unknown unit 'kg'"),
-        ({"value": "-1"}, "no positive value"),
-        ({"value": "fast"}, "cannot be read"),
-        ({"config": "[]"}, "no settings"),
-        ({"year": "24"}, "no year '24'"),
-    ],
-)
-def test_a_row_that_cannot_be_compared_is_named(elsewhere_has, wrong, words):
-    elsewhere_has(line("A", 1))
-    with pytest.raises(PomologyError, match=f"s, row 1: .*{re.escape(words)}"):
-        elsewhere.read_row(line("A", 1) | wrong)
-    with pytest.raises(PomologyError, match="unknown source 'nobody'"):
-        elsewhere.read_row(line("A", 1, source="nobody"))
+RATES, TIMES = {"samples_per_s", "tokens_per_s", "steps_per_s"}, {"step_s", "epoch_s", "fit_s", "pass_s"}
+TIMES |= {"forward_s", "backward_s"}
 
 
-def test_what_others_have_published_is_counted_anew():
-    rows, sources, workloads = elsewhere.rows(), elsewhere.sources(), elsewhere.workloads()  # read: each row is valid
+def test_what_others_have_published_can_be_compared():
+    rows, sources, workloads = elsewhere.rows(), elsewhere.sources(), elsewhere.workloads()
     raw = published.read("elsewhere.csv")
     assert len(rows) == len(raw) >= 5 and len({row["device"] for row in rows}) >= 5
     assert {row["source"] for row in rows} == sources.keys() and {row["workload"] for row in rows} == workloads.keys()
     assert len({(row["source"], row["row"]) for row in raw}) == len(raw)
     assert len({json.dumps({**row, "row": ""}) for row in raw}) == len(raw)  # no two are equal
     for source in sources.values():
-        assert source.url.startswith("https://") and source.author and source.licence and re.match("20", source.date)
-    for row in raw:
-        assert row["checked"] and row["place"] and row["precision"] in ("fp32", "tf32", "fp16", "bf16", "amp")
+        assert source["url"].startswith("https://") and source["author"] and source["licence"]
+        assert re.match("20", source["date"])
+    for row, read in zip(raw, rows, strict=True):
+        assert row["checked"] and row["place"] and row["role"] in published.ROLES
+        assert row["precision"] in elsewhere.PRECISIONS and {*row["faults"].split()} <= elsewhere.FAULTS.keys()
+        assert re.fullmatch(r"20[12]\d", row["year"]) and 0 < read["si"] < math.inf
+        assert row["metric"] in (RATES if row["unit"].endswith("/s") else TIMES)
+        assert row["unit"].endswith("/s") or read["si_unit"] == "s"
         assert (row["role"] == "gpu") == bool(re.search(r"^M\d.* GPU", row["device"])), row["device"]
+        size = read["config"].get("batch_size")
+        assert f"batch {size}" in row["printed"] or "batch" not in row["printed"]
     # What one device is called is no other's name; the articles' devices are called as the sources' are.
     names = elsewhere.devices()
     assert not names.keys() & set(names.values()) and not names.keys() & {row["device"] for row in rows}
@@ -198,10 +196,10 @@ def test_what_others_have_published_is_counted_anew():
 def test_the_reference_is_a_published_gpu_with_most_in_common_and_can_be_chosen(tmp_path):
     records = [epoch(500.0), epoch(50.0, "siamese"), epoch(50.0, "siamese", backend="mps")]
     known = Ranking(records)
-    assert known.usual == "M1 Ultra GPU" and known.references["here"] == [HERE, "Apple M9 GPU"]
+    assert known.usual == "M1 Ultra GPU" and known.references["This machine"] == [HERE, "Apple M9 GPU"]
     report = Report.of(declaration.of("summary"), Run(write(tmp_path / "run", records)))
     table = report.ranking("RTX 2070 Super")
-    assert table.columns[1] == "Speed, RTX 2070 Super = 1"
+    assert table.columns[1] == "Trains, against the RTX 2070 Super"
     with open(tmp_path / "run" / "tables" / "summary-ranking.csv", encoding="utf-8") as file:
         speed = {row["device"]: float(row["speed"]) for row in csv.DictReader(file)}
     assert speed["RTX 2070 Super"] == 1 and list(speed.values()) == sorted(speed.values(), reverse=True)
@@ -211,6 +209,21 @@ def test_the_reference_is_a_published_gpu_with_most_in_common_and_can_be_chosen(
     assert NOTHING in empty.ranking().notes and "Nothing was measured" in empty.ranking_figure().data
 
 
+def test_a_reader_finds_his_device_by_maker_and_kind():
+    found = Ranking([]).references
+    for kind, name in (
+        ("NVIDIA, of servers", "T4"),
+        ("NVIDIA, of workstations", "RTX A6000"),
+        ("Apple GPUs", "M4 GPU"),
+    ):
+        assert any(one.startswith(name) for one in found[kind])
+    assert {"Radeon VII", "MI210"} <= {*found["AMD and Intel GPUs"]} and "RTX 2070 Super" in found[
+        "NVIDIA GeForce and Titan"
+    ]
+    assert [name for name in found["NVIDIA, of servers"] if name in ("A40", "A100", "A10")] == ["A10", "A40", "A100"]
+    assert sum(map(len, found.values())) == len({name for names in found.values() for name in names}) > 100
+
+
 def test_mlx_and_pytorch_are_compared_where_they_did_as_many_operations():
     def step(framework, seconds, flops=7, **more):
         metrics = {"step_s": metric(seconds, unit="s")}
@@ -218,12 +231,10 @@ def test_mlx_and_pytorch_are_compared_where_they_did_as_many_operations():
 
     records = [step("torch", 1.0), step("mlx", 2.0)]
     (said,) = Ranking(records).frameworks()
-    assert said == f"On the {HERE}, MLX trains at 0.50 times the speed of PyTorch (one model and setting)."
+    assert said == f"On the {HERE}, MLX takes 2.0 times as long as PyTorch (one case)."
     larger = [step(name, seconds, 9, config={"batch_size": 9}) for name, seconds in (("torch", 4.0), ("mlx", 0.5))]
-    assert (
-        "2.0 times the speed of PyTorch (2 models and settings: 0.50 to 8.0)"
-        in Ranking(records + larger).frameworks()[0]
-    )
+    said = "trains 2.0 times as fast as PyTorch (2 cases: 2.0 times as long to 8.0 times as fast)"
+    assert said in Ranking(records + larger).frameworks()[0]
     for other in ({"flops": 8}, {"profile": "smoke"}, {"precision": "bf16"}, {"chip": "Apple M8"}):
         assert Ranking([records[0], step("mlx", 2.0, **other)]).frameworks() == []
 
@@ -249,7 +260,7 @@ def test_the_page_begins_with_the_ranking_against_any_device(tmp_path, monkeypat
     monkeypatch.setattr(Report, "drawn", lambda _: "<svg/>")
     text = page.build(write(tmp_path / "run", [epoch(500.0), epoch(50.0, "siamese")])).read_text()
     top = text[: text.index("<h2")]
-    assert f"The {HERE} trains at" in top and top.index("trains at") < top.index('class="ranking"')
+    assert f"The {HERE} trains" in top and top.index(f"The {HERE} trains") < top.index('class="ranking"')
     links, targets = re.findall(r'href="#(against-\d+)"', text), re.findall(r'id="(against-\d+)"', text)
     assert links == targets and len(links) == sum(map(len, Ranking([epoch(500.0)]).references.values()))
     assert "<script" not in text and text.index("Model by model") < text.index("What may be trusted")

@@ -13,16 +13,19 @@ from pomology.articles import elsewhere, published
 from pomology.errors import Unsupported
 from pomology.report import article, declaration, page, ranking, speeds
 from pomology.report.figures import draw
+from pomology.report.showing import Report
 from pomology.results import journal
 from pomology.results.cases import line
 from pomology.workloads.autocast import autocast
 
 BERT = {"batch_size": 64, "sequence": 128, "steps": 100, "optimizer": "Adam", "data": "random"}
+SMALL = BERT | {"batch_size": 8}
 ROWS = [
     ("a", "bert_base", "M1 Max GPU", "gpu", "pytorch 1.13.0", "fp32", BERT, "fit_s", "177", "s", "2m 57s", "one-run"),
     ("a", "bert_base", "V100", "rival", "pytorch", "fp32", BERT, "fit_s", "41", "s", "41s", "one-run"),
     ("a", "bert_base", "M1 Max CPU", "cpu", "pytorch", "fp32", BERT, "fit_s", "9000", "s", "2h 30m", "swapping"),
     ("b", "bert_base", "V100", "rival", "pytorch", "amp", BERT, "samples_per_s", "500.5", "texts/s", "500.5", ""),
+    ("a", "bert_base", "V100", "rival", "pytorch", "amp", SMALL, "samples_per_s", "600", "texts/s", "600", ""),
 ]
 for size, device, metric, value, unit in (
     (64, "RTX 2080 Ti", "samples_per_s", "288.94", "images/s"),
@@ -44,8 +47,8 @@ def others(monkeypatch):
         {"row": str(number), "year": "2022"} | dict(zip(names, row, strict=True)) for number, row in enumerate(ROWS)
     ]
     lines = [row | {"config": json.dumps(row["config"]), "bound": "", "year": "2022"} for row in lines]
-    names = elsewhere.Source._fields
-    sources = [dict.fromkeys(names, "") | {"id": name, "url": f"https://example.org/{name}"} for name in "ab"]
+    about = dict.fromkeys(("title", "author", "date"), "")
+    sources = [about | {"id": name, "url": f"https://example.org/{name}"} for name in "ab"]
     files = {"elsewhere.csv": tuple(lines), "sources.csv": tuple(sources)}
     read, caches = published.read, (elsewhere._rows, elsewhere.sources, declaration._read, speeds._published)
     monkeypatch.setattr(published, "read", lambda name: files.get(name) or read(name))
@@ -117,23 +120,28 @@ def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(
         ),
     ]
     assert shown[2][-1] == "a; memory was short: the machine swapped"
-    assert shown[3][1:] == ("amp", "", "500.5 texts/s", "b; steps 100, optimizer Adam, data random")
+    assert shown[3][1:] == ("amp", "", "500.5 to 600 texts/s", f"2 measurements; b, a; {rest[:-2]}")
     assert shown[4][0] == "A10 CUDA (PyTorch 2.13.0, 2026)" and shown[4][2].startswith("20.0 s")
     assert sum("https://example.org/" in note for note in table.notes) == 2
     pictures = [row.cells[:6] for row in article.article_table("resnet50", []).rows]
-    assert pictures[0][1:5] == ("224", "fp32", "300 images/s", "7.29 TFLOP/s")
-    assert pictures[2][3:5] == ("1,200.8 s (epoch)", "1.53 TFLOP/s") and len(pictures) == 3
+    assert pictures[0][1:5] == ("64 to 224", "fp32", "288.94 to 300 images/s", "7.02 to 7.29 TFLOP/s")
+    assert pictures[1][3:5] == ("1,200.8 s (epoch)", "1.53 TFLOP/s") and len(pictures) == 2
 
 
 def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(others):
     flops = {"flops_per_s": fakes.metric(2e13, unit="FLOP/s")}
     (axis,) = draw("bert_base", [bert(metrics=flops, flops_per_step=1)]).axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
-    assert labels == ["V100", "M1 Max GPU", "M1 Max CPU", "A10 CUDA, batch size 64, tokens 128"], "amp is another panel"
+    theirs = ["V100 (PyTorch, 2022)", "M1 Max GPU (PyTorch 1.13.0, 2022)", "M1 Max CPU (PyTorch, 2022)"]
+    assert labels == [*theirs, "A10 CUDA, batch size 64, tokens 128"], "amp is another panel"
     hollow = [marks for marks in axis.collections if not len(marks.get_facecolor())]
     assert [marks.get_offsets()[:, 1].tolist() for marks in hollow] == [[2.0]]
     (axis,) = draw("resnet50", []).axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["RTX 2080 Ti", "M1 Pro GPU"]
+    labels = [label.get_text() for label in axis.get_yticklabels()]
+    assert labels == ["RTX 2080 Ti (PyTorch, 2022)", "M1 Pro GPU (PyTorch, 2022)"]
+    small = [marks for marks in axis.collections if len(set(marks.get_sizes())) == 1 and marks.get_sizes()[0] < 10]
+    each = sorted(x / elsewhere.RESNET50_FLOPS for marks in small for x, _ in marks.get_offsets().tolist())
+    assert each == pytest.approx([288.94, 300]), "both measurements of one device"
 
 
 def test_the_ranking_finds_a_case_at_the_settings_of_a_source(others):
@@ -167,7 +175,8 @@ def test_a_line_of_such_a_case_names_no_epoch():
     assert "step 1.5" in line(own) and "epoch" not in line(own)
 
 
-def test_the_page_has_them_behind_the_articles_and_before_the_kit(tmp_path):
+def test_the_page_has_them_behind_the_articles_and_before_the_kit(tmp_path, monkeypatch):
+    monkeypatch.setattr(Report, "drawn", lambda _: "<svg/>")  # figures take seconds
     (tmp_path / "machine.json").write_text(json.dumps({"chip": "Apple M1", "python": "3.11.9"}))
     for name in ("instrument_check", "bert_base", "vae"):
         about = {"experiment": name, "article": declaration.of(name).article, "backend": "cpu"}

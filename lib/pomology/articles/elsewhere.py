@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import re
-from typing import NamedTuple
 
 from pomology.articles import published
-from pomology.errors import PomologyError
-from pomology.format import quantity_per_s
 
 # What can be wrong with a published time. With one of these it is drawn hollow, and is in no mean.
 FAULTS = {
@@ -25,6 +21,7 @@ FAULTS = {
     "nan-loss": "the loss was no number at the end",
     "no-optimizer": "without the step of the optimizer",
     "one-run": "measured once",
+    "own-batch": "at a batch size of its own, which the source does not print",
     "profiler": "measured with a profiler on",
     "shared": "on a machine that others used meanwhile",
     "stand-in": "of data that was made up",
@@ -35,8 +32,7 @@ FAULTS = {
 }
 # These are so common, and change a time so little, that a number with nothing else stays in the mean.
 MINOR = {"one-run", "stand-in", "few-steps", "no-optimizer"}
-METRICS = ("step_s", "epoch_s", "fit_s", "forward_s", "backward_s", "pass_s")
-METRICS += ("samples_per_s", "tokens_per_s", "steps_per_s")
+PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp16")
 SERIOUS = FAULTS.keys() - MINOR
 SHARED = {"amp", "tf32"}  # of two devices that both have it: they did the same
 # Experiments of the articles. A digit takes their loaders 20 to 30 µs (docs/findings.md), an epoch of them over 1 s:
@@ -47,44 +43,25 @@ LOADER_BOUND = ("vae", "rasbt_lenet", "rasbt_mlp")
 ALIKE = {"bert_base": ("bert_base_squad",), "gpt2_small": ("gpt2_small_book",)}
 # How sources call samples of random numbers that are on the device already.
 MADE_UP = ("synthetic", "ImageNet, syntetic", "random, on the GPU")
-# Of a training step, for a picture; and of BERT-base and GPT-2-small: what a token's last matrix gives out.
-RESNET50_FLOPS = 24.3e9
+# Of a training step of torchvision's ResNet-50, for a picture: three times the 4.089 billion multiply-adds of the
+# forward pass, less the gradient of the first layer's input (64 × 112² × 7² × 3), which no training computes.
+RESNET50_FLOPS = 2 * (3 * 4.089e9 - 64 * 112**2 * 7**2 * 3)
+# Of BERT-base and GPT-2-small: what a token's last matrix gives out.
 BLOCKS, WIDTH = 12, 768
 OUTPUTS = {"bert_base": 0, "bert_base_squad": 0, "gpt2_small": 50_257, "gpt2_small_book": 50_257}
 
 
-class Source(NamedTuple):
-    """Where numbers are from. url: with the commit or the revision, where the place has one."""
-
-    id: str
-    title: str
-    author: str
-    date: str
-    url: str
-    licence: str
-    note: str
-
-
-class Workload(NamedTuple):
-    """What was trained. flops: operations of a training step for one sample, on paper; empty where nobody counted."""
-
-    id: str
-    title: str
-    sample: str
-    flops: str
-    counted: str
+@functools.cache
+def sources() -> dict[str, dict[str, str]]:
+    """All sources, by their id: title, author, date, licence, note, and the address, with the commit or the revision
+    where the place has one."""
+    return {line["id"]: line for line in published.read("sources.csv")}
 
 
 @functools.cache
-def sources() -> dict[str, Source]:
-    """All sources, by their id."""
-    return {line["id"]: Source(**line) for line in published.read("sources.csv")}
-
-
-@functools.cache
-def workloads() -> dict[str, Workload]:
-    """What the sources trained, by id; the kit's own experiments are there by their names."""
-    return {line["id"]: Workload(**line) for line in published.read("workloads.csv")}
+def workloads() -> dict[str, str]:
+    """What the sources trained, by id, in words; the kit's own experiments are there by their names."""
+    return {line["id"]: line["title"] for line in published.read("workloads.csv")}
 
 
 @functools.cache
@@ -95,30 +72,16 @@ def devices() -> dict[str, str]:
 
 @functools.cache
 def _rows() -> tuple[dict, ...]:
-    return tuple(map(read_row, published.read("elsewhere.csv")))
+    return tuple(map(_read_row, published.read("elsewhere.csv")))
 
 
-def read_row(line: dict[str, str]) -> dict:
-    """A line of elsewhere.csv with its numbers. Raises PomologyError for one that cannot be compared with others."""
-    known = {"source": sources(), "workload": workloads(), "role": published.ROLES, "metric": METRICS}
-    wrong = [f"unknown {key} {line[key]!r}" for key, names in known.items() if line[key] not in names]
-    unit, rate = line["unit"], line["metric"].endswith("_per_s")
-    wrong += (
-        [] if (unit.endswith("/s") if rate else published.SI_UNITS.get(unit) == "s") else [f"unknown unit {unit!r}"]
-    )
-    wrong += [f"unknown fault {fault!r}" for fault in line["faults"].split() if fault not in FAULTS]
-    try:
-        value, config = float(line["value"]), json.loads(line["config"])
-        wrong += [] if 0 < value < math.inf and isinstance(config, dict) else ["no positive value, or no settings"]
-        wrong += [] if re.fullmatch(r"20[12]\d", line["year"]) else [f"no year {line['year']!r}"]
-    except ValueError:
-        wrong.append("value or settings cannot be read")
-    if wrong:
-        raise PomologyError(f"elsewhere.csv: {line['source']}, row {line['row']}: {'; '.join(wrong)}")
+def _read_row(line: dict[str, str]) -> dict:
+    config, device = json.loads(line["config"]), devices().get(line["device"], line["device"])
     config |= {"data": "random"} if config.get("data") in MADE_UP else {}
-    device, faults = devices().get(line["device"], line["device"]), tuple(line["faults"].split())
-    numbers = {"value": value, "config": config, "faults": faults, "device": device}
-    return line | numbers | published.in_si(line, value)
+    # A batch size in words, as the largest that fits, is another one on each device.
+    own_batch = ("own-batch",) if isinstance(config.get("batch_size"), str) else ()
+    numbers = {"value": (value := float(line["value"])), "faults": (*line["faults"].split(), *own_batch)}
+    return line | numbers | {"config": config, "device": device} | published.in_si(line, value)
 
 
 def rows(workload: str | None = None) -> list[dict]:
@@ -131,23 +94,18 @@ def rows(workload: str | None = None) -> list[dict]:
 
 
 def beside(workload: str) -> list[dict]:
-    """The rows of a workload, and of those ALIKE, as a notebook shows them, in the form of `published.rows`: those of a
-    precision together, the fastest first. Behind each whose work is counted is one of the operations a second."""
-    made, order = [], ("fp32", "tf32", "bf16", "amp", "fp16")
+    """The rows of a workload, and of those ALIKE, as a notebook shows them, in the form of `published.rows`.
+
+    flops_per_s: the printed speed times the work on paper; None where nobody has counted that.
+    """
+    made = []
     for row in (row for name in (workload, *ALIKE.get(workload, ())) for row in rows(name)):
         if row["metric"] not in ("forward_s", "backward_s"):  # which are parts of a pass
-            value, metric, config = (_work(row) or 0) * rate(row), row["metric"], dict(row["config"])
-            config |= {"training": workloads()[row["workload"]].title} if row["workload"] != workload else {}
-            more = {"item": row["source"], "backend": "", "status": "ok", "note": ""}
-            more |= {"metric": "throughput" if metric.endswith("_per_s") else metric}
-            more |= {"printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}"}
-            made.append((value, row | more | {"config": config | {"precision": row["precision"]}}))
-    made.sort(key=lambda pair: ((*order, pair[1]["precision"]).index(pair[1]["precision"]), -pair[0]))
-    shown = []
-    for value, row in made:
-        counted = {"metric": "flops_per_s", "si": value, "printed": quantity_per_s(value, "FLOP/s")}
-        shown += [row, row | counted] if value else [row]
-    return shown
+            config, work = row["config"] | {"precision": row["precision"]}, _work(row)
+            config |= {"training": workloads()[row["workload"]]} if row["workload"] != workload else {}
+            metric = "throughput" if row["metric"].endswith("_per_s") else row["metric"]
+            made.append(row | {"config": config, "metric": metric, "flops_per_s": work and work * rate(row)})
+    return made
 
 
 def _work(row: dict) -> float | None:

@@ -161,7 +161,9 @@ def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row]
             cells.append(last["printed"] or word)  # what is printed in an image only is there without a text
             if more and not last["printed"]:
                 notes.append(f"{device or 'The article'}: {word}; {more}.")
-        rows.append(Row((*cells, "published"), "published"))
+        # A word of the article that is not the column's, as FLOPs of multiply-adds.
+        words = dict.fromkeys(value["note"] for value in printed if value["note"].startswith("the article says"))
+        rows.append(Row((*cells, "; ".join(words) or "published"), "published"))
         source = {"source": "published", "device": device}
         if about.framework_columns:
             for value in printed:

@@ -29,7 +29,7 @@ from pomology.report import others as report_others
 from pomology.report.declaration import Declaration
 from pomology.report.figures import style
 from pomology.report.figures import summary as figures_summary
-from pomology.report.figures.ranking import on_an_axis
+from pomology.report.figures.ranking import chosen, on_an_axis
 from pomology.report.notebook_page import PAGE, address, filled, render
 from pomology.report.showing import CHECK, SAVED_AS, Report
 from pomology.report.table import Table, grouped
@@ -242,17 +242,14 @@ def _ranked(run: Run, notes: list[str]) -> dict[str, Any] | None:
         return {
             "sentences": [*answers, f"{sure} {details.same_twice(run.records)}"],
             "usual": known.usual,
-            "axis": (axis := on_an_axis(beside := known.places(known.usual), known.usual)),
-            "more": len(beside) - len(axis.rows),
+            "axis": on_an_axis(shown := chosen(beside := known.places(known.usual), known.usual)),
+            "more": len(beside) - len(shown),
             "colours": [(*look, style.COLOURS[name]) for look, name in style.DEVICES.items()],
             "caption": ranking.CAPTION,
             "table": replace(known.table(), title=""),
             "frameworks": [*frameworks, *([UNTUNED] * bool(frameworks and on_x86))],
             "models": replace(known.by_model(), title=""),
-            "kinds": [
-                (ranking.KINDS[kind], [(names.index(name), name) for name in of])
-                for kind, of in known.references.items()
-            ],
+            "kinds": [(kind, [(names.index(name), name) for name in of]) for kind, of in known.references.items()],
             "against": [(number, name, on_an_axis(known.places(name))) for number, name in enumerate(names)],
         }
     except MALFORMED as error:
@@ -264,7 +261,7 @@ def _compared(run: Run, notes: list[str]) -> dict[str, Any] | None:
     """The chart of all devices and a sentence on it; None where this machine has no rate, as of a smoke run."""
     try:
         if sentence := summary.sentence(run.records):
-            svg = style.svg(figures_summary.summary_figure(run.records, compact=True))
+            svg = style.svg(figures_summary.compared_figure(run.records))
             return {"sentence": sentence, "figure": _figure(svg, "compact", summary.CAPTION)}
     except MALFORMED as error:
         notes.append(f"This machine cannot be compared: {type(error).__name__}: {error}.")

@@ -8,15 +8,17 @@ their workloads. A time with a fault that changes what was timed is drawn hollow
 from __future__ import annotations
 
 import functools
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from pomology.articles import elsewhere
 from pomology.articles.published import experiment_of
 from pomology.errors import PomologyError
-from pomology.format import significant
+from pomology.format import significant, span
 from pomology.measure.estimate import Estimate
 from pomology.report.speeds import MEASURED, OTHER, Speed, speeds
 from pomology.report.summary import WORKLOADS
@@ -25,16 +27,19 @@ from pomology.results import cases
 from pomology.results.cases import FRAMEWORKS, chip_name, combined, groups
 from pomology.results.record import Record
 
-KINDS = {
-    "here": "This machine",
-    "rival": "GPUs",
-    "gpu": "Apple GPUs",
-    "cpu": "Processors",
-    "": "Other people's machines",
+# Where a reader looks for his device: the first that its name begins with, of GPUs and then of all.
+FAMILIES = {
+    "NVIDIA, of laptops": r"RTX.*(Laptop|Max-Q)",
+    "NVIDIA, of workstations": r"Quadro|RTX A\d|RTX \d000 Ada",
+    "NVIDIA GeForce and Titan": r"GTX|RTX|Titan",
+    "AMD and Intel GPUs": r"Radeon|Vega|MI\d|Arc",
 }
+OF_ROLES = {"gpu": "Apple GPUs", "rival": "NVIDIA, of servers", "cpu": "Processors", "": "Other people's machines"}
+KINDS = ("This machine", "Apple GPUs", *FAMILIES, "NVIDIA, of servers", "Processors", "Other people's machines")
 NOTES = (
-    "Speed: how much of the same work is done in a second, over that of the device at 1; more is faster. The same work "
-    "is the same model, batch size and other settings, precision, and kind of time. The mean is geometric.",
+    "“2× as fast” does twice as much of the same work in a second as the device that all are held against; “2× as "
+    "long” half as much. The same work is the same model, batch size and other settings, precision, and kind of time. "
+    "The mean is geometric.",
     "Behind a mean: how many models both devices have trained, and the least and the largest ratio among them. The "
     "more models, and the closer the two, the more the mean says of other models; one model says nothing of others.",
     "In brackets, and in no mean: a time with a fault that its source names or its numbers show, as loading that took "
@@ -43,28 +48,54 @@ NOTES = (
 )
 CAPTION = (
     "A mark is a model that both devices have trained at the same settings, hollow where one of the two times is "
-    "doubtful; the stroke is the geometric mean of the filled ones. The axis is logarithmic. Two rows may rest on "
-    "different models: each compares with the device at 1, and not with the row beside it."
+    "doubtful; the stroke is the geometric mean of the filled ones. The axis is the ratio of the speeds, logarithmic: "
+    "right is faster. Two rows may rest on different models: each compares with the device at 1, and not with the "
+    "row beside it."
 )
-NOT_THERE = "A device that is not in a row has published no time of that model at these settings. Brackets: doubtful."
+NOT_THERE = (
+    "A ratio is the mean of the settings that both have run. A device that is not in a row has published no time of "
+    "that model at these settings. Brackets: doubtful."
+)
 NOTHING = (
     "No ranking: this run has finished nothing that others have timed at the same settings, with the same model whole "
     "(a smoke run never has)."
 )
 
 
+def times_as(ratio: float, times: str = "×") -> str:
+    """A ratio of speeds as people say it: `2.4× as fast`; below 1 `8.3× as long`."""
+    text = significant(max(ratio, 1 / ratio), 2)
+    return "as fast" if text == "1.0" else f"{text}{times} as {'fast' if ratio > 1 else 'long'}"
+
+
+def compared(ratios: Sequence[float], mean: float, behind: str, times: str = "×", to: str = "") -> str:
+    """The mean of several with what stands behind it: `8.3× as long (2 models: 5.3 to 14)`.
+
+    behind: `model`, what the ratios are of. to: words behind the mean. Of ratios on both sides of 1 each end is written
+    out.
+    """
+    low, high = min(ratios), max(ratios)
+    ends = [times_as(end, times) for end in (low, high)]
+    if low >= 1 or high <= 1:
+        ends = [significant(end, 2) for end in sorted(max(end, 1 / end) for end in (low, high))]
+    about = f"one {behind}" if len(ratios) == 1 else f"{len(ratios)} {behind}s: {' to '.join(ends)}"
+    return f"{times_as(mean, times)}{to} ({about})"
+
+
+def _verb(ratio: float) -> str:
+    return "takes" if times_as(ratio).endswith("long") else "trains"
+
+
 class Place(NamedTuple):
     """A device beside the one that stands at 1. ratios: workload -> how many times as fast it is, and whether that is
-    sound; mean, low, high: of the sound ones, or if there is none of all; speeds: what they are made of. source:
-    `measured`, `other` or `published`."""
+    sound; mean: of the sound ones, or if there is none of all; speeds: what they are made of. source: `measured`,
+    `other` or `published`."""
 
     device: str
     role: str
     source: str
     ratios: dict[str, tuple[Estimate, bool]]
     mean: float
-    low: float
-    high: float
     speeds: tuple[Speed, ...]
 
     @property
@@ -77,13 +108,17 @@ class Place(NamedTuple):
         """How many workloads the mean is of; 0 where none is sound."""
         return sum(sound for _, sound in self.ratios.values())
 
-    def words(self, then: str = "×") -> str:
-        """`0.31× (4 models: 0.20 to 0.52)`; then: what stands behind the number."""
+    @property
+    def values(self) -> list[float]:
+        """The ratios that the mean is of."""
+        return [ratio.value for ratio, sound in self.ratios.values() if sound or not self.sound]
+
+    def words(self) -> str:
+        """`3.2× as long (4 models: 1.9 to 5.0)`."""
         if all(ratio.covers == "exact" for ratio, _ in self.ratios.values()):
             return "1 (the reference)"
-        count, mean = self.sound or len(self.ratios), _short(self.mean) + then
-        about = "one model" if count == 1 else f"{count} models: {' to '.join(map(_short, (self.low, self.high)))}"
-        return f"{mean} ({about})" if self.sound else f"({mean}, {about}, doubtful)"
+        text = compared(self.values, self.mean, "model")
+        return text if self.sound else f"({text}, doubtful)"
 
     def software(self) -> str:
         """`PyTorch 2022`: the frameworks and years of what it is compared by."""
@@ -92,14 +127,10 @@ class Place(NamedTuple):
         return f"{'/'.join(names)} {'–'.join(dict.fromkeys((years[0], years[-1])))}"
 
 
-def _short(number: float) -> str:
-    return significant(number, 2)
-
-
 def title(workload: str) -> str:
     """What was trained, in words."""
     known = elsewhere.workloads()
-    return known[workload].title if workload in known else WORKLOADS.get(workload, workload.replace("_", " "))
+    return known[workload] if workload in known else WORKLOADS.get(workload, workload.replace("_", " "))
 
 
 class Ranking:
@@ -115,9 +146,8 @@ class Ranking:
         for speed in sorted(middle, key=lambda speed: (speed.sound, speed.rate.value)):
             fastest[speed.workload, speed.terms][speed.device] = speed  # the last one stays
         self.work = [devices for devices in fastest.values() if len(devices) > 1]
-        self.roles = {name: speed.role for devices in self.work for name, speed in devices.items()}
-        ours = {name: speed.source == MEASURED for devices in self.work for name, speed in devices.items()}
-        here = [name for name, measured in ours.items() if measured]
+        self.speeds = {name: speed for devices in self.work for name, speed in devices.items()}
+        here = [name for name, speed in self.speeds.items() if speed.source == MEASURED]
         self.here = [name for name in here if any(place.source == "published" for place in self.places(name))]
         self.here.sort(key=lambda name: (-len({name for p in self.places(name) for name in p.ratios}), name))
 
@@ -129,41 +159,47 @@ class Ranking:
                 pairs[name].append((speed, speed.over(devices[reference])))
         for device, these in pairs.items():
             ratios = {here[0][0].workload: _mean(here) for here in grouped(these, lambda pair: pair[0].workload)}
-            sound = [ratio.value for ratio, sound in ratios.values() if sound]
-            chosen = sound or [ratio.value for ratio, _ in ratios.values()]
-            first, ends = these[0][0], (statistics.geometric_mean(chosen), min(chosen), max(chosen))
+            first = these[0][0]
             source = first.source if first.source in (MEASURED, OTHER) else "published"
-            made.append(Place(device, first.role, source, ratios, *ends, tuple(speed for speed, _ in these)))
+            place = Place(device, first.role, source, ratios, 1.0, tuple(speed for speed, _ in these))
+            made.append(place._replace(mean=statistics.geometric_mean(place.values)))
         return sorted(made, key=lambda place: (-place.mean, place.device))
 
     @functools.cached_property
     def references(self) -> dict[str, list[str]]:
-        """The devices that others can be held against, by kind."""
-        kinds = {name: "here" if name in self.here else self.roles[name] for name in self.roles}
-        names = sorted(self.roles, key=lambda name: ([*KINDS].index(kinds[name]), name))
-        return {kinds[of[0]]: of for of in grouped(names, kinds.get)}
+        """The devices that others can be held against, by maker and kind, in the order of their names."""
+
+        def kind(name: str) -> str:
+            role = self.speeds[name].role
+            fits = (family for family, names in FAMILIES.items() if role == "rival" and re.match(names, name))
+            return "This machine" if name in self.here else next(fits, OF_ROLES[role])
+
+        def order(name: str) -> tuple:
+            return KINDS.index(kind(name)), [
+                int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)
+            ]
+
+        return {kind(of[0]): of for of in grouped(sorted(self.speeds, key=order), kind)}
 
     def nearest(self, device: str = "") -> list[str]:
         """The published devices, first that which shares most models with this machine, or with one device of it, and
         is itself beside most others."""
-        counts = {}
-        for own in [device] if device else self.here:
-            for place in self.places(own):
-                if place.source == "published":
-                    counts[place.device] = counts.get(place.device, 0) + place.sound
-        beside = {name: len(self.places(name)) for name in counts}
-        return sorted(counts, key=lambda name: (-counts[name] * beside[name], name))
+        counts = defaultdict[str, int](int)
+        for place in (place for own in ([device] if device else self.here) for place in self.places(own)):
+            if place.source == "published":
+                counts[place.device] += place.sound
+        return sorted(counts, key=lambda name: (-counts[name] * len(self.places(name)), name))
 
     @functools.cached_property
     def usual(self) -> str:
         """What all are held against if nobody says: a published GPU, if there is one."""
         names = self.nearest()
-        return next((name for name in names if self.roles[name] != "cpu"), names[0] if names else "")
+        return next((name for name in names if self.speeds[name].role != "cpu"), names[0] if names else "")
 
     def known(self, device: str) -> str:
         """A device by its name, or the usual one for none. Raises PomologyError for a name that nothing is beside."""
-        if device and device not in self.roles:
-            raise PomologyError(f"no device {device!r} is in the ranking: {', '.join(sorted(self.roles))}")
+        if device and device not in self.speeds:
+            raise PomologyError(f"no device {device!r} is in the ranking: {', '.join(sorted(self.speeds))}")
         return device or self.usual
 
     def sentences(self) -> list[str]:
@@ -171,30 +207,34 @@ class Ranking:
         and how sure that is."""
         lines, times = [], []
         for device in self.here:
-            names, beside = {}, {place.device: place for place in self.places(device)}
-            for name in sorted(self.nearest(device), key=lambda name: (self.roles[name] == "cpu", name != self.usual)):
-                if beside[name].sound:
-                    names.setdefault(self.roles[name], name)
-            against = {name: next(p for p in self.places(name) if p.device == device) for name in names.values()}
-            parts = [place.words(f" times the speed of the {name}") for name, place in against.items()]
-            if parts:
-                lines.append(f"The {device} trains at {_listed(parts)}.")
+            beside, parts = {place.device: place for place in self.places(device)}, {}
+            for name in sorted(self.nearest(device), key=lambda name: (beside[name].role == "cpu", name != self.usual)):
+                if beside[name].sound and beside[name].role not in parts:
+                    ratios, mean = [1 / ratio for ratio in beside[name].values], 1 / beside[name].mean
+                    words = compared(ratios, mean, "model", " times", f" as the {name}")
+                    parts[beside[name].role] = _verb(mean), words
+            clauses = [
+                f"{of[0][0]} {_listed([words for _, words in of])}" for of in grouped(parts.values(), itemgetter(0))
+            ]
+            lines += [f"The {device} {'; it '.join(clauses)}."] * bool(clauses)
             times += beside[device].speeds
         return [*lines, self._sure(times)]
 
     def _sure(self, times: Sequence[Speed]) -> str:
-        flags = [speed.faults & cases.FLAGS.keys() for speed in times]
-        flagged, names = sum(map(bool, flags)), ", ".join(sorted(set().union(*flags)))
-        by_model = grouped(times, lambda speed: speed.workload)
-        left = [title(of[0].workload) for of in by_model if not any(speed.sound for speed in of)]
+        models, count = grouped(times, lambda speed: speed.workload), len(times)
         runs = sorted({speed.runs for speed in times})
-        parts = [
-            f"{len(by_model)} models that others have timed at the same settings, {len(times)} times in all",
-            f"each from {runs[0]} runs" + " or more" * (len(runs) > 1),
-            f"{flagged} of them carry a flag ({names})" if flagged else "none of them carries a flag",
-        ]
-        parts[1] = "each from one run, and another may differ" if runs == [1] else parts[1]
-        parts += [f"in no mean: {', '.join(left)}"] if left else []
+        each = f"{runs[0]} runs of each" + " or more" * (len(runs) > 1)
+        each = "one run of each, and another may differ" if runs == [1] else each
+        work = f"{len(models)} model{'s' * (len(models) > 1)} at {count} setting{'s' * (count > 1)}"
+        parts = [f"{work} that others have timed as well, {each}"]
+        if steps := [speed.steps for speed in times if "few-steps" in speed.faults]:
+            number = span(min(steps), max(steps), str)
+            parts.append(f"{len(steps)} of the {count} are estimated from {number} steps a run, and so are rough")
+        flags = [speed.faults & cases.FLAGS.keys() for speed in times]
+        names = ", ".join(sorted(set().union(*flags)))
+        parts.append(f"{sum(map(bool, flags))} carry a flag ({names})" if names else "none carries a flag")
+        left = [of for of in models if not any(speed.sound for speed in of)]
+        parts += [f"in no mean: {title(of[0].workload)} ({', '.join(_doubts(of))})" for of in left]
         return f"How sure: {'; '.join(parts)}."
 
     def frameworks(self) -> list[str]:
@@ -206,66 +246,62 @@ class Ranking:
                 key = (chip_name(first), experiment_of(first.experiment), cases.settings(first), first.flops_per_step)
                 pairs[*key, first.precision][first.framework] = step.value
         both = [(key[0], of["torch"] / of["mlx"]) for key, of in pairs.items() if {"torch", "mlx"} <= of.keys()]
-        for device in dict.fromkeys(device for device, _ in both):
-            ratios = [ratio for name, ratio in both if name == device]
-            ends = "one model and setting" if len(ratios) == 1 else f"{len(ratios)} models and settings: "
-            ends += f"{_short(min(ratios))} to {_short(max(ratios))}" * (len(ratios) > 1)
-            mean = _short(statistics.geometric_mean(ratios))
-            lines.append(f"On the {device}, MLX trains at {mean} times the speed of PyTorch ({ends}).")
+        for these in grouped(both, lambda pair: pair[0]):
+            ratios = [ratio for _, ratio in these]
+            mean = statistics.geometric_mean(ratios)
+            words = compared(ratios, mean, "case", " times", " as PyTorch")
+            lines.append(f"On the {these[0][0]}, MLX {_verb(mean)} {words}.")
         return lines
 
     def table(self, reference: str = "") -> Table:
         """The ranking against a device, as text and as numbers."""
         lines, reference = [], self.known(reference)
         for place in self.places(reference) if reference else ():
-            models = ", ".join(
-                _marked(f"{title(name)} {_short(ratio.value)}×", sound) for name, (ratio, sound) in place.ratios.items()
-            )
-            numbers = {"device": place.device, "against": reference, "speed": place.mean, "low": place.low}
-            numbers |= {"high": place.high, "models": place.sound, "doubtful": len(place.ratios) - place.sound}
-            cells = (place.device, place.words(), models, place.software())
+            models = [_marked(title(name), *ratio) for name, ratio in place.ratios.items()]
+            numbers = {"device": place.device, "against": reference, "speed": place.mean}
+            numbers |= {"low": min(place.values), "high": max(place.values)}
+            numbers |= {"models": place.sound, "doubtful": len(place.ratios) - place.sound}
+            cells = (place.device, place.words(), ", ".join(models), place.software())
             lines.append((cells, numbers, place.source))
-        columns = ("Device", f"Speed, {reference} = 1", "By model", "Measured with")
+        columns = ("Device", f"Trains, against the {reference}", "By model", "Measured with")
         notes = NOTES if lines else (NOTHING,)
         return Table.of(f"How fast every device trains, against {reference or 'others'}", columns, lines, notes)
 
     def by_model(self) -> Table:
         """Each of this machine's times that others have, a row for a model: how fast they are, and how sure it is."""
-        lines = []
+        lines, carried = [], set()
         for device in self.here:
-            beside = self.places(device)
-            own = next(place for place in beside if place.device == device)
-            for name in own.ratios:
-                these = [speed for speed in own.speeds if speed.workload == name]
-                others = [(place.device, *place.ratios[name]) for place in beside if name in place.ratios]
-                others = sorted((other for other in others if other[0] != device), key=lambda other: -other[1].value)
-                shown = ", ".join(_marked(f"{who} {_short(ratio.value)}×", sound) for who, ratio, sound in others)
-                flags = sorted({fault for speed in these for fault in speed.faults})
-                doubts = [elsewhere.FAULTS[flag] for flag in flags if flag in elsewhere.SERIOUS]
-                runs = min(speed.runs for speed in these)
-                carried = ", ".join(flag for flag in flags if flag in cases.FLAGS)
-                with_ = ", ".join(dict.fromkeys(cases.framework_name(speed) for speed in these))
-                sure = [doubts and f"doubtful: {', '.join(doubts)}"]
-                sure += [f"{with_}, {'one run' if runs == 1 else f'{runs} runs'}"]
-                sure += [carried and f"flags: {carried}"]
-                numbers = {"model": name, "device": device, "runs": runs, "doubts": "; ".join(doubts)}
-                numbers |= {"others": len(others), "flags": " ".join(flags)}
+            beside = {place.device: place for place in self.places(device)}
+            for these in grouped(beside.pop(device).speeds, lambda speed: speed.workload):
+                name, doubts, runs = these[0].workload, _doubts(these), min(speed.runs for speed in these)
+                flags = {flag for speed in these for flag in speed.faults & cases.FLAGS.keys()}
+                others = [(place.device, *place.ratios[name]) for place in beside.values() if name in place.ratios]
+                others.sort(key=lambda other: -other[1].value)
+                sure = [f"doubtful: {', '.join(doubts)}"] * bool(doubts)
+                frameworks = ", ".join(dict.fromkeys(map(cases.framework_name, these)))
+                sure += [f"{frameworks}, {'one run' if runs == 1 else f'{runs} runs'}"]
+                sure += [f"flags: {', '.join(sorted(flags))}"] * bool(flags)
                 model = title(name) + f", on the {device}" * (len(self.here) > 1)
-                lines.append(((model, shown, "; ".join(filter(None, sure))), numbers, "plain"))
-        at_1 = self.here[0] if len(self.here) == 1 else "this device"
-        columns = ("Model", f"How fast others train it, {at_1} = 1", "May it be trusted?")
-        flags = {flag for _, numbers, _ in lines for flag in numbers["flags"].split() if flag in cases.FLAGS}
-        return Table.of(
-            "Model by model", columns, lines, [NOT_THERE, *(f"{f}: {cases.FLAGS[f]}." for f in sorted(flags))]
-        )
+                lines.append(((model, ", ".join(_marked(*other) for other in others), "; ".join(sure)), {}))
+                carried |= flags
+        columns = ("Model", f"How others train it, against this {'machine' if len(self.here) == 1 else 'device'}")
+        notes = [NOT_THERE, *(f"{flag}: {cases.FLAGS[flag]}." for flag in sorted(carried))]
+        return Table.of("Model by model", (*columns, "May it be trusted?"), lines, notes)
 
 
-def _marked(text: str, sound: bool) -> str:
-    return text if sound else f"({text})"
+def _doubts(times: Iterable[Speed]) -> list[str]:
+    """What is wrong with them, in words, that keeps them out of a mean."""
+    faults = {fault for speed in times for fault in speed.faults}
+    return [elsewhere.FAULTS[fault] for fault in sorted(faults & elsewhere.SERIOUS)]
 
 
 def _listed(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+
+
+def _marked(name: str, ratio: Estimate, sound: bool) -> str:
+    text = name if ratio.covers == "exact" else f"{name} {times_as(ratio.value)}"
+    return text if sound else f"({text})"
 
 
 def _mean(pairs: Iterable[tuple[Speed, tuple[Estimate, bool]]]) -> tuple[Estimate, bool]:

@@ -23,7 +23,7 @@ class Speed(NamedTuple):
     """How much of its work a device did in a second. terms: what was the same for all that have the same text.
 
     source: `measured`, `other`, or the id of an article or of another source. faults: of elsewhere.FAULTS, or flags of
-    a case.
+    a case. steps: of this machine's, how many steady ones the shortest of its runs is from.
     """
 
     workload: str
@@ -37,6 +37,7 @@ class Speed(NamedTuple):
     rate: Estimate
     faults: frozenset[str] = frozenset()
     runs: int = 1
+    steps: int = 0
 
     @property
     def sound(self) -> bool:
@@ -64,51 +65,63 @@ def _published() -> tuple[tuple[Speed, dict], ...]:
     names, rows = elsewhere.devices(), []
     for row in published.rows():
         if row["flops"] and row["metric"].endswith("_s"):
-            version, year = published.software(row["article"], row["device"], row["framework"], row["source"])
-            name, workload = row["framework"].partition(" ")[0], WORKLOAD_OF.get(row["experiment"], row["experiment"])
-            device, faults = names.get(row["device"], row["device"]), elsewhere.faults(row)
-            about = (workload, _terms(row), device, row["role"], row["article"], name.replace("py", ""), version, year)
-            rate = Estimate(1 / row["si"], "1/s", how="published")
-            rows.append((Speed(*about, rate, faults), row | {"strict": False}))
-    for row in elsewhere.rows():
+            _, year = published.software(row["article"], row["device"], row["framework"], row["source"])
+            about = {"workload": WORKLOAD_OF.get(row["experiment"], row["experiment"]), "source": row["article"]}
+            about |= {"device": names.get(row["device"], row["device"]), "year": year, "strict": False}
+            rows.append(row | about | {"faults": elsewhere.faults(row)})
+    rows += [row | {"experiment": row["workload"], "strict": True} for row in elsewhere.rows()]
+    made = []
+    for row in rows:
         name, _, version = row["framework"].partition(" ")
         about = (row["workload"], _terms(row), row["device"], row["role"], row["source"], name.replace("py", ""))
         rate = Estimate(elsewhere.rate(row), "1/s", how="published")
-        speed = Speed(*about, version, row["year"], rate, frozenset(row["faults"]))
-        rows.append((speed, row | {"experiment": row["workload"], "strict": True}))
-    return tuple(rows)
+        made.append((Speed(*about, version, row["year"], rate, frozenset(row["faults"])), row))
+    return tuple(made)
+
+
+def _config(row: dict) -> dict:
+    """The settings of a row; of an epoch all but how many of them a mean was taken of."""
+    return {key: value for key, value in row["config"].items() if (key, row["metric"]) != ("epochs", "epoch_s")}
 
 
 def _terms(row: dict) -> str:
-    """What must be the same: of an epoch all but how many of them a mean was taken of."""
-    config = {key: value for key, value in row["config"].items() if (key, row["metric"]) != ("epochs", "epoch_s")}
-    return json.dumps(config | {"precision": row["precision"], "metric": row["metric"]}, sort_keys=True)
+    """What must be the same."""
+    return json.dumps(_config(row) | {"precision": row["precision"], "metric": row["metric"]}, sort_keys=True)
 
 
 def _measured(records: Sequence[Record]) -> Iterator[Speed]:
     """This run's cases of what others have timed, at each of their settings."""
-    rows, seen = defaultdict(dict), set()
+    rows, seen, there = defaultdict(dict), set(), {speed.device for speed, _ in _published()}
     for speed, row in _published():
-        rows[row["experiment"]].setdefault(speed.terms, (speed.workload, row))
-    there = {speed.device for speed, _ in _published()}
+        rows[row["experiment"]].setdefault(speed.terms, row)
     usual = [record for record in comparable(records) if "other-way" not in record.flags]
     # A second way to run a setting has more keys in its config than the article's own.
     for repeats in sorted(groups(usual), key=lambda repeats: len(repeats[0].config)):
         first, good = repeats[0], cases.good_of(repeats)
-        for terms, (workload, row) in rows[experiment_of(first.experiment)].items():
+        for terms, row in rows[experiment_of(first.experiment)].items():
             key, rate = (first.experiment, first.backend, terms), _rate(good, row["metric"])
             if key in seen or not rate or cases.precision(first) != row["precision"] or not _same(row, first):
                 continue
             seen.add(key)
             device = chip_name(first) + " (here)" * (chip_name(first) in there)
-            about = (workload, terms, device, cases.kind(first), MEASURED, first.framework, first.framework_version)
+            about = (
+                row["workload"],
+                terms,
+                device,
+                cases.kind(first),
+                MEASURED,
+                first.framework,
+                first.framework_version,
+            )
             flags = {flag for record in good for flag in record.flags} | _loading(good)
-            yield Speed(*about, first.started[:4], rate, frozenset(flags), len(good))
+            steady = [(record.blocks or {}).get("training", {}).get("steady", ()) for record in good]
+            steps = min(sum(count for count, _ in blocks) for blocks in steady)
+            yield Speed(*about, first.started[:4], rate, frozenset(flags), len(good), steps)
 
 
 def _same(row: dict, record: Record) -> bool:
     """Whether a case has the settings of a row; an article's rows also name what is the same in all its cases."""
-    config = {key: value for key, value in row["config"].items() if (key, row["metric"]) != ("epochs", "epoch_s")}
+    config = _config(row)
     asked = config.keys() if row["strict"] else config.keys() & record.config.keys()
     return bool(asked) and all(record.config.get(key) == config[key] for key in asked)
 

@@ -43,17 +43,16 @@ WORKLOADS = {
 WORKLOAD_OF = {"rasbt_vgg16": "vgg16", "memory": "memory_over_time", "model_sizes vgg16": "vgg16"}
 MEASURED_ONLY = "Timed on this machine only"
 CAPTION = (
-    "Left: operations of the training, counted on paper, over its whole time, with the loading of data and whatever "
-    "else is in it; the axis is logarithmic. Right: how much that is of the device's peak, which is the published one"
-    " of the articles' GPUs, and of this machine the best plain matrix product of this run; no published peak was "
-    "found of the articles' processors. A mark is a device at a setting of the article, the same for all where they "
+    "Operations of the training, counted on paper, over its whole time, with the loading of data and whatever else is "
+    "in it; the axis is logarithmic. Behind each: how much that is of the device's peak, the upright stroke: the "
+    "published one of the articles' GPUs, and of this machine the best plain matrix product of this run; of the "
+    "articles' processors none was found. A mark is a device at a setting of the article, the same for all where they "
     "share one, this machine with its 95 % interval; hollow: its computing alone, which no article prints. Every "
     "setting, and what no article has timed, is in the notebook summary."
 )
 # The list of times that article 000 points to does not tell how many GPU cores its Macs had, and Apple's peaks are by
 # their number.
 CORES_UNKNOWN = ("rasbt_vgg16", "rasbt_lenet", "rasbt_mlp")
-PRODUCT = "of the operations a second of its best plain matrix product."
 NO_PEAK = "the kit has found no published peak of it"
 NOTES = (
     "Achieved: operations on paper (products, convolutions and attention) over the whole time that was printed, "
@@ -246,39 +245,32 @@ def sentence(records: list[Record]) -> str:
     """
     known = rates(records)
     ours = [rate for rate in known if rate.source == "measured"]
-    if not ours:
-        return ""
     printed = [rate for rate in alike(known) if rate.source == "published" and rate.share]
     both = {rate.workload for rate in ours} & {rate.workload for rate in printed}
-    workloads = both or {rate.workload for rate in ours}
-    kinds = {"cpu": "processor", "gpu": "GPU"}
     wholes = [rate for rate in alike(known) if rate.source == "measured" and rate.workload in both]
+    alone = computing(known, both or {rate.workload for rate in ours})
+    at_their_settings = "at the articles' own settings and with all that is in their times"
     sentences = []
-    for these, how in (
-        (wholes, "at the articles' own settings and with all that is in their times, "),
-        (computing(known, workloads), "computing alone, " if both else ""),
-    ):
-        for role, name in kinds.items():
-            here = [rate for rate in these if rate.role == role and rate.share]
-            if here:
-                models = f"{len(here)} models" if len(here) > 1 else "one model"
-                work = f"Training {models} that the articles have timed too"
-                work = work if both else f"Computing {models} that no article prints a time of"
-                smaller = any(rate.settings.endswith(SMALLER) for rate in here)
-                work += " (smaller versions among them), " if smaller else ", "
-                sentences.append(f"{work}{how}this machine's {name} reached {_spread(here)} {PRODUCT}")
-    sentences += [
-        f"What share of its best this machine's {name} reached cannot be told: this run has timed no plain matrix "
-        "product on it in the same precision (notebook ceilings does)."
-        for role, name in kinds.items()
-        if any(rate.role == role for rate in ours) and not any(rate.role == role and rate.share for rate in ours)
-    ]
-    printed = [rate for rate in printed if rate.workload in both or not both]
-    models = "the same models" if both else "theirs"
-    sentences.append(
-        f"The articles' GPUs reached {_spread(printed)} of their published peaks on {models} ({len(printed)} pairs of "
-        "a model and a GPU, whole times). That is the harder test: a published peak is cores times clock on paper."
-    )
+    for role, name in {"cpu": "processor", "gpu": "GPU"}.items():
+        parts = []
+        for these, how in ((wholes, at_their_settings), (alone, "computing alone")):
+            if here := [rate for rate in these if rate.role == role and rate.share]:
+                count = f"{len(here)} models" if len(here) > 1 else "one model"
+                count += ", smaller versions among them" * any(rate.settings.endswith(SMALLER) for rate in here)
+                parts.append(f"{_spread(here)} {how} ({count})")
+        if parts:
+            sentences.append(f"Of its best plain matrix product this machine's {name} reached {'; '.join(parts)}.")
+        elif any(rate.role == role for rate in ours):
+            sentences.append(
+                f"What share of its best this machine's {name} reached cannot be told: this run has timed no plain "
+                "matrix product on it in the same precision (notebook ceilings does)."
+            )
+    if printed := [rate for rate in printed if rate.workload in both]:
+        sentences.append(
+            f"The articles' GPUs reached {_spread(printed)} of their published peaks on the same models "
+            f"({len(printed)} pairs of a model and a GPU, whole times). That is the harder test: a published peak is "
+            "cores times clock on paper."
+        )
     return " ".join(sentences)
 
 

@@ -66,12 +66,12 @@ def check_machine(out: Path) -> None:
             raise PomologyError(f"RUN={out.name}: has numbers, but no machine.json that says whose; choose another RUN")
         if not any((out / name).exists() for name in (LOCK, ".partial")):  # neither git nor `share` takes them along
             raise PomologyError(f"RUN={out.name}: is a copy of a run, not one of this checkout; choose another RUN")
-    if (out / "machine.json").exists() and (differ := other_machine(noted(out), machine_snapshot.snapshot())):
+    if (out / "machine.json").exists() and (differ := of_another_machine(noted(out), machine_snapshot.snapshot())):
         was = f"was measured on another machine ({'; '.join(differ)})"
         raise PomologyError(f"RUN={out.name}: {was}; choose another RUN")
 
 
-def other_machine(noted: dict, now: dict) -> list[str]:
+def of_another_machine(noted: dict, now: dict) -> list[str]:
     """In what a run's machine is another one than this, which `now` describes."""
     pairs = differing([noted, now], (*IDENTITY, "os", "architecture")).items()
     return [f"{name} {one_line(a, 60)}, here {one_line(b, 60)}" for name, (a, b) in pairs if None not in (a, b)]

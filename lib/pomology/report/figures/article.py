@@ -44,10 +44,12 @@ def article_figure(about: Declaration, records: list[Record], others: Sequence[l
             seen.add(key)
             label, kind = row["device"] or "the article", ("published", row["role"])
             # What has no number is shown as the words that are printed.
-            words = Line(label, kind, row["printed"] or row["note"])
-            line = value_line(label, kind, row["si"], about.drawn.show) if row["si"] else words
+            words = row["printed"] or row.get("note", "")
+            line = value_line(label, kind, row["si"], about.drawn.show) if row["si"] else Line(label, kind, words)
             if elsewhere.SERIOUS.intersection(row.get("faults", ())):
                 line.marks = [Mark(mark.number, "hollow") for mark in line.marks]
+            if len(each := row.get("each", ())) > 1:
+                line.marks += [Mark(Estimate(value), "small") for value in each]
             panel(row["config"]).append(line)
     for other, settings in (about.published_rates or {}).items():
         for row in published.rows(experiment=other):

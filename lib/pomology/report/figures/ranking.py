@@ -21,16 +21,8 @@ from pomology.report.figures.style import (
 from pomology.report.ranking import Place
 
 MOST_ROWS = 28
-FILLED = {
-    "^": "▲",
-    "o": "●",
-    "s": "■",
-    "v": "▼",
-    "D": "◆",
-    "d": "♦",
-    "P": "✚",
-}  # matplotlib's marks as text, for a page
-HOLLOW = {"^": "△", "o": "○", "s": "□", "v": "▽", "D": "◇", "d": "♢", "P": "✛"}
+# The house's marks as text, filled and hollow.
+GLYPHS = dict(zip("^osvDdP", zip("▲●■▼◆♦✚", "△○□▽◇♢✛", strict=True), strict=True))
 
 
 @styled
@@ -41,7 +33,7 @@ def ranking_figure(places: Sequence[Place], reference: str) -> Any:
     Of more devices than fit, this machine's and the reference stay, and of the others those with most models. Returns a
     matplotlib Figure.
     """
-    shown = _chosen(places, reference)
+    shown = chosen(places, reference)
     if len(shown) < 2:
         return nothing()
     figure = figure_of(10, 1.2 + 0.25 * len(shown))
@@ -51,22 +43,20 @@ def ranking_figure(places: Sequence[Place], reference: str) -> Any:
     axis.axvline(1, color=GREY, linewidth=0.8, linestyle="dashed")
     axis.grid(axis="x")
     looks = [DEVICES[place.source, place.role] for place in shown]
-    # All on the line, each alone: they are models, and which is in the table.
-    marked = [(place.ratios.values(), look) for place, look in zip(shown, looks, strict=True)]
-    drawn = [
-        (look, number, [Mark(ratio, "filled" if sound else "hollow")])
-        for number, (ratios, look) in enumerate(marked)
-        for ratio, sound in ratios
-    ]
-    draw_marks(axis, drawn, size=30)
+    drawn = []
     for number, (place, look) in enumerate(zip(shown, looks, strict=True)):
+        # All on the line, each alone: they are models, and which is in the table.
+        marks = (Mark(ratio, "filled" if sound else "hollow") for ratio, sound in place.ratios.values())
+        drawn += [(look, number, [mark]) for mark in marks]
         if place.sound:
             axis.plot([place.mean], [number], "|", color=COLOURS[look], markersize=13, markeredgewidth=2.4, zorder=4)
-        form = {"transform": axis.get_yaxis_transform(), "va": "center", "weight": _weight(place), "fontsize": 9}
+        weight = "bold" if place.measured else "normal"
+        form = {"transform": axis.get_yaxis_transform(), "va": "center", "weight": weight, "fontsize": 9}
         axis.text(1.01, number, f"{place.words()}  {place.software()}", **form)
+    draw_marks(axis, drawn, size=30)
     axis.set_yticks(range(len(shown)), [place.device for place in shown])
     for label, place in zip(axis.get_yticklabels(), shown, strict=True):
-        label.set_weight(_weight(place))
+        label.set_weight("bold" if place.measured else "normal")
     axis.tick_params(axis="y", length=0)
     plain_ticks(axis.xaxis)
     axis.set_xlabel(f"speed, {reference} = 1 (right is faster)")
@@ -76,11 +66,7 @@ def ranking_figure(places: Sequence[Place], reference: str) -> Any:
     return figure
 
 
-def _weight(place: Place) -> str:
-    return "bold" if place.measured else "normal"
-
-
-def _chosen(places: Sequence[Place], reference: str) -> list[Place]:
+def chosen(places: Sequence[Place], reference: str) -> list[Place]:
     """As many as fit, in their order."""
     kept = sorted(places, key=lambda place: (not (place.measured or place.device == reference), -place.sound))
     names = {place.device for place in kept[:MOST_ROWS]}
@@ -97,27 +83,24 @@ class Axis(NamedTuple):
     key: dict[str, tuple[str, str, str]]
 
 
-def on_an_axis(places: Sequence[Place], reference: str = "") -> Axis:
-    """A mark for each model, or of over 20 devices for the mean alone. reference: of the chart that a page begins with,
-    which has as many devices as fit, with a mark for each model."""
-    places = _chosen(places, reference) if reference else places
-    every = bool(reference) or len(places) <= 20
-    values = [[value for value, _ in place.ratios.values()] if every else [place.mean] for place in places]
-    values = [[getattr(value, "value", value) for value in row] for row in values]
-    reach = [value for row in values for value in row]
+def on_an_axis(places: Sequence[Place]) -> Axis:
+    """A mark for each model, or of more devices than fit for the mean alone."""
+    rows, key = [], {}
+    for place in places:
+        look = DEVICES[place.source, place.role]
+        filled, hollow = GLYPHS[MARKS[look]]
+        key[look] = (place.source, place.role, filled)
+        marks = [(ratio.value, filled if sound else hollow) for ratio, sound in place.ratios.values()]
+        if len(places) > MOST_ROWS:
+            marks = [(place.mean, filled if place.sound else hollow)]
+        rows.append((place, marks))
+    reach = [value for _, marks in rows for value, _ in marks]
     low, high = min(reach) / 1.2, max(reach) * 1.2
 
     def at(value: float) -> float:
         return round(100 * math.log(value / low) / math.log(high / low), 1)
 
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if high / low < 300 else (1,)
-    ticks = [float(f"{step}e{decade}") for decade in decades for step in steps]
-    rows, key = [], {}
-    for place, row in zip(places, values, strict=True):
-        look = DEVICES[place.source, place.role]
-        key[look] = (place.source, place.role, FILLED[MARKS[look]])
-        sound = [sound for _, sound in place.ratios.values()] if every else [place.sound]
-        glyphs = [(FILLED if good else HOLLOW)[MARKS[look]] for good in sound]
-        rows.append((place, list(zip(map(at, row), glyphs, strict=True)), at(place.mean)))
-    return Axis(rows, [(at(tick), f"{tick:,.10g}") for tick in ticks if low < tick < high], at(1.0), key)
+    ticks = [float(f"{step}e{decade}") for decade in decades for step in ((1, 2, 5) if high / low < 300 else (1,))]
+    placed = [(place, [(at(value), glyph) for value, glyph in marks], at(place.mean)) for place, marks in rows]
+    return Axis(placed, [(at(tick), f"{tick:,.10g}") for tick in ticks if low < tick < high], at(1.0), key)
