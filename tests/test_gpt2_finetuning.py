@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 
+import fakes
 import pytest
 import test_notebooks
 import test_sizes
@@ -31,6 +32,11 @@ def scope() -> dict:
     found["corpus"] = text.imdb("stand-in", length=TOKENS, size=64)
     found["limit_s"] = 600.0
     return found
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    fakes.quiet_machine(monkeypatch)
 
 
 def enter(scope: dict, folder) -> experiment.Experiment:

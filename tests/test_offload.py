@@ -8,6 +8,7 @@ import os
 import sys
 from types import SimpleNamespace
 
+import fakes
 import pytest
 import torch
 from torch import distributed, nn
@@ -30,7 +31,8 @@ OFFLOADING = [pytest.param("zero", marks=needs_deepspeed), "fsdp"]
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays():
+def nothing_stays(monkeypatch):
+    fakes.quiet_machine(monkeypatch)
     yield
     offload.close()
     assert not distributed.is_initialized()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fakes
 import pytest
 import test_sizes
 import torch
@@ -16,6 +17,11 @@ from pomology.workloads import cost, pretrained
 
 GIB = 2**30
 NAME = "whisper_pretraining"
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    fakes.quiet_machine(monkeypatch)
 
 
 @pytest.fixture(scope="module")
