@@ -35,6 +35,8 @@ from pomology.runner import notebooks, parameters
 from pomology.workloads import products
 from pomology.workloads.products import Product
 
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks" / "profiling_apple_silicon"
 SIZES = (128, 512, 2048, 4096)
@@ -48,11 +50,6 @@ WANTED = {
 LARGE, SQUARE = Product("matmul", "8x2000x2000"), Product("matmul", "3x24x24")
 LEFT, RIGHT = (Product("vjp", "3x20x24", wrt) for wrt in ("left", "right"))
 SMALL = [SQUARE, Product("matvec", "40x56"), Product("matvec", "48x48"), LEFT, RIGHT]
-
-
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    fakes.quiet_machine(monkeypatch)
 
 
 def cell(name: str, words: str) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import math
 
-import fakes
 import pytest
 import test_notebooks
 import test_sizes
@@ -21,6 +20,8 @@ from pomology.experiment import experiment
 from pomology.report import declaration
 from pomology.workloads import pretrained
 
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
 NAME, TOKENS = "gpt2_finetuning", 16
 GIB = 2**30
 
@@ -32,11 +33,6 @@ def scope() -> dict:
     found["corpus"] = text.imdb("stand-in", length=TOKENS, size=64)
     found["limit_s"] = 600.0
     return found
-
-
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    fakes.quiet_machine(monkeypatch)
 
 
 def enter(scope: dict, folder) -> experiment.Experiment:

@@ -27,12 +27,9 @@ from pomology.measure.estimate import Estimate
 from pomology.report import epoch_parts
 from pomology.workloads import cost, definitions, vision
 
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
 NAMES = ("simclr", "model_sizes")
-
-
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    fakes.quiet_machine(monkeypatch)
 
 
 @pytest.fixture(scope="module")

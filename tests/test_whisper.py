@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fakes
 import pytest
 import test_sizes
 import torch
@@ -15,13 +14,10 @@ from pomology.results import journal
 from pomology.results.record import Record
 from pomology.workloads import cost, pretrained
 
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
 GIB = 2**30
 NAME = "whisper_pretraining"
-
-
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    fakes.quiet_machine(monkeypatch)
 
 
 @pytest.fixture(scope="module")
