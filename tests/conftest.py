@@ -112,3 +112,10 @@ def sockets_in_a_folder() -> Iterator[dict[str, str]]:
 def sockets() -> Iterator[dict[str, str]]:
     with sockets_in_a_folder() as settings:
         yield settings
+
+
+@pytest.fixture
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fakes  # not above: it imports NumPy, which reads OMP_NUM_THREADS when it is loaded
+
+    fakes.quiet_machine(monkeypatch)

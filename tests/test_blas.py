@@ -35,6 +35,8 @@ from pomology.runner import notebooks, parameters
 from pomology.workloads import products
 from pomology.workloads.products import Product
 
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks" / "profiling_apple_silicon"
 SIZES = (128, 512, 2048, 4096)
@@ -215,7 +217,6 @@ def test_a_slow_product_is_timed_often_enough_for_an_interval_and_what_drifts_is
     tmp_path, monkeypatch, notebook
 ):
     """In simulated time, far over the budget; in the last row each call takes longer than the one before."""
-    fakes.quiet_machine(monkeypatch)
     clock = fakes.Clock()
     monkeypatch.setattr(calls, "measure", functools.partial(calls.measure, clock=clock))
     for repeats, slower, timed, doubts in ((0, 0.0, 6, []), (5, 0.0, 5, ["few-calls"]), (24, 0.1, 24, ["drift"])):
@@ -335,19 +336,12 @@ def test_what_is_not_the_same_has_no_ratio(second, words):
     assert all(row["ratio"] is None and not row["same"] for row in table.data)
 
 
-def test_a_framework_that_is_missing_is_named():
-    table = side_by_side.side_by_side("blas", [record("torch", "cpu")])
+def test_the_notebook_without_a_framework_reads_what_others_wrote_and_names_who_is_missing(tmp_path):
+    records.write(tmp_path, [record("torch", "cpu", article="001")])
+    table = Report.of(declaration.of("blas"), Run(tmp_path)).side_by_side()
     (note,) = [note for note in table.notes if "into the same folder" in note]
     assert len(table.rows) == 1 and "run blas_mlx" in note and "blas_torch" not in note
-
-
-def test_the_experiment_without_a_framework_reads_what_others_wrote(tmp_path):
-    records.write(tmp_path, [record("torch", "cpu", article="001"), record("mlx", "cpu", article="001")])
-    experiment = Report.of(declaration.of("blas"), Run(tmp_path))
-    assert [one.framework for one in experiment.records] == ["torch", "mlx"]
-    assert experiment.side_by_side().data[0]["same"] is True
     assert (tmp_path / "tables" / "blas-side-by-side.csv").read_text().count("\n") == 2
-    assert not (tmp_path / "blas.jsonl").exists()
 
 
 def test_what_lays_others_together_runs_behind_them(tmp_path):
@@ -362,7 +356,6 @@ def test_what_lays_others_together_runs_behind_them(tmp_path):
 
 def test_many_short_cases_share_a_look_at_the_machine(tmp_path, monkeypatch):
     looks, state = [], {"power_source": "ac", "others": 0.4, "flags": ["busy"]}
-    fakes.quiet_machine(monkeypatch)
     monkeypatch.setattr(snapshot, "conditions", lambda: (looks.append(1), state)[1])
     experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))
     looks.clear()

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from counting import by_layers
 from test_notebooks import definitions
 from torch import nn
 
@@ -58,9 +57,8 @@ def gpt2_large():
 
 
 def whisper_step():
-    scope = definitions("energy")
-    scope["workload"] = by_layers
-    return lambda config: scope["work"](config["model"], config["batch_size"], "mps").flops
+    work = definitions("energy")["work"]
+    return lambda config: work(config["model"], config["batch_size"], "mps").flops
 
 
 def steps_of(build, steps: int, *shape: int):

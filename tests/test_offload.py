@@ -8,6 +8,7 @@ import os
 import sys
 from types import SimpleNamespace
 
+import fakes
 import pytest
 import torch
 from torch import distributed, nn
@@ -30,7 +31,8 @@ OFFLOADING = [pytest.param("zero", marks=needs_deepspeed), "fsdp"]
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays():
+def nothing_stays(monkeypatch):
+    fakes.quiet_machine(monkeypatch)
     yield
     offload.close()
     assert not distributed.is_initialized()
@@ -143,7 +145,7 @@ def wide_step(model: nn.Module) -> None:
 
 def test_what_lies_where_is_predicted():
     plain = workload(Wide, wide_step, optimizer_slots=2)
-    none, zero, fsdp = (offload.workload(Wide, wide_step, kind) for kind in ("none", "zero", "fsdp"))
+    none, zero, fsdp = (offload.placed(plain, Wide, kind) for kind in ("none", "zero", "fsdp"))
     assert none == plain and (none.state_bytes, none.host_bytes) == (20e6 + 3 * 16e6, 0)
     assert (zero.state_bytes, zero.host_bytes) == (20e6 + 12e6, 5 * 16e6 + 12e6)
     assert (fsdp.state_bytes, fsdp.host_bytes) == (12e6 + 4e6, 20e6 + 3 * 16e6)
@@ -156,7 +158,8 @@ def test_what_lies_where_is_predicted():
 @pytest.mark.parametrize("kind", OFFLOADING)
 def test_what_is_predicted_lies_there(kind):
     """On the CPU device and host are one, and all that is kept between the steps can be counted."""
-    predicted, before, ones = offload.workload(Wide, wide_step, kind), held_storages(), torch.ones(1, 3000)
+    predicted = offload.placed(workload(Wide, wide_step, optimizer_slots=2), Wide, kind)
+    before, ones = held_storages(), torch.ones(1, 3000)
     with offload.KINDS[kind](Wide(), LR) as engine:
         engine_losses(engine, lambda model: model(ones).sum(), 2)
         engine.zero_grad()

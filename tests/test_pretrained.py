@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import huggingface_hub
 import pytest
 import torch
 from offline import hub_folder, one_line_error
 
-from pomology.workloads import pretrained
+from pomology.workloads import cost, pretrained
 
 # Counted by others: the configurations of the model hub.
 PARAMETERS = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}
@@ -28,6 +30,27 @@ def test_sizes_are_the_checkpoints(name):
     frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
     assert frozen == FROZEN.get(name, frozen) and bool(frozen) == name.startswith("whisper")
     assert model.training and {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("backend", ["mps", "cuda"])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_step_counted_with_few_layers_is_the_step_of_all(backend, again):
+    """With encoder and decoder, and with recomputing, whose peak is at another moment."""
+
+    def build(name):
+        model, _ = pretrained.build(name, "speech")
+        if again:
+            model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": True})
+            model.model.decoder.gradient_checkpointing = False
+        return model
+
+    def step(model):
+        model(input_features=torch.zeros(2, 80, 3000), labels=torch.zeros(2, 9, dtype=torch.long)).loss.backward()
+
+    few = pretrained.workload("whisper-tiny", build, step, 2, backend)
+    whole = cost.workload(lambda: build("whisper-tiny"), step, 2, backend)
+    assert dataclasses.astuple(few) == dataclasses.astuple(whole)
+    assert few.parameters == PARAMETERS["whisper-tiny"]
 
 
 def test_what_cannot_be_is_said_in_one_line():

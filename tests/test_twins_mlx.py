@@ -6,11 +6,9 @@ from pathlib import Path
 
 import apart
 import fakes
-import numpy as np
-import pytest
 
 from pomology.report import side_by_side
-from pomology.workloads import parity, torch_reference
+from pomology.workloads import torch_reference
 
 SIDE = Path(__file__).with_name("mlx_side.py")
 
@@ -25,18 +23,6 @@ def test_pytorch_counts_steps():
     assert one.state_bytes == 3 * 4 * 11_689_512
     # All layers but the last one have operations as there are pixels.
     assert small_macs == (1_814_073_344 - 512_000) * 64**2 // 224**2 + 512_000
-
-
-def test_seeded_weights_are_the_same_for_everyone_and_stay_away_from_the_bend():
-    shapes = {"0.weight": (8, 3, 7, 7), "1.weight": (8,), "1.bias": (8,), "1.running_mean": (8,), "1.running_var": (8,)}
-    shapes |= {"2.weight": (10, 8), "2.bias": (10,)}
-    one, same, other = (parity.seeded_weights(shapes, seed) for seed in (1, 1, 2))
-    assert {name: (array.shape, array.dtype) for name, array in one.items()} == {
-        name: (shape, np.float32) for name, shape in shapes.items()
-    }
-    assert all((one[name] == same[name]).all() and (one[name] != other[name]).any() for name in shapes)
-    assert one["1.bias"] / one["1.weight"] == pytest.approx([2.5, -2.5] * 4)
-    assert all(len(np.unique(array)) == array.size for array in one.values())
 
 
 def record(backend, step_s, status="ok", **config):

@@ -33,7 +33,7 @@ class Workload:
     saved_bytes: int
     forward_flops: int | None = field(default=None, compare=False)
     moved_bytes: int | None = field(default=None, compare=False)
-    host_bytes: int = 0  # of the state, what lies in the host's memory instead; see `offload.workload`
+    host_bytes: int = 0  # of the state, what lies in the host's memory instead; see `offload.placed`
 
     @property
     def bytes(self) -> int:

@@ -198,7 +198,7 @@ class PNGPictures:
 
 
 def draw_views(count: int, generator: Any, side: int = SIDE) -> View:
-    """The numbers of `count` views, distributed as those of `draw_view`, from a generator on the CPU."""
+    """The numbers of `count` views, distributed as those of `two_views`, from a generator on the CPU."""
 
     def uniform(low: float, high: float, *shape: int) -> Any:
         return low + (high - low) * torch.rand(*shape, generator=generator)
