@@ -118,7 +118,12 @@ def test_finished_run(tmp_path):
     page = Page(index)
     assert_harmless(page)
     assert "cannot be shown" not in page.text and "cannot be tested" not in page.text
-    for text in ("Apple M9, 8 cores, 16 GB, macOS 15.5", "2026-05-04 03:02 to 2026-05-04 05:06 UTC", "3 ok, 1 out-of"):
+    for text in (
+        "Apple M9, 8 cores, 16 GB, macOS 15.5",
+        "2026-05-04 03:02 to 2026-05-04 05:06 UTC",
+        "3 of 4 cases",
+        "1 out-of",
+    ):
         assert text in page.text
     assert "commit c0ffeec0ff, with changes" in page.text and "stand-in (dcgan, siamese, vae)" in page.text
     # The article's order, whatever the files are called.
@@ -241,7 +246,7 @@ def test_unfinished_runs(tmp_path):
     assert [section["id"] for section in page.all("section")] == ["dcgan", "siamese", "vae"]
     assert page.text.count("Not finished") == 2 and page.text.count("No finished notebook") == 1
     assert "It stopped at ImportError: no module <b>." in page.text
-    assert "cpu big: under way, or cut off" in page.text and "1 ok, 1 crashed" in page.text
+    assert "cpu big: under way, or cut off" in page.text and "1 crashed" in page.text
     assert "vae.jsonl, line 2: torn" in page.text and ">crashed<" in page.source
     assert_harmless(page)
 
@@ -534,6 +539,10 @@ def test_pages_in_a_browser(whole_run, chromium, name, width, scheme):
     if name == "index":
         wide = page.eval_on_selector_all("img.drawing", "all => all.map(one => one.getBoundingClientRect().width)")
         assert wide and min(wide) >= 600  # so that its words are 8 pixels high, also on a phone
+        time = page.locator("#vae tr.measured td[data-main]").first
+        shown = time.evaluate("one => getComputedStyle(one, '::after').display")
+        assert (shown == "block") == (width == 375) and "7.9 s" in time.get_attribute("data-main")
+        assert time.evaluate("one => one.getBoundingClientRect().right") < width
     if scheme == "dark":  # and on paper, which is white, does not scroll and shows what was folded
         page.reload()
         page.set_viewport_size({"width": 794, "height": 1123})
@@ -543,5 +552,8 @@ def test_pages_in_a_browser(whole_run, chromium, name, width, scheme):
         beyond = "all => all.filter(one => one.getBoundingClientRect().right > innerWidth + 1).length"
         assert page.eval_on_selector_all("td, pre, figure svg, figure img", beyond) == 0
         hidden = "all => all.filter(one => !one.checkVisibility()).length"
-        assert page.eval_on_selector_all("details:not(.code) td", hidden) == 0
+        assert page.eval_on_selector_all("details:not(.code, .more, .long) td", hidden) == 0
+        long = page.locator("details.long:has(tr.published)")
+        assert long.locator("tr.published").count() == long.locator("tr.published:visible").count()
+        assert page.locator("tr.measured:visible").count() and not page.locator(".long tr.measured:visible").count()
     page.close()

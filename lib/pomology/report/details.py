@@ -8,14 +8,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pomology.articles import published
+from pomology.articles import elsewhere, published
 from pomology.format import quantity, significant, with_interval
-from pomology.report import declaration, roofline
+from pomology.report import declaration, roofline, speeds
 from pomology.report.declaration import Declaration
 from pomology.report.side_by_side import RATIOS
 from pomology.report.table import Row, Table, flag_notes
 from pomology.results import metrics
-from pomology.results.cases import chip_name, combined, groups, losses, settings
+from pomology.results.cases import (
+    DOUBTS,
+    FLAGS,
+    chip_name,
+    combined,
+    comparable,
+    good_of,
+    groups,
+    losses,
+    settings,
+)
 from pomology.results.record import Record
 
 BETWEEN = "between_process_difference"
@@ -26,6 +36,8 @@ DETAILS = ("first_step_s", "step_s", "flops_per_s", "page_faults", "page_ins", "
 
 MORE_DETAILS = ("forward_s", "backward_s", "update_s", "swapped_bytes", "compressed_bytes", "cpu_busy", "gpu_busy")
 MORE_DETAILS += ("max_abs_error",)
+
+NAMED = 3  # cases that a sentence names; more are counted
 
 TRUST = {"ok": "yes", "mismatch": "no", "unsupported": "not to be had"}
 
@@ -57,6 +69,34 @@ def with_difference(table: Table, records: Sequence[Record]) -> Table:
     percent = significant(100 * max(known), 2)
     note = f"A ± within one process may be smaller than this: two runs of the same thing differ here by {percent} %."
     return replace(table, meaning=(*table.meaning, note))
+
+
+def trust(records: Sequence[Record]) -> str:
+    """Whether the numbers of a notebook's cases may be trusted, and which of them not, and why, in a sentence."""
+    timed = [good for repeats in groups(comparable(records, "flops_per_s")) if (good := good_of(repeats))]
+    doubts: dict[str, dict[str, list[str]]] = {"No": {}, "Cannot be told": {}}
+    doubtful = 0
+    for good in timed:
+        slow_loader = [elsewhere.FAULTS[fault] for fault in speeds.loading(good)]
+        flags = {flag for record in good for flag in record.flags} & DOUBTS
+        flagged = [FLAGS[flag].partition(":")[0] for flag in sorted(flags)]
+        for word, reasons in zip(doubts, (slow_loader, flagged), strict=True):
+            for reason in reasons:
+                doubts[word].setdefault(reason, []).append(settings(good[0]) or good[0].case)
+        doubtful += bool(slow_loader or flagged)
+    parts = []
+    for word, reasons in doubts.items():
+        texts = [f"{why} ({_which(names, len(timed))})" for why, names in reasons.items()]
+        parts += [f"{word}: {'; '.join(texts)}."] if texts else []
+    if sound := len(timed) - doubtful:
+        parts.append(f"Yes: the other {sound} cases." if doubtful else "Yes: nothing known casts doubt on them.")
+    return " ".join(parts)
+
+
+def _which(names: list[str], of: int) -> str:
+    if len(names) == of:
+        return "in every case"
+    return "; ".join(names) if len(names) <= NAMED else f"{len(names)} of {of} cases"
 
 
 def machine_table(snapshot: dict, devices: Sequence[Any] = ()) -> Table:

@@ -26,7 +26,7 @@ SHOWN = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown
 # What may stand in a notebook's own HTML
 TAGS = """br caption col colgroup dd del details div dl dt figcaption figure h1 h2 h3 h4 h5 h6 hr img mark p pre s samp
 small span sub summary sup table tbody td tfoot th thead tr u"""
-ATTRIBUTES = "align alt class colspan height id open rowspan scope start title width"
+ATTRIBUTES = "align alt class colspan data-main height id open rowspan scope start title width"
 STYLES = "background margin min-width overflow-x padding"
 
 

@@ -245,7 +245,8 @@ class Ranking:
                 runs = min(speed.runs for speed in these)
                 carried = ", ".join(flag for flag in flags if flag in cases.FLAGS)
                 with_ = ", ".join(dict.fromkeys(cases.framework_name(speed) for speed in these))
-                sure = [doubts and f"doubtful: {', '.join(doubts)}"]
+                unsure = cases.DOUBTS.intersection(flags)
+                sure = [f"no: {', '.join(doubts)}" if doubts else "cannot be told" if unsure else "yes"]
                 sure += [f"{with_}, {'one run' if runs == 1 else f'{runs} runs'}"]
                 sure += [carried and f"flags: {carried}"]
                 numbers = {"model": name, "device": device, "runs": runs, "doubts": "; ".join(doubts)}
