@@ -208,7 +208,6 @@ def test_the_page_says_with_what_each_case_ran(tmp_path, undrawn):
     assert table.notes == ("Packages of all: numpy 1.26.4.",)
     cases = [record(case=f"cpu {number}", software=("aaa", "bbb")[number % 2]) for number in range(3)]
     page = Page(report_page.build(run(tmp_path / "run", *cases, machine=machine)))
-    assert "commit c0ffeec0ff, with changes: 2 cases; commit not known: 1 cases" in page.text
     assert "what its cases ran with" in page.text and "OMP_NUM_THREADS=<8>" in page.text
     for malformed in ("x", {"aaa": 1}, {"aaa": {"git": 1, "packages": None, "environment": []}}):
         report_page.build(run(tmp_path / "other", machine=MACHINE | {"software": malformed}))

@@ -121,16 +121,16 @@ def software_table(machine: dict, records: Sequence[Record]) -> Table:
     rows where the run did not note that."""
     known = {name: _named(of) for name, of in _named(machine.get("software")).items()}
     packages = [{(key, str(version)) for key, version in _named(of.get("packages")).items()} for of in known.values()]
-    shared, lines = set.intersection(*packages) if packages else set(), []
+    shared, rows = set.intersection(*packages) if packages else set(), []
     for (name, of), installed in zip(known.items(), packages, strict=True):
+        count = sum(getattr(record, "software", None) == name for record in records)
         differ = " ".join(itertools.chain.from_iterable(sorted(installed - shared))) or "the same"
         environment = " ".join(f"{key}={value}" for key, value in _named(of.get("environment")).items())
-        count = sum(getattr(record, "software", None) == name for record in records)
         about = (commit(of.get("git")), str(of.get("python")), str(of.get("threads") or "not known"), differ)
-        lines.append(((f"{count:,}", *about, environment or "none set"), {"commit": about[0], "cases": count}))
+        rows.append(Row((f"{count:,}", *about, environment or "none set")))
     columns = ("Cases", "Commit of the kit", "Python", "Threads", "Packages that differ", "Environment")
     same = ", ".join(" ".join(item) for item in sorted(shared))
-    return Table.of("", columns, lines, [same and f"Packages of all: {same}."])
+    return Table("", columns, tuple(rows), (f"Packages of all: {same}.",) if same else ())
 
 
 def commit(git: Any) -> str:

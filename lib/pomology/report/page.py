@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 
 from pomology.articles import published
 from pomology.errors import PomologyError
-from pomology.format import one_line, quantity_per_s
+from pomology.format import one_line
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import claims as report_claims
@@ -136,15 +136,15 @@ def _index(run: Run, failed: dict[str, str], abouts: Sequence[Declaration] | Non
     compared = _tried(notes, "This machine cannot be compared", lambda: _compared(run))
     articles = [_article(run, part, failed, notebooks) for part in grouped(abouts, attrgetter("article"))]
     cores = run.machine.get("cpu_cores")  # a server's chip may be two cores of a virtual machine
-    title, software = cases.short_chip(run.machine.get("chip")), details.software_table(run.machine, run.records)
+    title = cases.short_chip(run.machine.get("chip"))
     return filled(
         "run.html.j2",
         title=title[:1].upper() + title[1:] + (f", {cores} cores" if isinstance(cores, int) else ""),
         ranked=ranked,
         compared=compared,
         trust=_trust(run.records) if run.records else None,
-        facts=_facts(run, software),
-        software=software,
+        facts=_facts(run),
+        software=details.software_table(run.machine, run.records),
         contradicted=_contradicted(articles),
         articles=articles,
         notes=_few(notes),
@@ -173,16 +173,12 @@ def _figure(svg: str, kind: str, caption: str) -> dict[str, str]:
     return {"drawing": address(svg), "kind": kind, "caption": caption}
 
 
-def _facts(run: Run, software: Table) -> list[tuple[str, str]]:
-    """What to know before reading any number; software: that of its cases."""
+def _facts(run: Run) -> list[tuple[str, str]]:
+    """What to know before reading any number."""
     records, machine = run.records, run.machine
     packages = found if isinstance(found := machine.get("packages"), dict) else {}
     kit = [f"version {packages['pomology']}"] if "pomology" in packages else []
-    counts: Counter[str] = Counter()
-    for row in software.data:
-        counts[row["commit"]] += row["cases"]
-    each = [f"commit {commit}: {count:,} cases" for commit, count in counts.items()]
-    kit += ["; ".join(each) or f"commit {details.commit(machine.get('git'))}; with what each case ran was not noted"]
+    kit += [f"commit {details.commit(machine['git'])}"] if machine.get("git") else []
     profiles = sorted({record.profile for record in records} or {str(machine.get("profile") or "not told")})
     data = []
     for of in grouped(sorted(records, key=attrgetter("data")), attrgetter("data")):
@@ -198,7 +194,6 @@ def _facts(run: Run, software: Table) -> list[tuple[str, str]]:
         "Profile": "; ".join(PROFILES.get(profile, profile) for profile in profiles),
         "Data": "; ".join(data) or "none yet",
         "Measured": f"{' to '.join(when)} UTC" if when else "nothing yet",
-        "At its best": _best(records),
         "Kit": ", ".join(kit),
     }
     return [(term, text) for term, text in facts.items() if text]
@@ -284,17 +279,6 @@ def _compared(run: Run) -> dict[str, Any] | None:
         return None
     svg = style.svg(figures_summary.summary_figure(run.records, compact=True))
     return {"sentence": sentence, "figure": _figure(svg, "compact", summary.CAPTION)}
-
-
-def _best(records: list[Record]) -> str:
-    """The machine's ceilings in a line, if they were measured."""
-    best, parts = roofline.ceilings(records), {"cpu": [], "gpu": []}
-    for (kind, precision), ceiling in sorted(best.rates.items()):
-        parts[kind].append(f"{precision} {quantity_per_s(ceiling.value, 'FLOP/s')}")
-    for (kind, traffic), ceiling in sorted(best.bandwidths.items()):
-        parts[kind].append(f"memory {traffic} {quantity_per_s(ceiling.value, 'B/s')}")
-    words = {"cpu": "processor", "gpu": "GPU"}
-    return "; ".join(f"{words[kind]}: {', '.join(shown)}" for kind, shown in parts.items() if shown)
 
 
 def _article(run: Run, abouts: list[Declaration], failed: dict[str, str], notebooks: bool) -> dict[str, Any]:
