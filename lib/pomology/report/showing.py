@@ -6,8 +6,11 @@ import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from pomology.articles import published
 from pomology.errors import PomologyError
@@ -176,18 +179,21 @@ class Report:
         return replace(shown, rows=tuple(rows), notes=tuple(dict.fromkeys(notes)))
 
     def drawn(self) -> str:
-        """The figure as its notebook saved it, or made from the journals as a table is; with runs of others anew."""
-        about = self.declaration
+        """The figure as it was saved, or made from the journals as a table is; with runs of others one of its own."""
+        about, place = self.declaration, self._drawing
+        made_from = "" if self._lacks_its_notebook("figure") else self._made_from()
         others = [self.of(about, run)._compared() for run in self.run.others]
         marked = {about.metric, *about.series}
         if shows_others(about) and any(marked & record.metrics.keys() for other in others for record in other):
-            return style.svg(draw(self.declaration, self._compared(), others))
-        end = "" if self._lacks_its_notebook("figure") else self._made_from()
+            place = place.with_name(f"{self.name}-beside.svg")
+            made_from = f"{self._made_from()}<!-- beside {sha256(msgspec.json.encode(others)).hexdigest()} -->"
+        else:
+            others = []
         with contextlib.suppress(PomologyError, UnicodeDecodeError):
-            if (text := read_file(self._drawing).decode()).rstrip().endswith(end):
+            if (text := read_file(place).decode()).rstrip().endswith(made_from):
                 return text
-        self.figure()
-        return read_file(self._drawing).decode()
+        style.show(draw(about, self._compared(), others), place, f"\n{made_from}\n")
+        return read_file(place).decode()
 
     def saved(self, method: str) -> Table:
         """What a method has shown in the notebook, or shows now where that is missing, or its journals have grown."""
