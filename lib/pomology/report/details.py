@@ -89,7 +89,8 @@ def trust(records: Sequence[Record]) -> str:
         texts = [f"{why} ({_which(names, len(timed))})" for why, names in reasons.items()]
         parts += [f"{word}: {'; '.join(texts)}."] if texts else []
     if sound := len(timed) - doubtful:
-        parts.append(f"Yes: the other {sound} cases." if doubtful else "Yes: nothing known casts doubt on them.")
+        others = "the other case" if sound == 1 else f"the other {sound} cases"
+        parts.append(f"Yes: {others}." if doubtful else "Yes: nothing known casts doubt on them.")
     return " ".join(parts)
 
 
