@@ -77,23 +77,20 @@ def test_two_machines_of_one_name_are_not_taken_for_one(tmp_path, change, canary
     assert [note for note in table_of(a, b).notes if note.startswith(words)]
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
+def test_runs_that_measure_different_things_are_not_compared(tmp_path):
+    first = run(tmp_path / "first", *repeats([10.0, 10.1]))
+    for change, told in (
         ({"profile": "article"}, "profile quick and article"),
         ({"data": "real"}, "data stand-in and real"),
         ({"scaled": True}, "scaled False and True"),
         ({"flops_per_step": 7}, "flops per step 1000000000 and 7"),
         ({"parameters": None}, "parameters 652824 and None"),
         ({"threads": 4}, "threads 8 and 4"),
-    ],
-)
-def test_runs_that_measure_different_things_are_not_compared(tmp_path, change, told):
-    first = run(tmp_path / "a", *repeats([10.0, 10.1]))
-    (row,) = table_of(first, run(tmp_path / "b", *repeats([5.0, 5.1], **change))).data
-    assert row["verdict"] == "must not be compared" and row["ratio"] is None and row["why"] == told
+    ):
+        (row,) = table_of(first, run(tmp_path / told, *repeats([5.0, 5.1], **change))).data
+        assert row["verdict"] == "must not be compared" and row["ratio"] is None and row["why"] == told
     # One repeat of another kind is enough.
-    mixed = run(tmp_path / "c", *repeats([10.0, 10.1]), *repeats([9.0] * 3, **change)[2:])
+    mixed = run(tmp_path / "mixed", *repeats([10.0, 10.1]), *repeats([9.0] * 3, threads=4)[2:])
     assert [row["verdict"] for row in table_of(first, mixed).data] == ["must not be compared"]
 
 
@@ -110,20 +107,15 @@ def test_what_is_not_one_case_is_not_in_one_row(tmp_path):
     # The order of settings in the file does not make another case.
     orders = [run(tmp_path / one, record(config=dict.fromkeys(one, 1))) for one in ("xy", "yx")]
     assert len(table_of(*orders).data) == 1
-
-
-def test_what_has_no_time_in_common_or_ended_badly_is_left_out(tmp_path):
+    # Compared is what both have timed, and a repeat that ended badly is none.
     both = {"kernel_s": metric(1.0), "step_s": metric(3.0), "loss_last": metric(2.0)}
-    crashed = record("siamese", repeat=2, status="mismatch", parameters=None, flops_per_step=None)
-    a = run(tmp_path / "a", record(metrics=both), record("x", metrics={"epoch_s": metric(1.0)}))
-    run(a, *repeats([10.0, 10.1], experiment="siamese"), crashed)
-    b = run(tmp_path / "b", record(metrics={"step_s": metric(6.0), "epoch_s": metric(9.0)}))
-    run(b, record("x", metrics={"loss_last": metric(1.0)}), *repeats([20.0, 20.1, 20.2], experiment="siamese"))
-    c = run(tmp_path / "c", *repeats([20.0], experiment="siamese"), crashed.replace(repeat=1))
-    rows = {(row["experiment"], row["run"]): row for row in table_of(a, b, c).data}
-    assert rows["vae", "b"]["metric"] == "step_s" and rows["vae", "b"]["ratio"] == pytest.approx(2)
-    assert rows["x", "b"]["why"] == "not timed in both"
-    assert rows["siamese", "b"]["verdict"] == "slower" and rows["siamese", "c"]["why"] == "single runs"
+    one = run(tmp_path / "one", record(metrics=both), *repeats([10.0, 10.1], experiment="siamese"))
+    run(one, record("siamese", repeat=2, status="mismatch", parameters=None, flops_per_step=None))
+    other = run(tmp_path / "other", record(metrics={"step_s": metric(6.0), "epoch_s": metric(9.0)}))
+    run(other, *repeats([20.0, 20.1, 20.2], experiment="siamese"))
+    rows = {row["experiment"]: row for row in table_of(one, other).data}
+    assert rows["vae"]["metric"] == "step_s" and rows["vae"]["ratio"] == pytest.approx(2)
+    assert rows["siamese"]["verdict"] == "slower"
 
 
 def test_a_case_that_the_first_run_lacks_is_laid_against_the_next_and_many_runs_are_counted(tmp_path):
@@ -169,7 +161,7 @@ def drawn(generator, sizes, sd=(0.05, 0.22), count=3, shared=0.5, drift=0.19, fa
 def test_two_sets_of_one_machine_are_called_different_in_at_most_5_percent_of_rows(shared, drift):
     """With the spread between processes that was measured (5 to 22 %), and a drift up to twice the measured one."""
     generator, different = np.random.default_rng(7), []
-    for _ in range(60):
+    for _ in range(30):
         findings = compare.judged(drawn(generator, SIZES, shared=shared, drift=drift)).values()
         different.append(np.mean([finding.verdict in ("faster", "slower") for finding in findings]))
         for verdict, ratio in ((finding.verdict, finding.ratio) for finding in findings):
@@ -178,30 +170,14 @@ def test_two_sets_of_one_machine_are_called_different_in_at_most_5_percent_of_ro
     assert np.mean(different) <= 0.05 and np.mean(np.array(different) > 0.05) <= 0.1
 
 
-def test_of_sixty_notebooks_with_a_row_each_5_percent_are_called_different():
-    """And 9.7 % without the variance between two sets; 9.3 % was measured."""
-    generator, verdicts = np.random.default_rng(7), []
-    for _ in range(30):
-        findings = compare.judged(drawn(generator, (1,) * 60, shared=0.0, count=5)).values()
-        verdicts += [finding.verdict != "no difference shown" for finding in findings]
-    assert 0.04 < np.mean(verdicts) < 0.06
-
-
 def test_a_factor_of_two_is_seen_with_three_repeats():
-    """At 5 % between processes: in all rows, in a notebook of four rows, and in one row of ten."""
-
-    def seen(draws, sizes, factors, chosen):
-        generator, hits = np.random.default_rng(3), []
-        for _ in range(draws):
-            found = compare.judged(drawn(generator, sizes, (0.05, 0.05), factors=factors))
-            hits += [one.verdict == "slower" for case, one in found.items() if chosen(case)]
-        return np.mean(hits)
-
-    assert seen(20, (60, 4), lambda *_: 2.0, lambda case: True) > 0.99
-    assert seen(40, (60, 4), lambda notebook, _: 1.0 + notebook, lambda case: case.experiment == "notebook 1") > 0.97
-    assert (
-        seen(120, (10,), lambda _, rows: np.where(np.arange(rows), 1.0, 2.0), lambda case: '": 0' in case.config) > 0.85
-    )
+    """At 5 % between processes: in each row of a notebook of four, beside one of sixty rows that are the same."""
+    generator, seen = np.random.default_rng(3), []
+    for _ in range(40):
+        pairs = drawn(generator, (60, 4), (0.05, 0.05), factors=lambda notebook, _: 1.0 + notebook)
+        found = compare.judged(pairs)
+        seen += [one.verdict == "slower" for case, one in found.items() if case.experiment == "notebook 1"]
+    assert np.mean(seen) > 0.97
 
 
 def test_what_cannot_be_used_costs_itself(tmp_path):
@@ -245,14 +221,6 @@ def test_texts_of_strangers_are_shown_and_do_nothing(tmp_path):
         rows = list(csv.reader(file))
     assert len(rows) == 4 and all(cell[:1] not in ("=", "+", "-", "@") for row in rows for cell in row)
     assert all(cell.isprintable() for row in rows for cell in row)
-
-
-def test_machine_json_of_strangers(tmp_path):
-    a, b = run(tmp_path / "a", record()), run(tmp_path / "b", record())
-    for malformed in ("[1", "[]", '{"chip": 7}', "[" * 100_000, '{"memory_bytes": 1e999}', '{"gpus": {"a": 1}}'):
-        (b / "machine.json").write_text(malformed)
-        table = table_of(a, b)
-        assert len(table.data) == 1 and "b: machine.json cannot be read" in str(table)
 
 
 def test_runs_are_found_by_name_path_zip_and_folder_of_runs(tmp_path, monkeypatch):

@@ -212,7 +212,7 @@ def test_files_made_malformed_at_random_are_a_line_or_cost_nothing():
 def test_scripts_go_in_time_that_grows_as_the_text():
     def seconds(text: str) -> float:
         begun_s = time.process_time()
-        notebook_page._without_code(text)
+        notebook_page.CODE.sub("", text)
         return time.process_time() - begun_s
 
     assert seconds("<script " * 40_000) < 1 and seconds("<script></script" * 20_000) < 1
@@ -220,8 +220,8 @@ def test_scripts_go_in_time_that_grows_as_the_text():
         ("a<script>b</script>c", "ac"),
         ("a<STYLE x>b</style\n>c<script>d</SCRIPT>e", "ace"),
         ("a<script>b<script>c</script>d</script>e", "ad</script>e"),
-        ("a<script>b", "a<script>b"),
+        ("a<script>b", "a"),
         ("a<scripted>b</script>", "a<scripted>b</script>"),
         ("a<style><script></style>b</script>c", "ab</script>c"),
     ):
-        assert notebook_page._without_code(text) == rest
+        assert notebook_page.CODE.sub("", text) == rest

@@ -152,7 +152,8 @@ PLANTS = {
     "the last matrix": {"named": "bmm of", "plant": {
         aten.bmm.default: lambda result, *_, **__: torch.cat([result[:-1], 1.01 * result[-1:]])}},
     "a row of few": {"named": "mm of 500×30 and 30×24", "plant": {aten.mm.default: row_of_many}},
-    "one NaN of many": {"named": "mm of 33000×300 and 300×24 is not finite", "model": lambda: Network(33_000), "count": 60, "plant": {aten.mm.default: one_nan}},
+    "one NaN of many": {"named": "mm of 33000×300 and 300×24 is not finite",
+        "model": lambda: Network(33_000), "count": 60, "plant": {aten.mm.default: one_nan}},
     "the gradient of a convolution's bias": {"named": "convolution_backward of", "plant": {
         aten.convolution_backward.default: lambda result, *_, **__: (
             *result[:2], result[2] if result[2] is None else result[2] + 1e-3)}},
@@ -316,7 +317,9 @@ def test_a_step_that_is_right_passes(answers):
 
 def test_a_fault_of_a_kernel_is_found_and_named(answers):
     assert len(answers["plants"]) == 24
-    assert not {name: row for name, row in answers["plants"].items() if row["named"] not in row["said"] or row["numbers"]}
+    assert not {
+        name: row for name, row in answers["plants"].items() if row["named"] not in row["said"] or row["numbers"]
+    }
 
 
 def test_every_number_that_an_operator_gives_is_looked_at(answers):

@@ -76,32 +76,22 @@ def rows(table: Table, kind: str = "measured") -> list[dict]:
     ("show", "values", "text"),
     [
         (format.seconds, (1e-9,), "0.00100 µs"),
-        (format.seconds, (0.09996,), "100 ms"),
         (format.seconds, (9.996,), "10.0 s"),
-        (format.seconds, (1584.4,), "1,584 s"),
         (format.significant, (0,), "0"),
-        (format.significant, (999.95,), "1,000"),
         (format.significant, (123_456, 2), "120,000"),
-        (format.significant, (-41.66,), "-41.7"),
         (format.significant, (5e-324, 1), "5e-324"),
         (format.significant, (0.00000000000000711,), "7.1e-15"),
-        (format.significant, (0.000123,), "0.000123"),
-        (format.clock_time, (59.4,), "59 s"),
         (format.clock_time, (59.5,), "1:00 min"),
         (format.clock_time, (100_000,), "27:46:40 h"),
         (format.plus_minus, (metric(4.5, 4.4, 4.6),), " ± 2.2 %"),
         (format.plus_minus, (metric(4.5, 4.499999, 4.500001),), " ± 0.1 %"),
-        (format.plus_minus, (metric(4.5),), ""),
         (format.plus_minus, (metric(4.5, 2.2, 6.8),), ""),  # over 50 %
         (format.plus_minus, (metric(0, 0.0, 0.0),), ""),
         # Half of 35.4 and of 35.6: two digits of it, and one.
         (format.with_interval, (metric(1234.5, 1199.1, 1269.9), format.seconds), "1,234 s ± 2.9 %"),
         (format.with_interval, (metric(1234.5, 1198.9, 1270.1), format.seconds), "1,230 s ± 2.9 %"),
-        (format.with_interval, (metric(0.0123, 0.0119, 0.0127), format.seconds), "12.3 ms ± 3.3 %"),
         (format.with_interval, (metric(0.0123, 0.0083, 0.0163), format.seconds), "12 ms ± 33 %"),
         (format.with_interval, (metric(153.4, 46.8, 260.1), format.seconds), "about 150 s: 47 to 260 s"),
-        (format.with_interval, (metric(0.5, 0.05, 1.1), format.seconds), "about 0.50 s: 50 ms to 1.1 s"),
-        (format.with_interval, (metric(1.58, 1.481, 1.679, unit="x"),), "1.58 (1.48 to 1.68)"),
         (format.with_interval, (metric(0.426, 0.24, 1.94, unit=""),), "0.43 (0.24 to 1.9)"),
         # What was measured once, or counted, is told as it was; what five steps tell, in two digits.
         (format.with_interval, (metric(4.567).replace(n=1, how="measured"), format.seconds), "4.57 s"),
@@ -153,23 +143,6 @@ def test_every_published_row_stands_as_printed_and_in_order(experiment):
     assert article.YEARS in table.notes and article.YEARS not in article.article_table(experiment, []).notes
 
 
-@pytest.mark.parametrize(
-    ("wanted", "software"),
-    [
-        ({"article": "000", "item": "Table of time per epoch (image)", "device": "M1 Pro GPU"}, ("", "2023")),
-        ({"article": "000", "item": "Table of time per epoch (image)", "device": "Nvidia A6000"}, ("", "2022")),
-        ({"experiment": "rasbt_vgg16", "device": "2080Ti"}, ("1.11.0+cu102", "2022")),  # the others' nightly builds
-        ({"experiment": "rasbt_mlp", "device": "2080Ti"}, ("1.8.1+cu102", "2022")),
-        ({"experiment": "simclr_reference", "metric": "fit_s"}, ("", "2023")),
-        ({"item": "Table 4", "device": "A6000"}, ("", "2025")),
-    ],
-)
-def test_a_published_row_says_with_what_it_was_timed_and_when(wanted, software):
-    rows_of = [row for row in published.rows() if all(row[key] == value for key, value in wanted.items())]
-    about = ("article", "device", "framework", "source")
-    assert rows_of and {published.software(*(row[key] for key in about)) for row in rows_of} == {software}
-
-
 def test_a_measured_row_shows_value_interval_and_where_it_comes_from():
     table = article.article_table("vae", [record(flags=["drift"])])
     expected = {
@@ -200,32 +173,29 @@ def test_beside_an_article_that_prints_minutes_stand_minutes():
     assert rows(article.article_table("simclr", [case]))[0]["Minutes per epoch"] == "2.50 min ± 2.0 %"
 
 
+def test_a_published_row_says_with_what_it_was_timed_and_when():
+    for wanted, software in (
+        ({"experiment": "rasbt_vgg16", "device": "2080Ti"}, ("1.11.0+cu102", "2022")),  # the others' nightly builds
+        ({"item": "Table 4", "device": "A6000"}, ("", "2025")),
+    ):
+        rows_of = [row for row in published.rows() if all(row[key] == value for key, value in wanted.items())]
+        about = ("article", "device", "framework", "source")
+        assert rows_of and {published.software(*(row[key] for key in about)) for row in rows_of} == {software}
+
+
 def test_a_case_that_did_not_end_well_shows_its_status_and_no_number():
     bad = record(status="mismatch", reason="<why>", flags=["busy"])  # with all its metrics
     table = article.article_table("vae", [bad])
     (row,) = rows(table)
-    assert list(row.values()) == [
-        "Intel Core i7-9750H CPU (PyTorch 2.13.0, 2026)",
-        "128",
-        "mismatch",
-        "",
-        "",
-        "",
-        "<why>; busy",
-    ]
+    device = "Intel Core i7-9750H CPU (PyTorch 2.13.0, 2026)"
+    assert [*row.values()] == [device, "128", "mismatch", "", "", "", "<why>; busy"]
     assert "epoch_s" not in table.data[-1] and table.data[-1]["status"] == "mismatch"
 
 
 def test_a_smaller_model_s_row_sends_to_the_details_once():
-    passes = {
-        name: {"value": 1.0, "unit": "s", "low": None, "high": None, "n": 30}
-        for name in ("forward_s", "backward_s", "update_s", "pass_s")
-    }
-    config = {"model": "whisper-tiny", "batch_size": 1, "precision": "fp32", "scenario": 1}
-    both = [
-        fakes.record(experiment="whisper_pretraining", config=config, case=str(scaled), scaled=scaled, metrics=passes)
-        for scaled in (True, False)
-    ]
+    passes = {name: metric(1.0).replace(n=30) for name in ("forward_s", "backward_s", "update_s", "pass_s")}
+    form = {"config": {"model": "whisper-tiny", "batch_size": 1, "precision": "fp32", "scenario": 1}, "metrics": passes}
+    both = [fakes.record(experiment="whisper_pretraining", case=str(x), scaled=x, **form) for x in (True, False)]
     shown = [row for row in article.article_table("whisper_pretraining", both).rows if row.kind == "measured"]
     for row, count in zip(shown, (1, 0), strict=True):
         assert row.cells.count("see the details") == count and row.cells.count("1.00 s") == 4 * (not count)
@@ -287,16 +257,6 @@ def test_repeats_become_their_geometric_mean_and_the_interval_between_them():
     assert table.data[-1]["repeats"] == 3 and table.data[-1]["epoch_s_high"] == pytest.approx(HIGH, rel=1e-6)
 
 
-def test_one_run_keeps_its_own_interval_and_a_mixture_counts_as_estimated():
-    (only,) = repeats_of(2.0)
-    assert results_cases.combined([only], "epoch_s") == only.metrics["epoch_s"]
-    assert results_cases.combined([only], "power_w") is results_cases.combined([], "epoch_s") is None
-    two = repeats_of(2.0, 2.2)
-    for case, how in zip(two, ("estimated", "measured"), strict=True):
-        case.metrics["epoch_s"] = case.metrics["epoch_s"].replace(how="measured")
-        assert results_cases.combined(two, "epoch_s").how == how
-
-
 @pytest.mark.parametrize("place", [0, 3])
 def test_a_repeat_that_failed_is_counted_as_such_and_hides_no_value(place):
     cases = repeats_of(*THREE)
@@ -304,14 +264,9 @@ def test_a_repeat_that_failed_is_counted_as_such_and_hides_no_value(place):
     table = article.article_table("vae", cases)
     (row,) = rows(table)
     assert row["Time per epoch"] == "2.2 s ± 24 %"
-    assert (
-        row["Remarks"]
-        == "estimated from 400 steps, 85 % of the epoch; stand-in; 3 of 4 repeats (crashed: its kernel died); busy"
-    )
+    assert row["Remarks"].endswith("stand-in; 3 of 4 repeats (crashed: its kernel died); busy")
     numbers = table.data[-1]
     assert (numbers["epoch_s"], numbers["status"], numbers["repeats"]) == (pytest.approx(2.2), "ok", 3)
-    alone = article.article_table("vae", [cases[1 if place == 0 else 0], cases[place]])
-    assert rows(alone)[0]["Time per epoch"] == "2.00 s ± 1.0 %" and any("within this run" in x for x in alone.meaning)
 
 
 # As HTML, text and file -----------------------------------------------------------------------------------------------
@@ -377,13 +332,10 @@ def test_numbers_in_a_file_read_back_exactly(tmp_path):
     assert report_table.saved(path, {"vae.jsonl": 6}) is None  # more was measured since
     with open(path.with_suffix(".csv"), newline="", encoding="utf-8") as file:
         first, *_, last = lines = list(csv.DictReader(file))
-    assert len(lines) == 6 + 1
+    assert len(lines) == 6 + 1 and last["name"] == 'a "quoted", text\nof two lines'
     numbers = [float(last[name]) for name in ("epoch_s", "epoch_s_low", "epoch_s_high", "step_s")]
     assert numbers == [value, value / 3, 1e299, 5e-324]
-    assert last["name"] == 'a "quoted", text\nof two lines'
-    assert (last["source"], last["status"], last["epoch_s_how"]) == ("measured", "ok", "estimated")
-    assert (first["source"], first["device"], first["batch_size"], first["step_s"]) == ("published", CPU, "128", "")
-    assert (float(first["epoch_s"]), float(first["footprint_peak_bytes"])) == (3.746, 0.1e9)
+    assert (first["source"], first["device"], first["step_s"], float(first["epoch_s"])) == ("published", CPU, "", 3.746)
     assert sorted(place.name for place in path.parent.iterdir()) == ["vae.csv", "vae.html", "vae.json"]  # no draft
 
 
@@ -399,12 +351,9 @@ def test_details_show_what_else_was_measured():
 
 
 def test_the_machine_says_only_what_it_is():
-    snapshot = {"chip": "Apple M2 Ultra", "cpu_cores": 24, "cpu_threads": 24, "memory_bytes": 192 * 2**30}
-    snapshot |= {"os": "macOS", "os_version": "15.5", "architecture": "arm64", "python": "3.11.9"}
-    snapshot |= {
-        "packages": {"torch": "2.13.0", "numpy": "1.26.4"},
-        "git": {"commit": "0123456789abcdef", "dirty": True},
-    }
+    snapshot = {"chip": "Apple M2 Ultra", "memory_bytes": 192 * 2**30, "os": "macOS", "os_version": "15.5"}
+    snapshot |= {"architecture": "arm64", "python": "3.11.9", "packages": {"torch": "2.13.0", "numpy": "1.26.4"}}
+    snapshot |= {"git": {"commit": "0123456789abcdef", "dirty": True}}
     cells = dict(row.cells for row in details.machine_table(snapshot).rows)
     assert (cells["Chip"], cells["Memory"], cells["System"]) == ("Apple M2 Ultra", "192 GB", "macOS 15.5, arm64")
     assert cells["Python"] == "3.11.9, installed: torch 2.13.0"
@@ -467,29 +416,24 @@ def test_a_claim_is_tested_on_both_sets_of_numbers(cpu_s, gpu_s, words):
 
 def test_what_gives_no_verdict_points_somewhere():
     cpu, gpu = thrice(on("cpu", 4.0)), thrice(on("mps", 2.0))
-    pointing = "the CPU takes 2.00× as long as the GPU"
     contended = [cpu[0].replace(flags=["contended", "on-battery"]), *cpu[1:]]
     for records, why in (
         ([cpu[0], gpu[0]], "one run"),
-        ([*cpu[1:], *gpu[1:]], "2 runs"),
         ([*contended, *gpu], "contended"),
         ([contended[0], gpu[0]], "one run, contended"),
         ([*cpu, *(case.replace(repeat=case.repeat + 1) for case in gpu)], "fewer than 3 repeats in common"),
     ):
-        assert verdict(FASTER, *records) == f"points to {pointing} ({why}: no verdict)"
+        told = f"points to the CPU takes 2.00× as long as the GPU ({why}: no verdict)"
+        assert verdict(FASTER, *records) == told
     # Three others are enough, and being on battery is no doubt.
     more = [case.replace(repeat=3) for case in (cpu[0], gpu[0])]
     assert verdict(FASTER, *contended, *gpu, *more).startswith("holds")
-    assert verdict(FASTER, *(case.replace(flags=["on-battery"]) for case in cpu), *gpu).startswith("holds")
     # The number of another chip than the sentence is about stands alone; smaller models give none.
     told = verdict(FASTER, *cpu, *gpu, about="M1 Pro")
-    assert told.startswith("here the CPU takes 2.00×") and told.endswith(
-        "(the sentence is about the M1 Pro: no verdict)"
-    )
+    assert told.startswith("here the CPU takes 2.00×") and "is about the M1 Pro: no verdict" in told
     own = [case.replace(chip="Apple M1 Pro") for case in (*cpu, *gpu)]
-    assert verdict(FASTER, *own, about="M1 Pro").startswith("holds") and verdict(FASTER, *own, about="M1").startswith(
-        "here"
-    )
+    assert verdict(FASTER, *own, about="M1 Pro").startswith("holds")
+    assert verdict(FASTER, *own, about="M1").startswith("here")
     scaled = (case.replace(scaled=True) for case in gpu)
     assert verdict(FASTER, *cpu, *scaled) == "cannot be told here: needs a CPU and a GPU; scaled"
 
@@ -513,25 +457,14 @@ def test_what_a_claim_lacks_is_said():
     )
     lacking = "cannot be told here: needs a CPU and a GPU"
     assert verdict(FASTER, cpu) == verdict("", cpu) == lacking
-    assert verdict(f"({FASTER}) & (epoch_s(cpu, batch_size=128) < 5)", cpu) == (
-        "cannot be told here: the CPU: time per epoch 4.00 s (under 5.00 s); needs a CPU and a GPU"
-    )
     crashed = failed("crashed", backend="mps", case="torch-mps batch_size=128")
     for formula, records, why in (
         (FASTER, [cpu, on("mps", 2.0, batch_size=64)], ""),  # another batch
-        (FASTER, [on("cuda", 2.0)], ""),
         (FASTER, [cpu, crashed], "; crashed"),
         ("power_w(cpu, batch_size=128) > 1", [cpu], "; power was not measured"),
-        ("epoch_s(rival, batch_size=128) > 1", [cpu], ""),
         ("epoch_s(cpu) > 1", [cpu, on("cpu", 2.0, batch_size=5120)], "; 2 cases of vae match"),
     ):
         assert verdict(formula, *records) == lacking + why
-
-
-def test_repeats_of_a_case_answer_a_claim_together():
-    cases = [on("cpu", value, repeat=number) for number, value in enumerate(THREE)]
-    assert verdict("epoch_s(cpu, batch_size=128) > 1.6", *cases).startswith("holds")
-    assert verdict("epoch_s(cpu, batch_size=128) > 1.7", *cases).startswith("cannot be told here")
 
 
 def test_how_a_case_ended_answers_a_claim_whatever_was_observed():
@@ -561,8 +494,7 @@ def test_a_whole_training_has_its_table_with_no_empty_cell():
     table = article.article_table("mlp", [training(32, "cpu", 12.0, 0.05), training(512, "cpu", 4.0), wrong])
     first, second, third = rows(table)
     assert first["Training time"] == "12.0 s ± 5.0 %" and first["Time per epoch"] == "3.00 s"
-    accuracy = first["Test accuracy"].replace("\N{NO-BREAK SPACE}", " ")
-    assert (accuracy, first["Batch size"]) == ("87.5 % (of the stand-in)", "32") and "Power" not in first
+    assert first["Test accuracy"].replace("\N{NO-BREAK SPACE}", " ") == "87.5 % (of the stand-in)"
     assert "Without a column, as no row has a value: power (not told)." in table.notes
     assert first["Remarks"] == "measured; stand-in" and all(second.values())
     assert (third["Training time"], third["Remarks"]) == ("mismatch", "outputs differ")

@@ -137,12 +137,9 @@ def _metric(*sides: list[Record]) -> str:
 
 def _differences(*sides: list[Record]) -> str:
     """In which of `SAME` these are not of one thing, in words."""
-    kinds = [{attrgetter(*SAME)(record): None for record in side if record.status == "ok"} for side in sides]
-    if len(kinds[0] | kinds[1]) == 1:
-        return ""
-    differ = {}
-    for place, key in enumerate(SAME):
-        values = [dict.fromkeys(kind[place] for kind in side) for side in kinds]
+    good, differ = [[record for record in side if record.status == "ok"] for side in sides], {}
+    for key in SAME:
+        values = [dict.fromkeys(getattr(record, key) for record in side) for side in good]
         if len(values[0] | values[1]) > 1:
             shown = (" or ".join(one_line(value, 40) for value in side) for side in values)
             differ[key] = f"{key.replace('_', ' ')} {' and '.join(shown)}"

@@ -8,14 +8,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pomology.articles import published
+from pomology.articles import elsewhere, published
 from pomology.format import quantity, significant, with_interval
-from pomology.report import declaration, roofline
+from pomology.report import declaration, roofline, speeds
 from pomology.report.declaration import Declaration
 from pomology.report.side_by_side import RATIOS
 from pomology.report.table import Row, Table, flag_notes
 from pomology.results import metrics
-from pomology.results.cases import chip_name, combined, groups, losses, settings
+from pomology.results.cases import (
+    DOUBTS,
+    FLAGS,
+    chip_name,
+    combined,
+    comparable,
+    good_of,
+    groups,
+    losses,
+    settings,
+)
 from pomology.results.record import Record
 
 BETWEEN = "between_process_difference"
@@ -26,6 +36,8 @@ DETAILS = ("first_step_s", "step_s", "flops_per_s", "page_faults", "page_ins", "
 
 MORE_DETAILS = ("forward_s", "backward_s", "update_s", "swapped_bytes", "compressed_bytes", "cpu_busy", "gpu_busy")
 MORE_DETAILS += ("max_abs_error",)
+
+NAMED = 3  # cases that a sentence names; more are counted
 
 TRUST = {"ok": "yes", "mismatch": "no", "unsupported": "not to be had"}
 
@@ -59,6 +71,35 @@ def with_difference(table: Table, records: Sequence[Record]) -> Table:
     return replace(table, meaning=(*table.meaning, note))
 
 
+def trust(records: Sequence[Record]) -> str:
+    """Whether the numbers of a notebook's cases may be trusted, and which of them not, and why, in a sentence."""
+    timed = [good for repeats in groups(comparable(records, "flops_per_s")) if (good := good_of(repeats))]
+    doubts: dict[str, dict[str, list[str]]] = {"No": {}, "Roughly": {}}
+    doubtful = 0
+    for good in timed:
+        slow_loader = [elsewhere.FAULTS[fault] for fault in speeds.loading(good)]
+        flags = {flag for record in good for flag in record.flags} & DOUBTS
+        flagged = [FLAGS[flag].partition(":")[0] for flag in sorted(flags)]
+        for word, reasons in zip(doubts, (slow_loader, flagged), strict=True):
+            for reason in reasons:
+                doubts[word].setdefault(reason, []).append(settings(good[0]) or good[0].case)
+        doubtful += bool(slow_loader or flagged)
+    parts = []
+    for word, reasons in doubts.items():
+        texts = [f"{why} ({_which(names, len(timed))})" for why, names in reasons.items()]
+        parts += [f"{word}: {'; '.join(texts)}."] if texts else []
+    if sound := len(timed) - doubtful:
+        others = "the other case" if sound == 1 else f"the other {sound} cases"
+        parts.append(f"Yes: {others}." if doubtful else "Yes: nothing known casts doubt on them.")
+    return " ".join(parts)
+
+
+def _which(names: list[str], of: int) -> str:
+    if len(names) == of:
+        return "in every case"
+    return "; ".join(names) if len(names) <= NAMED else f"{len(names)} of {of} cases"
+
+
 def machine_table(snapshot: dict, devices: Sequence[Any] = ()) -> Table:
     """What this machine is, for the top of a notebook."""
     packages, memory, git = snapshot.get("packages", {}), snapshot.get("memory_bytes"), snapshot.get("git")
@@ -81,16 +122,16 @@ def software_table(machine: dict, records: Sequence[Record]) -> Table:
     rows where the run did not note that."""
     known = {name: _named(of) for name, of in _named(machine.get("software")).items()}
     packages = [{(key, str(version)) for key, version in _named(of.get("packages")).items()} for of in known.values()]
-    shared, lines = set.intersection(*packages) if packages else set(), []
+    shared, rows = set.intersection(*packages) if packages else set(), []
     for (name, of), installed in zip(known.items(), packages, strict=True):
+        count = sum(getattr(record, "software", None) == name for record in records)
         differ = " ".join(itertools.chain.from_iterable(sorted(installed - shared))) or "the same"
         environment = " ".join(f"{key}={value}" for key, value in _named(of.get("environment")).items())
-        count = sum(getattr(record, "software", None) == name for record in records)
         about = (commit(of.get("git")), str(of.get("python")), str(of.get("threads") or "not known"), differ)
-        lines.append(((f"{count:,}", *about, environment or "none set"), {"commit": about[0], "cases": count}))
+        rows.append(Row((f"{count:,}", *about, environment or "none set")))
     columns = ("Cases", "Commit of the kit", "Python", "Threads", "Packages that differ", "Environment")
     same = ", ".join(" ".join(item) for item in sorted(shared))
-    return Table.of("", columns, lines, [same and f"Packages of all: {same}."])
+    return Table("", columns, tuple(rows), (f"Packages of all: {same}.",) if same else ())
 
 
 def commit(git: Any) -> str:

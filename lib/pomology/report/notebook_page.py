@@ -26,8 +26,10 @@ SHOWN = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown
 # What may stand in a notebook's own HTML
 TAGS = """br caption col colgroup dd del details div dl dt figcaption figure h1 h2 h3 h4 h5 h6 hr img mark p pre s samp
 small span sub summary sup table tbody td tfoot th thead tr u"""
-ATTRIBUTES = "align alt class colspan height id open rowspan scope start title width"
+ATTRIBUTES = "align alt class colspan data-main height id open rowspan scope start title width"
 STYLES = "background margin min-width overflow-x padding"
+# Scripts and styles with their text, which would be left standing; an endless one to the end, as a browser reads it.
+CODE = re.compile(r"<(script|style)\b.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 
 
 def address(svg: str) -> str:
@@ -123,22 +125,7 @@ def _plain() -> re.Pattern:
 
 def _safe_html(text: Any) -> str:
     """HTML from a notebook with nothing in it that could run, load or cover something."""
-    return _sanitizer().sanitize_html_tags(_without_code(str(text)))
-
-
-def _without_code(text: str) -> str:
-    """Without scripts and styles, whose text would be left standing; in time that grows as the text does."""
-    kept, place, endless = [], 0, set()
-    for tag in re.finditer(r"<(script|style)\b", text, re.IGNORECASE):
-        name = tag[1].lower()
-        if tag.start() < place or name in endless:
-            continue
-        if end := re.compile(rf"</{name}\s*>", re.IGNORECASE).search(text, tag.end()):
-            kept.append(text[place : tag.start()])
-            place = end.end()
-        else:
-            endless.add(name)
-    return "".join([*kept, text[place:]])
+    return _sanitizer().sanitize_html_tags(CODE.sub("", str(text)))
 
 
 @functools.cache

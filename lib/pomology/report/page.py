@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 
 from pomology.articles import published
 from pomology.errors import PomologyError
-from pomology.format import one_line, quantity_per_s
+from pomology.format import one_line
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import claims as report_claims
@@ -132,18 +132,19 @@ def _index(run: Run, failed: dict[str, str], abouts: Sequence[Declaration] | Non
     notes += [] if notebooks or not run.journals else ["Made of the journals alone: no notebook is beside them."]
     if any(record.profile == "smoke" for record in run.records):
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
-    ranked, compared = _ranked(run, notes), _compared(run, notes)
+    ranked = _tried(notes, "There is no ranking", lambda: _ranked(run))
+    compared = _tried(notes, "This machine cannot be compared", lambda: _compared(run))
     articles = [_article(run, part, failed, notebooks) for part in grouped(abouts, attrgetter("article"))]
     cores = run.machine.get("cpu_cores")  # a server's chip may be two cores of a virtual machine
-    title, software = cases.short_chip(run.machine.get("chip")), details.software_table(run.machine, run.records)
+    title = cases.short_chip(run.machine.get("chip"))
     return filled(
         "run.html.j2",
         title=title[:1].upper() + title[1:] + (f", {cores} cores" if isinstance(cores, int) else ""),
         ranked=ranked,
         compared=compared,
-        trust=_trust(run.records),
-        facts=_facts(run, software),
-        software=software,
+        trust=_trust(run.records) if run.records else None,
+        facts=_facts(run),
+        software=details.software_table(run.machine, run.records),
         contradicted=_contradicted(articles),
         articles=articles,
         notes=_few(notes),
@@ -172,16 +173,12 @@ def _figure(svg: str, kind: str, caption: str) -> dict[str, str]:
     return {"drawing": address(svg), "kind": kind, "caption": caption}
 
 
-def _facts(run: Run, software: Table) -> list[tuple[str, str]]:
-    """What to know before reading any number; software: that of its cases."""
+def _facts(run: Run) -> list[tuple[str, str]]:
+    """What to know before reading any number."""
     records, machine = run.records, run.machine
     packages = found if isinstance(found := machine.get("packages"), dict) else {}
     kit = [f"version {packages['pomology']}"] if "pomology" in packages else []
-    counts: Counter[str] = Counter()
-    for row in software.data:
-        counts[row["commit"]] += row["cases"]
-    each = [f"commit {commit}: {count:,} cases" for commit, count in counts.items()]
-    kit += ["; ".join(each) or f"commit {details.commit(machine.get('git'))}; with what each case ran was not noted"]
+    kit += [f"commit {details.commit(machine['git'])}"] if machine.get("git") else []
     profiles = sorted({record.profile for record in records} or {str(machine.get("profile") or "not told")})
     data = []
     for of in grouped(sorted(records, key=attrgetter("data")), attrgetter("data")):
@@ -197,24 +194,35 @@ def _facts(run: Run, software: Table) -> list[tuple[str, str]]:
         "Profile": "; ".join(PROFILES.get(profile, profile) for profile in profiles),
         "Data": "; ".join(data) or "none yet",
         "Measured": f"{' to '.join(when)} UTC" if when else "nothing yet",
-        "At its best": _best(records),
         "Kit": ", ".join(kit),
     }
     return [(term, text) for term, text in facts.items() if text]
 
 
-def _trust(records: list[Record]) -> list[tuple[str, str]]:
-    """What may be trusted of this run, in short: the kit's check of itself, and how its cases ended."""
-    ended = Counter(record.status for record in records).most_common()
-    flags = Counter(flag for record in records if record.status == "ok" for flag in record.flags).most_common()
-    words = (f"{count} {flag} ({cases.FLAGS.get(flag, flag).partition(':')[0]})" for flag, count in flags)
-    facts = {
-        "Checks": _checks(records),
-        "Twice the same": details.same_twice(records),
-        "Cases": ", ".join(f"{count} {status}" for status, count in ended) or "none yet",
-        "Flags": "; ".join(words),
-    }
-    return [(term, text) for term, text in facts.items() if text]
+def _trust(records: list[Record]) -> Table:
+    """What may be trusted of this run, the word first: the kit's checks of itself, and how its cases ended."""
+    checks = details.checks_table([r for r in records if r.article == published.KIT and "check" in r.config])
+    kinds: dict[str, list[str]] = {}
+    for row, numbers in zip(checks.rows, checks.data, strict=True):
+        kinds.setdefault(row.cells[2].partition(" (")[0], []).append(f"{numbers['check']} ({numbers['device']})")
+    lines = [
+        ((word, f"{len(names)} of {len(checks.rows)} checks of the kit itself", ", ".join(names)), {})
+        for word, names in kinds.items()
+    ]
+    good = [record for record in records if record.status == "ok" and record.profile != "smoke"]
+    flagged = [record for record in good if cases.DOUBTS.intersection(record.flags)]
+    flags = Counter(flag for record in flagged for flag in record.flags if flag in cases.DOUBTS).most_common()
+    words = (f"{count} {flag} ({cases.FLAGS[flag].partition(':')[0]})" for flag, count in flags)
+    ended = Counter(record.status for record in records if record.status != "ok").most_common()
+    smoke = sum(record.profile == "smoke" and record.status == "ok" for record in records)
+    for word, count, why in (
+        ("yes", len(good) - len(flagged), "ended well, with nothing that casts doubt on the time"),
+        ("cannot be told", len(flagged), f"ended well, with a doubt: {', '.join(words)}"),
+        ("no", smoke, "smoke runs, which are made to test the kit"),
+        ("no number", sum(count for _, count in ended), ", ".join(f"{count} {status}" for status, count in ended)),
+    ):
+        lines += [((word, f"{count:,} of {len(records):,} cases", why), {})] if count else []
+    return Table.of("", ("May it be trusted?", "What", "Why"), lines, [details.same_twice(records)])
 
 
 def _contradicted(articles: list[dict]) -> Table | None:
@@ -229,68 +237,46 @@ def _contradicted(articles: list[dict]) -> Table | None:
     )
 
 
-def _ranked(run: Run, notes: list[str]) -> dict[str, Any] | None:
-    """The ranking against the usual device as a figure, and against each as a table; None where that cannot be made."""
+def _tried(notes: list[str], what: str, make: Callable[[], Any]) -> Any:
+    """A part of the page; None, and a note of what is missing, where malformed records do not give it."""
     try:
-        known = ranking.Ranking(run.records, [other.records for other in run.others])
-        if not known.here:
-            return {"why": ranking.NOTHING} if run.records else None
-        names = [name for of in known.references.values() for name in of]
-        *answers, sure = known.sentences()
-        frameworks = known.frameworks()
-        on_x86 = run.machine.get("architecture") == "x86_64"
-        return {
-            "sentences": [*answers, f"{sure} {details.same_twice(run.records)}"],
-            "usual": known.usual,
-            "axis": on_an_axis(shown := chosen(beside := known.places(known.usual), known.usual)),
-            "more": len(beside) - len(shown),
-            "colours": [(*look, style.COLOURS[name]) for look, name in style.DEVICES.items()],
-            "caption": ranking.CAPTION,
-            "table": replace(known.table(), title=""),
-            "frameworks": [*frameworks, *([UNTUNED] * bool(frameworks and on_x86))],
-            "models": replace(known.by_model(), title=""),
-            "kinds": [(kind, [(names.index(name), name) for name in of]) for kind, of in known.references.items()],
-            "against": [(number, name, on_an_axis(known.places(name))) for number, name in enumerate(names)],
-        }
+        return make()
     except MALFORMED as error:
-        notes.append(f"There is no ranking: {type(error).__name__}: {error}.")
+        notes.append(f"{what}: {type(error).__name__}: {error}.")
     return None
 
 
-def _compared(run: Run, notes: list[str]) -> dict[str, Any] | None:
+def _ranked(run: Run) -> dict[str, Any] | None:
+    """The ranking against the usual device as a figure, and against each as a table; None where nothing was run."""
+    known = ranking.Ranking(run.records, [other.records for other in run.others])
+    if not known.here:
+        return {"why": ranking.NOTHING} if run.records else None
+    names = [name for of in known.references.values() for name in of]
+    *answers, sure = known.sentences()
+    frameworks = known.frameworks()
+    on_x86 = run.machine.get("architecture") == "x86_64"
+    return {
+        "sentences": [*answers, f"{sure} {details.same_twice(run.records)}"],
+        "usual": known.usual,
+        "axis": on_an_axis(shown := chosen(beside := known.places(known.usual), known.usual)),
+        "more": len(beside) - len(shown),
+        "colours": [(*look, style.COLOURS[name]) for look, name in style.DEVICES.items()],
+        "caption": ranking.CAPTION,
+        "table": replace(known.table(), title=""),
+        "frameworks": [*frameworks, *([UNTUNED] * bool(frameworks and on_x86))],
+        "models": (models := replace(known.by_model(), title="")),
+        "sure": Counter(re.split("[:;]", row.cells[2])[0] for row in models.rows),
+        "kinds": [(kind, [(names.index(name), name) for name in of]) for kind, of in known.references.items()],
+        "against": [(number, name, on_an_axis(known.places(name))) for number, name in enumerate(names)],
+    }
+
+
+def _compared(run: Run) -> dict[str, Any] | None:
     """The chart of all devices and a sentence on it; None where this machine has no rate, as of a smoke run."""
-    try:
-        if sentence := summary.sentence(run.records):
-            svg = style.svg(figures_summary.compared_figure(run.records))
-            return {"sentence": sentence, "figure": _figure(svg, "compact", summary.CAPTION)}
-    except MALFORMED as error:
-        notes.append(f"This machine cannot be compared: {type(error).__name__}: {error}.")
-    return None
-
-
-def _checks(records: list[Record]) -> str:
-    """How the kit's check of itself ended, if it was run."""
-    checks = [r for r in records if r.article == published.KIT and r.experiment not in roofline.CEILINGS]
-    shown = details.checks_table(checks)
-    words = {"yes": "", "cannot be told": "cannot be told", "not to be had": "not to be had here"}
-    kinds: dict[str, list[str]] = {"": []}
-    for row, numbers in zip(shown.rows, shown.data, strict=True):
-        kind = words.get(row.cells[2].partition(" (")[0], "not passed")
-        kinds.setdefault(kind, []).append(f"{numbers['check']} ({numbers['device']})")
-    passed = f"{len(kinds.pop(''))} of {len(shown.rows)} checks of the kit itself passed"
-    others = (f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
-    return "; ".join([passed, *others]) if checks else ""
-
-
-def _best(records: list[Record]) -> str:
-    """The machine's ceilings in a line, if they were measured."""
-    best, parts = roofline.ceilings(records), {"cpu": [], "gpu": []}
-    for (kind, precision), ceiling in sorted(best.rates.items()):
-        parts[kind].append(f"{precision} {quantity_per_s(ceiling.value, 'FLOP/s')}")
-    for (kind, traffic), ceiling in sorted(best.bandwidths.items()):
-        parts[kind].append(f"memory {traffic} {quantity_per_s(ceiling.value, 'B/s')}")
-    words = {"cpu": "processor", "gpu": "GPU"}
-    return "; ".join(f"{words[kind]}: {', '.join(shown)}" for kind, shown in parts.items() if shown)
+    if not (sentence := summary.sentence(run.records)):
+        return None
+    svg = style.svg(figures_summary.compared_figure(run.records))
+    return {"sentence": sentence, "figure": _figure(svg, "compact", summary.CAPTION)}
 
 
 def _article(run: Run, abouts: list[Declaration], failed: dict[str, str], notebooks: bool) -> dict[str, Any]:
@@ -349,6 +335,7 @@ def _shown(report: Report, shows: tuple[str, ...], main: str, with_claims: bool)
         table = roofline.ceilings_table(report.records) if main == "ceilings" else report.saved(main)
         table = report.beside(table) if main == "table" else table
         section |= {"table": replace(table, title=""), "folded": len(table.rows) if len(table.rows) > LONG else 0}
+        section["trust"] = details.trust(report.records) if main == "table" else ""
     records = report.records if about.framework else report.run_records()
     if "figure" in shows and any(record.status == "ok" and record.profile != "smoke" for record in records):
         section["figure"] = _figure(report.drawn(), "drawing", about.caption)

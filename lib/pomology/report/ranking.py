@@ -277,7 +277,8 @@ class Ranking:
                 flags = {flag for speed in these for flag in speed.faults & cases.FLAGS.keys()}
                 others = [(place.device, *place.ratios[name]) for place in beside.values() if name in place.ratios]
                 others.sort(key=lambda other: -other[1].value)
-                sure = [f"doubtful: {', '.join(doubts)}"] * bool(doubts)
+                unsure = cases.DOUBTS & flags
+                sure = [f"no: {', '.join(doubts)}" if doubts else "roughly" if unsure else "yes"]
                 frameworks = ", ".join(dict.fromkeys(map(cases.framework_name, these)))
                 sure += [f"{frameworks}, {'one run' if runs == 1 else f'{runs} runs'}"]
                 sure += [f"flags: {', '.join(sorted(flags))}"] * bool(flags)

@@ -6,8 +6,11 @@ import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from pomology.articles import published
 from pomology.errors import PomologyError
@@ -15,11 +18,11 @@ from pomology.format import one_line
 from pomology.paths import read_file, root
 from pomology.report import article, claims, declaration, details, roofline, side_by_side, summary, table
 from pomology.report.declaration import Declaration
-from pomology.report.figures import draw, style
+from pomology.report.figures import draw, shows_others, style
 from pomology.report.figures.ranking import ranking_figure
 from pomology.report.ranking import Ranking
 from pomology.report.table import Row, Table
-from pomology.results import cases, folders
+from pomology.results import cases, folders, metrics
 from pomology.results.record import Record
 from pomology.results.run import MALFORMED, Run
 
@@ -176,22 +179,33 @@ class Report:
         return replace(shown, rows=tuple(rows), notes=tuple(dict.fromkeys(notes)))
 
     def drawn(self) -> str:
-        """The figure as its notebook saved it, or made from the journals as a table is; with runs of others anew."""
-        others = [self.of(self.declaration, run)._compared() for run in self.run.others]
-        if any(others):
-            return style.svg(draw(self.declaration, self._compared(), others))
-        end = "" if self._lacks_its_notebook("figure") else self._made_from()
+        """The figure as it was saved, or made from the journals as a table is; with runs of others one of its own."""
+        about, place = self.declaration, self._drawing
+        made_from = "" if self._lacks_its_notebook("figure") else self._made_from()
+        others = [self.of(about, run)._compared() for run in self.run.others]
+        marked = {about.metric, *about.series}
+        if shows_others(about) and any(marked & record.metrics.keys() for other in others for record in other):
+            place = place.with_name(f"{self.name}-beside.svg")
+            made_from = f"{self._made_from()}<!-- beside {sha256(msgspec.json.encode(others)).hexdigest()} -->"
+        else:
+            others = []
         with contextlib.suppress(PomologyError, UnicodeDecodeError):
-            if (text := read_file(self._drawing).decode()).rstrip().endswith(end):
+            if (text := read_file(place).decode()).rstrip().endswith(made_from):
                 return text
-        self.figure()
-        return read_file(self._drawing).decode()
+        style.show(draw(about, self._compared(), others), place, f"\n{made_from}\n")
+        return read_file(place).decode()
 
     def saved(self, method: str) -> Table:
         """What a method has shown in the notebook, or shows now where that is missing, or its journals have grown."""
         what = SAVED_AS.get(method, method)
         sources = None if self._lacks_its_notebook(what) else self.sources(what)
-        return table.saved(self.out / "tables" / f"{self.name}-{what}", sources) or getattr(self, method)()
+        shown = table.saved(self.out / "tables" / f"{self.name}-{what}", sources) or getattr(self, method)()
+        if method != "table":
+            return shown
+        about = self.declaration
+        headings = [heading for heading, metric in about.shown.items() if metric == about.metric]
+        headings.append(metrics.metric(about.metric).heading)  # of an older notebook's table
+        return replace(shown, main=next((heading for heading in headings if heading in shown.columns), ""))
 
     def with_shares(self) -> dict[str, Table]:
         """The tables that depend on the ceilings, as they are now, by the method that shows them."""

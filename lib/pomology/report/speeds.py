@@ -113,7 +113,7 @@ def _measured(records: Sequence[Record]) -> Iterator[Speed]:
                 first.framework,
                 first.framework_version,
             )
-            flags = {flag for record in good for flag in record.flags} | _loading(good)
+            flags = {flag for record in good for flag in record.flags} | loading(good)
             steady = [(record.blocks or {}).get("training", {}).get("steady", ()) for record in good]
             steps = min(sum(count for count, _ in blocks) for blocks in steady)
             yield Speed(*about, first.started[:4], rate, frozenset(flags), len(good), steps)
@@ -136,6 +136,7 @@ def _rate(repeats: Sequence[Record], metric: str) -> Estimate | None:
     return (value if rate and value.unit != "s" else 1 / value).replace(unit="1/s")
 
 
-def _loading(repeats: Sequence[Record]) -> set[str]:
+def loading(repeats: Sequence[Record]) -> set[str]:
+    """Whether loading the data took longer than computing, as a fault of `elsewhere.FAULTS`."""
     whole, computing = (combined(repeats, name) for name in ("epoch_s", "compute_epoch_s"))
     return {"loader-bound"} if whole and computing and whole.value > 2 * computing.value else set()

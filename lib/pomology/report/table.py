@@ -58,7 +58,8 @@ class Row:
 class Table:
     """A table for people, which a notebook shows as HTML and a terminal as text. `data` holds it as numbers.
 
-    meaning: what its numbers mean, which is read before them; notes: the rest, behind them.
+    meaning: what its numbers mean, which is read before them; notes: the rest, behind them. main: the column that a
+    phone shows below the first cell of a row, before any scrolling.
     """
 
     title: str
@@ -67,6 +68,7 @@ class Table:
     notes: tuple[str, ...] = ()
     data: tuple[dict, ...] = field(default=(), repr=False)
     meaning: tuple[str, ...] = ()
+    main: str = ""
 
     @classmethod
     def of(
@@ -102,7 +104,9 @@ class Table:
         What is published needs no word there: its ground says so.
         """
         cells, remark = row.cells[: -below or None], row.cells[-1] if below and row.cells[-1] != row.kind else ""
-        attributes = (' class="long"' if len(cell) >= SENTENCE else "" for cell in cells)
+        attributes = [' class="long"' if len(cell) >= SENTENCE else "" for cell in cells]
+        if self.main in self.columns[1:]:
+            attributes[0] += f' data-main="{html.escape(row.cells[self.columns.index(self.main)])}"'
         texts = (BOUND.sub("\N{NO-BREAK SPACE}", html.escape(cell)) for cell in cells)
         text = "".join(f"<td{about}>{cell}</td>" for cell, about in zip(texts, attributes, strict=True))
         more = f'<td colspan="{len(cells)}"><span>{html.escape(remark)}</span></td>'

@@ -23,6 +23,11 @@ KINDS = {
 }
 
 
+def shows_others(about: Declaration) -> bool:
+    """Whether its figure has a mark for each device, and so for those of other people's runs."""
+    return about.metric not in KINDS and "operation" not in about.headings
+
+
 def draw(experiment: str | Declaration, records: list, others: Sequence[list] = ()) -> Any:
     """The figure of an experiment, in the form that suits it. others: the records of other people's runs, which those
     figures show that have a line for each device. Returns a matplotlib Figure."""
