@@ -31,7 +31,7 @@ from pomology.results import run as results_run
 from pomology.results.archive import KINDS, open_zip
 from pomology.results.cases import FLAGS, FRAMEWORKS
 from pomology.results.record import PROFILES, Record
-from pomology.runner.own_texts import is_name, is_value, own, published, unchanged
+from pomology.runner.own_texts import is_value, names, own, published, unchanged
 
 MACHINE = ("chip", "cpu_cores", "cpu_threads", "performance_cores", "efficiency_cores", "memory_bytes", "gpus", "os")
 MACHINE += ("os_version", "architecture", "translated", "virtual_machine", "processor", "present_mhz", "python")
@@ -106,7 +106,7 @@ def kept(value: Any, key: str = "", within: str = "") -> Any:
         elif key in ("reason", "note", "data_origin", "absent") or within == "absent":
             good = own(value)
         else:
-            good = value if is_name(value) or (config and (is_value(value) or own(value) == value)) else None
+            good = value if value in names() or (config and (is_value(value) or own(value) == value)) else None
         if good is None:
             raise ValueError(key)
         return good[:10] if key == "commit" else good  # as the page shows it
@@ -119,12 +119,12 @@ def kept(value: Any, key: str = "", within: str = "") -> Any:
 
 
 def _is_key(name: str, of: str) -> bool:
-    """Whether a dict in this field has such a key: a name of the source's, or one with an ending: `training_step_s`."""
+    """Whether a dict in this field has such a key: a name of the source's, or one that it makes of two."""
     if of in KEYS:
         return bool(re.fullmatch(KEYS[of], name))
-    head, _, tail = name.rpartition("_")
-    ended = name.isidentifier() and any(own(f"{start}_{tail}", 1) for start in (head, head.replace("_", " ")))
-    return ended or is_name(name) or bool(re.fullmatch(r"(steady|warmup|ready)_(forward|backward|update)", name))
+    known, halves = names(), [(name[: sign.start()], name[sign.end() :]) for sign in re.finditer("_", name)]
+    made = (known & {start, start.replace("_", " ")} and known & {end, f"_{end}"} for start, end in halves)
+    return name.isidentifier() and (name in known or any(made))
 
 
 def _tried(value: Any, key: str, within: str = "") -> list:
