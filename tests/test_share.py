@@ -312,6 +312,17 @@ def test_a_passphrase_of_the_kit_s_own_words_is_none_of_its_texts():
     assert passed == []
 
 
+def test_a_secret_behind_the_kit_s_own_phrases_is_left_out():
+    forms = (
+        "stand-in for MNIST: {}",
+        "Lightning says: {}",
+        "{} is not in the cache, and no connection",
+        "{}; 1x2 took 3 s",
+    )
+    texts = {form.format(text): secret_of(text).lower() for form in forms for text in KINDS}
+    assert [text for text, secret in texts.items() if secret in (own_texts.own(text) or "").lower()] == []
+
+
 def test_a_number_of_16_digits_is_shared_in_7_wherever_it_stands():
     card = 4111111111111111
     line, machine = planted("x")["a metric"]

@@ -31,7 +31,7 @@ QUANTITY = rf"(?:about )?{NUMBER}{UNIT}"
 VALUE = re.compile(rf"{QUANTITY}(?:(?: ± |: | to | and | of | \(|, ){QUANTITY}\)?)*|\d{{1,5}}(?:x\d{{1,5}}){{1,4}}")
 KIND = re.compile(r"(b?fp?|tf|int)\d\d?|[CGT]PU|cpu|gpu|cuda|mps")  # of numbers and devices, as lists name them
 EDGES = " .,:;()/%'\"!\n-"
-MOST_WORDS = 6  # between two phrases, as the file of a dataset; more are allowed beside values
+MOST_WORDS = 2  # beside phrases, as a passphrase may be made of the kit's; more stand beside numbers
 
 
 def published() -> dict[str, str]:
@@ -95,10 +95,13 @@ def own(text: str) -> str | None:
     if len(text) > MOST_LETTERS:
         return None
     runs = [list(run) for _, run in itertools.groupby(_pieces(text), lambda piece: piece[1] == "phrase")]
-    kinds = [[kind for _, kind in run] for run in runs]
-    spoken = any("phrase" in each for each in kinds)
-    good = [each[0] == "phrase" or _suits(each, MOST_WORDS * spoken) for each in kinds]
-    if not (spoken or all(good)):
+    known = [piece for run in runs if all(kind for _, kind in run) for piece in run]
+    kinds = [kind for _, kind in known]
+    words, others, phrases = (kinds.count(kind) for kind in ("word", "name", "phrase"))
+    values, most = 2 * kinds.count("value") + kinds.count("kind"), MOST_WORDS if phrases else 0
+    few = words <= values + most and words + others <= values + 4 * most
+    good = [all(kind for _, kind in run) and (few or not {"word", "name"} & {kind for _, kind in run}) for run in runs]
+    if not (phrases or all(good)):
         return None
     texts = ["".join(piece for piece, _ in run) for run in runs]
     return "".join(part if fine else _left_out(part) for part, fine in zip(texts, good, strict=True))
@@ -119,15 +122,12 @@ def _pieces(text: str) -> Iterator[tuple[str, str]]:
 
 def _kind(text: str) -> str:
     if is_value(text) or KIND.fullmatch(text):
-        return "value"
+        return "value" if is_value(text) else "kind"
     if text not in _literals():
         return ""
-    return "phrase" if " " in text and sum(map(str.isalpha, text)) >= LEAST else "word"
-
-
-def _suits(kinds: list[str], more: int) -> bool:
-    """Whether each piece is known, and words are few beside the values."""
-    return "" not in kinds and kinds.count("word") <= 2 * kinds.count("value") + more
+    if " " in text and sum(map(str.isalpha, text)) >= LEAST:
+        return "phrase"
+    return "word" if re.fullmatch(r"[A-Z]?[a-z']{2,}", text) and text != "of" else "name"
 
 
 def _left_out(text: str) -> str:
