@@ -226,6 +226,26 @@ def test_make_hands_its_variables_to_the_command(recorded):
     assert _arguments(recorded("compare", "RUNS=one two")[2:]).runs == "one two"
 
 
+@needs_make
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (
+            "echo Traceback; echo 'ConnectionError: no network'; exit 1",
+            "looked up: ConnectionError: no network",
+        ),
+        ("echo 'Found 1 known vulnerability in 1 package'; exit 1", "Found 1 known vulnerability"),
+        ("echo 'No known vulnerabilities found'", "No known vulnerabilities found"),
+    ],
+)
+def test_an_audit_without_network_is_a_line(tmp_path, monkeypatch, program, said):
+    (tmp_path / "uv").write_text(f"#!/bin/sh\n{program}\n")
+    (tmp_path / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    done = make("audit")
+    assert said in done.stdout and done.stdout.count("\n") == 1 and (done.returncode != 0) == ("exit 1" in program)
+
+
 # Dependencies and their lock ------------------------------------------------------------------------------------------
 
 COMMON = {"implementation_name": "cpython", "platform_python_implementation": "CPython", "os_name": "posix"}

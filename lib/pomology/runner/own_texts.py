@@ -109,7 +109,7 @@ def own(text: str) -> str | None:
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
     """Each piece of a text with its kind: the longest literal at its place, a value, or a word that is neither."""
-    starts = (found.start() for found in re.finditer(r"\b(?=\w)(?<!\d[.:-])", text))  # none within an address
+    starts = (cut.start() for cut in re.finditer(r"\b(?=\w)(?<!\d[.:-])", text))  # none within an address
     cuts, place = sorted({0, *starts, len(text)}), 0
     while place < len(cuts) - 1:
         for end in range(len(cuts) - 1, place, -1):

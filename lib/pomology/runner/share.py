@@ -59,7 +59,10 @@ PRIVATE = {
     r"(?!\w)|(?<![\w:])(fe80|fd[0-9a-f]{2}|2[0-9a-f]{3}):[0-9a-f:]*:|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}\.[a-z]{2}",
     "a person's folder": r"(/|\\)(Users|home)[/\\]+(?!Shared)\w",
     "what may be a key": r"\b(hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|npm_|pypi-|AIza|Bearer )[\w-]{12}"
-    r"|(passw(or)?d|pwd|secret|token|key|sig)\"?\s?[=:]\s?[\"']?(?-i:(?=\w*\d)(?=\w*[A-Z])[\w/+-]{12})",
+    r"|(passw(or)?d|pwd|secret|token|key|sig)\"?\s?[=:]\s?[\"']?(?-i:(?=\w*\d)(?=\w*[A-Z])[\w/+-]{12})"
+    # and whatever looks drawn at random: long, of digits and letters, with two digits as no `ConvolutionBackward0` has
+    r"|(?-i:(?<![\w/+-])(?=[\w-]*\d[\w-]*\d)((?=[\w-]*[a-z])(?=[\w-]*[A-Z])[\w-]{20,}|(0x)?[0-9a-f]{32,}"
+    r"|(?=[\d-]*[A-Z])[A-Z\d-]{16,}|\d{13,19})(?![\w-]))",
 }
 NOBODY = ("root", "user", "admin", "runner", "ubuntu", "jovyan", "localhost", "/root")
 FLAG = INSTRUCTIONS.replace(r"amx_\w+", "amx_(?:tile|int8|bf16|fp16)")
@@ -218,6 +221,7 @@ def _pages(run: results_run.Run, say: Callable[[str], Any]) -> dict[str, bytes]:
     """The rendered notebooks of a run, by name."""
     pages = [page for page in sorted(run.path.glob("*.html")) if page.name != "index.html"]
     say(f"with what these notebooks printed, as it is: {', '.join(page.stem for page in pages) or 'none'}")
+    say("they are searched for names and keys, and no search knows them all: read them before you send this zip")
     for page in pages:
         if not KINDS.fullmatch(page.name) or page.is_symlink() or not page.is_file():
             raise PomologyError(f"{page.name}: is no file of a run; nothing was written")
