@@ -69,7 +69,7 @@ def test_a_right_file_is_taken_as_it_is(known, tmp_path):
         profile: article   # a comment
         batch_sizes: [128, 5_120]
         shapes: [[20, 200], [500, 10]]
-        models: [{layers: 2, batch_size: 20, embedding_size: 200, hidden_size: 200}, [200, 500, 10, 1024]]
+        models: [{layers: 2, batch_size: 20, embedding_size: 200, hidden_size: 200}]
         rates: [1, 2.5, 1.0e-3]
         fused: true
         lr: 1e-4
@@ -78,7 +78,7 @@ def test_a_right_file_is_taken_as_it_is(known, tmp_path):
     """
     values = {"profile": "article", "batch_sizes": [128, 5120], "shapes": [[20, 200], [500, 10]]}
     named = {"batch_size": 20, "embedding_size": 200, "layers": 2, "hidden_size": 200}
-    values |= {"models": [named, [200, 500, 10, 1024]]}  # a list of values, as before they had names
+    values |= {"models": [named]}
     values |= {"rates": [1, 2.5, 0.001], "fused": True, "lr": 0.0001, "seed": 4294967295, "data_folder": "a#b: c"}
     assert given(known, tmp_path, text) == values
     assert given(known, tmp_path, "# nothing but a comment\n") == {}
@@ -94,10 +94,8 @@ WRONG = {  # YAML -> what the line must say
     "batch_sizes: 64": "batch_sizes is 64; it must be a list (list[int])",
     "shapes: [[20, 2.5]]": "shapes is [[20, 2.5]]; it must be a list (list[list[int]])",
     "models: [20]": "models is [20]; it must be a list (list[dict])",
-    "models: [[20, 200, 2]]": "models is [20, 200, 2]; it must be batch_size from 1 to 1,048,576, embed",
-    "models: [{batch_size: 20, layers: 2}]": "it must be batch_size from 1",
-    "models: [[20, 200, 2, x]]": "it must be batch_size from 1",
-    "models: [[20, 200, 0, 200]]": "it must be batch_size from 1",
+    "models: [{batch_size: 20, layers: 2}]": "it must be batch_size from 1 to 1,048,576, embed",
+    "models: [{batch_size: 20, embedding_size: 200, layers: 0, hidden_size: 200}]": "it must be batch_size from 1",
     "batch_sizes: []": "batch_sizes is an empty list; it must name at least one",
     "batch_sizes: [64, 128, 64]": "batch_sizes has 64 twice; each may stand once",
     "batch_sizes: [0]": "batch_sizes is 0; it must be from 1 to 1,048,576",

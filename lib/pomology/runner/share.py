@@ -131,9 +131,10 @@ def _is_key(name: str, of: str) -> bool:
 
 
 def _tried(value: Any, key: str, within: str = "") -> list:
-    with contextlib.suppress(ValueError, OverflowError, RecursionError):
+    try:
         return [kept(value, key, within)]
-    return []
+    except (ValueError, OverflowError, RecursionError):
+        return []
 
 
 def shared_machine(machine: dict) -> tuple[dict, dict[str, str]]:
