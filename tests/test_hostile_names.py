@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from test_report import MACHINE, record, run
 
 from pomology import __main__
 from pomology.errors import PomologyError
@@ -56,7 +57,15 @@ def test_no_variable_of_make_reaches_a_shell(made, target, name):
     for text in HOSTILE:
         given = made(target, f"{name}={text}")
         assert any(argument == text or argument.endswith(f"={text}") for argument in given), (text, given)
-    assert made("reproduce")[-3:] == ["--run=", "--data=auto", "--repeats=1"]
+
+
+def test_make_hands_its_variables_to_the_command(made):
+    plain = {"profile": "quick", "device": "auto", "only": "", "run": "", "data": "auto", "repeats": 1}
+    given = vars(__main__._arguments(made("reproduce")[2:]))
+    assert given == {"command": "reproduce", **plain, "limit_minutes": None}
+    variables = ("PROFILE=smoke", "ONLY=vae dc*", "DEVICE=cpu", "RUN=my-run", "DATA=stand-in", "REPEATS=3")
+    options = vars(__main__._arguments(made("reproduce", *variables)[2:]))
+    assert [options[key] for key in plain] == ["smoke", "cpu", "vae dc*", "my-run", "stand-in", 3]  # and no files
 
 
 @pytest.mark.parametrize("name", ["NOTEBOOKS", "PYTHON", "ENV", "PY"])
@@ -142,6 +151,29 @@ def test_numbers_of_unknown_origin_and_copies_are_not_carried_on(tmp_path):
 def test_the_reference_run_takes_no_numbers_though_its_journals_are_packed():
     with pytest.raises(PomologyError, match=r"^RUN=reference-cpu: "):
         folders.check_machine(ROOT / "outputs" / "reference-cpu")
+
+
+def test_commands_work_for_a_user_without_an_account_or_a_home(tmp_path):
+    """As `docker run --user 54321` has it."""
+    out = run(tmp_path / "r", record(profile="smoke"), machine=MACHINE)
+    program = "import os, pwd, sys\n\ndef nobody(*_):\n    raise KeyError('uid not found')\n\npwd.getpwuid = nobody\n"
+    program += "from pathlib import Path\nfrom pomology import __main__\n__main__.root = Path.cwd\n"
+    for command in (["report", str(out)], ["share", "--notebooks", str(out)], ["compare", str(out), f"{out}.zip"]):
+        program += f"assert __main__.main({command}) == 0\n"
+    named = ("HOME", "USER", "LOGNAME", "LNAME", "USERNAME")
+    environment = {name: value for name, value in os.environ.items() if name not in named}
+    environment |= {"PYTHONPATH": str(ROOT / "lib"), "MPLCONFIGDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_name_that_no_file_can_have_is_a_wrong_argument(capsys):
+    for command in ("report", "share"):
+        assert __main__.main([command, "x" * 300]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("pomology: File name too long") and said.count("\n") == 1
 
 
 @pytest.mark.parametrize("reader", ["| head -n 1", "| true", ">/dev/full", ">&-"])
