@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from datetime import datetime
@@ -191,3 +192,13 @@ def test_other_commands_end_quietly_too(tmp_path):
     command = f'"{sys.executable}" -m pomology list 2>"{tmp_path}/errors" | true; exit "${{PIPESTATUS[0]}}"'
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=environment, check=False)
     assert (done.returncode, (tmp_path / "errors").read_text()) == (0, "")
+
+
+def test_an_interrupt_while_the_command_is_loaded_says_nothing(tmp_path):
+    program = "import sys\n\nclass Interrupted:\n    def find_spec(name, *_):\n        if name == 'pomology.format':\n"
+    program += "            raise KeyboardInterrupt\n\nsys.meta_path.insert(0, Interrupted)\n"
+    (tmp_path / "sitecustomize.py").write_text(program)
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'lib'}"}
+    command = [sys.executable, "-m", "pomology", "list"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
