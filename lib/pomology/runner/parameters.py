@@ -74,7 +74,7 @@ _LIMITS: dict[str, Limit] = {
     "pairs": _between(3, 1000),
     "megabytes": _between(16, 65_536),
     "lr": _between(0, 1000, above=True),
-    "workers cuda_workers": _between(0, 128),
+    "cuda_workers": _between(0, 128),
     "loaders": _settings(
         workers=_between(0, 128), **dict.fromkeys(("persistent", "augment_on_device"), _between(0, 1))
     ),
