@@ -74,7 +74,12 @@ lock: pyproject.toml  ## resolve the dependencies again (needs uv): constraints.
 	@"$$POMOLOGY_PYTHON" tests/wheels.py
 
 audit:  ## look the lock up among known vulnerabilities (needs uv, and the network)
-	@uv tool run pip-audit --strict --disable-pip --require-hashes -r hashes.txt || { echo "make audit: something is known, or could not be looked up; see above"; exit 1; }
+	@command -v uv >/dev/null || { echo "make audit: needs uv, which is not installed"; exit 1; }
+	@said=$$(uv tool run pip-audit --strict --disable-pip --require-hashes -r hashes.txt 2>&1); status=$$?; \
+	case "$$said" in \
+	  *"known vulnerabilit"*) printf '%s\n' "$$said" ;; \
+	  *) echo "make audit: could not be looked up: $$(printf '%s\n' "$$said" | tail -n 1)" ;; \
+	esac; exit $$status
 
 clean:  ## remove the environment and unfinished notebooks; results stay
 	rm -rf $(ENV) outputs/*/.partial

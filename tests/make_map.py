@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "lib"))
 
+from pomology.paths import notebook_paths  # noqa: E402
 from pomology.runner import own_texts  # noqa: E402
 
 PAGE = ROOT / "docs" / "map.md"
@@ -87,4 +88,6 @@ def page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    own_texts.NOTEBOOKS.write_text(own_texts.digests(), encoding="utf-8")
+    notebooks = sorted(notebook_paths(ROOT / "notebooks"), key=lambda path: path.stem)
+    digests = "".join(f"{path.stem} {own_texts.digest(path)}\n" for path in notebooks)
+    own_texts.NOTEBOOKS.write_text(digests, encoding="utf-8")

@@ -470,7 +470,7 @@ def test_only_check_and_list(checkout, capsys):
 def finished(checkout: Checkout, profile: str = "smoke", machine: str | None = None, **used) -> None:
     """A run `r` in which zeta is done."""
     checkout.out().mkdir(parents=True, exist_ok=True)
-    (checkout.out() / "machine.json").write_text(machine or json.dumps({"profile": profile}))
+    (checkout.out() / "machine.json").write_text(machine or json.dumps({"profile": profile, "python": "3.11.9"}))
     used = {"profile": "smoke", "lr": 0.2, "devices": "auto", "data": "auto", "out": "elsewhere", "repeat": 0} | used
     document = json.loads(notebook_text("zeta", 5))
     document["metadata"]["papermill"] = {"parameters": used}
@@ -572,7 +572,7 @@ def test_a_run_of_something_else_is_not_continued_but_one_that_moved_is(checkout
     for run, words in (
         ({"profile": "quick"}, "RUN=r: holds profile 'quick'"),
         ({"lr": 0.3}, "zeta was run with lr=0.3, not 0.2"),
-        ({"machine": "{"}, "RUN=r: its machine.json cannot be read"),
+        ({"machine": "{"}, "machine.json: describes no machine; choose another folder"),
     ):
         finished(checkout, **run)
         refused(RUN_R, words)

@@ -242,7 +242,7 @@ def test_imdb_from_the_cache(network):
     given = data_text.imdb("auto", size=3)
     assert given.kind == "stand-in" and "tokenizer.json of openai-community/gpt2 is not in the cache" in given.origin
     network.clear()
-    write_tokenizer(hub_folder("openai-community/gpt2"))
+    write_tokenizer(hub_folder("openai-community/gpt2", revision=data_text.GPT2_REVISION))
     given = data_text.imdb("auto", length=4)
     assert_small_reviews(given)
     assert given.origin.startswith("IMDB, real: stanfordnlp/imdb (plain_text), cached; tokenizer of GPT-2 cached")

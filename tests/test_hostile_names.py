@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from test_report import MACHINE, record, run
 
 from pomology import __main__
 from pomology.errors import PomologyError
@@ -56,7 +58,15 @@ def test_no_variable_of_make_reaches_a_shell(made, target, name):
     for text in HOSTILE:
         given = made(target, f"{name}={text}")
         assert any(argument == text or argument.endswith(f"={text}") for argument in given), (text, given)
-    assert made("reproduce")[-3:] == ["--run=", "--data=auto", "--repeats=1"]
+
+
+def test_make_hands_its_variables_to_the_command(made):
+    plain = {"profile": "quick", "device": "auto", "only": "", "run": "", "data": "auto", "repeats": 1}
+    given = vars(__main__._arguments(made("reproduce")[2:]))
+    assert given == {"command": "reproduce", **plain, "limit_minutes": None}
+    variables = ("PROFILE=smoke", "ONLY=vae dc*", "DEVICE=cpu", "RUN=my-run", "DATA=stand-in", "REPEATS=3")
+    options = vars(__main__._arguments(made("reproduce", *variables)[2:]))
+    assert [options[key] for key in plain] == ["smoke", "cpu", "vae dc*", "my-run", "stand-in", 3]  # and no files
 
 
 @pytest.mark.parametrize("name", ["NOTEBOOKS", "PYTHON", "ENV", "PY"])
@@ -144,6 +154,29 @@ def test_the_reference_run_takes_no_numbers_though_its_journals_are_packed():
         folders.check_machine(ROOT / "outputs" / "reference-cpu")
 
 
+def test_commands_work_for_a_user_without_an_account_or_a_home(tmp_path):
+    """As `docker run --user 54321` has it."""
+    out = run(tmp_path / "r", record(profile="smoke"), machine=MACHINE)
+    program = "import os, pwd, sys\n\ndef nobody(*_):\n    raise KeyError('uid not found')\n\npwd.getpwuid = nobody\n"
+    program += "from pathlib import Path\nfrom pomology import __main__\n__main__.root = Path.cwd\n"
+    for command in (["report", str(out)], ["share", "--notebooks", str(out)], ["compare", str(out), f"{out}.zip"]):
+        program += f"assert __main__.main({command}) == 0\n"
+    named = ("HOME", "USER", "LOGNAME", "LNAME", "USERNAME")
+    environment = {name: value for name, value in os.environ.items() if name not in named}
+    environment |= {"PYTHONPATH": str(ROOT / "lib"), "MPLCONFIGDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_name_that_no_file_can_have_is_a_wrong_argument(capsys):
+    for command in ("report", "share"):
+        assert __main__.main([command, "x" * 300]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("pomology: File name too long") and said.count("\n") == 1
+
+
 @pytest.mark.parametrize("reader", ["| head -n 1", "| true", ">/dev/full", ">&-"])
 def test_a_run_goes_on_where_nobody_reads_what_it_says(tmp_path, reader):
     program = "import time\nfrom pomology import __main__\n__main__._say('one')\ntime.sleep(0.3)\n"
@@ -159,3 +192,13 @@ def test_other_commands_end_quietly_too(tmp_path):
     command = f'"{sys.executable}" -m pomology list 2>"{tmp_path}/errors" | true; exit "${{PIPESTATUS[0]}}"'
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=environment, check=False)
     assert (done.returncode, (tmp_path / "errors").read_text()) == (0, "")
+
+
+def test_an_interrupt_while_the_command_is_loaded_says_nothing(tmp_path):
+    program = "import sys\n\nclass Interrupted:\n    def find_spec(name, *_):\n        if name == 'pomology.format':\n"
+    program += "            raise KeyboardInterrupt\n\nsys.meta_path.insert(0, Interrupted)\n"
+    (tmp_path / "sitecustomize.py").write_text(program)
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'lib'}"}
+    command = [sys.executable, "-m", "pomology", "list"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

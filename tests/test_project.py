@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import json
 import os
 import re
 import shutil
@@ -190,40 +189,24 @@ def test_make_alone_lists_every_target():
     assert set(TARGETS) <= {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
 
 
-@pytest.fixture
-def recorded(tmp_path):
-    """A command that takes Python's place in the Makefile and notes the arguments that the shell gave it."""
-    place, program = tmp_path / "arguments.json", tmp_path / ".venv" / "bin" / "python"
-    program.parent.mkdir(parents=True)
-    for name in ("Makefile", "pyproject.toml", "constraints.txt", "hashes.txt"):
-        shutil.copyfile(ROOT / name, tmp_path / name)
-    (tmp_path / ".venv" / ".ready").touch()
-    program.write_text(f"#!{sys.executable}\nimport json, sys\njson.dump(sys.argv[1:], open({str(place)!r}, 'w'))\n")
-    program.chmod(0o755)
-
-    def run(*arguments: str) -> list[str]:
-        done = make(*arguments, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        return json.loads(place.read_text())
-
-    return run
-
-
 @needs_make
-def test_make_hands_its_variables_to_the_command(recorded):
-    from pomology.__main__ import _arguments
-
-    plain = {"profile": "quick", "device": "auto", "only": "", "run": "", "data": "auto", "repeats": 1}
-    given = vars(_arguments(recorded("reproduce")[2:]))
-    assert given == {"command": "reproduce", **plain, "limit_minutes": None}
-    variables = ("PROFILE=smoke", "ONLY=vae dc*", "DEVICE=cpu", "RUN=my-run", "DATA=stand-in", "REPEATS=3")
-    module, name, *given = recorded("reproduce", *variables)
-    assert (module, name) == ("-m", "pomology")
-    options = vars(_arguments(given))
-    assert [options[key] for key in plain] == ["smoke", "cpu", "vae dc*", "my-run", "stand-in", 3]  # and no files
-    assert _arguments(recorded("report", "RUN=my-run")[2:]).run == "my-run"
-    assert _arguments(recorded("share", "RUN=my-run")[2:]).run == "my-run"
-    assert _arguments(recorded("compare", "RUNS=one two")[2:]).runs == "one two"
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (
+            "echo Traceback; echo 'ConnectionError: no network'; exit 1",
+            "looked up: ConnectionError: no network",
+        ),
+        ("echo 'Found 1 known vulnerability in 1 package'; exit 1", "Found 1 known vulnerability"),
+        ("echo 'No known vulnerabilities found'", "No known vulnerabilities found"),
+    ],
+)
+def test_an_audit_without_network_is_a_line(tmp_path, monkeypatch, program, said):
+    (tmp_path / "uv").write_text(f"#!/bin/sh\n{program}\n")
+    (tmp_path / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    done = make("audit")
+    assert said in done.stdout and done.stdout.count("\n") == 1 and (done.returncode != 0) == ("exit 1" in program)
 
 
 # Dependencies and their lock ------------------------------------------------------------------------------------------
@@ -327,17 +310,13 @@ def test_every_pin_of_the_mac_has_a_wheel_for_it():
 
 
 def test_a_pin_without_a_wheel_for_the_mac_is_refused():
-    pins = {("numpy", Version("1.26.4")), ("mlx-metal", Version("0.32.4"))}
-    numpy = "numpy==1.26.4  numpy-1.26.4-cp311-cp311-macosx_11_0_arm64.whl\n"
-    assert wheel_faults(pins, f"{numpy}mlx-metal==0.32.4  mlx_metal-0.32.4-py3-none-macosx_14_0_arm64.whl\n") == []
-    ends = ("0.32.4-py3-none-macosx_15_0_arm64.whl", "0.32.4-py3-none-linux_aarch64.whl", "0.32.3-py3-none-any.whl")
-    ends += ("0.32.4-cp312-cp312-macosx_14_0_arm64.whl", "0.32.4.tar.gz")
-    for line in ("", *(f"mlx-metal==0.32.4  mlx_metal-{end}\n" for end in ends)):
-        assert wheel_faults(pins, numpy + line) == ["no wheel for macOS 14 arm64: mlx-metal==0.32.4"], line
-    assert wheel_faults(pins - {("mlx-metal", Version("0.32.4"))}, numpy.replace("1.26.4", "2.0.2")) == [
-        "wheels-macos.txt: numpy==2.0.2: constraints.txt has no such pin for a Mac; run make lock",
-        "no wheel for macOS 14 arm64: numpy==1.26.4",
-    ]
+    pins = {("mlx-metal", Version("0.32.4"))}
+    assert wheel_faults(pins, "mlx-metal==0.32.4  mlx_metal-0.32.4-py3-none-macosx_14_0_arm64.whl\n") == []
+    for end in ("4-py3-none-macosx_15_0_arm64.whl", "3-py3-none-any.whl", "4-cp312-cp312-any.whl", "4.tar.gz"):
+        line = f"mlx-metal==0.32.4  mlx_metal-0.32.{end}\n"
+        assert wheel_faults(pins, line) == ["no wheel for macOS 14 arm64: mlx-metal==0.32.4"], line
+    (fault, _) = wheel_faults(pins, "mlx-metal==0.32.3  mlx_metal-0.32.3-py3-none-any.whl\n")
+    assert fault == "wheels-macos.txt: mlx-metal==0.32.3: constraints.txt has no such pin for a Mac; run make lock"
 
 
 def test_make_lock_names_the_wheel_that_a_mac_takes():
@@ -365,12 +344,13 @@ def test_all_that_is_installed_has_a_hash(platform):
     assert not {"numpy", "setuptools", "nvidia-ml-py", "tqdm"} & linux
 
 
-def test_what_builds_the_kit_is_the_lock_s(recorded, tmp_path):
+def test_what_builds_the_kit_is_the_lock_s(tmp_path):
     """Its one build requirement is installed before, by its hash; nothing else builds in `make env`."""
     (build,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
     for environment in PLATFORMS.values():
         assert f"setuptools=={lock(environment)['setuptools']}" == build
-    (tmp_path / ".venv" / ".ready").unlink()
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "hashes.txt"):
+        shutil.copyfile(ROOT / name, tmp_path / name)
     recipe = make("-n", f"PYTHON={sys.executable}", "env", cwd=tmp_path).stdout
     first, second = [line for line in recipe.splitlines() if " pip install " in line]
     assert "--no-deps --require-hashes -r hashes.txt" in first

@@ -1,5 +1,6 @@
 """A shared run: that it holds nothing but what the kit itself says; and that what strangers send is refused."""
 
+import contextlib
 import html
 import io
 import json
@@ -35,80 +36,29 @@ def drawn(count: int, letters: str = string.ascii_letters + string.digits) -> st
     return "".join(DRAWN.choices(letters, k=count))
 
 
-HEX, UPPER, DIGITS = string.hexdigits[:16], string.ascii_uppercase + string.digits, string.digits
 # What nobody would share: keys as they are made up, names, places, addresses, in forms in which they turn up.
-KEYS = [
-    f"{start}{drawn(count, letters)}{end}"
-    for start, count, letters, end in (
-        *(
-            (start, 36, string.ascii_letters + DIGITS, "")
-            for start in (
-                "hf_",
-                "ghp_",
-                "gho_",
-                "ghs_",
-                "github_pat_11A",
-                "glpat-",
-                "xoxb-2-",
-                "xoxp-",
-                "xapp-1-",
-                "sk-",
-                "sk-proj-",
-                "sk-ant-api03-",
-                "sk_live_",
-                "rk_live_",
-                "pk_test_",
-                "AIza",
-                "ya29.",
-                "npm_",
-                "pypi-AgEI",
-                "SG.",
-                "dop_v1_",
-                "r8_",
-                "gsk_",
-                "nvapi-",
-                "lin_api_",
-                "secret_",
-                "whsec_",
-                "shpat_",
-                "EAAC",
-                "Bearer ",
-                "Basic ",
-                "token ",
-                "tskey-auth-",
-                "dapi",
-                "key-",
-                "sq0atp-",
-                "AccountKey=",
-                "sig=",
-                "?token=",
-                "password=",
-                "passwd: ",
-                "api_key = ",
-                "pwd=",
-                "client_secret=",
-                "WANDB_API_KEY=",
-                "AWS_SECRET_ACCESS_KEY=",
-                "export OPENAI_API_KEY=",
-                "KAGGLE_KEY: ",
-            )
-        ),
-        *(
-            (start, 16, UPPER, "")
-            for start in ("AKIA", "ASIA", "AGE-SECRET-KEY-1", "C02", "serial F2L", "FVF", "SHA256:")
-        ),
-        *((start, 40, HEX, "") for start in ("", "GPU-", "MIG-", "uuid ", "commit ", "0x", "machine-id ")),
-        ("eyJhbGciOiJIUzI1NiJ9.eyJ", 40, string.ascii_letters, ".x"),
-        ("-----BEGIN RSA PRIVATE " + "KEY-----\n", 60, string.ascii_letters, ""),
-        ("-----BEGIN OPENSSH PRIVATE " + "KEY-----\n", 60, string.ascii_letters, ""),
-        ("-----BEGIN PGP PRIVATE " + "KEY BLOCK-----\n", 60, string.ascii_letters, ""),
-        ("https://jane:", 12, string.ascii_letters, "@nas/"),
-        ("postgres://u:", 12, string.ascii_letters, "@db:5432/x"),
-        ("4", 15, DIGITS, ""),
-        ("+49 170 ", 8, DIGITS, ""),
-        ("IBAN DE", 20, DIGITS, ""),
-    )
+LETTERS, HEX, UPPER = string.ascii_letters + string.digits, string.hexdigits[:16], string.ascii_uppercase + "0123456789"
+TOKENS = (
+    "hf_|ghp_|gho_|ghs_|github_pat_11A|glpat-|xoxb-2-|xoxp-|xapp-1-|sk-|sk-proj-|sk-ant-api03-|sk_live_|rk_live_|pk_test_|"
+    "AIza|ya29.|npm_|pypi-AgEI|SG.|dop_v1_|r8_|gsk_|nvapi-|lin_api_|secret_|whsec_|shpat_|EAAC|Bearer |Basic |token |"
+    "tskey-auth-|dapi|key-|sq0atp-|AccountKey=|sig=|?token=|password=|passwd: |api_key = |pwd=|client_secret=|"
+    "WANDB_API_KEY=|AWS_SECRET_ACCESS_KEY=|export OPENAI_API_KEY=|KAGGLE_KEY: "
+)
+PEM = "|".join(f"-----BEGIN {kind} PRIVATE " + f"KEY{block}-----\n" for kind, block in (("RSA", ""), ("PGP", " BLOCK")))
+MADE = [  # how they begin, how many letters of which follow, and how they end
+    (TOKENS, 36, LETTERS, ""),
+    ("AKIA|ASIA|AGE-SECRET-KEY-1|C02|serial F2L|FVF|SHA256:", 16, UPPER, ""),
+    ("|GPU-|MIG-|uuid |commit |0x|machine-id ", 40, HEX, ""),
+    ("eyJhbGciOiJIUzI1NiJ9.eyJ", 40, string.ascii_letters, ".x"),
+    (PEM, 60, string.ascii_letters, ""),
+    ("-----BEGIN OPENSSH PRIVATE " + "KEY-----\n", 60, string.ascii_letters, ""),
+    ("https://jane:", 12, string.ascii_letters, "@nas/"),
+    ("postgres://u:", 12, string.ascii_letters, "@db:5432/x"),
+    ("4", 15, string.digits, ""),
+    ("+49 170 ", 8, string.digits, ""),
+    ("IBAN DE", 20, string.digits, ""),
 ]
+KEYS = [start + drawn(count, letters) + end for starts, count, letters, end in MADE for start in starts.split("|")]
 NAMES = (
     r"""zebedee zebedee_lab zebedee2 w:\nzebedee USER=zebedee \"USER\":\"zebedee\" =zebedee >zebedee <b>zebedee</b>
 pippin.orchard.example Zebedees-MacBook-Pro.local zebedee@example.org /USERS/zebedee/x /HOME/zebedee C:\Users\zebedee
@@ -122,68 +72,55 @@ MASTER_ADDR=192.168.3.4 host='192.168.3.4' 10.0.0.7:8786 fe80::1c2d:3e4f fd00::1
 KINDS = [*dict.fromkeys([*KEYS, *NAMES])]
 
 
+TEXTS = "experiment article case framework framework_version backend device chip precision profile data data_origin"
+TEXTS += " power_source started software reason note traceback"
+
+
 def planted(text: str) -> dict[str, tuple[dict, dict]]:
     """A text in every place of a record and of machine.json: by place, both."""
     line, machine = record().line(), MACHINE | {"gpus": [{"name": "Apple M9", "memory_bytes": None, "cores": 10}]}
     machine |= {"architecture": "arm64", "profile": "quick", "power_source": "ac", "processor": {"Model": "17"}}
-    about = {
-        "git": MACHINE["git"],
-        "python": "3.11.9",
-        "packages": {"torch": "2.13.0"},
-        "environment": {},
-        "threads": 2,
-    }
+    about = {"python": "3.11.9", "packages": {"torch": "2.13.0"}, "environment": {}, "threads": 2}
+    about |= {"git": MACHINE["git"]}
     machine |= {"software": {"c0ffee123456": about}, "unknown": {}}
     line |= {"software": "c0ffee123456"}
     metrics, config = line["metrics"], line["config"]
     first = next(iter(metrics))
-    texts = (
-        "experiment",
-        "article",
-        "case",
-        "framework",
-        "framework_version",
-        "backend",
-        "device",
-        "chip",
-        "precision",
-    )
-    texts += ("profile", "data", "data_origin", "power_source", "started", "software", "reason", "note", "traceback")
-    places = {name: (line | {name: text}, machine) for name in texts}
-    places |= {
-        "a key of config": (line | {"config": config | {text: 1}}, machine),
-        "config": (line | {"config": config | {"model": text}}, machine),
-        "config, within": (line | {"config": config | {"shape": [1, text]}}, machine),
-        "config, a dict": (line | {"config": config | {"shape": {"a": text}}}, machine),
-        "a metric": (line | {"metrics": metrics | {text: metrics[first]}}, machine),
-        "a unit": (line | {"metrics": metrics | {first: metrics[first] | {"unit": text}}}, machine),
-        "flags": (line | {"flags": [text]}, machine),
-        "blocks": (line | {"blocks": {text: {"steady": [[1, 0.1]]}}}, machine),
-        "blocks, within": (line | {"blocks": {"training": {"steady": [[1, 0.1]], "stopped": text}}}, machine),
-        "asides": (line | {"asides": {text: [0.1]}}, machine),
-        "absent": (line | {"absent": {"power_w": text}}, machine),
-        "a key of absent": (line | {"absent": {text: "no meter"}}, machine),
-        "rails": (line | {"rails": ["cpu", text]}, machine),
-        "trace": (line | {"trace": [[0.1, text]]}, machine),
-        "memory_trace": (line | {"memory_trace": {"columns": [text], "rows": [[1]], "warmup": 0}}, machine),
-        "thermal": (line | {"thermal": {"before": {text: 1}}}, machine),
-        "a key of machine": (line, machine | {text: 1}),
-        "packages": (line, machine | {"packages": {"torch": text}}),
-        "a key of packages": (line, machine | {"packages": {text: "2.13.0"}}),
-        "git": (line, machine | {"git": {"commit": text, "dirty": False}}),
-        "gpus": (line, machine | {"gpus": [{"name": text}]}),
-        "processor": (line, machine | {"processor": {"Model": text}}),
-        "a key of processor": (line, machine | {"processor": {text: "17"}}),
-        "unknown": (line, machine | {"unknown": {"gpus": text}}),
-        "environment": (line, machine | {"software": {"c0ffee123456": about | {"environment": {"OMP_PLACES": text}}}}),
-        "a variable": (line, machine | {"software": {"c0ffee123456": about | {"environment": {text: "1"}}}}),
-        "a key of software": (line, machine | {"software": {text: about}}),
-        "packages of software": (line, machine | {"software": {"c0ffee123456": about | {"packages": {"torch": text}}}}),
+    of_record = {name: {name: text} for name in TEXTS.split()} | {
+        "a key of config": {"config": config | {text: 1}},
+        "config": {"config": config | {"model": text}},
+        "config, within": {"config": config | {"shape": [1, text]}},
+        "config, a dict": {"config": config | {"shape": {"a": text}}},
+        "a metric": {"metrics": metrics | {text: metrics[first]}},
+        "a unit": {"metrics": metrics | {first: metrics[first] | {"unit": text}}},
+        "flags": {"flags": [text]},
+        "blocks": {"blocks": {text: {"steady": [[1, 0.1]]}}},
+        "blocks, within": {"blocks": {"training": {"steady": [[1, 0.1]], "stopped": text}}},
+        "asides": {"asides": {text: [0.1]}},
+        "absent": {"absent": {"power_w": text}},
+        "a key of absent": {"absent": {text: "no meter"}},
+        "rails": {"rails": ["cpu", text]},
+        "trace": {"trace": [[0.1, text]]},
+        "memory_trace": {"memory_trace": {"columns": [text], "rows": [[1]], "warmup": 0}},
+        "thermal": {"thermal": {"before": {text: 1}}},
     }
-    places |= {f"machine, {name}": (line, machine | {name: text}) for name in ("chip", "os", "os_version", "python")}
-    return places | {
-        "machine, more": (line, machine | dict.fromkeys(("architecture", "profile", "power_source"), text))
+    of_machine = {f"machine, {name}": {name: text} for name in ("chip", "os", "os_version", "python")} | {
+        "a key of machine": {text: 1},
+        "packages": {"packages": {"torch": text}},
+        "a key of packages": {"packages": {text: "2.13.0"}},
+        "git": {"git": {"commit": text, "dirty": False}},
+        "gpus": {"gpus": [{"name": text}]},
+        "processor": {"processor": {"Model": text}},
+        "a key of processor": {"processor": {text: "17"}},
+        "unknown": {"unknown": {"gpus": text}},
+        "environment": {"software": {"c0ffee123456": about | {"environment": {"OMP_PLACES": text}}}},
+        "a variable": {"software": {"c0ffee123456": about | {"environment": {text: "1"}}}},
+        "a key of software": {"software": {text: about}},
+        "packages of software": {"software": {"c0ffee123456": about | {"packages": {"torch": text}}}},
+        "machine, more": dict.fromkeys(("architecture", "profile", "power_source"), text),
     }
+    places = {name: (line | more, machine) for name, more in of_record.items()}
+    return places | {name: (line, machine | more) for name, more in of_machine.items()}
 
 
 def secret_of(text: str) -> str:
@@ -192,38 +129,35 @@ def secret_of(text: str) -> str:
     return longest if len(longest) >= 6 else text
 
 
-PLACES = list(planted("x"))
-
-
-def test_these_are_105_kinds_and_50_places():
-    assert len(KINDS) >= 100 and len(PLACES) >= 50
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_no_secret_passes_in_any_place(place):
-    passed = []
+def test_no_secret_passes_in_any_place():
+    passed, places = [], list(planted("x"))
+    assert len(KINDS) >= 105 and len(places) >= 50
     for text in KINDS:
-        line, machine = planted(text)[place]
-        shared, names = share.shared_machine(machine)
-        try:
-            kept = share.shared_record(checked(line), names).line()
-        except ValueError:  # left out, whole
-            kept = {}
-        told = json.dumps([shared, kept], ensure_ascii=False)
-        if secret_of(text).lower() in told.lower():
-            passed.append(text)
+        for place, (line, machine) in planted(text).items():
+            shared, names = share.shared_machine(machine)
+            kept = {}  # what is not to be shared is left out, whole
+            with contextlib.suppress(ValueError):
+                kept = share.shared_record(checked(line), names).line()
+            if secret_of(text).lower() in json.dumps([shared, kept], ensure_ascii=False).lower():
+                passed.append((place, text))
     assert passed == []
 
 
+# What the kit that measured the reference run said otherwise; a new reference run needs none of these.
+OLDER = (
+    r"23 bits behind|without a fence|behind a tiny kernel|in nine pairs of ten|this system tells no |batch 2 at 64 pix"
+)
+
+
 def test_what_the_kit_says_is_shared_as_it_is():
-    """Every record and machine.json of the reference run, but for what is no number and no word of the kit's."""
+    """Every record and machine.json of the reference run, each text in it too."""
     folder = root() / "outputs" / "reference-cpu"
     machine = json.loads((folder / "machine.json").read_text())
     shared, names = share.shared_machine(machine)
     assert abs(shared["memory_bytes"] - machine["memory_bytes"]) < 2**20
     for key in ("chip", "cpu_cores", "os", "os_version", "python", "architecture"):
         assert shared[key] == machine[key], key
-    texts, lost = 0, []
+    lost = set()
     for each in results_run.Run(folder).records:
         line, kept = each.line(), share.shared_record(each, names).line()
         for key in ("case", "config", "status", "flags", "chip", "framework_version", "started", "parameters"):
@@ -231,9 +165,9 @@ def test_what_the_kit_says_is_shared_as_it_is():
         for name, metric in line["metrics"].items():
             near = {key: pytest.approx(x, rel=1e-6) if type(x) in (int, float) else x for key, x in metric.items()}
             assert kept["metrics"][name] == near, (line["case"], name)
-        told = [key for key in ("reason", "note", "data_origin") if line.get(key)]
-        texts, lost = texts + len(told), lost + [line[key] for key in told if kept.get(key) != line[key]]
-    assert len(lost) < texts / 5, lost  # a run of an older kit has texts of its own
+        lost |= {line[key] for key in ("reason", "note", "data_origin") if kept.get(key) != line.get(key)}
+        lost |= {*line.get("absent", {}).values()} - {*kept.get("absent", {}).values()}
+    assert sorted(text for text in lost if not re.search(OLDER, text)) == []
 
 
 # What nobody minds: what the kit prints of itself, and what machines, versions and settings are called.
@@ -291,7 +225,7 @@ def test_82_harmless_texts_are_shared_as_they_are():
 
 
 def test_a_passphrase_of_the_kit_s_own_words_is_none_of_its_texts():
-    source = own_texts._source()[0]
+    source = own_texts.names()
     words = sorted({word for text in source for word in re.findall(r"[A-Za-z]{3,}", text)})
     names = sorted(text for text in source if re.fullmatch(r"[A-Za-z]{3,}", text))
     assert len(words) > 2000 and len(names) > 500
@@ -304,6 +238,17 @@ def test_a_passphrase_of_the_kit_s_own_words_is_none_of_its_texts():
         passed += [text for key in keys if text in share._tried(text, key, "config")]
         passed += [text] if share._is_key(text, "config") or share._is_key(text, "metrics") else []
     assert passed == []
+
+
+def test_a_secret_behind_the_kit_s_own_phrases_is_left_out():
+    forms = (
+        "stand-in for MNIST: {}",
+        "Lightning says: {}",
+        "{} is not in the cache, and no connection",
+        "{}; 1x2 took 3 s",
+    )
+    texts = {form.format(text): secret_of(text).lower() for form in forms for text in KINDS}
+    assert [text for text, secret in texts.items() if secret in (own_texts.own(text) or "").lower()] == []
 
 
 def test_a_number_of_16_digits_is_shared_in_7_wherever_it_stands():
@@ -407,7 +352,7 @@ def own_notebooks(tmp_path, monkeypatch) -> Path:
     nbformat.write(v4.new_notebook(cells=[v4.new_code_cell(code)]), tmp_path / "notebooks" / "zebedee.ipynb")
     for module in (own_texts, declaration):
         monkeypatch.setattr(module, "root", lambda: tmp_path)
-    cached = (own_texts.unchanged, own_texts._source, own_texts.own)
+    cached = (own_texts.unchanged, own_texts.names, own_texts._literals, own_texts.own)
     for function in cached:
         function.cache_clear()
     yield tmp_path
@@ -450,23 +395,31 @@ def page(text: str) -> str:
     return f"<h1>VAE</h1><pre>{text}</pre>"
 
 
-@pytest.mark.parametrize(
-    "hidden", ["at zebedee", "<b>zebedee</b>s", "at \\u007aebedee", "&#122;ebedee", "AKIAIOSFODNN7EXAMPLE"]
-)
-def test_rendered_notebooks_go_along_only_when_asked_and_named_and_without_names_and_keys(
-    m9, monkeypatch, capsys, hidden
-):
+def test_rendered_notebooks_go_along_only_when_asked_and_named_and_without_names_and_keys(m9, monkeypatch, capsys):
     monkeypatch.setattr(share.getpass, "getuser", lambda: "zebedee")
     (m9 / "vae.html").write_text(page("loss 0.1"))
     assert main(["share", "--notebooks", str(m9)]) == 0
-    assert "with what these notebooks printed, as it is: vae" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "with what these notebooks printed, as it is: vae" in said and "no search knows them all: read them" in said
     place = m9.with_name("m9.zip")
     assert members(place)["vae.html"].decode() == page("loss 0.1")
-    (m9 / "vae.html").write_text(page(hidden))
     before = place.read_bytes()
+    (m9 / "vae.html").write_text(page("at zebedee"))
     assert main(["share", "--notebooks", str(m9)]) == 2 and place.read_bytes() == before
     said = capsys.readouterr().err
     assert said.startswith("pomology: vae.html: holds ") and "nothing was written" in said and "zebedee" not in said
+    for hidden in ("<b>zebedee</b>s", "at \\u007aebedee", "&#122;ebedee", "AKIAIOSFODNN7EXAMPLE"):
+        assert share.found_in(page(hidden)), hidden
+
+
+def test_what_the_search_of_a_rendered_notebook_does_not_find(monkeypatch):
+    """No list of forms is complete: these pass, of which the user is warned. Clean texts are not refused."""
+    monkeypatch.setattr(share, "own_names", lambda: {"zebedee": "this machine's user name"})
+    passed = [text for text in KINDS if not share.found_in(page(text))]
+    starts = ("+49 170 ", "pippin.orchard", "3c22.fbaa", "hunter2zeb", "ssid:FRITZ")
+    assert [text for text in passed if not text.startswith(starts)] == []
+    for text in (*SAID, *CHIPS, *SETTINGS.split("|"), "<ConvolutionBackward0>", "2026-11-21T09:05:07Z", "4,111,111 B"):
+        assert share.found_in(page(text)) is None, text
 
 
 # What strangers send --------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ wrong, said in one line before anything ran; 130: interrupted.
 """
 
 import argparse
+import errno
 import os
 import shlex
 import sys
@@ -171,7 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:  # a full disk, a folder that may not be written
         where = format.one_line(redact(str(error.filename or "")), 300)
         print(f"pomology: {error.strerror or error}: {where}".rstrip(": "), file=sys.stderr)
-        return 1
+        return 2 if error.errno == errno.ENAMETOOLONG else 1
     except KeyboardInterrupt:
         print("pomology: interrupted", file=sys.stderr)
         return 130

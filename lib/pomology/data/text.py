@@ -153,6 +153,7 @@ def windows(tokens: np.ndarray, context_size: int, stride: int | None = None) ->
 
 
 IMDB_REVIEWS = 25_000  # in each of the two splits
+GPT2_REVISION = "607a30d783dfa663caf39e06633721c8d4cfcd7e"  # as huggingface_hub's documentation has it
 END_OF_TEXT = 50_256  # GPT-2 has no token for padding: its end of text pads
 IGNORED = -100  # a label that the losses of transformers pass over
 
@@ -205,7 +206,8 @@ def imdb(
             raise PomologyError(f"{shown(paths[0])}: labels should be 0 or 1, and reviews of both be there")
         order = np.random.default_rng(0).permutation(len(texts))[:size]
         chosen = [texts[place] for place in order]
-        tokenizer, words = load_tokenizer("GPT-2", ["openai-community/gpt2"], {"<|endoftext|>": END_OF_TEXT}, root)
+        marks = {"<|endoftext|>": END_OF_TEXT}
+        tokenizer, words = load_tokenizer("GPT-2", ["openai-community/gpt2"], marks, root, GPT2_REVISION)
         tokens, lengths = np.full((len(order), length), END_OF_TEXT, np.int64), np.empty(len(order), np.int64)
         for start in range(0, len(order), 1000):  # an encoding holds far more than its numbers
             part = [text if isinstance(text, str) else hub.read_text(text) for text in chosen[start : start + 1000]]
@@ -224,15 +226,18 @@ def imdb(
     return Reviews(tokens, mask, labels, name="IMDB", kind=kind, origin=origin)
 
 
-def load_tokenizer(model: str, hubs: Sequence[str], marks: Mapping[str, int], folder: Path | None) -> tuple[Any, str]:
+def load_tokenizer(
+    model: str, hubs: Sequence[str], marks: Mapping[str, int], folder: Path | None, revision: str = "main"
+) -> tuple[Any, str]:
     """A `tokenizers.Tokenizer`, and where it is from: any of `hubs` has the same. `marks`: tokens that distinguish it
-    from those of other models, whose files have the same name."""
+    from those of other models, whose files have the same name. revision: a commit of the hub's. Of Whisper's tokenizer
+    none is known here: its marks alone say that the file is the right one."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # as is, but without a warning at every later fork
     import tokenizers
 
     path, how = folder and folder / "tokenizer.json", "in the folder"
     if not path or not path.is_file():
-        path, how = hub.hub_file(hubs, "tokenizer.json")
+        path, how = hub.hub_file(hubs, "tokenizer.json", revision=revision)
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # it raises nothing narrower

@@ -1,4 +1,4 @@
-"""Which texts are the kit's own: what its source says, with numbers and its own names where the source fills them in.
+"""Which texts are the kit's own: literals of its source, one behind another, with numbers and short words between them.
 
 Of the notebooks, which anyone may change, only those count that have no other texts than when they were published.
 """
@@ -9,6 +9,7 @@ import ast
 import builtins
 import functools
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -17,28 +18,25 @@ from pathlib import Path
 from pomology.paths import RESOURCES, notebook_paths, root
 
 NOTEBOOKS = RESOURCES / "notebooks.txt"  # `python tests/make_map.py` writes it
-LEFT_OUT = "(left out)"  # in place of what a form of the kit is filled with, but not with its own
-LEAST = 8  # letters of a form beside what it is filled with: with fewer, any text would be of it
-MOST_DIGITS = 15  # of what is filled in: the number of a card has 16
-MOST_LETTERS, DEEPEST = 1_000, 4
-FILLED = {*vars(builtins), "ConnectError", "ConnectTimeout", "ReadTimeout", "OutOfMemoryError", "NVMLError"}
-FILLED |= {"CPUAccelerator", "MPSAccelerator", "CUDAAccelerator"}
+LEFT_OUT = "(left out)"  # in place of what stands between phrases of the kit, and is not its own
+LEAST = 8  # letters of a phrase; with fewer, any text would be made of them
+MOST_DIGITS, MOST_LETTERS = 15, 1_000  # of a value: the number of a card has 16; and of a text
+# What stands in the kit's texts and not in its source: names of exceptions, and what frameworks say.
+FOREIGN = {*vars(builtins), "ConnectError", "ConnectTimeout", "ReadTimeout", "OutOfMemoryError", "NVMLError"}
+FOREIGN |= {"CPUAccelerator", "MPSAccelerator", "CUDAAccelerator", "No supported gpu backend found!"}
 
 NUMBER = r"[-−+<≥≤]?(?:\d{1,3}(?:,\d{3}){1,2}|\d{1,6})(?:\.\d{1,6})?(?:e[-+]?\d{1,3})?"
 UNIT = r"(?: ?(?:%|×|x|[mµn]?s|min|h|[kMGT]?i?B(?:/s)?|[kMGTP]?FLOP(?:/s)?|[mk]?[WJ]|°C|K|[MG]Hz|cores?|bits?|steps?))?"
 QUANTITY = rf"(?:about )?{NUMBER}{UNIT}"
 VALUE = re.compile(rf"{QUANTITY}(?:(?: ± |: | to | and | of | \(|, ){QUANTITY}\)?)*|\d{{1,5}}(?:x\d{{1,5}}){{1,4}}")
+KIND = re.compile(r"(b?fp?|tf|int)\d\d?|[CGT]PU|cpu|gpu|cuda|mps")  # of numbers and devices, as lists name them
+EDGES = " .,:;()/%'\"!\n-"
+MOST_WORDS = 2  # beside phrases, as a passphrase may be made of the kit's; more stand beside numbers
 
 
 def published() -> dict[str, str]:
     """The kit's notebooks: name -> `digest`."""
     return dict(line.split() for line in NOTEBOOKS.read_text(encoding="utf-8").splitlines())
-
-
-def digests() -> str:
-    """What `published` reads, of the notebooks as they are."""
-    paths = sorted(notebook_paths(root() / "notebooks"), key=lambda path: path.stem)
-    return "".join(f"{path.stem} {digest(path)}\n" for path in paths)
 
 
 def digest(notebook: Path) -> str:
@@ -69,26 +67,18 @@ def _texts(trees: Iterable[ast.Module]) -> set[str]:
 
 
 @functools.cache
-def _source() -> tuple[frozenset[str], list[tuple[int, str, re.Pattern]]]:
-    """The texts of the kit's source; and its forms: how many letters each has, the longest part, and the pattern."""
-    package = Path(__file__).parents[1]
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(package.rglob("*.py"))]
-    trees += [tree for path in unchanged().values() for tree in _cells(path)]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    joined = (node.values for node in nodes if isinstance(node, ast.JoinedStr))
-    filled = [tuple(part.value if isinstance(part, ast.Constant) else "" for part in parts) for parts in joined]
-    forms = []
-    for parts in dict.fromkeys(filled):
-        pattern = "".join(re.escape(part) if part else "(.*?)" for part in parts)
-        pattern = re.sub(r"^(?:\\ |[:;,])+|(?:\\ |[:;,])+$", "", pattern)  # what joins it to another text
-        letters = sum(map(str.isalpha, "".join(parts)))
-        forms.append((letters, max(parts, key=len, default="").strip(" :;,"), re.compile(pattern, re.DOTALL)))
-    return frozenset(_texts(trees)), sorted(forms, key=lambda form: -form[0])
+def names() -> frozenset[str]:
+    """The literals of the kit's source, those between the braces of its f-strings too."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(Path(__file__).parents[1].rglob("*.py"))]
+    return frozenset(_texts([*trees, *(tree for path in unchanged().values() for tree in _cells(path))]))
 
 
-def is_name(text: str) -> bool:
-    """Whether the kit's source has this text, as a whole."""
-    return text in _source()[0]
+@functools.cache
+def _literals() -> frozenset[str]:
+    """Those as they stand in a text: without signs at their ends and the unit of a value before them; and of a text to
+    be formatted its parts."""
+    parts = {part.strip(EDGES) for text in {*names(), *FOREIGN} for part in text.split("{}")}
+    return frozenset(parts | {re.sub(rf"^{UNIT}(?!\w)", "", part).strip(EDGES) for part in parts}) - {""}
 
 
 def is_value(text: str) -> bool:
@@ -97,46 +87,49 @@ def is_value(text: str) -> bool:
 
 
 @functools.cache
-def own(text: str, within: int = 0) -> str | None:
-    """A text as the kit makes it, with `LEFT_OUT` where a form is filled with something else; None for one that has
-    none of its forms. within: in how many forms it stands; in one, a number or a name is enough."""
-    if is_name(text) or (within and (not text or is_value(text) or text in FILLED)):
+def own(text: str) -> str | None:
+    """A text as the kit makes it, with `LEFT_OUT` where something else stands between its phrases; None for one that
+    has none of them, but for a few words beside numbers."""
+    if text in names():
         return text
-    if within > DEEPEST or len(text) > MOST_LETTERS or not (ways := list(_ways(text, within))):
+    if len(text) > MOST_LETTERS:
         return None
-    return next((way for way in ways if LEFT_OUT not in way), ways[0])
+    runs = [list(run) for _, run in itertools.groupby(_pieces(text), lambda piece: piece[1] == "phrase")]
+    known = [piece for run in runs if all(kind for _, kind in run) for piece in run]
+    kinds = [kind for _, kind in known]
+    words, others, phrases = (kinds.count(kind) for kind in ("word", "name", "phrase"))
+    values, most = 2 * kinds.count("value") + kinds.count("kind"), MOST_WORDS if phrases else 0
+    few = words <= values + most and words + others <= values + 4 * most
+    good = [all(kind for _, kind in run) and (few or not {"word", "name"} & {kind for _, kind in run}) for run in runs]
+    if not (phrases or all(good)):
+        return None
+    texts = ["".join(piece for piece, _ in run) for run in runs]
+    return "".join(part if fine else _left_out(part) for part, fine in zip(texts, good, strict=True))
 
 
-def _ways(text: str, within: int) -> Iterator[str]:
-    """How a text can be read: by one form, or as two texts that each say something, or one beside a number."""
-    for letters, part, pattern in _source()[1]:
-        if part in text and (match := pattern.fullmatch(text)):
-            groups = match.groups()
-            if letters < LEAST:  # as `float32 of 128`; a chain of such would be any text
-                named = all(is_value(group) or is_name(group) or group in FILLED for group in groups)
-                says = letters and (within or any(map(is_value, groups)))
-                if named and len(groups) <= 2 and (says or any(" " in group and is_name(group) for group in groups)):
-                    yield text
-                continue
-            filled = [own(group, within + 1) for group in groups]
-            yield _filled(match, filled)
-    for sign in re.finditer(r"; |: |, (?:no )?| and |(?<=, and) |(?<=\w) (?=\d)", text):
-        halves = text[: sign.start()], text[sign.end() :]
-        each = [half if _short(half) else own(half) if " " in half else None for half in halves]
-        if is_name(halves[0]) and is_value(halves[1]) and sign[0] == " ":
-            yield text
-        elif None not in each and (within or not all(map(_short, halves))):
-            yield sign[0].join(each)
+def _pieces(text: str) -> Iterator[tuple[str, str]]:
+    """Each piece of a text with its kind: the longest literal at its place, a value, or a word that is neither."""
+    starts = (cut.start() for cut in re.finditer(r"\b(?=\w)(?<!\d[.:-])", text))  # none within an address
+    cuts, place = sorted({0, *starts, len(text)}), 0
+    while place < len(cuts) - 1:
+        for end in range(len(cuts) - 1, place, -1):
+            piece = text[cuts[place] : cuts[end]]
+            if kind := _kind(piece.strip(EDGES)):
+                break
+        yield piece, kind
+        place = end
 
 
-def _short(text: str) -> bool:
-    """A number, or what a list of the kit has: `fp32, bf16 and CPU`."""
-    return is_value(text) or bool(re.fullmatch(r"(b?fp?|tf|int)\d\d?|[CGT]PU|cpu|gpu|cuda|mps", text))
+def _kind(text: str) -> str:
+    if is_value(text) or KIND.fullmatch(text):
+        return "value" if is_value(text) else "kind"
+    if text not in _literals():
+        return ""
+    if " " in text and sum(map(str.isalpha, text)) >= LEAST:
+        return "phrase"
+    return "word" if re.fullmatch(r"[A-Z]?[a-z']{2,}", text) and text != "of" else "name"
 
 
-def _filled(match: re.Match, filled: list[str | None]) -> str:
-    text, place = "", 0
-    for number, part in enumerate(filled, 1):
-        text += match.string[place : match.start(number)] + (LEFT_OUT if part is None else part)
-        place = match.end(number)
-    return text + match.string[place:]
+def _left_out(text: str) -> str:
+    before, after = (re.search(sign, text)[0] for sign in (r"^[ ,:;(]*", r"[ ,:;)]*$"))
+    return before + LEFT_OUT + after

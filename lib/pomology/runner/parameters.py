@@ -26,7 +26,7 @@ MOST_BYTES = 2**18  # of a file of parameters
 DEVICES = find.choices()
 KINDS = {"str": (str, "a text"), "bool": (bool, "true or false")}
 KINDS |= {"int": (int, "a whole number"), "float": ((int, float), "a number")}
-KINDS |= {"dict": ((dict, list), "settings by name")}  # or a list of their values, as older scripts give them
+KINDS |= {"dict": (dict, "settings by name")}
 Limit = tuple[Callable[[Any], bool], str]  # a test of a value, and its words
 
 
@@ -40,9 +40,8 @@ def _between(low: float, high: float, above: bool = False) -> Limit:
 
 
 def _settings(**limits: Limit) -> Limit:
-    def suit(row: dict | list) -> bool:
-        row = dict(zip(limits, row, strict=False)) if isinstance(row, list) and len(row) == len(limits) else row
-        known = isinstance(row, dict) and row.keys() == limits.keys()
+    def suit(row: dict) -> bool:
+        known = row.keys() == limits.keys()
         return known and all(isinstance(row[name], int) and limits[name][0](row[name]) for name in limits)
 
     return suit, ", ".join(f"{name} {words}" for name, (_, words) in limits.items())
@@ -75,7 +74,7 @@ _LIMITS: dict[str, Limit] = {
     "pairs": _between(3, 1000),
     "megabytes": _between(16, 65_536),
     "lr": _between(0, 1000, above=True),
-    "workers cuda_workers": _between(0, 128),
+    "cuda_workers": _between(0, 128),
     "loaders": _settings(
         workers=_between(0, 128), **dict.fromkeys(("persistent", "augment_on_device"), _between(0, 1))
     ),

@@ -4,7 +4,6 @@ It imports little, so that a wrong argument is answered at once.
 """
 
 import contextlib
-import json
 import re
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.paths import root
+from pomology.results import folders
 from pomology.runner import parameters as rules
 from pomology.runner.notebooks import Notebook, check_runnable, notebooks, read_notebook, select
 
@@ -156,11 +156,7 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
     """A run has one profile and one set of parameters: numbers of two must not stand in one table."""
     if not (out / "machine.json").exists():
         return
-    try:
-        before = json.loads((out / "machine.json").read_text(encoding="utf-8"))["profile"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise PomologyError(f"RUN={out.name}: its machine.json cannot be read; choose another RUN") from None
-    if before != profile:
+    if (before := folders.noted(out).get("profile")) != profile:
         raise PomologyError(f"RUN={out.name}: holds profile {before!r}, not {profile!r}; choose another RUN")
     for job in planned:
         used: dict[str, Any] = {}  # in the notebook's last run in this folder, finished or not

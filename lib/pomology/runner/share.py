@@ -31,7 +31,7 @@ from pomology.results import run as results_run
 from pomology.results.archive import KINDS, open_zip
 from pomology.results.cases import FLAGS, FRAMEWORKS
 from pomology.results.record import PROFILES, Record
-from pomology.runner.own_texts import is_name, is_value, own, published, unchanged
+from pomology.runner.own_texts import is_value, names, own, published, unchanged
 
 MACHINE = ("chip", "cpu_cores", "cpu_threads", "performance_cores", "efficiency_cores", "memory_bytes", "gpus", "os")
 MACHINE += ("os_version", "architecture", "translated", "virtual_machine", "processor", "present_mhz", "python")
@@ -59,7 +59,10 @@ PRIVATE = {
     r"(?!\w)|(?<![\w:])(fe80|fd[0-9a-f]{2}|2[0-9a-f]{3}):[0-9a-f:]*:|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}\.[a-z]{2}",
     "a person's folder": r"(/|\\)(Users|home)[/\\]+(?!Shared)\w",
     "what may be a key": r"\b(hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|npm_|pypi-|AIza|Bearer )[\w-]{12}"
-    r"|(passw(or)?d|pwd|secret|token|key|sig)\"?\s?[=:]\s?[\"']?(?-i:(?=\w*\d)(?=\w*[A-Z])[\w/+-]{12})",
+    r"|(passw(or)?d|pwd|secret|token|key|sig)\"?\s?[=:]\s?[\"']?(?-i:(?=\w*\d)(?=\w*[A-Z])[\w/+-]{12})"
+    # and whatever looks drawn at random: long, of digits and letters, with two digits as no `ConvolutionBackward0` has
+    r"|(?-i:(?<![\w/+-])(?=[\w-]*\d[\w-]*\d)((?=[\w-]*[a-z])(?=[\w-]*[A-Z])[\w-]{20,}|(0x)?[0-9a-f]{32,}"
+    r"|(?=[\d-]*[A-Z])[A-Z\d-]{16,}|\d{13,19})(?![\w-]))",
 }
 NOBODY = ("root", "user", "admin", "runner", "ubuntu", "jovyan", "localhost", "/root")
 FLAG = INSTRUCTIONS.replace(r"amx_\w+", "amx_(?:tile|int8|bf16|fp16)")
@@ -106,7 +109,7 @@ def kept(value: Any, key: str = "", within: str = "") -> Any:
         elif key in ("reason", "note", "data_origin", "absent") or within == "absent":
             good = own(value)
         else:
-            good = value if is_name(value) or (config and (is_value(value) or own(value) == value)) else None
+            good = value if value in names() or (config and (is_value(value) or own(value) == value)) else None
         if good is None:
             raise ValueError(key)
         return good[:10] if key == "commit" else good  # as the page shows it
@@ -119,18 +122,19 @@ def kept(value: Any, key: str = "", within: str = "") -> Any:
 
 
 def _is_key(name: str, of: str) -> bool:
-    """Whether a dict in this field has such a key: a name of the source's, or one with an ending: `training_step_s`."""
+    """Whether a dict in this field has such a key: a name of the source's, or one that it makes of two."""
     if of in KEYS:
         return bool(re.fullmatch(KEYS[of], name))
-    head, _, tail = name.rpartition("_")
-    ended = name.isidentifier() and any(own(f"{start}_{tail}", 1) for start in (head, head.replace("_", " ")))
-    return ended or is_name(name) or bool(re.fullmatch(r"(steady|warmup|ready)_(forward|backward|update)", name))
+    known, halves = names(), [(name[: sign.start()], name[sign.end() :]) for sign in re.finditer("_", name)]
+    made = (known & {start, start.replace("_", " ")} and known & {end, f"_{end}"} for start, end in halves)
+    return name.isidentifier() and (name in known or any(made))
 
 
 def _tried(value: Any, key: str, within: str = "") -> list:
-    with contextlib.suppress(ValueError, OverflowError, RecursionError):
+    try:
         return [kept(value, key, within)]
-    return []
+    except (ValueError, OverflowError, RecursionError):
+        return []
 
 
 def shared_machine(machine: dict) -> tuple[dict, dict[str, str]]:
@@ -218,6 +222,7 @@ def _pages(run: results_run.Run, say: Callable[[str], Any]) -> dict[str, bytes]:
     """The rendered notebooks of a run, by name."""
     pages = [page for page in sorted(run.path.glob("*.html")) if page.name != "index.html"]
     say(f"with what these notebooks printed, as it is: {', '.join(page.stem for page in pages) or 'none'}")
+    say("they are searched for names and keys, and no search knows them all: read them before you send this zip")
     for page in pages:
         if not KINDS.fullmatch(page.name) or page.is_symlink() or not page.is_file():
             raise PomologyError(f"{page.name}: is no file of a run; nothing was written")
