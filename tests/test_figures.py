@@ -14,8 +14,8 @@ import numpy
 import pytest
 from records import metric, product, rate, record, stream
 
-from pomology.report import costs, declaration
-from pomology.report.figures import draw, memory, points, ranking, style, summary
+from pomology.report import costs, declaration, summary
+from pomology.report.figures import draw, memory, peaks, points, ranking, style
 from pomology.report.ranking import Ranking
 
 pytestmark = pytest.mark.filterwarnings("error")  # none may appear in a notebook
@@ -63,12 +63,14 @@ SOLD = record("gpt2_pretraining_torch", rate(5e12), config={"model": "gpt2-large
 PRICED = costs.priced([SOLD, product(8e9)], 9, 3e3)
 
 
-def drawn(experiment, records=(), compact=False):
+def drawn(experiment, records=()):
     """The figure, laid out as in a file."""
     if experiment == "ranking":
         made = ranking.ranking_figure(Ranking(records).places(GPU), GPU)
+    elif experiment == "peaks":
+        made = peaks.peaks_figure(summary.reaches(list(records)))
     else:
-        made = summary.summary_figure(records, compact=True) if compact else draw(experiment, list(records))
+        made = draw(experiment, list(records))
     style.styled(made.draw_without_rendering)()
     return made
 
@@ -286,27 +288,27 @@ def test_the_summary_has_every_device_with_its_peak_and_share():
     assert titles(figure)[-1] == "Timed on this machine only"
 
 
-def test_the_small_summary_has_each_device_at_one_setting_with_its_share():
-    slower = record("vae", rate(1e9), config={"batch_size": 5120})
-    left, right, *_ = drawn("summary", [*RUN[:4], slower, *RUN[5:8]], compact=True).axes
-    assert words(left)[:2] == ["DCGAN", "Siamese network"]
-    here = [x for x, _, hue, *_ in marks(left) if hue in (HERE_CPU, HERE_GPU)]
-    assert sorted(here) == [1e9, 240e9]  # of two settings the middle one is the lower
-    assert sorted(words(right)) == ["(1.2 %)", "(10 %)"]  # computing alone
-    whole = slower.replace(metrics=slower.metrics | {"epoch_s": metric(16.4, unit="s")})  # 0.1968 TFLOP: 12 GFLOP/s
-    left, right, *_ = drawn("summary", [*RUN[:4], whole], compact=True).axes
-    here = {x: hollow for x, _, hue, hollow, _ in marks(left) if hue in (HERE_CPU, HERE_GPU)}
-    assert {round(x / 1e9): filled for x, filled in here.items()} == {12: True, 1: False}
-    assert words(right) == ["15 %"]
-    own = [product(100e9), record("cnn", rate(150e9))]  # no workload of the articles
-    left, right = drawn("summary", own, compact=True).axes
-    assert "cnn" in words(left) and words(right) == ["(100 %)"]
+def test_every_device_is_a_row_of_the_peaks_with_its_name_and_its_median():
+    """VAE's epoch is 0.1968 TFLOP: 12 of 80 GFLOP/s in 16.4 s. The other two are computing alone."""
+    about = {"config": {"batch_size": 5120}}
+    whole = record("vae", rate(8e9) | {"epoch_s": metric(16.4)}, **about)
+    gpu = [record(name, rate(of), backend="mps", **about) for name, of in (("vae", 1e10), ("dcgan", 3e10))]
+    records = [product(80e9), product(1e12, backend="mps"), whole, *gpu]
+    here, theirs = drawn("peaks", records).axes
+    assert lines(here) == ["Apple M9 CPU", "Apple M9 GPU"] and "M1 Ultra GPU" in lines(theirs)
+    assert words(here) == ["15 %, one model", "2.0 %, median of 2 models, computing alone"]
+    shown = {(round(x, 3), y): filled for x, y, _, filled, _ in marks(here)}
+    assert shown == {(0.15, 0): True, (0.1, 0): False, (0.01, 1): False, (0.03, 1): False}
+    assert {line.get_xdata()[0] for line in here.lines if line.get_marker() == "|"} == {1}
+    said = summary.slowest(summary.reaches(records))
+    assert said.startswith("The Apple M9 GPU is slow for its peak: it reaches 1.0 %")
+    assert "the Apple M9 CPU 10 % of its own (one model, computing alone)" in said
 
 
 # Of all figures -------------------------------------------------------------------------------------------------------
 
 SHOWN = {"vae": MACHINE, "dcgan": [], "transformer_lm": [], "costs": PRICED, "blas": PRODUCTS}
-SHOWN |= {"memory_over_time": TRACED, "roofline": RUN, "summary": RUN, "ranking": MACHINE}
+SHOWN |= {"memory_over_time": TRACED, "roofline": RUN, "summary": RUN, "peaks": RUN, "ranking": MACHINE}
 
 
 def readable(figure):
@@ -322,19 +324,14 @@ def readable(figure):
     return [text for text in texts if text.get_visible() and text.get_text()]
 
 
-@pytest.mark.parametrize("experiment", [*SHOWN, "summary compact"])
-def test_no_word_leaves_the_figure_stands_on_another_or_is_small_on_a_phone(experiment):
+@pytest.mark.parametrize("experiment", SHOWN)
+def test_no_word_leaves_the_figure_or_stands_on_another(experiment):
     from matplotlib.text import Text
 
-    name, *compact = experiment.split()
-    figure = drawn(name, SHOWN[name], compact=bool(compact))
+    figure = drawn(experiment, SHOWN[experiment])
     # Of the words alone: an annotation's own extent takes in its line.
     boxes = [(text.get_text(), Text.get_window_extent(text)) for text in readable(figure)]
     assert len(boxes) > 8
-    if compact:  # as wide as a page shows it, and on a phone of 375 pixels
-        width, height = figure.get_size_inches()
-        assert height / width * 600 < 700
-        assert all(text.get_fontsize() / 72 / width * 343 > 8 for text in readable(figure))
     for name, box in boxes:
         assert -1 <= box.x0 < box.x1 <= figure.bbox.x1 + 1 and -1 <= box.y0 < box.y1 <= figure.bbox.y1 + 1, name
     for (name, box), (other, place) in itertools.combinations(boxes, 2):

@@ -27,8 +27,8 @@ from pomology.report import claims as report_claims
 from pomology.report import declaration, details, ranking, roofline, summary
 from pomology.report import others as report_others
 from pomology.report.declaration import Declaration
-from pomology.report.figures import style
-from pomology.report.figures import summary as figures_summary
+from pomology.report.figures import of_this_machine, style
+from pomology.report.figures.peaks import CAPTION, peaks_figure
 from pomology.report.figures.ranking import on_an_axis
 from pomology.report.notebook_page import PAGE, address, filled, render
 from pomology.report.showing import CHECK, SAVED_AS, Report
@@ -50,6 +50,7 @@ PROFILES = {
 # What a notebook shows, by its method; a section has the first of these.
 MAIN = ("summary", "roofline", "ceilings", "checks", "side_by_side", "table", "details")
 
+OF_THIS_MACHINE = " It is of this machine alone: the runs of other people are not in this figure."
 UNTUNED = "MLX multiplies without a tuned BLAS on x86 Linux: its times there say nothing about the processor."
 
 CSV = {"numbers": "article", "shares": "roofline", "rates": "rates", "checks": "checks"}  # saved tables that are linked
@@ -168,8 +169,8 @@ def _few(lines: list[str]) -> list[str]:
     return few + ([f"And {len(lines) - MOST_LINES:,} more like these."] if len(lines) > MOST_LINES else [])
 
 
-def _figure(svg: str, kind: str, caption: str) -> dict[str, str]:
-    return {"drawing": address(svg), "kind": kind, "caption": caption}
+def _figure(svg: str, caption: str) -> dict[str, str]:
+    return {"drawing": address(svg), "caption": caption}
 
 
 def _facts(run: Run, software: Table) -> list[tuple[str, str]]:
@@ -264,8 +265,10 @@ def _compared(run: Run, notes: list[str]) -> dict[str, Any] | None:
     """The chart of all devices and a sentence on it; None where this machine has no rate, as of a smoke run."""
     try:
         if sentence := summary.sentence(run.records):
-            svg = style.svg(figures_summary.summary_figure(run.records, compact=True))
-            return {"sentence": sentence, "figure": _figure(svg, "compact", summary.CAPTION)}
+            known = summary.reaches(run.records)
+            svg = style.svg(peaks_figure(known))
+            sentence = f"{summary.slowest(known)} {sentence}".strip()
+            return {"sentence": sentence, "figure": _figure(svg, CAPTION)}
     except MALFORMED as error:
         notes.append(f"This machine cannot be compared: {type(error).__name__}: {error}.")
     return None
@@ -354,7 +357,8 @@ def _shown(report: Report, shows: tuple[str, ...], main: str, with_claims: bool)
         section |= {"table": replace(table, title=""), "folded": len(table.rows) if len(table.rows) > LONG else 0}
     records = report.records if about.framework else report.run_records()
     if "figure" in shows and any(record.status == "ok" and record.profile != "smoke" for record in records):
-        section["figure"] = _figure(report.drawn(), "drawing", about.caption)
+        alone = report.run.others and of_this_machine(about)
+        section["figure"] = _figure(report.drawn(), about.caption + OF_THIS_MACHINE * bool(alone))
     if "claims" in shows and with_claims:
         claims = report.saved("claims")
         alone = {claim.id for claim in published.claims() if len(claim.experiments) == 1}
