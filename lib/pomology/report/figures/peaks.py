@@ -33,10 +33,8 @@ def peaks_figure(known: Sequence[Reach]) -> Any:
         marks = [Mark(share) for share in reach.whole.values()]
         marks += [Mark(share, "hollow") for share in reach.alone.values()]
         count = len(reach.whole or reach.alone)
-        words = f"{significant(100 * reach.median, 2)} %, " + (
-            f"median of {count} models" if count > 1 else "one model"
-        )
-        words += "" if reach.whole else ", computing alone"
+        models = f"median of {count} models" if count > 1 else "one model"
+        words = f"{significant(100 * reach.median, 2)} %, {models}{'' if reach.whole else ', computing alone'}"
         line = Line(reach.device, (reach.source, reach.role), words, marks, 1.0)
         panels.setdefault(PANELS[reach.source], []).append(line)
     return points_figure(panels, "% of the peak (left is slow for its peak)", shares=True)
