@@ -170,23 +170,35 @@ def test_a_claim_that_one_machine_can_tell_has_both_verdicts(number):
     assert decide(number, does_not).status == FAILS
     if number == 6:  # PyTorch's launches and MLX's: the claim says `devices`
         assert decide(6, bears_out + launches(1e-4, 1.5e-4, MLX)).status == FAILS
-    # Smoke tests, smaller models, other ways, what did not end well and a part of the numbers tell nothing.
-    otherwise = ({"scaled": True}, {"status": "crashed"}, {"profile": "smoke"}, {"flags": ["other-way"]})
-    untold = [[one.replace(**more) for one in bears_out] for more in otherwise]
-    ends = {id(untold[0]): "; scaled", id(untold[1]): "; crashed"}
-    for records in [*untold, []] + ([bears_out[:1]] if number != 6 else []):  # which needs one device
+    # A part of the numbers tells nothing, and claim 6 needs but one device.
+    for records in [[]] + ([bears_out[:1]] if number != 6 else []):
         assert decide(number, records).status == UNKNOWN
-        needed = f"needs {claim(number).needs.removeprefix('needs ')}"
-        assert cell(number, records).partition(needed)[1:] == (needed, ends.get(id(records), ""))
-    # Nor do single runs, or repeats of which one was disturbed: they point somewhere.
-    flagged = [one.replace(flags=["contended"]) if one.repeat == 1 else one for one in thrice(bears_out)]
-    for records, why in ((bears_out, "one run"), (flagged, "contended")):
-        table = report_claims.claims_table([claim(number)], records)
+        assert f"needs {claim(number).needs.removeprefix('needs ')}" in cell(number, records)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"scaled": True}, "; scaled"),
+        ({"status": "crashed"}, "; crashed"),
+        ({"profile": "smoke"}, ""),
+        ({"flags": ["other-way"]}, ""),
+    ],
+)
+def test_what_is_not_the_article_s_own_case_tells_nothing(more, why):
+    records = [one.replace(**more) for one in ALONE[8][0]]
+    assert decide(8, records).status == UNKNOWN
+    assert cell(8, records).endswith(f"needs {claim(8).needs.removeprefix('needs ')}{why}")
+
+
+def test_single_runs_and_a_disturbed_repeat_point_somewhere_without_a_verdict():
+    flagged = [one.replace(flags=["contended"]) if one.repeat == 1 else one for one in thrice(ALONE[8][0])]
+    for records, why in ((ALONE[8][0], "one run"), (flagged, "contended")):
+        table = report_claims.claims_table([claim(8)], records)
         assert table.data[0]["here"] == UNKNOWN and table.data[0]["doubts"] == why
         assert bool(table.notes) is (why == "one run")  # which says what to do
-        assert table.rows[0].cells[3].startswith("points to ") and table.rows[0].cells[3].endswith(
-            f"({why}: no verdict)"
-        )
+        shown = table.rows[0].cells[3]
+        assert shown.startswith("points to ") and shown.endswith(f"({why}: no verdict)")
 
 
 def test_the_rule_of_theoretical_memory_holds_wherever_it_is_counted():

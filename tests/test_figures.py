@@ -14,8 +14,8 @@ import numpy
 import pytest
 from records import metric, product, rate, record, stream
 
-from pomology.report import costs, declaration
-from pomology.report.figures import draw, memory, points, ranking, style, summary
+from pomology.report import costs, declaration, summary
+from pomology.report.figures import draw, memory, peaks, points, ranking, style
 from pomology.report.ranking import Ranking
 
 pytestmark = pytest.mark.filterwarnings("error")  # none may appear in a notebook
@@ -67,8 +67,10 @@ def drawn(experiment, records=()):
     """The figure, laid out as in a file."""
     if experiment == "ranking":
         made = ranking.ranking_figure(Ranking(records).places(GPU), GPU)
+    elif experiment == "peaks":
+        made = peaks.peaks_figure(summary.reaches(list(records)))
     else:
-        made = summary.compared_figure(records) if experiment == "compared" else draw(experiment, list(records))
+        made = draw(experiment, list(records))
     style.styled(made.draw_without_rendering)()
     return made
 
@@ -286,27 +288,27 @@ def test_the_summary_has_every_device_with_its_peak_and_share():
     assert titles(figure)[-1] == "Timed on this machine only"
 
 
-def test_the_summary_of_a_page_has_each_device_at_one_setting_with_its_share():
-    slower = record("vae", rate(1e9), config={"batch_size": 5120})
-
-    def here(*records):
-        figure = drawn("compared", [*RUN[:4], *records])
-        vae = figure.axes[titles(figure).index("Variational autoencoder")]
-        own = {x: filled for x, _, hue, filled, _ in marks(vae) if hue in (HERE_CPU, HERE_GPU)}
-        return {round(x / 1e9): filled for x, filled in own.items()}, words(vae)[-2:]
-
-    # Computing alone; of two settings the middle one is the lower.
-    assert here(slower, *RUN[5:8]) == ({1: False, 240: False}, ["1.2 %", "10 %"])
-    whole = slower.replace(metrics=slower.metrics | {"epoch_s": metric(16.4, unit="s")})  # 0.1968 TFLOP: 12 GFLOP/s
-    assert here(whole) == ({12: True, 1: False}, [here(whole)[1][0], "15 %"])
-    (axis,) = drawn("compared", [product(100e9), record("cnn", rate(150e9))]).axes  # no workload of the articles
-    assert words(axis) == ["100 %"]
+def test_every_device_is_a_row_of_the_peaks_with_its_name_and_its_median():
+    """VAE's epoch is 0.1968 TFLOP: 12 of 80 GFLOP/s in 16.4 s. The other two are computing alone."""
+    about = {"config": {"batch_size": 5120}}
+    whole = record("vae", rate(8e9) | {"epoch_s": metric(16.4)}, **about)
+    gpu = [record(name, rate(of), backend="mps", **about) for name, of in (("vae", 1e10), ("dcgan", 3e10))]
+    records = [product(80e9), product(1e12, backend="mps"), whole, *gpu]
+    here, theirs = drawn("peaks", records).axes
+    assert lines(here) == ["Apple M9 CPU", "Apple M9 GPU"] and "M1 Ultra GPU" in lines(theirs)
+    assert words(here) == ["15 %, one model", "2.0 %, median of 2 models, computing alone"]
+    shown = {(round(x, 3), y): filled for x, y, _, filled, _ in marks(here)}
+    assert shown == {(0.15, 0): True, (0.1, 0): False, (0.01, 1): False, (0.03, 1): False}
+    assert {line.get_xdata()[0] for line in here.lines if line.get_marker() == "|"} == {1}
+    said = summary.slowest(summary.reaches(records))
+    assert said.startswith("The Apple M9 GPU is slow for its peak: it reaches 1.0 %")
+    assert "the Apple M9 CPU 10 % of its own (one model, computing alone)" in said
 
 
 # Of all figures -------------------------------------------------------------------------------------------------------
 
 SHOWN = {"vae": MACHINE, "dcgan": [], "transformer_lm": [], "costs": PRICED, "blas": PRODUCTS}
-SHOWN |= {"memory_over_time": TRACED, "roofline": RUN, "summary": RUN, "compared": RUN, "ranking": MACHINE}
+SHOWN |= {"memory_over_time": TRACED, "roofline": RUN, "summary": RUN, "peaks": RUN, "ranking": MACHINE}
 
 
 def readable(figure):
@@ -323,16 +325,13 @@ def readable(figure):
 
 
 @pytest.mark.parametrize("experiment", SHOWN)
-def test_no_word_leaves_the_figure_stands_on_another_or_is_small_on_a_phone(experiment):
+def test_no_word_leaves_the_figure_or_stands_on_another(experiment):
     from matplotlib.text import Text
 
     figure = drawn(experiment, SHOWN[experiment])
     # Of the words alone: an annotation's own extent takes in its line.
     boxes = [(text.get_text(), Text.get_window_extent(text)) for text in readable(figure)]
     assert len(boxes) > 8
-    if experiment == "compared":  # on a phone of 375 pixels
-        width = figure.get_size_inches()[0]
-        assert all(text.get_fontsize() / 72 / width * 343 > 8 for text in readable(figure))
     for name, box in boxes:
         assert -1 <= box.x0 < box.x1 <= figure.bbox.x1 + 1 and -1 <= box.y0 < box.y1 <= figure.bbox.y1 + 1, name
     for (name, box), (other, place) in itertools.combinations(boxes, 2):

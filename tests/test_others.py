@@ -91,6 +91,15 @@ def undrawn(monkeypatch):
     monkeypatch.setattr(page.summary, "sentence", lambda _: "")
 
 
+def test_a_figure_without_marks_of_others_says_so(tmp_path):
+    own, theirs = (run(tmp_path / name, record()) for name in ("own", "b"))
+    for beside, said in (((), 0), ((theirs,), 1)):
+        abouts = [declaration.of(name) for name in ("vae", "roofline")]
+        captions = re.findall("<figcaption>(.*)</figcaption>", page.build(own, abouts, beside).read_text("utf-8"))
+        assert [page.OF_THIS_MACHINE in caption for caption in captions].count(True) == said
+        assert page.OF_THIS_MACHINE not in next(caption for caption in captions if "Seconds per epoch" in caption)
+
+
 def test_claims_are_judged_without_others(tmp_path, undrawn):
     """This machine has a GPU only; with another's processor a claim on both could be judged, wrongly."""
     about = next(claim for claim in published.claims() if claim.experiments == ("vae",))

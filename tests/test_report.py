@@ -185,7 +185,7 @@ def test_what_is_doubtful_is_said_first(tmp_path, undrawn):
     vae = page.source.split('id="vae"')[1]
     assert (
         "<b>May these rows be trusted?</b> No: loading data took longer than computing (batch size 128). "
-        "Cannot be told: other programs used the processor meanwhile (batch size 128). Yes: the other case." in vae
+        "Roughly: other programs used the processor meanwhile (batch size 128). Yes: the other case." in vae
     )
     rows = re.findall(r"<tr class=\"plain\"><td>(.*?)</td><td>(.*?)</td>", page.source.split('id="trust"')[1])
     told = [("yes", "1 of 2 checks of the kit itself"), ("no", "1 of 2 checks of the kit itself")]

@@ -302,6 +302,8 @@ NOTEBOOK = [cell.source for cell in nbformat.read(HERE / "ceilings.ipynb", 4).ce
 @pytest.fixture
 def run_ceilings(tmp_path, monkeypatch):
     """Runs the notebook's cases with faults planted; gives the records by operation and precision."""
+    # It looks through all objects of the process, which takes a second in one that has imported a test suite.
+    monkeypatch.setattr(TorchDevice, "release", lambda self: None)
 
     def run(moment: str = "start", sizes: tuple = (64,)):
         (tmp_path / "machine.json").unlink(missing_ok=True)  # of a machine of which nothing is known
@@ -436,7 +438,9 @@ def test_a_run_ends_with_the_ceilings_again_in_every_repeat_and_then_shows_them(
         assert [batch._finished(job, tmp_path) for job in jobs] == done
 
 
-def test_a_faster_product_lowers_the_shares_on_every_page_that_is_there(tmp_path):
+def test_a_faster_product_lowers_the_shares_on_every_page_that_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(Report, "drawn", lambda self: "<svg/>")
+    monkeypatch.setattr(report_page, "_compared", lambda *_: None)
     known = {"metrics": rate(50e9, 49e9, 51e9), "article": "003", "flops_per_step": 10**9}
     out = write(tmp_path, [product(100e9, low=99e9, high=101e9), record("vae", **known)])
     (out / "machine.json").write_text('{"chip": "Apple M9", "profile": "quick"}')

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import html
 import json
 import re
 
@@ -207,6 +206,28 @@ def test_whole_times_are_compared_at_one_setting_of_the_article_and_computing_st
 
 FAST = [product(1e12, backend="mps"), record("vae", rate(3e11), backend="mps")]
 SMALL = record("vae", rate(30e9), scaled=True)
+ALONE = [product(100e9), SMALL]
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ([], ""),
+        (ALONE, "Of this machine only the Apple M9 CPU was measured: its share of its best matrix product is 30 %"),
+        ([*ALONE, *FAST], "None is the slower: the Apple M9 "),  # 30 % of each
+        (
+            [*RUN, *FAST],
+            "The Apple M9 CPU is slow for its peak: it reaches 20 % of its best plain matrix product, the ",
+        ),
+        (
+            [*RUN, *FAST[:1], record("siamese", rate(3e11), backend="mps")],
+            "Which device is slow for its peak cannot be",
+        ),
+    ],
+)
+def test_the_device_that_is_slow_for_its_peak_is_named_first(records, said):
+    found = summary.slowest(summary.reaches(records))
+    assert found.startswith(said) and bool(found) == bool(said)
 
 
 @pytest.mark.parametrize(
@@ -272,8 +293,8 @@ def test_the_page_of_a_run_has_the_chart(tmp_path, monkeypatch):
     whole = report_page.build(out).read_text()
     _, chart, *rest = re.split("<h2[^>]*>", whole)  # nothing is ranked: of the articles' settings it has no whole time
     assert chart.startswith("How much of its peak each device reaches")
-    assert "20 to 80 % (median 30 %)" in chart and chart.count('<img class="compact"') == 1
-    assert summary.CAPTION in html.unescape(chart)
+    assert "20 to 80 % (median 30 %)" in chart and chart.count('<img class="drawing"') == 1
+    assert "is slow for its peak" in chart or "was measured: its share" in chart
     (own,) = [part.replace("\xa0", " ") for part in rest if part.startswith("The kit itself")]
     assert 'id="summary"' in own and f"the table, {len(found(RUN))} rows" in own and "54.7 %" in own
     assert "cannot be compared" not in whole and "cannot be shown" not in whole

@@ -40,7 +40,7 @@ UNTOLD = ("temperature_", "clock_", "peak_memory_", "footprint_", "allocated_", 
 
 # What stands in a table in place of a value.
 NOT_TOLD = "not told"
-NO_VALUE = {"", NOT_TOLD, "not measured", "see the details", "only in an image"}
+NO_VALUE = {"", NOT_TOLD, "not measured", DETAILS, "only in an image"}
 
 
 class Column(NamedTuple):

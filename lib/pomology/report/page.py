@@ -27,8 +27,8 @@ from pomology.report import claims as report_claims
 from pomology.report import declaration, details, ranking, roofline, summary
 from pomology.report import others as report_others
 from pomology.report.declaration import Declaration
-from pomology.report.figures import style
-from pomology.report.figures import summary as figures_summary
+from pomology.report.figures import of_this_machine, style
+from pomology.report.figures.peaks import CAPTION, peaks_figure
 from pomology.report.figures.ranking import chosen, on_an_axis
 from pomology.report.notebook_page import PAGE, address, filled, render
 from pomology.report.showing import CHECK, SAVED_AS, Report
@@ -50,6 +50,7 @@ PROFILES = {
 # What a notebook shows, by its method; a section has the first of these.
 MAIN = ("summary", "roofline", "ceilings", "checks", "side_by_side", "table", "details")
 
+OF_THIS_MACHINE = " It is of this machine alone: the runs of other people are not in this figure."
 UNTUNED = "MLX multiplies without a tuned BLAS on x86 Linux: its times there say nothing about the processor."
 
 CSV = {"numbers": "article", "shares": "roofline", "rates": "rates", "checks": "checks"}  # saved tables that are linked
@@ -169,8 +170,8 @@ def _few(lines: list[str]) -> list[str]:
     return few + ([f"And {len(lines) - MOST_LINES:,} more like these."] if len(lines) > MOST_LINES else [])
 
 
-def _figure(svg: str, kind: str, caption: str) -> dict[str, str]:
-    return {"drawing": address(svg), "kind": kind, "caption": caption}
+def _figure(svg: str, caption: str) -> dict[str, str]:
+    return {"drawing": address(svg), "caption": caption}
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
@@ -275,8 +276,9 @@ def _compared(run: Run) -> dict[str, Any] | None:
     """The chart of all devices and a sentence on it; None where this machine has no rate, as of a smoke run."""
     if not (sentence := summary.sentence(run.records)):
         return None
-    svg = style.svg(figures_summary.compared_figure(run.records))
-    return {"sentence": sentence, "figure": _figure(svg, "compact", summary.CAPTION)}
+    known = summary.reaches(run.records)
+    sentence = f"{summary.slowest(known)} {sentence}".strip()
+    return {"sentence": sentence, "figure": _figure(style.svg(peaks_figure(known)), CAPTION)}
 
 
 def _article(run: Run, abouts: list[Declaration], failed: dict[str, str], notebooks: bool) -> dict[str, Any]:
@@ -338,7 +340,8 @@ def _shown(report: Report, shows: tuple[str, ...], main: str, with_claims: bool)
         section["trust"] = details.trust(report.records) if main == "table" else ""
     records = report.records if about.framework else report.run_records()
     if "figure" in shows and any(record.status == "ok" and record.profile != "smoke" for record in records):
-        section["figure"] = _figure(report.drawn(), "drawing", about.caption)
+        alone = report.run.others and of_this_machine(about)
+        section["figure"] = _figure(report.drawn(), about.caption + OF_THIS_MACHINE * bool(alone))
     if "claims" in shows and with_claims:
         claims = report.saved("claims")
         alone = {claim.id for claim in published.claims() if len(claim.experiments) == 1}

@@ -18,7 +18,7 @@ from pomology.format import one_line
 from pomology.paths import read_file, root
 from pomology.report import article, claims, declaration, details, roofline, side_by_side, summary, table
 from pomology.report.declaration import Declaration
-from pomology.report.figures import draw, shows_others, style
+from pomology.report.figures import draw, of_this_machine, style
 from pomology.report.figures.ranking import ranking_figure
 from pomology.report.ranking import Ranking
 from pomology.report.table import Row, Table
@@ -184,7 +184,7 @@ class Report:
         made_from = "" if self._lacks_its_notebook("figure") else self._made_from()
         others = [self.of(about, run)._compared() for run in self.run.others]
         marked = {about.metric, *about.series}
-        if shows_others(about) and any(marked & record.metrics.keys() for other in others for record in other):
+        if not of_this_machine(about) and any(marked & record.metrics.keys() for other in others for record in other):
             place = place.with_name(f"{self.name}-beside.svg")
             made_from = f"{self._made_from()}<!-- beside {sha256(msgspec.json.encode(others)).hexdigest()} -->"
         else:

@@ -42,14 +42,6 @@ WORKLOADS = {
 # Experiments of an article whose workload has another name.
 WORKLOAD_OF = {"rasbt_vgg16": "vgg16", "memory": "memory_over_time", "model_sizes vgg16": "vgg16"}
 MEASURED_ONLY = "Timed on this machine only"
-CAPTION = (
-    "Operations of the training, counted on paper, over its whole time, with the loading of data and whatever else is "
-    "in it; the axis is logarithmic. Behind each: how much that is of the device's peak, the upright stroke: the "
-    "published one of the articles' GPUs, and of this machine the best plain matrix product of this run; of the "
-    "articles' processors none was found. A mark is a device at a setting of the article, the same for all where they "
-    "share one, this machine with its 95 % interval; hollow: its computing alone, which no article prints. Every "
-    "setting, and what no article has timed, is in the notebook summary."
-)
 # The list of times that article 000 points to does not tell how many GPU cores its Macs had, and Apple's peaks are by
 # their number.
 CORES_UNKNOWN = ("rasbt_vgg16", "rasbt_lenet", "rasbt_mlp")
@@ -73,6 +65,7 @@ NOTES = (
     "of energies.",
 )
 SMALLER = ", a smaller model"  # ends the settings of a case that is not the article's own model
+CLEARLY = 1.2  # by how much medians of shares differ before the lower one is called slow
 COMPUTING = ", computing alone"  # and of a rate without what else is in the time that an article prints
 
 
@@ -279,3 +272,62 @@ def _spread(rates: list[Rate]) -> str:
     about = "about " * any(few(rate.share.replace(unit="x")) for rate in rates)
     middle, low, high = (significant(100 * share, 2) for share in (statistics.median(shares), min(shares), max(shares)))
     return about + (f"{middle} %" if low == high else f"{low} to {high} % (median {middle} %)")
+
+
+class Reach(NamedTuple):
+    """How much of its peak a device reaches, by workload; 1 is all of it. whole: at a setting of the article (`alike`);
+    alone: this machine's `computing`."""
+
+    source: str
+    role: str
+    device: str
+    whole: dict[str, Estimate]
+    alone: dict[str, Estimate]
+
+    @property
+    def median(self) -> float:
+        """Of the whole times, or where it has none, of the computing alone."""
+        return statistics.median(share.value for share in (self.whole or self.alone).values())
+
+
+def reaches(records: list[Record]) -> list[Reach]:
+    """Every device with a known peak, this machine's first, and the nearest to their peaks first: on the workloads that
+    articles have timed too, or of a run with none of these on all that it has."""
+    known = rates(records)
+    whole, ours = alike(known), {rate.workload for rate in known if rate.source == "measured"}
+    both = ours & {rate.workload for rate in whole if rate.source == "published"}
+    found: dict[tuple, Reach] = {}
+    for rate in (*whole, *computing(known, both or ours)):
+        if rate.share:
+            about = (rate.source, rate.role, rate.device)
+            reach = found.setdefault(about, Reach(*about, {}, {}))
+            (reach.whole if rate.setting else reach.alone)[rate.workload] = rate.share
+    return sorted(found.values(), key=lambda reach: (reach.source, -reach.median))
+
+
+def slowest(known: list[Reach]) -> str:
+    """Which of this machine's devices is slow for its peak, over the models that all of them have trained; of one
+    device, at which model it is. Empty where none has a share."""
+    ours = [reach for reach in known if reach.source == "measured"]
+    if len(ours) == 1:
+        shares = sorted((share.value, name) for name, share in (ours[0].whole or ours[0].alone).items())
+        low, high = (f"{_percent(share)} ({WORKLOADS.get(name, name)})" for share, name in (shares[0], shares[-1]))
+        span = f"lies between {low} and {high}" if len(shares) > 1 else f"is {low}"
+        return f"Of this machine only the {ours[0].device} was measured: its share of its best matrix product {span}."
+    for how in ("whole", "alone") if ours else ():
+        shares = [getattr(reach, how) for reach in ours]
+        if shared := set.intersection(*map(set, shares)):
+            medians = [statistics.median(share[name].value for name in shared) for share in shares]
+            (least, slow), *others = sorted(zip(medians, (reach.device for reach in ours), strict=True))
+            models = f"median of {len(shared)} models" if len(shared) > 1 else "one model"
+            text = f"reaches {_percent(least)} of its best plain matrix product, "
+            text += ", ".join(f"the {name} {_percent(median)} of its own" for median, name in others)
+            text += f" ({models}, {'whole times' if how == 'whole' else 'computing alone'})."
+            # Of medians so near to each other another run may have the order turned round.
+            lead = "The {} is slow for its peak: it" if others[0][0] > CLEARLY * least else "None is the slower: the {}"
+            return f"{lead.format(slow)} {text}"
+    return "Which device is slow for its peak cannot be told: they have trained no model in common." if ours else ""
+
+
+def _percent(share: float) -> str:
+    return f"{significant(100 * share, 2)} %"

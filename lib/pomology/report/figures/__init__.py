@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pomology.report import declaration
@@ -23,15 +23,14 @@ KINDS = {
 }
 
 
-def shows_others(about: Declaration) -> bool:
-    """Whether its figure has a mark for each device, and so for those of other people's runs."""
-    return about.metric not in KINDS and "operation" not in about.headings
+def of_this_machine(about: Declaration) -> Callable | None:
+    """What draws this machine alone, with no mark for other people's runs; None where there is a line a device."""
+    return KINDS.get(about.metric, products_figure if "operation" in about.headings else None)
 
 
 def draw(experiment: str | Declaration, records: list, others: Sequence[list] = ()) -> Any:
     """The figure of an experiment, in the form that suits it. others: the records of other people's runs, which those
     figures show that have a line for each device. Returns a matplotlib Figure."""
     about = declaration.of(experiment)
-    if drawn := KINDS.get(about.metric, products_figure if "operation" in about.headings else None):
-        return drawn(about, records)
-    return article_figure(about, records, others)
+    drawn = of_this_machine(about)
+    return drawn(about, records) if drawn else article_figure(about, records, others)

@@ -59,9 +59,9 @@ def value_line(label: str, about: tuple[str, str], value: float, show: Callable[
     return Line(label, about, show(value), [Mark(Estimate(value))])
 
 
-def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, narrow: bool = False) -> Any:
-    """The panels, below each other. label: of the axis, whose numbers are in `unit`. The key names colours. narrow: for
-    a phone, which shows it 340 pixels wide, so that a letter is still 8 pixels high.
+def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, shares: bool = False) -> Any:
+    """The panels, below each other. label: of the axis, whose numbers are in `unit`. The key names colours. shares: of
+    a whole, on a linear axis that ends with it.
 
     Returns a matplotlib Figure.
     """
@@ -72,11 +72,12 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, 
     reach = [value for line in everything for value in line.reach] or [1.0]
     low, high = min(reach), max(reach)
     heights = [len(lines) + 1.1 for lines in shown.values()]
-    figure = figure_of(WIDTH / 2 if narrow else WIDTH, 0.55 + LINE_INCHES * sum(heights) + 0.35)
+    figure = figure_of(WIDTH, 0.55 + LINE_INCHES * sum(heights) + 0.35)
     axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (title, lines) in zip(axes, shown.items(), strict=True):
         limits = low / 1.6, high * 2 * (high / low) ** 0.3  # room for the words behind the last mark
-        axis.set(title=title, xscale="log", xlim=limits, ylim=(len(lines) - 0.4, -0.6))
+        form = {"xlim": (-0.02, 1.4)} if shares else {"xscale": "log", "xlim": limits}
+        axis.set(title=title, ylim=(len(lines) - 0.4, -0.6), **form)
         axis.grid(axis="x")
         for place, line in enumerate(lines):
             if line.peak:
@@ -89,9 +90,12 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, 
         draw_marks(axis, ((line.device, place, line.marks) for place, line in enumerate(lines)))
         axis.set_yticks(range(len(lines)), [line.label for line in lines])
         axis.tick_params(axis="y", length=0)
-    plain_ticks(axis.xaxis, unit)
+    if shares:
+        axis.set_xticks([0, 0.2, 0.4, 0.6, 0.8, 1], ["0", "20", "40", "60", "80", "100"])
+    else:
+        plain_ticks(axis.xaxis, unit)
     axis.set_xlabel(f"{label}; {more:,} more settings are in the table only" if more > 0 else label)
-    device_key(figure, (line.device for line in everything), **({"ncols": 2, "fontsize": 9} if narrow else {}))
+    device_key(figure, (line.device for line in everything))
     return figure
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from pomology.format import one_line, significant
@@ -26,23 +25,8 @@ def summary_figure(records: list[Record]) -> Any:
     return points_figure(_panels(summary.rates(records)), label, 1e12)
 
 
-@styled
-def compared_figure(records: list[Record]) -> Any:
-    """The same for the top of a page: of the workloads that the articles and this machine have timed (of a run with
-    none of these, of all that it has), each device at the same setting (`summary.alike`), and hollow what this machine
-    computes alone."""
-    rates = summary.rates(records)
-    whole, measured = summary.alike(rates), {rate.workload for rate in rates if rate.source == "measured"}
-    published = {rate.workload for rate in whole if rate.source == "published"}
-    chosen = measured & published or measured
-    alone = summary.computing(rates, chosen)
-    shown = [rate for rate in rates if rate.workload in chosen and (rate in whole or rate in alone)]
-    return points_figure(_panels(shown, alone), "TFLOP/s (more is faster); upright: the peak", 1e12, narrow=True)
-
-
-def _panels(rates: list[summary.Rate], alone: Sequence[summary.Rate] = ()) -> dict[str, list[Line]]:
-    """A line for each device; this machine's own workloads share the last panel. alone: drawn hollow, as is what a
-    machine computes alone."""
+def _panels(rates: list[summary.Rate]) -> dict[str, list[Line]]:
+    """A line for each device; this machine's own workloads share the last panel. Hollow: computing alone."""
     frameworks = Counter(workload for workload, _ in {(rate.workload, rate.framework) for rate in rates})
 
     def line_of(rate: summary.Rate) -> tuple[str, str]:
@@ -55,7 +39,7 @@ def _panels(rates: list[summary.Rate], alone: Sequence[summary.Rate] = ()) -> di
 
     panels: dict[str, list[Line]] = {}
     for settings in grouped(rates, line_of):
-        whole = [rate for rate in settings if not (rate.settings.endswith(summary.COMPUTING) or rate in alone)]
+        whole = [rate for rate in settings if not rate.settings.endswith(summary.COMPUTING)]
         best = max(whole or settings, key=lambda rate: rate.rate.value)
         panel, label = line_of(best)
         share = f"{significant(100 * best.share.value, 2)} %" if best.share else "no peak known"
