@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -9,12 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from counting import by_layers
 from test_notebooks import definitions
 from torch import nn
 
 from pomology.articles import published
-from pomology.workloads import cost, vision
+from pomology.workloads import cost, pretrained, vision
 
 
 def of_samples(name: str, samples: int):
@@ -58,9 +58,8 @@ def gpt2_large():
 
 
 def whisper_step():
-    scope = definitions("energy")
-    scope["workload"] = by_layers
-    return lambda config: scope["work"](config["model"], config["batch_size"], "mps").flops
+    work = definitions("energy")["work"]
+    return lambda config: work(config["model"], config["batch_size"], "mps").flops
 
 
 def steps_of(build, steps: int, *shape: int):
@@ -102,6 +101,25 @@ def test_the_operations_of_a_published_time_are_those_that_the_models_do(experim
     count = COUNTS[experiment]()
     for config, flops in configs.values():
         assert flops == pytest.approx(count(config), rel=3e-4)  # written with four digits or more
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("backend", ["mps", "cuda"])
+def test_a_model_counted_with_two_and_three_layers_is_the_whole_one(backend, recompute):
+    def build():
+        model, _ = pretrained.build("whisper-tiny", "speech", "random")  # of four
+        if recompute:
+            model.activation_checkpointing_enable({"use_reentrant": True})
+            model.model.decoder.gradient_checkpointing = False
+        return model
+
+    def step(model):
+        model(input_features=torch.randn(2, 80, 3000), labels=torch.randint(50_000, (2, 32))).loss.backward()
+
+    whole, counted = (count(build, step, 2, backend) for count in (cost.workload, pretrained.workload))
+    assert dataclasses.asdict(counted) == dataclasses.asdict(whole)
+    with torch.device("meta"):
+        assert len(pretrained.build("gpt2", "language-model")[0].transformer.h) == 12  # as before
 
 
 # Published times without a count: of the same training once more (SimCLR's as a whole, the others' with their

@@ -11,7 +11,6 @@ import test_notebooks
 import test_sizes
 import torch
 import yaml
-from counting import by_layers
 
 from pomology import errors
 from pomology.data import text
@@ -19,7 +18,7 @@ from pomology.devices import torch as devices_torch
 from pomology.experiment import case as experiment_case
 from pomology.experiment import experiment
 from pomology.report import declaration
-from pomology.workloads import offload, pretrained
+from pomology.workloads import pretrained
 
 NAME, TOKENS = "gpt2_finetuning", 16
 GIB = 2**30
@@ -32,11 +31,6 @@ def scope() -> dict:
     found["corpus"] = text.imdb("stand-in", length=TOKENS, size=64)
     found["limit_s"] = 600.0
     return found
-
-
-@pytest.fixture(autouse=True)
-def counted_soon(monkeypatch):
-    monkeypatch.setattr(offload, "plain_workload", by_layers)
 
 
 def enter(scope: dict, folder) -> experiment.Experiment:

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
-from counting import by_layers
 
 from pomology.articles import claims, published
 from pomology.report import claims as report_claims
@@ -28,7 +27,6 @@ def ran(tmp_path_factory):
         *lines, last = cell.source.split("\n")
         last = f"shown.append({last})" if last.startswith("table.Table(") else last
         exec(compile("\n".join([*lines, last]), cell.id, "exec"), names)
-        names |= {"workload": by_layers} if "workload" in names else {}
         if "parameters" in cell.metadata.get("tags", []):
             names |= {"out": str(out), "devices": "cpu"}
     return names, shown, journal.read(out / "model_memory.jsonl").records

@@ -290,13 +290,7 @@ __import__("rehearsal").begin({{own!r}})
 sys.path.remove({str(TESTS)!r})
 del sys
 """
-# Counts models of transformers by their layers, in a twentieth of the time; test_sizes.py has that it is the same.
-BY_LAYERS = """
-counting = __import__("counting")
-sys.modules["pomology.workloads.cost"].workload = counting.by_layers
-del counting
-"""
-MORE = {"model_memory": BY_LAYERS, "device_check": "__import__('rehearsal').ask_no_framework()"}
+MORE = {"device_check": "__import__('rehearsal').ask_no_framework()"}
 # What would hide two OpenMPs in one process, and computing on the CPU what MPS lacks.
 UNSET = ("KMP_DUPLICATE_LIB_OK", "PYTORCH_ENABLE_MPS_FALLBACK")
 LAST = "import sys; sys.modules['rehearsal'].end({folder!r})"

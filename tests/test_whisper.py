@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import test_sizes
 import torch
-from counting import by_layers
 from test_notebooks import definitions
 
 from pomology.errors import TooBig, Unsupported
@@ -19,15 +18,9 @@ GIB = 2**30
 NAME = "whisper_pretraining"
 
 
-def notebook(profile: str, **given) -> dict:
-    scope = definitions(NAME, profile, **given)
-    scope["workload"] = by_layers
-    return scope
-
-
 @pytest.fixture(scope="module")
 def article() -> dict:
-    return notebook("article")
+    return definitions(NAME, "article")
 
 
 @pytest.fixture
@@ -35,7 +28,8 @@ def smoke() -> dict:
     """With a few clips of noise."""
     torch.manual_seed(5)
     clips = [(torch.randn(80, 3000).numpy(), torch.randint(50_000, (32,)).numpy()) for _ in range(2)]
-    return notebook("smoke", heard=[dict(zip(("input_features", "labels"), clip, strict=True)) for clip in clips])
+    heard = [dict(zip(("input_features", "labels"), clip, strict=True)) for clip in clips]
+    return definitions(NAME, "smoke", heard=heard)
 
 
 def flops(d: int, layers: int, batch: int, tokens: int = 32, places: int = 1500, words: int = 51_865) -> int:
