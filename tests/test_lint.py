@@ -243,21 +243,6 @@ def test_a_process_with_torch_behaves_as_on_a_mac(tmp_path):
     assert len(pickle.loads((tmp_path / "loaders.pickle").read_bytes())) == 1
 
 
-IN_TENSORFLOW = """
-import os
-os.environ |= {"TURN_OFF_REMAPPER": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-import importlib.util, keras, numpy
-model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(2, activation="relu")])
-model.compile("sgd", "mse", jit_compile=False)
-model.fit(numpy.ones((4, 2), "float32"), numpy.ones((4, 2), "float32"), verbose=0)
-said += [rehearsal.remapper, rehearsal.attempts, len(rehearsal.loaders), importlib.util.find_spec("torch")]
-"""
-
-
-def test_a_process_with_tensorflow_trains_and_notes_the_remapper(tmp_path):
-    assert rehearsed("tensorflow", IN_TENSORFLOW, tmp_path) == [["1"], [], 0, None]
-
-
 def test_permuted_inputs_are_refused():
     import torch
 
