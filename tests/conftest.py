@@ -16,15 +16,17 @@ import pytest
 
 # Of these files, what they have of each notebook is a piece of work by itself.
 BY_NOTEBOOK = ("test_notebooks.py", "test_operators.py")
-BUSY = ("test_whisper.py", "test_add_an_experiment.py", "test_report.py", "test_lint.py", "test_project.py")
-# Seconds, roughly, on a core; what is not here is quick.
-SECONDS = {
-    50: ("test_batch.py", "test_callbacks.py", "test_lab.py", "test_memory.py", "test_on_a_mac.py", "test_doctor.py"),
-    30: ("[device_check]", "[simclr]", "[whisper_pretraining]", "test_ssl_notebooks.py", "test_model_memory.py"),
-    20: ("[capabilities]", "[model_sizes]", "[gpt2_finetuning]", "[cnn]", "test_twins_mlx.py", "test_language.py"),
-    10: (*(f"{file}[" for file in BY_NOTEBOOK), *BUSY),
-}
-SLOW = {name: seconds for seconds, names in SECONDS.items() for name in names}
+# The slowest pieces, in this order; what is not here is quick. `pytest --durations=0` says what takes how long.
+FIRST = (
+    *("test_roofline.py", "test_report.py", "test_phases.py", "test_share.py", "test_proof.py", "test_quiet.py"),
+    *("test_known_faults.py", "test_whisper.py", "test_instrument_check.py", "test_gpt2_finetuning.py"),
+    *("test_batch.py", "test_callbacks.py", "test_lab.py", "test_summary.py", "test_blas.py", "test_device.py"),
+    *("test_experiment.py", "test_others.py", "test_figures.py", "test_flops.py", "test_hostile_", "test_data.py"),
+    *("test_model_memory.py", "test_compare.py", "test_verdicts.py", "test_project.py", "test_on_a_mac.py"),
+    *("[gpt2_small]", "[resnet50]", "[bert_base]", "[simclr]", "[whisper_", "[capabilities]", "[device_check]"),
+    *(f"{file}[" for file in BY_NOTEBOOK),
+    *("test_lightning.py", "test_offload.py", "test_statistics.py", "test_today.py", "test_memory.py"),
+)
 # What processes that start with PyTorch have loaded as well: of all that a notebook loads, what pomology is no part of.
 LOADED = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn", "torch._dynamo", "lightning.pytorch")
 
@@ -48,16 +50,17 @@ def piece(nodeid: str) -> str:
     return f"{file}[{test.partition('[')[2]}" if file in BY_NOTEBOOK else file
 
 
-def slowness(nodeid: str) -> float:
+def place(nodeid: str) -> int:
+    """In the order of `FIRST`."""
     name = piece(nodeid)
-    return max((seconds for part, seconds in SLOW.items() if part in name), default=0)
+    return next((number for number, part in enumerate(FIRST) if part in name), len(FIRST))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The slowest first, so that in the end no process waits for another."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: -slowness(item.nodeid))
+        items.sort(key=lambda item: place(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)

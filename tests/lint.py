@@ -32,10 +32,6 @@ UNWANTED = {
     "zeus": "it imports scikit-learn, which brings a second OpenMP; zeus_apple_silicon is the one without",
     "torchvision": "it does not import beside a PyTorch for CPUs only",
 }
-UNWANTED_IN_NOTEBOOKS = {
-    "tqdm": "case.steps shows how far a case is",
-    "ipywidgets": "its output does not stay in a rendered page",
-}
 # These notebooks may read a clock of their own, statement by statement, each with its reason.
 OWN_CLOCK = {"instrument_check.ipynb"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -176,10 +172,6 @@ def but_for_devices(code: Code) -> bool:
     return not code.name.startswith("devices/") and code.name != "workloads/proof.py"
 
 
-def counts_operations(code: Code) -> bool:
-    return code.name == "workloads/cost.py"
-
-
 def loads_keras(code: Code) -> bool:
     return any(FRAMEWORKS.get(name.split(".")[0]) == "tensorflow" for _, name in code.imports())
 
@@ -209,11 +201,6 @@ def is_asked_for(code: Code, node: ast.AST) -> bool:
 def is_read_from_the_environment(code: Code, node: ast.AST) -> bool:
     up = code.parents.get(node)
     return isinstance(up, ast.Compare) or (isinstance(up, ast.Call) and method(up) in ("get", "pop", "getenv"))
-
-
-def in_meta(code: Code, node: ast.AST) -> bool:
-    withs = (up for up, _ in code.above(node) if isinstance(up, (ast.With, ast.AsyncWith)))
-    return any(has_string(item, "meta") for up in withs for item in up.items)
 
 
 def is_of_keras(code: Code, node: ast.AST) -> bool:
@@ -284,7 +271,6 @@ READ_EARLY += "CPU unnoticed; give it to a child's env"
 TWO_OPENMPS = "KMP_DUPLICATE_LIB_OK hides that two OpenMPs are loaded, and may hang on a Mac; load one framework"
 FORKED = "fork is not safe on macOS: Metal and Objective-C do not outlive it; leave the start method as it is"
 CLOCK = "in a notebook reads the clock before a GPU has finished; case.steps and case.measure wait for it (fence)"
-COUNTED = "FlopCounterMode outside cost.workload: on a CPU it counts LSTM and attention as 0"
 UNFIXED = "fixed: on a CPU Lightning silently makes bf16-mixed of 16-mixed; take it from a parameter or the case"
 NO_XLA = "jit_compile=False is missing, and XLA does not work on Metal"
 NOT_ON_MACOS = "it does not exist on macOS; ask hasattr or sys.platform first"
@@ -325,8 +311,6 @@ TABLE = [
     Rule(rf"call os\.fork\(|call {OF}(set_start_method|get_context)\('fork", FORKED),
     Rule(r"keyword multiprocessing_context='fork", FORKED),
     Rule(rf"name (time\.{CLOCKS}(_ns)?$|timeit\.)", CLOCK, notebooks, may_read_clocks),
-    Rule(r"import .*(FlopCounterMode|flop_counter)$", COUNTED, lambda code: not counts_operations(code)),
-    Rule(rf"call {OF}FlopCounterMode\(", "it must run inside torch.device('meta')", counts_operations, in_meta),
     Rule(rf"string 64-true$|call {OF}(Trainer|Fabric)\(.*\bprecision='?64\b", "it fails on MPS, which has no float64"),
     Rule(rf"call {OF}(Trainer|Fabric)\(.*\bprecision='?(bf)?16", UNFIXED),
     Rule(r"call (?!(re|torch|mlx|builtins)\.)[^(]*\.compile\((?!.*\bjit_compile=False)", NO_XLA, loads_keras),
@@ -342,7 +326,6 @@ TABLE = [
     Rule(r"(name|does) .*\.ru_maxrss\b", "KiB, but on macOS bytes: let sys.platform choose", unless=asks_which_system),
 ]
 TABLE += [Rule(rf"import {package}(\.|$)", why) for package, why in UNWANTED.items()]
-TABLE += [Rule(rf"import {package}(\.|$)", why, notebooks) for package, why in UNWANTED_IN_NOTEBOOKS.items()]
 
 
 def says_whether_fused(code: Code) -> Found:

@@ -75,27 +75,6 @@ def test_image_sets_from_parquet_shards_as_on_the_hub(tmp_path, name):
     assert len(load("real", tmp_path, split="test")) == 3
 
 
-def binary_batch(images, labels):
-    """As the author's: a label, then all of red row by row, then green, then blue."""
-    planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
-    return np.column_stack((np.asarray(labels, np.uint8), planes)).tobytes()
-
-
-def test_cifar10_from_binary_batches(tmp_path):
-    images, labels = arrays((32, 32, 3), 12)
-    folder = tmp_path / "cifar-10-batches-bin"
-    folder.mkdir()
-    for number, name in enumerate([*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]):
-        part = slice(2 * number, 2 * number + 2)
-        (folder / f"{name}.bin").write_bytes(binary_batch(images[part], labels[part]))
-    real, test = (data_images.cifar10("auto", tmp_path, split=split) for split in ("train", "test"))
-    assert real.images.flags.writeable and real.images.flags.c_contiguous and real.labels.dtype == np.int64
-    assert np.array_equal(real.images, images[:10]) and np.array_equal(real.labels, labels[:10])
-    assert np.array_equal(test.images, images[10:]) and np.array_equal(test.labels, labels[10:])
-    (folder / "data_batch_2.bin").write_bytes(binary_batch(images, labels)[:-1])
-    one_line_error(lambda: data_images.cifar10("auto", tmp_path), "data_batch_2.bin", "damaged or half downloaded")
-
-
 def test_unusable_image_folders(tmp_path, monkeypatch):
     def fails(*fragments, load=data_images.mnist, folder=tmp_path):
         return one_line_error(lambda: load("auto", folder), *fragments)

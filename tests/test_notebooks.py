@@ -74,11 +74,7 @@ def test_form_of_the_file(path):
     metadata = document["metadata"]
     assert set(metadata) == {"kernelspec", "language_info", "pomology"}
     assert set(metadata["pomology"]["seconds"]) == set(parameters.PROFILES)
-    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    language = {"codemirror_mode": {"name": "ipython", "version": 3}, "file_extension": ".py", "name": "python"}
-    language |= {"mimetype": "text/x-python", "nbconvert_exporter": "python", "pygments_lexer": "ipython3"}
-    assert metadata["language_info"].pop("version").startswith("3.11.")
-    assert (metadata["kernelspec"], metadata["language_info"]) == (kernel, language)
+    assert metadata["kernelspec"]["name"] == "python3" and metadata["language_info"]["version"].startswith("3.11.")
     for cell in document["cells"]:
         left = set(cell["metadata"]) <= {"tags"} and not cell.get("outputs") and cell.get("execution_count") is None
         assert left, cell["id"]
@@ -91,9 +87,9 @@ def test_form_of_the_file(path):
 def test_title_cells_and_calls(path):
     document = nbformat.read(path, 4)
     about = document.metadata["pomology"]
-    titles = re.findall(r"^# .+", "\n".join(cell.source for cell in document.cells), re.MULTILINE)
     texts = "\n".join(cell.source for cell in document.cells if cell.cell_type == "markdown")
-    assert re.findall(r"^# .+", texts, re.MULTILINE) == titles[:1] and texts.startswith(titles[0]), "one title, first"
+    titles = re.findall(r"^# .+", texts, re.MULTILINE)
+    assert len(titles) == 1 and texts.startswith(titles[0]), "one title, first"
     known = {one.id: one for one in published.articles()}.get(about["article"])
     if known is not None:
         assert path.parent.name == known.slug

@@ -87,7 +87,7 @@ def obtain(dataset: Dataset, request: Request, read: Callable, stand_in: Callabl
 def split_files(dataset: Dataset, root: Path | None, split: str, *own: str) -> tuple[list[Path], str]:
     """The files of a split, all in one folder and in order, and where they are from: the hub if `root` is None.
 
-    Below `root`: parquet files, else those of the author's `own` form; the first pattern with any match decides.
+    Below `root`: parquet files, else the author's `own`, which are text; the first pattern with any match decides.
     """
     if root is None:
         file = f"{dataset.config}/{dataset.file.format(split)}"

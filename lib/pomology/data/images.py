@@ -18,10 +18,8 @@ import numpy as np
 from PIL import Image
 
 from pomology.data import synthetic
-from pomology.data.hub import Dataset, Folder, Obtained, damaged, obtain, read_parquet, reason, shown, split_files
+from pomology.data.hub import Dataset, Folder, Obtained, Request, obtain, read_parquet, reason, shown, split_files
 from pomology.errors import PomologyError
-
-SPLITS = ("train", "test")
 
 Arrays = tuple[np.ndarray, np.ndarray]  # images, labels
 
@@ -42,8 +40,7 @@ class ImageSet(Obtained):
 class _LabelledImages(Dataset):
     shape: tuple[int, ...]
     stand_in: Callable[[int, str], Arrays]  # (count, split)
-    # Images; the first labels, in which sets of one form differ; the files of the author's own form, if they are read.
-    splits: Mapping[str, tuple[int, str, tuple[str, ...]]]
+    splits: Mapping[str, tuple[int, str]]  # images, and the first labels, in which sets of one form differ
 
 
 _MNIST = _LabelledImages(
@@ -54,7 +51,7 @@ _MNIST = _LabelledImages(
     columns=("image", "label"),
     shape=(28, 28),
     stand_in=synthetic.digits,
-    splits={"train": (60_000, "5041921314", ()), "test": (10_000, "7210414959", ())},
+    splits={"train": (60_000, "5041921314"), "test": (10_000, "7210414959")},
 )
 _FASHION_MNIST = replace(
     _MNIST,
@@ -63,9 +60,8 @@ _FASHION_MNIST = replace(
     revision="531be5e2ccc9dba0c201ad3ae567a4f3d16ecdd2",
     config="fashion_mnist",
     stand_in=synthetic.cloth_digits,
-    splits={"train": (60_000, "9003027255", ()), "test": (10_000, "9211614657", ())},
+    splits={"train": (60_000, "9003027255"), "test": (10_000, "9211614657")},
 )
-_OWN = ("data_batch_[1-5].bin",), ("test_batch.bin",)
 _CIFAR10 = _LabelledImages(
     name="CIFAR-10",
     hub="uoft-cs/cifar10",
@@ -74,13 +70,13 @@ _CIFAR10 = _LabelledImages(
     columns=("img", "label"),
     shape=(32, 32, 3),
     stand_in=synthetic.digits_on_photographs,
-    splits={"train": (50_000, "6994112783", _OWN[0]), "test": (10_000, "3880661631", _OWN[1])},
+    splits={"train": (50_000, "6994112783"), "test": (10_000, "3880661631")},
 )
 
 
 def mnist(source: str = "auto", folder: Folder = None, split: str = "train", size: int | None = None) -> ImageSet:
     """MNIST (ylecun/mnist): 60,000 ("train") or 10,000 ("test") handwritten digits, 28 × 28. `folder`: parquet."""
-    return _image_set(_MNIST, source, folder, split, size)
+    return _image_set(_MNIST, split, (source, folder, size))
 
 
 def fashion_mnist(
@@ -90,24 +86,24 @@ def fashion_mnist(
 
     The article trains on 50,000 and validates on the 10,000 behind them. `folder`: parquet.
     """
-    return _image_set(_FASHION_MNIST, source, folder, split, size)
+    return _image_set(_FASHION_MNIST, split, (source, folder, size))
 
 
 def cifar10(source: str = "auto", folder: Folder = None, split: str = "train", size: int | None = None) -> ImageSet:
-    """CIFAR-10 (uoft-cs/cifar10): 50,000 or 10,000 colour photographs, 32 × 32. `folder`: parquet or binary batches."""
-    return _image_set(_CIFAR10, source, folder, split, size)
+    """CIFAR-10 (uoft-cs/cifar10): 50,000 or 10,000 colour photographs, 32 × 32. `folder`: parquet."""
+    return _image_set(_CIFAR10, split, (source, folder, size))
 
 
-def _image_set(dataset: _LabelledImages, source: str, folder: Folder, split: str, size: int | None) -> ImageSet:
-    if split not in SPLITS:
-        raise PomologyError(f"{dataset.name} split: {split!r} should be one of {', '.join(SPLITS)}")
-    count, _, own = dataset.splits[split]
+def _image_set(dataset: _LabelledImages, split: str, request: Request) -> ImageSet:
+    if split not in dataset.splits:
+        raise PomologyError(f"{dataset.name} split: {split!r} should be one of {', '.join(dataset.splits)}")
+    (count, _), size = dataset.splits[split], request[-1]
 
     def read(root: Path | None) -> tuple[Arrays, str]:
-        paths, origin = split_files(dataset, root, split, *own)
-        return (_read_binary if paths[0].suffix == ".bin" else _decode)(dataset, paths), origin
+        paths, origin = split_files(dataset, root, split)
+        return _decode(dataset, paths), origin
 
-    request, stand_in = (source, folder, size), lambda: dataset.stand_in(min(size or count, count), split)
+    stand_in = functools.partial(dataset.stand_in, min(size or count, count), split)
     (images, labels), kind, origin = obtain(dataset, request, read, stand_in)
     if wrong := {*labels.tolist()} - {*range(10)} or (not len(images) and "none"):
         raise PomologyError(f"{origin}: labels of images should be 0 to 9, not {wrong}")
@@ -133,18 +129,6 @@ def _decode(dataset: _LabelledImages, paths: list[Path]) -> Arrays:
             raise PomologyError(f"{where}: image {row} is {picture.shape}, should be {dataset.shape}")
         images[row] = picture
     return images, table.column(1).to_numpy().astype(np.int64)
-
-
-def _read_binary(dataset: _LabelledImages, paths: list[Path]) -> Arrays:
-    """CIFAR-10's binary batches: a label and all of red, green and blue for each image."""
-    length = 1 + int(np.prod(dataset.shape))
-    batches = [np.fromfile(path, np.uint8) for path in paths]
-    for path, batch in zip(paths, batches, strict=True):
-        if not len(batch) or len(batch) % length:
-            raise damaged(path, f"{len(batch):,} bytes are not a number of images of {length:,} bytes each")
-    rows = np.concatenate(batches).reshape(-1, length)
-    images = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return np.ascontiguousarray(images), rows[:, 0].astype(np.int64)
 
 
 class ArticleMNIST:

@@ -18,6 +18,7 @@ from pomology.data.hub import Dataset, Folder, Obtained, damaged, obtain, shown
 from pomology.data.text import IGNORED, load_tokenizer
 from pomology.errors import PomologyError
 
+TOKENS = 32  # labels of a clip
 STAND_IN_CLIPS = 100_000  # the article names no release of Common Voice, so no number of clips
 SAMPLING_RATE = 16_000  # hertz, at which Whisper hears
 
@@ -28,14 +29,13 @@ _WHISPER = {"<|startoftranscript|>": 50_258, "<|transcribe|>": _TRANSCRIBE, "<|n
 
 @dataclass(frozen=True, eq=False)
 class Speech(Obtained):
-    """Spoken sentences, read one by one: items {"input_features": float32 (80, 3000), "labels": int64 (tokens,)}.
+    """Spoken sentences, read one by one: items {"input_features": float32 (80, 3000), "labels": int64 (TOKENS,)}.
 
     Labels: language, task, no timestamps, text, end; then `IGNORED`. transformers puts the start before them.
     """
 
     store: Callable[[int], tuple[np.ndarray, Sequence[int]]]
     length: int
-    tokens: int
 
     def __len__(self) -> int:
         return self.length
@@ -45,32 +45,30 @@ class Speech(Obtained):
         if not 0 <= index < self.length:
             raise IndexError(index)
         features, numbers = self.store(index)
-        labels = np.full(self.tokens, IGNORED, np.int64)
+        labels = np.full(TOKENS, IGNORED, np.int64)
         labels[: len(numbers)] = numbers
         return {"input_features": features, "labels": labels}
 
 
-def common_voice(source: str = "auto", folder: Folder = None, size: int | None = None, tokens: int = 32) -> Speech:
-    """Common Voice's training clips as Whisper hears and writes them: log-mel features of 30 s, `tokens` labels.
+def common_voice(source: str = "auto", folder: Folder = None, size: int | None = None) -> Speech:
+    """Common Voice's training clips as Whisper hears and writes them: log-mel features of 30 s, 32 labels.
 
     Only a `folder` has the real ones: one language of a release (datacollective.mozillafoundation.org), with
     `train.tsv` and `clips`. A longer sentence is cut, and still has its end.
     """
-    if not 5 <= tokens <= 448:
-        raise PomologyError(f"Common Voice tokens: {tokens} should be 5 to 448, what Whisper's decoder can write")
-    stand_in = functools.partial(_stand_in_clip, tokens=tokens), STAND_IN_CLIPS
-    read = functools.partial(_read_release, size=size, tokens=tokens)
+    read = functools.partial(_read_release, size=size)
+    stand_in = _stand_in_clip, STAND_IN_CLIPS
     (store, length), kind, origin = obtain(_COMMON_VOICE, (source, folder, size), read, lambda: stand_in)
-    return Speech(store, min(size or length, length), tokens, name=_COMMON_VOICE.name, kind=kind, origin=origin)
+    return Speech(store, min(size or length, length), name=_COMMON_VOICE.name, kind=kind, origin=origin)
 
 
-def _stand_in_clip(index: int, tokens: int) -> tuple[np.ndarray, Sequence[int]]:
-    features, numbers = synthetic.speech(index, tokens - 4)
+def _stand_in_clip(index: int) -> tuple[np.ndarray, Sequence[int]]:
+    features, numbers = synthetic.speech(index, TOKENS - 4)
     return features, [_ENGLISH, _TRANSCRIBE, _NO_TIMESTAMPS, *numbers, _END]
 
 
 def _clip(
-    index: int, clips: Path, rows: list[tuple[str, str, str]], tokenizer: Any, language: int, tokens: int
+    index: int, clips: Path, rows: list[tuple[str, str, str]], tokenizer: Any, language: int
 ) -> tuple[np.ndarray, Sequence[int]]:
     """Of rows of (file, sentence, locale): its sound as features of 30 s, and its labels. Is pickled as a partial."""
     import soundfile
@@ -85,11 +83,11 @@ def _clip(
     sound = resample(sound.mean(axis=1), rate, SAMPLING_RATE)
     features = _extractor()(sound, sampling_rate=SAMPLING_RATE, return_tensors="np")["input_features"][0]
     text = tokenizer.encode(sentence, add_special_tokens=False).ids
-    numbers = [language, _TRANSCRIBE, _NO_TIMESTAMPS, *text][: tokens - 1]
+    numbers = [language, _TRANSCRIBE, _NO_TIMESTAMPS, *text][: TOKENS - 1]
     return np.ascontiguousarray(features, np.float32), [*numbers, _END]
 
 
-def _read_release(root: Path, size: int | None, tokens: int) -> tuple[tuple[Callable, int], str]:
+def _read_release(root: Path, size: int | None) -> tuple[tuple[Callable, int], str]:
     """What gives a clip, how many there are, and where they and the tokenizer are from."""
     # Only so deep: a search through `clips` would look at a million files.
     tables = [path for depth in ("", "*/", "*/*/") for path in sorted(root.glob(f"{depth}train.tsv"))]
@@ -114,8 +112,8 @@ def _read_release(root: Path, size: int | None, tokens: int) -> tuple[tuple[Call
     language = tokenizer.token_to_id(f"<|{locales[0].split('-')[0]}|>")
     if language is None:
         raise PomologyError(f"{shown(table)}: Whisper has no token for the language {locales[0]!r}")
-    about = {"clips": clips, "rows": rows, "tokenizer": tokenizer, "language": language, "tokens": tokens}
-    return (functools.partial(_clip, **about), len(rows)), f"local folder{words}"
+    clip = functools.partial(_clip, clips=clips, rows=rows, tokenizer=tokenizer, language=language)
+    return (clip, len(rows)), f"local folder{words}"
 
 
 @functools.cache

@@ -80,7 +80,7 @@ def _pieces(count: int) -> list[slice]:
     return [slice(start, start + _PIECE) for start in range(0, count, _PIECE)]
 
 
-def _generator(seed: int, split: str) -> np.random.Generator:
+def _generator(seed: int, split: str = "train") -> np.random.Generator:
     return np.random.default_rng([seed, ("train", "test").index(split)])
 
 
@@ -141,7 +141,7 @@ def text(counts: Mapping[str, int], vocabulary: int) -> tuple[dict[str, np.ndarr
     return dict(zip(counts, parts, strict=True)), words
 
 
-def reviews(count: int, length: int, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def reviews(count: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For IMDB in GPT-2's tokens: tokens (count, length), lengths (count,) and labels (count,), int64 all.
 
     Tokens by Zipf's law; about one in ten is a word of praise or of blame, mostly as the label says. Nine in ten fill
@@ -152,12 +152,12 @@ def reviews(count: int, length: int, split: str) -> tuple[np.ndarray, np.ndarray
     words = np.random.default_rng(7).permutation(end)
     opinions, words = words[:400].reshape(2, 200), words[400:]  # of blame and of praise; the others by their rank
     zipf = np.cumsum(1 / np.arange(5, 5 + len(words)))
-    first_of_two = _generator(8, split).integers(0, 2, -(-count // 2))
+    first_of_two = _generator(8).integers(0, 2, -(-count // 2))
     labels = np.stack((first_of_two, 1 - first_of_two), axis=1).ravel()[:count]
-    lengths = np.exp(_generator(9, split).normal(math.log(230), 0.47, count)).astype(np.int64)
+    lengths = np.exp(_generator(9).normal(math.log(230), 0.47, count)).astype(np.int64)
     lengths = np.clip(lengths, min(10, length), length)
-    conviction = _generator(10, split).beta(4, 1.5, count)  # the share of a review's opinions that are of its label
-    generator = _generator(11, split)
+    conviction = _generator(10).beta(4, 1.5, count)  # the share of a review's opinions that are of its label
+    generator = _generator(11)
     tokens = np.empty((count, length), np.int64)
     for piece in _pieces(count):
         rows = tokens[piece]

@@ -6,6 +6,7 @@ cache, else from its hub; without it the data cannot be had.
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from pomology.data import hub, synthetic
-from pomology.data.hub import Dataset, Folder, Obtained, damaged, obtain, shown
-from pomology.data.images import SPLITS
+from pomology.data.hub import Dataset, Folder, Obtained, Request, damaged, obtain, shown
 from pomology.errors import PomologyError
 
 WIKITEXT2_TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}  # words and one <eos> a line
@@ -75,18 +75,18 @@ def wikitext2(source: str = "auto", folder: Folder = None, size: int | None = No
 
     Of the variant wikitext-2-v1, without rare words. `folder`: its wiki.train.tokens and the others, or parquet.
     """
-    return _corpus(_WIKITEXT2, source, folder, size)
+    return _corpus(_WIKITEXT2, (source, folder, size))
 
 
-def penn_treebank(source: str = "auto", folder: Folder = None, size: int | None = None) -> Corpus:
+def penn_treebank(source: str = "auto", folder: Folder = None) -> Corpus:
     """Penn Treebank by words, 10,000 different ones: 929,589 tokens to train, 73,760 to validate, 82,430 to test.
 
     `folder`: Mikolov's ptb.train.txt, ptb.valid.txt and ptb.test.txt, or parquet.
     """
-    return _corpus(_PENN_TREEBANK, source, folder, size)
+    return _corpus(_PENN_TREEBANK, (source, folder, None))
 
 
-def _corpus(dataset: _Text, source: str, folder: Folder, size: int | None) -> Corpus:
+def _corpus(dataset: _Text, request: Request) -> Corpus:
     def read(root: Path | None) -> tuple[Any, str]:
         """Numbers words by their appearance. One `<eos>` is behind every line, empty ones too, as in the article."""
         numbers: dict[str, int] = {}
@@ -94,18 +94,16 @@ def _corpus(dataset: _Text, source: str, folder: Folder, size: int | None) -> Co
         for part in dataset.tokens:
             split = "validation" if part == "valid" and not root else part
             paths, origin = hub.split_files(dataset, root, split, dataset.own.format(part), f"{part}.txt")
-            parquet = paths[0].suffix == ".parquet"
-            lines = (
-                hub.read_parquet(paths, dataset.columns)[0].to_pylist()
-                if parquet
-                else io.StringIO(hub.read_text(paths[0]))
-            )
+            if paths[0].suffix == ".parquet":
+                lines = hub.read_parquet(paths, dataset.columns)[0].to_pylist()
+            else:
+                lines = io.StringIO(hub.read_text(paths[0]))
             words = (word for line in lines for word in (*line.split(), "<eos>"))
             tokens[part] = np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int64)
             origins.append(origin)
         return (tokens, tuple(numbers)), max(origins)  # downloaded, if one of them was
 
-    request, stand_in = (source, folder, size), lambda: synthetic.text(dataset.tokens, dataset.vocabulary)
+    stand_in = functools.partial(synthetic.text, dataset.tokens, dataset.vocabulary)
     (tokens, words), kind, origin = obtain(dataset, request, read, stand_in)
     counts = {part: len(numbers) for part, numbers in tokens.items()}
     if 0 in counts.values():
@@ -113,7 +111,7 @@ def _corpus(dataset: _Text, source: str, folder: Folder, size: int | None) -> Co
     if counts != dataset.tokens or len(words) != dataset.vocabulary:
         here, article = (" + ".join(f"{count:,}" for count in c.values()) for c in (counts, dataset.tokens))
         origin += f"; {here} tokens, {len(words):,} words where the article has {article}, {dataset.vocabulary:,}"
-    first = {part: numbers[:size] for part, numbers in tokens.items()}
+    first = {part: numbers[: request[-1]] for part, numbers in tokens.items()}
     return Corpus(**first, words=words, name=dataset.name, kind=kind, origin=origin)
 
 
@@ -138,21 +136,18 @@ class LanguageBatches:
             yield self.tokens[start:end], self.tokens[start + 1 : end + 1].reshape(-1)
 
 
-def windows(tokens: np.ndarray, context_size: int, stride: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+def windows(tokens: np.ndarray, context_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and targets (n, context_size) each, of running text (tokens,): a target is the token behind its input.
 
-    A window begins every `stride` tokens; None is behind the last target of the one before, so that they share nothing.
-    Views of `tokens`, read only; what is too short for a window is dropped.
+    A window begins at every token. Views of `tokens`, read only.
     """
-    if context_size < 1 or (stride is not None and stride < 1):
-        raise PomologyError(f"windows: context_size {context_size} and stride {stride} should be at least 1")
-    if len(tokens) <= context_size:
-        raise PomologyError(f"windows: {len(tokens):,} tokens are too few for a context_size of {context_size:,}")
-    every = np.lib.stride_tricks.sliding_window_view(tokens, context_size + 1)[:: stride or context_size + 1]
+    if not 1 <= context_size < len(tokens):
+        raise PomologyError(f"windows: context_size {context_size:,} should be 1 to {len(tokens) - 1:,}")
+    every = np.lib.stride_tricks.sliding_window_view(tokens, context_size + 1)
     return every[:, :-1], every[:, 1:]
 
 
-IMDB_REVIEWS = 25_000  # in each of the two splits
+IMDB_REVIEWS = 25_000  # to train on
 GPT2_REVISION = "607a30d783dfa663caf39e06633721c8d4cfcd7e"  # as huggingface_hub's documentation has it
 END_OF_TEXT = 50_256  # GPT-2 has no token for padding: its end of text pads
 IGNORED = -100  # a label that the losses of transformers pass over
@@ -181,27 +176,18 @@ class Reviews(Obtained):
         return {"input_ids": self.tokens[index], "attention_mask": self.mask[index], "labels": self.labels[index]}
 
 
-def imdb(
-    source: str = "auto", folder: Folder = None, split: str = "train", length: int = 128, size: int | None = None
-) -> Reviews:
-    """IMDB (stanfordnlp/imdb): 25,000 reviews of films, "train" or "test", label 0 for blame and 1 for praise.
+def imdb(source: str = "auto", folder: Folder = None, length: int = 128, size: int | None = None) -> Reviews:
+    """IMDB (stanfordnlp/imdb): the 25,000 reviews of films to train on, label 0 for blame and 1 for praise.
 
     Cut or padded to `length` of GPT-2's tokens, and in an order drawn once for all, as the published one is by label:
-    the first few are of both. `folder`: parquet as on the hub, or the authors' aclImdb.
+    the first few are of both. `folder`: parquet.
     """
-    if split not in SPLITS:
-        raise PomologyError(f"IMDB split: {split!r} should be one of {', '.join(SPLITS)}")
     if length < 1:
         raise PomologyError(f"IMDB length: {length} should be at least 1 token")
 
     def read(root: Path | None) -> tuple[tuple, str]:
-        paths, origin = hub.split_files(_IMDB, root, split, f"{split}/neg/*.txt")
-        texts: Sequence[Any] = paths
-        if paths[0].suffix == ".txt":
-            texts = [*paths, *sorted(paths[0].parents[1].glob("pos/*.txt"))]
-            labels = [int(path.parent.name == "pos") for path in texts]
-        else:
-            texts, labels = (column.to_pylist() for column in hub.read_parquet(paths, _IMDB.columns).columns)
+        paths, origin = hub.split_files(_IMDB, root, "train")
+        texts, labels = (column.to_pylist() for column in hub.read_parquet(paths, _IMDB.columns).columns)
         if {*labels} != {0, 1}:
             raise PomologyError(f"{shown(paths[0])}: labels should be 0 or 1, and reviews of both be there")
         order = np.random.default_rng(0).permutation(len(texts))[:size]
@@ -210,14 +196,14 @@ def imdb(
         tokenizer, words = load_tokenizer("GPT-2", ["openai-community/gpt2"], marks, root, GPT2_REVISION)
         tokens, lengths = np.full((len(order), length), END_OF_TEXT, np.int64), np.empty(len(order), np.int64)
         for start in range(0, len(order), 1000):  # an encoding holds far more than its numbers
-            part = [text if isinstance(text, str) else hub.read_text(text) for text in chosen[start : start + 1000]]
-            for row, encoding in enumerate(tokenizer.encode_batch(part, add_special_tokens=False), start):
+            part = tokenizer.encode_batch(chosen[start : start + 1000], add_special_tokens=False)
+            for row, encoding in enumerate(part, start):
                 lengths[row] = min(len(encoding.ids), length)
                 tokens[row, : lengths[row]] = encoding.ids[:length]
         return (tokens, lengths, np.array(labels, np.int64)[order], len(texts)), origin + words
 
     def stand_in() -> tuple:
-        return *synthetic.reviews(min(size or IMDB_REVIEWS, IMDB_REVIEWS), length, split), IMDB_REVIEWS
+        return *synthetic.reviews(min(size or IMDB_REVIEWS, IMDB_REVIEWS), length), IMDB_REVIEWS
 
     (tokens, lengths, labels, count), kind, origin = obtain(_IMDB, (source, folder, size), read, stand_in)
     if count != IMDB_REVIEWS:
