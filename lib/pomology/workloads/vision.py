@@ -87,12 +87,29 @@ def simclr_resnet18() -> Any:
 
 def mlx_resnet18(classes: int = 1000) -> Any:
     """`resnet18` in MLX, for N x H x W x 3; nested as in PyTorch, so that weights have the same names."""
+    return _mlx_resnet((2, 2, 2, 2), bottleneck=False, classes=classes)
+
+
+def mlx_resnet50(classes: int = 1000) -> Any:
+    """`resnet50` in MLX, likewise."""
+    return _mlx_resnet((3, 4, 6, 3), bottleneck=True, classes=classes)
+
+
+def _mlx_resnet(depths: tuple[int, ...], bottleneck: bool, classes: int) -> Any:
     import mlx.nn as nn
 
     stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     # The mean leaves nothing to flatten, but PyTorch counts that layer too.
-    head = [lambda images: images.mean((1, 2)), nn.Identity(), nn.Linear(512, classes)]
-    return nn.Sequential(*stem, *_stages("mlx", (2, 2, 2, 2)), *head)
+    head = [lambda images: images.mean((1, 2)), nn.Identity(), nn.Linear(2048 if bottleneck else 512, classes)]
+    return nn.Sequential(*stem, *_stages("mlx", depths, bottleneck), *head)
+
+
+def mlx_cifar_resnet18() -> Any:
+    """`cifar_resnet18` in MLX."""
+    import mlx.nn as nn
+
+    stem = [nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm(64)]
+    return nn.Sequential(*stem, *_stages("mlx", (2, 2, 2, 2)), lambda images: images.mean((1, 2)))
 
 
 def _stages(framework: str, depths: tuple[int, ...], bottleneck: bool = False, inplace: bool = True) -> list[Any]:

@@ -1,0 +1,117 @@
+"""One training in two frameworks: a file for each, with the same hooks, so that both are timed and proved alike.
+
+`notebooks/mlx_or_pytorch/WORKLOAD_FRAMEWORK.py` has `build(**settings)`, the model; `forward(model, *batch)`, what it
+gives; `loss(outputs, *batch)`, one number; and `optimizer(lr, weight_decay)`, in PyTorch of the parameters first. Where
+parts of a model are trained one after the other it also has `passes(model)`: each part, and the function of a batch
+that gives its loss. Weights have the names of PyTorch's, or `NAMES` says what they are called there.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from pomology.errors import PomologyError
+from pomology.paths import notebook_paths, root
+from pomology.results.notebook_file import read_notebook
+from pomology.workloads import cost
+from pomology.workloads.cost import Workload
+
+FOLDER = "notebooks/mlx_or_pytorch"
+BATCHES = 4  # different ones, in turn; the first three steps and the one behind them have one each
+
+
+def load(name: str) -> ModuleType:
+    """A file beside the notebooks: `inputs`, or the hooks of `vae_mlx`. Raises PomologyError where there is none."""
+    if not (root() / FOLDER / f"{name}.py").is_file():
+        raise PomologyError(f"{FOLDER} has no {name}.py, with the hooks of that training")
+    if str(root() / FOLDER) not in sys.path:
+        sys.path.append(str(root() / FOLDER))
+    return importlib.import_module(name)
+
+
+def rows(texts: list[str]) -> list[dict[str, Any]]:
+    """The settings of cases from `mlp 32/128` and `bert_base 16 512`: workload, batch sizes, and where it has one the
+    size of the model or its input. Raises PomologyError for another text."""
+    result, known = [], load("inputs").OPTIMISERS
+    for text in texts:
+        read = re.fullmatch(r"(\w+) ([1-9]\d*(?:/[1-9]\d*)*)(?: (\S+))?", text)
+        if not read or read[1] not in known:
+            names = ", ".join(known)
+            raise PomologyError(f"{text!r} must read `WORKLOAD BATCH` or `WORKLOAD BATCH SIZE`, with one of {names}")
+        sizes = map(int, read[2].split("/"))
+        result += [{"workload": read[1], "batch_size": size, "size": read[3] or ""} for size in sizes]
+    return result
+
+
+def passes(hooks: ModuleType, model: Any) -> list[tuple[Any, Callable]]:
+    """What a step trains, each with the function of a batch that gives its loss: mostly the model as a whole."""
+    if hasattr(hooks, "passes"):
+        return hooks.passes(model)
+    return [(model, lambda *batch: hooks.loss(hooks.forward(model, *batch), *batch))]
+
+
+def batches(seed: int, settings: dict) -> list[tuple[np.ndarray, ...]]:
+    """The inputs of some steps of a case, the same in every framework."""
+    generator = np.random.default_rng(seed)
+    return [load("inputs").batch(generator, **settings) for _ in range(BATCHES)]
+
+
+def channels_last(array: np.ndarray) -> np.ndarray:
+    """Of PyTorch's layout of pictures, and of weights of convolutions, MLX's."""
+    return array if array.ndim < 3 else np.ascontiguousarray(np.moveaxis(array, 1, -1))
+
+
+def work(cases: list[dict]) -> list[Workload]:
+    """What a step of each case takes, counted in PyTorch without running it; parameters are those that are trained."""
+    result = []
+    for row in cases:
+        workload = row["workload"]
+        hooks, (*_, slots) = load(f"{workload}_torch"), load("inputs").OPTIMISERS[workload]
+        counted = cost.workload(functools.partial(hooks.build, **row), functools.partial(_step, hooks, row), slots)
+        result.append(replace(counted, parameters=_trained(hooks, row)))
+    return result
+
+
+def _step(hooks: ModuleType, row: dict, model: Any) -> None:
+    import torch
+
+    arrays = load("inputs").batch(np.random.default_rng(), **row)
+    batch = [torch.empty(array.shape, dtype=getattr(torch, array.dtype.name)) for array in arrays]
+    for _, loss in passes(hooks, model):
+        loss(*batch).backward()
+
+
+def _trained(hooks: ModuleType, row: dict) -> int:
+    import torch
+
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in hooks.build(**row).parameters() if weight.requires_grad)
+
+
+@functools.cache
+def definitions(name: str, **given: Any) -> SimpleNamespace:
+    """What a notebook of the kit imports and defines, without running it, with the values of its parameters, or those
+    given: so a model is written down once."""
+    (path,) = (place for place in notebook_paths(root() / "notebooks") if place.stem == name)
+    scope: dict[str, Any] = {"__name__": name}
+    for cell in read_notebook(path)["cells"]:
+        tree = ast.parse("".join(cell["source"]) if cell["cell_type"] == "code" else "")
+        kinds: tuple[type, ...] = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+        if "parameters" in cell["metadata"].get("tags", ()):
+            kinds = (ast.AnnAssign,)
+        elif any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in tree.body):
+            kinds = (*kinds, ast.Assign)
+        body = [node for node in tree.body if isinstance(node, kinds)]
+        exec(compile(ast.Module(body, []), path.name, "exec"), scope)
+        scope |= given
+    return SimpleNamespace(**scope)

@@ -1,0 +1,23 @@
+"""BERT-base that puts texts into two classes, as its notebook has it, without dropout."""
+
+import torch
+
+from pomology.workloads.trainings import definitions
+
+
+def build(size, **_):
+    """size: tokens, and x layers where these are not 12."""
+    _, layers = map(int, f"{size}x12".split("x")[:2])
+    return definitions("bert_base", layers=layers).build()
+
+
+def forward(model, words, labels):
+    return model(words).logits
+
+
+def loss(outputs, words, labels):
+    return torch.nn.functional.cross_entropy(outputs, labels)
+
+
+def optimizer(part, lr, weight_decay):
+    return torch.optim.Adam(part.parameters(), lr)

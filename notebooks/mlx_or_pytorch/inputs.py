@@ -1,0 +1,59 @@
+"""What every training of this folder is given, in PyTorch's layout, and what its optimiser is set to.
+
+Random numbers in the shape of the article's data, the same in every framework; classes and words as whole numbers.
+"""
+
+import numpy as np
+
+# Of each workload its learning rate, its decay of weights, and the numbers that its optimiser keeps per weight.
+OPTIMISERS = {
+    "vae": (1e-3, 0.0, 2),
+    "siamese": (1.0, 0.0, 2),
+    "dcgan": (2e-4, 0.0, 2),
+    "transformer_lm": (20.0, 0.0, 0),
+    "simclr": (0.06, 5e-4, 1),
+    "whisper": (1e-5, 0.0, 2),
+    "bert_base": (1e-4, 0.0, 2),
+    "resnet50": (0.01, 0.0, 1),
+    "mlp": (1e-3, 0.0, 2),
+    "cnn": (1e-3, 0.0, 2),
+    "lstm": (1e-3, 0.0, 2),
+}
+# What a framework does otherwise than the others, and a row says.
+DIFFERS = {
+    "dcgan_mlx": "draws its pictures once for each of the two networks, where PyTorch draws them once",
+    "lstm_torch": "its LSTM adds a second bias, which stays 0 and is not trained",
+}
+
+
+def batch(generator: np.random.Generator, workload: str, batch_size: int, size: str = "") -> tuple[np.ndarray, ...]:
+    """The arrays of a step. size: of the model, or of its input, as the workload has it."""
+    numbers = [int(number) for number in size.split("x") if number.isdigit()]
+
+    def pixels(*shape, low=0.0):
+        return generator.uniform(low, 1.0, (batch_size, *shape)).astype(np.float32)
+
+    def classes(count, *shape):
+        return generator.integers(0, count, shape or batch_size)
+
+    match workload:
+        case "vae":
+            return (pixels(1, 28, 28),)
+        case "siamese":
+            return 255 * pixels(1, 28, 28), 255 * pixels(1, 28, 28), classes(2).astype(np.float32)
+        case "dcgan":
+            return (pixels(3, 64, 64, low=-1.0),)
+        case "transformer_lm":  # 35 words of each text, and those that follow
+            words = classes(numbers[3] if len(numbers) > 3 else 33_278, 36, batch_size)
+            return words[:-1], words[1:].reshape(-1)
+        case "simclr":  # two views of each picture, which augmentation has scaled to a spread of 1
+            return tuple(generator.normal(size=(2, batch_size, 3, 32, 32)).astype(np.float32))
+        case "whisper":  # 30 seconds in 80 mel bands, and 32 tokens of text
+            return generator.normal(size=(batch_size, 80, 3000)).astype(np.float32), classes(50_000, batch_size, 32)
+        case "bert_base":  # tokens, and layers if not 12
+            return classes(28_996, batch_size, numbers[0]), np.ones(batch_size, np.int64)
+        case "resnet50":
+            return pixels(3, *numbers, *numbers), classes(1000)
+        case "mlp" | "cnn" | "lstm":
+            return pixels(1, 28, 28), classes(10)
+    raise ValueError(f"no inputs are known for {workload!r}")

@@ -1,0 +1,11 @@
+"""What several files of MLX share."""
+
+import mlx.core as mx
+
+LEAST = 1e-38  # PyTorch bounds a logarithm at -100; MLX's own function does so behind it, where its gradient is none
+
+
+def binary_cross_entropy(probabilities, answers):
+    """Of each element."""
+    right, wrong = mx.maximum(probabilities, LEAST), mx.maximum(1 - probabilities, LEAST)
+    return -(answers * mx.log(right) + (1 - answers) * mx.log(wrong))

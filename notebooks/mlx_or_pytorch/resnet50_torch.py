@@ -1,0 +1,22 @@
+"""ResNet-50 with SGD and momentum, as its notebook trains it."""
+
+import torch
+from torch.nn import functional as F
+
+from pomology.workloads import vision
+
+
+def build(**_):
+    return vision.resnet50()
+
+
+def forward(model, images, labels):
+    return model(images)
+
+
+def loss(outputs, images, labels):
+    return F.cross_entropy(outputs, labels)
+
+
+def optimizer(part, lr, weight_decay):
+    return torch.optim.SGD(part.parameters(), lr, momentum=0.9)

@@ -1,0 +1,24 @@
+"""The Siamese network, as its notebook has it."""
+
+import torch
+from torch.nn import functional as F
+
+from pomology.workloads.trainings import definitions
+
+notebook = definitions("siamese")
+
+
+def build(**_):
+    return notebook.Siamese()
+
+
+def forward(model, left, right, same):
+    return model(left, right)
+
+
+def loss(outputs, left, right, same):
+    return F.binary_cross_entropy(outputs, same)
+
+
+def optimizer(part, lr, weight_decay):
+    return torch.optim.Adadelta(part.parameters(), lr)

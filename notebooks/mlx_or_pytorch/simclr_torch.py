@@ -1,0 +1,24 @@
+"""SimCLR's ResNet-18 and loss, as its notebook trains them, on views that are ready."""
+
+import torch
+
+from pomology.workloads import vision
+from pomology.workloads.trainings import definitions
+
+notebook = definitions("simclr")
+
+
+def build(**_):
+    return vision.simclr_resnet18()
+
+
+def forward(model, first, second):
+    return model(first), model(second)
+
+
+def loss(outputs, first, second):
+    return notebook.nt_xent(*outputs)
+
+
+def optimizer(part, lr, weight_decay):
+    return torch.optim.SGD(part.parameters(), lr, momentum=0.9, weight_decay=weight_decay)

@@ -1,0 +1,31 @@
+"""The Transformer language model, as its notebook has it; its optimiser clips gradients and subtracts them."""
+
+import torch
+
+from pomology.workloads.trainings import definitions
+
+notebook = definitions("transformer_lm")
+
+
+def build(size, **_):
+    """size: width x layers x hidden units, and x words where these are not WikiText-2's."""
+    width, layers, hidden, *words = map(int, size.split("x"))
+    return notebook.LanguageModel(*words or [33_278], width, layers, hidden)
+
+
+def forward(model, words, targets):
+    return model(words)
+
+
+def loss(outputs, words, targets):
+    return notebook.loss_function(outputs, targets)
+
+
+class ClippedDescent(torch.optim.SGD):
+    def step(self, closure=None):
+        torch.nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 0.25)
+        return super().step(closure)
+
+
+def optimizer(part, lr, weight_decay):
+    return ClippedDescent(part.parameters(), lr)

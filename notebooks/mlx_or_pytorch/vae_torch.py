@@ -1,0 +1,23 @@
+"""The variational autoencoder, as its notebook has it."""
+
+import torch
+
+from pomology.workloads.trainings import definitions
+
+notebook = definitions("vae")
+
+
+def build(**_):
+    return notebook.VAE()
+
+
+def forward(model, images):
+    return model(images)
+
+
+def loss(outputs, images):
+    return notebook.loss_function(images, *outputs)
+
+
+def optimizer(part, lr, weight_decay):
+    return torch.optim.Adam(part.parameters(), lr)
