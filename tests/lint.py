@@ -168,8 +168,8 @@ notebooks = operator.attrgetter("notebook")
 
 
 def but_for_devices(code: Code) -> bool:
-    # The proof holds what a device gave against the CPU, which has them.
-    return not code.name.startswith("devices/") and code.name != "workloads/proof.py"
+    # A proof holds what a device gave against the CPU, which has them.
+    return not code.name.startswith("devices/") and not code.name.endswith(("/proof.py", "/reference.py"))
 
 
 def loads_keras(code: Code) -> bool:

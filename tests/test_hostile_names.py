@@ -69,6 +69,12 @@ def test_make_hands_its_variables_to_the_command(made):
     assert [options[key] for key in plain] == ["smoke", "cpu", "vae dc*", "my-run", "stand-in", 3]  # and no files
 
 
+def test_make_hands_other_people_s_runs_on(made):
+    given = vars(__main__._arguments(made("report", "RUN=a", "WITH=b.zip 'c d.zip' $(shell touch x)")[2:]))
+    assert given == {"command": "report", "run": "a", "beside": ["b.zip 'c d.zip' $(shell touch x)"]}
+    assert vars(__main__._arguments(made("report", "RUN=a")[2:]))["beside"] == [""]
+
+
 @pytest.mark.parametrize("name", ["NOTEBOOKS", "PYTHON", "ENV", "PY"])
 def test_nor_does_one_that_no_program_is_given(made, tmp_path, name):
     assert made("share", "RUN=r", "NOTEBOOKS=1")[2:] == ["share", "--notebooks", "--", "r"]

@@ -6,10 +6,9 @@ import re
 import zipfile
 
 import pytest
-from test_project import needs_make, recorded  # noqa: F401
 from test_report import ATTACKS, MACHINE, Page, assert_harmless, metric, record, run
 
-from pomology.__main__ import _arguments, main
+from pomology.__main__ import main
 from pomology.articles import published
 from pomology.report import declaration, others, page, ranking, showing
 from pomology.report.figures.style import COLOURS
@@ -159,13 +158,6 @@ def test_names_with_spaces(tmp_path, own, monkeypatch, capsys):
     for given in (["--with", "my run.zip"], ["--with='my run.zip'"], ["--with", "'my run.zip'"]):
         assert main(["report", "own", *given]) == 0, capsys.readouterr().err
     assert asked == [("own", [place])] * 3
-
-
-@needs_make
-def test_make_hands_them_on(recorded):  # noqa: F811
-    given = vars(_arguments(recorded("report", "RUN=a", "WITH=b.zip 'c d.zip' $(shell touch x)")[2:]))
-    assert given == {"command": "report", "run": "a", "beside": ["b.zip 'c d.zip' $(shell touch x)"]}
-    assert vars(_arguments(recorded("report", "RUN=a")[2:]))["beside"] == [""]
 
 
 def test_the_ranking_has_others_and_its_sentences_do_not():

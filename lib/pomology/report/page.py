@@ -218,7 +218,7 @@ def _trust(records: list[Record]) -> Table:
     smoke = sum(record.profile == "smoke" and record.status == "ok" for record in records)
     for word, count, why in (
         ("yes", len(good) - len(flagged), "ended well, with nothing that casts doubt on the time"),
-        ("cannot be told", len(flagged), f"ended well, with a doubt: {', '.join(words)}"),
+        ("roughly", len(flagged), f"ended well, with a doubt: {', '.join(words)}"),
         ("no", smoke, "smoke runs, which are made to test the kit"),
         ("no number", sum(count for _, count in ended), ", ".join(f"{count} {status}" for status, count in ended)),
     ):

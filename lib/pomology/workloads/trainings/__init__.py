@@ -49,7 +49,8 @@ def rows(texts: list[str]) -> list[dict[str, Any]]:
             names = ", ".join(known)
             raise PomologyError(f"{text!r} must read `WORKLOAD BATCH` or `WORKLOAD BATCH SIZE`, with one of {names}")
         sizes = map(int, read[2].split("/"))
-        result += [{"workload": read[1], "batch_size": size, "size": read[3] or ""} for size in sizes]
+        more = {"size": read[3]} if read[3] else {}
+        result += [{"workload": read[1], "batch_size": size, **more} for size in sizes]
     return result
 
 
@@ -66,19 +67,19 @@ def batches(seed: int, settings: dict) -> list[tuple[np.ndarray, ...]]:
     return [load("inputs").batch(generator, **settings) for _ in range(BATCHES)]
 
 
-def channels_last(array: np.ndarray) -> np.ndarray:
+def in_mlx_layout(array: np.ndarray) -> np.ndarray:
     """Of PyTorch's layout of pictures, and of weights of convolutions, MLX's."""
     return array if array.ndim < 3 else np.ascontiguousarray(np.moveaxis(array, 1, -1))
 
 
-def work(cases: list[dict]) -> list[Workload]:
-    """What a step of each case takes, counted in PyTorch without running it; parameters are those that are trained."""
+def work(cases: list[dict], trained: bool = False) -> list[Workload]:
+    """What a step of each case takes, counted in PyTorch without running it. trained: of the parameters only those."""
     result = []
     for row in cases:
         workload = row["workload"]
         hooks, (*_, slots) = load(f"{workload}_torch"), load("inputs").OPTIMISERS[workload]
         counted = cost.workload(functools.partial(hooks.build, **row), functools.partial(_step, hooks, row), slots)
-        result.append(replace(counted, parameters=_trained(hooks, row)))
+        result.append(replace(counted, parameters=_trained(hooks, row)) if trained else counted)
     return result
 
 
@@ -98,6 +99,14 @@ def _trained(hooks: ModuleType, row: dict) -> int:
         return sum(weight.numel() for weight in hooks.build(**row).parameters() if weight.requires_grad)
 
 
+def _constant(node: ast.stmt) -> bool:
+    """Whether it names a constant, as in `WIDTH = 64`."""
+    try:
+        return isinstance(node, ast.Assign) and ast.literal_eval(node.value) is not None
+    except ValueError:
+        return False
+
+
 @functools.cache
 def definitions(name: str, **given: Any) -> SimpleNamespace:
     """What a notebook of the kit imports and defines, without running it, with the values of its parameters, or those
@@ -109,9 +118,7 @@ def definitions(name: str, **given: Any) -> SimpleNamespace:
         kinds: tuple[type, ...] = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
         if "parameters" in cell["metadata"].get("tags", ()):
             kinds = (ast.AnnAssign,)
-        elif any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in tree.body):
-            kinds = (*kinds, ast.Assign)
-        body = [node for node in tree.body if isinstance(node, kinds)]
+        body = [node for node in tree.body if isinstance(node, kinds) or _constant(node)]
         exec(compile(ast.Module(body, []), path.name, "exec"), scope)
         scope |= given
     return SimpleNamespace(**scope)
