@@ -277,8 +277,9 @@ def _compared(run: Run) -> dict[str, Any] | None:
     if not (sentence := summary.sentence(run.records)):
         return None
     known = summary.reaches(run.records)
-    sentence = f"{summary.slowest(known)} {sentence}".strip()
-    return {"sentence": sentence, "figure": _figure(style.svg(peaks_figure(known)), CAPTION)}
+    slowest = summary.slowest(known)
+    figure = _figure(style.svg(peaks_figure(known)), CAPTION)
+    return {"sentence": f"{slowest} {sentence}".strip(), "slowest": re.split(r"[:;(]", slowest)[0], "figure": figure}
 
 
 def _article(run: Run, abouts: list[Declaration], failed: dict[str, str], notebooks: bool) -> dict[str, Any]:
