@@ -150,12 +150,13 @@ def torch_pass(settings: dict, batches: list[tuple[np.ndarray, ...]], device: An
         return torch.from_numpy(_wave(shape)).to(device, kind)
 
     def array(tensor: Any) -> np.ndarray:
-        return tensor.detach().float().cpu().numpy()
+        return tensor.detach().float().cpu().numpy().copy()  # clipping changes a gradient where it is
 
-    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with mock.patch.multiple(torch, randn=same, randn_like=lambda tensor: same(*tensor.shape)):
         result = _outputs(hooks.forward(model, *ready[0]), array)
-        model.load_state_dict(kept)
+        for buffer, before in kept:
+            buffer.copy_(before)
         passes = trainings.passes(hooks, model)
         optimizers = [hooks.optimizer(part, lr, SHRINK / lr) for part, _ in passes]
         for step in range(STEPS + 1):
