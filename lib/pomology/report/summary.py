@@ -14,7 +14,7 @@ from collections.abc import Container, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from pomology.articles import published
+from pomology.articles import elsewhere, published
 from pomology.articles.published import KIT, experiment_of
 from pomology.format import few, quantity_per_s, significant, with_interval
 from pomology.measure.estimate import Estimate
@@ -242,7 +242,7 @@ def sentence(records: list[Record]) -> str:
     both = {rate.workload for rate in ours} & {rate.workload for rate in printed}
     wholes = [rate for rate in alike(known) if rate.source == "measured" and rate.workload in both]
     alone = computing(known, both or {rate.workload for rate in ours})
-    at_their_settings = "at the articles' own settings and with all that is in their times"
+    at_their_settings = "at the articles' own settings, loading and all else included"
     sentences = []
     for role, name in {"cpu": "processor", "gpu": "GPU"}.items():
         parts = []
@@ -299,21 +299,18 @@ def reaches(records: list[Record]) -> list[Reach]:
     found: dict[tuple, Reach] = {}
     for rate in (*whole, *computing(known, both or ours)):
         if rate.share:
-            about = (rate.source, rate.role, rate.device)
+            about = (rate.source, rate.role, elsewhere.devices().get(rate.device, rate.device))
             reach = found.setdefault(about, Reach(*about, {}, {}))
             (reach.whole if rate.setting else reach.alone)[rate.workload] = rate.share
     return sorted(found.values(), key=lambda reach: (reach.source, -reach.median))
 
 
 def slowest(known: list[Reach]) -> str:
-    """Which of this machine's devices is slow for its peak, over the models that all of them have trained; of one
-    device, at which model it is. Empty where none has a share."""
+    """Which of this machine's devices is slow for its peak, over the models that all of them have trained; empty where
+    none has a share."""
     ours = [reach for reach in known if reach.source == "measured"]
     if len(ours) == 1:
-        shares = sorted((share.value, name) for name, share in (ours[0].whole or ours[0].alone).items())
-        low, high = (f"{_percent(share)} ({WORKLOADS.get(name, name)})" for share, name in (shares[0], shares[-1]))
-        span = f"lies between {low} and {high}" if len(shares) > 1 else f"is {low}"
-        return f"Of this machine only the {ours[0].device} was measured: its share of its best matrix product {span}."
+        return f"Of this machine only the {ours[0].device} was measured."
     for how in ("whole", "alone") if ours else ():
         shares = [getattr(reach, how) for reach in ours]
         if shared := set.intersection(*map(set, shares)):
