@@ -317,8 +317,8 @@ def slowest(known: list[Reach]) -> str:
             medians = [statistics.median(share[name].value for name in shared) for share in shares]
             (least, slow), *others = sorted(zip(medians, (reach.device for reach in ours), strict=True))
             models = f"median of {len(shared)} models" if len(shared) > 1 else "one model"
-            text = f"reaches {_percent(least)} of its best plain matrix product, "
-            text += ", ".join(f"the {name} {_percent(median)} of its own" for median, name in others)
+            text = f"reaches {percent(least)} of its best plain matrix product, "
+            text += ", ".join(f"the {name} {percent(median)} of its own" for median, name in others)
             text += f" ({models}, {'whole times' if how == 'whole' else 'computing alone'})."
             # Of medians so near to each other another run may have the order turned round.
             lead = "The {} is slow for its peak: it" if others[0][0] > CLEARLY * least else "None is the slower: the {}"
@@ -326,5 +326,5 @@ def slowest(known: list[Reach]) -> str:
     return "Which device is slow for its peak cannot be told: they have trained no model in common." if ours else ""
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     return f"{significant(100 * share, 2)} %"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pomology.format import significant
 from pomology.report.figures.points import Line, Mark, points_figure
 from pomology.report.figures.style import styled
-from pomology.report.summary import Reach
+from pomology.report.summary import Reach, percent
 
 PANELS = {
     "measured": "This machine's devices, of their best plain matrix product in this run",
@@ -26,15 +25,14 @@ CAPTION = (
 
 @styled
 def peaks_figure(known: Sequence[Reach]) -> Any:
-    """A row for each device with a mark for each model, and behind it the median. Returns a
-    matplotlib Figure."""
+    """A row for each device with a mark for each model, and behind it the median. Returns a matplotlib Figure."""
     panels: dict[str, list[Line]] = {}
     for reach in known:
         marks = [Mark(share) for share in reach.whole.values()]
         marks += [Mark(share, "hollow") for share in reach.alone.values()]
         count = len(reach.whole or reach.alone)
         models = f"median of {count} models" if count > 1 else "one model"
-        words = f"{significant(100 * reach.median, 2)} %, {models}{'' if reach.whole else ', computing alone'}"
+        words = f"{percent(reach.median)}, {models}{'' if reach.whole else ', computing alone'}"
         line = Line(reach.device, (reach.source, reach.role), words, marks, 1.0)
         panels.setdefault(PANELS[reach.source], []).append(line)
     return points_figure(panels, "% of the peak (left is slow for its peak)", shares=True)

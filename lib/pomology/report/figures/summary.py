@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from pomology.format import one_line, significant
+from pomology.format import one_line
 from pomology.report import summary
 from pomology.report.figures.points import Line, Mark, points_figure
 from pomology.report.figures.style import styled
@@ -42,7 +42,7 @@ def _panels(rates: list[summary.Rate]) -> dict[str, list[Line]]:
         whole = [rate for rate in settings if not rate.settings.endswith(summary.COMPUTING)]
         best = max(whole or settings, key=lambda rate: rate.rate.value)
         panel, label = line_of(best)
-        share = f"{significant(100 * best.share.value, 2)} %" if best.share else "no peak known"
+        share = summary.percent(best.share.value) if best.share else "no peak known"
         marks = [Mark(rate.rate, "filled" if rate in whole else "hollow") for rate in settings]
         line = Line(one_line(label, 48), (best.source, best.role), share, marks, best.peak_flops_per_s)
         panels.setdefault(panel, []).append(line)
