@@ -49,6 +49,10 @@ c.ServerApp.allow_root = True  # containers; nothing here is more dangerous as r
 c.ServerApp.log_level = c.LabApp.log_level = "ERROR"  # the address is printed, and nothing for every notebook
 c.ServerApp.root_dir = str(ROOT)
 c.ServerApp.jpserver_extensions = {"jupyter_server_terminals": True}
+# A notebook from somebody else would load its pictures from anywhere, and so tell that it was opened, and where.
+own = "'self' data: blob:"
+policy = f"frame-ancestors 'self'; img-src {own}; media-src {own}; font-src {own}; frame-src {own}; object-src {own}"
+c.ServerApp.tornado_settings = {"headers": {"Content-Security-Policy": policy}}
 c.FileContentsManager.preferred_dir = NOTEBOOKS.name
 c.FileContentsManager.pre_save_hook = save_without_outputs
 warnings.filterwarnings("ignore", "Overriding existing pre_save_hook")  # Jupyter sets it twice

@@ -303,11 +303,20 @@ def fit() -> list[dict]:
             rounds.add(pair, f"{name}, whole {whole:.2f} s, {shown} ({within})")
     pairs = [pair for pair in rounds.end() if pair[-1] == "estimated"]  # on a fast machine one may fit its budget
     inside = sum(low is not None and low <= whole <= high for _, whole, _, low, high, _ in pairs)
+    # Whether anything could be told: an interval as wide, about one whole training, has to hold another one.
+    others = [
+        abs(other - whole) <= (high - low) / 2
+        for number, (name, whole, _, low, high, _) in enumerate(pairs)
+        for other_name, other, *_ in pairs[:number]
+        if other_name == name and low is not None
+    ]
     ratios = [whole / value for _, whole, value, *_ in pairs]
     shown = f"{inside} of {len(pairs)}; ratios {min(ratios, default=0):.3f} to {max(ratios, default=0):.3f}"
     least = math.ceil(0.8 * len(pairs))  # of ten at 95 % each, fewer are inside once in eighty times
     name, good = "fit: whole trainings inside the interval of their estimate", inside >= least
-    return [row(name, shown, f"at least {least}", good if len(pairs) >= 8 else None, pairs=pairs)]
+    row("fit: whole trainings inside such an interval about each other", f"{sum(others)} of {len(others)}", "")
+    steady = len(pairs) >= 8 and sum(others) >= 0.8 * len(others)
+    return [row(name, shown, f"at least {least}", good if good or steady else None, pairs=pairs)]
 
 
 LIGHTNING = """

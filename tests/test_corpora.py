@@ -1,5 +1,7 @@
 """Text and speech: forms, tokens, sound, damage, absence of network, the article's counts, and stand-ins to learn."""
 
+import dataclasses
+import hashlib
 import pickle
 
 import numpy as np
@@ -37,6 +39,10 @@ def assert_small(real, counts):
     assert f"15 + 3 + 4 tokens, 11 words where the article has {counts}" in real.origin
 
 
+def md5(text):
+    return hashlib.md5(text.encode()).hexdigest()
+
+
 def write_texts(folder, texts, form):
     folder.mkdir(parents=True, exist_ok=True)
     for part, content in texts.items():
@@ -67,7 +73,7 @@ def test_wikitext_from_parquet_and_from_the_cache(tmp_path, network):
     assert real.origin.startswith("WikiText-2, real: Salesforce/wikitext (wikitext-2-v1), cached;") and not network
 
 
-def test_penn_treebank_from_text_from_parquet_and_from_the_cache(tmp_path, network):
+def test_penn_treebank_from_text_from_parquet_and_from_the_cache(tmp_path, network, monkeypatch):
     place, counts = tmp_path / "text" / "simple-examples" / "data", "929,589 + 73,760 + 82,430, 10,000"
     write_texts(place, TEXT, "ptb.{}.txt")
     write_texts(place, dict.fromkeys(TEXT, "n o _ i t\n"), "ptb.char.{}.txt")
@@ -75,6 +81,11 @@ def test_penn_treebank_from_text_from_parquet_and_from_the_cache(tmp_path, netwo
     cached = hub_folder("ptb-text-only/ptb_text_only", "datasets", "refs/convert/parquet") / "penn_treebank"
     write_lines(cached, TEXT, "{}/0000.parquet", "sentence")
     assert_small(data_text.penn_treebank("auto", cached), counts)
+    assert "another text: MD5 of train" in data_text.penn_treebank("auto").origin  # nothing pins the hub's own branch
+    sums = {
+        part: md5("".join(f" {' '.join(line.split())} \n" for line in text.splitlines())) for part, text in TEXT.items()
+    }
+    monkeypatch.setattr(data_text, "_PENN_TREEBANK", dataclasses.replace(data_text._PENN_TREEBANK, md5=sums))
     real = data_text.penn_treebank("real")
     assert_small(real, counts)
     assert "real: ptb-text-only/ptb_text_only (penn_treebank), cached;" in real.origin and not network
@@ -351,13 +362,17 @@ def test_common_voice_without_a_folder_or_a_tokenizer(tmp_path, network):
     one_line_error(lambda: speech.common_voice("real"), f"Common Voice: no real data: {why}; name a local folder")
     write_release(tmp_path, locale="de-CH")
     (tmp_path / "tokenizer.json").unlink()
-    write_tokenizer(hub_folder("openai/whisper-small"), SPEECH)  # any Whisper has the same
+    write_tokenizer(hub_folder("openai/whisper-tiny"), SPEECH)  # what is published later is not taken for it
+    assert speech.common_voice("auto", tmp_path).kind == "stand-in"
+    pinned = hub_folder("openai/whisper-tiny", revision=speech._REVISION)
+    write_tokenizer(pinned, SPEECH)
+    network.clear()
     given = speech.common_voice("real", tmp_path)
     assert given[0]["labels"][:6].tolist() == [50261, 50359, 50363, 20, 24, 50257]
     assert "tokenizer of Whisper cached" in given.origin and not network
-    (hub_folder("openai/whisper-small") / "tokenizer.json").unlink()
+    (pinned / "tokenizer.json").unlink()
     given = speech.common_voice("auto", tmp_path)
-    assert given.kind == "stand-in" and "tokenizer.json of openai/whisper-medium is not in the cache" in given.origin
+    assert given.kind == "stand-in" and "tokenizer.json of openai/whisper-tiny is not in the cache" in given.origin
 
 
 def test_unusable_releases(tmp_path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import http.server
 import importlib.util
 import json
 import os
@@ -16,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.parse
 from dataclasses import dataclass
@@ -322,6 +324,40 @@ def test_a_notebook_runs_and_leaves_git_clean_but_for_outputs(lab, page, checkou
 
 
 # Without a browser ----------------------------------------------------------------------------------------------------
+
+
+@needs_browser
+@needs_make_and_git
+def test_a_notebook_of_somebody_else_loads_nothing_from_elsewhere(lab, page, checkout):
+    """Pictures and frames in its text and in its outputs: on another port, which is another host to a browser."""
+    asked = []
+
+    class Elsewhere(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    pixel = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        there = f"http://127.0.0.1:{server.server_port}"
+        html = (
+            f'<img src="{there}/b.png"><p style="background: url({there}/c.png)">its output</p><iframe src="{there}/d">'
+        )
+        cells = [
+            nbformat.v4.new_markdown_cell(f"![]({there}/a.png) ![own](data:image/gif;base64,{pixel})"),
+            nbformat.v4.new_code_cell("1", outputs=[nbformat.v4.new_output("display_data", {"text/html": html})]),
+        ]
+        (checkout / "outputs").mkdir(exist_ok=True)
+        nbformat.write(nbformat.v4.new_notebook(cells=cells), checkout / "outputs" / "friend.ipynb")
+        page.goto(f"{lab.address}/lab/tree/outputs/friend.ipynb?token={lab.token}")
+        page.wait_for_function(f"() => document.querySelector('{PANEL} img[alt=own]')?.naturalWidth == 1")
+        page.wait_for_selector(f"{PANEL} :text('its output')")
+        server.shutdown()
+    assert page.locator(f"{PANEL} img").count() == 3 and not asked
 
 
 @pytest.fixture

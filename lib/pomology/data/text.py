@@ -7,10 +7,11 @@ cache, else from its hub; without it the data cannot be had.
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ class _Text(Dataset):
     tokens: Mapping[str, int]  # of each part, one <eos> a line counted
     vocabulary: int
     own: str  # the author's own file, {} for the part
+    md5: Mapping[str, str] = field(default_factory=dict)  # of each part's lines, as the author's file has them
 
 
 _WIKITEXT2 = _Text(
@@ -55,8 +57,9 @@ _WIKITEXT2 = _Text(
     vocabulary=WIKITEXT2_VOCABULARY,
     own="wiki.{}.tokens",
 )
-# The hub has a script that makes it, and parquet files that the hub made with it: a branch that the hub writes, so the
-# numbers of words are what says that it is the same.
+# The hub has a script that makes it, and parquet files that the hub made with it: a branch that the hub writes, so no
+# revision pins it. The lines are pinned instead, by the sums that torchtext 0.18 (datasets/penntreebank.py) has of
+# Mikolov's files.
 _PENN_TREEBANK = _Text(
     name="Penn Treebank",
     hub="ptb-text-only/ptb_text_only",
@@ -67,6 +70,11 @@ _PENN_TREEBANK = _Text(
     tokens={"train": 929_589, "valid": 73_760, "test": 82_430},
     vocabulary=10_000,
     own="ptb.{}.txt",
+    md5={
+        "train": "f26c4b92c5fdc7b3f8c7cdcb991d8420",
+        "valid": "aa0affc06ff7c36e977d7cd49e3839bf",
+        "test": "8b80168b89c18661a38ef683c0dc3721",
+    },
 )
 
 
@@ -96,6 +104,8 @@ def _corpus(dataset: _Text, request: Request) -> Corpus:
             paths, origin = hub.split_files(dataset, root, split, dataset.own.format(part), f"{part}.txt")
             if paths[0].suffix == ".parquet":
                 lines = hub.read_parquet(paths, dataset.columns)[0].to_pylist()
+                if not root and dataset.md5 and (md5 := _md5(lines)) != dataset.md5[part]:
+                    raise hub.Unavailable(f"{origin}, has another text: MD5 of {part} {md5}, not {dataset.md5[part]}")
             else:
                 lines = io.StringIO(hub.read_text(paths[0]))
             words = (word for line in lines for word in (*line.split(), "<eos>"))
@@ -113,6 +123,12 @@ def _corpus(dataset: _Text, request: Request) -> Corpus:
         origin += f"; {here} tokens, {len(words):,} words where the article has {article}, {dataset.vocabulary:,}"
     first = {part: numbers[: request[-1]] for part, numbers in tokens.items()}
     return Corpus(**first, words=words, name=dataset.name, kind=kind, origin=origin)
+
+
+def _md5(lines: Iterable[str]) -> str:
+    """Of the lines as Mikolov wrote them: a blank before each word, and one before the end of the line."""
+    text = "".join(f" {' '.join(line.split())} \n" for line in lines)
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def batchify(tokens: np.ndarray, batch_size: int) -> np.ndarray:
@@ -216,8 +232,7 @@ def load_tokenizer(
     model: str, hubs: Sequence[str], marks: Mapping[str, int], folder: Path | None, revision: str = "main"
 ) -> tuple[Any, str]:
     """A `tokenizers.Tokenizer`, and where it is from: any of `hubs` has the same. `marks`: tokens that distinguish it
-    from those of other models, whose files have the same name. revision: a commit of the hub's. Of Whisper's tokenizer
-    none is known here: its marks alone say that the file is the right one."""
+    from those of other models, whose files have the same name. revision: a commit of the hub's."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # as is, but without a warning at every later fork
     import tokenizers
 

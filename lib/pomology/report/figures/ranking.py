@@ -75,23 +75,25 @@ def chosen(places: Sequence[Place], reference: str) -> list[Place]:
 
 class Axis(NamedTuple):
     """The same for a page, which draws it with text alone: a phone shows it as well, and sixty cost no time. Places are
-    in per cent of the axis. rows: each a place, its marks, and where its mean is; ticks: with their numbers."""
+    in per cent of the axis. rows: each a place, its marks, and where its mean is; ticks: with their numbers; means:
+    whether a mark is the mean of a device's models."""
 
     rows: list[tuple[Place, list[tuple[float, str]], float]]
     ticks: list[tuple[float, str]]
     origin: float
     key: dict[str, tuple[str, str, str]]
+    means: bool
 
 
 def on_an_axis(places: Sequence[Place]) -> Axis:
     """A mark for each model, or of more devices than fit for the mean alone."""
-    rows, key = [], {}
+    rows, key, means = [], {}, len(places) > MOST_ROWS
     for place in places:
         look = DEVICES[place.source, place.role]
         filled, hollow = GLYPHS[MARKS[look]]
         key[look] = (place.source, place.role, filled)
         marks = [(ratio.value, filled if sound else hollow) for ratio, sound in place.ratios.values()]
-        if len(places) > MOST_ROWS:
+        if means:
             marks = [(place.mean, filled if place.sound else hollow)]
         rows.append((place, marks))
     reach = [value for _, marks in rows for value, _ in marks]
@@ -103,4 +105,4 @@ def on_an_axis(places: Sequence[Place]) -> Axis:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [float(f"{step}e{decade}") for decade in decades for step in ((1, 2, 5) if high / low < 300 else (1,))]
     placed = [(place, [(at(value), glyph) for value, glyph in marks], at(place.mean)) for place, marks in rows]
-    return Axis(placed, [(at(tick), f"{tick:,.10g}") for tick in ticks if low < tick < high], at(1.0), key)
+    return Axis(placed, [(at(tick), f"{tick:,.10g}") for tick in ticks if low < tick < high], at(1.0), key, means)
