@@ -47,20 +47,25 @@ class Endpoint:
 
     def cut(self, left: int | None, method: str = "PUT", heard: bool = False) -> None:
         """left: how many requests of this method are answered, before all of any method end in silence; None: all.
-        heard: the first of these is carried out, and its answer lost."""
+        heard: the first of these is carried out, and half of its answer lost."""
         self.left, self.method, self.heard, self.dead, self.count = left, method, heard, False, 0
 
     def __call__(self, environ, start_response):
         counts = environ["REQUEST_METHOD"] == self.method
-        if not self.dead and counts and self.count == self.left:
-            self.dead = True
-            if self.heard:
-                b"".join(self.app(environ, lambda *_: None))
-        if self.dead:
-            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        line = environ["werkzeug.socket"]
+        if self.dead or (counts and self.count == self.left):
+            first, self.dead = not self.dead, True
+            if first and self.heard:
+                return self.torn(b"".join(self.app(environ, start_response)), line)
+            line.shutdown(socket.SHUT_RDWR)
             raise ConnectionResetError
         self.count += counts
         return self.app(environ, start_response)
+
+    def torn(self, answer, line):
+        if len(answer) > 1:
+            yield answer[: len(answer) // 2]
+        line.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +113,17 @@ def line(call, *arguments) -> str:
     return text
 
 
+def names(address: str) -> list[str]:
+    """Of all files of a store."""
+    files, root = fsspec.url_to_fs(address)
+    files.invalidate_cache()
+    return [path.removeprefix(f"{root}/") for path in files.find(root)]
+
+
 def kept(address: str) -> dict[str, bytes]:
     """Every file of a store."""
-    files, root = fsspec.url_to_fs(address, skip_instance_cache=True)
-    return {path.removeprefix(f"{root}/"): data for path, data in files.cat(files.find(root)).items()}
+    files, root = fsspec.url_to_fs(address)
+    return {name: files.cat_file(f"{root}/{name}") for name in names(address)}
 
 
 @pytest.mark.parametrize("kind", ["folder", "memory", "s3"])
@@ -161,19 +173,19 @@ def test_an_endpoint_that_drops_at_any_put_leaves_the_run_as_it_was(own, s3, end
     puts, steps = endpoint.count, []
     assert puts == 6
     for left in range(puts):
-        before = journals(own)
-        run(own, record("vae", case=f"more {left}"))
+        before, after = journals(own), journals(run(own, record("vae", case=f"more {left}")))
         endpoint.cut(left, heard=heard)
         assert s3 in line(store.put, own, s3)
-        assert s3 in line(store.fetch, "a", s3)
         endpoint.cut(None)
-        steps.append(journals(store.fetch("a", s3)) == before)
-        assert steps[-1] or journals(store.fetch("a", s3)) == journals(own)
+        read = journals(store.fetch("a", s3))
+        steps.append(read == before)
+        assert steps[-1] or read == after
         store.put(own, s3)  # the same command, later
-        assert journals(store.fetch("a", s3)) == journals(own) and len(kept(s3)) == puts, "nothing unfinished is left"
+        assert len(names(s3)) == puts, "nothing unfinished is left"
+    assert journals(store.fetch("a", s3)) == after
     assert steps == [True] * (puts - 1) + [not heard], "only a manifest that was put makes the next one stand"
-    for method, left in (("GET", 0), ("GET", 2), ("GET", 4), ("GET", 6)):
-        endpoint.cut(left, method)
+    for left in range(7):  # three listings, the manifest, three files
+        endpoint.cut(left, "GET", heard)
         assert s3 in line(store.fetch, "a", s3)
 
 
@@ -202,6 +214,7 @@ print(behind)
 def test_two_writers_never_mix(kind, tmp_path, own, request):
     (lab := tmp_path / "lab").mkdir()
     address = str(lab) if kind == "folder" else request.getfixturevalue("s3")
+    shutil.rmtree(own / "tables")
     for name in ("vae", "siamese"):
         (own / f"{name}.jsonl").write_text("first")
     name = store.put(own, address)
@@ -227,6 +240,26 @@ def test_two_writers_never_mix(kind, tmp_path, own, request):
     assert sum(int(said) for said, _ in ended) < 40 and len(seen) > 2
     store.put(own, address)
     assert journals(store.fetch(name, address)) == journals(own)
+
+
+def test_a_writer_that_comes_in_behind_another_one_is_told(tmp_path, own, monkeypatch):
+    (lab := tmp_path / "lab").mkdir()
+    store.put(own, str(lab))
+    other = run(Path(shutil.copytree(own, tmp_path / "b" / "a")), record("vae", case="more"))
+    create = store.Store._create
+
+    def late(self, path, data):
+        if "/files/" not in path:
+            monkeypatch.setattr(store.Store, "_create", create)
+            store.put(other, str(lab))
+            store.put(other, str(lab))
+        create(self, path, data)
+
+    monkeypatch.setattr(store.Store, "_create", late)
+    assert "by another process meanwhile" in line(store.put, own, str(lab))
+    assert journals(store.fetch("a", str(lab))) == journals(other)
+    store.put(own, str(lab))
+    assert journals(store.fetch("a", str(lab))) == journals(own)
 
 
 def entries(**files: tuple) -> bytes:
@@ -364,15 +397,34 @@ def test_fsspec_is_loaded_for_a_store_only():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-class OldServer(asyncssh.SFTPServer):
-    """Without the extension by which OpenSSH replaces what exists."""
+class Server(asyncssh.SFTPServer):
+    """Whose line is cut at one of its calls, and stays so; or which cannot replace what exists, as OpenSSH can."""
 
-    def posix_rename(self, *_):
-        raise asyncssh.SFTPOpUnsupported("not here")
+    left, old = 10**9, False
+
+    def __init__(self, channel):
+        super().__init__(channel)
+        self.line = channel.get_connection()
+
+    def counted(self) -> None:
+        Server.left -= 1
+        if Server.left < 0:
+            self.line.abort()
+            raise asyncssh.SFTPConnectionLost("cut")
+
+    def open(self, *arguments):
+        self.counted()
+        return super().open(*arguments)
+
+    def posix_rename(self, *arguments):
+        self.counted()
+        if Server.old:
+            raise asyncssh.SFTPOpUnsupported("not here")
+        return super().posix_rename(*arguments)
 
 
 @contextlib.contextmanager
-def ssh_server(home: Path, server: type = asyncssh.SFTPServer):
+def ssh_server(home: Path):
     """An SSH server for the user of this home, whose key and known hosts are in it; its port."""
     (home / ".ssh").mkdir(parents=True, exist_ok=True)
     keys = [asyncssh.generate_private_key("ssh-ed25519") for _ in range(2)]
@@ -382,7 +434,7 @@ def ssh_server(home: Path, server: type = asyncssh.SFTPServer):
 
     async def serve():
         options = {"server_host_keys": [keys[1]], "authorized_client_keys": str(home / ".ssh" / "authorized")}
-        listener = await asyncssh.listen("127.0.0.1", 0, sftp_factory=server, allow_scp=False, **options)
+        listener = await asyncssh.listen("127.0.0.1", 0, sftp_factory=Server, allow_scp=False, **options)
         started.extend((asyncio.get_running_loop(), asyncio.Event(), listener.get_port()))
         ready.set()
         await started[1].wait()
@@ -398,19 +450,24 @@ def ssh_server(home: Path, server: type = asyncssh.SFTPServer):
         thread.join()
 
 
-def test_over_ssh_only_to_hosts_that_are_known(tmp_path, own, monkeypatch):
+def test_over_ssh_only_to_hosts_that_are_known_and_whole_wherever_the_line_is_cut(tmp_path, own, monkeypatch):
     monkeypatch.setenv("HOME", str(home := tmp_path / "home"))
     (lab := tmp_path / "lab").mkdir()
     with ssh_server(home) as (port, known):
         address = f"ssh://jo@127.0.0.1:{port}{lab}"
         assert "not trusted" in line(store.put, own, address)
         (home / ".ssh" / "known_hosts").write_text(known)
-        assert store.put(own, address) == store.put(own, address) and len(kept(str(lab))) == 6
-        assert journals(store.fetch("a", address)) == journals(own)
         assert "no such folder" in line(store.check, f"{address}/none")
-    before = journals(own)
-    run(own, record("vae", case="more"))
-    with ssh_server(home, OldServer) as (port, known):
-        (home / ".ssh" / "known_hosts").write_text(known)
-        line(store.put, own, f"ssh://jo@127.0.0.1:{port}{lab}")
-    assert journals(store.fetch("a", str(lab))) == before
+        assert store.put(own, address) == store.put(own, address) and len(names(str(lab))) == 6
+        before, after = journals(own), journals(run(own, record("vae", case="more")))
+        for left in (0, 1, 5, 10, 11):  # each of six files is opened, and moved
+            monkeypatch.setattr(Server, "left", left)
+            line(store.put, own, address)
+            assert journals(store.fetch("a", str(lab))) == before
+        monkeypatch.setattr(Server, "left", 10**9)
+        monkeypatch.setattr(Server, "old", True)
+        line(store.put, own, address)
+        assert journals(store.fetch("a", str(lab))) == before
+        monkeypatch.setattr(Server, "old", False)
+        store.put(own, address)
+        assert journals(store.fetch("a", address)) == after and len(names(str(lab))) == 6

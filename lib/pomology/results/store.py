@@ -36,7 +36,7 @@ from pomology.results.folders import noted
 from pomology.results.run import IDENTITY
 
 NOTES = ".store"  # in a run's folder: what was drawn for it, then a line for each generation that was begun
-TRIES, PAUSE_S = 3, 0.5  # of each request; the pause doubles
+TRIES, PAUSE_S = 3, 0.5  # of each request; the second pause is twice as long
 READS = 10  # of a run, while others put it again
 MOST_MANIFEST, MOST_ENTRIES = 8 * 2**20, 20_000
 RUN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
@@ -166,13 +166,12 @@ class Store:
             which = "several runs have this name, name one of" if chosen else "no such run; it has"
             several = ", ".join((chosen or runs)[:20]) or "none"
             raise PomologyError(f"{self.shown}: {one_line(name)}: {which} {several}")
-        for left in reversed(range(READS)):
+        for _ in range(READS):
             try:
                 return self._taken(chosen[0])
-            except Missing:  # perhaps since the next generation has taken its place
-                if not left:
-                    raise
-        raise AssertionError("unreachable")
+            except Missing as error:  # perhaps since the next generation has taken its place
+                missing = error
+        raise missing
 
     def _write(self, target: str, manifest: str, folder: Path, say: Callable[[str], Any]) -> None:
         """A generation's files, then the manifest that names them."""
@@ -243,14 +242,15 @@ class Store:
 
     def _read(self, path: str, about: dict, most: int) -> bytes:
         """A file of at most so many bytes, of which the store says this: neither a link nor a pipe."""
-        if about["type"] != "file" or about.get("islink") or not 0 <= about["size"] <= most:
+        size = about["size"] if about["type"] == "file" and not about.get("islink") else None
+        if size is None or not 0 <= size <= most:
             raise PomologyError(f"{self.shown}: {path}: is no file of at most {most:,} bytes")
 
         def read(files: Any) -> bytes:
             with files.open(f"{self._root}/{path}", "rb") as file:
-                return file.read(about["size"] + 1)
+                return file.read(size + 1)
 
-        return self._ask(read) if about["size"] else b""
+        return self._ask(read) if size else b""
 
     def _create(self, path: str, data: bytes) -> None:
         """Write a new file, whole or not at all."""
@@ -268,7 +268,7 @@ class Store:
 
     def _remove(self, name: str, generations: Iterable[str]) -> None:
         """Generations, their manifests first."""
-        for path, ending in ((name, ".json"), (f"{name}/files", "")):
+        for path, ending in ((name, ".json"), (name, ".json.part"), (f"{name}/files", "")):
             there = self._listed(path)
             for entry in (f"{generation}{ending}" for generation in generations):
                 if entry in there:
@@ -276,21 +276,22 @@ class Store:
                     self._ask(lambda files, target=target: files.rm(target, recursive=True))
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
-        """What a call of the file system returns, tried again where it fails. Raises Missing for
-        what is not there, PomologyError for all else that its backends raise."""
+        """What a call of the file system returns, tried again where it fails. Raises Missing for what is not there,
+        PomologyError for all else that its backends raise."""
         for attempt in range(TRIES):
+            time.sleep(PAUSE_S * attempt)
             try:
                 self._files = self._files or self._connected()
                 return call(self._files)
             except FileNotFoundError as error:
                 raise Missing(f"{self.shown}: {self._said(error)}") from error
             except Exception as error:  # each backend has its own
+                failed = error
                 if self.protocol not in OBJECTS:  # whose clients connect anew by themselves, and take long to make
                     self._files = None
-                if attempt == TRIES - 1 or isinstance(error, LASTING):
-                    raise PomologyError(f"{self.shown}: {self._said(error)}") from error
-            time.sleep(PAUSE_S * 2**attempt)
-        raise AssertionError("unreachable")
+                if isinstance(error, LASTING):
+                    break
+        raise PomologyError(f"{self.shown}: {self._said(failed)}") from failed
 
     def _connected(self) -> Any:
         import fsspec  # with its backends half a second, which only a store needs
@@ -305,8 +306,8 @@ class Store:
     def _said(self, error: Exception) -> str:
         """What a backend says, without keys and passwords."""
         text = re.sub(r"//[^/\s\"'@]*@", "//…@", redact(str(error)))
-        for secret in filter(None, map(os.environ.get, SECRETS)):
-            text = text.replace(secret, "…")
+        for secret in (os.environ.get(name, "") for name in SECRETS):
+            text = text.replace(secret, "…") if len(secret) > 7 else text
         return f"{type(error).__name__}: {one_line(' '.join(text.split()), 300)}"
 
 
