@@ -15,6 +15,7 @@ DATA    ?= auto
 REPEATS ?= 1
 RUNS    ?=
 WITH    ?=
+STORE   ?=
 NOTEBOOKS ?=
 
 # Programs get these by the environment, as they were typed: a shell, or make, would run commands in them.
@@ -26,17 +27,18 @@ export POMOLOGY_DATA = $(value DATA)
 export POMOLOGY_REPEATS = $(value REPEATS)
 export POMOLOGY_RUNS = $(value RUNS)
 export POMOLOGY_WITH = $(value WITH)
+export POMOLOGY_STORE = $(value STORE)
 export POMOLOGY_PYTHON = $(value PYTHON)
-unexport PROFILE DEVICE ONLY RUN DATA REPEATS RUNS WITH NOTEBOOKS PYTHON
+unexport PROFILE DEVICE ONLY RUN DATA REPEATS RUNS WITH STORE NOTEBOOKS PYTHON
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -e 's/:.*## /	/' | expand -t 12
 	@echo "variables: PROFILE=smoke|quick|article DEVICE=auto|cpu|gpu|cuda|mps ONLY='names or globs' RUN=name"
-	@echo "           DATA=auto|real|stand-in REPEATS=n"
+	@echo "           DATA=auto|real|stand-in REPEATS=n STORE=address"
 
 reproduce: $(ENV)/.ready  ## run every notebook on this machine and build the page of results
 	@$(PY) -m pomology reproduce --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" --only="$$POMOLOGY_ONLY" \
-	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$$POMOLOGY_REPEATS"
+	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$$POMOLOGY_REPEATS" --store="$$POMOLOGY_STORE"
 
 test: $(ENV)/.ready  ## run all tests
 	@$(PY) -m pytest -n auto --dist=loadfile
@@ -61,13 +63,13 @@ bench: $(ENV)/.ready  ## measure the measuring, against independent ways to meas
 	@$(PY) tests/bench.py
 
 report: $(ENV)/.ready  ## build the page of a run again: RUN=name, beside other people's: WITH="b.zip 'c d.zip'"
-	@$(PY) -m pomology report --with="$$POMOLOGY_WITH" -- "$$POMOLOGY_RUN"
+	@$(PY) -m pomology report --store="$$POMOLOGY_STORE" --with="$$POMOLOGY_WITH" -- "$$POMOLOGY_RUN"
 
 share: $(ENV)/.ready  ## pack a run into a zip for others, without what names you: RUN=name, with rendered notebooks NOTEBOOKS=1
 	@$(PY) -m pomology share $(if $(filter 1,$(value NOTEBOOKS)),--notebooks) -- "$$POMOLOGY_RUN"
 
 compare: $(ENV)/.ready  ## compare runs and shared zips, side by side: RUNS="a b.zip 'c d.zip'"
-	@$(PY) -m pomology compare --runs="$$POMOLOGY_RUNS"
+	@$(PY) -m pomology compare --runs="$$POMOLOGY_RUNS" --store="$$POMOLOGY_STORE"
 
 lock: pyproject.toml  ## resolve the dependencies again (needs uv): constraints.txt, their hashes.txt and wheels-macos.txt
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra offload --no-header --no-annotate --no-emit-index-url -o constraints.txt

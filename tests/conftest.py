@@ -23,6 +23,7 @@ FIRST = (
     *("test_batch.py", "test_callbacks.py", "test_lab.py", "test_summary.py", "test_blas.py", "test_device.py"),
     *("test_experiment.py", "test_others.py", "test_figures.py", "test_flops.py", "test_hostile_", "test_data.py"),
     *("test_model_memory.py", "test_compare.py", "test_verdicts.py", "test_project.py", "test_on_a_mac.py"),
+    "test_store.py",
     *("[gpt2_small]", "[resnet50]", "[bert_base]", "[simclr]", "[whisper_", "[capabilities]", "[device_check]"),
     *(f"{file}[" for file in BY_NOTEBOOK),
     *("test_lightning.py", "test_offload.py", "test_statistics.py", "test_today.py", "test_memory.py"),

@@ -31,6 +31,7 @@ HOSTILE = [
 HOSTILE += ["a\ntouch pwned", "--help", "-x", "100%", "$$(touch pwned)", "~/x", "*"]
 RUNS = ("PROFILE", "DEVICE", "ONLY", "RUN", "DATA", "REPEATS")
 CASES = [("reproduce", name) for name in RUNS] + [("report", "RUN"), ("share", "RUN"), ("compare", "RUNS")]
+CASES += [(target, "STORE") for target in ("reproduce", "report", "compare")]
 
 
 @pytest.fixture
@@ -61,17 +62,33 @@ def test_no_variable_of_make_reaches_a_shell(made, target, name):
 
 
 def test_make_hands_its_variables_to_the_command(made):
-    plain = {"profile": "quick", "device": "auto", "only": "", "run": "", "data": "auto", "repeats": 1}
+    plain = {"profile": "quick", "device": "auto", "only": "", "run": "", "data": "auto", "repeats": 1, "store": ""}
     given = vars(__main__._arguments(made("reproduce")[2:]))
     assert given == {"command": "reproduce", **plain, "limit_minutes": None}
-    variables = ("PROFILE=smoke", "ONLY=vae dc*", "DEVICE=cpu", "RUN=my-run", "DATA=stand-in", "REPEATS=3")
+    variables = (
+        "PROFILE=smoke",
+        "ONLY=vae dc*",
+        "DEVICE=cpu",
+        "RUN=my-run",
+        "DATA=stand-in",
+        "REPEATS=3",
+        "STORE=s3://b/c",
+    )
     options = vars(__main__._arguments(made("reproduce", *variables)[2:]))
-    assert [options[key] for key in plain] == ["smoke", "cpu", "vae dc*", "my-run", "stand-in", 3]  # and no files
+    assert [options[key] for key in plain] == [
+        "smoke",
+        "cpu",
+        "vae dc*",
+        "my-run",
+        "stand-in",
+        3,
+        "s3://b/c",
+    ]  # and no files
 
 
 def test_make_hands_other_people_s_runs_on(made):
     given = vars(__main__._arguments(made("report", "RUN=a", "WITH=b.zip 'c d.zip' $(shell touch x)")[2:]))
-    assert given == {"command": "report", "run": "a", "beside": ["b.zip 'c d.zip' $(shell touch x)"]}
+    assert given == {"command": "report", "run": "a", "store": "", "beside": ["b.zip 'c d.zip' $(shell touch x)"]}
     assert vars(__main__._arguments(made("report", "RUN=a")[2:]))["beside"] == [""]
 
 

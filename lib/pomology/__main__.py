@@ -1,7 +1,7 @@
 """The command line: `pomology reproduce`, `check`, `doctor`, `list`, `report`, `share`, `compare`.
 
 Exit status 0: all went well; 1: a case ended in `error`, or a notebook did not finish; 2: arguments or parameters are
-wrong, said in one line before anything ran; 130: interrupted.
+wrong, said in one line before anything ran; 3: the run is at its end, and the store did not take it; 130: interrupted.
 """
 
 import argparse
@@ -48,6 +48,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     option("--data", default="auto", help="auto, real or stand-in")
     option("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
     option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
+    option(
+        "--store", default="", help="where to put the run when it ends: a folder, s3://bucket/prefix, ssh://host/folder"
+    )
     option = parsers["doctor"].add_argument
     option("--operators", metavar="NOTEBOOK", help="which operators of a notebook MPS has, on any machine")
     for name in ("report", "share"):
@@ -58,6 +61,10 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     runs = "two or more: names in outputs/, paths of folders, or shared zips"
     parsers["compare"].add_argument("places", nargs="*", metavar="run", help=runs)
     parsers["compare"].add_argument("--runs", default="", help="the same in one text, those with spaces in quotes")
+    for name in ("report", "compare"):
+        parsers[name].add_argument(
+            "--store", default="", help="where those runs are looked for that are not in outputs/"
+        )
     return parser.parse_args(arguments)
 
 
@@ -68,9 +75,32 @@ def _reproduce(options: argparse.Namespace) -> int:
     if limit is not None and not 0 <= limit <= 10_000:
         raise PomologyError(f"--limit-minutes={limit}: must be from 0 to 10000")
     out, jobs = plan.prepare(options.profile, options.device, options.only, options.run, options.data, options.repeats)
+    if options.store:
+        from pomology.results import store
+
+        store.check(options.store)
     from pomology.runner import batch
 
-    return batch.reproduce(out, jobs, options.profile, limit, say=_say)
+    status = batch.reproduce(out, jobs, options.profile, limit, say=_say)
+    if options.store and status != 130:
+        status = _put(out, options.store) or status
+    return status
+
+
+def _put(out: Path, address: str) -> int:
+    """Put a run that has come to its end into the store; returns 0, or the exit status for a store that failed."""
+    from pomology.results import store
+    from pomology.runner.plan import GOING
+
+    (out / GOING).touch()  # until it is there, the same command carries on with this run, also tomorrow
+    try:
+        _say(f"put into the store as {store.put(out, address, _say)}")
+    except (PomologyError, OSError) as error:
+        kept = f"the run is in outputs/{out.name}/, and the same command puts it later"
+        print(f"pomology: {format.one_line(redact(str(error)), 1000)}; {kept}", file=sys.stderr)
+        return 3
+    (out / GOING).unlink()
+    return 0
 
 
 def _say(line: str) -> None:
@@ -115,7 +145,7 @@ def _report(options: argparse.Namespace) -> None:
     folder = _folder(options.run)
     from pomology.report import page
 
-    _say(page.build(folder, beside=_places("WITH", options.beside)))
+    _say(page.build(folder, beside=_places("WITH", options.beside, options.store)))
 
 
 def _share(options: argparse.Namespace) -> None:
@@ -129,15 +159,15 @@ def _share(options: argparse.Namespace) -> None:
 def _compare(options: argparse.Namespace) -> None:
     from pomology.report import compare
 
-    places = _places("RUNS", [*options.places, options.runs])
+    places = _places("RUNS", [*options.places, options.runs], options.store)
     if len(places) < 2:
         raise PomologyError("RUNS: name at least two different runs")
     table, *written = compare.write([compare.load(place) for place in places], root() / "outputs")
     _say(f"{table}\nwritten to {' and '.join(redact(str(place)) for place in written)}")
 
 
-def _places(variable: str, texts: Sequence[str]) -> list[Path]:
-    """Of runs by texts, each of which names one, or several, those with spaces in quotes."""
+def _places(variable: str, texts: Sequence[str], address: str) -> list[Path]:
+    """Of runs by texts, each of which names one, or several, those with spaces in quotes; address: of a store."""
     from pomology.report import compare
     from pomology.results.run import locate
 
@@ -146,7 +176,7 @@ def _places(variable: str, texts: Sequence[str]) -> list[Path]:
         names = [name for text in texts for name in ([text] if text in there else shlex.split(text))]
     except ValueError as error:
         raise PomologyError(f"{variable}={' '.join(texts)}: {error}") from None
-    return compare.find(names, variable)
+    return compare.find(names, variable, address)
 
 
 def _folder(run: str) -> Path:
