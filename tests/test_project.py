@@ -338,7 +338,7 @@ def test_all_that_is_installed_has_a_hash(platform):
         assert re.search("( --hash=sha256:[0-9a-f]{64})+$", line), line
         if of([item := Requirement(line.partition(" --hash")[0])], PLATFORMS[platform]):
             hashed[canonicalize_name(item.name)] = Version(next(iter(item.specifier)).version)
-    offload = {"deepspeed", "einops", "hjson", "msgpack", "ninja", "py-cpuinfo"}
+    offload = {"deepspeed", "einops", "hjson", "ninja", "py-cpuinfo"}
     linux = {name for name in pins if wheels.UNHASHED.match(name)} | offload if platform == "linux" else set()
     assert hashed == {name: version for name, version in pins.items() if name not in linux}
     assert not {"numpy", "setuptools", "nvidia-ml-py", "tqdm"} & linux
