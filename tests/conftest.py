@@ -109,6 +109,13 @@ def left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page without its figures, which take seconds."""
+    monkeypatch.setattr("pomology.report.showing.Report.drawn", lambda _: "<svg/>")
+    monkeypatch.setattr("pomology.report.page.summary.sentence", lambda _: "")
+
+
+@pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Python started by `subprocess.run` has PyTorch loaded already, where a system allows that."""
     apart.start_with_torch(monkeypatch, tmp_path, *LOADED)

@@ -24,13 +24,10 @@ from pomology.measure.intervals import slope
 from pomology.report import article
 from pomology.results import journal
 
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon"
 MB = 10**6
-
-
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    fakes.quiet_machine(monkeypatch)
 
 
 def autoregressive(rng, steps, rho, per_step):

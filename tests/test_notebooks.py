@@ -136,26 +136,25 @@ def test_nothing_in_it_breaks_on_a_mac(path):
 
 @dataclass
 class Facts:
-    """Of each row of the article, in order: parameters, GFLOP of a training step, steps of each part of an epoch.
+    """Of each row of the article, in order: parameters, and steps of each part of an epoch; of operations see
+    test_flops.py.
 
     `samples` is what the notebook calls its data -> how many there are.
     """
 
     parameters: list[int]
-    gflop: list[float]
     steps: list[list[int]]
     samples: dict[str, int] = field(default_factory=dict)
 
 
 FACTS = {
-    "dcgan": Facts([3_576_704 + 2_765_568] * 2, [158.86, 2541.8], [[2627], [165]], {"photographs": 168_103}),
-    "siamese": Facts([11_432_897] * 2, [25.29, 404.7], [[938], [59]], {"pairs": 60_000}),
+    "dcgan": Facts([3_576_704 + 2_765_568] * 2, [[2627], [165]], {"photographs": 168_103}),
+    "siamese": Facts([11_432_897] * 2, [[938], [59]], {"pairs": 60_000}),
     "transformer_lm": Facts(
         [13_828_478, 36_321_278, 39_331_278, 45_488_422, 53_606_518],
-        [30.09, 82.78, 956.7, 1217.7, 1563.6],
         [[2984, 622]] * 2 + [[299, 622]] * 3,
     ),
-    "vae": Facts([652_824] * 2, [0.420, 16.79], [[469], [12]], {"train_set": 60_000}),
+    "vae": Facts([652_824] * 2, [[469], [12]], {"train_set": 60_000}),
 }
 
 
@@ -218,12 +217,9 @@ def definitions(name: str, profile: str = "article", **more: Any) -> dict:
 
 
 @pytest.mark.parametrize("name", FACTS)
-def test_parameters_operations_and_steps_of_an_epoch_are_the_articles(name):
+def test_parameters_and_steps_of_an_epoch_are_the_articles(name):
     """Steps from the notebook's own loaders, at the article's number of samples."""
     facts, scope = FACTS[name], definitions(name)
-    works = [scope["work"](row) for row in (scope["rows"] if "rows" in scope else scope["batch_sizes"])]
-    assert [work.parameters for work in works] == facts.parameters
-    assert [work.flops / 1e9 for work in works] == pytest.approx(facts.gflop, rel=0.005)
     if name == "dcgan":  # two networks
         networks = scope["build"]()
         counts = {name: sum(item.numel() for item in part.parameters()) for name, part in networks.items()}
