@@ -15,18 +15,17 @@ import psutil
 import pytest
 
 # Of these files, what they have of each notebook is a piece of work by itself.
-BY_NOTEBOOK = ("test_notebooks.py", "test_operators.py")
+BY_NOTEBOOK = ("test_notebooks.py",)
 # The slowest pieces, in this order; what is not here is quick. `pytest --durations=0` says what takes how long.
 FIRST = (
-    *("test_roofline.py", "test_report.py", "test_phases.py", "test_share.py", "test_proof.py", "test_quiet.py"),
-    *("test_known_faults.py", "test_whisper.py", "test_instrument_check.py", "test_gpt2_finetuning.py"),
-    *("test_batch.py", "test_callbacks.py", "test_lab.py", "test_summary.py", "test_blas.py", "test_device.py"),
-    *("test_experiment.py", "test_others.py", "test_figures.py", "test_flops.py", "test_hostile_", "test_data.py"),
-    *("test_model_memory.py", "test_compare.py", "test_verdicts.py", "test_project.py", "test_on_a_mac.py"),
-    "test_store.py",
-    *("[gpt2_small]", "[resnet50]", "[bert_base]", "[simclr]", "[whisper_", "[capabilities]", "[device_check]"),
-    *(f"{file}[" for file in BY_NOTEBOOK),
-    *("test_lightning.py", "test_offload.py", "test_statistics.py", "test_today.py", "test_memory.py"),
+    *("[device_check]", "[trainings_", "[whisper_pretraining]", "[simclr]", "test_callbacks.py", "test_report.py"),
+    *("[capabilities]", "test_trainings.py", "test_known_faults.py", "test_doctor.py", "test_memory.py"),
+    *("[model_sizes", "test_lab.py", "test_batch.py", "test_store.py", "[gpt2_small]", "test_model_memory.py"),
+    *("[resnet50]", "[instrument_check]", "test_add_an_experiment.py", "test_whisper.py", "test_proof.py"),
+    *("test_flops.py", "test_gpt2_finetuning.py", "test_data.py", "test_share.py", "test_roofline.py", "[bert_base]"),
+    *("[whisper_", "[cnn]", "[lstm]", "[mlp]", "test_hostile_", "test_figures.py", "test_on_a_mac.py"),
+    *("test_twins_mlx.py", "test_language.py", "test_project.py", "test_compare.py", "test_verdicts.py"),
+    *("test_statistics.py", "test_experiment.py", "test_lightning.py", *(f"{file}[" for file in BY_NOTEBOOK)),
 )
 # What processes that start with PyTorch have loaded as well: of all that a notebook loads, what pomology is no part of.
 LOADED = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn", "torch._dynamo", "lightning.pytorch")
@@ -93,6 +92,13 @@ def left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pomology.machine.quiet.WAIT_S", 0.0)
     monkeypatch.setattr("pomology.machine.quiet.canary", lambda: 0.0005)
     monkeypatch.setattr("pomology.machine.quiet.between", lambda first, last: (0.0, []))
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page without its figures, which take seconds."""
+    monkeypatch.setattr("pomology.report.showing.Report.drawn", lambda _: "<svg/>")
+    monkeypatch.setattr("pomology.report.page.summary.sentence", lambda _: "")
 
 
 @pytest.fixture

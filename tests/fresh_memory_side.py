@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_memory import MB, notebook_scope, quiet_machine  # noqa: F401 - which is used by being there
+from test_memory import MB, notebook_scope
 
 from pomology.machine import memory
 from pomology.results import journal
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 
 def test_counters_of_this_process_agree_with_each_other():

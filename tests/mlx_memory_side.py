@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import apart
 import pytest
-from test_memory import notebook_scope, quiet_machine  # noqa: F401 - which is used by being there
+from test_memory import notebook_scope
 
 from pomology.devices import find
 from pomology.results.record import Record
@@ -16,6 +16,8 @@ from pomology.workloads import parity
 find.prepare("mlx")
 import mlx.core as mx  # noqa: E402
 import mlx.nn as nn  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 
 @pytest.fixture

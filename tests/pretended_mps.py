@@ -310,12 +310,7 @@ def run_cells(path: Path, profile: str, out: Path) -> Use:
     """Execute a notebook's code up to its results, in this process, and note what it asks of the device."""
     document = notebooks.read_notebook(path)
     values = parameters.read_yaml(path.parents[2] / "params" / profile / f"{path.stem}.yaml", f"{path.stem}.yaml")
-    rehearsal = Rehearsal()
-    pretended = _pretended_mps(rehearsal)
-    find.find = lambda *_, **__: [pretended]  # this process is for nothing else
-    ask_no_framework()
-    if any("lightning" in "".join(cell["source"]) for cell in document["cells"]):
-        _play_lightning_s_mps(rehearsal.handle)
+    rehearsal = become(any("lightning" in "".join(cell["source"]) for cell in document["cells"]))
     scope: dict[str, Any] = {"__name__": "__main__"}
     with rehearsal.entered():
         for number, cell in enumerate(document["cells"]):
@@ -330,6 +325,17 @@ def run_cells(path: Path, profile: str, out: Path) -> Use:
     records = journal.read(out / f"{path.stem}.jsonl").records
     rehearsal.use.cases = {record.case: [record.status, record.reason] for record in records}
     return rehearsal.use
+
+
+def become(lightning: bool, beside_the_cpu: bool = False) -> Rehearsal:
+    """From here on, MPS is the device that is found in this process, or the second one. lightning: by Lightning too."""
+    rehearsal = Rehearsal()
+    there = [*(find.find("cpu") if beside_the_cpu else []), _pretended_mps(rehearsal)]
+    find.find = lambda *_, **__: list(there)
+    ask_no_framework()
+    if lightning:
+        _play_lightning_s_mps(rehearsal.handle)
+    return rehearsal
 
 
 def _pretended_mps(rehearsal: Rehearsal) -> devices_torch.TorchDevice:

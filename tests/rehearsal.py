@@ -15,9 +15,12 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lint import FRAMEWORKS, UNWANTED
+
+if TYPE_CHECKING:
+    from pomology.runner.operators import Use
 
 # What PyTorch, Lightning and transformers call on a Mac, too, where it answers or does nothing.
 HARMLESS = {
@@ -30,6 +33,7 @@ attempts: list[str] = []  # imports of a second framework
 loaders: list[tuple] = []  # what each DataLoader would hand to a worker
 remapper: list[str | None] = []  # TURN_OFF_REMAPPER when TensorFlow was loaded
 _until_the_end = contextlib.ExitStack()
+uses: list[Use] = []  # what was asked of the pretended MPS
 
 
 def refuse(kind: type[Exception], words: str) -> None:
@@ -138,6 +142,15 @@ def ask_no_framework() -> None:
     doctor.probe = lambda framework: {"version": None, "reason": "was not asked", "devices": []}
 
 
+def add_mps(lightning: bool, cpu: bool) -> None:
+    """Let PyTorch have the pretended MPS, beside the CPU where asked."""
+    import pretended_mps
+
+    mps = pretended_mps.become(lightning, beside_the_cpu=cpu)
+    uses.append(mps.use)
+    _until_the_end.enter_context(mps.entered())
+
+
 def begin(own: str) -> None:
     """own: the notebook's framework; `none` if it has none."""
     multiprocessing.set_start_method("spawn", force=True)
@@ -151,6 +164,7 @@ def begin(own: str) -> None:
 
 def end(folder: str) -> None:
     """Write what was noticed: `loaders.pickle` and `end.json`."""
+    _until_the_end.close()
     try:
         socket.create_connection(("192.0.2.1", 80), timeout=1)
         network = True
@@ -167,6 +181,7 @@ def end(folder: str) -> None:
     modules = sorted(name for name in sys.modules if "." not in name)
     noticed = {"modules": modules, "start_method": multiprocessing.get_start_method(), "network": network}
     noticed |= {"refused": refused, "attempts": attempts, "remapper": remapper}
+    noticed["uses"] = [vars(use) for use in uses]
     variables = ("KMP_DUPLICATE_LIB_OK", "PYTORCH_ENABLE_MPS_FALLBACK")
     noticed["environment"] = {name: os.environ.get(name) for name in variables}
     Path(folder, "end.json").write_text(json.dumps(noticed), encoding="utf-8")

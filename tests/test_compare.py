@@ -170,16 +170,6 @@ def test_two_sets_of_one_machine_are_called_different_in_at_most_5_percent_of_ro
     assert np.mean(different) <= 0.05 and np.mean(np.array(different) > 0.05) <= 0.1
 
 
-def test_a_factor_of_two_is_seen_with_three_repeats():
-    """At 5 % between processes: in each row of a notebook of four, beside one of sixty rows that are the same."""
-    generator, seen = np.random.default_rng(3), []
-    for _ in range(40):
-        pairs = drawn(generator, (60, 4), (0.05, 0.05), factors=lambda notebook, _: 1.0 + notebook)
-        found = compare.judged(pairs)
-        seen += [one.verdict == "slower" for case, one in found.items() if case.experiment == "notebook 1"]
-    assert np.mean(seen) > 0.97
-
-
 def test_what_cannot_be_used_costs_itself(tmp_path):
     bad = run(tmp_path / "bad", record(metrics={"epoch_s": metric(-7.89)}), record("siamese"), machine=None)
     (bad / "dcgan.jsonl").write_text("[" * 1_000_000)

@@ -111,7 +111,9 @@ def test_check_refuses_what_could_not_be_run_or_rendered(tmp_path, change, words
     notebooks.check_runnable(*notebooks.notebooks(tmp_path))
 
 
-def test_a_cell_of_a_thousand_signs_declares_nothing_and_what_is_no_declaration_is_a_line(tmp_path, monkeypatch):
+def test_a_cell_of_a_thousand_signs_declares_nothing_and_what_is_no_declaration_is_a_line(
+    tmp_path, monkeypatch, undrawn
+):
     place = tmp_path / "x.ipynb"
     code = {"cell_type": "code", "metadata": {}, "id": "b", "outputs": [], "execution_count": None}
     for source in ("-" * 50_000 + "1", "x = '\0'", "a" + ".a" * 200_000):
@@ -130,7 +132,7 @@ def test_a_cell_of_a_thousand_signs_declares_nothing_and_what_is_no_declaration_
     assert 'id="x"' in page and 'id="vae"' in page
 
 
-def test_a_notebook_that_takes_for_ever_to_render_is_a_line_and_costs_no_other(tmp_path, monkeypatch):
+def test_a_notebook_that_takes_for_ever_to_render_is_a_line_and_costs_no_other(tmp_path, monkeypatch, undrawn):
     monkeypatch.setattr(notebook_page, "MOST_S", 0.5)
     out = run(tmp_path, record())
     shows = {"output_type": "display_data", "metadata": {}, "data": {"text/html": "<div>" * 30_000}}

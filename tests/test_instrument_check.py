@@ -444,7 +444,7 @@ def test_the_tables_of_checks_and_numbers_say_it_in_plain_words():
     assert row.cells == ("check fence, cpu", "fence idle", "12.3 ms", "12.0 ms to 12.6 ms", "20")
 
 
-def test_a_page_shows_the_checks_their_sum_and_how_much_two_runs_of_the_same_thing_differ(tmp_path):
+def test_a_page_shows_the_checks_their_sum_and_how_much_two_runs_of_the_same_thing_differ(tmp_path, undrawn):
     unknown = "How much two runs of the same thing differ here was not measured (notebook instrument_check does)."
     known = "differ here within a process by 1.2 % and between two by 4.6 % (cpu); 90 % of pairs differ by less."
     note = "A ± within one process may be smaller than this: two runs of the same thing differ here by 4.6 %."

@@ -157,7 +157,7 @@ def test_a_row_that_meets_a_planted_fault_is_a_mismatch_without_a_time(tmp_path)
     assert fine[:2] == ["ok", None] and "step_s" in fine[2], fine
 
 
-def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path):
+def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path, undrawn):
     """Though the journal keeps them: 7.654321, and 12.3 ms of a step."""
     (tmp_path / "machine.json").write_text(json.dumps({"chip": "Apple M1", "python": "3.11.9"}))
     names = ("epoch_s", "fit_s", "flops_per_s", "power_gpu_w", "memory_peak_bytes", "max_abs_error")

@@ -27,6 +27,8 @@ from pomology.report import article
 from pomology.workloads import gpt2
 from pomology.workloads.cost import workload
 
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
 SIDE = Path(__file__).with_name("mlx_language.py")
 LARGE = {"transformer_lm": 733_816_080, "true_gpt2": 774_030_080}
 # TFLOP of a step of the default architecture with 1,024 tokens a sequence, counted operator by operator elsewhere.
@@ -92,11 +94,6 @@ def test_settings_and_which_of_them_are_the_article_s():
     ):
         with pytest.raises(PomologyError, match=words):
             gpt2.shape(*asked)
-
-
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    fakes.quiet_machine(monkeypatch)
 
 
 def proved(folder, trial: gpt2.Trial, code: types.SimpleNamespace, optimizer=None) -> dict:

@@ -15,7 +15,6 @@ import numpy as np
 import psutil
 import pytest
 
-from pomology.articles import claims, published
 from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.experiment.feasibility import HOLES
@@ -23,16 +22,12 @@ from pomology.machine import memory as machine_memory
 from pomology.machine import snapshot
 from pomology.measure.intervals import slope
 from pomology.report import article
-from pomology.report import claims as report_claims
 from pomology.results import journal
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon"
 MB = 10**6
-
-
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    fakes.quiet_machine(monkeypatch)
 
 
 def autoregressive(rng, steps, rho, per_step):
@@ -261,38 +256,6 @@ def record(framework, backend, load, **slopes):
     form = {"experiment": f"memory_{framework}", "article": "001", "case": f"{framework}-{backend} load={load}"}
     form |= {"config": {"load": load}, "framework": framework, "backend": backend, "chip": "Apple M2 Max"}
     return fakes.record(**form, parameters=18_250, flops_per_step=1, metrics=metrics)
-
-
-def verdict(name, records):
-    """Of three repeats of each record, whose slopes are its value and its bounds."""
-    (claim,) = [claim for claim in published.claims("001") if claim.id == name]
-    made = []
-    for repeat, end in enumerate(("value", "low", "high")):
-        for one in records:
-            slopes = {name: x.replace(value=getattr(x, end)) for name, x in one.metrics.items() if x.low is not None}
-            made.append(one.replace(repeat=repeat, metrics=one.metrics | slopes))
-    return claims.test(claim, report_claims.MeasuredLookup(made)).status
-
-
-def test_intervals_decide_the_claims_of_growing_memory():
-    """What holds and what does not by the values alone is in test_claims_001.py."""
-    grows, flat, wide, shrinks = (5e5, 4e5, 6e5), (2e3, -3e3, 7e3), (3e5, -1e5, 7e5), (-5e5, -5.2e5, -4.8e5)
-    for mps, mlx, wanted in (
-        (grows, flat, claims.HOLDS),
-        (flat, flat, claims.CANNOT_BE_TOLD),  # its interval holds 0
-        (grows, wide, claims.CANNOT_BE_TOLD),
-        (grows, shrinks, claims.DOES_NOT_HOLD),  # that is not stable either
-    ):
-        records = [record("torch", "mps", "easy", resident_slope_bytes=mps)]
-        assert verdict("001-C17", [*records, record("mlx", "mlx-gpu", "easy", resident_slope_bytes=mlx)]) == wanted
-    steep = (900, 800, 1000)
-    for easy, scaled, wanted in (
-        ((50, 40, 60), False, claims.HOLDS),
-        ((5, -4, 14), False, claims.CANNOT_BE_TOLD),
-        ((50, 40, 60), True, claims.CANNOT_BE_TOLD),  # held below the limit
-    ):
-        near = record("torch", "mps", "near", page_faults_slope=steep).replace(scaled=scaled)
-        assert verdict("001-C18", [record("torch", "mps", "easy", page_faults_slope=easy), near]) == wanted
 
 
 def test_the_table_shows_slopes_with_their_intervals_and_both_ends():

@@ -83,13 +83,6 @@ def test_two_runs_of_one_name_are_told_apart(tmp_path, own):
     assert [other.records[0].chip for other in found] == ["Apple M10 (b)", "Apple M10 (b, 2)"]
 
 
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Figures take seconds."""
-    monkeypatch.setattr(page.Report, "drawn", lambda _: "<svg/>")
-    monkeypatch.setattr(page.summary, "sentence", lambda _: "")
-
-
 def test_a_figure_without_marks_of_others_says_so(tmp_path):
     own, theirs = (run(tmp_path / name, record()) for name in ("own", "b"))
     for beside, said in (((), 0), ((theirs,), 1)):

@@ -22,6 +22,8 @@ from pomology.results import folders, journal
 from pomology.results.record import Record
 from pomology.workloads.cost import Workload
 
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
 COSTS = {"forward": 0.3, "backward": 0.5, "update": 0.1}
 
 
@@ -72,11 +74,6 @@ def test_wrong_phases_are_refused():
             pass
         with clock.phase("update"):  # and a phase that failed does not bar the next
             pass
-
-
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    fakes.quiet_machine(monkeypatch)
 
 
 @pytest.fixture

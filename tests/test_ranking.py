@@ -255,9 +255,7 @@ def test_marks_stand_where_the_ratios_are():
     assert ticks == [place.device for place in places] and drawn.texts[0].get_text().startswith(places[0].words())
 
 
-def test_the_page_begins_with_the_ranking_against_any_device(tmp_path, monkeypatch):
-    monkeypatch.setattr(page.summary, "sentence", lambda _: "")  # figures take seconds
-    monkeypatch.setattr(Report, "drawn", lambda _: "<svg/>")
+def test_the_page_begins_with_the_ranking_against_any_device(tmp_path, undrawn):
     text = page.build(write(tmp_path / "run", [epoch(500.0), epoch(50.0, "siamese")])).read_text()
     top = text[: text.index("<h2")]
     assert f"The {HERE} trains" in top and top.index(f"The {HERE} trains") < top.index('class="ranking"')

@@ -59,13 +59,6 @@ def notebook(path: Path, *cells, **metadata) -> Path:
     return path
 
 
-@pytest.fixture
-def undrawn(monkeypatch):
-    """A page without its figures, which take seconds."""
-    monkeypatch.setattr(showing.Report, "drawn", lambda _: "<svg/>")
-    monkeypatch.setattr(report_page.summary, "sentence", lambda _: "")
-
-
 def shown(source: str, **data: str):
     """A code cell with one output: `html` stands for text/html and so on."""
     kinds = {"html": "text/html", "svg": "image/svg+xml", "png": "image/png", "markdown": "text/markdown"}
@@ -293,7 +286,7 @@ def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
     assert "schema 99 is newer" in page.text
 
 
-def test_notebook(tmp_path):
+def test_notebook(tmp_path, undrawn):
     out = run(tmp_path / "run", record())
     wide = '<div style="overflow-x:auto"><table><tr style="background:rgba(1,2,3,.1)"><td>5</table>'
     printed = v4.new_output("stream", name="stdout", text="2 < 3\n")
@@ -330,7 +323,7 @@ def test_notebook(tmp_path):
     assert {"href": "index.html"} in page.all("a")
 
 
-def test_hostile_notebook(tmp_path):
+def test_hostile_notebook(tmp_path, undrawn):
     out = run(tmp_path / "run")
     bad = """<script>alert(1)</script><p onclick="alert(1)">kept</p><img src="https://x.example/a.png"><iframe></iframe>
     <a href="javascript:alert(1)">a</a><div style="background:url(//x.example/b);position:fixed;color:red">b</div>

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-import fakes
 import nbformat
 import pytest
 import torch
@@ -27,13 +26,10 @@ from pomology.results.run import Run
 from pomology.runner import batch, plan
 from pomology.workloads import cost, products
 
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
 HERE = Path(__file__).resolve().parents[1] / "notebooks" / "this_machine"
 FLOAT = 4  # bytes
-
-
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    fakes.quiet_machine(monkeypatch)
 
 
 def test_a_ceiling_is_the_best_over_sizes_frameworks_and_the_products_of_other_notebooks():
@@ -438,8 +434,7 @@ def test_a_run_ends_with_the_ceilings_again_in_every_repeat_and_then_shows_them(
         assert [batch._finished(job, tmp_path) for job in jobs] == done
 
 
-def test_a_faster_product_lowers_the_shares_on_every_page_that_is_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(Report, "drawn", lambda self: "<svg/>")
+def test_a_faster_product_lowers_the_shares_on_every_page_that_is_there(tmp_path, monkeypatch, undrawn):
     monkeypatch.setattr(report_page, "_compared", lambda *_: None)
     known = {"metrics": rate(50e9, 49e9, 51e9), "article": "003", "flops_per_step": 10**9}
     out = write(tmp_path, [product(100e9, low=99e9, high=101e9), record("vae", **known)])
@@ -495,7 +490,7 @@ RUN += [record("cnn", rate(1e9), article="004", framework="tensorflow")]
 RUN += [product(7e10, experiment="blas_mlx", article="001")]
 
 
-def test_the_roofline_notebook_and_the_page_read_the_whole_run(tmp_path):
+def test_the_roofline_notebook_and_the_page_read_the_whole_run(tmp_path, undrawn):
     alone = Report("roofline", article="001", combines=["*"], figure="share_of_roof", out=str(tmp_path / "empty"))
     assert roofline.NO_CEILINGS in alone.roofline().notes and roofline.NO_CEILINGS in alone.table().notes
     assert "<svg" in alone.figure().data
@@ -521,7 +516,7 @@ def test_the_roofline_notebook_and_the_page_read_the_whole_run(tmp_path):
         assert holds in section
 
 
-def test_a_processor_launches_nothing_and_stands_in_no_table_of_launches(tmp_path):
+def test_a_processor_launches_nothing_and_stands_in_no_table_of_launches(tmp_path, undrawn):
     times = {"launch_cold_s": metric(2e-5, unit="s"), "launch_s": metric(3e-6, unit="s")}
     records = [
         record("kernel_launch_mlx", times, {}, article="001", framework="mlx", backend=name)

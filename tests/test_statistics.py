@@ -181,33 +181,6 @@ def test_measuring_stops_with_precision_steps_and_values():
     assert not narrow([1.0] * 39, steps=100) and not narrow([])
 
 
-def flagged(log_a, log_b, **options):
-    """Share of draws (rows) with a verdict other than "no difference shown"."""
-    pairs = zip(np.exp(log_a), np.exp(log_b), strict=True)
-    return np.mean([compare(a, b, **options).verdict != "no difference shown" for a, b in pairs])
-
-
-def test_same_code_is_rarely_called_different_where_pooled_steps_mostly_are():
-    rng, draws = np.random.default_rng(8), 600
-    between = 1 + 0.05 * rng.standard_normal((2, draws, 5, 1))
-    steps = between * (1 + 0.14 * autoregressive(rng, 2 * draws * 5, 80).reshape(2, draws, 5, 80))
-    a, b = np.log(steps.mean(-1))
-    assert 0.02 <= flagged(a, b) <= 0.075
-    assert flagged(a, b, paired=True) <= 0.075
-    a, b = steps.reshape(2, draws, 400)
-    t = (a.mean(1) - b.mean(1)) / np.sqrt((a.var(1, ddof=1) + b.var(1, ddof=1)) / 400)
-    assert np.mean(np.abs(t) > 1.963) > 0.40
-
-
-@pytest.mark.parametrize(("count", "options"), [(3, {}), (5, {}), (5, {"paired": True})])
-def test_smallest_detectable_is_detected_in_four_of_five(count, options):
-    log_a, log_b, *more = 0.05 * np.random.default_rng(10).standard_normal((4, 1000, count))
-    reported = [compare(np.exp(a), np.exp(b), **options).smallest_detectable for a, b in zip(log_a, log_b, strict=True)]
-    typical = math.log(np.median(reported))
-    assert 0.70 <= flagged(more[0] + typical, more[1], **options) <= 0.90
-    assert 0.70 <= flagged(more[0] - typical, more[1], **options) <= 0.90
-
-
 def test_compare_by_hand():
     # Logarithms 1 2 3 and 2 4 6: difference -2, squared standard error 1/3 + 4/3, dof 50/17.
     a, b = np.exp([1.0, 2, 3]), np.exp([2.0, 4, 6])

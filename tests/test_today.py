@@ -13,7 +13,6 @@ from pomology.articles import elsewhere, published
 from pomology.errors import Unsupported
 from pomology.report import article, declaration, page, ranking, speeds
 from pomology.report.figures import draw
-from pomology.report.showing import Report
 from pomology.results import journal
 from pomology.results.cases import line
 from pomology.workloads.autocast import autocast
@@ -175,8 +174,7 @@ def test_a_line_of_such_a_case_names_no_epoch():
     assert "step 1.5" in line(own) and "epoch" not in line(own)
 
 
-def test_the_page_has_them_behind_the_articles_and_before_the_kit(tmp_path, monkeypatch):
-    monkeypatch.setattr(Report, "drawn", lambda _: "<svg/>")  # figures take seconds
+def test_the_page_has_them_behind_the_articles_and_before_the_kit(tmp_path, undrawn):
     (tmp_path / "machine.json").write_text(json.dumps({"chip": "Apple M1", "python": "3.11.9"}))
     for name in ("instrument_check", "bert_base", "vae"):
         about = {"experiment": name, "article": declaration.of(name).article, "backend": "cpu"}
