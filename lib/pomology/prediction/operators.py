@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pomology.errors import PomologyError
+from pomology.format import one_line
 from pomology.workloads import cost
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -48,16 +50,15 @@ class Operator(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bytes that training needs at the least: work space of single operators comes on top."""
+    """Bytes that training holds. Work space inside of single operators comes on top."""
 
     weights: int  # and buffers
     gradients: int
     optimizer: int
     activations: int  # the most that autograd keeps for the backward pass at one time
-
-    @property
-    def total(self) -> int:
-        return sum(self)
+    # The most at any one time: weights, the optimizer's state, and what there is then of the rest, among that results
+    # which the next operators use up. Not the sum: gradients come while activations go.
+    peak: int
 
 
 class Counted(NamedTuple):
@@ -113,6 +114,13 @@ def default_loss(output: Any) -> Any:
     return sum(tensor.float().mean() for tensor in tensors)
 
 
+def check(precision: str, optimizer: str) -> None:
+    """Raises PomologyError for a precision or an optimizer that is none of those here."""
+    for what, value, known in (("precision", precision, PRECISIONS), ("optimizer", optimizer, OPTIMIZERS)):
+        if value not in known:
+            raise PomologyError(f"--{what} {one_line(value)}: must be one of {', '.join(known)}")
+
+
 def count(
     module: Any, step: Callable[[Any], None], precision: str = "fp32", optimizer: str = "adam", backend: str = "mps"
 ) -> Counted:
@@ -129,9 +137,7 @@ def count(
     """
     import torch
 
-    for what, value, known in (("precision", precision, PRECISIONS), ("optimizer", optimizer, OPTIMIZERS)):
-        if value not in known:
-            raise PomologyError(f"{what} {value}: must be one of {', '.join(known)}")
+    check(precision, optimizer)
     module.to("meta").train()
     trained = [weight for weight in module.parameters() if weight.requires_grad]
     if not trained:
@@ -146,15 +152,15 @@ def count(
     saving, watching = cost.saved_tensors(module), (_autocast(dtype), _recorder(operators))
     with torch.device("meta"), saving as saved, fused[0], fused[1], watching[0], watching[1]:
         step(module)
-    update, state = _update(trained, optimizer, backend)
-    kept = [*module.parameters(), *module.buffers()]
+    update, state, work = _update(trained, optimizer, backend)
+    weights = sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
     gradients = sum(weight.grad.nbytes for weight in trained if weight.grad is not None)
-    memory = Memory(sum(tensor.nbytes for tensor in kept), gradients, state, saved["peak"])
-    return Counted([*operators, update], memory)
+    peak = weights + state + max(watching[1].peak, gradients + work)
+    return Counted([*operators, update], Memory(weights, gradients, state, saved["peak"], peak))
 
 
-def _update(weights: list[Any], name: str, backend: str) -> tuple[Operator, int]:
-    """The optimizer's update as one operator, and the bytes of its state.
+def _update(weights: list[Any], name: str, backend: str) -> tuple[Operator, int, int]:
+    """The optimizer's update as one operator, the bytes of its state, and the most of what it makes in between.
 
     PyTorch updates weight by weight on the CPU and on MPS, and many weights by one kernel on CUDA.
     """
@@ -165,12 +171,13 @@ def _update(weights: list[Any], name: str, backend: str) -> tuple[Operator, int]
     optimizer = getattr(torch.optim, kind)(weights, lr=0.01, foreach=backend == "cuda", **options)
     optimizer.step()  # makes its state, once in a training
     parts: list[Operator] = []
-    with _recorder(parts):
+    with _recorder(parts) as recorder:
         optimizer.step()
     tensors = [item for item in _pytree.tree_leaves(list(optimizer.state.values())) if isinstance(item, torch.Tensor)]
     moved, launches = sum(part.bytes for part in parts), sum(part.launches for part in parts)
     elements = sum(weight.numel() for weight in weights)
-    return Operator("optimizer", 0, moved, launches, elements), sum(tensor.nbytes for tensor in tensors)
+    update = Operator("optimizer", 0, moved, launches, elements)
+    return update, sum(tensor.nbytes for tensor in tensors), recorder.peak
 
 
 # Which operators are of which kind ------------------------------------------------------------------------------------
@@ -263,7 +270,10 @@ def _convolution(weight: Any, spread: Any, groups: int, times: int, moved: int, 
 
 
 def _recorder(operators: list[Operator]) -> Any:
-    """Appends each operator on `meta` inside; what is computed on the host beside it is none of the device's."""
+    """Appends each operator on `meta` inside; what is computed on the host beside it is none of the device's.
+
+    `live` and `peak`: bytes of what was made inside and is still there, now and at the most.
+    """
     import torch
     from torch.utils import _pytree
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -271,10 +281,15 @@ def _recorder(operators: list[Operator]) -> Any:
     meta = torch.device("meta")
 
     class Recorder(TorchDispatchMode):
+        live = peak = 0
+
+        def gone(self, size: int) -> None:
+            self.live -= size
+
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             kwargs = kwargs or {}
-            places = [t.device for t in _pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-            if meta not in (places or [kwargs.get("device")]):
+            tensors = [t for t in _pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+            if meta not in ([t.device for t in tensors] or [kwargs.get("device")]):
                 return function(*args, **kwargs)
             with self:  # one that is made of others, where autograd has not taken it apart
                 if function._schema.name == "aten::_safe_softmax":
@@ -282,7 +297,13 @@ def _recorder(operators: list[Operator]) -> Any:
                 if (result := function.decompose(*args, **kwargs)) is not NotImplemented:
                     return result
             kind = _kind(function)
+            before = {t.untyped_storage()._cdata for t in tensors}
             result = function(*args, **kwargs)
+            for tensor in _pytree.tree_leaves(result):
+                if isinstance(tensor, torch.Tensor) and (storage := tensor.untyped_storage())._cdata not in before:
+                    self.live += storage.nbytes()
+                    self.peak = max(self.peak, self.live)
+                    weakref.finalize(storage, self.gone, storage.nbytes())
             if kind and (moved := cost.moved_bytes(function, args, kwargs, result)):
                 operators.append(_operator(kind, function, args, kwargs, result, moved))
             return result
