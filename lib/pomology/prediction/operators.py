@@ -204,15 +204,16 @@ _ELEMENTWISE = (
 )
 
 
-def _kind(function: Any) -> str | None:
-    """The kind of an operator of PyTorch; None for a view, which launches nothing. Raises NotCounted."""
+def _kind(function: Any, tensors: Sequence[Any]) -> str | None:
+    """The kind of an operator of PyTorch with these operands; None for a view. Raises NotCounted."""
     import torch
 
     space, _, name = function._schema.name.partition("::")
     if cost.moves_nothing(function):
         return None
     tags, plain = set(function.tags), name.rstrip("_")
-    if tags & {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}:
+    by_place = name == "index" and not any(tensor.dtype == torch.bool for tensor in tensors[1:])
+    if tags & {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} and not by_place:
         raise NotCounted(f"operator {space}.{name} is not counted: what it does depends on the values of its operands")
     if space == "aten":
         if plain in _PRODUCTS:
@@ -296,7 +297,7 @@ def _recorder(operators: list[Operator]) -> Any:
                     return function._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
                 if (result := function.decompose(*args, **kwargs)) is not NotImplemented:
                     return result
-            kind = _kind(function)
+            kind = _kind(function, tensors)
             before = {t.untyped_storage()._cdata for t in tensors}
             result = function(*args, **kwargs)
             for tensor in _pytree.tree_leaves(result):
