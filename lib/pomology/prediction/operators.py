@@ -10,11 +10,12 @@ import contextlib
 import math
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
+from pomology.prediction import substitutes
 from pomology.workloads import cost
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -64,10 +65,6 @@ class Memory(NamedTuple):
 class Counted(NamedTuple):
     operators: list[Operator]
     memory: Memory
-
-
-class NotCounted(PomologyError):
-    """An operator whose work follows from no formula here, or from its operands' values."""
 
 
 def operators(
@@ -132,8 +129,8 @@ def count(
     own default implementation of it on that device. backend: where it is to run; see `cost.workload`. LSTMs count as
     one fused kernel a time step and a product; GRUs as they are written out on `cpu` and `mps`.
 
-    Raises NotCounted, which names the operator, for one that has no formula; PomologyError for a wrong precision or
-    optimizer, or a module without weights to train; and what the step itself raises.
+    Raises PomologyError, which names the operator, for one that has no formula; for a wrong precision or optimizer; for
+    a module without weights to train; and what the step itself raises.
     """
     import torch
 
@@ -147,15 +144,21 @@ def count(
     def attention(flops: int, moved: int, elements: int) -> None:
         operators.append(Operator("attention", flops, moved, 1, elements))
 
-    dtype = PRECISIONS[precision]
-    fused = cost.fused_attention(backend, attention), _lstm(operators, dtype)
-    saving, watching = cost.saved_tensors(module), (_autocast(dtype), _recorder(operators))
-    with torch.device("meta"), saving as saved, fused[0], fused[1], watching[0], watching[1]:
+    def recurrent(*counts: int) -> None:
+        operators.append(Operator("recurrent", *counts))
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.device("meta"))
+        saved = stack.enter_context(cost.saved_tensors(module))
+        stack.enter_context(cost.fused_attention(backend, attention))
+        stack.enter_context(substitutes.fused_lstm(PRECISIONS[precision], recurrent))
+        stack.enter_context(substitutes.autocast(PRECISIONS[precision]))
+        recorder = stack.enter_context(_recorder(operators))
         step(module)
     update, state, work = _update(trained, optimizer, backend)
     weights = sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
     gradients = sum(weight.grad.nbytes for weight in trained if weight.grad is not None)
-    peak = weights + state + max(watching[1].peak, gradients + work)
+    peak = weights + state + max(recorder.peak, gradients + work)
     return Counted([*operators, update], Memory(weights, gradients, state, saved["peak"], peak))
 
 
@@ -205,7 +208,7 @@ _ELEMENTWISE = (
 
 
 def _kind(function: Any, tensors: Sequence[Any]) -> str | None:
-    """The kind of an operator of PyTorch with these operands; None for a view. Raises NotCounted."""
+    """The kind of an operator of PyTorch with these operands; None for a view. Raises PomologyError."""
     import torch
 
     space, _, name = function._schema.name.partition("::")
@@ -214,7 +217,9 @@ def _kind(function: Any, tensors: Sequence[Any]) -> str | None:
     tags, plain = set(function.tags), name.rstrip("_")
     by_place = name == "index" and not any(tensor.dtype == torch.bool for tensor in tensors[1:])
     if tags & {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} and not by_place:
-        raise NotCounted(f"operator {space}.{name} is not counted: what it does depends on the values of its operands")
+        raise PomologyError(
+            f"operator {space}.{name} is not counted: what it does depends on the values of its operands"
+        )
     if space == "aten":
         if plain in _PRODUCTS:
             return "product"
@@ -229,7 +234,7 @@ def _kind(function: Any, tensors: Sequence[Any]) -> str | None:
             return "reduction"
         if torch.Tag.pointwise in tags or re.fullmatch(_ELEMENTWISE, plain):
             return "elementwise"
-    raise NotCounted(f"operator {space}.{name} is not counted: there is no formula for its work")
+    raise PomologyError(f"operator {space}.{name} is not counted: there is no formula for its work")
 
 
 def _operator(kind: str, function: Any, args: Any, kwargs: Any, result: Any, moved: int) -> Operator:
@@ -310,106 +315,3 @@ def _recorder(operators: list[Operator]) -> Any:
             return result
 
     return Recorder()
-
-
-# By name, what PyTorch's autocast runs in half, and what in fp32 ("Autocast Op Reference" of torch.amp, for CUDA).
-_HALF = re.compile(
-    r"linear|__r?matmul__|matmul|bmm|mm|mv|add(mm|bmm|mv)|baddbmm|einsum|tensordot|prelu|conv(_transpose)?[123]d"
-    r"|scaled_dot_product_attention|multi_head_attention_forward|(lstm|gru|rnn_tanh|rnn_relu)_cell|gru|rnn_(tanh|relu)"
-)
-_FULL = re.compile(
-    r"(log_)?softmax|softmin|(layer|group)_norm|norm|cosine_similarity|cdist|sum|prod|cum(sum|prod)|exp|log(1p|2|10)?"
-    r"|pow|__r?pow__|reciprocal|rsqrt|softplus|erfinv|(nll|mse|(smooth_)?l1|huber|soft_margin|cosine_embedding)_loss"
-    r"|cross_entropy|kl_div|binary_cross_entropy_with_logits|triplet_margin_loss"
-)
-
-
-def _autocast(name: str) -> Any:
-    """As torch.autocast, which knows no `meta`: converts what each function is given; a weight once a step."""
-    import torch
-    from torch.overrides import TorchFunctionMode
-    from torch.utils import _pytree
-
-    half, weights = getattr(torch, name), {}
-    if half == torch.float32:
-        return contextlib.nullcontext()
-
-    def converted(item: Any, dtype: Any) -> Any:
-        if not isinstance(item, torch.Tensor) or not item.is_floating_point() or item.dtype == dtype:
-            return item
-        if not isinstance(item, torch.nn.Parameter):
-            return item.to(dtype)
-        if item not in weights:
-            weights[item] = item.to(dtype)
-        return weights[item]
-
-    class Autocast(TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):
-            name = function.__name__
-            dtype = half if _HALF.fullmatch(name) else torch.float32 if _FULL.fullmatch(name) else None
-            given = (args, kwargs or {})
-            if dtype is not None:
-                given = _pytree.tree_map(lambda item: converted(item, dtype), given)
-            return function(*given[0], **given[1])
-
-    return Autocast()
-
-
-@contextlib.contextmanager
-def _lstm(operators: list[Operator], name: str) -> Iterator[None]:
-    """Let an LSTM be one operator forward and one backward, of a product and a fused kernel for each time step.
-
-    Its matrices are used once for each place in each sequence. Backward that is twice, but the input may need no
-    gradient, nor the first state. For the backward pass it keeps its input, and seven vectors a place: four gates, both
-    states, and tanh of one. name: of the dtype that its numbers are converted to, where that is half.
-    """
-    from unittest import mock
-
-    import torch
-    from torch.utils import _pytree
-
-    def size(*tensors: Any) -> int:
-        return sum(tensor.nbytes for tensor in tensors)
-
-    def numbers(tensors: Sequence[Any]) -> int:
-        return sum(tensor.numel() for tensor in tensors if tensor.ndim == 2)
-
-    class LSTM(torch.autograd.Function):
-        @staticmethod
-        def forward(context, directions, batch_first, data, state, cell, *weights):
-            batch, times = data.shape[:2] if batch_first else data.shape[1::-1]
-            stack, _, hidden = cell.shape  # a layer for each direction
-            output = data.new_empty(*data.shape[:2], state.shape[-1] * directions)
-            kept = data.new_empty(7 * stack, times, batch, hidden)
-            context.save_for_backward(data, kept, state, cell, *weights)
-            context.known = directions, stack, times, batch, hidden
-            into = weights[:: len(weights) // stack]  # what multiplies the input of a layer, at all times at once
-            context.weights_moved = times * size(*weights) - (times - 1) * size(*into)
-            moved = context.weights_moved + size(data, state, cell, output, kept)
-            flops = 2 * times * batch * numbers(weights)
-            operators.append(Operator("recurrent", flops, moved, stack * (2 * times + 1), min(batch, hidden)))
-            return output, torch.empty_like(state), torch.empty_like(cell)
-
-        @staticmethod
-        def backward(context, *given):
-            directions, stack, times, batch, hidden = context.known
-            data, kept, state, cell, *weights = context.saved_tensors
-            wanted, each = context.needs_input_grad[2:], len(weights) // stack
-            gradients = [torch.empty_like(t) for t in (data, state, cell, *weights)]
-            flops = 2 * times * batch * numbers(weights) * (1 + any(wanted[3:]))
-            flops -= 0 if wanted[0] else 2 * times * batch * numbers(weights[: directions * each : each])
-            flops -= 0 if wanted[1] else 2 * batch * numbers(weights[1::each])
-            moved = context.weights_moved + size(data, kept, *given, *gradients)
-            operators.append(Operator("recurrent", flops, moved, stack * (2 * times + 3), min(batch, hidden)))
-            return None, None, *(g if wants else None for g, wants in zip(gradients, wanted, strict=True))
-
-    def lstm(data, states, weights, *more):
-        if isinstance(states, torch.Tensor):
-            raise NotCounted("an LSTM of packed sequences is not counted: its work depends on their lengths")
-        _, _, _, _, both, batch_first = more
-        if name != "float32":
-            data, states, weights = _pytree.tree_map(lambda t: t.to(getattr(torch, name)), (data, states, weights))
-        return LSTM.apply(1 + both, batch_first, data, *states, *weights)
-
-    with mock.patch.object(torch._VF, "lstm", lstm):
-        yield
