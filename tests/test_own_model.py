@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from pomology.errors import PomologyError
+from pomology.measure.estimate import Estimate
 from pomology.prediction import operators, own_model
 from pomology.workloads import cost
 
@@ -330,13 +332,22 @@ def test_a_process_that_does_not_come_back_leaves_nothing_behind(name, tmp_path)
         time.sleep(0.05)
 
 
-def test_a_whole_file_is_counted_in_a_process_of_its_own(place, capfd):
+def test_a_whole_file_is_counted_in_a_process_of_its_own_and_predicted(place, capfd):
     text = FILE + "\nprint('loud')\ndef loss(output): return output.square().mean()\n"
     place = place.with_name("whole.py")
     place.write_text(text, encoding="utf-8")
-    work = own_model.count(f"{place}:plain", "4x8")
-    assert flops(work) == 2 * (2 * 4 * 8 * 8) and work.memory.weights == 4 * (8 * 8 + 8)
+
+    def predict(work, device):
+        """A tenth of a second, give or take a fifth, for so many operations."""
+        assert sum(operator.flops for operator in work) == 2 * (2 * 4 * 8 * 8) and device is M4
+        return SimpleNamespace(step_s=Estimate(0.1, "s", 0.08, 0.12, covers="repeats"), bound="launches")
+
+    M4 = SimpleNamespace(backend="mps", source="a shared run")
+    lines = own_model.answer(f"{place}:plain", "4x8", "M4 Max GPU", {"M4 Max GPU": M4}, predict, epoch=4001)
     assert capfd.readouterr() == ("", "")
+    assert lines[0].startswith("whole.py:plain, --input 4x8, fp32, adam; counted of a step: 1.024e-06 GFLOP")
+    assert "predicted for M4 Max GPU from a shared run: a step takes 0.100 s ± 20 %, most of it launches" in lines[2]
+    assert "an epoch of 4,001 samples, 1,001 steps, takes 100 s ± 20 %" in lines[3]
 
 
 def test_devices_and_epochs():

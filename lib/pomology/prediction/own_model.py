@@ -11,12 +11,14 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from pomology import format
 from pomology.errors import PomologyError
 from pomology.format import one_line
+from pomology.measure.estimate import Estimate
 from pomology.prediction import operators
 from pomology.prediction.operators import Counted
 from pomology.workloads import isolated
@@ -94,6 +96,54 @@ def count(
     if isinstance(answer, str):
         raise PomologyError(f"{name}: {answer}")
     return answer
+
+
+class Device(Protocol):
+    """What is predicted for."""
+
+    backend: str  # as `cost.workload` takes it
+    source: str  # from which ceilings
+
+
+class Predicted(Protocol):
+    step_s: Estimate
+    bound: str  # what most of a step is spent on
+
+
+def answer(
+    target: str,
+    inputs: str,
+    on: str,
+    devices: Mapping[str, Device],
+    predict: Callable[[list[operators.Operator], Any], Predicted],
+    precision: str = "fp32",
+    epoch: int | None = None,
+    optimizer: str = "adam",
+) -> list[str]:
+    """The lines that `pomology predict file.py:build` prints. devices: what is known, by name. Errors: see `count`."""
+    device, given = chosen(on, devices), parse_inputs(inputs)
+    steps = None if epoch is None else steps_per_epoch(epoch, given)
+    counted = count(target, inputs, precision, optimizer, device.backend)
+    predicted = predict(counted.operators, device)
+    step = f"a step takes {_shown(predicted.step_s)}, most of it {predicted.bound}"
+    flops, moved, launches = (sum(each[place] for each in counted.operators) for place in (1, 2, 3))
+    amounts = f"{flops / 1e9:,.4g} GFLOP, {format.gigabytes(moved)} read and written, {launches:,} launches"
+    memory = ", ".join(f"{name} {format.gigabytes(size)}" for name, size in counted.memory._asdict().items())
+    lines = [
+        f"{one_line(Path(target).name)}, --input {inputs}, {precision}, {optimizer}; counted of a step: {amounts}",
+        f"memory at the least, counted: {memory}",
+        f"predicted for {on} from {device.source}: {step}",
+    ]
+    if steps is not None:
+        whole = _shown(predicted.step_s * steps)
+        lines.append(
+            f"predicted: an epoch of {epoch:,} samples, {steps:,} steps, takes {whole}; loading data is not in it"
+        )
+    return lines
+
+
+def _shown(duration: Estimate) -> str:
+    return format.with_interval(duration, format.seconds)
 
 
 # In that process ------------------------------------------------------------------------------------------------------
