@@ -11,6 +11,7 @@ import re
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -27,6 +28,7 @@ LIMIT_S = 120.0  # for all that the process does, with the import of PyTorch
 # Nothing is downloaded for a count, and torch.compile leaves a model as it is: what is counted is eager.
 SETTINGS = {"HF_HUB_OFFLINE": "1", "TORCH_COMPILE_DISABLE": "1"}
 _INPUT = re.compile(r"(?:([A-Za-z_]\w*)=)?([1-9]\d{0,11}(?:x[1-9]\d{0,11})*)(:int)?", re.ASCII)
+_BETWEEN = re.compile(r"[\\/](torch|pomology)[\\/]|importlib|contextlib")  # files between the error and who made it
 
 Known = TypeVar("Known")
 
@@ -164,20 +166,22 @@ def _no_network(*_: Any, **__: Any) -> None:
 
 
 @contextlib.contextmanager
-def _said(what: str) -> Iterator[None]:
-    """What the user's code raises, in one line. It may also exit."""
+def _said(what: str, path: str) -> Iterator[None]:
+    """What the user's code raises, in one line, with its place there. It may also exit."""
     try:
         yield
-    except PomologyError as error:
-        raise PomologyError(f"{what}: {error}") from None
     except BaseException as error:
+        kind = "" if isinstance(error, PomologyError) else f"{type(error).__name__}: "
         text = one_line(" ".join(str(error).split()), 300)
-        raise PomologyError(f"{what}: {type(error).__name__}{': ' * bool(text)}{text}") from None
+        steps = [step for step in traceback.extract_tb(error.__traceback__) if not _BETWEEN.search(step.filename)]
+        own = [step for step in steps if step.filename == path] or steps  # or a library's that makes the model
+        place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        raise PomologyError(f"{what}: {kind}{text}".rstrip(": ") + place) from None
 
 
 def _count(path: str, function: str, given: list[Input], precision: str, optimizer: str, backend: str) -> Counted:
     sys.path.insert(0, str(Path(path).parent))  # as where Python runs that file
-    with _said("it does not import"):
+    with _said("it does not import", path):
         spec = importlib.util.spec_from_file_location("own_model", path)
         file = sys.modules["own_model"] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(file)
@@ -188,7 +192,7 @@ def _count(path: str, function: str, given: list[Input], precision: str, optimiz
         raise PomologyError(f"no function {function} in it; it has {one_line(close)}")
     import torch
 
-    with _said(f"{function}()"):
+    with _said(f"{function}()", path):
         try:
             with torch.device("meta"):
                 module = build()
@@ -197,7 +201,7 @@ def _count(path: str, function: str, given: list[Input], precision: str, optimiz
     if not isinstance(module, torch.nn.Module):
         raise PomologyError(f"{function}() gives a {type(module).__name__}, not a torch.nn.Module")
     text = ", ".join("x".join(map(str, one_input.sizes)) for one_input in given)
-    with _said(f"a step with --input {text}"):
+    with _said(f"a step with --input {text}", path):
         dtypes = {True: torch.int64, False: torch.float32}
         tensors = [torch.empty(each.sizes, dtype=dtypes[each.whole], device="meta") for each in given]
         named = {each.name: tensor for each, tensor in zip(given, tensors, strict=True)}
