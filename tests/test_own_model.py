@@ -199,8 +199,13 @@ def test_the_memory_of_a_step_is_what_the_allocator_reports(name):
 # What a user's file may do wrong --------------------------------------------------------------------------------------
 
 FILE = """
+import dataclasses
 import torch
 from torch import nn
+
+@dataclasses.dataclass
+class Fields:
+    logits: torch.Tensor
 
 class Model(nn.Module):
     def __init__(self, body):
@@ -211,6 +216,7 @@ class Model(nn.Module):
 
 def plain(): return Model(lambda y: y)
 def several(): return Model(lambda y: {"first": y, "more": (y.argmax(1), y.sum())})
+def fields(): return Model(lambda y: Fields(y))
 def own_loss(): return Model(lambda y: {"loss": y.sum(), "logits": y})
 def reads_values():  # while it builds, as models with stochastic depth do
     model = plain()
@@ -252,7 +258,9 @@ def asked(place: Path, function: str, inputs: str = "4x8"):
         return own_model._answer(str(place), function, own_model.parse_inputs(inputs), "fp32", "adam", "mps")
 
 
-@pytest.mark.parametrize("function, launches", [("plain", 1), ("several", 4), ("own_loss", 1), ("reads_values", 1)])
+@pytest.mark.parametrize(
+    "function, launches", [("plain", 1), ("several", 4), ("fields", 1), ("own_loss", 1), ("reads_values", 1)]
+)
 def test_what_a_model_gives_becomes_a_loss(place, function, launches):
     work = asked(place, function)
     assert flops(work) == 2 * (2 * 4 * 8 * 8), work
@@ -262,7 +270,7 @@ def test_what_a_model_gives_becomes_a_loss(place, function, launches):
 WRONG = {
     "fft": "step with --input 4x8: operator aten._fft_r2c is not counted",
     "nonzero": "operator aten.index is not counted: what it does depends on the values",
-    "item": r"operator aten._local_scalar_dense is not counted: what it does depends on .* \(mine.py, line 2\d\)$",
+    "item": r"operator aten._local_scalar_dense is not counted: what it does depends on .* \(mine.py, line 27\)$",
     "sparse": "operator aten._to_sparse is not counted",
     "quantized": "operator quantized.linear is not counted",
     "custom": "operator kit_test.mine is not counted",
@@ -270,7 +278,7 @@ WRONG = {
     "weights": r"weights\(\): it asks the network",
     "a_file": r"a_file\(\): FileNotFoundError: .*weights.pt",
     "number": r"number\(\) gives a int, not a torch.nn.Module",
-    "raises": r"raises\(\): ValueError: no luck \(mine.py, line 3\d\)$",
+    "raises": r"raises\(\): ValueError: no luck \(mine.py, line 37\)$",
     "needs": r"needs\(\): TypeError: .*missing 1 required positional argument: 'classes'",
     "leaves": r"leaves\(\): SystemExit: 3",
     "frozen": "the model has no weights to train",
@@ -286,7 +294,7 @@ def test_what_is_wrong_with_a_file_is_one_line(place, function):
 
 
 def test_shapes_that_do_not_fit_and_files_that_do_not_import(place, tmp_path):
-    assert re.search(r"--input 4x9: RuntimeError: .* \(mine.py, line 10\)$", asked(place, "plain", "4x9"))
+    assert re.search(r"--input 4x9: RuntimeError: .* \(mine.py, line 15\)$", asked(place, "plain", "4x9"))
     assert "--input 4x8, 4x8: TypeError" in asked(place, "plain", "4x8,4x8")
     for text, words in (("import nonsense_42", "ModuleNotFoundError"), ("def f(:", "SyntaxError"), ("0/0", "ZeroDiv")):
         (tmp_path / "bad.py").write_text(text, encoding="utf-8")
