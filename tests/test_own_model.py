@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from pomology.__main__ import main
 from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
 from pomology.prediction import operators, own_model
@@ -44,6 +45,7 @@ def test_a_product_by_hand():
     forward, backward = of("product", work)
     assert forward == ("product", 2 * 16 * 8 * 4, 4 * (16 * 8 + 8 * 4 + 4 + 16 * 4), 1, 4)
     assert backward[:4] == ("product", 2 * 16 * 8 * 4, 4 * (16 * 4 + 16 * 8 + 8 * 4), 1)
+    assert operators.operators(nn.Linear(8, 4), [torch.ones(16, 8)]) == work.operators  # from wherever they are
     two = counted(lambda: nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 4)), empty(16, 8))
     assert flops(two) == 2 * (2 * 16 * 8 * 4) + 3 * (2 * 16 * 4 * 4)
     # Attention's products are those of one sequence: 10 x 6 times 6 x 10, and as many sizes a batch.
@@ -197,8 +199,13 @@ def test_the_memory_of_a_step_is_what_the_allocator_reports(name):
 # What a user's file may do wrong --------------------------------------------------------------------------------------
 
 FILE = """
+import dataclasses
 import torch
 from torch import nn
+
+@dataclasses.dataclass
+class Fields:
+    logits: torch.Tensor
 
 class Model(nn.Module):
     def __init__(self, body):
@@ -209,6 +216,7 @@ class Model(nn.Module):
 
 def plain(): return Model(lambda y: y)
 def several(): return Model(lambda y: {"first": y, "more": (y.argmax(1), y.sum())})
+def fields(): return Model(lambda y: Fields(y))
 def own_loss(): return Model(lambda y: {"loss": y.sum(), "logits": y})
 def reads_values():  # while it builds, as models with stochastic depth do
     model = plain()
@@ -250,7 +258,9 @@ def asked(place: Path, function: str, inputs: str = "4x8"):
         return own_model._answer(str(place), function, own_model.parse_inputs(inputs), "fp32", "adam", "mps")
 
 
-@pytest.mark.parametrize("function, launches", [("plain", 1), ("several", 4), ("own_loss", 1), ("reads_values", 1)])
+@pytest.mark.parametrize(
+    "function, launches", [("plain", 1), ("several", 4), ("fields", 1), ("own_loss", 1), ("reads_values", 1)]
+)
 def test_what_a_model_gives_becomes_a_loss(place, function, launches):
     work = asked(place, function)
     assert flops(work) == 2 * (2 * 4 * 8 * 8), work
@@ -260,7 +270,7 @@ def test_what_a_model_gives_becomes_a_loss(place, function, launches):
 WRONG = {
     "fft": "step with --input 4x8: operator aten._fft_r2c is not counted",
     "nonzero": "operator aten.index is not counted: what it does depends on the values",
-    "item": r"operator aten._local_scalar_dense is not counted: what it does depends on .* \(mine.py, line 2\d\)$",
+    "item": r"operator aten._local_scalar_dense is not counted: what it does depends on .* \(mine.py, line 27\)$",
     "sparse": "operator aten._to_sparse is not counted",
     "quantized": "operator quantized.linear is not counted",
     "custom": "operator kit_test.mine is not counted",
@@ -268,7 +278,7 @@ WRONG = {
     "weights": r"weights\(\): it asks the network",
     "a_file": r"a_file\(\): FileNotFoundError: .*weights.pt",
     "number": r"number\(\) gives a int, not a torch.nn.Module",
-    "raises": r"raises\(\): ValueError: no luck \(mine.py, line 3\d\)$",
+    "raises": r"raises\(\): ValueError: no luck \(mine.py, line 37\)$",
     "needs": r"needs\(\): TypeError: .*missing 1 required positional argument: 'classes'",
     "leaves": r"leaves\(\): SystemExit: 3",
     "frozen": "the model has no weights to train",
@@ -284,7 +294,7 @@ def test_what_is_wrong_with_a_file_is_one_line(place, function):
 
 
 def test_shapes_that_do_not_fit_and_files_that_do_not_import(place, tmp_path):
-    assert re.search(r"--input 4x9: RuntimeError: .* \(mine.py, line 10\)$", asked(place, "plain", "4x9"))
+    assert re.search(r"--input 4x9: RuntimeError: .* \(mine.py, line 15\)$", asked(place, "plain", "4x9"))
     assert "--input 4x8, 4x8: TypeError" in asked(place, "plain", "4x8,4x8")
     for text, words in (("import nonsense_42", "ModuleNotFoundError"), ("def f(:", "SyntaxError"), ("0/0", "ZeroDiv")):
         (tmp_path / "bad.py").write_text(text, encoding="utf-8")
@@ -292,24 +302,29 @@ def test_shapes_that_do_not_fit_and_files_that_do_not_import(place, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments, words",
+    "line, words",
     [
-        (("mine.py", "4x8"), "must be a file and a function"),
-        (("none.py:build", "4x8"), "none.py: no such file"),
-        (("mine.txt:build", "4x8"), "no such file of Python"),
-        (("mine.py:plain", "4 by 8"), "--input 4 by 8: must be sizes"),
-        (("mine.py:plain", "4x0"), "--input 4x0: must be sizes"),
-        (("mine.py:plain", "x=4x8,4x8"), "all with a name= or none"),
-        (("mine.py:plain", "4x8", "fp8"), "--precision fp8: must be one of fp32, bf16, fp16"),
-        (("mine.py:plain", "4x8", "fp32", "lion"), "--optimizer lion: must be one of adam"),
+        ("mine.py --input 4x8", "mine.py: must be a file and a function"),
+        ("none.py:build --input 4x8", "none.py: no such file"),
+        ("mine.txt:build --input 4x8", "mine.txt: no such file of Python"),
+        ("mine.py:plain", "the following arguments are required: --input"),
+        ("mine.py:plain --input 4by8", "--input 4by8: must be sizes"),
+        ("mine.py:plain --input 4x0", "--input 4x0: must be sizes"),
+        ("mine.py:plain --input x=4x8,4x8", "all with a name= or none"),
+        ("mine.py:plain --input 4x8 --precision fp8", "--precision fp8: must be one of fp32, bf16, fp16"),
+        ("mine.py:plain --input 4x8 --optimizer lion", "--optimizer lion: must be one of adam"),
+        ("mine.py:plain --input 4x8 --epoch 0", "--epoch 0: must be a number of samples, 1 or more"),
+        ("mine.py:plain --input 4x8 --epoch many", "argument --epoch: invalid int value: 'many'"),
+        ("mine.py:plain --input 4x8 --on Abacus", "--on Abacus: no such device"),
     ],
 )
-def test_wrong_arguments_start_no_process(place, monkeypatch, arguments, words):
+def test_wrong_arguments_are_one_line_and_start_no_process(place, monkeypatch, capsys, line, words):
     monkeypatch.chdir(place.parent)
     (place.parent / "mine.txt").touch()
     monkeypatch.setattr(own_model.isolated, "call", lambda *_, **__: pytest.fail("started"))
-    with pytest.raises(PomologyError, match=words):
-        own_model.count(*arguments)
+    assert main(["predict", *line.split()]) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.startswith("pomology: ") and words in err and err.count("\n") == 1
 
 
 PROCESSES = {
@@ -320,13 +335,14 @@ PROCESSES = {
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_a_process_that_does_not_come_back_leaves_nothing_behind(name, tmp_path):
+def test_a_process_that_does_not_come_back_leaves_nothing_behind(name, tmp_path, monkeypatch, capfd):
     code, words = PROCESSES[name]
     place = tmp_path / "mine.py"
-    place.write_text(f"import os, subprocess, time\n{code}\n", encoding="utf-8")
-    with pytest.raises(PomologyError, match=words) as error:
-        own_model.count(f"{place}:build", "4x8", limit_s=3)
-    assert str(error.value).startswith("mine.py: ") and "\n" not in str(error.value)
+    place.write_text(f"import os, subprocess\n{code}\n", encoding="utf-8")
+    monkeypatch.setattr(own_model, "LIMIT_S", 3.0)
+    assert main(["predict", f"{place}:build", "--input", "4x8"]) == 2
+    out, err = capfd.readouterr()
+    assert not out and err.startswith("pomology: mine.py: ") and words in err and err.count("\n") == 1
     end = time.monotonic() + 5
     while left := [p for p in psutil.process_iter(["cmdline"]) if "77.7" in (p.info["cmdline"] or ())]:
         assert time.monotonic() < end, left
@@ -344,11 +360,13 @@ def test_a_whole_file_is_counted_in_a_process_of_its_own_and_predicted(place, ca
         return SimpleNamespace(step_s=Estimate(0.1, "s", 0.08, 0.12, covers="repeats"), bound="launches")
 
     M4 = SimpleNamespace(backend="mps", source="a shared run")
-    lines = own_model.answer(f"{place}:plain", "4x8", "M4 Max GPU", {"M4 Max GPU": M4}, predict, epoch=4001)
+    lines = own_model.answer(
+        f"{place}:plain", "4x8", on="M4 Max GPU", epoch=4001, devices={"M4 Max GPU": M4}, predict=predict
+    )
     assert capfd.readouterr() == ("", "")
-    assert lines[0].startswith("whole.py:plain, --input 4x8, fp32, adam; counted of a step: 1.024e-06 GFLOP")
+    assert lines[0].startswith("whole.py:plain, --input 4x8, fp32, adam; counted of a step: 1.024e-06 GFLOP, ")
     assert "predicted for M4 Max GPU from a shared run: a step takes 0.100 s ± 20 %, most of it launches" in lines[2]
-    assert "an epoch of 4,001 samples, 1,001 steps, takes 100 s ± 20 %" in lines[3]
+    assert "4,001 samples, 1,001 steps, take 100 s ± 20 %" in lines[3]
 
 
 def test_devices_and_epochs():

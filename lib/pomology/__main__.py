@@ -1,4 +1,4 @@
-"""The command line: `pomology reproduce`, `check`, `doctor`, `list`, `report`, `share`, `compare`.
+"""The command line: `pomology reproduce`, `check`, `doctor`, `list`, `report`, `share`, `compare`, `predict`.
 
 Exit status 0: all went well; 1: a case ended in `error`, or a notebook did not finish; 2: arguments or parameters are
 wrong, said in one line before anything ran; 130: interrupted.
@@ -25,6 +25,7 @@ COMMANDS = {
     "report": "build the page of a run again",
     "share": "pack a run into a zip for others, checked for what names you",
     "compare": "compare runs, side by side",
+    "predict": "what a training step of your own model takes: counted, not run",
 }
 
 
@@ -58,6 +59,13 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     runs = "two or more: names in outputs/, paths of folders, or shared zips"
     parsers["compare"].add_argument("places", nargs="*", metavar="run", help=runs)
     parsers["compare"].add_argument("--runs", default="", help="the same in one text, those with spaces in quotes")
+    option = parsers["predict"].add_argument
+    option("target", help="a file and a function that returns a torch.nn.Module: path/to/file.py:build")
+    option("--input", required=True, help="sizes, the batch first: 32x3x224x224, 16x512:int; several parted by commas")
+    option("--precision", default="fp32", help="fp32, bf16 or fp16 (default: fp32)")
+    option("--optimizer", default="adam", help="adam, adamw, sgd, momentum, adadelta or rmsprop (default: adam)")
+    option("--on", default="", help="a device whose ceilings are known")
+    option("--epoch", type=int, help="how many samples an epoch has")
     return parser.parse_args(arguments)
 
 
@@ -134,6 +142,13 @@ def _compare(options: argparse.Namespace) -> None:
         raise PomologyError("RUNS: name at least two different runs")
     table, *written = compare.write([compare.load(place) for place in places], root() / "outputs")
     _say(f"{table}\nwritten to {' and '.join(redact(str(place)) for place in written)}")
+
+
+def _predict(options: argparse.Namespace) -> None:
+    from pomology.prediction import own_model
+
+    given = (options.target, options.input, options.precision, options.optimizer, options.on, options.epoch)
+    _say("\n".join(own_model.answer(*given)))
 
 
 def _places(variable: str, texts: Sequence[str]) -> list[Path]:

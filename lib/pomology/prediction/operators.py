@@ -7,6 +7,7 @@ the device's kernels is written down. Nothing is trained, and nothing is measure
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import re
 import weakref
@@ -105,6 +106,8 @@ def default_loss(output: Any) -> Any:
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if own is not None:
         return own
+    if dataclasses.is_dataclass(output) and not isinstance(output, Mapping):
+        output = vars(output)
     tensors = [item for item in _pytree.tree_leaves(output) if isinstance(item, torch.Tensor) and item.requires_grad]
     if not tensors:
         raise PomologyError("no tensor in the model's output depends on its weights; define loss(output)")
@@ -125,9 +128,10 @@ def count(
 
     step: one forward and backward pass of the module, as `cost.workload` takes it; tensors it creates are on `meta`.
     precision: `bf16` and `fp16` are what PyTorch's autocast makes of the step on CUDA and MPS: products, convolutions
-    and attention in half, norms, softmax and losses in fp32, weights kept in fp32. optimizer: see OPTIMIZERS; PyTorch's
-    own default implementation of it on that device. backend: where it is to run; see `cost.workload`. LSTMs count as
-    one fused kernel a time step and a product; GRUs as they are written out on `cpu` and `mps`.
+    and attention in half, norms, softmax and losses in fp32, weights kept in fp32; fp16's scaling of the loss is left
+    out. optimizer: see OPTIMIZERS; PyTorch's own default implementation of it on that device. backend: where it is to
+    run; see `cost.workload`. LSTMs count as one fused kernel a time step and a product; GRUs as they are written out
+    on `cpu` and `mps`.
 
     Raises PomologyError, which names the operator, for one that has no formula; for a wrong precision or optimizer; for
     a module without weights to train; and what the step itself raises.

@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pomology import format
@@ -54,7 +55,9 @@ def parse_inputs(text: str) -> list[Input]:
 def chosen(name: str, known: Mapping[str, Known], option: str = "--on") -> Known:
     """What is known by this name, of a device. Raises PomologyError, which names the closest."""
     if name not in known:
-        close = difflib.get_close_matches(name, known, 3, 0.4) or sorted(known)[:3]
+        close = (
+            difflib.get_close_matches(name, known, 3, 0.4) or sorted(known)[:3] or ["none, as no ceilings are known"]
+        )
         raise PomologyError(f"{option} {one_line(name)}: no such device; close to it: {', '.join(close)}")
     return known[name]
 
@@ -72,14 +75,13 @@ def count(
     precision: str = "fp32",
     optimizer: str = "adam",
     backend: str = "mps",
-    limit_s: float = LIMIT_S,
 ) -> Counted:
     """Count a training step of the model that a user's function makes; nothing is trained.
 
     target: `path/to/file.py:build`, where `build()` returns a torch.nn.Module. A function `loss(output)` in that file
     makes the loss; without one see `operators.default_loss`. inputs: see `parse_inputs`. The rest: see
     `operators.count`. Raises PomologyError in one line for whatever is wrong with these, or with that code, or if it
-    takes longer than limit_s seconds; no process is left behind.
+    takes longer than LIMIT_S seconds; no process is left behind.
     """
     path, _, function = target.rpartition(":")
     if not path or not function.isidentifier():
@@ -92,9 +94,9 @@ def count(
     try:
         what = f"{name}: the process that counts it"
         asked = (str(place.resolve()), function, given, precision, optimizer, backend)
-        answer = isolated.call(what, f"{__name__}:_answer", *asked, limit_s=limit_s, foreign=True)
+        answer = isolated.call(what, f"{__name__}:_answer", *asked, limit_s=LIMIT_S, foreign=True)
     except subprocess.TimeoutExpired:
-        raise PomologyError(f"{name}: it was not counted within {limit_s:g} s; build() must do no more") from None
+        raise PomologyError(f"{name}: it was not counted within {LIMIT_S:g} s; build() must do no more") from None
     if isinstance(answer, str):
         raise PomologyError(f"{name}: {answer}")
     return answer
@@ -115,32 +117,36 @@ class Predicted(Protocol):
 def answer(
     target: str,
     inputs: str,
-    on: str,
-    devices: Mapping[str, Device],
-    predict: Callable[[list[operators.Operator], Any], Predicted],
     precision: str = "fp32",
-    epoch: int | None = None,
     optimizer: str = "adam",
+    on: str = "",
+    epoch: int | None = None,
+    devices: Mapping[str, Device] = MappingProxyType({}),
+    predict: Callable[[list[operators.Operator], Any], Predicted] | None = None,
 ) -> list[str]:
-    """The lines that `pomology predict file.py:build` prints. devices: what is known, by name. Errors: see `count`."""
-    device, given = chosen(on, devices), parse_inputs(inputs)
+    """The lines that `pomology predict file.py:build` prints: what was counted and, for a device, what is predicted.
+
+    on: a name in devices; empty: none, and the step is counted as MPS does it. Errors: see `count`.
+    """
+    device, given = chosen(on, devices) if on else None, parse_inputs(inputs)
     steps = None if epoch is None else steps_per_epoch(epoch, given)
-    counted = count(target, inputs, precision, optimizer, device.backend)
-    predicted = predict(counted.operators, device)
-    step = f"a step takes {_shown(predicted.step_s)}, most of it {predicted.bound}"
+    counted = count(target, inputs, precision, optimizer, device.backend if device else "mps")
     flops, moved, launches = (sum(each[place] for each in counted.operators) for place in (1, 2, 3))
-    amounts = f"{flops / 1e9:,.4g} GFLOP, {format.gigabytes(moved)} read and written, {launches:,} launches"
-    memory = ", ".join(f"{name} {format.gigabytes(size)}" for name, size in counted.memory._asdict().items())
+    amounts = f"{flops / 1e9:,.4g} GFLOP, {format.quantity(moved, 'B')} read and written, {launches:,} launches"
+    memory = counted.memory._asdict()
+    peak = format.quantity(memory.pop("peak"), "B")
+    parts = [f"{name} {format.quantity(size, 'B')}" for name, size in memory.items()]
     lines = [
         f"{one_line(Path(target).name)}, --input {inputs}, {precision}, {optimizer}; counted of a step: {amounts}",
-        f"memory at the least, counted: {memory}",
-        f"predicted for {on} from {device.source}: {step}",
+        f"memory at its highest point, counted: {peak}, without work space of operators ({', '.join(parts)})",
     ]
-    if steps is not None:
-        whole = _shown(predicted.step_s * steps)
-        lines.append(
-            f"predicted: an epoch of {epoch:,} samples, {steps:,} steps, takes {whole}; loading data is not in it"
-        )
+    if device:
+        predicted = predict(counted.operators, device)
+        step = f"a step takes {_shown(predicted.step_s)}, most of it {predicted.bound}"
+        lines.append(f"predicted for {on} from {device.source}: {step}")
+        if steps:
+            whole = _shown(predicted.step_s * steps)
+            lines.append(f"predicted: {epoch:,} samples, {steps:,} steps, take {whole}; loading data is not in it")
     return lines
 
 
