@@ -25,7 +25,7 @@ COMMANDS = {
     "report": "build the page of a run again",
     "share": "pack a run into a zip for others, checked for what names you",
     "compare": "compare runs, side by side",
-    "predict": "what a training step of your own model takes: counted, not run",
+    "predict": "what a training step would take on a device: counted, not run",
 }
 
 
@@ -60,11 +60,12 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parsers["compare"].add_argument("places", nargs="*", metavar="run", help=runs)
     parsers["compare"].add_argument("--runs", default="", help="the same in one text, those with spaces in quotes")
     option = parsers["predict"].add_argument
-    option("target", help="a file and a function that returns a torch.nn.Module: path/to/file.py:build")
-    option("--input", required=True, help="sizes, the batch first: 32x3x224x224, 16x512:int; several parted by commas")
+    option("target", help="path/to/file.py:build, which makes a torch.nn.Module; or the kit's: 'vae 128'")
+    option("--input", default="", help="sizes, the batch first: 32x3x224x224, 16x512:int; several parted by commas")
     option("--precision", default="fp32", help="fp32, bf16 or fp16 (default: fp32)")
     option("--optimizer", default="adam", help="adam, adamw, sgd, momentum, adadelta or rmsprop (default: adam)")
-    option("--on", default="", help="a device whose ceilings are known")
+    option("--on", default="", help="a device with published peaks, as 'RTX 3090'; with --from cpu or gpu")
+    option("--from", default="", dest="source", metavar="RUN", help="a run whose own ceilings are taken, or its zip")
     option("--epoch", type=int, help="how many samples an epoch has")
     return parser.parse_args(arguments)
 
@@ -145,10 +146,9 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    from pomology.prediction import own_model
+    from pomology.prediction import predict
 
-    given = (options.target, options.input, options.precision, options.optimizer, options.on, options.epoch)
-    _say("\n".join(own_model.answer(*given)))
+    _say("\n".join(predict.answer(**{name: value for name, value in vars(options).items() if name != "command"})))
 
 
 def _places(variable: str, texts: Sequence[str]) -> list[Path]:

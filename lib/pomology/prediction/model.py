@@ -14,6 +14,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -176,11 +177,14 @@ class Prediction(NamedTuple):
 
 
 class Model(NamedTuple):
-    """shares: as START. spread: 5 and 95 % of measured over predicted, logarithms, of devices that were left out."""
+    """shares: as START. spread: 5 and 95 % of measured over predicted, logarithms, of devices that were left out, of so
+    many published times; covered: the share of these in an interval made without their device."""
 
     shares: np.ndarray
     shift: float
     spread: tuple[float, float]
+    times: int = 0
+    covered: float = 0.0
 
     def predict(self, operators: Sequence[Operator], device: Device, precision: str = "fp32") -> Prediction:
         """A training step on a device that has no measured times."""
@@ -197,11 +201,6 @@ class Model(NamedTuple):
 @functools.cache
 def model() -> Model:
     """What articles/data/prediction.json keeps of `validate.fitted`: fitting takes seconds, and reading does not."""
-    known = json.loads(published_text())
-    return Model(np.array(known["shares"]), known["shift"], tuple(known["spread"]))
-
-
-def published_text() -> str:
-    from pathlib import Path
-
-    return (Path(published.__file__).parent / "data" / "prediction.json").read_text(encoding="utf-8")
+    text = (Path(published.__file__).parent / "data" / "prediction.json").read_text(encoding="utf-8")
+    known = json.loads(text)
+    return Model(np.array(known["shares"]), known["shift"], tuple(known["spread"]), known["times"], known["covered"])

@@ -131,13 +131,27 @@ def answer(
     device, given = chosen(on, devices) if on else None, parse_inputs(inputs)
     steps = None if epoch is None else steps_per_epoch(epoch, given)
     counted = count(target, inputs, precision, optimizer, device.backend if device else "mps")
+    what = f"{one_line(Path(target).name)}, --input {inputs}, {precision}, {optimizer}"
+    return described(what, counted, on, device, predict, epoch, steps)
+
+
+def described(
+    what: str,
+    counted: Counted,
+    on: str,
+    device: Device | None,
+    predict: Callable[[list[operators.Operator], Any], Predicted] | None,
+    epoch: int | None,
+    steps: int | None,
+) -> list[str]:
+    """The lines of `answer`, for anything that was counted."""
     flops, moved, launches = (sum(each[place] for each in counted.operators) for place in (1, 2, 3))
     amounts = f"{flops / 1e9:,.4g} GFLOP, {format.quantity(moved, 'B')} read and written, {launches:,} launches"
     memory = counted.memory._asdict()
     peak = format.quantity(memory.pop("peak"), "B")
     parts = [f"{name} {format.quantity(size, 'B')}" for name, size in memory.items()]
     lines = [
-        f"{one_line(Path(target).name)}, --input {inputs}, {precision}, {optimizer}; counted of a step: {amounts}",
+        f"{what}; counted of a step: {amounts}",
         f"memory at its highest point, counted: {peak}, without work space of operators ({', '.join(parts)})",
     ]
     if device:

@@ -7,7 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pomology.prediction import rates
 from pomology.prediction.model import Model, Observed, Stack, effects, fit
+from pomology.prediction.operators import Operator
+from pomology.results import cases
+from pomology.results.record import Record
 
 INTERVAL = (5, 95)  # percentiles
 
@@ -25,10 +29,14 @@ class Errors(NamedTuple):
         ok = np.isfinite(off)
         numbers = {"median": np.median(off[ok]), "mean": off[ok].mean(), "within_30": (off[ok] <= 0.3).mean()}
         covered = None if self.covered is None else float(self.covered[ok].mean())
-        return {"name": self.name, "n": int(ok.sum())} | {k: float(v) for k, v in numbers.items()} | {"covered": covered}
+        return (
+            {"name": self.name, "n": int(ok.sum())} | {k: float(v) for k, v in numbers.items()} | {"covered": covered}
+        )
 
 
-def left_out(observed: Sequence[Observed], group: Callable[[Observed], str], keys: Callable | None, name: str) -> Errors:
+def left_out(
+    observed: Sequence[Observed], group: Callable[[Observed], str], keys: Callable | None, name: str
+) -> Errors:
     """Each group predicted from the others: the shares fitted again, and the effects of `keys` (none: one for all).
 
     The interval is from residuals that were left out too: the others' in the same way, a group at a time.
@@ -105,7 +113,7 @@ def fitted(observed: Sequence[Observed]) -> Model:
     shift = float(np.median(np.log(step_s / stack.parts(shares).sum(1))))
     errors = left_out(observed, by_device, None, "")
     low, high = np.percentile(errors.logs, INTERVAL)
-    return Model(shares, shift, (float(low), float(high)))
+    return Model(shares, shift, (float(low), float(high)), len(observed), errors.row()["covered"])
 
 
 def failures(observed: Sequence[Observed], errors: Errors) -> list[dict]:
@@ -129,3 +137,19 @@ def failures(observed: Sequence[Observed], errors: Errors) -> list[dict]:
         if here.any():
             rows.append(Errors(name, errors.logs[here], errors.covered[here]).row())
     return rows
+
+
+def of_run(records: Sequence[Record], run: str, model: Model) -> list[tuple[Record, float, float]]:
+    """Cases of a run that were timed, with seconds of a step as measured and as predicted from the run's own ceilings.
+
+    A record keeps sums of a step's operations and bytes, so these are two operators here, and no launch is known.
+    """
+    devices, made = rates.measured_devices(records, run), []
+    for record in records:
+        device, step = devices.get(cases.kind(record)), record.metrics.get("step_s")
+        asked = record.status == "ok" and record.framework == "torch" and cases.precision(record) == "fp32"
+        if device and step and asked and record.flops_per_step and record.bytes_per_step:
+            whole = [Operator("product", record.flops_per_step, 0, 0, 0)]
+            whole.append(Operator("elementwise", 0, record.bytes_per_step, 0, 0))
+            made.append((record, step.value, model.predict(whole, device).step_s.value))
+    return made
