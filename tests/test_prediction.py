@@ -1,4 +1,4 @@
-"""Predictions: the model against sums done by hand, times that it made itself, and published ones that were kept back"""
+"""Predictions: the model against sums done by hand, times that obey it, and what the command says of them"""
 
 import numpy as np
 import pytest

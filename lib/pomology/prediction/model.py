@@ -94,7 +94,7 @@ def observed() -> list[Observed]:
 
 
 def _step_s(row: dict) -> float | None:
-    """Seconds of a step, of a row of `elsewhere`; None where its batch size or the number of steps is not told."""
+    """Seconds of a step, of a row of `elsewhere`; None where its batch size or the number of steps is not known."""
     config, metric, value = row["config"], row["metric"], row["si"]
     batch, tokens = config.get("batch_size"), config.get("sequence")
     if not isinstance(batch, int):

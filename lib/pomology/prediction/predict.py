@@ -41,7 +41,9 @@ def answer(
         made.append(fitted.predict(work, device, precision))
         return made[-1]
 
-    if ":" in target:
+    if ":" in target or target.endswith(".py"):
+        if not input:
+            raise PomologyError("pomology predict: the following arguments are required: --input")
         lines = own_model.answer(target, input, precision, optimizer, on, epoch, known, predict)
     else:
         (row,), device = trainings.rows([target]), own_model.chosen(on, known) if on else None

@@ -41,9 +41,9 @@ def left_out(
 
     The interval is from residuals that were left out too: the others' in the same way, a group at a time.
     """
-    names, step_s = np.array([group(one) for one in observed]), np.array([one.step_s for one in observed])
-    marks = [keys(one) if keys else () for one in observed]
-    stack, logs = Stack([one.work for one in observed]), np.full(len(observed), np.nan)
+    names, step_s = np.array([group(seen) for seen in observed]), np.array([seen.step_s for seen in observed])
+    marks = [keys(seen) if keys else () for seen in observed]
+    stack, logs = Stack([seen.work for seen in observed]), np.full(len(observed), np.nan)
     for each in np.unique(names):
         out = names == each
         some = _part(stack, ~out)
@@ -69,31 +69,31 @@ def _part(stack: Stack, chosen: np.ndarray) -> Stack:
     return part
 
 
-def by_device(one: Observed) -> str:
-    return one.device.name
+def by_device(seen: Observed) -> str:
+    return seen.device.name
 
 
-def by_workload(one: Observed) -> str:
-    return one.workload
+def by_workload(seen: Observed) -> str:
+    return seen.workload
 
 
-def of_both(one: Observed) -> tuple:
+def of_both(seen: Observed) -> tuple:
     """A device, with and without matrix units, and a source likewise: its software and its way to time."""
-    units = one.precision != "fp32"
-    return (one.device.name, (one.device.name, units), one.source, (one.source, units))
+    units = seen.precision != "fp32"
+    return (seen.device.name, (seen.device.name, units), seen.source, (seen.source, units))
 
 
 def baselines(observed: Sequence[Observed]) -> list[Errors]:
     """The roofline and operations alone, with every share 1; and operations alone, scaled by each other workload of a
     device in the same precision, in turn: one calibrating run."""
-    step_s, stack = np.array([one.step_s for one in observed]), Stack([one.work for one in observed])
+    step_s, stack = np.array([seen.step_s for seen in observed]), Stack([seen.work for seen in observed])
     roof = np.log(step_s / stack.parts(np.array([1.0] * 6 + [0.0])).sum(1))
     alone = np.log(step_s / stack.all[:, :, 1].sum(1))
     pairs = []
-    for place, one in enumerate(observed):
+    for place, seen in enumerate(observed):
         for other, run in enumerate(observed):
-            same = (run.device.name, run.precision) == (one.device.name, one.precision)
-            if same and run.workload != one.workload:
+            same = (run.device.name, run.precision) == (seen.device.name, seen.precision)
+            if same and run.workload != seen.workload:
                 pairs.append(alone[place] - alone[other])
     named = ("the roofline alone", roof), ("operations alone", alone)
     return [*(Errors(name, logs) for name, logs in named), Errors("one calibrating run", np.array(pairs))]
@@ -108,7 +108,7 @@ def validation(observed: Sequence[Observed]) -> list[Errors]:
 
 def fitted(observed: Sequence[Observed]) -> Model:
     """What predicts a device that has no measured times: fitted to all, its interval from devices left out."""
-    step_s, stack = np.array([one.step_s for one in observed]), Stack([one.work for one in observed])
+    step_s, stack = np.array([seen.step_s for seen in observed]), Stack([seen.work for seen in observed])
     shares = fit(stack, step_s)
     shift = float(np.median(np.log(step_s / stack.parts(shares).sum(1))))
     errors = left_out(observed, by_device, None, "")
@@ -119,21 +119,21 @@ def fitted(observed: Sequence[Observed]) -> Model:
 def failures(observed: Sequence[Observed], errors: Errors) -> list[dict]:
     """Where predictions fail: the errors of small batches, old software, depthwise convolutions, and each precision."""
     kinds: dict[str, Callable[[Observed], bool]] = {
-        "batch of 1 to 8": lambda one: one.batch <= 8,
-        "batch of 9 to 63": lambda one: 8 < one.batch < 64,
-        "batch of 64 and more": lambda one: one.batch >= 64,
-        "published before 2020": lambda one: one.year < "2020",
-        "published since 2020": lambda one: one.year >= "2020",
-        "fp32 without matrix units": lambda one: one.precision == "fp32",
-        "TF32": lambda one: one.precision == "tf32",
-        "fp16, bf16, mixed": lambda one: one.precision == "half",
-        "MobileNet, MNASNet": lambda one: one.workload in ("mobilenet_v2", "mnasnet1_0"),
-        "Apple GPUs": lambda one: one.device.backend == "mps",
-        "AMD's GPUs": lambda one: one.device.name.startswith(("MI", "Radeon")),
+        "batch of 1 to 8": lambda seen: seen.batch <= 8,
+        "batch of 9 to 63": lambda seen: 8 < seen.batch < 64,
+        "batch of 64 and more": lambda seen: seen.batch >= 64,
+        "published before 2020": lambda seen: seen.year < "2020",
+        "published since 2020": lambda seen: seen.year >= "2020",
+        "fp32 without matrix units": lambda seen: seen.precision == "fp32",
+        "TF32": lambda seen: seen.precision == "tf32",
+        "fp16, bf16, mixed": lambda seen: seen.precision == "half",
+        "MobileNet, MNASNet": lambda seen: seen.workload in ("mobilenet_v2", "mnasnet1_0"),
+        "Apple GPUs": lambda seen: seen.device.backend == "mps",
+        "AMD's GPUs": lambda seen: seen.device.name.startswith(("MI", "Radeon")),
     }
     rows = []
     for name, chosen in kinds.items():
-        here = np.array([chosen(one) for one in observed])
+        here = np.array([chosen(seen) for seen in observed])
         if here.any():
             rows.append(Errors(name, errors.logs[here], errors.covered[here]).row())
     return rows
