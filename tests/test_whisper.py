@@ -61,7 +61,7 @@ def test_recomputing_changes_no_gradient(smoke):
     for checkpointing in (False, True):
         other, _ = smoke["build"]("whisper-smoke", checkpointing)
         other.load_state_dict(model.state_dict())
-        with cost._saved_tensors(other) as kept:
+        with cost.saved_tensors(other) as kept:
             loss = other(**batch).loss
             after_forward = kept["now"]
             loss.backward()
@@ -78,7 +78,7 @@ def test_autocast_keeps_no_less_than_is_said(article):
     """Against what a real step with autocast keeps; here attention is fused, as on CUDA."""
     said = article["work"]({"model": "whisper-tiny", "batch_size": 1, "precision": "bf16"}, "cpu").saved_bytes
     model, _ = article["build"]("whisper-tiny", False)
-    with cost._saved_tensors(model) as kept, torch.autocast("cpu", torch.bfloat16):
+    with cost.saved_tensors(model) as kept, torch.autocast("cpu", torch.bfloat16):
         model(input_features=torch.zeros(1, 80, 3000), labels=torch.zeros(1, 32, dtype=torch.long)).loss.backward()
     assert 0.75 * kept["peak"] < said <= kept["peak"]
 

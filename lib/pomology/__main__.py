@@ -1,4 +1,4 @@
-"""The command line: `pomology reproduce`, `check`, `doctor`, `list`, `report`, `share`, `compare`.
+"""The command line: `pomology reproduce`, `check`, `doctor`, `list`, `report`, `share`, `compare`, `predict`.
 
 Exit status 0: all went well; 1: a case ended in `error`, or a notebook did not finish; 2: arguments or parameters are
 wrong, said in one line before anything ran; 3: the run is at its end, and the store did not take it; 130: interrupted.
@@ -25,6 +25,7 @@ COMMANDS = {
     "report": "build the page of a run again",
     "share": "pack a run into a zip for others, checked for what names you",
     "compare": "compare runs, side by side",
+    "predict": "what a training step would take on a device: counted, not run",
 }
 
 
@@ -65,6 +66,14 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         parsers[name].add_argument(
             "--store", default="", help="where those runs are looked for that are not in outputs/"
         )
+    option = parsers["predict"].add_argument
+    option("target", help="path/to/file.py:build, which makes a torch.nn.Module; or the kit's: 'vae 128'")
+    option("--input", default="", help="sizes, the batch first: 32x3x224x224, 16x512:int; several parted by commas")
+    option("--precision", default="fp32", help="fp32, bf16 or fp16 (default: fp32)")
+    option("--optimizer", default="adam", help="adam, adamw, sgd, momentum, adadelta or rmsprop (default: adam)")
+    option("--on", default="", help="a device with published peaks, as 'RTX 3090'; with --from cpu or gpu")
+    option("--from", default="", dest="source", metavar="RUN", help="a run whose own ceilings are taken, or its zip")
+    option("--epoch", type=int, help="how many samples an epoch has")
     return parser.parse_args(arguments)
 
 
@@ -164,6 +173,12 @@ def _compare(options: argparse.Namespace) -> None:
         raise PomologyError("RUNS: name at least two different runs")
     table, *written = compare.write([compare.load(place) for place in places], root() / "outputs")
     _say(f"{table}\nwritten to {' and '.join(redact(str(place)) for place in written)}")
+
+
+def _predict(options: argparse.Namespace) -> None:
+    from pomology.prediction import predict
+
+    _say("\n".join(predict.answer(**{name: value for name, value in vars(options).items() if name != "command"})))
 
 
 def _places(variable: str, texts: Sequence[str], address: str) -> list[Path]:

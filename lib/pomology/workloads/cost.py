@@ -64,11 +64,15 @@ def workload(
     def operations() -> int:
         return counter.get_total_flops() + fused["flops"]
 
-    forward = []
+    def note(flops: int, moved: int, _: int) -> None:
+        fused["flops"] += flops
+        traffic.bytes += moved
+
+    forward, fused = [], Counter()
     with torch.device("meta"):
         model, counter = build(), FlopCounterMode(display=False)
-        saving = _saved_tensors(model, lambda: forward or forward.append(operations()))
-        with counter, saving as saved, _traffic() as traffic, _fused_attention(backend, traffic) as fused:
+        saving = saved_tensors(model, lambda: forward or forward.append(operations()))
+        with counter, saving as saved, _traffic() as traffic, fused_attention(backend, note):
             step(model)
     weights = list(model.parameters())
     trained_bytes = sum(weight.nbytes for weight in weights if weight.requires_grad)
@@ -85,6 +89,7 @@ def workload(
 
 # Make a tensor without writing to it, or give the same one another shape.
 _MOVE_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
+_MOVE_NOTHING |= {"unsafe_split", "unsafe_split_with_sizes"}  # views, of which autograd knows nothing
 _MOVE_NOTHING |= {"rand", "randn"}  # inputs, which a training has already
 # Do not read one of their tensors, by its place among the arguments: they overwrite it, or only ask for its shape.
 _NOT_READ = dict.fromkeys(("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_", "random_"), 0)
@@ -97,7 +102,6 @@ _READ_A_PART = {"embedding", "index_select", "index", "gather", "nll_loss_forwar
 def _traffic() -> Any:
     """Counts the `bytes` that the operators inside read and write, each by itself: as if none were fused with another,
     and none found in a cache what the one before it left there. A view moves nothing."""
-    from torch.utils import _pytree
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Traffic(TorchDispatchMode):
@@ -105,18 +109,35 @@ def _traffic() -> Any:
 
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             result = function(*args, **(kwargs or {}))
-            name = function._schema.name.split("::")[-1]
-            if not function.is_view and name not in _MOVE_NOTHING:
-                written = [_distinct_bytes(tensor) for tensor in _pytree.tree_leaves(result)]
-                read = [_distinct_bytes(tensor) for tensor in _pytree.tree_leaves((args, kwargs))]
-                if name in _NOT_READ:
-                    read[_NOT_READ[name]] = 0
-                elif name in _READ_A_PART:
-                    read[0] = min(read[0], sum(written))
-                self.bytes += sum(read) + sum(written)
+            self.bytes += moved_bytes(function, args, kwargs, result)
             return result
 
     return Traffic()
+
+
+def moves_nothing(function: Any) -> bool:
+    """Whether an operator is a view, or makes a tensor that it does not write to: no kernel is launched for it."""
+    import torch
+
+    if function.is_view or torch.Tag.inplace_view in function.tags:
+        return True
+    return function._schema.name.split("::")[-1] in _MOVE_NOTHING
+
+
+def moved_bytes(function: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """What an operator that was called so reads and writes."""
+    from torch.utils import _pytree
+
+    if moves_nothing(function):
+        return 0
+    name = function._schema.name.split("::")[-1]
+    written = [_distinct_bytes(tensor) for tensor in _pytree.tree_leaves(result)]
+    read = [_distinct_bytes(tensor) for tensor in _pytree.tree_leaves((args, kwargs or {}))]
+    if name in _NOT_READ:
+        read[_NOT_READ[name]] = 0
+    elif name in _READ_A_PART:
+        read[0] = min(read[0], sum(written))
+    return sum(read) + sum(written)
 
 
 def _distinct_bytes(item: Any) -> int:
@@ -130,7 +151,7 @@ def _distinct_bytes(item: Any) -> int:
 
 
 @contextlib.contextmanager
-def _saved_tensors(model: Any, turn: Callable[[], Any] = lambda: None) -> Iterator[Mapping[str, int]]:
+def saved_tensors(model: Any, turn: Callable[[], Any] = lambda: None) -> Iterator[Mapping[str, int]]:
     """Count the bytes that autograd keeps, weights apart: `now`, and the `peak` so far. `turn` is called when a saved
     tensor is asked for: a backward pass has begun."""
     import torch
@@ -166,19 +187,19 @@ def _saved_tensors(model: Any, turn: Callable[[], Any] = lambda: None) -> Iterat
 
 
 @contextlib.contextmanager
-def _fused_attention(backend: str, traffic: Any) -> Iterator[Mapping[str, int]]:
-    """On the meta device, let attention keep what a fused kernel of this backend keeps, and add what it moves.
+def fused_attention(backend: str, note: Callable[[int, int, int], None]) -> Iterator[None]:
+    """On the meta device, let attention keep what a fused kernel of this backend keeps.
 
-    Yields the `flops` of its products, which no counter sees: as many as where they are written out, as on `mps`.
+    note: gets, of each of its passes, the operations of its products, which no counter sees, as many as where they are
+    written out, as on `mps`; the bytes that it moves; and how many numbers attention gives out.
     """
     from unittest import mock
 
     import torch
     from torch.nn import functional
 
-    counted = Counter()
     if backend == "mps":
-        yield counted
+        yield
         return
     written_out, dropout = functional.scaled_dot_product_attention, functional.dropout
 
@@ -190,8 +211,7 @@ def _fused_attention(backend: str, traffic: Any) -> Iterator[Mapping[str, int]]:
             context.save_for_backward(query, key, value, output, sums)
             pairs = 2 * math.prod(query.shape[:-1]) * key.shape[-2]  # of a query and a key
             context.flops = pairs * query.shape[-1], pairs * value.shape[-1]
-            counted["flops"] += sum(context.flops)
-            traffic.bytes += sum(map(_distinct_bytes, (query, key, value, output, sums)))
+            note(sum(context.flops), sum(map(_distinct_bytes, (query, key, value, output, sums))), output.numel())
             return output
 
         @staticmethod
@@ -199,8 +219,8 @@ def _fused_attention(backend: str, traffic: Any) -> Iterator[Mapping[str, int]]:
             gradients = tuple(torch.empty_like(tensor) for tensor in context.saved_tensors[:3])
             for_query, for_key, for_value = context.needs_input_grad
             scores, values = context.flops
-            counted["flops"] += (for_query + for_key) * scores + (for_value + (for_query or for_key)) * values
-            traffic.bytes += sum(map(_distinct_bytes, (*context.saved_tensors, gradient, *gradients)))
+            flops = (for_query + for_key) * scores + (for_value + (for_query or for_key)) * values
+            note(flops, sum(map(_distinct_bytes, (*context.saved_tensors, gradient, *gradients))), gradient.numel())
             return gradients
 
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, *arguments, **named):
@@ -215,7 +235,7 @@ def _fused_attention(backend: str, traffic: Any) -> Iterator[Mapping[str, int]]:
         return torch.native_dropout(input, p, training)[0]
 
     with mock.patch.multiple(functional, scaled_dot_product_attention=attention, dropout=dropped):
-        yield counted
+        yield
 
 
 def keras_workload(model: Any, batch_size: int) -> Workload:

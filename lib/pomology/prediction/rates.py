@@ -1,0 +1,71 @@
+"""What a device can reach: its peaks and its bandwidth, of a maker's data sheet or of a run's own ceilings."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pomology.articles import published
+from pomology.report import roofline
+from pomology.results import cases
+from pomology.results.record import Record
+
+SHEETS = {
+    "nvidia": "NVIDIA's data sheet or white paper",
+    "amd": "AMD's data sheet",
+    "wikipedia-nvidia": "https://en.wikipedia.org/wiki/List_of_Nvidia_graphics_processing_units",
+    "wikipedia-amd": "https://en.wikipedia.org/wiki/List_of_AMD_graphics_processing_units",
+    "wikipedia-apple": "https://en.wikipedia.org/wiki/Apple_silicon",
+}
+HALF = ("fp16", "bf16", "amp")
+
+
+class Device(NamedTuple):
+    """flops_per_s: by precision, `fp32`, `tf32` and `half`; None where it has none of its own. bytes_per_s: of its
+    memory. measured: whether these are a run's own ceilings. launch_s: of one kernel, where a run has timed it."""
+
+    name: str
+    flops_per_s: dict[str, float | None]
+    bytes_per_s: float
+    backend: str
+    source: str
+    measured: bool = False
+    launch_s: float | None = None
+
+    def rate(self, precision: str) -> tuple[float, bool]:
+        """The peak of `fp32`, `tf32` or `half`, and whether matrix units reach it; fp32's where it has none."""
+        fp32, peak = self.flops_per_s["fp32"], self.flops_per_s.get(precision)
+        units = precision != "fp32" and bool(self.flops_per_s.get("tf32") or (peak or 0) > 2.5 * (fp32 or 1))
+        return (peak or fp32 or 0.0), units and peak is not None
+
+
+@functools.cache
+def published_devices() -> dict[str, Device]:
+    """Devices with a data sheet, by the name that the published rows have for them."""
+    made = {}
+    for line in published.read("datasheets.csv"):
+        names = {"fp32": "fp32_tflops", "tf32": "tf32_tflops", "half": "half_tflops"}
+        peaks = {key: float(line[name]) * 1e12 if line[name] else None for key, name in names.items()}
+        backend = "mps" if line["source"] == "wikipedia-apple" else "cuda"
+        source = f"published peaks ({SHEETS[line['source']]})"
+        made[line["device"]] = Device(line["device"], peaks, float(line["bandwidth_gb_s"]) * 1e9, backend, source)
+    return made
+
+
+def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
+    """The devices of a run that has timed products and memory, by `cpu` and `gpu`; none of a run without ceilings."""
+    best, made = roofline.ceilings(records), {}
+    for kind in ("cpu", "gpu"):
+        bandwidth, fp32 = best.bandwidths.get((kind, roofline.BOTH)), best.rates.get((kind, "fp32"))
+        if bandwidth and fp32:
+            rates: dict[str, float | None] = {"fp32": fp32.value, "tf32": None}
+            half = best.rates.get((kind, "bf16")) or best.rates.get((kind, "fp16"))
+            rates["half"] = half.value if half else None
+            ok = [r for r in records if r.experiment == "kernel_launch_torch" and r.status == "ok"]
+            launches = [r.metrics["launch_stream_s"].value for r in ok if cases.kind(r) == kind]
+            backend = "cpu" if kind == "cpu" else fp32.record.backend.rpartition("-")[2]
+            source = f"the ceilings measured in the run {run}"
+            launch = min(launches, default=None)
+            made[kind] = Device(cases.chip_name(fp32.record), rates, bandwidth.value, backend, source, True, launch)
+    return made

@@ -1,0 +1,133 @@
+"""Predictions: the model against sums done by hand, times that obey it, and what the command says of them"""
+
+import numpy as np
+import pytest
+
+from pomology.__main__ import main
+from pomology.articles import published
+from pomology.errors import PomologyError
+from pomology.measure.estimate import Estimate
+from pomology.prediction import model, operators, predict, rates, validate
+from pomology.prediction.model import Model, Observed
+from pomology.prediction.operators import Operator
+from pomology.prediction.rates import Device
+
+PEAKS = {"fp32": 10e12, "tf32": None, "half": 100e12}
+CARD = Device("a card", PEAKS, 500e9, "cuda", "by hand")
+SHARES = np.array([0.5, 0.8, 0.1, 0.25, 0.4, 0.6, 1e-5])
+STEP = [Operator("convolution", 1e12, 1e9, 100, 1), Operator("elementwise", 0, 3e10, 300, 1)]
+
+
+def test_a_step_is_the_larger_of_computing_and_moving_of_each_operator_and_launches():
+    """1e12 / (0.5 · 10e12) = 0.2 s, more than 1e9 / 300e9; 3e10 / 300e9 = 0.1 s; 400 launches of 10 µs = 4 ms."""
+    made = Model(SHARES, 0.0, (-0.1, 0.2)).predict(STEP, CARD)
+    assert made.step_s.value == pytest.approx(0.304)
+    assert (made.step_s.low, made.step_s.high) == pytest.approx((0.304 * np.exp(-0.1), 0.304 * np.exp(0.2)))
+    assert made.bound == "operations" and sum(made.parts.values()) == pytest.approx(1)
+    half = Model(SHARES, 0.0, (-0.1, 0.2)).predict(STEP, CARD, "bf16")  # 1e12 / (0.25 · 100e12) = 0.04 s
+    assert half.step_s.value == pytest.approx(0.144) and half.bound == "memory traffic"
+
+
+def test_the_time_of_a_launch_that_a_run_has_measured_is_taken():
+    made = Model(SHARES, 0.0, (-0.1, 0.1)).predict(STEP, CARD._replace(launch_s=1e-3))
+    assert made.step_s.value == pytest.approx(0.7) and made.bound == "launches"
+
+
+def invented(spread: float = 0.0) -> list[Observed]:
+    """Times of 12 devices and 8 workloads that obey the model with SHARES, but for this spread of their logarithms."""
+    random, made = np.random.default_rng(0), []
+    for number in range(12):
+        device = CARD._replace(name=f"card {number}", bytes_per_s=random.uniform(1e11, 2e12))
+        device = device._replace(
+            flops_per_s={key: peak and peak * random.uniform(0.2, 5) for key, peak in PEAKS.items()}
+        )
+        for workload in range(8):
+            kinds = random.permutation(["convolution", "product", "depthwise", "elementwise"])
+            steps = [
+                Operator(str(kind), 10 ** random.uniform(9, 13), 10 ** random.uniform(8, 10), 99, 1) for kind in kinds
+            ]
+            precision = ("fp32", "half")[workload % 2]
+            work = model.lines(steps, device, precision)
+            step_s = float(model.Stack([work]).parts(SHARES).sum()) * float(np.exp(random.normal(0, spread)))
+            made.append(Observed(f"w{workload}", device, precision, 32, "here", "2026", step_s, work))
+    return made
+
+
+def test_times_that_obey_the_model_are_predicted_without_their_device_and_without_their_workload():
+    times = invented()
+    for group in (validate.by_device, validate.by_workload):
+        assert validate.left_out(times, group, None, "").row()["median"] < 0.05
+
+
+def test_the_interval_covers_what_it_says_where_the_spread_is_known():
+    row = validate.left_out(invented(0.3), validate.by_device, None, "").row()
+    assert 0.8 <= row["covered"] <= 0.97
+    assert row["median"] == pytest.approx(0.2, abs=0.08)  # of a lognormal with 0.3: exp(0.3 · 0.674) - 1 = 0.22
+
+
+def test_a_device_that_is_left_out_cannot_tell_its_own_time():
+    """A card ten times as slow as its peaks say is missed by ten, whatever its own times are."""
+    times = [one._replace(step_s=10 * one.step_s) if one.device.name == "card 3" else one for one in invented()]
+    errors = validate.left_out(times, validate.by_device, None, "")
+    own = np.array([one.device.name == "card 3" for one in times])
+    assert np.median(errors.logs[own]) == pytest.approx(np.log(10), abs=0.15)
+    assert not errors.covered[own].any()
+
+
+def test_errors_are_those_of_the_prediction_over_the_measured_time():
+    row = validate.Errors("x", np.log([1.0, 2.0, 0.8]), np.array([True, False, True])).row()
+    assert row["median"] == pytest.approx(0.25) and row["mean"] == pytest.approx((0 + 0.5 + 0.25) / 3)
+    assert row["within_30"] == pytest.approx(2 / 3) and row["covered"] == pytest.approx(2 / 3)
+
+
+def test_published_work_is_what_is_counted_of_the_kits_own_model():
+    """VGG-16 for pictures of 224 pixels, which notebooks have too: its operations by this kit's other counter."""
+    import torch
+
+    from pomology.workloads import cost, vision
+
+    images = torch.empty(4, 3, 224, 224, device="meta")
+    counted = cost.workload(vision.vgg16, lambda m: m(images).mean().backward())
+    ours = model.operators_of("vgg16", 224, "fp32", 4)
+    assert sum(each.flops for each in ours) == pytest.approx(counted.flops, rel=1e-3)
+    seen = operators.operators(vision.vgg16(), [images], optimizer="sgd", backend="cuda")
+    assert sum(each.bytes for each in ours) == pytest.approx(sum(each.bytes for each in seen), rel=0.02)
+
+
+def test_published_times_without_serious_faults_are_used_and_the_kept_numbers_are_their_fit():
+    times = model.observed()
+    kept = model.model()
+    assert len(times) == kept.times
+    stack = model.Stack([one.work for one in times])
+    assert model.fit(stack, np.array([one.step_s for one in times])) == pytest.approx(kept.shares, rel=0.01)
+
+
+def test_every_data_sheet_is_in_order_of_magnitude_what_its_kin_have():
+    for device in rates.published_devices().values():
+        fp32, half = device.flops_per_s["fp32"], device.flops_per_s["half"]
+        assert 1e12 < fp32 < 2e14 and 5e10 < device.bytes_per_s < 1e13, device
+        assert half is None or fp32 <= half <= 32 * fp32, device
+    for line in published.read("peaks.csv"):  # where both files have a device, they agree
+        device = rates.published_devices().get(line["device"])
+        if device and line["precision"] == "fp32":
+            assert device.flops_per_s["fp32"] == pytest.approx(float(line["peak_flops_per_s"]), rel=0.1), device
+
+
+def test_the_command_says_what_is_predicted_and_from_what(capsys):
+    lines = predict.answer("mlp 128", "", "fp32", "adam", "M2 Max GPU", 60_000, "")
+    text = "\n".join(lines)
+    assert "predicted for M2 Max GPU from published peaks" in text and "60,000 samples, 469 steps" in text
+    assert "90 % interval" in text and "published times" in text
+    assert main(["predict", "mlp 128", "--on", "M2 Maxx GPU"]) == 2
+    assert "M2 Max GPU" in capsys.readouterr().err
+
+
+def test_a_wrong_workload_or_a_size_that_lacks_gets_one_line():
+    for target, said in (("nothing 3", "must read"), ("resnet50 32", "some need a size")):
+        with pytest.raises(PomologyError, match=said):
+            predict.answer(target, "", "fp32", "adam", "RTX 3090", None, "")
+
+
+def test_a_prediction_says_that_it_is_estimated():
+    step = Model(SHARES, 0.0, (-0.1, 0.1)).predict(STEP, CARD).step_s
+    assert isinstance(step, Estimate) and step.how == "estimated"
