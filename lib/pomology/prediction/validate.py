@@ -25,10 +25,14 @@ class Errors(NamedTuple):
         ok = np.isfinite(off)
         numbers = {"median": np.median(off[ok]), "mean": off[ok].mean(), "within_30": (off[ok] <= 0.3).mean()}
         covered = None if self.covered is None else float(self.covered[ok].mean())
-        return {"name": self.name, "n": int(ok.sum())} | {k: float(v) for k, v in numbers.items()} | {"covered": covered}
+        return (
+            {"name": self.name, "n": int(ok.sum())} | {k: float(v) for k, v in numbers.items()} | {"covered": covered}
+        )
 
 
-def left_out(observed: Sequence[Observed], group: Callable[[Observed], str], keys: Callable | None, name: str) -> Errors:
+def left_out(
+    observed: Sequence[Observed], group: Callable[[Observed], str], keys: Callable | None, name: str
+) -> Errors:
     """Each group predicted from the others: the shares fitted again, and the effects of `keys` (none: one for all).
 
     The interval is from residuals that were left out too: the others' in the same way, a group at a time.
