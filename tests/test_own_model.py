@@ -304,7 +304,7 @@ def test_shapes_that_do_not_fit_and_files_that_do_not_import(place, tmp_path):
 @pytest.mark.parametrize(
     "line, words",
     [
-        ("mine.py --input 4x8", "mine.py: must be a file and a function"),
+        ("mine.py: --input 4x8", "mine.py:: must be a file and a function"),
         ("none.py:build --input 4x8", "none.py: no such file"),
         ("mine.txt:build --input 4x8", "mine.txt: no such file of Python"),
         ("mine.py:plain", "--input"),
