@@ -208,8 +208,8 @@ class Fleet:
             seen = await self.ask(address, fleet_answers.Seen, "look", start=start)
             if job and seen.job != job:
                 raise Lost("it was started again meanwhile")
-            start += len(seen.said)
-            for line in seen.said.splitlines():
+            start += len(seen.text)
+            for line in seen.text.splitlines():
                 if line.startswith(("  ", "error", "note")) or seen.status not in (None, 0, 1, 130):
                     self.say(f"{machine.name}: {one_line(line.rstrip(), 300)}")
             if seen.status is not None:
@@ -234,9 +234,9 @@ class Fleet:
         process = await asyncio.create_subprocess_exec(*command, **pipes, stderr=asyncio.subprocess.PIPE)
         try:
             async with asyncio.timeout(300):
-                _, said = await process.communicate()
+                _, errors = await process.communicate()
             if process.returncode:
-                self.say(f"{machine.name}: no page: {one_line(said.decode('utf-8', 'replace').strip(), 300)}")
+                self.say(f"{machine.name}: no page: {one_line(errors.decode('utf-8', 'replace').strip(), 300)}")
         except TimeoutError:
             self.say(f"{machine.name}: no page: it takes more than 300 s")
         finally:

@@ -51,7 +51,7 @@ class Begun(msgspec.Struct):
 
 class Seen(msgspec.Struct):
     job: Name
-    said: Text
+    text: Text
     status: Annotated[int, msgspec.Meta(ge=-255, le=255)] | None
 
 

@@ -23,7 +23,7 @@ SSH = re.compile(rf"(?:([A-Za-z0-9_][A-Za-z0-9._-]{{0,31}})@)?({wire.HOST})(?::(
 
 def hosts(text: str) -> list[tuple[str, str, int]]:
     """User (or none), host and port of each of HOSTS. Raises PomologyError for what is no plain name."""
-    found = []
+    known = []
     for each in text.split():
         match = SSH.fullmatch(each)
         if not match or not 0 < int(match[3] or 22) < 65536:
@@ -31,8 +31,8 @@ def hosts(text: str) -> list[tuple[str, str, int]]:
                 f"HOSTS: {one_line(each, 80)}: must be host, user@host or user@host:port, of letters, "
                 "digits, dots and dashes"
             )
-        found.append((match[1] or "", match[2], int(match[3] or 22)))
-    return found
+        known.append((match[1] or "", match[2], int(match[3] or 22)))
+    return known
 
 
 @contextlib.asynccontextmanager

@@ -133,9 +133,9 @@ class Machine:
         text = self.log.read_bytes().decode("utf-8", "replace") if self.process else ""
         if status is None:  # whole lines
             text = text[: text.rfind("\n") + 1]
-        said = text[start : start + MOST_TEXT]
-        ended = status is not None and start + len(said) >= len(text)
-        return {"job": self.job, "said": said, "status": status if ended else None}
+        part = text[start : start + MOST_TEXT]
+        ended = status is not None and start + len(part) >= len(text)
+        return {"job": self.job, "text": part, "status": status if ended else None}
 
     def files(self, run: str) -> dict:
         """Name, size and SHA-256 of what a run has here that others may have."""
