@@ -1,4 +1,4 @@
-"""The fleet: addresses and hosts that are refused, pickles that are, and what a machine sends that must not be taken."""
+"""The fleet: addresses and hosts that are refused, pickles too, and what a machine sends that must not be taken."""
 
 import asyncio
 import hashlib
