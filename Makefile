@@ -17,6 +17,9 @@ RUNS    ?=
 WITH    ?=
 STORE   ?=
 NOTEBOOKS ?=
+SCHEDULER ?=
+HOSTS   ?=
+INSECURE ?=
 
 # Programs get these by the environment, as they were typed: a shell, or make, would run commands in them.
 export POMOLOGY_PROFILE = $(value PROFILE)
@@ -28,8 +31,10 @@ export POMOLOGY_REPEATS = $(value REPEATS)
 export POMOLOGY_RUNS = $(value RUNS)
 export POMOLOGY_WITH = $(value WITH)
 export POMOLOGY_STORE = $(value STORE)
+export POMOLOGY_SCHEDULER = $(value SCHEDULER)
+export POMOLOGY_HOSTS = $(value HOSTS)
 export POMOLOGY_PYTHON = $(value PYTHON)
-unexport PROFILE DEVICE ONLY RUN DATA REPEATS RUNS WITH STORE NOTEBOOKS PYTHON
+unexport PROFILE DEVICE ONLY RUN DATA REPEATS RUNS WITH STORE NOTEBOOKS SCHEDULER HOSTS INSECURE PYTHON
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -e 's/:.*## /	/' | expand -t 12
@@ -71,6 +76,11 @@ share: $(ENV)/.ready  ## pack a run into a zip for others, without what names yo
 compare: $(ENV)/.ready  ## compare runs and shared zips, side by side: RUNS="a b.zip 'c d.zip'"
 	@$(PY) -m pomology compare --runs="$$POMOLOGY_RUNS" --store="$$POMOLOGY_STORE"
 
+fleet: $(ENV)/.ready  ## run on many machines: SCHEDULER=tls://host:port or HOSTS="user@a user@b", and what reproduce takes
+	@$(PY) -m pomology fleet --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" --only="$$POMOLOGY_ONLY" \
+	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$$POMOLOGY_REPEATS" \
+	  --scheduler="$$POMOLOGY_SCHEDULER" --hosts="$$POMOLOGY_HOSTS" $(if $(filter 1,$(value INSECURE)),--insecure)
+
 lock: pyproject.toml  ## resolve the dependencies again (needs uv): constraints.txt, their hashes.txt and wheels-macos.txt
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra offload --no-header --no-annotate --no-emit-index-url -o constraints.txt
 	@"$$POMOLOGY_PYTHON" tests/wheels.py
@@ -98,4 +108,4 @@ $(ENV)/.ready: pyproject.toml constraints.txt hashes.txt
 	@$(PIP) --no-build-isolation -e '.[dev]' -c constraints.txt
 	@touch $@
 
-.PHONY: help reproduce test lab env lint bench report share compare lock audit clean
+.PHONY: help reproduce test lab env lint bench report share compare fleet lock audit clean

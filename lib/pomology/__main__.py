@@ -1,4 +1,4 @@
-"""The command line: `pomology reproduce`, `check`, `doctor`, `list`, `report`, `share`, `compare`, `predict`.
+"""The command line: `pomology reproduce`, `check`, `doctor`, `list`, `report`, `share`, `compare`, `predict`, `fleet`.
 
 Exit status 0: all went well; 1: a case ended in `error`, or a notebook did not finish; 2: arguments or parameters are
 wrong, said in one line before anything ran; 3: the run is at its end, and the store did not take it; 130: interrupted.
@@ -26,6 +26,7 @@ COMMANDS = {
     "share": "pack a run into a zip for others, checked for what names you",
     "compare": "compare runs, side by side",
     "predict": "what a training step would take on a device: counted, not run",
+    "fleet": "run every notebook on many machines, and compare them",
 }
 
 
@@ -41,17 +42,25 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"pomology {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     parsers = {name: commands.add_parser(name, help=text) for name, text in COMMANDS.items()}
-    option = parsers["reproduce"].add_argument
-    option("--profile", default="quick", help="smoke, quick or article (default: quick)")
-    option("--device", default="auto", help="auto (every device here), cpu, gpu, cuda or mps")
-    option("--only", default="", help="names or globs of notebooks, separated by spaces")
-    option("--run", default="", help="name of the folder in outputs/ (default: date and profile)")
-    option("--data", default="auto", help="auto, real or stand-in")
-    option("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
-    option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
-    option(
+    for name in ("reproduce", "fleet"):
+        option = parsers[name].add_argument
+        option("--profile", default="quick", help="smoke, quick or article (default: quick)")
+        option("--device", default="auto", help="auto (every device here), cpu, gpu, cuda or mps")
+        option("--only", default="", help="names or globs of notebooks, separated by spaces")
+        option("--run", default="", help="name of the folder in outputs/ (default: date and profile)")
+        option("--data", default="auto", help="auto, real or stand-in")
+        option("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
+        option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
+    parsers["reproduce"].add_argument(
         "--store", default="", help="where to put the run when it ends: a folder, s3://bucket/prefix, ssh://host/folder"
     )
+    address = "tls://host:port or tcp://host:port"
+    option("--scheduler", default="", metavar="ADDRESS", help=f"of the scheduler that workers wait at: {address}")
+    option("--hosts", default="", help="user@host, separated by spaces: workers are started there by ssh")
+    option("--insecure", action="store_true", help="allow tcp:// beyond this machine, in the clear and for anybody")
+    option("--listen", default="", metavar="ADDRESS", help=f"be the scheduler: {address}")
+    option("--worker", default="", metavar="ADDRESS", help="be a worker of the scheduler there")
+    option("--worker-command", action="store_true", help="print the line that starts a worker for --scheduler")
     option = parsers["doctor"].add_argument
     option("--operators", metavar="NOTEBOOK", help="which operators of a notebook MPS has, on any machine")
     for name in ("report", "share"):
@@ -77,12 +86,17 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _reproduce(options: argparse.Namespace) -> int:
-    from pomology.runner import plan
-
+def _limit(options: argparse.Namespace) -> float | None:
     limit = options.limit_minutes
     if limit is not None and not 0 <= limit <= 10_000:
         raise PomologyError(f"--limit-minutes={limit}: must be from 0 to 10000")
+    return limit
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from pomology.runner import plan
+
+    limit = _limit(options)
     out, jobs = plan.prepare(options.profile, options.device, options.only, options.run, options.data, options.repeats)
     if options.store:
         from pomology.results import store
@@ -179,6 +193,23 @@ def _predict(options: argparse.Namespace) -> None:
     from pomology.prediction import predict
 
     _say("\n".join(predict.answer(**{name: value for name, value in vars(options).items() if name != "command"})))
+
+
+def _fleet(options: argparse.Namespace) -> int:
+    from pomology.runner import fleet, fleet_wire, fleet_worker
+
+    if options.worker_command:
+        where = fleet_wire.address(options.scheduler or "tls://HOST:8786", "SCHEDULER", options.insecure)
+        more = " --insecure" if options.insecure else ""
+        _say(f".venv/bin/python -m pomology fleet --worker={where}{more}")
+        return 0
+    if options.listen:
+        return fleet_wire.listen(options.listen, options.insecure, _say)
+    if options.worker:
+        return fleet_worker.work(options.worker, options.insecure, _say)
+    settings = (options.profile, options.device, options.only, options.run, options.data, options.repeats)
+    given = fleet.prepare(*settings)
+    return fleet.run(given, options.scheduler, options.hosts, _limit(options), options.insecure, _say)
 
 
 def _places(variable: str, texts: Sequence[str], address: str) -> list[Path]:
