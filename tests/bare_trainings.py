@@ -18,7 +18,7 @@ from pomology.workloads import trainings
 from pomology.workloads.definitions import definitions
 
 ROWS = ["vae 128", "mlp 128", "cnn 32", "lstm 32", "siamese 2", "dcgan 2", "simclr 2", "transformer_lm 2 64x2x64x1000"]
-ROWS += ["bert_base 1 16x1", "resnet50 1 32"]
+ROWS += ["bert_base 1 16x1", "resnet50 2 32"]
 
 
 def torch_step(hooks: Any, config: dict, rates: tuple) -> tuple[Callable, Callable]:

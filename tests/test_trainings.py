@@ -51,7 +51,16 @@ def test_parts_of_a_step_the_share_of_the_ceiling_and_tensorflow():
     ceiling = fakes.record(experiment="ceilings", backend="cpu", metrics={"flops_per_s": fakes.metric(200, 199, 201)})
     best, keras = roofline.ceilings([ceiling]), [record("tensorflow", 6.0), record("tensorflow", 6.0, batch_size=64)]
     pair = [record("torch", 2.0, 0.5), record("mlx", 1.0, 0.25)]
-    (row,) = side_by_side.parts("trainings", pair, best, keras).data
+    table = side_by_side.parts("trainings", pair, best, keras)
+    assert [*zip(table.columns[4:], (text.split("×")[0] for text in table.rows[0].cells[4:]), strict=True)] == [
+        ("Forward", "2.00"),
+        ("Backward, update", "2.00"),
+        ("PyTorch's share", "25.0 % (24.6 to 25.4 %)"),
+        ("MLX's share", "50.0 % (49.3 to 50.8 %)"),
+        ("TensorFlow / PyTorch", "3.00"),
+        ("TensorFlow / MLX", "6.00"),
+    ]
+    (row,) = table.data
     assert (row["ratio_forward"], row["ratio_rest"]) == (2.0, 2.0)  # 0.5 / 0.25, and 1.5 / 0.75
     assert (row["share_torch"], row["share_mlx"]) == (0.25, 0.5)  # of 200: 50 and 100 operations a second
     assert (row["ratio_tensorflow_torch"], row["ratio_tensorflow_mlx"]) == (3.0, 6.0)

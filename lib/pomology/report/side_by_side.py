@@ -169,14 +169,8 @@ def parts(experiment: str | Declaration, records: list[Record], best: Ceilings, 
         numbers = {f"ratio_{name}": ratio and ratio.value for name, ratio in ratios.items()}
         numbers |= {f"share_{name}": share and share.value for name, share in zip(PAIR, shares, strict=True)}
         lines.append((cells, {"device": device, **config, **numbers}))
-    columns = (
-        "Forward",
-        "Backward, update",
-        "PyTorch's share",
-        "MLX's share",
-        "TensorFlow / PyTorch",
-        "TensorFlow / MLX",
-    )
+    columns = ["Forward", "Backward, update", "PyTorch's share", "MLX's share"]
+    columns += ["TensorFlow / PyTorch", "TensorFlow / MLX"]
     meaning = [
         "Forward, and backward with update: PyTorch's time over MLX's, so above 1 MLX is faster. The forward pass is "
         "timed by itself, in PyTorch without gradients; the rest of a step has a ratio where it exceeds the intervals.",
@@ -186,7 +180,7 @@ def parts(experiment: str | Declaration, records: list[Record], best: Ceilings, 
     ]
     lacking = "TensorFlow has no numbers in this run: its notebooks are mlp, cnn and lstm."
     notes = [not best and roofline.NO_CEILINGS, not keras and lacking]
-    headings = ("Device", *about.headings.values(), *columns, "TensorFlow / MLX")
+    headings = ("Device", *about.headings.values(), *columns)
     return Table.of("Parts of the steps, ceilings and TensorFlow", headings, lines, notes, meaning)
 
 
