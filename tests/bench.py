@@ -6,8 +6,8 @@ clock agrees with others and how two runs differ is measured by the notebook `in
     python tests/bench.py --tenth clock   with a tenth of the pairs: whether it works, not what it says
 
 Pairs run in turn, and the median of their ratios is what counts: a busy machine moves both sides. Prints a table and
-writes it to outputs/bench.json. `upstream` and `fit` take ten minutes each, print each round as it ends, and go on
-where they were cut. Nothing here is part of `make test`, since a busy machine could fail it.
+writes it to outputs/bench.json. `upstream` and `fit` take ten minutes each, `trainings` twenty; they print each round
+as it ends, and go on where they were cut. Nothing here is part of `make test`, since a busy machine could fail it.
 """
 
 from __future__ import annotations
@@ -545,32 +545,47 @@ def lightning() -> list[dict]:
 UPSTREAM_ROUNDS, UPSTREAM_S = 8, 13.0  # and seconds of each notebook in a round
 
 
-def upstream() -> list[dict]:
-    """Steps of the notebooks' own loops, on the clock, in turn with bare steps of the articles' code: in each of eight
-    processes the median over some hundred short blocks, since models lie elsewhere in the memory of another process,
-    and between processes the geometric mean with its interval. A step is within 2 % if all of that is."""
-    rounds = Rounds("upstream", many(UPSTREAM_ROUNDS), (1 if TENTH else UPSTREAM_S) * 5 + 9)
+def in_turns(part: str, about_s: float, measured: Callable[[int], dict], title: str, most: float) -> list[dict]:
+    """Rows of ratios from processes: of each the median, and between them the geometric mean with its interval. A step
+    is within the bound if all of that is."""
+    rounds = Rounds(part, many(UPSTREAM_ROUNDS), about_s)
     while len(rounds.done) < rounds.total:
-        side = Path(__file__).with_name("upstream.py")
-        (ratios,) = printed(side, len(rounds.done), 1.0 if TENTH else UPSTREAM_S)
+        ratios = measured(len(rounds.done))
         middles = {name: statistics.median(each) for name, each in ratios.items()}
         rounds.add(ratios, ", ".join(f"{name} {middle:.4f}" for name, middle in middles.items()))
     done, rows = rounds.end(), []
     for name in done[0]:
         mean = intervals.repeats([Estimate(statistics.median(ratios[name])) for ratios in done])
-        inside, outside = mean.low >= 0.98 and mean.high <= 1.02, mean.low > 1.02 or mean.high < 0.98
-        title = f"upstream: a step of {name}, on the clock, against the article's own code"
+        inside, outside = mean.low >= 1 - most and mean.high <= 1 + most, mean.low > 1 + most or mean.high < 1 - most
         shown = f"{mean.value:.4f} (95 %: {mean.low:.4f} to {mean.high:.4f})"
+        raw, bound = [ratios[name] for ratios in done], f"within {100 * most:g} %"
         rows.append(
-            row(
-                title,
-                shown,
-                "within 2 %",
-                inside or (False if outside else None),
-                ratios=[ratios[name] for ratios in done],
-            )
+            row(f"{part}: {title.format(name)}", shown, bound, inside or (False if outside else None), ratios=raw)
         )
     return rows
+
+
+def upstream() -> list[dict]:
+    """Steps of the notebooks' own loops, on the clock, in turn with bare steps of the articles' code: in each of eight
+    processes the median over some hundred short blocks, since models lie elsewhere in the memory of another process."""
+
+    def measured(number: int) -> dict:
+        (ratios,) = printed(Path(__file__).with_name("upstream.py"), number, 1.0 if TENTH else UPSTREAM_S)
+        return ratios
+
+    title, about_s = "a step of {}, on the clock, against the article's own code", (1 if TENTH else UPSTREAM_S) * 5 + 9
+    return in_turns("upstream", about_s, measured, title, 0.02)
+
+
+def trainings() -> list[dict]:
+    """Steps of ten trainings in PyTorch and in MLX, on the clock, in turn with bare loops over the same models."""
+
+    def measured(number: int) -> dict:
+        side, seconds = Path(__file__).with_name("bare_trainings.py"), 0.5 if TENTH else 5.0
+        return dict(pair for name in ("torch", "mlx") for pair in printed(side, name, number, seconds))
+
+    title = "a step of {}, on the clock, against a bare loop"
+    return in_turns("trainings", 60 if TENTH else 150, measured, title, 0.03)
 
 
 def proof() -> list[dict]:
@@ -587,7 +602,7 @@ def proof() -> list[dict]:
 
 
 PARTS = (coverage, clock, loop, estimate, keras, fit, lightning, ceilings, again, busy, spinner, upstream)
-PARTS += (proof,)
+PARTS += (trainings, proof)
 
 
 def main() -> int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import apart
+import fakes
 import pytest
 
 from pomology.errors import PomologyError
+from pomology.report import roofline, side_by_side
 from pomology.workloads import trainings
 
 test_in_mlx = apart.tests_of(Path(__file__).with_name("trainings_mlx.py"))
@@ -32,3 +34,38 @@ def test_a_row_that_cannot_be_read_is_one_line(text):
         trainings.rows([text])
     with pytest.raises(PomologyError, match="has no gan_mlx"):
         trainings.load("gan_mlx")
+
+
+def record(framework, step_s, forward_s=None, backend="cpu", status="ok", **more):
+    times = {"step_s": step_s} | ({"forward_s": forward_s} if forward_s else {})
+    metrics = {name: fakes.metric(value, 0.99 * value, 1.01 * value) for name, value in times.items()}
+    metrics |= {"max_abs_error": fakes.metric(1e-6), "inputs_checksum": fakes.metric(1)}
+    config = {"workload": "mlp", "batch_size": 32} | more
+    if framework == "tensorflow":
+        config.pop("workload")
+    about = {"framework": framework, "backend": backend, "config": config, "status": status, "metrics": metrics}
+    return fakes.record(experiment="mlp" if framework == "tensorflow" else "trainings", flops_per_step=100, **about)
+
+
+def test_parts_of_a_step_the_share_of_the_ceiling_and_tensorflow():
+    ceiling = fakes.record(experiment="ceilings", backend="cpu", metrics={"flops_per_s": fakes.metric(200, 199, 201)})
+    best, keras = roofline.ceilings([ceiling]), [record("tensorflow", 6.0), record("tensorflow", 6.0, batch_size=64)]
+    pair = [record("torch", 2.0, 0.5), record("mlx", 1.0, 0.25)]
+    table = side_by_side.parts("trainings", pair, best, keras)
+    assert [*zip(table.columns[4:], (text.split("×")[0] for text in table.rows[0].cells[4:]), strict=True)] == [
+        ("Forward", "2.00"),
+        ("Backward, update", "2.00"),
+        ("PyTorch's share", "25.0 % (24.6 to 25.4 %)"),
+        ("MLX's share", "50.0 % (49.3 to 50.8 %)"),
+        ("TensorFlow / PyTorch", "3.00"),
+        ("TensorFlow / MLX", "6.00"),
+    ]
+    (row,) = table.data
+    assert (row["ratio_forward"], row["ratio_rest"]) == (2.0, 2.0)  # 0.5 / 0.25, and 1.5 / 0.75
+    assert (row["share_torch"], row["share_mlx"]) == (0.25, 0.5)  # of 200: 50 and 100 operations a second
+    assert (row["ratio_tensorflow_torch"], row["ratio_tensorflow_mlx"]) == (3.0, 6.0)
+    # A rest that is not larger than the intervals has no ratio, nor has what only one computed.
+    (row,) = side_by_side.parts("trainings", [record("torch", 2.0, 0.5), record("mlx", 1.0, 0.99)], best, []).data
+    assert (row["ratio_rest"], row["ratio_tensorflow_mlx"]) == (None, None) and row["ratio_forward"]
+    (row,) = side_by_side.parts("trainings", [pair[0], record("mlx", 1.0, 0.25, status="mismatch")], best, keras).data
+    assert row["ratio_forward"] is row["share_mlx"] is None and row["ratio_tensorflow_torch"] == 3.0

@@ -8,22 +8,16 @@ lightly 1.4.10's ResNet-18 and loss. Each function gives a step of the article's
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
+import in_turn
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-from pomology.measure.clock import StepClock
-
-BLOCK_S = 0.005  # that a block of steps takes at the least
 
 
 class VAE(nn.Module):
@@ -246,50 +240,10 @@ def simclr(one, other):
     return step
 
 
-class InTurn:
-    """A case of a notebook, and the loader of its one batch. Blocks of its steps (B) and of bare ones (A) take turns,
-    A B B A B A A B: each follows itself and the other as often, and a machine that drifts slows both. `ratios` are
-    B / A of each four; warm-up is in none."""
+class Case(in_turn.InTurn):
+    """Of a notebook, with the loader of its one batch."""
 
-    device, backend = torch.device("cpu"), SimpleNamespace(kind="cpu")  # which nothing is proved of
-    require_memory = loss = note = lambda self, *_: None
-    occasional = staticmethod(lambda *_, **__: contextlib.nullcontext())
-
-    def __init__(self, batch: tuple, bare: Callable[[], None], seconds: float, config: dict[str, int]):
-        self.batch, self.bare, self.seconds, self.config, self.ratios = batch, bare, seconds, config, []
-        self.__dict__ |= config
-        pace_s = min(self._bare_s(1) for _ in range(3))
-        self.size = math.ceil(BLOCK_S / pace_s)
-        self.fours = max(3, round(seconds / (4 * self.size * pace_s)))
-
-    def watch_model(self, model: nn.Module) -> nn.Module:
-        return model
-
-    def steps(self, batches: Any, part: str = "training") -> Iterator:
-        return StepClock(whole=True).steps(self) if part == "training" else iter(())
-
-    def __len__(self) -> int:
-        return 2 * self.size * self.fours
-
-    def __iter__(self) -> Iterator[tuple]:
-        for number in range(self.fours):
-            seconds = dict.fromkeys("AB", 0.0)
-            for side in "BAAB" if number % 2 else "ABBA":
-                if side == "A":
-                    seconds["A"] += self._bare_s(self.size)
-                    continue
-                start = time.perf_counter()
-                for _ in range(self.size):
-                    yield self.batch
-                seconds["B"] += time.perf_counter() - start
-            if number >= max(1, self.fours // 20):
-                self.ratios.append(seconds["B"] / seconds["A"])
-
-    def _bare_s(self, count: int) -> float:
-        start = time.perf_counter()
-        for _ in range(count):
-            self.bare()
-        return time.perf_counter() - start
+    device = torch.device("cpu")
 
 
 def given(name: str) -> tuple[tuple, Callable[[], None], dict[str, int]]:
@@ -316,7 +270,7 @@ def compare(name: str, seconds: float) -> list[float]:
     import test_notebooks
 
     batch, bare, config = given(name)
-    case = InTurn(batch, bare, seconds, config)
+    case = Case([batch], bare, seconds, config)
     scope = test_notebooks.definitions(name, DataLoader=None)
     scope["train"].__globals__["DataLoader"] = lambda *_, **__: case
     if name != "simclr":

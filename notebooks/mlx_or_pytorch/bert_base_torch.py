@@ -2,13 +2,13 @@
 
 import torch
 
-from pomology.workloads.trainings import definitions
+from pomology.workloads.definitions import definitions
 
 
 def build(size, **_):
     """size: tokens, and x layers where these are not 12."""
     _, layers = map(int, f"{size}x12".split("x")[:2])
-    return definitions("bert_base", layers=layers).build()
+    return definitions("bert_base", "build", layers=layers).build()
 
 
 def forward(model, words, labels):

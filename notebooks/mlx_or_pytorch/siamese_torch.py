@@ -3,9 +3,9 @@
 import torch
 from torch.nn import functional as F
 
-from pomology.workloads.trainings import definitions
+from pomology.workloads.definitions import definitions
 
-notebook = definitions("siamese")
+notebook = definitions("siamese", "Siamese")
 
 
 def build(**_):

@@ -3,9 +3,9 @@
 import torch
 
 from pomology.workloads import vision
-from pomology.workloads.trainings import definitions
+from pomology.workloads.definitions import definitions
 
-notebook = definitions("simclr")
+notebook = definitions("simclr", "nt_xent")
 
 
 def build(**_):

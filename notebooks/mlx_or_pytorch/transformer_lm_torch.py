@@ -2,9 +2,9 @@
 
 import torch
 
-from pomology.workloads.trainings import definitions
+from pomology.workloads.definitions import definitions
 
-notebook = definitions("transformer_lm")
+notebook = definitions("transformer_lm", "LanguageModel", "loss_function")
 
 
 def build(size, **_):

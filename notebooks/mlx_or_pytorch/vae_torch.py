@@ -2,9 +2,9 @@
 
 import torch
 
-from pomology.workloads.trainings import definitions
+from pomology.workloads.definitions import definitions
 
-notebook = definitions("vae")
+notebook = definitions("vae", "VAE", "loss_function")
 
 
 def build(**_):

@@ -42,7 +42,7 @@ class MLXDevice(Device):
     """
 
     framework, title, gpus, apple_gpu = "mlx", "MLX", (GPU,), GPU
-    cuda_install = "mlx[cuda12]"
+    cuda_install = "the extra `cuda` (docs/runs.md)"
     compiles_at_launch = counts_on_cpu = True  # it counts for the process, whichever device computed
     _tf32 = "0"
     threads = None  # on a Mac Accelerate decides, elsewhere one thread multiplies

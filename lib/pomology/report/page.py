@@ -350,8 +350,9 @@ def _shown(report: Report, shows: tuple[str, ...], main: str, with_claims: bool)
         section["claims"] = replace(claims, title="The article's claims", rows=rows) if rows else ""
     others = [method for method in ("details", "numbers", "table") if method in shows and method != main]
     folded = "details" if main == "table" and "numbers" not in shows else next(iter(others), "")
+    folded = "parts" if "parts" in shows else folded
     # What a notebook combines has its numbers below the notebooks that measured them.
-    if folded and report.records and (about.whole_run or not about.sources):
+    if folded and report.records and (folded == "parts" or about.whole_run or not about.sources):
         table = report.saved(folded)
         section["details"] = replace(table, title="") if len(table.rows) <= LONG else ""  # else in its notebook alone
     return section

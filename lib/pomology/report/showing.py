@@ -147,6 +147,15 @@ class Report:
         """The same cases in PyTorch and MLX, from the journals of this run, with proof that they are the same."""
         return self._saved("side_by_side", side_by_side.side_by_side(self.declaration, self.records))
 
+    def parts(self) -> Table:
+        """What those cases are made of, their share of the ceilings, and TensorFlow's steps of the same models."""
+        keras = [record for record in self._read(self._models()) if record.framework == "tensorflow"]
+        return self._saved("parts", side_by_side.parts(self.declaration, self.records, self._ceilings(), keras))
+
+    def _models(self) -> list[str]:
+        """The notebooks that have the name of a model here."""
+        return sorted({str(record.config.get("workload")) for record in self.records} - {self.name})
+
     def printed(self) -> Table:
         """What else the article prints about this experiment: its settings, and what its text says."""
         return self._saved("printed", details.printed_table(self.declaration))
@@ -216,6 +225,7 @@ class Report:
         about = self.declaration
         # A faster product of any notebook lowers the shares in the tables of all others.
         names = [*(about.sources or [self.name]), *(roofline.SOURCES if what != "figure" else ()), CHECK]
+        names += self._models() if what == "parts" else []
         names = self._needed() if what == "claims" else sorted(self.run.journals) if about.whole_run else names
         journals = self.run.journals
         return {f"{name}.jsonl": journals[name].size for name in dict.fromkeys(names) if name in journals}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Iterator
 
 from pomology.articles import published
 from pomology.format import seconds, significant, with_interval
 from pomology.measure.estimate import Estimate
-from pomology.report import declaration
+from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
+from pomology.report.roofline import Ceilings
 from pomology.report.table import Table, grouped
 from pomology.results import cases, metrics
 from pomology.results.cases import FRAMEWORKS, combined, good_of, groups, kind
@@ -94,13 +96,9 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
     """
     about = declaration.of(experiment)
     lines = []
-    own = [record for record in records if cases.precision(record) != "tf32"]  # which only one of the two has
-    for case in grouped(own, lambda record: (kind(record), json.dumps(record.config, sort_keys=True))):
-        device, config = kind(case[0]).upper(), case[0].config
-        repeats = {name: [record for record in case if record.framework == name] for name in PAIR}
+    for device, config, repeats, remark, same in _pairs(records):
         times = {name: combined(here, about.time) for name, here in repeats.items()}
         errors = {name: combined(here, "max_abs_error") for name, here in repeats.items()}
-        remark, same = _sameness(repeats)
         ratio = times["torch"] / times["mlx"] if same and all(times.values()) else None
         shown = with_interval(ratio, TIMES) if ratio else ""
         row = {"device": device, **config, "same": same, "ratio": ratio and ratio.value, "remark": remark}
@@ -128,6 +126,62 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
     ]
     columns = ("Device", *about.headings.values(), "PyTorch", "MLX", "Ratio", "Error, PyTorch", "Error, MLX", "Remarks")
     return Table.of("PyTorch and MLX, side by side", columns, lines, notes, meaning)
+
+
+def _pairs(records: list[Record]) -> Iterator[tuple[str, dict, dict[str, list[Record]], str, bool]]:
+    """Of every case its device, its settings, its repeats by framework, and as of `_sameness`; without TF32, which only
+    one of the two has."""
+    own = [record for record in records if cases.precision(record) != "tf32"]
+    for case in grouped(own, lambda record: (kind(record), json.dumps(record.config, sort_keys=True))):
+        repeats = {name: [record for record in case if record.framework == name] for name in PAIR}
+        yield kind(case[0]).upper(), case[0].config, repeats, *_sameness(repeats)
+
+
+def parts(experiment: str | Declaration, records: list[Record], best: Ceilings, keras: list[Record]) -> Table:
+    """Of the same cases the ratios of the forward pass and of the rest of the step, the share of the machine's ceiling
+    that each framework reaches, and how much longer a step takes in TensorFlow.
+
+    keras: of the notebooks that have the name of a workload. A ratio is there where both sides are known to be the
+    same, and where what is left of a step without its forward pass is larger than both intervals.
+    """
+    about, lines = declaration.of(experiment), []
+    for device, config, repeats, _, same in _pairs(records):
+        settings = {"experiment": config.get("workload"), "config": {"batch_size": config.get("batch_size")}}
+        other = [each for each in keras if settings == {name: getattr(each, name) for name in settings}]
+        repeats["tensorflow"] = [each for each in other if kind(each).upper() == device]
+        steps = {name: combined(here, "step_s") for name, here in repeats.items()}
+        forward = {name: combined(here, "forward_s") for name, here in repeats.items()}
+        rest = {name: steps[name] and forward[name] and steps[name] - forward[name] for name in PAIR}
+        shares = [
+            roofline.share(good[0], best, roofline.rate_of(good)) if (good := good_of(repeats[name])) else None
+            for name in PAIR
+        ]
+        ratios = {}
+        for what, first, second in (
+            ("forward", forward["torch"], forward["mlx"]),
+            ("rest", *(known if known and (known.low or 0) > 0 else None for known in rest.values())),
+            ("tensorflow_torch", steps["tensorflow"], steps["torch"]),
+            ("tensorflow_mlx", steps["tensorflow"], steps["mlx"]),
+        ):
+            ratios[what] = first / second if first and second and (same or what.startswith("tensorflow")) else None
+        shown = [with_interval(ratio, TIMES) if ratio else "" for ratio in ratios.values()]
+        cells = (device, *about.cells(config), *shown[:2], *map(roofline.percent, shares), *shown[2:])
+        numbers = {f"ratio_{name}": ratio and ratio.value for name, ratio in ratios.items()}
+        numbers |= {f"share_{name}": share and share.value for name, share in zip(PAIR, shares, strict=True)}
+        lines.append((cells, {"device": device, **config, **numbers}))
+    columns = ["Forward", "Backward, update", "PyTorch's share", "MLX's share"]
+    columns += ["TensorFlow / PyTorch", "TensorFlow / MLX"]
+    meaning = [
+        "Forward, and backward with update: PyTorch's time over MLX's, so above 1 MLX is faster. The forward pass is "
+        "timed by itself, in PyTorch without gradients; the rest of a step has a ratio where it exceeds the intervals.",
+        "Shares: of the best rate of a product on this device, in any framework of this run.",
+        "TensorFlow: its step's time over that of the other two. It is not the same step: Keras cuts each batch out of "
+        "arrays and counts the accuracy; its outputs and gradients were compared with PyTorch's.",
+    ]
+    lacking = "TensorFlow has no numbers in this run: its notebooks are mlp, cnn and lstm."
+    notes = [not best and roofline.NO_CEILINGS, not keras and lacking]
+    headings = ("Device", *about.headings.values(), *columns)
+    return Table.of("Parts of the steps, ceilings and TensorFlow", headings, lines, notes, meaning)
 
 
 def _winner(rows: list[dict]) -> str:

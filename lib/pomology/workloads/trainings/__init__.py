@@ -8,21 +8,19 @@ that gives its loss. Weights have the names of PyTorch's, or `NAMES` says what t
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib
 import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from pomology.errors import PomologyError
-from pomology.paths import notebook_paths, root
-from pomology.results.notebook_file import read_notebook
+from pomology.paths import root
 from pomology.workloads import cost
 from pomology.workloads.cost import Workload
 
@@ -97,28 +95,3 @@ def _trained(hooks: ModuleType, row: dict) -> int:
 
     with torch.device("meta"):
         return sum(weight.numel() for weight in hooks.build(**row).parameters() if weight.requires_grad)
-
-
-def _constant(node: ast.stmt) -> bool:
-    """Whether it names a constant, as in `WIDTH = 64`."""
-    try:
-        return isinstance(node, ast.Assign) and ast.literal_eval(node.value) is not None
-    except ValueError:
-        return False
-
-
-@functools.cache
-def definitions(name: str, **given: Any) -> SimpleNamespace:
-    """What a notebook of the kit imports and defines, without running it, with the values of its parameters, or those
-    given: so a model is written down once."""
-    (path,) = (place for place in notebook_paths(root() / "notebooks") if place.stem == name)
-    scope: dict[str, Any] = {"__name__": name}
-    for cell in read_notebook(path)["cells"]:
-        tree = ast.parse("".join(cell["source"]) if cell["cell_type"] == "code" else "")
-        kinds: tuple[type, ...] = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
-        if "parameters" in cell["metadata"].get("tags", ()):
-            kinds = (ast.AnnAssign,)
-        body = [node for node in tree.body if isinstance(node, kinds) or _constant(node)]
-        exec(compile(ast.Module(body, []), path.name, "exec"), scope)
-        scope |= given
-    return SimpleNamespace(**scope)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
 from pomology.errors import Mismatch
+from pomology.machine import snapshot
 from pomology.workloads import isolated, parity, trainings
 from pomology.workloads.cost import Workload
 
 STEPS = 3
 SHRINK = 0.05  # of the weights in a step, by a decay so high that it shows in the losses
 ONLY_ROUNDING = 1e-9  # of the largest gradient of all
+LARGE_BYTES = 2e9  # of a reference that is made by itself
 Arrays = dict[str, np.ndarray]
 
 
@@ -173,12 +177,13 @@ def torch_pass(settings: dict, batches: list[tuple[np.ndarray, ...]], device: An
     return result | _numbers(rates, losses)
 
 
-def exact(asked: list[tuple[dict, list]]) -> list[Arrays]:
-    """What `torch_pass` gives in float64 for each of several settings and batches, in a process of its own."""
+def exact(asked: list[tuple[dict, list, str]]) -> None:
+    """Save what `torch_pass` gives in float64 for each of several settings and batches, in a process of its own."""
     import torch
 
     torch.set_default_dtype(torch.float64)  # also of a mask, which attention would misread in fp32 (torch 2.13)
-    return [torch_pass(*each) for each in asked]
+    for settings, batches, path in asked:
+        np.savez(path, **torch_pass(settings, batches))
 
 
 def difference(result: Arrays, expected: Arrays) -> tuple[float, str | None]:
@@ -207,28 +212,32 @@ class Reference:
     """The trainings of a notebook in PyTorch and float64, which its models are compared with before they are timed.
 
     cases: all settings. counted: the work of a step of each. most_flops: of a step that the CPU computes in time; a
-    larger batch is compared with fewer samples. On a processor a model is compared once, with its smallest batch, on a
-    GPU at each batch size.
+    larger batch is compared with fewer samples. What of a row was not compared, its remark says.
     """
 
     def __init__(self, cases: list[dict], counted: list[Workload], seed: int, most_flops: float):
-        self._seed, self._done, self._known = seed, dict[tuple, dict](), dict[tuple, Arrays]()
-        self._size, self._fits = dict[tuple, int](), dict[tuple, int]()
+        self._seed, self._folder = seed, tempfile.TemporaryDirectory()
+        self._done, self._bytes = dict[tuple, dict](), dict[tuple, int]()
+        self._keys, self._known = dict[tuple, tuple](), dict[tuple, Path]()
         for case, work in zip(cases, counted, strict=True):
-            size, model = case["batch_size"], (case["workload"], case.get("size", ""))
+            model, size = (case["workload"], case.get("size", "")), case["batch_size"]
             fits = min(size, max(2, int(size * most_flops / work.flops)))
-            self._fits[*model, size] = fits
-            self._size[model] = min(fits, self._size.get(model, fits))
+            self._keys[*model, size] = key = (*model, fits)
+            self._bytes[key] = 2 * (work.state_bytes + work.saved_bytes * fits // size)  # as fp64 is twice fp32
 
     def check(self, case: Any, model: Any = None) -> None:
         """Compare a case's model; Mismatch ends the case. model: in MLX, one whose weights may become others."""
-        gpu, wanted = case.backend.kind == "gpu", case.batch_size
-        kind = case.workload, case.config.get("size", "")
-        key = (*kind, size := self._fits[*kind, wanted] if gpu else self._size[kind])
+        wanted = case.batch_size
+        *_, size = key = self._keys[case.workload, case.config.get("size", ""), wanted]
+        if (needs := self._bytes[key]) > (free := snapshot.available_memory_bytes()):
+            about = f"takes {needs / 1e9:.1f} GB, of which {free / 1e9:.1f} are free"
+            case.note(f"not compared: its reference in float64 {about}", "unproved")
+            return
         if (case.backend.backend, *key) not in self._done:
             settings = case.config | {"batch_size": size}
             batches = trainings.batches(self._seed, settings)
-            expected = self._expected(key, gpu)
+            with np.load(self._reference(key)) as file:
+                expected = dict(file)
             mlx = case.backend.framework == "mlx"
             result = mlx_pass(model, settings, batches) if mlx else torch_pass(settings, batches, case.device)
             worst, complaint = difference(result, expected)
@@ -238,17 +247,19 @@ class Reference:
             self._done[case.backend.backend, *key] = {"inputs_checksum": checksum, "max_abs_error": worst}
         for name, value in self._done[case.backend.backend, *key].items():
             case.metric(name, value)
-        if gpu and size < wanted:
-            case.note(f"compared with the CPU with {size} of the {wanted:,} samples of a step", "unproved")
+        if size < wanted:
+            case.note(f"compared with the reference with {size} of the {wanted:,} samples of a step", "unproved")
 
-    def _expected(self, key: tuple, gpu: bool) -> Arrays:
-        """For a processor of all models at once, as a process takes seconds to start; for a GPU, where they are as
-        large as the articles', of one."""
+    def _reference(self, key: tuple) -> Path:
+        """The file of it: large ones are made one at a time, the others together, as a process takes seconds to start.
+        On disk, since what a case takes of the memory is measured, too."""
         if key not in self._known:
-            self._known = {}
-            wanted = [key] if gpu else [(*model, size) for model, size in self._size.items()]
+            small = [each for each in self._bytes if self._bytes[each] <= LARGE_BYTES]
+            wanted = small if key in small else [key]
+            paths = {each: Path(self._folder.name, f"{len(self._known) + n}.npz") for n, each in enumerate(wanted)}
             asked = [dict(zip(("workload", "size", "batch_size"), each, strict=True)) for each in wanted]
-            asked = [(settings, trainings.batches(self._seed, settings)) for settings in asked]
-            results = isolated.call("the reference in float64", f"{__name__}:exact", asked)
-            self._known = dict(zip(wanted, results, strict=True))
+            batches = (trainings.batches(self._seed, settings) for settings in asked)
+            given = list(zip(asked, batches, map(str, paths.values()), strict=True))
+            isolated.call("the reference in float64", f"{__name__}:exact", given)
+            self._known |= paths
         return self._known[key]
