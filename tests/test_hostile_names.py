@@ -30,7 +30,12 @@ HOSTILE = [
 ]
 HOSTILE += ["a\ntouch pwned", "--help", "-x", "100%", "$$(touch pwned)", "~/x", "*"]
 RUNS = ("PROFILE", "DEVICE", "ONLY", "RUN", "DATA", "REPEATS")
-CASES = [("reproduce", name) for name in RUNS] + [("report", "RUN"), ("share", "RUN"), ("compare", "RUNS")]
+CASES = [("reproduce", name) for name in RUNS] + [
+    ("report", "RUN"),
+    ("share", "RUN"),
+    ("compare", "RUNS"),
+    ("matrix", "VERSIONS"),
+]
 
 
 @pytest.fixture

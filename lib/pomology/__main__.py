@@ -1,4 +1,5 @@
-"""The command line: `pomology reproduce`, `check`, `doctor`, `list`, `report`, `share`, `compare`.
+"""The command line: `pomology reproduce`, `check`, `doctor`, `list`, `report`, `share`, `compare`,
+`matrix`.
 
 Exit status 0: all went well; 1: a case ended in `error`, or a notebook did not finish; 2: arguments or parameters are
 wrong, said in one line before anything ran; 130: interrupted.
@@ -25,6 +26,7 @@ COMMANDS = {
     "report": "build the page of a run again",
     "share": "pack a run into a zip for others, checked for what names you",
     "compare": "compare runs, side by side",
+    "matrix": "compare versions of a package, measured in turn",
 }
 
 
@@ -48,6 +50,11 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     option("--data", default="auto", help="auto, real or stand-in")
     option("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
     option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
+    option = parsers["matrix"].add_argument
+    option("--versions", default="", help="two or more of one package, as 'torch==2.13.0 torch==2.14.1'")
+    for name, text in (("profile", "quick"), ("device", "auto"), ("only", ""), ("run", ""), ("data", "auto")):
+        option(f"--{name}", default=text, help="as of reproduce")
+    option("--repeats", type=int, default=5, help="how often to run each notebook with each version (default: 5)")
     option = parsers["doctor"].add_argument
     option("--operators", metavar="NOTEBOOK", help="which operators of a notebook MPS has, on any machine")
     for name in ("report", "share"):
@@ -134,6 +141,13 @@ def _compare(options: argparse.Namespace) -> None:
         raise PomologyError("RUNS: name at least two different runs")
     table, *written = compare.write([compare.load(place) for place in places], root() / "outputs")
     _say(f"{table}\nwritten to {' and '.join(redact(str(place)) for place in written)}")
+
+
+def _matrix(options: argparse.Namespace) -> int:
+    from pomology.runner import matrix
+
+    about = options.profile, options.device, options.only, options.run, options.data
+    return matrix.run(options.versions, *about, options.repeats, say=_say)
 
 
 def _places(variable: str, texts: Sequence[str]) -> list[Path]:
