@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from pomology.format import one_line, seconds, significant, with_interval
+from pomology.machine import snapshot
 from pomology.measure import intervals
 from pomology.paths import write_atomic
 from pomology.report import compare
@@ -94,8 +95,9 @@ def table(arms: Sequence[Arm]) -> Table:
     also = [
         f"Beside its version, {arm.label} has other packages than {base.label}: {arm.also}." for arm in arms if arm.also
     ]
+    machine = [f"Machine: {snapshot.describe(base.side.machine)}."] if base and base.side.machine else []
     problems = [f"{arm.label}: {one_line(each, 300)}." for arm in arms if arm.side for each in arm.side.problems]
-    return Table("Versions side by side", COLUMNS, tuple(rows), (*also, *problems, *NOTES), tuple(data))
+    return Table("Versions side by side", COLUMNS, tuple(rows), (*machine, *also, *problems, *NOTES), tuple(data))
 
 
 def percent(ratio: float) -> str:

@@ -13,7 +13,10 @@ import signal
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
@@ -60,8 +63,8 @@ def run(
         raise PomologyError(f"RUN={out.name}: another `pomology matrix` is running there") from None
     with lock, batch.stopped_by_signals() as stop:
         (out / plan.GOING).touch()
-        _note(out, wanted)
-        return _Matrix(out, wanted, jobs, stop, say).run((profile, devices, data), repeats)
+        write_atomic(out / STATE, json.dumps(_asked(wanted), indent=1) + "\n")
+        return _Matrix(out, jobs, (profile, devices, data), repeats, stop, say).run()
 
 
 def order(names: Sequence[str], wanted: Sequence[Wanted], repeats: int) -> Iterator[tuple[int, str, Wanted]]:
@@ -95,54 +98,50 @@ def _asked(wanted: list[Wanted]) -> dict[str, str]:
     return {each.name: environments.key(each) for each in wanted}
 
 
-def _note(out: Path, wanted: list[Wanted]) -> None:
-    write_atomic(out / STATE, json.dumps(_asked(wanted), indent=1) + "\n")
-
-
+@dataclass
 class _Matrix:
-    """One under way. had: what each environment has; why: what could not be measured, by version and notebook."""
+    """One under way. jobs: of each version, all. had: what each environment has; why: what could not be measured, by
+    version and notebook; notes: what was said of noise before it began."""
 
-    def __init__(
-        self,
-        out: Path,
-        wanted: list[Wanted],
-        jobs: dict[Wanted, list[plan.Job]],
-        stop: threading.Event,
-        say: Callable[[str], None],
-    ):
-        self.out, self.wanted, self.jobs, self.stop, self.say = out, wanted, jobs, stop, say
-        self.had: dict[Wanted, dict[str, str]] = {}
-        self.notes: list[str] = []
-        self.why: dict[Wanted, dict[str, str]] = {version: {} for version in wanted}
+    out: Path
+    jobs: dict[Wanted, list[plan.Job]]
+    given: tuple[str, str, str]
+    repeats: int
+    stop: threading.Event
+    say: Callable[[str], None]
+    had: dict[Wanted, dict[str, str]] = field(default_factory=dict)
+    why: dict[Wanted, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    notes: list[str] = field(default_factory=list)
 
-    def run(self, given: tuple[str, str, str], repeats: int) -> int:
-        for version in self.wanted:
+    def run(self) -> int:
+        expected = {job.notebook.name: job.notebook.seconds.get(self.given[0], 0) for job in chain(*self.jobs.values())}
+        took: dict[str, list[float]] = defaultdict(list)
+        for version in self.jobs:
             self._prepare(version)
-        names = list(dict.fromkeys(job.notebook.name for job in self.jobs[self.wanted[0]]))
-        self.notes = [] if self.stop.is_set() else self._beforehand(names, given[0], repeats)
-        for line in self.notes:
-            self.say(line)
-        waiting = [each for each in order(names, list(self.had), repeats) if self._missing(*each)]
-        took: dict[str, list[float]] = {job.notebook.name: [] for job in self.jobs[self.wanted[0]]}
-        expected = {job.notebook.name: job.notebook.seconds.get(given[0], 0) for job in self.jobs[self.wanted[0]]}
+        there = list(self.had) if len(self.had) > 1 else []  # one alone has nothing to be compared with
+        if there and not self.stop.is_set():
+            known = self._beforehand(list(expected))
+            self.notes = [f"Before it began: {line}" for line in known]
+            for line in known or ["how small a difference can be shown is not known: nothing here was measured twice"]:
+                self.say(line)
+        waiting = [each for each in order(list(expected), there, self.repeats) if self._missing(*each)]
         self.say(f"{len(waiting)} executions to run into outputs/{self.out.name}/")
         for number, (repeat, name, version) in enumerate(waiting, start=1):
             if self.stop.is_set():
                 break
             if name in self.why[version]:
                 continue
-            left = sum(fmean(took[n]) if took[n] else expected[n] for _, n, _ in waiting[number - 1 :])
-            self.say(
-                f"[{number}/{len(waiting)}] {name}, {version.label} (repeat {repeat + 1}); {clock_time(left)} to go"
-            )
+            left = sum(fmean(took[each] or [expected[each]]) for _, each, _ in waiting[number - 1 :])
+            about = f"{name}, {version.label} (repeat {repeat + 1})"
+            self.say(f"[{number}/{len(waiting)}] {about}; about {clock_time(left)} to go")
             begun_s = time.monotonic()
-            self._execute(repeat, name, version, given)
+            self._execute(repeat, name, version)
             took[name].append(time.monotonic() - begun_s)
-            if number == len(waiting) or waiting[number][0] != repeat:
-                self._write()
-                for line in versions.beforehand(self._own(names), repeats) if repeat + 1 == ROUNDS < repeats else ():
+            if number < len(waiting) and waiting[number][0] != repeat:
+                versions.write(self._arms(), self.out, self.notes)
+                for line in self._own(list(expected)) if repeat + 1 == ROUNDS else ():
                     self.say(f"so far, {line}")
-        self.say(str(self._write()))
+        self.say(str(versions.write(self._arms(), self.out, self.notes)))
         if self.stop.is_set():
             self.say(f"interrupted; what was finished is in outputs/{self.out.name}/. The same command carries on.")
             return 130
@@ -169,7 +168,7 @@ class _Matrix:
         jobs = [job for job in self.jobs[version] if (job.repeat, job.notebook.name) == (repeat, name)]
         return not all(batch.finished(job, self.out / version.name) for job in jobs)
 
-    def _execute(self, repeat: int, name: str, version: Wanted, given: tuple[str, str, str]) -> None:
+    def _execute(self, repeat: int, name: str, version: Wanted) -> None:
         """Run a notebook once by a version's Python; note why, where no case of it came to an end."""
         printed: list[str] = []
 
@@ -179,18 +178,18 @@ class _Matrix:
                 self.say(line)
 
         folder, python = self.out / version.name, environments.python_of(version)
-        words = [python, "-P", "-m", "pomology.runner.matrix", folder, *given, name, str(repeat)]
+        words = [python, "-P", "-m", "pomology.runner.matrix", folder, *self.given, name, str(repeat)]
         status = environments.command(words, self.stop, hear, env=_environment(), cwd=root())
         records = [record for record in journal.read(folder / f"{name}.jsonl").records if record.repeat == repeat]
         if not self.stop.is_set() and all(record.status in RETRIED for record in records):
             why = [f"{record.status}: {record.reason}" for record in records] or [
                 line for line in printed if line.strip()
             ]
-            self.why[version][name] = one_line((why or [f"ended with status {status}"])[-1].strip(), 300)
+            self.why[version][name] = one_line(why[-1].strip() if why else f"ended with status {status}", 300)
 
     def _arms(self) -> list[versions.Arm]:
         first, arms = next(iter(self.had.values()), {}), []
-        for version in self.wanted:
+        for version in self.jobs:
             journals = any((self.out / version.name).glob("*.jsonl"))
             side, had = compare.load(self.out / version.name) if journals else None, self.had.get(version, first)
             names = [name for name in sorted({*had, *first} - {version.package}) if had.get(name) != first.get(name)]
@@ -198,51 +197,38 @@ class _Matrix:
             arms.append(versions.Arm(version.label, side, self.why[version], one_line(also, 600)))
         return arms
 
-    def _write(self) -> versions.Table:
-        return versions.write(self._arms(), self.out, [f"Before it began: {line}" for line in self.notes])
+    def _own(self, names: list[str]) -> list[str]:
+        return _sentences([arm.side for arm in self._arms() if arm.side], names, self.repeats)
 
-    def _own(self, names: Sequence[str]) -> dict[str, list[float]]:
-        sides = [arm.side for arm in self._arms() if arm.side]
-        return _by_notebook(sides, names)
-
-    def _beforehand(self, names: list[str], profile: str, repeats: int) -> list[str]:
+    def _beforehand(self, names: list[str]) -> list[str]:
         """How small a difference can be shown, from what this machine has measured twice."""
         if known := self._own(names):
-            return versions.beforehand(known, repeats)
+            return known
         here = snapshot.snapshot()
         for place in sorted((root() / "outputs").glob("*/machine.json"), key=lambda path: -path.stat().st_mtime):
             run = Run(place.parent)
-            if run.machine.get("profile") != profile or folders.of_another_machine(run.machine, here):
+            if run.machine.get("profile") != self.given[0] or folders.of_another_machine(run.machine, here):
                 continue
-            if known := _by_notebook([compare.load(place.parent)] if run.journals else [], names):
-                return [
-                    f"from the repeats in outputs/{run.name}/, {line}" for line in versions.beforehand(known, repeats)
-                ]
-            if known := _instrument(run):
-                return [
-                    f"from instrument_check in outputs/{run.name}/, {line}"
-                    for line in versions.beforehand(known, repeats)
-                ]
-        return [
-            "How small a difference can be shown is not known before: no run here has REPEATS, or instrument_check."
-        ]
+            sides = [compare.load(place.parent)] if run.journals else []
+            if known := _sentences(sides, names, self.repeats) or versions.beforehand(_instrument(run), self.repeats):
+                return [f"from outputs/{run.name}/: {line}" for line in known]
+        return []
 
 
-def _by_notebook(sides: Sequence[compare.Side], names: Sequence[str]) -> dict[str, list[float]]:
-    known: dict[str, list[float]] = {}
+def _sentences(sides: Sequence[compare.Side], names: list[str], repeats: int) -> list[str]:
+    known: dict[str, list[float]] = defaultdict(list)
     for case, deviation in versions.noise(sides).items():
-        if case.experiment in names:
-            known.setdefault(case.experiment, []).append(deviation)
-    return known
+        known[case.experiment].append(deviation)
+    return versions.beforehand({name: known[name] for name in names if name in known}, repeats)
 
 
 def _instrument(run: Run) -> dict[str, list[float]]:
     """What instrument_check says of its own training step: 90 % of pairs of processes differ by less than that."""
     known = {}
     for record in run.records:
-        if share := record.metrics.get(details.BETWEEN):
+        if (share := record.metrics.get(details.BETWEEN)) and record.profile != "smoke":
             scatter = math.log1p(share.value) / intervals.t_quantile(0.9, max(1, (share.n or 2) - 1)) / math.sqrt(2)
-            known[f"a training step ({record.backend})"] = [scatter]
+            known[f"a training step of instrument_check ({record.backend})"] = [scatter]
     return known
 
 
