@@ -141,13 +141,22 @@ def history(arms: Sequence[Arm], experiment: str) -> Any:
             axis.plot([x], [mean.value], "D", color=COLOUR, markersize=6)
             if mean.low is not None and len(known) > 1:
                 axis.plot([x, x], [mean.low, mean.high], color=COLOUR, linewidth=2)
-        for (where, place), finding in changed.items():
+        for (where, later), finding in changed.items():
             if where == case:
-                x = there.index(place) - 0.5
+                x = there.index(later) - 0.5
                 axis.axvline(x, color=style.GREY, linestyle="--", linewidth=1)
-                text = f" {finding.verdict}: {with_interval(finding.ratio)}"
-                axis.annotate(text, (x, 1), xycoords=("data", "axes fraction"), va="top", fontsize=8)
-        axis.set(title=case.text, xlim=(-0.5, len(there) - 0.5), ylabel=compare.TIMES[metric])
+                place = {"xycoords": ("data", "axes fraction"), "xytext": (4, 0), "textcoords": "offset points"}
+                axis.annotate(
+                    f"{finding.verdict}: {with_interval(finding.ratio)}", (x, 1), va="top", fontsize=8, **place
+                )
+        values = [each.value for known in times for each in known]
+        margin = max(max(values) - min(values), 0.05 * max(values))  # a wider interval is drawn to the edge
+        axis.set(
+            title=case.text,
+            ylim=(max(0.0, min(values) - margin), max(values) + margin),
+            xlim=(-0.5, len(there) - 0.5),
+            ylabel=compare.TIMES[metric],
+        )
         axis.yaxis.set_major_formatter(lambda value, _: seconds(value) if value > 0 else "0")
         axis.grid(axis="y")
     axes[-1].set_xticks(range(len(there)), [arms[place].label for place in there])
@@ -210,13 +219,13 @@ def beforehand(known: dict[str, list[float]], repeats: int) -> list[str]:
         wider = f" ({percent(worst)} in its noisiest row)" if len(deviations) > 1 else ""
         enough = next((n for n in range(2, MOST_REPEATS + 1) if can_show(middle, n)[1] >= POWER), None)
         more = (
-            f"REPEATS={enough} would show it in {POWER:.0%}"
+            f"REPEATS={enough} would show it in {100 * POWER:.0f} %"
             if enough
-            else f"{MOST_REPEATS} would not be enough for {POWER:.0%}"
+            else f"{MOST_REPEATS} would not be enough for {100 * POWER:.0f} %"
         )
         sentences.append(
             f"{name}: two runs of the same thing differ by up to {percent(math.exp(1.96 * math.sqrt(2) * middle))}, in "
             f"19 pairs of 20. {repeats} repeats can show a difference of {percent(least)}{wider}, and a slow-down by "
-            f"{percent(SLOWER)} in {share:.0%} of cases; {more}."
+            f"{percent(SLOWER)} in {100 * share:.0f} % of cases; {more}."
         )
     return sentences

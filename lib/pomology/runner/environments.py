@@ -107,18 +107,16 @@ def installed() -> dict[str, str]:
 
 def lines(wanted: Wanted, free: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """Requirements and constraints of an environment: what pyproject.toml names, as the kit's own has it, but for the
-    version that is wanted. free: packages without a constraint."""
+    version that is wanted; and the rest of what the kit's own has. free: packages of which any version will do."""
     own = installed() | {wanted.package: wanted.version}
-    own.pop(PYTHON)
     with open(root() / "pyproject.toml", "rb") as file:
         named = map(Requirement, tomllib.load(file)["project"]["dependencies"])
     here = [each for each in named if each.marker is None or each.marker.evaluate()]
-    extras = {
-        canonicalize_name(each.name): f"[{','.join(sorted(each.extras))}]" if each.extras else "" for each in here
-    }
-    extras |= {} if wanted.package in (PYTHON, *extras) else {wanted.package: ""}
-    asked = [f"{name}{extra}=={own[name]}" for name, extra in sorted(extras.items()) if name in own]
-    return asked, [f"{name}=={version}" for name, version in sorted(own.items()) if name not in free]
+    extras = {canonicalize_name(each.name): f"[{','.join(sorted(each.extras))}]" * bool(each.extras) for each in here}
+    extras = {wanted.package: ""} | extras  # also what only another package requires
+    pins = {name: "" if name in free else f"=={version}" for name, version in sorted(own.items()) if name != PYTHON}
+    asked = [f"{name}{extras[name]}{pin}" for name, pin in pins.items() if name in extras]
+    return asked, [f"{name}{pin}" for name, pin in pins.items() if pin and name not in extras]
 
 
 def key(wanted: Wanted) -> str:
@@ -156,11 +154,9 @@ def _install(wanted: Wanted, folder: Path, run: Run, say: Callable[[str], None])
         if why:
             say(f"{wanted.label}: uv: {why}; trying pip")
         shutil.rmtree(folder, ignore_errors=True)
-        try:
-            base = (wanted.version if uv else _python(wanted.version)) if wanted.package == PYTHON else sys.executable
-        except Unusable as error:
-            why = f"{why}; {error}" if why else str(error)
-            continue
+        base = sys.executable
+        if wanted.package == PYTHON:
+            base = wanted.version if uv else _python(wanted.version)
         made = [uv, "venv", "--quiet", "--python", base, folder] if uv else [base, "-m", "venv", folder]
         install = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
@@ -200,8 +196,8 @@ def _checked(wanted: Wanted, folder: Path, run: Run) -> dict[str, str]:
     status, printed = run([folder / "bin" / "python", "-I", "-c", CHECK, wanted.package])
     if status:
         raise Unusable(f"does not import: {_reason(printed[-1:])}")
-    have = json.loads(printed[-1])
-    if have.get(wanted.package) != wanted.version:
+    have = json.loads(next(line for line in reversed(printed) if line.startswith("{")))  # others may print, too
+    if Version(have.get(wanted.package, "0")) != Version(wanted.version):
         raise Unusable(f"is not what was installed: that is {wanted.package} {have.get(wanted.package)}")
     return have
 

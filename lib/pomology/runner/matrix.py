@@ -192,7 +192,9 @@ class _Matrix:
         for version in self.jobs:
             journals = any((self.out / version.name).glob("*.jsonl"))
             side, had = compare.load(self.out / version.name) if journals else None, self.had.get(version, first)
-            names = [name for name in sorted({*had, *first} - {version.package}) if had.get(name) != first.get(name)]
+            names = [
+                name for name in sorted({*had, *first} - {version.package, "pip"}) if had.get(name) != first.get(name)
+            ]
             also = ", ".join(f"{name} {had.get(name, 'none')} ({first.get(name, 'none')})" for name in names)
             arms.append(versions.Arm(version.label, side, self.why[version], one_line(also, 600)))
         return arms
