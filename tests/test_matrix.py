@@ -299,10 +299,10 @@ def test_a_notebook_that_fails_with_a_version_is_a_row_and_is_not_tried_again(pr
 
 
 def test_for_real_in_a_kernel_that_ends_with_what_started_it(pretended, checkout):  # noqa: F811
-    """Only the repeat that is asked for, and with what the environment has in place of the kit's: all sleeps slowed."""
+    """Only the repeat that is asked for, and with what the environment has in place of the kit's: all sleeps slowed, also its own."""
     shutil.copytree(PACKAGE, checkout.folder / "lib" / "pomology")
     matrix = pretended("numpy==1.26.3 numpy==1.26.4")
-    matrix.plan(**{"1.26.4": {"real": True, "factor": 50.0}})
+    matrix.plan(**{"1.26.4": {"real": True, "factor": 4.0}})
     words = [environments.python_of(matrix.wanted[1]), "-P", "-m", "pomology.runner.matrix", matrix.out / "r", "smoke"]
     words += ["auto", "auto", "zeta", "1"]
     about = {"cwd": checkout.folder, "env": runner._environment()}
@@ -317,7 +317,7 @@ def test_for_real_in_a_kernel_that_ends_with_what_started_it(pretended, checkout
     assert environments.command(words, threading.Event(), heard.append, **about) == 0, heard
     held = journal.read(matrix.out / "r" / "zeta.jsonl")
     assert [(each.repeat, each.status) for each in held.records] == [(1, "ok")] * 3 and not held.problems
-    assert min(each.metrics["step_s"].value for each in held.records) > 0.04
+    assert min(each.metrics["step_s"].value for each in held.records) >= 0.004
     machine = json.loads((matrix.out / "r" / "machine.json").read_text())
     assert machine["packages"] and (matrix.out / "r" / "repeats" / "zeta-1.ipynb").exists()
 
