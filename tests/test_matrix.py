@@ -299,7 +299,7 @@ def test_a_notebook_that_fails_with_a_version_is_a_row_and_is_not_tried_again(pr
 
 
 def test_for_real_in_a_kernel_that_ends_with_what_started_it(pretended, checkout):  # noqa: F811
-    """Only the repeat that is asked for, and with what the environment has in place of the kit's: all sleeps slowed, also its own."""
+    """Only the repeat that is asked for, and in its environment, whose sleeps are slowed, the runner's too."""
     shutil.copytree(PACKAGE, checkout.folder / "lib" / "pomology")
     matrix = pretended("numpy==1.26.3 numpy==1.26.4")
     matrix.plan(**{"1.26.4": {"real": True, "factor": 4.0}})
