@@ -12,8 +12,9 @@ DEVICE  ?= auto
 ONLY    ?=
 RUN     ?=
 DATA    ?= auto
-REPEATS ?= 1
+REPEATS ?=
 RUNS    ?=
+VERSIONS ?=
 WITH    ?=
 STORE   ?=
 NOTEBOOKS ?=
@@ -28,13 +29,14 @@ export POMOLOGY_ONLY = $(value ONLY)
 export POMOLOGY_RUN = $(value RUN)
 export POMOLOGY_DATA = $(value DATA)
 export POMOLOGY_REPEATS = $(value REPEATS)
+export POMOLOGY_VERSIONS = $(value VERSIONS)
 export POMOLOGY_RUNS = $(value RUNS)
 export POMOLOGY_WITH = $(value WITH)
 export POMOLOGY_STORE = $(value STORE)
 export POMOLOGY_SCHEDULER = $(value SCHEDULER)
 export POMOLOGY_HOSTS = $(value HOSTS)
 export POMOLOGY_PYTHON = $(value PYTHON)
-unexport PROFILE DEVICE ONLY RUN DATA REPEATS RUNS WITH STORE NOTEBOOKS SCHEDULER HOSTS INSECURE PYTHON
+unexport PROFILE DEVICE ONLY RUN DATA REPEATS VERSIONS RUNS WITH STORE NOTEBOOKS SCHEDULER HOSTS INSECURE PYTHON
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -e 's/:.*## /	/' | expand -t 12
@@ -43,7 +45,7 @@ help:  ## this list
 
 reproduce: $(ENV)/.ready  ## run every notebook on this machine and build the page of results
 	@$(PY) -m pomology reproduce --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" --only="$$POMOLOGY_ONLY" \
-	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$$POMOLOGY_REPEATS" --store="$$POMOLOGY_STORE"
+	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$${POMOLOGY_REPEATS:-1}" --store="$$POMOLOGY_STORE"
 
 test: $(ENV)/.ready  ## run all tests
 	@$(PY) -m pytest -n auto --dist=loadfile
@@ -78,8 +80,12 @@ compare: $(ENV)/.ready  ## compare runs and shared zips, side by side: RUNS="a b
 
 fleet: $(ENV)/.ready  ## run on many machines: SCHEDULER=tls://host:port or HOSTS="user@a user@b", and what reproduce takes
 	@$(PY) -m pomology fleet --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" --only="$$POMOLOGY_ONLY" \
-	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$$POMOLOGY_REPEATS" \
+	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$${POMOLOGY_REPEATS:-1}" \
 	  --scheduler="$$POMOLOGY_SCHEDULER" --hosts="$$POMOLOGY_HOSTS" $(if $(filter 1,$(value INSECURE)),--insecure)
+
+matrix: $(ENV)/.ready  ## compare versions, measured in turn: VERSIONS="torch==2.13.0 torch==2.14.1" ONLY="vae" REPEATS=5
+	@$(PY) -m pomology matrix --versions="$$POMOLOGY_VERSIONS" --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" \
+	  --only="$$POMOLOGY_ONLY" --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$${POMOLOGY_REPEATS:-5}"
 
 lock: pyproject.toml  ## resolve the dependencies again (needs uv): constraints.txt, their hashes.txt and wheels-macos.txt
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra offload --no-header --no-annotate --no-emit-index-url -o constraints.txt
@@ -93,8 +99,8 @@ audit:  ## look the lock up among known vulnerabilities (needs uv, and the netwo
 	  *) echo "make audit: could not be looked up: $$(printf '%s\n' "$$said" | tail -n 1)" ;; \
 	esac; exit $$status
 
-clean:  ## remove the environment and unfinished notebooks; results stay
-	rm -rf $(ENV) outputs/*/.partial
+clean:  ## remove the environments and unfinished notebooks; results stay
+	rm -rf $(ENV) .venv-matrix outputs/*/.partial
 
 # First what has hashes, by its hashes: on a Mac all of it. Then the rest, with the lock as constraints, which asks for
 # nothing that is not needed: on Linux PyTorch, of which a build for CPUs only has other hashes than PyPI's, and its CUDA.
@@ -108,4 +114,4 @@ $(ENV)/.ready: pyproject.toml constraints.txt hashes.txt
 	@$(PIP) --no-build-isolation -e '.[dev]' -c constraints.txt
 	@touch $@
 
-.PHONY: help reproduce test lab env lint bench report share compare fleet lock audit clean
+.PHONY: help reproduce test lab env lint bench report share compare fleet matrix lock audit clean

@@ -382,7 +382,7 @@ def test_a_second_signal_ends_it_at_once_and_one_that_a_shell_ignores_stays_igno
     try:
         for in_kernel in (0, 1):  # nbclient gets the time to end by itself
             ended.clear()
-            with batch._stopped_by_signals() as stop:
+            with batch.stopped_by_signals() as stop:
                 assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
                 stop.in_kernel = bool(in_kernel)
                 for count in (1, 2, 3)[: 2 + in_kernel]:
@@ -431,12 +431,12 @@ def test_a_case_whose_process_vanished_twice_is_given_up(checkout):
     start |= dict.fromkeys(("device", "chip", "power_source")) | {"profile": "smoke", "data": "none", "started": now()}
     finished = []  # at first without a single case, which has measured nothing
     for _ in range(3):
-        finished.append(batch._finished(job, out))
+        finished.append(batch.finished(job, out))
         journal.start(start)
     assert finished == [False, False, True]
     for damaged in (notebook_text("zeta", 5)[:-9], "{}", ""):
         (out / "zeta.ipynb").write_text(damaged)
-        assert not batch._finished(job, out)
+        assert not batch.finished(job, out)
 
 
 def test_what_a_profile_says_of_devices_and_data_holds_unless_the_command_says_otherwise(checkout):

@@ -31,7 +31,7 @@ HOSTILE = [
 HOSTILE += ["a\ntouch pwned", "--help", "-x", "100%", "$$(touch pwned)", "~/x", "*"]
 RUNS = ("PROFILE", "DEVICE", "ONLY", "RUN", "DATA", "REPEATS")
 CASES = [("reproduce", name) for name in RUNS] + [("report", "RUN"), ("share", "RUN"), ("compare", "RUNS")]
-CASES += [(target, "STORE") for target in ("reproduce", "report", "compare")]
+CASES += [("matrix", "VERSIONS")] + [(target, "STORE") for target in ("reproduce", "report", "compare")]
 
 
 @pytest.fixture

@@ -111,7 +111,21 @@ def test_the_map_is_that_of_the_files():
 
 # Makefile -------------------------------------------------------------------------------------------------------------
 
-TARGETS = ("reproduce", "test", "lab", "env", "lint", "bench", "report", "share", "compare", "audit", "clean", "help")
+TARGETS = (
+    "reproduce",
+    "test",
+    "lab",
+    "env",
+    "lint",
+    "bench",
+    "report",
+    "share",
+    "compare",
+    "matrix",
+    "audit",
+    "clean",
+    "help",
+)
 # What GNU make 3.81, or the tools of macOS, do not have or do differently.
 NOT_ON_A_MAC = {
     r"\.ONESHELL|\.SHELLFLAGS|\bundefine\b": "make 3.82",
@@ -137,7 +151,7 @@ needs_git = pytest.mark.skipif(not (shutil.which("git") and (ROOT / ".git").exis
 def make(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
     """Run make as from a fresh shell, even if these tests run under make."""
     mine = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")
-    mine += ("PROFILE", "DEVICE", "ONLY", "RUN", "RUNS", "DATA", "REPEATS", "PYTHON", "ENV", "PY")
+    mine += ("PROFILE", "DEVICE", "ONLY", "RUN", "RUNS", "DATA", "REPEATS", "VERSIONS", "PYTHON", "ENV", "PY")
     env = {name: value for name, value in os.environ.items() if name not in mine}
     return subprocess.run(["make", *arguments], cwd=cwd, capture_output=True, text=True, env=env, check=False)
 

@@ -431,7 +431,7 @@ def test_a_run_ends_with_the_ceilings_again_in_every_repeat_and_then_shows_them(
         ([ended.replace(status="ok"), begun.replace(repeat=1)], [True] * 4),
     ):
         write(tmp_path, known)
-        assert [batch._finished(job, tmp_path) for job in jobs] == done
+        assert [batch.finished(job, tmp_path) for job in jobs] == done
 
 
 def test_a_faster_product_lowers_the_shares_on_every_page_that_is_there(tmp_path, monkeypatch, undrawn):

@@ -1,4 +1,5 @@
-"""The command line: `pomology reproduce`, `check`, `doctor`, `list`, `report`, `share`, `compare`, `predict`, `fleet`.
+"""The command line: `pomology reproduce`, `check`, `doctor`, `list`, `report`, `share`, `compare`, `predict`, `matrix`,
+`fleet`.
 
 Exit status 0: all went well; 1: a case ended in `error`, or a notebook did not finish; 2: arguments or parameters are
 wrong, said in one line before anything ran; 3: the run is at its end, and the store did not take it; 130: interrupted.
@@ -26,6 +27,7 @@ COMMANDS = {
     "share": "pack a run into a zip for others, checked for what names you",
     "compare": "compare runs, side by side",
     "predict": "what a training step would take on a device: counted, not run",
+    "matrix": "compare versions of a package, measured in turn",
     "fleet": "run every notebook on many machines, and compare them",
 }
 
@@ -61,6 +63,11 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     option("--listen", default="", metavar="ADDRESS", help=f"be the scheduler: {address}")
     option("--worker", default="", metavar="ADDRESS", help="be a worker of the scheduler there")
     option("--worker-command", action="store_true", help="print the line that starts a worker for --scheduler")
+    option = parsers["matrix"].add_argument
+    option("--versions", default="", help="two or more of one package, as 'torch==2.13.0 torch==2.14.1'")
+    for name, text in (("profile", "quick"), ("device", "auto"), ("only", ""), ("run", ""), ("data", "auto")):
+        option(f"--{name}", default=text, help="as of reproduce")
+    option("--repeats", type=int, default=5, help="how often to run each notebook with each version (default: 5)")
     option = parsers["doctor"].add_argument
     option("--operators", metavar="NOTEBOOK", help="which operators of a notebook MPS has, on any machine")
     for name in ("report", "share"):
@@ -210,6 +217,13 @@ def _fleet(options: argparse.Namespace) -> int:
     settings = (options.profile, options.device, options.only, options.run, options.data, options.repeats)
     given = fleet.prepare(*settings)
     return fleet.run(given, options.scheduler, options.hosts, _limit(options), options.insecure, _say)
+
+
+def _matrix(options: argparse.Namespace) -> int:
+    from pomology.runner import matrix
+
+    about = options.profile, options.device, options.only, options.run, options.data
+    return matrix.run(options.versions, *about, options.repeats, say=_say)
 
 
 def _places(variable: str, texts: Sequence[str], address: str) -> list[Path]:

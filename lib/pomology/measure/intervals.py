@@ -50,6 +50,13 @@ class Difference(NamedTuple):
     def p_value(self) -> float:
         return t_p_value(self.mean / self.error, self.dof)
 
+    @property
+    def power(self) -> float:
+        """In which share of comparisons with this error a true difference of this mean is shown, by itself."""
+        beyond = t_quantile(CONFIDENCE, self.dof) - abs(self.mean) / self.error
+        tail = t_p_value(beyond, self.dof) / 2
+        return tail if beyond > 0 else 1 - tail
+
     def judged(self, confidence: float = CONFIDENCE) -> Comparison:
         """See `compare`."""
         critical = t_quantile(confidence, self.dof)

@@ -7,12 +7,12 @@ Nothing that a stranger's file says reaches a terminal, a page or a table's file
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from statistics import geometric_mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -129,13 +129,13 @@ class Finding(NamedTuple):
     why: str = ""
 
 
-def _times(repeats: Iterable[Record], metric: str) -> list[Estimate]:
+def times_of(repeats: Iterable[Record], metric: str) -> list[Estimate]:
     return [record.metrics[metric] for record in repeats if record.status == "ok" and metric in record.metrics]
 
 
-def _metric(*sides: list[Record]) -> str:
+def metric_of(*sides: list[Record]) -> str:
     """The time that all have; empty if there is none."""
-    return next((name for name in TIMES if all(_times(side, name) for side in sides)), "")
+    return next((name for name in TIMES if all(times_of(side, name) for side in sides)), "")
 
 
 def _differences(*sides: list[Record]) -> str:
@@ -151,19 +151,26 @@ def _differences(*sides: list[Record]) -> str:
     return "; ".join(differ.values())
 
 
-def judged(pairs: dict[Case, tuple[list[Record], list[Record]]]) -> dict[Case, Finding]:
+def judged(
+    pairs: dict[Any, tuple[list[Record], list[Record]]],
+    between: float = intervals.BETWEEN_SETS,
+    family: Callable[[Any], str] = attrgetter("experiment"),
+) -> dict[Any, Finding]:
     """Cases of two runs, base and other, and what can be said of the other.
+
+    between: 0 for processes that ran in turn (`intervals.difference`). family: of a case, with which others it is
+    judged together.
 
     A verdict needs repeats on both sides, and allows for two things that make two runs of one machine look different:
     two sets of processes differ by more than their spread tells, as each set had a state of the machine in common
     (`intervals.BETWEEN_SETS`), and a notebook of sixty rows has sixty chances to show something by accident, so that
     its rows are judged together (`intervals.joint_confidence`).
     """
-    findings: dict[Case, Finding] = {}
+    findings: dict[Any, Finding] = {}
     families: dict[str, list[tuple]] = {}
     for case, (base, other) in pairs.items():
-        metric = _metric(base, other)
-        values = [[time.value for time in _times(side, metric)] for side in (other, base)]
+        metric = metric_of(base, other)
+        values = [[time.value for time in times_of(side, metric)] for side in (other, base)]
         if not metric:
             findings[case] = Finding(UNTOLD, why="not timed in both")
         elif differ := _differences(base, other):
@@ -172,8 +179,8 @@ def judged(pairs: dict[Case, tuple[list[Record], list[Record]]]) -> dict[Case, F
             ratio = Estimate(geometric_mean(values[0]) / geometric_mean(values[1]))
             findings[case] = Finding(UNTOLD, metric, ratio, why=SINGLE)
         else:
-            difference = intervals.difference(*values, between=intervals.BETWEEN_SETS)
-            families.setdefault(case.experiment, []).append((case, metric, difference))
+            difference = intervals.difference(*values, between=between)
+            families.setdefault(family(case), []).append((case, metric, difference))
     for rows in families.values():
         confidence = intervals.joint_confidence([difference.p_value for _, _, difference in rows])
         for case, metric, difference in rows:
@@ -207,11 +214,11 @@ def side_by_side(sides: Sequence[Side]) -> Table:
     shared = sorted({case: None for row in findings for case in row}, key=lambda case: (case.article, case.experiment))
     texts = {case: (cell(one_line(case.experiment)), cell(case.text), cell(names[first[case]])) for case in shared}
     data = tuple(
-        _numbers((*texts[case], cell(name)), finding)
+        numbers_of((*texts[case], cell(name)), finding)
         for name, row in zip(names, findings, strict=True)
         for case, finding in row.items()
     )
-    timed = [case for case in shared if any(_metric(side.cases.get(case, [])) for side in sides)]
+    timed = [case for case in shared if any(metric_of(side.cases.get(case, [])) for side in sides)]
     notes = [f"{len(shared) - len(timed)} cases were timed in no run."] if len(timed) < len(shared) else []
     for name, side in zip(names, sides, strict=True):
         notes += [f"{name}: {_machine(side, 200)}."] if len(sides) <= WHOLE else []
@@ -228,8 +235,8 @@ def side_by_side(sides: Sequence[Side]) -> Table:
     for case in timed:
         repeats = [side.cases.get(case, []) for side in sides]
         compared = [row.get(case) for row in findings]
-        metric = next(finding.metric for finding in compared if finding) or _metric(repeats[first[case]]) or "step_s"
-        times = [_time(side, metric) for side in repeats]
+        metric = next(finding.metric for finding in compared if finding) or metric_of(repeats[first[case]]) or "step_s"
+        times = [time_text(side, metric) for side in repeats]
         rows.append(
             Row((case.text, TIMES[metric].split()[1], *times, *(_shown(finding, metric) for finding in compared[1:])))
         )
@@ -237,7 +244,7 @@ def side_by_side(sides: Sequence[Side]) -> Table:
     return Table("Runs side by side", columns, tuple(rows), (*notes, *NOTES), data)
 
 
-def _numbers(texts: tuple, finding: Finding) -> dict:
+def numbers_of(texts: tuple, finding: Finding) -> dict:
     """A comparison as a row of the file."""
     verdict, metric, ratio, detectable, why = finding
     numbers = (ratio.value, ratio.low, ratio.high) if ratio else (None, None, None)
@@ -254,9 +261,9 @@ def _counts(name: str, side: Side, row: dict[Case, Finding]) -> Row:
     return Row((one_line(name, 40), _machine(side, 60), *map(str, numbers)))
 
 
-def _time(repeats: list[Record], metric: str) -> str:
+def time_text(repeats: list[Record], metric: str) -> str:
     """A time with its interval, or how the case ended."""
-    times = _times(repeats, metric)
+    times = times_of(repeats, metric)
     if not times:
         return cases.ending(repeats[-1]) if repeats else ""
     time = intervals.repeats(times)

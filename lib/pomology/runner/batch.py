@@ -49,13 +49,13 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
     except filelock.Timeout:
         raise PomologyError(f"RUN={out.name}: another `pomology reproduce` is running there") from None
     (out / GOING).touch()
-    with lock, _stopped_by_signals() as stop:
+    with lock, stopped_by_signals() as stop:
         say(machine_snapshot.describe(folders.note_machine(out, profile)))
         state, once = machine_snapshot.conditions() if profile == "smoke" else None, iter([say])
         state = state or quiet.wait(out / quiet.WAITED, lambda text: next(once, str)(text), stop.wait)
         for flag in state["flags"]:
             say(f"note: {cases.FLAGS[flag]}")
-        waiting = [job for job in jobs if not _finished(job, out)]
+        waiting = [job for job in jobs if not finished(job, out)]
         expected = [job.notebook.seconds.get(profile, 0) for job in waiting]  # on two CPU cores
         about = f": about {format.clock_time(sum(expected))}" if any(expected) else ""
         say(f"{len(waiting)} of {len(jobs)} notebooks to run into outputs/{out.name}/{about}")
@@ -92,7 +92,7 @@ def _clock(seconds: float) -> str:
     return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%a %H:%M}"
 
 
-def _finished(job: Job, out: Path) -> bool:
+def finished(job: Job, out: Path) -> bool:
     try:
         read_notebook(job.output(out))
     except PomologyError:  # missing, or damaged
@@ -105,7 +105,7 @@ def _finished(job: Job, out: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
+def stopped_by_signals() -> Iterator[threading.Event]:
     """An event that Ctrl-C, SIGTERM and a terminal that closes set; a second signal ends this process, a third while it
     is `in_kernel`.
 

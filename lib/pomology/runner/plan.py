@@ -47,9 +47,15 @@ class Job(NamedTuple):
 
 
 def prepare(
-    profile: str, devices: str, only: str = "", run: str = "", data: str = "auto", repeats: int = 1
+    profile: str,
+    devices: str,
+    only: str = "",
+    run: str = "",
+    data: str = "auto",
+    repeats: int = 1,
+    folder: Path | None = None,
 ) -> tuple[Path, list[Job]]:
-    """The folder of a run, and all that it executes there, finished or not.
+    """The folder of a run, and all that it executes there, finished or not. folder: in place of `run`'s.
 
     Raises PomologyError if an argument, a notebook or a parameter file is wrong.
     """
@@ -57,7 +63,7 @@ def prepare(
     for name, (value, allowed) in choices.items():
         if value not in allowed:
             raise PomologyError(f"{name}={value}: must be one of {', '.join(allowed)}")
-    out = run_folder(run, profile)
+    out = folder or run_folder(run, profile)
     planned = jobs(profile, {"devices": devices, "data": data, "out": str(out)}, only, repeats)
     if devices != "auto":
         find.find(devices)
