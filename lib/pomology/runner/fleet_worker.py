@@ -110,7 +110,7 @@ class Machine:
     def missing(self, settings: dict) -> dict:
         """The jobs of a run that have not come to their end here."""
         out, jobs = _prepared(settings)
-        return {"missing": [job_name(job) for job in jobs if not batch._finished(job, out)]}
+        return {"missing": [job_name(job) for job in jobs if not batch.finished(job, out)]}
 
     def begin(self, settings: dict, job: str, limit_minutes: float | None = None) -> dict:
         with self.lock:
