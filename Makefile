@@ -13,6 +13,7 @@ ONLY    ?=
 RUN     ?=
 DATA    ?= auto
 REPEATS ?= 1
+MINUTES ?=
 RUNS    ?=
 WITH    ?=
 NOTEBOOKS ?=
@@ -24,19 +25,21 @@ export POMOLOGY_ONLY = $(value ONLY)
 export POMOLOGY_RUN = $(value RUN)
 export POMOLOGY_DATA = $(value DATA)
 export POMOLOGY_REPEATS = $(value REPEATS)
+export POMOLOGY_MINUTES = $(value MINUTES)
 export POMOLOGY_RUNS = $(value RUNS)
 export POMOLOGY_WITH = $(value WITH)
 export POMOLOGY_PYTHON = $(value PYTHON)
-unexport PROFILE DEVICE ONLY RUN DATA REPEATS RUNS WITH NOTEBOOKS PYTHON
+unexport PROFILE DEVICE ONLY RUN DATA REPEATS MINUTES RUNS WITH NOTEBOOKS PYTHON
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -e 's/:.*## /	/' | expand -t 12
 	@echo "variables: PROFILE=smoke|quick|article DEVICE=auto|cpu|gpu|cuda|mps ONLY='names or globs' RUN=name"
-	@echo "           DATA=auto|real|stand-in REPEATS=n"
+	@echo "           DATA=auto|real|stand-in REPEATS=n MINUTES=n"
 
 reproduce: $(ENV)/.ready  ## run every notebook on this machine and build the page of results
 	@$(PY) -m pomology reproduce --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" --only="$$POMOLOGY_ONLY" \
-	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$$POMOLOGY_REPEATS"
+	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$$POMOLOGY_REPEATS" \
+	  --minutes="$$POMOLOGY_MINUTES"
 
 test: $(ENV)/.ready  ## run all tests
 	@$(PY) -m pytest -n auto --dist=loadfile

@@ -47,6 +47,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     option("--run", default="", help="name of the folder in outputs/ (default: date and profile)")
     option("--data", default="auto", help="auto, real or stand-in")
     option("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
+    option("--minutes", default="", help="choose notebooks so that the run ends in this time (with the profile quick)")
     option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
     option = parsers["doctor"].add_argument
     option("--operators", metavar="NOTEBOOK", help="which operators of a notebook MPS has, on any machine")
@@ -67,10 +68,12 @@ def _reproduce(options: argparse.Namespace) -> int:
     limit = options.limit_minutes
     if limit is not None and not 0 <= limit <= 10_000:
         raise PomologyError(f"--limit-minutes={limit}: must be from 0 to 10000")
-    out, jobs = plan.prepare(options.profile, options.device, options.only, options.run, options.data, options.repeats)
+    minutes = plan.minutes_of(options.minutes, options.profile)
+    choices = (options.only, options.run, options.data, options.repeats)
+    out, jobs = plan.prepare(options.profile, options.device, *choices, minutes=minutes)
     from pomology.runner import batch
 
-    return batch.reproduce(out, jobs, options.profile, limit, say=_say)
+    return batch.reproduce(out, jobs, options.profile, limit, say=_say, minutes=minutes)
 
 
 def _say(line: str) -> None:
