@@ -40,6 +40,7 @@ from pomology.results.run import MALFORMED, Run
 
 MOST_LINES, MOST_CHARACTERS = 20, 1000  # of the cases that a section tells in words, and of each
 SECTION = r'<section id="([^"]+)">'
+MOST_LEFT = 200  # of what a run has left out
 LONG = 40  # rows of a table that the page shows only when asked, or not at all; its notebook shows it all
 PROFILES = {
     "smoke": "smoke: tiny shapes, made to test the kit; its numbers say nothing about speed",
@@ -179,7 +180,7 @@ def _figure(svg: str, caption: str) -> dict[str, str]:
 
 def _facts(run: Run) -> list[tuple[str, str]]:
     """What to know before reading any number."""
-    records, machine, minutes = run.records, run.machine, run.machine.get("minutes")
+    records, machine, minutes = run.records, run.machine, one_line(run.machine.get("minutes") or "", 9)
     packages = found if isinstance(found := machine.get("packages"), dict) else {}
     kit = [f"version {packages['pomology']}"] if "pomology" in packages else []
     kit += [f"commit {details.commit(machine['git'])}"] if machine.get("git") else []
@@ -207,8 +208,8 @@ def _facts(run: Run) -> list[tuple[str, str]]:
 def _left_out(run: Run) -> Table:
     """What a run has left out as the time of MINUTES was over, and why."""
     left = known if isinstance(known := run.machine.get("left_out"), dict) else {}
-    lines = [((one_line(name, 60), one_line(why, 200)), {}) for name, why in left.items()]
-    return Table.of(f"Left out: MINUTES={run.machine.get('minutes')}", ("Notebook", "Why"), lines)
+    lines = [((one_line(name, 60), one_line(why, 200)), {}) for name, why in [*left.items()][:MOST_LEFT]]
+    return Table.of(f"Left out: MINUTES={one_line(run.machine.get('minutes'), 9)}", ("Notebook", "Why"), lines)
 
 
 def _trust(records: list[Record]) -> Table:
