@@ -13,6 +13,7 @@ ONLY    ?=
 RUN     ?=
 DATA    ?= auto
 REPEATS ?=
+MINUTES ?=
 RUNS    ?=
 VERSIONS ?=
 WITH    ?=
@@ -30,22 +31,24 @@ export POMOLOGY_RUN = $(value RUN)
 export POMOLOGY_DATA = $(value DATA)
 export POMOLOGY_REPEATS = $(value REPEATS)
 export POMOLOGY_VERSIONS = $(value VERSIONS)
+export POMOLOGY_MINUTES = $(value MINUTES)
 export POMOLOGY_RUNS = $(value RUNS)
 export POMOLOGY_WITH = $(value WITH)
 export POMOLOGY_STORE = $(value STORE)
 export POMOLOGY_SCHEDULER = $(value SCHEDULER)
 export POMOLOGY_HOSTS = $(value HOSTS)
 export POMOLOGY_PYTHON = $(value PYTHON)
-unexport PROFILE DEVICE ONLY RUN DATA REPEATS VERSIONS RUNS WITH STORE NOTEBOOKS SCHEDULER HOSTS INSECURE PYTHON
+unexport PROFILE DEVICE ONLY RUN DATA REPEATS MINUTES VERSIONS RUNS WITH STORE NOTEBOOKS SCHEDULER HOSTS INSECURE PYTHON
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -e 's/:.*## /	/' | expand -t 12
 	@echo "variables: PROFILE=smoke|quick|article DEVICE=auto|cpu|gpu|cuda|mps ONLY='names or globs' RUN=name"
-	@echo "           DATA=auto|real|stand-in REPEATS=n STORE=address"
+	@echo "           DATA=auto|real|stand-in REPEATS=n MINUTES=n STORE=address"
 
 reproduce: $(ENV)/.ready  ## run every notebook on this machine and build the page of results
 	@$(PY) -m pomology reproduce --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" --only="$$POMOLOGY_ONLY" \
-	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$${POMOLOGY_REPEATS:-1}" --store="$$POMOLOGY_STORE"
+	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$${POMOLOGY_REPEATS:-1}" \
+	  --minutes="$$POMOLOGY_MINUTES" --store="$$POMOLOGY_STORE"
 
 test: $(ENV)/.ready  ## run all tests
 	@$(PY) -m pytest -n auto --dist=loadfile

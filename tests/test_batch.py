@@ -1,8 +1,9 @@
 """Batches and the command line, in small checkouts of their own: real kernels, an invented device, planned disasters.
 
 A notebook of these checkouts does what the file `NAME.fault` beside it says, if there is one: `raise 2` raises inside
-case 2, `raise end` behind the last case, `kill 2` kills the kernel, and `hang 2` waits for ever, also when asked to
-stop; both leave a process behind. It notes its process number, and that one's, in `NAME.pids`.
+case 2, `raise end` behind the last case, `late 2` lets the time of MINUTES end there, `kill 2` kills the kernel, and
+`hang 2` waits for ever, also when asked to stop; both leave a process behind. It notes its process number, and that
+one's, in `NAME.pids`.
 """
 
 import asyncio
@@ -91,6 +92,9 @@ def trouble(place):
         raise ValueError("as planned")
     if fault == f"no device {place}":
         raise NoSuchDevice("devices: 'cuda' is not on this machine (cuda: none); it has cpu")
+    if fault == f"late {place}":
+        experiment._until = 0.0
+        Path("NAME.hangs").touch()
     if fault == f"print {place}":
         print("\\b" * 3_000_000)
     if fault in (f"kill {place}", f"hang {place}"):
@@ -311,12 +315,14 @@ def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):
 class Skipping:
     """The module `time`, an hour later as soon as `when` says so, but not before the deadline is set."""
 
-    def __init__(self, when: Callable[[], bool]):
-        self.when, self.calls = when, 0
+    time = staticmethod(time.time)
+
+    def __init__(self, when: Callable[[], bool], seconds: float = 3700):
+        self.when, self.seconds, self.calls = when, seconds, 0
 
     def monotonic(self) -> float:
         self.calls += 1
-        return time.monotonic() + (3700 if self.calls > 3 and self.when() else 0)
+        return time.monotonic() + (self.seconds if self.calls > 3 and self.when() else 0)
 
 
 def test_a_time_limit_ends_the_kernel_and_the_case(checkout, reproduce, monkeypatch):
@@ -333,6 +339,38 @@ def test_a_time_limit_ends_the_kernel_and_the_case(checkout, reproduce, monkeypa
     monkeypatch.setattr(batch, "time", time)
     checkout.fault("zeta")
     assert reproduce("--only=zeta")[0] == 0 and checkout.statuses("zeta") == ALL_OK | {"2": "timeout"}
+
+
+@pytest.mark.parametrize(("fault", "seconds", "second"), [("late 2", 100, "ok"), ("hang 2", 200, "interrupted")])
+def test_what_minutes_leave_out_is_named_and_the_same_run_carries_on_without_them(
+    checkout, capsys, monkeypatch, fault, seconds, second
+):
+    """The time of zeta ends in its second case: the third is left; alpha is too long for what is left then."""
+    run, out = ["reproduce", "--run=r"], checkout.out()
+    checkout.fault("zeta", fault)
+    monkeypatch.setattr(batch, "time", Skipping((checkout.notebooks / "zeta.hangs").exists, seconds))
+    status, said = command_line.main([*run, "--minutes=3"]), capsys.readouterr().out
+    assert status == 0 and "left out: 2 notebooks, whole or in part. `make reproduce RUN=r` carries on." in said
+    assert checkout.statuses("zeta") == {"1": "ok", "2": second} and checkout.pids("alpha") == []
+    left = json.loads((out / "machine.json").read_text())["left_out"]
+    assert left["zeta"].startswith(
+        "cases that had not begun after 1:4" if seconds == 100 else "cases that had not begun"
+    )
+    assert left.keys() == {"zeta", "alpha"} and left["alpha"].startswith("takes about ")
+    page = (out / "index.html").read_text()
+    assert page.count("Left out: MINUTES=3") == 3 and "less was left" in page
+    assert results_journal.read(out / "zeta.jsonl").open_starts == []
+
+    monkeypatch.setattr(batch, "time", time)
+    checkout.fault("zeta")
+    status, said = command_line.main(run), capsys.readouterr().out
+    assert status == 0 and "2 of 2 notebooks to run" in said and "left out" not in said
+    assert checkout.statuses("zeta") == checkout.statuses("alpha") == ALL_OK
+    assert checkout.started("zeta") == ["1", "2", "3"] if second == "ok" else ["1", "2", "2", "3"]
+    assert "Left out" not in (out / "index.html").read_text()
+    budgets = [json.loads(path.read_text())["metadata"]["papermill"]["parameters"] for path in out.glob("*.ipynb")]
+    assert sorted(used.get("budget_s", 0.05) for used in budgets) == [0.05, 0.05]
+    assert "0 of 2 notebooks to run" in (command_line.main(run), capsys.readouterr().out)[1]
 
 
 def test_interrupted(checkout, reproduce, monkeypatch, caplog, capsys):
@@ -516,6 +554,12 @@ WRONG_ARGUMENTS = {
     ("reproduce", "--repeats=0"): "REPEATS=0: must be from 1 to 100",
     ("reproduce", "--repeats=many"): "--repeats: invalid int value: 'many'",
     ("reproduce", "--limit-minutes=nan"): "--limit-minutes=nan",
+    **{
+        ("reproduce", f"--minutes={text}"): f"MINUTES={text}: must be a whole number from 3 to 120"
+        for text in ("0", "-3", "2", "abc", "5.5", "٣", "121", "10000")
+    },
+    ("reproduce", "--minutes=5", "--profile=article"): "MINUTES=5: is for PROFILE=quick, not for article",
+    ("reproduce", "--minutes=5", "--repeats=0"): "REPEATS=0: must be from 1 to 100",
     ("report", "gone"): "RUN=gone: no such run",
     (*RUN_R, f"--device={'cuda' if sys.platform == 'darwin' else 'mps'}"): "not on this machine",
 }

@@ -54,6 +54,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         option("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
         option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
     parsers["reproduce"].add_argument(
+        "--minutes", default="", help="choose notebooks so that the run ends in this time (with the profile quick)"
+    )
+    parsers["reproduce"].add_argument(
         "--store", default="", help="where to put the run when it ends: a folder, s3://bucket/prefix, ssh://host/folder"
     )
     address = "tls://host:port or tcp://host:port"
@@ -104,14 +107,16 @@ def _reproduce(options: argparse.Namespace) -> int:
     from pomology.runner import plan
 
     limit = _limit(options)
-    out, jobs = plan.prepare(options.profile, options.device, options.only, options.run, options.data, options.repeats)
+    minutes = plan.minutes_of(options.minutes, options.profile)
+    choices = (options.only, options.run, options.data, options.repeats)
+    out, jobs = plan.prepare(options.profile, options.device, *choices, minutes=minutes)
     if options.store:
         from pomology.results import store
 
         store.check(options.store)
     from pomology.runner import batch
 
-    status = batch.reproduce(out, jobs, options.profile, limit, say=_say)
+    status = batch.reproduce(out, jobs, options.profile, limit, say=_say, minutes=minutes)
     if options.store and status != 130:
         status = _put(out, options.store) or status
     return status

@@ -80,7 +80,7 @@ class Experiment(Report):
         self.software = folders.note_software(folder, self.devices[0].threads)
         self._rates: dict[tuple[str, str], float] = {}
         self.keeper: str | None = None  # the row of this process that left graphs in its memory
-        self._turn = folders.turn(folder, name)
+        self._turn, self._until = folders.turn(folder, name), folders.until(folder)
         self._calm: dict[str, dict[str, float]] = {}
         self._rest_left_s, self._rested = REST_IN_ALL_S[profile], 0.0
 
@@ -109,6 +109,9 @@ class Experiment(Report):
             tried = self._turn and case.name not in self._turn and before.begun[case.name, self.repeat]
             if tried or before.done(case.name, self.repeat):
                 print(f"{case.name}: in the journal already; skipped{self._anew}")
+            elif time.time() > self._until:
+                print(f"{case.name}: left out for now, as the time of its notebook is over")
+                folders.wait(self.out, self.name, case.name)
             elif not self._waits(case):
                 for other in self.devices:
                     try:  # what the last case left there; of its own device a case does so itself
@@ -117,7 +120,8 @@ class Experiment(Report):
                         case.note(f"the memory of {other.backend} could not be freed: {error}")
                 self._rest(case)
                 yield case
-        if self.article != KIT:  # checks of the kit say themselves what may be trusted
+        # Checks of the kit say themselves what may be trusted; in MINUTES another case says more.
+        if self.article != KIT and self._until == math.inf:
             yield from self._again(asked)
 
     def _again(self, asked: Iterable[Case]) -> Iterator[Case]:
@@ -262,8 +266,8 @@ class Experiment(Report):
         """Whether the machine is fit to measure now, but for the profile `smoke` after `quiet.wait`. A look takes a
         quarter of a second, so it is good for five. Cores that others do not give up are left to them."""
         if self._looked is None or time.perf_counter() - self._looked[0] > 5:
-            smoke = self.profile == "smoke"
-            state = snapshot.conditions() if smoke else quiet.wait(self.out / quiet.WAITED, say)
+            smoke, timed = self.profile == "smoke", self._until < math.inf
+            state = snapshot.conditions() if smoke or timed else quiet.wait(self.out / quiet.WAITED, say)
             taken = round(state["others"]) if "busy" in state["flags"] and not smoke else 0
             for device in self.devices:
                 device.limit_threads(max(1, quiet.usable_threads() - taken))

@@ -40,6 +40,7 @@ from pomology.results.run import MALFORMED, Run
 
 MOST_LINES, MOST_CHARACTERS = 20, 1000  # of the cases that a section tells in words, and of each
 SECTION = r'<section id="([^"]+)">'
+MOST_LEFT = 200  # of what a run has left out
 LONG = 40  # rows of a table that the page shows only when asked, or not at all; its notebook shows it all
 PROFILES = {
     "smoke": "smoke: tiny shapes, made to test the kit; its numbers say nothing about speed",
@@ -133,6 +134,8 @@ def _index(run: Run, failed: dict[str, str], abouts: Sequence[Declaration] | Non
     notes += [] if notebooks or not run.journals else ["Made of the journals alone: no notebook is beside them."]
     if any(record.profile == "smoke" for record in run.records):
         notes.append("A smoke run: it shows that the kit works here. Its numbers are left out of the articles' tables.")
+    if (left := _left_out(run)).rows:
+        notes.append(f"{left.title}: {len(left.rows)} notebooks (below). make reproduce RUN={run.name} carries on.")
     ranked = _tried(notes, "There is no ranking", lambda: _ranked(run))
     compared = _tried(notes, "This machine cannot be compared", lambda: _compared(run))
     articles = [_article(run, part, failed, notebooks) for part in grouped(abouts, attrgetter("article"))]
@@ -145,6 +148,7 @@ def _index(run: Run, failed: dict[str, str], abouts: Sequence[Declaration] | Non
         compared=compared,
         trust=_trust(run.records) if run.records else None,
         facts=_facts(run),
+        left=left,
         software=details.software_table(run.machine, run.records),
         contradicted=_contradicted(articles),
         articles=articles,
@@ -176,7 +180,7 @@ def _figure(svg: str, caption: str) -> dict[str, str]:
 
 def _facts(run: Run) -> list[tuple[str, str]]:
     """What to know before reading any number."""
-    records, machine = run.records, run.machine
+    records, machine, minutes = run.records, run.machine, one_line(run.machine.get("minutes") or "", 9)
     packages = found if isinstance(found := machine.get("packages"), dict) else {}
     kit = [f"version {packages['pomology']}"] if "pomology" in packages else []
     kit += [f"commit {details.commit(machine['git'])}"] if machine.get("git") else []
@@ -193,11 +197,19 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         "Machine": snapshot.describe(machine) if machine else "not told",
         "Power": str(machine.get("power_source") or ""),
         "Profile": "; ".join(PROFILES.get(profile, profile) for profile in profiles),
+        "MINUTES": f"{minutes}: with less than 20, cases had fewer seconds than in other quick runs" * bool(minutes),
         "Data": "; ".join(data) or "none yet",
         "Measured": f"{' to '.join(when)} UTC" if when else "nothing yet",
         "Kit": ", ".join(kit),
     }
     return [(term, text) for term, text in facts.items() if text]
+
+
+def _left_out(run: Run) -> Table:
+    """What a run has left out as the time of MINUTES was over, and why."""
+    left = known if isinstance(known := run.machine.get("left_out"), dict) else {}
+    lines = [((one_line(name, 60), one_line(why, 200)), {}) for name, why in [*left.items()][:MOST_LEFT]]
+    return Table.of(f"Left out: MINUTES={one_line(run.machine.get('minutes'), 9)}", ("Notebook", "Why"), lines)
 
 
 def _trust(records: list[Record]) -> Table:
@@ -309,6 +321,8 @@ def _section(run: Run, about: Declaration, failure: str | None, with_claims: boo
         notes.append(_unfinished(run.path / ".partial" / f"{name}.ipynb"))
         notes += [f"{start.case}: under way, or cut off with its process." for start in contents.open_starts]
     notes += [f"{problem}." for problem in contents.problems]
+    left = _left_out(run)
+    notes += [f"{left.title}: {row.cells[1]}." for row in left.rows if row.cells[0] == name]
     shows = about.shows or ("details",)
     main = next((method for method in MAIN if method in shows), "")
     section = {"name": name, "title": about.title or name}

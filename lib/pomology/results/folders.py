@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
@@ -23,6 +23,7 @@ from pomology.results.run import IDENTITY, Run, differing
 if TYPE_CHECKING:
     import filelock
 
+UNTIL = ".partial/until"  # see `until`
 LOCK = ".lock"  # of who measures in a run's folder; it stays, and `make clean` leaves it
 
 _held: dict[Path, filelock.FileLock] = {}  # they go with this process: a folder's journals that it alone writes
@@ -75,6 +76,21 @@ def of_another_machine(noted: dict, now: dict) -> list[str]:
     """In what a run's machine is another one than this, which `now` describes."""
     pairs = differing([noted, now], (*IDENTITY, "os", "architecture")).items()
     return [f"{name} {one_line(a, 60)}, here {one_line(b, 60)}" for name, (a, b) in pairs if None not in (a, b)]
+
+
+def note(out: Path, **facts: Any) -> None:
+    """Keep facts about a run in its `machine.json`, while none of its notebooks runs."""
+    _write(out, noted(out) | facts)
+
+
+def left_out(out: Path) -> dict[str, str]:
+    """What a run has left out, as MINUTES was over: a notebook, as `plan.Job.label` has it -> why."""
+    return dict(noted(out).get("left_out", {}))
+
+
+def until(out: Path) -> float:
+    """When no more cases of a run's notebook begin, in seconds of `time.time`; infinite where none runs in MINUTES."""
+    return float(machine_snapshot.file_text(out / UNTIL) or "inf")
 
 
 def note_software(out: Path, threads: int | None) -> str:

@@ -6,6 +6,7 @@ whose kernel died its status.
 """
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -21,13 +22,14 @@ from pomology import format
 from pomology.errors import PomologyError
 from pomology.machine import quiet
 from pomology.machine import snapshot as machine_snapshot
-from pomology.paths import redact, root
+from pomology.paths import redact, root, write_atomic
 from pomology.report import page as report_page
 from pomology.results import cases, folders
 from pomology.results import journal as results_journal
 from pomology.results.record import Record, parse
 from pomology.runner.notebooks import read_notebook
 from pomology.runner.plan import GOING, Job
+from pomology.runner.turns import Turns
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
 PAGES = 20  # a page is built again after so many times what the last one took: a large one takes seconds
@@ -39,8 +41,17 @@ Say = Callable[[str], None]
 Outcome = tuple[str, str] | None  # of a notebook that did not get to its end: a case's status, and why
 
 
-def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | None = None, say: Say = print) -> int:
-    """Run what is missing of a run and build its page. Returns the exit status: 0, 1 or 130."""
+def reproduce(
+    out: Path,
+    jobs: list[Job],
+    profile: str,
+    limit_minutes: float | None = None,
+    say: Say = print,
+    minutes: float = math.inf,
+) -> int:
+    """Run what is missing of a run, or of that what fits `minutes`, and build its page. Returns the exit status: 0, 1
+    or 130."""
+    begun_s, timed = time.monotonic(), math.isfinite(minutes)
     limit_minutes = LIMIT_MINUTES[profile] if limit_minutes is None else limit_minutes
     folders.check_machine(out)
     (out / ".partial").mkdir(parents=True, exist_ok=True)
@@ -51,30 +62,57 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit_minutes: float | N
     (out / GOING).touch()
     with lock, stopped_by_signals() as stop:
         say(machine_snapshot.describe(folders.note_machine(out, profile)))
-        state, once = machine_snapshot.conditions() if profile == "smoke" else None, iter([say])
+        (out / folders.UNTIL).unlink(missing_ok=True)
+        left = folders.left_out(out)
+        if timed:
+            folders.note(out, minutes=minutes)
+        state, once = machine_snapshot.conditions() if profile == "smoke" or timed else None, iter([say])
         state = state or quiet.wait(out / quiet.WAITED, lambda text: next(once, str)(text), stop.wait)
         for flag in state["flags"]:
             say(f"note: {cases.FLAGS[flag]}")
-        waiting = [job for job in jobs if not finished(job, out)]
-        expected = [job.notebook.seconds.get(profile, 0) for job in waiting]  # on two CPU cores
-        about = f": about {format.clock_time(sum(expected))}" if any(expected) else ""
-        say(f"{len(waiting)} of {len(jobs)} notebooks to run into outputs/{out.name}/{about}")
-        begun_s, page_s, failed = time.monotonic(), 0.0, False
-        for number, job in enumerate(waiting, start=1):
+        waiting = [job for job in jobs if job.label in left or not finished(job, out)]
+        done = {job.notebook.name for job in jobs} - {job.notebook.name for job in waiting if not job.repeat}
+        turns, page_s, failed = Turns(waiting, profile, minutes, done, time.monotonic, begun_s), 0.0, False
+        stated = [job.notebook.seconds.get(profile, 0) for job in waiting]  # on two CPU cores
+        about = f": about {format.clock_time(sum(stated))}" if any(stated) else ""
+        many = f"{len(waiting)} of {len(jobs)} notebooks to run into outputs/{out.name}/{about}"
+        until = _clock(turns.until_s - time.monotonic()) if timed else ""
+        say(f"MINUTES={minutes}: notebooks that end by {until}, into outputs/{out.name}/" if timed else many)
+        for number, job in enumerate(turns, start=1):
             if stop.is_set():
                 break
-            done, left = sum(expected[: number - 1]), expected[number - 1 :]
-            pace = (time.monotonic() - begun_s) / done if done > LEAST_PACE_S else 1.0
-            about = f": about {format.clock_time(pace * left[0])}; the run ends about {_clock(pace * sum(left))}"
-            say(f"[{number}/{len(waiting)}] {job.label}{about if left[0] else ''}")
-            failed |= not _execute(job, out, limit_minutes * 60, stop, say)
+            pace = turns.pace if timed or turns.stated_s > LEAST_PACE_S else 1.0
+            own_s, *rest_s = (pace * each.notebook.seconds.get(profile, 0) for each in (job, *turns.waiting))
+            ends = "" if timed else f"; the run ends about {_clock(own_s + sum(rest_s))}"
+            of = "" if timed else f"/{len(waiting)}"
+            say(f"[{number}{of}] {job.label}{f': about {format.clock_time(own_s)}{ends}' if own_s else ''}")
+            job_s = time.monotonic()
+            if timed:
+                write_atomic(out / folders.UNTIL, str(time.time() + turns.late_s - job_s))
+            well = _execute(job, out, limit_minutes * 60, stop, say, turns.late_s, turns.ends_s)
+            now_s, known = time.monotonic(), dict(left)
+            late = now_s > turns.late_s and not stop.is_set() and (_waiting(job, out) or not finished(job, out))
             folders.waiting(out, job.notebook.name).unlink(missing_ok=True)
-            if (now_s := time.monotonic()) > page_s or stop.is_set():
+            turns.ended(job, now_s - job_s, well and finished(job, out), bool(late))
+            failed |= not (well or late)
+            left.pop(job.label, None)
+            if late:
+                left[job.label] = f"cases that had not begun after {format.clock_time(now_s - job_s)}"
+            elif timed and not {*left, *turns.left_out()}.isdisjoint(job.notebook.after):
+                left[job.label] = "shows this run without what was left out"
+            if left != known:
+                folders.note(out, left_out=left)
+            if now_s > page_s or stop.is_set():
                 report_page.build(out)
-                page_s = now_s + PAGES * (time.monotonic() - now_s)
+                turns.page_s = time.monotonic() - now_s
+                page_s = now_s + (1 + PAGES) * turns.page_s
         if stop.is_set():
             say(f"interrupted; what was finished is in outputs/{out.name}/. The same command carries on.")
             return 130
+        if timed:
+            folders.note(out, left_out=(left := left | turns.left_out()))
+        if left:
+            say(f"left out: {len(left)} notebooks, whole or in part. `make reproduce RUN={out.name}` carries on.")
         page = report_page.build(out)
         (out / GOING).unlink(missing_ok=True)
     records = [record for path in sorted(out.glob("*.jsonl")) for record in results_journal.read(path).records]
@@ -135,8 +173,22 @@ def stopped_by_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Say) -> bool:
-    """Run one notebook to its end, again behind each case that kills its kernel. Returns whether it got there."""
+def _waiting(job: Job, out: Path) -> str:
+    """The cases that wait for another process of their notebook, a line each."""
+    return machine_snapshot.file_text(folders.waiting(out, job.notebook.name))
+
+
+def _execute(
+    job: Job,
+    out: Path,
+    limit_s: float,
+    stop: threading.Event,
+    say: Say,
+    late_s: float = math.inf,
+    ends_s: float = math.inf,
+) -> bool:
+    """Run one notebook to its end, again behind each case that kills its kernel. Returns whether it got there. late_s,
+    ends_s: as of `Turns`."""
     journal = results_journal.Journal(out / f"{job.notebook.name}.jsonl")
     deadline = time.monotonic() + limit_s if limit_s else None
 
@@ -153,6 +205,8 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
             return "interrupted", "stopped by the user"
         if deadline is not None and time.monotonic() > deadline:
             return "timeout", "over the time limit of one notebook"
+        if time.monotonic() > ends_s:
+            return "interrupted", "the time of MINUTES was over"
         return None
 
     waiting, left = folders.waiting(out, job.notebook.name), ""
@@ -163,7 +217,10 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
         outcome = _run_kernel(job, out, watch)
         stop.in_kernel = False
         if outcome is None:
-            left, before = waiting.read_text(encoding="utf-8"), left
+            left, before = _waiting(job, out), left
+            if left and time.monotonic() > late_s:
+                say(f"  {job.label}: left out for now: {', '.join(left.splitlines())}")
+                return True
             if left and left != before:
                 continue
             if left:
@@ -180,7 +237,7 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
             say(f"  {job.label}: started again behind {', '.join(lost)}")
             left = ""  # whatever is not done
             continue
-        if status != "interrupted":
+        if not stop.is_set():
             say(f"  {job.label} did not finish: {reason} (see outputs/{out.name}/.partial/)")
         return False
 

@@ -4,6 +4,7 @@ It imports little, so that a wrong argument is answered at once.
 """
 
 import contextlib
+import math
 import re
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,9 @@ from pomology.runner.notebooks import Notebook, check_runnable, notebooks, read_
 
 GOING = ".partial/going"  # in a run's folder until the run has come to its end
 END = "-end"  # the second run of a notebook, at the end
+LEAST, MOST = 3, 120  # of MINUTES
+FILL = 20  # repeats that MINUTES may fill with, where all else is done
+WHOLE = 20  # from so many minutes on a case has its whole budget; with fewer less, and half of it at the least
 
 
 class Job(NamedTuple):
@@ -53,9 +57,11 @@ def prepare(
     run: str = "",
     data: str = "auto",
     repeats: int = 1,
+    minutes: float = math.inf,
     folder: Path | None = None,
 ) -> tuple[Path, list[Job]]:
-    """The folder of a run, and all that it executes there, finished or not. folder: in place of `run`'s.
+    """The folder of a run, and all that it executes there, finished or not; in `minutes`, all that it may choose from.
+    folder: in place of `run`'s.
 
     Raises PomologyError if an argument, a notebook or a parameter file is wrong.
     """
@@ -64,15 +70,29 @@ def prepare(
         if value not in allowed:
             raise PomologyError(f"{name}={value}: must be one of {', '.join(allowed)}")
     out = folder or run_folder(run, profile)
-    planned = jobs(profile, {"devices": devices, "data": data, "out": str(out)}, only, repeats)
+    fill = FILL if repeats > 0 and minutes < math.inf else 0
+    share = min(1.0, max(0.5, minutes / WHOLE))
+    planned = jobs(profile, {"devices": devices, "data": data, "out": str(out)}, only, max(repeats, fill), share)
     if devices != "auto":
         find.find(devices)
-    _check_resumable(out, planned, profile)
+    _check_resumable(out, planned, profile, minutes)
     return out, planned
 
 
-def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) -> list[Job]:
+def minutes_of(text: str, profile: str) -> float:
+    """What MINUTES says, infinite where it is empty. Raises PomologyError for what cannot be."""
+    if not text:
+        return math.inf
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not LEAST <= int(text) <= MOST:
+        raise PomologyError(f"MINUTES={text}: must be a whole number from {LEAST} to {MOST}")
+    if profile != "quick":
+        raise PomologyError(f"MINUTES={text}: is for PROFILE=quick, not for {profile}; leave one of the two out")
+    return int(text)
+
+
+def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1, share: float = 1.0) -> list[Job]:
     """The executions of a run, in order, repeats interleaved. `given` overrides the profile's YAML, unless `auto`.
+    share: of each budget_s.
 
     A notebook with `again` runs once more in every repeat, before what only shows its numbers.
 
@@ -87,6 +107,8 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
     for notebook in select(_known(), only):
         declared = rules.declared(notebook.path)
         values = _profile_values(notebook, profile, declared)
+        if "budget_s" in declared and share < 1:
+            values["budget_s"] = round(share * values.get("budget_s", declared["budget_s"].default), 3)
         # `auto` is the command's default: it leaves what the profile says.
         own = {key for key, value in given.items() if value == "auto" and key in values}
         for repeat in range(repeats):
@@ -158,12 +180,15 @@ def run_folder(run: str, profile: str) -> Path:
     return root() / "outputs" / run
 
 
-def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
-    """A run has one profile and one set of parameters: numbers of two must not stand in one table."""
+def _check_resumable(out: Path, planned: list[Job], profile: str, minutes: float) -> None:
+    """A run has one profile and one set of parameters: numbers of two must not stand in one table. Of MINUTES the
+    budgets may differ, as the page says: they are in the intervals."""
     if not (out / "machine.json").exists():
         return
     if (before := folders.noted(out).get("profile")) != profile:
         raise PomologyError(f"RUN={out.name}: holds profile {before!r}, not {profile!r}; choose another RUN")
+    timed = minutes < math.inf or "minutes" in folders.noted(out)
+    free = ("out", "repeat", "budget_s") if timed else ("out", "repeat")  # the folder may have moved
     for job in planned:
         used: dict[str, Any] = {}  # in the notebook's last run in this folder, finished or not
         for place in (job.partial(out), job.output(out)):
@@ -172,6 +197,6 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
                 used = dict(read_notebook(place)["metadata"]["papermill"]["parameters"].items())
         for name, parameter in rules.declared(job.notebook.path).items() if used else ():
             value, wanted = (values.get(name, parameter.default) for values in (used, job.parameters))
-            if name not in ("out", "repeat") and value != wanted:  # the folder may have moved
+            if name not in free and value != wanted:
                 was = f"{job.notebook.name} was run with {name}={value}, not {wanted}"
                 raise PomologyError(f"RUN={out.name}: {was}; choose another RUN")

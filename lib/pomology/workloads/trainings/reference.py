@@ -110,6 +110,9 @@ def mlx_pass(model: Any, settings: dict, batches: list[tuple[np.ndarray, ...]]) 
         optimizers = [hooks.optimizer(lr, SHRINK / lr) for _ in passes]
         for step in range(STEPS + 1):
             for (part, function), optimizer in zip(passes, optimizers, strict=True):
+                if step == STEPS:  # only its loss, which shows the step before
+                    losses.append(function(*ready[step]).item())
+                    continue
                 loss, gradients = nn.value_and_grad(part, function)(*ready[step])
                 losses.append(loss.item())
                 if not step:
@@ -167,8 +170,10 @@ def torch_pass(settings: dict, batches: list[tuple[np.ndarray, ...]], device: An
             for (part, function), optimizer in zip(passes, optimizers, strict=True):
                 model.zero_grad()
                 loss = function(*ready[step])
-                loss.backward()
                 losses.append(loss.item())
+                if step == STEPS:
+                    continue
+                loss.backward()
                 of_part = {id(weight) for weight in part.parameters()}
                 for name, weight in model.named_parameters() if not step else ():
                     if id(weight) in of_part and weight.requires_grad:
