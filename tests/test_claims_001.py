@@ -243,6 +243,8 @@ class Two:
 
 MAC_4 = passes([3.2, 3.6, 10.7], [2.7, 2.9, 8.7])
 BOTH = {(MPS, "fp32"): 1.2, (MPS, "fp16"): 1.1, (MLX, "fp32"): 1.1, (MLX, "fp16"): 1.0}
+LIKE = {(MLX, "fp32"): 1.0, (MLX, "fp16"): 1.0}
+MIXED, FASTER = ({(CUDA, "fp32"): fp32, (CUDA, "fp16"): 0.5} for fp32 in (1.5, 0.5))
 FAST, SLOW = products("matmul", {(CUDA, "fp32"): 1.0}), products("matmul", {(CUDA, "fp32"): 0.1})
 # claim -> the Mac, a card that bears it out, and one that does not.
 TOGETHER = {
@@ -254,6 +256,9 @@ TOGETHER = {
         whisper(CUDA, 0.3, 0.6) + texts(CUDA, 1.0, 1.0, 9.0, "zero"),
         whisper(CUDA, 0.3, 0.6) + texts(CUDA, 1.0, 2.5, 9.0, "zero"),
     ),
+    26: (products("matmul", {(MLX, "fp16"): 1.0}), *(products("matmul", {(CUDA, "fp16"): x}) for x in (0.5, 2.0))),
+    27: (products("matvec", LIKE), products("matvec", MIXED), products("matvec", FASTER)),
+    28: (products("vjp", LIKE), products("vjp", MIXED), products("vjp", FASTER)),
     19: (energy(MPS, 100.0), energy(CUDA, 60.0), energy(CUDA, 20.0)),  # with 70 J more
 }
 

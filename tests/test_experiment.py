@@ -685,7 +685,7 @@ def test_devices_take_turns_and_what_another_holds_is_freed(make):
 def warm(monkeypatch):
     """warm(experiment, ...): its device cools by 1 °C a second of rest; a case leaves it `hot`. In simulated time."""
     state = SimpleNamespace(now=0.0, hot=0.0, looks=0)
-    fake = SimpleNamespace(perf_counter=lambda: state.now, sleep=lambda seconds: rest(seconds))
+    fake = SimpleNamespace(time=time.time, perf_counter=lambda: state.now, sleep=lambda seconds: rest(seconds))
     monkeypatch.setattr("pomology.experiment.experiment.time", fake)
 
     def rest(seconds):

@@ -62,7 +62,16 @@ def test_no_variable_of_make_reaches_a_shell(made, target, name):
 
 
 def test_make_hands_its_variables_to_the_command(made):
-    plain = {"profile": "quick", "device": "auto", "only": "", "run": "", "data": "auto", "repeats": 1, "store": ""}
+    plain = {
+        "profile": "quick",
+        "device": "auto",
+        "only": "",
+        "run": "",
+        "data": "auto",
+        "repeats": 1,
+        "minutes": "",
+        "store": "",
+    }
     given = vars(__main__._arguments(made("reproduce")[2:]))
     assert given == {"command": "reproduce", **plain, "limit_minutes": None}
     variables = (
@@ -72,6 +81,7 @@ def test_make_hands_its_variables_to_the_command(made):
         "RUN=my-run",
         "DATA=stand-in",
         "REPEATS=3",
+        "MINUTES=7",
         "STORE=s3://b/c",
     )
     options = vars(__main__._arguments(made("reproduce", *variables)[2:]))
@@ -82,6 +92,7 @@ def test_make_hands_its_variables_to_the_command(made):
         "my-run",
         "stand-in",
         3,
+        "7",
         "s3://b/c",
     ]  # and no files
 

@@ -511,7 +511,10 @@ def test_the_roofline_notebook_and_the_page_read_the_whole_run(tmp_path, undrawn
     assert roofline.BEST.replace("'", "&#x27;") in page and "checks of the kit itself" not in page
     assert "cannot be shown" not in page and "Not of an article" not in page
     sections = re.split(r"<h2[^>]*>", page)
-    for title, holds in (("Profiling Apple Silicon", 'id="roofline"'), ("The kit itself", 'id="ceilings"')):
+    for title, holds in (
+        ("Article 001: Profiling Apple Silicon", 'id="roofline"'),
+        ("The kit itself", 'id="ceilings"'),
+    ):
         (section,) = [part for part in sections if part.startswith(title)]
         assert holds in section
 

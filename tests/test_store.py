@@ -356,7 +356,7 @@ def test_a_store_that_is_not_there_or_silent_is_a_line_and_no_folder_is_made(tmp
 def test_a_run_is_put_when_it_ends_and_where_the_store_fails_by_the_same_command(tmp_path, own, monkeypatch, capsys):
     (lab := tmp_path / "lab").mkdir()
     reproduced = []
-    monkeypatch.setattr(plan, "prepare", lambda *_: (own, []))
+    monkeypatch.setattr(plan, "prepare", lambda *_, **__: (own, []))
     monkeypatch.setattr(batch, "reproduce", lambda *_, **__: reproduced.append(1) or 0)
     command = ["reproduce", "--store", str(lab)]
     assert __main__.main([*command[:-1], str(tmp_path / "none")]) == 2 and not reproduced
@@ -368,7 +368,7 @@ def test_a_run_is_put_when_it_ends_and_where_the_store_fails_by_the_same_command
     assert "no such folder" in said and "the same command puts it later" in said
     assert (own / plan.GOING).exists(), "by which the same command knows it on another day"
     monkeypatch.undo()
-    monkeypatch.setattr(plan, "prepare", lambda *_: (own, []))
+    monkeypatch.setattr(plan, "prepare", lambda *_, **__: (own, []))
     monkeypatch.setattr(batch, "reproduce", lambda *_, **__: 1)
     lab.mkdir()
     assert __main__.main(command) == 1, "a case ended in error"
