@@ -366,7 +366,9 @@ def test_what_minutes_leave_out_is_named_and_the_same_run_carries_on_without_the
     status, said = command_line.main(run), capsys.readouterr().out
     assert status == 0 and "2 of 2 notebooks to run" in said and "left out" not in said
     assert checkout.statuses("zeta") == checkout.statuses("alpha") == ALL_OK
-    assert checkout.started("zeta") == ["1", "2", "3"] if second == "ok" else ["1", "2", "2", "3"]
+    started = checkout.started("zeta")  # and once more what a busy machine has slowed
+    assert {*started} == {"1", "2", "3"} and started[:2] == ["1", "2"]
+    assert second == "ok" or started[2] == "2"
     assert "Left out" not in (out / "index.html").read_text()
     budgets = [json.loads(path.read_text())["metadata"]["papermill"]["parameters"] for path in out.glob("*.ipynb")]
     assert sorted(used.get("budget_s", 0.05) for used in budgets) == [0.05, 0.05]

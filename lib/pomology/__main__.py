@@ -81,7 +81,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     runs = "two or more: names in outputs/, paths of folders, or shared zips"
     parsers["compare"].add_argument("places", nargs="*", metavar="run", help=runs)
     parsers["compare"].add_argument("--runs", default="", help="the same in one text, those with spaces in quotes")
-    for name in ("report", "compare"):
+    for name in ("report", "compare", "predict"):
         parsers[name].add_argument(
             "--store", default="", help="where those runs are looked for that are not in outputs/"
         )
@@ -204,7 +204,10 @@ def _compare(options: argparse.Namespace) -> None:
 def _predict(options: argparse.Namespace) -> None:
     from pomology.prediction import predict
 
-    _say("\n".join(predict.answer(**{name: value for name, value in vars(options).items() if name != "command"})))
+    given = vars(options)
+    place = _places("--from", [options.source], options.store) if options.source else [None]
+    asked = {name: given[name] for name in ("target", "input", "precision", "optimizer", "on", "epoch", "source")}
+    _say("\n".join(predict.answer(**asked, place=place[0])))
 
 
 def _fleet(options: argparse.Namespace) -> int:

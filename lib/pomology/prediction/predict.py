@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 from pomology import format
 from pomology.errors import PomologyError
@@ -17,21 +18,29 @@ from pomology.workloads import trainings
 OPTIMIZERS = {"siamese": "adadelta", "transformer_lm": "sgd", "simclr": "momentum", "resnet50": "momentum"}
 
 
-def devices(source: str = "") -> dict[str, rates.Device]:
-    """By name: those with published peaks, or the `cpu` and `gpu` of a run, whose ceilings it has measured."""
+def devices(source: str = "", place: Path | None = None) -> dict[str, rates.Device]:
+    """By name: those with published peaks, or the `cpu` and `gpu` of a run, whose ceilings it has measured. place: of
+    the run that `source` names, where it is not in outputs/."""
     if not source:
         return rates.published_devices()
-    if made := rates.measured_devices(Run.open(source).records, source):
+    if made := rates.measured_devices(Run.open(place or source).records, source):
         return made
     raise PomologyError(f"--from {source}: the run has no ceilings; the notebook ceilings measures them")
 
 
 def answer(
-    target: str, input: str, precision: str, optimizer: str, on: str, epoch: int | None, source: str
+    target: str,
+    input: str,
+    precision: str,
+    optimizer: str,
+    on: str,
+    epoch: int | None,
+    source: str,
+    place: Path | None = None,
 ) -> list[str]:
     """The lines of the command. target: `file.py:build` of a user, or `WORKLOAD BATCH [SIZE]` of the kit, as
     `trainings.rows` reads it. Raises PomologyError in one line for whatever is wrong with these."""
-    known, fitted = devices(source), model()
+    known, fitted = devices(source, place), model()
     if source and not on:
         on = next(iter(sorted(known, reverse=True)))  # the GPU, where there is one
 
