@@ -187,7 +187,8 @@ class Model(NamedTuple):
     covered: float = 0.0
 
     def predict(self, operators: Sequence[Operator], device: Device, precision: str = "fp32") -> Prediction:
-        """A training step on a device that has no measured times."""
+        """A training step on a device that has no measured times. Raises PomologyError for an absurd ceiling."""
+        rates.check(device)
         shares = self.shares.copy()
         if device.launch_s:
             shares[6] = device.launch_s
