@@ -142,7 +142,7 @@ def test_an_absurd_ceiling_is_named_and_nothing_is_predicted_from_it(wrong):
         CARD._replace(flops_per_s=PEAKS | {"fp32": wrong}),
         CARD._replace(launch_s=wrong),
     ):
-        with pytest.raises(PomologyError, match="a card, .*of by hand; must be"):
+        with pytest.raises(PomologyError, match=r"a card, .*of by hand; must be"):
             Model(SHARES, 0.0, (-0.1, 0.1)).predict(STEP, absurd)
         good, notes = shown.usable([absurd, CARD])
         assert good == [CARD] and len(notes) == 1 and "\n" not in notes[0]
