@@ -171,20 +171,21 @@ def test_what_machines_would_do_is_named_predicted_and_drawn_hollow(tmp_path):
         shown.asked("resnet50 32 225", "fp32")
 
 
-def ended(experiment: str, flops: int | None, moved: int | None):
+def ended(experiment: str, flops: int | None, moved: int | None, **config):
     work = {"flops_per_step": flops, "bytes_per_step": moved}
-    return record(experiment, {}, {"batch_size": 1}, status="too-big", reason="a step would take 9 s", **work)
+    return record(experiment, {}, {"batch_size": 1} | config, status="too-big", reason="a step would take 9 s", **work)
 
 
 def test_what_was_too_slow_here_is_predicted_from_the_runs_ceilings_and_the_rest_is_named(monkeypatch):
     """1e12 / (0.8 · 10e12) + 3e10 / (0.6 · 500e9) = 0.225 s."""
     slow = ended("vae", 1_000_000_000_000, 30_000_000_000)
     monkeypatch.setattr(rates, "measured_devices", lambda *_: {"cpu": CARD})
-    table = shown.here([slow, ended("dcgan", None, None)], "mine", Model(SHARES, 0.0, (-0.2, 0.2), 10, 0.9))
+    twice = ended("whisper_finetuning", 10**12, 10**10, recompute=True)
+    table = shown.here([slow, ended("dcgan", None, None), twice], "mine", Model(SHARES, 0.0, (-0.2, 0.2), 10, 0.9))
     (row,) = table.rows
     assert row.cells[0] == "vae" and row.cells[3:5] == ("too slow", "predicted 0.23 s")
     assert any("in the run mine" in note for note in table.notes)
-    assert any("Not predicted" in note and "dcgan (1)" in note for note in table.notes)
+    assert any("Not predicted" in note and "dcgan (1), whisper_finetuning (1)" in note for note in table.notes)
     monkeypatch.setattr(rates, "measured_devices", lambda *_: {})
     empty = shown.here([slow], "mine", Model(SHARES, 0.0, (-0.2, 0.2)))
     assert not empty.rows and shown.NO_CEILINGS in empty.notes

@@ -25,6 +25,7 @@ from pomology.results.record import Record
 
 TITLES = {"here": "What this machine would do", "machines": "What these machines would do"}
 NOT_HERE = ("too-big", "timeout", "out-of-memory")  # how a case ends that is too large or too slow
+AGAIN = ("recompute", "gradient_checkpointing")  # settings whose second forward pass is not in a record's operations
 NO_CEILINGS = "This run has no ceilings of this machine, which the notebook ceilings measures: nothing is predicted."
 SUMS = (
     "Predicted, not measured: from the sums of a step's operations and bytes, and the ceilings of this run. Launches, "
@@ -94,12 +95,13 @@ def beside(records: Sequence[Record], run: str, model: Model) -> tuple[Table, Er
 def here(records: Sequence[Record], run: str, model: Model) -> Table:
     """The articles' own models that were too large or too slow in this run, as this machine's ceilings predict them."""
     devices, notes = measured(records, run)
-    ended = [r for r in records if r.status in NOT_HERE and r.article != KIT and not r.scaled]
+    ended = [r for r in records if r.status in NOT_HERE and r.article != KIT and not r.scaled and r.profile != "smoke"]
     ended = list({(r.experiment, r.case): r for r in ended}.values())  # once for all repeats
     lines, without = [], []
     for record in ended:
         device = devices.get(cases.kind(record))
-        made = validate.counted(record, device, model) if device and record.framework == "torch" else None
+        known = device and record.framework == "torch" and not any(record.config.get(name) for name in AGAIN)
+        made = validate.counted(record, device, model) if known else None
         if made is None:
             without.append(record)
             continue
@@ -111,7 +113,7 @@ def here(records: Sequence[Record], run: str, model: Model) -> Table:
     if lines:
         notes += [SUMS, f"From the ceilings measured in the run {run}, as if memory were enough.", _held(model)]
     names = [f"{group[0].experiment} ({len(group)})" for group in grouped(without, lambda record: record.experiment)]
-    why = "no PyTorch in fp32 with a count of operations and bytes, or no ceiling of their device"
+    why = "not PyTorch in fp32, no count of operations and bytes, a forward pass twice, or no ceiling of the device"
     notes += [f"Not predicted, {why}: {', '.join(names)}."] if names else []
     notes += [] if ended else ["No model of an article was too large or too slow in this run."]
     return Table.of(f"{TITLES['here']}: predicted, not measured", columns, lines, notes)

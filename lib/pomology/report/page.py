@@ -333,7 +333,9 @@ def _section(run: Run, about: Declaration, failure: str | None, with_claims: boo
         section |= _shown(report := Report.of(about, run), shows, main, with_claims)
         if name == "prediction":
             places = [run.path / "tables" / table for table in PREDICTED]
-            section["predicted"] = [kept for place in places if (kept := saved(place, report.sources("")))]
+            section["predicted"] = [
+                (kept.title, replace(kept, title="")) for place in places if (kept := saved(place, report.sources("")))
+            ]
             old = len(section["predicted"]) < sum(place.with_suffix(".json").exists() for place in places)
             notes += ["Its tables are older than numbers of this run: run the notebook prediction once more."] * old
         on_cpu = any((record.framework, record.backend) == ("mlx", "cpu") for record in report.records)
