@@ -2,15 +2,17 @@
 
 import numpy as np
 import pytest
+from records import record
 
 from pomology.__main__ import main
 from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
-from pomology.prediction import model, operators, predict, rates, validate
+from pomology.prediction import model, operators, predict, rates, shown, validate
 from pomology.prediction.model import Model, Observed
 from pomology.prediction.operators import Operator
 from pomology.prediction.rates import Device
+from pomology.report.showing import Report
 
 PEAKS = {"fp32": 10e12, "tf32": None, "half": 100e12}
 CARD = Device("a card", PEAKS, 500e9, "cuda", "by hand")
@@ -131,3 +133,59 @@ def test_a_wrong_workload_or_a_size_that_lacks_gets_one_line():
 def test_a_prediction_says_that_it_is_estimated():
     step = Model(SHARES, 0.0, (-0.1, 0.1)).predict(STEP, CARD).step_s
     assert isinstance(step, Estimate) and step.how == "estimated"
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1e12, float("nan"), 1e30])
+def test_an_absurd_ceiling_is_named_and_nothing_is_predicted_from_it(wrong):
+    for absurd in (
+        CARD._replace(bytes_per_s=wrong),
+        CARD._replace(flops_per_s=PEAKS | {"fp32": wrong}),
+        CARD._replace(launch_s=wrong),
+    ):
+        with pytest.raises(PomologyError, match=r"a card, .*of by hand; must be"):
+            Model(SHARES, 0.0, (-0.1, 0.1)).predict(STEP, absurd)
+        good, notes = shown.usable([absurd, CARD])
+        assert good == [CARD] and len(notes) == 1 and "\n" not in notes[0]
+
+
+def test_what_machines_would_do_is_named_predicted_and_drawn_hollow(tmp_path):
+    known = Model(SHARES, 0.0, (-0.2, 0.2), 10, 0.9)
+    made, notes = shown.machines("resnet50 32 224", "fp32", [], "run", known)
+    steps = [one.prediction.step_s.value for one in made]
+    assert len(made) == len(rates.published_devices()) and steps == sorted(steps)
+    table = shown.machines_table("resnet50 32 224", "fp32", made, notes, known)
+    assert "predicted, not measured" in table.title and "90 % of them" not in table.title
+    for row in table.rows:
+        assert row.cells[1].startswith("predicted ") and row.cells[-1].startswith("published peaks"), row
+    report = Report("prediction", article="kit", combines=["*"], out=str(tmp_path / "run"))
+    shown.keep(report, "machines", table)
+    assert (tmp_path / "run/tables/prediction-machines.json").exists()
+    assert not list(tmp_path.rglob("*.csv"))  # nothing predicted is among numbers for programs
+    for figure in (
+        shown.machines_figure(made, "predicted"),
+        shown.errors_figure([validate.Errors("a", np.log([0.5, 1, 2]))], "predicted"),
+    ):
+        marks = [line for line in figure.axes[0].lines if line.get_marker() in ("o", "D")]
+        assert marks and {line.get_markerfacecolor() for line in marks} == {"none"}
+    with pytest.raises(PomologyError, match="resnet50 is counted at size 224"):
+        shown.asked("resnet50 32 225", "fp32")
+
+
+def ended(experiment: str, flops: int | None, moved: int | None, **config):
+    work = {"flops_per_step": flops, "bytes_per_step": moved}
+    return record(experiment, {}, {"batch_size": 1} | config, status="too-big", reason="a step would take 9 s", **work)
+
+
+def test_what_was_too_slow_here_is_predicted_from_the_runs_ceilings_and_the_rest_is_named(monkeypatch):
+    """1e12 / (0.8 · 10e12) + 3e10 / (0.6 · 500e9) = 0.225 s."""
+    slow = ended("vae", 1_000_000_000_000, 30_000_000_000)
+    monkeypatch.setattr(rates, "measured_devices", lambda *_: {"cpu": CARD})
+    twice = ended("whisper_finetuning", 10**12, 10**10, recompute=True)
+    table = shown.here([slow, ended("dcgan", None, None), twice], "mine", Model(SHARES, 0.0, (-0.2, 0.2), 10, 0.9))
+    (row,) = table.rows
+    assert row.cells[0] == "vae" and row.cells[3:5] == ("too slow", "predicted 0.23 s")
+    assert any("in the run mine" in note for note in table.notes)
+    assert any("Not predicted" in note and "dcgan (1), whisper_finetuning (1)" in note for note in table.notes)
+    monkeypatch.setattr(rates, "measured_devices", lambda *_: {})
+    empty = shown.here([slow], "mine", Model(SHARES, 0.0, (-0.2, 0.2)))
+    assert not empty.rows and shown.NO_CEILINGS in empty.notes

@@ -411,7 +411,7 @@ def test_a_run_ends_with_the_ceilings_again_in_every_repeat_and_then_shows_them(
     every = labels("")
     place = every.index(again[0])
     assert every[:3] == ["instrument_check", "ceilings", "ceilings_mlx"] and every[place : place + 2] == again
-    assert {"roofline", "summary", "costs"} == set(every[place + 2 :])
+    assert {"roofline", "summary", "costs", "prediction"} == set(every[place + 2 :])
     one = ["ceilings", "vae", again[0], "roofline"]
     assert labels("vae roofline ceilings") == one and labels("vae") == ["vae"]
     assert labels("vae roofline ceilings", 2) == [*one, *(f"{label} (repeat 2)" for label in one)]

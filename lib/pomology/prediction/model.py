@@ -139,8 +139,11 @@ def effects(left: np.ndarray, keys: Sequence[tuple], rounds: int = 3) -> Effects
         for place in range(len(keys[0])):
             without = known._replace(groups=(*known.groups[:place], {}, *known.groups[place + 1 :]))
             rest, made = left - without.of(keys), {}
-            for group in dict.fromkeys(key[place] for key in keys):
-                here = rest[[key[place] == group for key in keys]]
+            members: dict = {}
+            for number, key in enumerate(keys):
+                members.setdefault(key[place], []).append(number)
+            for group, numbers in members.items():
+                here = rest[numbers]
                 made[group] = float(np.median(here)) * len(here) / (len(here) + SHRUNK_BY)
             known = without._replace(groups=(*known.groups[:place], made, *known.groups[place + 1 :]))
     return known
@@ -187,7 +190,8 @@ class Model(NamedTuple):
     covered: float = 0.0
 
     def predict(self, operators: Sequence[Operator], device: Device, precision: str = "fp32") -> Prediction:
-        """A training step on a device that has no measured times."""
+        """A training step on a device that has no measured times. Raises PomologyError for an absurd ceiling."""
+        rates.check(device)
         shares = self.shares.copy()
         if device.launch_s:
             shares[6] = device.launch_s

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pomology.articles import published
+from pomology.errors import PomologyError
 from pomology.report import roofline
 from pomology.results import cases
 from pomology.results.record import Record
@@ -19,6 +20,8 @@ SHEETS = {
     "wikipedia-apple": "https://en.wikipedia.org/wiki/Apple_silicon",
 }
 HALF = ("fp16", "bf16", "amp")
+# What no device is beyond: operations and bytes a second, seconds of a launch.
+BOUNDS = {"FLOP/s": (1e7, 1e17), "B/s": (1e7, 1e15), "s": (1e-9, 1.0)}
 
 
 class Device(NamedTuple):
@@ -38,6 +41,18 @@ class Device(NamedTuple):
         fp32, peak = self.flops_per_s["fp32"], self.flops_per_s.get(precision)
         units = precision != "fp32" and bool(self.flops_per_s.get("tf32") or (peak or 0) > 2.5 * (fp32 or 1))
         return (peak or fp32 or 0.0), units and peak is not None
+
+
+def check(device: Device) -> Device:
+    """The same device. Raises PomologyError for a ceiling that is no number, or that no device has."""
+    known = [(f"{name} operations", value, "FLOP/s") for name, value in device.flops_per_s.items()]
+    known += [("memory bandwidth", device.bytes_per_s, "B/s"), ("launch", device.launch_s, "s")]
+    for name, value, unit in known:
+        low, high = BOUNDS[unit]
+        if value is not None and not low <= value <= high:
+            about = f"{device.name}, {name}: {value:.3g} {unit}, of {device.source}"
+            raise PomologyError(f"{about}; must be {low:.0e} to {high:.0e} {unit}, so nothing is predicted")
+    return device
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pomology.prediction import rates
-from pomology.prediction.model import Model, Observed, Stack, effects, fit
+from pomology.prediction.model import Model, Observed, Prediction, Stack, effects, fit
 from pomology.prediction.operators import Operator
 from pomology.results import cases
 from pomology.results.record import Record
@@ -116,40 +116,54 @@ def fitted(observed: Sequence[Observed]) -> Model:
     return Model(shares, shift, (float(low), float(high)), len(observed), errors.row()["covered"])
 
 
-def failures(observed: Sequence[Observed], errors: Errors) -> list[dict]:
-    """Where predictions fail: the errors of small batches, old software, depthwise convolutions, and each precision."""
-    kinds: dict[str, Callable[[Observed], bool]] = {
-        "batch of 1 to 8": lambda seen: seen.batch <= 8,
-        "batch of 9 to 63": lambda seen: 8 < seen.batch < 64,
-        "batch of 64 and more": lambda seen: seen.batch >= 64,
-        "published before 2020": lambda seen: seen.year < "2020",
-        "published since 2020": lambda seen: seen.year >= "2020",
-        "fp32 without matrix units": lambda seen: seen.precision == "fp32",
-        "TF32": lambda seen: seen.precision == "tf32",
-        "fp16, bf16, mixed": lambda seen: seen.precision == "half",
-        "MobileNet, MNASNet": lambda seen: seen.workload in ("mobilenet_v2", "mnasnet1_0"),
-        "Apple GPUs": lambda seen: seen.device.backend == "mps",
-        "AMD's GPUs": lambda seen: seen.device.name.startswith(("MI", "Radeon")),
-    }
-    rows = []
-    for name, chosen in kinds.items():
+# Groups of times in which predictions differ.
+KINDS: dict[str, Callable[[Observed], bool]] = {
+    "batch of 1 to 8": lambda seen: seen.batch <= 8,
+    "batch of 9 to 63": lambda seen: 8 < seen.batch < 64,
+    "batch of 64 and more": lambda seen: seen.batch >= 64,
+    "published before 2020": lambda seen: seen.year < "2020",
+    "published since 2020": lambda seen: seen.year >= "2020",
+    "fp32 without matrix units": lambda seen: seen.precision == "fp32",
+    "TF32": lambda seen: seen.precision == "tf32",
+    "fp16, bf16, mixed": lambda seen: seen.precision == "half",
+    "MobileNet, MNASNet": lambda seen: seen.workload in ("mobilenet_v2", "mnasnet1_0"),
+    "Apple GPUs": lambda seen: seen.device.backend == "mps",
+    "AMD's GPUs": lambda seen: seen.device.name.startswith(("MI", "Radeon")),
+}
+
+
+def by_kind(observed: Sequence[Observed], errors: Errors) -> list[Errors]:
+    """The errors of small batches, old software, depthwise convolutions, and each precision; none of an empty group."""
+    made = []
+    for name, chosen in KINDS.items():
         here = np.array([chosen(seen) for seen in observed])
         if here.any():
-            rows.append(Errors(name, errors.logs[here], errors.covered[here]).row())
-    return rows
+            made.append(Errors(name, errors.logs[here], errors.covered[here]))
+    return made
+
+
+def failures(observed: Sequence[Observed], errors: Errors) -> list[dict]:
+    """Where predictions fail, a row for each of KINDS."""
+    return [each.row() for each in by_kind(observed, errors)]
+
+
+def counted(record: Record, device: rates.Device, model: Model) -> Prediction | None:
+    """A step in fp32 from the sums of operations and bytes that a record keeps, so of two operators, with no launch;
+    None where it keeps none."""
+    if cases.precision(record) != "fp32" or not (record.flops_per_step and record.bytes_per_step):
+        return None
+    whole = [Operator("product", record.flops_per_step, 0, 0, 0)]
+    whole.append(Operator("elementwise", 0, record.bytes_per_step, 0, 0))
+    return model.predict(whole, device)
 
 
 def of_run(records: Sequence[Record], run: str, model: Model) -> list[tuple[Record, float, float]]:
-    """Cases of a run that were timed, with seconds of a step as measured and as predicted from the run's own ceilings.
-
-    A record keeps sums of a step's operations and bytes, so these are two operators here, and no launch is known.
-    """
+    """Cases of a run that were timed, with seconds of a step as measured and as predicted from the run's own ceilings,
+    as `counted` has them."""
     devices, made = rates.measured_devices(records, run), []
     for record in records:
         device, step = devices.get(cases.kind(record)), record.metrics.get("step_s")
-        asked = record.status == "ok" and record.framework == "torch" and cases.precision(record) == "fp32"
-        if device and step and asked and record.flops_per_step and record.bytes_per_step:
-            whole = [Operator("product", record.flops_per_step, 0, 0, 0)]
-            whole.append(Operator("elementwise", 0, record.bytes_per_step, 0, 0))
-            made.append((record, step.value, model.predict(whole, device).step_s.value))
+        asked = record.status == "ok" and record.framework == "torch"
+        if device and step and asked and (prediction := counted(record, device, model)):
+            made.append((record, step.value, prediction.step_s.value))
     return made

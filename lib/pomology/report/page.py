@@ -32,7 +32,7 @@ from pomology.report.figures.peaks import CAPTION, peaks_figure
 from pomology.report.figures.ranking import chosen, on_an_axis
 from pomology.report.notebook_page import PAGE, address, filled, render
 from pomology.report.showing import CHECK, SAVED_AS, Report
-from pomology.report.table import Table, grouped
+from pomology.report.table import Table, grouped, saved
 from pomology.results import cases, journal
 from pomology.results.notebook_file import read_notebook
 from pomology.results.record import Record
@@ -53,6 +53,9 @@ MAIN = ("summary", "roofline", "ceilings", "checks", "side_by_side", "table", "d
 
 OF_THIS_MACHINE = " It is of this machine alone: the runs of other people are not in this figure."
 UNTUNED = "MLX multiplies without a tuned BLAS on x86 Linux: its times there say nothing about the processor."
+
+# What the notebook `prediction` saves for the page, which cannot be made here: it is above this floor.
+PREDICTED = ("prediction-here", "prediction-machines")
 
 CSV = {"numbers": "article", "shares": "roofline", "rates": "rates", "checks": "checks"}  # saved tables that are linked
 
@@ -328,6 +331,13 @@ def _section(run: Run, about: Declaration, failure: str | None, with_claims: boo
     section = {"name": name, "title": about.title or name}
     try:
         section |= _shown(report := Report.of(about, run), shows, main, with_claims)
+        if name == "prediction":
+            places = [run.path / "tables" / table for table in PREDICTED]
+            section["predicted"] = [
+                (kept.title, replace(kept, title="")) for place in places if (kept := saved(place, report.sources("")))
+            ]
+            old = len(section["predicted"]) < sum(place.with_suffix(".json").exists() for place in places)
+            notes += ["Its tables are older than numbers of this run: run the notebook prediction once more."] * old
         on_cpu = any((record.framework, record.backend) == ("mlx", "cpu") for record in report.records)
         notes += [UNTUNED] * (on_cpu and run.machine.get("architecture") == "x86_64")
     except MALFORMED as error:
