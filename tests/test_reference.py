@@ -51,7 +51,8 @@ class TestReference:
         assert not problems
         assert {record.status for record in run.records} <= {"ok", "too-big", "unsupported"}
         pages = {place.stem for place in folder.glob("*.html")} - {"index"}
-        newer = {"resnet50", "bert_base", "gpt2_small", "trainings", "trainings_torch", "trainings_mlx"}  # than the run
+        newer = {"resnet50", "bert_base", "gpt2_small", "trainings", "trainings_torch", "trainings_mlx"}
+        newer |= {"prediction"}  # than the run
         assert pages == {notebook.name for notebook in notebooks.notebooks()} - newer
         assert run.machine["git"]["dirty"] is False
         assert re.fullmatch("[0-9a-f]{40}", run.machine["git"]["commit"])
