@@ -12,13 +12,7 @@ from pomology.report import roofline
 from pomology.results import cases
 from pomology.results.record import Record
 
-SHEETS = {
-    "nvidia": "NVIDIA's data sheet or white paper",
-    "amd": "AMD's data sheet",
-    "wikipedia-nvidia": "https://en.wikipedia.org/wiki/List_of_Nvidia_graphics_processing_units",
-    "wikipedia-amd": "https://en.wikipedia.org/wiki/List_of_AMD_graphics_processing_units",
-    "wikipedia-apple": "https://en.wikipedia.org/wiki/Apple_silicon",
-}
+UNREAD = "typed from memory, not read against a text"
 HALF = ("fp16", "bf16", "amp")
 # What no device is beyond: operations and bytes a second, seconds of a launch.
 BOUNDS = {"FLOP/s": (1e7, 1e17), "B/s": (1e7, 1e15), "s": (1e-9, 1.0)}
@@ -62,8 +56,8 @@ def published_devices() -> dict[str, Device]:
     for line in published.read("datasheets.csv"):
         names = {"fp32": "fp32_tflops", "tf32": "tf32_tflops", "half": "half_tflops"}
         peaks = {key: float(line[name]) * 1e12 if line[name] else None for key, name in names.items()}
-        backend = "mps" if line["source"] == "wikipedia-apple" else "cuda"
-        source = f"published peaks ({SHEETS[line['source']]})"
+        backend = "mps" if line["maker"] == "apple" else "cuda"
+        source = f"published peaks ({line['checked'] or UNREAD})"
         made[line["device"]] = Device(line["device"], peaks, float(line["bandwidth_gb_s"]) * 1e9, backend, source)
     return made
 
