@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from pomology import format
 from pomology.errors import PomologyError
 from pomology.format import one_line
-from pomology.measure.estimate import Estimate
 from pomology.prediction import operators, own_model, rates
 from pomology.prediction.model import Prediction, model
 from pomology.results.run import Run
@@ -69,17 +67,13 @@ def answer(
             raise PomologyError(f"--epoch {epoch}: must be a number of samples, 1 or more")
         steps = -(-epoch // row["batch_size"]) if epoch else None
         lines = own_model.described(f"{target}, {precision}, {name}", counted, on, device, predict, epoch, steps)
-    for step_s, _, parts in made:
+    for _, _, parts in made:
         shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in parts.items())
-        lines.append(f"predicted: of a step {shares}; its 90 % interval is {_ends(step_s)}")
+        lines.append(f"predicted: of a step {shares}")
         share = f"{100 * fitted.covered:.0f} % of {fitted.times:,} published times"
-        held = f"such an interval, made without a time's device, held {share} on GPUs with published peaks"
+        held = f"such a 90 % interval, made without a time's device, held {share} on GPUs with published peaks"
         lines.append(held + "; for measured ceilings nobody has counted" * known[on].measured)
     return lines
-
-
-def _ends(step_s: Estimate) -> str:
-    return f"{format.seconds(step_s.low)} to {format.seconds(step_s.high)}"
 
 
 def build_of(row: dict):
