@@ -25,7 +25,7 @@ from pomology.report.showing import Report
 from pomology.results import folders, journal
 from pomology.results.record import PROFILES
 
-AGAIN_S = 30.0  # that a notebook spends at most on cases that it runs again
+AGAIN_S = 15.0  # that a notebook spends at most on cases that it runs again
 LIMIT, LIMIT_LEAST_S = 5, 10.0  # budgets that a case may take, and seconds, which a compilation alone may need
 # Before a case a device rests until it is as cool as when the experiment began, or as quiet where no sensor shows heat:
 # so many seconds at the most, and no more in all of a notebook. After less than WORK_S of work it is not looked at.
