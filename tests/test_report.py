@@ -317,7 +317,7 @@ def test_notebook(tmp_path, undrawn):
     assert page.all("em") and page.all("td") and page.all("strong") and "<Figure>" not in page.text
     assert "rgba(1,2,3,.1)" in page.source.replace(" ", "")
     drawing, picture = page.all("img")
-    assert drawing["src"] == "data:image/svg+xml,%3Csvg/%3E"
+    assert drawing["src"] == "data:image/svg+xml,<svg/>"
     assert picture["src"] == f"data:image/png;base64,{PIXEL}"
     assert drawing["alt"] == picture["alt"] == "Picture under the heading “The table”"
     assert {"href": "index.html"} in page.all("a")

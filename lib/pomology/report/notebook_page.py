@@ -35,8 +35,10 @@ CODE = re.compile(r"<(script|style)\b.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOT
 def address(svg: str) -> str:
     """A drawing as an address: as a picture it can neither load nor run anything, nor touch the rest of the page."""
     # Not in base64, which is a third longer. With single quotes only, so that it can stand between double ones.
-    single = svg.replace("'", "&#39;").replace('"', "'")
-    return PICTURE + quote(_classed(single), safe=" '=/:;,.()-+*!?@$[]~_{}")
+    single = _classed(svg.replace("'", "&#39;").replace('"', "'"))
+    for number, name in enumerate(dict.fromkeys(re.findall(r" id='([^']+)'", single))):  # of 40 digits, some
+        single = re.sub(rf"(?<=[#']){re.escape(name)}(?=[)'])", f"i{number}", single)
+    return PICTURE + quote(single, safe=" '=/:;,.()-+*!?@$[]~_{}<>")
 
 
 def _classed(svg: str) -> str:

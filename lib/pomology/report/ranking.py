@@ -167,7 +167,9 @@ class Ranking:
 
     @functools.cached_property
     def references(self) -> dict[str, list[str]]:
-        """The devices that others can be held against, by maker and kind, in the order of their names."""
+        """The devices that others can be held against, by maker and kind, in the order of their names: those that did
+        some of this machine's work, or all where it did none."""
+        beside = [devices for devices in self.work if not self.here or any(name in devices for name in self.here)]
 
         def kind(name: str) -> str:
             role = self.speeds[name].role
@@ -179,7 +181,8 @@ class Ranking:
                 int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)
             ]
 
-        return {kind(of[0]): of for of in grouped(sorted(self.speeds, key=order), kind)}
+        names = {name for devices in beside for name in devices}
+        return {kind(of[0]): of for of in grouped(sorted(names, key=order), kind)}
 
     def nearest(self, device: str = "") -> list[str]:
         """The published devices, first that which shares most models with this machine, or with one device of it, and

@@ -143,7 +143,7 @@ def svg(figure: Any) -> str:
 
 
 def _slim(element: Any, used: set[str]) -> None:
-    """The same drawing in a fifth of the bytes: no metadata, no names that nothing refers to, hundredths of a point.
+    """The same drawing in a fifth of the bytes: no metadata, no names that nothing refers to, tenths of a point.
 
     used: the identifiers that something refers to.
     """
@@ -153,7 +153,7 @@ def _slim(element: Any, used: set[str]) -> None:
         about.pop("id", None)
     style = dict(part.split(":", 1) for part in re.split(r"\s*;\s*", about.pop("style", "")) if ":" in part)
     for name in {"d", "x", "y", "transform", "points"} & about.keys():
-        about[name] = re.sub(r"-?\d+\.\d+", lambda one: f"{round(float(one[0]), 2):g}", about[name])
+        about[name] = re.sub(r"-?\d+\.\d+", lambda one: f"{round(float(one[0]), 1):g}", about[name])
         about[name] = " ".join(re.sub(r"\s*([A-Za-z,()])\s*", r"\1", about[name]).split())
     if about.get("transform", "").startswith("rotate(-0 "):
         del about["transform"]
