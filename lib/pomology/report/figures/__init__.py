@@ -19,7 +19,7 @@ KINDS = {
     "footprint_slope_bytes": memory_figure,
     "rate_left": sustained_figure,
     "share_of_roof": roofline_figure,
-    "share_of_peak": lambda about, records: summary_figure(records),
+    "share_of_peak": summary_figure,
 }
 
 
