@@ -236,8 +236,12 @@ def side_by_side(sides: Sequence[Side]) -> Table:
     notes += [f"{len(first) - len(shared)} cases are in one run only."] if len(first) > len(shared) else []
     if not few:
         columns = ("Run", "Machine", "Cases", "Faster", "Slower", "Not shown", "Single runs", "Not comparable")
-        rows = tuple(map(_counts, names, sides, findings))
-        return Table("Runs against the first", columns, rows, (*notes, *NOTES), data)
+        rows = []
+        for name, side, row in zip(names, sides, findings, strict=True):
+            counts = Counter(finding.verdict for finding in row.values())
+            numbers = (len(row), *(counts[verdict] for verdict in ("faster", "slower", NOT_SHOWN, UNTOLD, BARRED)))
+            rows.append(Row((one_line(name, 40), _machine(side, 60), *map(str, numbers))))
+        return Table("Runs against the first", columns, tuple(rows), (*notes, *NOTES), data)
     rows = []
     for case in timed:
         repeats = [side.cases.get(case, []) for side in sides]
@@ -260,12 +264,6 @@ def numbers_of(texts: Iterable[str], finding: Finding) -> dict:
 
 def _machine(run: Side | Run, most: int) -> str:
     return one_line(snapshot.describe(run.machine), most) if run.machine else "machine not known"
-
-
-def _counts(name: str, side: Side, row: dict[Case, Finding]) -> Row:
-    counts = Counter(finding.verdict for finding in row.values())
-    numbers = (len(row), *(counts[verdict] for verdict in ("faster", "slower", NOT_SHOWN, UNTOLD, BARRED)))
-    return Row((one_line(name, 40), _machine(side, 60), *map(str, numbers)))
 
 
 def time_text(repeats: list[Record], metric: str) -> str:

@@ -4,8 +4,6 @@ Times are of table 4 (a pass of GPT-2-large), energies of table 5 (a step of Whi
 paper. What this machine cost only its owner knows. Reads the records of a run; times nothing.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -4,8 +4,6 @@ The notebook gives these as literals to `Experiment(...)`, or to `Report(...)` w
 they can be read there by people, and by `read` without running anything. What can be derived is not declared.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Every number of a case, the machine, and what the kit measured of itself."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Where a SimCLR epoch goes: a table of its parts, which the notebook times one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from pomology.format import resolved

@@ -1,7 +1,5 @@
 """An executed notebook as one HTML file that opens anywhere."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -5,8 +5,6 @@ security policy forbids both. Journals, tables and notebooks may come from other
 figures are pictures, and a notebook's own HTML passes a list of harmless tags, attributes and styles.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -5,8 +5,6 @@ such pair the ratio of their speeds is taken, of a workload the geometric mean o
 their workloads. A time with a fault that changes what was timed is drawn hollow, and is in no mean.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import statistics

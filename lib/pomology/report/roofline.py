@@ -5,8 +5,6 @@ Communications of the ACM 52 (4), 2009. A device reaches at most the lower of tw
 and its memory bandwidth times the operations that are done for a byte, which are counted on paper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial

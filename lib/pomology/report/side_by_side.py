@@ -1,7 +1,5 @@
 """Devices and frameworks beside each other, as ratios."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ device; a measured rate is compared with the best product of the same run. Publi
 `articles/data/peaks.csv`; no source has a peak of the articles' processors. Reads the records of a run; times nothing.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import statistics

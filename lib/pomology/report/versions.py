@@ -3,8 +3,6 @@
 Their processes ran in turn, so that what drifts slowly was the same for all (`runner/matrix.py`).
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence

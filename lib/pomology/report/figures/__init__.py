@@ -1,7 +1,5 @@
 """One figure per kind of result, and which an experiment has."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An article's devices and this machine's: what the figure of an experiment shows of each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

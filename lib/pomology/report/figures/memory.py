@@ -1,7 +1,5 @@
 """What was traced over time: memory after each step and by pass; a rate, and the heat of the machine beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Marks of devices with their intervals, a panel for each setting, on one logarithmic axis."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """How fast every device trains, against one of them: a row a device, a mark a model, and their mean."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace

@@ -4,8 +4,6 @@ seaborn draws the points. The roofs and the labels beside a panel, joined to the
 neither.
 """
 
-from __future__ import annotations
-
 import textwrap
 from typing import Any
 

@@ -4,8 +4,6 @@ Backgrounds are transparent and text is a grey with contrast enough on both whit
 and Ito (2008), which colour-blind readers can tell apart; a second mark, the shape, repeats what the colour says.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -1,7 +1,5 @@
 """All devices on one axis: what they achieve, and how much of its peak each reaches."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
