@@ -166,10 +166,10 @@ def _sentence(made: Comparison, known: dict, level: float) -> str:
         names = [_words(side.terms, shared, brief=True) for side in (left, right)]
         texts = (text, PICKED.get(right.pick, "") + _value(right, right.value))
         text = ", against ".join(f"{value}{name and f' ({name})'}" for value, name in zip(texts, names, strict=True))
-    elif left.runs is not None and not (left.runs <= 0).any():  # of what is above 0, as the test has it
-        if from_1 := articles_claims.difference(left, Side(Estimate.count(1))):
-            ratio = from_1.judged(1 - level).ratio
-            notes.append(f"{_value(left, ratio.low)} to {_value(left, ratio.high)}")
+    elif left.runs is not None and (from_1 := articles_claims.difference(left, Side(Estimate.count(1)))):
+        ratio = from_1.judged(1 - level).ratio
+        # Of what is above 0, as the test has it.
+        notes += [] if (left.runs <= 0).any() else [f"{_value(left, ratio.low)} to {_value(left, ratio.high)}"]
     if left.pick == "average":
         values = [part.value for part in left.parts]
         notes.append(f"{_value(left, min(values))} to {_value(left, max(values))} in {len(values)} cases")

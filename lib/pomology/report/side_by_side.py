@@ -115,7 +115,8 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
     rows = [row for _, row in lines if row["ratio"]]
     faster, slower = sum(row.get("ratio_low", 0) > 1 for row in rows), sum(row.get("ratio_high", 1) < 1 for row in rows)
     meaning = [
-        rows and f"Of {len(rows)} cases that both computed alike MLX was faster in {faster}, PyTorch in {slower}, "
+        rows
+        and f"Of {len(rows)} cases that both computed alike MLX was faster in {faster}, PyTorch in {slower}, "
         f"{len(rows) - faster - slower} are not told apart.",
         lines and f"Ratio: PyTorch's time over MLX's, so above 1 MLX is faster. {about.parity_note or PROOF}.",
         lines
@@ -135,9 +136,7 @@ def _pairs(records: list[Record]) -> Iterator[tuple[str, dict, dict[str, list[Re
         yield kind(case[0]).upper(), case[0].config, repeats, *_sameness(repeats)
 
 
-def parts(
-    experiment: str | Declaration, records: list[Record], best: roofline.Ceilings, keras: list[Record]
-) -> Table:
+def parts(experiment: str | Declaration, records: list[Record], best: roofline.Ceilings, keras: list[Record]) -> Table:
     """Of the same cases the ratios of the forward pass and of the rest of the step, the share of the machine's ceiling
     that each framework reaches, and how much longer a step takes in TensorFlow.
 
