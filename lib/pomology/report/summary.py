@@ -163,14 +163,11 @@ def _measured(records: list[Record]) -> Iterator[Rate]:
 def _row(record: Record) -> dict | None:
     """The published row of a case's setting, whose operations are in the time that the article prints; of several that
     count differently the one with the fewest. None of a smaller model, and where no article has timed that."""
-
-    def same(row: dict) -> bool:
-        shared = row["config"].keys() & record.config.keys()
-        return bool(shared) and all(row["config"][key] == record.config[key] for key in shared)
-
-    rows = published.rows(experiment=experiment_of(record.experiment)) if not record.scaled else []
+    own, rows = record.config, published.rows(experiment=experiment_of(record.experiment)) if not record.scaled else []
     rows = [row for row in rows if row["flops"] and row["source"] == "article" and row["metric"].endswith("_s")]
-    return min(filter(same, rows), key=lambda row: row["flops"], default=None)
+    pairs = [(row, row["config"].keys() & own.keys()) for row in rows]
+    same = [row for row, keys in pairs if keys and all(row["config"][key] == own[key] for key in keys)]
+    return min(same, key=lambda row: row["flops"], default=None)
 
 
 def alike(known: list[Rate]) -> list[Rate]:

@@ -203,14 +203,10 @@ def beforehand(known: dict[str, list[float]], repeats: int) -> list[str]:
         least, share = can_show(middle, repeats)
         wider = f" ({percent(worst)} in its noisiest row)" if len(deviations) > 1 else ""
         enough = next((n for n in range(2, MOST_REPEATS + 1) if can_show(middle, n)[1] >= POWER), None)
-        more = (
-            f"REPEATS={enough} would show it in {100 * POWER:.0f} %"
-            if enough
-            else f"{MOST_REPEATS} would not be enough for {100 * POWER:.0f} %"
-        )
+        more = f"REPEATS={enough} would show it in" if enough else f"{MOST_REPEATS} would not be enough for"
         sentences.append(
             f"{name}: two runs of the same thing differ by up to {percent(math.exp(1.96 * math.sqrt(2) * middle))}, in "
             f"19 pairs of 20. {repeats} repeats can show a difference of {percent(least)}{wider}, and a slow-down by "
-            f"{percent(SLOWER)} in {100 * share:.0f} % of cases; {more}."
+            f"{percent(SLOWER)} in {100 * share:.0f} % of cases; {more} {100 * POWER:.0f} %."
         )
     return sentences
