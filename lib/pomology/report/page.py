@@ -26,7 +26,7 @@ from pomology.report import compare, declaration, details, ranking, roofline, su
 from pomology.report.declaration import Declaration
 from pomology.report.figures import of_this_machine, style
 from pomology.report.figures.ranking import chosen, on_an_axis
-from pomology.report.figures.summary import CAPTION, peaks_figure
+from pomology.report.figures.summary import peaks_figure
 from pomology.report.notebook_page import address, render
 from pomology.report.showing import CHECK, SAVED_AS, Report
 from pomology.report.table import PAGE, Row, Table, filled, grouped, saved
@@ -280,7 +280,7 @@ def _compared(run: Run) -> dict[str, Any] | None:
     if not (sentence := summary.sentence(run.records)):
         return None
     known = summary.reaches(run.records)
-    slowest, figure = summary.slowest(known), (address(style.svg(peaks_figure(known))), CAPTION)
+    slowest, figure = summary.slowest(known), address(style.svg(peaks_figure(known)))
     return {"sentence": f"{slowest} {sentence}".strip(), "slowest": re.split(r"[:;(]", slowest)[0], "figure": figure}
 
 

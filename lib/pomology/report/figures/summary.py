@@ -17,14 +17,6 @@ PANELS = {
     "measured": "This machine's devices, of their best plain matrix product in this run",
     "published": "The articles' GPUs, of their published peaks",
 }
-CAPTION = (
-    "A row is a device, a mark a model that it has trained, the upright stroke its peak, which is 100 %: of this "
-    "machine the best plain matrix product of this run; of the articles' GPUs the published one, which is cores times "
-    "clock on paper and so harder to reach; of their processors none was found. Filled: operations counted on paper "
-    "over the whole time at a setting of the article, the same for all where they share one, with the loading of data "
-    "and whatever else is in it. Hollow: this machine's computing alone, which no article prints. Every rate and "
-    "setting is in the notebook summary."
-)
 
 
 @styled
