@@ -15,7 +15,8 @@ import pytest
 from records import metric, product, rate, record, stream
 
 from pomology.report import costs, declaration, summary
-from pomology.report.figures import draw, memory, peaks, points, ranking, style
+from pomology.report.figures import draw, memory, points, ranking, style
+from pomology.report.figures.summary import peaks_figure
 from pomology.report.ranking import Ranking
 
 pytestmark = pytest.mark.filterwarnings("error")  # none may appear in a notebook
@@ -68,7 +69,7 @@ def drawn(experiment, records=()):
     if experiment == "ranking":
         made = ranking.ranking_figure(Ranking(records).places(GPU), GPU)
     elif experiment == "peaks":
-        made = peaks.peaks_figure(summary.reaches(list(records)))
+        made = peaks_figure(summary.reaches(list(records)))
     else:
         made = draw(experiment, list(records))
     style.styled(made.draw_without_rendering)()

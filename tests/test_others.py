@@ -10,7 +10,7 @@ from test_report import ATTACKS, MACHINE, Page, assert_harmless, metric, record,
 
 from pomology.__main__ import main
 from pomology.articles import published
-from pomology.report import declaration, others, page, ranking, showing
+from pomology.report import compare, declaration, page, ranking, showing
 from pomology.report.figures.style import COLOURS
 from pomology.results.run import Run
 
@@ -73,13 +73,13 @@ def test_rows_and_marks_of_others_are_named_and_the_run_s_own_numbers_stay(tmp_p
 def test_a_second_run_of_this_machine_is_called_one(tmp_path, own):
     again = run(tmp_path / "again", record(chip="Apple M9", canary=CANARY), machine=MACHINE | SAME)
     page_of = Run(own)
-    page_of.others = others.load([again], page_of)
-    assert others.notes(page_of)[1].endswith("1 cases. It is the machine of this page, in another run.")
+    page_of.others = compare.beside([again], page_of)
+    assert compare.beside_notes(page_of)[1].endswith("1 cases. It is the machine of this page, in another run.")
 
 
 def test_two_runs_of_one_name_are_told_apart(tmp_path, own):
     places = [run(tmp_path / folder / "b", record(chip="Apple M10")) for folder in ("x", "y")]
-    found = others.load(places, Run(own))
+    found = compare.beside(places, Run(own))
     assert [other.records[0].chip for other in found] == ["Apple M10 (b)", "Apple M10 (b, 2)"]
 
 

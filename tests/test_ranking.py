@@ -88,8 +88,8 @@ def test_what_is_not_the_same_work_is_not_compared(other, tmp_path):
 def test_a_ratio_is_said_as_people_do():
     said = [times_as(ratio) for ratio in (2.4, 1.004, 0.999, 0.12)]
     assert said == ["2.4× as fast", "as fast", "as fast", "8.3× as long"]
-    assert compared([0.2, 0.05], 0.1, "model", " times") == "10 times as long (2 models: 5.0 to 20)"
-    assert compared([0.5, 8.0], 2.0, "case") == "2.0× as fast (2 cases: 2.0× as long to 8.0× as fast)"
+    assert compared([0.2, 0.05], "model", " times") == "10 times as long (2 models: 5.0 to 20)"
+    assert compared([0.5, 8.0], "case") == "2.0× as fast (2 cases: 2.0× as long to 8.0× as fast)"
 
 
 def test_a_time_with_a_serious_fault_is_hollow_and_in_no_mean():

@@ -26,7 +26,7 @@ from test_report import MACHINE, record, run
 
 from pomology import __main__
 from pomology.errors import PomologyError
-from pomology.report import compare, others
+from pomology.report import compare
 from pomology.results import store
 from pomology.results.run import Run
 from pomology.runner import batch, plan
@@ -388,7 +388,7 @@ def test_compare_and_report_read_from_a_store(tmp_path, own, monkeypatch, capsys
     assert __main__.main(["compare", "--runs", f"{own} file://{lab}/b"]) == 0
     assert names[1] in capsys.readouterr().out
     (place,) = __main__._places("WITH", ["b"], str(lab))
-    assert [other.name for other in others.load([place], Run(own))] == [names[1][:39] + "…" * (len(names[1]) > 40)]
+    assert [other.name for other in compare.beside([place], Run(own))] == [names[1][:39] + "…" * (len(names[1]) > 40)]
     assert compare.load(place).name == names[1]
 
 

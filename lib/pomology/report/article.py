@@ -1,35 +1,28 @@
 """An article's table with this machine in it: rows of text for people, and the same as numbers for a file.
 
 A measured cell carries what it needs to be believed: its interval, whether the epoch ran whole or was estimated from
-how many steps, and any flags. A case that did not end well shows its status instead, as the articles do.
+how many steps, and any flags. A case that did not end well shows its status instead, as the articles do. In the
+notebooks of `today/`, what others have timed stands in place of an article's rows.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
-from pomology.articles import published
-from pomology.format import bounded, few, rounded, seconds, significant, slope_text, span, with_interval
+from pomology.articles import elsewhere, published
+from pomology.format import bounded, few, quantity_per_s, rounded, seconds, significant, slope_text, span, with_interval
 from pomology.measure.estimate import Estimate
-from pomology.report import declaration, roofline, today
+from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
-from pomology.report.table import YEARS, Row, Table, flag_notes, grouped
-from pomology.results import metrics
-from pomology.results.cases import (
-    chip_name,
-    combined,
-    comparable,
-    ending,
-    framework_name,
-    good_of,
-    groups,
-    with_software,
-)
+from pomology.report.table import YEARS, Row, Table, ends, flag_notes, grouped
+from pomology.results import cases, metrics
+from pomology.results.cases import chip_name, combined, ending, good_of, with_software
 from pomology.results.record import Record
 
 RATES = ("flops_per_s", "bytes_per_s")  # of a product and of a pass over memory
@@ -41,6 +34,11 @@ UNTOLD = ("temperature_", "clock_", "peak_memory_", "footprint_", "allocated_", 
 # What stands in a table in place of a value.
 NOT_TOLD = "not told"
 NO_VALUE = {"", NOT_TOLD, "not measured", DETAILS, "only in an image"}
+
+ELSEWHERE = (
+    "A published row is a device with a framework in a precision: of several measurements the least and the most.",
+    "Published operations a second are counted: the printed speed times the work on paper.",
+)
 
 
 class Column(NamedTuple):
@@ -70,20 +68,19 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
     split = about.framework_columns or {}
     columns = [Column(heading, about.time, where) for heading, where in split.items()]
     columns += [Column(heading, name) for heading, name in about.shown.items() if not split or name != about.time]
-    if about.article == published.TODAY:
-        rows, data, notes = today.published(about, [column.metric for column in columns])
-    else:
-        rows, data, notes = _published(about, columns)
-    usable = comparable(records, "" if about.metric in TRAININGS else "flops_per_s")
-    shown = [repeats for repeats in groups(usable) if not (repeats[0].scaled and repeats[-1].status == "too-big")]
-    best = None if about.name in roofline.CEILINGS else best
-    shares = [roofline.share(repeats[0], best, roofline.rate_of(repeats)) if best else None for repeats in shown]
-    by_case = {repeats[0].case: share for repeats, share in zip(shown, shares, strict=True)}
+    rows, data, notes = (_elsewhere if about.article == published.TODAY else _published)(about, columns)
+    usable = cases.comparable(records, "" if about.metric in TRAININGS else "flops_per_s")
+    groups = cases.groups(usable)
+    shown = [repeats for repeats in groups if not (repeats[0].scaled and repeats[-1].status == "too-big")]
+    shares: dict[str, Estimate | None] = {}
+    if best and about.name not in roofline.CEILINGS:
+        shares = {repeats[0].case: roofline.share(repeats[0], best, roofline.rate_of(repeats)) for repeats in shown}
 
     def line_of(repeats: list[Record]) -> tuple:  # where the article has a column a framework, settings share a line
         first = repeats[0]
         return (chip_name(first), json.dumps(first.config, sort_keys=True)) if split else (first.case,)
 
+    of_rows: list[Estimate | None] = [None] * len(rows)
     for line in grouped(shown, line_of):
         first = line[0][0]
         alone = len({repeats[0].framework for repeats in line}) == 1  # else each has a column of its own
@@ -94,29 +91,33 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
             for repeats in line:
                 case = repeats[0]
                 if column.holds(columns, case.framework, case.backend):
-                    text = _cell(about, column, repeats, by_case[case.case])
+                    text = _cell(about, column, repeats, shares.get(case.case))
                     named = text and len(line) > 1 and not column.where
-                    texts.append(f"{framework_name(case)} {text}" if named else text)
+                    texts.append(f"{cases.framework_name(case)} {text}" if named else text)
             text = "; ".join(filter(None, texts))
             cells.append("" if text == DETAILS and DETAILS in cells else text)
         if not split and not good_of(line[0]) and "status" not in about.shown.values():
             cells[1 + len(about.headings)] = ending(line[0][-1])
         remarks = dict.fromkeys(remark for repeats in line for remark in _remarks(about, repeats))
         rows.append(Row((*cells, "; ".join(remarks)), "measured"))
+        of_rows.append(shares.get(first.case))
         for repeats in line:
             where = {"backend": repeats[0].backend, "framework": repeats[0].framework} if split else {}
             data.append(_numbers(repeats) | where)
-    if refused := len(groups(usable)) - len(shown):
+    if refused := len(groups) - len(shown):
         notes.append(f"{refused} smaller cases, which were too big or too slow as well, are not shown.")
-    notes += _notes(records)
+    notes += dict.fromkeys(f"Data: {record.data_origin}." for record in records if record.data_origin)
+    if any(record.profile == "smoke" for record in records):
+        notes.append("This was a smoke test, with tiny shapes: its numbers do not stand beside the article's.")
+    if any(record.scaled and record.profile != "smoke" for record in records):
+        notes.append("scaled: smaller than in the article. What can be compared is FLOP/s, not times; see the details.")
     notes += [YEARS] * (bool(shown) and any(row.get(about.time) for row in data if row["source"] == "published"))
     notes += flag_notes(record for repeats in shown for record in repeats)
     headings = ("Device", *about.headings.values(), *(column.heading for column in columns), "Remarks")
     table = Table(about.title or about.name, headings, tuple(rows), tuple(notes), tuple(data))
-    rate = next((column.heading for column in columns if column.metric == "flops_per_s"), None)
-    shares = [None] * (len(rows) - len(shares)) + shares
     if not split:
-        table = roofline.with_shares(table, rate, shares) if rate else table
+        rate = next((column.heading for column in columns if column.metric == "flops_per_s"), None)
+        table = roofline.with_shares(table, rate, of_rows) if rate else table
         table = _without_empty(table, 2 + len(about.headings))
     return replace(table, meaning=(*_meaning(about, usable, table), *table.meaning))
 
@@ -136,6 +137,9 @@ def _without_empty(table: Table, first: int) -> Table:
     notes = [f"Without a column, as no row has a value: {named}."] * bool(lacking)
     columns = tuple(table.columns[place] for place in kept)
     return replace(table, columns=columns, rows=rows, notes=(*table.notes, *notes))
+
+
+# What was published ---------------------------------------------------------------------------------------------------
 
 
 def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row], list[dict], list[str]]:
@@ -175,6 +179,108 @@ def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row]
     return rows, data, notes
 
 
+def _elsewhere(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row], list[dict], list[str]]:
+    """The same of what others have timed, in `today/`.
+
+    A time of another piece of work, as an epoch, stands in the first column with its name. The remarks of a row are how
+    many measurements it is of, their sources, the settings that have no column, and what is wrong with them.
+    """
+    names = [column.metric for column in columns]
+    times = {*names} - {"throughput", "flops_per_s"}
+
+    def apart(row: dict) -> tuple:  # of times that have a column those with the same settings alone are one row
+        if row["metric"] in times:
+            return row["workload"], row["metric"], str(row["config"])
+        return row["workload"], *(row["config"].get(name) for name in about.headings if name != "batch_size")
+
+    rows, data = [], []
+    for alike in _alike(about, apart):
+        first, origins = alike[0], dict.fromkeys(row["source"] for row in alike)
+        keys = dict.fromkeys(key for row in alike for key in row["config"])
+        config = {key: _between(row["config"][key] for row in alike if key in row["config"]) for key in keys}
+        held = {"flops_per_s": _span(alike, "flops_per_s", partial(quantity_per_s, unit="FLOP/s"))}
+        for of in grouped(alike, itemgetter("metric")):
+            bound, unit = of[0]["bound"], of[0]["unit"]
+            held[of[0]["metric"]] = bound + _span(of, "value", lambda value, unit=unit: f"{value:,.6g} {unit}")
+        texts = [held.get(name, "") for name in names]
+        if not held.keys() & {*names} - {"flops_per_s"}:
+            what = cases.TIMES.get(first["metric"], first["metric"])
+            texts[0] = f"by the {what}" if len(alike) > 1 else f"{held[first['metric']]} ({what})"
+        faults = {fault: None for row in alike for fault in row["faults"] if fault != "one-run" or len(alike) == 1}
+        rest = cases.config_text({key: value for key, value in config.items() if key not in about.headings})
+        remarks = [f"{len(alike)} measurements"] * (len(alike) > 1) + [", ".join(origins), rest]
+        remarks = "; ".join(filter(None, (*remarks, *map(elsewhere.FAULTS.get, faults))))
+        rows.append(Row((_with_software(alike), *about.cells(config), *texts, remarks), "published"))
+        numbers = {"source": " ".join(origins), "device": first["device"], "measurements": len(alike)} | config
+        for name in names:
+            key = "flops_per_s" if name == "flops_per_s" else "si"
+            if each := [row[key] for row in alike if row[key] and name in (key, row["metric"])]:
+                numbers |= {name: statistics.median_low(each), f"{name}_least": min(each), f"{name}_most": max(each)}
+        data.append(numbers | {"status": "ok"})
+    known = [elsewhere.sources()[name] for name in dict.fromkeys(row["source"] for row in about.beside)]
+    sources = ["{id}: {title}, {author}, {date}, {url}.".format_map(source) for source in known]
+    return rows, data, [*ELSEWHERE, *sources] if rows else []
+
+
+def drawn(about: Declaration, records: Iterable[Record]) -> list[dict]:
+    """The published rows of the figure; in `today/` each the fastest of its measurements, with all of them in `each`,
+    and where this machine has panels, of those alone."""
+    if about.article != published.TODAY:
+        return about.beside
+    apart = [key for key in about.headings if key not in about.shared_panel]
+
+    def panel(config: dict) -> tuple:
+        return tuple(config.get(key) for key in apart)
+
+    here, rows = {panel(record.config) for record in records}, []
+    for alike in _alike(about, lambda row: panel(row["config"])):
+        each = [row["flops_per_s"] for row in alike if row["flops_per_s"]]
+        if each and (not here or panel(alike[0]["config"]) in here):
+            shown = {"device": _with_software(alike), "metric": about.metric, "si": max(each)}
+            rows.append(alike[0] | shown | {"each": each})
+    return rows
+
+
+def _alike(about: Declaration, apart: Callable[[dict], tuple]) -> list[list[dict]]:
+    """The published rows that are shown as one, by precision and speed: what a device with a framework does in a
+    precision, with the same serious faults. apart: what else tells two rows apart."""
+
+    def same(row: dict) -> tuple:
+        serious = frozenset(elsewhere.SERIOUS.intersection(row["faults"]))
+        return row["device"], row["framework"].partition(" ")[0], row["precision"], serious, *apart(row)
+
+    def order(alike: list[dict]) -> tuple[int, float]:
+        fastest = max(row["flops_per_s"] or 0 for row in alike)
+        return elsewhere.PRECISIONS.index(alike[0]["precision"]), -fastest
+
+    return sorted(grouped(about.beside, same), key=order)
+
+
+def _with_software(alike: Sequence[dict]) -> str:
+    """`V100 16 GB (PyTorch, 2020 to 2022)`: the version where all have one."""
+    texts, years = {row["framework"] for row in alike}, _between(int(row["year"]) for row in alike)
+    name, _, version = min(texts).partition(" ")
+    if name.replace("pytorch", "torch") not in cases.FRAMEWORKS:
+        version = f"{name} {version}".strip()
+    return with_software(alike[0]["device"], name, version if len(texts) == 1 else "", years)
+
+
+def _between(values: Iterable) -> str:
+    """`64 to 512`; of words `random or ImageNet`; of more than three how many there are."""
+    kinds = list(dict.fromkeys(values))
+    if all(isinstance(kind, int) for kind in kinds):
+        return span(min(kinds), max(kinds), str)
+    return " or ".join(map(str, kinds)) if len(kinds) <= 3 else f"{len(kinds)} kinds"
+
+
+def _span(alike: Sequence[dict], key: str, show: Callable[[float], str]) -> str:
+    each = [row[key] for row in alike if row[key]]
+    return span(min(each), max(each), show) if each else ""
+
+
+# What was measured ----------------------------------------------------------------------------------------------------
+
+
 def _cell(about: Declaration, column: Column, repeats: list[Record], share: Estimate | None) -> str:
     name, good, split = column.metric, good_of(repeats), bool(about.framework_columns)
     if name == "status":
@@ -183,8 +289,8 @@ def _cell(about: Declaration, column: Column, repeats: list[Record], share: Esti
         # An article with a column a framework has devices from a laptop's to a server's: rates differ a hundredfold.
         show, value = metrics.show(name, "Operations"), roofline.rate_of(repeats)
     else:
-        found = (combined(repeats, source) for source in metrics.metric(name).sources or (name,))
-        show, value = metrics.show(name, column.heading), next(filter(None, found), None)
+        known = (combined(repeats, source) for source in metrics.metric(name).sources or (name,))
+        show, value = metrics.show(name, column.heading), next(filter(None, known), None)
         printed = (row for row in published.rows(experiment=about.experiment) if row["metric"] == name)
         show = metrics.MINUTES if {row["unit"] for row in printed if row["printed"]} == {"min"} else show
     if value is None:
@@ -196,8 +302,11 @@ def _cell(about: Declaration, column: Column, repeats: list[Record], share: Esti
         return "scaled" if column.where else DETAILS
     if name.endswith(metrics.SLOPES):
         return slope_text(value)
-    if name in TRAININGS and few(value):
-        return f"about {rounded(value, show)}{_range(good)}"
+    if name in TRAININGS and few(value):  # no interval, which few steps cannot have, but their shortest and longest
+        steady = [block for record in good for block in (record.blocks or {}).get("training", {}).get("steady", [])]
+        times = [spent / count for count, spent in steady if count]
+        steps = f" (steps of {span(min(times), max(times), partial(seconds, digits=2))})" if times else ""
+        return f"about {rounded(value, show)}{steps}"
     whole = combined(repeats, name.removeprefix("compute_")) if name.startswith("compute_") else None
     if whole and not resolved(value, whole):
         return f"not told apart ({value.n} {'repeat' if value.covers == 'repeats' else 'step'}{'s' * (value.n != 1)})"
@@ -212,13 +321,6 @@ def _cell(about: Declaration, column: Column, repeats: list[Record], share: Esti
 def resolved(part: Estimate, whole: Estimate) -> bool:
     """Whether a part is smaller than the whole beyond the intervals of both."""
     return bounded(part) and bounded(whole) and part.high < whole.low
-
-
-def _range(repeats: list[Record]) -> str:
-    """` (steps of 2.5 to 2.8 s)`: the shortest and the longest of a few blocks; no interval, which few cannot have."""
-    steady = [block for record in repeats for block in (record.blocks or {}).get("training", {}).get("steady", [])]
-    times = [spent / count for count, spent in steady if count]
-    return f" (steps of {span(min(times), max(times), partial(seconds, digits=2))})" if times else ""
 
 
 def _remarks(about: Declaration, repeats: list[Record]) -> list[str]:
@@ -239,12 +341,16 @@ def _remarks(about: Declaration, repeats: list[Record]) -> list[str]:
     if about.metric.startswith("energy_") and last.rails:
         how.append(f"counted: {', '.join(last.rails)}")
     parts = [*how, last.reason, last.note, len(repeats) > 1 and count, good and last.scaled and "scaled"]
-    return [*filter(None, parts), *sorted({flag for record in repeats for flag in record.flags})]
+    return [*filter(None, parts), *_flags(repeats)]
+
+
+def _flags(repeats: list[Record]) -> list[str]:
+    return sorted({flag for record in repeats for flag in record.flags})
 
 
 def _meaning(about: Declaration, usable: list[Record], table: Table) -> list[str]:
     """What the numbers of a table mean."""
-    several = max((len(good_of(repeats)) for repeats in groups(usable)), default=0)
+    several = max((len(good_of(repeats)) for repeats in cases.groups(usable)), default=0)
     shown = [name for heading, name in about.shown.items() if usable and heading in table.columns]
     cells = [cell for row in table.rows for cell in row.cells]
     meaning = [
@@ -268,28 +374,12 @@ def _meaning(about: Declaration, usable: list[Record], table: Table) -> list[str
     return [*filter(None, meaning)]
 
 
-def _notes(records: list[Record]) -> list[str]:
-    """Where the data came from, and what ran that was not the article's."""
-    notes = [
-        *dict.fromkeys(record.data_origin and f"Data: {record.data_origin}." for record in records),
-        any(record.profile == "smoke" for record in records)
-        and "This was a smoke test, with tiny shapes: its numbers do not stand beside the article's.",
-        any(record.scaled and record.profile != "smoke" for record in records)
-        and "scaled: smaller than in the article. What can be compared is FLOP/s, not times; see the details.",
-    ]
-    return [*filter(None, notes)]
-
-
 def _numbers(repeats: list[Record]) -> dict:
     first, good = repeats[0], good_of(repeats)
     row = {"source": "measured", "device": chip_name(first), **first.config}
     for name in dict.fromkeys(name for record in repeats for name in record.metrics):
         if value := combined(repeats, name):
-            row[name] = value.value
-            if value.low is not None:
-                row |= {f"{name}_low": value.low, f"{name}_high": value.high}
-            if name in (*TRAININGS, "compute_epoch_s"):
-                row[f"{name}_how"] = value.how
-    flags = sorted({flag for record in repeats for flag in record.flags})
+            row |= {name: value.value} | ends(name, value)
+            row |= {f"{name}_how": value.how} if name in (*TRAININGS, "compute_epoch_s") else {}
     status = "ok" if good else repeats[-1].status
-    return row | {"status": status, "repeats": len(good or repeats), "flags": " ".join(flags)}
+    return row | {"status": status, "repeats": len(good or repeats), "flags": " ".join(_flags(repeats))}

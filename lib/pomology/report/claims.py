@@ -1,7 +1,5 @@
 """The articles' claims, tested with what was measured, and how a verdict reads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -168,8 +166,10 @@ def _sentence(made: Comparison, known: dict, level: float) -> str:
         names = [_words(side.terms, shared, brief=True) for side in (left, right)]
         texts = (text, PICKED.get(right.pick, "") + _value(right, right.value))
         text = ", against ".join(f"{value}{name and f' ({name})'}" for value, name in zip(texts, names, strict=True))
-    elif left.runs is not None:
-        notes.append(_interval(left, level))
+    elif left.runs is not None and (from_1 := articles_claims.difference(left, Side(Estimate.count(1)))):
+        ratio = from_1.judged(1 - level).ratio
+        # Of what is above 0, as the test has it.
+        notes += [] if (left.runs <= 0).any() else [f"{_value(left, ratio.low)} to {_value(left, ratio.high)}"]
     if left.pick == "average":
         values = [part.value for part in left.parts]
         notes.append(f"{_value(left, min(values))} to {_value(left, max(values))} in {len(values)} cases")
@@ -180,7 +180,7 @@ def _sentence(made: Comparison, known: dict, level: float) -> str:
         notes.append(f"{failed}between {bound} and {_value(left, made.upper.value, exact=True)}")
     elif made.operator in BOUNDS and not right.terms and right.value and bound != "1×":
         notes.append(f"{BOUNDS[made.operator][not made.nominal]} {bound}")
-    label, notes = _words(made.terms, known), "; ".join(filter(None, notes))
+    label, notes = _words(made.terms, known), "; ".join(notes)
     return f"{label and f'{label}: '}{text}{notes and f' ({notes})'}"
 
 
@@ -228,12 +228,3 @@ def _value(side: Side, value: float | str, exact: bool = False) -> str:
     if value >= 1e6 and unit != "J":
         return quantity_per_s(value, unit)
     return quantity(value, unit) if unit == "s" or value >= 1e3 else f"{digits} {unit}".rstrip()
-
-
-def _interval(side: Side, level: float) -> str:
-    """`8.51× to 9.07×`: of what is above 0, as the test has it."""
-    from_1 = articles_claims.difference(side, Side(Estimate.count(1)))
-    if from_1 is None or (side.runs <= 0).any():
-        return ""
-    ratio = from_1.judged(1 - level).ratio
-    return f"{_value(side, ratio.low)} to {_value(side, ratio.high)}"

@@ -1,14 +1,16 @@
-"""Runs side by side, case by case, each against the first: of this machine's or of anybody's, folders or zips.
+"""Runs side by side, case by case, each against the first; and other people's beside this machine's, on its page.
 
-Of a journal only its times are kept, and what shows whether two are of the same work: a thousand runs fit into memory.
+They are of this machine or of anybody's, folders or zips, read with the limits of `results.archive`. For a comparison
+only times are kept of a journal, and what shows whether two are of the same work: a thousand runs fit into memory.
 Nothing that a stranger's file says reaches a terminal, a page or a table's file as it is.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from statistics import geometric_mean
@@ -23,11 +25,12 @@ from pomology.machine import snapshot
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.paths import write_atomic
-from pomology.report.notebook_page import filled
-from pomology.report.table import Row, Table, write_numbers
+from pomology.report.table import Row, Table, filled, write_numbers
 from pomology.results import cases, store
 from pomology.results import run as results_run
+from pomology.results.journal import Contents
 from pomology.results.record import Metrics, Record
+from pomology.results.run import Run
 
 # The first of these that two runs both have is what they are compared by.
 TIMES = {"epoch_s": "an epoch", "fit_s": "a training", "kernel_s": "a call", "pass_s": "a pass"}
@@ -37,6 +40,12 @@ SAME = ("profile", "data", "scaled", "parameters", "flops_per_step", "chip", "th
 WHOLE = 3  # runs, up to which each has a column and each case a row; of more each run is a row of counts
 UNTOLD, BARRED, NOT_SHOWN = "cannot be told", "must not be compared", "no difference shown"
 SINGLE = "single runs"
+
+MOST_RUNS = 8  # on a page, whose figures have a mark for each of their devices
+BESIDE = (
+    "Runs of other people stand beside this one: their rows have the run's name in brackets, their marks are orange "
+    "crosses. Facts, verdicts and shares of the best are those of this page's own run alone."
+)
 
 
 class Case(NamedTuple):
@@ -73,10 +82,8 @@ class Side:
     problems: list[str] = field(default_factory=list)
 
     @property
-    def canary_s(self) -> float | None:
-        """The best of a run."""
-        records = (record for repeats in self.cases.values() for record in repeats)
-        return min((s for record in records for s in (record.canary or {}).values()), default=None)
+    def records(self) -> list[Record]:
+        return [record for repeats in self.cases.values() for record in repeats]
 
 
 def find(names: Iterable[str], variable: str = "RUNS", address: str = "") -> list[Path]:
@@ -97,25 +104,25 @@ def find(names: Iterable[str], variable: str = "RUNS", address: str = "") -> lis
 def load(place: str | Path) -> Side:
     """Read a run's folder or zip. Raises PomologyError, in a line, for what is no run, is not safe to read, or has no
     journal that can be read."""
-    run = results_run.Run(place)
-    journals = run.journals
+    run = Run(place)
     side = Side(one_line(run.name), run.machine, problems=[problem.rstrip(".") for problem in run.problems])
-    if side.problems and not journals:
+    if side.problems and not run.journals:
         raise PomologyError(f"{side.name}: {side.problems[0]}")
-    for journal in journals.values():
+    for journal in run.journals.values():
         side.problems += journal.problems
         for record in journal.records:
             if record.article == published.KIT:  # it says how well was measured, not how fast this machine is
                 continue
             known = {name: record.metrics[name] for name in TIMES if name in record.metrics}
-            times = Metrics((name, time) for name, time in known.items() if _in_this_world(time))
+            times = Metrics((name, time) for name, time in known.items() if time.value > 0 and _plausible(time, 1e12))
             side.problems += [f"{record.experiment}: {name} is no time" for name in known if name not in times]
             side.cases.setdefault(Case.of(record), []).append(record.without_samples().replace(metrics=times))
     return side
 
 
-def _in_this_world(time: Estimate) -> bool:
-    return 1e-15 < time.value < 1e12 and max(abs(time.low or 0), abs(time.high or 0)) < 1e12
+def _plausible(number: Estimate, most: float) -> bool:
+    """What is outside of these bounds is no measurement, and an axis with it would show nothing else."""
+    return all(1e-15 < abs(value) < most for value in (number.value, number.low, number.high) if value)
 
 
 class Finding(NamedTuple):
@@ -140,7 +147,7 @@ def metric_of(*sides: list[Record]) -> str:
 
 def _differences(*sides: list[Record]) -> str:
     """In which of `SAME` these are not of one thing, in words."""
-    good, differ = [[record for record in side if record.status == "ok"] for side in sides], {}
+    good, differ = [cases.good_of(side) for side in sides], {}
     for key in SAME:
         values = [dict.fromkeys(getattr(record, key) for record in side) for side in good]
         if len(values[0] | values[1]) > 1:
@@ -212,53 +219,51 @@ def side_by_side(sides: Sequence[Side]) -> Table:
         pairs = {case: (sides[base].cases[case], side.cases[case]) for case, base in there.items() if base != number}
         findings.append(judged(pairs))
     shared = sorted({case: None for row in findings for case in row}, key=lambda case: (case.article, case.experiment))
-    texts = {case: (cell(one_line(case.experiment)), cell(case.text), cell(names[first[case]])) for case in shared}
     data = tuple(
-        numbers_of((*texts[case], cell(name)), finding)
+        numbers_of((one_line(case.experiment), case.text, names[first[case]], name), finding)
         for name, row in zip(names, findings, strict=True)
         for case, finding in row.items()
     )
     timed = [case for case in shared if any(metric_of(side.cases.get(case, [])) for side in sides)]
     notes = [f"{len(shared) - len(timed)} cases were timed in no run."] if len(timed) < len(shared) else []
+    few = len(sides) <= WHOLE
     for name, side in zip(names, sides, strict=True):
-        notes += [f"{name}: {_machine(side, 200)}."] if len(sides) <= WHOLE else []
-        if side is not sides[0] and len(sides) <= WHOLE:
-            differ = results_run.differences((sides[0].machine, side.machine), (sides[0].canary_s, side.canary_s))
+        notes += [f"{name}: {_machine(side, 200)}."] if few else []
+        if few and side is not sides[0]:
+            differ = results_run.differences(sides[0], side)
             notes.append(f"{name}: {'not shown to be' if differ else 'is'} the machine of {names[0]}. {differ}".strip())
         notes += [f"{name}: {one_line(problem, 300)}." for problem in side.problems]
     notes += [f"{len(first) - len(shared)} cases are in one run only."] if len(first) > len(shared) else []
-    if len(sides) > WHOLE:
+    if not few:
         columns = ("Run", "Machine", "Cases", "Faster", "Slower", "Not shown", "Single runs", "Not comparable")
-        rows = tuple(map(_counts, names, sides, findings))
-        return Table("Runs against the first", columns, rows, (*notes, *NOTES), data)
+        rows = []
+        for name, side, row in zip(names, sides, findings, strict=True):
+            counts = Counter(finding.verdict for finding in row.values())
+            numbers = (len(row), *(counts[verdict] for verdict in ("faster", "slower", NOT_SHOWN, UNTOLD, BARRED)))
+            rows.append(Row((one_line(name, 40), _machine(side, 60), *map(str, numbers))))
+        return Table("Runs against the first", columns, tuple(rows), (*notes, *NOTES), data)
     rows = []
     for case in timed:
         repeats = [side.cases.get(case, []) for side in sides]
         compared = [row.get(case) for row in findings]
         metric = next(finding.metric for finding in compared if finding) or metric_of(repeats[first[case]]) or "step_s"
         times = [time_text(side, metric) for side in repeats]
-        rows.append(
-            Row((case.text, TIMES[metric].split()[1], *times, *(_shown(finding, metric) for finding in compared[1:])))
-        )
+        shown = [_shown(finding, metric) for finding in compared[1:]]
+        rows.append(Row((case.text, TIMES[metric].split()[1], *times, *shown)))
     columns = ("Case", "Time of", *names, *(f"{name} against the first" for name in names[1:]))
     return Table("Runs side by side", columns, tuple(rows), (*notes, *NOTES), data)
 
 
-def numbers_of(texts: tuple, finding: Finding) -> dict:
-    """A comparison as a row of the file."""
+def numbers_of(texts: Iterable[str], finding: Finding) -> dict:
+    """A comparison as a row of the file, in which no spreadsheet takes a text for a formula."""
     verdict, metric, ratio, detectable, why = finding
     numbers = (ratio.value, ratio.low, ratio.high) if ratio else (None, None, None)
-    return dict(zip(HEADINGS, (*texts, verdict, metric, *numbers, detectable, cell(why)), strict=True))
+    *texts, why = (f"'{text}" if text[:1] in ("=", "+", "-", "@") else text for text in (*texts, why))
+    return dict(zip(HEADINGS, (*texts, verdict, metric, *numbers, detectable, why), strict=True))
 
 
-def _machine(side: Side, most: int) -> str:
-    return one_line(snapshot.describe(side.machine), most) if side.machine else "machine not known"
-
-
-def _counts(name: str, side: Side, row: dict[Case, Finding]) -> Row:
-    counts = Counter(finding.verdict for finding in row.values())
-    numbers = (len(row), *(counts[verdict] for verdict in ("faster", "slower", NOT_SHOWN, UNTOLD, BARRED)))
-    return Row((one_line(name, 40), _machine(side, 60), *map(str, numbers)))
+def _machine(run: Side | Run, most: int) -> str:
+    return one_line(snapshot.describe(run.machine), most) if run.machine else "machine not known"
 
 
 def time_text(repeats: list[Record], metric: str) -> str:
@@ -288,22 +293,65 @@ def _shown(finding: Finding | None, metric: str) -> str:
     )
 
 
-def cell(text: str) -> str:
-    """A text for a table's file, which no spreadsheet takes for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
-
-
 def write(sides: Sequence[Side], folder: Path) -> tuple[Table, Path, Path]:
     """Compare, and write `compare.csv` and `compare.html`; returns the table and where they are."""
-    table = side_by_side(sides)
+    table, few = side_by_side(sides), len(sides) <= WHOLE
     numbers, page = folder / "compare.csv", folder / "compare.html"
     write_numbers(numbers, table.data, HEADINGS)
-    verdicts = Counter(
-        (row["run"], f"{row['verdict']}{f' ({SINGLE})' if row['why'] == SINGLE else ''}") for row in table.data
-    )
-    counts = (
-        [f"{name}: {count:,} {verdict}" for (name, verdict), count in verdicts.items()] if len(sides) <= WHOLE else []
-    )
-    given = {"title": table.title, "table": table, "counts": counts, "narrow": len(sides) <= WHOLE}
-    write_atomic(page, filled("compare.html.j2", **given))
+    single = [f" ({SINGLE})" * (row["why"] == SINGLE) for row in table.data]
+    verdicts = Counter((row["run"], row["verdict"] + why) for row, why in zip(table.data, single, strict=True))
+    counts = [f"{name}: {count:,} {verdict}" for (name, verdict), count in verdicts.items()] if few else []
+    write_atomic(page, filled("compare.html.j2", table=table, counts=counts, narrow=few))
     return table, numbers, page
+
+
+# On a page ------------------------------------------------------------------------------------------------------------
+
+
+class Other(Run):
+    """A run beside another one's, which enters none of its verdicts, ceilings, shares and means. Its records name it
+    behind their chip, so that no row is taken for another's."""
+
+    @functools.cached_property
+    def journals(self) -> dict[str, Contents]:
+        files = super().journals.items()
+        return {name: replace(held, records=[*map(self._named, held.records)]) for name, held in files}
+
+    def _named(self, record: Record) -> Record:
+        known = {name: number for name, number in record.metrics.items() if _plausible(number, 1e18)}
+        chip = f"{one_line(cases.short_chip(record.chip), 60)} ({self.name})"
+        return record.replace(chip=chip, metrics=Metrics(known))
+
+
+def beside(places: Sequence[Path], run: Run) -> list[Other]:
+    """The runs in these folders and zips, beside `run`. Raises PomologyError, in a line, for too many, for `run`
+    itself, and for one that is not safe to read or has nothing to show."""
+    if len(places) > MOST_RUNS:
+        raise PomologyError(f"WITH: {len(places)} runs; a page shows at most {MOST_RUNS} beside its own")
+    loaded: dict[str, Other] = {}
+    for place in places:
+        other = Other(place)
+        name = one_line(other.name, 40).replace(" @ ", "@")  # behind which short_chip would cut
+        other.name = f"{name}, {len(loaded) + 1}" if name in loaded else name
+        if place.resolve() == run.path.resolve():
+            raise PomologyError(f"WITH={name}: is the run whose page this is")
+        if not other.records:
+            raise PomologyError(f"WITH={name}: {next(iter(other.problems), 'no case has ended in it')}")
+        loaded[other.name] = other
+    return [*loaded.values()]
+
+
+def beside_notes(run: Run) -> list[str]:
+    """What a page says of those beside its run: which machine each is, whether it is the same one, and what could not
+    be used of it."""
+    lines = [BESIDE] if run.others else []
+    for other in run.others:
+        differ = results_run.differences(run, other)
+        same = f"It is not shown to be the machine of this page ({one_line(differ.partition('; ')[0], 100)})."
+        same = same if differ else "It is the machine of this page, in another run."
+        here = [f"{_machine(other, 200)}; {len(other.records):,} cases. {same}", *other.problems]
+        here += [f"{problem}." for held in other.journals.values() for problem in held.problems]
+        if missing := ", ".join(sorted(other.journals.keys() - run.journals.keys())):
+            here.append(f"not shown, since this run lacks them: {missing}.")
+        lines += [f"{other.name}: {one_line(text, 400)}" for text in here]
+    return lines

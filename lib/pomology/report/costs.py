@@ -4,8 +4,6 @@ Times are of table 4 (a pass of GPT-2-large), energies of table 5 (a step of Whi
 paper. What this machine cost only its owner knows. Reads the records of a run; times nothing.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -94,14 +92,6 @@ def offers(records: list[Record]) -> list[Offer]:
 
 def table(records: list[Record], years_of_use: float) -> Table:
     """What a device, and its speed in table 4, cost; records: those of `priced`."""
-    columns = ("Device", "Price", "Peak per 1,000 USD", "Memory per 1,000 USD", "Workload", "Batch size", "Pass")
-    columns += (
-        "Achieved",
-        "Share of the peak",
-        "Achieved per 1,000 USD",
-        "USD per sequence/s",
-        "Use for a million sequences",
-    )
     lines = []
     for device, maker, price, memory, peak, work, size, time, rate in offers(records):
         each = _over(time, size)
@@ -121,17 +111,17 @@ def table(records: list[Record], years_of_use: float) -> Table:
         cells += (_shown(use), _shown(million, 1, " USD"))
         about = {"device": device, "maker": maker, "work": work, "price_usd": price}
         lines.append((cells, about | numbers, "measured" if maker == "here" else "published"))
+    columns = ("Device", "Price", "Peak per 1,000 USD", "Memory per 1,000 USD", "Workload", "Batch size", "Pass")
+    columns += ("Achieved", "Share of the peak", "Achieved per 1,000 USD", "USD per sequence/s")
+    columns += ("Use for a million sequences",)
     meaning = [
         f"Use: the price spread over {years_of_use:g} years of training without a pause, for a million sequences "
         f"of {LENGTH:,} tokens; electricity and the computer around a card are not in it.",
         "Prices are those at launch, in table 1; this machine's is what was told. Peak: single precision in table 1, "
         "here the fastest product in fp32 that this run has measured.",
     ]
-    notes = [
-        any(kind == "measured" for *_, kind in lines) and SOFTWARE,
-        any(kind == "measured" for *_, kind in lines)
-        and "The intervals of what this machine achieved are in the table above, the article's own.",
-    ]
+    intervals = "The intervals of what this machine achieved are in the table above, the article's own."
+    notes = (SOFTWARE, intervals) if any(kind == "measured" for *_, kind in lines) else ()
     return Table.of("What speed costs", columns, lines, notes, meaning)
 
 
@@ -141,29 +131,25 @@ def pairs(records: list[Record]) -> Table:
     # Of this machine the article's own model, or else the best of the smaller ones.
     ours = [offer for offer in known if offer.maker == "here"]
     kept = [offer for offer in ours if offer.pass_s] or sorted(ours, key=lambda offer: offer.flops_per_s)[-1:]
-    found: dict[tuple[str, ...], tuple] = {}
-    for one, other in itertools.permutations([offer for offer in known if offer not in ours or offer in kept], 2):
-        dear = one.price_usd / other.price_usd
-        against = (one.maker, other.maker) in (("Apple", "NVIDIA"), ("here", "Apple"), ("here", "NVIDIA"))
+    rows: dict[tuple[str, ...], tuple] = {}
+    for first, other in itertools.permutations([offer for offer in known if offer not in ours or offer in kept], 2):
+        dear = first.price_usd / other.price_usd
+        against = (first.maker, other.maker) in (("Apple", "NVIDIA"), ("here", "Apple"), ("here", "NVIDIA"))
         if not against or not 1 / SIMILAR <= dear <= SIMILAR:
             continue
         # Times of other batch sizes are times of other workloads; operations a second compare.
-        speed = _over(other.flops_per_s, one.flops_per_s)
-        names = tuple(f"{side.device} ({side.work})" if speed else side.device for side in (one, other))
-        numbers = {
-            "price": dear,
-            "peak": _over(other.peak_flops_per_s, one.peak_flops_per_s),
-            "memory_per_usd": _over(_over(one.memory_bytes, one.price_usd), _over(other.memory_bytes, other.price_usd)),
-            "speed": speed,
-            "speed_per_usd": speed and speed * dear,
-        }
+        speed = _over(other.flops_per_s, first.flops_per_s)
+        names = tuple(f"{side.device} ({side.work})" if speed else side.device for side in (first, other))
+        per_usd = [_over(side.memory_bytes, side.price_usd) for side in (first, other)]
+        peak, memory = _over(other.peak_flops_per_s, first.peak_flops_per_s), _over(*per_usd)
+        numbers = {"price": dear, "peak": peak, "memory_per_usd": memory, "speed": speed}
+        numbers["speed_per_usd"] = speed and speed * dear
         cells = (*names, *(_shown(value, 1, "×") for value in numbers.values()))
-        found[names] = cells, {"one": names[0], "other": names[1]} | numbers
+        rows[names] = cells, {"one": names[0], "other": names[1]} | numbers
     columns = ("One", "Other of similar price", "Price ratio, one / other", "Peak ratio, other / one")
-    columns += ("Memory per dollar, one / other", "Achieved, other / one")
-    columns += ("Achieved per dollar, other / one",)
+    columns += ("Memory per dollar, one / other", "Achieved, other / one", "Achieved per dollar, other / one")
     note = f"Similar: at most {SIMILAR:g} times apart. Achieved: operations a second in table 4, or here."
-    return Table.of("Pairs of similar price", columns, found.values(), (note,))
+    return Table.of("Pairs of similar price", columns, rows.values(), (note,))
 
 
 def energy(records: list[Record], price_usd: float, usd_per_kwh: float, years_of_use: float) -> Table:
@@ -196,19 +182,12 @@ def energy(records: list[Record], price_usd: float, usd_per_kwh: float, years_of
         notes.append("This run has measured no energy: no meter may be read here, or no notebook with steps has run.")
     elif not price_usd:
         notes.append("What this machine cost is not told (`price_usd`), so its use has no price.")
-    columns = (
-        "Device",
-        "Workload",
-        "Energy per step",
-        "Energy per TFLOP",
-        "Electricity of 1,000 steps",
-        "Use of the device",
-    )
-    return Table.of("What energy costs", (*columns, "Together"), lines, notes)
+    columns = ("Device", "Workload", "Energy per step", "Energy per TFLOP", "Electricity of 1,000 steps")
+    return Table.of("What energy costs", (*columns, "Use of the device", "Together"), lines, notes)
 
 
-def _over(one: float | None, other: float | None) -> float | None:
-    return one / other if one and other else None
+def _over(above: float | None, below: float | None) -> float | None:
+    return above / below if above and below else None
 
 
 def _shown(value: float | None, unit: float = 1, words: str = "") -> str:
@@ -216,4 +195,4 @@ def _shown(value: float | None, unit: float = 1, words: str = "") -> str:
 
 
 def _cents(usd: float | None) -> str:
-    return "" if usd is None else f"{quantity(100 * usd, 'ct')}" if usd < 1 else f"{significant(usd)} USD"
+    return "" if usd is None else quantity(100 * usd, "ct") if usd < 1 else f"{significant(usd)} USD"

@@ -4,12 +4,10 @@ The notebook gives these as literals to `Experiment(...)`, or to `Report(...)` w
 they can be read there by people, and by `read` without running anything. What can be derived is not declared.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -176,8 +174,13 @@ def read(path: Path) -> Declaration:
 @functools.cache
 def _read(path: Path, changed: int) -> Declaration:
     declared: dict[str, Any] = {}
-    shows, known = [], {field.name for field in fields(Declaration)} - {"shows"}
-    for call in _calls(path):
+    shows, known, calls = [], {field.name for field in fields(Declaration)} - {"shows"}, []
+    for cell in read_notebook(path)["cells"]:
+        # A cell of IPython's own words, or of thousands of signs, declares nothing.
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            tree = ast.parse("".join(cell["source"]) if cell["cell_type"] == "code" else "")
+            calls += [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for call in calls:
         name = ast.unparse(call.func)
         if name.startswith(("experiment.", "report.")) and not call.args and not call.keywords:
             shows.append(call.func.attr)
@@ -193,11 +196,3 @@ def _read(path: Path, changed: int) -> Declaration:
         return msgspec.convert({"name": path.stem, **declared, "shows": shows}, Declaration)
     except msgspec.ValidationError as error:
         raise PomologyError(f"{one_line(path.name)}: {one_line(error, 250)}") from None
-
-
-def _calls(path: Path) -> Iterator[ast.Call]:
-    for cell in read_notebook(path)["cells"]:
-        # A cell of IPython's own words, or of thousands of signs, declares nothing.
-        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            tree = ast.parse("".join(cell["source"]) if cell["cell_type"] == "code" else "")
-            yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))

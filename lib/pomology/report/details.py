@@ -1,41 +1,27 @@
 """Every number of a case, the machine, and what the kit measured of itself."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pomology.articles import elsewhere, published
+from pomology.articles import published
 from pomology.format import quantity, significant, with_interval
 from pomology.report import declaration, roofline, speeds
 from pomology.report.declaration import Declaration
 from pomology.report.side_by_side import RATIOS
 from pomology.report.table import Row, Table, flag_notes
-from pomology.results import metrics
-from pomology.results.cases import (
-    DOUBTS,
-    FLAGS,
-    chip_name,
-    combined,
-    comparable,
-    good_of,
-    groups,
-    losses,
-    settings,
-)
+from pomology.results import cases, metrics
+from pomology.results.cases import chip_name, combined, good_of, groups, settings
 from pomology.results.record import Record
 
 BETWEEN = "between_process_difference"
 TWICE = {"same_process_difference": "within a process", BETWEEN: "between two"}
 
 # Columns where there is such a number, and not 0 in every row.
-DETAILS = ("first_step_s", "step_s", "flops_per_s", "page_faults", "page_ins", "swap_bytes")
-
-MORE_DETAILS = ("forward_s", "backward_s", "update_s", "swapped_bytes", "compressed_bytes", "cpu_busy", "gpu_busy")
-MORE_DETAILS += ("max_abs_error",)
+DETAILS = ("first_step_s", "step_s", "flops_per_s", "page_faults", "page_ins", "swap_bytes", "forward_s", "backward_s")
+DETAILS += ("update_s", "swapped_bytes", "compressed_bytes", "cpu_busy", "gpu_busy", "max_abs_error")
 
 NAMED = 3  # cases that a sentence names; more are counted
 
@@ -73,75 +59,69 @@ def with_difference(table: Table, records: Sequence[Record]) -> Table:
 
 def trust(records: Sequence[Record]) -> str:
     """Whether the numbers of a notebook's cases may be trusted, and which of them not, and why, in a sentence."""
-    timed = [good for repeats in groups(comparable(records, "flops_per_s")) if (good := good_of(repeats))]
-    doubts: dict[str, dict[str, list[str]]] = {"No": {}, "Roughly": {}}
-    doubtful = 0
+    timed = [good for repeats in groups(cases.comparable(records, "flops_per_s")) if (good := good_of(repeats))]
+    named: dict[str, dict[str, list[str]]] = {"no": {}, "roughly": {}}
+    sound = 0
     for good in timed:
-        slow_loader = [elsewhere.FAULTS[fault] for fault in speeds.loading(good)]
-        flags = {flag for record in good for flag in record.flags} & DOUBTS
-        flagged = [FLAGS[flag].partition(":")[0] for flag in sorted(flags)]
-        for word, reasons in zip(doubts, (slow_loader, flagged), strict=True):
-            for reason in reasons:
-                doubts[word].setdefault(reason, []).append(settings(good[0]) or good[0].case)
-        doubtful += bool(slow_loader or flagged)
+        against = speeds.doubts({flag for record in good for flag in record.flags} | speeds.loading(good))
+        sound += not against
+        for word, why in ((word, why) for word, reasons in against.items() for why in reasons):
+            named[word].setdefault(why, []).append(settings(good[0]) or good[0].case)
     parts = []
-    for word, reasons in doubts.items():
-        texts = [f"{why} ({_which(names, len(timed))})" for why, names in reasons.items()]
-        parts += [f"{word}: {'; '.join(texts)}."] if texts else []
-    if sound := len(timed) - doubtful:
+    for word, reasons in named.items():
+        texts = []
+        for why, names in reasons.items():
+            few = "; ".join(names) if len(names) <= NAMED else f"{len(names)} of {len(timed)} cases"
+            texts.append(f"{why} ({few if len(names) < len(timed) else 'in every case'})")
+        parts += [f"{word.capitalize()}: {'; '.join(texts)}."] if texts else []
+    if sound:
         others = "the other case" if sound == 1 else f"the other {sound} cases"
-        parts.append(f"Yes: {others}." if doubtful else "Yes: nothing known casts doubt on them.")
+        parts.append(f"Yes: {others}." if parts else "Yes: nothing known casts doubt on them.")
     return " ".join(parts)
-
-
-def _which(names: list[str], of: int) -> str:
-    if len(names) == of:
-        return "in every case"
-    return "; ".join(names) if len(names) <= NAMED else f"{len(names)} of {of} cases"
 
 
 def machine_table(snapshot: dict, devices: Sequence[Any] = ()) -> Table:
     """What this machine is, for the top of a notebook."""
     packages, memory, git = snapshot.get("packages", {}), snapshot.get("memory_bytes"), snapshot.get("git")
     frameworks = [f"{name} {packages[name]}" for name in ("torch", "tensorflow", "mlx") if name in packages]
-    pairs = [
-        ("Chip", snapshot.get("chip") or "not told"),
-        ("Cores", f"{snapshot.get('cpu_cores') or '?'} ({snapshot.get('cpu_threads') or '?'} threads)"),
-        ("Memory", f"{memory / 2**30:.0f} GB" if memory else "not told"),
-        ("System", f"{snapshot.get('os')} {snapshot.get('os_version') or ''}, {snapshot.get('architecture')}"),
-        ("Python", f"{snapshot.get('python')}, installed: {', '.join(frameworks)}"),
-        ("Power source", snapshot.get("power_source") or "not told"),
-        ("Devices timed", ", ".join(f"{device.backend} ({device.name})" for device in devices) or "none"),
-        ("Kit", f"commit {commit(git)}" if git else "not a checkout"),
-    ]
-    return Table("This machine", ("", ""), tuple(map(Row, pairs)))
+    pairs = {
+        "Chip": snapshot.get("chip") or "not told",
+        "Cores": f"{snapshot.get('cpu_cores') or '?'} ({snapshot.get('cpu_threads') or '?'} threads)",
+        "Memory": f"{memory / 2**30:.0f} GB" if memory else "not told",
+        "System": f"{snapshot.get('os')} {snapshot.get('os_version') or ''}, {snapshot.get('architecture')}",
+        "Python": f"{snapshot.get('python')}, installed: {', '.join(frameworks)}",
+        "Power source": snapshot.get("power_source") or "not told",
+        "Devices timed": ", ".join(f"{device.backend} ({device.name})" for device in devices) or "none",
+        "Kit": f"commit {commit(git)}" if git else "not a checkout",
+    }
+    return Table("This machine", ("", ""), tuple(map(Row, pairs.items())))
 
 
 def software_table(machine: dict, records: Sequence[Record]) -> Table:
     """What the cases of a run ran with: a row for each commit, set of packages, thread count and environment; without
     rows where the run did not note that."""
-    known = {name: _named(of) for name, of in _named(machine.get("software")).items()}
-    packages = [{(key, str(version)) for key, version in _named(of.get("packages")).items()} for of in known.values()]
-    shared, rows = set.intersection(*packages) if packages else set(), []
+    known = {name: named(of) for name, of in named(machine.get("software")).items()}
+    packages = [{(key, str(version)) for key, version in named(of.get("packages")).items()} for of in known.values()]
+    shared, lines = set.intersection(*packages) if packages else set(), []
     for (name, of), installed in zip(known.items(), packages, strict=True):
         count = sum(getattr(record, "software", None) == name for record in records)
         differ = " ".join(itertools.chain.from_iterable(sorted(installed - shared))) or "the same"
-        environment = " ".join(f"{key}={value}" for key, value in _named(of.get("environment")).items())
+        environment = " ".join(f"{key}={value}" for key, value in named(of.get("environment")).items())
         about = (commit(of.get("git")), str(of.get("python")), str(of.get("threads") or "not known"), differ)
-        rows.append(Row((f"{count:,}", *about, environment or "none set")))
+        lines.append(((f"{count:,}", *about, environment or "none set"), {}))
     columns = ("Cases", "Commit of the kit", "Python", "Threads", "Packages that differ", "Environment")
     same = ", ".join(" ".join(item) for item in sorted(shared))
-    return Table("", columns, tuple(rows), (f"Packages of all: {same}.",) if same else ())
+    return Table.of("", columns, lines, [same and f"Packages of all: {same}."])
 
 
 def commit(git: Any) -> str:
     """`1f84e50dd2, with changes`: of what git said."""
-    known = _named(git)
+    known = named(git)
     changed = ", with changes" if known.get("dirty") else ""
     return f"{str(known['commit'])[:10]}{changed}" if "commit" in known else "not known"
 
 
-def _named(known: Any) -> dict:
+def named(known: Any) -> dict:
     """What somebody's file may hold in place of names and values."""
     return known if isinstance(known, dict) else {}
 
@@ -150,8 +130,8 @@ def printed_table(experiment: str | Declaration) -> Table:
     """What the article prints of an experiment beside its times and ratios: layers, settings, remarks."""
     about = declaration.of(experiment)
     values = published.rows(experiment=about.experiment)
-    elsewhere = (about.metric, about.time, *RATIOS)
-    times = {(value["item"], value["row"]) for value in values if value["metric"] in elsewhere}
+    shown = (about.metric, about.time, *RATIOS)
+    times = {(value["item"], value["row"]) for value in values if value["metric"] in shown}
     return published_table("What the article prints", [v for v in values if (v["item"], v["row"]) not in times])
 
 
@@ -178,12 +158,12 @@ def details_table(records: list[Record], best: roofline.Ceilings | None = None) 
     ceilings, also the share of them that a case reaches."""
     lines = []
     there = {name for record in records for name, number in _numbers(record).items() if number.value}
-    shown = [name for name in (*DETAILS, *MORE_DETAILS) if name in there or name == "flops_per_s"]
+    shown = [name for name in DETAILS if name in there or name == "flops_per_s"]
     for record in records:
         values, load = _numbers(record), record.foreign_load
         numbers = [with_interval(values[x], metrics.show(x)) if x in values else "" for x in shown]
         cells = (chip_name(record), settings(record), f"{record.parameters:,}" if record.parameters else "")
-        cells += (*numbers, losses(record), "" if load is None else f"{load:.2f}")
+        cells += (*numbers, cases.losses(record), "" if load is None else f"{load:.2f}")
         about = {"case": record.case, "repeat": record.repeat, "status": record.status}
         lines.append((cells, about | {name: metric.value for name, metric in values.items()}))
     headings = (metrics.metric(name).heading for name in shown)
@@ -192,8 +172,7 @@ def details_table(records: list[Record], best: roofline.Ceilings | None = None) 
         records
         and "Achieved: operations per step over its time, on ready batches where there were any. What was 0 in every "
         "case, or not measured, has no column.",
-        any("±" in cell for cells, _ in lines for cell in cells)
-        and "± is the 95 % interval within this run; another run may differ by more.",
+        any("±" in cell for cells, _ in lines for cell in cells) and roofline.WITHIN,
     ]
     table = Table.of("What else was measured", columns, lines, meaning=meaning)
     shares = [roofline.share(record, best) if best else None for record in records]

@@ -1,23 +1,16 @@
 """Where a SimCLR epoch goes: a table of its parts, which the notebook times one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from pomology.format import resolved
 from pomology.measure.estimate import Estimate
-from pomology.report.table import Row, Table
+from pomology.report.table import Table
 from pomology.results.cases import chip_name
 from pomology.results.record import Record
 
-PARTS = {
-    "Training": "training_epoch_s",
-    "Waiting for data": "waiting_epoch_s",
-    "Evaluation": "evaluation_epoch_s",
-    "Reading alone": "reading_epoch_s",
-    "Augmentation alone": "augmentation_epoch_s",
-    "The loader alone": "loader_epoch_s",
-}
+PARTS = {"Training": "training_epoch_s", "Waiting for data": "waiting_epoch_s", "Evaluation": "evaluation_epoch_s"}
+PARTS |= {"Reading alone": "reading_epoch_s", "Augmentation alone": "augmentation_epoch_s"}
+PARTS |= {"The loader alone": "loader_epoch_s"}
 NOTES = (
     "Training: on batches that are on the device already, with the augmentation where the device makes it.",
     "Waiting for data: what a step with the loader takes beyond that.",
@@ -45,6 +38,6 @@ def table(records: Iterable[Record]) -> Table:
         cells = [resolved(part) if part else missing for part in parts(record.metrics).values()]
         cells.append(f"{start.value:,.1f} s" if start else missing)
         way = f"{config['workers']} workers" + (", persistent" if config["persistent"] == "yes" else "")
-        lines.append(Row((chip_name(record), way, config["augmentation"], *cells), "measured"))
+        lines.append(((chip_name(record), way, config["augmentation"], *cells), {}, "measured"))
     columns = ("Chip", "Loader", "Augmentation by the", *PARTS, "First batch of the loader")
-    return Table("Parts of an epoch", columns, tuple(lines), NOTES)
+    return Table.of("Parts of an epoch", columns, lines, NOTES)

@@ -1,9 +1,6 @@
 """An executed notebook as one HTML file that opens anywhere."""
 
-from __future__ import annotations
-
 import contextlib
-import functools
 import json
 import re
 import signal
@@ -15,10 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pomology.paths import RESOURCES, redact
+from pomology.paths import redact
+from pomology.report.table import PAGE
 from pomology.results.notebook_file import read_notebook
 
-PAGE = RESOURCES / "page"
 MOST_S = 10  # of computing, for a notebook; parsers of HTML take the square of the depth of what is nested
 PICTURE = "data:image/svg+xml,"
 SHOWN = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
@@ -52,16 +49,6 @@ def _classed(svg: str) -> str:
     return re.sub(r"<svg\b[^<>]*>", lambda tag: f"{tag[0]}<style>{sheet}</style>", svg, count=1)
 
 
-def filled(template: str, **given: Any) -> str:
-    """A page of the kit's own, made of one of its templates and the style sheet."""
-    import jinja2
-    from markupsafe import Markup
-
-    environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True)
-    style = Markup((PAGE / "style.css").read_text(encoding="utf-8"))
-    return environment.get_template(template).render(given | {"style": style})
-
-
 def render(notebook: Path, tables: dict[str, Any] | None = None, note: str = "") -> str:
     """An executed notebook as one HTML page: code folded, parameters open, pictures inside, no scripts.
 
@@ -72,6 +59,7 @@ def render(notebook: Path, tables: dict[str, Any] | None = None, note: str = "")
     """
     import nbformat
     from nbconvert import HTMLExporter
+    from nbconvert.preprocessors.sanitize import SanitizeHTML
 
     document = nbformat.v4.reads(redact(json.dumps(read_notebook(notebook), ensure_ascii=False)))
     headings: list[str] = []
@@ -87,11 +75,18 @@ def render(notebook: Path, tables: dict[str, Any] | None = None, note: str = "")
                 output.data = shown or {"text/plain": "(An output that only a script could show.)"}
                 alt = f"Picture under the heading “{headings[-1] if headings else ''}”"
                 output.metadata = {**output.get("metadata", {}), "alt": alt}
+    known = SanitizeHTML()  # leaves nothing that could run, load or cover something
+    tags, styles = [*known.tags, *TAGS.split()], [*known.styles, *STYLES.split()]
+    safe = SanitizeHTML(tags=tags, attributes=_allowed, styles=styles, strip=True)
+    # Marks in highlighted code that have no colour in the style sheet would be most of the page.
+    coloured = "|".join(re.findall(r"\.highlight \.(\w+)", (PAGE / "style.css").read_text(encoding="utf-8")))
+    plain = re.compile(rf'<span class="(?!(?:{coloured})")\w+">([^<]*)</span>')
+    filters = {"safe_html": lambda text: safe.sanitize_html_tags(CODE.sub("", str(text))), "address": address}
     exporter = HTMLExporter(
         template_name=PAGE.name,
         extra_template_basedirs=[str(PAGE.parent)],
         exclude_anchor_links=True,
-        filters={"safe_html": _safe_html, "address": address, "coloured": lambda code: _plain().sub(r"\1", str(code))},
+        filters=filters | {"coloured": lambda code: plain.sub(r"\1", str(code))},
         config={"NbConvertBase": {"display_data_priority": list(SHOWN)}},
     )
     with _at_most(MOST_S), warnings.catch_warnings(action="ignore"):  # as of languages that it does not know
@@ -116,27 +111,6 @@ def _at_most(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-
-
-@functools.cache
-def _plain() -> re.Pattern:
-    """Marks in highlighted code that have no colour in the style sheet; they would be most of the page."""
-    coloured = re.findall(r"\.highlight \.(\w+)", (PAGE / "style.css").read_text(encoding="utf-8"))
-    return re.compile(rf'<span class="(?!(?:{"|".join(coloured)})")\w+">([^<]*)</span>')
-
-
-def _safe_html(text: Any) -> str:
-    """HTML from a notebook with nothing in it that could run, load or cover something."""
-    return _sanitizer().sanitize_html_tags(CODE.sub("", str(text)))
-
-
-@functools.cache
-def _sanitizer() -> Any:
-    from nbconvert.preprocessors.sanitize import SanitizeHTML
-
-    known = SanitizeHTML()
-    tags, styles = [*known.tags, *TAGS.split()], [*known.styles, *STYLES.split()]
-    return SanitizeHTML(tags=tags, attributes=_allowed, styles=styles, strip=True)
 
 
 def _allowed(tag: str, name: str, value: str) -> bool:

@@ -5,8 +5,6 @@ security policy forbids both. Journals, tables and notebooks may come from other
 figures are pictures, and a notebook's own HTML passes a list of harmless tags, attributes and styles.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -24,15 +22,14 @@ from pomology.format import one_line
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import claims as report_claims
-from pomology.report import declaration, details, ranking, roofline, summary
-from pomology.report import others as report_others
+from pomology.report import compare, declaration, details, ranking, roofline, summary
 from pomology.report.declaration import Declaration
 from pomology.report.figures import of_this_machine, style
-from pomology.report.figures.peaks import CAPTION, peaks_figure
 from pomology.report.figures.ranking import chosen, on_an_axis
-from pomology.report.notebook_page import PAGE, address, filled, render
+from pomology.report.figures.summary import peaks_figure
+from pomology.report.notebook_page import address, render
 from pomology.report.showing import CHECK, SAVED_AS, Report
-from pomology.report.table import Table, grouped, saved
+from pomology.report.table import PAGE, Row, Table, filled, grouped, saved
 from pomology.results import cases, journal
 from pomology.results.notebook_file import read_notebook
 from pomology.results.record import Record
@@ -70,7 +67,7 @@ def build(out: Path, abouts: Sequence[Declaration] | None = None, beside: Sequen
     where a ceiling above its shares has risen. Raises PomologyError if there is no folder.
     """
     run = Run(out)
-    run.others = report_others.load(beside, run)
+    run.others = compare.beside(beside, run)
     failed = {}
     for notebook in sorted(run.path.glob("*.ipynb")):
         page = notebook.with_suffix(".html")
@@ -131,8 +128,8 @@ def _index(run: Run, failed: dict[str, str], abouts: Sequence[Declaration] | Non
     abouts = [_declaration(run, name, known) for name in sorted(names - unprintable - {"index"})]
     abouts.sort(key=lambda about: (*order, about.experiment).index(about.experiment))
     abouts.sort(key=lambda about: (about.article == published.KIT, about.article))
-    unprinted = (f"{one_line(name)}: not shown, for its name." for name in sorted(unprintable))
-    notes = [*report_others.notes(run), *run.problems, *unprinted]
+    notes = [*compare.beside_notes(run), *run.problems]
+    notes += [f"{one_line(name)}: not shown, for its name." for name in sorted(unprintable)]
     notes += [] if run.journals else ["Nothing has been measured yet."]
     notes += [] if notebooks or not run.journals else ["Made of the journals alone: no notebook is beside them."]
     if any(record.profile == "smoke" for record in run.records):
@@ -177,14 +174,10 @@ def _few(lines: list[str]) -> list[str]:
     return few + ([f"And {len(lines) - MOST_LINES:,} more like these."] if len(lines) > MOST_LINES else [])
 
 
-def _figure(svg: str, caption: str) -> dict[str, str]:
-    return {"drawing": address(svg), "caption": caption}
-
-
 def _facts(run: Run) -> list[tuple[str, str]]:
     """What to know before reading any number."""
     records, machine, minutes = run.records, run.machine, one_line(run.machine.get("minutes") or "", 9)
-    packages = found if isinstance(found := machine.get("packages"), dict) else {}
+    packages = details.named(machine.get("packages"))
     kit = [f"version {packages['pomology']}"] if "pomology" in packages else []
     kit += [f"commit {details.commit(machine['git'])}"] if machine.get("git") else []
     profiles = sorted({record.profile for record in records} or {str(machine.get("profile") or "not told")})
@@ -210,9 +203,9 @@ def _facts(run: Run) -> list[tuple[str, str]]:
 
 def _left_out(run: Run) -> Table:
     """What a run has left out as the time of MINUTES was over, and why."""
-    left = known if isinstance(known := run.machine.get("left_out"), dict) else {}
-    lines = [((one_line(name, 60), one_line(why, 200)), {}) for name, why in [*left.items()][:MOST_LEFT]]
-    return Table.of(f"Left out: MINUTES={one_line(run.machine.get('minutes'), 9)}", ("Notebook", "Why"), lines)
+    left = [*details.named(run.machine.get("left_out")).items()][:MOST_LEFT]
+    rows = tuple(Row((one_line(name, 60), one_line(why, 200))) for name, why in left)
+    return Table(f"Left out: MINUTES={one_line(run.machine.get('minutes'), 9)}", ("Notebook", "Why"), rows)
 
 
 def _trust(records: list[Record]) -> Table:
@@ -221,10 +214,8 @@ def _trust(records: list[Record]) -> Table:
     kinds: dict[str, list[str]] = {}
     for row, numbers in zip(checks.rows, checks.data, strict=True):
         kinds.setdefault(row.cells[2].partition(" (")[0], []).append(f"{numbers['check']} ({numbers['device']})")
-    lines = [
-        ((word, f"{len(names)} of {len(checks.rows)} checks of the kit itself", ", ".join(names)), {})
-        for word, names in kinds.items()
-    ]
+    of_all = f"of {len(checks.rows)} checks of the kit itself"
+    rows = [(word, f"{len(names)} {of_all}", ", ".join(names)) for word, names in kinds.items()]
     good = [record for record in records if record.status == "ok" and record.profile != "smoke"]
     flagged = [record for record in good if cases.DOUBTS.intersection(record.flags)]
     flags = Counter(flag for record in flagged for flag in record.flags if flag in cases.DOUBTS).most_common()
@@ -237,20 +228,19 @@ def _trust(records: list[Record]) -> Table:
         ("no", smoke, "smoke runs, which are made to test the kit"),
         ("no number", sum(count for _, count in ended), ", ".join(f"{count} {status}" for status, count in ended)),
     ):
-        lines += [((word, f"{count:,} of {len(records):,} cases", why), {})] if count else []
-    return Table.of("", ("May it be trusted?", "What", "Why"), lines, [details.same_twice(records)])
+        rows += [(word, f"{count:,} of {len(records):,} cases", why)] if count else []
+    columns = ("May it be trusted?", "What", "Why")
+    return Table("", columns, tuple(map(Row, rows)), (details.same_twice(records),))
 
 
 def _contradicted(articles: list[dict]) -> Table | None:
     """The articles' sentences that numbers contradict: their own, or this machine's."""
     parts = [part for article in articles for part in (article, *article["sections"])]
     tables = [part["claims"] for part in parts if isinstance(part.get("claims"), Table)]
-    rows = dict.fromkeys(row for table in tables for row in table.rows)
-    rows = [row for row in rows if any(cell.startswith("does not hold") for cell in row.cells[2:])]
-    rows = [replace(row, cells=(f"Article {row.cells[0].partition('-')[0]}", *row.cells[1:])) for row in rows]
-    return (
-        replace(tables[0], title="", columns=("", *tables[0].columns[1:]), rows=tuple(rows), notes=()) if rows else None
-    )
+    known = dict.fromkeys(row.cells for table in tables for row in table.rows)
+    wrong = [cells for cells in known if any(cell.startswith("does not hold") for cell in cells[2:])]
+    rows = tuple(Row((f"Article {name.partition('-')[0]}", *rest)) for name, *rest in wrong)
+    return Table("", ("", *tables[0].columns[1:]), rows) if rows else None
 
 
 def _tried(notes: list[str], what: str, make: Callable[[], Any]) -> Any:
@@ -269,15 +259,13 @@ def _ranked(run: Run) -> dict[str, Any] | None:
         return {"why": ranking.NOTHING} if run.records else None
     names = [name for of in known.references.values() for name in of]
     *answers, sure = known.sentences()
-    frameworks = known.frameworks()
-    on_x86 = run.machine.get("architecture") == "x86_64"
+    frameworks, on_x86 = known.frameworks(), run.machine.get("architecture") == "x86_64"
     return {
         "sentences": [*answers, f"{sure} {details.same_twice(run.records)}"],
         "usual": known.usual,
         "axis": on_an_axis(shown := chosen(beside := known.places(known.usual), known.usual)),
         "more": len(beside) - len(shown),
         "colours": [(*look, style.COLOURS[name]) for look, name in style.DEVICES.items()],
-        "caption": ranking.CAPTION,
         "table": replace(known.table(), title=""),
         "frameworks": [*frameworks, *([UNTUNED] * bool(frameworks and on_x86))],
         "models": (models := replace(known.by_model(), title="")),
@@ -292,8 +280,7 @@ def _compared(run: Run) -> dict[str, Any] | None:
     if not (sentence := summary.sentence(run.records)):
         return None
     known = summary.reaches(run.records)
-    slowest = summary.slowest(known)
-    figure = _figure(style.svg(peaks_figure(known)), CAPTION)
+    slowest, figure = summary.slowest(known), address(style.svg(peaks_figure(known)))
     return {"sentence": f"{slowest} {sentence}".strip(), "slowest": re.split(r"[:;(]", slowest)[0], "figure": figure}
 
 
@@ -333,10 +320,9 @@ def _section(run: Run, about: Declaration, failure: str | None, with_claims: boo
         section |= _shown(report := Report.of(about, run), shows, main, with_claims)
         if name == "prediction":
             places = [run.path / "tables" / table for table in PREDICTED]
-            section["predicted"] = [
-                (kept.title, replace(kept, title="")) for place in places if (kept := saved(place, report.sources("")))
-            ]
-            old = len(section["predicted"]) < sum(place.with_suffix(".json").exists() for place in places)
+            kept = [table for place in places if (table := saved(place, report.sources("")))]
+            section["predicted"] = [(table.title, replace(table, title="")) for table in kept]
+            old = len(kept) < sum(place.with_suffix(".json").exists() for place in places)
             notes += ["Its tables are older than numbers of this run: run the notebook prediction once more."] * old
         on_cpu = any((record.framework, record.backend) == ("mlx", "cpu") for record in report.records)
         notes += [UNTUNED] * (on_cpu and run.machine.get("architecture") == "x86_64")
@@ -348,7 +334,7 @@ def _section(run: Run, about: Declaration, failure: str | None, with_claims: boo
     ended = [r for r in ended if r.status != "ok" and (r.status != "too-big" or not (main == "ceilings" or r.scaled))]
     ended = {(record.case, record.status): record for record in ended}  # once for all repeats
     endings = _few([cases.line(record) for record in ended.values()] if main != "checks" else [])
-    tables = [(f"{what} as CSV", f"tables/{name}-{saved}.csv") for what, saved in CSV.items()]
+    tables = [(f"{what} as CSV", f"tables/{name}-{saved_as}.csv") for what, saved_as in CSV.items()]
     links = [("The notebook, rendered", f"{name}.html"), *tables, ("journal", contents.path.name)]
     links = [(text, quote(place)) for text, place in links if (run.path / place).exists()]
     return section | {"endings": endings, "notes": _few(notes), "links": links}
@@ -366,7 +352,7 @@ def _shown(report: Report, shows: tuple[str, ...], main: str, with_claims: bool)
     records = report.records if about.framework else report.run_records()
     if "figure" in shows and any(record.status == "ok" and record.profile != "smoke" for record in records):
         alone = report.run.others and of_this_machine(about)
-        section["figure"] = _figure(report.drawn(), about.caption + OF_THIS_MACHINE * bool(alone))
+        section["figure"] = (address(report.drawn()), about.caption + OF_THIS_MACHINE * bool(alone))
     if "claims" in shows and with_claims:
         claims = report.saved("claims")
         alone = {claim.id for claim in published.claims() if len(claim.experiments) == 1}

@@ -5,8 +5,6 @@ such pair the ratio of their speeds is taken, of a workload the geometric mean o
 their workloads. A time with a fault that changes what was timed is drawn hollow, and is in no mean.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import statistics
@@ -20,7 +18,7 @@ from pomology.articles.published import experiment_of
 from pomology.errors import PomologyError
 from pomology.format import significant, span
 from pomology.measure.estimate import Estimate
-from pomology.report.speeds import MEASURED, OTHER, Speed, speeds
+from pomology.report.speeds import MEASURED, OTHER, Speed, doubts, speeds
 from pomology.report.summary import WORKLOADS
 from pomology.report.table import SOFTWARE, Table, grouped
 from pomology.results import cases
@@ -46,12 +44,6 @@ NOTES = (
     "longer than computing.",
     SOFTWARE,
 )
-CAPTION = (
-    "A mark is a model that both devices have trained at the same settings, hollow where one of the two times is "
-    "doubtful; the stroke is the geometric mean of the filled ones. The axis is the ratio of the speeds, logarithmic: "
-    "right is faster. Two rows may rest on different models: each compares with the device at 1, and not with the "
-    "row beside it."
-)
 NOT_THERE = (
     "A ratio is the mean of the settings that both have run. A device that is not in a row has published no time of "
     "that model at these settings. Brackets: doubtful."
@@ -68,8 +60,8 @@ def times_as(ratio: float, times: str = "×") -> str:
     return "as fast" if text == "1.0" else f"{text}{times} as {'fast' if ratio > 1 else 'long'}"
 
 
-def compared(ratios: Sequence[float], mean: float, behind: str, times: str = "×", to: str = "") -> str:
-    """The mean of several with what stands behind it: `8.3× as long (2 models: 5.3 to 14)`.
+def compared(ratios: Sequence[float], behind: str, times: str = "×", to: str = "") -> str:
+    """The geometric mean of several with what stands behind it: `8.3× as long (2 models: 5.3 to 14)`.
 
     behind: `model`, what the ratios are of. to: words behind the mean. Of ratios on both sides of 1 each end is written
     out.
@@ -79,7 +71,7 @@ def compared(ratios: Sequence[float], mean: float, behind: str, times: str = "×
     if low >= 1 or high <= 1:
         ends = [significant(end, 2) for end in sorted(max(end, 1 / end) for end in (low, high))]
     about = f"one {behind}" if len(ratios) == 1 else f"{len(ratios)} {behind}s: {' to '.join(ends)}"
-    return f"{times_as(mean, times)}{to} ({about})"
+    return f"{times_as(statistics.geometric_mean(ratios), times)}{to} ({about})"
 
 
 def _verb(ratio: float) -> str:
@@ -88,14 +80,12 @@ def _verb(ratio: float) -> str:
 
 class Place(NamedTuple):
     """A device beside the one that stands at 1. ratios: workload -> how many times as fast it is, and whether that is
-    sound; mean: of the sound ones, or if there is none of all; speeds: what they are made of. source: `measured`,
-    `other` or `published`."""
+    sound; speeds: what they are made of. source: `measured`, `other` or `published`."""
 
     device: str
     role: str
     source: str
     ratios: dict[str, tuple[Estimate, bool]]
-    mean: float
     speeds: tuple[Speed, ...]
 
     @property
@@ -113,11 +103,16 @@ class Place(NamedTuple):
         """The ratios that the mean is of."""
         return [ratio.value for ratio, sound in self.ratios.values() if sound or not self.sound]
 
+    @property
+    def mean(self) -> float:
+        """Of the sound ones, or if there is none of all."""
+        return statistics.geometric_mean(self.values)
+
     def words(self) -> str:
         """`3.2× as long (4 models: 1.9 to 5.0)`."""
         if all(ratio.covers == "exact" for ratio, _ in self.ratios.values()):
             return "1 (the reference)"
-        text = compared(self.values, self.mean, "model")
+        text = compared(self.values, "model")
         return text if self.sound else f"({text}, doubtful)"
 
     def software(self) -> str:
@@ -161,8 +156,7 @@ class Ranking:
             ratios = {here[0][0].workload: _mean(here) for here in grouped(these, lambda pair: pair[0].workload)}
             first = these[0][0]
             source = first.source if first.source in (MEASURED, OTHER) else "published"
-            place = Place(device, first.role, source, ratios, 1.0, tuple(speed for speed, _ in these))
-            made.append(place._replace(mean=statistics.geometric_mean(place.values)))
+            made.append(Place(device, first.role, source, ratios, tuple(speed for speed, _ in these)))
         return sorted(made, key=lambda place: (-place.mean, place.device))
 
     @functools.cached_property
@@ -177,9 +171,8 @@ class Ranking:
             return "This machine" if name in self.here else next(fits, OF_ROLES[role])
 
         def order(name: str) -> tuple:
-            return KINDS.index(kind(name)), [
-                int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)
-            ]
+            parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+            return KINDS.index(kind(name)), parts
 
         names = {name for devices in beside for name in devices}
         return {kind(of[0]): of for of in grouped(sorted(names, key=order), kind)}
@@ -213,12 +206,13 @@ class Ranking:
             beside, parts = {place.device: place for place in self.places(device)}, {}
             for name in sorted(self.nearest(device), key=lambda name: (beside[name].role == "cpu", name != self.usual)):
                 if beside[name].sound and beside[name].role not in parts:
-                    ratios, mean = [1 / ratio for ratio in beside[name].values], 1 / beside[name].mean
-                    words = compared(ratios, mean, "model", " times", f" as the {name}")
-                    parts[beside[name].role] = _verb(mean), words
-            clauses = [
-                f"{of[0][0]} {_listed([words for _, words in of])}" for of in grouped(parts.values(), itemgetter(0))
-            ]
+                    ratios = [1 / ratio for ratio in beside[name].values]
+                    words = compared(ratios, "model", " times", f" as the {name}")
+                    parts[beside[name].role] = _verb(1 / beside[name].mean), words
+            clauses = []
+            for of in grouped(parts.values(), itemgetter(0)):
+                *words, last = (text for _, text in of)
+                clauses.append(f"{of[0][0]} {' and '.join(filter(None, [', '.join(words), last]))}")
             lines += [f"The {device} {'; it '.join(clauses)}."] * bool(clauses)
             times += beside[device].speeds
         return [*lines, self._sure(times)]
@@ -236,8 +230,10 @@ class Ranking:
         flags = [speed.faults & cases.FLAGS.keys() for speed in times]
         names = ", ".join(sorted(set().union(*flags)))
         parts.append(f"{sum(map(bool, flags))} carry a flag ({names})" if names else "none carries a flag")
-        left = [of for of in models if not any(speed.sound for speed in of)]
-        parts += [f"in no mean: {title(of[0].workload)} ({', '.join(_doubts(of))})" for of in left]
+        for of in models:
+            if not any(speed.sound for speed in of):
+                against = doubts(fault for speed in of for fault in speed.faults)["no"]
+                parts.append(f"in no mean: {title(of[0].workload)} ({', '.join(against)})")
         return f"How sure: {'; '.join(parts)}."
 
     def frameworks(self) -> list[str]:
@@ -251,9 +247,8 @@ class Ranking:
         both = [(key[0], of["torch"] / of["mlx"]) for key, of in pairs.items() if {"torch", "mlx"} <= of.keys()]
         for these in grouped(both, lambda pair: pair[0]):
             ratios = [ratio for _, ratio in these]
-            mean = statistics.geometric_mean(ratios)
-            words = compared(ratios, mean, "case", " times", " as PyTorch")
-            lines.append(f"On the {these[0][0]}, MLX {_verb(mean)} {words}.")
+            words = compared(ratios, "case", " times", " as PyTorch")
+            lines.append(f"On the {these[0][0]}, MLX {_verb(statistics.geometric_mean(ratios))} {words}.")
         return lines
 
     def table(self, reference: str = "") -> Table:
@@ -276,31 +271,22 @@ class Ranking:
         for device in self.here:
             beside = {place.device: place for place in self.places(device)}
             for these in grouped(beside.pop(device).speeds, lambda speed: speed.workload):
-                name, doubts, runs = these[0].workload, _doubts(these), min(speed.runs for speed in these)
-                flags = {flag for speed in these for flag in speed.faults & cases.FLAGS.keys()}
+                name, runs = these[0].workload, min(speed.runs for speed in these)
+                faults = {fault for speed in these for fault in speed.faults}
+                against = doubts(faults)
+                flags = sorted(faults & cases.FLAGS.keys())
                 others = [(place.device, *place.ratios[name]) for place in beside.values() if name in place.ratios]
                 others.sort(key=lambda other: -other[1].value)
-                unsure = cases.DOUBTS & flags
-                sure = [f"no: {', '.join(doubts)}" if doubts else "roughly" if unsure else "yes"]
                 frameworks = ", ".join(dict.fromkeys(map(cases.framework_name, these)))
+                sure = [f"no: {', '.join(against['no'])}" if "no" in against else next(iter(against), "yes")]
                 sure += [f"{frameworks}, {'one run' if runs == 1 else f'{runs} runs'}"]
-                sure += [f"flags: {', '.join(sorted(flags))}"] * bool(flags)
+                sure += [f"flags: {', '.join(flags)}"] * bool(flags)
                 model = title(name) + f", on the {device}" * (len(self.here) > 1)
                 lines.append(((model, ", ".join(_marked(*other) for other in others), "; ".join(sure)), {}))
-                carried |= flags
+                carried.update(flags)
         columns = ("Model", f"How others train it, against this {'machine' if len(self.here) == 1 else 'device'}")
         notes = [NOT_THERE, *(f"{flag}: {cases.FLAGS[flag]}." for flag in sorted(carried))]
         return Table.of("Model by model", (*columns, "May it be trusted?"), lines, notes)
-
-
-def _doubts(times: Iterable[Speed]) -> list[str]:
-    """What is wrong with them, in words, that keeps them out of a mean."""
-    faults = {fault for speed in times for fault in speed.faults}
-    return [elsewhere.FAULTS[fault] for fault in sorted(faults & elsewhere.SERIOUS)]
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
 def _marked(name: str, ratio: Estimate, sound: bool) -> str:

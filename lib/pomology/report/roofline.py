@@ -5,8 +5,6 @@ Communications of the ACM 52 (4), 2009. A device reaches at most the lower of tw
 and its memory bandwidth times the operations that are done for a byte, which are counted on paper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -17,7 +15,7 @@ from pomology.articles import published
 from pomology.articles.published import KIT, experiment_of
 from pomology.format import quantity, quantity_per_s, significant, with_interval
 from pomology.measure.estimate import Estimate
-from pomology.report.table import Table, flag_notes
+from pomology.report.table import Table, ends, flag_notes
 from pomology.results import cases, metrics
 from pomology.results.cases import DOUBTS, achieved, chip_name, comparable, framework_name, groups
 from pomology.results.record import Record
@@ -28,6 +26,7 @@ ABOVE = (
     "Shares are clipped at 100 % of the ceiling. Faster than any product: the ceiling is too low (run the ceilings "
     "again, alone), or an operator took fewer operations than are counted."
 )
+WITHIN = "± is the 95 % interval within this run; another run may differ by more."
 NO_CEILINGS = "This run has no ceilings yet: run the notebooks ceilings and ceilings_mlx into the same folder first."
 
 CEILINGS = ("ceilings", "ceilings_mlx")
@@ -220,9 +219,7 @@ def with_shares(table: Table, heading: str, shares: list[Estimate | None]) -> Ta
     rows, data = [], []
     for row, numbers, share in zip(table.rows, table.data, shares, strict=True):
         rows.append(replace(row, cells=(*row.cells[:place], percent(share), *row.cells[place:])))
-        shown = {"share_of_best": share.value} if share else {}
-        shown |= {"share_of_best_low": share.low, "share_of_best_high": share.high} if share and share.low else {}
-        data.append(numbers | shown)
+        data.append(numbers | ({"share_of_best": share.value} | ends("share_of_best", share) if share else {}))
     note = (
         f"{BEST}: achieved, over the best rate that a matrix product reached on this device in this precision, in any "
         "notebook and framework of this run; the table of ceilings names them."
@@ -242,7 +239,8 @@ def percent(share: Estimate | None) -> str:
     return with_interval(clipped(share).replace(unit="x"), metrics.show("share_of_peak"))
 
 
-def _reached(rate: Estimate, unit: str) -> str:
+def rate_text(rate: Estimate, unit: str = "FLOP/s") -> str:
+    """`84.0 GFLOP/s ± 2.1 %`."""
     return with_interval(rate, partial(quantity_per_s, unit=unit))
 
 
@@ -264,21 +262,20 @@ def ceilings_table(records: list[Record], article: str = "") -> Table:
     for kind, which, metric, (rate, record) in sorted(ranked, key=itemgetter(0)):
         settings = (str(value).replace("x", " × ") for key, value in record.config.items() if key != "precision")
         by = "; ".join([framework_name(record), f"{record.experiment}: {', '.join(settings)}", *record.flags])
-        both = (_reached(rate, "FLOP/s"), "") if metric == "flops_per_s" else ("", _reached(rate, "B/s"))
+        both = (rate_text(rate), "") if metric == "flops_per_s" else ("", rate_text(rate, "B/s"))
         numbers = {metric: rate.value, f"{metric}_low": rate.low, f"{metric}_high": rate.high}
         about = {"source": "measured", "device": kind, "precision": which, "framework": record.framework}
         lines.append(((names[kind], which, *both, by), about | numbers, "measured"))
     makers = "The article's rates are the makers' peaks, in single precision; this machine's are measured."
-    meaning = [article and makers, best and "± is the 95 % interval within this run; another run may differ by more."]
+    smoke = any(record.profile == "smoke" for record in records)
     notes = [
         None if best else NO_CEILINGS,
-        any(record.profile == "smoke" for record in records)
-        and "This was a smoke test, with tiny shapes: it has no ceilings.",
+        smoke and "This was a smoke test, with tiny shapes: it has no ceilings.",
         *flag_notes(ceiling.record for known in best[:2] for ceiling in known.values()),
     ]
     columns = ("Device", "Precision, or traffic", "Best rate", "Memory bandwidth", "Reached by")
     title = "Peaks of the article's devices, and the ceilings of this machine" if article else "This machine's ceilings"
-    return Table.of(title, columns, lines, notes, meaning)
+    return Table.of(title, columns, lines, notes, [article and makers, best and WITHIN])
 
 
 def roofline_table(records: list[Record]) -> Table:
@@ -286,35 +283,29 @@ def roofline_table(records: list[Record]) -> Table:
     in it, with the reason."""
     points, best, lines = roofline_points(records), ceilings(records), []
     for name, record, rate, share, operations, roof in points:
-        cells = (
-            name,
-            f"{chip_name(record)}, {framework_name(record)}",
-            cases.precision(record),
-            ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in record.config.items() if value),
-            _reached(rate, "FLOP/s"),
-            percent(share) or "no ceiling",
-            significant(operations) if operations else "not counted",
-            *((roof.limit, percent(Estimate.count(roof.share))) if roof else ("", "")),
-            ", ".join([*(["scaled"] if record.scaled else []), *record.flags]),
-        )
+        settings = (f"{key.replace('_', ' ')} {value}" for key, value in record.config.items() if value)
+        cells = (name, f"{chip_name(record)}, {framework_name(record)}", cases.precision(record), ", ".join(settings))
+        cells += (rate_text(rate), percent(share) or "no ceiling")
+        cells += (significant(operations) if operations else "not counted",)
+        cells += (roof.limit, percent(Estimate.count(roof.share))) if roof else ("", "")
         about = {"experiment": record.experiment, "case": record.case, "flops_per_s": rate.value}
         shares = {"share_of_best": share.value, "low": share.low, "high": share.high} if share else {}
         roofs = {"limit": roof.limit, "roof_flops_per_s": roof.flops_per_s, "share_of_roof": roof.share} if roof else {}
-        lines.append((cells, about | shares | {"flops_per_byte": operations} | roofs, "measured"))
+        numbers = about | shares | {"flops_per_byte": operations} | roofs
+        lines.append(((*cells, ", ".join([*["scaled"] * record.scaled, *record.flags])), numbers, "measured"))
     columns = ("Experiment", "Device", "Precision", "Best case", "Achieved", BEST, "Operations per byte", "Limited by")
     columns += ("Share of that roof", "Remarks")
-    notes, meaning = [] if best else [NO_CEILINGS], []
-    if points:
-        meaning.append(
-            "Operations per byte, on paper: what each operator of a step reads and writes by itself, and the "
-            "optimiser's update. Fused operators and caches move less, so a case may be above the memory's roof: its "
-            "share is clipped at 100 %. What only reads, as a matrix that meets a vector, is compared with the "
-            "memory's rate of reads."
-        )
     resident = {cases.kind(point.record) for point in points if point.roof and point.roof.limit == "cache-resident"}
     sizes = ", ".join(quantity(best.caches.get(kind, UNKNOWN_CACHE), "B") for kind in sorted(resident))
-    meaning += [f"Cache-resident: the data fit the last-level cache ({sizes}): the memory is no roof."] * bool(resident)
-    meaning += [ABOVE] * any(point.share and point.share.value > 1 for point in points)
+    meaning = [
+        points
+        and "Operations per byte, on paper: what each operator of a step reads and writes by itself, and the "
+        "optimiser's update. Fused operators and caches move less, so a case may be above the memory's roof: its "
+        "share is clipped at 100 %. What only reads, as a matrix that meets a vector, is compared with the "
+        "memory's rate of reads.",
+        resident and f"Cache-resident: the data fit the last-level cache ({sizes}): the memory is no roof.",
+        any(point.share and point.share.value > 1 for point in points) and ABOVE,
+    ]
     shown = {*CEILINGS, *(point.record.experiment for point in points)}
     without: dict[str, dict[str, None]] = {}
     for record in records:
@@ -322,6 +313,7 @@ def roofline_table(records: list[Record]) -> Table:
             reason = "smoke test" if record.profile == "smoke" else cases.ending(record)
             reason = "no operations were counted" if reason == "ok" else reason
             without.setdefault(reason, {})[record.experiment] = None
+    notes = [None if best else NO_CEILINGS]
     notes += [f"Not in the table ({reason}): {', '.join(names)}." for reason, names in without.items()]
     notes += flag_notes(point.record for point in points)
     return Table.of("How far each experiment is below the roofs", columns, lines, notes, meaning)

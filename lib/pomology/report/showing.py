@@ -93,8 +93,17 @@ class Report:
 
     def machine(self) -> Table:
         """The machine, and where the numbers are, as a small table."""
+        out, here, about, measured = self.out.absolute(), root(), self.declaration, sorted(self.run.journals)
+        place = f"in {out.relative_to(here) if here in out.parents else out.name}/"  # no folder above the kit's
+        missing = ", ".join(name for name in about.sources if name not in measured)
+        there = measured if about.whole_run else [name for name in about.sources if name in measured]
+        if not there and not about.framework:
+            place = f"none yet: run {missing} first, or set `out` to the folder of a run that has them"
+        elif not about.framework:
+            shown = f"{len(there)} notebooks" if len(there) > len(about.sources) else ", ".join(there)
+            place = f"of {shown}, {place}" + (f"; to have more, run {missing} first" if missing else "")
         shown = details.machine_table(self.snapshot, list(self.devices))
-        return replace(shown, rows=(*shown.rows, Row(("Numbers", self._place()))))
+        return replace(shown, rows=(*shown.rows, Row(("Numbers", place))))
 
     def table(self) -> Table:
         """The article's table with this machine in it."""
@@ -172,18 +181,17 @@ class Report:
     def beside(self, shown: Table) -> Table:
         """The article's table with the rows of other people's runs behind this machine's."""
         rows, notes = list(shown.rows), list(shown.notes)
-        for other in self.run.others:
-            report = self.of(self.declaration, other)
+        for report in self._others():
             try:
                 made = article.article_table(self.declaration, report._compared(), report._ceilings())
             except MALFORMED as error:  # a stranger's numbers must not cost this machine its own
-                notes.append(f"{other.name}: its rows cannot be shown ({type(error).__name__}).")
+                notes.append(f"{report.run.name}: its rows cannot be shown ({type(error).__name__}).")
                 continue
             measured = [dict(zip(made.columns, r.cells, strict=True)) for r in made.rows if r.kind == "measured"]
             cut = ((one_line(cells.get(name, ""), 300) for name in shown.columns) for cells in measured[:MOST_ROWS])
             rows += [Row(tuple(cells), "other") for cells in cut]
             more = len(measured) - MOST_ROWS
-            notes += [f"{other.name}: {more:,} more rows are not shown."] if more > 0 else []
+            notes += [f"{report.run.name}: {more:,} more rows are not shown."] if more > 0 else []
             notes += [one_line(note, 300) for note in table.flag_notes(report.records)[:MOST_ROWS]]
         return replace(shown, rows=tuple(rows), notes=tuple(dict.fromkeys(notes)))
 
@@ -191,9 +199,9 @@ class Report:
         """The figure as it was saved, or made from the journals as a table is; with runs of others one of its own."""
         about, place = self.declaration, self._drawing
         made_from = "" if self._lacks_its_notebook("figure") else self._made_from()
-        others = [self.of(about, run)._compared() for run in self.run.others]
+        others = [] if of_this_machine(about) else [report._compared() for report in self._others()]
         marked = {about.metric, *about.series}
-        if not of_this_machine(about) and any(marked & record.metrics.keys() for other in others for record in other):
+        if any(marked & record.metrics.keys() for other in others for record in other):
             place = place.with_name(f"{self.name}-beside.svg")
             made_from = f"{self._made_from()}<!-- beside {sha256(msgspec.json.encode(others)).hexdigest()} -->"
         else:
@@ -206,15 +214,13 @@ class Report:
 
     def saved(self, method: str) -> Table:
         """What a method has shown in the notebook, or shows now where that is missing, or its journals have grown."""
-        what = SAVED_AS.get(method, method)
+        what, about = SAVED_AS.get(method, method), self.declaration
         sources = None if self._lacks_its_notebook(what) else self.sources(what)
-        shown = table.saved(self.out / "tables" / f"{self.name}-{what}", sources) or getattr(self, method)()
-        if method != "table":
-            return shown
-        about = self.declaration
+        shown = table.saved(self._place(what), sources) or getattr(self, method)()
         headings = [heading for heading, metric in about.shown.items() if metric == about.metric]
         headings.append(metrics.metric(about.metric).heading)  # of an older notebook's table
-        return replace(shown, main=next((heading for heading in headings if heading in shown.columns), ""))
+        main = next((heading for heading in headings if heading in shown.columns), "")
+        return replace(shown, main=main) if method == "table" else shown
 
     def with_shares(self) -> dict[str, Table]:
         """The tables that depend on the ceilings, as they are now, by the method that shows them."""
@@ -233,9 +239,12 @@ class Report:
     def _made_from(self) -> str:
         return f"<!-- from {json.dumps(self.sources('figure')).replace('--', '- -')} -->"  # two would end the comment
 
+    def _place(self, what: str) -> Path:
+        return self.out / "tables" / f"{self.name}-{what}"
+
     def _saved(self, method: str, shown: Table) -> Table:
         what, shown = SAVED_AS.get(method, method), details.with_difference(shown, self._read([CHECK]))
-        place = self.out / "tables" / f"{self.name}-{what}"
+        place = self._place(what)
         if not (self._lacks_its_notebook(what) and any(place.parent.glob(f"{place.name}.*"))):
             table.save(shown, place, self.sources(what), numbers=what not in NO_NUMBERS)
         return shown
@@ -253,18 +262,9 @@ class Report:
         experiments = {experiment for claim in published.claims(self.article) for experiment in claim.experiments}
         return sorted({self.name, *(name for about in experiments for name in declaration.notebooks_of(about))})
 
-    def _place(self) -> str:
-        out, here, sources = self.out.absolute(), root(), self.declaration.sources
-        place = f"{out.relative_to(here) if here in out.parents else out.name}/"  # no folder above the kit's is shown
-        if self.declaration.framework:
-            return f"in {place}"
-        measured = sorted(self.run.journals)
-        missing = ", ".join(name for name in sources if name not in measured)
-        there = measured if self.declaration.whole_run else [name for name in sources if name in measured]
-        if not there:
-            return f"none yet: run {missing} first, or set `out` to the folder of a run that has them"
-        shown = f"{len(there)} notebooks" if len(there) > len(sources) else ", ".join(there)
-        return f"of {shown}, in {place}" + (f"; to have more, run {missing} first" if missing else "")
+    def _others(self) -> list[Report]:
+        """The same of the runs of other people that stand beside this one."""
+        return [self.of(self.declaration, run) for run in self.run.others]
 
     def _compared(self) -> list[Record]:
         """Those that stand beside the article's devices."""

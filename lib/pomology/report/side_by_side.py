@@ -1,7 +1,5 @@
 """Devices and frameworks beside each other, as ratios."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Iterator
@@ -11,8 +9,7 @@ from pomology.format import seconds, significant, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
-from pomology.report.roofline import Ceilings
-from pomology.report.table import Table, grouped
+from pomology.report.table import Table, ends, grouped
 from pomology.results import cases, metrics
 from pomology.results.cases import FRAMEWORKS, combined, good_of, groups, kind
 from pomology.results.record import Record
@@ -20,13 +17,17 @@ from pomology.results.record import Record
 # How a published ratio is shown.
 RATIOS = {"speedup": "{:g}×", "slowdown": "{:g}× slower", "faster_percent": "{:g} % faster"}
 
-TIMES = metrics.show("speedup")
 PAIR = ("torch", "mlx")
 
 PROOF = (
     "The same: equal inputs, and both results within the tolerance of the same reference, which neither framework "
     "computed"
 )
+
+
+def _times(ratio: Estimate | None) -> str:
+    """`1.58× (1.48 to 1.68)`."""
+    return with_interval(ratio, metrics.show("speedup")) if ratio else ""
 
 
 def ratio_table(experiment: str | Declaration, records: list[Record]) -> Table:
@@ -36,7 +37,7 @@ def ratio_table(experiment: str | Declaration, records: list[Record]) -> Table:
     setting that ran here the ratio CPU time / GPU time with its interval, or the reason why there is none.
     """
     about = declaration.of(experiment)
-    lines, found = [], []
+    lines, ratios = [], []
     for value in published.rows(experiment=about.experiment):
         if value["metric"] in RATIOS:
             device, config, ratio = value["device"], value["config"], value["value"]
@@ -51,24 +52,21 @@ def ratio_table(experiment: str | Declaration, records: list[Record]) -> Table:
     settings = grouped(ours, lambda record: json.dumps(record.config))
     for here in settings:
         ratio, reason = _ratio(here, about.time)
-        shown = with_interval(ratio, TIMES) if ratio else reason
         numbers = {"value": ratio.value, "low": ratio.low, "high": ratio.high} if ratio else {"reason": reason}
         config = here[0].config
-        add(about.cells(config), shown, "", {"device": "gpu", "versus": "cpu", **config, **numbers})
-        found += [ratio.value] if ratio else []
-    note = f"of {len(found)} of {len(settings)}" if 0 < len(found) < len(settings) else ""
+        add(about.cells(config), _times(ratio) or reason, "", {"device": "gpu", "versus": "cpu", **config, **numbers})
+        ratios += [ratio.value] if ratio else []
+    note = f"of {len(ratios)} of {len(settings)}" if 0 < len(ratios) < len(settings) else ""
     for word, reduce in (("average", statistics.fmean), ("minimum", min), ("maximum", max)) if settings else ():
-        best = reduce(found) if found else None
-        shown = f"{significant(best)}×" if found else "no pair of times to compare"
+        best = reduce(ratios) if ratios else None
+        shown = f"{significant(best)}×" if ratios else "no pair of times to compare"
         add([word, *[""] * (len(about.headings) - 1)], shown, note, {"device": word, "ratio": best})
     columns = ("Device", "Against", *about.headings.values(), "Times faster", "As printed")
     meaning = [
         lines and "How many times as fast the first device is; of this machine the CPU's time over the GPU's.",
-        found and "± is the 95 % interval of both times within their runs, put together; see the table of times.",
+        ratios and "± is the 95 % interval of both times within their runs, put together; see the table of times.",
     ]
-    notes = [
-        len(ours) < len(records) and "This was a smoke test: its times are compared with nothing.",
-    ]
+    notes = [len(ours) < len(records) and "This was a smoke test: its times are compared with nothing."]
     return Table.of("How many times faster", columns, lines, notes, meaning)
 
 
@@ -100,25 +98,26 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
         times = {name: combined(here, about.time) for name, here in repeats.items()}
         errors = {name: combined(here, "max_abs_error") for name, here in repeats.items()}
         ratio = times["torch"] / times["mlx"] if same and all(times.values()) else None
-        shown = with_interval(ratio, TIMES) if ratio else ""
         row = {"device": device, **config, "same": same, "ratio": ratio and ratio.value, "remark": remark}
         for metric, values in ((about.time, times), ("max_abs_error", errors)):
             row |= {f"{name}_{metric}": value and value.value for name, value in values.items()}
-        if ratio and ratio.low is not None:
-            row |= {"ratio_low": ratio.low, "ratio_high": ratio.high}
-        ended = [cases.ending(here[-1]) if here else "" for here in repeats.values()]
-        timed = (time and with_interval(time, seconds) for time in times.values())
-        timed = (time or end for time, end in zip(timed, ended, strict=True))
+        ended = {name: cases.ending(here[-1]) if here else "" for name, here in repeats.items()}
+        timed = (with_interval(time, seconds) if time else ended[name] for name, time in times.items())
         wrong = (f"{error.value:.1e}" if error else "" for error in errors.values())
-        lines.append(((device, *about.cells(config), *timed, shown, *wrong, remark), row))
+        cells = (device, *about.cells(config), *timed, _times(ratio), *wrong, remark)
+        lines.append((cells, row | ends("ratio", ratio)))
     several = any(record.repeat for record in records)
     notes = []
     for name in sorted({*PAIR} - {record.framework for record in records}):
-        wanted = next((one for one in declaration.notebooks_of(about.experiment) if one.endswith(f"_{name}")), name)
+        wanted = next((each for each in declaration.notebooks_of(about.experiment) if each.endswith(f"_{name}")), name)
         notes.append(f"{FRAMEWORKS[name]} has no numbers in this run: run {wanted} into the same folder first.")
     notes += [any(record.profile == "smoke" for record in records) and "This was a smoke test, with tiny shapes."]
+    rows = [row for _, row in lines if row["ratio"]]
+    faster, slower = sum(row.get("ratio_low", 0) > 1 for row in rows), sum(row.get("ratio_high", 1) < 1 for row in rows)
     meaning = [
-        _winner([row for _, row in lines if row["ratio"]]),
+        rows
+        and f"Of {len(rows)} cases that both computed alike MLX was faster in {faster}, PyTorch in {slower}, "
+        f"{len(rows) - faster - slower} are not told apart.",
         lines and f"Ratio: PyTorch's time over MLX's, so above 1 MLX is faster. {about.parity_note or PROOF}.",
         lines
         and "In brackets, and behind ±: 95 % intervals "
@@ -137,7 +136,7 @@ def _pairs(records: list[Record]) -> Iterator[tuple[str, dict, dict[str, list[Re
         yield kind(case[0]).upper(), case[0].config, repeats, *_sameness(repeats)
 
 
-def parts(experiment: str | Declaration, records: list[Record], best: Ceilings, keras: list[Record]) -> Table:
+def parts(experiment: str | Declaration, records: list[Record], best: roofline.Ceilings, keras: list[Record]) -> Table:
     """Of the same cases the ratios of the forward pass and of the rest of the step, the share of the machine's ceiling
     that each framework reaches, and how much longer a step takes in TensorFlow.
 
@@ -146,31 +145,26 @@ def parts(experiment: str | Declaration, records: list[Record], best: Ceilings, 
     """
     about, lines = declaration.of(experiment), []
     for device, config, repeats, _, same in _pairs(records):
-        settings = {"experiment": config.get("workload"), "config": {"batch_size": config.get("batch_size")}}
-        other = [each for each in keras if settings == {name: getattr(each, name) for name in settings}]
-        repeats["tensorflow"] = [each for each in other if kind(each).upper() == device]
+        settings = config.get("workload"), {"batch_size": config.get("batch_size")}, device
+        repeats["tensorflow"] = [r for r in keras if (r.experiment, r.config, kind(r).upper()) == settings]
         steps = {name: combined(here, "step_s") for name, here in repeats.items()}
-        forward = {name: combined(here, "forward_s") for name, here in repeats.items()}
-        rest = {name: steps[name] and forward[name] and steps[name] - forward[name] for name in PAIR}
-        shares = [
-            roofline.share(good[0], best, roofline.rate_of(good)) if (good := good_of(repeats[name])) else None
-            for name in PAIR
-        ]
+        forward = [combined(repeats[name], "forward_s") for name in PAIR]
+        rest = [steps[name] and first and steps[name] - first for name, first in zip(PAIR, forward, strict=True)]
+        good = [good_of(repeats[name]) for name in PAIR]
+        shares = [roofline.share(each[0], best, roofline.rate_of(each)) if each else None for each in good]
         ratios = {}
-        for what, first, second in (
-            ("forward", forward["torch"], forward["mlx"]),
-            ("rest", *(known if known and (known.low or 0) > 0 else None for known in rest.values())),
+        for what, above, below in (
+            ("forward", *forward),
+            ("rest", *(part if part and (part.low or 0) > 0 else None for part in rest)),
             ("tensorflow_torch", steps["tensorflow"], steps["torch"]),
             ("tensorflow_mlx", steps["tensorflow"], steps["mlx"]),
         ):
-            ratios[what] = first / second if first and second and (same or what.startswith("tensorflow")) else None
-        shown = [with_interval(ratio, TIMES) if ratio else "" for ratio in ratios.values()]
+            ratios[what] = above / below if above and below and (same or what.startswith("tensorflow")) else None
+        shown = [*map(_times, ratios.values())]
         cells = (device, *about.cells(config), *shown[:2], *map(roofline.percent, shares), *shown[2:])
         numbers = {f"ratio_{name}": ratio and ratio.value for name, ratio in ratios.items()}
         numbers |= {f"share_{name}": share and share.value for name, share in zip(PAIR, shares, strict=True)}
         lines.append((cells, {"device": device, **config, **numbers}))
-    columns = ["Forward", "Backward, update", "PyTorch's share", "MLX's share"]
-    columns += ["TensorFlow / PyTorch", "TensorFlow / MLX"]
     meaning = [
         "Forward, and backward with update: PyTorch's time over MLX's, so above 1 MLX is faster. The forward pass is "
         "timed by itself, in PyTorch without gradients; the rest of a step has a ratio where it exceeds the intervals.",
@@ -180,16 +174,9 @@ def parts(experiment: str | Declaration, records: list[Record], best: Ceilings, 
     ]
     lacking = "TensorFlow has no numbers in this run: its notebooks are mlp, cnn and lstm."
     notes = [not best and roofline.NO_CEILINGS, not keras and lacking]
-    headings = ("Device", *about.headings.values(), *columns)
-    return Table.of("Parts of the steps, ceilings and TensorFlow", headings, lines, notes, meaning)
-
-
-def _winner(rows: list[dict]) -> str:
-    """How often which framework was faster beyond the interval."""
-    faster = sum(row.get("ratio_low", 0) > 1 for row in rows)
-    slower = sum(row.get("ratio_high", 1) < 1 for row in rows)
-    counts = f"MLX was faster in {faster}, PyTorch in {slower}, {len(rows) - faster - slower} are not told apart"
-    return f"Of {len(rows)} cases that both computed alike {counts}." if rows else ""
+    columns = ("Device", *about.headings.values(), "Forward", "Backward, update", "PyTorch's share", "MLX's share")
+    columns += ("TensorFlow / PyTorch", "TensorFlow / MLX")
+    return Table.of("Parts of the steps, ceilings and TensorFlow", columns, lines, notes, meaning)
 
 
 def beside_pytorch(records: list[Record], others: list[Record]) -> Table:
@@ -206,7 +193,7 @@ def beside_pytorch(records: list[Record], others: list[Record]) -> Table:
         ratio = times[0] / times[1] if all(times) else None
         ended = [each[-1].status if each else "not run" for each in (pytorch, repeats)]
         timed = [with_interval(time, seconds) if time else end for time, end in zip(times, ended, strict=True)]
-        shown = (with_interval(ratio, TIMES) if ratio else "", f"{error.value:.1e}" if error else "")
+        shown = (_times(ratio), f"{error.value:.1e}" if error else "")
         cells = (device.upper(), str(config["image_size"]), str(config["batch_size"]), *timed, *shown)
         lines.append((cells, {"device": device, **config, "ratio": ratio and ratio.value}))
     columns = ("Device", "Pixels", "Batch size", "PyTorch", "MLX", "PyTorch over MLX", "Largest difference")
@@ -214,14 +201,14 @@ def beside_pytorch(records: list[Record], others: list[Record]) -> Table:
     return Table.of("ResNet-18: PyTorch and MLX, side by side", columns, lines, [note])
 
 
-def _sameness(found: dict[str, list[Record]]) -> tuple[str, bool]:
+def _sameness(repeats: dict[str, list[Record]]) -> tuple[str, bool]:
     """Whether two frameworks computed the same, and how that is known, or what speaks against it."""
-    for name, records in found.items():
+    for name, records in repeats.items():
         if not records:
             return f"not run with {FRAMEWORKS[name]}", False
-    if not all(map(good_of, found.values())):
+    if not all(map(good_of, repeats.values())):
         return "no pair of times", False
-    good = [record for records in found.values() for record in good_of(records)]
+    good = [record for records in repeats.values() for record in good_of(records)]
     if not all({"inputs_checksum", "max_abs_error"} <= record.metrics.keys() for record in good):
         return "not checked against a reference", False
     if len({record.metrics["inputs_checksum"].value for record in good}) > 1:

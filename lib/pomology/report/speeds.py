@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pomology.articles import elsewhere, published
@@ -72,8 +72,10 @@ def _published() -> tuple[tuple[Speed, dict], ...]:
     rows += [row | {"experiment": row["workload"], "strict": True} for row in elsewhere.rows()]
     made = []
     for row in rows:
+        # What must be the same.
+        terms = json.dumps(_config(row) | {"precision": row["precision"], "metric": row["metric"]}, sort_keys=True)
         name, _, version = row["framework"].partition(" ")
-        about = (row["workload"], _terms(row), row["device"], row["role"], row["source"], name.replace("py", ""))
+        about = (row["workload"], terms, row["device"], row["role"], row["source"], name.replace("py", ""))
         rate = Estimate(elsewhere.rate(row), "1/s", how="published")
         made.append((Speed(*about, version, row["year"], rate, frozenset(row["faults"])), row))
     return tuple(made)
@@ -82,11 +84,6 @@ def _published() -> tuple[tuple[Speed, dict], ...]:
 def _config(row: dict) -> dict:
     """The settings of a row; of an epoch all but how many of them a mean was taken of."""
     return {key: value for key, value in row["config"].items() if (key, row["metric"]) != ("epochs", "epoch_s")}
-
-
-def _terms(row: dict) -> str:
-    """What must be the same."""
-    return json.dumps(_config(row) | {"precision": row["precision"], "metric": row["metric"]}, sort_keys=True)
 
 
 def _measured(records: Sequence[Record]) -> Iterator[Speed]:
@@ -99,31 +96,20 @@ def _measured(records: Sequence[Record]) -> Iterator[Speed]:
     for repeats in sorted(groups(usual), key=lambda repeats: len(repeats[0].config)):
         first, good = repeats[0], cases.good_of(repeats)
         for terms, row in rows[experiment_of(first.experiment)].items():
-            key, rate = (first.experiment, first.backend, terms), _rate(good, row["metric"])
-            if key in seen or not rate or cases.precision(first) != row["precision"] or not _same(row, first):
+            key, rate, config = (first.experiment, first.backend, terms), _rate(good, row["metric"]), _config(row)
+            # An article's rows also name what is the same in all its cases.
+            asked = config.keys() if row["strict"] else config.keys() & first.config.keys()
+            same = bool(asked) and all(first.config.get(name) == config[name] for name in asked)
+            if key in seen or not rate or cases.precision(first) != row["precision"] or not same:
                 continue
             seen.add(key)
             device = chip_name(first) + " (here)" * (chip_name(first) in there)
-            about = (
-                row["workload"],
-                terms,
-                device,
-                cases.kind(first),
-                MEASURED,
-                first.framework,
-                first.framework_version,
-            )
+            about = (row["workload"], terms, device, cases.kind(first), MEASURED, first.framework)
             flags = {flag for record in good for flag in record.flags} | loading(good)
             steady = [(record.blocks or {}).get("training", {}).get("steady", ()) for record in good]
             steps = min(sum(count for count, _ in blocks) for blocks in steady)
-            yield Speed(*about, first.started[:4], rate, frozenset(flags), len(good), steps)
-
-
-def _same(row: dict, record: Record) -> bool:
-    """Whether a case has the settings of a row; an article's rows also name what is the same in all its cases."""
-    config = _config(row)
-    asked = config.keys() if row["strict"] else config.keys() & record.config.keys()
-    return bool(asked) and all(record.config.get(key) == config[key] for key in asked)
+            software = (first.framework_version, first.started[:4])
+            yield Speed(*about, *software, rate, frozenset(flags), len(good), steps)
 
 
 def _rate(repeats: Sequence[Record], metric: str) -> Estimate | None:
@@ -140,3 +126,13 @@ def loading(repeats: Sequence[Record]) -> set[str]:
     """Whether loading the data took longer than computing, as a fault of `elsewhere.FAULTS`."""
     whole, computing = (combined(repeats, name) for name in ("epoch_s", "compute_epoch_s"))
     return {"loader-bound"} if whole and computing and whole.value > 2 * computing.value else set()
+
+
+def doubts(faults: Iterable[str]) -> dict[str, list[str]]:
+    """What casts doubt on a number with these flags and faults, in words, by whether it may then be trusted: `no`, or
+    `roughly`. Empty where nothing does."""
+    known = set(faults)
+    serious, others = sorted(known & elsewhere.SERIOUS), sorted((known & cases.DOUBTS) - elsewhere.SERIOUS)
+    made = {"no": [elsewhere.FAULTS[fault] for fault in serious]}
+    made["roughly"] = [cases.FLAGS[flag].partition(":")[0] for flag in others]
+    return {word: reasons for word, reasons in made.items() if reasons}

@@ -5,24 +5,20 @@ device; a measured rate is compared with the best product of the same run. Publi
 `articles/data/peaks.csv`; no source has a peak of the articles' processors. Reads the records of a run; times nothing.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import statistics
 from collections.abc import Container, Iterator
-from functools import partial
 from typing import NamedTuple
 
 from pomology.articles import elsewhere, published
 from pomology.articles.published import KIT, experiment_of
-from pomology.format import few, quantity_per_s, significant, with_interval
+from pomology.format import few, quantity_per_s, significant
 from pomology.measure.estimate import Estimate
 from pomology.report import roofline
-from pomology.report.roofline import NO_CEILINGS
 from pomology.report.table import YEARS, Table, grouped
 from pomology.results import cases
-from pomology.results.cases import chip_name, combined, config_text, framework_name, settings, with_software
+from pomology.results.cases import chip_name, combined, config_text, framework_name, settings
 from pomology.results.record import Record
 
 # What the articles have timed and somebody has counted, in the order of the chart.
@@ -41,7 +37,6 @@ WORKLOADS = {
 }
 # Experiments of an article whose workload has another name.
 WORKLOAD_OF = {"rasbt_vgg16": "vgg16", "memory": "memory_over_time", "model_sizes vgg16": "vgg16"}
-MEASURED_ONLY = "Timed on this machine only"
 # The list of times that article 000 points to does not tell how many GPU cores its Macs had, and Apple's peaks are by
 # their number.
 CORES_UNKNOWN = ("rasbt_vgg16", "rasbt_lenet", "rasbt_mlp")
@@ -168,14 +163,11 @@ def _measured(records: list[Record]) -> Iterator[Rate]:
 def _row(record: Record) -> dict | None:
     """The published row of a case's setting, whose operations are in the time that the article prints; of several that
     count differently the one with the fewest. None of a smaller model, and where no article has timed that."""
-
-    def same(row: dict) -> bool:
-        shared = row["config"].keys() & record.config.keys()
-        return bool(shared) and all(row["config"][key] == record.config[key] for key in shared)
-
-    rows = published.rows(experiment=experiment_of(record.experiment)) if not record.scaled else []
+    own, rows = record.config, published.rows(experiment=experiment_of(record.experiment)) if not record.scaled else []
     rows = [row for row in rows if row["flops"] and row["source"] == "article" and row["metric"].endswith("_s")]
-    return min(filter(same, rows), key=lambda row: row["flops"], default=None)
+    pairs = [(row, row["config"].keys() & own.keys()) for row in rows]
+    same = [row for row, keys in pairs if keys and all(row["config"][key] == own[key] for key in keys)]
+    return min(same, key=lambda row: row["flops"], default=None)
 
 
 def alike(known: list[Rate]) -> list[Rate]:
@@ -213,41 +205,44 @@ def _workload(record: Record) -> str:
 def table(records: list[Record]) -> Table:
     """All rates with their shares, the articles' first in each workload; as numbers the same with all that is known."""
     lines = []
-    for one in rates(records):
-        rate = with_interval(one.rate, partial(quantity_per_s, unit="FLOP/s"))
-        peak = quantity_per_s(one.peak_flops_per_s, "FLOP/s") if one.peak_flops_per_s else ""
-        device = with_software(one.device, one.framework, one.version, one.year)
-        device += "" if one.precision == "fp32" else f", {one.precision}"
-        article = "the kit" if one.article == KIT else one.article
-        cells = (WORKLOADS.get(one.workload, one.workload), article, device, one.settings, rate, peak)
-        lines.append(((*cells, roofline.percent(one.share), one.how), one.numbers(), one.source))
+    for rate in rates(records):
+        peak = quantity_per_s(rate.peak_flops_per_s, "FLOP/s") if rate.peak_flops_per_s else ""
+        device = cases.with_software(rate.device, rate.framework, rate.version, rate.year)
+        device += "" if rate.precision == "fp32" else f", {rate.precision}"
+        article = "the kit" if rate.article == KIT else rate.article
+        cells = (WORKLOADS.get(rate.workload, rate.workload), article, device, rate.settings)
+        cells += (roofline.rate_text(rate.rate), peak, roofline.percent(rate.share), rate.how)
+        lines.append((cells, rate.numbers(), rate.source))
     columns = ("Workload", "Article", "Device", "Settings", "Achieved", "Peak", "Share of it", "The peak is")
     sources: dict[tuple[str, str], list[str]] = {}
     for row in published.read("peaks.csv"):
         sources.setdefault((row["source"], row["url"]), []).append(row["device"])
     shown = (f"{', '.join(devices)}: {source} ({url})" for (source, url), devices in sources.items())
-    notes = (*NOTES, f"Sources of the published peaks: {'; '.join(shown)}.")
-    notes += () if roofline.ceilings(records) else (NO_CEILINGS,)
+    notes = [*NOTES, f"Sources of the published peaks: {'; '.join(shown)}."]
+    notes += [] if roofline.ceilings(records) else [roofline.NO_CEILINGS]
     return Table.of("What every device achieves of its peak", columns, lines, notes)
 
 
-def sentence(records: list[Record]) -> str:
-    """How this machine compares, for who knows none of the articles; empty if it has measured no rate.
-
-    Whole times at the articles' own settings, this machine's and the articles' (`alike`); its computing alone beside.
-    """
+def _selected(records: list[Record]) -> tuple[list[Rate], list[Rate], list[Rate], set[str]]:
+    """This machine's rates; of all whole times at the articles' own settings (`alike`), its computing alone, and
+    the workloads that both have timed; of a run with none of these its computing is that on all that it has."""
     known = rates(records)
-    ours = [rate for rate in known if rate.source == "measured"]
-    printed = [rate for rate in alike(known) if rate.source == "published" and rate.share]
-    both = {rate.workload for rate in ours} & {rate.workload for rate in printed}
-    wholes = [rate for rate in alike(known) if rate.source == "measured" and rate.workload in both]
-    alone = computing(known, both or {rate.workload for rate in ours})
-    at_their_settings = "at the articles' own settings, loading and all else included"
+    whole, ours = alike(known), [rate for rate in known if rate.source == "measured"]
+    timed = {rate.workload for rate in ours}
+    both = timed & {rate.workload for rate in whole if rate.source == "published" and rate.share}
+    return ours, whole, computing(known, both or timed), both
+
+
+def sentence(records: list[Record]) -> str:
+    """How this machine compares, for who knows none of the articles; empty if it has measured no rate."""
+    ours, whole, alone, both = _selected(records)
+    shared = [rate for rate in whole if rate.workload in both]
     sentences = []
+    times = {"at the articles' own settings, loading and all else included": shared, "computing alone": alone}
     for role, name in {"cpu": "processor", "gpu": "GPU"}.items():
         parts = []
-        for these, how in ((wholes, at_their_settings), (alone, "computing alone")):
-            if here := [rate for rate in these if rate.role == role and rate.share]:
+        for how, these in times.items():
+            if here := [rate for rate in these if (rate.source, rate.role) == ("measured", role) and rate.share]:
                 count = f"{len(here)} models" if len(here) > 1 else "one model"
                 count += ", smaller versions among them" * any(rate.settings.endswith(SMALLER) for rate in here)
                 parts.append(f"{_spread(here)} {how} ({count})")
@@ -258,7 +253,7 @@ def sentence(records: list[Record]) -> str:
                 f"What share of its best this machine's {name} reached cannot be told: this run has timed no plain "
                 "matrix product on it in the same precision (notebook ceilings does)."
             )
-    if printed := [rate for rate in printed if rate.workload in both]:
+    if printed := [rate for rate in shared if rate.source == "published" and rate.share]:
         sentences.append(
             f"The articles' GPUs reached {_spread(printed)} of their published peaks on the same models "
             f"({len(printed)} pairs of a model and a GPU, whole times). That is the harder test: a published peak is "
@@ -293,16 +288,14 @@ class Reach(NamedTuple):
 def reaches(records: list[Record]) -> list[Reach]:
     """Every device with a known peak, this machine's first, and the nearest to their peaks first: on the workloads that
     articles have timed too, or of a run with none of these on all that it has."""
-    known = rates(records)
-    whole, ours = alike(known), {rate.workload for rate in known if rate.source == "measured"}
-    both = ours & {rate.workload for rate in whole if rate.source == "published"}
-    found: dict[tuple, Reach] = {}
-    for rate in (*whole, *computing(known, both or ours)):
+    _, whole, alone, _ = _selected(records)
+    made: dict[tuple, Reach] = {}
+    for rate in (*whole, *alone):
         if rate.share:
             about = (rate.source, rate.role, elsewhere.devices().get(rate.device, rate.device))
-            reach = found.setdefault(about, Reach(*about, {}, {}))
+            reach = made.setdefault(about, Reach(*about, {}, {}))
             (reach.whole if rate.setting else reach.alone)[rate.workload] = rate.share
-    return sorted(found.values(), key=lambda reach: (reach.source, -reach.median))
+    return sorted(made.values(), key=lambda reach: (reach.source, -reach.median))
 
 
 def slowest(known: list[Reach]) -> str:

@@ -1,8 +1,9 @@
-"""A table: rows, headings and notes, as text, HTML and CSV."""
+"""A table: rows, headings and notes, as text, HTML and CSV; and the templates of the kit's pages."""
 
 from __future__ import annotations
 
 import csv
+import functools
 import html
 import io
 import re
@@ -16,14 +17,13 @@ from typing import Any, Literal
 import msgspec
 
 from pomology.errors import PomologyError
-from pomology.paths import read_file, write_atomic
+from pomology.measure.estimate import Estimate
+from pomology.paths import RESOURCES, read_file, write_atomic
 from pomology.results.cases import FLAGS
 from pomology.results.record import Record
 
-MANY = 6  # columns of a table, above which a remark stands below its row; of twice as many cells are narrow
-SENTENCE = 48  # characters, which no number with its interval has
-TERMINAL = 100  # characters of a line of text
-GAP = "  "
+PAGE = RESOURCES / "page"  # templates and the style sheet
+TERMINAL, GAP = 100, "  "  # characters of a line of text, and between two columns
 # Between a number and its unit no line ends; before its interval one may.
 BOUND = re.compile(r"(?<=\d) (?=(?!to\b)[^\W\d_]|%)|(?<=±) ")
 
@@ -34,16 +34,22 @@ SOFTWARE = (
 )
 YEARS = f"In brackets behind a device: the version of its framework, as far as it is known, and the year. {SOFTWARE}"
 
-# For where no page has a style sheet, as in a notebook; a page's own says the same and more.
-STYLE = """
-.pomology-table table { border-collapse: collapse; }
-.pomology-table .scroll { overflow-x: auto; }
-.pomology-table th, .pomology-table td { text-align: left !important; }
-.pomology-table tr:has(+ tr.more) td { border-bottom: 0; }
-.pomology-table tr.measured { font-weight: 600; background: rgba(213, 94, 0, .10) !important; }
-.pomology-table p { margin: .2em 0; font-size: 90%; }
-.pomology-table p.title { font-size: 100%; font-weight: 600; }
-"""
+
+@functools.cache
+def _templates() -> Any:
+    import jinja2
+    from markupsafe import Markup
+
+    made = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True)
+    made.globals["style"] = Markup((PAGE / "style.css").read_text(encoding="utf-8"))
+    made.filters["text"] = lambda text: Markup(html.escape(text))
+    made.filters["cell"] = lambda text: Markup(BOUND.sub("\N{NO-BREAK SPACE}", html.escape(text)))
+    return made
+
+
+def filled(template: str, **given: Any) -> str:
+    """One of the kit's templates with what it shows; texts are escaped there."""
+    return _templates().get_template(template).render(given)
 
 
 @dataclass(frozen=True)
@@ -80,39 +86,15 @@ class Table:
         notes, meaning = (tuple(filter(None, texts)) for texts in (notes, meaning))
         return cls(title, tuple(columns), rows, notes, tuple(line[1] for line in lines), meaning)
 
-    def _repr_html_(self) -> str:
-        return f"<style>{STYLE}</style>{self.html()}"
-
-    def html(self) -> str:
-        """The table as markup, whose looks are those of the page that it stands on."""
-        wide = '<table class="wide">' if len(self.columns) > 1.5 * MANY else "<table>"
-        below = len(self.columns) > MANY and self.columns[-1] == "Remarks"
-        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns[: -below or None])
-        rows = "".join(self._markup(row, below) for row in self.rows)
-        title = f'<p class="title">{html.escape(self.title)}</p>' if self.title else ""
-        meaning, notes = (
-            "".join(f"<p>{html.escape(text)}</p>" for text in texts) for texts in (self.meaning, self.notes)
-        )
-        return (
-            f'<div class="pomology-table">{title}{meaning}<div class="scroll">{wide}<thead><tr>{head}</tr></thead>'
-            f"<tbody>{rows}</tbody></table></div>{notes}</div>"
-        )
-
-    def _markup(self, row: Row, below: bool) -> str:
-        """A row; its remark in one of its own, since in the narrow column of a wide table it would be high as a page.
-
-        What is published needs no word there: its ground says so.
-        """
-        cells, remark = row.cells[: -below or None], row.cells[-1] if below and row.cells[-1] != row.kind else ""
-        attributes = [' class="long"' if len(cell) >= SENTENCE else "" for cell in cells]
-        if self.main in self.columns[1:]:
-            attributes[0] += f' data-main="{html.escape(row.cells[self.columns.index(self.main)])}"'
-        texts = (BOUND.sub("\N{NO-BREAK SPACE}", html.escape(cell)) for cell in cells)
-        text = "".join(f"<td{about}>{cell}</td>" for cell, about in zip(texts, attributes, strict=True))
-        more = f'<td colspan="{len(cells)}"><span>{html.escape(remark)}</span></td>'
-        return f'<tr class="{row.kind}">{text}</tr>' + f'<tr class="{row.kind} more">{more}</tr>' * bool(remark)
+    def html(self, styled: bool = False) -> str:
+        """The table as markup, which looks as the page that it stands on does, or `styled` by itself."""
+        main = self.columns.index(self.main) if self.main in self.columns[1:] else 0
+        return filled("table.html.j2", table=self, main=main, styled=styled)
 
     __html__ = html  # what a template asks for
+
+    def _repr_html_(self) -> str:
+        return self.html(styled=True)
 
     def __str__(self) -> str:
         """In lines of `TERMINAL` characters: cells are wrapped, or where words are too long, a row is a list."""
@@ -123,28 +105,21 @@ class Table:
         most = TERMINAL - len(GAP) * (len(widths) - 1)
         while sum(widths) > most and (wide := [n for n, width in enumerate(widths) if width > least[n]]):
             widths[max(wide, key=widths.__getitem__)] -= 1
+        lines = []
         if sum(widths) <= most:
             grid.insert(1, tuple("-" * width for width in widths))
-            lines = [line for cells in grid for line in _wrapped(cells, widths)]
+            for cells in grid:
+                pairs = zip(cells, widths, strict=True)
+                parts = zip_longest(*(textwrap.wrap(*pair, break_long_words=False) for pair in pairs), fillvalue="")
+                lines += [GAP.join(map(str.ljust, line, widths)).rstrip() for line in parts] or [""]
         else:
-            lines = [line for row in self.rows for line in _listed(self.columns, row.cells)]
+            for row in self.rows:
+                first, *rest = zip(self.columns, row.cells, strict=True)
+                texts = (f"{GAP}{heading}: {cell}" for heading, cell in rest if cell)
+                lines += [first[1], *(textwrap.fill(text, TERMINAL, subsequent_indent=2 * GAP) for text in texts)]
         return "\n".join([self.title, *self.meaning, "", *lines, *self.notes])
 
     __repr__ = __str__
-
-
-def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """The lines of a row, whose cells are wrapped to these widths."""
-    parts = [textwrap.wrap(cell, width, break_long_words=False) for cell, width in zip(cells, widths, strict=True)]
-    lines = zip_longest(*parts, fillvalue="")
-    return [GAP.join(map(str.ljust, line, widths)).rstrip() for line in lines] or [""]
-
-
-def _listed(columns: Sequence[str], cells: Sequence[str]) -> list[str]:
-    """A row as a list of its columns, without those that are empty."""
-    first, *rest = zip(columns, cells, strict=True)
-    texts = (f"{GAP}{heading}: {cell}" for heading, cell in rest if cell)
-    return [first[1], *(textwrap.fill(text, TERMINAL, subsequent_indent=2 * GAP) for text in texts)]
 
 
 class _Saved(msgspec.Struct):
@@ -194,6 +169,12 @@ def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> list[list]:
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return list(groups.values())
+
+
+def ends(name: str, estimate: Estimate | None) -> dict[str, float | None]:
+    """The bounds of an interval as columns of a file, where there are any."""
+    known = estimate is not None and estimate.low is not None
+    return {f"{name}_low": estimate.low, f"{name}_high": estimate.high} if known else {}
 
 
 def flag_notes(records: Iterable[Record]) -> list[str]:

@@ -3,11 +3,10 @@
 Their processes ran in turn, so that what drifts slowly was the same for all (`runner/matrix.py`).
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, stdev
@@ -22,8 +21,8 @@ from pomology.paths import write_atomic
 from pomology.report import compare
 from pomology.report.compare import Case, Finding, Side, numbers_of, times_of
 from pomology.report.figures import style
-from pomology.report.notebook_page import filled
-from pomology.report.table import Row, Table, write_numbers
+from pomology.report.table import Table, filled, write_numbers
+from pomology.results.record import Record
 
 SLOWER, POWER = 1.03, 0.9  # what a user wants shown, and in how many of such comparisons
 MOST_REPEATS = 100
@@ -39,7 +38,6 @@ HISTORY = (
     "A dashed line stands between two neighbouring versions whose difference is shown by itself, judged together with "
     "all other neighbours of its notebook. No line does not mean no change: it may be smaller than can be shown."
 )
-NOT_MEASURED = "not measured"
 
 
 class Arm(NamedTuple):
@@ -51,53 +49,57 @@ class Arm(NamedTuple):
     why: dict[str, str]  # notebook, or `` for all -> the reason
     also: str = ""
 
-
-def findings(arms: Sequence[Arm], pairs: Sequence[tuple[int, int]]) -> dict[tuple[Case, int], Finding]:
-    """What can be said of versions: (case, place of the other) -> against which base, by (base, other) in `pairs`."""
-    cases = {case: None for arm in arms if arm.side for case in arm.side.cases}
-    asked = {
-        (case, other): tuple(arms[place].side.cases.get(case, []) for place in (base, other))
-        for case in cases
-        for base, other in pairs
-    }
-    return compare.judged(asked, between=0.0, family=lambda key: key[0].experiment)
+    def repeats(self, case: Case) -> list[Record]:
+        return self.side.cases.get(case, [])
 
 
 def measured(arms: Sequence[Arm]) -> list[int]:
     return [place for place, arm in enumerate(arms) if arm.side and arm.side.cases]
 
 
+def _cases(arms: Sequence[Arm]) -> list[Case]:
+    return list(dict.fromkeys(case for arm in arms if arm.side for case in arm.side.cases))
+
+
+def findings(arms: Sequence[Arm], pairs: Sequence[tuple[int, int]]) -> dict[tuple[Case, int], Finding]:
+    """What can be said of versions: (case, place of the other) -> against which base, by (base, other) in `pairs`."""
+    asked = {
+        (case, other): (arms[base].repeats(case), arms[other].repeats(case))
+        for case in _cases(arms)
+        for base, other in pairs
+    }
+    return compare.judged(asked, between=0.0, family=lambda key: key[0].experiment)
+
+
 def table(arms: Sequence[Arm]) -> Table:
     """A row a case and version; first what could not be measured, and why."""
-    there, rows, data = measured(arms), [], []
+    there, lines = measured(arms), []
     for arm in arms:
         for name, why in arm.why.items():
-            rows.append(Row((one_line(name) or "all", arm.label, "", "", NOT_MEASURED, "", one_line(why, 300))))
-            finding = Finding(NOT_MEASURED, why=rows[-1].cells[-1])
-            data.append({**numbers_of((name, "", "", arm.label), finding), "repeats": 0})
+            lacking = Finding("not measured", why=one_line(why, 300))
+            cells = (one_line(name) or "all", arm.label, "", "", lacking.verdict, "", lacking.why)
+            lines.append((cells, numbers_of((name, "", "", arm.label), lacking) | {"repeats": 0}))
     base = arms[there[0]] if there else None
     shown = findings(arms, [(there[0], other) for other in there[1:]])
-    cases = sorted({case: None for place in there for case in arms[place].side.cases}, key=lambda case: case.experiment)
-    for case in cases:
-        metrics = [shown[case, other].metric for other in there[1:]] or [""]
-        metric = next(filter(None, metrics), "") or compare.metric_of(base.side.cases.get(case, [])) or "step_s"
+    for case in sorted(_cases(arms), key=lambda case: case.experiment):
+        compared = [shown[case, other].metric for other in there[1:]]
+        metric = next(filter(None, compared), "") or compare.metric_of(base.repeats(case)) or "step_s"
         for place in there:
-            repeats, finding = arms[place].side.cases.get(case, []), shown.get((case, place))
-            ratio = with_interval(finding.ratio) if finding and finding.ratio else ""
-            least = percent(finding.smallest_detectable) if finding and finding.smallest_detectable else ""
-            verdict, why = (finding.verdict, finding.why) if finding else ("the first", "")
+            arm = arms[place]
+            repeats, finding = arm.repeats(case), shown.get((case, place), Finding("the first", metric))
+            ratio = with_interval(finding.ratio) if finding.ratio else ""
+            least = percent(finding.smallest_detectable) if finding.smallest_detectable else ""
             text = f"{case.text} ({compare.TIMES[metric].split()[1]})"
-            cells = (text, arms[place].label, compare.time_text(repeats, metric), ratio, verdict, least, why)
-            rows.append(Row(cells))
-            texts = tuple(map(compare.cell, (case.experiment, case.text, base.label, arms[place].label)))
-            numbers = numbers_of(texts, finding or Finding("the first", metric))
-            data.append({**numbers, "repeats": len(times_of(repeats, metric))})
+            time = compare.time_text(repeats, metric)
+            numbers = numbers_of((case.experiment, case.text, base.label, arm.label), finding)
+            cells = (text, arm.label, time, ratio, finding.verdict, least, finding.why)
+            lines.append((cells, numbers | {"repeats": len(times_of(repeats, metric))}))
     also = [
         f"Beside its version, {arm.label} has other packages than {base.label}: {arm.also}." for arm in arms if arm.also
     ]
     machine = [f"Machine: {snapshot.describe(base.side.machine)}."] if base and base.side.machine else []
     problems = [f"{arm.label}: {one_line(each, 300)}." for arm in arms if arm.side for each in arm.side.problems]
-    return Table("Versions side by side", COLUMNS, tuple(rows), (*machine, *also, *problems, *NOTES), tuple(data))
+    return Table.of("Versions side by side", COLUMNS, lines, (*machine, *also, *problems, *NOTES))
 
 
 def percent(ratio: float) -> str:
@@ -109,8 +111,7 @@ def percent(ratio: float) -> str:
 
 def changes(arms: Sequence[Arm]) -> dict[tuple[Case, int], Finding]:
     """Where the evidence carries a change from the version before: (case, place of the later) -> what was found."""
-    there = measured(arms)
-    neighbours = findings(arms, list(pairwise(there)))
+    neighbours = findings(arms, list(pairwise(measured(arms))))
     return {key: finding for key, finding in neighbours.items() if finding.verdict in ("faster", "slower")}
 
 
@@ -121,10 +122,9 @@ def history(arms: Sequence[Arm], experiment: str) -> Any:
     Returns a matplotlib Figure, None where nothing was timed.
     """
     there, changed = measured(arms), changes(arms)
-    cases = sorted({case for place in there for case in arms[place].side.cases if case.experiment == experiment})
     panels = []
-    for case in cases:
-        repeats = [arms[place].side.cases.get(case, []) for place in there]
+    for case in sorted(case for case in _cases(arms) if case.experiment == experiment):
+        repeats = [arms[place].repeats(case) for place in there]
         metric = compare.metric_of(*filter(None, repeats))
         times = [times_of(each, metric) for each in repeats]
         panels += [(case, metric, times)] if any(times) else []
@@ -141,22 +141,15 @@ def history(arms: Sequence[Arm], experiment: str) -> Any:
             axis.plot([x], [mean.value], "D", color=COLOUR, markersize=6)
             if mean.low is not None and len(known) > 1:
                 axis.plot([x, x], [mean.low, mean.high], color=COLOUR, linewidth=2)
-        for (where, later), finding in changed.items():
-            if where == case:
-                x = there.index(later) - 0.5
-                axis.axvline(x, color=style.GREY, linestyle="--", linewidth=1)
-                place = {"xycoords": ("data", "axes fraction"), "xytext": (4, 0), "textcoords": "offset points"}
-                axis.annotate(
-                    f"{finding.verdict}: {with_interval(finding.ratio)}", (x, 1), va="top", fontsize=8, **place
-                )
+        for later, finding in ((later, finding) for (where, later), finding in changed.items() if where == case):
+            x, words = there.index(later) - 0.5, f"{finding.verdict}: {with_interval(finding.ratio)}"
+            axis.axvline(x, color=style.GREY, linestyle="--", linewidth=1)
+            place = {"xycoords": ("data", "axes fraction"), "xytext": (4, 0), "textcoords": "offset points"}
+            axis.annotate(words, (x, 1), va="top", fontsize=8, **place)
         values = [each.value for known in times for each in known]
         margin = max(max(values) - min(values), 0.05 * max(values))  # a wider interval is drawn to the edge
-        axis.set(
-            title=case.text,
-            ylim=(max(0.0, min(values) - margin), max(values) + margin),
-            xlim=(-0.5, len(there) - 0.5),
-            ylabel=compare.TIMES[metric],
-        )
+        limits = {"ylim": (max(0.0, min(values) - margin), max(values) + margin), "xlim": (-0.5, len(there) - 0.5)}
+        axis.set(title=case.text, ylabel=compare.TIMES[metric], **limits)
         axis.yaxis.set_major_formatter(lambda value, _: seconds(value) if value > 0 else "0")
         axis.grid(axis="y")
     axes[-1].set_xticks(range(len(there)), [arms[place].label for place in there])
@@ -168,22 +161,14 @@ def history(arms: Sequence[Arm], experiment: str) -> Any:
 def write(arms: Sequence[Arm], folder: Path, notes: Sequence[str] = ()) -> Table:
     """The page, `index.html`, and its numbers, `matrix.csv`; of three versions or more with their history."""
     shown = table(arms)
-    there = measured(arms)
-    names = (
-        dict.fromkeys(case.experiment for place in there for case in arms[place].side.cases) if len(there) > 2 else ()
-    )
+    names = dict.fromkeys(case.experiment for case in _cases(arms)) if len(measured(arms)) > 2 else ()
     figures = [Markup(style.svg(figure)) for name in names if (figure := history(arms, name))]
-    shown = Table(
-        shown.title, shown.columns, shown.rows, (*notes, *shown.notes, *([HISTORY] if figures else [])), shown.data
-    )
+    shown = replace(shown, notes=(*notes, *shown.notes, *([HISTORY] if figures else [])))
     write_numbers(folder / "matrix.csv", shown.data, (*compare.HEADINGS, "repeats"))
-    counts = [
-        f"{row.cells[1]}, {row.cells[0]}: {row.cells[4]}, {row.cells[3]}"
-        for row in shown.rows
-        if row.cells[4] in ("faster", "slower")
-    ]
-    given = {"title": shown.title, "table": shown, "counts": counts, "narrow": True, "figures": figures}
-    write_atomic(folder / "index.html", filled("compare.html.j2", **given))
+    rows = (row.cells for row in shown.rows if row.cells[4] in ("faster", "slower"))
+    counts = [f"{version}, {case}: {verdict}, {ratio}" for case, version, _, ratio, verdict, *_ in rows]
+    page = filled("compare.html.j2", table=shown, counts=counts, narrow=True, figures=figures)
+    write_atomic(folder / "index.html", page)
     return shown
 
 
@@ -218,14 +203,10 @@ def beforehand(known: dict[str, list[float]], repeats: int) -> list[str]:
         least, share = can_show(middle, repeats)
         wider = f" ({percent(worst)} in its noisiest row)" if len(deviations) > 1 else ""
         enough = next((n for n in range(2, MOST_REPEATS + 1) if can_show(middle, n)[1] >= POWER), None)
-        more = (
-            f"REPEATS={enough} would show it in {100 * POWER:.0f} %"
-            if enough
-            else f"{MOST_REPEATS} would not be enough for {100 * POWER:.0f} %"
-        )
+        more = f"REPEATS={enough} would show it in" if enough else f"{MOST_REPEATS} would not be enough for"
         sentences.append(
             f"{name}: two runs of the same thing differ by up to {percent(math.exp(1.96 * math.sqrt(2) * middle))}, in "
             f"19 pairs of 20. {repeats} repeats can show a difference of {percent(least)}{wider}, and a slow-down by "
-            f"{percent(SLOWER)} in {100 * share:.0f} % of cases; {more}."
+            f"{percent(SLOWER)} in {100 * share:.0f} % of cases; {more} {100 * POWER:.0f} %."
         )
     return sentences

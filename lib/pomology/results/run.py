@@ -25,13 +25,18 @@ IDENTITY = ("chip", "cpu_cores", "cpu_threads", "performance_cores", "memory_byt
 ALIKE, CANARIES_ALIKE = 1.01, 1.15  # sizes and clocks, and the best canaries, of one machine
 
 
-def differences(machines: Sequence[dict], canaries_s: Sequence[float | None]) -> str:
-    """In what two runs' machines differ, or why that cannot be known; empty where all shows that they are one."""
-    if not all(isinstance(each.get("processor"), dict) for each in machines) or None in canaries_s:
+def differences(*runs: Any) -> str:
+    """In what the machines of two runs differ, or why that cannot be known; empty where all shows that they are one.
+
+    runs: whatever has a `machine`, and `records`, of whose canaries the best counts.
+    """
+    machines = [run.machine for run in runs]
+    canaries = [[s for record in run.records for s in (record.canary or {}).values()] for run in runs]
+    if not all(isinstance(each.get("processor"), dict) for each in machines) or not all(canaries):
         return "What would show whether they are one is not in both."
-    differ = differing(machines)
+    differ, canaries_s = differing(machines), [min(each) for each in canaries]
     if not _alike(*canaries_s, CANARIES_ALIKE):
-        differ["canary"] = list(canaries_s)
+        differ["canary"] = canaries_s
     shown = ((one_line(name), *(one_line(each, 60) for each in both)) for name, both in differ.items())
     return "; ".join(f"{name} {first} and {second}" for name, first, second in shown)
 

@@ -1,7 +1,5 @@
 """One figure per kind of result, and which an experiment has."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +17,7 @@ KINDS = {
     "footprint_slope_bytes": memory_figure,
     "rate_left": sustained_figure,
     "share_of_roof": roofline_figure,
-    "share_of_peak": lambda about, records: summary_figure(records),
+    "share_of_peak": summary_figure,
 }
 
 

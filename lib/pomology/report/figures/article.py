@@ -1,15 +1,13 @@
 """An article's devices and this machine's: what the figure of an experiment shows of each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 from pomology.articles import elsewhere, published
 from pomology.format import rounded
 from pomology.measure.estimate import Estimate
-from pomology.report import costs, today
-from pomology.report.article import resolved
+from pomology.report import costs
+from pomology.report.article import drawn, resolved
 from pomology.report.declaration import Declaration
 from pomology.report.figures.points import Line, Mark, points_figure, value_line
 from pomology.report.figures.style import styled
@@ -38,7 +36,7 @@ def article_figure(about: Declaration, records: list[Record], others: Sequence[l
         return panels.setdefault(title_of(config), [])
 
     seen, usable = set(), cases.comparable(records, about.metric)
-    for row in today.drawn(about, usable) if about.article == published.TODAY else about.beside:
+    for row in drawn(about, usable):
         key = (row["device"], str(row["config"]))
         if row["metric"] in (about.metric, "status") and key not in seen:  # a row that is printed twice is one device
             seen.add(key)

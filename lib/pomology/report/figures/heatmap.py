@@ -1,7 +1,5 @@
 """A grid of settings by device and precision, where a mark for each would be a cloud."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pomology.format import plus_minus, significant

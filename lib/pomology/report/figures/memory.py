@@ -1,13 +1,11 @@
 """What was traced over time: memory after each step and by pass; a rate, and the heat of the machine beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 from pomology.machine.sampler import Sample
 from pomology.report.declaration import Declaration
-from pomology.report.figures.style import GREY, SHADES, WIDTH, figure_of, key, nothing, styled
+from pomology.report.figures.style import GREY, WIDTH, figure_of, key, nothing, shade, styled
 from pomology.results import cases
 from pomology.results.record import Record
 
@@ -54,12 +52,11 @@ def sustained_figure(_: Declaration, records: list[Record]) -> Any:
     """The rate of each window in % of that of the first minute, and what was traced of heat: a panel for each. Returns
     a matplotlib Figure."""
     import pandas
-    import seaborn
 
     rows, colours = [], {}
     for number, record in enumerate(record for record in cases.comparable(records) if "rate_left" in record.metrics):
         series, minutes = _series(record), 0.0
-        colours[series] = SHADES.get((record.framework, cases.kind(record)), GREY)
+        colours[series] = shade(record)
         for steps, seconds in (record.blocks or {}).get("step_s", {}).get("steady", []):
             rate = 100 * steps / seconds * record.metrics["step_first_s"].value
             rows.append((RATE, minutes + seconds / 120, rate, series, number))
@@ -74,13 +71,20 @@ def sustained_figure(_: Declaration, records: list[Record]) -> Any:
     panels = [panel for panel in (RATE, *TRACED) if panel in set(frame["panel"])]
     figure = figure_of(WIDTH, 1 + 1.8 * len(panels))
     for panel, axis in zip(panels, figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0], strict=True):
-        shown = {"x": "minutes", "y": "value", "hue": "series", "palette": colours, "units": "record", "legend": False}
-        seaborn.lineplot(frame[frame["panel"] == panel], estimator=None, linewidth=1.2, ax=axis, **shown)
-        axis.set(ylabel=panel)
-        axis.set_ylim(0, 1.08 * max(1, axis.get_ylim()[1]))
-        axis.grid(axis="y")
+        _draw(axis, frame[frame["panel"] == panel], "minutes", panel, colours, least=1.0)
     key(figure, {series: {"color": colour, "linestyle": "-"} for series, colour in colours.items()}, ncols=4)
     return figure
+
+
+def _draw(axis: Any, frame: Any, x: str, label: str | None, colours: dict[str, str], least: float = 0, **look) -> None:
+    """A line for each record. least: the least that the axis reaches up to."""
+    import seaborn
+
+    form = {"units": "record", "estimator": None, "hue": "series", "palette": colours, "legend": False}
+    seaborn.lineplot(frame, x=x, y="value", linewidth=1.2, ax=axis, **form, **look)
+    axis.set(ylabel=label)
+    axis.set_ylim(0, 1.08 * max(least, axis.get_ylim()[1]))  # a flat line would be cut in half at the top
+    axis.grid(axis="y")
 
 
 def _rows(record: Record) -> list:
@@ -94,15 +98,12 @@ def _series(record: Record) -> str:
 def _traces_figure(columns: dict[str, list[Record]], quantities: tuple[str, ...]) -> Any:
     """A panel for each quantity and column."""
     import pandas
-    import seaborn
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    columns = {title: [record for record in records if _rows(record)] for title, records in columns.items()}
-    columns = {title: records for title, records in columns.items() if records}
+    columns = {title: traced for title, records in columns.items() if (traced := [r for r in records if _rows(r)])}
     if not columns:
         return nothing()
-    every = [record for records in columns.values() for record in records]
-    colours = {_series(record): SHADES.get((record.framework, cases.kind(record)), GREY) for record in every}
+    colours = {_series(record): shade(record) for records in columns.values() for record in records}
     figure, drawn = figure_of(WIDTH, 5.5), set()
     panels = figure.subplots(len(quantities), len(columns), sharex="col", squeeze=False)
     for (title, records), axes in zip(columns.items(), panels.T, strict=True):
@@ -119,13 +120,9 @@ def _traces_figure(columns: dict[str, list[Record]], quantities: tuple[str, ...]
                 axis.axvspan(-0.5, warmup - 0.5, color=GREY, alpha=0.08, linewidth=0)
             frame = pandas.concat(frames, ignore_index=True)
             drawn |= {*frame["line"]}
-            dashes = {line: DASHES.get(line, ()) for line in drawn}
-            look = {"hue": "series", "palette": colours, "style": "line", "dashes": dashes, "legend": False}
+            look = {"style": "line", "dashes": {line: DASHES.get(line, ()) for line in drawn}}
             look |= {"marker": "o", "markeredgewidth": 0} if frame["step"].nunique() < 30 else {}
-            seaborn.lineplot(frame, x="step", y="value", units="record", estimator=None, linewidth=1.2, ax=axis, **look)
-            axis.set(ylabel=quantity if axis in panels[:, 0] else None)
-            axis.set_ylim(0, 1.08 * axis.get_ylim()[1])  # a flat line would be cut in half at the top
-            axis.grid(axis="y")
+            _draw(axis, frame, "step", quantity if axis in panels[:, 0] else None, colours, **look)
             axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
             axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     looks = {series: {"color": colour, "linestyle": "-"} for series, colour in colours.items()}

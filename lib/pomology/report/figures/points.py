@@ -1,23 +1,11 @@
 """Marks of devices with their intervals, a panel for each setting, on one logarithmic axis."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pomology.measure.estimate import Estimate
-from pomology.report.figures.style import (
-    COLOURS,
-    DEVICES,
-    GREY,
-    MARKS,
-    WIDTH,
-    device_key,
-    figure_of,
-    nothing,
-    plain_ticks,
-)
+from pomology.report.figures import style
 
 MOST_PANELS = 30  # of a figure: more take minutes to lay out, and nobody looks at them
 LINE_INCHES = 0.26
@@ -45,7 +33,7 @@ class Line:
 
     @property
     def device(self) -> str:
-        return DEVICES.get(self.about, "other devices")
+        return style.DEVICES.get(self.about, "other devices")
 
     @property
     def reach(self) -> list[float]:
@@ -67,12 +55,12 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, 
     """
     shown, more = dict(list(panels.items())[:MOST_PANELS]), len(panels) - MOST_PANELS
     if not shown:
-        return nothing()
+        return style.nothing()
     everything = [line for lines in shown.values() for line in lines]
     reach = [value for line in everything for value in line.reach] or [1.0]
     low, high = min(reach), max(reach)
     heights = [len(lines) + 1.1 for lines in shown.values()]
-    figure = figure_of(WIDTH, 0.55 + LINE_INCHES * sum(heights) + 0.35)
+    figure = style.figure_of(style.WIDTH, 0.55 + LINE_INCHES * sum(heights) + 0.35)
     axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (title, lines) in zip(axes, shown.items(), strict=True):
         limits = low / 1.6, high * 2 * (high / low) ** 0.3  # room for the words behind the last mark
@@ -81,8 +69,8 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, 
         axis.grid(axis="x")
         for place, line in enumerate(lines):
             if line.peak:
-                axis.plot([min(line.reach), line.peak], [place] * 2, color=GREY, linewidth=0.6)
-                axis.plot([line.peak], [place], "|", color=GREY, markersize=9, markeredgewidth=1.6)
+                axis.plot([min(line.reach), line.peak], [place] * 2, color=style.GREY, linewidth=0.6)
+                axis.plot([line.peak], [place], "|", color=style.GREY, markersize=9, markeredgewidth=1.6)
             # Words stand behind all that is drawn, a wide interval too, or where the marks would be.
             form = {"textcoords": "offset points", "va": "center", "fontsize": 9}
             right, slant = max(line.reach, default=limits[0]), "normal" if line.reach else "italic"
@@ -93,9 +81,9 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, 
     if shares:
         axis.set_xticks([0, 0.2, 0.4, 0.6, 0.8, 1], ["0", "20", "40", "60", "80", "100"])
     else:
-        plain_ticks(axis.xaxis, unit)
+        style.plain_ticks(axis.xaxis, unit)
     axis.set_xlabel(f"{label}; {more:,} more settings are in the table only" if more > 0 else label)
-    device_key(figure, (line.device for line in everything))
+    style.device_key(figure, (line.device for line in everything))
     return figure
 
 
@@ -119,7 +107,9 @@ def draw_marks(axis: Any, marked: Iterable[tuple[str, float, list[Mark]]], size:
             low = number.low if number.low is None else max(number.low, axis.get_xlim()[0])
             rows.append((device, y, number.value, low, number.high, look))
     frame = pandas.DataFrame(rows, columns=["device", "y", "value", "low", "high", "look"])
-    form = {"y": "y", "hue": "device", "hue_order": list(COLOURS), "palette": COLOURS, "ax": axis, "legend": False}
+    form = {"y": "y", "hue": "device", "hue_order": list(style.COLOURS), "palette": style.COLOURS, "ax": axis}
+    form |= {"legend": False}
+    shapes = {"style": "device", "style_order": list(style.MARKS), "markers": style.MARKS, "linewidth": 0}
     # Where an axis has no label, seaborn makes all its ticks to see whether it needs one: a third of a figure's time.
     axis.set(xlabel=" ", ylabel=" ")
     ends = frame[frame["high"].notna()].melt(["device", "y"], ["low", "high"], value_name="x", ignore_index=False)
@@ -128,8 +118,7 @@ def draw_marks(axis: Any, marked: Iterable[tuple[str, float, list[Mark]]], size:
         seaborn.lineplot(ends, x="x", **span, **form)
     for look, share in AREAS.items():
         if len(chosen := frame[frame["look"] == look]):
-            marks = {"style": "device", "style_order": list(MARKS), "markers": MARKS, "linewidth": 0, "s": share * size}
-            seaborn.scatterplot(chosen, x="value", zorder=3, **marks, **form)
+            seaborn.scatterplot(chosen, x="value", zorder=3, s=share * size, **shapes, **form)
             if look == "hollow":
                 drawn = axis.collections[-1]
                 drawn.set(edgecolor=drawn.get_facecolor(), facecolor="none", linewidth=1)

@@ -1,23 +1,12 @@
 """How fast every device trains, against one of them: a row a device, a mark a model, and their mean."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
+from pomology.report.figures import style
 from pomology.report.figures.points import Mark, draw_marks
-from pomology.report.figures.style import (
-    COLOURS,
-    DEVICES,
-    GREY,
-    MARKS,
-    device_key,
-    figure_of,
-    nothing,
-    plain_ticks,
-    styled,
-)
 from pomology.report.ranking import Place
 
 MOST_ROWS = 28
@@ -25,7 +14,7 @@ MOST_ROWS = 28
 GLYPHS = dict(zip("^osvDdP", zip("▲●■▼◆♦✚", "△○□▽◇♢✛", strict=True), strict=True))
 
 
-@styled
+@style.styled
 def ranking_figure(places: Sequence[Place], reference: str) -> Any:
     """The fastest on top. A mark is a model that both have trained, hollow where a time is doubtful; a stroke is the
     geometric mean, which is written beside the row.
@@ -35,34 +24,35 @@ def ranking_figure(places: Sequence[Place], reference: str) -> Any:
     """
     shown = chosen(places, reference)
     if len(shown) < 2:
-        return nothing()
-    figure = figure_of(10, 1.2 + 0.25 * len(shown))
+        return style.nothing()
+    figure = style.figure_of(10, 1.2 + 0.25 * len(shown))
     axis = figure.subplots()
     reach = [ratio.value for place in shown for ratio, _ in place.ratios.values()]
     axis.set(xscale="log", xlim=(min(reach) / 1.4, max(reach) * 1.4), ylim=(len(shown) - 0.4, -0.6))
-    axis.axvline(1, color=GREY, linewidth=0.8, linestyle="dashed")
+    axis.axvline(1, color=style.GREY, linewidth=0.8, linestyle="dashed")
     axis.grid(axis="x")
-    looks = [DEVICES[place.source, place.role] for place in shown]
-    drawn = []
-    for number, (place, look) in enumerate(zip(shown, looks, strict=True)):
+    looks = [style.DEVICES[place.source, place.role] for place in shown]
+    weights = ["bold" if place.measured else "normal" for place in shown]
+    marked = []
+    for number, (place, look, weight) in enumerate(zip(shown, looks, weights, strict=True)):
         # All on the line, each alone: they are models, and which is in the table.
         marks = (Mark(ratio, "filled" if sound else "hollow") for ratio, sound in place.ratios.values())
-        drawn += [(look, number, [mark]) for mark in marks]
+        marked += [(look, number, [mark]) for mark in marks]
         if place.sound:
-            axis.plot([place.mean], [number], "|", color=COLOURS[look], markersize=13, markeredgewidth=2.4, zorder=4)
-        weight = "bold" if place.measured else "normal"
+            form = {"color": style.COLOURS[look], "markersize": 13, "markeredgewidth": 2.4, "zorder": 4}
+            axis.plot([place.mean], [number], "|", **form)
         form = {"transform": axis.get_yaxis_transform(), "va": "center", "weight": weight, "fontsize": 9}
         axis.text(1.01, number, f"{place.words()}  {place.software()}", **form)
-    draw_marks(axis, drawn, size=30)
+    draw_marks(axis, marked, size=30)
     axis.set_yticks(range(len(shown)), [place.device for place in shown])
-    for label, place in zip(axis.get_yticklabels(), shown, strict=True):
-        label.set_weight("bold" if place.measured else "normal")
+    for label, weight in zip(axis.get_yticklabels(), weights, strict=True):
+        label.set_weight(weight)
     axis.tick_params(axis="y", length=0)
-    plain_ticks(axis.xaxis)
+    style.plain_ticks(axis.xaxis)
     axis.set_xlabel(f"speed, {reference} = 1 (right is faster)")
     left = len(places) - len(shown)
     axis.set_title(f"{left} more devices are in the table" if left else "")
-    device_key(figure, looks)
+    style.device_key(figure, looks)
     return figure
 
 
@@ -73,24 +63,14 @@ def chosen(places: Sequence[Place], reference: str) -> list[Place]:
     return [place for place in places if place.device in names]
 
 
-class Axis(NamedTuple):
+def on_an_axis(places: Sequence[Place]) -> SimpleNamespace:
     """The same for a page, which draws it with text alone: a phone shows it as well, and sixty cost no time. Places are
     in per cent of the axis. rows: each a place, its marks, and where its mean is; ticks: with their numbers; means:
-    whether a mark is the mean of a device's models."""
-
-    rows: list[tuple[Place, list[tuple[float, str]], float]]
-    ticks: list[tuple[float, str]]
-    origin: float
-    key: dict[str, tuple[str, str, str]]
-    means: bool
-
-
-def on_an_axis(places: Sequence[Place]) -> Axis:
-    """A mark for each model, or of more devices than fit for the mean alone."""
+    whether of more devices than fit a mark is the mean of the models, and not one of them."""
     rows, key, means = [], {}, len(places) > MOST_ROWS
     for place in places:
-        look = DEVICES[place.source, place.role]
-        filled, hollow = GLYPHS[MARKS[look]]
+        look = style.DEVICES[place.source, place.role]
+        filled, hollow = GLYPHS[style.MARKS[look]]
         key[look] = (place.source, place.role, filled)
         marks = [(ratio.value, filled if sound else hollow) for ratio, sound in place.ratios.values()]
         if means:
@@ -105,4 +85,5 @@ def on_an_axis(places: Sequence[Place]) -> Axis:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [float(f"{step}e{decade}") for decade in decades for step in ((1, 2, 5) if high / low < 300 else (1,))]
     placed = [(place, [(at(value), glyph) for value, glyph in marks], at(place.mean)) for place, marks in rows]
-    return Axis(placed, [(at(tick), f"{tick:,.10g}") for tick in ticks if low < tick < high], at(1.0), key, means)
+    shown = [(at(tick), f"{tick:,.10g}") for tick in ticks if low < tick < high]
+    return SimpleNamespace(rows=placed, ticks=shown, origin=at(1.0), key=key, means=means)

@@ -4,15 +4,13 @@ seaborn draws the points. The roofs and the labels beside a panel, joined to the
 neither.
 """
 
-from __future__ import annotations
-
 import textwrap
 from typing import Any
 
 from pomology.format import quantity_per_s, significant
 from pomology.report import roofline
 from pomology.report.declaration import Declaration
-from pomology.report.figures.style import GREY, SHADES, WIDTH, key, nothing, plain_ticks, styled
+from pomology.report.figures.style import GREY, WIDTH, key, nothing, plain_ticks, shade, styled
 from pomology.results import cases
 from pomology.results.record import Record
 
@@ -35,21 +33,17 @@ def roofline_figure(_: Declaration, records: list[Record]) -> Any:
     best, points = roofline.ceilings(records), roofline.roofline_points(records)
     panels = {}
     for kind in ("cpu", "gpu"):
-        roofs = [(precision, one) for (where, precision), one in sorted(best.rates.items()) if where == kind]
+        roofs = [(precision, ceiling) for (where, precision), ceiling in sorted(best.rates.items()) if where == kind]
+        slopes = {traffic: each.value for (where, traffic), each in best.bandwidths.items() if where == kind}
         here = [point for point in points if cases.kind(point.record) == kind]
         if roofs or here:
-            slopes = {
-                traffic: best.bandwidths[where, traffic].value for where, traffic in best.bandwidths if where == kind
-            }
             panels[kind] = roofs, slopes, here
     if not panels:
         return nothing()
-    drawn = {_series(point.record): point.record for point in points if point.intensity}
-    looks = {
-        name: {"color": SHADES.get((record.framework, cases.kind(record)), GREY)} for name, record in drawn.items()
-    }
-    for name, record in drawn.items():
-        looks[name]["marker"] = PRECISION_MARKS.get(cases.precision(record), "D")
+    looks = {}
+    for record in (point.record for point in points if point.intensity):
+        marker = PRECISION_MARKS.get(cases.precision(record), "D")
+        looks[_series(record)] = {"color": shade(record), "marker": marker}
     labels = [len(roofs) + sum(bool(point.intensity) for point in here) for roofs, _, here in panels.values()]
     heights = [max(3.0, LABEL_INCHES * count) for count in labels]
     whole = sum(heights) + 1.15 * len(heights) + 0.25 * -(-len(looks) // 3)

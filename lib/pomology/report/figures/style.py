@@ -4,8 +4,6 @@ Backgrounds are transparent and text is a grey with contrast enough on both whit
 and Ito (2008), which colour-blind readers can tell apart; a second mark, the shape, repeats what the colour says.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re
@@ -15,6 +13,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from pomology.paths import write_atomic
+from pomology.results.cases import kind
+from pomology.results.record import Record
 
 GREY = "#767676"
 WIDTH = 10  # inches, which a wide page shows on 1,200 pixels, and a phone on 700
@@ -65,6 +65,11 @@ def _house_style() -> Iterator[None]:
 
 
 styled = _house_style()  # a decorator: draws in the house style, whatever the notebook has set
+
+
+def shade(record: Record) -> str:
+    """The colour of a framework on a device."""
+    return SHADES.get((record.framework, kind(record)), GREY)
 
 
 def figure_of(width: float, height: float) -> Any:

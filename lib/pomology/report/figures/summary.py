@@ -1,32 +1,33 @@
-"""All devices on one axis."""
-
-from __future__ import annotations
+"""All devices on one axis: what they achieve, and how much of its peak each reaches."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from pomology.format import one_line
 from pomology.report import summary
+from pomology.report.declaration import Declaration
 from pomology.report.figures.points import Line, Mark, points_figure
 from pomology.report.figures.style import styled
 from pomology.report.table import grouped
 from pomology.results import cases
 from pomology.results.record import Record
 
+PANELS = {
+    "measured": "This machine's devices, of their best plain matrix product in this run",
+    "published": "The articles' GPUs, of their published peaks",
+}
+
 
 @styled
-def summary_figure(records: list[Record]) -> Any:
+def summary_figure(_: Declaration, records: list[Record]) -> Any:
     """What every device achieves on every workload, on one logarithmic axis, with its peak and its best share of it.
 
-    A panel for each workload, a line for each device and framework, a mark for each of its settings, with its 95 %
-    interval where it was measured. Returns a matplotlib Figure.
+    A panel for each workload, in which this machine's own share the last; a line for each device and framework, a mark
+    for each of its settings, with its 95 % interval where it was measured, hollow of computing alone. Returns a
+    matplotlib Figure.
     """
-    label = "achieved TFLOP/s (more is faster); upright: the peak; %: the best share of it"
-    return points_figure(_panels(summary.rates(records)), label, 1e12)
-
-
-def _panels(rates: list[summary.Rate]) -> dict[str, list[Line]]:
-    """A line for each device; this machine's own workloads share the last panel. Hollow: computing alone."""
+    rates = summary.rates(records)
     frameworks = Counter(workload for workload, _ in {(rate.workload, rate.framework) for rate in rates})
 
     def line_of(rate: summary.Rate) -> tuple[str, str]:
@@ -35,7 +36,7 @@ def _panels(rates: list[summary.Rate]) -> dict[str, list[Line]]:
         if frameworks[rate.workload] > 1:
             words.append(cases.framework_name(rate))
         words += [rate.precision] if rate.precision != "fp32" else []
-        return summary.WORKLOADS.get(rate.workload, summary.MEASURED_ONLY), ", ".join(words)
+        return summary.WORKLOADS.get(rate.workload, "Timed on this machine only"), ", ".join(words)
 
     panels: dict[str, list[Line]] = {}
     for settings in grouped(rates, line_of):
@@ -46,4 +47,20 @@ def _panels(rates: list[summary.Rate]) -> dict[str, list[Line]]:
         marks = [Mark(rate.rate, "filled" if rate in whole else "hollow") for rate in settings]
         line = Line(one_line(label, 48), (best.source, best.role), share, marks, best.peak_flops_per_s)
         panels.setdefault(panel, []).append(line)
-    return panels
+    label = "achieved TFLOP/s (more is faster); upright: the peak; %: the best share of it"
+    return points_figure(panels, label, 1e12)
+
+
+@styled
+def peaks_figure(known: Sequence[summary.Reach]) -> Any:
+    """A row for each device with a mark for each model, and behind it the median. Returns a matplotlib Figure."""
+    panels: dict[str, list[Line]] = {}
+    for reach in known:
+        marks = [Mark(share) for share in reach.whole.values()]
+        marks += [Mark(share, "hollow") for share in reach.alone.values()]
+        count = len(reach.whole or reach.alone)
+        models = f"median of {count} models" if count > 1 else "one model"
+        words = f"{summary.percent(reach.median)}, {models}{'' if reach.whole else ', computing alone'}"
+        line = Line(reach.device, (reach.source, reach.role), words, marks, 1.0)
+        panels.setdefault(PANELS[reach.source], []).append(line)
+    return points_figure(panels, "% of the peak (left is slow for its peak)", shares=True)
