@@ -88,6 +88,6 @@ def page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    notebooks = sorted(notebook_paths(ROOT / "notebooks"), key=lambda path: path.stem)
-    digests = "".join(f"{path.stem} {own_texts.digest(path)}\n" for path in notebooks)
+    code = [*notebook_paths(ROOT / "notebooks"), *ROOT.glob("notebooks/*/*.py")]
+    digests = "".join(f"{path.stem} {own_texts.digest(path)}\n" for path in sorted(code, key=lambda path: path.stem))
     own_texts.NOTEBOOKS.write_text(digests, encoding="utf-8")

@@ -273,5 +273,7 @@ def test_the_page_stays_small_with_1200_rows_of_60_devices(elsewhere_has):
     known = page._ranked(SimpleNamespace(records=[epoch(500.0)], others=[], machine={}))
     empty = dict.fromkeys(("software", "left"), page.Table("", (), ()))
     made = page.filled("run.html.j2", title="", ranked=known, trust=[], facts=[], **empty)
-    assert len(known["against"]) == 3 and sum(map(len, Ranking([]).references.values())) > 75  # who did its work, or all
+    assert (
+        len(known["against"]) == 3 and sum(map(len, Ranking([]).references.values())) > 75
+    )  # who did its work, or all
     assert len(made) < 450_000

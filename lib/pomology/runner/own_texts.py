@@ -35,12 +35,12 @@ MOST_WORDS = 2  # beside phrases, as a passphrase may be made of the kit's; more
 
 
 def published() -> dict[str, str]:
-    """The kit's notebooks: name -> `digest`."""
+    """The kit's notebooks, and the modules beside them: name -> `digest`."""
     return dict(line.split() for line in NOTEBOOKS.read_text(encoding="utf-8").splitlines())
 
 
 def digest(notebook: Path) -> str:
-    """Of all texts and names in the code of a notebook; its numbers are for anyone to change."""
+    """Of all texts and names in the code of a notebook or module; its numbers are for anyone to change."""
     return hashlib.sha256(json.dumps(sorted(_texts(_cells(notebook)))).encode()).hexdigest()[:16]
 
 
@@ -52,8 +52,10 @@ def unchanged() -> dict[str, Path]:
 
 
 def _cells(notebook: Path) -> Iterator[ast.Module]:
-    """The code of a notebook, a cell each; what is no Python, as IPython's own words, is of no text."""
-    for cell in json.loads(notebook.read_bytes())["cells"]:
+    """The code of a notebook, a cell each, or of a module; what is no Python, as IPython's own words, is of no text."""
+    text = notebook.read_text(encoding="utf-8")
+    cells = json.loads(text)["cells"] if notebook.suffix == ".ipynb" else [{"cell_type": "code", "source": text}]
+    for cell in cells:
         try:
             yield ast.parse("".join(cell["source"]) if cell["cell_type"] == "code" else "")
         except SyntaxError:
@@ -70,7 +72,8 @@ def _texts(trees: Iterable[ast.Module]) -> set[str]:
 def names() -> frozenset[str]:
     """The literals of the kit's source, those between the braces of its f-strings too."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(Path(__file__).parents[1].rglob("*.py"))]
-    return frozenset(_texts([*trees, *(tree for path in unchanged().values() for tree in _cells(path))]))
+    beside = [path for path in root().glob("notebooks/*/*.py") if published().get(path.stem) == digest(path)]
+    return frozenset(_texts([*trees, *(tree for path in (*unchanged().values(), *beside) for tree in _cells(path))]))
 
 
 @functools.cache
