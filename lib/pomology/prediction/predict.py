@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pomology import format
 from pomology.errors import PomologyError
@@ -86,22 +86,12 @@ def predict(
     return Answer(what, workload, batch, counted, device, informed, made)
 
 
-def answer(
-    target: str,
-    input: str,
-    precision: str,
-    optimizer: str,
-    on: str,
-    epoch: int | None,
-    source: str,
-    place: Path | None = None,
-) -> list[str]:
+def answer(target: str, epoch: int | None = None, **asked: Any) -> list[str]:
     """The lines of the command. epoch: how many samples it has. The rest, and errors: see `predict`."""
     if epoch is not None and epoch < 1:
         raise PomologyError(f"--epoch {epoch}: must be a number of samples, 1 or more")
-    what, workload, batch, counted, device, informed, made = predict(
-        target, input, precision, optimizer, on, source, place
-    )
+    on, source = (asked.get(name, "") for name in ("on", "source"))
+    what, workload, batch, counted, device, informed, made = predict(target, **asked)
     flops, moved, launches = (sum(each[at] for each in counted.operators) for at in (1, 2, 3))
     amounts = f"{flops / 1e9:,.4g} GFLOP, {format.quantity(moved, 'B')} read and written, {launches:,} launches"
     memory = counted.memory._asdict()
@@ -116,7 +106,7 @@ def answer(
         said.append(f"predicted for {on or device.name} from {device.source}: {step}")
         if epoch:
             steps, kind = math.ceil(epoch / batch), "cpu" if device.backend == "cpu" else "gpu"
-            loading_s = rows.loading_s(known(source, place).records, workload, kind)
+            loading_s = rows.loading_s(known(source, asked.get("place")).records, workload, kind)
             more = "loading data is not in it"
             more += f": {format.seconds(epoch * loading_s)} as {source} timed it" if loading_s is not None else ""
             said.append(f"predicted: {epoch:,} samples, {steps:,} steps, take {_shown(made.step_s * steps)}; {more}")

@@ -195,11 +195,10 @@ def errors_figure(groups: Sequence[Errors], title: str) -> Any:
     for place, group in enumerate(groups):
         ratios = np.exp(-group.logs[np.isfinite(group.logs)])
         low, near, middle, far, high = np.percentile(ratios, (5, 25, 50, 75, 95))
-        colour = ORANGE if group.covered is None else BLUE
-        axis.plot([low, high], [place, place], color=colour, linewidth=1)
-        axis.plot([near, middle / 1.03], [place, place], color=colour, linewidth=4, solid_capstyle="butt")
-        axis.plot([middle * 1.03, far], [place, place], color=colour, linewidth=4, solid_capstyle="butt")
-        axis.plot([middle], [place], color=colour, markersize=8, **HOLLOW)
+        axis.plot([low, high], [place, place], color=BLUE, linewidth=1)
+        axis.plot([near, middle / 1.03], [place, place], color=BLUE, linewidth=4, solid_capstyle="butt")
+        axis.plot([middle * 1.03, far], [place, place], color=BLUE, linewidth=4, solid_capstyle="butt")
+        axis.plot([middle], [place], color=BLUE, markersize=8, **HOLLOW)
     axis.set(xscale="log", title=title, xlabel="predicted over measured time (1 is right; grey: within 30 %)")
     axis.set_yticks(range(len(groups)), [f"{group.name} ({int(np.isfinite(group.logs).sum()):,})" for group in groups])
     axis.set_ylim(len(groups) - 0.4, -0.6)
