@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,30 +48,18 @@ def elsewheres(fault: str = "") -> list[Observed]:
     counted and a device with a data sheet."""
     made = []
     for row in elsewhere.rows():
-        step, config, tf32 = _step_s(row), row["config"], {"tf32"} & {*row["faults"], row["precision"]}
+        config, samples, tf32 = row["config"], elsewhere.samples(row), {"tf32"} & {*row["faults"], row["precision"]}
         device, serious = rates.published_devices().get(row["device"]), elsewhere.SERIOUS - {"tf32", "amp"}
         half = row["precision"] in rates.HALF
         key = (row["workload"], config.get("image_size") or config.get("sequence"), "half" if half else "fp32")
-        if step and device and key in work() and serious & {*row["faults"]} == {*fault.split()}:
+        known = samples and device and isinstance(config.get("batch_size"), int) and key in work()
+        if known and serious & {*row["faults"]} == {*fault.split()}:
             precision = "half" if half else "tf32" if tf32 and device.flops_per_s["tf32"] else "fp32"
             ops = operators_of(*key, config["batch_size"], "no-optimizer" not in row["faults"])
-            about = (row["workload"], device, precision, config["batch_size"], row["source"], row["year"], step)
+            step_s = config["batch_size"] / samples / elsewhere.rate(row)
+            about = (row["workload"], device, precision, config["batch_size"], row["source"], row["year"], step_s)
             made.append(Observed(*about, lines(ops, device, precision)))
     return made
-
-
-def _step_s(row: dict) -> float | None:
-    """Seconds of a step, of a row of `elsewhere`; None where its batch size or the number of steps is not known."""
-    config, metric, value = row["config"], row["metric"], row["si"]
-    batch, tokens = config.get("batch_size"), config.get("sequence")
-    if not isinstance(batch, int):
-        return None
-    images = re.search(r"([\d,]+) images", config.get("data", ""))
-    known = {"samples_per_s": batch / value, "pass_s": value, "step_s": value, "steps_per_s": 1 / value}
-    known |= {"tokens_per_s": batch * tokens / value} if isinstance(tokens, int) else {}
-    known |= {"fit_s": value / config["steps"]} if config.get("steps") else {}
-    known |= {"epoch_s": value * batch / int(images[1].replace(",", ""))} if images else {}
-    return known.get(metric)
 
 
 def articles() -> list[Observed]:
