@@ -62,7 +62,8 @@ def invented(spread: float = 0.0, seed: int = 0, devices: int = 12, workloads: i
                 Operator(str(kind), 10 ** random.uniform(9, 13), 10 ** random.uniform(8, 10), 99, 1) for kind in kinds
             ]
             precision = ("fp32", "half")[workload % 2]
-            one = Observed(f"w{workload}", device, precision, 32, "here", "2026", 1.0, model.lines(steps, device, precision))
+            about = (f"w{workload}", device, precision, 32, "here", "2026")
+            one = Observed(*about, 1.0, model.lines(steps, device, precision))
             step_s = float(model.Stack([one]).parts(SHARES).sum()) * float(np.exp(random.normal(0, spread)))
             made.append(one._replace(step_s=step_s))
     return made
@@ -109,7 +110,8 @@ def test_a_class_of_operators_that_rows_have_moves_alone():
     """Convolutions twice as slow as the shares say, in eight times that hardly differ by anything else."""
     slow = SHARES.copy()
     slow[[0, 3]] /= 2
-    times = [one._replace(step_s=float(model.Stack([one]).parts(slow).sum())) for one in invented(devices=1, workloads=24)]
+    times = invented(devices=1, workloads=24)
+    times = [one._replace(step_s=float(model.Stack([one]).parts(slow).sum())) for one in times]
     made = MODEL.calibrated(times[0].device, times).shares
     assert made[7] * made[1] == pytest.approx(SHARES[1], rel=0.2) and made[0] / made[7] == pytest.approx(0.25, rel=0.2)
 

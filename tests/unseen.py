@@ -56,10 +56,11 @@ def mlp(size):
 
 
 def below(into, *parts):  # a level of a U-Net
-    return Of(grown, nn.Sequential(nn.MaxPool2d(2), conv(into, 2 * into), *parts, nn.ConvTranspose2d(2 * into, into, 2, 2)))
+    more = 2 * into
+    return Of(grown, nn.Sequential(nn.MaxPool2d(2), conv(into, more), *parts, nn.ConvTranspose2d(more, into, 2, 2)))
 
 
-LAYER = {"d_model": 192, "nhead": 3, "dim_feedforward": 768, "dropout": 0.0, "batch_first": True}
+
 SEPARABLE = (32, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2)
 MODELS = {
     "mobile": lambda: nn.Sequential(
@@ -69,7 +70,9 @@ MODELS = {
     "mixer": lambda: Of(residual, *(part for _ in range(4) for part in (Of(across, mlp(64)), mlp(256)))),
     "gru": lambda: nn.GRU(64, 128, 2, batch_first=True),
     "vit": lambda: nn.Sequential(
-        nn.Conv2d(3, 192, 8, 8), nn.Flatten(2), Of(across, nn.TransformerEncoder(nn.TransformerEncoderLayer(**LAYER), 6))
+        nn.Conv2d(3, 192, 8, 8),
+        nn.Flatten(2),
+        Of(across, nn.TransformerEncoder(nn.TransformerEncoderLayer(192, 3, 768, 0.0, batch_first=True), 6)),
     ),
     "graph": lambda: Of(told, *(nn.Linear(128, 128) for _ in range(4))),
     "autoencoder": lambda: nn.Sequential(

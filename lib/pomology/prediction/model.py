@@ -175,9 +175,10 @@ class Model(NamedTuple):
 
     @property
     def held(self) -> str:
-        text = f"such 90 % intervals held {100 * self.covered:.0f} % of {self.times:,} "
-        own = f"times of {self.workloads} other workloads on it, which it is calibrated on, each made without its workload"
-        return text + (own if self.workloads else "published times on GPUs with published peaks, made without their device")
+        of = "published times on GPUs with published peaks, made without their device"
+        if self.workloads:
+            of = f"times of {self.workloads} other workloads on it, which calibrate it, made without their own"
+        return f"such 90 % intervals held {100 * self.covered:.0f} % of {self.times:,} {of}"
 
     def on(self, device: Device) -> Model:
         """The model with what a device brings of its own: how a processor computes, and its time of a launch."""

@@ -17,6 +17,7 @@ from pomology.report import roofline
 from pomology.results import cases
 from pomology.results.record import Record
 from pomology.workloads import trainings
+from pomology.workloads.definitions import definitions
 
 # The optimizer of each training of the kit, as `operators.OPTIMIZERS` names it; Adam where it is not here.
 OPTIMIZERS = {"siamese": "adadelta", "transformer_lm": "sgd", "simclr": "momentum", "resnet50": "momentum"}
@@ -80,14 +81,19 @@ def articles() -> list[Observed]:
     return made
 
 
+@functools.cache
+def _trainings() -> list[dict[str, Any]]:
+    """The trainings that the kit times itself: of no other is anything built because a stranger's run names it."""
+    notebook = definitions("trainings_torch", "rows", "common")
+    return trainings.rows([*notebook.rows, *notebook.common])
+
+
 def _training(experiment: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The training of the kit that a notebook or an article's experiment with these settings is; None of another."""
-    if experiment == "trainings_torch":
-        return dict(config)
-    if experiment not in ("vae", "siamese", "dcgan", "simclr", "transformer_lm") or "batch_size" not in config:
-        return None
+    """Which of these an experiment with such settings is; None of another."""
     sizes = [str(config[name]) for name in ("embedding_size", "layers", "hidden_size") if name in config]
-    return {"workload": experiment, "batch_size": config["batch_size"]} | ({"size": "x".join(sizes)} if sizes else {})
+    same = {"workload": experiment, "batch_size": config.get("batch_size")}
+    same = dict(config) if experiment == "trainings_torch" else same | ({"size": "x".join(sizes)} if sizes else {})
+    return same if same in _trainings() else None
 
 
 def count(row: dict[str, Any], precision: str = "fp32", backend: str = "mps") -> Counted:
@@ -119,7 +125,7 @@ def sums(record: Record) -> list[Operator] | None:
 
 def workload_of(record: Record) -> str:
     """What a case trains, whichever notebook it is of: `gpt2`, `whisper`, `vae`."""
-    named = record.config.get("workload") or str(record.config.get("model", "")).partition("-")[0]
+    named = str(record.config.get("workload") or record.config.get("model", "")).partition("-")[0]
     return named or record.experiment
 
 

@@ -37,11 +37,11 @@ class Of(NamedTuple):
     times: int
 
 
-def errors_table(title: str, rows: Iterable[Errors]) -> Table:
+def errors_table(title: str, groups: Iterable[Errors]) -> Table:
     """A row for each group of times."""
     columns = ("Prediction", "n", "Median error", "Mean error", "Within 30 %", "In the 90 % interval")
     lines = []
-    for row in (errors.row() for errors in rows):
+    for row in (errors.row() for errors in groups):
         parts = [f"{100 * row[name]:.0f} %" for name in ("median", "mean", "within_30")]
         covered = "–" if row["covered"] is None else f"{100 * row['covered']:.0f} %"
         lines.append(((row["name"], f"{row['n']:,}", *parts, covered), {}))
@@ -95,7 +95,7 @@ def beside(own: Own, run: str, model: Model) -> tuple[Table, list[Errors]]:
             ends = f"{both[1].min():.2f} to {both[1].max():.2f}"
             middles = [f"{np.median(ratios):.2f}" for ratios in both]
             lines.append(((here[0][0][0].experiment, device.name, f"{len(here)}", *middles, ends), {}))
-    columns = ("Experiment", "Device", "Times", "Predicted over measured, median: ceilings alone", "calibrated", "from to")
+    columns = ("Experiment", "Device", "Times", "Predicted over measured, by ceilings", "calibrated", "from to")
     lacking = "No step in fp32 was timed in this run whose operations and bytes are counted."
     notes = [*own.notes, *[lacking] * (not lines and not own.notes), *[SUMS] * bool(lines)]
     return Table.of("This run's steps, and what is predicted of them", columns, lines, notes), made
