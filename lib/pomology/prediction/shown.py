@@ -182,37 +182,38 @@ HOLLOW = {"marker": "o", "markerfacecolor": "none", "linestyle": "none"}
 BLUE, ORANGE = COLOURS["Apple GPUs"], COLOURS["this machine's processor"]
 
 
+def _ladder(names: Sequence[str], height: float, title: str, about: str) -> tuple[Any, Any]:
+    """A figure and its axis, with a row for each name from top to bottom, and a logarithmic scale."""
+    figure = figure_of(WIDTH, 1.3 + height * len(names))
+    axis = figure.subplots()
+    axis.set(xscale="log", title=title, xlabel=about, ylim=(len(names) - 0.4, -0.6))
+    axis.set_yticks(range(len(names)), names)
+    axis.tick_params(axis="y", length=0, labelsize=8)
+    axis.grid(axis="x")
+    return figure, axis
+
+
 @styled
 def errors_figure(groups: Sequence[Errors], title: str) -> Any:
     """Predicted over measured, a row for each group: a hollow median, and bars of half and of 90 % of its times."""
     groups = [group for group in groups if np.isfinite(group.logs).any()]
     if not groups:
         return nothing()
-    figure = figure_of(WIDTH, 1.2 + 0.28 * len(groups))
-    axis = figure.subplots()
+    names = [f"{group.name} ({int(np.isfinite(group.logs).sum()):,})" for group in groups]
+    figure, axis = _ladder(names, 0.28, title, "predicted over measured time (1 is right; grey: within 30 %)")
     axis.axvspan(0.7, 1.3, color=GREY, alpha=0.12, linewidth=0)
     axis.axvline(1, color=GREY, linewidth=0.8)
     for place, group in enumerate(groups):
         ratios = np.exp(-group.logs[np.isfinite(group.logs)])
         low, near, middle, far, high = np.percentile(ratios, (5, 25, 50, 75, 95))
         axis.plot([low, high], [place, place], color=BLUE, linewidth=1)
-        axis.plot([near, middle / 1.03], [place, place], color=BLUE, linewidth=4, solid_capstyle="butt")
-        axis.plot([middle * 1.03, far], [place, place], color=BLUE, linewidth=4, solid_capstyle="butt")
+        for ends in ((near, middle / 1.03), (middle * 1.03, far)):
+            axis.plot(ends, [place, place], color=BLUE, linewidth=4, solid_capstyle="butt")
         axis.plot([middle], [place], color=BLUE, markersize=8, **HOLLOW)
-    axis.set(xscale="log", title=title, xlabel="predicted over measured time (1 is right; grey: within 30 %)")
-    axis.set_yticks(range(len(groups)), [f"{group.name} ({int(np.isfinite(group.logs).sum()):,})" for group in groups])
-    axis.set_ylim(len(groups) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
-    axis.grid(axis="x")
     plain_ticks(axis.xaxis)
-    key(
-        figure,
-        {
-            "median, predicted": HOLLOW | {"color": GREY},
-            "middle half": {"linestyle": "-", "linewidth": 4, "color": GREY},
-            "90 % of the times": {"linestyle": "-", "color": GREY},
-        },
-    )
+    looks = {"median, predicted": HOLLOW, "middle half": {"linestyle": "-", "linewidth": 4}}
+    looks["90 % of the times"] = {"linestyle": "-"}
+    key(figure, {name: look | {"color": GREY} for name, look in looks.items()})
     return figure
 
 
@@ -221,23 +222,18 @@ def machines_figure(made: Sequence[Of], title: str) -> Any:
     """Predicted steps with their 90 % intervals: hollow, the fastest first; diamonds are of measured ceilings."""
     if not made:
         return nothing()
-    figure = figure_of(WIDTH, 1.3 + 0.2 * len(made))
-    axis = figure.subplots()
+    names = [device.name for device, *_ in made]
+    figure, axis = _ladder(names, 0.2, title, "predicted time of a step, ms; less is faster")
     looks = {False: {"marker": "o", "color": BLUE}, True: {"marker": "D", "color": ORANGE}}
     for place, (device, (step, _, _), _) in enumerate(made):
         look = looks[device.measured]
         for ends in ((step.low, step.value / 1.06), (step.value * 1.06, step.high)):
             axis.plot([1e3 * end for end in ends], [place, place], color=look["color"], linewidth=1.2)
         axis.plot([1e3 * step.value], [place], markersize=6, **HOLLOW | look)
-    axis.set(xscale="log", title=title, xlabel="predicted time of a step, ms; less is faster")
-    axis.set_yticks(range(len(made)), [device.name for device, *_ in made], fontsize=8)
-    axis.set_ylim(len(made) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
-    axis.grid(axis="x")
     plain_ticks(axis.xaxis)
-    names = {False: "predicted from published peaks", True: "predicted from this run's ceilings"}
+    sources = {False: "predicted from published peaks", True: "predicted from this run's ceilings"}
     there = sorted({device.measured for device, *_ in made})
-    key(figure, {f"{names[each]}, 90 % interval": HOLLOW | looks[each] for each in there})
+    key(figure, {f"{sources[each]}, 90 % interval": HOLLOW | looks[each] for each in there})
     return figure
 
 
