@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-
 import numpy as np
 import psutil
 import pytest
@@ -18,7 +17,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from pomology.__main__ import main
 from pomology.errors import PomologyError
-
 from pomology.prediction import operators, own_model, predict, rates
 from pomology.prediction.model import Model
 from pomology.prediction.rates import Device
@@ -362,7 +360,7 @@ def test_a_whole_file_is_counted_in_a_process_of_its_own_and_predicted(place, ca
     slow = Device("M4 Max GPU", {"fp32": 1e7}, 1e15, "mps", "a shared run")
     ends = math.log(0.8), math.log(1.2)
     monkeypatch.setattr(predict, "known", lambda *_: predict.Known({slow.name: slow}, [], []))
-    monkeypatch.setattr(predict, "model", lambda: Model(np.array([1.0] * 6 + [0.0, 1.0]), ends, 10, 0.9))
+    monkeypatch.setattr(predict, "model", lambda: Model(np.array([1.0] * 8 + [0.0, 1.0]), ends, 10, 0.9))
     lines = predict.answer(f"{place}:plain", 4001, input="4x8", on="M4 Max GPU")
     assert capfd.readouterr() == ("", "")
     assert lines[0].startswith("whole.py:plain, --input 4x8, fp32, adam; counted of a step: 1.024e-06 GFLOP, ")

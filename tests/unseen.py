@@ -42,7 +42,7 @@ def grown(parts, data):
 
 
 def across(parts, data):
-    return parts[0](data.transpose(1, 2)).transpose(1, 2)
+    return nn.Sequential(*parts)(data.transpose(1, 2)).transpose(1, 2)
 
 
 def told(parts, nodes, edges):  # each node what its neighbours are
@@ -60,7 +60,6 @@ def below(into, *parts):  # a level of a U-Net
     return Of(grown, nn.Sequential(nn.MaxPool2d(2), conv(into, more), *parts, nn.ConvTranspose2d(more, into, 2, 2)))
 
 
-
 SEPARABLE = (32, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2)
 MODELS = {
     "mobile": lambda: nn.Sequential(
@@ -72,7 +71,7 @@ MODELS = {
     "vit": lambda: nn.Sequential(
         nn.Conv2d(3, 192, 8, 8),
         nn.Flatten(2),
-        Of(across, nn.TransformerEncoder(nn.TransformerEncoderLayer(192, 3, 768, 0.0, batch_first=True), 6)),
+        Of(across, *(nn.TransformerEncoderLayer(192, 3, 768, 0.0, batch_first=True) for _ in range(6))),
     ),
     "graph": lambda: Of(told, *(nn.Linear(128, 128) for _ in range(4))),
     "autoencoder": lambda: nn.Sequential(

@@ -110,13 +110,13 @@ def beside(workload: str) -> list[dict]:
 
 def samples(row: dict) -> float:
     """How many samples `rate` counts as one; 0 where that is not known."""
-    config, metric = row["config"], row["metric"]
-    pieces = {"samples_per_s": 1, "tokens_per_s": 1 / config.get("sequence", 1)}
+    config, tokens = row["config"], row["config"].get("sequence")
+    pieces = {"samples_per_s": 1} | ({"tokens_per_s": 1 / tokens} if isinstance(tokens, int) else {})
     if isinstance(size := config.get("batch_size"), int):
         pieces |= dict.fromkeys(("steps_per_s", "step_s", "pass_s"), size) | {"fit_s": size * config.get("steps", 0)}
     if epoch := re.search(r"([\d,]+) images", config.get("data", "")):
         pieces["epoch_s"] = int(epoch[1].replace(",", ""))
-    return pieces.get(metric, 0)
+    return pieces.get(row["metric"], 0)
 
 
 def _work(row: dict) -> float | None:

@@ -2,7 +2,7 @@
 
     time = F · (Σ max(operations / (e · peak), bytes / (e_m · bandwidth)) + launches · l)
 
-Six shares of a ceiling, `e`, and a launch time `l` are fitted to published times, by the least absolute logarithms of
+Eight shares of a ceiling, `e`, and a launch time `l` are fitted to published times, by the least absolute logarithms of
 what is left. Where a device has measured times of other workloads, these and F are fitted to them once more, each held
 back where it was by as much as SHRUNK_BY times. docs/prediction.md says how well that predicts.
 """
@@ -27,10 +27,12 @@ from pomology.prediction.rates import Device
 
 PARTS = ("operations", "memory traffic", "launches")
 # Which share of its ceiling an operator has: convolutions and products, each with and without matrix units, and
-# depthwise convolutions; all else waits for memory.
+# depthwise convolutions; all else waits for memory. In half precision frameworks fuse more of what moves.
 CLASSES = {"convolution": 0, "recurrent": 1, "product": 1, "attention": 1, "depthwise": 2}
-# Convolution, product, depthwise; convolution, product (units); bandwidth; seconds of a launch; F.
-START = (0.7, 0.7, 0.1, 0.45, 0.45, 0.7, 5e-6, 1.0)
+# Convolution, product, depthwise; convolution, product (units), convolution (units, half); bandwidth, in half; seconds
+# of a launch; F.
+START = (0.7, 0.7, 0.1, 0.45, 0.45, 0.5, 0.7, 0.7, 5e-6, 1.0)
+LAUNCH, ALL = 8, 9
 SHRUNK_BY = 2  # times that must pull a share before it moves
 INTERVAL = (0.05, 0.95)
 
@@ -49,12 +51,14 @@ class Observed(NamedTuple):
 
 
 def lines(operators: Iterable[Operator], device: Device, precision: str) -> np.ndarray:
-    """Of each operator: its class with its ceiling, seconds at the peak, seconds at the bandwidth, launches."""
-    peak, units = device.rate(precision)
-    made = []
+    """Of each operator: the shares of its class, of operations and of traffic, seconds at the peak and at the bandwidth,
+    launches."""
+    (peak, units), half, made = device.rate(precision), precision in rates.HALF, []
     for kind, flops, moved, launches, _ in operators:
         place = CLASSES.get(kind, 1)
-        made.append(((place + 3 if units and place < 2 else place), flops / peak, moved / device.bytes_per_s, launches))
+        if units and place < 2:
+            place += 5 if half and place == 0 else 3
+        made.append((place, 6 + half, flops / peak, moved / device.bytes_per_s, launches))
     return np.array(made)
 
 
@@ -63,7 +67,7 @@ class Stack:
 
     def __init__(self, seen: Sequence[Observed]):
         width = max(len(one.work) for one in seen)
-        self.all = np.array([np.vstack([one.work, np.zeros((width - len(one.work), 4))]) for one in seen])
+        self.all = np.array([np.vstack([one.work, np.zeros((width - len(one.work), 5))]) for one in seen])
         self.step_s = np.array([one.step_s for one in seen])
         self.names = np.array([one.workload for one in seen])
 
@@ -74,11 +78,11 @@ class Stack:
 
     def parts(self, shares: np.ndarray) -> np.ndarray:
         """Seconds of each step bound by operations, by memory traffic, and of launches."""
-        place, computing, moving, launches = np.moveaxis(self.all, 2, 0)
-        computing, moving = computing / shares[place.astype(int)], moving / shares[5]
+        place, traffic, computing, moving, launches = np.moveaxis(self.all, 2, 0)
+        computing, moving = computing / shares[place.astype(int)], moving / shares[traffic.astype(int)]
         larger = computing > moving
-        made = [(computing * larger).sum(1), (moving * ~larger).sum(1), launches.sum(1) * shares[6]]
-        return np.stack(made, 1) * shares[7]
+        made = [(computing * larger).sum(1), (moving * ~larger).sum(1), launches.sum(1) * shares[LAUNCH]]
+        return np.stack(made, 1) * shares[ALL]
 
     def left(self, shares: np.ndarray) -> np.ndarray:
         """Logarithms of measured over predicted."""
@@ -103,13 +107,13 @@ def fit(stack: Stack, start: Sequence[float] = START, held: float = 0.0) -> np.n
     logs = begun.copy()
     best, stride = missed(logs), 0.5
     for _ in range(5):
-        for place in [*[7] * (held > 0), *range(7)]:
+        for place in [*[ALL] * (held > 0), *range(ALL)]:
             for way in (stride, -stride):
                 while True:
                     new = logs.copy()
                     new[place] += way
                     # no share over its ceiling: data sheets may be beaten by their boost clock, by a fifth at the most
-                    if (place < 6 and new[place] > math.log(1.2)) or (value := missed(new)) >= best - 1e-6:
+                    if (place < LAUNCH and new[place] > math.log(1.2)) or (value := missed(new)) >= best - 1e-6:
                         break
                     logs, best = new, value
         stride /= 2
@@ -186,9 +190,9 @@ class Model(NamedTuple):
             return self
         shares, cpu = self.shares.copy(), device.backend == "cpu"
         if cpu:
-            shares[:6] = rates.CPU_SHARES
+            shares[:LAUNCH] = rates.CPU_SHARES
         if device.launch_s:
-            shares[6] = device.launch_s * (rates.CPU_LAUNCHES if cpu else 1)
+            shares[LAUNCH] = device.launch_s * (rates.CPU_LAUNCHES if cpu else 1)
         return self._replace(shares=shares, at=device.name)
 
     def calibrated(self, device: Device, seen: Sequence[Observed], workload: str = "") -> Model:

@@ -46,7 +46,6 @@ def parse_inputs(text: str) -> list[Input]:
     return [Input(part[1], tuple(map(int, part[2].split("x"))), part[3] is not None) for part in parts]
 
 
-
 def count(
     target: str,
     inputs: str,

@@ -115,7 +115,6 @@ def answer(target: str, epoch: int | None = None, **asked: Any) -> list[str]:
     return said
 
 
-
 def _shown(duration: Estimate) -> str:
     """With the bounds of its interval, which is no measured one: it covers 9 of 10 devices that were left out."""
     return f"{format.seconds(duration.value)} (90 %: {format.span(*duration.bounds, format.seconds)})"

@@ -45,7 +45,7 @@ def operators_of(workload: str, size: int, precision: str, batch: int, optimizer
 
 
 def elsewheres(fault: str = "") -> list[Observed]:
-    """Every time that others have published without a serious fault, or with this one only, of a workload that is
+    """Every time that others have published without a serious fault, or those with this one, of a workload that is
     counted and a device with a data sheet."""
     made = []
     for row in elsewhere.rows():
@@ -54,7 +54,7 @@ def elsewheres(fault: str = "") -> list[Observed]:
         half = row["precision"] in rates.HALF
         key = (row["workload"], config.get("image_size") or config.get("sequence"), "half" if half else "fp32")
         known = samples and device and isinstance(config.get("batch_size"), int) and key in work()
-        if known and serious & {*row["faults"]} == {*fault.split()}:
+        if known and (fault in row["faults"] if fault else not serious & {*row["faults"]}):
             precision = "half" if half else "tf32" if tf32 and device.flops_per_s["tf32"] else "fp32"
             ops = operators_of(*key, config["batch_size"], "no-optimizer" not in row["faults"])
             step_s = config["batch_size"] / samples / elsewhere.rate(row)

@@ -177,7 +177,6 @@ def keep(report: Report, name: str, shown: Table) -> Table:
     return shown
 
 
-
 HOLLOW = {"marker": "o", "markerfacecolor": "none", "linestyle": "none"}
 BLUE, ORANGE = COLOURS["Apple GPUs"], COLOURS["this machine's processor"]
 

@@ -27,18 +27,20 @@ class Errors(NamedTuple):
             {"name": self.name, "n": int(ok.sum())} | {k: float(v) for k, v in numbers.items()} | {"covered": covered}
         )
 
+
 def baselines(observed: Sequence[Observed]) -> list[Errors]:
     """The roofline and operations alone, with every share 1; and operations alone, scaled by each other workload of a
     device in the same precision, in turn: one calibrating run."""
     stack = Stack(observed)
-    alone, pairs = np.log(stack.step_s / stack.all[:, :, 1].sum(1)), []
+    alone, pairs = np.log(stack.step_s / stack.all[:, :, 2].sum(1)), []
     for place, seen in enumerate(observed):
         for other, run in enumerate(observed):
             same = (run.device.name, run.precision) == (seen.device.name, seen.precision)
             if same and run.workload != seen.workload:
                 pairs.append(alone[place] - alone[other])
-    named = ("the roofline alone", stack.left(np.array([1.0] * 6 + [0.0, 1.0]))), ("operations alone", alone)
+    named = ("the roofline alone", stack.left(np.array([1.0] * 8 + [0.0, 1.0]))), ("operations alone", alone)
     return [*(Errors(name, logs) for name, logs in named), Errors("one calibrating run", np.array(pairs))]
+
 
 def validation(observed: Sequence[Observed]) -> list[Errors]:
     """Every way to predict, the best informed last."""
@@ -46,21 +48,25 @@ def validation(observed: Sequence[Observed]) -> list[Errors]:
     ways += [("workload left out", "workload", ""), ("workload left out, device known", "workload", "device.name")]
     return [*baselines(observed), *(Errors(name, *left_out(observed, group, known)) for name, group, known in ways)]
 
+
 def kept_back(seen: Sequence[Observed], model: Model, name: str) -> Errors:
     """Times that nothing was fitted to, by a model and its interval."""
     logs = np.array([Stack([one]).left(model.on(one.device).shares)[0] for one in seen])
     return Errors(name, logs, (model.spread[0] <= logs) & (logs <= model.spread[1]))
+
 
 def of_device(seen: Sequence[Observed], model: Model, name: str) -> Errors:
     """The times of one device, each calibrated on its others of other workloads, as `Model.calibrated` does."""
     shares = model.on(seen[0].device).shares
     return Errors(name, *left_out(seen, "workload", "device.name", shares, model.spread))
 
+
 def fitted(observed: Sequence[Observed]) -> Model:
     """What predicts a device that has no measured times: fitted to all, its interval from devices left out."""
     logs, inside = left_out(observed, "device.name")
     low, high = span(logs, alike([seen.device.name for seen in observed])).tolist()
     return Model(fit(Stack(observed)), (low, high), len(observed), float(inside.mean()))
+
 
 # Groups of times in which predictions differ.
 KINDS: dict[str, Callable[[Observed], bool]] = {
@@ -76,6 +82,7 @@ KINDS: dict[str, Callable[[Observed], bool]] = {
     "Apple GPUs": lambda seen: seen.device.backend == "mps",
     "AMD's GPUs": lambda seen: seen.device.name.startswith(("MI", "Radeon")),
 }
+
 
 def by_kind(observed: Sequence[Observed], errors: Errors) -> list[Errors]:
     """The errors of small batches, old software, depthwise convolutions, and each precision; none of an empty group."""
