@@ -51,7 +51,7 @@ class Observed(NamedTuple):
 
 
 def lines(operators: Iterable[Operator], device: Device, precision: str) -> np.ndarray:
-    """Of each operator: the shares of its class, of operations and of traffic, seconds at the peak and at the bandwidth,
+    """Of each operator: the shares of its class, of operations and of traffic, seconds at the peak and the bandwidth,
     launches."""
     (peak, units), half, made = device.rate(precision), precision in rates.HALF, []
     for kind, flops, moved, launches, _ in operators:
@@ -66,10 +66,10 @@ class Stack:
     """The work of many steps as arrays, so that all are predicted at once."""
 
     def __init__(self, seen: Sequence[Observed]):
-        width = max(len(one.work) for one in seen)
-        self.all = np.array([np.vstack([one.work, np.zeros((width - len(one.work), 5))]) for one in seen])
-        self.step_s = np.array([one.step_s for one in seen])
-        self.names = np.array([one.workload for one in seen])
+        width = max(len(each.work) for each in seen)
+        self.all = np.array([np.vstack([each.work, np.zeros((width - len(each.work), 5))]) for each in seen])
+        self.step_s = np.array([each.step_s for each in seen])
+        self.names = np.array([each.workload for each in seen])
 
     def part(self, chosen: np.ndarray) -> Stack:
         made = Stack.__new__(Stack)
@@ -138,22 +138,22 @@ def left_out(
     common with a prediction, which is calibrated on them. start: shares that need no fit without the group. ends: of an
     interval known before; else that of all errors outside of the group.
     """
-    names, stack, logs = np.array([attrgetter(group)(one) for one in seen]), Stack(seen), np.zeros(len(seen))
-    keys, inside = np.array([known and attrgetter(known)(one) for one in seen]), np.zeros(len(seen), bool)
+    names, stack, logs = np.array([attrgetter(group)(each) for each in seen]), Stack(seen), np.zeros(len(seen))
+    keys, inside = np.array([known and attrgetter(known)(each) for each in seen]), np.zeros(len(seen), bool)
     groups = [(names == name, key) for name in np.unique(names) for key in np.unique(keys[names == name])]
     shares: dict[bytes, np.ndarray] = {}
     for out, key in groups:
-        mine, others = out & (keys == key), ~out & (keys == key)
-        if (here := out.tobytes()) not in shares:
-            shares[here] = fit(stack.part(~out)) if start is None else start
+        here, others = out & (keys == key), ~out & (keys == key)
+        if (place := out.tobytes()) not in shares:
+            shares[place] = fit(stack.part(~out)) if start is None else start
         informed = known and others.any()
-        own = fit(stack.part(others), shares[here], SHRUNK_BY) if informed else shares[here]
-        logs[mine] = stack.part(mine).left(own)
+        own = fit(stack.part(others), shares[place], SHRUNK_BY) if informed else shares[place]
+        logs[here] = stack.part(here).left(own)
     for out, key in groups:
-        mine, others = out & (keys == key), ~out & (keys == key)
+        here, others = out & (keys == key), ~out & (keys == key)
         outer = ends if len(ends) else span(logs[~out], alike(names[~out]))
         low, high = span(logs[others], alike(names[others]), outer) if known else outer
-        inside[mine] = (low <= logs[mine]) & (logs[mine] <= high)
+        inside[here] = (low <= logs[here]) & (logs[here] <= high)
     return logs, inside
 
 
@@ -198,11 +198,11 @@ class Model(NamedTuple):
     def calibrated(self, device: Device, seen: Sequence[Observed], workload: str = "") -> Model:
         """With the times of other workloads on this device. A class of operators that few of these have stays as it
         was; the interval is of their errors with each workload left out, and this one's as one more."""
-        here, own = self.on(device), [one for one in seen if one.device.name == device.name]
-        own = [one for one in own if not (workload and one.workload.startswith(workload))]
+        here, own = self.on(device), [each for each in seen if each.device.name == device.name]
+        own = [each for each in own if not (workload and each.workload.startswith(workload))]
         if not own:
             return here
-        names = [one.workload for one in own]
+        names = [each.workload for each in own]
         logs, inside = left_out(own, "workload", "device.name", here.shares, self.spread)
         low, high = span(logs, alike(names), self.spread).tolist()
         shares = fit(Stack(own), here.shares, SHRUNK_BY)

@@ -97,22 +97,22 @@ def answer(target: str, epoch: int | None = None, **asked: Any) -> list[str]:
     memory = counted.memory._asdict()
     peak = format.quantity(memory.pop("peak"), "B")
     parts = [f"{name} {format.quantity(size, 'B')}" for name, size in memory.items()]
-    said = [
+    lines = [
         f"{what}; counted of a step: {amounts}",
         f"memory at its highest point, counted: {peak}, without work space of operators ({', '.join(parts)})",
     ]
     if device and made:
         step = f"a step takes {_shown(made.step_s)}, most of it {made.bound}"
-        said.append(f"predicted for {on or device.name} from {device.source}: {step}")
+        lines.append(f"predicted for {on or device.name} from {device.source}: {step}")
         if epoch:
             steps, kind = math.ceil(epoch / batch), "cpu" if device.backend == "cpu" else "gpu"
             loading_s = rows.loading_s(known(source, asked.get("place")).records, workload, kind)
             more = "loading data is not in it"
             more += f": {format.seconds(epoch * loading_s)} as {source} timed it" if loading_s is not None else ""
-            said.append(f"predicted: {epoch:,} samples, {steps:,} steps, take {_shown(made.step_s * steps)}; {more}")
+            lines.append(f"predicted: {epoch:,} samples, {steps:,} steps, take {_shown(made.step_s * steps)}; {more}")
         shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in made.parts.items())
-        said += [f"predicted: of a step {shares}", informed.held]
-    return said
+        lines += [f"predicted: of a step {shares}", informed.held]
+    return lines
 
 
 def _shown(duration: Estimate) -> str:

@@ -88,7 +88,7 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
     for kind in ("cpu", "gpu"):
         bandwidth, fp32 = best.bandwidths.get((kind, roofline.BOTH)), best.rates.get((kind, "fp32"))
         if bandwidth and fp32:
-            peaks: dict[str, float | None] = {name: one.value for (of, name), one in best.rates.items() if of == kind}
+            peaks: dict[str, float | None] = {name: each.value for (of, name), each in best.rates.items() if of == kind}
             ok = [r for r in records if r.experiment == "kernel_launch_torch" and r.status == "ok"]
             launches = [r.metrics["launch_stream_s"].value for r in ok if cases.kind(r) == kind]
             backend = "cpu" if kind == "cpu" else fp32.record.backend.rpartition("-")[2]

@@ -73,7 +73,7 @@ def articles() -> list[Observed]:
         asked = row["metric"] == "epoch_s" and row["framework"].startswith("pytorch") and row["precision"] == "fp32"
         if device and training and asked and row["si"] and row["flops"] and "loader-bound" not in faults:
             counted = count(training, backend=device.backend).operators
-            step_s = row["si"] * sum(one.flops for one in counted) / row["flops"]
+            step_s = row["si"] * sum(each.flops for each in counted) / row["flops"]
             precision = "tf32" if "tf32" in faults and device.flops_per_s["tf32"] else "fp32"
             year = published.software(row["article"], row["device"], row["framework"], row["source"])[1]
             about = (row["experiment"], device, precision, training["batch_size"], f"article {row['article']}", year)
@@ -139,7 +139,7 @@ def of_run(records: Sequence[Record], run: str, devices: Mapping[str, Device]) -
             step_s = record.flops_per_step / rate.value
             if training := _training(record.experiment, record.config):
                 again = count(training, backend=device.backend).operators
-                same = abs(sum(one.flops for one in again) / record.flops_per_step - 1) < 0.01
+                same = abs(sum(each.flops for each in again) / record.flops_per_step - 1) < 0.01
                 counted = again if same else counted
             about = (workload_of(record), device, "fp32", record.config.get("batch_size", 0), run, record.started[:4])
             made.append((record, Observed(*about, step_s, lines(counted, device, "fp32"))))
@@ -148,10 +148,10 @@ def of_run(records: Sequence[Record], run: str, devices: Mapping[str, Device]) -
 
 def loading_s(records: Sequence[Record], workload: str, kind: str) -> float | None:
     """Seconds that loading a sample adds to a step, where a run has timed steps with and without; the median."""
-    found = []
+    known = []
     for record in records:
         with_it, rate, batch = (*map(record.metrics.get, ("step_s", "flops_per_s")), record.config.get("batch_size"))
         split = record.status == "ok" and "compute_epoch_s" in record.metrics and record.flops_per_step
         if split and with_it and rate and batch and (record.experiment, cases.kind(record)) == (workload, kind):
-            found.append((with_it.value - record.flops_per_step / rate.value) / batch)
-    return sorted(found)[len(found) // 2] if found else None
+            known.append((with_it.value - record.flops_per_step / rate.value) / batch)
+    return sorted(known)[len(known) // 2] if known else None

@@ -85,7 +85,7 @@ def beside(own: Own, run: str, model: Model) -> tuple[Table, list[Errors]]:
         pairs = [pair for pair in own.seen if pair[1].device is device]
         if not pairs:
             continue
-        seen = [one for _, one in pairs]
+        seen = [each for _, each in pairs]
         alone = validate.kept_back(seen, model, f"{run}, {device.name}: ceilings alone")
         others = validate.of_device(seen, model, f"{run}, {device.name}: calibrated on other workloads")
         made += [alone, others]
@@ -106,7 +106,7 @@ def here(records: Sequence[Record], own: Own, model: Model) -> Table:
     ended = [r for r in records if r.status in NOT_HERE and r.article != KIT and not r.scaled and r.profile != "smoke"]
     ended = list({(r.experiment, r.case): r for r in ended}.values())  # once for all repeats
     lines, without, held, notes = [], [], {}, list(own.notes)
-    seen, informed = [one for _, one in own.seen], {}
+    seen, informed = [each for _, each in own.seen], {}
     for record in ended:
         device, counted = own.devices.get(cases.kind(record)), rows.sums(record)
         if not device or not counted:
@@ -152,7 +152,7 @@ def machines(target: str, precision: str, own: Own, model: Model) -> tuple[list[
     calibrated on the times of other workloads that are known of it."""
     operators = rows.operators_of(*asked(target, precision))
     good, notes = usable([*rates.published_devices().values(), *own.devices.values()], precision)
-    seen, made = [*rows.elsewheres(), *(one for _, one in own.seen)], []
+    seen, made = [*rows.elsewheres(), *(each for _, each in own.seen)], []
     for device in good:
         known = model.calibrated(device, seen, target.split()[0])
         made.append(Of(device, known.predict(operators, device, precision), known.times if known.workloads else 0))

@@ -51,7 +51,7 @@ def validation(observed: Sequence[Observed]) -> list[Errors]:
 
 def kept_back(seen: Sequence[Observed], model: Model, name: str) -> Errors:
     """Times that nothing was fitted to, by a model and its interval."""
-    logs = np.array([Stack([one]).left(model.on(one.device).shares)[0] for one in seen])
+    logs = np.array([Stack([each]).left(model.on(each.device).shares)[0] for each in seen])
     return Errors(name, logs, (model.spread[0] <= logs) & (logs <= model.spread[1]))
 
 
