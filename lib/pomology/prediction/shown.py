@@ -1,4 +1,4 @@
-"""What the notebook `prediction` shows: tables and figures in which every predicted number says that it is one.
+"""What the notebook `prediction` shows: tables and a figure in which every predicted number says that it is one.
 
 Its tables have files of their own, and no CSV: nothing predicted is beside what other notebooks have measured.
 """
@@ -17,7 +17,7 @@ from pomology.prediction import rates, rows, validate
 from pomology.prediction.model import Model, Observed, Prediction
 from pomology.prediction.rates import Device
 from pomology.prediction.validate import Errors
-from pomology.report.figures.style import COLOURS, GREY, WIDTH, figure_of, key, nothing, plain_ticks, show, styled
+from pomology.report.figures.style import COLOURS, WIDTH, figure_of, key, nothing, plain_ticks, show, styled
 from pomology.report.showing import Report
 from pomology.report.table import Table, grouped, save
 from pomology.results import cases
@@ -181,48 +181,18 @@ HOLLOW = {"marker": "o", "markerfacecolor": "none", "linestyle": "none"}
 BLUE, ORANGE = COLOURS["Apple GPUs"], COLOURS["this machine's processor"]
 
 
-def _ladder(names: Sequence[str], height: float, title: str, about: str) -> tuple[Any, Any]:
-    """A figure and its axis, with a row for each name from top to bottom, and a logarithmic scale."""
-    figure = figure_of(WIDTH, 1.3 + height * len(names))
-    axis = figure.subplots()
-    axis.set(xscale="log", title=title, xlabel=about, ylim=(len(names) - 0.4, -0.6))
-    axis.set_yticks(range(len(names)), names)
-    axis.tick_params(axis="y", length=0, labelsize=8)
-    axis.grid(axis="x")
-    return figure, axis
-
-
-@styled
-def errors_figure(groups: Sequence[Errors], title: str) -> Any:
-    """Predicted over measured, a row for each group: a hollow median, and bars of half and of 90 % of its times."""
-    groups = [group for group in groups if np.isfinite(group.logs).any()]
-    if not groups:
-        return nothing()
-    names = [f"{group.name} ({int(np.isfinite(group.logs).sum()):,})" for group in groups]
-    figure, axis = _ladder(names, 0.28, title, "predicted over measured time (1 is right; grey: within 30 %)")
-    axis.axvspan(0.7, 1.3, color=GREY, alpha=0.12, linewidth=0)
-    axis.axvline(1, color=GREY, linewidth=0.8)
-    for place, group in enumerate(groups):
-        ratios = np.exp(-group.logs[np.isfinite(group.logs)])
-        low, near, middle, far, high = np.percentile(ratios, (5, 25, 50, 75, 95))
-        axis.plot([low, high], [place, place], color=BLUE, linewidth=1)
-        for ends in ((near, middle / 1.03), (middle * 1.03, far)):
-            axis.plot(ends, [place, place], color=BLUE, linewidth=4, solid_capstyle="butt")
-        axis.plot([middle], [place], color=BLUE, markersize=8, **HOLLOW)
-    plain_ticks(axis.xaxis)
-    looks = {"median, predicted": HOLLOW, "middle half": {"linestyle": "-", "linewidth": 4}}
-    looks["90 % of the times"] = {"linestyle": "-"}
-    key(figure, {name: look | {"color": GREY} for name, look in looks.items()})
-    return figure
-
-
 @styled
 def machines_figure(made: Sequence[Of], title: str) -> Any:
     """Predicted steps with their 90 % intervals: hollow, the fastest first; diamonds are of measured ceilings."""
     if not made:
         return nothing()
-    names = [device.name for device, *_ in made]
-    figure, axis = _ladder(names, 0.2, title, "predicted time of a step, ms; less is faster")
+    figure = figure_of(WIDTH, 1.3 + 0.2 * len(made))
+    axis = figure.subplots()
+    axis.set(xscale="log", title=title, xlabel="predicted time of a step, ms; less is faster")
+    axis.set_yticks(range(len(made)), [device.name for device, *_ in made], fontsize=8)
+    axis.set_ylim(len(made) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.grid(axis="x")
     looks = {False: {"marker": "o", "color": BLUE}, True: {"marker": "D", "color": ORANGE}}
     for place, (device, (step, _, _), _) in enumerate(made):
         look = looks[device.measured]
