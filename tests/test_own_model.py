@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -16,8 +17,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from pomology.__main__ import main
 from pomology.errors import PomologyError
-from pomology.measure.estimate import Estimate
-from pomology.prediction import operators, own_model
+from pomology.prediction import operators, own_model, predict, rates
+from pomology.prediction.model import Model
+from pomology.prediction.rates import Device
 from pomology.workloads import cost
 
 
@@ -45,7 +47,8 @@ def test_a_product_by_hand():
     forward, backward = of("product", work)
     assert forward == ("product", 2 * 16 * 8 * 4, 4 * (16 * 8 + 8 * 4 + 4 + 16 * 4), 1, 4)
     assert backward[:4] == ("product", 2 * 16 * 8 * 4, 4 * (16 * 4 + 16 * 8 + 8 * 4), 1)
-    assert operators.operators(nn.Linear(8, 4), [torch.ones(16, 8)]) == work.operators  # from wherever they are
+    whole = operators.count(nn.Linear(8, 4), operators.step([torch.ones(16, 8)]))
+    assert whole.operators == work.operators  # from wherever they are
     two = counted(lambda: nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 4)), empty(16, 8))
     assert flops(two) == 2 * (2 * 16 * 8 * 4) + 3 * (2 * 16 * 4 * 4)
     # Attention's products are those of one sequence: 10 x 6 times 6 x 10, and as many sizes a batch.
@@ -349,32 +352,25 @@ def test_a_process_that_does_not_come_back_leaves_nothing_behind(name, tmp_path,
         time.sleep(0.05)
 
 
-def test_a_whole_file_is_counted_in_a_process_of_its_own_and_predicted(place, capfd):
+def test_a_whole_file_is_counted_in_a_process_of_its_own_and_predicted(place, capfd, monkeypatch):
+    """1,024 operations at 10 MFLOP/s are 0.1024 ms, give or take a fifth; its bytes take no time."""
     text = FILE + "\nprint('loud')\ndef loss(output): return output.square().mean()\n"
     place = place.with_name("whole.py")
     place.write_text(text, encoding="utf-8")
-
-    def predict(work, device):
-        """A tenth of a second, give or take a fifth, for so many operations."""
-        assert sum(operator.flops for operator in work) == 2 * (2 * 4 * 8 * 8) and device is M4
-        return SimpleNamespace(step_s=Estimate(0.1, "s", 0.08, 0.12, how="estimated"), bound="launches")
-
-    M4 = SimpleNamespace(backend="mps", source="a shared run")
-    lines = own_model.answer(
-        f"{place}:plain", "4x8", on="M4 Max GPU", epoch=4001, devices={"M4 Max GPU": M4}, predict=predict
-    )
+    slow = Device("M4 Max GPU", {"fp32": 1e7}, 1e15, "mps", "a shared run")
+    ends = math.log(0.8), math.log(1.2)
+    monkeypatch.setattr(predict, "known", lambda *_: predict.Known({slow.name: slow}, [], []))
+    monkeypatch.setattr(predict, "model", lambda: Model(np.array([1.0] * 8 + [0.0, 1.0]), ends, 10, 0.9))
+    lines = predict.answer(f"{place}:plain", 4001, input="4x8", on="M4 Max GPU")
     assert capfd.readouterr() == ("", "")
     assert lines[0].startswith("whole.py:plain, --input 4x8, fp32, adam; counted of a step: 1.024e-06 GFLOP, ")
-    step = "a step takes 0.100 s (90 %: 80.0 ms to 0.120 s), most of it launches"
+    step = "a step takes 0.102 ms (90 %: 81.9 µs to 0.123 ms), most of it operations"
     assert lines[2] == f"predicted for M4 Max GPU from a shared run: {step}"
-    assert "4,001 samples, 1,001 steps, take 100 s (90 %: 80.1 to 120 s)" in lines[3]
+    assert "4,001 samples, 1,001 steps, take 0.103 s (90 %: 82.0 ms to 0.123 s)" in lines[3]
+    assert lines[5].startswith("such 90 % intervals held 90 % of 10 published times")
 
 
-def test_devices_and_epochs():
-    assert own_model.chosen("M4 Max GPU", {"M4 Max GPU": 4}) == 4
+def test_devices_and_inputs():
     with pytest.raises(PomologyError, match=r"--on M4 Max: no such device; close to it: M4 Max GPU"):
-        own_model.chosen("M4 Max", {"M4 Max GPU": 4, "Quadro RTX 4000": 1})
-    inputs = own_model.parse_inputs("32x3x224x224, 32:int")
-    assert inputs[1] == (None, (32,), True) and own_model.steps_per_epoch(50_000, inputs) == 1563
-    with pytest.raises(PomologyError, match="--epoch 0: must be a number of samples"):
-        own_model.steps_per_epoch(0, inputs)
+        rates.chosen("M4 Max", {"M4 Max GPU": None, "Quadro RTX 4000": None})
+    assert own_model.parse_inputs("32x3x224x224, 32:int")[1] == (None, (32,), True)

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from records import record
+from records import metric, rate, record
 
 from pomology.__main__ import main
 from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
-from pomology.prediction import model, operators, predict, rates, shown, validate
+from pomology.prediction import model, operators, predict, rates, rows, shown, validate
 from pomology.prediction.model import Model, Observed
 from pomology.prediction.operators import Operator
 from pomology.prediction.rates import Device
@@ -16,64 +16,117 @@ from pomology.report.showing import Report
 
 PEAKS = {"fp32": 10e12, "tf32": None, "half": 100e12}
 CARD = Device("a card", PEAKS, 500e9, "cuda", "by hand")
-SHARES = np.array([0.5, 0.8, 0.1, 0.25, 0.4, 0.6, 1e-5])
+SHARES = np.array([0.5, 0.8, 0.1, 0.3, 0.4, 0.25, 0.6, 0.6, 1e-5, 1.0])
+MODEL = Model(SHARES, (-0.1, 0.2))
 STEP = [Operator("convolution", 1e12, 1e9, 100, 1), Operator("elementwise", 0, 3e10, 300, 1)]
 
 
 def test_a_step_is_the_larger_of_computing_and_moving_of_each_operator_and_launches():
     """1e12 / (0.5 · 10e12) = 0.2 s, more than 1e9 / 300e9; 3e10 / 300e9 = 0.1 s; 400 launches of 10 µs = 4 ms."""
-    made = Model(SHARES, 0.0, (-0.1, 0.2)).predict(STEP, CARD)
+    made = MODEL.predict(STEP, CARD)
     assert made.step_s.value == pytest.approx(0.304)
     assert (made.step_s.low, made.step_s.high) == pytest.approx((0.304 * np.exp(-0.1), 0.304 * np.exp(0.2)))
     assert made.bound == "operations" and sum(made.parts.values()) == pytest.approx(1)
-    half = Model(SHARES, 0.0, (-0.1, 0.2)).predict(STEP, CARD, "bf16")  # 1e12 / (0.25 · 100e12) = 0.04 s
+    half = MODEL.predict(STEP, CARD, "bf16")  # 1e12 / (0.25 · 100e12) = 0.04 s
     assert half.step_s.value == pytest.approx(0.144) and half.bound == "memory traffic"
 
 
 def test_the_time_of_a_launch_that_a_run_has_measured_is_taken():
-    made = Model(SHARES, 0.0, (-0.1, 0.1)).predict(STEP, CARD._replace(launch_s=1e-3))
+    made = MODEL.predict(STEP, CARD._replace(launch_s=1e-3))
     assert made.step_s.value == pytest.approx(0.7) and made.bound == "launches"
 
 
-def invented(spread: float = 0.0) -> list[Observed]:
-    """Times of 12 devices and 8 workloads that obey the model with SHARES, but for this spread of their logarithms."""
-    random, made = np.random.default_rng(0), []
-    for number in range(12):
+def test_half_precision_is_of_the_runs_own_ceiling_or_refused_in_one_line():
+    """fp16 and bf16 differ by ten times on some processors. 1e12 / (0.8 · 20e12) and / (0.8 · 2e12) s of products."""
+    own = CARD._replace(flops_per_s={"fp32": 10e12, "bf16": 20e12, "fp16": 2e12}, measured=True)
+    work = [Operator("product", 1e12, 0, 0, 1)]
+    assert MODEL.predict(work, own, "bf16").step_s.value == pytest.approx(1 / 16)
+    assert MODEL.predict(work, own, "fp16").step_s.value == MODEL.predict(work, own, "amp").step_s.value == 0.625
+    lacks = own._replace(flops_per_s={"fp32": 10e12})
+    with pytest.raises(PomologyError, match=r"^bf16: a card must have a ceiling in it in by hand; it has fp32$"):
+        MODEL.predict(work, lacks, "bf16")
+    assert shown.usable([own, lacks], "bf16")[0] == [own]
+
+
+def invented(spread: float = 0.0, seed: int = 0, devices: int = 12, workloads: int = 8) -> list[Observed]:
+    """Times of devices and workloads that obey the model with SHARES, but for this spread of their logarithms."""
+    random, made = np.random.default_rng(seed), []
+    for number in range(devices):
         device = CARD._replace(name=f"card {number}", bytes_per_s=random.uniform(1e11, 2e12))
         device = device._replace(
             flops_per_s={key: peak and peak * random.uniform(0.2, 5) for key, peak in PEAKS.items()}
         )
-        for workload in range(8):
+        for workload in range(workloads):
             kinds = random.permutation(["convolution", "product", "depthwise", "elementwise"])
             steps = [
                 Operator(str(kind), 10 ** random.uniform(9, 13), 10 ** random.uniform(8, 10), 99, 1) for kind in kinds
             ]
             precision = ("fp32", "half")[workload % 2]
-            work = model.lines(steps, device, precision)
-            step_s = float(model.Stack([work]).parts(SHARES).sum()) * float(np.exp(random.normal(0, spread)))
-            made.append(Observed(f"w{workload}", device, precision, 32, "here", "2026", step_s, work))
+            about = (f"w{workload}", device, precision, 32, "here", "2026")
+            one = Observed(*about, 1.0, model.lines(steps, device, precision))
+            step_s = float(model.Stack([one]).parts(SHARES).sum()) * float(np.exp(random.normal(0, spread)))
+            made.append(one._replace(step_s=step_s))
     return made
 
 
+def errors(times: list[Observed], *how: str) -> validate.Errors:
+    return validate.Errors("", *model.left_out(times, *how))
+
+
 def test_times_that_obey_the_model_are_predicted_without_their_device_and_without_their_workload():
-    times = invented()
-    for group in (validate.by_device, validate.by_workload):
-        assert validate.left_out(times, group, None, "").row()["median"] < 0.05
+    for group in ("device.name", "workload"):
+        assert errors(invented(), group).row()["median"] < 0.05
 
 
 def test_the_interval_covers_what_it_says_where_the_spread_is_known():
-    row = validate.left_out(invented(0.3), validate.by_device, None, "").row()
+    row = errors(invented(0.3), "device.name").row()
     assert 0.8 <= row["covered"] <= 0.97
     assert row["median"] == pytest.approx(0.2, abs=0.08)  # of a lognormal with 0.3: exp(0.3 · 0.674) - 1 = 0.22
 
 
-def test_a_device_that_is_left_out_cannot_tell_its_own_time():
-    """A card ten times as slow as its peaks say is missed by ten, whatever its own times are."""
+def test_a_device_that_is_left_out_cannot_tell_its_own_time_but_its_other_workloads_can():
+    """A card ten times as slow as its peaks say is missed by ten, whatever its own times are, until those of its other
+    workloads calibrate what is predicted."""
     times = [one._replace(step_s=10 * one.step_s) if one.device.name == "card 3" else one for one in invented()]
-    errors = validate.left_out(times, validate.by_device, None, "")
-    own = np.array([one.device.name == "card 3" for one in times])
-    assert np.median(errors.logs[own]) == pytest.approx(np.log(10), abs=0.15)
-    assert not errors.covered[own].any()
+    own, left = np.array([one.device.name == "card 3" for one in times]), errors(times, "device.name")
+    assert np.median(left.logs[own]) == pytest.approx(np.log(10), abs=0.15)
+    assert not left.covered[own].any()
+    known = errors(times, "workload", "device.name")
+    assert np.abs(known.logs).max() < 0.3
+
+
+def test_a_factor_of_a_device_is_recovered_from_its_other_workloads_and_few_times_move_nothing():
+    times = [one._replace(step_s=1.7 * one.step_s) for one in invented(devices=1)]
+    asked = times[0]
+    few, known = (MODEL.calibrated(asked.device, some, asked.workload) for some in (times[:3], times))
+    before, after, little = (np.exp(model.Stack([asked]).left(one.shares)[0]) for one in (MODEL, known, few))
+    assert before == pytest.approx(1.7) and after == pytest.approx(1, abs=0.05) and little == pytest.approx(1.7)
+    assert (known.times, known.workloads, few.times) == (7, 7, 2)
+    assert known.spread[1] - known.spread[0] < 0.3 <= few.spread[1] - few.spread[0] + 1e-9
+    assert MODEL.calibrated(CARD, times).times == 0  # those of another device say nothing of this one
+
+
+def test_a_class_of_operators_that_rows_have_moves_alone():
+    """Convolutions twice as slow as the shares say, in eight times that hardly differ by anything else."""
+    slow = SHARES.copy()
+    slow[[0, 5]] /= 2
+    times = invented(devices=1, workloads=24)
+    times = [one._replace(step_s=float(model.Stack([one]).parts(slow).sum())) for one in times]
+    made = MODEL.calibrated(times[0].device, times).shares
+    assert made[9] * made[1] == pytest.approx(SHARES[1], rel=0.2) and made[0] / made[9] == pytest.approx(0.25, rel=0.2)
+
+
+def test_the_interval_of_a_calibrated_device_covers_nine_of_ten():
+    """Forty devices with a factor and a spread of their own; each time is predicted from the other workloads' only."""
+    inside = []
+    for seed in range(40):
+        factor = np.exp(np.random.default_rng(seed).normal(0, 0.4))
+        times = [one._replace(step_s=factor * one.step_s) for one in invented(0.25, seed, 1, 12)]
+        for asked in times[:4]:
+            known = Model(SHARES, (-0.55, 0.55)).calibrated(asked.device, times, asked.workload)
+            off = model.Stack([asked]).left(known.shares)[0]
+            inside.append(known.spread[0] <= off <= known.spread[1])
+    assert 0.85 <= np.mean(inside) <= 0.95
 
 
 def test_errors_are_those_of_the_prediction_over_the_measured_time():
@@ -90,18 +143,17 @@ def test_published_work_is_what_is_counted_of_the_kits_own_model():
 
     images = torch.empty(4, 3, 224, 224, device="meta")
     counted = cost.workload(vision.vgg16, lambda m: m(images).mean().backward())
-    ours = model.operators_of("vgg16", 224, "fp32", 4)
+    ours = rows.operators_of("vgg16", 224, "fp32", 4)
     assert sum(each.flops for each in ours) == pytest.approx(counted.flops, rel=1e-3)
-    seen = operators.operators(vision.vgg16(), [images], optimizer="sgd", backend="cuda")
+    seen = operators.count(vision.vgg16(), operators.step([images]), optimizer="sgd", backend="cuda").operators
     assert sum(each.bytes for each in ours) == pytest.approx(sum(each.bytes for each in seen), rel=0.02)
 
 
 def test_published_times_without_serious_faults_are_used_and_the_kept_numbers_are_their_fit():
-    times = model.observed()
+    times = rows.elsewheres()
     kept = model.model()
     assert len(times) == kept.times
-    stack = model.Stack([one.work for one in times])
-    assert model.fit(stack, np.array([one.step_s for one in times])) == pytest.approx(kept.shares, rel=0.01)
+    assert model.fit(model.Stack(times)) == pytest.approx(kept.shares, rel=0.01)
 
 
 def test_every_data_sheet_is_in_order_of_magnitude_what_its_kin_have():
@@ -116,7 +168,7 @@ def test_every_data_sheet_is_in_order_of_magnitude_what_its_kin_have():
 
 
 def test_the_command_says_what_is_predicted_and_from_what(capsys):
-    lines = predict.answer("mlp 128", "", "fp32", "adam", "M2 Max GPU", 60_000, "")
+    lines = predict.answer("mlp 128", 60_000, on="M2 Max GPU")
     text = "\n".join(lines)
     assert "predicted for M2 Max GPU from published peaks" in text and "60,000 samples, 469 steps" in text
     assert "90 % interval" in text and "published times" in text
@@ -127,11 +179,11 @@ def test_the_command_says_what_is_predicted_and_from_what(capsys):
 def test_a_wrong_workload_or_a_size_that_lacks_gets_one_line():
     for target, said in (("nothing 3", "must read"), ("resnet50 32", "some need a size")):
         with pytest.raises(PomologyError, match=said):
-            predict.answer(target, "", "fp32", "adam", "RTX 3090", None, "")
+            predict.answer(target, on="RTX 3090")
 
 
 def test_a_prediction_says_that_it_is_estimated():
-    step = Model(SHARES, 0.0, (-0.1, 0.1)).predict(STEP, CARD).step_s
+    step = MODEL.predict(STEP, CARD).step_s
     assert isinstance(step, Estimate) and step.how == "estimated"
 
 
@@ -143,14 +195,14 @@ def test_an_absurd_ceiling_is_named_and_nothing_is_predicted_from_it(wrong):
         CARD._replace(launch_s=wrong),
     ):
         with pytest.raises(PomologyError, match=r"a card, .*of by hand; must be"):
-            Model(SHARES, 0.0, (-0.1, 0.1)).predict(STEP, absurd)
+            MODEL.predict(STEP, absurd)
         good, notes = shown.usable([absurd, CARD])
         assert good == [CARD] and len(notes) == 1 and "\n" not in notes[0]
 
 
 def test_what_machines_would_do_is_named_predicted_and_drawn_hollow(tmp_path):
-    known = Model(SHARES, 0.0, (-0.2, 0.2), 10, 0.9)
-    made, notes = shown.machines("resnet50 32 224", "fp32", [], "run", known)
+    known = Model(SHARES, (-0.2, 0.2), 10, 0.9)
+    made, notes = shown.machines("resnet50 32 224", "fp32", shown.Own({}, [], []), known)
     steps = [one.prediction.step_s.value for one in made]
     assert len(made) == len(rates.published_devices()) and steps == sorted(steps)
     table = shown.machines_table("resnet50 32 224", "fp32", made, notes, known)
@@ -161,12 +213,9 @@ def test_what_machines_would_do_is_named_predicted_and_drawn_hollow(tmp_path):
     shown.keep(report, "machines", table)
     assert (tmp_path / "run/tables/prediction-machines.json").exists()
     assert not list(tmp_path.rglob("*.csv"))  # nothing predicted is among numbers for programs
-    for figure in (
-        shown.machines_figure(made, "predicted"),
-        shown.errors_figure([validate.Errors("a", np.log([0.5, 1, 2]))], "predicted"),
-    ):
-        marks = [line for line in figure.axes[0].lines if line.get_marker() in ("o", "D")]
-        assert marks and {line.get_markerfacecolor() for line in marks} == {"none"}
+    figure = shown.machines_figure(made, "predicted")
+    marks = [line for line in figure.axes[0].lines if line.get_marker() in ("o", "D")]
+    assert marks and {line.get_markerfacecolor() for line in marks} == {"none"}
     with pytest.raises(PomologyError, match="resnet50 is counted at size 224"):
         shown.asked("resnet50 32 225", "fp32")
 
@@ -179,13 +228,44 @@ def ended(experiment: str, flops: int | None, moved: int | None, **config):
 def test_what_was_too_slow_here_is_predicted_from_the_runs_ceilings_and_the_rest_is_named(monkeypatch):
     """1e12 / (0.8 · 10e12) + 3e10 / (0.6 · 500e9) = 0.225 s."""
     slow = ended("vae", 1_000_000_000_000, 30_000_000_000)
-    monkeypatch.setattr(rates, "measured_devices", lambda *_: {"cpu": CARD})
+    card = CARD._replace(source="the ceilings measured in the run mine")
+    monkeypatch.setattr(rates, "measured_devices", lambda *_: {"cpu": card})
     twice = ended("whisper_finetuning", 10**12, 10**10, recompute=True)
-    table = shown.here([slow, ended("dcgan", None, None), twice], "mine", Model(SHARES, 0.0, (-0.2, 0.2), 10, 0.9))
+    records = [slow, ended("dcgan", None, None), twice]
+    table = shown.here(records, shown.own(records, "mine"), Model(SHARES, (-0.2, 0.2), 10, 0.9))
     (row,) = table.rows
     assert row.cells[0] == "vae" and row.cells[3:5] == ("too slow", "predicted 0.23 s")
     assert any("in the run mine" in note for note in table.notes)
     assert any("Not predicted" in note and "dcgan (1), whisper_finetuning (1)" in note for note in table.notes)
     monkeypatch.setattr(rates, "measured_devices", lambda *_: {})
-    empty = shown.here([slow], "mine", Model(SHARES, 0.0, (-0.2, 0.2)))
+    empty = shown.here([slow], shown.own([slow], "mine"), Model(SHARES, (-0.2, 0.2)))
     assert not empty.rows and shown.NO_CEILINGS in empty.notes
+
+
+def test_times_of_a_run_are_of_steps_on_ready_inputs_and_the_loader_is_known_apart(monkeypatch):
+    """1e9 operations at 1e11 a second take 10 ms; with loading a step takes 14 ms, for 8 samples 0.5 ms each."""
+    work = {"flops_per_step": 10**9, "bytes_per_step": 10**8}
+    metrics = rate(1e11) | {"step_s": metric(0.014, unit="s"), "compute_epoch_s": metric(1.0, unit="s")}
+    ready = record("energy", metrics, {"batch_size": 8}, **work)
+    others = [record("energy", metrics, {"batch_size": 4, "recompute": True}, **work), record("energy", rate(1e11))]
+    ((_, one),) = rows.of_run([ready, *others], "mine", {"cpu": CARD})
+    assert (one.workload, one.batch, one.step_s) == ("energy", 8, pytest.approx(0.01))
+    assert one.work[:, 2:] == pytest.approx(np.array([[1e9 / 10e12, 0, 0], [0, 1e8 / 500e9, 0]]))
+    assert rows.loading_s([ready], "energy", "cpu") == pytest.approx(0.0005)
+    assert rows.loading_s([ready], "vae", "cpu") is None
+
+
+def test_a_training_of_the_kit_is_counted_again_by_operators_where_they_add_up():
+    vae = rows.count({"workload": "vae", "batch_size": 128}, backend="cpu").operators
+    flops = int(sum(one.flops for one in vae))
+    for stated, parts in ((flops, len(vae)), (2 * flops, 2)):
+        of = record("vae", rate(1e11), flops_per_step=stated, bytes_per_step=10**8)
+        ((_, one),) = rows.of_run([of], "mine", {"cpu": CARD})
+        assert len(one.work) == parts
+
+
+def test_the_articles_own_times_have_devices_and_years():
+    times = rows.articles()
+    assert {"siamese", "dcgan", "transformer_lm"} <= {one.workload for one in times}
+    assert any(one.device.name == "M1 Ultra GPU" for one in times) and not any(one.workload == "vae" for one in times)
+    assert all(0.001 < one.step_s < 60 and one.year.startswith("20") for one in times)

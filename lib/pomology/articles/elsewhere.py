@@ -108,19 +108,25 @@ def beside(workload: str) -> list[dict]:
     return made
 
 
-def _work(row: dict) -> float | None:
-    """Operations of what `rate` counts, forward and backward, a multiply-add as two; None where nobody counted them."""
-    config, metric = row["config"], row["metric"]
-    tokens, pieces = config.get("sequence"), {"samples_per_s": 1, "tokens_per_s": 1 / config.get("sequence", 1)}
+def samples(row: dict) -> float:
+    """How many samples `rate` counts as one; 0 where that is not known."""
+    config, tokens = row["config"], row["config"].get("sequence")
+    pieces = {"samples_per_s": 1} | ({"tokens_per_s": 1 / tokens} if isinstance(tokens, int) else {})
     if isinstance(size := config.get("batch_size"), int):
         pieces |= dict.fromkeys(("steps_per_s", "step_s", "pass_s"), size) | {"fit_s": size * config.get("steps", 0)}
     if epoch := re.search(r"([\d,]+) images", config.get("data", "")):
         pieces["epoch_s"] = int(epoch[1].replace(",", ""))
+    return pieces.get(row["metric"], 0)
+
+
+def _work(row: dict) -> float | None:
+    """Operations of what `rate` counts, forward and backward, a multiply-add as two; None where nobody counted them."""
+    config, tokens = row["config"], row["config"].get("sequence")
     sample = RESNET50_FLOPS if row["workload"] == "resnet50" and config.get("image_size") == 224 else 0
     if isinstance(tokens, int) and row["workload"] in OUTPUTS:
         products = BLOCKS * 12 * WIDTH**2 + OUTPUTS[row["workload"]] * WIDTH
         sample = 6 * tokens * (products + BLOCKS * 2 * tokens * WIDTH)  # and attention, without skipping what is masked
-    return sample * pieces.get(metric, 0) or None
+    return sample * samples(row) or None
 
 
 def rate(row: dict) -> float:

@@ -68,22 +68,6 @@ class Counted(NamedTuple):
     memory: Memory
 
 
-def operators(
-    module: Any,
-    inputs: Sequence[Any] | Mapping[str, Any],
-    loss: Callable[[Any], Any] | None = None,
-    precision: str = "fp32",
-    optimizer: str = "adam",
-    backend: str = "mps",
-) -> list[Operator]:
-    """One training step: forward, backward, optimizer.
-
-    module: a torch.nn.Module; it is moved to `meta`, where its contents are lost. inputs: tensors, by position or by
-    name. loss: makes a number of the output; without one, see `default_loss`. Others, and errors: see `count`.
-    """
-    return count(module, step(inputs, loss), precision, optimizer, backend).operators
-
-
 def step(inputs: Sequence[Any] | Mapping[str, Any], loss: Callable[[Any], Any] | None = None) -> Callable[[Any], None]:
     """A forward and a backward pass of a module, as `count` takes it."""
     from torch.utils import _pytree

@@ -5,22 +5,18 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib.util
-import math
 import os
 import re
 import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
-from pomology import format
 from pomology.errors import PomologyError
 from pomology.format import one_line
-from pomology.measure.estimate import Estimate
 from pomology.prediction import operators
 from pomology.prediction.operators import Counted
 from pomology.workloads import isolated
@@ -30,8 +26,6 @@ LIMIT_S = 120.0  # for all that the process does, with the import of PyTorch
 SETTINGS = {"HF_HUB_OFFLINE": "1", "TORCH_COMPILE_DISABLE": "1"}
 _INPUT = re.compile(r"(?:([A-Za-z_]\w*)=)?([1-9]\d{0,11}(?:x[1-9]\d{0,11})*)(:int)?", re.ASCII)
 _BETWEEN = re.compile(r"[\\/](torch|pomology)[\\/]|importlib|contextlib")  # files between the error and who made it
-
-Known = TypeVar("Known")
 
 
 class Input(NamedTuple):
@@ -50,23 +44,6 @@ def parse_inputs(text: str) -> list[Input]:
         right = "sizes as 32x3x224x224, or 16x512:int for tokens; several parted by commas, all with a name= or none"
         raise PomologyError(f"--input {one_line(text)}: must be {right}")
     return [Input(part[1], tuple(map(int, part[2].split("x"))), part[3] is not None) for part in parts]
-
-
-def chosen(name: str, known: Mapping[str, Known], option: str = "--on") -> Known:
-    """What is known by this name, of a device. Raises PomologyError, which names the closest."""
-    if name not in known:
-        close = (
-            difflib.get_close_matches(name, known, 3, 0.4) or sorted(known)[:3] or ["none, as no ceilings are known"]
-        )
-        raise PomologyError(f"{option} {one_line(name)}: no such device; close to it: {', '.join(close)}")
-    return known[name]
-
-
-def steps_per_epoch(samples: int, inputs: list[Input]) -> int:
-    """Steps of an epoch of so many samples; the first size of the first input is the batch."""
-    if samples < 1:
-        raise PomologyError(f"--epoch {samples}: must be a number of samples, 1 or more")
-    return math.ceil(samples / inputs[0].sizes[0])
 
 
 def count(
@@ -100,73 +77,6 @@ def count(
     if isinstance(answer, str):
         raise PomologyError(f"{name}: {answer}")
     return answer
-
-
-class Device(Protocol):
-    """What is predicted for."""
-
-    backend: str  # as `cost.workload` takes it
-    source: str  # from which ceilings
-
-
-class Predicted(Protocol):
-    step_s: Estimate  # with its 90 % interval
-    bound: str  # what most of a step is spent on
-
-
-def answer(
-    target: str,
-    inputs: str,
-    precision: str = "fp32",
-    optimizer: str = "adam",
-    on: str = "",
-    epoch: int | None = None,
-    devices: Mapping[str, Device] = MappingProxyType({}),
-    predict: Callable[[list[operators.Operator], Any], Predicted] | None = None,
-) -> list[str]:
-    """The lines that `pomology predict file.py:build` prints: what was counted and, for a device, what is predicted.
-
-    on: a name in devices; empty: none, and the step is counted as MPS does it. Errors: see `count`.
-    """
-    device, given = chosen(on, devices) if on else None, parse_inputs(inputs)
-    steps = None if epoch is None else steps_per_epoch(epoch, given)
-    counted = count(target, inputs, precision, optimizer, device.backend if device else "mps")
-    what = f"{one_line(Path(target).name)}, --input {inputs}, {precision}, {optimizer}"
-    return described(what, counted, on, device, predict, epoch, steps)
-
-
-def described(
-    what: str,
-    counted: Counted,
-    on: str,
-    device: Device | None,
-    predict: Callable[[list[operators.Operator], Any], Predicted] | None,
-    epoch: int | None,
-    steps: int | None,
-) -> list[str]:
-    """The lines of `answer`, for anything that was counted."""
-    flops, moved, launches = (sum(each[place] for each in counted.operators) for place in (1, 2, 3))
-    amounts = f"{flops / 1e9:,.4g} GFLOP, {format.quantity(moved, 'B')} read and written, {launches:,} launches"
-    memory = counted.memory._asdict()
-    peak = format.quantity(memory.pop("peak"), "B")
-    parts = [f"{name} {format.quantity(size, 'B')}" for name, size in memory.items()]
-    lines = [
-        f"{what}; counted of a step: {amounts}",
-        f"memory at its highest point, counted: {peak}, without work space of operators ({', '.join(parts)})",
-    ]
-    if device:
-        predicted = predict(counted.operators, device)
-        step = f"a step takes {_shown(predicted.step_s)}, most of it {predicted.bound}"
-        lines.append(f"predicted for {on} from {device.source}: {step}")
-        if steps:
-            whole = _shown(predicted.step_s * steps)
-            lines.append(f"predicted: {epoch:,} samples, {steps:,} steps, take {whole}; loading data is not in it")
-    return lines
-
-
-def _shown(duration: Estimate) -> str:
-    """With the bounds of its interval, which is no measured one: it covers 9 of 10 devices that were left out."""
-    return f"{format.seconds(duration.value)} (90 %: {format.span(*duration.bounds, format.seconds)})"
 
 
 # In that process ------------------------------------------------------------------------------------------------------

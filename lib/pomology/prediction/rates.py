@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pomology.articles import published
 from pomology.errors import PomologyError
+from pomology.format import one_line
 from pomology.report import roofline
 from pomology.results import cases
 from pomology.results.record import Record
 
 UNREAD = "typed from memory, not read against a text"
-HALF = ("fp16", "bf16", "amp")
+HALF = ("fp16", "bf16", "amp", "half")
 # What no device is beyond: operations and bytes a second, seconds of a launch.
 BOUNDS = {"FLOP/s": (1e7, 1e17), "B/s": (1e7, 1e15), "s": (1e-9, 1.0)}
+# From where a processor's times calibrate: shares of its measured ceilings, in the order of `model.START`, and how many
+# launches by themselves an operator of a training takes. Round values, near those of single operators on one processor.
+CPU_SHARES = (0.8, 0.8, 0.08, 0.8, 0.8, 0.8, 0.5, 0.5)
+CPU_LAUNCHES = 2.3
 
 
 class Device(NamedTuple):
-    """flops_per_s: by precision, `fp32`, `tf32` and `half`; None where it has none of its own. bytes_per_s: of its
-    memory. measured: whether these are a run's own ceilings. launch_s: of one kernel, where a run has timed it."""
+    """flops_per_s: by precision; published ones have `fp32`, `tf32` and `half`, None where it has none of its own.
+    bytes_per_s: of its memory. measured: whether these are a run's own ceilings. launch_s: of one kernel, where a run
+    has timed it."""
 
     name: str
     flops_per_s: dict[str, float | None]
@@ -31,8 +38,13 @@ class Device(NamedTuple):
     launch_s: float | None = None
 
     def rate(self, precision: str) -> tuple[float, bool]:
-        """The peak of `fp32`, `tf32` or `half`, and whether matrix units reach it; fp32's where it has none."""
-        fp32, peak = self.flops_per_s["fp32"], self.flops_per_s.get(precision)
+        """The peak in a precision, and whether matrix units reach it; fp32's of a data sheet that has none. Raises
+        PomologyError where a run has not measured it."""
+        fp32, peak = self.flops_per_s["fp32"], self.flops_per_s.get("fp16" if precision == "amp" else precision)
+        if self.measured and not peak:
+            known = ", ".join(sorted(self.flops_per_s))
+            raise PomologyError(f"{precision}: {self.name} must have a ceiling in it in {self.source}; it has {known}")
+        peak = peak or (self.flops_per_s.get("half") if precision in HALF else None)
         units = precision != "fp32" and bool(self.flops_per_s.get("tf32") or (peak or 0) > 2.5 * (fp32 or 1))
         return (peak or fp32 or 0.0), units and peak is not None
 
@@ -47,6 +59,14 @@ def check(device: Device) -> Device:
             about = f"{device.name}, {name}: {value:.3g} {unit}, of {device.source}"
             raise PomologyError(f"{about}; must be {low:.0e} to {high:.0e} {unit}, so nothing is predicted")
     return device
+
+
+def chosen(name: str, known: Mapping[str, Device]) -> Device:
+    """The device of this name. Raises PomologyError, which names the closest."""
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 3, 0.4) or sorted(known)[:3]
+        raise PomologyError(f"--on {one_line(name)}: no such device; close to it: {', '.join(close)}")
+    return known[name]
 
 
 @functools.cache
@@ -68,13 +88,11 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
     for kind in ("cpu", "gpu"):
         bandwidth, fp32 = best.bandwidths.get((kind, roofline.BOTH)), best.rates.get((kind, "fp32"))
         if bandwidth and fp32:
-            rates: dict[str, float | None] = {"fp32": fp32.value, "tf32": None}
-            half = best.rates.get((kind, "bf16")) or best.rates.get((kind, "fp16"))
-            rates["half"] = half.value if half else None
+            peaks: dict[str, float | None] = {name: each.value for (of, name), each in best.rates.items() if of == kind}
             ok = [r for r in records if r.experiment == "kernel_launch_torch" and r.status == "ok"]
             launches = [r.metrics["launch_stream_s"].value for r in ok if cases.kind(r) == kind]
             backend = "cpu" if kind == "cpu" else fp32.record.backend.rpartition("-")[2]
             source = f"the ceilings measured in the run {run}"
             launch = min(launches, default=None)
-            made[kind] = Device(cases.chip_name(fp32.record), rates, bandwidth.value, backend, source, True, launch)
+            made[kind] = Device(cases.chip_name(fp32.record), peaks, bandwidth.value, backend, source, True, launch)
     return made

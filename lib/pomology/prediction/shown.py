@@ -1,4 +1,4 @@
-"""What the notebook `prediction` shows: tables and figures in which every predicted number says that it is one.
+"""What the notebook `prediction` shows: tables and a figure in which every predicted number says that it is one.
 
 Its tables have files of their own, and no CSV: nothing predicted is beside what other notebooks have measured.
 """
@@ -13,11 +13,11 @@ import numpy as np
 from pomology import format
 from pomology.articles.published import KIT
 from pomology.errors import PomologyError
-from pomology.prediction import rates, validate
-from pomology.prediction.model import Model, Prediction, operators_of, work
+from pomology.prediction import rates, rows, validate
+from pomology.prediction.model import Model, Observed, Prediction
 from pomology.prediction.rates import Device
 from pomology.prediction.validate import Errors
-from pomology.report.figures.style import COLOURS, GREY, WIDTH, figure_of, key, nothing, plain_ticks, show, styled
+from pomology.report.figures.style import COLOURS, WIDTH, figure_of, key, nothing, plain_ticks, show, styled
 from pomology.report.showing import Report
 from pomology.report.table import Table, grouped, save
 from pomology.results import cases
@@ -25,93 +25,105 @@ from pomology.results.record import Record
 
 TITLES = {"here": "What this machine would do", "machines": "What these machines would do"}
 NOT_HERE = ("too-big", "timeout", "out-of-memory")  # how a case ends that is too large or too slow
-AGAIN = ("recompute", "gradient_checkpointing")  # settings whose second forward pass is not in a record's operations
 NO_CEILINGS = "This run has no ceilings of this machine, which the notebook ceilings measures: nothing is predicted."
-SUMS = (
-    "Predicted, not measured: from the sums of a step's operations and bytes, and the ceilings of this run. Launches, "
-    "and the loading of data, are not in it."
-)
-COVERED = (
-    "The 90 % intervals are those of published times whose device was left out, of which they held {covered:.0%}; "
-    "for measured ceilings nobody has counted."
-)
+SUMS = "Predicted, not measured: from the ceilings of this run, and its times of other workloads. Loading is not in it."
 
 
 class Of(NamedTuple):
-    """A device and what is predicted for it."""
+    """A device, what is predicted for it, and on how many of its times that is calibrated."""
 
     device: Device
     prediction: Prediction
+    times: int
 
 
-def errors_table(title: str, rows: Iterable[dict]) -> Table:
-    """Rows of `Errors.row`."""
+def errors_table(title: str, groups: Iterable[Errors]) -> Table:
+    """A row for each group of times."""
     columns = ("Prediction", "n", "Median error", "Mean error", "Within 30 %", "In the 90 % interval")
     lines = []
-    for row in rows:
+    for row in (errors.row() for errors in groups):
         parts = [f"{100 * row[name]:.0f} %" for name in ("median", "mean", "within_30")]
         covered = "–" if row["covered"] is None else f"{100 * row['covered']:.0f} %"
         lines.append(((row["name"], f"{row['n']:,}", *parts, covered), {}))
     return Table.of(title, columns, lines, ["An error is that of the predicted time, over the measured one."])
 
 
-def usable(devices: Iterable[Device]) -> tuple[list[Device], list[str]]:
-    """Those whose ceilings a device can have, and why the others are left out."""
+def usable(devices: Iterable[Device], precision: str = "fp32") -> tuple[list[Device], list[str]]:
+    """Those whose ceilings a device can have, in this precision, and why the others are left out."""
     good, notes = [], []
     for device in devices:
         try:
-            good.append(rates.check(device))
+            rates.check(device).rate(precision)
+            good.append(device)
         except PomologyError as error:
             notes.append(f"Left out: {error}.")
     return good, notes
 
 
-def measured(records: Sequence[Record], run: str) -> tuple[dict[str, Device], list[str]]:
-    """The devices of a run by kind, and notes about those that lack."""
+class Own(NamedTuple):
+    """A run's devices by kind, its times on them, and notes about what lacks."""
+
+    devices: dict[str, Device]
+    seen: list[tuple[Record, Observed]]
+    notes: list[str]
+
+
+def own(records: Sequence[Record], run: str) -> Own:
+    """What predictions for the machine of a run rest on."""
     known = rates.measured_devices(records, run)
     good, notes = usable(known.values())
-    return {kind: device for kind, device in known.items() if device in good}, notes or [NO_CEILINGS] * (not known)
+    devices = {kind: device for kind, device in known.items() if device in good}
+    seen = rows.of_run(records, run, devices)
+    return Own(devices, seen, notes or [NO_CEILINGS] * (not known))
 
 
-def beside(records: Sequence[Record], run: str, model: Model) -> tuple[Table, Errors | None]:
-    """This run's measured steps and what its own ceilings predict, by experiment; and the errors, or None."""
-    devices, notes = measured(records, run)
-    pairs = validate.of_run(records, run, model) if devices and not notes else []
-    lines = []
-    for here in grouped(pairs, lambda pair: (pair[0].experiment, cases.chip_name(pair[0]))):
-        ratios = sorted(predicted / step for _, step, predicted in here)
-        ends = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-        record = here[0][0]
-        cells = (record.experiment, cases.chip_name(record), f"{len(here)}", f"{np.median(ratios):.2f}", ends)
-        lines.append((cells, {}))
-    columns = ("Experiment", "Device", "Times", "Predicted over measured, median", "from to")
-    logs = np.log([step / predicted for _, step, predicted in pairs])
-    made = Errors(f"this run, {run}", logs) if pairs else None
-    notes += [] if pairs or notes else ["No step in fp32 was timed in this run whose operations and bytes are counted."]
-    notes += [SUMS] if pairs else []
-    return Table.of("This run's steps, and what its ceilings predict of them", columns, lines, notes), made
+def beside(own: Own, run: str, model: Model) -> tuple[Table, list[Errors]]:
+    """This run's steps, by experiment, and what its ceilings predict of them, alone and calibrated on other workloads;
+    and the errors of both."""
+    lines, made = [], []
+    for device in own.devices.values():
+        pairs = [pair for pair in own.seen if pair[1].device is device]
+        if not pairs:
+            continue
+        seen = [each for _, each in pairs]
+        alone = validate.kept_back(seen, model, f"{run}, {device.name}: ceilings alone")
+        others = validate.of_device(seen, model, f"{run}, {device.name}: calibrated on other workloads")
+        made += [alone, others]
+        logs = zip(pairs, alone.logs, others.logs, strict=True)
+        for here in grouped(logs, lambda each: each[0][0].experiment):
+            both = [np.exp(-np.array([each[at] for each in here])) for at in (1, 2)]
+            ends = f"{both[1].min():.2f} to {both[1].max():.2f}"
+            middles = [f"{np.median(ratios):.2f}" for ratios in both]
+            lines.append(((here[0][0][0].experiment, device.name, f"{len(here)}", *middles, ends), {}))
+    columns = ("Experiment", "Device", "Times", "Predicted over measured, by ceilings", "calibrated", "from to")
+    lacking = "No step in fp32 was timed in this run whose operations and bytes are counted."
+    notes = [*own.notes, *[lacking] * (not lines and not own.notes), *[SUMS] * bool(lines)]
+    return Table.of("This run's steps, and what is predicted of them", columns, lines, notes), made
 
 
-def here(records: Sequence[Record], run: str, model: Model) -> Table:
+def here(records: Sequence[Record], own: Own, model: Model) -> Table:
     """The articles' own models that were too large or too slow in this run, as this machine's ceilings predict them."""
-    devices, notes = measured(records, run)
     ended = [r for r in records if r.status in NOT_HERE and r.article != KIT and not r.scaled and r.profile != "smoke"]
     ended = list({(r.experiment, r.case): r for r in ended}.values())  # once for all repeats
-    lines, without = [], []
+    lines, without, held, notes = [], [], {}, list(own.notes)
+    seen, informed = [each for _, each in own.seen], {}
     for record in ended:
-        device = devices.get(cases.kind(record))
-        known = device and record.framework == "torch" and not any(record.config.get(name) for name in AGAIN)
-        made = validate.counted(record, device, model) if known else None
-        if made is None:
+        device, counted = own.devices.get(cases.kind(record)), rows.sums(record)
+        if not device or not counted:
             without.append(record)
             continue
+        if (of := (device.name, rows.workload_of(record))) not in informed:
+            informed[of] = model.calibrated(device, seen, of[1])
+        known = informed[of]
+        made, held[device.name] = known.predict(counted, device), known.held
         ends = f"{format.seconds(made.step_s.low, 2)} to {format.seconds(made.step_s.high, 2)}"
         step = f"predicted {format.seconds(made.step_s.value, 2)}"
         about = (record.experiment, cases.settings(record), device.name, cases.ending(record))
         lines.append(((*about, step, ends, made.bound), {}))
     columns = ("Experiment", "Settings", "Device", "Here", "A step, predicted", "90 % interval", "Most of it")
     if lines:
-        notes += [SUMS, f"From the ceilings measured in the run {run}, as if memory were enough.", _held(model)]
+        sources = ", ".join(device.source for device in own.devices.values())
+        notes += [SUMS, f"From {sources}, as if memory were enough.", *(f"{name}: {held[name]}." for name in held)]
     names = [f"{group[0].experiment} ({len(group)})" for group in grouped(without, lambda record: record.experiment)]
     why = "not PyTorch in fp32, no count of operations and bytes, a forward pass twice, or no ceiling of the device"
     notes += [f"Not predicted, {why}: {', '.join(names)}."] if names else []
@@ -122,12 +134,12 @@ def here(records: Sequence[Record], run: str, model: Model) -> Table:
 def asked(target: str, precision: str) -> tuple[str, int, str, int]:
     """Workload, size, precision and batch of `resnet50 32 224`. Raises PomologyError for what nobody has counted."""
     words, half = target.split(), "half" if precision in rates.HALF else "fp32"
-    known = sorted({name for name, _, _ in work()})
+    known = sorted({name for name, _, _ in rows.work()})
     if len(words) != 3 or not all(word.isdecimal() and int(word) for word in words[1:]):
         raise PomologyError(f"model: {target!r} must read `MODEL BATCH SIZE`, as 'resnet50 32 224'")
     name, batch, size = words[0], int(words[1]), int(words[2])
-    if (name, size, half) not in work():
-        sizes = sorted({each for other, each, _ in work() if other == name})
+    if (name, size, half) not in rows.work():
+        sizes = sorted({each for other, each, _ in rows.work() if other == name})
         right = f"{name} is counted at size {sizes[0]}" if sizes else f"one of {', '.join(known)}"
         raise PomologyError(f"model: {target!r} is not counted in work.csv; must be {right}")
     if precision not in ("fp32", "tf32", *rates.HALF):
@@ -135,27 +147,28 @@ def asked(target: str, precision: str) -> tuple[str, int, str, int]:
     return name, size, precision, batch
 
 
-def machines(
-    target: str, precision: str, records: Sequence[Record], run: str, model: Model
-) -> tuple[list[Of], list[str]]:
-    """One model on every device with a data sheet, and on this machine by its ceilings; the fastest first."""
-    operators = operators_of(*asked(target, precision))
-    own = measured(records, run)[0].values() if precision == "fp32" else []
-    good, notes = usable([*rates.published_devices().values(), *own])
-    made = [Of(device, model.predict(operators, device, precision)) for device in good]
+def machines(target: str, precision: str, own: Own, model: Model) -> tuple[list[Of], list[str]]:
+    """One model on every device with a data sheet, and on this machine by its ceilings; the fastest first. Each is
+    calibrated on the times of other workloads that are known of it."""
+    operators = rows.operators_of(*asked(target, precision))
+    good, notes = usable([*rates.published_devices().values(), *own.devices.values()], precision)
+    seen, made = [*rows.elsewheres(), *(each for _, each in own.seen)], []
+    for device in good:
+        known = model.calibrated(device, seen, target.split()[0])
+        made.append(Of(device, known.predict(operators, device, precision), known.times if known.workloads else 0))
     return sorted(made, key=lambda each: each.prediction.step_s.value), notes
 
 
 def machines_table(target: str, precision: str, made: Sequence[Of], notes: Sequence[str], model: Model) -> Table:
     """What was made of `machines`, as a table."""
     lines = []
-    for device, (step, bound, _) in made:
+    for device, (step, bound, _), times in made:
         ends = f"{format.seconds(step.low, 2)} to {format.seconds(step.high, 2)}"
-        cells = (device.name, f"predicted {format.seconds(step.value, 2)}", ends, bound, device.source)
-        lines.append((cells, {}))
+        source = device.source + f"; calibrated on {times} times of other workloads" * bool(times)
+        lines.append(((device.name, f"predicted {format.seconds(step.value, 2)}", ends, bound, source), {}))
     columns = ("Device", "A step, predicted", "90 % interval", "Most of it", "From")
     title = f"{TITLES['machines']}: {target}, {precision}, SGD; predicted, not measured"
-    return Table.of(title, columns, lines, [*notes, _held(model)])
+    return Table.of(title, columns, lines, [*notes, f"Where nothing is calibrated, {model.held}."])
 
 
 def keep(report: Report, name: str, shown: Table) -> Table:
@@ -164,47 +177,8 @@ def keep(report: Report, name: str, shown: Table) -> Table:
     return shown
 
 
-def _held(model: Model) -> str:
-    return COVERED.format(covered=model.covered).replace("%;", " %;")
-
-
 HOLLOW = {"marker": "o", "markerfacecolor": "none", "linestyle": "none"}
 BLUE, ORANGE = COLOURS["Apple GPUs"], COLOURS["this machine's processor"]
-
-
-@styled
-def errors_figure(groups: Sequence[Errors], title: str) -> Any:
-    """Predicted over measured, a row for each group: a hollow median, and bars of half and of 90 % of its times."""
-    groups = [group for group in groups if np.isfinite(group.logs).any()]
-    if not groups:
-        return nothing()
-    figure = figure_of(WIDTH, 1.2 + 0.28 * len(groups))
-    axis = figure.subplots()
-    axis.axvspan(0.7, 1.3, color=GREY, alpha=0.12, linewidth=0)
-    axis.axvline(1, color=GREY, linewidth=0.8)
-    for place, group in enumerate(groups):
-        ratios = np.exp(-group.logs[np.isfinite(group.logs)])
-        low, near, middle, far, high = np.percentile(ratios, (5, 25, 50, 75, 95))
-        colour = ORANGE if group.covered is None else BLUE
-        axis.plot([low, high], [place, place], color=colour, linewidth=1)
-        axis.plot([near, middle / 1.03], [place, place], color=colour, linewidth=4, solid_capstyle="butt")
-        axis.plot([middle * 1.03, far], [place, place], color=colour, linewidth=4, solid_capstyle="butt")
-        axis.plot([middle], [place], color=colour, markersize=8, **HOLLOW)
-    axis.set(xscale="log", title=title, xlabel="predicted over measured time (1 is right; grey: within 30 %)")
-    axis.set_yticks(range(len(groups)), [f"{group.name} ({int(np.isfinite(group.logs).sum()):,})" for group in groups])
-    axis.set_ylim(len(groups) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
-    axis.grid(axis="x")
-    plain_ticks(axis.xaxis)
-    key(
-        figure,
-        {
-            "median, predicted": HOLLOW | {"color": GREY},
-            "middle half": {"linestyle": "-", "linewidth": 4, "color": GREY},
-            "90 % of the times": {"linestyle": "-", "color": GREY},
-        },
-    )
-    return figure
 
 
 @styled
@@ -214,21 +188,21 @@ def machines_figure(made: Sequence[Of], title: str) -> Any:
         return nothing()
     figure = figure_of(WIDTH, 1.3 + 0.2 * len(made))
     axis = figure.subplots()
+    axis.set(xscale="log", title=title, xlabel="predicted time of a step, ms; less is faster")
+    axis.set_yticks(range(len(made)), [device.name for device, *_ in made], fontsize=8)
+    axis.set_ylim(len(made) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.grid(axis="x")
     looks = {False: {"marker": "o", "color": BLUE}, True: {"marker": "D", "color": ORANGE}}
-    for place, (device, (step, _, _)) in enumerate(made):
+    for place, (device, (step, _, _), _) in enumerate(made):
         look = looks[device.measured]
         for ends in ((step.low, step.value / 1.06), (step.value * 1.06, step.high)):
             axis.plot([1e3 * end for end in ends], [place, place], color=look["color"], linewidth=1.2)
         axis.plot([1e3 * step.value], [place], markersize=6, **HOLLOW | look)
-    axis.set(xscale="log", title=title, xlabel="predicted time of a step, ms; less is faster")
-    axis.set_yticks(range(len(made)), [device.name for device, _ in made], fontsize=8)
-    axis.set_ylim(len(made) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
-    axis.grid(axis="x")
     plain_ticks(axis.xaxis)
-    names = {False: "predicted from published peaks", True: "predicted from this run's ceilings"}
-    there = sorted({device.measured for device, _ in made})
-    key(figure, {f"{names[each]}, 90 % interval": HOLLOW | looks[each] for each in there})
+    sources = {False: "predicted from published peaks", True: "predicted from this run's ceilings"}
+    there = sorted({device.measured for device, *_ in made})
+    key(figure, {f"{sources[each]}, 90 % interval": HOLLOW | looks[each] for each in there})
     return figure
 
 

@@ -7,13 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pomology.prediction import rates
-from pomology.prediction.model import Model, Observed, Prediction, Stack, effects, fit
-from pomology.prediction.operators import Operator
-from pomology.results import cases
-from pomology.results.record import Record
-
-INTERVAL = (5, 95)  # percentiles
+from pomology.prediction.model import Model, Observed, Stack, alike, fit, left_out, span
 
 
 class Errors(NamedTuple):
@@ -34,86 +28,44 @@ class Errors(NamedTuple):
         )
 
 
-def left_out(
-    observed: Sequence[Observed], group: Callable[[Observed], str], keys: Callable | None, name: str
-) -> Errors:
-    """Each group predicted from the others: the shares fitted again, and the effects of `keys` (none: one for all).
-
-    The interval is from residuals that were left out too: the others' in the same way, a group at a time.
-    """
-    names, step_s = np.array([group(seen) for seen in observed]), np.array([seen.step_s for seen in observed])
-    marks = [keys(seen) if keys else () for seen in observed]
-    stack, logs = Stack([seen.work for seen in observed]), np.full(len(observed), np.nan)
-    for each in np.unique(names):
-        out = names == each
-        some = _part(stack, ~out)
-        shares = fit(some, step_s[~out])
-        left = np.log(step_s / stack.parts(shares).sum(1))
-        if keys:
-            inside = [mark for mark, gone in zip(marks, out, strict=True) if not gone]
-            known = effects(left[~out], inside).of([mark for mark, gone in zip(marks, out, strict=True) if gone])
-        else:
-            known = np.median(left[~out])
-        logs[out] = left[out] - known
-    covered = np.zeros(len(logs), bool)
-    for each in np.unique(names):
-        out = names == each
-        low, high = np.percentile(logs[~out], INTERVAL)
-        covered[out] = (logs[out] >= low) & (logs[out] <= high)
-    return Errors(name, logs, covered)
-
-
-def _part(stack: Stack, chosen: np.ndarray) -> Stack:
-    part = Stack.__new__(Stack)
-    part.all = stack.all[chosen]
-    return part
-
-
-def by_device(seen: Observed) -> str:
-    return seen.device.name
-
-
-def by_workload(seen: Observed) -> str:
-    return seen.workload
-
-
-def of_both(seen: Observed) -> tuple:
-    """A device, with and without matrix units, and a source likewise: its software and its way to time."""
-    units = seen.precision != "fp32"
-    return (seen.device.name, (seen.device.name, units), seen.source, (seen.source, units))
-
-
 def baselines(observed: Sequence[Observed]) -> list[Errors]:
     """The roofline and operations alone, with every share 1; and operations alone, scaled by each other workload of a
     device in the same precision, in turn: one calibrating run."""
-    step_s, stack = np.array([seen.step_s for seen in observed]), Stack([seen.work for seen in observed])
-    roof = np.log(step_s / stack.parts(np.array([1.0] * 6 + [0.0])).sum(1))
-    alone = np.log(step_s / stack.all[:, :, 1].sum(1))
-    pairs = []
+    stack = Stack(observed)
+    alone, pairs = np.log(stack.step_s / stack.all[:, :, 2].sum(1)), []
     for place, seen in enumerate(observed):
         for other, run in enumerate(observed):
             same = (run.device.name, run.precision) == (seen.device.name, seen.precision)
             if same and run.workload != seen.workload:
                 pairs.append(alone[place] - alone[other])
-    named = ("the roofline alone", roof), ("operations alone", alone)
+    named = ("the roofline alone", stack.left(np.array([1.0] * 8 + [0.0, 1.0]))), ("operations alone", alone)
     return [*(Errors(name, logs) for name, logs in named), Errors("one calibrating run", np.array(pairs))]
 
 
 def validation(observed: Sequence[Observed]) -> list[Errors]:
     """Every way to predict, the best informed last."""
-    ways = [("device left out", by_device, None), ("device left out, source known", by_device, of_both)]
-    ways += [("workload left out", by_workload, None), ("workload left out, device known", by_workload, of_both)]
-    return [*baselines(observed), *(left_out(observed, group, keys, name) for name, group, keys in ways)]
+    ways = [("device left out", "device.name", ""), ("device left out, source known", "device.name", "source")]
+    ways += [("workload left out", "workload", ""), ("workload left out, device known", "workload", "device.name")]
+    return [*baselines(observed), *(Errors(name, *left_out(observed, group, known)) for name, group, known in ways)]
+
+
+def kept_back(seen: Sequence[Observed], model: Model, name: str) -> Errors:
+    """Times that nothing was fitted to, by a model and its interval."""
+    logs = np.array([Stack([each]).left(model.on(each.device).shares)[0] for each in seen])
+    return Errors(name, logs, (model.spread[0] <= logs) & (logs <= model.spread[1]))
+
+
+def of_device(seen: Sequence[Observed], model: Model, name: str) -> Errors:
+    """The times of one device, each calibrated on its others of other workloads, as `Model.calibrated` does."""
+    shares = model.on(seen[0].device).shares
+    return Errors(name, *left_out(seen, "workload", "device.name", shares, model.spread))
 
 
 def fitted(observed: Sequence[Observed]) -> Model:
     """What predicts a device that has no measured times: fitted to all, its interval from devices left out."""
-    step_s, stack = np.array([seen.step_s for seen in observed]), Stack([seen.work for seen in observed])
-    shares = fit(stack, step_s)
-    shift = float(np.median(np.log(step_s / stack.parts(shares).sum(1))))
-    errors = left_out(observed, by_device, None, "")
-    low, high = np.percentile(errors.logs, INTERVAL)
-    return Model(shares, shift, (float(low), float(high)), len(observed), errors.row()["covered"])
+    logs, inside = left_out(observed, "device.name")
+    low, high = span(logs, alike([seen.device.name for seen in observed])).tolist()
+    return Model(fit(Stack(observed)), (low, high), len(observed), float(inside.mean()))
 
 
 # Groups of times in which predictions differ.
@@ -134,36 +86,5 @@ KINDS: dict[str, Callable[[Observed], bool]] = {
 
 def by_kind(observed: Sequence[Observed], errors: Errors) -> list[Errors]:
     """The errors of small batches, old software, depthwise convolutions, and each precision; none of an empty group."""
-    made = []
-    for name, chosen in KINDS.items():
-        here = np.array([chosen(seen) for seen in observed])
-        if here.any():
-            made.append(Errors(name, errors.logs[here], errors.covered[here]))
-    return made
-
-
-def failures(observed: Sequence[Observed], errors: Errors) -> list[dict]:
-    """Where predictions fail, a row for each of KINDS."""
-    return [each.row() for each in by_kind(observed, errors)]
-
-
-def counted(record: Record, device: rates.Device, model: Model) -> Prediction | None:
-    """A step in fp32 from the sums of operations and bytes that a record keeps, so of two operators, with no launch;
-    None where it keeps none."""
-    if cases.precision(record) != "fp32" or not (record.flops_per_step and record.bytes_per_step):
-        return None
-    whole = [Operator("product", record.flops_per_step, 0, 0, 0)]
-    whole.append(Operator("elementwise", 0, record.bytes_per_step, 0, 0))
-    return model.predict(whole, device)
-
-
-def of_run(records: Sequence[Record], run: str, model: Model) -> list[tuple[Record, float, float]]:
-    """Cases of a run that were timed, with seconds of a step as measured and as predicted from the run's own ceilings,
-    as `counted` has them."""
-    devices, made = rates.measured_devices(records, run), []
-    for record in records:
-        device, step = devices.get(cases.kind(record)), record.metrics.get("step_s")
-        asked = record.status == "ok" and record.framework == "torch"
-        if device and step and asked and (prediction := counted(record, device, model)):
-            made.append((record, step.value, prediction.step_s.value))
-    return made
+    chosen = {name: np.array([of(seen) for seen in observed]) for name, of in KINDS.items()}
+    return [Errors(name, errors.logs[here], errors.covered[here]) for name, here in chosen.items() if here.any()]

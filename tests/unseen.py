@@ -1,0 +1,128 @@
+"""Ten models that are not in the kit, predicted from a run's ceilings by the command's own function, and then timed by
+a bare loop: `python tests/unseen.py RUN [cpu|gpu] [SECONDS]`."""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+NODES = 1000  # of the graph; also words
+
+
+class Of(nn.Module):
+    """Parts, and a function of these and of what is put in."""
+
+    def __init__(self, function, *parts):
+        super().__init__()
+        self.function, self.parts = function, nn.ModuleList(parts)
+
+    def forward(self, *inputs):
+        return self.function(self.parts, *inputs)
+
+
+def conv(into, out, stride=1, size=3, **more):
+    layers = nn.Conv2d(into, out, size, stride, size // 2, bias=False, **more), nn.BatchNorm2d(out), nn.ReLU()
+    return nn.Sequential(*layers)
+
+
+def residual(parts, data):
+    for part in parts:
+        data = data + part(data)
+    return data
+
+
+def grown(parts, data):
+    for part in parts:
+        data = torch.cat([data, part(data)], 1)
+    return data
+
+
+def across(parts, data):
+    return nn.Sequential(*parts)(data.transpose(1, 2)).transpose(1, 2)
+
+
+def told(parts, nodes, edges):  # each node what its neighbours are
+    for part in parts:
+        nodes = nodes + F.relu(part(torch.zeros_like(nodes).index_add(0, edges[1], nodes[edges[0]])))
+    return nodes
+
+
+def mlp(size):
+    return nn.Sequential(nn.LayerNorm(size), nn.Linear(size, 2 * size), nn.GELU(), nn.Linear(2 * size, size))
+
+
+def below(into, *parts):  # a level of a U-Net
+    more = 2 * into
+    return Of(grown, nn.Sequential(nn.MaxPool2d(2), conv(into, more), *parts, nn.ConvTranspose2d(more, into, 2, 2)))
+
+
+SEPARABLE = (32, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2)
+MODELS = {
+    "mobile": lambda: nn.Sequential(
+        conv(3, 32, 2), *(part for i, o, s in SEPARABLE for part in (conv(i, i, s, groups=i), conv(i, o, size=1)))
+    ),
+    "unet": lambda: nn.Sequential(conv(3, 32), below(32, below(64), conv(128, 64)), nn.Conv2d(64, 2, 1)),
+    "mixer": lambda: Of(residual, *(part for _ in range(4) for part in (Of(across, mlp(64)), mlp(256)))),
+    "gru": lambda: nn.GRU(64, 128, 2, batch_first=True),
+    "vit": lambda: nn.Sequential(
+        nn.Conv2d(3, 192, 8, 8),
+        nn.Flatten(2),
+        Of(across, *(nn.TransformerEncoderLayer(192, 3, 768, 0.0, batch_first=True) for _ in range(6))),
+    ),
+    "graph": lambda: Of(told, *(nn.Linear(128, 128) for _ in range(4))),
+    "autoencoder": lambda: nn.Sequential(
+        *(nn.Sequential(nn.Linear(*each), nn.SiLU()) for each in ((784, 1024), (1024, 64), (64, 1024), (1024, 784)))
+    ),
+    "wavenet": lambda: Of(
+        residual, *(nn.Sequential(nn.Conv1d(32, 64, 3, 1, 2**n, 2**n), nn.GLU(1), nn.Tanh()) for n in range(8))
+    ),
+    "dense": lambda: Of(grown, *(conv(3 + 24 * n, 24) for n in range(8))),
+    "recommender": lambda: nn.Sequential(
+        nn.Embedding(26 * NODES, 32), nn.Flatten(), nn.Linear(832, 512), nn.ReLU(), nn.Linear(512, 1)
+    ),
+}
+globals().update(MODELS)  # the command asks for functions of this file
+INPUTS = "16x3x96x96 4x3x96x96 32x64x256 32x48x64 16x3x64x64 1000x128,2x20000:int 512x784 8x32x2000 16x3x64x64"
+INPUTS = dict(zip(MODELS, [*INPUTS.split(), "512x26:int"], strict=True))
+
+
+def timed(name: str, device: str, seconds: float) -> float:
+    """The median of a step with Adam, in a bare loop."""
+    from pomology.prediction import operators, own_model
+
+    torch.manual_seed(1)
+    sizes = own_model.parse_inputs(INPUTS[name])
+    data = [(torch.randint(NODES, one.sizes) if one.whole else torch.randn(one.sizes)).to(device) for one in sizes]
+    model, times, end = MODELS[name]().to(device), [], time.perf_counter() + seconds
+    optimizer = torch.optim.Adam(model.parameters())
+    while time.perf_counter() < end or len(times) < 13:
+        begun = time.perf_counter()
+        optimizer.zero_grad()
+        operators.default_loss(model(*data)).backward()
+        optimizer.step()
+        getattr(torch, device).synchronize()
+        times.append(time.perf_counter() - begun)
+    return float(np.median(times[3:]))
+
+
+def main(run: str, on: str = "cpu", seconds: str = "5") -> None:
+    from pomology.prediction import predict, validate
+
+    device, logs, inside = on.replace("gpu", "mps" if torch.mps.is_available() else "cuda"), [], []
+    for name, sizes in INPUTS.items():
+        made = predict.predict(f"{__file__}:{name}", sizes, on=on, source=run, place=Path(run)).prediction.step_s
+        step_s = timed(name, device, float(seconds))
+        logs.append(np.log(step_s / made.value))
+        inside.append(made.low <= step_s <= made.high)
+        low, value, high, measured = (f"{1e3 * each:.2f}" for each in (made.low, made.value, made.high, step_s))
+        where = "inside" if inside[-1] else "OUTSIDE"
+        print(f"{name:12} predicted {value:>8} ms ({low} to {high}), measured {measured:>8} ms, {where}", flush=True)
+    print(validate.Errors("ten models that were not seen", np.array(logs), np.array(inside)).row())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
