@@ -179,12 +179,12 @@ class Ranking:
 
     def nearest(self, device: str = "") -> list[str]:
         """The published devices, first that which shares most models with this machine, or with one device of it, and
-        is itself beside most others."""
+        is itself beside most others; those behind that share one model only."""
         counts = defaultdict[str, int](int)
         for place in (place for own in ([device] if device else self.here) for place in self.places(own)):
             if place.source == "published":
                 counts[place.device] += place.sound
-        return sorted(counts, key=lambda name: (-counts[name] * len(self.places(name)), name))
+        return sorted(counts, key=lambda name: (counts[name] < 2, -counts[name] * len(self.places(name)), name))
 
     @functools.cached_property
     def usual(self) -> str:
