@@ -35,7 +35,7 @@ from pomology.runner.fleet_answers import Refused
 
 LOOK_S = 1.0  # between two looks at a job, and at who is there
 LOST_S = 120.0  # a machine that is silent so long is waited for no more, once all others are done
-TRIES = 5  # of a job that does not come to its end, in one command
+TRIES = 5  # of a job that does not come to its end, in one command, and of a machine that is lost in a row
 
 
 class Lost(Exception):
@@ -92,7 +92,7 @@ class Fleet:
             async with asyncio.timeout(wire.CALL_S):
                 answers = await self.scheduler.broadcast(msg=message, workers=[address], on_error="ignore")
             answer = dict(answers)[address]
-        except wire.Pickled as error:
+        except wire.Unread as error:
             raise Refused(str(error)) from None
         except Exception as error:  # of a cluster that others run: whatever it is, this call gave nothing
             machine.workers = [other for other in machine.workers if other != address]
@@ -157,7 +157,7 @@ class Fleet:
 
     async def serve(self, machine: Machine) -> None:
         """All jobs of one machine, in turn, behind whatever it is doing already."""
-        about, lost = (machine.known, self.settings["run"], self.settings["profile"]), 0
+        about, lost, lost_s = (machine.known, self.settings["run"], self.settings["profile"]), 0, 0.0
         while True:
             while not machine.workers:
                 await asyncio.sleep(LOOK_S)
@@ -183,8 +183,13 @@ class Fleet:
                     machine.ended[job] = status  # also of a notebook that lacks its device there
                 lost = 0
             except Lost as error:
-                self.say(f"{machine.name}: lost{f' in {job}' if job else ''} ({error}); it goes on once it is back")
-                lost += 1
+                lost, lost_s = 1 + lost * (time.monotonic() - lost_s < LOST_S), time.monotonic()
+                what = f"lost{f' in {one_line(job)}' if job else ''} ({error})"
+                if lost > TRIES:
+                    self.say(f"{machine.name}: {what} again and again; left out")
+                    return
+                if lost == 1:
+                    self.say(f"{machine.name}: {what}; it goes on once it is back")
                 await asyncio.sleep(min(LOOK_S * 2**lost, LOST_S / 4))
             except Refused as error:
                 self.say(f"{machine.name}: {error}; left out")

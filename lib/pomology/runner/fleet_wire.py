@@ -14,7 +14,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -56,13 +57,13 @@ CONFIG = {
 _refusals = 0
 
 
-class Pickled(PomologyError):
-    """A peer sent a pickle that names a function or a class."""
+class Unread(PomologyError):
+    """A peer sent a pickle that names a function or a class, or what is compressed or too large."""
 
 
 def _audit(event: str, arguments: tuple) -> None:
     if _refusals and event == "pickle.find_class":
-        raise Pickled("sent a pickle, which could run code here: not read")
+        raise Unread("sent a pickle, which could run code here: not read")
 
 
 def _bound() -> None:
@@ -70,8 +71,8 @@ def _bound() -> None:
     read, unpack = tcp.read_bytes_rw, tcp.unpack_frames
 
     def checked(size: int) -> int:
-        if size > MOST:
-            raise OSError(f"a message of {size:,} bytes; at most {MOST:,} are read")
+        if _refusals and size > MOST:
+            raise Unread(f"sent a message of {size:,} bytes; at most {MOST:,} are read")
         return size
 
     async def read_bytes_rw(stream: Any, size: int) -> memoryview:
@@ -82,16 +83,20 @@ def _bound() -> None:
         checked(sum(left))
         return frames, left
 
-    def packed(_: Any) -> bytes:
-        raise OSError("a compressed message is not read")
+    def unpacked(decompress: Callable[[bytes], bytes], data: bytes) -> bytes:
+        if _refusals:
+            raise Unread("sent a compressed message: not read")
+        return decompress(data)
 
     tcp.read_bytes_rw, tcp.unpack_frames = read_bytes_rw, unpack_frames
-    compressions.update({name: each._replace(decompress=packed) for name, each in compressions.items() if each.name})
+    for name, each in compressions.items():
+        if each.name:
+            compressions[name] = each._replace(decompress=partial(unpacked, each.decompress))
 
 
 @contextlib.contextmanager
 def nothing_unpickled() -> Iterator[None]:
-    """Meanwhile whatever unpickles a function or class in this process raises Pickled, and distributed is set up as the
+    """Meanwhile whatever unpickles a function or class in this process raises Unread, and distributed is set up as the
     fleet needs it, and silent."""
     global _refusals
     if not getattr(_audit, "added", False):
