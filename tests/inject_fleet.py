@@ -17,363 +17,28 @@ Needs iproute2, for ssh also openssh-server. Not part of `make test`.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import hashlib
 import json
 import os
 import random
-import re
 import shutil
 import signal
-import socket
-import ssl
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
-from nbformat import v4
+from fleet_inside import LIES
+from fleet_lab import (
+    AWS, BAD, REPEATS, SCHEDULER, SHORT, Growing, Lab, Place, complete, journals, never_two, stretches, sums_of, system,
+    until, wait_for,
+)
 
-ROOT = Path(__file__).resolve().parents[1]
-HUB, BUCKET, SCHEDULER = "10.77.0.1", "http://10.77.0.1:9000", "tls://10.77.0.1:8786"
-AWS = {"AWS_ACCESS_KEY_ID": "pomology", "AWS_SECRET_ACCESS_KEY": "pomology-pomology", "AWS_ENDPOINT_URL": BUCKET}
-AWS |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
-CHIPS = ("Pretended One", "Pretended Two", "Pretended Three", "Pretended Stranger")
 KINDS = ("worker", "worker", "machine", "sleep", "link", "link", "scheduler", "command", "bucket")
-BAD = ("Traceback", "Exception ignored", "never retrieved", "was destroyed", "BrokenPipe")
-TICK_S = 0.1
-SHORT = {"first": (1.0, 1.0), "second": (2.0, 0.5), "third": (0.5, 1.0)}  # notebooks: seconds of their cases
-REPEATS = 2
 LIMITS_S = {"throughput": 400, "kills": 480, "beside": 150, "hostile": 150, "tls": 90, "ssh": 120}
-
-DEVICE = """
-import contextlib
-
-from pomology.devices import find
-
-
-class Simulated:
-    framework, framework_version, backend, kind, handle, threads = "simulated", "1", "cpu", "cpu", None, 1
-    name = next(line for line in open("/proc/cpuinfo") if line.startswith("model name")).partition(":")[2].strip()
-    uncounted, keeps_graphs = None, False
-    memory_limit, tf32, unified_memory = "", False, False
-    context = lambda self, strict=False: contextlib.nullcontext()
-    watch_fallbacks = lambda self: contextlib.nullcontext(set())
-    synchronize = reset_peak_memory = lambda self: None
-    peak_memory, free_memory = (lambda self: {}), (lambda self: 10**9)
-    limit_threads = lambda self, most: None
-    to_device, device_of = (lambda self, batch: batch), (lambda self, item: "cpu")
-
-
-find.find = lambda wanted="auto", framework="torch": [Simulated()]
-"""
-PARAMETERS = """
-profile: str = "quick"  # smoke, quick or article
-devices: str = "auto"  # which ones
-data: str = "auto"  # which data
-budget_s: float = 0.05  # seconds
-repeat: int = 0  # which repetition
-out: str = ""  # the run's folder
-"""
-CODE = """
-import os
-import time
-from pathlib import Path
-
-import simulated
-from pomology.experiment.experiment import Experiment
-
-given = {"devices": devices, "profile": profile, "budget_s": budget_s, "out": out, "repeat": repeat}
-experiment = Experiment("NAME", article="003", **given)
-waits = WAITS
-for case in experiment.cases(part=list(range(len(waits)))):
-    with case:
-        for _ in case.steps([0] * 4):
-            time.sleep(0.001)
-        until_s = time.monotonic() + waits[case.part]
-        while time.monotonic() < until_s:
-            with open("/tmp/ticks", "a") as ticks:
-                print(f"{time.time():.3f}", os.getpid(), Path(out).name, "NAME", repeat, case.part, file=ticks)
-            time.sleep(TICK_S)
-"""
-INSIDE = 'mount --bind "$1/tmp" /tmp && mount --bind "$1/cpuinfo" /proc/cpuinfo && cd "$1/kit" && shift && exec "$@"'
-
-
-def system(*words: object) -> str:
-    return subprocess.run([*map(str, words)], check=True, capture_output=True, text=True).stdout
-
-
-def notebook_text(name: str, waits: tuple[float, ...]) -> str:
-    code = CODE.replace("NAME", name).replace("WAITS", str(waits)).replace("TICK_S", str(TICK_S))
-    cells = [v4.new_markdown_cell(f"# {name}"), v4.new_code_cell(PARAMETERS.strip()), v4.new_code_cell(code)]
-    cells[1].metadata["tags"] = ["parameters"]
-    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    about = {"article": "003", "seconds": dict.fromkeys(("smoke", "quick", "article"), sum(waits))}
-    for number, cell in enumerate(cells):
-        cell["id"] = f"{name}-{number}"  # the same in all checkouts
-    return json.dumps(v4.new_notebook(cells=cells, metadata={"kernelspec": kernel, "pomology": about}))
-
-
-class Place:
-    """A machine: a namespace with an address, and a checkout, a /tmp, a home and a processor's name of its own."""
-
-    def __init__(self, lab: Lab, name: str, number: int, chip: str):
-        self.lab, self.name, self.address, self.chip = lab, name, f"10.77.0.{number}", chip
-        self.netns, self.folder = f"pomology-{os.getpid()}-{name}", lab.folder / name
-        for folder in ("tmp", "home", "kit/outputs"):
-            (self.folder / folder).mkdir(parents=True)
-        (self.folder / "tmp").chmod(0o1777)
-        cpuinfo = Path("/proc/cpuinfo").read_text()
-        (self.folder / "cpuinfo").write_text(re.sub(r"(?m)^(model name\s*:).*", rf"\1 {chip}", cpuinfo))
-        shutil.copytree(ROOT / "lib", self.folder / "kit" / "lib")
-        shutil.copytree(lab.folder / "template", self.folder / "kit", dirs_exist_ok=True)
-        system("ip", "netns", "add", self.netns)
-        system("ip", "-n", self.netns, "link", "set", "lo", "up")
-        self.outputs, self.ticks = self.folder / "kit" / "outputs", self.folder / "tmp" / "ticks"
-
-    def start(self, *words: object, say: Path | None = None, **more: str) -> subprocess.Popen:
-        """A program on this machine; what it says goes into a file."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("POMOLOGY", "PYTHON"))}
-        environment |= {"HOME": str(self.folder / "home"), "PYTHONPATH": str(self.folder / "kit" / "lib")}
-        environment |= {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"} | self.lab.certificates | more
-        inside = ("ip", "netns", "exec", self.netns, "sh", "-c", INSIDE, "sh", self.folder)
-        with open(say or self.folder / "log.txt", "ab") as log:
-            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-            return subprocess.Popen([*map(str, (*inside, *words))], env=environment, start_new_session=True, **streams)
-
-    def kit(self, *words: object, **more) -> subprocess.Popen:
-        return self.start(sys.executable, "-m", "pomology", *words, **more)
-
-    def own(self, what: str, *words: object, **more) -> subprocess.Popen:
-        """This file's `PARTS` on that machine."""
-        return self.start(sys.executable, Path(__file__).resolve(), f"--part={what}", *words, **more)
-
-    def pids(self) -> list[int]:
-        return [int(pid) for pid in system("ip", "netns", "pids", self.netns).split()]
-
-    def signal(self, number: int) -> None:
-        for pid in self.pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def link(self, state: str) -> None:
-        system("ip", "-n", self.lab.hub.netns, "link", "set", self.name, state)
-
-    def gone(self) -> None:
-        self.signal(signal.SIGCONT)
-        self.signal(signal.SIGKILL)
-        subprocess.run(["ip", "netns", "del", self.netns], check=False, capture_output=True)
-
-
-class Lab:
-    """The machines, a bridge between them in the hub's namespace, certificates, the scheduler and the bucket."""
-
-    def __init__(self, folder: Path, wait_s: float, stack: contextlib.ExitStack):
-        self.folder, self.stack, self.wrong, self.certificates = folder, stack, [], {}
-        self.notebooks = {**SHORT, "middle": (8.0, 8.0), "long": (wait_s / 2, wait_s / 2)}
-        self.processes: dict[str, subprocess.Popen] = {}
-        notebooks = folder / "template" / "notebooks" / "waiting"
-        notebooks.mkdir(parents=True)
-        (notebooks / "simulated.py").write_text(DEVICE)
-        for name, waits in self.notebooks.items():
-            (notebooks / f"{name}.ipynb").write_text(notebook_text(name, waits))
-            for profile in ("smoke", "quick", "article"):
-                path = folder / "template" / "params" / profile / f"{name}.yaml"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(f"profile: {profile}\n")
-        self.hub = self.place("hub", 1, CHIPS[0])
-        bridge = ("ip", "-n", self.hub.netns)
-        system(*bridge, "link", "add", "fleet", "type", "bridge")
-        system(*bridge, "addr", "add", f"{HUB}/24", "dev", "fleet")
-        system(*bridge, "link", "set", "fleet", "up")
-        system(*bridge, "route", "add", "default", "dev", "fleet")  # by which dask knows its own address
-        names = ("one", "two", "three", "stranger")
-        self.machines = [self.place(name, 11 + n, chip) for n, (name, chip) in enumerate(zip(names, CHIPS, strict=True))]
-        for machine in self.machines:
-            peer = ("peer", "name", machine.name, "netns", self.hub.netns)
-            system("ip", "link", "add", "eth0", "netns", machine.netns, "type", "veth", *peer)
-            system(*bridge, "link", "set", machine.name, "master", "fleet", "up")
-            system("ip", "-n", machine.netns, "addr", "add", f"{machine.address}/24", "dev", "eth0")
-            system("ip", "-n", machine.netns, "link", "set", "eth0", "up")
-            system("ip", "-n", machine.netns, "route", "add", "default", "dev", "eth0")
-        *self.machines, self.stranger = self.machines
-        self.certificates, self.others = (certificates(folder / name) for name in ("own", "others"))
-
-    def place(self, name: str, number: int, chip: str) -> Place:
-        made = Place(self, name, number, chip)
-        self.stack.callback(made.gone)
-        return made
-
-    def run(self, name: str) -> None:
-        """Start one of what has to be there all the time."""
-        if name == "scheduler":
-            process = self.hub.kit("fleet", f"--listen={SCHEDULER}")
-        elif name == "bucket":
-            process = self.hub.own("bucket", **AWS)
-        else:
-            machine = next(machine for machine in self.machines if machine.name == name)
-            process = machine.kit("fleet", f"--worker={SCHEDULER}")
-        self.processes[name] = process
-
-    def end(self, *names: str) -> None:
-        for name in names:
-            process = self.processes.pop(name)
-            process.kill()
-            process.wait()
-
-    def command(self, run: str, only: str = " ".join(SHORT), *more: str, **environment: str) -> subprocess.Popen:
-        """The fleet's, on the hub."""
-        words = ("fleet", "--profile=smoke", f"--run={run}", f"--only={only}", f"--repeats={REPEATS}", *more)
-        where = () if any(word.startswith(("--scheduler", "--hosts")) for word in more) else (f"--scheduler={SCHEDULER}",)
-        return self.hub.kit(*words, *where, say=self.said(run), **environment)
-
-    def said(self, run: str) -> Path:
-        return self.folder / f"{run}.txt"
-
-    def wants(self, good: object, what: str) -> None:
-        if not good:
-            self.wrong.append(what)
-            print(f"WRONG: {what}", flush=True)
-
-
-def certificates(folder: Path) -> dict[str, str]:
-    """An authority, a certificate and its key, one for all: what the kit's variables name."""
-    import distributed
-
-    made = distributed.Security.temporary()
-    texts = {"CA": made.tls_ca_file, "CERT": made.tls_client_cert, "KEY": made.tls_client_key}
-    folder.mkdir()
-    for name, text in texts.items():
-        (folder / f"{name}.pem").write_text(text)
-    return {f"POMOLOGY_TLS_{name}": str(folder / f"{name}.pem") for name in texts}
-
-
-def wait_for(process: subprocess.Popen, seconds: float) -> int | None:
-    """Its exit status; None, and it is killed, if it takes longer."""
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return None
-
-
-def until(what: Callable[[], object], seconds: float) -> bool:
-    end_s = time.monotonic() + seconds
-    while not (good := what()) and time.monotonic() < end_s:
-        time.sleep(0.1)
-    return bool(good)
-
-
-# What is true of a run that is complete.
-
-
-def lines_of(path: Path) -> Iterator[dict]:
-    """Of a journal, but for what was torn."""
-    for line in path.read_bytes().splitlines():
-        with contextlib.suppress(ValueError):
-            yield json.loads(line)
-
-
-def journals(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.glob("*.jsonl")}
-
-
-def stretches(machine: Place) -> list[tuple[float, float, int, str]]:
-    """First and last tick of each process on a machine, with its number and run, by time."""
-    known: dict[tuple[int, str], list[float]] = defaultdict(list)
-    for line in machine.ticks.read_text().splitlines() if machine.ticks.exists() else ():
-        words = line.split()
-        if len(words) == 6:
-            known[int(words[1]), words[2]].append(float(words[0]))
-    return sorted((min(times), max(times), *key) for key, times in known.items())
-
-
-def never_two(lab: Lab) -> int:
-    """Whether no two processes measured on one machine at a time, by what they noted; returns how many there were."""
-    count = 0
-    for machine in lab.machines:
-        known = stretches(machine)
-        count += len(known)
-        for before, after in zip(known, known[1:], strict=False):
-            lab.wants(before[1] < after[0], f"{machine.name}: two at a time: {before} and {after}")
-    return count
-
-
-def complete(lab: Lab, run: str, machines: list[Place], notebooks: Iterable[str], hits: Counter) -> Counter:
-    """Check a complete run, by the machines' own journals and what came back of them; returns what was counted."""
-    from pomology.results import journal
-
-    counts, folders = Counter(), {}
-    for path in (lab.hub.outputs / f"{run}-fleet").glob("[!.]*/machine.json"):
-        chip = json.loads(path.read_text())["chip"]
-        lab.wants(chip not in folders, f"{run}: {chip} has two folders")
-        folders[chip] = path.parent
-    chips = {machine.chip for machine in machines}
-    lab.wants(folders.keys() == chips, f"{run}: folders of {sorted(folders)}, not of {sorted(chips)}")
-    for machine in machines:
-        out, back = machine.outputs / run, folders.get(machine.chip, Path("none"))
-        lab.wants(journals(out) == journals(back), f"{run}: {machine.name}: what came back is not what is there")
-        noted = {tuple(line.split()[2:]) for line in machine.ticks.read_text().splitlines() if len(line.split()) == 6}
-        spans = []
-        for name in notebooks:
-            held = journal.read(out / f"{name}.jsonl")
-            lab.wants(hits["machine"] or not held.problems, f"{run}: {machine.name}: {held.problems}")
-            records = {(record.config["part"], record.repeat): record for record in held.records}
-            wanted = {(part, repeat) for part in range(len(lab.notebooks[name])) for repeat in range(REPEATS)}
-            lab.wants(records.keys() == wanted, f"{run}: {machine.name}: {name}: rows {sorted(records)}")
-            lab.wants(len(held.records) == len(wanted), f"{run}: {machine.name}: {name}: rows doubled")
-            for (part, repeat), record in records.items():
-                counts["rows"] += 1
-                counts[f"rows {record.status}"] += 1
-                where = f"{run}: {machine.name}: {name} part {part} repeat {repeat}"
-                lab.wants(record.chip == machine.chip, f"{where}: is under {record.chip}")
-                crashed = record.status == "crashed" and hits["machine"]
-                lab.wants(record.status == "ok" or crashed, f"{where}: {record.status}: {record.reason}")
-                lab.wants((run, name, str(repeat), str(part)) in noted, f"{where}: was never measured there")
-            ended = Counter()
-            for line in lines_of(out / f"{name}.jsonl"):
-                key = line["config"]["part"], line["repeat"]
-                counts["attempts"] += line["event"] == "start"
-                lab.wants(not ended[key], f"{run}: {machine.name}: {name} {key}: goes on behind its end")
-                ended[key] += line["event"] == "end" and line["status"] == "ok"
-                if line["event"] == "end" and line["seconds"]:
-                    spans.append((line["started"], line["seconds"], name, key))
-        begun = sorted((time.mktime(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ")), *rest) for stamp, *rest in spans)
-        for before, after in zip(begun, begun[1:], strict=False):  # stamps are to the second
-            lab.wants(before[0] + before[1] < after[0] + 1, f"{run}: {machine.name}: by stamps {before} and {after}")
-        files = {path.name for path in (*back.glob("*.ipynb"), *back.glob("repeats/*.ipynb"))}
-        wanted = {f"{name}{f'-{repeat}' if repeat else ''}.ipynb" for name in notebooks for repeat in range(REPEATS)}
-        lab.wants(files == wanted, f"{run}: {machine.name}: notebooks {sorted(files)}")
-    text = lab.said(run).read_text(errors="replace")
-    for bad in BAD:
-        lab.wants(bad not in text, f"{run}: said {bad}, see {lab.said(run)}")
-    return counts
-
-
-class Growing:
-    """Journals may only grow, on the machines and here."""
-
-    def __init__(self, lab: Lab, run: str):
-        self.lab, self.run, self.before = lab, run, {}
-        self.checks = 0
-
-    def look(self) -> None:
-        places = {machine.name: machine.outputs / self.run for machine in self.lab.machines}
-        places |= {path.name: path for path in (self.lab.hub.outputs / f"{self.run}-fleet").glob("[!.]*/")}
-        for place, folder in places.items():
-            for name, data in journals(folder).items():
-                before = self.before.get((place, name), b"")
-                self.lab.wants(data.startswith(before), f"{self.run}: {place}: {name} has lost something")
-                self.before[place, name] = data
-                self.checks += 1
-
-
-# The parts.
 
 
 def throughput(lab: Lab) -> None:
@@ -459,7 +124,9 @@ def kills(lab: Lab, count: int, chance: random.Random) -> None:
     while faults.counts.total() < count and time.monotonic() < end_s:
         run, number, before = f"kills-{number}", number + 1, faults.counts.copy()
         growing, status = Growing(lab, run), None
-        while status != 0 and time.monotonic() < end_s + 90:
+        back = lab.hub.outputs / f"{run}-fleet"
+        # A machine that the command has never met is not waited for by it.
+        while (status != 0 or len([*back.glob("[!.]*/machine.json")]) < len(lab.machines)) and time.monotonic() < end_s + 90:
             command = lab.command(run, " ".join(SHORT), "--store=s3://lab/kept", **AWS)
             totals["commands"] += 1
             while command.poll() is None and time.monotonic() < end_s + 90:
@@ -493,11 +160,11 @@ def kills(lab: Lab, count: int, chance: random.Random) -> None:
 def kept(lab: Lab, run: str) -> None:
     """What the bucket has of a run is what came back."""
     answer = lab.folder / f"{run}-kept.json"
-    status = wait_for(lab.hub.own("kept", f"--to={answer}", f"--run={run}", **AWS), 60)
+    status = wait_for(lab.hub.inside("kept", run, answer, **AWS), 60)
     there = json.loads(answer.read_text()) if status == 0 else {}
     folders = {path.parent for path in (lab.hub.outputs / f"{run}-fleet").glob("[!.]*/machine.json")}
-    sums = sorted(sorted(hashlib.sha256(data).hexdigest() for data in journals(folder).values()) for folder in folders)
-    lab.wants(sorted(sorted(each) for each in there.values()) == sums, f"{run}: the bucket has something else")
+    sums = sorted(map(sums_of, folders))
+    lab.wants(sorted(there.values()) == sums, f"{run}: the bucket has something else")
 
 
 def only_one(lab: Lab) -> Place:
@@ -528,29 +195,6 @@ def beside(lab: Lab) -> None:
     print(f"beside: {never_two(lab)} processes, never two at a time; {text!r} was said", flush=True)
 
 
-LIES = {  # kind -> what the command says of it, once
-    "climbs": "which is no file of a run",
-    "absolute": "which is no file of a run",
-    "many": "lists what no run has: too large",
-    "drips": "in another size than it said",
-    "other": "another machine's machine.json",
-    "nothing": "describes no machine",
-    "chip": "of another notebook, profile or machine",
-    "schema": "schema 999 is newer",
-    "lines": "more than 100,000 lines",
-    "code": "whose code is not this kit's",
-    "page": "which is no file of a run",
-    "pickle": "sent a pickle",
-    "about": "sent a pickle",
-    "types": "is malformed",
-    "flood": "is malformed",
-    "deep": "describes no machine",
-    "twin": "if its checkout is a copy",
-    "bomb": "sent a compressed message",
-    "big": "lost (no answer)",
-    "silent": "no answer",
-    "kit": "runs another kit",
-}
 
 
 def hostile(lab: Lab) -> None:
@@ -558,7 +202,7 @@ def hostile(lab: Lab) -> None:
     one = only_one(lab)
     until((one.outputs / ".fleet").exists, 30)
     drawn = (one.outputs / ".fleet").read_text() if (one.outputs / ".fleet").exists() else "0" * 12
-    liar = lab.stranger.own("liar", f"--run={drawn}")
+    liar = lab.stranger.inside("liar", drawn)
     lab.wants(until(lambda: says(lab.stranger, "all lies are told"), 60), "hostile: the liar did not start")
     before = tree(lab.hub.folder / "kit")
     # A machine that is lost is waited for two minutes: here less.
@@ -638,7 +282,7 @@ def tls(lab: Lab) -> None:
     answered = lab.folder / "tls-ports.json"
     for place in (lab.hub, one):
         ports = listening(place)
-        status = wait_for(lab.stranger.own("knock", f"--to={answered}", f"--run={place.address}", *map(str, ports)), 40)
+        status = wait_for(lab.stranger.inside("knock", place.address, answered, *ports), 40)
         answers = json.loads(answered.read_text()) if status == 0 else {}
         lab.wants(answers and not any(answers.values()), f"tls: {place.name}: {answers}")
         print(f"tls: {place.name} listens on {len(ports)} ports; without a certificate: {answers}", flush=True)
@@ -695,168 +339,6 @@ def command_of(pid: int) -> bytes:
     return b""
 
 
-# What runs inside the machines.
-
-
-def bucket(_: argparse.Namespace) -> None:
-    """S3, whose answers end in silence while the file /tmp/dropped is there, also half way."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(HUB, 9000, verbose=False)
-    server.start()
-    app, dropped = server._server.app, Path("/tmp/dropped")
-
-    def perhaps(environ, start_response):
-        line = environ["werkzeug.socket"]
-        answer = [] if dropped.exists() else app(environ, start_response)
-        if dropped.exists():  # perhaps only now: then it was carried out
-            line.shutdown(socket.SHUT_RDWR)
-            raise ConnectionResetError
-        return answer
-
-    server._server.app = perhaps
-    import boto3
-
-    boto3.client("s3", endpoint_url=BUCKET, region_name="us-east-1").create_bucket(Bucket="lab")
-    print("a bucket is there", flush=True)
-    signal.pause()
-
-
-def kept_there(given: argparse.Namespace) -> None:
-    """The sums of the journals of each run of this name in the bucket."""
-    from pomology.results import store
-
-    names = [name for name in store.Store("s3://lab/kept").runs() if name.startswith(f"{given.run}@")]
-    sums = {}
-    for name in names:
-        held = journals(store.fetch(name, "s3://lab/kept"))
-        sums[name] = [hashlib.sha256(data).hexdigest() for data in held.values()]
-    given.to.write_text(json.dumps(sums))
-
-
-def knock(given: argparse.Namespace) -> None:
-    """What a peer without a certificate gets from ports: nothing, or something."""
-    answers = {}
-    for port in map(int, given.words):
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        got = b""
-        with contextlib.suppress(OSError), socket.create_connection((given.run, port), 5) as line:
-            with context.wrap_socket(line) as secure:
-                secure.settimeout(5)
-                secure.sendall(b"\0" * 64)
-                got = secure.recv(64)
-        answers[port] = len(got)
-        with contextlib.suppress(OSError), socket.create_connection((given.run, port), 5) as line:
-            line.settimeout(5)
-            line.sendall(b"\0" * 64)
-            got = line.recv(64)
-            answers[port] += len(got) * (got[:1] != b"\x15")  # an alert of TLS
-    given.to.write_text(json.dumps(answers))
-
-
-class Evil:
-    def __reduce__(self):
-        return os.mkdir, ("/tmp/evil-pickle",)
-
-
-def liar(given: argparse.Namespace) -> None:
-    """A worker for each lie, all in this process; given.run: what the honest machine has drawn."""
-    from distributed.comm.core import Comm
-    from distributed.protocol import to_serialize
-
-    from pomology.machine import snapshot
-    from pomology.results.archive import Entry
-    from pomology.runner import fleet_wire as wire
-    from pomology.runner import fleet_worker
-
-    machine = snapshot.snapshot()
-    about = json.dumps(machine | {"profile": "smoke"}).encode()
-    other = json.dumps(machine | {"profile": "smoke", "chip": "Apple M9"}).encode()
-    start = {"event": "start", "schema": 1, "experiment": "first", "article": "003", "case": "x", "config": {}}
-    start |= {"framework": "x", "framework_version": "1", "backend": "cpu", "device": None, "precision": "fp32"}
-    start |= {"profile": "smoke", "data": "none", "scaled": False, "repeat": 0, "threads": 1, "power_source": None}
-    start |= {"started": "2026-01-01T00:00:00Z", "chip": machine["chip"]}
-    lines = {"chip": json.dumps(start | {"chip": "Apple M9"}).encode(), "schema": b'{"schema":999}', "lines": b"x\n" * 100_001}
-    lines["garbage"] = b"[" * 50_000 + b'\n\xff\xfe\n{"event":"end"}\n\0\0\n' + json.dumps(start).encode()[:-9]
-    stand_in = {"cells": [{"cell_type": "code", "source": "evil()", "metadata": {}, "outputs": []}], "nbformat": 4}
-    big = (2**26, "0" * 64)
-    files = {
-        "climbs": {"../../evil.jsonl": b"x"},
-        "absolute": {"/tmp/evil.jsonl": b"x"},
-        "other": {"machine.json": other},
-        "nothing": {"machine.json": b"[]"},
-        "code": {"machine.json": about, "first.ipynb": json.dumps(stand_in | {"metadata": {}}).encode()},
-        "page": {"machine.json": about, "evil.html": b"<script>"},
-        **{kind: {"machine.json": about, "first.jsonl": text + b"\n"} for kind, text in lines.items()},
-    }
-
-    class Liar(fleet_worker.Machine):
-        def __init__(self, kind: str, number: int):
-            super().__init__()
-            self.kind, self.drawn, self.begun = kind, f"{number:012x}", 0
-            self.data = files.get(kind, {"machine.json": about})
-
-        async def answer(self, ask: str, **asked: object) -> object:
-            if self.kind == "silent":
-                await asyncio.sleep(3600)
-            if self.kind == "twin":  # behind the honest one: who comes first is that machine
-                await asyncio.sleep(5)
-            return getattr(self, f"to_{ask}")(**asked)
-
-        def to_about(self) -> object:
-            if self.kind == "about":
-                return to_serialize(Evil())
-            known = {"kit": fleet_worker.kit(), "version": "0", "drawn": self.drawn, "machine": json.dumps(machine)}
-            known |= {"kit": "0" * 64} if self.kind == "kit" else {}
-            known |= {"machine": "[" * 100_000} if self.kind == "deep" else {}
-            chip = {"chip": CHIPS[0]}
-            return known | ({"drawn": given.run, "machine": json.dumps(machine | chip)} if self.kind == "twin" else {})
-
-        def to_files(self, run: str) -> object:
-            if self.kind == "pickle":
-                return {"files": to_serialize(Evil())}
-            if self.kind == "bomb":
-                return {"files": to_serialize(bytes(2**28))}
-            sums = {name: (len(data), Entry.of(data).sha256) for name, data in self.data.items()}
-            if self.kind == "many":
-                sums = {f"first-{number}.jsonl": big for number in range(5)}
-            return {"files": sums | ({"first.jsonl": big} if self.kind in ("drips", "big") else {})}
-
-        def to_take(self, run: str, name: str, start: int, size: int) -> object:
-            if name in self.data:
-                return {"data": self.data[name][start : start + size]}
-            return {"data": b"x" if self.kind == "drips" else bytes(2**26)}
-
-        def to_begin(self, **_: object) -> object:
-            if self.kind == "types":
-                return {"job": ["evil"], "busy": None, "missing": 5}
-            self.begun += 1
-            job = "evil\x1b[2J" if self.kind in ("flood", "escapes") and self.begun == 1 else ""
-            return {"job": job, "busy": False, "missing": []}
-
-        def to_look(self, start: int) -> object:
-            text = "  \x1b]0;evil\x07\x1b[2J\u202e" if self.kind == "escapes" else "x" * 2**20
-            return {"job": "evil\x1b[2J", "text": text[start:], "status": 0}
-
-    async def lie() -> None:
-        workers = []
-        for number, kind in enumerate((*LIES, "garbage", "escapes")):
-            worker = await fleet_worker.Worker(SCHEDULER, Liar(kind, number), wire.security("tls"))
-            worker.batched_stream.send({"op": "log-event", "topic": "evil", "msg": to_serialize(Evil())})
-            workers.append(worker)
-        print("all lies are told", flush=True)
-        await asyncio.gather(*(worker.finished() for worker in workers))
-
-    packed = lambda local, remote: {"pickle-protocol": 5, "compression": "zlib"}  # noqa: E731
-    with wire.nothing_unpickled():
-        Comm.handshake_configuration = staticmethod(packed)
-        asyncio.run(lie())
-
-
-PARTS = {"bucket": bucket, "kept": kept_there, "knock": knock, "liar": liar}
-
-
 def main() -> int:
     option = (parser := argparse.ArgumentParser()).add_argument
     option("--kills", type=int, default=100)
@@ -864,14 +346,7 @@ def main() -> int:
     option("--wait", type=float, default=60.0, help="seconds that each notebook of the throughput waits")
     option("--only", default=" ".join(LIMITS_S), help=f"of {', '.join(LIMITS_S)}")
     option("--keep", action="store_true", help="the folders, to look at")
-    option("--part", choices=PARTS, help=argparse.SUPPRESS)
-    option("--to", type=Path, help=argparse.SUPPRESS)
-    option("--run", default="", help=argparse.SUPPRESS)
-    option("words", nargs="*", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.part:
-        PARTS[given.part](given)
-        return 0
     if sys.platform != "linux" or os.geteuid() or not shutil.which("ip"):
         print("inject_fleet: needs root on Linux, and iproute2 (apt-get install iproute2)")
         return 2

@@ -262,6 +262,11 @@ class Fleet:
         return status
 
 
+def gathered(folder: Path) -> list[Path]:
+    """The folders of all machines, of which a fleet's is made."""
+    return sorted(path.parent for path in folder.glob("[!.]*/machine.json"))
+
+
 def run(
     settings: dict,
     scheduler: str,
@@ -293,8 +298,11 @@ def run(
                 say(f"{len(planned)} notebooks to run on each machine, into {there}")
                 where = f"SCHEDULER={scheduler}" if scheduler else f"HOSTS={names}" if names else "the local worker"
                 status = await fleet.run(where)
-                for away in {path.parent.name for path in folder.glob("[!.]*/machine.json")} - fleet.machines.keys():
-                    say(f"{away}: is not here now; its numbers are of before")
+                for place in gathered(folder):
+                    if place.name not in fleet.machines:
+                        left = sum(not batch.finished(job, place) for job in jobs)
+                        say(f"{place.name}: is not here now; of {len(jobs)} notebooks {left} are missing")
+                        status = 1 if left else status
                 return status
 
     with folders.locked(folder, name, "fleet"):
@@ -302,8 +310,8 @@ def run(
             shutil.rmtree(left)
         with wire.nothing_unpickled():
             status = asyncio.run(serve())
-        machines, sides = sorted(path.parent for path in folder.glob("[!.]*/machine.json")), []
-        for machine in machines:
+        sides = []
+        for machine in gathered(folder):
             try:
                 sides.append(compare.load(machine))
             except PomologyError as error:
@@ -311,4 +319,4 @@ def run(
         if len(sides) > 1:
             *_, page = compare.write(sides, folder)
             say(f"compared: {page.relative_to(root())}")
-    return status, name, machines
+    return status, name, gathered(folder)

@@ -188,7 +188,7 @@ def work(text: str, insecure: bool, say: Callable[[str], None]) -> int:
                 before = ""
                 await worker.finished()
             except (OSError, TimeoutError, ValueError, RuntimeError) as error:
-                why = one_line(error.__cause__ or error) or type(error).__name__
+                why = one_line(str(error.__cause__ or "") or error) or type(error).__name__
             if why != before:
                 say(f"no scheduler answers at {text} ({why}); looking again every {AGAIN_S:g} s")
             before = why
