@@ -79,11 +79,10 @@ def knock(host: str, answer: str, *ports: str) -> None:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         got = b""
-        with contextlib.suppress(OSError), socket.create_connection((host, port), 5) as line:
-            with context.wrap_socket(line) as secure:
-                secure.settimeout(5)
-                secure.sendall(b"\0" * 64)
-                got = secure.recv(64)
+        with contextlib.suppress(OSError), context.wrap_socket(socket.create_connection((host, port), 5)) as secure:
+            secure.settimeout(5)
+            secure.sendall(b"\0" * 64)
+            got = secure.recv(64)
         answers[port] = len(got)
         with contextlib.suppress(OSError), socket.create_connection((host, port), 5) as line:
             line.settimeout(5)
@@ -115,7 +114,11 @@ def liar(drawn: str) -> None:
     start |= {"framework": "x", "framework_version": "1", "backend": "cpu", "device": None, "precision": "fp32"}
     start |= {"profile": "smoke", "data": "none", "scaled": False, "repeat": 0, "threads": 1, "power_source": None}
     start |= {"started": "2026-01-01T00:00:00Z", "chip": machine["chip"]}
-    lines = {"chip": json.dumps(start | {"chip": "Apple M9"}).encode(), "schema": b'{"schema":999}', "lines": b"x\n" * 100_001}
+    lines = {
+        "chip": json.dumps(start | {"chip": "Apple M9"}).encode(),
+        "schema": b'{"schema":999}',
+        "lines": b"x\n" * 100_001,
+    }
     lines["garbage"] = b"[" * 50_000 + b'\n\xff\xfe\n{"event":"end"}\n\0\0\n' + json.dumps(start).encode()[:-9]
     stand_in = {"cells": [{"cell_type": "code", "source": "evil()", "metadata": {}, "outputs": []}], "nbformat": 4}
     big = (2**26, "0" * 64)

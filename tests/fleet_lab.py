@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -170,7 +171,9 @@ class Lab:
         system(*bridge, "link", "set", "fleet", "up")
         system(*bridge, "route", "add", "default", "dev", "fleet")  # by which dask knows its own address
         names = ("one", "two", "three", "stranger")
-        self.machines = [self.place(name, 11 + n, chip) for n, (name, chip) in enumerate(zip(names, CHIPS, strict=True))]
+        self.machines = [
+            self.place(name, 11 + n, chip) for n, (name, chip) in enumerate(zip(names, CHIPS, strict=True))
+        ]
         for machine in self.machines:
             peer = ("peer", "name", machine.name, "netns", self.hub.netns)
             system("ip", "link", "add", "eth0", "netns", machine.netns, "type", "veth", *peer)
@@ -206,7 +209,9 @@ class Lab:
     def command(self, run: str, only: str = " ".join(SHORT), *more: str, **environment: str) -> subprocess.Popen:
         """The fleet's, on the hub."""
         words = ("fleet", "--profile=smoke", f"--run={run}", f"--only={only}", f"--repeats={REPEATS}", *more)
-        where = () if any(word.startswith(("--scheduler", "--hosts")) for word in more) else (f"--scheduler={SCHEDULER}",)
+        where = (
+            () if any(word.startswith(("--scheduler", "--hosts")) for word in more) else (f"--scheduler={SCHEDULER}",)
+        )
         return self.hub.kit(*words, *where, say=self.said(run), **environment)
 
     def said(self, run: str) -> Path:
@@ -282,7 +287,7 @@ def never_two(lab: Lab) -> int:
     for machine in lab.machines:
         known = stretches(machine)
         count += len(known)
-        for before, after in zip(known, known[1:], strict=False):
+        for before, after in itertools.pairwise(known):
             lab.wants(before[1] < after[0], f"{machine.name}: two at a time: {before} and {after}")
     return count
 
@@ -327,7 +332,7 @@ def complete(lab: Lab, run: str, machines: list[Place], notebooks: Iterable[str]
                 if line["event"] == "end" and line["seconds"]:
                     spans.append((line["started"], line["seconds"], name, key))
         begun = sorted((time.mktime(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ")), *rest) for stamp, *rest in spans)
-        for before, after in zip(begun, begun[1:], strict=False):  # stamps are to the second
+        for before, after in itertools.pairwise(begun):  # stamps are to the second
             lab.wants(before[0] + before[1] < after[0] + 1, f"{run}: {machine.name}: by stamps {before} and {after}")
         files = {path.name for path in (*back.glob("*.ipynb"), *back.glob("repeats/*.ipynb"))}
         wanted = {f"{name}{f'-{repeat}' if repeat else ''}.ipynb" for name in notebooks for repeat in range(REPEATS)}
@@ -354,5 +359,3 @@ class Growing:
                 self.lab.wants(data.startswith(before), f"{self.run}: {place}: {name} has lost something")
                 self.before[place, name] = data
                 self.checks += 1
-
-

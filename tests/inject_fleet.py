@@ -6,8 +6,8 @@ Each machine has a checkout, a /tmp, an address and a processor's name of its ow
 is what the runner itself takes. While they wait they note the time every 0.1 s, apart from the journals, which are
 compared with that.
 
-throughput: three machines against one. kills: workers, whole machines, the scheduler, the command and the bucket (moto's
-server) are killed or silenced, links cut, at random; the same command until all is complete. beside: `make reproduce`
+throughput: three machines against one. kills: workers, whole machines, the scheduler, the command and the bucket (of
+moto's) are killed or silenced, links cut, at random; the same command until all is complete. beside: `make reproduce`
 beside a worker. hostile: a worker that lies. tls: who is let in. ssh: HOSTS by an sshd on each machine. Each part has a
 limit of time; all of it takes some 12 minutes on two cores. Exit status 1 if anything was not as it should be.
 
@@ -33,8 +33,22 @@ from pathlib import Path
 
 from fleet_inside import LIES
 from fleet_lab import (
-    AWS, BAD, REPEATS, SCHEDULER, SHORT, Growing, Lab, Place, complete, journals, never_two, stretches, sums_of, system,
-    until, wait_for,
+    AWS,
+    BAD,
+    REPEATS,
+    SCHEDULER,
+    SHORT,
+    Growing,
+    Lab,
+    Place,
+    complete,
+    journals,
+    never_two,
+    stretches,
+    sums_of,
+    system,
+    until,
+    wait_for,
 )
 
 KINDS = ("worker", "worker", "machine", "sleep", "link", "link", "scheduler", "command", "bucket")
@@ -126,7 +140,9 @@ def kills(lab: Lab, count: int, chance: random.Random) -> None:
         growing, status = Growing(lab, run), None
         back = lab.hub.outputs / f"{run}-fleet"
         # A machine that the command has never met is not waited for by it.
-        while (status != 0 or len([*back.glob("[!.]*/machine.json")]) < len(lab.machines)) and time.monotonic() < end_s + 90:
+        while (
+            status != 0 or len([*back.glob("[!.]*/machine.json")]) < len(lab.machines)
+        ) and time.monotonic() < end_s + 90:
             command = lab.command(run, " ".join(SHORT), "--store=s3://lab/kept", **AWS)
             totals["commands"] += 1
             while command.poll() is None and time.monotonic() < end_s + 90:
@@ -195,13 +211,12 @@ def beside(lab: Lab) -> None:
     print(f"beside: {never_two(lab)} processes, never two at a time; {text!r} was said", flush=True)
 
 
-
-
 def hostile(lab: Lab) -> None:
     """A worker for each of `LIES`, two that are accepted (malformed lines, escapes), and an honest machine."""
     one = only_one(lab)
-    until((one.outputs / ".fleet").exists, 30)
-    drawn = (one.outputs / ".fleet").read_text() if (one.outputs / ".fleet").exists() else "0" * 12
+    if not (place := one.outputs / ".fleet").exists():
+        place.write_text("0a" * 6)
+    drawn = place.read_text()
     liar = lab.stranger.inside("liar", drawn)
     lab.wants(until(lambda: says(lab.stranger, "all lies are told"), 60), "hostile: the liar did not start")
     before = tree(lab.hub.folder / "kit")
@@ -232,8 +247,10 @@ def hostile(lab: Lab) -> None:
     lab.wants(not outside, f"hostile: written outside: {sorted(outside)[:5]}")
     evil = [path for path in lab.folder.rglob("*evil*") if lab.stranger.folder not in path.parents]
     lab.wants(not evil, f"hostile: {evil[:5]}")
-    came = {path.name: sum(each.stat().st_size for each in path.rglob("*") if each.is_file()) for path in
-            (lab.hub.outputs / "hostile-fleet").glob("pretended-stranger-*")}
+    came = {
+        path.name: sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+        for path in (lab.hub.outputs / "hostile-fleet").glob("pretended-stranger-*")
+    }
     print(f"hostile: {len(changed)} files changed, none outside; strangers' folders: {came}", flush=True)
     back = lab.hub.outputs / "hostile-fleet" / f"pretended-one-{drawn}"
     lab.wants(journals(back) and journals(back) == journals(one.outputs / "hostile"), "hostile: the honest one's rows")

@@ -21,7 +21,8 @@ from pomology.runner import fleet_wire as wire
 
 
 @pytest.mark.parametrize(
-    "text", ["localhost:1", "tcp://a b:1", "tcp://a:99999", "tcp://a;b:1", "tcp://[1:::2]:1", "http://a:1", "tcp://-a:1"]
+    "text",
+    ["localhost:1", "tcp://a b:1", "tcp://a:99999", "tcp://a;b:1", "tcp://[1:::2]:1", "http://a:1", "tcp://-a:1"],
 )
 def test_an_address_of_another_form_is_refused(text):
     with pytest.raises(PomologyError, match="must be tcp://host:port"):
@@ -191,6 +192,7 @@ class Pretended:
     def __init__(self, *drawn: str, away: int = 0):
         self.left = {f"tcp://10.0.0.{number}:1": ["a", "b"] for number in range(len(drawn))}
         self.drawn, self.away, self.job = dict(zip(self.left, drawn, strict=True)), away, dict.fromkeys(self.left, "")
+        self.looks = 0
 
     async def identity(self) -> dict:
         if self.away and any(self.job.values()):
@@ -217,8 +219,12 @@ class Pretended:
         return {"job": self.job[address], "busy": False, "missing": missing}
 
     def look(self, address: str, _: dict) -> dict:
-        self.left[address] = [job for job in self.left[address] if job != self.job[address]]
-        return {"job": self.job[address], "text": "  a row\x1b[2J\nnot shown\n", "status": 0}
+        self.looks += 1
+        ended = self.looks % 4 == 0
+        if ended:
+            self.left[address] = [job for job in self.left[address] if job != self.job[address]]
+        text = "  a row\x1b[2J\nnot shown\n" if ended else ""
+        return {"job": self.job[address], "text": text, "status": 0 if ended else None}
 
 
 @pytest.fixture

@@ -54,7 +54,11 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         option("--data", default="auto", help="auto, real or stand-in")
         option("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
         option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
-        option("--store", default="", help="where to put the run at its end: a folder, s3://bucket/prefix, ssh://host/folder")
+        option(
+            "--store",
+            default="",
+            help="where to put the run at its end: a folder, s3://bucket/prefix, ssh://host/folder",
+        )
     parsers["reproduce"].add_argument(
         "--minutes", default="", help="choose notebooks so that the run ends in this time (with the profile quick)"
     )
@@ -125,8 +129,8 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 
 def _put(out: Path, address: str, run: str = "") -> int:
-    """Put a run that has come to its end into the store; returns 0, or the exit status for a store that failed. run: the
-    name of a fleet's, of which this is a machine's folder."""
+    """Put a run that has come to its end into the store; returns 0, or the exit status for a store that failed. run:
+    the name of a fleet's, of which this is a machine's folder."""
     from pomology.results import store
     from pomology.runner.plan import GOING
 

@@ -60,7 +60,7 @@ def note_machine(out: Path, profile: str) -> dict:
 
 
 def locked(out: Path, run: str, command: str) -> filelock.AcquireReturnProxy:
-    """The lock of a folder, held. It goes with its process, however that ends. Raises PomologyError if another has it."""
+    """The lock of a folder, held; it goes with its process, however that ends. Raises PomologyError if it is held."""
     import filelock  # a tenth of a second, which only this needs
 
     try:

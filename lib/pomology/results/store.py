@@ -76,8 +76,8 @@ def check(address: str) -> None:
 
 
 def put(folder: Path, address: str, say: Callable[[str], Any] = print, run: str = "") -> str:
-    """Put a run's whole folder into a store; returns the name that it has there, the same each time. run: its own, where
-    that is not the folder's."""
+    """Put a run's whole folder into a store; returns the name that it has there, the same each time. run: its own,
+    where that is not the folder's."""
     return _opened(address).put(folder, say, run)
 
 

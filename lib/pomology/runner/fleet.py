@@ -1,7 +1,7 @@
 """One run on many machines: each runs every notebook, one at a time, and what they finish comes back as it ends.
 
-The machines are workers of a dask.distributed cluster. Here is who asks them: begin what is missing, show its rows, take
-its files. A machine's journals and notebooks stand in its own run folder, there and here, as
+The machines are workers of a dask.distributed cluster. Here is who asks them: begin what is missing, show its rows,
+take its files. A machine's journals and notebooks stand in its own run folder, there and here, as
 `outputs/<run>-fleet/<machine>/`. What a machine sends is a stranger's: bytes with the limits of a shared zip, checked
 as a whole before any of it is written, and pages are made here out of them."""
 
@@ -131,7 +131,9 @@ class Fleet:
             about = await self.ask(Machine(workers=[address]), fleet_answers.About, "about")
             if about.kit != self.kit:
                 its, own = one_line(about.version, 80), fleet_worker.version()
-                raise Refused(f"runs another kit (pomology {its}; here {own}): bring both to one state, then restart it")
+                raise Refused(
+                    f"runs another kit (pomology {its}; here {own}): bring both to one state, then restart it"
+                )
             known = fleet_answers.machine_of(about.machine.encode())
             name = f"{cases.chip_word(known.get('chip'))}-{about.drawn}"
             machine = self.machines.get(name) or Machine(name, known)

@@ -1,8 +1,8 @@
 """A machine of the fleet: a worker of dask.distributed that runs one notebook at a time, and hands out finished files.
 
-It answers five questions, in text, numbers and bytes; it computes no task of dask's. A notebook runs in a process of its
-own, by the runner of `reproduce`, into a run's folder in this checkout. That process ends with its worker, and holds
-this machine, so that two workers on it never measure at once."""
+It answers five questions, in text, numbers and bytes; it computes no task of dask's. A notebook runs in a process of
+its own, by the runner of `reproduce`, into a run's folder in this checkout. That process ends with its worker, and
+holds this machine, so that two workers on it never measure at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import asyncio
 import fcntl
 import hashlib
 import json
-import os
 import re
 import secrets
 import signal

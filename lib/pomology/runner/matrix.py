@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import os
-import signal
 import sys
 import threading
 import time
