@@ -27,7 +27,7 @@ AWS |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
 CHIPS = ("Pretended One", "Pretended Two", "Pretended Three", "Pretended Stranger")
 BAD = ("Traceback", "Exception ignored", "never retrieved", "was destroyed", "BrokenPipe")  # what no command may say
 TICK_S, REPEATS = 0.1, 2
-SHORT = {"first": (1.0, 1.0), "second": (2.0, 0.5), "third": (0.5, 1.0)}  # notebooks: seconds of their cases
+SHORT = {"first": (3.0, 2.0), "second": (2.0, 4.0)}  # notebooks: seconds of their cases
 
 DEVICE = """
 import contextlib
@@ -271,13 +271,17 @@ def sums_of(folder: Path) -> list[str]:
     return sorted(hashlib.sha256(data).hexdigest() for data in journals(folder).values())
 
 
+def ticks(machine: Place) -> Iterator[list[str]]:
+    """What the cases on a machine have noted, but for what was torn: time, process, run, notebook, repeat, part."""
+    lines = machine.ticks.read_text().splitlines() if machine.ticks.exists() else ()
+    return (words for words in map(str.split, lines) if len(words) == 6)
+
+
 def stretches(machine: Place) -> list[tuple[float, float, int, str]]:
     """First and last tick of each process on a machine, with its number and run, by time."""
     known: dict[tuple[int, str], list[float]] = defaultdict(list)
-    for line in machine.ticks.read_text().splitlines() if machine.ticks.exists() else ():
-        words = line.split()
-        if len(words) == 6:
-            known[int(words[1]), words[2]].append(float(words[0]))
+    for words in ticks(machine):
+        known[int(words[1]), words[2]].append(float(words[0]))
     return sorted((min(times), max(times), *key) for key, times in known.items())
 
 
@@ -292,7 +296,9 @@ def never_two(lab: Lab) -> int:
     return count
 
 
-def complete(lab: Lab, run: str, machines: list[Place], notebooks: Iterable[str], hits: Counter) -> Counter:
+def complete(
+    lab: Lab, run: str, machines: list[Place], notebooks: Iterable[str], hits: Counter, repeats: int = REPEATS
+) -> Counter:
     """Check a complete run, by the machines' own journals and what came back of them; returns what was counted."""
     from pomology.results import journal
 
@@ -306,13 +312,13 @@ def complete(lab: Lab, run: str, machines: list[Place], notebooks: Iterable[str]
     for machine in machines:
         out, back = machine.outputs / run, folders.get(machine.chip, Path("none"))
         lab.wants(journals(out) == journals(back), f"{run}: {machine.name}: what came back is not what is there")
-        noted = {tuple(line.split()[2:]) for line in machine.ticks.read_text().splitlines() if len(line.split()) == 6}
+        noted = {tuple(words[2:]) for words in ticks(machine)}
         spans = []
         for name in notebooks:
             held = journal.read(out / f"{name}.jsonl")
             lab.wants(hits["machine"] or not held.problems, f"{run}: {machine.name}: {held.problems}")
             records = {(record.config["part"], record.repeat): record for record in held.records}
-            wanted = {(part, repeat) for part in range(len(lab.notebooks[name])) for repeat in range(REPEATS)}
+            wanted = {(part, repeat) for part in range(len(lab.notebooks[name])) for repeat in range(repeats)}
             lab.wants(records.keys() == wanted, f"{run}: {machine.name}: {name}: rows {sorted(records)}")
             lab.wants(len(held.records) == len(wanted), f"{run}: {machine.name}: {name}: rows doubled")
             for (part, repeat), record in records.items():
@@ -335,7 +341,7 @@ def complete(lab: Lab, run: str, machines: list[Place], notebooks: Iterable[str]
         for before, after in itertools.pairwise(begun):  # stamps are to the second
             lab.wants(before[0] + before[1] < after[0] + 1, f"{run}: {machine.name}: by stamps {before} and {after}")
         files = {path.name for path in (*back.glob("*.ipynb"), *back.glob("repeats/*.ipynb"))}
-        wanted = {f"{name}{f'-{repeat}' if repeat else ''}.ipynb" for name in notebooks for repeat in range(REPEATS)}
+        wanted = {f"{name}{f'-{repeat}' if repeat else ''}.ipynb" for name in notebooks for repeat in range(repeats)}
         lab.wants(files == wanted, f"{run}: {machine.name}: notebooks {sorted(files)}")
     text = lab.said(run).read_text(errors="replace")
     for bad in BAD:
