@@ -84,7 +84,7 @@ compare: $(ENV)/.ready  ## compare runs and shared zips, side by side: RUNS="a b
 fleet: $(ENV)/.ready  ## run on many machines: SCHEDULER=tls://host:port or HOSTS="user@a user@b", and what reproduce takes
 	@$(PY) -m pomology fleet --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" --only="$$POMOLOGY_ONLY" \
 	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$${POMOLOGY_REPEATS:-1}" \
-	  --scheduler="$$POMOLOGY_SCHEDULER" --hosts="$$POMOLOGY_HOSTS" $(if $(filter 1,$(value INSECURE)),--insecure)
+	  --scheduler="$$POMOLOGY_SCHEDULER" --hosts="$$POMOLOGY_HOSTS" --store="$$POMOLOGY_STORE" $(if $(filter 1,$(value INSECURE)),--insecure)
 
 matrix: $(ENV)/.ready  ## compare versions, measured in turn: VERSIONS="torch==2.13.0 torch==2.14.1" ONLY="vae" REPEATS=5
 	@$(PY) -m pomology matrix --versions="$$POMOLOGY_VERSIONS" --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" \

@@ -30,6 +30,7 @@ from nbformat import v4
 
 import pomology
 from pomology import __main__ as command_line
+from pomology import format
 from pomology.results import folders
 from pomology.results import journal as results_journal
 from pomology.results.record import PROFILES, now
@@ -233,7 +234,7 @@ def test_a_run_and_what_the_same_command_does_afterwards(checkout, reproduce):
     # The cheapest first, with what it takes and when the run ends, and a line for every case.
     starts = re.findall(r"^\[(\d)/2\] (\w+): about (.+); the run ends about ([\w: ]+)$", said, re.MULTILINE)
     assert [start[:3] for start in starts] == [("1", "zeta", "5 s"), ("2", "alpha", "1:05 min")]
-    clocks = [batch._clock(seconds) for seconds in range(-60, 71)]
+    clocks = [format.time_of_day(seconds) for seconds in range(-60, 71)]
     assert {start[3] for start in starts} <= {*clocks}
     assert said.count("  alpha: cpu, size ") == said.count("  zeta: cpu, size ") == 3
     assert "2 of 2 notebooks to run into outputs/r/: about 1:10 min" in said

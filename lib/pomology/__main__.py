@@ -6,6 +6,7 @@ wrong, said in one line before anything ran; 3: the run is at its end, and the s
 """
 
 import argparse
+import contextlib
 import errno
 import os
 import shlex
@@ -53,11 +54,13 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         option("--data", default="auto", help="auto, real or stand-in")
         option("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
         option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
+        option(
+            "--store",
+            default="",
+            help="where to put the run at its end: a folder, s3://bucket/prefix, ssh://host/folder",
+        )
     parsers["reproduce"].add_argument(
         "--minutes", default="", help="choose notebooks so that the run ends in this time (with the profile quick)"
-    )
-    parsers["reproduce"].add_argument(
-        "--store", default="", help="where to put the run when it ends: a folder, s3://bucket/prefix, ssh://host/folder"
     )
     address = "tls://host:port or tcp://host:port"
     option("--scheduler", default="", metavar="ADDRESS", help=f"of the scheduler that workers wait at: {address}")
@@ -114,24 +117,30 @@ def _reproduce(options: argparse.Namespace) -> int:
         from pomology.results import store
 
         store.check(options.store)
+    from pomology.machine import quiet
     from pomology.runner import batch
 
-    status = batch.reproduce(out, jobs, options.profile, limit, say=_say, minutes=minutes)
+    # The profile smoke measures nothing that counts: it waits for nobody.
+    with quiet.alone(_say) if options.profile != "smoke" else contextlib.nullcontext():
+        status = batch.reproduce(out, jobs, options.profile, limit, say=_say, minutes=minutes)
     if options.store and status != 130:
         status = _put(out, options.store) or status
     return status
 
 
-def _put(out: Path, address: str) -> int:
-    """Put a run that has come to its end into the store; returns 0, or the exit status for a store that failed."""
+def _put(out: Path, address: str, run: str = "") -> int:
+    """Put a run that has come to its end into the store; returns 0, or the exit status for a store that failed. run:
+    the name of a fleet's, of which this is a machine's folder."""
     from pomology.results import store
     from pomology.runner.plan import GOING
 
+    (out / GOING).parent.mkdir(exist_ok=True)
     (out / GOING).touch()  # until it is there, the same command carries on with this run, also tomorrow
     try:
-        _say(f"put into the store as {store.put(out, address, _say)}")
+        _say(f"put into the store as {store.put(out, address, _say, run)}")
     except (PomologyError, OSError) as error:
-        kept = f"the run is in outputs/{out.name}/, and the same command puts it later"
+        place = f"outputs/{run}-fleet/{out.name}" if run else f"outputs/{out.name}"
+        kept = f"the run is in {place}/, and the same command puts it later"
         print(f"pomology: {format.one_line(redact(str(error)), 1000)}; {kept}", file=sys.stderr)
         return 3
     (out / GOING).unlink()
@@ -216,15 +225,23 @@ def _fleet(options: argparse.Namespace) -> int:
     if options.worker_command:
         where = fleet_wire.address(options.scheduler or "tls://HOST:8786", "SCHEDULER", options.insecure)
         more = " --insecure" if options.insecure else ""
-        _say(f".venv/bin/python -m pomology fleet --worker={where}{more}")
+        _say(f".venv/bin/python -m pomology fleet --worker={where.geturl()}{more}")
         return 0
     if options.listen:
         return fleet_wire.listen(options.listen, options.insecure, _say)
     if options.worker:
         return fleet_worker.work(options.worker, options.insecure, _say)
-    settings = (options.profile, options.device, options.only, options.run, options.data, options.repeats)
-    given = fleet.prepare(*settings)
-    return fleet.run(given, options.scheduler, options.hosts, _limit(options), options.insecure, _say)
+    if options.store:
+        from pomology.results import store
+
+        store.check(options.store)
+    given = (options.profile, options.device, options.only, options.run, options.data, options.repeats)
+    settings = dict(zip(fleet_worker.SETTINGS, given, strict=True))
+    where = options.scheduler, options.hosts, _limit(options), options.insecure
+    status, run, machines = fleet.run(settings, *where, _say)
+    for folder in machines if options.store else ():
+        status = _put(folder, options.store, run) or status
+    return status
 
 
 def _matrix(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,13 @@ def clock_time(value: float) -> str:
     if minutes >= 60:
         return f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"
     return f"{minutes}:{rest:02} min" if minutes else f"{rest} s"
+
+
+def time_of_day(seconds: float) -> str:
+    """`14:32`: what the clock says in so many seconds; with the day where that is another one."""
+    now = datetime.now()
+    then = now + timedelta(seconds=seconds)
+    return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%a %H:%M}"
 
 
 def gigabytes(value: float, digits: int = 3) -> str:

@@ -7,6 +7,7 @@ process that could have run had to wait.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import json
 import math
@@ -16,7 +17,7 @@ import signal
 import statistics
 import time
 from collections import namedtuple
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ WAIT_S, WAIT_IN_ALL_S = 60.0, 300.0  # for a quiet machine: at a time, and in al
 WAITED = ".partial/quiet.json"
 CANARY_S, CANARY_SIZE = 0.02, 160
 SLOWED = 0.1  # by which the canaries of a case may exceed the best ones
+LOCK = Path("/tmp/pomology-device.lock")  # of this machine, whoever measures; not TMPDIR, which each user of a Mac has
 
 _children_s: dict[int, float] = {}
 _stops: list[tuple] = []
@@ -140,6 +142,28 @@ def wait(place: Path, say: Callable[[str], Any], sleep: Callable[[float], Any] =
     if after != before:
         write_atomic(place, json.dumps(after))
     return state
+
+
+@contextlib.contextmanager
+def alone(say: Callable[[str], Any]) -> Iterator[None]:
+    """Hold this machine for one measurement, behind the one that holds it now; say: gets a line if there is one.
+
+    The lock goes with this process, however that ends.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW
+    try:  # in two steps, as Linux opens no other user's file in /tmp with O_CREAT
+        held = os.open(LOCK, flags)
+    except FileNotFoundError:
+        held = os.open(LOCK, flags | os.O_CREAT, 0o444)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"  another run measures on this machine: this one begins when it has ended ({LOCK} is held)")
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def canary() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
@@ -10,9 +11,11 @@ import struct
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
@@ -30,6 +33,26 @@ ARCHIVE = re.compile(r"\.(?:zip|gz|tgz|bz2|xz|zst|7z|rar|tar|dmg|iso)$", re.IGNO
 # What the unpacking of a malformed zip can raise.
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, NotImplementedError, RuntimeError)
 UNREADABLE += (ValueError, IndexError)
+
+
+class Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """What a list says of a file."""
+
+    size: Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+    @classmethod
+    def of(cls, data: bytes) -> Entry:
+        return cls(len(data), hashlib.sha256(data).hexdigest())
+
+
+def refused(names: Collection[str], read: Collection[Entry]) -> str:
+    """Why a list of files must not be a run's, in words; empty if it may. read: those of them that are read."""
+    if len({unicodedata.normalize("NFKC", name).casefold() for name in names}) < len(names):
+        return "two of its files are one on a Mac"
+    if len(read) > MOST_FILES or sum(entry.size for entry in read) > MOST_ALL_BYTES:
+        return f"too large; at most {MOST_FILES:,} files and {MOST_ALL_BYTES:,} bytes"
+    return ""
 
 
 class File(NamedTuple):

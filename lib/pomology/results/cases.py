@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -57,6 +58,11 @@ def short_chip(chip: str | None) -> str:
     for ornament in ("(R)", "(TM)", "(tm)", " Processor", " CPU", "NVIDIA ", "GeForce "):
         name = name.replace(ornament, "")
     return name.split(" @ ")[0].strip()
+
+
+def chip_word(chip: str | None) -> str:
+    """`amd-epyc-7b13`: the short name in that of a file."""
+    return re.sub("[^a-z0-9]+", "-", short_chip(chip).lower()).strip("-")[:40] or "machine"
 
 
 def chip_name(record: Record) -> str:

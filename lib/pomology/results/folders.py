@@ -59,6 +59,16 @@ def note_machine(out: Path, profile: str) -> dict:
     return snapshot
 
 
+def locked(out: Path, run: str, command: str) -> filelock.AcquireReturnProxy:
+    """The lock of a folder, held; it goes with its process, however that ends. Raises PomologyError if it is held."""
+    import filelock  # a tenth of a second, which only this needs
+
+    try:
+        return filelock.FileLock(out / LOCK, blocking=False).acquire()
+    except filelock.Timeout:
+        raise PomologyError(f"RUN={run}: another `pomology {command}` is running there") from None
+
+
 def check_machine(out: Path) -> None:
     """Raises PomologyError where a run's folder has numbers that another machine has measured, or a copy of numbers, or
     has lost the file that says whose they are: those of two machines must not stand under one name."""
@@ -151,7 +161,7 @@ def _kept(snapshot: dict, now: dict) -> dict:
 
 def _alone(folder: Path, experiment: str) -> bool:
     """Whether no other process is at this notebook's journal; none will be while this one lives."""
-    import filelock  # a tenth of a second, which only this needs
+    import filelock
 
     path = folder / ".partial" / f"{experiment}.lock"
     if path not in _held:

@@ -20,7 +20,6 @@ import re
 import secrets
 import tempfile
 import time
-import unicodedata
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,9 +28,10 @@ import msgspec
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
-from pomology.paths import MOST_BYTES, read_file, redact
+from pomology.paths import read_file, redact
 from pomology.results import archive
-from pomology.results.cases import short_chip
+from pomology.results.archive import Entry
+from pomology.results.cases import chip_word
 from pomology.results.folders import noted
 from pomology.results.run import IDENTITY
 
@@ -51,11 +51,6 @@ LASTING = (PermissionError, NotADirectoryError, ImportError, NotImplementedError
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
 
 _scratch: list[tempfile.TemporaryDirectory] = []  # what was fetched; it goes with this process
-
-
-class Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    size: Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
-    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class Manifest(msgspec.Struct, forbid_unknown_fields=True):
@@ -80,9 +75,10 @@ def check(address: str) -> None:
     Store(address).runs()
 
 
-def put(folder: Path, address: str, say: Callable[[str], Any] = print) -> str:
-    """Put a run's whole folder into a store; returns the name that it has there, the same each time."""
-    return _opened(address).put(folder, say)
+def put(folder: Path, address: str, say: Callable[[str], Any] = print, run: str = "") -> str:
+    """Put a run's whole folder into a store; returns the name that it has there, the same each time. run: its own,
+    where that is not the folder's."""
+    return _opened(address).put(folder, say, run)
 
 
 def fetch(name: str, address: str = "") -> Path:
@@ -131,7 +127,7 @@ class Store:
             return []
         return sorted(filter(KEPT.fullmatch, map(posixpath.basename, (entry.rstrip("/") for entry in entries))))
 
-    def put(self, folder: Path, say: Callable[[str], Any]) -> str:
+    def put(self, folder: Path, say: Callable[[str], Any], run: str = "") -> str:
         """As the function `put`. What it leaves unfinished, its next call for this folder removes."""
         self.runs()
         with open(folder / NOTES, "a+", encoding="utf-8") as notes:
@@ -143,7 +139,7 @@ class Store:
             if not (lines := notes.read().splitlines()):
                 notes.write(f"{(lines := [secrets.token_hex(8)])[0]}\n")
             drawn, *begun = lines
-            name = name_of(folder, drawn)
+            name = name_of(folder, drawn, run)
             last = max(self._finished(name), default="0")
             generation = f"{int(last.partition('-')[0]) + 1:06d}-{secrets.token_hex(6)}"
             notes.write(f"{generation}\n")
@@ -184,7 +180,7 @@ class Store:
                 left += 1
                 continue
             data = read_file(path)
-            entries[name] = Entry(len(data), hashlib.sha256(data).hexdigest())
+            entries[name] = Entry.of(data)
             self._create(f"{target}/{name}", data)
         if left:
             say(f"note: {left} files are not put into the store: links, or of names that no file of a run has")
@@ -206,7 +202,7 @@ class Store:
             if file not in there:
                 raise Missing(f"{self.shown}: {target}/{one_line(file)}: is missing, and its manifest names it")
             data = self._read(f"{target}/{file}", there[file], entry.size)
-            if (len(data), hashlib.sha256(data).hexdigest()) != (entry.size, entry.sha256):
+            if Entry.of(data) != entry:
                 raise PomologyError(f"{self.shown}: {target}/{one_line(file)}: is not what its manifest says: damaged")
             (place / file).write_bytes(data)
         return place
@@ -216,15 +212,9 @@ class Store:
             manifest = msgspec.json.decode(data, type=Manifest)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise PomologyError(f"{self.shown}: {name}: no manifest of a run: {one_line(error, 200)}") from None
-        same = {unicodedata.normalize("NFKC", file).casefold() for file in manifest.files}
-        sizes = [entry.size for entry in manifest.read.values()]
-        limits = f"at most {archive.MOST_FILES:,} files and {archive.MOST_ALL_BYTES:,} bytes of journals"
-        checks = (
-            (len(same) < len(manifest.files), "two of its files are one on a Mac"),
-            (not sizes, "neither machine.json nor a journal is in it"),
-            (len(sizes) > archive.MOST_FILES or sum(sizes) > archive.MOST_ALL_BYTES, f"too large; {limits}"),
-        )
-        if wrong := next((why for wrong, why in checks if wrong), None):
+        read = manifest.read
+        nothing = "" if read else "neither machine.json nor a journal is in it"
+        if wrong := archive.refused(manifest.files, read.values()) or nothing:
             raise PomologyError(f"{self.shown}: {name}: {wrong}")
         return manifest
 
@@ -314,12 +304,11 @@ class Store:
 _opened = functools.cache(Store)  # a client of S3 takes half a second to make
 
 
-def name_of(folder: Path, drawn: str) -> str:
+def name_of(folder: Path, drawn: str, run: str = "") -> str:
     """A run's name in a store: with its chip, and digits of what its machine is and what was drawn for its folder, so
     that two runs of one name never meet, be it on two machines of one kind."""
-    machine, run = noted(folder), folder.resolve().name
+    machine, run = noted(folder), run or folder.resolve().name
     if not re.fullmatch(RUN, run):
         raise PomologyError(f"RUN={one_line(run)}: must be of letters, digits, points, dashes and underscores")
     identity = json.dumps([drawn, *(machine.get(key) for key in (*IDENTITY, "processor"))], sort_keys=True)
-    chip = re.sub("[^a-z0-9]+", "-", short_chip(machine.get("chip")).lower()).strip("-")[:40] or "machine"
-    return f"{run}@{chip}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    return f"{run}@{chip_word(machine.get('chip'))}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"

@@ -13,10 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
 from pathlib import Path
-
-import filelock
 
 from pomology import format
 from pomology.errors import PomologyError
@@ -55,12 +52,9 @@ def reproduce(
     limit_minutes = LIMIT_MINUTES[profile] if limit_minutes is None else limit_minutes
     folders.check_machine(out)
     (out / ".partial").mkdir(parents=True, exist_ok=True)
-    try:  # the lock goes with its process, however that ends
-        lock = filelock.FileLock(out / folders.LOCK, blocking=False).acquire()
-    except filelock.Timeout:
-        raise PomologyError(f"RUN={out.name}: another `pomology reproduce` is running there") from None
+    held = folders.locked(out, out.name, "reproduce")
     (out / GOING).touch()
-    with lock, stopped_by_signals() as stop:
+    with held, stopped_by_signals() as stop:
         say(machine_snapshot.describe(folders.note_machine(out, profile)))
         (out / folders.UNTIL).unlink(missing_ok=True)
         left = folders.left_out(out)
@@ -76,14 +70,14 @@ def reproduce(
         stated = [job.notebook.seconds.get(profile, 0) for job in waiting]  # on two CPU cores
         about = f": about {format.clock_time(sum(stated))}" if any(stated) else ""
         many = f"{len(waiting)} of {len(jobs)} notebooks to run into outputs/{out.name}/{about}"
-        until = _clock(turns.until_s - time.monotonic()) if timed else ""
+        until = format.time_of_day(turns.until_s - time.monotonic()) if timed else ""
         say(f"MINUTES={minutes}: notebooks that end by {until}, into outputs/{out.name}/" if timed else many)
         for number, job in enumerate(turns, start=1):
             if stop.is_set():
                 break
             pace = turns.pace if timed or turns.stated_s > LEAST_PACE_S else 1.0
             own_s, *rest_s = (pace * each.notebook.seconds.get(profile, 0) for each in (job, *turns.waiting))
-            ends = "" if timed else f"; the run ends about {_clock(own_s + sum(rest_s))}"
+            ends = "" if timed else f"; the run ends about {format.time_of_day(own_s + sum(rest_s))}"
             of = "" if timed else f"/{len(waiting)}"
             say(f"[{number}{of}] {job.label}{f': about {format.clock_time(own_s)}{ends}' if own_s else ''}")
             job_s = time.monotonic()
@@ -102,7 +96,7 @@ def reproduce(
                 left[job.label] = "shows this run without what was left out"
             if left != known:
                 folders.note(out, left_out=left)
-            if now_s > page_s or stop.is_set():
+            if (now_s > page_s and turns.waiting) or stop.is_set():  # behind the last one it is built below
                 report_page.build(out)
                 turns.page_s = time.monotonic() - now_s
                 page_s = now_s + (1 + PAGES) * turns.page_s
@@ -123,13 +117,6 @@ def reproduce(
     return 1 if failed or errors else 0
 
 
-def _clock(seconds: float) -> str:
-    """`14:32`: the time of day in so many seconds; with the day where that is another one."""
-    now = datetime.now()
-    then = now + timedelta(seconds=seconds)
-    return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%a %H:%M}"
-
-
 def finished(job: Job, out: Path) -> bool:
     try:
         read_notebook(job.output(out))
@@ -140,6 +127,17 @@ def finished(job: Job, out: Path) -> bool:
     begun = [record.case for record in here if (record.config.get("moment") == "end") == job.ends]
     # At the end there may be nothing that is worth its time.
     return bool(begun or (job.ends and here)) and all(journal.done(case, job.repeat) for case in begun)
+
+
+def end_with_stdin() -> None:
+    """Stop this process as SIGTERM does, once who started it has closed the pipe to it, or was killed."""
+
+    def watch() -> None:
+        while os.read(0, 1024):  # not sys.stdin, whose lock the end of Python would wait for
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextlib.contextmanager

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
-import unicodedata
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +14,9 @@ import msgspec
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.machine import snapshot as machine_snapshot
-from pomology.paths import MOST_BYTES, read_file
+from pomology.paths import read_file
 from pomology.results import archive, folders, journal
+from pomology.results.archive import Entry
 from pomology.results.notebook_file import read_notebook
 from pomology.results.run import MACHINE, MALFORMED
 from pomology.runner import fleet_wire as wire
@@ -26,8 +25,6 @@ from pomology.runner.notebooks import notebooks
 
 Text = Annotated[str, msgspec.Meta(max_length=2 * MOST_TEXT)]
 Name = Annotated[str, msgspec.Meta(max_length=200)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
-Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class Refused(Exception):
@@ -35,18 +32,18 @@ class Refused(Exception):
 
 
 class About(msgspec.Struct):
-    kit: Digest
+    kit: Name
     version: Name
     drawn: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{12}\Z")]
     machine: Text
 
 
-class Missing(msgspec.Struct):
-    missing: Annotated[list[Name], msgspec.Meta(max_length=100_000)]
-
-
 class Begun(msgspec.Struct):
-    busy: Name
+    """The job that runs now, if one does; busy: it was under way. missing: what has not come to its end."""
+
+    job: Name
+    busy: bool
+    missing: Annotated[list[Name], msgspec.Meta(max_length=100_000)]
 
 
 class Seen(msgspec.Struct):
@@ -56,7 +53,7 @@ class Seen(msgspec.Struct):
 
 
 class Files(msgspec.Struct):
-    files: Annotated[list[tuple[Name, Count, Digest]], msgspec.Meta(max_length=archive.MOST_FILES)]
+    files: dict[Name, Entry]
 
 
 class Piece(msgspec.Struct):
@@ -73,36 +70,32 @@ def machine_of(data: bytes) -> dict:
         raise Refused(f"{MACHINE} describes no machine ({type(error).__name__})") from None
 
 
-Ask = Callable[..., Awaitable[Any]]
-
-
-async def take(ask: Ask, known: dict, run: str, profile: str, out: Path) -> list[str]:
+async def take(ask: Callable[..., Awaitable[Any]], known: dict, run: str, profile: str, out: Path) -> list[str]:
     """Bring a machine's folder here up to date: with all that has changed there, or nothing. Returns what was taken.
 
     ask: `await ask(kind, question, ...)` gives a machine's answer. known: what it says of itself. Raises Refused.
     """
     files = (await ask(Files, "files", run=run)).files
-    names = {unicodedata.normalize("NFKC", name).casefold() for name, *_ in files}
-    if wrong := next((name for name, *_ in files if not FILES.fullmatch(name)), None):
+    if wrong := next((name for name in files if not FILES.fullmatch(name)), None):
         raise Refused(f"sends {one_line(wrong)}, which is no file of a run")
-    if len(names) < len(files) or sum(size for _, size, _ in files) > archive.MOST_ALL_BYTES:
-        raise Refused("lists a file twice, or more than a run has")
+    if why := archive.refused(files, files.values()):
+        raise Refused(f"lists what no run has: {why}")
     out.mkdir(parents=True, exist_ok=True)
     taken = []
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".partial-") as scratch:
-        for name, size, digest in files:
-            if (out / name).is_file() and hashlib.sha256((out / name).read_bytes()).hexdigest() == digest:
+        for name, entry in files.items():
+            if (out / name).is_file() and Entry.of((out / name).read_bytes()) == entry:
                 continue
             draft = Path(scratch, name)
             draft.parent.mkdir(exist_ok=True)
             with open(draft, "wb") as file:
-                while (start := file.tell()) < size:
-                    most = min(wire.PIECE, size - start)
-                    data = (await ask(Piece, "take", run=run, name=name, start=start, size=most)).data
-                    if not 0 < len(data) <= most:
+                while (start := file.tell()) < entry.size:
+                    size = min(wire.PIECE, entry.size - start)
+                    data = (await ask(Piece, "take", run=run, name=name, start=start, size=size)).data
+                    if len(data) != size:  # a byte at a time would take days
                         raise Refused(f"sends {name} in another size than it said")
                     file.write(data)
-            if hashlib.sha256(draft.read_bytes()).hexdigest() != digest:
+            if Entry.of(draft.read_bytes()) != entry:
                 raise Refused(f"sends {name} with another content than it said")
             taken.append(name)
         try:
@@ -116,7 +109,7 @@ async def take(ask: Ask, known: dict, run: str, profile: str, out: Path) -> list
     return taken
 
 
-def _check(known: dict, out: Path, scratch: Path, taken: list[str], profile: str) -> None:
+def _check(known: dict, out: Path, scratch: Path, taken: Iterable[str], profile: str) -> None:
     """Raises Refused or PomologyError where files are not this machine's, or not of this kit's notebooks."""
     of_kit = {notebook.name: notebook.path for notebook in notebooks()}
     if taken and MACHINE not in taken and not (out / MACHINE).exists():

@@ -1,4 +1,7 @@
-"""Where the fleet's scheduler is, and who starts its workers: somebody else, ssh on HOSTS, or one of each here."""
+"""Where the fleet's scheduler is, and who starts its workers: somebody else, ssh on HOSTS, or one of each here.
+
+dask's own SSHCluster is not used: it asks the scheduler through doors that the fleet closes, and waits for what a
+worker logs, which the fleet silences. ssh starts the same worker as anybody would, and ends it with the connection."""
 
 from __future__ import annotations
 
@@ -8,17 +11,18 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import dask
 import distributed
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.runner import fleet_wire as wire
+from pomology.runner.fleet_worker import STARTED
 
 SSH = re.compile(rf"(?:([A-Za-z0-9_][A-Za-z0-9._-]{{0,31}})@)?({wire.HOST})(?::(\d{{1,5}}))?")
+WORKER = ("-m", "pomology.runner.fleet_worker", "worker")
 
 
 def hosts(text: str) -> list[tuple[str, str, int]]:
@@ -36,52 +40,52 @@ def hosts(text: str) -> list[tuple[str, str, int]]:
 
 
 @contextlib.asynccontextmanager
-async def cluster(scheduler: str, names: str, insecure: bool) -> AsyncIterator[tuple[str, distributed.Security]]:
-    """A scheduler's address, of one that runs, or of one with workers on HOSTS, or with one here, which end behind."""
+async def cluster(
+    scheduler: str, names: str, insecure: bool, say: Callable[[str], None]
+) -> AsyncIterator[tuple[str, distributed.Security]]:
+    """A scheduler's address: of one that runs, or of one here with workers on HOSTS or here, which end behind."""
     if scheduler:
         where = wire.address(scheduler, "SCHEDULER", insecure)
-        yield str(where), wire.security(where.protocol)
-    elif names:
-        from distributed.deploy import ssh
-        from distributed.deploy.spec import SpecCluster
-
-        near = all(host in ("localhost", "127.0.0.1") for _, host, _ in hosts(names))
-        tls = any(map(os.environ.get, wire.TLS.values())) or not (near or insecure)
-        where = wire.Address("tls" if tls else "tcp", "127.0.0.1" if near else "0.0.0.0", 0)
-        secure, home = wire.security(where.protocol), Path(os.path.expanduser("~"))
-        python = Path(sys.prefix, "bin", "python")
-        python = python.relative_to(home) if python.is_relative_to(home) else python  # ssh begins in the home folder
-        workers = {
-            number: {
-                "cls": ssh.Worker,
-                "options": {
-                    "address": host,
-                    "connect_options": {"port": port, "connect_timeout": wire.WAIT_S}
-                    | ({"username": user} if user else {}),
-                    "kwargs": {},
-                    "worker_class": "pomology.runner.fleet_worker.Worker",
-                    "remote_python": shlex.quote(str(python)),
-                },
-            }
-            for number, (user, host, port) in enumerate(hosts(names))
-        }
-        spec = {"cls": wire.Scheduler, "options": {"where": where, "secure": secure}}
-        with dask.config.set(wire.settings_of(secure)):
+        yield scheduler, wire.security(where.scheme)
+        return
+    there = hosts(names)
+    near = all(host in ("localhost", "127.0.0.1") for _, host, _ in there)
+    tls = bool(there) and (any(map(os.environ.get, wire.TLS.values())) or not (near or insecure))
+    where = wire.address(f"{'tls' if tls else 'tcp'}://{'127.0.0.1' if near else '0.0.0.0'}:0")
+    secure = wire.security(where.scheme)
+    async with wire.Scheduler(where, secure) as made, contextlib.AsyncExitStack() as stack:
+        for host in there:
             try:
-                async with SpecCluster(workers, spec, asynchronous=True, security=secure, name="fleet") as made:
-                    yield made.scheduler.address, secure
-            except PomologyError:
-                raise
-            except Exception as error:  # asyncssh's and dask's, of many kinds
-                raise PomologyError(f"HOSTS={names}: {one_line(error, 300)}") from None
-    else:
-        secure = distributed.Security(require_encryption=False)
-        async with wire.Scheduler(wire.Address("tcp", "127.0.0.1", 0), secure) as made:
-            command = (sys.executable, "-m", "pomology.runner.fleet_worker", "worker", made.address)
+                await _over_ssh(stack, *host, made.address)
+            except PomologyError as error:
+                say(f"{error}; left out")
+        if not there:
             pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.DEVNULL}
+            command = (sys.executable, *WORKER, made.address)
             process = await asyncio.create_subprocess_exec(*command, **pipes, start_new_session=True)
-            try:
-                yield made.address, secure
-            finally:
-                process.stdin.close()
-                await process.wait()
+            stack.push_async_callback(process.wait)
+            stack.callback(process.stdin.close)
+        yield made.address, secure
+
+
+async def _over_ssh(stack: contextlib.AsyncExitStack, user: str, host: str, port: int, scheduler: str) -> None:
+    """Start a worker on a host, which ends with the stack. Raises PomologyError where none starts there."""
+    import asyncssh  # a third of a second, which only this needs
+
+    python, home = Path(sys.prefix, "bin", "python"), Path(os.path.expanduser("~"))
+    python = python.relative_to(home) if python.is_relative_to(home) else python  # ssh begins in the home folder
+    files = [f"{name}={os.environ[name]}" for name in wire.TLS.values() if os.environ.get(name)]
+    command = shlex.join(["env", *files, str(python), *WORKER, scheduler])
+    options = {"username": user or (), "connect_timeout": wire.WAIT_S, "keepalive_interval": wire.WAIT_S}
+    line = "it says nothing"
+    try:
+        connection = await stack.enter_async_context(asyncssh.connect(host, port, **options))
+        started = connection.create_process(command, stderr=asyncssh.STDOUT, errors="replace")
+        process = await stack.enter_async_context(started)
+        async with asyncio.timeout(wire.CALL_S):
+            while not line.startswith(STARTED):
+                before, line = line, await process.stdout.readline()
+                if not line:
+                    raise PomologyError(f"HOSTS: {host}: no worker starts there ({one_line(before.strip(), 300)})")
+    except (OSError, asyncssh.Error) as error:
+        raise PomologyError(f"HOSTS: {host}: {one_line(error, 300) or 'no worker starts there in time'}") from None

@@ -1,8 +1,8 @@
 """A machine of the fleet: a worker of dask.distributed that runs one notebook at a time, and hands out finished files.
 
-It answers six questions, in text, numbers and bytes; it computes no task of dask's. A notebook runs in a process of its
-own, by the runner of `reproduce`, into a run's folder in this checkout. That process ends with its worker, and holds a
-lock of this machine, so that two workers on one machine never measure at once."""
+It answers five questions, in text, numbers and bytes; it computes no task of dask's. A notebook runs in a process of
+its own, by the runner of `reproduce`, into a run's folder in this checkout. That process ends with its worker, and
+holds this machine, so that two workers on it never measure at once."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import asyncio
 import fcntl
 import hashlib
 import json
-import os
 import re
 import secrets
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +26,18 @@ import distributed
 import pomology
 from pomology.errors import PomologyError
 from pomology.format import one_line
+from pomology.machine import quiet
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root
 from pomology.results import archive
 from pomology.runner import batch, plan
 from pomology.runner import fleet_wire as wire
 
-LOCK = Path("/tmp/pomology-device.lock")  # of this machine, whoever measures; not TMPDIR, which each user of a Mac has
-LOCK_S = 30.0  # for another job on this machine to end: of a worker that was killed it does at once
-BUSY = 3  # exit status of a job that did not get the lock
 MOST_TEXT = 2**16  # characters of what a job says, in one answer
 FILES = re.compile(rf"machine\.json|{archive.WORD}\.jsonl|(?:repeats/)?{archive.WORD}\.ipynb")
 SETTINGS = ("profile", "devices", "only", "run", "data", "repeats")  # as `plan.prepare` takes them
 AGAIN_S = 3.0  # before a worker looks for its scheduler again
+STARTED = "a worker at"  # so begins what a worker says once it has registered
 
 
 def kit() -> str:
@@ -65,15 +63,12 @@ def drawn() -> str:
     """What sets this checkout's machine apart from another of the same kind: drawn once, and kept in outputs/."""
     path = root() / "outputs" / ".fleet"
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".fleet.{os.getpid()}.part")
-    draft.write_text(secrets.token_hex(6))
-    try:
-        os.link(draft, path)  # of two workers that start at once, one wins
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
-    return path.read_text()
+    with open(path, "a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # of two workers that start at once, one draws
+        file.seek(0)
+        if not (text := file.read()):
+            file.write(text := secrets.token_hex(6))
+    return text
 
 
 def job_name(job: plan.Job) -> str:
@@ -84,7 +79,7 @@ def job_name(job: plan.Job) -> str:
 class Machine:
     """What a worker does. Its methods are the questions that it answers, each with a dict."""
 
-    ASKED = ("about", "missing", "begin", "look", "files", "take")
+    ASKED = ("about", "begin", "look", "files", "take")
 
     def __init__(self) -> None:
         self.process: subprocess.Popen | None = None
@@ -103,29 +98,28 @@ class Machine:
             return {"refused": one_line(redact(f"{type(error).__name__}: {error}"), 500)}
 
     def about(self) -> dict:
-        machine = machine_snapshot.snapshot()
-        known = {"kit": kit(), "version": version(), "drawn": drawn(), "machine": json.dumps(machine)}
-        return known | {"distributed": distributed.__version__}
+        machine = json.dumps(machine_snapshot.snapshot())
+        return {"kit": kit(), "version": version(), "drawn": drawn(), "machine": machine}
 
-    def missing(self, settings: dict) -> dict:
-        """The jobs of a run that have not come to their end here."""
-        out, jobs = _prepared(settings)
-        return {"missing": [job_name(job) for job in jobs if not batch.finished(job, out)]}
-
-    def begin(self, settings: dict, job: str, limit_minutes: float | None = None) -> dict:
+    def begin(self, settings: dict, past: Sequence[str], limit_minutes: float | None = None) -> dict:
+        """Begin what has not come to its end here, the first of it that is not `past`, unless a job is under way."""
         with self.lock:
             if self.process and self.process.poll() is None:
-                return {"busy": self.job}
-            out = plan.run_folder(_settings(settings)["run"], "")
-            (out / ".partial").mkdir(parents=True, exist_ok=True)
-            self.job, self.log = job, out / ".partial" / "fleet.txt"
-            about = json.dumps({"settings": settings, "job": job, "limit_minutes": limit_minutes})
-            with open(self.log, "wb") as log:
-                command = [sys.executable, "-m", "pomology.runner.fleet_worker", about]
-                piped = {"stdin": subprocess.PIPE, "stdout": log, "stderr": subprocess.STDOUT}
-                # In a session of its own: Ctrl-C ends the worker, and the pipe that then closes ends the job.
-                self.process = subprocess.Popen(command, cwd=root(), start_new_session=True, **piped)
-        return {"busy": ""}
+                return {"job": self.job, "busy": True, "missing": []}
+            out, jobs = _prepared(settings)
+            missing = [job_name(job) for job in jobs if not batch.finished(job, out)]
+            self.job = next((name for name in missing if name not in past), "")
+            if self.job:
+                self.log = out / ".partial" / "fleet.txt"
+                self.log.parent.mkdir(parents=True, exist_ok=True)
+                self.log.unlink(missing_ok=True)  # a job that is just ending may still write into it
+                about = json.dumps({"settings": settings, "job": self.job, "limit_minutes": limit_minutes})
+                with open(self.log, "wb") as log:
+                    command = [sys.executable, "-m", "pomology.runner.fleet_worker", "job", about]
+                    piped = {"stdin": subprocess.PIPE, "stdout": log, "stderr": subprocess.STDOUT}
+                    # In a session of its own: Ctrl-C ends the worker, and the pipe that then closes ends the job.
+                    self.process = subprocess.Popen(command, cwd=root(), start_new_session=True, **piped)
+        return {"job": self.job, "busy": False, "missing": missing}
 
     def look(self, start: int = 0) -> dict:
         """What the job has said from a character on, and how it ended if it has."""
@@ -138,12 +132,12 @@ class Machine:
         return {"job": self.job, "text": part, "status": status if ended else None}
 
     def files(self, run: str) -> dict:
-        """Name, size and SHA-256 of what a run has here that others may have."""
+        """Size and SHA-256 of what a run has here that others may have, by name."""
         out = plan.run_folder(run, "")
-        paths = [*out.glob("*"), *out.glob("repeats/*")]
-        known = sorted((path.relative_to(out).as_posix(), path) for path in paths if path.is_file())
-        data = [(name, path.read_bytes()) for name, path in known if FILES.fullmatch(name)]
-        return {"files": [[name, len(each), hashlib.sha256(each).hexdigest()] for name, each in data]}
+        paths = {path.relative_to(out).as_posix(): path for path in (*out.glob("*"), *out.glob("repeats/*"))}
+        known = {name: path for name, path in sorted(paths.items()) if FILES.fullmatch(name) and path.is_file()}
+        sums = {name: archive.Entry.of(path.read_bytes()) for name, path in known.items()}
+        return {"files": {name: (entry.size, entry.sha256) for name, entry in sums.items()}}
 
     def take(self, run: str, name: str, start: int, size: int) -> dict:
         if not FILES.fullmatch(name) or not 0 < size <= wire.PIECE:
@@ -159,26 +153,19 @@ class Machine:
             self.process.wait()
 
 
-def _settings(given: dict) -> dict:
+def _prepared(given: dict) -> tuple[Path, list[plan.Job]]:
     if set(given) != set(SETTINGS) or not given["run"]:
         raise PomologyError("not the settings of a run")
-    return given
-
-
-def _prepared(given: dict) -> tuple[Path, list[plan.Job]]:
-    return plan.prepare(**_settings(given))
+    return plan.prepare(**given)
 
 
 class Worker(wire.Quiet, distributed.Worker):
     """distributed's, which computes nothing of dask's and loads no code: its only door beside `identity` is `fleet`."""
 
-    def __init__(self, scheduler: str, machine: Machine | None = None, **more: Any):
-        self.refusing = wire.nothing_unpickled()
-        self.refusing.__enter__()
-        more = {"nthreads": 1, "resources": {wire.RESOURCE: 1}, "dashboard": False, "memory_limit": 0} | more
-        super().__init__(scheduler, **more)
-        self.machine = machine or Machine()
-        self.handlers = {"identity": self.identity, "fleet": self.machine.answer}
+    def __init__(self, scheduler: str, machine: Machine, secure: distributed.Security):
+        more = {"nthreads": 1, "resources": {wire.RESOURCE: 1}, "dashboard": False, "memory_limit": 0}
+        super().__init__(scheduler, security=secure, nanny=None, death_timeout=wire.WAIT_S, **more)
+        self.handlers = {"identity": self.identity, "fleet": machine.answer}
         self.stream_handlers = {name: self.stream_handlers[name] for name in ("close", "remove-worker")}
 
     async def plugin_add(self, *_: Any, **__: Any) -> dict:  # a pickle of a scheduler's, as of its shuffling
@@ -188,26 +175,22 @@ class Worker(wire.Quiet, distributed.Worker):
 def work(text: str, insecure: bool, say: Callable[[str], None]) -> int:
     """Be a worker until stopped, for the command line: look for the scheduler again whenever it is lost."""
     where = wire.address(text, "--worker", insecure)
-    secure, machine = wire.security(where.protocol), Machine()
+    secure, machine = wire.security(where.scheme), Machine()
 
     async def serve() -> None:
-        lost, before = True, ""
+        before = ""
         while True:
+            why = "it is gone"
             try:
-                async with asyncio.timeout(wire.WAIT_S) as limit:
-                    worker = Worker(str(where), machine, security=secure, nanny=None)
-                    await worker
-                    limit.reschedule(None)
-                    say(f"a worker at {worker.address}, for the scheduler at {where}; Ctrl-C ends it")
-                    lost, before = False, ""
-                    await worker.finished()
+                worker = await Worker(text, machine, secure)
+                say(f"{STARTED} {worker.address}, for the scheduler at {text}; Ctrl-C ends it")
+                before = ""
+                await worker.finished()
             except (OSError, TimeoutError, ValueError, RuntimeError) as error:
-                if (why := one_line(error) or type(error).__name__) != before:
-                    say(f"no scheduler answers at {where} ({why}); looking again every {AGAIN_S:g} s")
-                before = why
-            else:
-                if not lost:
-                    say(f"the scheduler at {where} is gone; looking again every {AGAIN_S:g} s")
+                why = one_line(str(error.__cause__ or "") or error) or type(error).__name__
+            if why != before:
+                say(f"no scheduler answers at {text} ({why}); looking again every {AGAIN_S:g} s")
+            before = why
             await asyncio.sleep(AGAIN_S)
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -219,45 +202,20 @@ def work(text: str, insecure: bool, say: Callable[[str], None]) -> int:
     return 0
 
 
-def run_job(text: str) -> int:
-    """One notebook, by the runner, in this process: with the lock of this machine, until its stdin is closed."""
-    about = json.loads(text)
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+def run_job(settings: dict, job: str, limit_minutes: float | None) -> int:
+    """One notebook, by the runner, in this process."""
+    say = partial(print, flush=True)
+    with quiet.alone(say):
+        out, jobs = _prepared(settings)
+        chosen = [each for each in jobs if job_name(each) == job]
+        return batch.reproduce(out, chosen, settings["profile"], limit_minutes, say)
+
+
+if __name__ == "__main__":  # for those who hold its stdin: a worker's job, or the fleet's own worker
+    batch.end_with_stdin()
     try:
-        held = os.open(LOCK, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        held = os.open(LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CREAT, 0o444)
-    end_s = time.monotonic() + LOCK_S
-    while True:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it goes with this process, however that ends
-            break
-        except BlockingIOError:
-            if time.monotonic() > end_s:
-                print("another worker on this machine is measuring")
-                return BUSY
-            time.sleep(0.1)
-    out, jobs = _prepared(about["settings"])
-    chosen = [job for job in jobs if job_name(job) == about["job"]]
-    if not chosen:
-        raise PomologyError(f"{one_line(about['job'])}: no such job")
-    say = lambda line: print(line, flush=True)  # noqa: E731
-    return batch.reproduce(out, chosen, about["settings"]["profile"], about["limit_minutes"], say)
-
-
-def _end_with_stdin() -> None:
-    """Stop this process as Ctrl-C would, once the worker that started it has closed the pipe, or was killed."""
-    while os.read(0, 1024):  # not sys.stdin, whose lock the end of Python would wait for
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-if __name__ == "__main__":
-    try:
-        if sys.argv[1] == "worker":
-            threading.Thread(target=_end_with_stdin, daemon=True).start()
-            sys.exit(work(sys.argv[2], False, print))
-        sys.exit(run_job(sys.argv[1]))
+        what, given = sys.argv[1:]
+        sys.exit(run_job(**json.loads(given)) if what == "job" else work(given, True, partial(print, flush=True)))
     except KeyboardInterrupt:
         sys.exit(130)
     except PomologyError as error:

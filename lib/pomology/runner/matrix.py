@@ -6,10 +6,10 @@ that has ended there is not run again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
-import signal
 import sys
 import threading
 import time
@@ -20,12 +20,10 @@ from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
-import filelock
-
 from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.format import clock_time, one_line
-from pomology.machine import snapshot
+from pomology.machine import quiet, snapshot
 from pomology.measure import intervals
 from pomology.paths import root, write_atomic
 from pomology.report import compare, details, versions
@@ -57,11 +55,7 @@ def run(
     jobs = {each: _jobs(out / each.name, profile, devices, only, data, repeats) for each in wanted}
     _check(out, wanted)
     (out / ".partial").mkdir(parents=True, exist_ok=True)
-    try:
-        lock = filelock.FileLock(out / folders.LOCK, blocking=False).acquire()
-    except filelock.Timeout:
-        raise PomologyError(f"RUN={out.name}: another `pomology matrix` is running there") from None
-    with lock, batch.stopped_by_signals() as stop:
+    with folders.locked(out, out.name, "matrix"), batch.stopped_by_signals() as stop:
         (out / plan.GOING).touch()
         write_atomic(out / STATE, json.dumps(_asked(wanted), indent=1) + "\n")
         return _Matrix(out, jobs, (profile, devices, data), repeats, stop, say).run()
@@ -242,14 +236,10 @@ def _environment() -> dict[str, str]:
 
 def _once(out: str, profile: str, devices: str, data: str, name: str, repeat: str) -> int:
     """In a version's own process: run a notebook once. It ends when what started it does."""
-
-    def watch() -> None:
-        os.read(0, 1)  # not through sys.stdin, whose lock this thread would hold when Python ends
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
+    batch.end_with_stdin()
     place, jobs = plan.prepare(profile, devices, name, data=data, repeats=int(repeat) + 1, folder=Path(out))
-    return batch.reproduce(place, [job for job in jobs if job.repeat == int(repeat)], profile)
+    with quiet.alone(print) if profile != "smoke" else contextlib.nullcontext():
+        return batch.reproduce(place, [job for job in jobs if job.repeat == int(repeat)], profile)
 
 
 if __name__ == "__main__":

@@ -65,10 +65,7 @@ def prepare(
 
     Raises PomologyError if an argument, a notebook or a parameter file is wrong.
     """
-    choices = {"PROFILE": (profile, rules.PROFILES), "DEVICE": (devices, rules.DEVICES), "DATA": (data, rules.DATA)}
-    for name, (value, allowed) in choices.items():
-        if value not in allowed:
-            raise PomologyError(f"{name}={value}: must be one of {', '.join(allowed)}")
+    check_choices(profile, devices, data)
     out = folder or run_folder(run, profile)
     fill = FILL if repeats > 0 and minutes < math.inf else 0
     share = min(1.0, max(0.5, minutes / WHOLE))
@@ -77,6 +74,14 @@ def prepare(
         find.find(devices)
     _check_resumable(out, planned, profile, minutes)
     return out, planned
+
+
+def check_choices(profile: str, devices: str, data: str) -> None:
+    """Raises PomologyError for a value that cannot be."""
+    choices = {"PROFILE": (profile, rules.PROFILES), "DEVICE": (devices, rules.DEVICES), "DATA": (data, rules.DATA)}
+    for name, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise PomologyError(f"{name}={value}: must be one of {', '.join(allowed)}")
 
 
 def minutes_of(text: str, profile: str) -> float:
