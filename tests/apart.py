@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import multiprocessing
 import os
 import runpy
@@ -16,34 +17,40 @@ from typing import Any
 
 import pytest
 
+# What processes that start with PyTorch have loaded as well: of all that a notebook loads, what pomology is no part of.
+LOADED = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn", "torch._dynamo", "lightning.pytorch")
+
 
 def names(file: Path) -> list[str]:
-    """The test functions of a file, which is not imported for it."""
+    """The test functions of a file, which is not imported for it: `FILE.FUNCTION`."""
     nodes = ast.parse(file.read_text(encoding="utf-8")).body
-    return [node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    found = [node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    return [f"{file.stem}.{name}" for name in found]
 
 
-def outcomes(file: Path, folder: Path) -> dict[str, list[str]]:
+def outcomes(files: tuple[Path, ...], folder: Path) -> dict[str, list[str]]:
     """Run them. Test function -> for each of its cases nothing, or why it failed; what did not run is absent."""
     report = folder / "report.xml"
-    command = [sys.executable, "-m", "pytest", str(file), "-q", f"--junitxml={report}", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=file.parents[1])
+    command = [sys.executable, "-m", "pytest", *files, "-q", f"--junitxml={report}", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=files[0].parents[1])
     assert report.exists(), done.stdout[-2000:] + done.stderr[-2000:]
     found: dict[str, list[str]] = {}
     for case in ElementTree.parse(report).iter("testcase"):
+        name = f"{case.get('classname').rpartition('.')[2]}.{case.get('name').partition('[')[0]}"
         bad = [item.text or "" for item in case if item.tag in ("failure", "error")]
-        found.setdefault(case.get("name").partition("[")[0], []).append("\n".join(bad))
+        found.setdefault(name, []).append("\n".join(bad))
     return found
 
 
-def tests_of(file: Path) -> Callable:
-    """A test for each test function of a file. All are run by the first, in one process."""
+def tests_of(*files: str) -> Callable:
+    """A test for each test function of these files. All are run by the first, in one process."""
+    places = tuple(Path(__file__).with_name(file) for file in files)
     results: dict[str, list[str]] = {}
 
-    @pytest.mark.parametrize("name", names(file))
+    @pytest.mark.parametrize("name", [name for place in places for name in names(place)])
     def test(name, tmp_path):
         if not results:
-            results.update(outcomes(file, tmp_path))
+            results.update(outcomes(places, tmp_path))
         assert name in results, "it was not run"
         assert not any(results[name]), "\n".join(results[name])[-4000:]
 
@@ -51,6 +58,19 @@ def tests_of(file: Path) -> Callable:
 
 
 # Other processes, with PyTorch loaded -------------------------------------------------------------------------------
+
+
+def answers(folder: Path, program: str, *given: str) -> Any:
+    """What a program prints in its last line, as JSON: in a process of its own that has PyTorch loaded, one thread and
+    these arguments."""
+    known = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(known)}
+    command = [sys.executable, "-c", f"import warnings\nwarnings.simplefilter('ignore')\n{program}", *given]
+    with pytest.MonkeyPatch.context() as patch:
+        start_with_torch(patch, folder, *LOADED)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def run_python(command: list[str], env: dict[str, str], out: str, err: str) -> None:

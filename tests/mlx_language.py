@@ -1,4 +1,4 @@
-"""The notebook `gpt2_pretraining_mlx` against its reference in PyTorch. `test_language.py` runs these tests in a
+"""The notebook `gpt2_pretraining_mlx` against its reference in PyTorch. `test_in_mlx.py` runs these tests in a
 process of their own: MLX must not share one with PyTorch.
 
 python -m pytest tests/mlx_language.py

@@ -1,4 +1,4 @@
-"""Tests that need MLX, which must not share a process with PyTorch: `test_twins_mlx.py` runs them in their own.
+"""Tests that need MLX, which must not share a process with PyTorch: `test_in_mlx.py` runs them in their own.
 
 python -m pytest tests/mlx_side.py
 """

@@ -1,12 +1,12 @@
 """The bank of known silent faults, on a pretended M1: without any, and with each planted; and on devices without."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import apart
 import fakes
 import pytest
 
@@ -62,12 +62,8 @@ BANK = [fault for fault in known_faults.FAULTS if "mps" in fault.backends]
 
 
 @pytest.fixture(scope="module")
-def answers():
-    command, environment = [sys.executable, "-W", "ignore", "-c", FRAME], os.environ | {"OMP_NUM_THREADS": "1"}
-    texts = {"capture_output": True, "text": True, "env": environment}
-    done = subprocess.run(command, check=False, cwd=Path(__file__).parent, **texts)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+def answers(tmp_path_factory):
+    return apart.answers(tmp_path_factory.mktemp("faults"), FRAME)
 
 
 def present(verdicts: dict) -> set:
@@ -145,12 +141,12 @@ def test_the_doctor_names_which_are_present_and_what_helps():
     assert (untried.verdict, untried.answer) == (doctor.NOT_TOLD, "a (issue 1): not tried: needs 4 GB")
 
 
-def test_a_row_that_meets_a_planted_fault_is_a_mismatch_without_a_time(tmp_path):
+def test_a_row_that_meets_a_planted_fault_is_a_mismatch_without_a_time(tmp_path, forked):
     """The gradient that comes back from the 33,278 words of the language model; and the same row where none is met."""
     (notebook,) = (path for path in notebook_paths(root() / "notebooks") if path.stem == "transformer_lm")
-    command = [sys.executable, "-W", "ignore", "faulty.py", str(notebook), "smoke", str(tmp_path / "rows.json")]
-    texts = {"capture_output": True, "text": True, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
-    done = subprocess.run([*command, "long products", "early copies"], check=False, cwd=Path(__file__).parent, **texts)
+    command = [sys.executable, str(Path(__file__).with_name("faulty.py")), str(notebook), "smoke"]
+    command += [str(tmp_path / "rows.json"), "long products", "early copies"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     (ill,), (fine,) = (rows.values() for rows in json.loads((tmp_path / "rows.json").read_text()).values())
     assert (ill[0], ill[2]) == ("mismatch", []) and "mm of 140×33278 and 33278×16" in ill[1], ill

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import types
-from pathlib import Path
 
-import apart
 import fakes
 import numpy as np
 import pytest
@@ -29,7 +27,6 @@ from pomology.workloads.cost import workload
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
-SIDE = Path(__file__).with_name("mlx_language.py")
 LARGE = {"transformer_lm": 733_816_080, "true_gpt2": 774_030_080}
 # TFLOP of a step of the default architecture with 1,024 tokens a sequence, counted operator by operator elsewhere.
 TFLOP = {8: 40.06, 4: 20.03, 2: 10.01, 1: 5.01}
@@ -205,7 +202,6 @@ def test_weights_are_the_same_for_everyone_and_each_another():
     assert all(np.unique(array).size > 0.99 * array.size and array.dtype == np.float32 for array in arrays)
 
 
-test_in_mlx = apart.tests_of(SIDE)
 
 
 def test_both_times_of_a_device_stand_in_one_line_as_in_the_article():

@@ -1,11 +1,10 @@
 """The pretended MPS against faults planted in it, and the command that rehearses a notebook on it."""
 
 import json
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
+import apart
 import mps_operators
 import pretended_mps
 import pytest
@@ -76,7 +75,7 @@ from pomology.runner.operators import Use
 rehearsal = pretended_mps.Rehearsal()
 device = rehearsal.handle
 answers = {}
-for name, code in json.load(sys.stdin).items():
+for name, code in json.loads(sys.argv[1]).items():
     rehearsal.use, error = Use(), ""
     rehearsal.counts.clear()
     with rehearsal.entered():
@@ -93,13 +92,10 @@ os._exit(0)  # as `pretended_mps` ends its process, and for the same reason
 
 
 @pytest.fixture(scope="module")
-def pretended() -> dict[str, dict]:
+def pretended(tmp_path_factory) -> dict[str, dict]:
     """What every program of `PLANTED` and `FINE` asked of the pretended MPS, run one after another in one process."""
-    command, programs = [sys.executable, "-W", "ignore", "-c", FRAME], FINE | {code: code for code in PLANTED}
-    texts = {"input": json.dumps(programs), "capture_output": True, "text": True}
-    done = subprocess.run(command, check=False, cwd=Path(__file__).parent, **texts)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    programs = FINE | {code: code for code in PLANTED}
+    return apart.answers(tmp_path_factory.mktemp("pretended"), FRAME, json.dumps(programs))
 
 
 PLANTED = {  # a program -> the fault that is named
@@ -233,7 +229,7 @@ def test_the_table_of_a_notebook(rehearsed):
         operators.table("vea")
 
 
-def test_what_cannot_be_rehearsed_says_why_in_one_line(tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_rehearsed_says_why_in_one_line(tmp_path, monkeypatch, capsys, forked):
     assert __main__.main(["doctor", "--operators", "vea"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("pomology: --operators vea: no notebook is named so; there are ") and said.count("\n") == 1
