@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import json
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ import pytest
 
 # What processes that start with PyTorch have loaded as well: of all that a notebook loads, what pomology is no part of.
 LOADED = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn", "torch._dynamo", "lightning.pytorch")
+LOADED += tuple(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2", "whisper"))
 
 
 def names(file: Path) -> list[str]:
@@ -73,12 +75,19 @@ def answers(folder: Path, program: str, *given: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def become(env: dict[str, str]) -> None:
+    """Have this environment, also where what is loaded already has read it."""
+    os.environ.clear()
+    os.environ.update(env)
+    if hub := sys.modules.get("huggingface_hub.constants"):
+        importlib.reload(hub)
+
+
 def run_python(command: list[str], env: dict[str, str], out: str, err: str) -> None:
     """What `python -m MODULE`, `python -c PROGRAM` or `python SCRIPT`, with arguments, does: here, in this process."""
     for place, number in ((out, 1), (err, 2)):
         os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT), number)
-    os.environ.clear()
-    os.environ.update(env)
+    become(env)
     sys.argv = ["-c", *command[3:]] if command[1] in ("-m", "-c") else command[1:]
     if command[1] == "-m":
         runpy.run_module(command[2], run_name="__main__", alter_sys=True)
@@ -93,8 +102,7 @@ def run_kernel(connection: str, env: dict[str, str], cwd: str | None, ready: Any
     """What `python -m ipykernel_launcher -f CONNECTION` does, in this process."""
     os.setsid()  # before it is known outside: who ends a kernel ends its whole group
     ready.send(True)
-    os.environ.clear()
-    os.environ.update(env)
+    become(env)
     os.chdir(cwd or ".")
     from ipykernel.kernelapp import launch_new_instance
 

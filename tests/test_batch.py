@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import apart
 import nbformat
 import psutil
 import pytest
@@ -190,6 +191,7 @@ def checkout(tmp_path, monkeypatch, sockets) -> Checkout:
         if hasattr(module, "root"):
             monkeypatch.setattr(module, "root", lambda: made.folder)
     monkeypatch.setattr(batch, "KERNEL", sockets)
+    apart.kernels_with_torch(monkeypatch, *apart.LOADED)  # which start sooner
     return made
 
 

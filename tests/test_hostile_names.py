@@ -92,6 +92,7 @@ def test_runs_with_spaces_are_compared_and_torn_quotes_are_a_line(capsys, tmp_pa
 def test_a_run_has_no_name_that_is_something_else_s(run):
     with pytest.raises(PomologyError, match=f"^RUN={run}: "):
         plan.run_folder(run, "smoke")
+    assert plan.run_folder("laboratory", "quick").name == "laboratory"
 
 
 def test_the_same_command_carries_on_after_midnight(tmp_path, monkeypatch):

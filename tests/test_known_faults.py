@@ -142,15 +142,14 @@ def test_the_doctor_names_which_are_present_and_what_helps():
 
 
 def test_a_row_that_meets_a_planted_fault_is_a_mismatch_without_a_time(tmp_path, forked):
-    """The gradient that comes back from the 33,278 words of the language model; and the same row where none is met."""
+    """The gradient that comes back from the 33,278 words of the language model."""
     (notebook,) = (path for path in notebook_paths(root() / "notebooks") if path.stem == "transformer_lm")
     command = [sys.executable, str(Path(__file__).with_name("faulty.py")), str(notebook), "smoke"]
-    command += [str(tmp_path / "rows.json"), "long products", "early copies"]
+    command += [str(tmp_path / "rows.json"), "long products"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    (ill,), (fine,) = (rows.values() for rows in json.loads((tmp_path / "rows.json").read_text()).values())
-    assert (ill[0], ill[2]) == ("mismatch", []) and "mm of 140×33278 and 33278×16" in ill[1], ill
-    assert fine[:2] == ["ok", None] and "step_s" in fine[2], fine
+    ((row,),) = (rows.values() for rows in json.loads((tmp_path / "rows.json").read_text()).values())
+    assert (row[0], row[2]) == ("mismatch", []) and "mm of 140×33278 and 33278×16" in row[1], row
 
 
 def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path, undrawn):
