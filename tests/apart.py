@@ -13,14 +13,19 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
-# What processes that start with PyTorch have loaded as well: of all that a notebook loads, what pomology is no part of.
-LOADED = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn", "torch._dynamo", "lightning.pytorch")
+# What processes have loaded when they start: of all that a notebook loads, what pomology is no part of.
+PLAIN = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn")
+LOADED = ("torch", *PLAIN, "torch._dynamo", "lightning.pytorch")
 LOADED += tuple(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2", "whisper"))
+
+FORKS = sys.platform != "darwin"  # where it is not safe
 
 
 def names(file: Path) -> list[str]:
@@ -69,7 +74,7 @@ def answers(folder: Path, program: str, *given: str) -> Any:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(known)}
     command = [sys.executable, "-c", f"import warnings\nwarnings.simplefilter('ignore')\n{program}", *given]
     with pytest.MonkeyPatch.context() as patch:
-        start_with_torch(patch, folder, *LOADED)
+        start_with_torch(patch, folder, LOADED)
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -130,21 +135,27 @@ class Started:
 
 
 @functools.cache
-def forks(*preloaded: str) -> Any:
-    """What forks processes that have loaded these, as the first who asks says; None on a Mac, which forbids that."""
-    if sys.platform == "darwin":
-        return None
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(preloaded))
-    return context
+def server(loaded: tuple[str, ...]) -> forkserver.ForkServer:
+    """What forks processes that have loaded these."""
+    made = forkserver.ForkServer()
+    made.set_forkserver_preload(list(loaded))
+    return made
 
 
-def start_with_torch(patch: pytest.MonkeyPatch, folder: Path, *more: str) -> None:
-    """Let `subprocess.run` of Python fork a process that has loaded PyTorch, which takes seconds, and nothing else.
+def fork(loaded: tuple[str, ...], target: Callable, *given: Any) -> Any:
+    """Start a process that has loaded these, and calls the target."""
+    process = multiprocessing.get_context("forkserver").Process(target=target, args=given)
+    with mock.patch.object(forkserver, "connect_to_new_process", server(loaded).connect_to_new_process):
+        process.start()
+    return process
 
-    Each still has a process of its own. folder: for what they print. more: what else is loaded.
+
+def start_with_torch(patch: pytest.MonkeyPatch, folder: Path, loaded: tuple[str, ...] = ("torch",)) -> None:
+    """Let `subprocess.run` of Python fork a process that has loaded PyTorch, which takes seconds.
+
+    Each still has a process of its own, but not on a Mac, which forbids it. folder: for what they print.
     """
-    honest, context = subprocess.run, forks("torch", *more)
+    honest = subprocess.run
 
     def run(command: list[str], **named: Any) -> subprocess.CompletedProcess:
         known = {"capture_output", "text", "check", "timeout", "env", "encoding", "errors"}
@@ -153,29 +164,25 @@ def start_with_torch(patch: pytest.MonkeyPatch, folder: Path, *more: str) -> Non
             return honest(command, **named)
         out, err = folder / "stdout", folder / "stderr"
         env = dict(named.get("env") or os.environ)
-        process = context.Process(target=run_python, args=(command, env, str(out), str(err)))
-        process.start()
+        process = fork(loaded, run_python, command, env, str(out), str(err))
         process.join()
         texts = [place.read_text(encoding="utf-8") if place.exists() else "" for place in (out, err)]
         out.unlink(missing_ok=True), err.unlink(missing_ok=True)
         return subprocess.CompletedProcess(command, process.exitcode, *texts)
 
-    if context is not None:
+    if FORKS:
         patch.setattr(subprocess, "run", run)
 
 
-def kernels_with_torch(patch: pytest.MonkeyPatch, *more: str) -> None:
-    """Let Jupyter's kernels be forked from a process that has loaded PyTorch and this."""
+def fork_kernels(patch: pytest.MonkeyPatch, loaded: tuple[str, ...]) -> None:
+    """Let Jupyter's kernels be forked from a process that has loaded this, where a system allows that."""
     from jupyter_client.provisioning import local_provisioner
 
-    context = forks("torch", *more)
-
     def launch(command: list[str], env: dict[str, str], cwd: str | None = None, **_: Any) -> Started:
-        ours, theirs = context.Pipe()
-        process = context.Process(target=run_kernel, args=(command[command.index("-f") + 1], env, cwd, theirs))
-        process.start()
+        ours, theirs = multiprocessing.Pipe()
+        process = fork(loaded, run_kernel, command[command.index("-f") + 1], env, cwd, theirs)
         assert ours.poll(60), "the kernel did not start"
         return Started(process)
 
-    if context is not None:
+    if FORKS:
         patch.setattr(local_provisioner, "launch_kernel", launch)

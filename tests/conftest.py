@@ -102,7 +102,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Python started by `subprocess.run` has PyTorch loaded already, where a system allows that."""
-    apart.start_with_torch(monkeypatch, tmp_path, *apart.LOADED)
+    apart.start_with_torch(monkeypatch, tmp_path, apart.LOADED)
 
 
 @contextlib.contextmanager

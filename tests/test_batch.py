@@ -191,7 +191,7 @@ def checkout(tmp_path, monkeypatch, sockets) -> Checkout:
         if hasattr(module, "root"):
             monkeypatch.setattr(module, "root", lambda: made.folder)
     monkeypatch.setattr(batch, "KERNEL", sockets)
-    apart.kernels_with_torch(monkeypatch, *apart.LOADED)  # which start sooner
+    apart.fork_kernels(monkeypatch, apart.PLAIN)
     return made
 
 
