@@ -9,12 +9,12 @@ from pathlib import Path
 import apart
 import fakes
 import pytest
+import records
 
 from pomology.devices import find, known_faults
 from pomology.paths import notebook_paths, root
 from pomology.report import declaration
 from pomology.report import page as report_page
-from pomology.results import journal
 from pomology.runner import doctor
 
 FRAME = """
@@ -154,16 +154,14 @@ def test_a_row_that_meets_a_planted_fault_is_a_mismatch_without_a_time(tmp_path,
 
 def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path, undrawn):
     """Though the journal keeps them: 7.654321, and 12.3 ms of a step."""
-    (tmp_path / "machine.json").write_text(json.dumps({"chip": "Apple M1", "python": "3.11.9"}))
     names = ("epoch_s", "fit_s", "flops_per_s", "power_gpu_w", "memory_peak_bytes", "max_abs_error")
     metrics = {name: {"value": 7.654321} for name in names}
     metrics |= {name: {"value": 0.0123456} for name in ("step_s", "forward_s")}
     about = {"backend": "mps", "device": "gpu", "metrics": metrics, "flops_per_step": 10**9, "reason": "mm is wrong"}
-    for notebook in ("vae", "mlp", "simclr", "energy", "kernel_launch_torch", "blas_torch", "ceilings"):
-        article = declaration.of(notebook).article
-        row = fakes.record(experiment=notebook, article=article, status="mismatch", **about)
-        journal.Journal(tmp_path / f"{notebook}.jsonl").end(row)
-    report_page.build(tmp_path)
+    notebooks = ("vae", "mlp", "simclr", "energy", "kernel_launch_torch", "blas_torch", "ceilings")
+    articles = {name: declaration.of(name).article for name in notebooks}
+    rows = [fakes.record(experiment=n, article=a, status="mismatch", **about) for n, a in articles.items()]
+    report_page.build(records.write(tmp_path, rows, {"chip": "Apple M1", "python": "3.11.9"}))
     pages = [path for path in tmp_path.rglob("*") if path.suffix in (".html", ".csv")]
     texts = {path.name: path.read_text(encoding="utf-8") for path in pages}
     assert {"index.html", "vae-details.html", "kernel_launch_torch-numbers.html"} <= set(texts)

@@ -340,6 +340,7 @@ def execution(request, tmp_path_factory) -> Execution:
     env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     env |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub"), "IPYTHONDIR": str(folder / "ipython")}
     options = {"timeout": 300, "kernel_name": "python3", "resources": {"metadata": {"path": str(path.parent)}}}
+    options["shutdown_kernel"] = "immediate"  # what it has to say is in files
     with pytest.MonkeyPatch.context() as patch, conftest.sockets_in_a_folder() as sockets:
         patch.setenv("JUPYTER_PREFER_ENV_PATH", "1")  # this environment's kernel
         apart.fork_kernels(patch, apart.LOADED if own == "torch" else apart.PLAIN)
