@@ -118,16 +118,6 @@ def test_the_notebook_s_model_and_optimiser_are_the_reference_s(tmp_path, archit
     assert record.metrics["inputs_checksum"].value == gpt2.trial(architecture).checksum
 
 
-def after(name: str, change):
-    """A class that does something more when it is made."""
-
-    def __init__(self, shape):
-        super(type(self), self).__init__(shape)
-        change(self, shape)
-
-    return lambda scope: scope.update({name: type(name, (scope[name],), {"__init__": __init__})})
-
-
 def sees_the_future(scope):
     scope["F"] = functions = types.SimpleNamespace(**vars(F))
     functions.scaled_dot_product_attention = lambda *given, is_causal: F.scaled_dot_product_attention(*given)
@@ -147,10 +137,10 @@ def other_waves(self, shape):
 
 # Architecture, and the notebook's code with something else in it.
 DIFFERENT = {
-    "exact GELU": ("true_gpt2", after("Block", lambda self, shape: setattr(self, "activation", nn.GELU()))),
-    "bias left out": ("true_gpt2", after("Attention", without_bias)),
+    "exact GELU": ("true_gpt2", fakes.after("Block", lambda self, shape: setattr(self, "activation", nn.GELU()))),
+    "bias left out": ("true_gpt2", fakes.after("Attention", without_bias)),
     "sees the future": ("transformer_lm", sees_the_future),
-    "other waves": ("transformer_lm", after("LanguageModel", other_waves)),
+    "other waves": ("transformer_lm", fakes.after("LanguageModel", other_waves)),
     "sum for mean": ("transformer_lm", lambda scope: scope.update(loss_function=sum_for_mean)),
 }
 

@@ -1,11 +1,9 @@
 """The pretended MPS against faults planted in it, and the command that rehearses a notebook on it."""
 
 import json
-import zipfile
 from pathlib import Path
 
 import apart
-import mps_operators
 import pretended_mps
 import pytest
 
@@ -38,29 +36,6 @@ def test_the_list_is_that_of_the_torch_which_macs_get():
     assert len(pretended_mps.KERNELS) > 2500
     assert {"linear", "bmm"} <= {*pretended_mps.AUTOCAST["lower"]}
     assert {"softmax.int", "layer_norm"} <= {*pretended_mps.AUTOCAST["full"]}
-
-
-YAML = """
-- func: {name}(Tensor self) -> Tensor
-  dispatch:
-    {dispatch}
-"""
-
-
-def test_the_list_comes_from_the_yaml_and_the_symbols_of_a_wheel(tmp_path):
-    """A wheel made here, with an operator of each kind, and C++ names as the compiler writes them."""
-    wheel, (functions, tags) = tmp_path / "torch-9.whl", mps_operators.YAMLS
-    kinds = {"fast.a": "CPU, MPS: f", "slow": "CPU: g", "made": "CompositeExplicitAutograd: h", "big": "MPS: i"}
-    wrapped = "13WrapFunction_ILNS0_10CastPolicyE{}ELN3c1010DeviceTypeE{}EFvvEXadL_ZNS_4_ops{}{}4callEvE"
-    symbols = [(0, 13, "fast_a"), (1, 13, "made"), (4, 13, "big"), (0, 1, "slow")]  # device 13 is MPS, 1 is CUDA
-    symbols = [wrapped.format(policy, device, len(name), name) for policy, device, name in symbols]
-    with zipfile.ZipFile(wheel, "w") as archive:
-        text = "".join(YAML.format(name=name, dispatch=kinds[name]) for name in kinds)
-        archive.writestr(functions, text)
-        archive.writestr(tags, "- tag: core\n  desc: none\n")
-        archive.writestr(mps_operators.LIBRARY, "\0".join(symbols))
-    lines = ["composite made -", "kernel big -", "kernel fast a", "autocast lower fast.a", "autocast full made"]
-    assert mps_operators.text(wheel).splitlines() == ["torch-9.whl", *lines]
 
 
 FRAME = """
