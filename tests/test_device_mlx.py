@@ -210,4 +210,3 @@ def test_fp32_as_mlx_ships_it_is_looked_at_and_a_row_says_which_one_it_is(mac, m
     with contextlib.nullcontext() if tf32 else pytest.raises(Unsupported, match=r"^MLX computes fp32 as fp32 on this"):
         case.require_tf32()
     assert notes == [("fp32 as MLX ships it, which here is TF32", "other-way")] * tf32
-

@@ -192,8 +192,6 @@ def test_weights_are_the_same_for_everyone_and_each_another():
     assert all(np.unique(array).size > 0.99 * array.size and array.dtype == np.float32 for array in arrays)
 
 
-
-
 def test_both_times_of_a_device_stand_in_one_line_as_in_the_article():
     """Times of an invented Mac: at every batch size MPS takes a quarter more than MLX; and of one smaller model."""
     records = []

@@ -228,4 +228,3 @@ def test_a_process_with_torch_behaves_as_on_a_mac(tmp_path):
     assert refused == [f"{name} was called: it does not exist on a Mac" for name in called]
     assert worker.startswith("a DataLoader's worker, which macOS starts by spawn, cannot get its data: Can't pickle")
     assert len(pickle.loads((tmp_path / "loaders.pickle").read_bytes())) == 1
-

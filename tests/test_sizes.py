@@ -63,4 +63,3 @@ def test_memory_that_others_use_counts(mac, monkeypatch):
     monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: 4 * GIB)
     with pytest.raises(errors.TooBig, match=r"5\.4 GB .* 4\.3 GB are free"):
         case.require_memory(work)
-

@@ -32,7 +32,9 @@ def value(clock: StepClock, name: str) -> float:
 def timed(batches, step_s, steps=None, **options) -> tuple[StepClock, Part]:
     """The clock and the part of a training in simulated time, whose steps take `step_s`, or `step_s(number)`."""
     clock = StepClock(clock=Clock(), **options)
-    train(clock, batches, lambda number: clock.clock.pass_s(step_s(number) if callable(step_s) else step_s), steps=steps)
+    train(
+        clock, batches, lambda number: clock.clock.pass_s(step_s(number) if callable(step_s) else step_s), steps=steps
+    )
     return clock, clock.parts["training"]
 
 

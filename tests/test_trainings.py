@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-
 import fakes
 import pytest
 
 from pomology.errors import PomologyError
 from pomology.report import roofline, side_by_side
 from pomology.workloads import trainings
-
 
 # As the articles' models have them; of ResNet-50 torchvision's.
 PARAMETERS = {"vae 1": 652_824, "siamese 2": 11_432_897, "dcgan 2": 6_342_272, "simclr 2": 11_497_792}
