@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
+import importlib
+import json
 import multiprocessing
 import os
 import runpy
@@ -11,39 +14,51 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+# What processes have loaded when they start: of all that a notebook loads, what pomology is no part of.
+PLAIN = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn")
+LOADED = ("torch", *PLAIN, "torch._dynamo", "lightning.pytorch")
+LOADED += tuple(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2", "whisper"))
+
+FORKS = sys.platform != "darwin"  # where it is not safe
+
 
 def names(file: Path) -> list[str]:
-    """The test functions of a file, which is not imported for it."""
+    """The test functions of a file, which is not imported for it: `FILE.FUNCTION`."""
     nodes = ast.parse(file.read_text(encoding="utf-8")).body
-    return [node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    found = [node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    return [f"{file.stem}.{name}" for name in found]
 
 
-def outcomes(file: Path, folder: Path) -> dict[str, list[str]]:
+def outcomes(files: tuple[Path, ...], folder: Path) -> dict[str, list[str]]:
     """Run them. Test function -> for each of its cases nothing, or why it failed; what did not run is absent."""
     report = folder / "report.xml"
-    command = [sys.executable, "-m", "pytest", str(file), "-q", f"--junitxml={report}", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=file.parents[1])
+    command = [sys.executable, "-m", "pytest", *files, "-q", f"--junitxml={report}", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=files[0].parents[1])
     assert report.exists(), done.stdout[-2000:] + done.stderr[-2000:]
     found: dict[str, list[str]] = {}
     for case in ElementTree.parse(report).iter("testcase"):
+        name = f"{case.get('classname').rpartition('.')[2]}.{case.get('name').partition('[')[0]}"
         bad = [item.text or "" for item in case if item.tag in ("failure", "error")]
-        found.setdefault(case.get("name").partition("[")[0], []).append("\n".join(bad))
+        found.setdefault(name, []).append("\n".join(bad))
     return found
 
 
-def tests_of(file: Path) -> Callable:
-    """A test for each test function of a file. All are run by the first, in one process."""
+def tests_of(*files: str) -> Callable:
+    """A test for each test function of these files. All are run by the first, in one process."""
+    places = tuple(Path(__file__).with_name(file) for file in files)
     results: dict[str, list[str]] = {}
 
-    @pytest.mark.parametrize("name", names(file))
+    @pytest.mark.parametrize("name", [name for place in places for name in names(place)])
     def test(name, tmp_path):
         if not results:
-            results.update(outcomes(file, tmp_path))
+            results.update(outcomes(places, tmp_path))
         assert name in results, "it was not run"
         assert not any(results[name]), "\n".join(results[name])[-4000:]
 
@@ -53,12 +68,33 @@ def tests_of(file: Path) -> Callable:
 # Other processes, with PyTorch loaded -------------------------------------------------------------------------------
 
 
+def answers(folder: Path, program: str, *given: str) -> Any:
+    """What a program prints in its last line, as JSON: in a process of its own that has PyTorch loaded, one thread and
+    these arguments."""
+    known = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(known)}
+    command = [sys.executable, "-c", f"import warnings\nwarnings.simplefilter('ignore')\n{program}", *given]
+    with pytest.MonkeyPatch.context() as patch:
+        start_with_torch(patch, folder, LOADED)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def become(env: dict[str, str]) -> None:
+    """Have this environment, also where what is loaded already has read it."""
+    os.environ.clear()
+    os.environ.update(env)
+    if hub := sys.modules.get("huggingface_hub.constants"):
+        importlib.reload(hub)
+    gc.freeze()  # every case collects garbage: what is loaded is none, and to look through it would copy it
+
+
 def run_python(command: list[str], env: dict[str, str], out: str, err: str) -> None:
     """What `python -m MODULE`, `python -c PROGRAM` or `python SCRIPT`, with arguments, does: here, in this process."""
     for place, number in ((out, 1), (err, 2)):
         os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT), number)
-    os.environ.clear()
-    os.environ.update(env)
+    become(env)
     sys.argv = ["-c", *command[3:]] if command[1] in ("-m", "-c") else command[1:]
     if command[1] == "-m":
         runpy.run_module(command[2], run_name="__main__", alter_sys=True)
@@ -73,8 +109,7 @@ def run_kernel(connection: str, env: dict[str, str], cwd: str | None, ready: Any
     """What `python -m ipykernel_launcher -f CONNECTION` does, in this process."""
     os.setsid()  # before it is known outside: who ends a kernel ends its whole group
     ready.send(True)
-    os.environ.clear()
-    os.environ.update(env)
+    become(env)
     os.chdir(cwd or ".")
     from ipykernel.kernelapp import launch_new_instance
 
@@ -102,21 +137,27 @@ class Started:
 
 
 @functools.cache
-def forks(*preloaded: str) -> Any:
-    """What forks processes that have loaded these, as the first who asks says; None on a Mac, which forbids that."""
-    if sys.platform == "darwin":
-        return None
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(preloaded))
-    return context
+def server(loaded: tuple[str, ...]) -> forkserver.ForkServer:
+    """What forks processes that have loaded these."""
+    made = forkserver.ForkServer()
+    made.set_forkserver_preload(list(loaded))
+    return made
 
 
-def start_with_torch(patch: pytest.MonkeyPatch, folder: Path, *more: str) -> None:
-    """Let `subprocess.run` of Python fork a process that has loaded PyTorch, which takes seconds, and nothing else.
+def fork(loaded: tuple[str, ...], target: Callable, *given: Any) -> Any:
+    """Start a process that has loaded these, and calls the target."""
+    process = multiprocessing.get_context("forkserver").Process(target=target, args=given)
+    with mock.patch.object(forkserver, "connect_to_new_process", server(loaded).connect_to_new_process):
+        process.start()
+    return process
 
-    Each still has a process of its own. folder: for what they print. more: what else is loaded.
+
+def start_with_torch(patch: pytest.MonkeyPatch, folder: Path, loaded: tuple[str, ...] = ("torch",)) -> None:
+    """Let `subprocess.run` of Python fork a process that has loaded PyTorch, which takes seconds.
+
+    Each still has a process of its own, but not on a Mac, which forbids it. folder: for what they print.
     """
-    honest, context = subprocess.run, forks("torch", *more)
+    honest = subprocess.run
 
     def run(command: list[str], **named: Any) -> subprocess.CompletedProcess:
         known = {"capture_output", "text", "check", "timeout", "env", "encoding", "errors"}
@@ -125,29 +166,25 @@ def start_with_torch(patch: pytest.MonkeyPatch, folder: Path, *more: str) -> Non
             return honest(command, **named)
         out, err = folder / "stdout", folder / "stderr"
         env = dict(named.get("env") or os.environ)
-        process = context.Process(target=run_python, args=(command, env, str(out), str(err)))
-        process.start()
+        process = fork(loaded, run_python, command, env, str(out), str(err))
         process.join()
         texts = [place.read_text(encoding="utf-8") if place.exists() else "" for place in (out, err)]
         out.unlink(missing_ok=True), err.unlink(missing_ok=True)
         return subprocess.CompletedProcess(command, process.exitcode, *texts)
 
-    if context is not None:
+    if FORKS:
         patch.setattr(subprocess, "run", run)
 
 
-def kernels_with_torch(patch: pytest.MonkeyPatch, *more: str) -> None:
-    """Let Jupyter's kernels be forked from a process that has loaded PyTorch and this."""
+def fork_kernels(patch: pytest.MonkeyPatch, loaded: tuple[str, ...]) -> None:
+    """Let Jupyter's kernels be forked from a process that has loaded this, where a system allows that."""
     from jupyter_client.provisioning import local_provisioner
 
-    context = forks("torch", *more)
-
     def launch(command: list[str], env: dict[str, str], cwd: str | None = None, **_: Any) -> Started:
-        ours, theirs = context.Pipe()
-        process = context.Process(target=run_kernel, args=(command[command.index("-f") + 1], env, cwd, theirs))
-        process.start()
+        ours, theirs = multiprocessing.Pipe()
+        process = fork(loaded, run_kernel, command[command.index("-f") + 1], env, cwd, theirs)
         assert ours.poll(60), "the kernel did not start"
         return Started(process)
 
-    if context is not None:
+    if FORKS:
         patch.setattr(local_provisioner, "launch_kernel", launch)

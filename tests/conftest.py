@@ -18,17 +18,15 @@ import pytest
 BY_NOTEBOOK = ("test_notebooks.py",)
 # The slowest pieces, in this order; what is not here is quick. `pytest --durations=0` says what takes how long.
 FIRST = (
-    *("[device_check]", "[trainings_", "[whisper_pretraining]", "[simclr]", "test_callbacks.py", "test_report.py"),
-    *("[capabilities]", "test_trainings.py", "test_known_faults.py", "test_doctor.py", "test_memory.py"),
+    *("[device_check]", "test_in_mlx.py", "[trainings_", "[whisper_pretraining]", "[simclr]", "test_callbacks.py"),
+    *("test_report.py", "[capabilities]", "test_known_faults.py", "test_doctor.py", "test_memory.py"),
     *("[model_sizes", "test_lab.py", "test_batch.py", "test_store.py", "[gpt2_small]", "test_model_memory.py"),
     *("[resnet50]", "[instrument_check]", "test_add_an_experiment.py", "test_whisper.py", "test_proof.py"),
     *("test_flops.py", "test_gpt2_finetuning.py", "test_data.py", "test_share.py", "test_roofline.py", "[bert_base]"),
     *("[whisper_", "[cnn]", "[lstm]", "[mlp]", "test_hostile_", "test_figures.py", "test_on_a_mac.py"),
-    *("test_twins_mlx.py", "test_language.py", "test_project.py", "test_compare.py", "test_verdicts.py"),
+    *("test_trainings.py", "test_language.py", "test_project.py", "test_compare.py", "test_verdicts.py"),
     *("test_statistics.py", "test_experiment.py", "test_lightning.py", *(f"{file}[" for file in BY_NOTEBOOK)),
 )
-# What processes that start with PyTorch have loaded as well: of all that a notebook loads, what pomology is no part of.
-LOADED = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn", "torch._dynamo", "lightning.pytorch")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads that meet after every operator crawl where another process has their core.
@@ -105,7 +103,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Python started by `subprocess.run` has PyTorch loaded already, where a system allows that."""
-    apart.start_with_torch(monkeypatch, tmp_path, *LOADED)
+    apart.start_with_torch(monkeypatch, tmp_path, apart.LOADED)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The notebook `gpt2_pretraining_mlx` against its reference in PyTorch. `test_language.py` runs these tests in a
+"""The notebook `gpt2_pretraining_mlx` against its reference in PyTorch. `test_in_mlx.py` runs these tests in a
 process of their own: MLX must not share one with PyTorch.
 
 python -m pytest tests/mlx_language.py
@@ -69,16 +69,6 @@ def test_model_and_compiled_step_are_those_of_pytorch(tmp_path, architecture, bi
     assert cpu.count(notebook()["LanguageModel"](shape)) == shape.parameters
 
 
-def after(name: str, change):
-    """The notebook with a class that does something more when it is made."""
-
-    def __init__(self, shape):
-        super(type(self), self).__init__(shape)
-        change(self, shape)
-
-    return lambda scope: scope.update({name: type(name, (scope[name],), {"__init__": __init__})})
-
-
 def no_mask(scope):
     honest = scope["Block"].__call__
     scope["Block"].__call__ = lambda self, x, mask: honest(self, x, None)
@@ -95,8 +85,8 @@ def without_bias(self, shape):
 
 
 CHANGES = {
-    "exact GELU": ("true_gpt2", after("Block", lambda self, shape: setattr(self, "activation", nn.gelu))),
-    "bias left out": ("true_gpt2", after("Block", without_bias)),
+    "exact GELU": ("true_gpt2", fakes.after("Block", lambda self, shape: setattr(self, "activation", nn.gelu))),
+    "bias left out": ("true_gpt2", fakes.after("Block", without_bias)),
     "no mask": ("transformer_lm", no_mask),
     "no weight decay": ("transformer_lm", adamw(weight_decay=0.0)),
     "no bias correction": ("transformer_lm", adamw(bias_correction=False)),

@@ -1,4 +1,4 @@
-"""Tests of the memory notebook in MLX, which must not share a process with PyTorch: `test_memory.py` runs them.
+"""Tests of the memory notebook in MLX, which must not share a process with PyTorch: `test_in_mlx.py` runs them.
 
 python -m pytest tests/mlx_memory_side.py
 """

@@ -1,4 +1,4 @@
-"""Tests that need MLX, which must not share a process with PyTorch: `test_twins_mlx.py` runs them in their own.
+"""Tests that need MLX, which must not share a process with PyTorch: `test_in_mlx.py` runs them in their own.
 
 python -m pytest tests/mlx_side.py
 """
@@ -16,6 +16,7 @@ import pytest
 from pomology.devices import find
 from pomology.devices.mlx import MLXDevice
 from pomology.experiment.experiment import Experiment
+from pomology.measure import calls
 from pomology.workloads import parity
 from pomology.workloads.vision import mlx_resnet18
 
@@ -32,6 +33,34 @@ STEM, NORM, LAST = 0, 1, 14
 def quiet_machine(monkeypatch, tmp_path):
     fakes.quiet_machine(monkeypatch)
     apart.start_with_torch(monkeypatch, tmp_path)
+
+
+def test_the_cpu_works_for_real():
+    (cpu,) = find.find("cpu", "mlx")
+    cpu.reset_peak_memory()
+    model = nn.Linear(30, 4)
+    before = cpu.weight_sample(model)
+    model.update({"weight": model.weight + 1})
+    assert cpu.weight_sample(model) != before and (cpu.count(model), cpu.device_of(model)) == (124, "cpu")
+    moved = cpu.to_device({"x": [np.zeros(3), (1.0, mx.ones(2))]})["x"]
+    assert moved[0].dtype == mx.float32 and moved[1][1].tolist() == [1.0, 1.0]
+    with cpu.context():
+        a = mx.ones((512, 512))
+        mx.eval(a)
+        once = {"calls_per_block": 1, "repeats": 3, "budget_s": 0.01}
+        honest, bare = (calls.measure(f, cpu.synchronize, **once) for f in (cpu.dispatch(lambda: a @ a), lambda: a @ a))
+        for kind, dtype in {"fp32": mx.float32, "tf32": mx.float32, "fp16": mx.float16, "bf16": mx.bfloat16}.items():
+            product = cpu.product(kind, 16)()
+            assert (product.dtype, product.shape) == (dtype, (16, 16)) and float(product.max()) > 1
+        assert cpu.smallest_kernel()[0]().item() == 2.0
+    # A quarter of a billion operations against writing down that they are wanted.
+    assert min(block.seconds for block in honest.blocks) > 20 * min(block.seconds for block in bare.blocks)
+    with pytest.raises(ValueError, match="ReLU has no parameters"):
+        cpu.device_of(nn.ReLU())
+    peak = cpu.peak_memory()
+    assert peak["reserved_peak_bytes"] >= peak["allocated_peak_bytes"] >= 2 * 512 * 512 * 4
+    assert cpu.precisions() == dict.fromkeys(("fp32", "fp16", "bf16", "fp64")) and not cpu.tf32
+    assert cpu.free_memory() > 10**7
 
 
 def run(folder, model, step=lambda model: None, precision="fp32", **named):

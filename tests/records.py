@@ -44,9 +44,11 @@ def stream(value: float, operation: str = "triad", experiment: str = "ceilings",
     return record(experiment, metrics, config, **more)
 
 
-def write(folder: Path, records: Iterable[Record]) -> Path:
-    """A run's folder with the journals of these records."""
+def write(folder: Path, records: Iterable[Record], machine: dict | None = None) -> Path:
+    """A run's folder with the journals of these records, and what is noted of its machine."""
     folder.mkdir(parents=True, exist_ok=True)
+    if machine is not None:
+        (folder / "machine.json").write_text(json.dumps(machine))
     for one in records:
         Journal(folder / f"{one.experiment}.jsonl").end(one)
     return folder

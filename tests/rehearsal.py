@@ -13,7 +13,7 @@ import os
 import pickle
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,24 +52,6 @@ def refuse_cuda() -> None:
         if callable(item) and not isinstance(item, type) and not name.startswith("_") and name not in HARMLESS:
             setattr(torch.cuda, name, refusal(f"torch.cuda.{name}"))
     torch.Tensor.cuda, torch.nn.Module.cuda = refusal("Tensor.cuda"), refusal("Module.cuda")
-
-
-@contextlib.contextmanager
-def refuse_permuted_inputs() -> Iterator[None]:
-    """Inside, BatchNorm and LSTM raise RuntimeError for an input that is not contiguous."""
-    import torch
-
-    def look(module: torch.nn.Module, inputs: tuple) -> None:
-        if isinstance(module, (torch.nn.modules.batchnorm._NormBase, torch.nn.LSTM)) and inputs:
-            first = getattr(inputs[0], "data", inputs[0])  # a packed sequence keeps its tensor there
-            if not first.is_contiguous():
-                refuse(RuntimeError, f"{type(module).__name__} got a non-contiguous input: wrong gradients on MPS")
-
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(look)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 def note_loaders() -> None:
@@ -159,7 +141,6 @@ def begin(own: str) -> None:
     if own == "torch":
         note_loaders()
         refuse_cuda()
-        _until_the_end.enter_context(refuse_permuted_inputs())
 
 
 def end(folder: str) -> None:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import apart
 import nbformat
 import psutil
 import pytest
@@ -191,6 +192,7 @@ def checkout(tmp_path, monkeypatch, sockets) -> Checkout:
         if hasattr(module, "root"):
             monkeypatch.setattr(module, "root", lambda: made.folder)
     monkeypatch.setattr(batch, "KERNEL", sockets)
+    apart.fork_kernels(monkeypatch, apart.PLAIN)
     return made
 
 

@@ -176,31 +176,6 @@ def test_a_claim_that_one_machine_can_tell_has_both_verdicts(number):
         assert f"needs {claim(number).needs.removeprefix('needs ')}" in cell(number, records)
 
 
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ({"scaled": True}, "; scaled"),
-        ({"status": "crashed"}, "; crashed"),
-        ({"profile": "smoke"}, ""),
-        ({"flags": ["other-way"]}, ""),
-    ],
-)
-def test_what_is_not_the_article_s_own_case_tells_nothing(more, why):
-    records = [one.replace(**more) for one in ALONE[8][0]]
-    assert decide(8, records).status == UNKNOWN
-    assert cell(8, records).endswith(f"needs {claim(8).needs.removeprefix('needs ')}{why}")
-
-
-def test_single_runs_and_a_disturbed_repeat_point_somewhere_without_a_verdict():
-    flagged = [one.replace(flags=["contended"]) if one.repeat == 1 else one for one in thrice(ALONE[8][0])]
-    for records, why in ((ALONE[8][0], "one run"), (flagged, "contended")):
-        table = report_claims.claims_table([claim(8)], records)
-        assert table.data[0]["here"] == UNKNOWN and table.data[0]["doubts"] == why
-        assert bool(table.notes) is (why == "one run")  # which says what to do
-        shown = table.rows[0].cells[3]
-        assert shown.startswith("points to ") and shown.endswith(f"({why}: no verdict)")
-
-
 def test_the_rule_of_theoretical_memory_holds_wherever_it_is_counted():
     """16 bytes for a parameter, of which Whisper trains a little less; table 2 prints a unit that is 4.9 % less."""
     decision = decide(1, counted())

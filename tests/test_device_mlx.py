@@ -1,11 +1,9 @@
-"""MLX's devices: on a pretended Mac through a fake of `mlx.core`, and for real on the CPU in a process of its own."""
+"""MLX's devices: on a pretended Mac through a fake of `mlx.core`. For real they are in `mlx_side.py`."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -212,56 +210,3 @@ def test_fp32_as_mlx_ships_it_is_looked_at_and_a_row_says_which_one_it_is(mac, m
     with contextlib.nullcontext() if tf32 else pytest.raises(Unsupported, match=r"^MLX computes fp32 as fp32 on this"):
         case.require_tf32()
     assert notes == [("fp32 as MLX ships it, which here is TF32", "other-way")] * tf32
-
-
-REAL = """
-import json
-from pomology.devices import find
-from pomology.measure import calls
-(cpu,) = find.find("cpu", "mlx")
-import mlx.core as mx
-import mlx.nn as nn
-import numpy as np
-
-cpu.reset_peak_memory()
-model = nn.Linear(30, 4)
-weights = cpu.weight_sample(model)
-model.update({"weight": model.weight + 1})
-moved = cpu.to_device({"x": [np.zeros(3), (1.0, mx.ones(2))]})
-with cpu.context():
-    a = mx.ones((512, 512))
-    mx.eval(a)
-    once = {"calls_per_block": 1, "repeats": 3, "budget_s": 0.01}
-    honest = calls.measure(cpu.dispatch(lambda: a @ a), cpu.synchronize, **once)
-    bare = calls.measure(lambda: a @ a, cpu.synchronize, **once)
-    products = [cpu.product(kind, 16)() for kind in ("fp32", "tf32", "fp16", "bf16")]
-    launch, words = cpu.smallest_kernel()
-    value = launch().item()
-try:
-    cpu.device_of(nn.ReLU())
-except ValueError as error:
-    bad = str(error)
-print(json.dumps({
-    "precisions": cpu.precisions(), "count": cpu.count(model), "observed": cpu.device_of(model), "bad": bad,
-    "changed": weights != cpu.weight_sample(model), "peak": cpu.peak_memory(), "free": cpu.free_memory(),
-    "tf32": cpu.tf32, "dtype": str(moved["x"][0].dtype), "kept": moved["x"][1][1].tolist(), "value": value,
-    "honest": min(block.seconds for block in honest.blocks), "bare": min(block.seconds for block in bare.blocks),
-    "products": [[str(each.dtype), list(each.shape), float(each.max()) > 1] for each in products],
-}))
-"""
-
-
-def test_the_cpu_works_for_real():
-    done = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    real = json.loads(done.stdout)
-    assert real["precisions"] == dict.fromkeys(("fp32", "fp16", "bf16", "fp64"))
-    assert real["count"] == 124 and real["observed"] == "cpu" and "ReLU has no parameters" in real["bad"]
-    assert real["changed"] and real["dtype"] == "mlx.core.float32" and real["kept"] == [1.0, 1.0]
-    assert real["value"] == 2.0 and real["tf32"] is False
-    assert real["peak"]["reserved_peak_bytes"] >= real["peak"]["allocated_peak_bytes"] >= 2 * 512 * 512 * 4
-    kinds = ("float32", "float32", "float16", "bfloat16")
-    assert real["products"] == [[f"mlx.core.{kind}", [16, 16], True] for kind in kinds]
-    assert real["free"] > 10**7
-    # A quarter of a billion operations against writing down that they are wanted.
-    assert real["honest"] > 20 * real["bare"]

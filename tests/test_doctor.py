@@ -276,7 +276,9 @@ print(json.dumps([name for name in ("torch", "tensorflow", "mlx", "sklearn") if 
 
 
 @pytest.mark.parametrize("framework", doctor.NAMES)
-def test_this_machine_s_frameworks_each_alone(framework, tmp_path):
+def test_this_machine_s_frameworks_each_alone(request, framework, tmp_path):
+    if framework in ("torch", "lightning"):
+        request.getfixturevalue("forked")  # whose processes have PyTorch loaded, which takes seconds
     command = [sys.executable, "-c", PROGRAM, framework, str(tmp_path / "answer.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

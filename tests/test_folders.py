@@ -15,7 +15,6 @@ from pomology.machine import snapshot
 from pomology.report import declaration
 from pomology.report.showing import Report
 from pomology.results import folders, journal
-from pomology.runner import plan
 
 GIT = {"commit": "c" * 40, "dirty": False}
 SNAPSHOT = {"chip": "M2", "python": "3.11.9", "packages": {"torch": "2.13.0"}, "git": GIT, "unknown": {}}
@@ -155,9 +154,3 @@ def test_a_notebook_says_where_its_numbers_are_and_what_to_run_first(tmp_path, m
     assert numbers(combining()) == f"of blas_torch, blas_mlx, in {place}"
     more = "; to have more, run ceilings, ceilings_mlx first"
     assert numbers(combining("roofline")) == f"of blas_mlx, blas_torch, in {place}{more}"
-
-
-def test_a_batch_run_keeps_out_of_folders_of_notebooks_run_by_hand():
-    with pytest.raises(PomologyError, match=r"^RUN=lab-20261121-090000: "):
-        plan.run_folder("lab-20261121-090000", "quick")
-    assert plan.run_folder("laboratory", "quick").name == "laboratory"

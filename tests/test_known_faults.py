@@ -1,20 +1,20 @@
 """The bank of known silent faults, on a pretended M1: without any, and with each planted; and on devices without."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import apart
 import fakes
 import pytest
+import records
 
 from pomology.devices import find, known_faults
 from pomology.paths import notebook_paths, root
 from pomology.report import declaration
 from pomology.report import page as report_page
-from pomology.results import journal
 from pomology.runner import doctor
 
 FRAME = """
@@ -62,12 +62,8 @@ BANK = [fault for fault in known_faults.FAULTS if "mps" in fault.backends]
 
 
 @pytest.fixture(scope="module")
-def answers():
-    command, environment = [sys.executable, "-W", "ignore", "-c", FRAME], os.environ | {"OMP_NUM_THREADS": "1"}
-    texts = {"capture_output": True, "text": True, "env": environment}
-    done = subprocess.run(command, check=False, cwd=Path(__file__).parent, **texts)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+def answers(tmp_path_factory):
+    return apart.answers(tmp_path_factory.mktemp("faults"), FRAME)
 
 
 def present(verdicts: dict) -> set:
@@ -145,30 +141,27 @@ def test_the_doctor_names_which_are_present_and_what_helps():
     assert (untried.verdict, untried.answer) == (doctor.NOT_TOLD, "a (issue 1): not tried: needs 4 GB")
 
 
-def test_a_row_that_meets_a_planted_fault_is_a_mismatch_without_a_time(tmp_path):
-    """The gradient that comes back from the 33,278 words of the language model; and the same row where none is met."""
+def test_a_row_that_meets_a_planted_fault_is_a_mismatch_without_a_time(tmp_path, forked):
+    """The gradient that comes back from the 33,278 words of the language model."""
     (notebook,) = (path for path in notebook_paths(root() / "notebooks") if path.stem == "transformer_lm")
-    command = [sys.executable, "-W", "ignore", "faulty.py", str(notebook), "smoke", str(tmp_path / "rows.json")]
-    texts = {"capture_output": True, "text": True, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
-    done = subprocess.run([*command, "long products", "early copies"], check=False, cwd=Path(__file__).parent, **texts)
+    command = [sys.executable, str(Path(__file__).with_name("faulty.py")), str(notebook), "smoke"]
+    command += [str(tmp_path / "rows.json"), "long products"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    (ill,), (fine,) = (rows.values() for rows in json.loads((tmp_path / "rows.json").read_text()).values())
-    assert (ill[0], ill[2]) == ("mismatch", []) and "mm of 140×33278 and 33278×16" in ill[1], ill
-    assert fine[:2] == ["ok", None] and "step_s" in fine[2], fine
+    ((row,),) = (rows.values() for rows in json.loads((tmp_path / "rows.json").read_text()).values())
+    assert (row[0], row[2]) == ("mismatch", []) and "mm of 140×33278 and 33278×16" in row[1], row
 
 
 def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path, undrawn):
     """Though the journal keeps them: 7.654321, and 12.3 ms of a step."""
-    (tmp_path / "machine.json").write_text(json.dumps({"chip": "Apple M1", "python": "3.11.9"}))
     names = ("epoch_s", "fit_s", "flops_per_s", "power_gpu_w", "memory_peak_bytes", "max_abs_error")
     metrics = {name: {"value": 7.654321} for name in names}
     metrics |= {name: {"value": 0.0123456} for name in ("step_s", "forward_s")}
     about = {"backend": "mps", "device": "gpu", "metrics": metrics, "flops_per_step": 10**9, "reason": "mm is wrong"}
-    for notebook in ("vae", "mlp", "simclr", "energy", "kernel_launch_torch", "blas_torch", "ceilings"):
-        article = declaration.of(notebook).article
-        row = fakes.record(experiment=notebook, article=article, status="mismatch", **about)
-        journal.Journal(tmp_path / f"{notebook}.jsonl").end(row)
-    report_page.build(tmp_path)
+    notebooks = ("vae", "mlp", "simclr", "energy", "kernel_launch_torch", "blas_torch", "ceilings")
+    articles = {name: declaration.of(name).article for name in notebooks}
+    rows = [fakes.record(experiment=n, article=a, status="mismatch", **about) for n, a in articles.items()]
+    report_page.build(records.write(tmp_path, rows, {"chip": "Apple M1", "python": "3.11.9"}))
     pages = [path for path in tmp_path.rglob("*") if path.suffix in (".html", ".csv")]
     texts = {path.name: path.read_text(encoding="utf-8") for path in pages}
     assert {"index.html", "vae-details.html", "kernel_launch_torch-numbers.html"} <= set(texts)

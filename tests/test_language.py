@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import types
-from pathlib import Path
 
-import apart
 import fakes
 import numpy as np
 import pytest
@@ -29,7 +27,6 @@ from pomology.workloads.cost import workload
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
-SIDE = Path(__file__).with_name("mlx_language.py")
 LARGE = {"transformer_lm": 733_816_080, "true_gpt2": 774_030_080}
 # TFLOP of a step of the default architecture with 1,024 tokens a sequence, counted operator by operator elsewhere.
 TFLOP = {8: 40.06, 4: 20.03, 2: 10.01, 1: 5.01}
@@ -121,16 +118,6 @@ def test_the_notebook_s_model_and_optimiser_are_the_reference_s(tmp_path, archit
     assert record.metrics["inputs_checksum"].value == gpt2.trial(architecture).checksum
 
 
-def after(name: str, change):
-    """A class that does something more when it is made."""
-
-    def __init__(self, shape):
-        super(type(self), self).__init__(shape)
-        change(self, shape)
-
-    return lambda scope: scope.update({name: type(name, (scope[name],), {"__init__": __init__})})
-
-
 def sees_the_future(scope):
     scope["F"] = functions = types.SimpleNamespace(**vars(F))
     functions.scaled_dot_product_attention = lambda *given, is_causal: F.scaled_dot_product_attention(*given)
@@ -150,10 +137,10 @@ def other_waves(self, shape):
 
 # Architecture, and the notebook's code with something else in it.
 DIFFERENT = {
-    "exact GELU": ("true_gpt2", after("Block", lambda self, shape: setattr(self, "activation", nn.GELU()))),
-    "bias left out": ("true_gpt2", after("Attention", without_bias)),
+    "exact GELU": ("true_gpt2", fakes.after("Block", lambda self, shape: setattr(self, "activation", nn.GELU()))),
+    "bias left out": ("true_gpt2", fakes.after("Attention", without_bias)),
     "sees the future": ("transformer_lm", sees_the_future),
-    "other waves": ("transformer_lm", after("LanguageModel", other_waves)),
+    "other waves": ("transformer_lm", fakes.after("LanguageModel", other_waves)),
     "sum for mean": ("transformer_lm", lambda scope: scope.update(loss_function=sum_for_mean)),
 }
 
@@ -203,9 +190,6 @@ def test_weights_are_the_same_for_everyone_and_each_another():
     assert one.checksum == gpt2.trial("true_gpt2", False).checksum
     arrays = [array for array in one.weights.values() if array.size > 1]
     assert all(np.unique(array).size > 0.99 * array.size and array.dtype == np.float32 for array in arrays)
-
-
-test_in_mlx = apart.tests_of(SIDE)
 
 
 def test_both_times_of_a_device_stand_in_one_line_as_in_the_article():

@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
+import apart
 import lint
 import nbformat
-import pytest
-import rehearsal
 
-TESTS = Path(__file__).resolve().parent
 TORCH = "import os, torch\nimport numpy as np\nfrom torch.utils.data import DataLoader\n"
 KERAS = "import os\nos.environ['TURN_OFF_REMAPPER'] = '1'\nimport keras, tensorflow as tf\n"
 
@@ -188,17 +183,13 @@ def test_every_rule_has_a_planted_fault():
 # The rehearsal in a kernel --------------------------------------------------------------------------------------------
 
 
-def rehearsed(own: str, program: str, folder: Path) -> list:
-    """What a fresh process notes in `said` that begins and ends as a notebook of this framework does in the tests."""
-    begin = f"import sys\nsys.path.insert(0, {str(TESTS)!r})\nimport rehearsal\nrehearsal.begin({own!r})\nsaid = []\n"
-    end = f"rehearsal.end({str(folder)!r})\nimport json\nprint(json.dumps(said))"
-    done = subprocess.run([sys.executable, "-c", begin + program + end], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
+# What a fresh process notes that begins and ends as a notebook with PyTorch does in the tests.
 IN_TORCH = """
+import json, sys
+import rehearsal
+rehearsal.begin("torch")
 import contextlib, importlib.util, lightning, torch, transformers
+said = []
 class Model(lightning.LightningModule):
     def __init__(self):
         super().__init__()
@@ -221,12 +212,14 @@ for line in ("import tensorflow", "import mlx.core", "from sklearn import metric
         exec(line)
 torch.utils.data.DataLoader([1, 2], 2, collate_fn=lambda batch: batch)
 said += [rehearsal.attempts, [name for name in ("tensorflow", "mlx", "sklearn") if name in sys.modules]]
+rehearsal.end(sys.argv[1])
+print(json.dumps(said))
 """
 
 
 def test_a_process_with_torch_behaves_as_on_a_mac(tmp_path):
     """A training step by Lightning is not refused; what does not exist on a Mac is, and is noted even if caught."""
-    loaders, *said, attempts, loaded = rehearsed("torch", IN_TORCH, tmp_path)
+    loaders, *said, attempts, loaded = apart.answers(tmp_path, IN_TORCH, str(tmp_path))
     assert [loaders, *said] == [1, None, False, [], []]
     others = ("tensorflow", "mlx", "sklearn", "torchvision")
     assert (attempts, loaded) == ([f"{name} beside torch, imported by __main__" for name in others], [])
@@ -235,24 +228,3 @@ def test_a_process_with_torch_behaves_as_on_a_mac(tmp_path):
     assert refused == [f"{name} was called: it does not exist on a Mac" for name in called]
     assert worker.startswith("a DataLoader's worker, which macOS starts by spawn, cannot get its data: Can't pickle")
     assert len(pickle.loads((tmp_path / "loaders.pickle").read_bytes())) == 1
-
-
-def test_permuted_inputs_are_refused():
-    import torch
-
-    images = torch.randn(2, 4, 4, 3)
-    norm, lstm = torch.nn.BatchNorm2d(3), torch.nn.LSTM(3, 5)
-    packed = torch.nn.utils.rnn.pack_sequence([torch.randn(4, 3), torch.randn(2, 3)])
-    before = len(rehearsal.refused)
-    with rehearsal.refuse_permuted_inputs():
-        for bad in (images.permute(0, 3, 1, 2), torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)):
-            with pytest.raises(RuntimeError, match="BatchNorm2d got a non-contiguous input: wrong gradients on MPS"):
-                norm(bad)
-        with pytest.raises(RuntimeError, match="LSTM got a non-contiguous input"):
-            lstm(torch.randn(2, 6, 3).transpose(0, 1))
-        norm(images.permute(0, 3, 1, 2).contiguous())
-        lstm(torch.randn(6, 2, 3))
-        lstm(packed)
-        torch.nn.LayerNorm(3)(images.transpose(1, 2))  # no fault of it is known
-    assert len(rehearsal.refused) == before + 3
-    norm(images.permute(0, 3, 1, 2))

@@ -325,12 +325,16 @@ def test_for_real_in_a_kernel_that_ends_with_what_started_it(pretended, checkout
 # Statistics -----------------------------------------------------------------------------------------------------------
 
 
+BASE = record("vae")
+
+
 def side(name: str, **times) -> compare.Side:
     """A version's: case -> its times, one a process."""
     cases = {}
     for size, values in times.items():
         for repeat, value in enumerate(values):
-            one = record("vae", config={"size": size}, repeat=repeat, metrics={"step_s": metric(float(value))})
+            about = {"config": {"size": size}, "repeat": repeat, "metrics": {"step_s": metric(float(value))}}
+            one = BASE.replace(**about)
             cases.setdefault(compare.Case.of(one), []).append(one)
     return compare.Side(name, {}, cases)
 

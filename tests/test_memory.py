@@ -202,9 +202,8 @@ def notebook_scope(name, folder, source=lambda text: text, **given):
     raise AssertionError("no training")
 
 
-# In this process's memory are holes that earlier tests left; and MLX must not share a process with PyTorch.
-test_in_a_fresh_process = apart.tests_of(Path(__file__).with_name("fresh_memory_side.py"))
-test_in_mlx = apart.tests_of(Path(__file__).with_name("mlx_memory_side.py"))
+# In this process's memory are holes that earlier tests left.
+test_in_a_fresh_process = apart.tests_of("fresh_memory_side.py")
 
 
 def test_near_the_limit_is_what_the_prediction_says_and_no_more(tmp_path, monkeypatch):

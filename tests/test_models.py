@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from pomology.workloads import torch_reference
 from pomology.workloads.cost import Workload, workload
 
 FLOAT = 4  # bytes
@@ -102,3 +103,13 @@ def test_fused_attention_keeps_no_matrices_and_computes_as_much(backend, dropout
     else:
         assert work.saved_bytes >= 4 * (3 * numbers + matrix)
     assert work.flops == 6 * 2 * matrix * width  # two products forward, four backward
+
+
+def test_pytorch_counts_the_steps_of_resnet_18():
+    (one, macs), (small, small_macs) = torch_reference.vision_workloads("resnet18", [(2, 224), (3, 64)])
+    assert (macs, one.parameters, small.parameters) == (1_814_073_344, 11_689_512, 11_689_512)
+    # As much again as forward for the gradients of the weights and of what comes in; of the pictures nobody needs one.
+    assert one.flops == 2 * 2 * (3 * 1_814_073_344 - 112 * 112 * 64 * 7 * 7 * 3)
+    assert one.state_bytes == 3 * 4 * 11_689_512
+    # All layers but the last one have operations as there are pixels.
+    assert small_macs == (1_814_073_344 - 512_000) * 64**2 // 224**2 + 512_000

@@ -340,10 +340,10 @@ def execution(request, tmp_path_factory) -> Execution:
     env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     env |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub"), "IPYTHONDIR": str(folder / "ipython")}
     options = {"timeout": 300, "kernel_name": "python3", "resources": {"metadata": {"path": str(path.parent)}}}
+    options["shutdown_kernel"] = "immediate"  # what it has to say is in files
     with pytest.MonkeyPatch.context() as patch, conftest.sockets_in_a_folder() as sockets:
         patch.setenv("JUPYTER_PREFER_ENV_PATH", "1")  # this environment's kernel
-        if own == "torch":
-            apart.kernels_with_torch(patch, *conftest.LOADED)
+        apart.fork_kernels(patch, apart.LOADED if own == "torch" else apart.PLAIN)
         NotebookClient(document, config=Config(KernelManager=sockets), **options).execute(env=env)
     return Execution(path, out, folder, given, document)
 
@@ -482,7 +482,7 @@ def test_what_its_loaders_use_works_in_a_spawned_worker(execution, monkeypatch, 
     if "DataLoader" not in "\n".join(code(execution.document)[1:]):
         pytest.skip("has no DataLoader")
     assert place.stat().st_size > 100, "no loader was made"
-    apart.start_with_torch(monkeypatch, tmp_path, *conftest.LOADED)
+    apart.start_with_torch(monkeypatch, tmp_path, apart.LOADED)
     done = subprocess.run([sys.executable, "-c", WORKER, str(place)], capture_output=True, text=True, check=False)
     last = done.stderr.strip().split("\n")[-1]
     assert done.stdout == "loaded\n", f"a worker, which macOS starts by spawn, cannot load its data: {last}"

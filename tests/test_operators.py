@@ -1,12 +1,9 @@
 """The pretended MPS against faults planted in it, and the command that rehearses a notebook on it."""
 
 import json
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
-import mps_operators
+import apart
 import pretended_mps
 import pytest
 
@@ -41,29 +38,6 @@ def test_the_list_is_that_of_the_torch_which_macs_get():
     assert {"softmax.int", "layer_norm"} <= {*pretended_mps.AUTOCAST["full"]}
 
 
-YAML = """
-- func: {name}(Tensor self) -> Tensor
-  dispatch:
-    {dispatch}
-"""
-
-
-def test_the_list_comes_from_the_yaml_and_the_symbols_of_a_wheel(tmp_path):
-    """A wheel made here, with an operator of each kind, and C++ names as the compiler writes them."""
-    wheel, (functions, tags) = tmp_path / "torch-9.whl", mps_operators.YAMLS
-    kinds = {"fast.a": "CPU, MPS: f", "slow": "CPU: g", "made": "CompositeExplicitAutograd: h", "big": "MPS: i"}
-    wrapped = "13WrapFunction_ILNS0_10CastPolicyE{}ELN3c1010DeviceTypeE{}EFvvEXadL_ZNS_4_ops{}{}4callEvE"
-    symbols = [(0, 13, "fast_a"), (1, 13, "made"), (4, 13, "big"), (0, 1, "slow")]  # device 13 is MPS, 1 is CUDA
-    symbols = [wrapped.format(policy, device, len(name), name) for policy, device, name in symbols]
-    with zipfile.ZipFile(wheel, "w") as archive:
-        text = "".join(YAML.format(name=name, dispatch=kinds[name]) for name in kinds)
-        archive.writestr(functions, text)
-        archive.writestr(tags, "- tag: core\n  desc: none\n")
-        archive.writestr(mps_operators.LIBRARY, "\0".join(symbols))
-    lines = ["composite made -", "kernel big -", "kernel fast a", "autocast lower fast.a", "autocast full made"]
-    assert mps_operators.text(wheel).splitlines() == ["torch-9.whl", *lines]
-
-
 FRAME = """
 import copy, json, os, sys
 import numpy as np
@@ -76,7 +50,7 @@ from pomology.runner.operators import Use
 rehearsal = pretended_mps.Rehearsal()
 device = rehearsal.handle
 answers = {}
-for name, code in json.load(sys.stdin).items():
+for name, code in json.loads(sys.argv[1]).items():
     rehearsal.use, error = Use(), ""
     rehearsal.counts.clear()
     with rehearsal.entered():
@@ -93,13 +67,10 @@ os._exit(0)  # as `pretended_mps` ends its process, and for the same reason
 
 
 @pytest.fixture(scope="module")
-def pretended() -> dict[str, dict]:
+def pretended(tmp_path_factory) -> dict[str, dict]:
     """What every program of `PLANTED` and `FINE` asked of the pretended MPS, run one after another in one process."""
-    command, programs = [sys.executable, "-W", "ignore", "-c", FRAME], FINE | {code: code for code in PLANTED}
-    texts = {"input": json.dumps(programs), "capture_output": True, "text": True}
-    done = subprocess.run(command, check=False, cwd=Path(__file__).parent, **texts)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    programs = FINE | {code: code for code in PLANTED}
+    return apart.answers(tmp_path_factory.mktemp("pretended"), FRAME, json.dumps(programs))
 
 
 PLANTED = {  # a program -> the fault that is named
@@ -233,7 +204,7 @@ def test_the_table_of_a_notebook(rehearsed):
         operators.table("vea")
 
 
-def test_what_cannot_be_rehearsed_says_why_in_one_line(tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_rehearsed_says_why_in_one_line(tmp_path, monkeypatch, capsys, forked):
     assert __main__.main(["doctor", "--operators", "vea"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("pomology: --operators vea: no notebook is named so; there are ") and said.count("\n") == 1

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import fakes
 import numpy as np
 import pytest
-import torch
 from fakes import Clock, SimulatedDevice
 
 from pomology.devices import find
@@ -219,12 +218,6 @@ def test_the_rate_is_that_of_the_fastest_product_found_once_or_of_this_runs_ceil
         for _ in range(2):
             assert experiment.peak_matmul_rate(experiment.devices[0], "fp16") == pytest.approx(expected)
             assert asked == ([("fp16", 512), ("fp16", 1024), ("fp16", 2048)] if expected != found / 2 else [])
-
-
-def test_a_product_has_the_precision_and_the_size_that_were_asked_for():
-    for precision, kind in (("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)):
-        result = Device("cpu").product(precision, 16)()
-        assert (result.dtype, result.shape) == (kind, (16, 16))
 
 
 GRAPHS_BYTES, OWN_BYTES = 50_000_000, 1_000_000

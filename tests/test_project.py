@@ -333,17 +333,6 @@ def test_a_pin_without_a_wheel_for_the_mac_is_refused():
     assert fault == "wheels-macos.txt: mlx-metal==0.32.3: constraints.txt has no such pin for a Mac; run make lock"
 
 
-def test_make_lock_names_the_wheel_that_a_mac_takes():
-    def package(name: str, *ends: str) -> str:
-        files = ", ".join(f'{{ url = "https://example.org/a/{name}-1.0-{end}.whl" }}' for end in ends)
-        return f'[[packages]]\nname = "{name}"\nversion = "1.0"\nwheels = [{files}]\n'
-
-    here = "cp311-cp311-macosx_11_0_arm64"
-    locked = package("fast", "py3-none-any", "cp311-cp311-macosx_10_9_universal2", here)
-    locked += package("plain", "py310-none-any", "py311-none-any", "py39-none-any")
-    assert wheels.lines(locked) == [f"fast==1.0  fast-1.0-{here}.whl", "plain==1.0  plain-1.0-py311-none-any.whl"]
-
-
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_all_that_is_installed_has_a_hash(platform):
     """But PyTorch on Linux with what it brings, and the extra `offload`."""

@@ -1,13 +1,9 @@
 """The proof of a training step, on a pretended GPU, clean and with the known faults of GPUs planted in it."""
 
 import itertools
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
+import apart
 import pytest
 import torch
 
@@ -299,13 +295,8 @@ os._exit(0)
 
 
 @pytest.fixture(scope="module")
-def answers():
-    command = [sys.executable, "-W", "ignore", "-c", FRAME]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    texts = {"capture_output": True, "text": True, "env": environment}
-    done = subprocess.run(command, check=False, cwd=Path(__file__).parent, **texts)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+def answers(tmp_path_factory):
+    return apart.answers(tmp_path_factory.mktemp("proof"), FRAME)
 
 
 def test_a_step_that_is_right_passes(answers):

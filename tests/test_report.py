@@ -15,6 +15,7 @@ import fakes
 import nbformat
 import pytest
 from nbformat import v4
+from records import write
 from test_lab import browser, needs_browser
 
 import pomology
@@ -45,12 +46,7 @@ def record(experiment="vae", **more):
 
 
 def run(folder: Path, *records: dict, machine: dict | None = MACHINE) -> Path:
-    folder.mkdir(exist_ok=True, parents=True)
-    if machine is not None:
-        (folder / "machine.json").write_text(json.dumps(machine))
-    for one in records:
-        journal.Journal(folder / f"{one.experiment}.jsonl").end(one)
-    return folder
+    return write(folder, records, machine)
 
 
 def notebook(path: Path, *cells, **metadata) -> Path:

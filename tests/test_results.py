@@ -346,9 +346,3 @@ def test_a_run_is_opened_by_its_name_its_folder_or_its_zip(journal, tmp_path, mo
         Run.open("nothing")
     with pytest.raises(PomologyError, match="nothing: no such folder or zip; runs are in outputs/"):
         Run(tmp_path / "nothing")
-
-
-def test_reading_needs_no_pandas_and_no_framework():
-    heavy = '{"pandas", "torch", "numpy", "pickle"} & set(sys.modules)'
-    script = f"import sys\nfrom pomology.results import journal\nassert not {heavy}, {heavy}"
-    subprocess.run([sys.executable, "-c", script], check=True)

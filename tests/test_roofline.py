@@ -30,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 HERE = Path(__file__).resolve().parents[1] / "notebooks" / "this_machine"
 FLOAT = 4  # bytes
+MACHINE = {"chip": "Apple M9", "profile": "quick"}
 
 
 def test_a_ceiling_is_the_best_over_sizes_frameworks_and_the_products_of_other_notebooks():
@@ -437,8 +438,8 @@ def test_a_run_ends_with_the_ceilings_again_in_every_repeat_and_then_shows_them(
 def test_a_faster_product_lowers_the_shares_on_every_page_that_is_there(tmp_path, monkeypatch, undrawn):
     monkeypatch.setattr(report_page, "_compared", lambda *_: None)
     known = {"metrics": rate(50e9, 49e9, 51e9), "article": "003", "flops_per_step": 10**9}
-    out = write(tmp_path, [product(100e9, low=99e9, high=101e9), record("vae", **known)])
-    (out / "machine.json").write_text('{"chip": "Apple M9", "profile": "quick"}')
+    cases = [product(100e9, low=99e9, high=101e9), record("vae", **known)]
+    out = write(tmp_path, cases, MACHINE)
     report = Report.of(declaration.of("vae"), Run(out))
     cells = [nbformat.v4.new_markdown_cell("# VAE")]
     for method in ("table", "details"):
@@ -505,7 +506,7 @@ def test_the_roofline_notebook_and_the_page_read_the_whole_run(tmp_path, undrawn
     assert len(whole.ceilings().rows) == 5
     later = Experiment("vae", article="003", devices="cpu", out=str(out))
     assert roofline.BEST in later.details().columns
-    (out / "machine.json").write_text('{"chip": "Apple M9", "profile": "quick"}')
+    write(out, [], MACHINE)
     nbformat.write(nbformat.v4.new_notebook(metadata={"pomology": {"article": "001"}}), out / "roofline.ipynb")
     page = report_page.build(out).read_text()
     assert roofline.BEST.replace("'", "&#x27;") in page and "checks of the kit itself" not in page
@@ -525,8 +526,7 @@ def test_a_processor_launches_nothing_and_stands_in_no_table_of_launches(tmp_pat
         record("kernel_launch_mlx", times, {}, article="001", framework="mlx", backend=name)
         for name in ("cpu", "mlx-gpu")
     ]
-    out = write(tmp_path, records)
-    (out / "machine.json").write_text('{"chip": "M9", "architecture": "x86_64", "python": "3.11"}')
+    out = write(tmp_path, records, {"chip": "M9", "architecture": "x86_64", "python": "3.11"})
     report = Report.of(declaration.of("kernel_launch_mlx"), Run(out))
     table = report.table()
     assert [row.cells[0] for row in table.rows if row.kind == "measured"] == ["Apple M9 GPU (MLX 2.13.0, 2026)"]

@@ -63,18 +63,3 @@ def test_memory_that_others_use_counts(mac, monkeypatch):
     monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: 4 * GIB)
     with pytest.raises(errors.TooBig, match=r"5\.4 GB .* 4\.3 GB are free"):
         case.require_memory(work)
-
-
-@pytest.mark.parametrize(("gigabytes", "backend"), [(12.5, "cpu"), (11.5, "mps"), (15, "cuda")])
-def test_a_16_gb_machine_says_what_is_free(mac, monkeypatch, gigabytes, backend):
-    """Metal recommends 12 GB, the driver of a card keeps half a GB, and the computer around it is another matter."""
-    device = mac(16)
-    device.backend, device.kind = backend, "cpu" if backend == "cpu" else "gpu"
-    if backend == "cuda":
-        monkeypatch.setattr(torch.accelerator, "get_memory_info", lambda *_: (16 * GIB - GIB // 2, 16 * GIB))
-        monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: 1)
-    case = Case(Nobody(), device, {})
-    case.require_memory(Workload(1, 1, 0, round(gigabytes * GIB)))
-    free = {"cpu": 16, "mps": 12, "cuda": 15.5}[backend] * GIB
-    with pytest.raises(errors.TooBig, match=rf"^needs \d+\.\d GB at the least .*; {free / 1e9:.1f} GB are free$"):
-        case.require_memory(Workload(1, 1, 0, round(1.01 * free)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 
 import nbformat
@@ -287,8 +286,7 @@ def test_copies_that_jupyterlab_keeps_are_no_notebooks(tmp_path):
 def test_the_page_of_a_run_has_the_chart(tmp_path, monkeypatch):
     monkeypatch.setattr(Report, "drawn", lambda _: "<svg/>")  # takes seconds
     monkeypatch.setattr(report_page, "peaks_figure", lambda _: style.nothing())
-    out = write(tmp_path / "run", RUN)
-    (out / "machine.json").write_text(json.dumps({"chip": "Apple M9", "profile": "quick"}))
+    out = write(tmp_path / "run", RUN, {"chip": "Apple M9", "profile": "quick"})
     nbformat.write(nbformat.v4.new_notebook(metadata={"pomology": {"article": "kit"}}), out / "summary.ipynb")
     whole = report_page.build(out).read_text()
     _, chart, *rest = re.split("<h2[^>]*>", whole)  # nothing is ranked: of the articles' settings it has no whole time

@@ -382,6 +382,9 @@ def verdict(formula: str, *records: Record, about: str = "") -> str:
         assert row.cells[2] == "does not hold: the CPU takes 0.428× as long as the GPU"
     told = "cannot be told here" if row.cells[3].startswith(("here ", "points to ")) else row.cells[3].split(":")[0]
     assert table.data[0]["here"] == told
+    if row.cells[3].startswith("points to "):
+        assert f"({table.data[0]['doubts'].replace('; ', ', ')}: no verdict)" in row.cells[3]
+        assert bool(table.notes) is ("(one run" in row.cells[3])  # which says what to do
     return row.cells[3]
 
 
@@ -436,6 +439,8 @@ def test_what_gives_no_verdict_points_somewhere():
     assert verdict(FASTER, *own, about="M1").startswith("here")
     scaled = (case.replace(scaled=True) for case in gpu)
     assert verdict(FASTER, *cpu, *scaled) == "cannot be told here: needs a CPU and a GPU; scaled"
+    other = (case.replace(flags=["other-way"]) for case in gpu)
+    assert verdict(FASTER, *cpu, *other) == "cannot be told here: needs a CPU and a GPU"
 
 
 def test_stand_ins_give_no_verdict_where_data_are_decoded():

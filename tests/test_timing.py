@@ -29,11 +29,12 @@ def value(clock: StepClock, name: str) -> float:
     return epoch_metrics(clock)[name].value
 
 
-def timed(batches, step_s, **options) -> tuple[StepClock, Part]:
+def timed(batches, step_s, steps=None, **options) -> tuple[StepClock, Part]:
     """The clock and the part of a training in simulated time, whose steps take `step_s`, or `step_s(number)`."""
-    now = Clock()
-    clock = StepClock(clock=now, **options)
-    train(clock, batches, lambda number: now.pass_s(step_s(number) if callable(step_s) else step_s))
+    clock = StepClock(clock=Clock(), **options)
+    train(
+        clock, batches, lambda number: clock.clock.pass_s(step_s(number) if callable(step_s) else step_s), steps=steps
+    )
     return clock, clock.parts["training"]
 
 
@@ -49,9 +50,9 @@ def same(batch):
 def test_a_whole_epoch_is_measured_exactly_with_its_slow_first_step(length):
     clock, part = timed(range(length), lambda number: 0.004 if number else 3.0)
     metrics = epoch_metrics(clock)
+    epoch = metrics["epoch_s"]
     assert (part.complete, part.stopped, part.steps) == (True, "whole epoch", length)
-    assert metrics["epoch_s"].value == exactly(3.0 + (length - 1) * 0.004)
-    assert metrics["epoch_s"].how == "measured"
+    assert (epoch.value, epoch.how) == (exactly(3.0 + (length - 1) * 0.004), "measured")
     assert metrics["first_step_s"].value == exactly(3.0)
     assert "compute_epoch_s" not in metrics
     assert ("step_s" in metrics) == (length > 2)
@@ -73,10 +74,7 @@ def test_loading_belongs_to_the_steps_and_the_start_of_the_loader_to_the_first()
 
 
 def test_a_smaller_last_batch_is_in_the_epoch_but_in_no_mean():
-    now = Clock()
-    clock = StepClock(clock=now)
-    train(clock, Loader(12), lambda number: now.pass_s(0.072 if number == 11 else 0.1), steps=11.72)
-    part = clock.parts["training"]
+    clock, part = timed(Loader(12), lambda number: 0.072 if number == 11 else 0.1, steps=11.72)
     assert part.complete and part.steps == 12 and part.last_step_s == exactly(0.072)
     assert value(clock, "epoch_s") == exactly(1.172) and value(clock, "step_s") == exactly(0.1)
 
@@ -98,10 +96,8 @@ def test_long_epochs_have_longer_blocks_instead_of_more():
 
 @pytest.mark.parametrize("step_s", [0.0005, 0.01, 0.7])
 def test_an_epoch_estimated_from_constant_steps_is_exact(step_s):
-    now = Clock()
-    clock = StepClock(clock=now, budget_s=3)
-    train(clock, Loader(20_000), lambda number: now.pass_s(step_s if number else 2.0), steps=19_999.25)
-    part, metrics = clock.parts["training"], epoch_metrics(clock)
+    clock, part = timed(Loader(20_000), lambda number: step_s if number else 2.0, steps=19_999.25, budget_s=3)
+    metrics = epoch_metrics(clock)
     assert not part.complete and part.last_step_s is None
     assert metrics["epoch_s"].value == exactly(2.0 + 19_998.25 * step_s)
     assert (metrics["epoch_s"].how, metrics["step_s"].how) == ("estimated", "measured")
@@ -246,11 +242,9 @@ def test_steps_of_no_epoch_have_no_time_of_one():
 
 
 def test_an_evaluation_is_added_to_the_epoch_and_not_to_the_steps():
-    now = Clock()
-    clock = StepClock(clock=now, budget_s=10, to_device=same)
-    train(clock, range(100), lambda number: now.pass_s(0.01))
-    now.pass_s(100)  # between two parts nothing is timed
-    train(clock, range(40), lambda number: now.pass_s(0.005 if number else 0.2), "evaluation")
+    clock, _ = timed(range(100), 0.01, budget_s=10, to_device=same)
+    clock.clock.pass_s(100)  # between two parts nothing is timed
+    train(clock, range(40), lambda number: clock.clock.pass_s(0.005 if number else 0.2), "evaluation")
     metrics = epoch_metrics(clock)
     assert metrics["epoch_s"].value == exactly(1.0 + 0.2 + 39 * 0.005) == metrics["compute_epoch_s"].value
     assert metrics["epoch_s"].how == "measured"
@@ -259,11 +253,9 @@ def test_an_evaluation_is_added_to_the_epoch_and_not_to_the_steps():
 
 
 def test_one_estimated_part_makes_the_epoch_an_estimate_and_one_left_early_takes_it_away():
-    now = Clock()
-    clock = StepClock(clock=now, budget_s=10)
-    assert epoch_metrics(clock) == {}
-    train(clock, range(100), lambda number: now.pass_s(0.01))
-    train(clock, range(5_000), lambda number: now.pass_s(0.005), "evaluation")
+    assert epoch_metrics(StepClock(clock=Clock())) == {}
+    clock, _ = timed(range(100), 0.01, budget_s=10)
+    train(clock, range(5_000), lambda number: clock.clock.pass_s(0.005), "evaluation")
     part, metric = clock.parts["evaluation"], epoch_metrics(clock)["epoch_s"]
     assert not part.complete and seconds_of(part.blocks) < 10 / 4 + 0.1  # it gets a quarter of the budget
     assert (metric.value, metric.how) == (exactly(1.0 + 25.0), "estimated")

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import fakes
 import pytest
 import torch
+from records import write
 from test_notebooks import definitions
 
 from pomology.articles import elsewhere, published
 from pomology.errors import Unsupported
 from pomology.report import article, declaration, page, ranking, speeds
 from pomology.report.figures import draw
-from pomology.results import journal
 from pomology.results.cases import line
 from pomology.workloads.autocast import autocast
 
@@ -175,11 +175,9 @@ def test_a_line_of_such_a_case_names_no_epoch():
 
 
 def test_the_page_has_them_behind_the_articles_and_before_the_kit(tmp_path, undrawn):
-    (tmp_path / "machine.json").write_text(json.dumps({"chip": "Apple M1", "python": "3.11.9"}))
-    for name in ("instrument_check", "bert_base", "vae"):
-        about = {"experiment": name, "article": declaration.of(name).article, "backend": "cpu"}
-        journal.Journal(tmp_path / f"{name}.jsonl").end(fakes.record(**about))
-    text = page.build(tmp_path).read_text(encoding="utf-8")
+    names = ("instrument_check", "bert_base", "vae")
+    cases = [fakes.record(experiment=name, article=declaration.of(name).article, backend="cpu") for name in names]
+    text = page.build(write(tmp_path, cases, {"chip": "Apple M1", "python": "3.11.9"})).read_text(encoding="utf-8")
     order = [text.index(f'<section id="{name}">') for name in ("vae", "bert_base", "instrument_check")]
     assert order == sorted(order) and ">Today's machines</h2>" in text.replace("&#39;", "'")
 

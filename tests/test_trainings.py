@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import apart
 import fakes
 import pytest
 
 from pomology.errors import PomologyError
 from pomology.report import roofline, side_by_side
 from pomology.workloads import trainings
-
-test_in_mlx = apart.tests_of(Path(__file__).with_name("trainings_mlx.py"))
 
 # As the articles' models have them; of ResNet-50 torchvision's.
 PARAMETERS = {"vae 1": 652_824, "siamese 2": 11_432_897, "dcgan 2": 6_342_272, "simclr 2": 11_497_792}
@@ -69,3 +64,24 @@ def test_parts_of_a_step_the_share_of_the_ceiling_and_tensorflow():
     assert (row["ratio_rest"], row["ratio_tensorflow_mlx"]) == (None, None) and row["ratio_forward"]
     (row,) = side_by_side.parts("trainings", [pair[0], record("mlx", 1.0, 0.25, status="mismatch")], best, keras).data
     assert row["ratio_forward"] is row["share_mlx"] is None and row["ratio_tensorflow_torch"] == 3.0
+
+
+def resnet(backend, step_s, status="ok", **config):
+    metrics = {"step_s": fakes.metric(step_s, 0.9 * step_s, 1.1 * step_s), "max_abs_error": fakes.metric(1e-6)}
+    return fakes.record(config={"model": "resnet18"} | config, backend=backend, status=status, metrics=metrics)
+
+
+def test_only_the_same_step_is_compared_with_pytorchs():
+    torch = [resnet("mps", 3.0, batch_size=8), resnet("cpu", 8.0, batch_size=8), resnet("mps", 5.0, batch_size=16)]
+    torch.append(resnet("mps", 1.0, model="vgg16", batch_size=4))
+    ours = [resnet("mlx-gpu", 2.0, image_size=size, batch_size=8) for size in (224, 64)]
+    ours += [resnet("cpu", 2.0, "too-big", image_size=224, batch_size=8)]
+    ours += [resnet("mlx-gpu", 2.0, image_size=224, batch_size=4)]
+    table = side_by_side.beside_pytorch(ours, torch)
+    assert [row.cells for row in table.rows] == [
+        ("GPU", "224", "8", "3.00 s ± 10 %", "2.00 s ± 10 %", "1.50× (1.23 to 1.83×)", "1.0e-06"),
+        ("GPU", "64", "8", "not run", "2.00 s ± 10 %", "", "1.0e-06"),
+        ("CPU", "224", "8", "8.0 s ± 10 %", "too-big", "", ""),
+        ("GPU", "224", "4", "not run", "2.00 s ± 10 %", "", "1.0e-06"),
+    ]
+    assert [row["ratio"] for row in table.data] == [1.5, None, None, None]

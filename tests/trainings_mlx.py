@@ -1,4 +1,4 @@
-"""Trainings in MLX with a mistake in each, which the comparison with PyTorch has to see. `test_trainings.py` runs these
+"""Trainings in MLX with a mistake in each, which the comparison with PyTorch has to see. `test_in_mlx.py` runs these
 tests in a process of their own: MLX must not share one with PyTorch.
 
 python -m pytest tests/trainings_mlx.py
