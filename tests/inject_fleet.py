@@ -357,7 +357,7 @@ def by_ssh(lab: Lab) -> None:
         known += f"{machine.address} {key.with_suffix('.pub').read_text()}"
         settings = f"ListenAddress {machine.address}\nHostKey {key}\nAuthorizedKeysFile {home}/id_ed25519.pub\n"
         settings += "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\n"
-        settings += f"SetEnv PYTHONPATH={machine.folder}/kit/lib JUPYTER_RUNTIME_DIR={machine.folder}/home/runtime\n"
+        settings += f"SetEnv PYTHONPATH={machine.folder}/kit/lib JUPYTER_RUNTIME_DIR={machine.folder}/runtime\n"
         (machine.folder / "sshd_config").write_text(settings)
         machine.start(server, "-D", "-e", "-f", machine.folder / "sshd_config")
     (home / "known_hosts").write_text(known)
