@@ -7,9 +7,10 @@ is what the runner itself takes. While they wait they note the time every 0.1 s,
 compared with that.
 
 throughput: three machines against one. kills: workers, whole machines, the scheduler, the command and the bucket (of
-moto's) are killed or silenced, links cut, at random; the same command until all is complete. beside: `make reproduce`
-beside a worker. hostile: a worker that lies. tls: who is let in. ssh: HOSTS by an sshd on each machine. local: neither.
-Each part has a limit of time; all of it takes some 15 minutes on two cores. Exit status 1 if anything was not as it should be.
+moto) are killed or silenced, links cut, at random; the same command until all is complete. beside: `make reproduce`
+beside a worker. hostile: a worker that lies. tls: who is let in. ssh: HOSTS by an sshd on each machine. local: none of
+these. Each part has a limit of time; all of it takes some 15 minutes on two cores. Exit status 1 if anything was not as
+it should be.
 
 Needs iproute2, for ssh also openssh-server. Not part of `make test`.
 """
