@@ -7,9 +7,10 @@ is what the runner itself takes. While they wait they note the time every 0.1 s,
 compared with that.
 
 throughput: three machines against one. kills: workers, whole machines, the scheduler, the command and the bucket (of
-moto's) are killed or silenced, links cut, at random; the same command until all is complete. beside: `make reproduce`
-beside a worker. hostile: a worker that lies. tls: who is let in. ssh: HOSTS by an sshd on each machine. Each part has a
-limit of time; all of it takes some 15 minutes on two cores. Exit status 1 if anything was not as it should be.
+moto) are killed or silenced, links cut, at random; the same command until all is complete. beside: `make reproduce`
+beside a worker. hostile: a worker that lies. tls: who is let in. ssh: HOSTS by an sshd on each machine. local: none of
+these. Each part has a limit of time; all of it takes some 15 minutes on two cores. Exit status 1 if anything was not as
+it should be.
 
 Needs iproute2, for ssh also openssh-server. Not part of `make test`.
 """
@@ -53,7 +54,7 @@ from fleet_lab import (
 )
 
 KINDS = ("worker", "worker", "machine", "sleep", "link", "link", "scheduler", "command", "bucket")
-LIMITS_S = {"throughput": 400, "kills": 480, "beside": 150, "hostile": 150, "tls": 90, "ssh": 120}
+LIMITS_S = {"throughput": 400, "kills": 480, "beside": 150, "hostile": 150, "tls": 90, "ssh": 120, "local": 60}
 
 
 def throughput(lab: Lab) -> None:
@@ -357,7 +358,7 @@ def by_ssh(lab: Lab) -> None:
         known += f"{machine.address} {key.with_suffix('.pub').read_text()}"
         settings = f"ListenAddress {machine.address}\nHostKey {key}\nAuthorizedKeysFile {home}/id_ed25519.pub\n"
         settings += "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\n"
-        settings += f"SetEnv PYTHONPATH={machine.folder}/kit/lib JUPYTER_RUNTIME_DIR={machine.folder}/home/runtime\n"
+        settings += f"SetEnv PYTHONPATH={machine.folder}/kit/lib JUPYTER_RUNTIME_DIR={machine.folder}/runtime\n"
         (machine.folder / "sshd_config").write_text(settings)
         machine.start(server, "-D", "-e", "-f", machine.folder / "sshd_config")
     (home / "known_hosts").write_text(known)
@@ -371,6 +372,16 @@ def by_ssh(lab: Lab) -> None:
     left = lambda: [pid for each in lab.machines for pid in each.pids() if b"fleet_worker" in command_of(pid)]  # noqa: E731
     lab.wants(until(lambda: not left(), 20), f"ssh: processes are left: {left()}")
     print(f"ssh: {counts['rows']} rows from {len(lab.machines)} machines; no process is left", flush=True)
+
+
+def local(lab: Lab) -> None:
+    """Neither SCHEDULER nor HOSTS: one worker, which ends with the command."""
+    command = lab.hub.kit("fleet", "--profile=smoke", "--run=local", "--only=first", say=lab.said("local"))
+    lab.wants(wait_for(command, LIMITS_S["local"]) == 0, "local: exit status")
+    counts = complete(lab, "local", [lab.hub], ["first"], Counter(), 1)
+    left = [pid for pid in lab.hub.pids() if b"fleet_worker" in command_of(pid)]
+    lab.wants(not left, f"local: processes are left: {left}")
+    print(f"local: {counts['rows']} rows; no process is left", flush=True)
 
 
 def command_of(pid: int) -> bytes:
@@ -392,7 +403,7 @@ def main() -> int:
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    parts = {"throughput": throughput, "beside": beside, "hostile": hostile, "tls": tls, "ssh": by_ssh}
+    parts = {"throughput": throughput, "beside": beside, "hostile": hostile, "tls": tls, "ssh": by_ssh, "local": local}
     parts["kills"] = lambda lab: kills(lab, given.kills, random.Random(given.seed))
     begun_s, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="fleet-", dir="/var/tmp"))
     with contextlib.ExitStack() as stack:
