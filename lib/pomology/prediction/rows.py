@@ -16,7 +16,7 @@ from pomology.prediction.rates import Device
 from pomology.report import roofline
 from pomology.results import cases
 from pomology.results.record import Record
-from pomology.workloads import trainings
+from pomology.workloads import isolated, trainings
 from pomology.workloads.definitions import definitions
 
 # The optimizer of each training of the kit, as `operators.OPTIMIZERS` names it; Adam where it is not here.
@@ -66,18 +66,21 @@ def elsewheres(fault: str = "") -> list[Observed]:
 def articles() -> list[Observed]:
     """The five articles' own epochs in PyTorch on GPUs, by the work of their steps as it is counted now, which takes
     seconds. Nothing is fitted to them."""
-    made = []
+    asked = []
     for row in published.rows():
         device = rates.published_devices().get(elsewhere.devices().get(row["device"], row["device"]))
-        training, faults = _training(row["experiment"], row["config"]), elsewhere.faults(row)
-        asked = row["metric"] == "epoch_s" and row["framework"].startswith("pytorch") and row["precision"] == "fp32"
-        if device and training and asked and row["si"] and row["flops"] and "loader-bound" not in faults:
-            counted = count(training, backend=device.backend).operators
-            step_s = row["si"] * sum(each.flops for each in counted) / row["flops"]
-            precision = "tf32" if "tf32" in faults and device.flops_per_s["tf32"] else "fp32"
-            year = published.software(row["article"], row["device"], row["framework"], row["source"])[1]
-            about = (row["experiment"], device, precision, training["batch_size"], f"article {row['article']}", year)
-            made.append(Observed(*about, step_s, lines(counted, device, precision)))
+        training, usable = _training(row["experiment"], row["config"]), "loader-bound" not in elsewhere.faults(row)
+        alike = row["metric"] == "epoch_s" and row["framework"].startswith("pytorch") and row["precision"] == "fp32"
+        if device and training and usable and alike and row["si"] and row["flops"]:
+            asked.append((row, device, training))
+    made = []
+    counted = counts([(training, device.backend) for _, device, training in asked])
+    for (row, device, training), work in zip(asked, counted, strict=True):
+        step_s = row["si"] * sum(each.flops for each in work) / row["flops"]
+        precision = "tf32" if "tf32" in elsewhere.faults(row) and device.flops_per_s["tf32"] else "fp32"
+        year = published.software(row["article"], row["device"], row["framework"], row["source"])[1]
+        about = (row["experiment"], device, precision, training["batch_size"], f"article {row['article']}", year)
+        made.append(Observed(*about, step_s, lines(work, device, precision)))
     return made
 
 
@@ -112,6 +115,17 @@ def count(row: dict[str, Any], precision: str = "fp32", backend: str = "mps") ->
         raise PomologyError(f"{asked}: its step cannot be counted ({why}); {right}") from error
 
 
+def counts(asked: Sequence[tuple[dict | None, str]]) -> list[list[Operator] | None]:
+    """Trainings and backends, counted in a process of its own: that of a notebook may have no framework, or another."""
+    if not any(training for training, _ in asked):
+        return [None] * len(asked)
+    return isolated.call("the process that counts the kit's trainings", f"{__name__}:_counts", asked)
+
+
+def _counts(asked: Sequence[tuple[dict | None, str]]) -> list[list[Operator] | None]:
+    return [count(training, backend=backend).operators if training else None for training, backend in asked]
+
+
 def sums(record: Record) -> list[Operator] | None:
     """A step in fp32 as the sums of operations and bytes that a record keeps, so of two operators, with no launch; None
     where it keeps none."""
@@ -132,17 +146,16 @@ def workload_of(record: Record) -> str:
 def of_run(records: Sequence[Record], run: str, devices: Mapping[str, Device]) -> list[tuple[Record, Observed]]:
     """The cases of a run whose steps were timed, the repeats of each together and on inputs that are ready where it has
     these, with their operators where the kit can count them again, and else their sums."""
+    timed = roofline.rated(records, without=roofline.CEILINGS)
+    timed = [pair for pair in timed if cases.kind(pair[0]) in devices and sums(pair[0])]
+    again = [_training(record.experiment, record.config) for record, _ in timed]
+    asked = [(each, devices[cases.kind(pair[0])].backend) for each, pair in zip(again, timed, strict=True)]
     made = []
-    for record, rate in roofline.rated(records, without=roofline.CEILINGS):
-        device, counted = devices.get(cases.kind(record)), sums(record)
-        if device and counted:
-            step_s = record.flops_per_step / rate.value
-            if training := _training(record.experiment, record.config):
-                again = count(training, backend=device.backend).operators
-                same = abs(sum(each.flops for each in again) / record.flops_per_step - 1) < 0.01
-                counted = again if same else counted
-            about = (workload_of(record), device, "fp32", record.config.get("batch_size", 0), run, record.started[:4])
-            made.append((record, Observed(*about, step_s, lines(counted, device, "fp32"))))
+    for (record, rate), again in zip(timed, counts(asked), strict=True):
+        device, flops = devices[cases.kind(record)], sum(each.flops for each in again or ())
+        work = again if again and abs(flops / record.flops_per_step - 1) < 0.01 else sums(record)
+        about = (workload_of(record), device, "fp32", record.config.get("batch_size", 0), run, record.started[:4])
+        made.append((record, Observed(*about, record.flops_per_step / rate.value, lines(work, device, "fp32"))))
     return made
 
 
