@@ -6,7 +6,7 @@ clock agrees with others and how two runs differ is measured by the notebook `in
     python tests/bench.py --tenth clock   with a tenth of the pairs: whether it works, not what it says
 
 Pairs run in turn, and the median of their ratios is what counts: a busy machine moves both sides. Prints a table and
-writes it to outputs/bench.json. `upstream` and `fit` take ten minutes each, `trainings` twenty; they print each round
+writes it to outputs/bench.json. `upstream` and `fit` take ten minutes each, `trainings` thirty; they print each round
 as it ends, and go on where they were cut. Nothing here is part of `make test`, since a busy machine could fail it.
 """
 
@@ -585,7 +585,7 @@ def trainings() -> list[dict]:
         return dict(pair for name in ("torch", "mlx") for pair in printed(side, name, number, seconds))
 
     title = "a step of {}, on the clock, against a bare loop"
-    return in_turns("trainings", 60 if TENTH else 150, measured, title, 0.03)
+    return in_turns("trainings", 60 if TENTH else 220, measured, title, 0.03)
 
 
 def proof() -> list[dict]:

@@ -278,7 +278,7 @@ def test_roofs_stand_where_they_were_measured():
 
 def test_the_summary_has_every_device_with_its_peak_and_share():
     figure = drawn("summary", RUN)
-    vae = figure.axes[titles(figure).index("Variational autoencoder")]
+    vae = figure.axes[titles(figure).index("Variational autoencoder (VAE)")]
     assert lines(vae)[-3:] == ["Apple M9 CPU, PyTorch", "Apple M9 GPU, PyTorch", "Apple M9 GPU, MLX"]
     assert words(vae)[-3:] == ["10 %", "6.7 %", "10 %"] and "no peak known" in words(vae)
     here = {(x, y) for x, y, hue, *_ in marks(vae) if hue in (HERE_CPU, HERE_GPU)}

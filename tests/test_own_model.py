@@ -258,6 +258,7 @@ def asked(place: Path, function: str, inputs: str = "4x8"):
         patch.setattr(own_model.socket, "getaddrinfo", None)
         patch.setattr(own_model.socket.socket, "connect", None)
         patch.setattr("sys.path", [*sys.path])
+        patch.chdir(place.parent)  # where user code writes, as torch.hub does
         return own_model._answer(str(place), function, own_model.parse_inputs(inputs), "fp32", "adam", "mps")
 
 

@@ -106,6 +106,19 @@ def test_a_factor_of_a_device_is_recovered_from_its_other_workloads_and_few_time
     assert MODEL.calibrated(CARD, times).times == 0  # those of another device say nothing of this one
 
 
+def test_a_users_model_on_a_runs_device_has_the_general_interval_at_the_least():
+    """A run's times are of the kit's own trainings, which are more alike than anybody's model is to them."""
+    times, general = invented(devices=1), Model(SHARES, (-0.55, 0.55))
+    here = times[0].device._replace(measured=True)
+    times = [one._replace(device=here) for one in times]
+    own, kit = (general.calibrated(here, times, workload) for workload in ("", times[0].workload))
+    assert kit.spread[1] < 0.5 and own.spread == (-0.55, 0.55)
+    assert (own.widened, own.covered) == (True, kit.covered) and "this one is wider" in own.held
+    assert not general.calibrated(here._replace(measured=False), times).widened  # others' times are of many kinds
+    cpu = here._replace(backend="cpu", flops_per_s={"fp32": 1e11}, launch_s=None)
+    assert general.calibrated(cpu, []).spread == (-0.58, 0.86)  # also of a run without a time of its own
+
+
 def test_a_class_of_operators_that_rows_have_moves_alone():
     """Convolutions twice as slow as the shares say, in eight times that hardly differ by anything else."""
     slow = SHARES.copy()

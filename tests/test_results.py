@@ -326,6 +326,9 @@ def test_repeats_of_too_few_steps_have_a_mean_and_no_interval():
     mean = results_cases.together([few, many])
     assert mean == Estimate(pytest.approx(2.2), "s", n=2) and with_interval(mean, seconds) == "about 2.2 s"
     assert results_cases.together([many, many.replace(value=2.0)]).covers == "repeats"
+    epochs, steps = [Estimate(s, "s", n=1, how="estimated") for s in (2016, 2042, 2126)], [Estimate(4.2, "s", n=1)] * 3
+    assert results_cases.together(epochs, steps).covers == "none"  # one step of 390 each
+    assert results_cases.together(epochs, [step.replace(n=30) for step in steps]).covers == "repeats"
     # Bytes that were counted are the same every time: neither rounded nor with an interval that they do not have.
     same = results_cases.together([Estimate(22_345_678_901, "B", n=None)] * 3)
     assert (same.value, same.low, same.high) == (22_345_678_901,) * 3 and "±" not in with_interval(same)

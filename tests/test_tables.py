@@ -500,7 +500,7 @@ def test_a_whole_training_has_its_table_with_no_empty_cell():
     first, second, third = rows(table)
     assert first["Training time"] == "12.0 s ± 5.0 %" and first["Time per epoch"] == "3.00 s"
     assert first["Test accuracy"].replace("\N{NO-BREAK SPACE}", " ") == "87.5 % (of the stand-in)"
-    assert "Without a column, as no row has a value: power (not told)." in table.notes
+    assert "Not shown, since no row has a value: power (not told)." in table.notes
     assert first["Remarks"] == "measured; stand-in" and all(second.values())
     assert (third["Training time"], third["Remarks"]) == ("mismatch", "outputs differ")
     # The article's times are in pictures, and its table says so.

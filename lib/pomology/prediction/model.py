@@ -168,7 +168,7 @@ class Prediction(NamedTuple):
 class Model(NamedTuple):
     """shares: as START. spread: the interval of measured over predicted, logarithms, of so many times that were left
     out; covered: the share of these in an interval made without them. workloads: of the device's own times that it is
-    calibrated on. at: the device that it is for; empty for all."""
+    calibrated on. at: the device that it is for; empty for all. widened: for a model that is unlike those."""
 
     shares: np.ndarray
     spread: tuple[float, float]
@@ -176,13 +176,15 @@ class Model(NamedTuple):
     covered: float = 0.0
     workloads: int = 0
     at: str = ""
+    widened: bool = False
 
     @property
     def held(self) -> str:
         of = "published times on GPUs with published peaks, made without their device"
         if self.workloads:
             of = f"times of {self.workloads} other workloads on it, which calibrate it, made without their own"
-        return f"such 90 % intervals held {100 * self.covered:.0f} % of {self.times:,} {of}"
+        more = "; this one is wider, as a model of your own may be unlike those" * self.widened
+        return f"such 90 % intervals held {100 * self.covered:.0f} % of {self.times:,} {of}{more}"
 
     def on(self, device: Device) -> Model:
         """The model with what a device brings of its own: how a processor computes, and its time of a launch."""
@@ -197,16 +199,22 @@ class Model(NamedTuple):
 
     def calibrated(self, device: Device, seen: Sequence[Observed], workload: str = "") -> Model:
         """With the times of other workloads on this device. A class of operators that few of these have stays as it
-        was; the interval is of their errors with each workload left out, and this one's as one more."""
+        was; the interval is of their errors with each workload left out, and this one's as one more. workload: the
+        kit's name of what is asked for; empty for a model of the user's, to which a run's times of the kit's own
+        trainings are less alike than to each other: its interval is as wide as the general one at the least, on a
+        processor as that of `rates.CPU_UNSEEN`."""
         here, own = self.on(device), [each for each in seen if each.device.name == device.name]
         own = [each for each in own if not (workload and each.workload.startswith(workload))]
-        if not own:
+        if own:
+            names = [each.workload for each in own]
+            logs, inside = left_out(own, "workload", "device.name", here.shares, self.spread)
+            low, high = span(logs, alike(names), self.spread).tolist()
+            shares = fit(Stack(own), here.shares, SHRUNK_BY)
+            here = Model(shares, (low, high), len(own), float(inside.mean()), len({*names}), device.name)
+        if workload or not device.measured:
             return here
-        names = [each.workload for each in own]
-        logs, inside = left_out(own, "workload", "device.name", here.shares, self.spread)
-        low, high = span(logs, alike(names), self.spread).tolist()
-        shares = fit(Stack(own), here.shares, SHRUNK_BY)
-        return Model(shares, (low, high), len(own), float(inside.mean()), len({*names}), device.name)
+        low, high = rates.CPU_UNSEEN if device.backend == "cpu" else self.spread
+        return here._replace(spread=(min(low, here.spread[0]), max(high, here.spread[1])), widened=True)
 
     def predict(self, operators: Sequence[Operator], device: Device, precision: str = "fp32") -> Prediction:
         """A training step on a device. Raises PomologyError for an absurd ceiling."""

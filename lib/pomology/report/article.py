@@ -97,7 +97,8 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
             text = "; ".join(filter(None, texts))
             cells.append("" if text == DETAILS and DETAILS in cells else text)
         if not split and not good_of(line[0]) and "status" not in about.shown.values():
-            cells[1 + len(about.headings)] = ending(line[0][-1])
+            place = next((place for place, column in enumerate(columns) if column.metric == about.time), 0)
+            cells[1 + len(about.headings) + place] = ending(line[0][-1])
         remarks = dict.fromkeys(remark for repeats in line for remark in _remarks(about, repeats))
         rows.append(Row((*cells, "; ".join(remarks)), "measured"))
         of_rows.append(shares.get(first.case))
@@ -134,7 +135,7 @@ def _without_empty(table: Table, first: int) -> Table:
             lacking.setdefault(reason, []).append(heading.lower())
     rows = tuple(replace(row, cells=tuple(row.cells[place] for place in kept)) for row in table.rows)
     named = "; ".join(f"{', '.join(of)} ({why})" for why, of in lacking.items())
-    notes = [f"Without a column, as no row has a value: {named}."] * bool(lacking)
+    notes = [f"Not shown, since no row has a value: {named}."] * bool(lacking)
     columns = tuple(table.columns[place] for place in kept)
     return replace(table, columns=columns, rows=rows, notes=(*table.notes, *notes))
 

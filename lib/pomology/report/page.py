@@ -49,7 +49,7 @@ PROFILES = {
 MAIN = ("summary", "roofline", "ceilings", "checks", "side_by_side", "table", "details")
 
 OF_THIS_MACHINE = " It is of this machine alone: the runs of other people are not in this figure."
-UNTUNED = "MLX multiplies without a tuned BLAS on x86 Linux: its times there say nothing about the processor."
+UNTUNED = "On x86 Linux MLX multiplies without a tuned BLAS: these times say nothing of the processor, nor of a Mac."
 
 # What the notebook `prediction` saves for the page, which cannot be made here: it is above this floor.
 PREDICTED = ("prediction-here", "prediction-machines")
@@ -260,6 +260,9 @@ def _ranked(run: Run) -> dict[str, Any] | None:
     names = [name for of in known.references.values() for name in of]
     *answers, sure = known.sentences()
     frameworks, on_x86 = known.frameworks(), run.machine.get("architecture") == "x86_64"
+    sure_of: dict[str, list[str]] = {}
+    for row in (models := replace(known.by_model(), title="")).rows:
+        sure_of.setdefault(re.split("[:;]", row.cells[2])[0], []).append(row.cells[0])
     return {
         "sentences": [*answers, f"{sure} {details.same_twice(run.records)}"],
         "usual": known.usual,
@@ -267,9 +270,10 @@ def _ranked(run: Run) -> dict[str, Any] | None:
         "more": len(beside) - len(shown),
         "colours": [(*look, style.COLOURS[name]) for look, name in style.DEVICES.items()],
         "table": replace(known.table(), title=""),
-        "frameworks": [*frameworks, *([UNTUNED] * bool(frameworks and on_x86))],
-        "models": (models := replace(known.by_model(), title="")),
-        "sure": Counter(re.split("[:;]", row.cells[2])[0] for row in models.rows),
+        "frameworks": frameworks,
+        "untuned": UNTUNED if frameworks and on_x86 else "",
+        "models": models,
+        "sure": sure_of,
         "kinds": [(kind, [(names.index(name), name) for name in of]) for kind, of in known.references.items()],
         "against": [(number, name, on_an_axis(known.places(name))) for number, name in enumerate(names)],
     }
@@ -281,7 +285,7 @@ def _compared(run: Run) -> dict[str, Any] | None:
         return None
     known = summary.reaches(run.records)
     slowest, figure = summary.slowest(known), address(style.svg(peaks_figure(known)))
-    return {"sentence": f"{slowest} {sentence}".strip(), "slowest": re.split(r"[:;(]", slowest)[0], "figure": figure}
+    return {"sentence": f"{slowest} {sentence}".strip(), "slowest": re.split(r" ?[.:;(]", slowest)[0], "figure": figure}
 
 
 def _article(run: Run, abouts: list[Declaration], failed: dict[str, str], notebooks: bool) -> dict[str, Any]:

@@ -270,6 +270,7 @@ class Ranking:
         lines, carried = [], set()
         for device in self.here:
             beside = {place.device: place for place in self.places(device)}
+            usual = beside[self.usual].ratios if self.usual in beside else {}
             for these in grouped(beside.pop(device).speeds, lambda speed: speed.workload):
                 name, runs = these[0].workload, min(speed.runs for speed in these)
                 faults = {fault for speed in these for fault in speed.faults}
@@ -277,12 +278,14 @@ class Ranking:
                 flags = sorted(faults & cases.FLAGS.keys())
                 others = [(place.device, *place.ratios[name]) for place in beside.values() if name in place.ratios]
                 others.sort(key=lambda other: -other[1].value)
+                shown = [_marked(*other) for other in others]
+                shown += [f"no published time of the {self.usual}"] * (name not in usual)
                 frameworks = ", ".join(dict.fromkeys(map(cases.framework_name, these)))
                 sure = [f"no: {', '.join(against['no'])}" if "no" in against else next(iter(against), "yes")]
                 sure += [f"{frameworks}, {'one run' if runs == 1 else f'{runs} runs'}"]
                 sure += [f"flags: {', '.join(flags)}"] * bool(flags)
                 model = title(name) + f", on the {device}" * (len(self.here) > 1)
-                lines.append(((model, ", ".join(_marked(*other) for other in others), "; ".join(sure)), {}))
+                lines.append(((model, ", ".join(shown), "; ".join(sure)), {}))
                 carried.update(flags)
         columns = ("Model", f"How others train it, against this {'machine' if len(self.here) == 1 else 'device'}")
         notes = [NOT_THERE, *(f"{flag}: {cases.FLAGS[flag]}." for flag in sorted(carried))]

@@ -26,7 +26,7 @@ WORKLOADS = {
     "dcgan": "DCGAN",
     "siamese": "Siamese network",
     "transformer_lm": "Transformer language model",
-    "vae": "Variational autoencoder",
+    "vae": "Variational autoencoder (VAE)",
     "simclr": "SimCLR with ResNet-18",
     "gpt2_pretraining": "GPT-2-large, pre-training",
     # Upstream of article 000, which prints none of their times.
@@ -303,7 +303,9 @@ def slowest(known: list[Reach]) -> str:
     none has a share."""
     ours = [reach for reach in known if reach.source == "measured"]
     if len(ours) == 1:
-        return f"Of this machine only the {ours[0].device} was measured."
+        models = f"median of {count} models" if (count := len(ours[0].whole or ours[0].alone)) > 1 else "one model"
+        share = f"reaches {percent(ours[0].median)} of its best plain matrix product ({models})"
+        return f"Only the {ours[0].device} was measured here, which {share}."
     for how in ("whole", "alone") if ours else ():
         shares = [getattr(reach, how) for reach in ours]
         if shared := set.intersection(*map(set, shares)):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pomology.format import clock_time, few, quantity, seconds, with_interval
+from pomology.format import FEW, clock_time, few, quantity, seconds, with_interval
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.results.record import Record
@@ -32,7 +32,7 @@ FLAGS = {
     "fallback-enabled": "operators that MPS lacks may have run on the CPU",
     "too-noisy": "its numbers scatter too much for a verdict",
     "few-calls": "fewer than 6 timed calls: no interval",
-    "slowed": "a fixed product took over 10 % longer around it than at its best in this run, and more than it scatters",
+    "slowed": "a fixed product, timed before and after it, was over 10 % slower than at its best, beyond its scatter",
     "other-way": "another way than the article's, which its remark names",
     "unproved": "not all of its step was held against the CPU before it was timed: its remark says what",
     "cut-short": "ended at five times its budget, with what it had by then",
@@ -151,7 +151,7 @@ def together(known: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Est
     on too few steps or calls."""
     if not known:
         return None
-    lacking = [x.n for x, steps in zip(known, counted or known, strict=True) if few(x) and few(steps)]
+    lacking = [x.n for x, steps in zip(known, counted or known, strict=True) if few(x) and (steps.n or FEW) < FEW]
     mean = intervals.repeats(known)
     return mean.replace(low=None, high=None, n=min(lacking), covers="none") if lacking else mean
 
