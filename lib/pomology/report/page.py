@@ -285,7 +285,11 @@ def _compared(run: Run) -> dict[str, Any] | None:
         return None
     known = summary.reaches(run.records)
     slowest, figure = summary.slowest(known), address(style.svg(peaks_figure(known)))
-    return {"sentence": f"{slowest} {sentence}".strip(), "slowest": re.split(r" ?[.:;(]", slowest)[0], "figure": figure}
+    return {
+        "sentence": f"{slowest} {sentence}".strip(),
+        "slowest": slowest.partition(" (")[0].rstrip("."),
+        "figure": figure,
+    }
 
 
 def _article(run: Run, abouts: list[Declaration], failed: dict[str, str], notebooks: bool) -> dict[str, Any]:

@@ -229,7 +229,8 @@ class Ranking:
             parts.append(f"{len(steps)} of the {count} are estimated from {number} steps a run, and so are rough")
         flags = [speed.faults & cases.FLAGS.keys() for speed in times]
         names = ", ".join(sorted(set().union(*flags)))
-        parts.append(f"{sum(map(bool, flags))} carry a flag ({names})" if names else "none carries a flag")
+        number = "all" if all(flags) else sum(map(bool, flags))
+        parts.append(f"{number} carry a flag ({names})" if names else "none carries a flag")
         for of in models:
             if not any(speed.sound for speed in of):
                 against = doubts(fault for speed in of for fault in speed.faults)["no"]

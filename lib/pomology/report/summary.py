@@ -305,7 +305,7 @@ def slowest(known: list[Reach]) -> str:
     if len(ours) == 1:
         models = f"median of {count} models" if (count := len(ours[0].whole or ours[0].alone)) > 1 else "one model"
         share = f"reaches {percent(ours[0].median)} of its best plain matrix product ({models})"
-        return f"Only the {ours[0].device} was measured here, which {share}."
+        return f"None can be called slow, as only one was measured: the {ours[0].device} {share}."
     for how in ("whole", "alone") if ours else ():
         shares = [getattr(reach, how) for reach in ours]
         if shared := set.intersection(*map(set, shares)):
