@@ -214,7 +214,8 @@ class Model(NamedTuple):
         if workload or not device.measured:
             return here
         low, high = rates.CPU_UNSEEN if device.backend == "cpu" else self.spread
-        return here._replace(spread=(min(low, here.spread[0]), max(high, here.spread[1])), widened=True)
+        spread = min(low, here.spread[0]), max(high, here.spread[1])
+        return here._replace(spread=spread, widened=spread != here.spread)
 
     def predict(self, operators: Sequence[Operator], device: Device, precision: str = "fp32") -> Prediction:
         """A training step on a device. Raises PomologyError for an absurd ceiling."""

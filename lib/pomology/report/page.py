@@ -260,9 +260,11 @@ def _ranked(run: Run) -> dict[str, Any] | None:
     names = [name for of in known.references.values() for name in of]
     *answers, sure = known.sentences()
     frameworks, on_x86 = known.frameworks(), run.machine.get("architecture") == "x86_64"
-    sure_of: dict[str, list[str]] = {}
-    for row in (models := replace(known.by_model(), title="")).rows:
-        sure_of.setdefault(re.split("[:;]", row.cells[2])[0], []).append(row.cells[0])
+    models = replace(known.by_model(), title="")
+
+    def trusted(row: Row) -> str:
+        return re.split("[:;]", row.cells[2])[0]
+
     return {
         "sentences": [*answers, f"{sure} {details.same_twice(run.records)}"],
         "usual": known.usual,
@@ -273,7 +275,7 @@ def _ranked(run: Run) -> dict[str, Any] | None:
         "frameworks": frameworks,
         "untuned": UNTUNED if frameworks and on_x86 else "",
         "models": models,
-        "sure": sure_of,
+        "sure": {trusted(of[0]): [row.cells[0] for row in of] for of in grouped(models.rows, trusted)},
         "kinds": [(kind, [(names.index(name), name) for name in of]) for kind, of in known.references.items()],
         "against": [(number, name, on_an_axis(known.places(name))) for number, name in enumerate(names)],
     }
