@@ -310,12 +310,13 @@ def test_in_smoke_there_is_no_canary_and_a_second_attempt_that_breaks_loses_noth
     assert {record.config["number"]: record.status for record in experiment.records} == {1: "ok", 2: "ok"}
 
 
-@pytest.mark.parametrize("scatter", [0.01, 0.04])
-def test_at_most_2_percent_of_rows_of_a_steady_machine_are_slowed_and_all_that_are_20_percent_off(scatter):
-    """300 cases with two canaries each; and with a neighbour for half of the time."""
-    run_s = np.exp(np.random.default_rng(1).normal(0, scatter, (300, 2)))
+@pytest.mark.parametrize(("scatter", "drift"), [(0.01, 0.0), (0.04, 0.0), (0.01, 0.13)])
+def test_at_most_2_percent_of_rows_of_a_steady_machine_are_slowed_and_all_that_are_20_percent_off(scatter, drift):
+    """300 cases with two canaries each; and with a neighbour for half of the time. drift: of a clock that goes down
+    slowly, as an idle Xeon's was seen to do."""
+    run_s = np.exp(np.random.default_rng(1).normal(np.linspace(0, drift, 300)[:, None], scatter, (300, 2)))
     assert np.mean([quiet.slowed(row, run_s) for row in run_s]) <= 0.02
-    run_s[::2] *= 1.3
+    run_s[::2] *= 1.2
     rows = [quiet.slowed(row, run_s) for row in run_s]
     assert np.mean(rows[::2]) >= 0.98 and np.mean(rows[1::2]) <= 0.02
 

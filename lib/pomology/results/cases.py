@@ -32,7 +32,7 @@ FLAGS = {
     "fallback-enabled": "operators that MPS lacks may have run on the CPU",
     "too-noisy": "its numbers scatter too much for a verdict",
     "few-calls": "fewer than 6 timed calls: no interval",
-    "slowed": "a fixed product, timed before and after it, was over 10 % slower than at its best, beyond its scatter",
+    "slowed": "a fixed product, timed before and after it, was over 15 % slower than at its best, beyond its scatter",
     "other-way": "another way than the article's, which its remark names",
     "unproved": "not all of its step was held against the CPU before it was timed: its remark says what",
     "cut-short": "ended at five times its budget, with what it had by then",
