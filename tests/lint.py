@@ -169,7 +169,7 @@ notebooks = operator.attrgetter("notebook")
 
 def but_for_devices(code: Code) -> bool:
     # A proof holds what a device gave against the CPU, which has them.
-    return not code.name.startswith("devices/") and not code.name.endswith(("/proof.py", "/reference.py"))
+    return not code.name.startswith("devices/") and not code.name.endswith(("/proof.py", "/sample.py", "/reference.py"))
 
 
 def loads_keras(code: Code) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pomology.results import cases
-from pomology.workloads import proof
+from pomology.workloads import proof, sample
 
 FRAME = """
 import json, math, os, sys
@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 import pretended_mps
 from pomology.errors import Mismatch
-from pomology.workloads import proof
+from pomology.workloads import proof, sample
 
 aten, rehearsal = torch.ops.aten, pretended_mps.Rehearsal()
 pretended_mps.support = lambda name: "kernel"  # reading the list of MPS's takes seconds
@@ -52,7 +52,7 @@ def run(model=Network, taken=step, count=6, tf32=False, plant=None, free=2**40, 
     case = SimpleNamespace(backend=backend, device=device, batch_size=count, config=more)
     case.note, proof.LIMIT_S, numbers = lambda *said: notes.extend(said), limit_s, {}
     case.metric = lambda name, value, unit: numbers.update({name: value})
-    proof.snapshot = SimpleNamespace(available_memory_bytes=lambda: free)
+    sample.snapshot = SimpleNamespace(available_memory_bytes=lambda: free)
     torch.manual_seed(1)
     with rehearsal.entered():
         network = model().to(device)
@@ -178,7 +178,7 @@ def alone(function, *args):
     "One operator on the device: right; and with a number of one of its results wrong by a hundredth, in turn."
     def spoilt(*given, **more):
         result = function(*given, **more)
-        numbers = [item for item in proof._results(function, result, given) if item is not None]
+        numbers = [item for item in sample.results(function, result, given) if item is not None]
         numbers = [item for item in numbers if item.is_floating_point()]
         if spoil and spoil[0] < len(numbers):
             touched.append(1)
@@ -223,6 +223,10 @@ ALONE = {
         aten.convolution_backward.default, r(4, 6, 8, 8), image, kernel[:, :2], [6], *grouped, [True] * 3),
     "its gradient upwards": (
         aten.convolution_backward.default, r(4, 6, 8, 8), image, r(4, 6, 3, 3), [6], *up, [True] * 3),
+    "its gradient of many": (
+        aten.convolution_backward.default, r(4, 40, 8, 8), r(4, 30, 8, 8), r(40, 30, 3, 3), [40], *plain, [True] * 3),
+    "its gradient upwards of many": (
+        aten.convolution_backward.default, r(4, 40, 8, 8), r(4, 30, 8, 8), r(30, 40, 3, 3), [40], *up, [True] * 3),
     "batch norm": (aten.native_batch_norm.default, image, r(4), r(4), r(4), r(4).abs(), True, 0.1, 1e-5),
     "its gradient there": (aten.native_batch_norm_backward.default, image.sin(), image, r(4), None, None, norm[1],
         norm[2], True, 1e-5, [True] * 3),
@@ -252,13 +256,19 @@ ALONE = {
     "a loss's gradient of many": (
         aten.nll_loss_backward.default, r(()), r(90, 300), i(300, (90,)), None, 1, -100, r(())),
     "softmax of many": (aten._softmax.default, large, -1, False),
+    "softmax of many in front": (aten._softmax.default, large, 1, False),
+    "log softmax's gradient of many": (aten._log_softmax_backward_data.default, large, large, 2, torch.float32),
+    "leaky ReLU's gradient of many": (aten.leaky_relu_backward.default, large, large, 0.2, False),
+    "embedding's gradient of many": (
+        aten.embedding_dense_backward.default, r(7, 3, 900), i(40, (7, 3)), 40, -1, False),
+    "a sum of many": (aten.sum.dim_IntList, r(300, 90), [0], True),
     "batch norm of many": (
         aten.native_batch_norm.default, r(9, 20, 12, 12), r(20), r(20), r(20), r(20).abs(), True, 0.1, 1e-5),
     "pooling of many": (aten.max_pool2d_with_indices.default, r(9, 20, 12, 12), [2, 2], [2, 2]),
 }
 groups = {"clean": CLEAN, "plants": PLANTS, "left": LEFT}
 answers = {group: {name: run(**given) for name, given in rows.items()} for group, rows in groups.items()}
-proof.LARGE = 20_000
+sample.LARGE, sample.SUMMED = 20_000, 1_000_000
 with rehearsal.entered():
     operators = {name: alone(*given) for name, given in ALONE.items()}
 
@@ -278,7 +288,7 @@ macs = {}
 for name, (function, given, results) in MACS.items():
     def excess(results):
         held = proof.Proof(torch.device("cpu"))
-        for again, pick in proof._parts(function, given, {}):
+        for again, pick in sample.parts(function, given, {}):
             held._compare(name, [], results, pick, again)
         return held.worst is not None
     macs[name] = [excess(results)]
@@ -335,8 +345,8 @@ def test_what_was_not_held_against_the_cpu_is_said(answers):
 
 def test_a_fault_in_one_row_of_eleven_is_among_those_that_are_computed():
     for size in (49, 100, 1000, 33_278):
-        seen = proof._some(torch.arange(size), 0, proof.ROWS).tolist()
-        assert seen[0] == 0 and seen[-1] == size - 1 and len(set(seen)) == proof.ROWS
+        seen = sample.some(torch.arange(size), 0, sample.ROWS).tolist()
+        assert seen[0] == 0 and seen[-1] == size - 1 and len(set(seen)) == sample.ROWS
         assert max(b - a for a, b in itertools.pairwise(seen)) <= size / 11 + 1
 
 

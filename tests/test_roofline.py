@@ -255,6 +255,8 @@ def test_tables_have_the_share_where_there_are_ceilings_and_nothing_where_not():
     table = details.details_table(records, best)
     assert cells(table, roofline.BEST) == ["25 % (20 to 30 %)", ""]
     assert table.columns[table.columns.index("Achieved") + 1] == roofline.BEST
+    timed = details.details_table([record(flops_per_step=5 * 10**9, metrics={"step_s": metric(0.1, unit="s")})])
+    assert cells(timed, "Achieved")[0].startswith("50.0 GFLOP/s")
     assert table.data[0]["share_of_best"] == 0.25 and table.data[0]["share_of_best_low"] == pytest.approx(0.2)
     without = details.details_table(records)
     assert roofline.BEST not in without.columns and len(without.columns) == len(table.columns) - 1

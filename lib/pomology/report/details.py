@@ -160,7 +160,8 @@ def details_table(records: list[Record], best: roofline.Ceilings | None = None) 
     there = {name for record in records for name, number in _numbers(record).items() if number.value}
     shown = [name for name in DETAILS if name in there or name == "flops_per_s"]
     for record in records:
-        values, load = _numbers(record), record.foreign_load
+        rate, load = cases.achieved(record), record.foreign_load
+        values = _numbers(record) | ({"flops_per_s": rate} if rate else {})
         numbers = [with_interval(values[x], metrics.show(x)) if x in values else "" for x in shown]
         cells = (chip_name(record), settings(record), f"{record.parameters:,}" if record.parameters else "")
         cells += (*numbers, cases.losses(record), "" if load is None else f"{load:.2f}")

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pomology.errors import Mismatch
-from pomology.machine import snapshot
+from pomology.workloads import sample
 
 aten = torch.ops.aten
 # Of the largest number of a result: sums of a million numbers in fp32 differ by 0.00002, fp32 computed in TF32 by
@@ -31,36 +31,12 @@ TOLERANCE = {torch.float32: 5e-5, torch.float16: 8e-3, torch.bfloat16: 6e-2}
 # batch normalisation.
 SAME_STEP = {False: (0.1, 1e-3), True: (0.6, 0.1)}  # whether there is half precision in it
 HALF = (torch.float16, torch.bfloat16)
-ROWS, PICTURES, CHANNELS, GRADIENT = 48, 3, 3, 3072  # of a result that are computed again, and of each gradient kept
-PIECES = 12  # that the rows come in, spread over all
-LARGE = 2**21  # numbers of a result above which only some of it is computed again
-SUMMED = 2**25  # the same for products and convolutions: of multiply-adds, some milliseconds of a CPU
 LIMIT_S = 1.0  # of the CPU, for all shapes of an operator
 POISON_BYTES = 2**28
-# Of large results: whose every number depends on its own place alone, though PyTorch does not say so, and whose every
-# channel does.
-PLACEWISE = {aten.clone, aten.copy_, aten._to_copy, aten.zeros_like, aten.ones_like, aten.fill_, aten.zero_}
-NORMALISE = {aten.native_batch_norm, aten.cudnn_batch_norm, aten._native_batch_norm_legit}
-BY_CHANNEL = {aten.native_batch_norm_backward, aten.cudnn_batch_norm_backward} | NORMALISE
-POOL = {aten.max_pool2d, aten.max_pool2d_with_indices, aten.max_pool2d_with_indices_backward, aten.avg_pool2d}
-POOL |= {aten.avg_pool2d_backward, aten._adaptive_avg_pool2d, aten.upsample_nearest2d, aten.upsample_bilinear2d}
-# And the place of the dimension among their arguments.
-SOFTMAX = {aten._softmax: 1, aten._safe_softmax: 1, aten._log_softmax: 1}
-SOFTMAX |= {aten._softmax_backward_data: 2, aten._log_softmax_backward_data: 2}
+GRADIENT = 3072  # numbers that are kept of each
 # Whose results are sums, so never NaN where the numbers are finite, but in fp16, in which sums may overflow.
 SUMS = {aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.linear, aten.linear_backward}
 SUMS |= {aten.convolution, aten.convolution_backward}
-# What MPS and cuDNN compute, by the operator that a CPU has for it.
-ON_CPU = {
-    aten.cudnn_batch_norm: lambda *given: aten.native_batch_norm(*given),
-    aten.cudnn_batch_norm_backward: lambda x, grad, weight, mean, variance, kept, inverse, eps, _: (
-        aten.native_batch_norm_backward(grad, x, weight, mean, variance, kept, inverse, True, eps, [True] * 3)
-    ),
-    aten._softmax: lambda x, dim, _: aten._softmax(x, dim, False),
-    aten._log_softmax: lambda x, dim, _: aten._log_softmax(x, dim, False),
-    aten._softmax_backward_data: lambda grad, y, dim, _: aten._softmax_backward_data(grad, y, dim, y.dtype),
-    aten._log_softmax_backward_data: lambda grad, y, dim, _: aten._log_softmax_backward_data(grad, y, dim, y.dtype),
-}
 
 
 def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: int | None = None) -> None:
@@ -86,7 +62,7 @@ def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: in
         with torch.device(case.device), mode:
             step(model, batch_size)
         made = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
-        made = {name: _some(gradient.detach().flatten(), 0, GRADIENT) for name, gradient in made.items()}
+        made = {name: sample.some(gradient.detach().flatten(), 0, GRADIENT) for name, gradient in made.items()}
         model.zero_grad()
         with torch.no_grad():
             for name, buffer in model.named_buffers():
@@ -160,24 +136,24 @@ class Proof(TorchDispatchMode):
         if not here or key in self._seen or not self._repeats(function, name):
             return function(*args, **kwargs)
         self._seen.add(key)
-        pairs: list[Part] = []
+        pairs: list[sample.Part] = []
         if self.seconds.get(name, 0.0) > LIMIT_S:
             self.left.setdefault(name, f"at more shapes than the CPU computes in {LIMIT_S:g} s")
             return function(*args, **kwargs)
         with self._said(name):
             if name != "native_dropout":
-                pairs += _parts(function, args, kwargs)
+                pairs += sample.parts(function, args, kwargs)
         result = function(*args, **kwargs)  # behind the copies, as it may write into what it was given
         if function.overloadpacket in SUMS:
             with self._said(name):
-                self._look_for_nan(name, tensors, _results(function, result, args))
+                self._look_for_nan(name, tensors, sample.results(function, result, args))
         with self._said(name):
             if name == "native_dropout":
-                pairs += _parts(aten.native_dropout_backward.default, (args[0], result[1], 1 / (1 - args[1])), {})
+                pairs += sample.parts(aten.native_dropout_backward.default, (args[0], result[1], 1 / (1 - args[1])), {})
         for again, pick in pairs:
             with self._said(name):
                 began = time.thread_time()
-                self._compare(name, tensors, _results(function, result, args), pick, again)
+                self._compare(name, tensors, sample.results(function, result, args), pick, again)
                 self.seconds[name] = self.seconds.get(name, 0.0) + time.thread_time() - began
         return result
 
@@ -215,7 +191,7 @@ class Proof(TorchDispatchMode):
         for place, (device, wanted) in enumerate(zip(results, again(torch.float32), strict=False)):
             if device is None or wanted is None or not wanted.numel():
                 continue
-            value, kind, tolerance, least = _host(pick(device)), device.dtype, 0.0, 0.0
+            value, kind, tolerance, least = sample.host(pick(device)), device.dtype, 0.0, 0.0
             if kind.is_floating_point:
                 tolerance = TOLERANCE.get(kind, TOLERANCE[torch.float32])
                 least = torch.finfo(kind).tiny  # which may be 0 on a GPU
@@ -234,8 +210,11 @@ class Proof(TorchDispatchMode):
 
 def _excess(value: torch.Tensor, wanted: torch.Tensor, tolerance: float, more: float = 0.0) -> float:
     """How many times what is allowed the largest difference is; infinite where only one of both is finite."""
-    same = (value == wanted) | (value.isnan() & wanted.isnan())
     value, wanted = (item.float() if item.is_floating_point() else item.double() for item in (value, wanted))
+    largest, most = float((value - wanted).abs().max()), float(wanted.abs().max())
+    if math.isfinite(largest) and math.isfinite(most):
+        return largest / (tolerance * most + more + 1e-30)
+    same = (value == wanted) | (value.isnan() & wanted.isnan())
     apart = torch.where(same, 0.0, (value - wanted).abs())
     if not bool(apart.isfinite().all()):
         return math.inf
@@ -252,149 +231,3 @@ def _trait(item: Any) -> Any:
     if isinstance(item, torch.Tensor):
         return item.shape, item.stride(), bool(item.storage_offset()), item.dtype, item.device.type
     return None if isinstance(item, float) else str(item)
-
-
-def _host(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU."""
-    return tensor.detach().to("cpu", copy=True)
-
-
-def _some(tensor: torch.Tensor, dim: int, count: int) -> torch.Tensor:
-    """On the CPU, of a dimension as many as `count`: the first, the last, and some between."""
-    size, pieces = tensor.shape[dim], min(count, PIECES)
-    if size <= count:
-        return _host(tensor)
-    begins = [(size - count // pieces) * number // (pieces - 1) for number in range(pieces)]
-    return torch.cat([_host(tensor.narrow(dim, begin, count // pieces)) for begin in begins], dim)
-
-
-# A part of what an operator gives: computes it on the CPU with numbers of a type, and picks it from what it gave.
-Part = tuple[Callable[[torch.dtype], list], Callable[[torch.Tensor], Any]]
-
-
-def _parts(function: Any, args: tuple, kwargs: dict) -> Iterator[Part]:
-    """What of an operator is computed again."""
-    base = function.overloadpacket
-    if base in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm):
-        yield _product(base, args, kwargs)
-    elif base is aten.linear:
-        x, weight, *bias = [item for item in args if item is not None]
-        given = (*bias, x.reshape(-1, x.shape[-1]), weight.t())
-        compute, pick = _product(aten.addmm if bias else aten.mm, given, {})
-        yield compute, lambda out: pick(out.reshape(-1, out.shape[-1]))
-    elif base is aten.linear_backward:
-        yield from _linear_backward(*args)
-    elif base is aten.max_pool2d_backward:  # of equal numbers, each device takes another: the sum is the same
-        few = _some(args[0], 1, CHANNELS)
-        yield lambda kind: [few.to(kind).sum((-2, -1))], lambda out: _some(out, 1, CHANNELS).float().sum((-2, -1))
-    elif base is aten.convolution:
-        pictures = len(args[0]) if _quick(*args[:2]) else PICTURES
-        few = (_some(args[0], 0, pictures), *args[1:])
-        yield _again(function, few, kwargs, lambda out: _some(out, 0, pictures))
-    elif base is aten.convolution_backward:
-        yield from _convolution_backward(function, *args)
-    else:
-        part = _sample(function, args)
-        yield _again(function, *pytree.tree_map(part, (args, kwargs)), part)
-
-
-def _again(function: Any, args: tuple, kwargs: dict, pick: Callable) -> Part:
-    """An operator on the CPU with these arguments, as they are now. Raises MemoryError if they are too large for it."""
-    tensors = [item for item in pytree.tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
-    size = sum(item.numel() * item.element_size() for item in tensors)
-    if size > snapshot.available_memory_bytes() // 16:  # what it takes with its copies, its results and their doubles
-        raise MemoryError(f"{size / 1e9:.2g} GB are too large for the CPU beside it")
-    held = pytree.tree_map_only(torch.Tensor, _host, (args, kwargs))
-
-    def compute(kind: torch.dtype) -> list:
-        def given(item: Any) -> Any:
-            if isinstance(item, torch.Tensor):
-                return item.to(kind, copy=True) if item.dtype.is_floating_point else item.clone()
-            return torch.device("cpu") if isinstance(item, torch.device) else item
-
-        own, named = pytree.tree_map(given, held)
-        return _results(function, ON_CPU.get(function.overloadpacket, function)(*own, **named), own)
-
-    return compute, pick
-
-
-def _results(function: Any, result: Any, args: tuple) -> list:
-    """The tensors that an operator gives, or else those that it writes into; None for what is no tensor."""
-    if result is None:
-        result = [arg for arg, about in zip(args, function._schema.arguments, strict=False) if about.is_write]
-    statistics = args[3:5] if function.overloadpacket in NORMALISE else ()  # no schema says that they are written
-    return [item if isinstance(item, torch.Tensor) else None for item in pytree.tree_leaves([result, statistics])]
-
-
-def _sample(function: Any, args: tuple) -> Callable[[Any], Any]:
-    """What picks some of an argument or a result; all of it where they are small, or depend on each other."""
-    base, tensors = function.overloadpacket, [x for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
-    if max((item.numel() for item in tensors), default=0) <= LARGE:
-        return lambda item: item
-    shape, count, vectors = max(tensors, key=torch.Tensor.numel).shape, CHANNELS, base in BY_CHANNEL
-    if torch.Tag.pointwise in function.tags or base in PLACEWISE:
-        shape, count = torch.broadcast_shapes(*(item.shape for item in tensors)), PIECES
-        dim = max(range(len(shape)), key=shape.__getitem__)
-    elif base in SOFTMAX and len(shape) > 1:
-        others, count = [*range(len(shape))], ROWS
-        del others[args[SOFTMAX[base]]]
-        dim = max(others, key=shape.__getitem__)
-    elif vectors or (base in POOL and len(shape) == 4):
-        dim = 1
-    elif base is aten.nll_loss_backward:
-        dim, count, vectors = 0, ROWS, True
-    else:
-        return lambda item: item
-
-    def part(item: Any) -> Any:
-        if not isinstance(item, torch.Tensor):
-            return item
-        own = 0 if vectors and item.dim() == 1 else dim - len(shape) + item.dim()
-        return _some(item, own, count) if 0 <= own < item.dim() and item.shape[own] == shape[dim] else item
-
-    return part
-
-
-def _product(base: Any, args: tuple, kwargs: dict) -> Part:
-    *start, a, b = args
-    batched, shape = a.dim() == 3, (*a.shape[:-1], b.shape[-1])
-    count, matrices = (max(shape), len(a)) if a.numel() * shape[-1] <= SUMMED else (ROWS, PICTURES)
-
-    def rows(item: torch.Tensor) -> torch.Tensor:
-        return _some(_some(item, 0, matrices) if batched else item, -2, count)
-
-    left, right = rows(a), _some(_some(b, 0, matrices) if batched else b, -1, count)
-    start = [_some(rows(item.expand(shape)), -1, count) for item in start]
-
-    def compute(kind: torch.dtype) -> list:
-        return [base(*(item.to(kind) for item in (*start, left, right)), **kwargs)]
-
-    return compute, lambda out: _some(rows(out), -1, count)
-
-
-def _quick(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether a CPU convolves all pictures in no time: each number goes into so many sums at the most."""
-    return x.numel() * weight.numel() // min(weight.shape[:2]) <= SUMMED
-
-
-def _linear_backward(x: Any, grad: Any, weight: Any, mask: Any) -> Iterator[Part]:
-    x, grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
-    through, pick = _product(aten.mm, (grad, weight), {})
-    yield through, lambda out: pick(out.reshape(-1, out.shape[-1]))
-    product, pick = _product(aten.mm, (grad.t(), x), {})
-    yield lambda kind: [None, *product(kind)], pick
-    columns = _some(grad, 1, ROWS)
-    yield lambda kind: [None, None, columns.to(kind).sum(0)], lambda out: _some(out, 0, ROWS)
-
-
-def _convolution_backward(function: Any, grad: Any, x: Any, weight: Any, *rest: Any) -> Iterator[Part]:
-    """The gradient of some pictures, and that of some channels of the weights over all pictures."""
-    sizes, *how, groups, mask = rest
-    pictures = len(x) if (quick := _quick(x, weight)) else PICTURES
-    few = (_some(grad, 0, pictures), _some(x, 0, pictures), weight, None, *how, groups, [mask[0], False, False])
-    yield _again(function, few, {}, lambda out: _some(out, 0, pictures))
-    own = 1 if how[3] else 0  # the dimension of the weights that is the result's channels: another one if transposed
-    count = CHANNELS if groups == 1 and not quick else grad.shape[1]
-    channels = (_some(grad, 1, count), x, _some(weight, own, count), sizes and [min(sizes[0], count)])
-    pick = lambda out: _some(out, own if out.dim() > 1 else 0, count)  # noqa: E731
-    yield _again(function, (*channels, *how, groups, [False, *mask[1:]]), {}, pick)
