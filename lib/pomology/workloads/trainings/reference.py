@@ -56,7 +56,8 @@ def _outputs(outputs: Any, array: Callable[[Any], np.ndarray]) -> Arrays:
 
 
 def _numbers(rates: list[float], losses: list[float]) -> Arrays:
-    return {"dropout": np.sort(np.array(rates, np.float32)), "losses": np.array(losses, np.float32)}
+    first, later = np.split(np.array(losses, np.float32), [len(losses) // (STEPS + 1)])
+    return {"dropout": np.sort(np.array(rates, np.float32)), "losses": first, "later losses": later}
 
 
 def _rate(settings: dict) -> float:
@@ -195,13 +196,14 @@ def difference(result: Arrays, expected: Arrays) -> tuple[float, str | None]:
     """The largest difference of an output from the reference, and what is wrong, if anything.
 
     Of the largest element of each array outputs and losses may be 0.01 % off, gradients 0.3 %: rounding turns some
-    where ReLU bends. The rates of dropout, which is off meanwhile, must be the same.
+    where ReLU bends. So may losses behind updates of two networks by each other: Adam moves a weight as far where its
+    gradient is rounding alone, and DCGAN's were seen 0.06 % off. The rates of dropout, which is off, must be the same.
     """
     gradients = {name: np.abs(array).max() for name, array in expected.items() if name.startswith("gradient")}
     # As of a bias of attention's keys, which adds as much to all scores of a query.
     rounding = {name for name, size in gradients.items() if size < ONLY_ROUNDING * max(gradients.values())}
-    worst = 0.0
-    for word, allowed in (("output", 1e-4), ("gradient", 3e-3), ("dropout", 1e-6), ("losses", 1e-4)):
+    worst, later = 0.0, 3e-3 if len(expected["losses"]) > 1 else 1e-4
+    for word, allowed in (("output", 1e-4), ("gradient", 3e-3), ("dropout", 1e-6), ("losses", 1e-4), ("later", later)):
         pair = [
             {name: array for name, array in arrays.items() if name.startswith(word) and name not in rounding}
             for arrays in (result, expected)
