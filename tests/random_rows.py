@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from pomology.errors import Mismatch
-from pomology.workloads import proof
+from pomology.workloads import proof, sample
 
 count, noise, fault = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 torch.set_num_threads(1)
@@ -122,6 +122,7 @@ def refused(number: int, notes: list[str]) -> str:
     """Why the proof refuses a row; empty if it does not. Its notes are added."""
     chosen = random.Random(number)
     torch.manual_seed(number)
+    sample.LARGE, sample.SUMMED = (2**21, 2**25) if number % 2 else (2**11, 2**14)  # every second row as if it were large
     precision = chosen.choice((torch.float32, torch.float32, torch.float16, torch.bfloat16))
     cast = precision is not torch.float32
     case = SimpleNamespace(device=rehearsal.handle, config={}, batch_size=chosen.randint(2, 40))

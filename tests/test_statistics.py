@@ -254,6 +254,7 @@ def test_arithmetic_carries_the_interval_and_what_it_covers():
     assert (Estimate.count(6) / Estimate.count(3)) == Estimate.count(2.0)
     for unknown in (step * Estimate(2.0), step / Estimate(1.0, "s", -1.0, 3.0), Estimate(2.0) - step):
         assert (unknown.low, unknown.high, unknown.covers) == (None, None, "none")
+    assert Estimate(2.0).bounds == (-math.inf, math.inf) and Estimate.count(2).bounds == (2, 2)
     with pytest.raises(ZeroDivisionError):
         step / 0
     with pytest.raises(ValueError, match="two bounds or none"):
