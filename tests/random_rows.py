@@ -122,7 +122,8 @@ def refused(number: int, notes: list[str]) -> str:
     """Why the proof refuses a row; empty if it does not. Its notes are added."""
     chosen = random.Random(number)
     torch.manual_seed(number)
-    sample.LARGE, sample.SUMMED = (2**21, 2**25) if number % 2 else (2**11, 2**14)  # every second row as if it were large
+    # Every second row is computed again as a large one is.
+    sample.LARGE, sample.SUMMED = (2**21, 2**25) if number % 2 else (2**11, 2**14)
     precision = chosen.choice((torch.float32, torch.float32, torch.float16, torch.bfloat16))
     cast = precision is not torch.float32
     case = SimpleNamespace(device=rehearsal.handle, config={}, batch_size=chosen.randint(2, 40))
