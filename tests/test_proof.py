@@ -262,6 +262,8 @@ ALONE = {
     "embedding's gradient of many": (
         aten.embedding_dense_backward.default, r(7, 3, 900), i(40, (7, 3)), 40, -1, False),
     "a sum of many": (aten.sum.dim_IntList, r(300, 90), [0], True),
+    "a sum of all of many": (aten.sum.dim_IntList, r(300, 90), [], False),
+    "a sum of rows of many": (aten.sum.dim_IntList, r(300, 90), [1], False),
     "batch norm of many": (
         aten.native_batch_norm.default, r(9, 20, 12, 12), r(20), r(20), r(20), r(20).abs(), True, 0.1, 1e-5),
     "pooling of many": (aten.max_pool2d_with_indices.default, r(9, 20, 12, 12), [2, 2], [2, 2]),

@@ -1,6 +1,6 @@
 """Twenty models that are not in the kit, predicted from a run's ceilings by the command's own function, and then timed
-by a bare loop: `python tests/unseen.py RUN [cpu|gpu] [SECONDS]`. The interval of a user's
-model on a processor is made of the first ten (`rates.CPU_UNSEEN`); the second ten test it."""
+by a bare loop: `python tests/unseen.py RUN [cpu|gpu] [SECONDS]`. The interval of a user's model
+on a processor is made of the first ten (`rates.CPU_UNSEEN`); the second ten test it."""
 
 import sys
 import time

@@ -83,18 +83,16 @@ def parts(function: Any, args: tuple, kwargs: dict) -> Iterator[Part]:
         yield from _convolution_backward(function, *args)
     elif base is aten.embedding_dense_backward and args[2] * args[0].shape[-1] > LARGE:
         yield _again(function, (some(args[0], -1, ROWS), *args[1:]), kwargs, lambda out: some(out, -1, ROWS))
-    elif base in SOFTMAX and args[0].numel() > LARGE and _last(args[0], args[SOFTMAX[base]]):
-        few = [some(item.flatten(0, -2), 0, ROWS) for item in args[: SOFTMAX[base]]]
-        few += [1, *args[SOFTMAX[base] + 1 :]]
-        yield _again(function, tuple(few), kwargs, lambda out: some(out.flatten(0, -2), 0, ROWS))
+    elif base in SOFTMAX and args[0].numel() > LARGE and args[0].dim() > 1:
+        place = SOFTMAX[base]
+
+        def rows(item: torch.Tensor) -> torch.Tensor:
+            return some(item.movedim(args[place], -1).flatten(0, -2), 0, ROWS)
+
+        yield _again(function, (*map(rows, args[:place]), 1, *args[place + 1 :]), kwargs, rows)
     else:
         part = _sample(function, args)
         yield _again(function, *pytree.tree_map(part, (args, kwargs)), part)
-
-
-def _last(x: torch.Tensor, dim: int) -> bool:
-    """Whether a dimension is the last of several, and each row of it is followed by the next in memory."""
-    return x.dim() > 1 and dim % x.dim() == x.dim() - 1 and x.is_contiguous()
 
 
 def _again(function: Any, args: tuple, kwargs: dict, pick: Callable) -> Part:
@@ -104,7 +102,6 @@ def _again(function: Any, args: tuple, kwargs: dict, pick: Callable) -> Part:
     if size > snapshot.available_memory_bytes() // 16:  # what it takes with its copies, its results and their doubles
         raise MemoryError(f"{size / 1e9:.2g} GB are too large for the CPU beside it")
     held = pytree.tree_map_only(torch.Tensor, host, (args, kwargs))
-
     writes = function._schema.is_mutable or function.overloadpacket in NORMALISE
 
     def compute(kind: torch.dtype) -> list:
@@ -133,17 +130,14 @@ def _sample(function: Any, args: tuple) -> Callable[[Any], Any]:
     if max((item.numel() for item in tensors), default=0) <= LARGE:
         return lambda item: item
     shape, count, vectors = max(tensors, key=torch.Tensor.numel).shape, CHANNELS, base in BY_CHANNEL
+    summed = [*((*args, None)[1] or ())] if base is aten.sum else []  # none: all of its dimensions
     if torch.Tag.pointwise in function.tags or base in PLACEWISE:
         shape, count = torch.broadcast_shapes(*(item.shape for item in tensors)), PIECES
         dim = max(range(len(shape)), key=shape.__getitem__)
-    elif base in SOFTMAX and len(shape) > 1:
-        others, count = [*range(len(shape))], ROWS
-        del others[args[SOFTMAX[base]]]
-        dim = max(others, key=shape.__getitem__)
     elif vectors or (base in POOL and len(shape) == 4):
         dim = 1
-    elif base is aten.sum and args[1:2] and {*args[1]} == {*range(len(args[1]))} != {*range(len(shape))}:
-        dim, count = max(range(len(args[1]), len(shape)), key=shape.__getitem__), ROWS
+    elif base is aten.sum and 0 < len(summed) < len(shape) and summed == [*range(len(summed))]:
+        dim, count = max(range(len(summed), len(shape)), key=shape.__getitem__), ROWS
     elif base is aten.nll_loss_backward:
         dim, count, vectors = 0, ROWS, True
     else:
