@@ -280,6 +280,23 @@ def shown(experiment: Experiment) -> dict:
     }
 
 
+def test_the_moment_behind_what_was_timed_is_not_held_against_it(make, monkeypatch):
+    """A model that is given back beside one's own threads would look contended; what a case times by itself counts."""
+    said = []
+    monkeypatch.setattr(quiet, "between", lambda first, last: said.append(last.t_s - first.t_s) or (0.3, ["contended"]))
+    measure = lambda case: case.measure("step_s", lambda: None, budget_s=0.01)  # noqa: E731
+    bodies = (
+        (lambda case: [case.watch_model(torch.nn.Linear(1, 1)), measure(case)], 1),
+        (lambda case: [measure(case), time.sleep(quiet.SHORT_S)], 2),  # for a notebook's own clock, perhaps
+        (lambda case: [case.watch(), case.raw("launch_s", [0.001])], 1),
+        (lambda case: None, 0),
+    )
+    for number, (body, stretches) in enumerate(bodies):
+        said.clear()
+        run(experiment := make([100] * 2), [number], body)
+        assert len(said) == stretches and ("contended" in experiment.records[-1].flags) == bool(stretches)
+
+
 def test_a_case_beside_a_slow_canary_is_run_again_at_the_end_and_the_better_attempt_is_shown(make):
     # The first is found to be slow by what comes after it, the third at once; the third's second attempt is slower.
     experiment = make([120, 120, 100, 100, 118, 118, 100, 100, 130, 130])

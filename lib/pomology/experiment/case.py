@@ -227,8 +227,9 @@ class Case(Feasibility):
                 self.backend.synchronize()
         except Exception as late:  # a GPU reports what went wrong when it is waited for
             exception = late
-        if self._telemetry is not None:
-            self._timed()  # what a notebook times by itself has no end of its own
+        # What a notebook times by itself has no end of its own; a moment behind what was timed is no part of it.
+        if self._telemetry and (not self._loads or time.perf_counter() - self._edge.t_s >= quiet.SHORT_S):
+            self._timed()
         self._stack.close()
         self._canary |= self.experiment.canary("after_s")
         if self._canary:
