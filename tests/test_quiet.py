@@ -253,6 +253,7 @@ def make(tmp_path, monkeypatch):
     """Make an experiment on a quiet machine; `canaries` are what its canary says in turn."""
     state = {"power_source": "ac", "load": 0.1, "others": 0.0, "flags": []}
     monkeypatch.setattr(snapshot, "conditions", lambda: state)
+    monkeypatch.setattr(quiet, "PATIENCE", 0)
 
     def make(canaries=(), profile="quick", **more) -> Experiment:
         said = iter(canaries)
@@ -308,6 +309,19 @@ def test_a_case_beside_a_slow_canary_is_run_again_at_the_end_and_the_better_atte
     # Another process of this run knows the best, and runs nothing again that was run twice.
     assert run(make([120, 120, 100, 100]), [1, 2, 3, 4]) == [4, 4] and shown(experiment)[4] == (100, False)
     assert run(make(), [1, 2, 3]) == []
+
+
+def test_a_case_begins_behind_a_slow_moment_but_beside_a_slow_machine(make, monkeypatch):
+    slept, clock = [], {name: getattr(time, name) for name in ("time", "perf_counter")}
+    monkeypatch.setattr(quiet, "PATIENCE", 3)
+    clock["sleep"] = lambda seconds: seconds and slept.append(seconds)
+    monkeypatch.setattr("pomology.experiment.experiment.time", types.SimpleNamespace(**clock))
+    # Before the second case it is slow twice, before the third for good; behind one nobody waits.
+    experiment = make([100, 100, 150, 150, 101, 100, 150, 150, 150, 151, 150, 100, 150])
+    assert run(experiment, [1, 2, 3]) == [1, 2, 3, 3] and slept == [quiet.MOMENT_S] * 5
+    lines = [json.loads(line) for line in experiment.journal.path.read_text().splitlines()]
+    ends = [(line["canary"]["before_s"], "slowed" in line["flags"]) for line in lines if line["event"] == "end"]
+    assert ends == [(0.1, False), (0.101, False), (0.151, True), (0.1, False)]
 
 
 def test_in_smoke_there_is_no_canary_and_a_second_attempt_that_breaks_loses_nothing(make):

@@ -152,9 +152,16 @@ class Experiment(Report):
         """Of every case of this run so far the seconds of its canaries."""
         return [[*record.canary.values()] for record in self.run_records() if record.canary]
 
-    def canary(self, when: str) -> dict[str, float]:
-        """How fast the machine is now, see `quiet.canary`; not in the profile `smoke`, whose numbers say nothing."""
-        return {} if self.profile == "smoke" else {when: quiet.canary()}
+    def canary(self, when: str, patience: int = 0) -> dict[str, float]:
+        """How fast the machine is now, see `quiet.canary`; not in the profile `smoke`, whose numbers say nothing.
+        patience: how often to ask again while that is slow for this run, since a neighbour of a moment goes by."""
+        if self.profile == "smoke":
+            return {}
+        canary = {when: quiet.canary()}
+        if patience and self.canaries and self.slowed(canary):
+            time.sleep(quiet.MOMENT_S)
+            return self.canary(when, patience - 1)
+        return canary
 
     def slowed(self, canary: dict[str, float]) -> bool:
         """Whether the machine was slower around a case than at its best in this run so far, see `quiet.slowed`."""

@@ -33,6 +33,7 @@ DELAY_S = 0.001  # that threads wait on any machine, or waited before
 WAIT_S, WAIT_IN_ALL_S = 60.0, 300.0  # for a quiet machine: at a time, and in all of a run
 WAITED = ".partial/quiet.json"
 CANARY_S, CANARY_SIZE = 0.02, 160
+MOMENT_S, PATIENCE = 0.25, 3  # before a slow canary is taken anew ahead of a case, and how often
 SLOWED = 0.15  # by which canaries may exceed the best: clocks of idle processors were seen to fall by 13 %
 LOCK = Path("/tmp/pomology-device.lock")  # of this machine, whoever measures; not TMPDIR, which each user of a Mac has
 

@@ -289,7 +289,7 @@ def _compared(run: Run) -> dict[str, Any] | None:
     slowest, figure = summary.slowest(known), address(style.svg(peaks_figure(known)))
     return {
         "sentence": f"{slowest} {sentence}".strip(),
-        "slowest": slowest.partition(" (")[0].rstrip("."),
+        "slowest": slowest.rstrip("."),
         "figure": figure,
     }
 
