@@ -223,22 +223,29 @@ def test_an_epoch_that_does_not_fit_is_stopped_and_the_rest_is_estimated(run):
 
 
 @pytest.mark.parametrize(
-    ("budget_s", "epochs", "trained", "tested"),
+    ("budget_s", "epochs", "trained", "tested", "asleep_s"),
     [
-        (2.0, 4, [31, 1, 1, 1], [15, 4, 4, 4]),  # the first is stopped, all others are shortened
-        (11.0, 4, [50, 50, 50, 3], [15, 15, 15, 15]),  # the last would not end within twice the budget
+        (2.0, 4, [31, 1, 1, 1], [15, 4, 4, 4], 0.0),  # the first is stopped, all others are shortened
+        (11.0, 4, [50, 50, 50, 3], [15, 15, 15, 15], 0.0),  # the last would not end within twice the budget
+        (2.0, 4, [31, 1, 1, 1], [15, 4, 4, 4], 5.0),  # which no estimate can know of
     ],
 )
 def test_a_training_of_which_steps_are_left_out_takes_what_all_of_them_take(
-    run, monkeypatch, budget_s, epochs, trained, tested
+    run, monkeypatch, budget_s, epochs, trained, tested, asleep_s
 ):
-    """On a fake clock: 0.1 s a step, 40 ms one of validation, and 0.4 s beside them in each epoch."""
-    calls, clock = Calls(), fakes.Clock()
-    monkeypatch.setattr(trainers, "time", types.SimpleNamespace(perf_counter=clock))
+    """On a fake clock: 0.1 s a step, 40 ms one of validation, and in each epoch 0.4 s beside them, or a sleep."""
+    calls, clock, asleep = Calls(), fakes.Clock(), []
+    times = types.SimpleNamespace(perf_counter=clock, process_time=lambda: clock() - sum(asleep))
+    monkeypatch.setattr(trainers, "time", times)
+
+    class Sleeps(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            asleep.append(asleep_s if epoch else 0.0)
+            clock.pass_s(asleep[-1])
 
     def body(case):
         case.clock.clock = clock
-        fit(case, None, 50 * 32, 15 * 32, epochs, more=[Paced(clock, 0.1, 0.04, 0.4), calls])
+        fit(case, None, 50 * 32, 15 * 32, epochs, more=[Paced(clock, 0.1, 0.04, 0.4), Sleeps(), calls])
         case.accuracy(0.5, 100, 10, epochs)
 
     record, _ = run(body, budget_s=budget_s)
@@ -246,6 +253,7 @@ def test_a_training_of_which_steps_are_left_out_takes_what_all_of_them_take(
     assert (calls.train, calls.test) == (trained, tested)
     assert (total.how, total.value) == ("estimated", pytest.approx(whole, rel=1e-6))
     assert total.low < total.value < total.high
+    assert record.metrics["between_epochs_s"].value == pytest.approx(3 * asleep_s, abs=1e-6)
     assert "accuracy" not in record.metrics and record.metrics["accuracy_unfinished"].value == 0.5
     assert record.note == f"50.0 % right after {'3.06' if budget_s > 2 else '0.68'} of {epochs} epochs"
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from pomology import format
 from pomology.errors import Mismatch, Unsupported
 from pomology.experiment.case import Case
 from pomology.measure.clock import Ticker
@@ -25,7 +26,9 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
     - `fit_s`, the seconds of the whole `fit`: `measured` if all of it ran, as in the profile `article` always, else if
       each next epoch is expected to end within twice the budget. Otherwise the next ones begin and end as ever, but are
       stopped after a few steps: what an epoch does beside its steps is measured, and only the missing steps are as
-      `epochs.fit_metric` estimates;
+      `epochs.fit_metric` estimates, without `between_epochs_s`;
+    - `between_epochs_s`, of `fit_s`, for which no processor worked between epochs: TensorFlow waits for the thread that
+      tunes its input, which may sleep for as long as the epoch took, or a minute (docs/findings.md);
     - the loss of each step, taken out of the epoch's mean so far, which Keras reads from the device in every step.
     """
     import keras as framework
@@ -34,16 +37,19 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
         def __init__(self):
             super().__init__()
             case.watch()
-            self._began_s, self._ticker, self._short = time.perf_counter(), None, False
+            self._began_s, self._ticker, self._short, self._idle_s = time.perf_counter(), None, False, 0.0
             self._ran = {"training": 0, "validation": 0}  # samples
 
         def on_epoch_begin(self, epoch, logs=None):
             self._sum, self._count, self._epoch, self._loop_s = 0.0, 0, epoch, time.perf_counter()
+            self._gap = self._loop_s, time.process_time()
             if epoch == 0:
                 self._ended_s = self._loop_s
                 self._begin(samples / batch_size, "training")
 
         def on_train_batch_begin(self, batch, logs=None):
+            if self._epoch and batch == 0:
+                self._add_idle()
             self.model.stop_training |= self._enough(batch)
 
         def on_train_batch_end(self, batch, logs=None):
@@ -70,6 +76,8 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
         def on_epoch_end(self, epoch, logs=None):
             self._end()
             now_s = time.perf_counter()
+            if validation_samples:
+                self._add_idle()
             next_s, self._ended_s = 2 * now_s - self._ended_s, now_s
             whole = all(part.complete for part in case.clock.parts.values())
             long = not whole or next_s - self._began_s > 2 * case.clock.budget_s
@@ -81,8 +89,11 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             seconds = time.perf_counter() - self._began_s
             case.epochs_done = self._ran["training"] / samples
             steps = {part: count / batch_size for part, count in self._ran.items()}
-            if self._epoch == epochs - 1 and (estimate := fit_metric(case.clock, epochs, seconds, steps)):
-                case.metric("fit_s", estimate)
+            if self._epoch == epochs - 1 and (total := fit_metric(case.clock, epochs, seconds, steps, self._idle_s)):
+                case.metric("fit_s", total)
+                case.metric("between_epochs_s", self._idle_s, "s")
+                if total.how == "measured" and self._idle_s > 0.02 * seconds:
+                    case.note(f"TensorFlow slept {format.seconds(self._idle_s)} of the training, between epochs")
 
         def _begin(self, steps, part):
             self._ticker = Ticker(case.clock, part, steps)
@@ -95,12 +106,18 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             """A fast validation runs whole in a shortened epoch, too."""
             return self._short and time.perf_counter() - self._loop_s >= case.clock.budget_s / (4 * epochs)
 
-        def _end(self, logs=None):
+        def on_test_end(self, logs=None):
+            self._end()
+            self._gap = time.perf_counter(), time.process_time()
+
+        def _add_idle(self):
+            since_s, processor_s = self._gap
+            self._idle_s += max(0.0, time.perf_counter() - since_s - (time.process_time() - processor_s))
+
+        def _end(self):
             if self._ticker is not None:
                 self._ticker.end()
                 self._ticker = None
-
-        on_test_end = _end
 
     return StepTimes()
 

@@ -70,10 +70,13 @@ def _part_epoch(part: Part) -> Estimate | None:
     return epoch if part.per_epoch == 1 else (epoch * part.per_epoch).replace(how="estimated")
 
 
-def fit_metric(clock: StepClock, epochs: int, seconds: float, steps: dict[str, float]) -> Estimate | None:
+def fit_metric(
+    clock: StepClock, epochs: int, seconds: float, steps: dict[str, float], idle_s: float = 0.0
+) -> Estimate | None:
     """Seconds of a whole training of several epochs, of which some were shortened: seconds, of all that ran, and for
     each step that did not the mean of the steady ones. None if too few ran. steps: that ran in all, by the clock's
-    parts; a smaller last batch counts as its fraction.
+    parts; a smaller last batch counts as its fraction. idle_s: of `seconds`, asleep between epochs, which is no part
+    of an estimate: it depends on how long an epoch took, and on luck.
 
     Whole, it is `measured`: one training has one time, and the spread of its steps says how well this run pins it down.
     Else the bounds are those of what did not run, which wanders as the steps of the mean do: both spreads count.
@@ -92,7 +95,7 @@ def fit_metric(clock: StepClock, epochs: int, seconds: float, steps: dict[str, f
             bounds = {"low": step.value - beyond, "high": step.value + beyond} if step.high is not None else {}
             left.append(step.replace(**bounds) * missing)
     if left:
-        return total([*left, Estimate.count(seconds, "s")], NEGLIGIBLE).replace(how="estimated")
+        return total([*left, Estimate.count(seconds - idle_s, "s")], NEGLIGIBLE).replace(how="estimated")
     training = total(whole, NEGLIGIBLE)
     return (training * (seconds / training.value)).replace(value=seconds, how="measured", n=epochs)
 

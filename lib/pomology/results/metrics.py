@@ -52,6 +52,7 @@ METRICS: dict[str, Metric] = {
     "epoch_s": Metric("Time per epoch", "s", seconds, "seconds per epoch (less is faster; hollow: computing alone)"),
     "compute_epoch_s": Metric("of it computing", "s", seconds),
     "fit_s": Metric("Training time", "s", seconds, "seconds of the whole training (less is faster)"),
+    "between_epochs_s": Metric("of it between epochs", "s", seconds),
     "pass_s": Metric("Pass", "s", seconds),
     "step_s": Metric("Step", "s", seconds),
     "first_step_s": Metric("First step", "s", seconds),
