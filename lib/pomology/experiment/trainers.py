@@ -27,8 +27,8 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
       each next epoch is expected to end within twice the budget. Otherwise the next ones begin and end as ever, but are
       stopped after a few steps: what an epoch does beside its steps is measured, and only the missing steps are as
       `epochs.fit_metric` estimates, without `between_epochs_s`;
-    - `between_epochs_s`, of `fit_s`, for which no processor worked between epochs: TensorFlow waits for the thread that
-      tunes its input, which may sleep for as long as the epoch took, or a minute (docs/findings.md);
+    - `between_epochs_s`, of `fit_s`, for which this process computed nothing between epochs: it waits for a processor,
+      or for TensorFlow's thread that tunes the input and may sleep as long as the epoch took (docs/findings.md);
     - the loss of each step, taken out of the epoch's mean so far, which Keras reads from the device in every step.
     """
     import keras as framework
@@ -93,7 +93,8 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
                 case.metric("fit_s", total)
                 case.metric("between_epochs_s", self._idle_s, "s")
                 if total.how == "measured" and self._idle_s > 0.02 * seconds:
-                    case.note(f"TensorFlow slept {format.seconds(self._idle_s)} of the training, between epochs")
+                    passed = format.seconds(self._idle_s)
+                    case.note(f"of the training, {passed} passed between epochs without computing")
 
         def _begin(self, steps, part):
             self._ticker = Ticker(case.clock, part, steps)
