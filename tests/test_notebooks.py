@@ -426,7 +426,7 @@ OF_A_LOOP = {"first_step_s", "step_s", "epoch_s", "forward_s", "backward_s", "up
 MADE_OF = {"clock_step_s": "clock_reading_s", "clock_gap_s": "clock_reading_s", "loader_start_s": "loader alone"}
 MADE_OF |= {"fence_behind_kernel_s": "tiny kernel, fenced", "kernel_stream_s": "kernel_s"}
 MADE_OF |= {"step_first_s": "step_s", "step_last_s": "step_s"}
-ONCE = {"proof_s"}  # is not repeated
+ONCE = {"proof_s", "between_epochs_s"}  # are not repeated
 
 
 def has_raw_times(record, name):
