@@ -42,7 +42,7 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
 
         def on_epoch_begin(self, epoch, logs=None):
             self._sum, self._count, self._epoch, self._loop_s = 0.0, 0, epoch, time.perf_counter()
-            self._gap = self._loop_s, time.process_time()
+            self._without_s = without_processor_s()
             if epoch == 0:
                 self._ended_s = self._loop_s
                 self._begin(samples / batch_size, "training")
@@ -109,11 +109,10 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
 
         def on_test_end(self, logs=None):
             self._end()
-            self._gap = time.perf_counter(), time.process_time()
+            self._without_s = without_processor_s()
 
         def _add_idle(self):
-            since_s, processor_s = self._gap
-            self._idle_s += max(0.0, time.perf_counter() - since_s - (time.process_time() - processor_s))
+            self._idle_s += max(0.0, without_processor_s() - self._without_s)
 
         def _end(self):
             if self._ticker is not None:
@@ -121,6 +120,11 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
                 self._ticker = None
 
     return StepTimes()
+
+
+def without_processor_s() -> float:
+    """What grows while this process computes nothing, and falls while it computes in several threads."""
+    return time.perf_counter() - time.process_time()
 
 
 def lightning(case: Case, precision: str = "32-true") -> Any:
