@@ -279,19 +279,23 @@ FIT = (
     TRAINING
     + """
 class Whole(keras.callbacks.Callback):
-    idle_s = 0.0  # between epochs, without a step
+    idle_s = 0.0  # between epochs, without computing
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.epoch, self.since = epoch, time.perf_counter()
+        self.epoch, self.since_s = epoch, trainers.without_processor_s()
 
     def on_train_batch_begin(self, batch, logs=None):
-        self.idle_s += time.perf_counter() - self.since if self.epoch and not batch else 0.0
+        if self.epoch and not batch:
+            self.add_idle()
 
     def on_test_end(self, logs=None):
-        self.since = time.perf_counter()
+        self.since_s = trainers.without_processor_s()
 
     def on_epoch_end(self, epoch, logs=None):
-        self.idle_s += time.perf_counter() - self.since
+        self.add_idle()
+
+    def add_idle(self):
+        self.idle_s += max(0.0, trainers.without_processor_s() - self.since_s)
 
     def on_train_begin(self, logs=None):
         self.began_s = time.perf_counter()

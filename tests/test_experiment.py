@@ -470,6 +470,9 @@ def test_beside_a_case_of_few_steps_a_smaller_one_runs(make, changes, rows, inst
         assert records[-1].config == first | instead | {"batch_size": ran[-1]}
         assert records[-1].metrics["step_s"].low is not None
     assert len(train(make(**{"budget_s": 0.2} | changes))) == len(ran), "not once more"
+    # A repeat whose own steps would have it otherwise: on a machine that is twice as slow.
+    again = train(make(**{"budget_s": 0.1, "repeat": 1} | changes))[len(ran) :]
+    assert [record.config for record in again if record.scaled] == [record.config for record in records[len(rows) :]]
 
 
 def test_nothing_of_a_case_stays_in_memory(make):

@@ -184,7 +184,8 @@ class Experiment(Report):
         none of it at another batch size has more: so few steps have no interval, those of the smaller case do.
 
         It is the first such case with a smaller `batch_size`, of which 30 steps should fit the budget; if its batch is
-        at most 2 or its model a smaller one already, with other settings `instead`. The profile `smoke` has none."""
+        at most 2 or its model a smaller one already, with other settings `instead`. What an earlier repeat ran so runs
+        again, that they are repeats of one case. The profile `smoke` has none."""
         yield from cases
         for backend in self.devices if self.profile != "smoke" else ():
             if smaller := self._smaller(backend, instead):
@@ -194,8 +195,12 @@ class Experiment(Report):
 
     def _smaller(self, backend: Device, instead: dict) -> dict | None:
         here, of_any = (backend.backend, self.repeat, "ok"), {"batch_size": None}
-        ended = journal.read(self.journal.path).records
-        ended = [record for record in ended if (record.backend, record.repeat, record.status) == here]
+        everything = [record for record in journal.read(self.journal.path).records if record.backend == backend.backend]
+        asked = {record.case for record in everything if record.repeat == self.repeat}
+        before = [record for record in everything if record.repeat < self.repeat and record.scaled]
+        if before := [record.config for record in before if record.case not in asked]:
+            return before[-1]
+        ended = [record for record in everything if (record.backend, record.repeat, record.status) == here]
         ran = [record for record in ended if "training" in (record.blocks or ())]
         for record in ran:
             like = [other for other in ran if other.config | of_any == record.config | of_any]
