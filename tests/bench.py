@@ -503,10 +503,10 @@ def quota(cores: float) -> Path | None:
     return None
 
 
-def rows_of(load: str = "", stops: bool = False, cgroup: Path | None = None) -> dict[str, dict]:
-    """The rows of `ROWS` beside a program, of a process that stands still for 0.5 of every 1.5 s, or in a cgroup."""
-    enter = f"open('{cgroup}/cgroup.procs', 'w').write(str(__import__('os').getpid()))\n" if cgroup else ""
-    text = f"{enter}import json, sys, time\nout, *arguments = sys.argv[1:]\n{ROWS}"
+def rows_of(load: str = "", stops: bool = False, enter: str = "") -> dict[str, dict]:
+    """The rows of `ROWS` beside a program, of a process that stands still for 0.5 of every 1.5 s, or that enters what
+    limits it first."""
+    text = f"{enter}\nimport json, sys, time\nout, *arguments = sys.argv[1:]\n{ROWS}"
     with tempfile.TemporaryDirectory() as folder, beside(load):
         command = [sys.executable, "-c", text, folder, str(0.05 if TENTH else 0.4), str(many(10))]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -518,22 +518,31 @@ def rows_of(load: str = "", stops: bool = False, cgroup: Path | None = None) -> 
     return json.loads(printed.splitlines()[-1])
 
 
+def limited(cores: float) -> dict[str, dict] | None:
+    """The rows of a process with a quota; None where there can be none."""
+    if place := quota(cores):
+        return rows_of(enter=f"import os; open('{place}/cgroup.procs', 'w').write(str(os.getpid()))")
+    return None
+
+
 def busy() -> list[dict]:
-    """Short and long cases alone and beside planted loads: rows that are off by over 20 % and carry no flag."""
-    alone = [rows_of() for _ in range(3)]
-    usual = {name: statistics.median(run[name]["s"] for run in alone) for name in alone[0]}
+    """Short and long cases alone and beside planted loads: rows that are off by over 20 % and carry no flag. Off is
+    what lies outside of all processes alone, since one differs from the next; those of a quota of one core had one."""
+    alone = [rows_of() for _ in range(4)]
     flagged = [bool(DOUBTFUL & {*row["flags"]}) for run in alone for row in run.values()]
     share = sum(flagged) / len(flagged)
     lines = [row("busy: rows with a flag, alone", f"{share:.1%} of {len(flagged)}", "at most 2 %", share <= 0.02)]
     loads = {name: functools.partial(rows_of, text) for name, text in LOADS.items()}
     loads["stops for a third of the time"] = functools.partial(rows_of, stops=True)
-    for cores in (1.0, 0.5):
-        loads[f"a quota of {cores:g} cores"] = lambda cores=cores: (place := quota(cores)) and rows_of(cgroup=place)
+    loads |= {f"a quota of {cores:g} cores": functools.partial(limited, cores) for cores in (1.0, 0.5)}
     for name, measured in loads.items():
         if (rows := measured()) is None:
             lines.append(row(f"busy: beside {name}", "no cgroup can be made here", ""))
             continue
-        off = {case: one for case, one in rows.items() if not 1 / 1.2 < one["s"] / usual[case] < 1.2}
+        if name == "a quota of 1 cores":  # in the threads that a quota leaves, as the record says
+            alone = [rows_of(enter="import os; os.sched_setaffinity(0, {0})") for _ in range(2)]
+        usual = {case: [run[case]["s"] for run in alone] for case in rows}
+        off = {case: of for case, of in rows.items() if not min(usual[case]) / 1.2 < of["s"] < 1.2 * max(usual[case])}
         silent = {case: one for case, one in off.items() if not DOUBTFUL & {*one["flags"]}}
         shown = f"{len(off)} of {len(rows)} off, {len(silent)} unflagged"
         lines.append(row(f"busy: beside {name}", shown, "none unflagged", not silent, rows=rows, usual=usual))
