@@ -21,7 +21,7 @@ class InTurn:
     A B B A B A A B: each follows itself and the other as often, and a machine that drifts slows both. `ratios` are
     B / A of each four; warm-up is in none."""
 
-    backend: Any = SimpleNamespace(kind="cpu", synchronize=None)  # which nothing is proved of
+    backend: Any = SimpleNamespace(kind="cpu", synchronize=lambda: None)  # nothing is proved of it
     require_memory = require_time = loss = note = lambda self, *_: None
     occasional = staticmethod(lambda *_, **__: contextlib.nullcontext())
 
