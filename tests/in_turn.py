@@ -41,6 +41,9 @@ class InTurn:
     def steps(self, batches: Any, part: str = "training", **options: Any) -> Iterator:
         return StepClock(self.backend.synchronize, whole=True).steps(self) if part == "training" else iter(())
 
+    def settle(self) -> None:
+        """Behind the first turns, which are in no ratio and have made all that the steps keep."""
+
     def __len__(self) -> int:
         return 2 * self.size * self.fours
 
@@ -58,6 +61,8 @@ class InTurn:
                 seconds["B"] += time.perf_counter() - start
             if number >= max(1, self.fours // 20):
                 self.ratios.append(seconds["B"] / seconds["A"])
+            elif number == 0:
+                self.settle()
 
     def _bare_s(self, count: int) -> float:
         start = time.perf_counter()

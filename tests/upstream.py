@@ -18,6 +18,7 @@ import in_turn
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 class VAE(nn.Module):
@@ -208,6 +209,8 @@ def transformer_lm(data, targets, words):
             p.data.add_(p.grad, alpha=-20)
         loss.item()
 
+    parts = model.encoder, model.transformer_encoder, model.decoder
+    step.weights = [weight for part in parts for weight in part.parameters()]  # in the order of the notebook's
     return step
 
 
@@ -241,9 +244,35 @@ def simclr(one, other):
 
 
 class Case(in_turn.InTurn):
-    """Of a notebook, with the loader of its one batch."""
+    """Of a notebook, with the loader of its one batch. Both sides use the same weights and optimizer's state: where
+    these lie in memory makes the steps of one side up to 17 % faster for as long as a process lives."""
 
     device = torch.device("cpu")
+
+    def watch_model(self, model):
+        self.weights = list(model.parameters())
+        return model
+
+    def settle(self):
+        half = len(OPTIMIZERS) // 2  # the bare ones made steps before any other
+        kept = [(_weights(bare), _weights(own)) for bare, own in zip(OPTIMIZERS[:half], OPTIMIZERS[half:], strict=True)]
+        for bare, own in kept or [(dict.fromkeys(self.bare.weights, {}), dict.fromkeys(self.weights, {}))]:
+            for (weight, state), (other, others) in zip(bare.items(), own.items(), strict=True):
+                assert weight.shape == other.shape
+                weight.data = other.data
+                state |= {name: kept for name, kept in others.items() if kept.shape == weight.shape}
+
+
+OPTIMIZERS: list[torch.optim.Optimizer] = []  # those that have made a step, in the order of their first
+
+
+def _note(optimizer: torch.optim.Optimizer, *_) -> None:
+    if all(optimizer is not other for other in OPTIMIZERS):
+        OPTIMIZERS.append(optimizer)
+
+
+def _weights(optimizer: torch.optim.Optimizer) -> dict:
+    return {weight: optimizer.state[weight] for group in optimizer.param_groups for weight in group["params"]}
 
 
 def given(name: str) -> tuple[tuple, Callable[[], None], dict[str, int]]:
@@ -269,6 +298,7 @@ def compare(name: str, seconds: float) -> list[float]:
     """The ratios of a notebook's steps to the bare ones."""
     import test_notebooks
 
+    OPTIMIZERS.clear()
     batch, bare, config = given(name)
     case = Case([batch], bare, seconds, config)
     scope = test_notebooks.definitions(name, DataLoader=None)
@@ -290,4 +320,5 @@ NOTEBOOKS = ("vae", "siamese", "dcgan", "transformer_lm", "simclr")
 
 if __name__ == "__main__":
     torch.manual_seed(int(sys.argv[1]))
+    register_optimizer_step_post_hook(_note)
     print(json.dumps({name: compare(name, float(sys.argv[2])) for name in NOTEBOOKS}))
