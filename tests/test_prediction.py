@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from records import metric, rate, record
+from records import metric, product, rate, record, stream
 
 from pomology.__main__ import main
 from pomology.articles import published
@@ -34,6 +34,16 @@ def test_a_step_is_the_larger_of_computing_and_moving_of_each_operator_and_launc
 def test_the_time_of_a_launch_that_a_run_has_measured_is_taken():
     made = MODEL.predict(STEP, CARD._replace(launch_s=1e-3))
     assert made.step_s.value == pytest.approx(0.7) and made.bound == "launches"
+
+
+def test_a_processor_s_convolutions_have_a_ceiling_of_their_own_beside_its_products():
+    kernels = [product(2e11), product(1.9e11), product(5e11, operation="convolution")]
+    processor = rates.measured_devices([*kernels, stream(1e10)], "a run")["cpu"]
+    assert (processor.flops_per_s, processor.convolution) == ({"fp32": 2e11}, 5e11)
+    assert rates.measured_devices([kernels[0], stream(1e10)], "a run")["cpu"].convolution is None
+    for kind, reached in (("product", 0.8 * 2e11), ("convolution", 0.8 * 5e11), ("depthwise", 0.08 * 5e11)):
+        made = MODEL.predict([Operator(kind, 1e12, 0, 0, 1)], processor)
+        assert made.step_s.value == pytest.approx(1e12 / reached)
 
 
 def test_half_precision_is_of_the_runs_own_ceiling_or_refused_in_one_line():

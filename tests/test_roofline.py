@@ -322,7 +322,7 @@ def test_the_bytes_and_operations_of_the_ceilings_by_hand(run_ceilings, monkeypa
     timed = calls.Measurement(1.0, metric(0.5, 0.4, 0.8, "s"), (), "budget")
     monkeypatch.setattr(calls, "measure", lambda *_, **__: timed)
     records = {(r.config["operation"], r.precision): r for r in run_ceilings()}
-    assert len(records) == 6 and {one.status for one in records.values()} == {"ok"}
+    assert len(records) == 7 and {one.status for one in records.values()} == {"ok"}
     for name, arrays in {"triad": 3, "copy": 2, "dot": 2, "sum": 1}.items():
         moved = records[name, "fp32"].metrics
         assert moved["bytes_per_s"].value == pytest.approx(arrays * 16e6 / 0.5)
@@ -331,17 +331,20 @@ def test_the_bytes_and_operations_of_the_ceilings_by_hand(run_ceilings, monkeypa
     assert (triad.low, triad.high) == pytest.approx((3 * 16e6 / 0.8, 3 * 16e6 / 0.4))
     reached = records["matmul", "fp16"].metrics["flops_per_s"]
     assert reached.value == pytest.approx(2 * 64**3 / 0.5) and reached.unit == "FLOP/s"
+    convolved = records["convolution", "fp32"].metrics["flops_per_s"].value  # 26 × 26 places of 8 × 256 pictures
+    assert convolved == pytest.approx(2 * (9 * 256) * (8 * 256 * 26 * 26) / 0.5)
 
 
 def test_what_computes_something_else_or_nothing_is_no_ceiling(run_ceilings, monkeypatch):
-    product, add = TorchDevice.product, torch.add
+    product, add, convolve = TorchDevice.product, torch.add, torch.conv2d
     monkeypatch.setattr(TorchDevice, "product", lambda self, precision, size: product(self, "fp32", size))
     monkeypatch.setattr(torch, "add", lambda b, c, alpha, out: add(b, c, out=out))  # leaves the factor out
     monkeypatch.setattr(torch, "dot", lambda b, c: (b[::2] * c[::2]).sum())  # of half of both
+    monkeypatch.setattr(torch, "conv2d", lambda inputs, weights: convolve(inputs[:, ::2], weights[:, ::2]))
     records = {(r.config["operation"], r.precision): r for r in run_ceilings()}
     status = {key: one.status for key, one in records.items()}
     good = (("matmul", "fp32"), ("copy", "fp32"), ("sum", "fp32"))
-    bad = (("matmul", "fp16"), ("triad", "fp32"), ("dot", "fp32"))
+    bad = (("matmul", "fp16"), ("triad", "fp32"), ("dot", "fp32"), ("convolution", "fp32"))
     assert status == dict.fromkeys(good, "ok") | dict.fromkeys(bad, "mismatch")
     assert "torch.float32 where torch.float16" in records["matmul", "fp16"].reason
 
@@ -355,7 +358,7 @@ def test_sizes_go_on_while_the_rate_rises_and_at_the_end_the_best_is_timed_again
 
     def measure(function, *_, **options):
         assert options["least_calls"] == 2 and options["least_s"] == 0
-        result, seconds = function(), 1.0
+        result, seconds = function(), 10.0
         if result.shape == (2, 2):
             size = int(4 * result[0, 0].item())
             seconds = 2 * size**3 / (1e9 * reached[result.dtype][sizes.index(size)])
@@ -367,7 +370,7 @@ def test_sizes_go_on_while_the_rate_rises_and_at_the_end_the_best_is_timed_again
     monkeypatch.setattr(calls, "measure", measure)
     tried = [(r.precision, r.config["shape"].split("x")[-1]) for r in run_ceilings("start", sizes)]
     wanted = {"fp32": sizes[:2], "fp16": sizes[:4]}  # rises by less than 2 % from 8192 to 16384
-    passes = [("fp32", "16 MB")] * 4
+    passes = [("fp32", "28"), *[("fp32", "16 MB")] * 4]
     assert tried == [(kind, str(size)) for kind, some in wanted.items() for size in some] + passes
     ends = [r for r in run_ceilings("end", sizes) if r.config.get("moment")]
     assert [(r.config["operation"], r.precision, r.config["shape"]) for r in ends] == [

@@ -153,7 +153,7 @@ def published_shares(workloads=tuple(summary.WORKLOADS)) -> list[float]:
     return sorted(best.values())
 
 
-BEST = "Of its best plain matrix product this machine's"
+BEST = "Of its best measured rate of operations this machine's"
 AT_THEIRS = "at the articles' own settings, loading and all else included"
 
 
@@ -212,11 +212,11 @@ ALONE = [product(100e9), SMALL]
     ("records", "said"),
     [
         ([], ""),
-        (ALONE, "None can be called slow, as only one was measured: the Apple M9 CPU reaches 30 % of its best plain "),
+        (ALONE, "None can be called slow, as only one was measured: the Apple M9 CPU reaches 30 % of its best "),
         ([*ALONE, *FAST], "None is the slower: the Apple M9 "),  # 30 % of each
         (
             [*RUN, *FAST],
-            "The Apple M9 CPU is slow for its peak: it reaches 20 % of its best plain matrix product, the ",
+            "The Apple M9 CPU is slow for its peak: it reaches 20 % of its best measured rate, the ",
         ),
         (
             [*RUN, *FAST[:1], record("siamese", rate(3e11), backend="mps")],

@@ -256,7 +256,7 @@ class Case(in_turn.InTurn):
     def settle(self):
         half = len(OPTIMIZERS) // 2  # the bare ones made steps before any other
         kept = [(_weights(bare), _weights(own)) for bare, own in zip(OPTIMIZERS[:half], OPTIMIZERS[half:], strict=True)]
-        for bare, own in kept or [(dict.fromkeys(self.bare.weights, {}), dict.fromkeys(self.weights, {}))]:
+        for bare, own in kept or [({key: {} for key in side} for side in (self.bare.weights, self.weights))]:
             for (weight, state), (other, others) in zip(bare.items(), own.items(), strict=True):
                 assert weight.shape == other.shape
                 weight.data = other.data

@@ -228,8 +228,8 @@ class Experiment(Report):
         return None
 
     def peak_matmul_rate(self, backend: Device, precision: str) -> float:
-        """The most FLOP/s that a matrix product reaches on a device: this run's ceiling with the same framework; where
-        that is doubtful, also of 512 to 4096 squared, timed once per process as long as they are short."""
+        """The most FLOP/s that an operator reaches on a device: this run's ceiling with the same framework; where it is
+        doubtful, also products of 512 to 4096 squared, timed once per process as long as they are short."""
         key = backend.backend, precision
         if key not in self._rates:
             known = roofline.ceilings([one for one in self._read(roofline.SOURCES) if one.framework == self.framework])

@@ -58,7 +58,8 @@ def lines(operators: Iterable[Operator], device: Device, precision: str) -> np.n
         place = CLASSES.get(kind, 1)
         if units and place < 2:
             place += 5 if half and place == 0 else 3
-        made.append((place, 6 + half, flops / peak, moved / device.bytes_per_s, launches))
+        own = device.convolution if kind in ("convolution", "depthwise") and precision == "fp32" else None
+        made.append((place, 6 + half, flops / (own or peak), moved / device.bytes_per_s, launches))
     return np.array(made)
 
 

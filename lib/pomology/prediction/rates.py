@@ -30,7 +30,7 @@ CPU_UNSEEN = (-0.58, 0.86)
 class Device(NamedTuple):
     """flops_per_s: by precision; published ones have `fp32`, `tf32` and `half`, None where it has none of its own.
     bytes_per_s: of its memory. measured: whether these are a run's own ceilings. launch_s: of one kernel, where a run
-    has timed it."""
+    has timed it. convolution: of a processor's convolutions in fp32, which another library computes than products."""
 
     name: str
     flops_per_s: dict[str, float | None]
@@ -39,6 +39,7 @@ class Device(NamedTuple):
     source: str
     measured: bool = False
     launch_s: float | None = None
+    convolution: float | None = None
 
     def rate(self, precision: str) -> tuple[float, bool]:
         """The peak in a precision, and whether matrix units reach it; fp32's of a data sheet that has none. Raises
@@ -56,6 +57,7 @@ def check(device: Device) -> Device:
     """The same device. Raises PomologyError for a ceiling that is no number, or that no device has."""
     known = [(f"{name} operations", value, "FLOP/s") for name, value in device.flops_per_s.items()]
     known += [("memory bandwidth", device.bytes_per_s, "B/s"), ("launch", device.launch_s, "s")]
+    known += [("convolution", device.convolution, "FLOP/s")]
     for name, value, unit in known:
         low, high = BOUNDS[unit]
         if value is not None and not low <= value <= high:
@@ -87,7 +89,11 @@ def published_devices() -> dict[str, Device]:
 
 def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
     """The devices of a run that has timed products and memory, by `cpu` and `gpu`; none of a run without ceilings."""
-    best, made = roofline.ceilings(records), {}
+    by_operator = {True: [], False: []}
+    for record in records:
+        by_operator[record.config.get("operation") == "convolution"].append(record)
+    best, made = roofline.ceilings(by_operator[False]), {}
+    convolutions = roofline.ceilings(by_operator[True]).rates
     for kind in ("cpu", "gpu"):
         bandwidth, fp32 = best.bandwidths.get((kind, roofline.BOTH)), best.rates.get((kind, "fp32"))
         if bandwidth and fp32:
@@ -97,5 +103,7 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
             backend = "cpu" if kind == "cpu" else fp32.record.backend.rpartition("-")[2]
             source = f"the ceilings measured in the run {run}"
             launch = min(launches, default=None)
-            made[kind] = Device(cases.chip_name(fp32.record), peaks, bandwidth.value, backend, source, True, launch)
+            convolved = convolutions.get((kind, "fp32"))
+            about = cases.chip_name(fp32.record), peaks, bandwidth.value, backend, source, True, launch
+            made[kind] = Device(*about, convolved and convolved.value)
     return made

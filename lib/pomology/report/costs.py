@@ -48,7 +48,7 @@ def priced(records: Iterable[Record], memory_bytes: int | None, price_usd: float
     """The cases of table 4 on this machine, as records of `costs`: with its price, memory and best rate.
 
     records: of all notebooks that this one combines. memory_bytes: the machine's, which is not that of an NVIDIA card.
-    price_usd: 0 is not told. The best rate is the fastest product in fp32 that the run has measured.
+    price_usd: 0 is not told. The best rate in fp32 is what the run has measured.
     """
     records = list(records)
     best, known = roofline.ceilings(records), []
@@ -118,7 +118,7 @@ def table(records: list[Record], years_of_use: float) -> Table:
         f"Use: the price spread over {years_of_use:g} years of training without a pause, for a million sequences "
         f"of {LENGTH:,} tokens; electricity and the computer around a card are not in it.",
         "Prices are those at launch, in table 1; this machine's is what was told. Peak: single precision in table 1, "
-        "here the fastest product in fp32 that this run has measured.",
+        "here the best rate in fp32 that this run has measured.",
     ]
     intervals = "The intervals of what this machine achieved are in the table above, the article's own."
     notes = (SOFTWARE, intervals) if any(kind == "measured" for *_, kind in lines) else ()

@@ -85,8 +85,9 @@ class Ceilings(NamedTuple):
 def ceilings(records: Iterable[Record], smoke: bool = False) -> Ceilings:
     """The best that a run has measured, by `Ceiling.rank`, over its frameworks and repeats, at its start and end.
 
-    smoke: also what smoke tests have measured. Operations a second come from products, bytes a second from passes over
-    large arrays, and of reads also from matrices that meet a vector and are too large for a cache.
+    smoke: also what smoke tests have measured. Operations a second come from products, on a processor also from a
+    convolution, bytes a second from passes over large arrays, and of reads also from matrices that meet a vector and
+    are too large for a cache.
     """
     records = [r for r in records if r.experiment in SOURCES and r.status == "ok" and (smoke or r.profile != "smoke")]
     sizes = {cases.kind(r): r.metrics["cache_bytes"].value for r in records if "cache_bytes" in r.metrics}
@@ -221,8 +222,8 @@ def with_shares(table: Table, heading: str, shares: list[Estimate | None]) -> Ta
         rows.append(replace(row, cells=(*row.cells[:place], percent(share), *row.cells[place:])))
         data.append(numbers | ({"share_of_best": share.value} | ends("share_of_best", share) if share else {}))
     note = (
-        f"{BEST}: achieved, over the best rate that a matrix product reached on this device in this precision, in any "
-        "notebook and framework of this run; the table of ceilings names them."
+        f"{BEST}: achieved, over the best rate that a matrix product, or on a processor a convolution, reached on this "
+        "device in this precision, in any notebook and framework of this run; the table of ceilings names them."
     )
     meaning = (*table.meaning, note, *[ABOVE] * any(share and share.value > 1 for share in shares))
     columns = (*table.columns[:place], BEST, *table.columns[place:])

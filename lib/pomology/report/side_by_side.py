@@ -168,7 +168,7 @@ def parts(experiment: str | Declaration, records: list[Record], best: roofline.C
     meaning = [
         "Forward, and backward with update: PyTorch's time over MLX's, so above 1 MLX is faster. The forward pass is "
         "timed by itself, in PyTorch without gradients; the rest of a step has a ratio where it exceeds the intervals.",
-        "Shares: of the best rate of a product on this device, in any framework of this run.",
+        "Shares: of the best rate measured on this device, in any framework of this run.",
         "TensorFlow: its step's time over that of the other two. It is not the same step: Keras cuts each batch out of "
         "arrays and counts the accuracy; its outputs and gradients were compared with PyTorch's.",
     ]

@@ -1,7 +1,7 @@
 """The chart that no article has: all their devices and this machine on one axis, in operations a second.
 
 A published time becomes operations a second by the work on paper, and is compared with the published peak of its
-device; a measured rate is compared with the best product of the same run. Published peaks, each with its source, are in
+device; a measured rate is compared with the best of the same run. Published peaks, each with its source, are in
 `articles/data/peaks.csv`; no source has a peak of the articles' processors. Reads the records of a run; times nothing.
 """
 
@@ -47,7 +47,8 @@ NOTES = (
     "article; “computing alone” are its steps on data that is on the device already, which no article prints.",
     YEARS,
     "Peak: of the articles' devices the published one, in single precision, which is cores times clock on paper; "
-    "of this machine the best product that the same run has measured, which is less than a published peak. So "
+    "of this machine the best rate that the same run has measured, of a matrix product or on a processor of a "
+    "convolution, which is less than a published peak. So "
     "shares of the two are not the same measure: the same program on the same device has the larger share here.",
     "A share near or above 100 % is no mistake: a convolution may be computed with fewer operations than are "
     "counted (Winograd's). Of article 000's A6000 and of the 3090 the peak is that of TF32.",
@@ -69,7 +70,7 @@ class Rate(NamedTuple):
 
     source: `published` or `measured`. role: `cpu`, `gpu` (published: of Apple) or `rival`. setting: the article's own,
     as JSON, where it is that and the time is the whole one; empty also of times that no article prints.
-    peak_flops_per_s: the published one, or the best product of the run. how: where the peak is from, or why there is
+    peak_flops_per_s: the published one, or the best of the run. how: where the peak is from, or why there is
     none.
     """
 
@@ -152,7 +153,8 @@ def _measured(records: list[Record]) -> Iterator[Rate]:
             share, precision, ceiling = roofline.share(record, best, rate), cases.precision(record), best.over(record)
             how = f"no product in {precision} was measured in this run"
             if share:
-                how = f"the best product in {precision} of this run, with {framework_name(ceiling.record)}"
+                operator = "convolution" if ceiling.record.config["operation"] == "convolution" else "product"
+                how = f"the best {operator} in {precision} of this run, with {framework_name(ceiling.record)}"
                 how += f"; {roofline.FASTER}, so clipped at 100 %" if share.value > 1 else ""
                 share = roofline.clipped(share)
             about = (record.article, _workload(record), chip_name(record), settings(record) + words, "measured")
@@ -247,7 +249,8 @@ def sentence(records: list[Record]) -> str:
                 count += ", smaller versions among them" * any(rate.settings.endswith(SMALLER) for rate in here)
                 parts.append(f"{_spread(here)} {how} ({count})")
         if parts:
-            sentences.append(f"Of its best plain matrix product this machine's {name} reached {'; '.join(parts)}.")
+            reached = "; ".join(parts)
+            sentences.append(f"Of its best measured rate of operations this machine's {name} reached {reached}.")
         elif any(rate.role == role for rate in ours):
             sentences.append(
                 f"What share of its best this machine's {name} reached cannot be told: this run has timed no plain "
@@ -304,7 +307,7 @@ def slowest(known: list[Reach]) -> str:
     ours = [reach for reach in known if reach.source == "measured"]
     if len(ours) == 1:
         models = f"median of {count} models" if (count := len(ours[0].whole or ours[0].alone)) > 1 else "one model"
-        share = f"reaches {percent(ours[0].median)} of its best plain matrix product ({models})"
+        share = f"reaches {percent(ours[0].median)} of its best measured rate ({models})"
         return f"None can be called slow, as only one was measured: the {ours[0].device} {share}."
     for how in ("whole", "alone") if ours else ():
         shares = [getattr(reach, how) for reach in ours]
@@ -312,7 +315,7 @@ def slowest(known: list[Reach]) -> str:
             medians = [statistics.median(share[name].value for name in shared) for share in shares]
             (least, slow), *others = sorted(zip(medians, (reach.device for reach in ours), strict=True))
             models = f"median of {len(shared)} models" if len(shared) > 1 else "one model"
-            text = f"reaches {percent(least)} of its best plain matrix product, "
+            text = f"reaches {percent(least)} of its best measured rate, "
             text += ", ".join(f"the {name} {percent(median)} of its own" for median, name in others)
             text += f" ({models}, {'whole times' if how == 'whole' else 'computing alone'})."
             # Of medians so near to each other another run may have the order turned round.

@@ -14,7 +14,7 @@ from pomology.results import cases
 from pomology.results.record import Record
 
 PANELS = {
-    "measured": "This machine's devices, of their best plain matrix product in this run",
+    "measured": "This machine's devices, of their best measured rate in this run",
     "published": "The articles' GPUs, of their published peaks",
 }
 
