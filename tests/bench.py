@@ -543,9 +543,12 @@ def busy() -> list[dict]:
             alone = [rows_of(enter="import os; os.sched_setaffinity(0, {0})") for _ in range(2)]
         usual = {case: [run[case]["s"] for run in alone] for case in rows}
         off = {case: of for case, of in rows.items() if not min(usual[case]) / 1.2 < of["s"] < 1.2 * max(usual[case])}
-        silent = {case: one for case, one in off.items() if not DOUBTFUL & {*one["flags"]}}
+        silent = {case: of for case, of in off.items() if not DOUBTFUL & {*of["flags"]}}
+        # Where the same is as far apart in processes alone, the load need not be why.
+        apart = {rows[case]["what"] for case, times in usual.items() if max(times) > 1.2 * min(times)}
+        good = not silent or (None if all(of["what"] in apart for of in silent.values()) else False)
         shown = f"{len(off)} of {len(rows)} off, {len(silent)} unflagged"
-        lines.append(row(f"busy: beside {name}", shown, "none unflagged", not silent, rows=rows, usual=usual))
+        lines.append(row(f"busy: beside {name}", shown, "none unflagged", good, rows=rows, usual=usual))
     if place := quota(1.0):
         place.rmdir()
     return lines

@@ -30,7 +30,8 @@ CGROUPS, PROCESS = Path("/sys/fs/cgroup"), Path("/proc/self")
 TICK_S, SHORT_S = 0.01, 0.2  # of the counters of processor time; stretches in which their ticks hide much
 LEAST_S = 0.02  # what the runner itself takes now and then to note a case
 DELAY_S = 0.001  # that threads wait on any machine, or waited before
-WAIT_S, WAIT_IN_ALL_S = 60.0, 300.0  # for a quiet machine: at a time, and in all of a run
+# For a quiet machine: at a time, so that a run of a minute or so takes at most twice as long, and in all of a run.
+WAIT_S, WAIT_IN_ALL_S = 45.0, 300.0
 WAITED = ".partial/quiet.json"
 CANARY_S, CANARY_SIZE = 0.02, 160
 MOMENT_S, PATIENCE = 0.25, 3  # before a slow canary is taken anew ahead of a case, and how often
@@ -123,8 +124,8 @@ def between(first: Edge, last: Edge) -> tuple[float, list[str]]:
 
 
 def wait(place: Path, say: Callable[[str], Any], sleep: Callable[[float], Any] = time.sleep) -> dict[str, Any]:
-    """Wait until other programs leave the processor alone, and return `snapshot.conditions` then: up to a minute, and
-    five in all of a run. Where a minute was not enough, nobody waits again before the machine was quiet once.
+    """Wait until other programs leave the processor alone, and return `snapshot.conditions` then: for up to `WAIT_S`, and
+    `WAIT_IN_ALL_S` in all of a run. Where it was not enough, nobody waits again before the machine was quiet once.
 
     place: a file, `WAITED` in a run's folder, with what it has waited so far, in whichever process. say: gets a
     line about it every second. sleep: waits so many seconds, and returns True to give up, as an event's `wait` does.
