@@ -18,7 +18,7 @@ PEAKS = {"fp32": 10e12, "tf32": None, "half": 100e12}
 CARD = Device("a card", PEAKS, 500e9, "cuda", "by hand")
 SHARES = np.array([0.5, 0.8, 0.1, 0.3, 0.4, 0.25, 0.6, 0.6, 1e-5, 1.0])
 MODEL = Model(SHARES, (-0.1, 0.2))
-STEP = [Operator("convolution", 1e12, 1e9, 100, 1), Operator("elementwise", 0, 3e10, 300, 1)]
+STEP = [Operator("convolution", 1e12, 1e9, 100), Operator("elementwise", 0, 3e10, 300)]
 
 
 def test_a_step_is_the_larger_of_computing_and_moving_of_each_operator_and_launches():
@@ -42,14 +42,14 @@ def test_a_processor_s_convolutions_have_a_ceiling_of_their_own_beside_its_produ
     assert (processor.flops_per_s, processor.convolution) == ({"fp32": 2e11}, 5e11)
     assert rates.measured_devices([kernels[0], stream(1e10)], "a run")["cpu"].convolution is None
     for kind, reached in (("product", 0.8 * 2e11), ("convolution", 0.8 * 5e11), ("depthwise", 0.08 * 5e11)):
-        made = MODEL.predict([Operator(kind, 1e12, 0, 0, 1)], processor)
+        made = MODEL.predict([Operator(kind, 1e12, 0, 0)], processor)
         assert made.step_s.value == pytest.approx(1e12 / reached)
 
 
 def test_half_precision_is_of_the_runs_own_ceiling_or_refused_in_one_line():
     """fp16 and bf16 differ by ten times on some processors. 1e12 / (0.8 · 20e12) and / (0.8 · 2e12) s of products."""
     own = CARD._replace(flops_per_s={"fp32": 10e12, "bf16": 20e12, "fp16": 2e12}, measured=True)
-    work = [Operator("product", 1e12, 0, 0, 1)]
+    work = [Operator("product", 1e12, 0, 0)]
     assert MODEL.predict(work, own, "bf16").step_s.value == pytest.approx(1 / 16)
     assert MODEL.predict(work, own, "fp16").step_s.value == MODEL.predict(work, own, "amp").step_s.value == 0.625
     lacks = own._replace(flops_per_s={"fp32": 10e12})
@@ -69,7 +69,7 @@ def invented(spread: float = 0.0, seed: int = 0, devices: int = 12, workloads: i
         for workload in range(workloads):
             kinds = random.permutation(["convolution", "product", "depthwise", "elementwise"])
             steps = [
-                Operator(str(kind), 10 ** random.uniform(9, 13), 10 ** random.uniform(8, 10), 99, 1) for kind in kinds
+                Operator(str(kind), 10 ** random.uniform(9, 13), 10 ** random.uniform(8, 10), 99) for kind in kinds
             ]
             precision = ("fp32", "half")[workload % 2]
             about = (f"w{workload}", device, precision, 32, "here", "2026")

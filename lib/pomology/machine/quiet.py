@@ -124,8 +124,8 @@ def between(first: Edge, last: Edge) -> tuple[float, list[str]]:
 
 
 def wait(place: Path, say: Callable[[str], Any], sleep: Callable[[float], Any] = time.sleep) -> dict[str, Any]:
-    """Wait until other programs leave the processor alone, and return `snapshot.conditions` then: for up to `WAIT_S`, and
-    `WAIT_IN_ALL_S` in all of a run. Where it was not enough, nobody waits again before the machine was quiet once.
+    """Wait until other programs leave the processor alone, and return `snapshot.conditions` then: up to `WAIT_S`, and
+    `WAIT_IN_ALL_S` in all of a run. Where that was not enough, nobody waits again before the machine was quiet once.
 
     place: a file, `WAITED` in a run's folder, with what it has waited so far, in whichever process. say: gets a
     line about it every second. sleep: waits so many seconds, and returns True to give up, as an event's `wait` does.

@@ -54,7 +54,7 @@ def lines(operators: Iterable[Operator], device: Device, precision: str) -> np.n
     """Of each operator: the shares of its class, of operations and of traffic, seconds at the peak and the bandwidth,
     launches."""
     (peak, units), half, made = device.rate(precision), precision in rates.HALF, []
-    for kind, flops, moved, launches, _ in operators:
+    for kind, flops, moved, launches in operators:
         place = CLASSES.get(kind, 1)
         if units and place < 2:
             place += 5 if half and place == 0 else 3

@@ -40,15 +40,12 @@ class Operator(NamedTuple):
     flops: in products, convolutions, attention and LSTMs, two a multiply-add; 0 elsewhere, where bytes decide.
     bytes: read and written, each operand once, as if no operator were fused with another.
     launches: kernels.
-    size: what its reachable rate depends on. Of a product (of one in a batch) the smallest of m, n and k; of an LSTM
-    the smaller of batch and state; of others the numbers in the largest operand, of convolutions in the output.
     """
 
     kind: str
     flops: float
     bytes: float
     launches: int
-    size: float
 
 
 class Memory(NamedTuple):
@@ -129,8 +126,8 @@ def count(
         raise PomologyError("the model has no weights to train")
     operators: list[Operator] = []
 
-    def attention(flops: int, moved: int, elements: int) -> None:
-        operators.append(Operator("attention", flops, moved, 1, elements))
+    def attention(flops: int, moved: int) -> None:
+        operators.append(Operator("attention", flops, moved, 1))
 
     def recurrent(*counts: int) -> None:
         operators.append(Operator("recurrent", *counts))
@@ -166,8 +163,7 @@ def _update(weights: list[Any], name: str, backend: str) -> tuple[Operator, int,
         optimizer.step()
     tensors = [item for item in _pytree.tree_leaves(list(optimizer.state.values())) if isinstance(item, torch.Tensor)]
     moved, launches = sum(part.bytes for part in parts), sum(part.launches for part in parts)
-    elements = sum(weight.numel() for weight in weights)
-    update = Operator("optimizer", 0, moved, launches, elements)
+    update = Operator("optimizer", 0, moved, launches)
     return update, sum(tensor.nbytes for tensor in tensors), recorder.peak
 
 
@@ -225,11 +221,8 @@ def _kind(function: Any, tensors: Sequence[Any]) -> str | None:
     raise PomologyError(f"operator {space}.{name} is not counted: there is no formula for its work")
 
 
-def _operator(kind: str, function: Any, args: Any, kwargs: Any, result: Any, moved: int) -> Operator:
+def _operator(kind: str, function: Any, args: Any, result: Any, moved: int) -> Operator:
     """What a call of an operator that is no view is."""
-    import torch
-    from torch.utils import _pytree
-
     name = function._schema.name.removeprefix("aten::")
     if kind == "product":
         first, second = args[_PRODUCTS[name.rstrip("_")] :][:2]
@@ -237,19 +230,18 @@ def _operator(kind: str, function: Any, args: Any, kwargs: Any, result: Any, mov
         n = second.shape[-1] if second.ndim > 1 else 1
         k = first.shape[-1]
         batch = first.shape[0] if first.ndim > 2 else 1
-        return Operator(kind, 2 * batch * m * n * k, moved, 1, min(m, n, k))
+        return Operator(kind, 2 * batch * m * n * k, moved, 1)
     if name == "convolution":
         weight, transposed, groups = args[1], args[6], args[8]
-        return _convolution(weight, args[0] if transposed else result, groups, 1, moved, 1, result.numel())
+        return _convolution(weight, args[0] if transposed else result, groups, 1, moved, 1)
     if name == "convolution_backward":
         gradient, data, weight, transposed, groups, wanted = *args[:3], args[7], args[9], args[10]
         spread = data if transposed else gradient
-        return _convolution(weight, spread, groups, sum(wanted[:2]), moved, sum(wanted), gradient.numel())
-    tensors = [item for item in _pytree.tree_leaves((args, kwargs, result)) if isinstance(item, torch.Tensor)]
-    return Operator(kind, 0, moved, 1, max(tensor.numel() for tensor in tensors))
+        return _convolution(weight, spread, groups, sum(wanted[:2]), moved, sum(wanted))
+    return Operator(kind, 0, moved, 1)
 
 
-def _convolution(weight: Any, spread: Any, groups: int, times: int, moved: int, launches: int, size: int) -> Operator:
+def _convolution(weight: Any, spread: Any, groups: int, times: int, moved: int, launches: int) -> Operator:
     """Each number of the kernel is used once at each place of `spread`: the output, of a transposed one the input.
 
     Each gradient, of the input or of the kernel, takes as much. (PyTorch's own counter multiplies the kernel's by the
@@ -257,7 +249,7 @@ def _convolution(weight: Any, spread: Any, groups: int, times: int, moved: int, 
     """
     flops = 2 * times * weight.numel() * spread.shape[0] * math.prod(spread.shape[2:])
     kind = "depthwise" if groups > 1 and weight.shape[1] == 1 else "convolution"
-    return Operator(kind, flops, moved, launches, size)
+    return Operator(kind, flops, moved, launches)
 
 
 # What watches a step --------------------------------------------------------------------------------------------------
@@ -299,7 +291,7 @@ def _recorder(operators: list[Operator]) -> Any:
                     self.peak = max(self.peak, self.live)
                     weakref.finalize(storage, self.gone, storage.nbytes())
             if kind and (moved := cost.moved_bytes(function, args, kwargs, result)):
-                operators.append(_operator(kind, function, args, kwargs, result, moved))
+                operators.append(_operator(kind, function, args, result, moved))
             return result
 
     return Recorder()

@@ -40,7 +40,7 @@ def operators_of(workload: str, size: int, precision: str, batch: int, optimizer
     for line in work()[workload, size, "half" if precision in rates.HALF else "fp32"]:
         moved = float(line["bytes"]) * batch + float(line["fixed_bytes"])
         if optimizer or line["kind"] != "optimizer":
-            made.append(Operator(line["kind"], float(line["flops"]) * batch, moved, int(line["launches"]), 0))
+            made.append(Operator(line["kind"], float(line["flops"]) * batch, moved, int(line["launches"])))
     return made
 
 
@@ -133,8 +133,8 @@ def sums(record: Record) -> list[Operator] | None:
     known = cases.precision(record) == "fp32" and record.framework == "torch"
     if not (known and record.flops_per_step and record.bytes_per_step) or again:
         return None
-    moved = Operator("elementwise", 0, record.bytes_per_step, 0, 0)
-    return [Operator("product", record.flops_per_step, 0, 0, 0), moved]
+    moved = Operator("elementwise", 0, record.bytes_per_step, 0)
+    return [Operator("product", record.flops_per_step, 0, 0), moved]
 
 
 def workload_of(record: Record) -> str:

@@ -53,13 +53,13 @@ def autocast(name: str) -> Any:
 
 
 @contextlib.contextmanager
-def fused_lstm(name: str, note: Callable[[int, int, int, int], None]) -> Iterator[None]:
+def fused_lstm(name: str, note: Callable[[int, int, int], None]) -> Iterator[None]:
     """On the meta device, let an LSTM be one operator forward and one backward: a product and a kernel a time step.
 
     Its matrices are used once for each place in each sequence. Backward that is twice, but the input may need no
     gradient, nor the first state. For the backward pass it keeps its input, and seven vectors a place: four gates, both
     states, and tanh of one. name: of the dtype that its numbers are converted to, where that is half. note: gets, of
-    each pass, operations, bytes moved, launches, and the smaller of batch and state.
+    each pass, operations, bytes moved, and launches.
     """
     from unittest import mock
 
@@ -80,17 +80,17 @@ def fused_lstm(name: str, note: Callable[[int, int, int, int], None]) -> Iterato
             output = data.new_empty(*data.shape[:2], state.shape[-1] * directions)
             kept = data.new_empty(7 * stack, times, batch, hidden)
             context.save_for_backward(data, kept, state, cell, *weights)
-            context.known = directions, stack, times, batch, hidden
+            context.known = directions, stack, times, batch
             into = weights[:: len(weights) // stack]  # what multiplies the input of a layer, at all times at once
             context.weights_moved = times * size(*weights) - (times - 1) * size(*into)
             moved = context.weights_moved + size(data, state, cell, output, kept)
             flops = 2 * times * batch * numbers(weights)
-            note(flops, moved, stack * (2 * times + 1), min(batch, hidden))
+            note(flops, moved, stack * (2 * times + 1))
             return output, torch.empty_like(state), torch.empty_like(cell)
 
         @staticmethod
         def backward(context, *given):
-            directions, stack, times, batch, hidden = context.known
+            directions, stack, times, batch = context.known
             data, kept, state, cell, *weights = context.saved_tensors
             wanted, each = context.needs_input_grad[2:], len(weights) // stack
             gradients = [torch.empty_like(t) for t in (data, state, cell, *weights)]
@@ -98,7 +98,7 @@ def fused_lstm(name: str, note: Callable[[int, int, int, int], None]) -> Iterato
             flops -= 0 if wanted[0] else 2 * times * batch * numbers(weights[: directions * each : each])
             flops -= 0 if wanted[1] else 2 * batch * numbers(weights[1::each])
             moved = context.weights_moved + size(data, kept, *given, *gradients)
-            note(flops, moved, stack * (2 * times + 3), min(batch, hidden))
+            note(flops, moved, stack * (2 * times + 3))
             return None, None, *(g if wants else None for g, wants in zip(gradients, wanted, strict=True))
 
     def lstm(data, states, weights, *more):

@@ -64,7 +64,7 @@ def workload(
     def operations() -> int:
         return counter.get_total_flops() + fused["flops"]
 
-    def note(flops: int, moved: int, _: int) -> None:
+    def note(flops: int, moved: int) -> None:
         fused["flops"] += flops
         traffic.bytes += moved
 
@@ -187,11 +187,11 @@ def saved_tensors(model: Any, turn: Callable[[], Any] = lambda: None) -> Iterato
 
 
 @contextlib.contextmanager
-def fused_attention(backend: str, note: Callable[[int, int, int], None]) -> Iterator[None]:
+def fused_attention(backend: str, note: Callable[[int, int], None]) -> Iterator[None]:
     """On the meta device, let attention keep what a fused kernel of this backend keeps.
 
     note: gets, of each of its passes, the operations of its products, which no counter sees, as many as where they are
-    written out, as on `mps`; the bytes that it moves; and how many numbers attention gives out.
+    written out, as on `mps`, and the bytes that it moves.
     """
     from unittest import mock
 
@@ -211,7 +211,7 @@ def fused_attention(backend: str, note: Callable[[int, int, int], None]) -> Iter
             context.save_for_backward(query, key, value, output, sums)
             pairs = 2 * math.prod(query.shape[:-1]) * key.shape[-2]  # of a query and a key
             context.flops = pairs * query.shape[-1], pairs * value.shape[-1]
-            note(sum(context.flops), sum(map(_distinct_bytes, (query, key, value, output, sums))), output.numel())
+            note(sum(context.flops), sum(map(_distinct_bytes, (query, key, value, output, sums))))
             return output
 
         @staticmethod
@@ -220,7 +220,7 @@ def fused_attention(backend: str, note: Callable[[int, int, int], None]) -> Iter
             for_query, for_key, for_value = context.needs_input_grad
             scores, values = context.flops
             flops = (for_query + for_key) * scores + (for_value + (for_query or for_key)) * values
-            note(flops, sum(map(_distinct_bytes, (*context.saved_tensors, gradient, *gradients))), gradient.numel())
+            note(flops, sum(map(_distinct_bytes, (*context.saved_tensors, gradient, *gradients))))
             return gradients
 
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, *arguments, **named):
