@@ -108,10 +108,10 @@ def key(figure: Any, looks: dict[str, dict], **options: Any) -> None:
     figure.legend(handles=handles, **{"loc": "outside lower center", "ncols": 3} | options)
 
 
-def device_key(figure: Any, devices: Iterable[str], **options: Any) -> None:
+def device_key(figure: Any, devices: Iterable[str]) -> None:
     """The key of the colours and marks of devices."""
     shown = set(devices)
-    key(figure, {name: {"marker": MARKS[name], "color": COLOURS[name]} for name in COLOURS if name in shown}, **options)
+    key(figure, {name: {"marker": MARKS[name], "color": COLOURS[name]} for name in COLOURS if name in shown})
 
 
 @styled
