@@ -103,9 +103,7 @@ def _render(run: Run, notebook: Path, page: Path) -> None:
 
 def links_into(page: str, present: Container[str]) -> str:
     """A page without links to files that are not beside it, as where a part of a run's folder is sent to somebody.
-
-    present: the names of those that are, relative to the page.
-    """
+    present: the names of those that are, relative to the page."""
 
     def kept(link: re.Match) -> str:
         return link[0] if unquote(link[1]) in present else f"{link[2]} (not in this copy)"
