@@ -350,7 +350,6 @@ def _flags(repeats: list[Record]) -> list[str]:
 
 
 def _meaning(about: Declaration, usable: list[Record], table: Table) -> list[str]:
-    """What the numbers of a table mean."""
     several = max((len(good_of(repeats)) for repeats in cases.groups(usable)), default=0)
     shown = [name for heading, name in about.shown.items() if usable and heading in table.columns]
     cells = [cell for row in table.rows for cell in row.cells]

@@ -10,7 +10,7 @@ from pomology.articles.claims import FIELDS, REPEATS, Comparison, Decision, Side
 from pomology.articles.published import experiment_of
 from pomology.format import quantity, quantity_per_s, significant
 from pomology.measure.estimate import Estimate
-from pomology.report.table import Table
+from pomology.report.table import Table, grouped
 from pomology.results import metrics
 from pomology.results.cases import DOUBTS, combined, comparable, config_text, ending, good_of, groups, kind
 from pomology.results.record import Record
@@ -44,9 +44,8 @@ class MeasuredLookup:
 
     def __init__(self, records: Sequence[Record]):
         records = [record for record in records if "other-way" not in record.flags]
-        self.records: dict[str, list[Record]] = {}
-        for record in records:
-            self.records.setdefault(experiment_of(record.experiment), []).append(record)
+        measured = grouped(records, lambda record: experiment_of(record.experiment))
+        self.records = {experiment_of(of[0].experiment): of for of in measured}
         self.repeats = sorted({record.repeat for record in records})
         self.chips = {record.chip or "" for record in records}
         self.gpus = {_model(record.chip) for record in records if kind(record) == "gpu" and record.chip}

@@ -234,15 +234,14 @@ def side_by_side(sides: Sequence[Side]) -> Table:
             notes.append(f"{name}: {'not shown to be' if differ else 'is'} the machine of {names[0]}. {differ}".strip())
         notes += [f"{name}: {one_line(problem, 300)}." for problem in side.problems]
     notes += [f"{len(first) - len(shared)} cases are in one run only."] if len(first) > len(shared) else []
+    rows = []
     if not few:
         columns = ("Run", "Machine", "Cases", "Faster", "Slower", "Not shown", "Single runs", "Not comparable")
-        rows = []
         for name, side, row in zip(names, sides, findings, strict=True):
             counts = Counter(finding.verdict for finding in row.values())
             numbers = (len(row), *(counts[verdict] for verdict in ("faster", "slower", NOT_SHOWN, UNTOLD, BARRED)))
             rows.append(Row((one_line(name, 40), _machine(side, 60), *map(str, numbers))))
         return Table("Runs against the first", columns, tuple(rows), (*notes, *NOTES), data)
-    rows = []
     for case in timed:
         repeats = [side.cases.get(case, []) for side in sides]
         compared = [row.get(case) for row in findings]

@@ -6,6 +6,7 @@ paper. What this machine cost only its owner knows. Reads the records of a run; 
 
 import itertools
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import NamedTuple
 
 from pomology.articles import published
@@ -13,7 +14,7 @@ from pomology.articles.published import experiment_of
 from pomology.format import quantity, seconds, significant
 from pomology.measure.estimate import Estimate
 from pomology.report import roofline
-from pomology.report.table import SOFTWARE, Table
+from pomology.report.table import SOFTWARE, Table, grouped
 from pomology.results import cases
 from pomology.results.cases import chip_name, combined, comparable, groups, settings
 from pomology.results.record import Metrics, Record
@@ -65,15 +66,12 @@ def priced(records: Iterable[Record], memory_bytes: int | None, price_usd: float
 def offers(records: list[Record]) -> list[Offer]:
     """Every device of table 1, with its rows of table 4 where it has some, then this machine's priced records."""
     rows = [row for row in published.rows(ARTICLE) if row["si"] is not None]
-    facts: dict[str, dict] = {}
-    for row in rows:
-        if row["item"] == "Table 1":
-            facts.setdefault(row["device"], {"role": row["role"]})[row["metric"]] = row["si"]
     known = []
-    for name, fact in facts.items():
+    for of in grouped((row for row in rows if row["item"] == "Table 1"), itemgetter("device")):
+        name, fact = of[0]["device"], {row["metric"]: row["si"] for row in of}
         # Memory comes in powers of two, whatever the table calls it.
         memory, peak = fact["memory_bytes"] / 1e9 * 2**30, fact["peak_flops_per_s"]
-        bare = Offer(name, "Apple" if fact["role"] == "gpu" else "NVIDIA", fact["launch_price_usd"], memory, peak)
+        bare = Offer(name, "Apple" if of[0]["role"] == "gpu" else "NVIDIA", fact["launch_price_usd"], memory, peak)
         passes = [r for r in rows if r["metric"] == "pass_s" and NAMES.get(r["device"], r["device"]) == name]
         known += [] if passes else [bare]
         for row in passes:

@@ -25,7 +25,6 @@ from pomology.results.notebook_file import read_notebook
 EPOCH = ("epoch_s", ("compute_epoch_s", "Of it computing"), "temperature_c", "peak_memory_bytes", "power_w")
 
 WHOLE_RUN = "*"  # in `combines`: everything that a run has measured
-
 CALLED = ("Experiment", "Report")  # which notebooks name `experiment` and `report`
 
 
@@ -64,7 +63,6 @@ class Declaration:
 
     @property
     def whole_run(self) -> bool:
-        """Whether it shows everything that a run has measured."""
         return WHOLE_RUN in self.combines
 
     @property
@@ -127,7 +125,6 @@ class Declaration:
 
     @property
     def caption(self) -> str:
-        """What the figure shows, in words."""
         if self.metric != "epoch_s":
             return f"{metrics.words(self.drawn.axis)}."
         whole = "Filled marks: the whole epoch, this machine's with its 95 % interval."

@@ -103,9 +103,7 @@ def _render(run: Run, notebook: Path, page: Path) -> None:
 
 def links_into(page: str, present: Container[str]) -> str:
     """A page without links to files that are not beside it, as where a part of a run's folder is sent to somebody.
-
-    present: the names of those that are, relative to the page.
-    """
+    present: the names of those that are, relative to the page."""
 
     def kept(link: re.Match) -> str:
         return link[0] if unquote(link[1]) in present else f"{link[2]} (not in this copy)"
@@ -259,8 +257,7 @@ def _ranked(run: Run) -> dict[str, Any] | None:
         return {"why": ranking.NOTHING} if run.records else None
     names = [name for of in known.references.values() for name in of]
     *answers, sure = known.sentences()
-    frameworks, on_x86 = known.frameworks(), run.machine.get("architecture") == "x86_64"
-    models = replace(known.by_model(), title="")
+    models, frameworks = replace(known.by_model(), title=""), known.frameworks()
 
     def trusted(row: Row) -> str:
         return re.split("[:;]", row.cells[2])[0]
@@ -273,7 +270,7 @@ def _ranked(run: Run) -> dict[str, Any] | None:
         "colours": [(*look, style.COLOURS[name]) for look, name in style.DEVICES.items()],
         "table": replace(known.table(), title=""),
         "frameworks": frameworks,
-        "untuned": UNTUNED if frameworks and on_x86 else "",
+        "untuned": UNTUNED if frameworks and run.machine.get("architecture") == "x86_64" else "",
         "models": models,
         "sure": {trusted(of[0]): [row.cells[0] for row in of] for of in grouped(models.rows, trusted)},
         "kinds": [(kind, [(names.index(name), name) for name in of]) for kind, of in known.references.items()],
@@ -285,13 +282,9 @@ def _compared(run: Run) -> dict[str, Any] | None:
     """The chart of all devices and a sentence on it; None where this machine has no rate, as of a smoke run."""
     if not (sentence := summary.sentence(run.records)):
         return None
-    known = summary.reaches(run.records)
-    slowest, figure = summary.slowest(known), address(style.svg(peaks_figure(known)))
-    return {
-        "sentence": f"{slowest} {sentence}".strip(),
-        "slowest": slowest.rstrip("."),
-        "figure": figure,
-    }
+    slowest = summary.slowest(known := summary.reaches(run.records))
+    figure = address(style.svg(peaks_figure(known)))
+    return {"sentence": f"{slowest} {sentence}".strip(), "slowest": slowest.rstrip("."), "figure": figure}
 
 
 def _article(run: Run, abouts: list[Declaration], failed: dict[str, str], notebooks: bool) -> dict[str, Any]:

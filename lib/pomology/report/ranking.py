@@ -148,15 +148,13 @@ class Ranking:
 
     def places(self, reference: str) -> list[Place]:
         """Every device that did the same work as this one, the fastest first; the reference itself is at 1."""
-        pairs, made = defaultdict(list), []
-        for devices in self.work:
-            for name, speed in devices.items() if reference in devices else ():
-                pairs[name].append((speed, speed.over(devices[reference])))
-        for device, these in pairs.items():
+        made, beside = [], [devices for devices in self.work if reference in devices]
+        pairs = [(speed, speed.over(devices[reference])) for devices in beside for speed in devices.values()]
+        for these in grouped(pairs, lambda pair: pair[0].device):
             ratios = {here[0][0].workload: _mean(here) for here in grouped(these, lambda pair: pair[0].workload)}
             first = these[0][0]
             source = first.source if first.source in (MEASURED, OTHER) else "published"
-            made.append(Place(device, first.role, source, ratios, tuple(speed for speed, _ in these)))
+            made.append(Place(first.device, first.role, source, ratios, tuple(speed for speed, _ in these)))
         return sorted(made, key=lambda place: (-place.mean, place.device))
 
     @functools.cached_property
@@ -174,8 +172,8 @@ class Ranking:
             parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
             return KINDS.index(kind(name)), parts
 
-        names = {name for devices in beside for name in devices}
-        return {kind(of[0]): of for of in grouped(sorted(names, key=order), kind)}
+        names = sorted({name for devices in beside for name in devices}, key=order)
+        return {kind(of[0]): of for of in grouped(names, kind)}
 
     def nearest(self, device: str = "") -> list[str]:
         """The published devices, first that which shares most models with this machine, or with one device of it, and
@@ -246,7 +244,7 @@ class Ranking:
                 key = (chip_name(first), experiment_of(first.experiment), cases.settings(first), first.flops_per_step)
                 pairs[*key, first.precision][first.framework] = step.value
         both = [(key[0], of["torch"] / of["mlx"]) for key, of in pairs.items() if {"torch", "mlx"} <= of.keys()]
-        for these in grouped(both, lambda pair: pair[0]):
+        for these in grouped(both, itemgetter(0)):
             ratios = [ratio for _, ratio in these]
             words = compared(ratios, "case", " times", " as PyTorch")
             lines.append(f"On the {these[0][0]}, MLX {_verb(statistics.geometric_mean(ratios))} {words}.")
@@ -275,8 +273,7 @@ class Ranking:
             for these in grouped(beside.pop(device).speeds, lambda speed: speed.workload):
                 name, runs = these[0].workload, min(speed.runs for speed in these)
                 faults = {fault for speed in these for fault in speed.faults}
-                against = doubts(faults)
-                flags = sorted(faults & cases.FLAGS.keys())
+                against, flags = doubts(faults), sorted(faults & cases.FLAGS.keys())
                 others = [(place.device, *place.ratios[name]) for place in beside.values() if name in place.ratios]
                 others.sort(key=lambda other: -other[1].value)
                 shown = [_marked(*other) for other in others]

@@ -132,7 +132,6 @@ def doubts(faults: Iterable[str]) -> dict[str, list[str]]:
     """What casts doubt on a number with these flags and faults, in words, by whether it may then be trusted: `no`, or
     `roughly`. Empty where nothing does."""
     known = set(faults)
-    serious, others = sorted(known & elsewhere.SERIOUS), sorted((known & cases.DOUBTS) - elsewhere.SERIOUS)
-    made = {"no": [elsewhere.FAULTS[fault] for fault in serious]}
-    made["roughly"] = [cases.FLAGS[flag].partition(":")[0] for flag in others]
-    return {word: reasons for word, reasons in made.items() if reasons}
+    serious = [elsewhere.FAULTS[fault] for fault in sorted(known & elsewhere.SERIOUS)]
+    others = [cases.FLAGS[flag].partition(":")[0] for flag in sorted((known & cases.DOUBTS) - elsewhere.SERIOUS)]
+    return {word: reasons for word, reasons in (("no", serious), ("roughly", others)) if reasons}

@@ -9,6 +9,7 @@ import functools
 import json
 import statistics
 from collections.abc import Container, Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 from pomology.articles import elsewhere, published
@@ -91,7 +92,6 @@ class Rate(NamedTuple):
     how: str
 
     def numbers(self) -> dict:
-        """The row of a table."""
         *about, rate, peak, share, how = self
         about = dict(zip(self._fields, about, strict=False))
         about |= {"flops_per_s": rate.value, "low": rate.low, "high": rate.high, "peak_flops_per_s": peak}
@@ -216,12 +216,10 @@ def table(records: list[Record]) -> Table:
         cells += (roofline.rate_text(rate.rate), peak, roofline.percent(rate.share), rate.how)
         lines.append((cells, rate.numbers(), rate.source))
     columns = ("Workload", "Article", "Device", "Settings", "Achieved", "Peak", "Share of it", "The peak is")
-    sources: dict[tuple[str, str], list[str]] = {}
-    for row in published.read("peaks.csv"):
-        sources.setdefault((row["source"], row["url"]), []).append(row["device"])
-    shown = (f"{', '.join(devices)}: {source} ({url})" for (source, url), devices in sources.items())
-    notes = [*NOTES, f"Sources of the published peaks: {'; '.join(shown)}."]
-    notes += [] if roofline.ceilings(records) else [roofline.NO_CEILINGS]
+    sources = grouped(published.read("peaks.csv"), itemgetter("source", "url"))
+    shown = (f"{', '.join(row['device'] for row in of)}: {of[0]['source']} ({of[0]['url']})" for of in sources)
+    lacking = "" if roofline.ceilings(records) else roofline.NO_CEILINGS
+    notes = [*NOTES, f"Sources of the published peaks: {'; '.join(shown)}.", lacking]
     return Table.of("What every device achieves of its peak", columns, lines, notes)
 
 

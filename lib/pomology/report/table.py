@@ -130,10 +130,8 @@ class _Saved(msgspec.Struct):
 
 
 def save(table: Table, place: Path, sources: dict[str, int], numbers: bool = True) -> None:
-    """Write a table as JSON and HTML, and its numbers as CSV; each file whole or not at all.
-
-    place: without an ending. numbers: whether it has any.
-    """
+    """Write a table as JSON and HTML, and its numbers as CSV; each file whole or not at all. place: without an
+    ending. numbers: whether it has any."""
     write_atomic(Path(f"{place}.json"), msgspec.json.encode(_Saved(table, sources)).decode())
     page, text = Path(f"{place}.html"), f'<!DOCTYPE html>\n<meta charset="utf-8">{table._repr_html_()}\n'
     if not page.is_file() or read_file(page) != text.encode():  # else its time says since when it is so
@@ -152,10 +150,8 @@ def write_numbers(place: Path, data: Sequence[dict], headings: Sequence[str] = (
 
 
 def saved(place: Path, sources: dict[str, int] | None) -> Table | None:
-    """A table that `save` has written; None where it is missing, or its journals have grown since then.
-
-    sources: the journals as they are now; None takes a table of any age.
-    """
+    """A table that `save` has written; None where it is missing, or its journals have grown since then. sources: the
+    journals as they are now; None takes a table of any age."""
     try:
         kept = msgspec.json.decode(read_file(Path(f"{place}.json")), type=_Saved)
     except (PomologyError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -178,5 +174,4 @@ def ends(name: str, estimate: Estimate | None) -> dict[str, float | None]:
 
 
 def flag_notes(records: Iterable[Record]) -> list[str]:
-    """What the flags of these cases mean."""
     return [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted({f for record in records for f in record.flags})]

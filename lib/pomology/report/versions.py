@@ -118,9 +118,7 @@ def changes(arms: Sequence[Arm]) -> dict[tuple[Case, int], Finding]:
 @style.styled
 def history(arms: Sequence[Arm], experiment: str) -> Any:
     """A chart for each case of a notebook: the time by version, with each repeat, and the changes that are shown.
-
-    Returns a matplotlib Figure, None where nothing was timed.
-    """
+    Returns a matplotlib Figure, None where nothing was timed."""
     there, changed = measured(arms), changes(arms)
     panels = []
     for case in sorted(case for case in _cases(arms) if case.experiment == experiment):

@@ -55,8 +55,7 @@ def article_figure(about: Declaration, records: list[Record], others: Sequence[l
                 framework, _, version = row["framework"].partition(" ")
                 label = cases.with_software(row["device"], framework, version.partition(".dev")[0], "")
                 label += OTHERS.get(other, "")
-                kind, rate = ("published", row["role"]), row["flops"] / row["si"]
-                line = value_line(label, kind, rate, about.drawn.show)
+                line = value_line(label, ("published", row["role"]), row["flops"] / row["si"], about.drawn.show)
                 panel(row["config"] | settings).append(line)
     several = len({record.framework for record in records}) > 1
     for repeats in cases.groups(usable):

@@ -18,8 +18,7 @@ OPERATIONS = {
 @styled
 def products_figure(about: Declaration, records: list[Record]) -> Any:
     """The rate of every product with its interval, a panel for each operation: a row for each shape, a column for each
-    framework, device and precision. What has no number shows its status. Returns a matplotlib Figure.
-    """
+    framework, device and precision. What has no number shows its status. Returns a matplotlib Figure."""
     import pandas
     import seaborn
     from matplotlib.colors import LogNorm

@@ -96,7 +96,6 @@ def _series(record: Record) -> str:
 
 
 def _traces_figure(columns: dict[str, list[Record]], quantities: tuple[str, ...]) -> Any:
-    """A panel for each quantity and column."""
     import pandas
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 

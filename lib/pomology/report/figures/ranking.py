@@ -72,10 +72,9 @@ def on_an_axis(places: Sequence[Place]) -> SimpleNamespace:
         look = style.DEVICES[place.source, place.role]
         filled, hollow = GLYPHS[style.MARKS[look]]
         key[look] = (place.source, place.role, filled)
-        marks = [(ratio.value, filled if sound else hollow) for ratio, sound in place.ratios.values()]
-        if means:
-            marks = [(place.mean, filled if place.sound else hollow)]
-        rows.append((place, marks))
+        known = ((ratio.value, sound) for ratio, sound in place.ratios.values())
+        known = [(place.mean, place.sound)] if means else known
+        rows.append((place, [(value, filled if sound else hollow) for value, sound in known]))
     reach = [value for _, marks in rows for value, _ in marks]
     low, high = min(reach) / 1.2, max(reach) * 1.2
 

@@ -25,8 +25,7 @@ def roofline_figure(_: Declaration, records: list[Record]) -> Any:
 
     The sloping roofs are the memory's, dashed of what only reads; the flat ones are the best rates by precision. The
     colour of a point is its framework and device, the mark its precision. Labels stand beside the panel, in the order
-    of their heights.
-    Returns a matplotlib Figure.
+    of their heights. Returns a matplotlib Figure.
     """
     from matplotlib.figure import Figure
 

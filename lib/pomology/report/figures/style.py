@@ -108,10 +108,9 @@ def key(figure: Any, looks: dict[str, dict], **options: Any) -> None:
     figure.legend(handles=handles, **{"loc": "outside lower center", "ncols": 3} | options)
 
 
-def device_key(figure: Any, devices: Iterable[str], **options: Any) -> None:
-    """The key of the colours and marks of devices."""
+def device_key(figure: Any, devices: Iterable[str]) -> None:
     shown = set(devices)
-    key(figure, {name: {"marker": MARKS[name], "color": COLOURS[name]} for name in COLOURS if name in shown}, **options)
+    key(figure, {name: {"marker": MARKS[name], "color": COLOURS[name]} for name in COLOURS if name in shown})
 
 
 @styled
@@ -131,7 +130,6 @@ def pictures(images: Any, titles: Any = ()) -> Any:
 
 @styled
 def svg(figure: Any) -> str:
-    """A figure as an SVG element."""
     buffer = io.StringIO()
     # The last digits of what the layout solver finds vary; they would end up in the names of clip paths.
     figure.draw_without_rendering()
@@ -149,9 +147,7 @@ def svg(figure: Any) -> str:
 
 def _slim(element: Any, used: set[str]) -> None:
     """The same drawing in a fifth of the bytes: no metadata, no names that nothing refers to, tenths of a point.
-
-    used: the identifiers that something refers to.
-    """
+    used: the identifiers that something refers to."""
     element.tag = element.tag.rpartition("}")[2]
     about = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
     if about.get("id") not in used:
