@@ -208,10 +208,9 @@ class Case(Feasibility):
         self._started, self._start_s = results_record.now(), time.perf_counter()
         experiment.journal.start(self._start())
         backend.reset_peak_memory()
-        about, whole = {"to_device": backend.to_device, "on_progress": self._progress}, experiment.profile == "article"
-        about |= {"budget_s": experiment.budget_s, "limit_s": experiment.limit_s}
-        self.clock = clock.StepClock(backend.synchronize, whole=whole, **about)
-        self.clock.before_ready = self._note_peaks
+        about = {"budget_s": experiment.budget_s, "limit_s": experiment.limit_s, "to_device": backend.to_device}
+        about |= {"on_progress": self._progress, "before_ready": self._note_peaks}
+        self.clock = clock.StepClock(backend.synchronize, whole=experiment.profile == "article", **about)
         self.phase, self.occasional = self.clock.phase, self.clock.occasional
         self._stack = contextlib.ExitStack()
         if strict := self.config.get("tf32") == "off":

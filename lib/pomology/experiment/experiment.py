@@ -194,14 +194,14 @@ class Experiment(Report):
                     yield case
 
     def _smaller(self, backend: Device, instead: dict) -> dict | None:
-        here, of_any = (backend.backend, self.repeat, "ok"), {"batch_size": None}
+        of_any = {"batch_size": None}
         everything = [record for record in journal.read(self.journal.path).records if record.backend == backend.backend]
-        asked = {record.case for record in everything if record.repeat == self.repeat}
+        here = [record for record in everything if record.repeat == self.repeat]
+        asked = {record.case for record in here}
         before = [record for record in everything if record.repeat < self.repeat and record.scaled]
         if before := [record.config for record in before if record.case not in asked]:
             return before[-1]
-        ended = [record for record in everything if (record.backend, record.repeat, record.status) == here]
-        ran = [record for record in ended if "training" in (record.blocks or ())]
+        ran = [record for record in here if record.status == "ok" and "training" in (record.blocks or ())]
         for record in ran:
             like = [other for other in ran if other.config | of_any == record.config | of_any]
             if max(map(outcome.steady_steps, like)) < ENOUGH:

@@ -123,7 +123,7 @@ def in_pairs(
             stopped = "budget"
     own, others = (_measurement(first[side], [warm[side]], blocks[side], stopped) for side in (0, 1))
     times = [[block.step_s for block in each.blocks] for each in (others, own)]
-    ratio = intervals.compare(*times, paired=True).ratio.replace(covers="run")  # pairs of one process
+    ratio = intervals.difference(*times, paired=True).judged().ratio.replace(covers="run")  # pairs of one process
     return Pairs(own, others, ratio)
 
 

@@ -30,12 +30,11 @@ BETWEEN_SETS = 0.19
 
 
 class Comparison(NamedTuple):
-    """What the repeats of `a` and of `b` show about `a` relative to `b` (see `compare`)."""
+    """What the repeats of `a` and of `b` show about `a` relative to `b` (see `Difference.judged`)."""
 
     ratio: Estimate  # geometric mean of a over geometric mean of b: below 1, a takes less time
-    verdict: str  # "faster", "slower", "no difference shown" or "cannot be told"
-    p_value: float | None = None  # two-sided, of the hypothesis that the ratio is 1
-    smallest_detectable: float | None = None  # above 1; its inverse where a is the faster one
+    verdict: str  # "faster", "slower" or "no difference shown"
+    smallest_detectable: float  # above 1; its inverse where a is the faster one
 
 
 class Difference(NamedTuple):
@@ -48,6 +47,7 @@ class Difference(NamedTuple):
 
     @property
     def p_value(self) -> float:
+        """Two-sided, of the hypothesis that the ratio is 1."""
         return t_p_value(self.mean / self.error, self.dof)
 
     @property
@@ -58,14 +58,16 @@ class Difference(NamedTuple):
         return tail if beyond > 0 else 1 - tail
 
     def judged(self, confidence: float = CONFIDENCE) -> Comparison:
-        """See `compare`."""
+        """Whether `a` takes less or more time than `b`: "faster" if the interval of the ratio of their geometric means
+        is below 1, "slower" if above. `smallest_detectable`: the ratio that so many repeats would have shown in 80 % of
+        cases, exp((t_0.975 + t_0.80) se), with the standard error freed from its small-sample bias 1 - 1 / (4 dof)."""
         critical = t_quantile(confidence, self.dof)
         low, high = self.mean - critical * self.error, self.mean + critical * self.error
         verdict = "faster" if high < 0 else "slower" if low > 0 else "no difference shown"
         power = t_quantile(2 * POWER - 1, self.dof)  # one-sided
         detectable = (critical + power) * self.error / (1 - 1 / (4 * self.dof))
         ratio = Estimate(exp(self.mean), "", exp(low), exp(high), self.n, covers="repeats")
-        return Comparison(ratio, verdict, self.p_value, exp(detectable))
+        return Comparison(ratio, verdict, exp(detectable))
 
 
 # Student's t is here rather than in scipy, a large dependency of which the kit would need nothing else. Its tail is
@@ -233,9 +235,10 @@ def repeats(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def difference(a: ArrayLike, b: ArrayLike, paired: bool = False, between: float = 0.0) -> Difference | None:
-    """See `compare`; None with fewer than 2 repeats on a side. between: how much the means of two sets of processes
-    differ beyond what their spread tells, as a variance in units of that of one process: 0 for processes that ran in
-    turn, `BETWEEN_SETS` for one set after the other."""
+    """Of the mean logarithms of `a` and `b`, which hold one number in seconds per process (repeat), all above 0, by
+    Welch's t (Welch 1947), or the paired t if `paired` (a[i] and b[i] ran in one round); None with fewer than 2 repeats
+    on a side. between: how much the means of two sets of processes differ beyond what their spread tells, as a variance
+    in units of that of one process: 0 for processes that ran in turn, `BETWEEN_SETS` for one set after the other."""
     a, b = (np.log(_times(x, positive=True)) for x in (a, b))
     if min(a.size, b.size) < 2:
         return None
@@ -260,20 +263,6 @@ def joint_confidence(p_values: Sequence[float]) -> float:
     rate, count = 1 - CONFIDENCE, len(p_values)
     passed = [k for k, p in enumerate(sorted(p_values), start=1) if p <= k * rate / count]
     return 1 - rate * (passed[-1] if passed else 1) / count
-
-
-def compare(a: ArrayLike, b: ArrayLike, paired: bool = False) -> Comparison:
-    """Whether `a` takes less or more time than `b`; both hold one number in seconds per process (repeat), all above 0.
-
-    The ratio is a / b of the geometric means, its interval that of the difference of mean logarithms: by Welch's t
-    (Welch 1947), or the paired t if `paired` (a[i] and b[i] ran in one round). The verdict is about `a`: "faster" if
-    the interval is below 1, "slower" if above, else "no difference shown"; "cannot be told" with fewer than 2 repeats
-    on a side. `smallest_detectable`: the ratio that so many repeats would have shown in 80 % of cases, exp((t_0.975 +
-    t_0.80) se), with the standard error freed from its small-sample bias 1 - 1 / (4 dof).
-    """
-    if (shown := difference(a, b, paired)) is not None:
-        return shown.judged()
-    return Comparison(Estimate(exp(float(np.log(a).mean() - np.log(b).mean()))), "cannot be told")
 
 
 def exp(x: float) -> float:

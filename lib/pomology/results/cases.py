@@ -75,10 +75,6 @@ def framework_name(case: Any) -> str:
     return FRAMEWORKS.get(case.framework, case.framework)
 
 
-def device_name(record: Record, with_framework: bool) -> str:
-    return f"{chip_name(record)}, {framework_name(record)}" if with_framework else chip_name(record)
-
-
 def with_software(device: str, framework: str, version: str, year: str) -> str:
     """`M1 Ultra GPU (PyTorch 1.12.0, 2022)`: a device, and what it was timed with, as far as that is known."""
     name = FRAMEWORKS.get(framework.partition(" ")[0].replace("pytorch", "torch"), "")

@@ -73,7 +73,8 @@ def _measured(about: Declaration, repeats: list[Record], several: bool, ours: bo
     kind = ("measured", cases.kind(first)) if ours else ("other", "")
     shared = [(about.headings[key].lower(), first.config.get(key, "none")) for key in about.shared_panel]
     settings = (f"{heading} {value}" for heading, value in shared if value != "none")
-    label = ", ".join([cases.device_name(first, several), *settings])
+    framework = [cases.framework_name(first)] if several else []
+    label = ", ".join([cases.chip_name(first), *framework, *settings])
     parts = {metric.split("_")[0]: _marks(repeats, metric) for metric in about.series}
     # The article's own case shows why it has no number; each smaller one that was too big as well need not.
     if any(parts.values()) or (about.series and first.scaled):
