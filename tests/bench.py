@@ -239,6 +239,7 @@ def coverage() -> list[dict]:
 
 # The article's perceptrons, convolutions and LSTM, as their notebooks build them, and a training without the kit.
 TRAINING = """
+import shutil
 import nbformat
 import numpy as np
 from pomology.devices import find
@@ -249,6 +250,8 @@ from pomology.experiment import trainers
 from pomology.experiment.experiment import Experiment
 from pomology.paths import root
 name, pairs, batch_size, samples, epochs = arguments[0], *map(int, arguments[1:5])
+for journal in arguments[7:]:
+    shutil.copy(journal, out)
 cells = nbformat.read(root() / "notebooks" / "m2_max_vs_nvidia" / f"{name}.ipynb", 4).cells
 exec(next(cell.source for cell in cells if cell.source.startswith("def build(")))
 generator, held_out = np.random.default_rng(1), samples // 5
@@ -324,14 +327,16 @@ def fit() -> list[dict]:
     they take from some of their steps: of the article's models and epochs, with fewer pictures."""
     kinds = (("mlp", 4, 32, 50_000), ("cnn", 3, 128, 20_000), ("lstm", 3, 128, 20_000))
     rounds = Rounds("fit", sum(pairs for _, pairs, *_ in kinds), 5 if TENTH else 60)
-    for name, pairs, batch_size, samples in kinds:
-        left = pairs - sum(pair[0] == name for pair in rounds.done)
-        size, budget_s = (samples // 10, 0.3) if TENTH else (samples, 2.0)
-        for pair in lines(FIT, name, left, batch_size, size, 5, "quick", budget_s) if left else ():
-            _, whole, idle, value, low, high, how = pair
-            shown = how if value is None else f"{how} {value:.2f} s"
-            within = "no interval" if low is None else f"{low:.2f} to {high:.2f} s"
-            rounds.add(pair, f"{name}, whole {whole:.2f} s, asleep {idle:.2f} s of it, {shown} ({within})")
+    with reproduced("fit", "instrument_check") as run:
+        for name, pairs, batch_size, samples in kinds:
+            left = pairs - sum(pair[0] == name for pair in rounds.done)
+            size, budget_s = (samples // 10, 0.3) if TENTH else (samples, 2.0)
+            settings = name, left, batch_size, size, 5, "quick", budget_s, run / "instrument_check.jsonl"
+            for pair in lines(FIT, *settings) if left else ():
+                _, whole, idle, value, low, high, how = pair
+                shown = how if value is None else f"{how} {value:.2f} s"
+                within = "no interval" if low is None else f"{low:.2f} to {high:.2f} s"
+                rounds.add(pair, f"{name}, whole {whole:.2f} s, asleep {idle:.2f} s of it, {shown} ({within})")
     # On a fast machine one may fit its budget.
     pairs = [(name, whole - idle, *rest) for name, whole, idle, *rest, how in rounds.end() if how == "estimated"]
     inside = sum(low is not None and low <= whole <= high for _, whole, _, low, high in pairs)

@@ -18,10 +18,10 @@ from pomology.experiment import outcome
 from pomology.experiment.case import Case
 from pomology.machine import quiet, snapshot
 from pomology.machine.sampler import Telemetry
-from pomology.measure import calls
-from pomology.report import roofline
+from pomology.measure import calls, intervals
+from pomology.report import details, roofline
 from pomology.report.declaration import Declaration
-from pomology.report.showing import Report
+from pomology.report.showing import CHECK, Report
 from pomology.results import folders, journal
 from pomology.results.record import PROFILES
 
@@ -212,6 +212,17 @@ class Experiment(Report):
                     smaller = {"batch_size": 1 << max(1, fits.bit_length() - 1)}  # a power of two
                 if record.config | smaller != record.config:
                     return record.config | smaller
+        return None
+
+    def apart(self, backend: Device) -> float | None:
+        """By which share two trainings on a device differ at most, in 19 pairs of 20, as this run's instrument_check
+        found it in processes of their own; None where it did not."""
+        records = [one for one in self._read([CHECK]) if one.profile != "smoke"]
+        found = [one.metrics.get(details.BETWEEN) for one in records if one.backend == backend.backend]
+        for share in filter(None, reversed(found)):
+            dof = max(1, (share.n or 2) - 1)
+            wider = intervals.t_quantile(intervals.CONFIDENCE, dof) / intervals.t_quantile(0.9, dof)
+            return math.expm1(wider * math.log1p(share.value))
         return None
 
     @property

@@ -26,7 +26,7 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
     - `fit_s`, the seconds of the whole `fit`: `measured` if all of it ran, as in the profile `article` always, else if
       each next epoch is expected to end within twice the budget. Otherwise the next ones begin and end as ever, but are
       stopped after a few steps: what an epoch does beside its steps is measured, and only the missing steps are as
-      `epochs.fit_metric` estimates, without `between_epochs_s`;
+      `epochs.fit_metric` estimates, without `between_epochs_s`, in bounds that hold `Experiment.apart`;
     - `between_epochs_s`, of `fit_s`, for which this process computed nothing between epochs: it waits for a processor,
       or for TensorFlow's thread that tunes the input and may sleep as long as the epoch took (docs/findings.md);
     - the loss of each step, taken out of the epoch's mean so far, which Keras reads from the device in every step.
@@ -89,7 +89,9 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             seconds = time.perf_counter() - self._began_s
             case.epochs_done = self._ran["training"] / samples
             steps = {part: count / batch_size for part, count in self._ran.items()}
-            if self._epoch == epochs - 1 and (total := fit_metric(case.clock, epochs, seconds, steps, self._idle_s)):
+            apart = case.experiment.apart(case.backend)
+            total = fit_metric(case.clock, epochs, seconds, steps, self._idle_s, apart)
+            if total and self._epoch == epochs - 1:
                 case.metric("fit_s", total)
                 case.metric("between_epochs_s", self._idle_s, "s")
                 if total.how == "measured" and self._idle_s > 0.02 * seconds:

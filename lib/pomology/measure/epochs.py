@@ -71,15 +71,22 @@ def _part_epoch(part: Part) -> Estimate | None:
 
 
 def fit_metric(
-    clock: StepClock, epochs: int, seconds: float, steps: dict[str, float], idle_s: float = 0.0
+    clock: StepClock,
+    epochs: int,
+    seconds: float,
+    steps: dict[str, float],
+    idle_s: float = 0.0,
+    apart: float | None = None,
 ) -> Estimate | None:
     """Seconds of a whole training of several epochs, of which some were shortened: seconds, of all that ran, and for
     each step that did not the mean of the steady ones. None if too few ran. steps: that ran in all, by the clock's
     parts; a smaller last batch counts as its fraction. idle_s: of `seconds`, asleep between epochs, which is no part
-    of an estimate: it depends on how long an epoch took, and on luck.
+    of an estimate: it depends on how long an epoch took, and on luck. apart: by which share two trainings differ at
+    most, in 19 pairs of 20; None if nobody knows.
 
     Whole, it is `measured`: one training has one time, and the spread of its steps says how well this run pins it down.
-    Else the bounds are those of what did not run, which wanders as the steps of the mean do: both spreads count.
+    Else it says what another one would take, so that its bounds hold how far two trainings are apart; without that it
+    has none. What did not run wanders as the steps of the mean do, besides: both spreads count.
     """
     whole, left, parts = [], [], clock.parts.values()
     if not parts or any(not (part.blocks or part.complete) for part in parts):
@@ -95,7 +102,11 @@ def fit_metric(
             bounds = {"low": step.value - beyond, "high": step.value + beyond} if step.high is not None else {}
             left.append(step.replace(**bounds) * missing)
     if left:
-        return total([*left, Estimate.count(seconds - idle_s, "s")], NEGLIGIBLE).replace(how="estimated")
+        training = total([*left, Estimate.count(seconds - idle_s, "s")], NEGLIGIBLE).replace(how="estimated")
+        if apart is None or training.high is None:
+            return training.replace(low=None, high=None, covers="none")
+        most = 1 + math.hypot(training.high / training.value - 1, apart)
+        return training.replace(low=training.value / most, high=training.value * most)
     training = total(whole, NEGLIGIBLE)
     return (training * (seconds / training.value)).replace(value=seconds, how="measured", n=epochs)
 
