@@ -216,10 +216,10 @@ class Experiment(Report):
 
     def apart(self, backend: Device) -> float | None:
         """By which share two trainings on a device differ at most, in 19 pairs of 20, as this run's instrument_check
-        found it in processes of their own; None where it did not."""
-        records = [one for one in self._read([CHECK]) if one.profile != "smoke"]
-        found = [one.metrics.get(details.BETWEEN) for one in records if one.backend == backend.backend]
-        for share in filter(None, reversed(found)):
+        measured it in processes of their own; None where it did not."""
+        here = [record for record in self._read([CHECK]) if record.backend == backend.backend]
+        shares = [record.metrics.get(details.BETWEEN) for record in here if record.profile != "smoke"]
+        for share in filter(None, reversed(shares)):
             dof = max(1, (share.n or 2) - 1)
             wider = intervals.t_quantile(intervals.CONFIDENCE, dof) / intervals.t_quantile(0.9, dof)
             return math.expm1(wider * math.log1p(share.value))
