@@ -458,8 +458,13 @@ def again() -> list[dict]:
     return [row("again: REPEATS=3 twice, rows called different", shown, "at most 5 %", called <= 0.05 * len(verdicts))]
 
 
-# A row each of what short and long cases time, as JSON: seconds by metric, and flags.
+# A row each of what short and long cases time, alone, and again behind a line of input, with the same tensors, since
+# where these lie makes 1.2 to 1.7 times between processes. As JSON: seconds, and flags.
 ROWS = """
+import json, os, sys
+out, budget_s, numbers, cores = sys.argv[1:]
+everywhere = os.sched_getaffinity(0)
+os.sched_setaffinity(0, sorted(everywhere)[:int(cores)])
 import torch
 from pomology.experiment.experiment import Experiment
 torch.manual_seed(1)
@@ -468,18 +473,25 @@ model, inputs = torch.nn.Sequential(*layers), torch.randn(64, 256)
 a, b, big = torch.randn(512, 512), torch.randn(512, 512), torch.randn(10_000_000)
 work = {"layers": lambda: model(inputs).sum().backward(), "product": lambda: a @ b, "add": lambda: big + big}
 work["sum"] = big.sum
-experiment, found = Experiment("busy", article="003", devices="cpu", budget_s=float(arguments[0]), out=out), {}
-for case in experiment.cases(what=list(work), number=range(int(arguments[1]))):
-    with case:
-        if case.number % 2:
-            case.measure("step_s", work[case.what])
-        else:
-            for _ in case.steps(range(10**6), ready=False):
-                work[case.what]()
-for record in experiment.records:
-    row = {"what": record.config["what"], "s": record.metrics["step_s"].value, "flags": record.flags}
-    found[record.case] = row | {"load": record.foreign_load, "threads": record.threads, "took_s": record.seconds}
-print(json.dumps(found))
+
+def rows(phase):
+    experiment, found = Experiment("busy", article="003", devices="cpu", budget_s=float(budget_s), out=out + phase), {}
+    for case in experiment.cases(what=list(work), number=range(int(numbers))):
+        with case:
+            if case.number % 2:
+                case.measure("step_s", work[case.what])
+            else:
+                for _ in case.steps(range(10**6), ready=False):
+                    work[case.what]()
+    for record in experiment.records:
+        row = {"what": record.config["what"], "s": record.metrics["step_s"].value, "flags": record.flags}
+        found[record.case] = row | {"load": record.foreign_load, "threads": record.threads, "took_s": record.seconds}
+    print(json.dumps(found), flush=True)
+
+rows("/alone")
+sys.stdin.readline()
+os.sched_setaffinity(0, everywhere)
+rows("/beside")
 """
 LOADS = {"a spinner": "while True: pass"}
 LOADS["a memory hog"] = "held = bytearray(400_000_000)\nwhile True: held[:200_000_000] = held[200_000_000:]"
@@ -508,55 +520,56 @@ def quota(cores: float) -> Path | None:
     return None
 
 
-def rows_of(load: str = "", stops: bool = False, enter: str = "") -> dict[str, dict]:
-    """The rows of `ROWS` beside a program, of a process that stands still for 0.5 of every 1.5 s, or that enters what
-    limits it first."""
-    text = f"{enter}\nimport json, sys, time\nout, *arguments = sys.argv[1:]\n{ROWS}"
-    with tempfile.TemporaryDirectory() as folder, beside(load):
-        command = [sys.executable, "-c", text, folder, str(0.05 if TENTH else 0.4), str(many(10))]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            while stops and process.poll() is None:
-                for number, seconds in ((signal.SIGSTOP, 0.5), (signal.SIGCONT, 1.0)):
-                    process.send_signal(number)
-                    time.sleep(seconds)
-            printed = process.communicate()[0]
-    return json.loads(printed.splitlines()[-1])
-
-
-def limited(cores: float) -> dict[str, dict] | None:
-    """The rows of a process with a quota; None where there can be none."""
-    if place := quota(cores):
-        return rows_of(enter=f"import os; open('{place}/cgroup.procs', 'w').write(str(os.getpid()))")
-    return None
+def rows_of(load: str = "", stops: bool = False, limit: Path | None = None) -> list[dict[str, dict]]:
+    """The rows of `ROWS` alone, and then beside a program, while their process stands still for 0.5 of every 1.5 s, or
+    in a cgroup that limits it; alone it has one core in that case, as the quota leaves it one thread."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = (folder, 0.05 if TENTH else 0.4, many(10), 1 if limit else 1000)
+        command = [sys.executable, "-c", ROWS, *map(str, given)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            alone = next(line for line in process.stdout if line.startswith("{"))
+            if limit:
+                (limit / "cgroup.procs").write_text(str(process.pid))
+            with beside(load):
+                process.stdin.write("\n")
+                process.stdin.flush()
+                while stops and process.poll() is None:
+                    for number, seconds in ((signal.SIGSTOP, 0.5), (signal.SIGCONT, 1.0)):
+                        process.send_signal(number)
+                        time.sleep(seconds)
+                printed = process.communicate()[0]
+    return [json.loads(line) for line in (alone, printed.splitlines()[-1])]
 
 
 def busy() -> list[dict]:
-    """Short and long cases alone and beside planted loads: rows that are off by over 20 % and carry no flag. Off is
-    what lies outside of all processes alone, since one differs from the next; those of a quota of one core had one."""
-    alone = [rows_of() for _ in range(4)]
-    flagged = [bool(DOUBTFUL & {*row["flags"]}) for run in alone for row in run.values()]
-    share = sum(flagged) / len(flagged)
-    lines = [row("busy: rows with a flag, alone", f"{share:.1%} of {len(flagged)}", "at most 2 %", share <= 0.02)]
-    loads = {name: functools.partial(rows_of, text) for name, text in LOADS.items()}
+    """Short and long cases alone and, in the same process, under a planted load: rows that are off by over 20 % and
+    carry no flag. Off is what lies beyond all that the process timed of the same work alone."""
+    loads: dict[str, Callable] = {name: functools.partial(rows_of, text) for name, text in LOADS.items()}
     loads["stops for a third of the time"] = functools.partial(rows_of, stops=True)
-    loads |= {f"a quota of {cores:g} cores": functools.partial(limited, cores) for cores in (1.0, 0.5)}
+    # made when its turn comes: both quotas are of one cgroup
+    loads |= {f"a quota of {n:g} cores": lambda n=n: (place := quota(n)) and rows_of(limit=place) for n in (1.0, 0.5)}
+    lines, flagged = [], []
     for name, measured in loads.items():
-        if (rows := measured()) is None:
+        if (both := measured()) is None:
             lines.append(row(f"busy: beside {name}", "no cgroup can be made here", ""))
             continue
-        if name == "a quota of 1 cores":  # in the threads that a quota leaves, as the record says
-            alone = [rows_of(enter="import os; os.sched_setaffinity(0, {0})") for _ in range(2)]
-        usual = {case: [run[case]["s"] for run in alone] for case in rows}
-        off = {case: of for case, of in rows.items() if not min(usual[case]) / 1.2 < of["s"] < 1.2 * max(usual[case])}
+        alone, rows = both
+        flagged += [bool(DOUBTFUL & {*of["flags"]}) for of in alone.values()]
+        usual = {
+            of["what"]: [each["s"] for each in alone.values() if each["what"] == of["what"]] for of in rows.values()
+        }
+        ends = {what: (min(times) / 1.2, 1.2 * max(times)) for what, times in usual.items()}
+        off = {case: of for case, of in rows.items() if not ends[of["what"]][0] < of["s"] < ends[of["what"]][1]}
         silent = {case: of for case, of in off.items() if not DOUBTFUL & {*of["flags"]}}
-        # Where the same is as far apart in processes alone, the load need not be why.
-        apart = {rows[case]["what"] for case, times in usual.items() if max(times) > 1.2 * min(times)}
-        good = not silent or (None if all(of["what"] in apart for of in silent.values()) else False)
         shown = f"{len(off)} of {len(rows)} off, {len(silent)} unflagged"
-        lines.append(row(f"busy: beside {name}", shown, "none unflagged", good, rows=rows, usual=usual))
+        lines.append(row(f"busy: beside {name}", shown, "none unflagged", not silent, rows=rows, alone=alone))
     if place := quota(1.0):
         place.rmdir()
-    return lines
+    share = sum(flagged) / len(flagged)
+    return [
+        *lines,
+        row("busy: rows with a flag, alone", f"{share:.1%} of {len(flagged)}", "at most 2 %", share <= 0.02),
+    ]
 
 
 def spinner() -> list[dict]:
@@ -592,38 +605,41 @@ def lightning() -> list[dict]:
 
 
 UPSTREAM_ROUNDS, UPSTREAM_S = 8, 13.0  # and seconds of each notebook in a round
+ALONE = ("transformer_lm", 16)  # whose tensors of 93 MB are new in each step, and differ by 2.4 % between processes
 
 
-def in_turns(part: str, about_s: float, measured: Callable[[int], dict], title: str, most: float) -> list[dict]:
-    """Rows of ratios from processes: of each the median, and between them the geometric mean with its interval. A step
-    is within the bound if all of that is."""
-    rounds = Rounds(part, many(UPSTREAM_ROUNDS), about_s)
+def in_turns(part: str, count: int, about_s: float, measured: Callable[[int], dict], title: str, most: float) -> list:
+    """Rows of ratios from so many processes: of each the median, and between them the geometric mean with its interval.
+    A step is within the bound if all of that is."""
+    rounds = Rounds(part, count, about_s)
     while len(rounds.done) < rounds.total:
         ratios = measured(len(rounds.done))
         middles = {name: statistics.median(each) for name, each in ratios.items()}
         rounds.add(ratios, ", ".join(f"{name} {middle:.4f}" for name, middle in middles.items()))
     done, rows = rounds.end(), []
     for name in done[0]:
-        mean = intervals.repeats([Estimate(statistics.median(ratios[name])) for ratios in done])
+        known = [ratios[name] for ratios in done if name in ratios]
+        mean = intervals.repeats([Estimate(statistics.median(ratios)) for ratios in known])
         inside, outside = mean.low >= 1 - most and mean.high <= 1 + most, mean.low > 1 + most or mean.high < 1 - most
         shown = f"{mean.value:.4f} (95 %: {mean.low:.4f} to {mean.high:.4f})"
-        raw, bound = [ratios[name] for ratios in done], f"within {100 * most:g} %"
-        rows.append(
-            row(f"{part}: {title.format(name)}", shown, bound, inside or (False if outside else None), ratios=raw)
-        )
+        good, bound = inside or (False if outside else None), f"within {100 * most:g} %"
+        rows.append(row(f"{part}: {title.format(name)}", shown, bound, good, ratios=known))
     return rows
 
 
 def upstream() -> list[dict]:
     """Steps of the notebooks' own loops, on the clock, in turn with bare steps of the articles' code: in each of eight
-    processes the median over some hundred short blocks, since models lie elsewhere in the memory of another process."""
+    processes the median over some hundred short blocks, since models lie elsewhere in the memory of another process.
+    One notebook has more processes, see `ALONE`."""
+    (name, more), every, seconds = ALONE, many(UPSTREAM_ROUNDS), 1.0 if TENTH else UPSTREAM_S
 
     def measured(number: int) -> dict:
-        (ratios,) = printed(Path(__file__).with_name("upstream.py"), number, 1.0 if TENTH else UPSTREAM_S)
+        (ratios,) = printed(Path(__file__).with_name("upstream.py"), number, seconds, *[name][: number >= every])
         return ratios
 
-    title, about_s = "a step of {}, on the clock, against the article's own code", (1 if TENTH else UPSTREAM_S) * 5 + 9
-    return in_turns("upstream", about_s, measured, title, 0.02)
+    title, count = "a step of {}, on the clock, against the article's own code", every + many(more)
+    about_s = (every * (5 * seconds + 9) + many(more) * (seconds + 6)) / count
+    return in_turns("upstream", count, about_s, measured, title, 0.02)
 
 
 def trainings() -> list[dict]:
@@ -634,7 +650,7 @@ def trainings() -> list[dict]:
         return dict(pair for name in ("torch", "mlx") for pair in printed(side, name, number, seconds))
 
     title = "a step of {}, on the clock, against a bare loop"
-    return in_turns("trainings", 60 if TENTH else 220, measured, title, 0.03)
+    return in_turns("trainings", many(UPSTREAM_ROUNDS), 60 if TENTH else 220, measured, title, 0.03)
 
 
 def proof() -> list[dict]:

@@ -321,4 +321,4 @@ NOTEBOOKS = ("vae", "siamese", "dcgan", "transformer_lm", "simclr")
 if __name__ == "__main__":
     torch.manual_seed(int(sys.argv[1]))
     register_optimizer_step_post_hook(_note)
-    print(json.dumps({name: compare(name, float(sys.argv[2])) for name in NOTEBOOKS}))
+    print(json.dumps({name: compare(name, float(sys.argv[2])) for name in sys.argv[3:] or NOTEBOOKS}))
