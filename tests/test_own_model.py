@@ -45,7 +45,7 @@ def test_a_product_by_hand():
     """16 x 8 times 8 x 4; the input needs no gradient, so backward is one more of the same operations."""
     work = counted(lambda: nn.Linear(8, 4), empty(16, 8))
     forward, backward = of("product", work)
-    assert forward == ("product", 2 * 16 * 8 * 4, 4 * (16 * 8 + 8 * 4 + 4 + 16 * 4), 1)
+    assert forward[:5] == ("product", 2 * 16 * 8 * 4, 4 * (16 * 8 + 8 * 4 + 4 + 16 * 4), 1, 4 * 16 * 8)
     assert backward[:4] == ("product", 2 * 16 * 8 * 4, 4 * (16 * 4 + 16 * 8 + 8 * 4), 1)
     whole = operators.count(nn.Linear(8, 4), operators.step([torch.ones(16, 8)]))
     assert whole.operators == work.operators  # from wherever they are
@@ -158,7 +158,7 @@ def test_gpt2_takes_what_the_rule_of_six_says_with_attention():
     assert flops(work) == 6 * 1024 * matrices + 12 * 12 * 1024 * 512 * 768
     assert work.memory[:3] == pytest.approx((4 * 124_439_808, 4 * 124_439_808, 8 * 124_439_808), rel=1e-5)
     # Adam, weight by weight, reads and writes at the least gradient, weight and two moments.
-    assert of("optimizer", work)[0].bytes >= 7 * 4 * 124_439_808 and len(of("embedding", work)) == 4
+    assert sum(one.bytes for one in of("optimizer", work)) >= 7 * 4 * 124_439_808 and len(of("embedding", work)) == 4
 
 
 def measured_peak(module: nn.Module, data: torch.Tensor) -> int:

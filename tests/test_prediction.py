@@ -46,6 +46,37 @@ def test_a_processor_s_convolutions_have_a_ceiling_of_their_own_beside_its_produ
         assert made.step_s.value == pytest.approx(1e12 / reached)
 
 
+def of_single(name: str, count: int, value: float):
+    metrics = {"flops_per_s" if name == "depthwise" else "bytes_per_s": metric(value)}
+    return record("ceilings", metrics, {"operation": name, "shape": f"{count // 10}x10", "precision": "fp32"})
+
+
+def test_a_processor_s_operators_take_the_rates_of_those_that_were_timed():
+    """An addition of 10 MB is between those of 1 and 100 MB, which reach 40 and 10 GB/s: 20, of which a training has
+    0.6. In place nothing is slower than the memory. A convolution moves twice what it reads and writes, besides."""
+    timed = [of_single(name, 10**6, 1e10) for name in rates.SINGLE - {"addition", "depthwise"}]
+    timed += [of_single("addition", 250_000, 4e10), of_single("addition", 25_000_000, 1e10)]
+    timed += [of_single("depthwise", 10**6, value) for value in (4e9, 5e9, 9e9)]
+    processor = rates.measured_devices([product(2e11), stream(1e10), *timed], "a run")["cpu"]
+    assert processor.single["depthwise"] == [(4e6, 5e9)]
+    large, small = {"largest": 10**8}, {"largest": 10**7}
+    for operator, seconds in (
+        (Operator("elementwise", 0, 1e9, 0, **small), 1 / 12),
+        (Operator("elementwise", 0, 1e9, 0, **large), 1 / 6),
+        (Operator("elementwise", 0, 1e9, 0, **large, fresh=False), 1 / 10),
+        (Operator("reduction", 0, 1e9, 0, **small, like="batch_norm"), 1 / 10),
+        (Operator("depthwise", 1e10, 0, 0, **small), 2),
+        (Operator("product", 1e11, 1e9, 0, **small), 1 / 1.6 + 1 / 12),
+        (Operator("convolution", 1e11, 1e9, 0, **small, filled=0.5), 2 / 1.6 + 2 / 12),
+        (Operator("elementwise", 0, 1e9, 0), 1 / 5),  # of many operators, of which no size is known
+    ):
+        assert MODEL.predict([operator], processor).step_s.value == pytest.approx(seconds), operator
+    assert not rates.measured_devices([product(2e11), stream(1e10), *timed[1:]], "a run")["cpu"].single
+    absurd = processor._replace(single={"addition": [(1e6, 1e99)]})
+    with pytest.raises(PomologyError, match=r"addition: 1e\+99 B/s"):
+        MODEL.predict(STEP, absurd)
+
+
 def test_half_precision_is_of_the_runs_own_ceiling_or_refused_in_one_line():
     """fp16 and bf16 differ by ten times on some processors. 1e12 / (0.8 · 20e12) and / (0.8 · 2e12) s of products."""
     own = CARD._replace(flops_per_s={"fp32": 10e12, "bf16": 20e12, "fp16": 2e12}, measured=True)
@@ -279,7 +310,7 @@ def test_times_of_a_run_are_of_steps_on_ready_inputs_and_the_loader_is_known_apa
 
 
 def test_a_training_of_the_kit_is_counted_again_by_operators_where_they_add_up():
-    vae = rows.count({"workload": "vae", "batch_size": 128}, backend="cpu").operators
+    vae = rows.count({"workload": "vae", "batch_size": 128}, backend=CARD.backend).operators
     flops = int(sum(one.flops for one in vae))
     for stated, parts in ((flops, len(vae)), (2 * flops, 2)):
         of = record("vae", rate(1e11), flops_per_step=stated, bytes_per_step=10**8)

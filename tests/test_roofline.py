@@ -3,6 +3,7 @@ measured for overlap."""
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.measure.clock import Block
+from pomology.prediction import operators, rates
 from pomology.report import article, declaration, details, roofline
 from pomology.report import page as report_page
 from pomology.report.showing import Report
@@ -322,7 +324,7 @@ def test_the_bytes_and_operations_of_the_ceilings_by_hand(run_ceilings, monkeypa
     timed = calls.Measurement(1.0, metric(0.5, 0.4, 0.8, "s"), (), "budget")
     monkeypatch.setattr(calls, "measure", lambda *_, **__: timed)
     records = {(r.config["operation"], r.precision): r for r in run_ceilings()}
-    assert len(records) == 7 and {one.status for one in records.values()} == {"ok"}
+    assert len(records) == 7 + 6 and {one.status for one in records.values()} == {"ok"}
     for name, arrays in {"triad": 3, "copy": 2, "dot": 2, "sum": 1}.items():
         moved = records[name, "fp32"].metrics
         assert moved["bytes_per_s"].value == pytest.approx(arrays * 16e6 / 0.5)
@@ -335,6 +337,33 @@ def test_the_bytes_and_operations_of_the_ceilings_by_hand(run_ceilings, monkeypa
     assert convolved == pytest.approx(2 * (9 * 256) * (8 * 256 * 26 * 26) / 0.5)
 
 
+def test_single_operators_move_and_compute_what_a_prediction_counts_of_them(run_ceilings, monkeypatch):
+    """By the same count as `pomology predict` has of a model with that operator, by PyTorch's `meta` device."""
+    monkeypatch.setattr(calls, "measure", lambda *_, **__: calls.Measurement(1.0, metric(1.0), (), "budget"))
+    rate = {"depthwise": "flops_per_s"}
+    known = {
+        r.config["operation"]: r.metrics[rate.get(r.config["operation"], "bytes_per_s")] for r in run_ceilings()[3:14]
+    }
+    kernels = [nn.Conv2d(32, 32, size, 1, size // 2, groups=32, bias=False) for size in (3, 7)]
+    models = {
+        "batch_norm": (nn.BatchNorm2d(64, affine=False, track_running_stats=False), (16, 64, 48, 48)),
+        "max_pool": (nn.MaxPool2d(2), (4, 32, 96, 96)),
+        "depthwise": (nn.Sequential(*kernels), (8, 32, 48, 48)),
+    }
+
+    def step(module):
+        output = module(torch.empty(shape, device="meta"))
+        output.backward(torch.empty_like(output))
+
+    for name, (model, shape) in models.items():
+        before = nn.Conv2d(shape[1], shape[1], 1, bias=False)  # whose output needs a gradient
+        counted = operators.count(nn.Sequential(before, model), step).operators
+        like = [one for one in counted if name in (one.like, one.kind) and one.largest == 4 * math.prod(shape)]
+        amount = sum(one.flops if name == "depthwise" else one.bytes for one in like)
+        assert known[name].value == pytest.approx(amount, rel=0.01)
+    assert known["addition"].value == 12 * 20_000_000 and known["bernoulli"].value == 4e6
+
+
 def test_what_computes_something_else_or_nothing_is_no_ceiling(run_ceilings, monkeypatch):
     product, add, convolve = TorchDevice.product, torch.add, torch.conv2d
     monkeypatch.setattr(TorchDevice, "product", lambda self, precision, size: product(self, "fp32", size))
@@ -345,7 +374,8 @@ def test_what_computes_something_else_or_nothing_is_no_ceiling(run_ceilings, mon
     status = {key: one.status for key, one in records.items()}
     good = (("matmul", "fp32"), ("copy", "fp32"), ("sum", "fp32"))
     bad = (("matmul", "fp16"), ("triad", "fp32"), ("dot", "fp32"), ("convolution", "fp32"))
-    assert status == dict.fromkeys(good, "ok") | dict.fromkeys(bad, "mismatch")
+    single = [(name, "fp32") for name in rates.SINGLE]
+    assert status == dict.fromkeys([*good, *single], "ok") | dict.fromkeys(bad, "mismatch")
     assert "torch.float32 where torch.float16" in records["matmul", "fp16"].reason
 
 
@@ -359,7 +389,7 @@ def test_sizes_go_on_while_the_rate_rises_and_at_the_end_the_best_is_timed_again
     def measure(function, *_, **options):
         assert options["least_calls"] == 2 and options["least_s"] == 0
         result, seconds = function(), 10.0
-        if result.shape == (2, 2):
+        if getattr(result, "shape", None) == (2, 2):
             size = int(4 * result[0, 0].item())
             seconds = 2 * size**3 / (1e9 * reached[result.dtype][sizes.index(size)])
         middle = metric(seconds, 0.99 * seconds, 1.01 * seconds)
@@ -370,8 +400,8 @@ def test_sizes_go_on_while_the_rate_rises_and_at_the_end_the_best_is_timed_again
     monkeypatch.setattr(calls, "measure", measure)
     tried = [(r.precision, r.config["shape"].split("x")[-1]) for r in run_ceilings("start", sizes)]
     wanted = {"fp32": sizes[:2], "fp16": sizes[:4]}  # rises by less than 2 % from 8192 to 16384
-    passes = [("fp32", "28"), *[("fp32", "16 MB")] * 4]
-    assert tried == [(kind, str(size)) for kind, some in wanted.items() for size in some] + passes
+    assert tried[:6] == [(kind, str(size)) for kind, some in wanted.items() for size in some]
+    assert tried[6] == ("fp32", "28") and len(tried) == 7 + 11 + 4 and tried[-4:] == [("fp32", "16 MB")] * 4
     ends = [r for r in run_ceilings("end", sizes) if r.config.get("moment")]
     assert [(r.config["operation"], r.precision, r.config["shape"]) for r in ends] == [
         ("matmul", "fp32", "1x2048x2048"),

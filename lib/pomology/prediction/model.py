@@ -52,14 +52,22 @@ class Observed(NamedTuple):
 
 def lines(operators: Iterable[Operator], device: Device, precision: str) -> np.ndarray:
     """Of each operator: the shares of its class, of operations and of traffic, seconds at the peak and the bandwidth,
-    launches."""
+    launches. Of a processor whose single operators were timed, one that computes is two of these: it moves before and
+    behind, and not meanwhile."""
     (peak, units), half, made = device.rate(precision), precision in rates.HALF, []
-    for kind, flops, moved, launches in operators:
-        place = CLASSES.get(kind, 1)
+    for each in operators:
+        place, traffic = CLASSES.get(each.kind, 1), 6 + half
         if units and place < 2:
             place += 5 if half and place == 0 else 3
-        own = device.convolution if kind in ("convolution", "depthwise") and precision == "fp32" else None
-        made.append((place, 6 + half, flops / (own or peak), moved / device.bytes_per_s, launches))
+        own = device.convolution if each.kind in ("convolution", "depthwise") and precision == "fp32" else None
+        if each.kind in device.single:
+            own = device.single_rate(each.kind, each.largest)
+        computing_s, moving_s = each.flops / (own or peak), each.bytes / device.traffic(each)
+        if each.flops and device.single:
+            made.append((place, traffic, computing_s / each.filled, 0.0, each.launches))
+            made.append((place, traffic, 0.0, moving_s * (rates.REORDERED if each.kind == "convolution" else 1), 0))
+        else:
+            made.append((place, traffic, computing_s, moving_s, each.launches))
     return np.array(made)
 
 
@@ -193,7 +201,7 @@ class Model(NamedTuple):
             return self
         shares, cpu = self.shares.copy(), device.backend == "cpu"
         if cpu:
-            shares[:LAUNCH] = rates.CPU_SHARES
+            shares[:LAUNCH] = rates.CPU_TIMED if device.single else rates.CPU_SHARES
         if device.launch_s:
             shares[LAUNCH] = device.launch_s * (rates.CPU_LAUNCHES if cpu else 1)
         return self._replace(shares=shares, at=device.name)

@@ -32,7 +32,7 @@ OPTIMIZERS = {
 
 
 class Operator(NamedTuple):
-    """One call of an operator, or one update of all weights by the optimizer.
+    """One call of an operator, or those of the optimizer for all weights of one size.
 
     kind: `product` (of matrices), `convolution`, `depthwise` (a group for each channel), `attention` (a fused one),
     `recurrent` (all layers of an LSTM), `elementwise` (arithmetic number by number, copies, gathers), `reduction`
@@ -40,12 +40,20 @@ class Operator(NamedTuple):
     flops: in products, convolutions, attention and LSTMs, two a multiply-add; 0 elsewhere, where bytes decide.
     bytes: read and written, each operand once, as if no operator were fused with another.
     launches: kernels.
+    largest: bytes of the largest tensor among operands and results; 0 where several operators are one here.
+    fresh: whether it makes a tensor, and does not write to one of its operands.
+    like: which of `rates.SINGLE` it is like, where it is like one in particular.
+    filled: which share of its LANES a processor uses, by the channels that each group of a convolution makes.
     """
 
     kind: str
     flops: float
     bytes: float
     launches: int
+    largest: int = 0
+    fresh: bool = True
+    like: str = ""
+    filled: float = 1.0
 
 
 class Memory(NamedTuple):
@@ -144,11 +152,11 @@ def count(
     weights = sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
     gradients = sum(weight.grad.nbytes for weight in trained if weight.grad is not None)
     peak = weights + state + max(recorder.peak, gradients + work)
-    return Counted([*operators, update], Memory(weights, gradients, state, saved["peak"], peak))
+    return Counted([*operators, *update], Memory(weights, gradients, state, saved["peak"], peak))
 
 
-def _update(weights: list[Any], name: str, backend: str) -> tuple[Operator, int, int]:
-    """The optimizer's update as one operator, the bytes of its state, and the most of what it makes in between.
+def _update(weights: list[Any], name: str, backend: str) -> tuple[list[Operator], int, int]:
+    """The operators of the optimizer's update, the bytes of its state, and the most of what it makes in between.
 
     PyTorch updates weight by weight on the CPU and on MPS, and many weights by one kernel on CUDA.
     """
@@ -162,8 +170,13 @@ def _update(weights: list[Any], name: str, backend: str) -> tuple[Operator, int,
     with _recorder(parts) as recorder:
         optimizer.step()
     tensors = [item for item in _pytree.tree_leaves(list(optimizer.state.values())) if isinstance(item, torch.Tensor)]
-    moved, launches = sum(part.bytes for part in parts), sum(part.launches for part in parts)
-    update = Operator("optimizer", 0, moved, launches)
+    alike: dict[tuple[int, bool], list[Operator]] = {}
+    for part in parts:
+        alike.setdefault((part.largest, part.fresh), []).append(part)
+    update = [
+        Operator("optimizer", 0, sum(part.bytes for part in some), sum(part.launches for part in some), *key)
+        for key, some in alike.items()
+    ]
     return update, sum(tensor.nbytes for tensor in tensors), recorder.peak
 
 
@@ -221,9 +234,26 @@ def _kind(function: Any, tensors: Sequence[Any]) -> str | None:
     raise PomologyError(f"operator {space}.{name} is not counted: there is no formula for its work")
 
 
+# Of which of `rates.SINGLE` an operator has the speed, by parts of its name; of others see `_operator`.
+_LIKE = {"batch_norm": "batch_norm", "_pool": "max_pool", "index_put": "index_put"}
+_LIKE |= dict.fromkeys(("bernoulli", "dropout", "normal_", "uniform"), "bernoulli")
+LANES = 16  # numbers that a processor with AVX-512 computes at once, to which oneDNN fills up channels
+
+
 def _operator(kind: str, function: Any, args: Any, result: Any, moved: int) -> Operator:
     """What a call of an operator that is no view is."""
-    name = function._schema.name.removeprefix("aten::")
+    from torch.utils import _pytree
+
+    tensors = [item for item in _pytree.tree_leaves((args, result)) if hasattr(item, "nbytes")]
+    largest, name = max(tensor.nbytes for tensor in tensors), function._schema.name.removeprefix("aten::")
+    like = next((like for part, like in _LIKE.items() if part in name), "")
+    like = like or "batch_norm" * (kind in ("reduction", "embedding"))
+    made = _counted(kind, name, args, result, moved)
+    return made._replace(largest=largest, fresh=not name.endswith("_"), like=like)
+
+
+def _counted(kind: str, name: str, args: Any, result: Any, moved: int) -> Operator:
+    """Its kind, operations, bytes and launches."""
     if kind == "product":
         first, second = args[_PRODUCTS[name.rstrip("_")] :][:2]
         m = first.shape[-2] if first.ndim > 1 else 1
@@ -248,8 +278,10 @@ def _convolution(weight: Any, spread: Any, groups: int, times: int, moved: int, 
     groups once more.)
     """
     flops = 2 * times * weight.numel() * spread.shape[0] * math.prod(spread.shape[2:])
-    kind = "depthwise" if groups > 1 and weight.shape[1] == 1 else "convolution"
-    return Operator(kind, flops, moved, launches)
+    if groups > 1 and weight.shape[1] == 1:
+        return Operator("depthwise", flops, moved, launches)
+    channels = weight.shape[0] // groups
+    return Operator("convolution", flops, moved, launches, filled=channels / (LANES * -(-channels // LANES)))
 
 
 # What watches a step --------------------------------------------------------------------------------------------------

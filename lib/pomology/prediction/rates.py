@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.format import one_line
+from pomology.prediction.operators import Operator
 from pomology.report import roofline
 from pomology.results import cases
 from pomology.results.record import Record
 
 UNREAD = "typed from memory, not read against a text"
 HALF = ("fp16", "bf16", "amp", "half")
+SINGLE = {"addition", "bernoulli", "batch_norm", "max_pool", "index_put", "depthwise"}  # operators in `ceilings`
 # What no device is beyond: operations and bytes a second, seconds of a launch.
 BOUNDS = {"FLOP/s": (1e7, 1e17), "B/s": (1e7, 1e15), "s": (1e-9, 1.0)}
 # From where a processor's times calibrate: shares of its measured ceilings, in the order of `model.START`, and how many
 # launches by themselves an operator of a training takes. Round values, near those of single operators on one processor.
 CPU_SHARES = (0.8, 0.8, 0.08, 0.8, 0.8, 0.8, 0.5, 0.5)
 CPU_LAUNCHES = 2.3
+# Where a run has timed single operators too, these rates are taken, not shares: of an addition COLD, since other
+# operators use the caches in between; and a convolution moves its data REORDERED times, as oneDNN changes their layout.
+CPU_TIMED = (0.8, 0.8, 1.0, 0.8, 0.8, 0.8, 1.0, 1.0)
+COLD, REORDERED = 0.6, 2
 # By how much ten models that the kit lacks missed their predictions on one processor, measured over predicted: all of
 # the ten are between these logarithms. Their list, and ten more that test them, are in tests/unseen.py.
 CPU_UNSEEN = (-0.58, 0.86)
@@ -30,7 +40,9 @@ CPU_UNSEEN = (-0.58, 0.86)
 class Device(NamedTuple):
     """flops_per_s: by precision; published ones have `fp32`, `tf32` and `half`, None where it has none of its own.
     bytes_per_s: of its memory. measured: whether these are a run's own ceilings. launch_s: of one kernel, where a run
-    has timed it. convolution: of a processor's convolutions in fp32, which another library computes than products."""
+    has timed it. convolution: of a processor's convolutions in fp32, which another library computes than products.
+    single: what a run has timed of single operators on its processor, by names of SINGLE: bytes of the largest tensor,
+    and bytes a second, of `depthwise` operations a second."""
 
     name: str
     flops_per_s: dict[str, float | None]
@@ -40,6 +52,23 @@ class Device(NamedTuple):
     measured: bool = False
     launch_s: float | None = None
     convolution: float | None = None
+    single: Mapping[str, Sequence[tuple[float, float]]] = {}
+
+    def single_rate(self, name: str, largest: float) -> float:
+        """The rate of a single operator whose largest tensor has so many bytes: between those that were timed."""
+        sizes, reached = zip(*self.single[name], strict=True)
+        return float(np.exp(np.interp(math.log(largest), np.log(sizes), np.log(reached))))
+
+    def traffic(self, operator: Operator) -> float:
+        """Bytes a second of an operator, as far as this device has more than one rate: that of an addition of its size,
+        or of the slower operator that it is like. What makes no new tensor waits for no new memory."""
+        if not self.single:
+            return self.bytes_per_s
+        if not operator.largest:
+            return CPU_SHARES[-1] * self.bytes_per_s
+        rate = COLD * self.single_rate("addition", operator.largest)
+        rate = rate if operator.fresh else max(rate, self.bytes_per_s)
+        return min(rate, self.single_rate(operator.like, operator.largest)) if operator.like else rate
 
     def rate(self, precision: str) -> tuple[float, bool]:
         """The peak in a precision, and whether matrix units reach it; fp32's of a data sheet that has none. Raises
@@ -58,6 +87,8 @@ def check(device: Device) -> Device:
     known = [(f"{name} operations", value, "FLOP/s") for name, value in device.flops_per_s.items()]
     known += [("memory bandwidth", device.bytes_per_s, "B/s"), ("launch", device.launch_s, "s")]
     known += [("convolution", device.convolution, "FLOP/s")]
+    for name, timed in device.single.items():
+        known += [(name, rate, "FLOP/s" if name == "depthwise" else "B/s") for _, rate in timed]
     for name, value, unit in known:
         low, high = BOUNDS[unit]
         if value is not None and not low <= value <= high:
@@ -105,5 +136,19 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
             launch = min(launches, default=None)
             convolved = convolutions.get((kind, "fp32"))
             about = cases.chip_name(fp32.record), peaks, bandwidth.value, backend, source, True, launch
-            made[kind] = Device(*about, convolved and convolved.value)
+            made[kind] = Device(*about, convolved and convolved.value, _single(records) if kind == "cpu" else {})
     return made
+
+
+def _single(records: Sequence[Record]) -> dict[str, list[tuple[float, float]]]:
+    """`Device.single` of a run's processor, of repeats the median; empty where one of SINGLE lacks."""
+    made: dict[str, dict[float, list[float]]] = {}
+    for record in records:
+        name, metrics = record.config.get("operation"), record.metrics
+        if record.experiment == "ceilings" and record.status == "ok" and name in SINGLE:
+            rate = metrics["flops_per_s" if name == "depthwise" else "bytes_per_s"].value
+            size = 4.0 * math.prod(map(int, record.config["shape"].split("x")))
+            made.setdefault(name, {}).setdefault(size, []).append(rate)
+    if made.keys() != SINGLE:
+        return {}
+    return {name: sorted((size, statistics.median(of)) for size, of in sizes.items()) for name, sizes in made.items()}
