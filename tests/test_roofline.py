@@ -306,9 +306,10 @@ def run_ceilings(tmp_path, monkeypatch):
     # It looks through all objects of the process, which takes a second in one that has imported a test suite.
     monkeypatch.setattr(TorchDevice, "release", lambda self: None)
 
-    def run(moment: str = "start", sizes: tuple = (64,)):
+    def run(moment: str = "start", sizes: tuple = (64,), repeat: int = 0):
         (tmp_path / "machine.json").unlink(missing_ok=True)  # of a machine of which nothing is known
-        experiment = Experiment("ceilings", article="kit", devices="cpu", budget_s=0.01, out=str(tmp_path))
+        about = {"article": "kit", "devices": "cpu", "budget_s": 0.01, "out": str(tmp_path), "repeat": repeat}
+        experiment = Experiment("ceilings", **about)
         scope = {"experiment": experiment, "precisions": ["fp32", "fp16"], "sizes": sizes, "megabytes": 16}
         scope |= {"budget_s": 0.01, "least_calls": 2, "least_s": 0.0, "limit_s": 20.0, "moment": moment}
         for source in NOTEBOOK[1:]:
@@ -402,6 +403,8 @@ def test_sizes_go_on_while_the_rate_rises_and_at_the_end_the_best_is_timed_again
     wanted = {"fp32": sizes[:2], "fp16": sizes[:4]}  # rises by less than 2 % from 8192 to 16384
     assert tried[:6] == [(kind, str(size)) for kind, some in wanted.items() for size in some]
     assert tried[6] == ("fp32", "28") and len(tried) == 7 + 11 + 4 and tried[-4:] == [("fp32", "16 MB")] * 4
+    again = run_ceilings("start", sizes, repeat=1)  # beside what the first repeat has timed
+    assert [(r.precision, r.config["shape"].split("x")[-1]) for r in again if r.repeat] == tried
     ends = [r for r in run_ceilings("end", sizes) if r.config.get("moment")]
     assert [(r.config["operation"], r.precision, r.config["shape"]) for r in ends] == [
         ("matmul", "fp32", "1x2048x2048"),
