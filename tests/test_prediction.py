@@ -72,6 +72,9 @@ def test_a_processor_s_operators_take_the_rates_of_those_that_were_timed():
     ):
         assert MODEL.predict([operator], processor).step_s.value == pytest.approx(seconds), operator
     assert not rates.measured_devices([product(2e11), stream(1e10), *timed[1:]], "a run")["cpu"].single
+    for text in ("", "0x10", "10x" * 20_000, "1e9x1"):  # of a stranger's file
+        wrong = record("ceilings", {"bytes_per_s": metric(1e10)}, {"operation": "addition", "shape": text})
+        assert rates.measured_devices([product(2e11), stream(1e10), *timed, wrong], "a run")["cpu"] == processor
     absurd = processor._replace(single={"addition": [(1e6, 1e99)]})
     with pytest.raises(PomologyError, match=r"addition: 1e\+99 B/s"):
         MODEL.predict(STEP, absurd)

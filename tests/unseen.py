@@ -79,7 +79,7 @@ def raised(into, out):
     return nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(into, out, 3, 1, 1), nn.BatchNorm2d(out), nn.ReLU())
 
 
-def attended(parts, data):  # causal attention, written out
+def attended(parts, data):  # attention, written out
     q, k, v = (each.unflatten(2, (4, 32)).transpose(1, 2) for each in parts[0](data).chunk(3, 2))
     scores = (q @ k.transpose(2, 3) / 32**0.5).softmax(-1)
     return parts[1]((scores @ v).transpose(1, 2).flatten(2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -144,11 +145,12 @@ def _single(records: Sequence[Record]) -> dict[str, list[tuple[float, float]]]:
     """`Device.single` of a run's processor, of repeats the median; empty where one of SINGLE lacks."""
     made: dict[str, dict[float, list[float]]] = {}
     for record in records:
-        name, metrics = record.config.get("operation"), record.metrics
-        if record.experiment == "ceilings" and record.status == "ok" and name in SINGLE:
-            rate = metrics["flops_per_s" if name == "depthwise" else "bytes_per_s"].value
-            size = 4.0 * math.prod(map(int, record.config["shape"].split("x")))
-            made.setdefault(name, {}).setdefault(size, []).append(rate)
+        name, shape = record.config.get("operation"), str(record.config.get("shape"))
+        rate = record.metrics.get("flops_per_s" if name == "depthwise" else "bytes_per_s")
+        timed = record.experiment == "ceilings" and record.status == "ok" and name in SINGLE and rate
+        if timed and re.fullmatch(r"[1-9]\d{0,8}(x[1-9]\d{0,8}){1,3}", shape):  # a stranger's run may have any text
+            size = 4.0 * math.prod(map(int, shape.split("x")))
+            made.setdefault(name, {}).setdefault(size, []).append(rate.value)
     if made.keys() != SINGLE:
         return {}
     return {name: sorted((size, statistics.median(of)) for size, of in sizes.items()) for name, sizes in made.items()}
