@@ -293,5 +293,8 @@ def test_git_commit_and_dirtiness(monkeypatch, tmp_path):
     clean = machine_snapshot.snapshot()["git"]
     monkeypatch.delenv("GIT_DIR")
     assert clean == {"commit": git("rev-parse", "HEAD"), "dirty": False}
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / "a").write_text("measured before")
+    assert machine_snapshot.snapshot()["git"] == clean, "what was measured is no change of the kit"
     (tmp_path / "lib" / "a").write_text("b")
     assert machine_snapshot.snapshot()["git"] == {**clean, "dirty": True}

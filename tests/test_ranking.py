@@ -112,6 +112,8 @@ def test_the_sentences_tell_the_ratios_and_on_how_few_steps_they_rest():
     said, sure = Ranking(times[:1]).sentences()
     assert said.startswith(f"The {HERE} trains 190 times as fast as the RTX 2070 Super (one model)")
     assert "1 model at 1 setting that" in sure and "1 of the 1 are estimated from 3 steps a run" in sure
+    only_first = times[0].replace(repeat=1, blocks={"training": {"steady": []}})
+    assert "1 of the 1 are estimated from 3 steps a run" in Ranking([times[0], only_first]).sentences()[1]
     assert f"The {HERE} takes 40 times as long as the RTX 2070 Super" in Ranking(times[1:]).sentences()[0]
     assert "1 of the 2 are estimated from 3 steps a run" in Ranking(times).sentences()[1]
 

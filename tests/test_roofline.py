@@ -53,21 +53,31 @@ def of_calls(value: float, calls: int, **more):
     return known
 
 
-@pytest.mark.parametrize(
-    ("worse", "better"),
-    [
-        (product(200e9, low=12e9, high=250e9, shape="1x9x9"), product(80e9, low=78e9, high=82e9)),  # scatters widely
-        (of_calls(361e9, 2), of_calls(320e9, 6)),  # two calls that agree by chance
-        (product(361e9), of_calls(320e9, 20)),  # of unknown spread
-        *((of_calls(361e9, 20, flags=[flag]), of_calls(320e9, 20)) for flag in ("contended", "drift", "slowed")),
-        (of_calls(361e9, 3), of_calls(320e9, 20, flags=["busy"])),
-        (of_calls(320e9, 20), of_calls(361e9, 20, flags=["on-battery"])),  # no doubt
-    ],
-)
-def test_a_ceiling_is_none_that_something_speaks_against_while_there_is_another(worse, better):
-    for turn in ([worse, better], [better, worse]):
-        assert roofline.ceilings(turn).rates["cpu", "fp32"].record == better
-    assert roofline.ceilings([worse]).rates["cpu", "fp32"].record == worse  # better than none, with its flags
+def of_blocks(calls_s: list[float], **more):
+    """A product whose blocks of two calls took so long a call; the rate in its median block is 1 GFLOP a call."""
+    known = product(1e9 / sorted(calls_s)[len(calls_s) // 2], **more)
+    known.metrics["kernel_s"] = metric(sorted(calls_s)[len(calls_s) // 2], unit="s")
+    return known.replace(blocks={"kernel_s": {"steady": [[2, 2 * call_s] for call_s in calls_s]}})
+
+
+def test_a_ceiling_is_the_rate_of_the_fastest_block():
+    steady, lucky = of_blocks([0.5, 0.5, 0.5]), of_blocks([0.8, 0.4, 0.9], flags=["contended", "drift"])
+    for turn in ([steady, lucky], [lucky, steady]):
+        ceiling = roofline.ceilings(turn).rates["cpu", "fp32"]
+        assert ceiling.record == lucky  # others only slow it down
+        assert (ceiling.value, ceiling.rate.n, ceiling.rate.covers) == (pytest.approx(1e9 / 0.4), 3, "exact")
+    # It is what was seen, so a share has the interval of the case alone.
+    share = roofline.share(record(metrics=rate(1e9, 0.9e9, 1.1e9)), roofline.ceilings([steady]))
+    assert (share.value, share.low, share.high) == pytest.approx((0.5, 0.45, 0.55))
+    (row,) = roofline.ceilings_table([lucky]).rows
+    assert row.cells[2] == "about 2.5 GFLOP/s" and "the fastest of 3 blocks; contended; drift" in row.cells[4]
+
+
+def test_another_way_than_the_articles_is_a_ceiling_only_where_there_is_no_other():
+    other, own = of_calls(361e9, 20, flags=["other-way"]), of_calls(320e9, 20)
+    for turn in ([other, own], [own, other]):
+        assert roofline.ceilings(turn).rates["cpu", "fp32"].record == own
+    assert roofline.ceilings([other]).rates["cpu", "fp32"].record == other
 
 
 def test_the_last_level_cache_where_the_system_tells_and_nothing_on_a_mac(tmp_path, monkeypatch):

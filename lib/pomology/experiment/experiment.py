@@ -23,6 +23,7 @@ from pomology.report import details, roofline
 from pomology.report.declaration import Declaration
 from pomology.report.showing import CHECK, Report
 from pomology.results import folders, journal
+from pomology.results.cases import DOUBTS
 from pomology.results.record import PROFILES
 
 AGAIN_S = 15.0  # that a notebook spends at most on cases that it runs again
@@ -246,7 +247,7 @@ class Experiment(Report):
             known = roofline.ceilings([one for one in self._read(roofline.SOURCES) if one.framework == self.framework])
             ceiling = known.rates.get((backend.kind, precision))
             best = ceiling.value if ceiling else 0.0
-            for size in () if ceiling and ceiling.rank[0] else (512, 1024, 2048, 4096):
+            for size in () if ceiling and DOUBTS.isdisjoint(ceiling.record.flags) else (512, 1024, 2048, 4096):
                 function = backend.dispatch(backend.product(precision, size))
                 timed = calls.measure(function, backend.synchronize, budget_s=0.1, warmup_s=0.02, warmup_calls=1)
                 fastest_s = min(block.step_s for block in timed.blocks)

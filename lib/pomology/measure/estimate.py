@@ -22,7 +22,8 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
     n: what it rests on (steps, calls, samples or processes). how: how the value came about. covers: what the interval
     covers. `run`: the spread within one process; another may differ by more. `repeats`: the spread between processes.
-    `none`: unknown. `exact`: a count, which has no spread. Left out, it follows from how and the bounds.
+    `none`: unknown. `exact`: a count, or the best of what was seen, which has no spread. Left out, it follows from how
+    and the bounds.
     """
 
     value: int | float

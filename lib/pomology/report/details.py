@@ -23,6 +23,8 @@ TWICE = {"same_process_difference": "within a process", BETWEEN: "between two"}
 DETAILS = ("first_step_s", "step_s", "flops_per_s", "page_faults", "page_ins", "swap_bytes", "forward_s", "backward_s")
 DETAILS += ("update_s", "swapped_bytes", "compressed_bytes", "cpu_busy", "gpu_busy", "max_abs_error")
 
+WITHIN = "± is the 95 % interval within this run; another run may differ by more."
+
 NAMED = 3  # cases that a sentence names; more are counted
 
 TRUST = {"ok": "yes", "mismatch": "no", "unsupported": "not to be had"}
@@ -173,7 +175,7 @@ def details_table(records: list[Record], best: roofline.Ceilings | None = None) 
         records
         and "Achieved: operations per step over its time, on ready batches where there were any. What was 0 in every "
         "case, or not measured, has no column.",
-        any("±" in cell for cells, _ in lines for cell in cells) and roofline.WITHIN,
+        any("±" in cell for cells, _ in lines for cell in cells) and WITHIN,
     ]
     table = Table.of("What else was measured", columns, lines, meaning=meaning)
     shares = [roofline.share(record, best) if best else None for record in records]

@@ -107,7 +107,8 @@ def _measured(records: Sequence[Record]) -> Iterator[Speed]:
             about = (row["workload"], terms, device, cases.kind(first), MEASURED, first.framework)
             flags = {flag for record in good for flag in record.flags} | loading(good)
             steady = [(record.blocks or {}).get("training", {}).get("steady", ()) for record in good]
-            steps = min(sum(count for count, _ in blocks) for blocks in steady)
+            # A repeat that had no more than its first step adds nothing to the rate.
+            steps = min(filter(None, (sum(count for count, _ in blocks) for blocks in steady)), default=0)
             software = (first.framework_version, first.started[:4])
             yield Speed(*about, *software, rate, frozenset(flags), len(good), steps)
 
