@@ -34,7 +34,7 @@ CPU_LAUNCHES = 2.3
 CPU_TIMED = (0.8, 0.8, 1.0, 0.8, 0.8, 0.8, 1.0, 1.0)
 COLD, REORDERED = 0.6, 2
 # By how much ten models that the kit lacks missed their predictions from ceilings alone on one processor, measured over
-# predicted: all of the ten are between these logarithms. Their list, and twenty more, are in tests/unseen.py.
+# predicted: all of the ten are between these logarithms. Their list, and thirty more, are in tests/unseen.py.
 CPU_UNSEEN = (-0.58, 0.86)
 
 

@@ -110,8 +110,7 @@ def ceilings(records: Iterable[Record], smoke: bool = False) -> Ceilings:
 def fastest(record: Record, name: str) -> Estimate | None:
     """A rate of a case in its fastest block of calls, n blocks in all; where the raw times are gone, in the median one.
 
-    The best of what was seen is what STREAM (McCalpin 1995) reports too. A shared processor changes its speed within
-    seconds, and the best of three runs on one differs far less than their medians."""
+    The best of what was seen is what STREAM (McCalpin 1995) reports, too: others only slow it down."""
     rate, call = record.metrics.get(name), record.metrics.get("kernel_s")
     blocks = (record.blocks or {}).get("kernel_s", {}).get("steady")
     if not (rate and call and blocks):
