@@ -199,10 +199,11 @@ def _elsewhere(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row]
         first, origins = alike[0], dict.fromkeys(row["source"] for row in alike)
         keys = dict.fromkeys(key for row in alike for key in row["config"])
         config = {key: _between(row["config"][key] for row in alike if key in row["config"]) for key in keys}
-        held = {"flops_per_s": _span(alike, "flops_per_s", partial(quantity_per_s, unit="FLOP/s"))}
+        counted = [row["flops_per_s"] for row in alike if row["flops_per_s"]]
+        held = {"flops_per_s": _between(counted, partial(quantity_per_s, unit="FLOP/s"))}
         for of in grouped(alike, itemgetter("metric")):
-            bound, unit = of[0]["bound"], of[0]["unit"]
-            held[of[0]["metric"]] = bound + _span(of, "value", lambda value, unit=unit: f"{value:,.6g} {unit}")
+            show = partial("{:,.6g} {unit}".format, unit=of[0]["unit"])
+            held[of[0]["metric"]] = of[0]["bound"] + _between((row["value"] for row in of), show)
         texts = [held.get(name, "") for name in names]
         if not held.keys() & {*names} - {"flops_per_s"}:
             what = cases.TIMES.get(first["metric"], first["metric"])
@@ -266,17 +267,12 @@ def _with_software(alike: Sequence[dict]) -> str:
     return with_software(alike[0]["device"], name, version if len(texts) == 1 else "", years)
 
 
-def _between(values: Iterable) -> str:
+def _between(values: Iterable, show: Callable[[float], str] = str) -> str:
     """`64 to 512`; of words `random or ImageNet`; of more than three how many there are."""
     kinds = list(dict.fromkeys(values))
-    if all(isinstance(kind, int) for kind in kinds):
-        return span(min(kinds), max(kinds), str)
+    if kinds and all(isinstance(kind, (int, float)) for kind in kinds):
+        return span(min(kinds), max(kinds), show)
     return " or ".join(map(str, kinds)) if len(kinds) <= 3 else f"{len(kinds)} kinds"
-
-
-def _span(alike: Sequence[dict], key: str, show: Callable[[float], str]) -> str:
-    each = [row[key] for row in alike if row[key]]
-    return span(min(each), max(each), show) if each else ""
 
 
 # What was measured ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from pomology.articles import published
-from pomology.articles.published import experiment_of
 from pomology.format import quantity, seconds, significant
 from pomology.measure.estimate import Estimate
 from pomology.report import roofline
@@ -54,7 +53,7 @@ def priced(records: Iterable[Record], memory_bytes: int | None, price_usd: float
     records = list(records)
     best, known = roofline.ceilings(records), []
     for record in records:
-        if experiment_of(record.experiment) == "gpt2_pretraining":
+        if published.experiment_of(record.experiment) == "gpt2_pretraining":
             ceiling = best.rates.get((cases.kind(record), "fp32"))
             facts = [("memory_bytes", None if record.backend == "cuda" else memory_bytes, "B")]
             facts += [("peak_flops_per_s", ceiling and ceiling.value, "FLOP/s"), ("launch_price_usd", price_usd, "USD")]

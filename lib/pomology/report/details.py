@@ -1,9 +1,9 @@
 """Every number of a case, the machine, and what the kit measured of itself."""
 
-import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from pomology.articles import published
@@ -11,7 +11,7 @@ from pomology.format import quantity, significant, with_interval
 from pomology.report import declaration, roofline, speeds
 from pomology.report.declaration import Declaration
 from pomology.report.side_by_side import RATIOS
-from pomology.report.table import Row, Table, flag_notes
+from pomology.report.table import Row, Table, flag_notes, grouped
 from pomology.results import cases, metrics
 from pomology.results.cases import chip_name, combined, good_of, groups, settings
 from pomology.results.record import Record
@@ -22,8 +22,6 @@ TWICE = {"same_process_difference": "within a process", BETWEEN: "between two"}
 # Columns where there is such a number, and not 0 in every row.
 DETAILS = ("first_step_s", "step_s", "flops_per_s", "page_faults", "page_ins", "swap_bytes", "forward_s", "backward_s")
 DETAILS += ("update_s", "swapped_bytes", "compressed_bytes", "cpu_busy", "gpu_busy", "max_abs_error")
-
-WITHIN = "± is the 95 % interval within this run; another run may differ by more."
 
 NAMED = 3  # cases that a sentence names; more are counted
 
@@ -62,21 +60,15 @@ def with_difference(table: Table, records: Sequence[Record]) -> Table:
 def trust(records: Sequence[Record]) -> str:
     """Whether the numbers of a notebook's cases may be trusted, and which of them not, and why, in a sentence."""
     timed = [good for repeats in groups(cases.comparable(records, "flops_per_s")) if (good := good_of(repeats))]
-    named: dict[str, dict[str, list[str]]] = {"no": {}, "roughly": {}}
-    sound = 0
-    for good in timed:
-        against = speeds.doubts({flag for record in good for flag in record.flags} | speeds.loading(good))
-        sound += not against
-        for word, why in ((word, why) for word, reasons in against.items() for why in reasons):
-            named[word].setdefault(why, []).append(settings(good[0]) or good[0].case)
+    against = [(settings(good[0]) or good[0].case, speeds.doubts(speeds.faults(good))) for good in timed]
     parts = []
-    for word, reasons in named.items():
-        texts = []
-        for why, names in reasons.items():
-            few = "; ".join(names) if len(names) <= NAMED else f"{len(names)} of {len(timed)} cases"
-            texts.append(f"{why} ({few if len(names) < len(timed) else 'in every case'})")
+    for word in ("no", "roughly"):
+        texts, doubted = [], [(why, name) for name, doubts in against for why in doubts.get(word, ())]
+        for of in grouped(doubted, itemgetter(0)):
+            few = "; ".join(name for _, name in of) if len(of) <= NAMED else f"{len(of)} of {len(timed)} cases"
+            texts.append(f"{of[0][0]} ({few if len(of) < len(timed) else 'in every case'})")
         parts += [f"{word.capitalize()}: {'; '.join(texts)}."] if texts else []
-    if sound:
+    if sound := sum(not doubts for _, doubts in against):
         others = "the other case" if sound == 1 else f"the other {sound} cases"
         parts.append(f"Yes: {others}." if parts else "Yes: nothing known casts doubt on them.")
     return " ".join(parts)
@@ -107,7 +99,7 @@ def software_table(machine: dict, records: Sequence[Record]) -> Table:
     shared, lines = set.intersection(*packages) if packages else set(), []
     for (name, of), installed in zip(known.items(), packages, strict=True):
         count = sum(getattr(record, "software", None) == name for record in records)
-        differ = " ".join(itertools.chain.from_iterable(sorted(installed - shared))) or "the same"
+        differ = " ".join(" ".join(item) for item in sorted(installed - shared)) or "the same"
         environment = " ".join(f"{key}={value}" for key, value in named(of.get("environment")).items())
         about = (commit(of.get("git")), str(of.get("python")), str(of.get("threads") or "not known"), differ)
         lines.append(((f"{count:,}", *about, environment or "none set"), {}))
@@ -175,7 +167,8 @@ def details_table(records: list[Record], best: roofline.Ceilings | None = None) 
         records
         and "Achieved: operations per step over its time, on ready batches where there were any. What was 0 in every "
         "case, or not measured, has no column.",
-        any("±" in cell for cells, _ in lines for cell in cells) and WITHIN,
+        any("±" in cell for cells, _ in lines for cell in cells)
+        and "± is the 95 % interval within this run; another run may differ by more.",
     ]
     table = Table.of("What else was measured", columns, lines, meaning=meaning)
     shares = [roofline.share(record, best) if best else None for record in records]
@@ -183,10 +176,8 @@ def details_table(records: list[Record], best: roofline.Ceilings | None = None) 
 
 
 def checks_table(records: list[Record]) -> Table:
-    """What the kit found out about itself on this machine: a row each check and device, in plain words.
-
-    Of several repeats the first that did not end well is shown.
-    """
+    """What the kit found out about itself on this machine: a row each check and device, in plain words;
+    of several repeats the first that did not end well."""
     lines = []
     for repeats in groups(records):
         record = next((record for record in repeats if record.status != "ok"), repeats[0])

@@ -47,6 +47,7 @@ PROFILES = {
 
 # What a notebook shows, by its method; a section has the first of these.
 MAIN = ("summary", "roofline", "ceilings", "checks", "side_by_side", "table", "details")
+WITH_SHARES = ("table", "details", "ceilings")  # which depend on the ceilings of the run
 
 OF_THIS_MACHINE = " It is of this machine alone: the runs of other people are not in this figure."
 UNTUNED = "On x86 Linux MLX multiplies without a tuned BLAS: these times say nothing of the processor, nor of a Mac."
@@ -91,7 +92,8 @@ def _render(run: Run, notebook: Path, page: Path) -> None:
     """Make a notebook's page, unless it is there, and as new as what it is made from."""
     tables: dict[str, Table] = {}
     with contextlib.suppress(*MALFORMED):  # then the notebook's own stay
-        tables = Report.of(declaration.read(notebook), run).with_shares()
+        report = Report.of(declaration.read(notebook), run)
+        tables = {name: report.saved(name) for name in WITH_SHARES if name in report.declaration.shows}
     kept = [run.path / "tables" / f"{notebook.stem}-{SAVED_AS.get(name, name)}.html" for name in tables]
     sources = (notebook, *PAGE.iterdir(), *filter(Path.exists, kept), *run.path.glob(f"{CHECK}.jsonl*"))
     times = [source.stat().st_mtime_ns for source in sources]

@@ -22,7 +22,7 @@ from pomology.report.speeds import MEASURED, OTHER, Speed, doubts, speeds
 from pomology.report.summary import WORKLOADS
 from pomology.report.table import SOFTWARE, Table, grouped
 from pomology.results import cases
-from pomology.results.cases import FRAMEWORKS, chip_name, combined, groups
+from pomology.results.cases import chip_name, combined, groups
 from pomology.results.record import Record
 
 # Where a reader looks for his device: the first that its name begins with, of GPUs and then of all.
@@ -117,15 +117,14 @@ class Place(NamedTuple):
 
     def software(self) -> str:
         """`PyTorch 2022`: the frameworks and years of what it is compared by."""
-        names = dict.fromkeys(FRAMEWORKS.get(speed.framework, speed.framework) for speed in self.speeds)
+        names = dict.fromkeys(map(cases.framework_name, self.speeds))
         years = sorted({speed.year for speed in self.speeds})
         return f"{'/'.join(names)} {'–'.join(dict.fromkeys((years[0], years[-1])))}"
 
 
 def title(workload: str) -> str:
     """What was trained, in words."""
-    known = elsewhere.workloads()
-    return known[workload] if workload in known else WORKLOADS.get(workload, workload.replace("_", " "))
+    return (WORKLOADS | elsewhere.workloads()).get(workload, workload.replace("_", " "))
 
 
 class Ranking:
@@ -253,7 +252,7 @@ class Ranking:
     def table(self, reference: str = "") -> Table:
         """The ranking against a device, as text and as numbers."""
         lines, reference = [], self.known(reference)
-        for place in self.places(reference) if reference else ():
+        for place in self.places(reference):
             models = [_marked(title(name), *ratio) for name, ratio in place.ratios.items()]
             numbers = {"device": place.device, "against": reference, "speed": place.mean}
             numbers |= {"low": min(place.values), "high": max(place.values)}

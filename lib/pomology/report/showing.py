@@ -222,10 +222,6 @@ class Report:
         main = next((heading for heading in headings if heading in shown.columns), "")
         return replace(shown, main=main) if method == "table" else shown
 
-    def with_shares(self) -> dict[str, Table]:
-        """The tables that depend on the ceilings, as they are now, by the method that shows them."""
-        return {name: self.saved(name) for name in ("table", "details", "ceilings") if name in self.declaration.shows}
-
     def sources(self, what: str) -> dict[str, int]:
         """The journals that a table or figure is made from, and how long each is now."""
         about = self.declaration

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pomology.articles import elsewhere, published
-from pomology.articles.published import experiment_of
 from pomology.measure.estimate import Estimate
-from pomology.report.summary import WORKLOAD_OF
+from pomology.report.summary import WORKLOAD_OF, must_match
 from pomology.results import cases
 from pomology.results.cases import chip_name, combined, comparable, groups
 from pomology.results.record import Record
@@ -73,17 +72,12 @@ def _published() -> tuple[tuple[Speed, dict], ...]:
     made = []
     for row in rows:
         # What must be the same.
-        terms = json.dumps(_config(row) | {"precision": row["precision"], "metric": row["metric"]}, sort_keys=True)
+        terms = json.dumps(must_match(row) | {"precision": row["precision"], "metric": row["metric"]}, sort_keys=True)
         name, _, version = row["framework"].partition(" ")
         about = (row["workload"], terms, row["device"], row["role"], row["source"], name.replace("py", ""))
         rate = Estimate(elsewhere.rate(row), "1/s", how="published")
         made.append((Speed(*about, version, row["year"], rate, frozenset(row["faults"])), row))
     return tuple(made)
-
-
-def _config(row: dict) -> dict:
-    """The settings of a row; of an epoch all but how many of them a mean was taken of."""
-    return {key: value for key, value in row["config"].items() if (key, row["metric"]) != ("epochs", "epoch_s")}
 
 
 def _measured(records: Sequence[Record]) -> Iterator[Speed]:
@@ -95,8 +89,8 @@ def _measured(records: Sequence[Record]) -> Iterator[Speed]:
     # A second way to run a setting has more keys in its config than the article's own.
     for repeats in sorted(groups(usual), key=lambda repeats: len(repeats[0].config)):
         first, good = repeats[0], cases.good_of(repeats)
-        for terms, row in rows[experiment_of(first.experiment)].items():
-            key, rate, config = (first.experiment, first.backend, terms), _rate(good, row["metric"]), _config(row)
+        for terms, row in rows[published.experiment_of(first.experiment)].items():
+            key, rate, config = (first.experiment, first.backend, terms), _rate(good, row["metric"]), must_match(row)
             # An article's rows also name what is the same in all its cases.
             asked = config.keys() if row["strict"] else config.keys() & first.config.keys()
             same = bool(asked) and all(first.config.get(name) == config[name] for name in asked)
@@ -105,28 +99,28 @@ def _measured(records: Sequence[Record]) -> Iterator[Speed]:
             seen.add(key)
             device = chip_name(first) + " (here)" * (chip_name(first) in there)
             about = (row["workload"], terms, device, cases.kind(first), MEASURED, first.framework)
-            flags = {flag for record in good for flag in record.flags} | loading(good)
             steady = [(record.blocks or {}).get("training", {}).get("steady", ()) for record in good]
             # A repeat that had no more than its first step adds nothing to the rate.
             steps = min(filter(None, (sum(count for count, _ in blocks) for blocks in steady)), default=0)
             software = (first.framework_version, first.started[:4])
-            yield Speed(*about, *software, rate, frozenset(flags), len(good), steps)
+            yield Speed(*about, *software, rate, faults(good), len(good), steps)
 
 
 def _rate(repeats: Sequence[Record], metric: str) -> Estimate | None:
     """Of a time its inverse; pieces a second under the name that the source or the kit has for them."""
     rate = metric.endswith("_per_s")
     names = {"samples_per_s": "throughput", "steps_per_s": "step_s"}
-    value = combined(repeats, metric) or (combined(repeats, names[metric]) if metric in names else None)
+    value = combined(repeats, metric) or combined(repeats, names.get(metric, metric))
     if not value or value.value <= 0:
         return None
     return (value if rate and value.unit != "s" else 1 / value).replace(unit="1/s")
 
 
-def loading(repeats: Sequence[Record]) -> set[str]:
-    """Whether loading the data took longer than computing, as a fault of `elsewhere.FAULTS`."""
+def faults(repeats: Sequence[Record]) -> frozenset[str]:
+    """The flags of a case, and whether loading the data took longer than computing, as in `elsewhere.FAULTS`."""
+    flags = frozenset(flag for record in repeats for flag in record.flags)
     whole, computing = (combined(repeats, name) for name in ("epoch_s", "compute_epoch_s"))
-    return {"loader-bound"} if whole and computing and whole.value > 2 * computing.value else set()
+    return flags | {"loader-bound"} if whole and computing and whole.value > 2 * computing.value else flags
 
 
 def doubts(faults: Iterable[str]) -> dict[str, list[str]]:

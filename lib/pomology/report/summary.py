@@ -13,7 +13,6 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from pomology.articles import elsewhere, published
-from pomology.articles.published import KIT, experiment_of
 from pomology.format import few, quantity_per_s, significant
 from pomology.measure.estimate import Estimate
 from pomology.report import roofline
@@ -132,9 +131,13 @@ def _published() -> Iterator[Rate]:
         yield Rate(*about, peak and rate / Estimate.count(peak, "FLOP/s"), how)
 
 
+def must_match(row: dict) -> dict:
+    """What a case must have of a row's settings: of an epoch all but how many of them a mean was taken of."""
+    return {key: value for key, value in row["config"].items() if (key, row["metric"]) != ("epochs", "epoch_s")}
+
+
 def _setting(row: dict) -> str:
-    """What must be the same in two cases of an experiment: all but how many epochs ran, of which a mean is printed."""
-    return json.dumps({key: value for key, value in row["config"].items() if key != "epochs"}, sort_keys=True)
+    return json.dumps(must_match(row), sort_keys=True)
 
 
 def _measured(records: list[Record]) -> Iterator[Rate]:
@@ -165,7 +168,9 @@ def _measured(records: list[Record]) -> Iterator[Rate]:
 def _row(record: Record) -> dict | None:
     """The published row of a case's setting, whose operations are in the time that the article prints; of several that
     count differently the one with the fewest. None of a smaller model, and where no article has timed that."""
-    own, rows = record.config, published.rows(experiment=experiment_of(record.experiment)) if not record.scaled else []
+    if record.scaled:
+        return None
+    own, rows = record.config, published.rows(experiment=published.experiment_of(record.experiment))
     rows = [row for row in rows if row["flops"] and row["source"] == "article" and row["metric"].endswith("_s")]
     pairs = [(row, row["config"].keys() & own.keys()) for row in rows]
     same = [row for row, keys in pairs if keys and all(row["config"][key] == own[key] for key in keys)]
@@ -193,12 +198,12 @@ def computing(known: list[Rate], workloads: Container[str]) -> list[Rate]:
         same = [rate for rate in here if key in whole and rate.settings == whole[key].settings + COMPUTING]
         ranked = sorted(same or here, key=lambda rate: rate.rate.value)
         middle = ranked[(len(ranked) - 1) // 2]
-        chosen[key] = max(chosen.get(key, middle), middle, key=lambda rate: (bool(same), rate.rate.value))
+        chosen[key] = max(chosen.get(key, middle), middle, key=lambda rate: rate.rate.value)
     return list(chosen.values())
 
 
 def _workload(record: Record) -> str:
-    name = experiment_of(record.experiment)
+    name = published.experiment_of(record.experiment)
     name = WORKLOAD_OF.get(name, name)
     with_model = name if name in WORKLOADS else f"{name} {record.config.get('model', '')}".strip()
     return WORKLOAD_OF.get(with_model, with_model)
@@ -211,7 +216,7 @@ def table(records: list[Record]) -> Table:
         peak = quantity_per_s(rate.peak_flops_per_s, "FLOP/s") if rate.peak_flops_per_s else ""
         device = cases.with_software(rate.device, rate.framework, rate.version, rate.year)
         device += "" if rate.precision == "fp32" else f", {rate.precision}"
-        article = "the kit" if rate.article == KIT else rate.article
+        article = "the kit" if rate.article == published.KIT else rate.article
         cells = (WORKLOADS.get(rate.workload, rate.workload), article, device, rate.settings)
         cells += (roofline.rate_text(rate.rate), peak, roofline.percent(rate.share), rate.how)
         lines.append((cells, rate.numbers(), rate.source))
