@@ -297,8 +297,7 @@ def write(sides: Sequence[Side], folder: Path) -> tuple[Table, Path, Path]:
     table, few = side_by_side(sides), len(sides) <= WHOLE
     numbers, page = folder / "compare.csv", folder / "compare.html"
     write_numbers(numbers, table.data, HEADINGS)
-    single = [f" ({SINGLE})" * (row["why"] == SINGLE) for row in table.data]
-    verdicts = Counter((row["run"], row["verdict"] + why) for row, why in zip(table.data, single, strict=True))
+    verdicts = Counter((row["run"], row["verdict"] + f" ({SINGLE})" * (row["why"] == SINGLE)) for row in table.data)
     counts = [f"{name}: {count:,} {verdict}" for (name, verdict), count in verdicts.items()] if few else []
     write_atomic(page, filled("compare.html.j2", table=table, counts=counts, narrow=few))
     return table, numbers, page

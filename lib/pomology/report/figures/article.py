@@ -1,5 +1,6 @@
 """An article's devices and this machine's: what the figure of an experiment shows of each."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,15 +26,12 @@ def article_figure(about: Declaration, records: list[Record], others: Sequence[l
     repeats. What has no time shows its status. others: the cases of other people's runs, each with a mark in the panel
     of its settings, if that is there. Returns a matplotlib Figure.
     """
-    panels: dict[str, list[Line]] = {}
+    panels = defaultdict[str, list[Line]](list)
 
     def title_of(config: dict) -> str:
         apart = {key: heading for key, heading in about.headings.items() if key in config.keys() - about.shared_panel}
         title = ", ".join(f"{heading.lower()} {config[key]}" for key, heading in apart.items())
         return title[:1].upper() + title[1:] or "In the article"
-
-    def panel(config: dict) -> list[Line]:
-        return panels.setdefault(title_of(config), [])
 
     seen, usable = set(), cases.comparable(records, about.metric)
     for row in drawn(about, usable):
@@ -48,7 +46,7 @@ def article_figure(about: Declaration, records: list[Record], others: Sequence[l
                 line.marks = [Mark(mark.number, "hollow") for mark in line.marks]
             if len(each := row.get("each", ())) > 1:
                 line.marks += [Mark(Estimate(value), "small") for value in each]
-            panel(row["config"]).append(line)
+            panels[title_of(row["config"])].append(line)
     for other, settings in (about.published_rates or {}).items():
         for row in published.rows(experiment=other):
             if row["flops"] and row["si"]:
@@ -56,13 +54,13 @@ def article_figure(about: Declaration, records: list[Record], others: Sequence[l
                 label = cases.with_software(row["device"], framework, version.partition(".dev")[0], "")
                 label += OTHERS.get(other, "")
                 line = value_line(label, ("published", row["role"]), row["flops"] / row["si"], about.drawn.show)
-                panel(row["config"] | settings).append(line)
+                panels[title_of(row["config"] | settings)].append(line)
     several = len({record.framework for record in records}) > 1
     for repeats in cases.groups(usable):
-        panel(repeats[0].config).extend(_measured(about, repeats, several))
+        panels[title_of(repeats[0].config)] += _measured(about, repeats, several)
     for repeats in (case for run in others for case in cases.groups(cases.comparable(run, about.metric))):
         if (title := title_of(repeats[0].config)) in panels:
-            panels[title].extend(_measured(about, repeats, several, ours=False))
+            panels[title] += _measured(about, repeats, several, ours=False)
     panels = {title: lines for title, lines in panels.items() if lines}
     return points_figure(panels, about.drawn.axis, about.drawn.scale)
 
