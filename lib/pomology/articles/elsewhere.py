@@ -1,7 +1,6 @@
 """What others have published: times of training, each with its source, and what is wrong with it.
 
-They stand beside the articles' in the ranking and in the notebooks of `today/`. The articles' own tables stay as they
-are.
+They stand beside the articles' in the ranking and in the notebooks of `today/`, and in no table of the articles.
 """
 
 from __future__ import annotations

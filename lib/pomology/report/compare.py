@@ -163,15 +163,11 @@ def judged(
     between: float = intervals.BETWEEN_SETS,
     family: Callable[[Any], str] = attrgetter("experiment"),
 ) -> dict[Any, Finding]:
-    """Cases of two runs, base and other, and what can be said of the other.
+    """Cases of two runs, base and other, and what can be said of the other. A verdict needs repeats on both sides.
 
-    between: 0 for processes that ran in turn (`intervals.difference`). family: of a case, with which others it is
-    judged together.
-
-    A verdict needs repeats on both sides, and allows for two things that make two runs of one machine look different:
-    two sets of processes differ by more than their spread tells, as each set had a state of the machine in common
-    (`intervals.BETWEEN_SETS`), and a notebook of sixty rows has sixty chances to show something by accident, so that
-    its rows are judged together (`intervals.joint_confidence`).
+    between: what two sets of processes differ by beyond their spread (`intervals.BETWEEN_SETS`); 0 if they ran in turn.
+    family: of a case, with which others it is judged together (`intervals.joint_confidence`): a notebook of sixty rows
+    has sixty chances to show something by accident.
     """
     findings: dict[Any, Finding] = {}
     families: dict[str, list[tuple]] = {}
