@@ -15,8 +15,6 @@ from pomology.report.figures.style import styled
 from pomology.results import cases
 from pomology.results.record import Record
 
-OTHERS = {"rasbt_vgg16": ", with batch norm"}  # in which published models are not quite those of a panel
-
 
 @styled
 def article_figure(about: Declaration, records: list[Record], others: Sequence[list[Record]] = ()) -> Any:
@@ -52,7 +50,7 @@ def article_figure(about: Declaration, records: list[Record], others: Sequence[l
             if row["flops"] and row["si"]:
                 framework, _, version = row["framework"].partition(" ")
                 label = cases.with_software(row["device"], framework, version.partition(".dev")[0], "")
-                label += OTHERS.get(other, "")
+                label += ", with batch norm" * (other == "rasbt_vgg16")  # not quite the model of its panel
                 line = value_line(label, ("published", row["role"]), row["flops"] / row["si"], about.drawn.show)
                 panels[title_of(row["config"] | settings)].append(line)
     several = len({record.framework for record in records}) > 1
