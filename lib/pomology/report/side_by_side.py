@@ -195,8 +195,8 @@ def beside_pytorch(records: list[Record], others: list[Record]) -> Table:
 
 
 def _sameness(repeats: dict[str, list[Record]]) -> tuple[str, bool]:
-    """Whether two frameworks computed the same, and how that is known, or what speaks against it. Proof are equal inputs
-    (`inputs_checksum`), and results that both passed their check against one reference."""
+    """Whether two frameworks computed the same, and how that is known, or what speaks against it. Proof are the same
+    inputs (`inputs_checksum`), and results that both passed their check against one reference."""
     for name, records in repeats.items():
         if not records:
             return f"not run with {FRAMEWORKS[name]}", False
