@@ -162,7 +162,7 @@ def test_every_verdict_on_the_published_numbers_is_the_stated_one():
         "003-C9",
     ]
     vae = ["003-C1", "003-C2", "003-C3", "003-C6", "003-C7", "003-C9"]
-    assert [c.id for c in published.claims("003", "vae")] == vae
+    assert [c.id for c in published.claims("003") if "vae" in c.experiments] == vae
 
 
 # What the articles' numbers give, computed by hand from the articles: the sides that have terms, in order.

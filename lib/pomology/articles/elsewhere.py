@@ -1,7 +1,6 @@
 """What others have published: times of training, each with its source, and what is wrong with it.
 
-They stand beside the articles' in the ranking and in the notebooks of `today/`. The articles' own tables stay as they
-are.
+They stand beside the articles' in the ranking and in the notebooks of `today/`, and in no table of the articles.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ FAULTS = {
     "tf32": "in TF32, which the source does not say",
     "unclear": "what was timed is not quite clear from its source",
 }
-# These are so common, and change a time so little, that a number with nothing else stays in the mean.
-MINOR = {"one-run", "stand-in", "few-steps", "no-optimizer"}
+# Without those that are so common, and change a time so little, that a number with nothing else stays in the mean.
+SERIOUS = FAULTS.keys() - {"one-run", "stand-in", "few-steps", "no-optimizer"}
 PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp16")
-SERIOUS = FAULTS.keys() - MINOR
 SHARED = {"amp", "tf32"}  # of two devices that both have it: they did the same
 # Experiments of the articles. A digit takes their loaders 20 to 30 µs (docs/findings.md), an epoch of them over 1 s:
 # most print little more, and processors no more than GPUs with a hundred times their peak.

@@ -15,8 +15,6 @@ TODAY = "today"  # likewise: what others have timed on newer machines, see `else
 
 ROLES = ("cpu", "gpu", "rival")
 
-FRAMEWORKS = ("torch", "tensorflow", "mlx")
-
 # Printed unit -> factor to SI. Units that are not here (s, cores, %, x, ...) stay as they are.
 UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "h": 3600.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
 UNIT_FACTORS |= {"TFLOPS": 1e12, "M": 1e6, "million": 1e6, "billion": 1e9}
@@ -88,14 +86,14 @@ def in_si(line: dict, value: float | None) -> dict:
 
 
 def rows(article: str | None = None, experiment: str | None = None) -> list[dict]:
-    """The published rows, as `values` has them; and in SI the bounds of what is printed, `low` and `high`."""
+    """The published rows; in SI also the bounds of what is printed, `low` and `high`."""
     return [row for row in _rows() if article in (None, row["article"]) and experiment in (None, row["experiment"])]
 
 
 def experiment_of(notebook: str) -> str:
     """The article's experiment that a notebook is about: its name, without the framework where it ends in one."""
     name, _, framework = notebook.rpartition("_")
-    return name if framework in FRAMEWORKS else notebook
+    return name if framework in ("torch", "tensorflow", "mlx") else notebook
 
 
 @functools.cache
@@ -119,8 +117,7 @@ def articles() -> list[Article]:
     return [Article(**line) for line in read("articles.csv")]
 
 
-def claims(article: str | None = None, experiment: str | None = None) -> tuple[Claim, ...]:
-    """The articles' claims, by id; `experiment` selects those that the experiment takes part in."""
+def claims(article: str | None = None) -> tuple[Claim, ...]:
+    """The articles' claims, by id."""
     lines = ({**line, "experiments": tuple(line["experiments"].split())} for line in read("claims.csv"))
-    found = [Claim(**line) for line in lines if article in (None, line["article"])]
-    return tuple(claim for claim in found if experiment is None or experiment in claim.experiments)
+    return tuple(Claim(**line) for line in lines if article in (None, line["article"]))

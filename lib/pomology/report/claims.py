@@ -75,12 +75,11 @@ class MeasuredLookup:
             and all((getattr(record, k) if k in FIELDS else record.config.get(k)) == v for k, v in config.items())
         ]
         here = comparable(run, metric) if role else run
-        counts = {record.metrics[metric] for record in here if metric in record.metrics}
+        counts = {(count.value, count.unit) for record in here if (count := record.metrics.get(metric))}
         if not here:
             return Term(None, ("scaled",) if any(record.profile != "smoke" for record in run) else ())
-        if role is None and len({count.value for count in counts}) == 1:
-            count = counts.pop()
-            return Term(Estimate.count(count.value, count.unit))
+        if role is None and len(counts) == 1:
+            return Term(Estimate.count(*counts.pop()))
         if len(groups(here)) > 1:
             return Term(None, (f"{len(groups(here))} cases of {experiment} match",) if role else ())
         ends = dict.fromkeys(record.status for record in here)

@@ -163,15 +163,11 @@ def judged(
     between: float = intervals.BETWEEN_SETS,
     family: Callable[[Any], str] = attrgetter("experiment"),
 ) -> dict[Any, Finding]:
-    """Cases of two runs, base and other, and what can be said of the other.
+    """Cases of two runs, base and other, and what can be said of the other. A verdict needs repeats on both sides.
 
-    between: 0 for processes that ran in turn (`intervals.difference`). family: of a case, with which others it is
-    judged together.
-
-    A verdict needs repeats on both sides, and allows for two things that make two runs of one machine look different:
-    two sets of processes differ by more than their spread tells, as each set had a state of the machine in common
-    (`intervals.BETWEEN_SETS`), and a notebook of sixty rows has sixty chances to show something by accident, so that
-    its rows are judged together (`intervals.joint_confidence`).
+    between: what two sets of processes differ by beyond their spread (`intervals.BETWEEN_SETS`); 0 if they ran in turn.
+    family: of a case, with which others it is judged together (`intervals.joint_confidence`): a notebook of sixty rows
+    has sixty chances to show something by accident.
     """
     findings: dict[Any, Finding] = {}
     families: dict[str, list[tuple]] = {}
@@ -297,8 +293,7 @@ def write(sides: Sequence[Side], folder: Path) -> tuple[Table, Path, Path]:
     table, few = side_by_side(sides), len(sides) <= WHOLE
     numbers, page = folder / "compare.csv", folder / "compare.html"
     write_numbers(numbers, table.data, HEADINGS)
-    single = [f" ({SINGLE})" * (row["why"] == SINGLE) for row in table.data]
-    verdicts = Counter((row["run"], row["verdict"] + why) for row, why in zip(table.data, single, strict=True))
+    verdicts = Counter((row["run"], row["verdict"] + f" ({SINGLE})" * (row["why"] == SINGLE)) for row in table.data)
     counts = [f"{name}: {count:,} {verdict}" for (name, verdict), count in verdicts.items()] if few else []
     write_atomic(page, filled("compare.html.j2", table=table, counts=counts, narrow=few))
     return table, numbers, page

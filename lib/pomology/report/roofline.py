@@ -96,13 +96,12 @@ def ceilings(records: Iterable[Record], smoke: bool = False) -> Ceilings:
     best = Ceilings({}, {}, sizes)
     for record in records:
         large = traffic(record) == READS and best.in_caches(record) > BEYOND
-        for known, which, name in (
-            (best.rates, cases.precision(record), "flops_per_s"),
-            (best.bandwidths, traffic(record), "bytes_per_s"),
-        )[: 1 + (large or record.config.get("operation") in STREAMS)]:
-            key, rate = (cases.kind(record), which), fastest(record, name)
+        found = [(best.rates, cases.precision(record), fastest(record, "flops_per_s"))]
+        if large or record.config.get("operation") in STREAMS:
+            found.append((best.bandwidths, traffic(record), fastest(record, "bytes_per_s")))
+        for known, which, rate in found:
             if rate and rate.value > 0:
-                new = Ceiling(rate, record)
+                key, new = (cases.kind(record), which), Ceiling(rate, record)
                 known[key] = max(known.get(key, new), new, key=lambda ceiling: ceiling.rank)
     return best
 

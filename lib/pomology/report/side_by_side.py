@@ -31,11 +31,8 @@ def _times(ratio: Estimate | None) -> str:
 
 
 def ratio_table(experiment: str | Declaration, records: list[Record]) -> Table:
-    """How many times faster one device is than another, and the average, least and most of it.
-
-    First what the article prints, then this machine's GPU against its CPU in the time that the article takes: for each
-    setting that ran here the ratio CPU time / GPU time with its interval, or the reason why there is none.
-    """
+    """How many times faster one device is than another: first what the article prints, then for each setting that ran
+    here CPU time / GPU time with its interval, or why there is none; and the average, least and most of these."""
     about = declaration.of(experiment)
     lines, ratios = [], []
     for value in published.rows(experiment=about.experiment):
@@ -86,12 +83,8 @@ def _ratio(records: list[Record], metric: str) -> tuple[Estimate | None, str]:
 
 
 def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
-    """The same cases in PyTorch and MLX, on the same kind of device, with proof that they are the same.
-
-    Proof are equal inputs (`inputs_checksum`) and results that both passed their check against one reference. The ratio
-    is PyTorch's time over MLX's, with both intervals put together. A case that only one framework has, or that did not
-    end well, is there with the reason.
-    """
+    """The same cases in PyTorch and MLX, on the same kind of device: the ratio of their times where `_sameness` proves
+    that they are the same, else the reason why there is none."""
     about = declaration.of(experiment)
     lines = []
     for device, config, repeats, remark, same in _pairs(records):
@@ -202,7 +195,8 @@ def beside_pytorch(records: list[Record], others: list[Record]) -> Table:
 
 
 def _sameness(repeats: dict[str, list[Record]]) -> tuple[str, bool]:
-    """Whether two frameworks computed the same, and how that is known, or what speaks against it."""
+    """Whether two frameworks computed the same, and how that is known, or what speaks against it. Proof are the same
+    inputs (`inputs_checksum`), and results that both passed their check against one reference."""
     for name, records in repeats.items():
         if not records:
             return f"not run with {FRAMEWORKS[name]}", False

@@ -90,9 +90,8 @@ def table(arms: Sequence[Arm]) -> Table:
             ratio = with_interval(finding.ratio) if finding.ratio else ""
             least = percent(finding.smallest_detectable) if finding.smallest_detectable else ""
             text = f"{case.text} ({compare.TIMES[metric].split()[1]})"
-            time = compare.time_text(repeats, metric)
             numbers = numbers_of((case.experiment, case.text, base.label, arm.label), finding)
-            cells = (text, arm.label, time, ratio, finding.verdict, least, finding.why)
+            cells = (text, arm.label, compare.time_text(repeats, metric), ratio, finding.verdict, least, finding.why)
             lines.append((cells, numbers | {"repeats": len(times_of(repeats, metric))}))
     also = [
         f"Beside its version, {arm.label} has other packages than {base.label}: {arm.also}." for arm in arms if arm.also

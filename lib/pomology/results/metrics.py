@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from pomology.format import gigabytes, gigaflops, milliseconds, quantity, quantity_per_s, seconds, signed, significant
+from pomology.format import milliseconds, quantity, quantity_per_s, seconds, signed, significant
 
 Show = Callable[..., str]  # of a value, and in how many digits at most
 
@@ -38,6 +38,7 @@ def _fixed(form: str, unit: str = "", per: float = 1.0) -> Show:
 _count, _error, _busy, _times = _fixed(",.0f"), _fixed(".1e"), _fixed(".0f", " %"), _rounded("×")
 _share, _joules, _megabytes = _rounded(" %", 0.01), _rounded(" J"), _fixed(",.0f", " MB", 1e6)
 _watts = _rounded(" W", digits=2)  # a meter is not better than that
+gigabytes, gigaflops = _rounded(" GB", 1e9), _rounded(" GFLOP/s", 1e9)
 _gibibytes, _free = _fixed(".2f", " GiB", 2**30), _fixed(".1f", " GiB", 2**30)
 MINUTES = _rounded(" min", 60)  # beside an article's
 _bytes, _growth = partial(quantity, unit="B"), partial(signed, unit="B")

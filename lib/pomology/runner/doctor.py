@@ -27,7 +27,7 @@ from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report.table import Row, Table
-from pomology.results import cases
+from pomology.results import cases, metrics
 
 YES, NO, NOT_TOLD = "yes", "no", "not told"
 HEADINGS = {NO: "Not as it should be", NOT_TOLD: "Cannot be told", YES: "Fine"}
@@ -321,7 +321,7 @@ def _memory(torch: dict[str, Any], environment: Mapping[str, str]) -> Finding:
     question, devices = "Is there memory to train in?", usable(torch)
     if not devices:
         return _judge(question, "PyTorch is not there to ask", None)
-    parts = [f"{format.gigabytes(device['free_bytes'])} are free now for {device['backend']}" for device in devices]
+    parts = [f"{metrics.gigabytes(device['free_bytes'])} are free now for {device['backend']}" for device in devices]
     if any(device["backend"] == "mps" for device in devices):
         high, low = devices_torch.WATERMARKS
         try:

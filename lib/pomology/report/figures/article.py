@@ -1,5 +1,6 @@
 """An article's devices and this machine's: what the figure of an experiment shows of each."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +15,6 @@ from pomology.report.figures.style import styled
 from pomology.results import cases
 from pomology.results.record import Record
 
-OTHERS = {"rasbt_vgg16": ", with batch norm"}  # in which published models are not quite those of a panel
-
 
 @styled
 def article_figure(about: Declaration, records: list[Record], others: Sequence[list[Record]] = ()) -> Any:
@@ -25,15 +24,12 @@ def article_figure(about: Declaration, records: list[Record], others: Sequence[l
     repeats. What has no time shows its status. others: the cases of other people's runs, each with a mark in the panel
     of its settings, if that is there. Returns a matplotlib Figure.
     """
-    panels: dict[str, list[Line]] = {}
+    panels = defaultdict[str, list[Line]](list)
 
     def title_of(config: dict) -> str:
         apart = {key: heading for key, heading in about.headings.items() if key in config.keys() - about.shared_panel}
         title = ", ".join(f"{heading.lower()} {config[key]}" for key, heading in apart.items())
         return title[:1].upper() + title[1:] or "In the article"
-
-    def panel(config: dict) -> list[Line]:
-        return panels.setdefault(title_of(config), [])
 
     seen, usable = set(), cases.comparable(records, about.metric)
     for row in drawn(about, usable):
@@ -48,21 +44,21 @@ def article_figure(about: Declaration, records: list[Record], others: Sequence[l
                 line.marks = [Mark(mark.number, "hollow") for mark in line.marks]
             if len(each := row.get("each", ())) > 1:
                 line.marks += [Mark(Estimate(value), "small") for value in each]
-            panel(row["config"]).append(line)
+            panels[title_of(row["config"])].append(line)
     for other, settings in (about.published_rates or {}).items():
         for row in published.rows(experiment=other):
             if row["flops"] and row["si"]:
                 framework, _, version = row["framework"].partition(" ")
                 label = cases.with_software(row["device"], framework, version.partition(".dev")[0], "")
-                label += OTHERS.get(other, "")
+                label += ", with batch norm" * (other == "rasbt_vgg16")  # not quite the model of its panel
                 line = value_line(label, ("published", row["role"]), row["flops"] / row["si"], about.drawn.show)
-                panel(row["config"] | settings).append(line)
+                panels[title_of(row["config"] | settings)].append(line)
     several = len({record.framework for record in records}) > 1
     for repeats in cases.groups(usable):
-        panel(repeats[0].config).extend(_measured(about, repeats, several))
+        panels[title_of(repeats[0].config)] += _measured(about, repeats, several)
     for repeats in (case for run in others for case in cases.groups(cases.comparable(run, about.metric))):
         if (title := title_of(repeats[0].config)) in panels:
-            panels[title].extend(_measured(about, repeats, several, ours=False))
+            panels[title] += _measured(about, repeats, several, ours=False)
     panels = {title: lines for title, lines in panels.items() if lines}
     return points_figure(panels, about.drawn.axis, about.drawn.scale)
 

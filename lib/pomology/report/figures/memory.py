@@ -29,10 +29,8 @@ QUANTITIES: dict[str, Callable[[Any], Any]] = {
 @styled
 def memory_figure(_: Declaration, records: list[Record]) -> Any:
     """Memory and page faults after each step, as `memory_trace` keeps them: a row of panels for each quantity, a column
-    for each load. The colour is framework and device. Returns a matplotlib Figure.
-
-    Page faults are those since the first step ended. The warm-up is shaded: no slope is taken there.
-    """
+    for each load. The colour is framework and device; the warm-up is shaded, since no slope is taken there. Page faults
+    are those since the first step ended."""
     columns = {title: [case for case in records if case.config.get("load") == load] for load, title in LOADS.items()}
     return _traces_figure(columns, ("Memory (GB)", "Page faults (thousands)"))
 
@@ -49,8 +47,7 @@ def passes_figure(records: list[Record]) -> Any:
 
 @styled
 def sustained_figure(_: Declaration, records: list[Record]) -> Any:
-    """The rate of each window in % of that of the first minute, and what was traced of heat: a panel for each. Returns
-    a matplotlib Figure."""
+    """The rate of each window in % of that of the first minute, and what was traced of heat: a panel for each."""
     import pandas
 
     rows, colours = [], {}

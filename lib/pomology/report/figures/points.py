@@ -49,8 +49,7 @@ def value_line(label: str, about: tuple[str, str], value: float, show: Callable[
 
 def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, shares: bool = False) -> Any:
     """The panels, below each other. label: of the axis, whose numbers are in `unit`. The key names colours. shares: of
-    a whole, on a linear axis that ends with it. Returns a matplotlib Figure.
-    """
+    a whole, on a linear axis that ends with it."""
     shown, more = dict(list(panels.items())[:MOST_PANELS]), len(panels) - MOST_PANELS
     if not shown:
         return style.nothing()

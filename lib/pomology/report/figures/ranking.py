@@ -17,11 +17,7 @@ GLYPHS = dict(zip("^osvDdP", zip("▲●■▼◆♦✚", "△○□▽◇♢✛
 @style.styled
 def ranking_figure(places: Sequence[Place], reference: str) -> Any:
     """The fastest on top. A mark is a model that both have trained, hollow where a time is doubtful; a stroke is the
-    geometric mean, which is written beside the row.
-
-    Of more devices than fit, this machine's and the reference stay, and of the others those with most models. Returns a
-    matplotlib Figure.
-    """
+    geometric mean, which is written beside the row."""
     shown = chosen(places, reference)
     if len(shown) < 2:
         return style.nothing()
@@ -57,7 +53,7 @@ def ranking_figure(places: Sequence[Place], reference: str) -> Any:
 
 
 def chosen(places: Sequence[Place], reference: str) -> list[Place]:
-    """As many as fit, in their order."""
+    """As many as fit, in their order: this machine's, the reference, and of the others those with most models."""
     kept = sorted(places, key=lambda place: (not (place.measured or place.device == reference), -place.sound))
     names = {place.device for place in kept[:MOST_ROWS]}
     return [place for place in places if place.device in names]

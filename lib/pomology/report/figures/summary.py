@@ -24,8 +24,7 @@ def summary_figure(_: Declaration, records: list[Record]) -> Any:
     """What every device achieves on every workload, on one logarithmic axis, with its peak and its best share of it.
 
     A panel for each workload, in which this machine's own share the last; a line for each device and framework, a mark
-    for each of its settings, with its 95 % interval where it was measured, hollow of computing alone. Returns a
-    matplotlib Figure.
+    for each of its settings, with its 95 % interval where it was measured, hollow of computing alone.
     """
     rates = summary.rates(records)
     frameworks = Counter(workload for workload, _ in {(rate.workload, rate.framework) for rate in rates})
