@@ -12,6 +12,7 @@ import math
 import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pomology.errors import PomologyError
@@ -134,17 +135,14 @@ def count(
         raise PomologyError("the model has no weights to train")
     operators: list[Operator] = []
 
-    def attention(flops: int, moved: int) -> None:
-        operators.append(Operator("attention", flops, moved, 1))
-
-    def recurrent(*counts: int) -> None:
-        operators.append(Operator("recurrent", *counts))
+    def note(kind: str, flops: int, moved: int, launches: int = 1) -> None:
+        operators.append(Operator(kind, flops, moved, launches))
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.device("meta"))
         saved = stack.enter_context(cost.saved_tensors(module))
-        stack.enter_context(cost.fused_attention(backend, attention))
-        stack.enter_context(substitutes.fused_lstm(PRECISIONS[precision], recurrent))
+        stack.enter_context(cost.fused_attention(backend, partial(note, "attention")))
+        stack.enter_context(substitutes.fused_lstm(PRECISIONS[precision], partial(note, "recurrent")))
         stack.enter_context(substitutes.autocast(PRECISIONS[precision]))
         recorder = stack.enter_context(_recorder(operators))
         step(module)
@@ -248,40 +246,33 @@ def _operator(kind: str, function: Any, args: Any, result: Any, moved: int) -> O
     largest, name = max(tensor.nbytes for tensor in tensors), function._schema.name.removeprefix("aten::")
     like = next((like for part, like in _LIKE.items() if part in name), "")
     like = like or "batch_norm" * (kind in ("reduction", "embedding"))
-    made = _counted(kind, name, args, result, moved)
-    return made._replace(largest=largest, fresh=not name.endswith("_"), like=like)
-
-
-def _counted(kind: str, name: str, args: Any, result: Any, moved: int) -> Operator:
-    """Its kind, operations, bytes and launches."""
+    flops, launches, filled = 0, 1, 1.0
     if kind == "product":
         first, second = args[_PRODUCTS[name.rstrip("_")] :][:2]
-        m = first.shape[-2] if first.ndim > 1 else 1
-        n = second.shape[-1] if second.ndim > 1 else 1
-        k = first.shape[-1]
-        batch = first.shape[0] if first.ndim > 2 else 1
-        return Operator(kind, 2 * batch * m * n * k, moved, 1)
-    if name == "convolution":
-        weight, transposed, groups = args[1], args[6], args[8]
-        return _convolution(weight, args[0] if transposed else result, groups, 1, moved, 1)
-    if name == "convolution_backward":
-        gradient, data, weight, transposed, groups, wanted = *args[:3], args[7], args[9], args[10]
-        spread = data if transposed else gradient
-        return _convolution(weight, spread, groups, sum(wanted[:2]), moved, sum(wanted))
-    return Operator(kind, 0, moved, 1)
+        flops = 2 * first.numel() * (second.shape[-1] if second.ndim > 1 else 1)
+    elif kind == "convolution":
+        kind, flops, launches, filled = _convolution(name, args, result)
+    return Operator(kind, flops, moved, launches, largest, not name.endswith("_"), like, filled)
 
 
-def _convolution(weight: Any, spread: Any, groups: int, times: int, moved: int, launches: int) -> Operator:
-    """Each number of the kernel is used once at each place of `spread`: the output, of a transposed one the input.
+def _convolution(name: str, args: Any, result: Any) -> tuple[str, int, int, float]:
+    """The kind, operations, launches and `filled` of a convolution, or of its gradients.
 
-    Each gradient, of the input or of the kernel, takes as much. (PyTorch's own counter multiplies the kernel's by the
-    groups once more.)
+    Each number of the kernel is used once at each place of `spread`: the output, of a transposed one the input. Each
+    gradient, of the input or of the kernel, takes as much. (PyTorch's own counter multiplies the kernel's by the groups
+    once more.)
     """
+    if name == "convolution":
+        data, weight, transposed, groups, times, launches = *args[:2], args[6], args[8], 1, 1
+    else:  # of the result there is the gradient
+        result, data, weight, transposed, groups, wanted = *args[:3], args[7], args[9], args[10]
+        times, launches = sum(wanted[:2]), sum(wanted)
+    spread = data if transposed else result
     flops = 2 * times * weight.numel() * spread.shape[0] * math.prod(spread.shape[2:])
     if groups > 1 and weight.shape[1] == 1:
-        return Operator("depthwise", flops, moved, launches)
+        return "depthwise", flops, launches, 1.0
     channels = weight.shape[0] // groups
-    return Operator("convolution", flops, moved, launches, filled=channels / (LANES * -(-channels // LANES)))
+    return "convolution", flops, launches, channels / (LANES * -(-channels // LANES))
 
 
 # What watches a step --------------------------------------------------------------------------------------------------

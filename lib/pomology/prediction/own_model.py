@@ -47,11 +47,7 @@ def parse_inputs(text: str) -> list[Input]:
 
 
 def count(
-    target: str,
-    inputs: str,
-    precision: str = "fp32",
-    optimizer: str = "adam",
-    backend: str = "mps",
+    target: str, inputs: str, precision: str = "fp32", optimizer: str = "adam", backend: str = "mps"
 ) -> Counted:
     """Count a training step of the model that a user's function makes; nothing is trained.
 

@@ -59,20 +59,29 @@ def workload(
     inputs, its output and a number a row; on `mps`, in training, it keeps its matrices too.
     """
     import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import FlopCounterMode
 
     def operations() -> int:
-        return counter.get_total_flops() + fused["flops"]
+        return counter.get_total_flops() + noted["flops"]
 
     def note(flops: int, moved: int) -> None:
-        fused["flops"] += flops
-        traffic.bytes += moved
+        noted.update(flops=flops, bytes=moved)
 
-    forward, fused = [], Counter()
+    class Traffic(TorchDispatchMode):
+        """Of each operator by itself: as if none were fused with another, and none found in a cache what the one before
+        it left there."""
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            note(0, moved_bytes(function, args, kwargs, result))
+            return result
+
+    forward, noted = [], Counter()
     with torch.device("meta"):
         model, counter = build(), FlopCounterMode(display=False)
         saving = saved_tensors(model, lambda: forward or forward.append(operations()))
-        with counter, saving as saved, _traffic() as traffic, fused_attention(backend, note):
+        with counter, saving as saved, Traffic(), fused_attention(backend, note):
             step(model)
     weights = list(model.parameters())
     trained_bytes = sum(weight.nbytes for weight in weights if weight.requires_grad)
@@ -83,7 +92,7 @@ def workload(
         saved_bytes=saved["peak"],
         forward_flops=forward[0] if forward else operations(),
         # A fused update reads the gradient, and reads and writes the weight and each of the optimiser's own tensors.
-        moved_bytes=traffic.bytes + (3 + 2 * optimizer_slots) * trained_bytes,
+        moved_bytes=noted["bytes"] + (3 + 2 * optimizer_slots) * trained_bytes,
     )
 
 
@@ -97,22 +106,6 @@ _NOT_READ |= dict.fromkeys(("ones_like", "zeros_like", "full_like", "rand_like",
 _NOT_READ |= {"nll_loss_backward": 1}
 # Read of their first tensor no more than they give.
 _READ_A_PART = {"embedding", "index_select", "index", "gather", "nll_loss_forward"}
-
-
-def _traffic() -> Any:
-    """Counts the `bytes` that the operators inside read and write, each by itself: as if none were fused with another,
-    and none found in a cache what the one before it left there. A view moves nothing."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Traffic(TorchDispatchMode):
-        bytes = 0
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            result = function(*args, **(kwargs or {}))
-            self.bytes += moved_bytes(function, args, kwargs, result)
-            return result
-
-    return Traffic()
 
 
 def moves_nothing(function: Any) -> bool:
