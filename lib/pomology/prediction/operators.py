@@ -90,15 +90,12 @@ def step(inputs: Sequence[Any] | Mapping[str, Any], loss: Callable[[Any], Any] |
 def default_loss(output: Any) -> Any:
     """A model's own loss (`.loss`, or `["loss"]`) where it gives one; else the mean in fp32 of each tensor of numbers
     in the output that depends on the weights, added up."""
-    import torch
-    from torch.utils import _pytree
-
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if own is not None:
         return own
     if dataclasses.is_dataclass(output) and not isinstance(output, Mapping):
         output = vars(output)
-    tensors = [item for item in _pytree.tree_leaves(output) if isinstance(item, torch.Tensor) and item.requires_grad]
+    tensors = [tensor for tensor in cost.tensors(output) if tensor.requires_grad]
     if not tensors:
         raise PomologyError("no tensor in the model's output depends on its weights; define loss(output)")
     return sum(tensor.float().mean() for tensor in tensors)
@@ -159,7 +156,6 @@ def _update(weights: list[Any], name: str, backend: str) -> tuple[list[Operator]
     PyTorch updates weight by weight on the CPU and on MPS, and many weights by one kernel on CUDA.
     """
     import torch
-    from torch.utils import _pytree
 
     kind, options = OPTIMIZERS[name]
     optimizer = getattr(torch.optim, kind)(weights, lr=0.01, foreach=backend == "cuda", **options)
@@ -167,7 +163,6 @@ def _update(weights: list[Any], name: str, backend: str) -> tuple[list[Operator]
     parts: list[Operator] = []
     with _recorder(parts) as recorder:
         optimizer.step()
-    tensors = [item for item in _pytree.tree_leaves(list(optimizer.state.values())) if isinstance(item, torch.Tensor)]
     alike: dict[tuple[int, bool], list[Operator]] = {}
     for part in parts:
         alike.setdefault((part.largest, part.fresh), []).append(part)
@@ -175,7 +170,8 @@ def _update(weights: list[Any], name: str, backend: str) -> tuple[list[Operator]
         Operator("optimizer", 0, sum(part.bytes for part in some), sum(part.launches for part in some), *key)
         for key, some in alike.items()
     ]
-    return update, sum(tensor.nbytes for tensor in tensors), recorder.peak
+    state = sum(tensor.nbytes for tensor in cost.tensors(*optimizer.state.values()))
+    return update, state, recorder.peak
 
 
 # Which operators are of which kind ------------------------------------------------------------------------------------
@@ -240,10 +236,8 @@ LANES = 16  # numbers that a processor with AVX-512 computes at once, to which o
 
 def _operator(kind: str, function: Any, args: Any, result: Any, moved: int) -> Operator:
     """What a call of an operator that is no view is."""
-    from torch.utils import _pytree
-
-    tensors = [item for item in _pytree.tree_leaves((args, result)) if hasattr(item, "nbytes")]
-    largest, name = max(tensor.nbytes for tensor in tensors), function._schema.name.removeprefix("aten::")
+    name = function._schema.name.removeprefix("aten::")
+    largest = max(tensor.nbytes for tensor in cost.tensors(args, result))
     like = next((like for part, like in _LIKE.items() if part in name), "")
     like = like or "batch_norm" * (kind in ("reduction", "embedding"))
     flops, launches, filled = 0, 1, 1.0
@@ -284,7 +278,6 @@ def _recorder(operators: list[Operator]) -> Any:
     `live` and `peak`: bytes of what was made inside and is still there, now and at the most.
     """
     import torch
-    from torch.utils import _pytree
     from torch.utils._python_dispatch import TorchDispatchMode
 
     meta = torch.device("meta")
@@ -297,7 +290,7 @@ def _recorder(operators: list[Operator]) -> Any:
 
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             kwargs = kwargs or {}
-            tensors = [t for t in _pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+            tensors = cost.tensors(args, kwargs)
             if meta not in ([t.device for t in tensors] or [kwargs.get("device")]):
                 return function(*args, **kwargs)
             with self:  # one that is made of others, where autograd has not taken it apart
@@ -308,8 +301,8 @@ def _recorder(operators: list[Operator]) -> Any:
             kind = _kind(function, tensors)
             before = {t.untyped_storage()._cdata for t in tensors}
             result = function(*args, **kwargs)
-            for tensor in _pytree.tree_leaves(result):
-                if isinstance(tensor, torch.Tensor) and (storage := tensor.untyped_storage())._cdata not in before:
+            for tensor in cost.tensors(result):
+                if (storage := tensor.untyped_storage())._cdata not in before:
                     self.live += storage.nbytes()
                     self.peak = max(self.peak, self.live)
                     weakref.finalize(storage, self.gone, storage.nbytes())
