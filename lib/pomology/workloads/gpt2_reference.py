@@ -79,7 +79,8 @@ def reference(trial: Trial) -> dict[str, np.ndarray]:
     without `bias_correction` the averages are used as they are.
     """
     model = reference_model(trial.shape)
-    weights = {name: torch.from_numpy(array).double().requires_grad_() for name, array in trial.weights.items()}
+    exact = {name: torch.from_numpy(array.astype(np.float64)) for name, array in trial.weights.items()}
+    weights = {name: weight.requires_grad_() for name, weight in exact.items()}  # in place of the model's own
     tokens = torch.from_numpy(trial.tokens)
     averages = {name: (torch.zeros_like(weight), torch.zeros_like(weight)) for name, weight in weights.items()}
     found, losses = {}, []

@@ -234,8 +234,8 @@ def _deepspeed(device: Any) -> Any:
 
 
 def _adamw(model: Any, settings: dict[str, Any]) -> Any:
-    # Not fused where settings say so, as the article's were.
-    return torch.optim.AdamW(_trained(model), **{"fused": True} | ADAMW | settings)
+    settings = {"fused": True} | ADAMW | settings
+    return torch.optim.AdamW(_trained(model), **settings)  # not fused: where settings say so, as the article's were
 
 
 def _host_adamw(model: Any, device: Any, settings: dict[str, Any]) -> tuple[Any, str]:
