@@ -149,17 +149,16 @@ def left_out(
     """
     names, stack, logs = np.array([attrgetter(group)(each) for each in seen]), Stack(seen), np.zeros(len(seen))
     keys, inside = np.array([known and attrgetter(known)(each) for each in seen]), np.zeros(len(seen), bool)
-    groups = [(names == name, key) for name in np.unique(names) for key in np.unique(keys[names == name])]
-    shares: dict[bytes, np.ndarray] = {}
-    for out, key in groups:
-        here, others = out & (keys == key), ~out & (keys == key)
-        if (place := out.tobytes()) not in shares:
-            shares[place] = fit(stack.part(~out)) if start is None else start
-        informed = known and others.any()
-        own = fit(stack.part(others), shares[place], SHRUNK_BY) if informed else shares[place]
-        logs[here] = stack.part(here).left(own)
-    for out, key in groups:
-        here, others = out & (keys == key), ~out & (keys == key)
+    groups = []
+    for name in np.unique(names):
+        out = names == name
+        shares = fit(stack.part(~out)) if start is None else start
+        for key in np.unique(keys[out]):
+            here, others = out & (keys == key), ~out & (keys == key)
+            own = fit(stack.part(others), shares, SHRUNK_BY) if known and others.any() else shares
+            logs[here] = stack.part(here).left(own)
+            groups.append((out, here, others))
+    for out, here, others in groups:
         outer = ends if len(ends) else span(logs[~out], alike(names[~out]))
         low, high = span(logs[others], alike(names[others]), outer) if known else outer
         inside[here] = (low <= logs[here]) & (logs[here] <= high)

@@ -12,6 +12,7 @@ import math
 import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pomology.errors import PomologyError
@@ -89,15 +90,12 @@ def step(inputs: Sequence[Any] | Mapping[str, Any], loss: Callable[[Any], Any] |
 def default_loss(output: Any) -> Any:
     """A model's own loss (`.loss`, or `["loss"]`) where it gives one; else the mean in fp32 of each tensor of numbers
     in the output that depends on the weights, added up."""
-    import torch
-    from torch.utils import _pytree
-
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if own is not None:
         return own
     if dataclasses.is_dataclass(output) and not isinstance(output, Mapping):
         output = vars(output)
-    tensors = [item for item in _pytree.tree_leaves(output) if isinstance(item, torch.Tensor) and item.requires_grad]
+    tensors = [tensor for tensor in cost.tensors(output) if tensor.requires_grad]
     if not tensors:
         raise PomologyError("no tensor in the model's output depends on its weights; define loss(output)")
     return sum(tensor.float().mean() for tensor in tensors)
@@ -134,17 +132,14 @@ def count(
         raise PomologyError("the model has no weights to train")
     operators: list[Operator] = []
 
-    def attention(flops: int, moved: int) -> None:
-        operators.append(Operator("attention", flops, moved, 1))
-
-    def recurrent(*counts: int) -> None:
-        operators.append(Operator("recurrent", *counts))
+    def note(kind: str, flops: int, moved: int, launches: int = 1) -> None:
+        operators.append(Operator(kind, flops, moved, launches))
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.device("meta"))
         saved = stack.enter_context(cost.saved_tensors(module))
-        stack.enter_context(cost.fused_attention(backend, attention))
-        stack.enter_context(substitutes.fused_lstm(PRECISIONS[precision], recurrent))
+        stack.enter_context(cost.fused_attention(backend, partial(note, "attention")))
+        stack.enter_context(substitutes.fused_lstm(PRECISIONS[precision], partial(note, "recurrent")))
         stack.enter_context(substitutes.autocast(PRECISIONS[precision]))
         recorder = stack.enter_context(_recorder(operators))
         step(module)
@@ -161,7 +156,6 @@ def _update(weights: list[Any], name: str, backend: str) -> tuple[list[Operator]
     PyTorch updates weight by weight on the CPU and on MPS, and many weights by one kernel on CUDA.
     """
     import torch
-    from torch.utils import _pytree
 
     kind, options = OPTIMIZERS[name]
     optimizer = getattr(torch.optim, kind)(weights, lr=0.01, foreach=backend == "cuda", **options)
@@ -169,7 +163,6 @@ def _update(weights: list[Any], name: str, backend: str) -> tuple[list[Operator]
     parts: list[Operator] = []
     with _recorder(parts) as recorder:
         optimizer.step()
-    tensors = [item for item in _pytree.tree_leaves(list(optimizer.state.values())) if isinstance(item, torch.Tensor)]
     alike: dict[tuple[int, bool], list[Operator]] = {}
     for part in parts:
         alike.setdefault((part.largest, part.fresh), []).append(part)
@@ -177,7 +170,8 @@ def _update(weights: list[Any], name: str, backend: str) -> tuple[list[Operator]
         Operator("optimizer", 0, sum(part.bytes for part in some), sum(part.launches for part in some), *key)
         for key, some in alike.items()
     ]
-    return update, sum(tensor.nbytes for tensor in tensors), recorder.peak
+    state = sum(tensor.nbytes for tensor in cost.tensors(*optimizer.state.values()))
+    return update, state, recorder.peak
 
 
 # Which operators are of which kind ------------------------------------------------------------------------------------
@@ -242,46 +236,37 @@ LANES = 16  # numbers that a processor with AVX-512 computes at once, to which o
 
 def _operator(kind: str, function: Any, args: Any, result: Any, moved: int) -> Operator:
     """What a call of an operator that is no view is."""
-    from torch.utils import _pytree
-
-    tensors = [item for item in _pytree.tree_leaves((args, result)) if hasattr(item, "nbytes")]
-    largest, name = max(tensor.nbytes for tensor in tensors), function._schema.name.removeprefix("aten::")
+    name = function._schema.name.removeprefix("aten::")
+    largest = max(tensor.nbytes for tensor in cost.tensors(args, result))
     like = next((like for part, like in _LIKE.items() if part in name), "")
     like = like or "batch_norm" * (kind in ("reduction", "embedding"))
-    made = _counted(kind, name, args, result, moved)
-    return made._replace(largest=largest, fresh=not name.endswith("_"), like=like)
-
-
-def _counted(kind: str, name: str, args: Any, result: Any, moved: int) -> Operator:
-    """Its kind, operations, bytes and launches."""
+    flops, launches, filled = 0, 1, 1.0
     if kind == "product":
         first, second = args[_PRODUCTS[name.rstrip("_")] :][:2]
-        m = first.shape[-2] if first.ndim > 1 else 1
-        n = second.shape[-1] if second.ndim > 1 else 1
-        k = first.shape[-1]
-        batch = first.shape[0] if first.ndim > 2 else 1
-        return Operator(kind, 2 * batch * m * n * k, moved, 1)
-    if name == "convolution":
-        weight, transposed, groups = args[1], args[6], args[8]
-        return _convolution(weight, args[0] if transposed else result, groups, 1, moved, 1)
-    if name == "convolution_backward":
-        gradient, data, weight, transposed, groups, wanted = *args[:3], args[7], args[9], args[10]
-        spread = data if transposed else gradient
-        return _convolution(weight, spread, groups, sum(wanted[:2]), moved, sum(wanted))
-    return Operator(kind, 0, moved, 1)
+        flops = 2 * first.numel() * (second.shape[-1] if second.ndim > 1 else 1)
+    elif kind == "convolution":
+        kind, flops, launches, filled = _convolution(name, args, result)
+    return Operator(kind, flops, moved, launches, largest, not name.endswith("_"), like, filled)
 
 
-def _convolution(weight: Any, spread: Any, groups: int, times: int, moved: int, launches: int) -> Operator:
-    """Each number of the kernel is used once at each place of `spread`: the output, of a transposed one the input.
+def _convolution(name: str, args: Any, result: Any) -> tuple[str, int, int, float]:
+    """The kind, operations, launches and `filled` of a convolution, or of its gradients.
 
-    Each gradient, of the input or of the kernel, takes as much. (PyTorch's own counter multiplies the kernel's by the
-    groups once more.)
+    Each number of the kernel is used once at each place of `spread`: the output, of a transposed one the input. Each
+    gradient, of the input or of the kernel, takes as much. (PyTorch's own counter multiplies the kernel's by the groups
+    once more.)
     """
+    if name == "convolution":
+        data, weight, transposed, groups, times, launches = *args[:2], args[6], args[8], 1, 1
+    else:  # of the result there is the gradient
+        result, data, weight, transposed, groups, wanted = *args[:3], args[7], args[9], args[10]
+        times, launches = sum(wanted[:2]), sum(wanted)
+    spread = data if transposed else result
     flops = 2 * times * weight.numel() * spread.shape[0] * math.prod(spread.shape[2:])
     if groups > 1 and weight.shape[1] == 1:
-        return Operator("depthwise", flops, moved, launches)
+        return "depthwise", flops, launches, 1.0
     channels = weight.shape[0] // groups
-    return Operator("convolution", flops, moved, launches, filled=channels / (LANES * -(-channels // LANES)))
+    return "convolution", flops, launches, channels / (LANES * -(-channels // LANES))
 
 
 # What watches a step --------------------------------------------------------------------------------------------------
@@ -293,7 +278,6 @@ def _recorder(operators: list[Operator]) -> Any:
     `live` and `peak`: bytes of what was made inside and is still there, now and at the most.
     """
     import torch
-    from torch.utils import _pytree
     from torch.utils._python_dispatch import TorchDispatchMode
 
     meta = torch.device("meta")
@@ -306,7 +290,7 @@ def _recorder(operators: list[Operator]) -> Any:
 
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             kwargs = kwargs or {}
-            tensors = [t for t in _pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+            tensors = cost.tensors(args, kwargs)
             if meta not in ([t.device for t in tensors] or [kwargs.get("device")]):
                 return function(*args, **kwargs)
             with self:  # one that is made of others, where autograd has not taken it apart
@@ -317,8 +301,8 @@ def _recorder(operators: list[Operator]) -> Any:
             kind = _kind(function, tensors)
             before = {t.untyped_storage()._cdata for t in tensors}
             result = function(*args, **kwargs)
-            for tensor in _pytree.tree_leaves(result):
-                if isinstance(tensor, torch.Tensor) and (storage := tensor.untyped_storage())._cdata not in before:
+            for tensor in cost.tensors(result):
+                if (storage := tensor.untyped_storage())._cdata not in before:
                     self.live += storage.nbytes()
                     self.peak = max(self.peak, self.live)
                     weakref.finalize(storage, self.gone, storage.nbytes())

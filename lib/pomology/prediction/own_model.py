@@ -46,13 +46,7 @@ def parse_inputs(text: str) -> list[Input]:
     return [Input(part[1], tuple(map(int, part[2].split("x"))), part[3] is not None) for part in parts]
 
 
-def count(
-    target: str,
-    inputs: str,
-    precision: str = "fp32",
-    optimizer: str = "adam",
-    backend: str = "mps",
-) -> Counted:
+def count(target: str, inputs: str, precision: str = "fp32", optimizer: str = "adam", backend: str = "mps") -> Counted:
     """Count a training step of the model that a user's function makes; nothing is trained.
 
     target: `path/to/file.py:build`, where `build()` returns a torch.nn.Module. A function `loss(output)` in that file

@@ -111,8 +111,8 @@ def published_devices() -> dict[str, Device]:
     """Devices with a data sheet, by the name that the published rows have for them."""
     made = {}
     for line in published.read("datasheets.csv"):
-        names = {"fp32": "fp32_tflops", "tf32": "tf32_tflops", "half": "half_tflops"}
-        peaks = {key: float(line[name]) * 1e12 if line[name] else None for key, name in names.items()}
+        tflops = {name: line[f"{name}_tflops"] for name in ("fp32", "tf32", "half")}
+        peaks = {name: float(text) * 1e12 if text else None for name, text in tflops.items()}
         backend = "mps" if line["maker"] == "apple" else "cuda"
         source = f"published peaks ({line['checked'] or UNREAD})"
         made[line["device"]] = Device(line["device"], peaks, float(line["bandwidth_gb_s"]) * 1e9, backend, source)

@@ -23,7 +23,6 @@ from pomology.report.table import Table, grouped, save
 from pomology.results import cases
 from pomology.results.record import Record
 
-TITLES = {"here": "What this machine would do", "machines": "What these machines would do"}
 NOT_HERE = ("too-big", "timeout", "out-of-memory")  # how a case ends that is too large or too slow
 NO_CEILINGS = "This run has no ceilings of this machine, which the notebook ceilings measures: nothing is predicted."
 SUMS = "Predicted, not measured: from the ceilings of this run, and its times of other workloads. Loading is not in it."
@@ -128,7 +127,7 @@ def here(records: Sequence[Record], own: Own, model: Model) -> Table:
     why = "not PyTorch in fp32, no count of operations and bytes, a forward pass twice, or no ceiling of the device"
     notes += [f"Not predicted, {why}: {', '.join(names)}."] if names else []
     notes += [] if ended else ["No model of an article was too large or too slow in this run."]
-    return Table.of(f"{TITLES['here']}: predicted, not measured", columns, lines, notes)
+    return Table.of("What this machine would do: predicted, not measured", columns, lines, notes)
 
 
 def asked(target: str, precision: str) -> tuple[str, int, str, int]:
@@ -167,7 +166,7 @@ def machines_table(target: str, precision: str, made: Sequence[Of], notes: Seque
         source = device.source + f"; calibrated on {times} times of other workloads" * bool(times)
         lines.append(((device.name, f"predicted {format.seconds(step.value, 2)}", ends, bound, source), {}))
     columns = ("Device", "A step, predicted", "90 % interval", "Most of it", "From")
-    title = f"{TITLES['machines']}: {target}, {precision}, SGD; predicted, not measured"
+    title = f"What these machines would do: {target}, {precision}, SGD; predicted, not measured"
     return Table.of(title, columns, lines, [*notes, f"Where nothing is calibrated, {model.held}."])
 
 

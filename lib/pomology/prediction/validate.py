@@ -23,9 +23,7 @@ class Errors(NamedTuple):
         ok = np.isfinite(off)
         numbers = {"median": np.median(off[ok]), "mean": off[ok].mean(), "within_30": (off[ok] <= 0.3).mean()}
         covered = None if self.covered is None else float(self.covered[ok].mean())
-        return (
-            {"name": self.name, "n": int(ok.sum())} | {k: float(v) for k, v in numbers.items()} | {"covered": covered}
-        )
+        return {"name": self.name, "n": int(ok.sum()), **{k: float(v) for k, v in numbers.items()}, "covered": covered}
 
 
 def baselines(observed: Sequence[Observed]) -> list[Errors]:

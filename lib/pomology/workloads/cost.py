@@ -59,20 +59,29 @@ def workload(
     inputs, its output and a number a row; on `mps`, in training, it keeps its matrices too.
     """
     import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import FlopCounterMode
 
     def operations() -> int:
-        return counter.get_total_flops() + fused["flops"]
+        return counter.get_total_flops() + noted["flops"]
 
     def note(flops: int, moved: int) -> None:
-        fused["flops"] += flops
-        traffic.bytes += moved
+        noted.update(flops=flops, bytes=moved)
 
-    forward, fused = [], Counter()
+    class Traffic(TorchDispatchMode):
+        """Of each operator by itself: as if none were fused with another, and none found in a cache what the one before
+        it left there."""
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            note(0, moved_bytes(function, args, kwargs, result))
+            return result
+
+    forward, noted = [], Counter()
     with torch.device("meta"):
         model, counter = build(), FlopCounterMode(display=False)
         saving = saved_tensors(model, lambda: forward or forward.append(operations()))
-        with counter, saving as saved, _traffic() as traffic, fused_attention(backend, note):
+        with counter, saving as saved, Traffic(), fused_attention(backend, note):
             step(model)
     weights = list(model.parameters())
     trained_bytes = sum(weight.nbytes for weight in weights if weight.requires_grad)
@@ -83,7 +92,7 @@ def workload(
         saved_bytes=saved["peak"],
         forward_flops=forward[0] if forward else operations(),
         # A fused update reads the gradient, and reads and writes the weight and each of the optimiser's own tensors.
-        moved_bytes=traffic.bytes + (3 + 2 * optimizer_slots) * trained_bytes,
+        moved_bytes=noted["bytes"] + (3 + 2 * optimizer_slots) * trained_bytes,
     )
 
 
@@ -91,7 +100,7 @@ def workload(
 _MOVE_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
 _MOVE_NOTHING |= {"unsafe_split", "unsafe_split_with_sizes"}  # views, of which autograd knows nothing
 _MOVE_NOTHING |= {"rand", "randn"}  # inputs, which a training has already
-# Do not read one of their tensors, by its place among the arguments: they overwrite it, or only ask for its shape.
+# Do not read one of their tensors, by its place among these: they overwrite it, or only ask for its shape.
 _NOT_READ = dict.fromkeys(("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_", "random_"), 0)
 _NOT_READ |= dict.fromkeys(("ones_like", "zeros_like", "full_like", "rand_like", "randn_like"), 0)
 _NOT_READ |= {"nll_loss_backward": 1}
@@ -99,20 +108,12 @@ _NOT_READ |= {"nll_loss_backward": 1}
 _READ_A_PART = {"embedding", "index_select", "index", "gather", "nll_loss_forward"}
 
 
-def _traffic() -> Any:
-    """Counts the `bytes` that the operators inside read and write, each by itself: as if none were fused with another,
-    and none found in a cache what the one before it left there. A view moves nothing."""
-    from torch.utils._python_dispatch import TorchDispatchMode
+def tensors(*items: Any) -> list[Any]:
+    """The tensors in arguments or results, however deep in them."""
+    import torch
+    from torch.utils import _pytree
 
-    class Traffic(TorchDispatchMode):
-        bytes = 0
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            result = function(*args, **(kwargs or {}))
-            self.bytes += moved_bytes(function, args, kwargs, result)
-            return result
-
-    return Traffic()
+    return [item for item in _pytree.tree_leaves(items) if isinstance(item, torch.Tensor)]
 
 
 def moves_nothing(function: Any) -> bool:
@@ -126,13 +127,11 @@ def moves_nothing(function: Any) -> bool:
 
 def moved_bytes(function: Any, args: Any, kwargs: Any, result: Any) -> int:
     """What an operator that was called so reads and writes."""
-    from torch.utils import _pytree
-
     if moves_nothing(function):
         return 0
     name = function._schema.name.split("::")[-1]
-    written = [_distinct_bytes(tensor) for tensor in _pytree.tree_leaves(result)]
-    read = [_distinct_bytes(tensor) for tensor in _pytree.tree_leaves((args, kwargs or {}))]
+    written = list(map(_distinct_bytes, tensors(result)))
+    read = list(map(_distinct_bytes, tensors(args, kwargs)))
     if name in _NOT_READ:
         read[_NOT_READ[name]] = 0
     elif name in _READ_A_PART:
@@ -140,14 +139,10 @@ def moved_bytes(function: Any, args: Any, kwargs: Any, result: Any) -> int:
     return sum(read) + sum(written)
 
 
-def _distinct_bytes(item: Any) -> int:
+def _distinct_bytes(tensor: Any) -> int:
     """Bytes of a tensor's numbers; of what is repeated by a stride of 0 only what there is."""
-    import torch
-
-    if not isinstance(item, torch.Tensor):
-        return 0
-    pairs = zip(item.shape, item.stride(), strict=True)
-    return item.itemsize * math.prod(size if stride or not size else 1 for size, stride in pairs)
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.itemsize * math.prod(size if stride or not size else 1 for size, stride in pairs)
 
 
 @contextlib.contextmanager

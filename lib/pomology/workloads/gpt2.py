@@ -148,11 +148,9 @@ def prove(
 ) -> None:
     """Hold a notebook's model, loss and three steps of its AdamW against the reference, see `check`; Mismatch ends the
     case. build, loss_function, optimizer: as of `torch_pass` or `mlx_pass`. corrects: with bias correction."""
-    small = trial(architecture, corrects)
-    if case.backend.framework == "mlx":
-        check(case, small, mlx_pass(small, build, loss_function, optimizer))
-    else:
-        check(case, small, torch_pass(small, build, loss_function, optimizer, case.device))
+    small, mlx = trial(architecture, corrects), case.backend.framework == "mlx"
+    given = (small, build, loss_function, optimizer)
+    check(case, small, mlx_pass(*given) if mlx else torch_pass(*given, case.device))
 
 
 def _names(shape: Shape) -> dict[str, tuple[int, ...]]:

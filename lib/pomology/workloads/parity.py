@@ -116,7 +116,6 @@ def check_keras(case: Any, model: Any, build: Callable[[str], Any], reference: s
     `case.check` raises. Pictures are noise: real ones are full of ties in pooling, where rounding decides which way a
     gradient goes. Noise may have one, too.
     """
-
     size = model.input_shape[1:]
 
     def passes(seed: int) -> dict[str, tuple[dict, dict]]:

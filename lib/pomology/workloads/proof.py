@@ -145,10 +145,9 @@ class Proof(TorchDispatchMode):
             if name != "native_dropout":
                 pairs += sample.parts(function, args, kwargs)
         result = function(*args, **kwargs)  # behind the copies, as it may write into what it was given
-        if function.overloadpacket in SUMS:
-            with self._said(name):
-                self._look_for_nan(name, tensors, sample.results(function, result, args))
         with self._said(name):
+            if function.overloadpacket in SUMS:
+                self._look_for_nan(name, tensors, sample.results(function, result, args))
             if name == "native_dropout":
                 pairs += sample.parts(aten.native_dropout_backward.default, (args[0], result[1], 1 / (1 - args[1])), {})
         for again, pick in pairs:

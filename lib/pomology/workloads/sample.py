@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from pomology.machine import snapshot
+from pomology.workloads import cost
 
 aten = torch.ops.aten
 ROWS, PICTURES, CHANNELS = 48, 3, 3  # of a result that are computed again
@@ -97,8 +98,7 @@ def parts(function: Any, args: tuple, kwargs: dict) -> Iterator[Part]:
 
 def _again(function: Any, args: tuple, kwargs: dict, pick: Callable) -> Part:
     """An operator on the CPU with these arguments, as they are now. Raises MemoryError if they are too large for it."""
-    tensors = [item for item in pytree.tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
-    size = sum(item.numel() * item.element_size() for item in tensors)
+    size = sum(tensor.nbytes for tensor in cost.tensors(args, kwargs))
     if size > snapshot.available_memory_bytes() // 16:  # what it takes with its copies, its results and their doubles
         raise MemoryError(f"{size / 1e9:.2g} GB are too large for the CPU beside it")
     held = pytree.tree_map_only(torch.Tensor, host, (args, kwargs))
@@ -126,7 +126,7 @@ def results(function: Any, result: Any, args: tuple) -> list:
 
 def _sample(function: Any, args: tuple) -> Callable[[Any], Any]:
     """What picks some of an argument or a result; all of it where they are small, or depend on each other."""
-    base, tensors = function.overloadpacket, [x for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
+    base, tensors = function.overloadpacket, cost.tensors(args)
     if max((item.numel() for item in tensors), default=0) <= LARGE:
         return lambda item: item
     shape, count, vectors = max(tensors, key=torch.Tensor.numel).shape, CHANNELS, base in BY_CHANNEL

@@ -141,12 +141,6 @@ def pixels(picture: Image.Image) -> Any:
     return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
 
 
-def _normalise(images: Any) -> Any:
-    """Images (..., 3, height, width). Without tensors of constants, which would have to be moved to the device."""
-    channels = zip(images.unbind(-3), MEAN, STD, strict=True)
-    return torch.stack([(channel - mean) / deviation for channel, mean, deviation in channels], -3)
-
-
 def _png(image: np.ndarray) -> bytes:
     """A PNG file: rows as differences to the left neighbour, in Huffman's code only. By hand: Pillow chooses a filter
     for every row, and its files take a third longer to decode, which is part of what is timed."""
@@ -226,7 +220,10 @@ def device_views(images: Any, generator: Any) -> tuple[Any, Any]:
     """
     with torch.no_grad():
         views = draw_views(2 * len(images), generator, images.shape[-1])
-        return _normalise(apply_views(torch.cat((images, images)), views)).chunk(2)
+        made = apply_views(torch.cat((images, images)), views).unbind(-3)
+        # By numbers: tensors of them would have to be moved to the device.
+        channels = [(channel - mean) / deviation for channel, mean, deviation in zip(made, MEAN, STD, strict=True)]
+        return torch.stack(channels, -3).chunk(2)
 
 
 def apply_views(images: Any, views: View) -> Any:

@@ -24,11 +24,8 @@ def vision_workloads(reference: str, shapes: list[tuple[int, int]]) -> list[tupl
             logits = model(torch.empty(batch_size, 3, side, side))
             F.cross_entropy(logits, torch.zeros(batch_size, dtype=torch.long)).backward()
 
-        def forward(model):
-            model(torch.empty(1, 3, side, side))
-
-        build = VISION[reference]
-        return workload(build, step, optimizer_slots=1), workload(lambda: build().eval(), forward).flops // 2
+        counted = workload(VISION[reference], step, optimizer_slots=1)
+        return counted, counted.forward_flops // (2 * batch_size)
 
     return [count(*shape) for shape in shapes]
 

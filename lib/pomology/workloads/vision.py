@@ -39,26 +39,29 @@ def vgg16(classes: int = 1000, batch_norm: bool = False) -> Any:
     return model
 
 
-def resnet18(classes: int = 1000) -> Any:
-    """ResNet-18 (He et al. 2015) for pictures of 3 x 224 x 224: 11,689,512 parameters for 1000 classes."""
-    return _resnet((2, 2, 2, 2), bottleneck=False, classes=classes)
+def resnet18() -> Any:
+    """ResNet-18 (He et al. 2015) for pictures of 3 x 224 x 224 and 1000 classes: 11,689,512 parameters."""
+    return _resnet("torch", (2, 2, 2, 2), bottleneck=False)
 
 
-def resnet50(classes: int = 1000) -> Any:
+def resnet50() -> Any:
     """ResNet-50, with torchvision's stride in the 3 x 3 convolution of a block: 25,557,032 parameters."""
-    return _resnet((3, 4, 6, 3), bottleneck=True, classes=classes)
+    return _resnet("torch", (3, 4, 6, 3), bottleneck=True)
 
 
 VISION = {"vgg16": vgg16, "resnet18": resnet18, "resnet50": resnet50}
 
 
-def _resnet(depths: tuple[int, ...], bottleneck: bool, classes: int) -> Any:
-    from torch import nn
-
-    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048 if bottleneck else 512, classes)]
-    model = nn.Sequential(*stem, *_stages("torch", depths, bottleneck), *head)
-    for layer in model.modules():
+def _resnet(framework: str, depths: tuple[int, ...], bottleneck: bool) -> Any:
+    nn: Any = importlib.import_module(f"{framework}.nn")
+    if framework == "torch":
+        norm, relu, pool = nn.BatchNorm2d(64), nn.ReLU(inplace=True), [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    else:  # the mean leaves nothing to flatten, but PyTorch counts that layer too
+        norm, relu, pool = nn.BatchNorm(64), nn.ReLU(), [lambda images: images.mean((1, 2)), nn.Identity()]
+    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), norm, relu, nn.MaxPool2d(3, 2, 1)]
+    head = [*pool, nn.Linear(2048 if bottleneck else 512, 1000)]
+    model = nn.Sequential(*stem, *_stages(framework, depths, bottleneck), *head)
+    for layer in model.modules() if framework == "torch" else ():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return model
@@ -85,23 +88,14 @@ def simclr_resnet18() -> Any:
     return nn.Sequential(OrderedDict(backbone=cifar_resnet18(), head=nn.Sequential(*head)))
 
 
-def mlx_resnet18(classes: int = 1000) -> Any:
+def mlx_resnet18() -> Any:
     """`resnet18` in MLX, for N x H x W x 3; nested as in PyTorch, so that weights have the same names."""
-    return _mlx_resnet((2, 2, 2, 2), bottleneck=False, classes=classes)
+    return _resnet("mlx", (2, 2, 2, 2), bottleneck=False)
 
 
-def mlx_resnet50(classes: int = 1000) -> Any:
+def mlx_resnet50() -> Any:
     """`resnet50` in MLX, likewise."""
-    return _mlx_resnet((3, 4, 6, 3), bottleneck=True, classes=classes)
-
-
-def _mlx_resnet(depths: tuple[int, ...], bottleneck: bool, classes: int) -> Any:
-    import mlx.nn as nn
-
-    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    # The mean leaves nothing to flatten, but PyTorch counts that layer too.
-    head = [lambda images: images.mean((1, 2)), nn.Identity(), nn.Linear(2048 if bottleneck else 512, classes)]
-    return nn.Sequential(*stem, *_stages("mlx", depths, bottleneck), *head)
+    return _resnet("mlx", (3, 4, 6, 3), bottleneck=True)
 
 
 def mlx_cifar_resnet18() -> Any:

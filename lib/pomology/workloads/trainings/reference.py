@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -44,9 +44,8 @@ def seeded(shapes: dict[str, tuple[int, ...]]) -> Arrays:
     return weights
 
 
-def _wave(shape: Iterable[int]) -> np.ndarray:
+def _wave(shape: Sequence[int]) -> np.ndarray:
     """In place of random numbers, such as no framework draws."""
-    shape = tuple(shape)
     return (1.4 * np.cos(1.7 * np.arange(np.prod(shape)))).astype(np.float32).reshape(shape)
 
 
