@@ -45,6 +45,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"pomology {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     parsers = {name: commands.add_parser(name, help=text) for name, text in COMMANDS.items()}
+    store = "where to put the run at its end: a folder, s3://bucket/prefix, ssh://host/folder"
     for name in ("reproduce", "fleet"):
         option = parsers[name].add_argument
         option("--profile", default="quick", help="smoke, quick or article (default: quick)")
@@ -54,11 +55,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         option("--data", default="auto", help="auto, real or stand-in")
         option("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
         option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
-        option(
-            "--store",
-            default="",
-            help="where to put the run at its end: a folder, s3://bucket/prefix, ssh://host/folder",
-        )
+        option("--store", default="", help=store)
     parsers["reproduce"].add_argument(
         "--minutes", default="", help="choose notebooks so that the run ends in this time (with the profile quick)"
     )
@@ -84,10 +81,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     runs = "two or more: names in outputs/, paths of folders, or shared zips"
     parsers["compare"].add_argument("places", nargs="*", metavar="run", help=runs)
     parsers["compare"].add_argument("--runs", default="", help="the same in one text, those with spaces in quotes")
+    store = "where those runs are looked for that are not in outputs/"
     for name in ("report", "compare", "predict"):
-        parsers[name].add_argument(
-            "--store", default="", help="where those runs are looked for that are not in outputs/"
-        )
+        parsers[name].add_argument("--store", default="", help=store)
     option = parsers["predict"].add_argument
     option("target", help="path/to/file.py:build, which makes a torch.nn.Module; or the kit's: 'vae 128'")
     option("--input", default="", help="sizes, the batch first: 32x3x224x224, 16x512:int; several parted by commas")

@@ -53,11 +53,12 @@ def run(
         raise PomologyError(f"REPEATS={repeats}: must be from 2 to 100")
     out = plan.run_folder(name, f"matrix-{wanted[0].package}-{profile}")
     jobs = {each: _jobs(out / each.name, profile, devices, only, data, repeats) for each in wanted}
-    _check(out, wanted)
+    asked = {each.name: environments.key(each) for each in wanted}
+    _check(out, asked)
     (out / ".partial").mkdir(parents=True, exist_ok=True)
     with folders.locked(out, out.name, "matrix"), batch.stopped_by_signals() as stop:
         (out / plan.GOING).touch()
-        write_atomic(out / STATE, json.dumps(_asked(wanted), indent=1) + "\n")
+        write_atomic(out / STATE, json.dumps(asked, indent=1) + "\n")
         return _Matrix(out, jobs, (profile, devices, data), repeats, stop, say).run()
 
 
@@ -79,17 +80,12 @@ def _jobs(folder: Path, profile: str, devices: str, only: str, data: str, repeat
     )
 
 
-def _check(out: Path, wanted: list[Wanted]) -> None:
+def _check(out: Path, asked: dict[str, str]) -> None:
     if any(out.glob("*.jsonl*")) or (out / "machine.json").exists():
         raise PomologyError(f"RUN={out.name}: is a run, not a matrix; choose another RUN")
-    if (out / STATE).exists() and (before := json.loads((out / STATE).read_text(encoding="utf-8"))) != _asked(wanted):
-        same = before.keys() == _asked(wanted).keys()
-        what = "in environments of other packages" if same else f"of {' and '.join(before)}"
+    if (out / STATE).exists() and (before := json.loads((out / STATE).read_text(encoding="utf-8"))) != asked:
+        what = "in environments of other packages" if before.keys() == asked.keys() else f"of {' and '.join(before)}"
         raise PomologyError(f"RUN={out.name}: is a matrix {one_line(what, 200)}; choose another RUN")
-
-
-def _asked(wanted: list[Wanted]) -> dict[str, str]:
-    return {each.name: environments.key(each) for each in wanted}
 
 
 @dataclass
@@ -144,10 +140,8 @@ class _Matrix:
         return 1 if any(self.why.values()) else 0
 
     def _prepare(self, version: Wanted) -> None:
-        printed: list[str] = []
-
         def command(words: Sequence[str | Path]) -> tuple[int, list[str]]:
-            printed.clear()
+            printed: list[str] = []
             return environments.command(words, self.stop, printed.append, env=_environment()), printed
 
         if not self.stop.is_set():
@@ -176,19 +170,16 @@ class _Matrix:
         status = environments.command(words, self.stop, hear, env=_environment(), cwd=root())
         records = [record for record in journal.read(folder / f"{name}.jsonl").records if record.repeat == repeat]
         if not self.stop.is_set() and all(record.status in RETRIED for record in records):
-            why = [f"{record.status}: {record.reason}" for record in records] or [
-                line for line in printed if line.strip()
-            ]
-            self.why[version][name] = one_line(why[-1].strip() if why else f"ended with status {status}", 300)
+            ends = [f"ended with status {status}", *filter(str.strip, printed)]
+            ends += [f"{record.status}: {record.reason}" for record in records]
+            self.why[version][name] = one_line(ends[-1].strip(), 300)
 
     def _arms(self) -> list[versions.Arm]:
         first, arms = next(iter(self.had.values()), {}), []
         for version in self.jobs:
             journals = any((self.out / version.name).glob("*.jsonl"))
             side, had = compare.load(self.out / version.name) if journals else None, self.had.get(version, first)
-            names = [
-                name for name in sorted({*had, *first} - {version.package, "pip"}) if had.get(name) != first.get(name)
-            ]
+            names = sorted({name for name, _ in had.items() ^ first.items()} - {version.package, "pip"})
             also = ", ".join(f"{name} {had.get(name, 'none')} ({first.get(name, 'none')})" for name in names)
             arms.append(versions.Arm(version.label, side, self.why[version], one_line(also, 600)))
         return arms
