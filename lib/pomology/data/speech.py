@@ -108,7 +108,7 @@ def _read_release(root: Path, size: int | None) -> tuple[tuple[Callable, int], s
     locales = sorted({locale for _, _, locale in rows})
     if len(locales) != 1:
         raise PomologyError(f"{shown(table)}: its clips are of {len(locales)} languages {locales}: should be one")
-    tokenizer, words = load_tokenizer("Whisper", ["openai/whisper-tiny"], _WHISPER, table.parent, _REVISION)
+    tokenizer, words = load_tokenizer("Whisper", "openai/whisper-tiny", _REVISION, _WHISPER, table.parent)
     language = tokenizer.token_to_id(f"<|{locales[0].split('-')[0]}|>")
     if language is None:
         raise PomologyError(f"{shown(table)}: Whisper has no token for the language {locales[0]!r}")

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from pomology.data import hub, synthetic
 from pomology.data.hub import Dataset, Folder, Obtained, Request, damaged, obtain, shown
 from pomology.errors import PomologyError
 
-WIKITEXT2_TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}  # words and one <eos> a line
 WIKITEXT2_VOCABULARY = 33_278
 
 
@@ -53,7 +52,7 @@ _WIKITEXT2 = _Text(
     revision="b08601e04326c79dfdd32d625aee71d232d685c3",
     config="wikitext-2-v1",
     columns=("text",),
-    tokens=WIKITEXT2_TOKENS,
+    tokens={"train": 2_088_628, "valid": 217_646, "test": 245_569},
     vocabulary=WIKITEXT2_VOCABULARY,
     own="wiki.{}.tokens",
 )
@@ -209,7 +208,7 @@ def imdb(source: str = "auto", folder: Folder = None, length: int = 128, size: i
         order = np.random.default_rng(0).permutation(len(texts))[:size]
         chosen = [texts[place] for place in order]
         marks = {"<|endoftext|>": END_OF_TEXT}
-        tokenizer, words = load_tokenizer("GPT-2", ["openai-community/gpt2"], marks, root, GPT2_REVISION)
+        tokenizer, words = load_tokenizer("GPT-2", "openai-community/gpt2", GPT2_REVISION, marks, root)
         tokens, lengths = np.full((len(order), length), END_OF_TEXT, np.int64), np.empty(len(order), np.int64)
         for start in range(0, len(order), 1000):  # an encoding holds far more than its numbers
             part = tokenizer.encode_batch(chosen[start : start + 1000], add_special_tokens=False)
@@ -229,16 +228,16 @@ def imdb(source: str = "auto", folder: Folder = None, length: int = 128, size: i
 
 
 def load_tokenizer(
-    model: str, hubs: Sequence[str], marks: Mapping[str, int], folder: Path | None, revision: str = "main"
+    model: str, repository: str, revision: str, marks: Mapping[str, int], folder: Path | None
 ) -> tuple[Any, str]:
-    """A `tokenizers.Tokenizer`, and where it is from: any of `hubs` has the same. `marks`: tokens that distinguish it
-    from those of other models, whose files have the same name. revision: a commit of the hub's."""
+    """A `tokenizers.Tokenizer`, and where it is from. revision: a commit of the hub's. marks: tokens that distinguish
+    it from those of other models, whose files have the same name."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # as is, but without a warning at every later fork
     import tokenizers
 
     path, how = folder and folder / "tokenizer.json", "in the folder"
     if not path or not path.is_file():
-        path, how = hub.hub_file(hubs, "tokenizer.json", revision=revision)
+        path, how = hub.hub_file(repository, "tokenizer.json", revision)
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # it raises nothing narrower

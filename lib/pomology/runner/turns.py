@@ -77,8 +77,7 @@ class Turns:
 
     def left_out(self) -> dict[str, str]:
         """Why each notebook that has not had its turn has none: its label -> the words."""
-        left = (job for job in self.waiting if not job.repeat)
-        return {job.label: self._why(job) for job in left}
+        return {job.label: self._why(job) for job in self.waiting if not job.repeat}
 
     def _why(self, job: Job) -> str:
         if job.notebook.after and not self._due(job):
