@@ -287,7 +287,7 @@ def run(
     plan.check_choices(settings["profile"], **given)
     name = plan.run_folder(settings["run"], settings["profile"]).name
     jobs = plan.jobs(settings["profile"], given | {"out": ""}, settings["only"], settings["repeats"])
-    planned = {fleet_worker.job_name(job): job for job in jobs}
+    planned = {job.name: job for job in jobs}
     folder = root() / "outputs" / f"{name}-fleet"
     folder.mkdir(parents=True, exist_ok=True)
 

@@ -71,11 +71,6 @@ def drawn() -> str:
     return text
 
 
-def job_name(job: plan.Job) -> str:
-    """`vae`, of its first repeat `vae-1`, at the end `instrument_check-end`."""
-    return job.partial(Path()).stem
-
-
 class Machine:
     """What a worker does. Its methods are the questions that it answers, each with a dict."""
 
@@ -107,7 +102,7 @@ class Machine:
             if self.process and self.process.poll() is None:
                 return {"job": self.job, "busy": True, "missing": []}
             out, jobs = _prepared(settings)
-            missing = [job_name(job) for job in jobs if not batch.finished(job, out)]
+            missing = [job.name for job in jobs if not batch.finished(job, out)]
             self.job = next((name for name in missing if name not in past), "")
             if self.job:
                 self.log = out / ".partial" / "fleet.txt"
@@ -207,7 +202,7 @@ def run_job(settings: dict, job: str, limit_minutes: float | None) -> int:
     say = partial(print, flush=True)
     with quiet.alone(say):
         out, jobs = _prepared(settings)
-        chosen = [each for each in jobs if job_name(each) == job]
+        chosen = [each for each in jobs if each.name == job]
         return batch.reproduce(out, chosen, settings["profile"], limit_minutes, say)
 
 

@@ -38,16 +38,20 @@ class Job(NamedTuple):
         return self.way == END
 
     @property
+    def name(self) -> str:
+        """Of its file: `vae`, of its first repeat `vae-1`, at the end `instrument_check-end`."""
+        return self.notebook.name + self.way + (f"-{self.repeat}" if self.repeat else "")
+
+    @property
     def label(self) -> str:
         name = self.notebook.name + (" (again, at the end)" if self.ends else self.way)
         return name + (f" (repeat {self.repeat + 1})" if self.repeat else "")
 
     def output(self, out: Path) -> Path:
-        return out / "repeats" / self.partial(out).name if self.repeat or self.way else out / self.partial(out).name
+        return (out / "repeats" if self.repeat or self.way else out) / f"{self.name}.ipynb"
 
     def partial(self, out: Path) -> Path:
-        name = self.notebook.name + self.way + (f"-{self.repeat}" if self.repeat else "")
-        return out / ".partial" / f"{name}.ipynb"
+        return out / ".partial" / f"{self.name}.ipynb"
 
 
 def prepare(
