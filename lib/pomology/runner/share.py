@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 from pomology.errors import PomologyError
 from pomology.machine.snapshot import INSTRUCTIONS, LSCPU, PACKAGES, SYSCTL
-from pomology.paths import read_file, root
+from pomology.paths import read_file, root, write_atomic
 from pomology.report import declaration
 from pomology.report import page as report_page
 from pomology.results import record as results_record
@@ -212,9 +212,7 @@ def write(folder: str | Path, notebooks: bool = False, say: Callable[[str], Any]
     open_zip(target.name, packed)  # what others would refuse is not sent to them
     if target.exists() and target.read_bytes() != packed.getvalue():
         raise PomologyError(f"{target.name}: is there already, with something else in it; move it away first")
-    draft = target.with_name(f"{target.name}.part")
-    draft.write_bytes(packed.getvalue())
-    os.replace(draft, target)
+    write_atomic(target, packed.getvalue())
     return target
 
 
