@@ -4,8 +4,6 @@ A wrong or damaged file is an error of one line that names it; only unavailable 
 pyarrow and huggingface_hub are imported only where they read something.
 """
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Callable

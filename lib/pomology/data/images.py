@@ -4,8 +4,6 @@ macOS starts DataLoader workers by spawn: they import this module and unpickle t
 define a dataset class. None derives from torch's `Dataset`, which no DataLoader requires: importing takes no torch.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import random

@@ -1,7 +1,5 @@
 """Common Voice and what Whisper makes of it, or a stand-in."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import itertools

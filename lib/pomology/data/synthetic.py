@@ -4,8 +4,6 @@ Grown from the samples in `resources/samples` and the text that Python itself ca
 or framework, in seconds, the same on every call. A model can learn each. `pomology.data.hub` decides when to use them.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Mapping

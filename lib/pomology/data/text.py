@@ -4,8 +4,6 @@ What GPT-2 or Whisper reads needs the model's `tokenizer.json`: from the folder 
 cache, else from its hub; without it the data cannot be had.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io

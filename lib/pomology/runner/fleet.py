@@ -5,8 +5,6 @@ take its files. A machine's journals and notebooks stand in its own run folder, 
 `outputs/<run>-fleet/<machine>/`. What a machine sends is a stranger's: bytes with the limits of a shared zip, checked
 as a whole before any of it is written, and pages are made here out of them."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import subprocess

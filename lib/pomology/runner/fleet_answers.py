@@ -1,7 +1,5 @@
 """What a machine of the fleet may answer, and what of its files is taken: a stranger's, as a shared zip is."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -3,8 +3,6 @@
 dask's own SSHCluster is not used: it asks the scheduler through doors that the fleet closes, and waits for what a
 worker logs, which the fleet silences. ssh starts the same worker as anybody would, and ends it with the connection."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

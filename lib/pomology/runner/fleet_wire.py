@@ -5,8 +5,6 @@ sender's code. The fleet sends text, numbers and bytes only, and each of its pro
 function or class; what is left of pickles without these is data. The refusal is an audit hook of Python: no path of
 distributed goes around it. Nor does it read a message of any size, or unpack one."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress

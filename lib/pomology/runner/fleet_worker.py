@@ -4,8 +4,6 @@ It answers five questions, in text, numbers and bytes; it computes no task of da
 its own, by the runner of `reproduce`, into a run's folder in this checkout. That process ends with its worker, and
 holds this machine, so that two workers on it never measure at once."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import hashlib

@@ -4,8 +4,6 @@ Every version has a run's folder in that of the matrix, written by the kit under
 that has ended there is not run again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
