@@ -102,13 +102,19 @@ def _limit(options: argparse.Namespace) -> float | None:
     return limit
 
 
+def _asked(options: argparse.Namespace):
+    """Its `plan.Asked`, of a command that runs notebooks."""
+    from pomology.runner.plan import Asked
+
+    return Asked(options.profile, options.device, options.only, options.run, options.data, options.repeats)
+
+
 def _reproduce(options: argparse.Namespace) -> int:
     from pomology.runner import plan
 
     limit = _limit(options)
     minutes = plan.minutes_of(options.minutes, options.profile)
-    choices = (options.only, options.run, options.data, options.repeats)
-    out, jobs = plan.prepare(options.profile, options.device, *choices, minutes=minutes)
+    out, jobs = plan.prepare(_asked(options), minutes)
     if options.store:
         from pomology.results import store
 
@@ -231,10 +237,8 @@ def _fleet(options: argparse.Namespace) -> int:
         from pomology.results import store
 
         store.check(options.store)
-    given = (options.profile, options.device, options.only, options.run, options.data, options.repeats)
-    settings = dict(zip(fleet_worker.SETTINGS, given, strict=True))
     where = options.scheduler, options.hosts, _limit(options), options.insecure
-    status, run, machines = fleet.run(settings, *where, _say)
+    status, run, machines = fleet.run(_asked(options), *where, _say)
     for folder in machines if options.store else ():
         status = _put(folder, options.store, run) or status
     return status
@@ -243,8 +247,7 @@ def _fleet(options: argparse.Namespace) -> int:
 def _matrix(options: argparse.Namespace) -> int:
     from pomology.runner import matrix
 
-    about = options.profile, options.device, options.only, options.run, options.data
-    return matrix.run(options.versions, *about, options.repeats, say=_say)
+    return matrix.run(options.versions, _asked(options), _say)
 
 
 def _places(variable: str, texts: Sequence[str], address: str) -> list[Path]:

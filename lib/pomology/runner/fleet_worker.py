@@ -33,7 +33,6 @@ from pomology.runner import fleet_wire as wire
 
 MOST_TEXT = 2**16  # characters of what a job says, in one answer
 FILES = re.compile(rf"machine\.json|{archive.WORD}\.jsonl|(?:repeats/)?{archive.WORD}\.ipynb")
-SETTINGS = ("profile", "devices", "only", "run", "data", "repeats")  # as `plan.prepare` takes them
 AGAIN_S = 3.0  # before a worker looks for its scheduler again
 STARTED = "a worker at"  # so begins what a worker says once it has registered
 
@@ -147,9 +146,9 @@ class Machine:
 
 
 def _prepared(given: dict) -> tuple[Path, list[plan.Job]]:
-    if set(given) != set(SETTINGS) or not given["run"]:
+    if set(given) != set(plan.Asked._fields) or not given["run"]:
         raise PomologyError("not the settings of a run")
-    return plan.prepare(**given)
+    return plan.prepare(plan.Asked(**given))
 
 
 class Worker(wire.Quiet, distributed.Worker):

@@ -24,6 +24,17 @@ FILL = 20  # repeats that MINUTES may fill with, where all else is done
 WHOLE = 20  # from so many minutes on a case has its whole budget; with fewer less, and half of it at the least
 
 
+class Asked(NamedTuple):
+    """What is asked of a run; `run` names its folder in outputs/."""
+
+    profile: str
+    devices: str
+    only: str = ""
+    run: str = ""
+    data: str = "auto"
+    repeats: int = 1
+
+
 class Job(NamedTuple):
     """One execution of a notebook: its parameters, and where it ends up."""
 
@@ -54,21 +65,13 @@ class Job(NamedTuple):
         return out / ".partial" / f"{self.name}.ipynb"
 
 
-def prepare(
-    profile: str,
-    devices: str,
-    only: str = "",
-    run: str = "",
-    data: str = "auto",
-    repeats: int = 1,
-    minutes: float = math.inf,
-    folder: Path | None = None,
-) -> tuple[Path, list[Job]]:
+def prepare(asked: Asked, minutes: float = math.inf, folder: Path | None = None) -> tuple[Path, list[Job]]:
     """The folder of a run, and all that it executes there, finished or not; in `minutes`, all that it may choose from.
     folder: in place of `run`'s.
 
     Raises PomologyError if an argument, a notebook or a parameter file is wrong.
     """
+    profile, devices, only, run, data, repeats = asked
     check_choices(profile, devices, data)
     out = folder or run_folder(run, profile)
     fill = FILL if repeats > 0 and minutes < math.inf else 0
