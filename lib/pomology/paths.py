@@ -49,8 +49,6 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 def notebook_paths(folder: Path) -> list[Path]:
     """The files of all notebooks: those of an article in a folder of its own, what is about all of them beside these.
-
-    JupyterLab keeps copies in hidden folders, which are none.
-    """
+    JupyterLab keeps copies in hidden folders, which are none."""
     files = [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]
     return sorted(path for path in files if not path.parent.name.startswith("."))

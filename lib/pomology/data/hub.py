@@ -84,9 +84,7 @@ def obtain(dataset: Dataset, request: Request, read: Callable, stand_in: Callabl
 
 def split_files(dataset: Dataset, root: Path | None, split: str, *own: str) -> tuple[list[Path], str]:
     """The files of a split, all in one folder and in order, and where they are from: the hub if `root` is None.
-
-    Below `root`: parquet files, else the author's `own`, which are text; the first pattern with any match decides.
-    """
+    Below `root`: parquet files, else the author's `own`, which are text; the first pattern with any match decides."""
     if root is None:
         file = f"{dataset.config}/{dataset.file.format(split)}"
         path, how = hub_file(dataset.hub, file, dataset.revision, "dataset")
@@ -102,10 +100,7 @@ def split_files(dataset: Dataset, root: Path | None, split: str, *own: str) -> t
 
 
 def hub_file(hub: str, file: str, revision: str, kind: str = "model") -> tuple[Path, str]:
-    """A file of a repository, and whether it was "cached" or "downloaded".
-
-    Raises Unavailable if it is neither cached nor to be downloaded.
-    """
+    """A file of a repository, and whether it was "cached" or "downloaded". Raises Unavailable if it is neither."""
     where = {"filename": file, "repo_type": kind, "revision": revision}
     if path := cached_file(hub, **where):
         return path, "cached"

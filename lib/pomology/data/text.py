@@ -77,17 +77,13 @@ _PENN_TREEBANK = _Text(
 
 def wikitext2(source: str = "auto", folder: Folder = None, size: int | None = None) -> Corpus:
     """WikiText-2 by words, 33,278 different ones: 2,088,628 tokens to train, 217,646 to validate, 245,569 to test.
-
-    Of the variant wikitext-2-v1, without rare words. `folder`: its wiki.train.tokens and the others, or parquet.
-    """
+    The variant wikitext-2-v1, without rare words. `folder`: its wiki.train.tokens and the others, or parquet."""
     return _corpus(_WIKITEXT2, (source, folder, size))
 
 
 def penn_treebank(source: str = "auto", folder: Folder = None) -> Corpus:
     """Penn Treebank by words, 10,000 different ones: 929,589 tokens to train, 73,760 to validate, 82,430 to test.
-
-    `folder`: Mikolov's ptb.train.txt, ptb.valid.txt and ptb.test.txt, or parquet.
-    """
+    `folder`: Mikolov's ptb.train.txt, ptb.valid.txt and ptb.test.txt, or parquet."""
     return _corpus(_PENN_TREEBANK, (source, folder, None))
 
 
@@ -151,9 +147,7 @@ class LanguageBatches:
 
 def windows(tokens: np.ndarray, context_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and targets (n, context_size) each, of running text (tokens,): a target is the token behind its input.
-
-    A window begins at every token. Views of `tokens`, read only.
-    """
+    A window begins at every token. Views of `tokens`, read only."""
     if not 1 <= context_size < len(tokens):
         raise PomologyError(f"windows: context_size {context_size:,} should be 1 to {len(tokens) - 1:,}")
     every = np.lib.stride_tricks.sliding_window_view(tokens, context_size + 1)

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -64,8 +64,11 @@ def _audit(event: str, arguments: tuple) -> None:
         raise Unread("sent a pickle, which could run code here: not read")
 
 
-def _bound() -> None:
-    """Have distributed read no message of more than `MOST` bytes: it would allocate whatever a peer says."""
+@cache
+def _guard() -> None:
+    """While `nothing_unpickled` holds, read no pickle that could run code, and no message of more than `MOST` bytes:
+    distributed would allocate whatever a peer says."""
+    sys.addaudithook(_audit)
     read, unpack = tcp.read_bytes_rw, tcp.unpack_frames
 
     def checked(size: int) -> int:
@@ -97,10 +100,7 @@ def nothing_unpickled() -> Iterator[None]:
     """Meanwhile whatever unpickles a function or class in this process raises Unread, and distributed is set up as the
     fleet needs it, and silent."""
     global _refusals
-    if not getattr(_audit, "added", False):
-        sys.addaudithook(_audit)
-        _bound()
-        _audit.added = True
+    _guard()
     logger = logging.getLogger("distributed")
     before, logger.handlers, logger.propagate = (logger.handlers, logger.propagate), [logging.NullHandler()], False
     _refusals += 1

@@ -39,10 +39,7 @@ class Notebook(NamedTuple):
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
     """All notebooks in the order in which they run: those of FIRST, then the cheapest, then LAST; each behind those
-    it needs.
-
-    Raises PomologyError if two have one name.
-    """
+    it needs. Raises PomologyError if two have one name."""
     folder = folder or root() / "notebooks"
     paths = {path.stem: path for path in notebook_paths(folder)}
     if not paths:

@@ -67,10 +67,7 @@ class Job(NamedTuple):
 
 def prepare(asked: Asked, minutes: float = math.inf, folder: Path | None = None) -> tuple[Path, list[Job]]:
     """The folder of a run, and all that it executes there, finished or not; in `minutes`, all that it may choose from.
-    folder: in place of `run`'s.
-
-    Raises PomologyError if an argument, a notebook or a parameter file is wrong.
-    """
+    folder: in place of `run`'s. Raises PomologyError if an argument, a notebook or a parameter file is wrong."""
     profile, devices, only, run, data, repeats = asked
     check_choices(profile, devices, data)
     out = folder or run_folder(run, profile)
@@ -104,12 +101,8 @@ def minutes_of(text: str, profile: str) -> float:
 
 def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1, share: float = 1.0) -> list[Job]:
     """The executions of a run, in order, repeats interleaved. `given` overrides the profile's YAML, unless `auto`.
-    share: of each budget_s.
-
-    A notebook with `again` runs once more in every repeat, before what only shows its numbers.
-
-    Raises PomologyError, in one line, for anything that is wrong in any notebook or parameter file concerned.
-    """
+    share: of each budget_s. A notebook with `again` runs once more in every repeat, before what only shows its numbers.
+    Raises PomologyError, in one line, for anything that is wrong in any notebook or parameter file concerned."""
     if not 1 <= repeats <= 100:
         raise PomologyError(f"REPEATS={repeats}: must be from 1 to 100")
     planned: list[Job] = []
