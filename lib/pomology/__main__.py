@@ -56,9 +56,8 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         option("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
         option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
         option("--store", default="", help=store)
-    parsers["reproduce"].add_argument(
-        "--minutes", default="", help="choose notebooks so that the run ends in this time (with the profile quick)"
-    )
+    minutes = "choose notebooks so that the run ends in this time (with the profile quick)"
+    parsers["reproduce"].add_argument("--minutes", default="", help=minutes)
     address = "tls://host:port or tcp://host:port"
     option("--scheduler", default="", metavar="ADDRESS", help=f"of the scheduler that workers wait at: {address}")
     option("--hosts", default="", help="user@host, separated by spaces: workers are started there by ssh")

@@ -128,10 +128,8 @@ class Fleet:
         try:
             about = await self.ask(Machine(workers=[address]), fleet_answers.About, "about")
             if about.kit != self.kit:
-                its, own = one_line(about.version, 80), fleet_worker.version()
-                raise Refused(
-                    f"runs another kit (pomology {its}; here {own}): bring both to one state, then restart it"
-                )
+                kits = f"pomology {one_line(about.version, 80)}; here {fleet_worker.version()}"
+                raise Refused(f"runs another kit ({kits}): bring both to one state, then restart it")
             known = fleet_answers.machine_of(about.machine.encode())
             name = f"{cases.chip_word(known.get('chip'))}-{about.drawn}"
             machine = self.machines.get(name) or Machine(name, known)

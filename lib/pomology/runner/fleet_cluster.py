@@ -29,10 +29,8 @@ def hosts(text: str) -> list[tuple[str, str, int]]:
     for each in text.split():
         match = SSH.fullmatch(each)
         if not match or not 0 < int(match[3] or 22) < 65536:
-            raise PomologyError(
-                f"HOSTS: {one_line(each, 80)}: must be host, user@host or user@host:port, of letters, "
-                "digits, dots and dashes"
-            )
+            form = "host, user@host or user@host:port, of letters, digits, dots and dashes"
+            raise PomologyError(f"HOSTS: {one_line(each, 80)}: must be {form}")
         known.append((match[1] or "", match[2], int(match[3] or 22)))
     return known
 

@@ -83,9 +83,8 @@ def check_runnable(notebook: Notebook) -> None:
     kernel = form.metadata.kernelspec and form.metadata.kernelspec.name
     if kernel != KERNEL:
         named = f"is {one_line(kernel, 60)!r}" if kernel else "is missing"
-        raise PomologyError(
-            f"{notebook.path.name}: its kernel {named}; it must be {KERNEL!r} (JupyterLab: Kernel, Change Kernel)"
-        )
+        remedy = f"it must be {KERNEL!r} (JupyterLab: Kernel, Change Kernel)"
+        raise PomologyError(f"{notebook.path.name}: its kernel {named}; {remedy}")
     for cell in form.cells:
         for name in re.findall(r"\(attachment:([^)\s]+)\)", "".join(cell.source)):
             if cell.cell_type == "markdown" and name not in cell.attachments:
