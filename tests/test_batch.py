@@ -617,7 +617,7 @@ def test_files_that_are_not_as_they_should_be(checkout, refused, place, text, wo
 
 def test_a_run_of_something_else_is_not_continued_but_one_that_moved_is(checkout, refused):
     finished(checkout)  # it notes another folder
-    assert plan.prepare("smoke", "auto", run="r")[1][0].label == "zeta"
+    assert plan.prepare(plan.Asked("smoke", "auto", run="r"))[1][0].label == "zeta"
     for run, words in (
         ({"profile": "quick"}, "RUN=r: holds profile 'quick'"),
         ({"lr": 0.3}, "zeta was run with lr=0.3, not 0.2"),

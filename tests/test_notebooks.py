@@ -201,7 +201,7 @@ def definitions(name: str, profile: str = "article", **more: Any) -> dict:
     given = yaml.safe_load((ROOT / "params" / profile / f"{name}.yaml").read_text(encoding="utf-8"))
     scope: dict = {key: parameter.default for key, parameter in parameters.declared(path).items()} | given
     scope |= {key: range(length) for key, length in (FACTS[name].samples if name in FACTS else {}).items()}
-    words = data_text.WIKITEXT2_TOKENS
+    words = data_text._WIKITEXT2.tokens
     scope["corpus"] = SimpleNamespace(
         **{part: np.zeros(count, np.int64) for part, count in words.items()}, vocabulary=data_text.WIKITEXT2_VOCABULARY
     )

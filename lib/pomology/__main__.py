@@ -45,6 +45,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"pomology {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     parsers = {name: commands.add_parser(name, help=text) for name, text in COMMANDS.items()}
+    store = "where to put the run at its end: a folder, s3://bucket/prefix, ssh://host/folder"
     for name in ("reproduce", "fleet"):
         option = parsers[name].add_argument
         option("--profile", default="quick", help="smoke, quick or article (default: quick)")
@@ -54,14 +55,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         option("--data", default="auto", help="auto, real or stand-in")
         option("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
         option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
-        option(
-            "--store",
-            default="",
-            help="where to put the run at its end: a folder, s3://bucket/prefix, ssh://host/folder",
-        )
-    parsers["reproduce"].add_argument(
-        "--minutes", default="", help="choose notebooks so that the run ends in this time (with the profile quick)"
-    )
+        option("--store", default="", help=store)
+    minutes = "choose notebooks so that the run ends in this time (with the profile quick)"
+    parsers["reproduce"].add_argument("--minutes", default="", help=minutes)
     address = "tls://host:port or tcp://host:port"
     option("--scheduler", default="", metavar="ADDRESS", help=f"of the scheduler that workers wait at: {address}")
     option("--hosts", default="", help="user@host, separated by spaces: workers are started there by ssh")
@@ -84,10 +80,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     runs = "two or more: names in outputs/, paths of folders, or shared zips"
     parsers["compare"].add_argument("places", nargs="*", metavar="run", help=runs)
     parsers["compare"].add_argument("--runs", default="", help="the same in one text, those with spaces in quotes")
+    store = "where those runs are looked for that are not in outputs/"
     for name in ("report", "compare", "predict"):
-        parsers[name].add_argument(
-            "--store", default="", help="where those runs are looked for that are not in outputs/"
-        )
+        parsers[name].add_argument("--store", default="", help=store)
     option = parsers["predict"].add_argument
     option("target", help="path/to/file.py:build, which makes a torch.nn.Module; or the kit's: 'vae 128'")
     option("--input", default="", help="sizes, the batch first: 32x3x224x224, 16x512:int; several parted by commas")
@@ -106,13 +101,19 @@ def _limit(options: argparse.Namespace) -> float | None:
     return limit
 
 
+def _asked(options: argparse.Namespace):
+    """Its `plan.Asked`, of a command that runs notebooks."""
+    from pomology.runner.plan import Asked
+
+    return Asked(options.profile, options.device, options.only, options.run, options.data, options.repeats)
+
+
 def _reproduce(options: argparse.Namespace) -> int:
     from pomology.runner import plan
 
     limit = _limit(options)
     minutes = plan.minutes_of(options.minutes, options.profile)
-    choices = (options.only, options.run, options.data, options.repeats)
-    out, jobs = plan.prepare(options.profile, options.device, *choices, minutes=minutes)
+    out, jobs = plan.prepare(_asked(options), minutes)
     if options.store:
         from pomology.results import store
 
@@ -235,10 +236,8 @@ def _fleet(options: argparse.Namespace) -> int:
         from pomology.results import store
 
         store.check(options.store)
-    given = (options.profile, options.device, options.only, options.run, options.data, options.repeats)
-    settings = dict(zip(fleet_worker.SETTINGS, given, strict=True))
     where = options.scheduler, options.hosts, _limit(options), options.insecure
-    status, run, machines = fleet.run(settings, *where, _say)
+    status, run, machines = fleet.run(_asked(options), *where, _say)
     for folder in machines if options.store else ():
         status = _put(folder, options.store, run) or status
     return status
@@ -247,8 +246,7 @@ def _fleet(options: argparse.Namespace) -> int:
 def _matrix(options: argparse.Namespace) -> int:
     from pomology.runner import matrix
 
-    about = options.profile, options.device, options.only, options.run, options.data
-    return matrix.run(options.versions, *about, options.repeats, say=_say)
+    return matrix.run(options.versions, _asked(options), _say)
 
 
 def _places(variable: str, texts: Sequence[str], address: str) -> list[Path]:

@@ -39,18 +39,16 @@ def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
     raise PomologyError(f"{name}: no file of at most {most:,} bytes")
 
 
-def write_atomic(path: Path, text: str) -> None:
+def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a file, whole or not at all, into a folder that is made if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".part")
-    draft.write_text(text, encoding="utf-8", errors="replace", newline="")
+    draft.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))
     os.replace(draft, path)
 
 
 def notebook_paths(folder: Path) -> list[Path]:
     """The files of all notebooks: those of an article in a folder of its own, what is about all of them beside these.
-
-    JupyterLab keeps copies in hidden folders, which are none.
-    """
+    JupyterLab keeps copies in hidden folders, which are none."""
     files = [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]
     return sorted(path for path in files if not path.parent.name.startswith("."))

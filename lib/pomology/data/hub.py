@@ -4,11 +4,9 @@ A wrong or damaged file is an error of one line that names it; only unavailable 
 pyarrow and huggingface_hub are imported only where they read something.
 """
 
-from __future__ import annotations
-
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,12 +84,10 @@ def obtain(dataset: Dataset, request: Request, read: Callable, stand_in: Callabl
 
 def split_files(dataset: Dataset, root: Path | None, split: str, *own: str) -> tuple[list[Path], str]:
     """The files of a split, all in one folder and in order, and where they are from: the hub if `root` is None.
-
-    Below `root`: parquet files, else the author's `own`, which are text; the first pattern with any match decides.
-    """
+    Below `root`: parquet files, else the author's `own`, which are text; the first pattern with any match decides."""
     if root is None:
         file = f"{dataset.config}/{dataset.file.format(split)}"
-        path, how = hub_file([dataset.hub], file, "dataset", dataset.revision)
+        path, how = hub_file(dataset.hub, file, dataset.revision, "dataset")
         return [path], f"{dataset.hub} ({dataset.config}), {how}"
     patterns = (f"{split}*.parquet", f"*-{split}*.parquet", f"{split}*/*.parquet", *own)
     for pattern in patterns:
@@ -103,24 +99,20 @@ def split_files(dataset: Dataset, root: Path | None, split: str, *own: str) -> t
     raise PomologyError(f"{dataset.name}: nothing to read in {shown(root)}: expected {expected}")
 
 
-def hub_file(hubs: Sequence[str], file: str, kind: str = "model", revision: str = "main") -> tuple[Path, str]:
-    """A file that each of these repositories has, and whether it was "cached" or "downloaded" (from the first).
-
-    Raises Unavailable if it is neither cached nor to be downloaded.
-    """
+def hub_file(hub: str, file: str, revision: str, kind: str = "model") -> tuple[Path, str]:
+    """A file of a repository, and whether it was "cached" or "downloaded". Raises Unavailable if it is neither."""
     where = {"filename": file, "repo_type": kind, "revision": revision}
-    for hub in hubs:
-        if path := cached_file(hub, **where):
-            return path, "cached"
+    if path := cached_file(hub, **where):
+        return path, "cached"
     import huggingface_hub
     from huggingface_hub.errors import HTTPError
 
-    missing = f"{file} of {hubs[0]} is not in the cache, and"
-    if problem := hub_problem(f"{'datasets/' if kind == 'dataset' else ''}{hubs[0]}"):
+    missing = f"{file} of {hub} is not in the cache, and"
+    if problem := hub_problem(f"{'datasets/' if kind == 'dataset' else ''}{hub}"):
         raise Unavailable(f"{missing} {problem}")
     huggingface_hub.utils.disable_progress_bars()  # they would stand in the rendered notebook
     try:
-        return Path(huggingface_hub.hf_hub_download(hubs[0], **where)), "downloaded"
+        return Path(huggingface_hub.hf_hub_download(hub, **where)), "downloaded"
     except (HTTPError, OSError, ValueError) as error:
         raise Unavailable(f"{missing} the download failed ({type(error).__name__})") from error
 

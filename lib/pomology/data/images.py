@@ -4,8 +4,6 @@ macOS starts DataLoader workers by spawn: they import this module and unpickle t
 define a dataset class. None derives from torch's `Dataset`, which no DataLoader requires: importing takes no torch.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import random
@@ -82,10 +80,8 @@ def mnist(source: str = "auto", folder: Folder = None, split: str = "train", siz
 def fashion_mnist(
     source: str = "auto", folder: Folder = None, split: str = "train", size: int | None = None
 ) -> ImageSet:
-    """Fashion-MNIST (zalando-datasets/fashion_mnist): 60,000 or 10,000 grey pictures of clothes, 28 × 28.
-
-    The article trains on 50,000 and validates on the 10,000 behind them. `folder`: parquet.
-    """
+    """Fashion-MNIST (zalando-datasets/fashion_mnist): 60,000 or 10,000 grey pictures of clothes, 28 × 28. The article
+    trains on 50,000 and validates on the 10,000 behind them. `folder`: parquet."""
     return _image_set(_FASHION_MNIST, split, (source, folder, size))
 
 

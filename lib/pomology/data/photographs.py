@@ -23,9 +23,7 @@ _LSUN = Dataset(name="LSUN classroom", config="classroom_train_lmdb", no_hub="no
 
 def lsun_classroom(source: str = "auto", folder: Folder = None, size: int | None = None) -> JPEGSet:
     """LSUN classroom: 168,103 photographs with a shorter side of 256, JPEG quality 75, as (3, 64, 64) from -1 to 1.
-
-    Only a `folder` has the real one: `classroom_train_lmdb`, 3.1 GB, as fyu/lsun fetches it, or its JPEG files.
-    """
+    Only a `folder` has the real one: `classroom_train_lmdb`, 3.1 GB, as fyu/lsun fetches it, or its JPEG files."""
     request = source, folder, size
     store, kind, origin = obtain(_LSUN, request, _read_folder, lambda: synthetic.photographs(STAND_IN_PHOTOGRAPHS))
     length = len(store) if kind == "real" else LSUN_CLASSROOM_IMAGES
@@ -54,10 +52,8 @@ def dcgan_transform(picture: Image.Image) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class JPEGSet(Obtained):
-    """Photographs decoded one by one when asked for: items are (dcgan_transform(picture), 0).
-
-    `store[i]` gives a file's bytes or its path; a store smaller than `length` is used again and again.
-    """
+    """Photographs decoded one by one when asked for: items are (dcgan_transform(picture), 0). `store[i]` gives a file's
+    bytes or its path; a store smaller than `length` is used again and again."""
 
     store: Sequence[bytes | str] | _LMDB
     length: int

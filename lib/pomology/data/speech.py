@@ -1,7 +1,5 @@
 """Common Voice and what Whisper makes of it, or a stand-in."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import itertools
@@ -21,6 +19,7 @@ from pomology.errors import PomologyError
 TOKENS = 32  # labels of a clip
 STAND_IN_CLIPS = 100_000  # the article names no release of Common Voice, so no number of clips
 SAMPLING_RATE = 16_000  # hertz, at which Whisper hears
+Clip = tuple[np.ndarray, Sequence[int]]  # features, and labels
 
 _COMMON_VOICE = Dataset(name="Common Voice", config="en", no_hub="only the Mozilla Data Collective gives it, by hand")
 _ENGLISH, _END, _TRANSCRIBE, _NO_TIMESTAMPS = 50_259, 50_257, 50_359, 50_363
@@ -35,7 +34,7 @@ class Speech(Obtained):
     Labels: language, task, no timestamps, text, end; then `IGNORED`. transformers puts the start before them.
     """
 
-    store: Callable[[int], tuple[np.ndarray, Sequence[int]]]
+    store: Callable[[int], Clip]
     length: int
 
     def __len__(self) -> int:
@@ -63,14 +62,12 @@ def common_voice(source: str = "auto", folder: Folder = None, size: int | None =
     return Speech(store, min(size or length, length), name=_COMMON_VOICE.name, kind=kind, origin=origin)
 
 
-def _stand_in_clip(index: int) -> tuple[np.ndarray, Sequence[int]]:
+def _stand_in_clip(index: int) -> Clip:
     features, numbers = synthetic.speech(index, TOKENS - 4)
     return features, [_ENGLISH, _TRANSCRIBE, _NO_TIMESTAMPS, *numbers, _END]
 
 
-def _clip(
-    index: int, clips: Path, rows: list[tuple[str, str, str]], tokenizer: Any, language: int
-) -> tuple[np.ndarray, Sequence[int]]:
+def _clip(index: int, clips: Path, rows: list[tuple[str, str, str]], tokenizer: Any, language: int) -> Clip:
     """Of rows of (file, sentence, locale): its sound as features of 30 s, and its labels. Is pickled as a partial."""
     import soundfile
 
@@ -108,7 +105,7 @@ def _read_release(root: Path, size: int | None) -> tuple[tuple[Callable, int], s
     locales = sorted({locale for _, _, locale in rows})
     if len(locales) != 1:
         raise PomologyError(f"{shown(table)}: its clips are of {len(locales)} languages {locales}: should be one")
-    tokenizer, words = load_tokenizer("Whisper", ["openai/whisper-tiny"], _WHISPER, table.parent, _REVISION)
+    tokenizer, words = load_tokenizer("Whisper", "openai/whisper-tiny", _REVISION, _WHISPER, table.parent)
     language = tokenizer.token_to_id(f"<|{locales[0].split('-')[0]}|>")
     if language is None:
         raise PomologyError(f"{shown(table)}: Whisper has no token for the language {locales[0]!r}")

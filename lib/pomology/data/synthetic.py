@@ -4,8 +4,6 @@ Grown from the samples in `resources/samples` and the text that Python itself ca
 or framework, in seconds, the same on every call. A model can learn each. `pomology.data.hub` decides when to use them.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Mapping
@@ -22,10 +20,8 @@ _SHAPES = 6_000  # different ones behind the 60,000 for Fashion-MNIST and the 50
 
 
 def digits(count: int, split: str, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """For MNIST: uint8 (count, 28, 28), digits grown from the bundled 8 × 8 ones, which differ in train and test.
-
-    Turned, sheared, scaled, shifted, thicker and thinner.
-    """
+    """For MNIST: uint8 (count, 28, 28), digits grown from the bundled 8 × 8 ones, which differ in train and test:
+    turned, sheared, scaled, shifted, thicker and thinner."""
     table = np.loadtxt(str(_SAMPLES / "digits.csv.gz"), delimiter=",", dtype=np.uint8)  # 64 pixels to 16, and the label
     order = np.random.default_rng(0).permutation(len(table))
     table = table[order[300:] if split == "train" else order[:300]]
@@ -142,12 +138,10 @@ def text(counts: Mapping[str, int], vocabulary: int) -> tuple[dict[str, np.ndarr
 
 
 def reviews(count: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For IMDB in GPT-2's tokens: tokens (count, length), lengths (count,) and labels (count,), int64 all.
-
-    Tokens by Zipf's law; about one in ten is a word of praise or of blame, mostly as the label says. Nine in ten fill
-    128 tokens, as IMDB's have some 230 words. Behind its length a review is padded by the end of text. The first n are
-    the same for every count.
-    """
+    """For IMDB in GPT-2's tokens: tokens (count, length), lengths (count,) and labels (count,), int64 all. Tokens by
+    Zipf's law; about one in ten is a word of praise or of blame, mostly as the label says. Nine in ten fill 128 tokens,
+    as IMDB's have some 230 words. Behind its length a review is padded by the end of text. The first n are the same for
+    every count."""
     end = 50256
     words = np.random.default_rng(7).permutation(end)
     opinions, words = words[:400].reshape(2, 200), words[400:]  # of blame and of praise; the others by their rank

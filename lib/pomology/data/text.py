@@ -4,13 +4,11 @@ What GPT-2 or Whisper reads needs the model's `tokenizer.json`: from the folder 
 cache, else from its hub; without it the data cannot be had.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from pomology.data import hub, synthetic
 from pomology.data.hub import Dataset, Folder, Obtained, Request, damaged, obtain, shown
 from pomology.errors import PomologyError
 
-WIKITEXT2_TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}  # words and one <eos> a line
 WIKITEXT2_VOCABULARY = 33_278
 
 
@@ -53,7 +50,7 @@ _WIKITEXT2 = _Text(
     revision="b08601e04326c79dfdd32d625aee71d232d685c3",
     config="wikitext-2-v1",
     columns=("text",),
-    tokens=WIKITEXT2_TOKENS,
+    tokens={"train": 2_088_628, "valid": 217_646, "test": 245_569},
     vocabulary=WIKITEXT2_VOCABULARY,
     own="wiki.{}.tokens",
 )
@@ -80,17 +77,13 @@ _PENN_TREEBANK = _Text(
 
 def wikitext2(source: str = "auto", folder: Folder = None, size: int | None = None) -> Corpus:
     """WikiText-2 by words, 33,278 different ones: 2,088,628 tokens to train, 217,646 to validate, 245,569 to test.
-
-    Of the variant wikitext-2-v1, without rare words. `folder`: its wiki.train.tokens and the others, or parquet.
-    """
+    The variant wikitext-2-v1, without rare words. `folder`: its wiki.train.tokens and the others, or parquet."""
     return _corpus(_WIKITEXT2, (source, folder, size))
 
 
 def penn_treebank(source: str = "auto", folder: Folder = None) -> Corpus:
     """Penn Treebank by words, 10,000 different ones: 929,589 tokens to train, 73,760 to validate, 82,430 to test.
-
-    `folder`: Mikolov's ptb.train.txt, ptb.valid.txt and ptb.test.txt, or parquet.
-    """
+    `folder`: Mikolov's ptb.train.txt, ptb.valid.txt and ptb.test.txt, or parquet."""
     return _corpus(_PENN_TREEBANK, (source, folder, None))
 
 
@@ -154,9 +147,7 @@ class LanguageBatches:
 
 def windows(tokens: np.ndarray, context_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and targets (n, context_size) each, of running text (tokens,): a target is the token behind its input.
-
-    A window begins at every token. Views of `tokens`, read only.
-    """
+    A window begins at every token. Views of `tokens`, read only."""
     if not 1 <= context_size < len(tokens):
         raise PomologyError(f"windows: context_size {context_size:,} should be 1 to {len(tokens) - 1:,}")
     every = np.lib.stride_tricks.sliding_window_view(tokens, context_size + 1)
@@ -209,7 +200,7 @@ def imdb(source: str = "auto", folder: Folder = None, length: int = 128, size: i
         order = np.random.default_rng(0).permutation(len(texts))[:size]
         chosen = [texts[place] for place in order]
         marks = {"<|endoftext|>": END_OF_TEXT}
-        tokenizer, words = load_tokenizer("GPT-2", ["openai-community/gpt2"], marks, root, GPT2_REVISION)
+        tokenizer, words = load_tokenizer("GPT-2", "openai-community/gpt2", GPT2_REVISION, marks, root)
         tokens, lengths = np.full((len(order), length), END_OF_TEXT, np.int64), np.empty(len(order), np.int64)
         for start in range(0, len(order), 1000):  # an encoding holds far more than its numbers
             part = tokenizer.encode_batch(chosen[start : start + 1000], add_special_tokens=False)
@@ -229,16 +220,16 @@ def imdb(source: str = "auto", folder: Folder = None, length: int = 128, size: i
 
 
 def load_tokenizer(
-    model: str, hubs: Sequence[str], marks: Mapping[str, int], folder: Path | None, revision: str = "main"
+    model: str, repository: str, revision: str, marks: Mapping[str, int], folder: Path | None
 ) -> tuple[Any, str]:
-    """A `tokenizers.Tokenizer`, and where it is from: any of `hubs` has the same. `marks`: tokens that distinguish it
-    from those of other models, whose files have the same name. revision: a commit of the hub's."""
+    """A `tokenizers.Tokenizer`, and where it is from. revision: a commit of the hub's. marks: tokens that distinguish
+    it from those of other models, whose files have the same name."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # as is, but without a warning at every later fork
     import tokenizers
 
     path, how = folder and folder / "tokenizer.json", "in the folder"
     if not path or not path.is_file():
-        path, how = hub.hub_file(hubs, "tokenizer.json", revision=revision)
+        path, how = hub.hub_file(repository, "tokenizer.json", revision)
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # it raises nothing narrower

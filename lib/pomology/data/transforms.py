@@ -4,8 +4,6 @@ The articles' scripts read their pictures one by one through these, and that is 
 checks and a call of PyTorch's log of API uses take a part of it, so they are here too.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from types import FunctionType

@@ -9,7 +9,6 @@ import contextlib
 import math
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -83,7 +82,7 @@ def reproduce(
             job_s = time.monotonic()
             if timed:
                 write_atomic(out / folders.UNTIL, str(time.time() + turns.late_s - job_s))
-            well = _execute(job, out, limit_minutes * 60, stop, say, turns.late_s, turns.ends_s)
+            well = _execute(job, out, limit_minutes * 60, stop, say, turns)
             now_s, known = time.monotonic(), dict(left)
             late = now_s > turns.late_s and not stop.is_set() and (_waiting(job, out) or not finished(job, out))
             folders.waiting(out, job.notebook.name).unlink(missing_ok=True)
@@ -158,12 +157,8 @@ def stopped_by_signals() -> Iterator[threading.Event]:
             os._exit(130)
 
     # SIGINT is ignored in what a shell starts in the background, and stays so.
-    signals = [
-        number
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) != signal.SIG_IGN
-    ]
-    before = {number: signal.signal(number, handle) for number in signals}
+    heeded = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.signal(each, handle) for each in heeded if signal.getsignal(each) != signal.SIG_IGN}
     try:
         yield stop
     finally:
@@ -176,19 +171,10 @@ def _waiting(job: Job, out: Path) -> str:
     return machine_snapshot.file_text(folders.waiting(out, job.notebook.name))
 
 
-def _execute(
-    job: Job,
-    out: Path,
-    limit_s: float,
-    stop: threading.Event,
-    say: Say,
-    late_s: float = math.inf,
-    ends_s: float = math.inf,
-) -> bool:
-    """Run one notebook to its end, again behind each case that kills its kernel. Returns whether it got there. late_s,
-    ends_s: as of `Turns`."""
+def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Say, turns: Turns) -> bool:
+    """Run one notebook to its end, again behind each case that kills its kernel. Returns whether it got there."""
     journal = results_journal.Journal(out / f"{job.notebook.name}.jsonl")
-    deadline = time.monotonic() + limit_s if limit_s else None
+    deadline = time.monotonic() + (limit_s or math.inf)
 
     def watch() -> Outcome:
         """Say a line for every case that has ended since the last call; why the kernel must end now, if it must."""
@@ -201,9 +187,9 @@ def _execute(
                     say("  " + cases.line(record))
         if stop.is_set():
             return "interrupted", "stopped by the user"
-        if deadline is not None and time.monotonic() > deadline:
+        if time.monotonic() > deadline:
             return "timeout", "over the time limit of one notebook"
-        if time.monotonic() > ends_s:
+        if time.monotonic() > turns.ends_s:
             return "interrupted", "the time of MINUTES was over"
         return None
 
@@ -216,7 +202,7 @@ def _execute(
         stop.in_kernel = False
         if outcome is None:
             left, before = _waiting(job, out), left
-            if left and time.monotonic() > late_s:
+            if left and time.monotonic() > turns.late_s:
                 say(f"  {job.label}: left out for now: {', '.join(left.splitlines())}")
                 return True
             if left and left != before:
@@ -253,9 +239,12 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
     """Execute in one fresh kernel, which ends early once `watch`, called all the time, gives a reason."""
     import papermill
     from nbclient.exceptions import DeadKernelError
+    from papermill.engines import papermill_engines
     from traitlets.config import Config
 
-    _register_engine()
+    from pomology.runner.client import Engine
+
+    papermill_engines.register("pomology", Engine)
     partial, final = job.partial(out), job.output(out)
     final.parent.mkdir(parents=True, exist_ok=True)
     if quiet.quotas():  # frameworks detect what they may run on, and not what a quota pays
@@ -285,43 +274,3 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
     final.with_suffix(".html").unlink(missing_ok=True)  # whatever its time: a clock may have gone back
     os.replace(partial, final)
     return None
-
-
-def _register_engine() -> None:
-    """Teach papermill to give the kernel a log for its stderr, to end it early, and to leave no process behind."""
-    from papermill.engines import NBClientEngine, papermill_engines
-
-    from pomology.runner.client import Client
-
-    class Engine(NBClientEngine):
-        @classmethod
-        def execute_managed_notebook(cls, nb_man, kernel_name, input_path, start_timeout, kernel_log, watch, **options):
-            options |= {"kernel_name": kernel_name, "startup_timeout": start_timeout, "timeout": None}
-            client, ended = Client(nb_man, **options), threading.Event()
-            guards: list[subprocess.Popen] = []
-
-            def kill():
-                for guard in guards:
-                    guard.communicate()
-
-            def watched():
-                while not ended.wait(0.2):
-                    process = getattr(getattr(client.km, "provisioner", None), "process", None)  # perhaps none yet
-                    if process and not guards:
-                        # It ends with all that it has started, once this process closes the pipe, or is killed.
-                        command = ["/bin/sh", "-c", f"read _; kill -9 -{process.pid} 2>&-"]
-                        guards.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
-                    if watch():
-                        kill()
-
-            thread = threading.Thread(target=watched, daemon=True)
-            thread.start()
-            try:
-                return client.execute(stderr=kernel_log)
-            finally:
-                ended.set()
-                thread.join()
-                watch()
-                kill()
-
-    papermill_engines.register("pomology", Engine)

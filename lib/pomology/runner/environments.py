@@ -4,8 +4,6 @@ They are in `.venv-matrix/`, each under the hash of what is asked of it. The oth
 has, to the build (`2.13.0+cpu`), so that a build for CPUs is not replaced by another one.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import json

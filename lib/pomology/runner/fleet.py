@@ -5,8 +5,6 @@ take its files. A machine's journals and notebooks stand in its own run folder, 
 `outputs/<run>-fleet/<machine>/`. What a machine sends is a stranger's: bytes with the limits of a shared zip, checked
 as a whole before any of it is written, and pages are made here out of them."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import subprocess
@@ -130,10 +128,8 @@ class Fleet:
         try:
             about = await self.ask(Machine(workers=[address]), fleet_answers.About, "about")
             if about.kit != self.kit:
-                its, own = one_line(about.version, 80), fleet_worker.version()
-                raise Refused(
-                    f"runs another kit (pomology {its}; here {own}): bring both to one state, then restart it"
-                )
+                kits = f"pomology {one_line(about.version, 80)}; here {fleet_worker.version()}"
+                raise Refused(f"runs another kit ({kits}): bring both to one state, then restart it")
             known = fleet_answers.machine_of(about.machine.encode())
             name = f"{cases.chip_word(known.get('chip'))}-{about.drawn}"
             machine = self.machines.get(name) or Machine(name, known)
@@ -270,30 +266,30 @@ def gathered(folder: Path) -> list[Path]:
 
 
 def run(
-    settings: dict,
+    asked: plan.Asked,
     scheduler: str,
     names: str,
     limit_minutes: float | None,
     insecure: bool,
     say: Callable[[str], None],
 ) -> tuple[int, str, list[Path]]:
-    """Run what is missing everywhere. settings: `fleet_worker.SETTINGS`. Returns the exit status, 0, or 1 where
-    something is missing or ended in error; the run's name; and the folders of all machines.
+    """Run what is missing everywhere. Returns the exit status, 0, or 1 where something is missing or ended in error;
+    the run's name; and the folders of all machines.
 
     Raises PomologyError as `plan.prepare`."""
     if scheduler and names:
         raise PomologyError("SCHEDULER and HOSTS: give one of them")
-    given = {"devices": settings["devices"], "data": settings["data"]}
-    plan.check_choices(settings["profile"], **given)
-    name = plan.run_folder(settings["run"], settings["profile"]).name
-    jobs = plan.jobs(settings["profile"], given | {"out": ""}, settings["only"], settings["repeats"])
-    planned = {fleet_worker.job_name(job): job for job in jobs}
+    plan.check_choices(asked.profile, asked.devices, asked.data)
+    name = plan.run_folder(asked.run, asked.profile).name
+    given = {"devices": asked.devices, "data": asked.data, "out": ""}
+    jobs = plan.jobs(asked.profile, given, asked.only, asked.repeats)
+    planned = {job.name: job for job in jobs}
     folder = root() / "outputs" / f"{name}-fleet"
     folder.mkdir(parents=True, exist_ok=True)
 
     async def serve() -> int:
         async with fleet_cluster.cluster(scheduler, names, insecure, say) as (address, secure):
-            fleet = Fleet(settings | {"run": name}, planned, folder, limit_minutes, say)
+            fleet = Fleet(asked._replace(run=name)._asdict(), planned, folder, limit_minutes, say)
             arguments = secure.get_connection_args("client")
             async with distributed.rpc(address, connection_args=arguments) as fleet.scheduler:
                 there = f"outputs/{name}/ there and outputs/{folder.name}/ here"

@@ -1,7 +1,5 @@
 """What a machine of the fleet may answer, and what of its files is taken: a stranger's, as a shared zip is."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile
@@ -72,9 +70,7 @@ def machine_of(data: bytes) -> dict:
 
 async def take(ask: Callable[..., Awaitable[Any]], known: dict, run: str, profile: str, out: Path) -> list[str]:
     """Bring a machine's folder here up to date: with all that has changed there, or nothing. Returns what was taken.
-
-    ask: `await ask(kind, question, ...)` gives a machine's answer. known: what it says of itself. Raises Refused.
-    """
+    ask: `await ask(kind, question, ...)` gives a machine's answer. known: what it says of itself. Raises Refused."""
     files = (await ask(Files, "files", run=run)).files
     if wrong := next((name for name in files if not FILES.fullmatch(name)), None):
         raise Refused(f"sends {one_line(wrong)}, which is no file of a run")

@@ -3,8 +3,6 @@
 dask's own SSHCluster is not used: it asks the scheduler through doors that the fleet closes, and waits for what a
 worker logs, which the fleet silences. ssh starts the same worker as anybody would, and ends it with the connection."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -31,10 +29,8 @@ def hosts(text: str) -> list[tuple[str, str, int]]:
     for each in text.split():
         match = SSH.fullmatch(each)
         if not match or not 0 < int(match[3] or 22) < 65536:
-            raise PomologyError(
-                f"HOSTS: {one_line(each, 80)}: must be host, user@host or user@host:port, of letters, "
-                "digits, dots and dashes"
-            )
+            form = "host, user@host or user@host:port, of letters, digits, dots and dashes"
+            raise PomologyError(f"HOSTS: {one_line(each, 80)}: must be {form}")
         known.append((match[1] or "", match[2], int(match[3] or 22)))
     return known
 

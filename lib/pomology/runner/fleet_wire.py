@@ -5,8 +5,6 @@ sender's code. The fleet sends text, numbers and bytes only, and each of its pro
 function or class; what is left of pickles without these is data. The refusal is an audit hook of Python: no path of
 distributed goes around it. Nor does it read a message of any size, or unpack one."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress
@@ -15,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -66,8 +64,11 @@ def _audit(event: str, arguments: tuple) -> None:
         raise Unread("sent a pickle, which could run code here: not read")
 
 
-def _bound() -> None:
-    """Have distributed read no message of more than `MOST` bytes: it would allocate whatever a peer says."""
+@cache
+def _guard() -> None:
+    """While `nothing_unpickled` holds, read no pickle that could run code, and no message of more than `MOST` bytes:
+    distributed would allocate whatever a peer says."""
+    sys.addaudithook(_audit)
     read, unpack = tcp.read_bytes_rw, tcp.unpack_frames
 
     def checked(size: int) -> int:
@@ -99,10 +100,7 @@ def nothing_unpickled() -> Iterator[None]:
     """Meanwhile whatever unpickles a function or class in this process raises Unread, and distributed is set up as the
     fleet needs it, and silent."""
     global _refusals
-    if not getattr(_audit, "added", False):
-        sys.addaudithook(_audit)
-        _bound()
-        _audit.added = True
+    _guard()
     logger = logging.getLogger("distributed")
     before, logger.handlers, logger.propagate = (logger.handlers, logger.propagate), [logging.NullHandler()], False
     _refusals += 1

@@ -4,8 +4,6 @@ It answers five questions, in text, numbers and bytes; it computes no task of da
 its own, by the runner of `reproduce`, into a run's folder in this checkout. That process ends with its worker, and
 holds this machine, so that two workers on it never measure at once."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import hashlib
@@ -35,7 +33,6 @@ from pomology.runner import fleet_wire as wire
 
 MOST_TEXT = 2**16  # characters of what a job says, in one answer
 FILES = re.compile(rf"machine\.json|{archive.WORD}\.jsonl|(?:repeats/)?{archive.WORD}\.ipynb")
-SETTINGS = ("profile", "devices", "only", "run", "data", "repeats")  # as `plan.prepare` takes them
 AGAIN_S = 3.0  # before a worker looks for its scheduler again
 STARTED = "a worker at"  # so begins what a worker says once it has registered
 
@@ -71,11 +68,6 @@ def drawn() -> str:
     return text
 
 
-def job_name(job: plan.Job) -> str:
-    """`vae`, of its first repeat `vae-1`, at the end `instrument_check-end`."""
-    return job.partial(Path()).stem
-
-
 class Machine:
     """What a worker does. Its methods are the questions that it answers, each with a dict."""
 
@@ -107,7 +99,7 @@ class Machine:
             if self.process and self.process.poll() is None:
                 return {"job": self.job, "busy": True, "missing": []}
             out, jobs = _prepared(settings)
-            missing = [job_name(job) for job in jobs if not batch.finished(job, out)]
+            missing = [job.name for job in jobs if not batch.finished(job, out)]
             self.job = next((name for name in missing if name not in past), "")
             if self.job:
                 self.log = out / ".partial" / "fleet.txt"
@@ -154,9 +146,9 @@ class Machine:
 
 
 def _prepared(given: dict) -> tuple[Path, list[plan.Job]]:
-    if set(given) != set(SETTINGS) or not given["run"]:
+    if set(given) != set(plan.Asked._fields) or not given["run"]:
         raise PomologyError("not the settings of a run")
-    return plan.prepare(**given)
+    return plan.prepare(plan.Asked(**given))
 
 
 class Worker(wire.Quiet, distributed.Worker):
@@ -207,7 +199,7 @@ def run_job(settings: dict, job: str, limit_minutes: float | None) -> int:
     say = partial(print, flush=True)
     with quiet.alone(say):
         out, jobs = _prepared(settings)
-        chosen = [each for each in jobs if job_name(each) == job]
+        chosen = [each for each in jobs if each.name == job]
         return batch.reproduce(out, chosen, settings["profile"], limit_minutes, say)
 
 

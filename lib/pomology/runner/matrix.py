@@ -4,8 +4,6 @@ Every version has a run's folder in that of the matrix, written by the kit under
 that has ended there is not run again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -37,28 +35,20 @@ STATE = "matrix.json"  # what a matrix compares: only the same is continued
 ROUNDS = 3  # behind which the matrix itself says how small a difference it will be able to show
 
 
-def run(
-    versions_text: str,
-    profile: str,
-    devices: str,
-    only: str,
-    name: str,
-    data: str,
-    repeats: int,
-    say: Callable[[str], None],
-) -> int:
+def run(versions_text: str, asked: plan.Asked, say: Callable[[str], None]) -> int:
     """Measure what is missing of a matrix, and build its page. Returns the exit status: 0, 1 or 130."""
     wanted = environments.parse(versions_text)
-    if not 2 <= repeats <= 100:
-        raise PomologyError(f"REPEATS={repeats}: must be from 2 to 100")
-    out = plan.run_folder(name, f"matrix-{wanted[0].package}-{profile}")
-    jobs = {each: _jobs(out / each.name, profile, devices, only, data, repeats) for each in wanted}
-    _check(out, wanted)
+    if not 2 <= asked.repeats <= 100:
+        raise PomologyError(f"REPEATS={asked.repeats}: must be from 2 to 100")
+    out = plan.run_folder(asked.run, f"matrix-{wanted[0].package}-{asked.profile}")
+    jobs = {each: _jobs(out / each.name, asked) for each in wanted}
+    keys = {each.name: environments.key(each) for each in wanted}
+    _check(out, keys)
     (out / ".partial").mkdir(parents=True, exist_ok=True)
     with folders.locked(out, out.name, "matrix"), batch.stopped_by_signals() as stop:
         (out / plan.GOING).touch()
-        write_atomic(out / STATE, json.dumps(_asked(wanted), indent=1) + "\n")
-        return _Matrix(out, jobs, (profile, devices, data), repeats, stop, say).run()
+        write_atomic(out / STATE, json.dumps(keys, indent=1) + "\n")
+        return _Matrix(out, jobs, asked, stop, say).run()
 
 
 def order(names: Sequence[str], wanted: Sequence[Wanted], repeats: int) -> Iterator[tuple[int, str, Wanted]]:
@@ -69,27 +59,21 @@ def order(names: Sequence[str], wanted: Sequence[Wanted], repeats: int) -> Itera
                 yield repeat, name, version
 
 
-def _jobs(folder: Path, profile: str, devices: str, only: str, data: str, repeats: int) -> list[plan.Job]:
+def _jobs(folder: Path, asked: plan.Asked) -> list[plan.Job]:
     """What a version executes: of the notebooks that are asked for, those whose times can be compared."""
-    _, planned = plan.prepare(profile, devices, only, data=data, repeats=repeats, folder=folder)
+    _, planned = plan.prepare(asked, folder=folder)
     if jobs := [job for job in planned if job.notebook.article != published.KIT and not job.notebook.after]:
         return jobs
-    raise PomologyError(
-        f"ONLY={only}: names only notebooks about the kit or other notebooks, which time nothing to compare"
-    )
+    why = "names only notebooks about the kit or other notebooks, which time nothing to compare"
+    raise PomologyError(f"ONLY={asked.only}: {why}")
 
 
-def _check(out: Path, wanted: list[Wanted]) -> None:
+def _check(out: Path, keys: dict[str, str]) -> None:
     if any(out.glob("*.jsonl*")) or (out / "machine.json").exists():
         raise PomologyError(f"RUN={out.name}: is a run, not a matrix; choose another RUN")
-    if (out / STATE).exists() and (before := json.loads((out / STATE).read_text(encoding="utf-8"))) != _asked(wanted):
-        same = before.keys() == _asked(wanted).keys()
-        what = "in environments of other packages" if same else f"of {' and '.join(before)}"
+    if (out / STATE).exists() and (before := json.loads((out / STATE).read_text(encoding="utf-8"))) != keys:
+        what = "in environments of other packages" if before.keys() == keys.keys() else f"of {' and '.join(before)}"
         raise PomologyError(f"RUN={out.name}: is a matrix {one_line(what, 200)}; choose another RUN")
-
-
-def _asked(wanted: list[Wanted]) -> dict[str, str]:
-    return {each.name: environments.key(each) for each in wanted}
 
 
 @dataclass
@@ -99,8 +83,7 @@ class _Matrix:
 
     out: Path
     jobs: dict[Wanted, list[plan.Job]]
-    given: tuple[str, str, str]
-    repeats: int
+    asked: plan.Asked
     stop: threading.Event
     say: Callable[[str], None]
     had: dict[Wanted, dict[str, str]] = field(default_factory=dict)
@@ -108,7 +91,8 @@ class _Matrix:
     notes: list[str] = field(default_factory=list)
 
     def run(self) -> int:
-        expected = {job.notebook.name: job.notebook.seconds.get(self.given[0], 0) for job in chain(*self.jobs.values())}
+        profile, jobs = self.asked.profile, chain(*self.jobs.values())
+        expected = {job.notebook.name: job.notebook.seconds.get(profile, 0) for job in jobs}
         took: dict[str, list[float]] = defaultdict(list)
         for version in self.jobs:
             self._prepare(version)
@@ -118,7 +102,7 @@ class _Matrix:
             self.notes = [f"Before it began: {line}" for line in known]
             for line in known or ["how small a difference can be shown is not known: nothing here was measured twice"]:
                 self.say(line)
-        waiting = [each for each in order(list(expected), there, self.repeats) if self._missing(*each)]
+        waiting = [each for each in order(list(expected), there, self.asked.repeats) if self._missing(*each)]
         self.say(f"{len(waiting)} executions to run into outputs/{self.out.name}/")
         for number, (repeat, name, version) in enumerate(waiting, start=1):
             if self.stop.is_set():
@@ -144,10 +128,8 @@ class _Matrix:
         return 1 if any(self.why.values()) else 0
 
     def _prepare(self, version: Wanted) -> None:
-        printed: list[str] = []
-
         def command(words: Sequence[str | Path]) -> tuple[int, list[str]]:
-            printed.clear()
+            printed: list[str] = []
             return environments.command(words, self.stop, printed.append, env=_environment()), printed
 
         if not self.stop.is_set():
@@ -172,41 +154,39 @@ class _Matrix:
                 self.say(line)
 
         folder, python = self.out / version.name, environments.python_of(version)
-        words = [python, "-P", "-m", "pomology.runner.matrix", folder, *self.given, name, str(repeat)]
+        given = self.asked.profile, self.asked.devices, self.asked.data
+        words = [python, "-P", "-m", "pomology.runner.matrix", folder, *given, name, str(repeat)]
         status = environments.command(words, self.stop, hear, env=_environment(), cwd=root())
         records = [record for record in journal.read(folder / f"{name}.jsonl").records if record.repeat == repeat]
         if not self.stop.is_set() and all(record.status in RETRIED for record in records):
-            why = [f"{record.status}: {record.reason}" for record in records] or [
-                line for line in printed if line.strip()
-            ]
-            self.why[version][name] = one_line(why[-1].strip() if why else f"ended with status {status}", 300)
+            ends = [f"ended with status {status}", *filter(str.strip, printed)]
+            ends += [f"{record.status}: {record.reason}" for record in records]
+            self.why[version][name] = one_line(ends[-1].strip(), 300)
 
     def _arms(self) -> list[versions.Arm]:
         first, arms = next(iter(self.had.values()), {}), []
         for version in self.jobs:
             journals = any((self.out / version.name).glob("*.jsonl"))
             side, had = compare.load(self.out / version.name) if journals else None, self.had.get(version, first)
-            names = [
-                name for name in sorted({*had, *first} - {version.package, "pip"}) if had.get(name) != first.get(name)
-            ]
+            names = sorted({name for name, _ in had.items() ^ first.items()} - {version.package, "pip"})
             also = ", ".join(f"{name} {had.get(name, 'none')} ({first.get(name, 'none')})" for name in names)
             arms.append(versions.Arm(version.label, side, self.why[version], one_line(also, 600)))
         return arms
 
     def _own(self, names: list[str]) -> list[str]:
-        return _sentences([arm.side for arm in self._arms() if arm.side], names, self.repeats)
+        return _sentences([arm.side for arm in self._arms() if arm.side], names, self.asked.repeats)
 
     def _beforehand(self, names: list[str]) -> list[str]:
         """How small a difference can be shown, from what this machine has measured twice."""
         if known := self._own(names):
             return known
-        here = snapshot.snapshot()
+        here, repeats = snapshot.snapshot(), self.asked.repeats
         for place in sorted((root() / "outputs").glob("*/machine.json"), key=lambda path: -path.stat().st_mtime):
             run = Run(place.parent)
-            if run.machine.get("profile") != self.given[0] or folders.of_another_machine(run.machine, here):
+            if run.machine.get("profile") != self.asked.profile or folders.of_another_machine(run.machine, here):
                 continue
             sides = [compare.load(place.parent)] if run.journals else []
-            if known := _sentences(sides, names, self.repeats) or versions.beforehand(_instrument(run), self.repeats):
+            if known := _sentences(sides, names, repeats) or versions.beforehand(_instrument(run), repeats):
                 return [f"from outputs/{run.name}/: {line}" for line in known]
         return []
 
@@ -237,7 +217,8 @@ def _environment() -> dict[str, str]:
 def _once(out: str, profile: str, devices: str, data: str, name: str, repeat: str) -> int:
     """In a version's own process: run a notebook once. It ends when what started it does."""
     batch.end_with_stdin()
-    place, jobs = plan.prepare(profile, devices, name, data=data, repeats=int(repeat) + 1, folder=Path(out))
+    asked = plan.Asked(profile, devices, name, data=data, repeats=int(repeat) + 1)
+    place, jobs = plan.prepare(asked, folder=Path(out))
     with quiet.alone(print) if profile != "smoke" else contextlib.nullcontext():
         return batch.reproduce(place, [job for job in jobs if job.repeat == int(repeat)], profile)
 

@@ -39,10 +39,7 @@ class Notebook(NamedTuple):
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
     """All notebooks in the order in which they run: those of FIRST, then the cheapest, then LAST; each behind those
-    it needs.
-
-    Raises PomologyError if two have one name.
-    """
+    it needs. Raises PomologyError if two have one name."""
     folder = folder or root() / "notebooks"
     paths = {path.stem: path for path in notebook_paths(folder)}
     if not paths:
@@ -86,9 +83,8 @@ def check_runnable(notebook: Notebook) -> None:
     kernel = form.metadata.kernelspec and form.metadata.kernelspec.name
     if kernel != KERNEL:
         named = f"is {one_line(kernel, 60)!r}" if kernel else "is missing"
-        raise PomologyError(
-            f"{notebook.path.name}: its kernel {named}; it must be {KERNEL!r} (JupyterLab: Kernel, Change Kernel)"
-        )
+        remedy = f"it must be {KERNEL!r} (JupyterLab: Kernel, Change Kernel)"
+        raise PomologyError(f"{notebook.path.name}: its kernel {named}; {remedy}")
     for cell in form.cells:
         for name in re.findall(r"\(attachment:([^)\s]+)\)", "".join(cell.source)):
             if cell.cell_type == "markdown" and name not in cell.attachments:

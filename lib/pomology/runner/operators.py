@@ -20,9 +20,8 @@ KERNEL, COMPOSITE, MISSING, SILENT = "kernel", "made of others", "no kernel", "k
 
 @dataclass
 class Use:
-    """What one workload asked of the device: each operator, how often, and what MPS has for it (`kernel`, `made of
-    others`, `no kernel`, `kernel that runs on the CPU`); each fault, once, that a Mac would refuse, compute on the CPU,
-    or get wrong; and [status, reason] of each case in the journal."""
+    """What one workload asked of the device: each operator, how often, and what MPS has for it (`KERNEL` and so on);
+    each fault, once, that a Mac would refuse, compute on the CPU, or get wrong; and [status, reason] of each case."""
 
     operators: dict[str, int] = field(default_factory=dict)
     support: dict[str, str] = field(default_factory=dict)
@@ -49,10 +48,8 @@ class Use:
 
 def rehearse(name: str) -> Use:
     """Run a notebook up to its results on the pretended MPS, with the parameters of `smoke` and stand-ins for its data.
-
     In a process of its own, since PyTorch keeps such a device once it has one. Raises PomologyError in one line if
-    there is no such notebook or no checkout, if the notebook is not PyTorch's, or if it does not get as far.
-    """
+    there is no such notebook or no checkout, if the notebook is not PyTorch's, or if it does not get as far."""
     known, program = {notebook.name: notebook for notebook in notebooks.notebooks()}, root() / PRETENDED_MPS
     if name not in known:
         raise PomologyError(f"--operators {name}: no notebook is named so; there are {', '.join(sorted(known))}")

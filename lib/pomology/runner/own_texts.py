@@ -3,8 +3,6 @@
 Of the notebooks, which anyone may change, only those count that have no other texts than when they were published.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import functools

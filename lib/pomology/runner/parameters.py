@@ -75,9 +75,7 @@ _LIMITS: dict[str, Limit] = {
     "megabytes": _between(16, 65_536),
     "lr": _between(0, 1000, above=True),
     "cuda_workers": _between(0, 128),
-    "loaders": _settings(
-        workers=_between(0, 128), **dict.fromkeys(("persistent", "augment_on_device"), _between(0, 1))
-    ),
+    "loaders": _settings(workers=_between(0, 128), persistent=_between(0, 1), augment_on_device=_between(0, 1)),
     "precisions": _one_of("fp32", "fp16", "bf16"),
     "weights": _one_of("auto", "random"),
     "task": _one_of("classification", "language-model"),

@@ -24,6 +24,17 @@ FILL = 20  # repeats that MINUTES may fill with, where all else is done
 WHOLE = 20  # from so many minutes on a case has its whole budget; with fewer less, and half of it at the least
 
 
+class Asked(NamedTuple):
+    """What is asked of a run; `run` names its folder in outputs/."""
+
+    profile: str
+    devices: str
+    only: str = ""
+    run: str = ""
+    data: str = "auto"
+    repeats: int = 1
+
+
 class Job(NamedTuple):
     """One execution of a notebook: its parameters, and where it ends up."""
 
@@ -38,33 +49,26 @@ class Job(NamedTuple):
         return self.way == END
 
     @property
+    def name(self) -> str:
+        """Of its file: `vae`, of its first repeat `vae-1`, at the end `instrument_check-end`."""
+        return self.notebook.name + self.way + (f"-{self.repeat}" if self.repeat else "")
+
+    @property
     def label(self) -> str:
         name = self.notebook.name + (" (again, at the end)" if self.ends else self.way)
         return name + (f" (repeat {self.repeat + 1})" if self.repeat else "")
 
     def output(self, out: Path) -> Path:
-        return out / "repeats" / self.partial(out).name if self.repeat or self.way else out / self.partial(out).name
+        return (out / "repeats" if self.repeat or self.way else out) / f"{self.name}.ipynb"
 
     def partial(self, out: Path) -> Path:
-        name = self.notebook.name + self.way + (f"-{self.repeat}" if self.repeat else "")
-        return out / ".partial" / f"{name}.ipynb"
+        return out / ".partial" / f"{self.name}.ipynb"
 
 
-def prepare(
-    profile: str,
-    devices: str,
-    only: str = "",
-    run: str = "",
-    data: str = "auto",
-    repeats: int = 1,
-    minutes: float = math.inf,
-    folder: Path | None = None,
-) -> tuple[Path, list[Job]]:
+def prepare(asked: Asked, minutes: float = math.inf, folder: Path | None = None) -> tuple[Path, list[Job]]:
     """The folder of a run, and all that it executes there, finished or not; in `minutes`, all that it may choose from.
-    folder: in place of `run`'s.
-
-    Raises PomologyError if an argument, a notebook or a parameter file is wrong.
-    """
+    folder: in place of `run`'s. Raises PomologyError if an argument, a notebook or a parameter file is wrong."""
+    profile, devices, only, run, data, repeats = asked
     check_choices(profile, devices, data)
     out = folder or run_folder(run, profile)
     fill = FILL if repeats > 0 and minutes < math.inf else 0
@@ -97,12 +101,8 @@ def minutes_of(text: str, profile: str) -> float:
 
 def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1, share: float = 1.0) -> list[Job]:
     """The executions of a run, in order, repeats interleaved. `given` overrides the profile's YAML, unless `auto`.
-    share: of each budget_s.
-
-    A notebook with `again` runs once more in every repeat, before what only shows its numbers.
-
-    Raises PomologyError, in one line, for anything that is wrong in any notebook or parameter file concerned.
-    """
+    share: of each budget_s. A notebook with `again` runs once more in every repeat, before what only shows its numbers.
+    Raises PomologyError, in one line, for anything that is wrong in any notebook or parameter file concerned."""
     if not 1 <= repeats <= 100:
         raise PomologyError(f"REPEATS={repeats}: must be from 1 to 100")
     planned: list[Job] = []

@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 from pomology.errors import PomologyError
 from pomology.machine.snapshot import INSTRUCTIONS, LSCPU, PACKAGES, SYSCTL
-from pomology.paths import read_file, root
+from pomology.paths import read_file, root, write_atomic
 from pomology.report import declaration
 from pomology.report import page as report_page
 from pomology.results import record as results_record
@@ -91,10 +91,8 @@ def is_chip(text: str) -> bool:
 
 
 def kept(value: Any, key: str = "", within: str = "") -> Any:
-    """Of a field's value what may be shared; raises ValueError where that is nothing.
-
-    within: the field that it stands in. Of a list or dict the rest stays without what may not.
-    """
+    """Of a field's value what may be shared; raises ValueError where that is nothing. within: the field that it stands
+    in. Of a list or dict the rest stays without what may not."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (int, float)):
@@ -194,11 +192,9 @@ def write(folder: str | Path, notebooks: bool = False, say: Callable[[str], Any]
         # With the texts of notebooks that are as published; of one that was changed, what can be derived.
         changed = [declaration.Declaration(name) for name in sorted(journals.keys() - unchanged().keys())]
         report_page.build(place, [*changed, *declaration.of_journals(journals, unchanged().values())])
-        made = (path for pattern in ("*", "tables/*", "figures/*") for path in place.glob(pattern) if path.is_file())
-        files = {path.relative_to(place).as_posix(): path.read_bytes() for path in made}
-    files = {name: data for name, data in files.items() if KINDS.fullmatch(name)} | (
-        _pages(run, say) if notebooks else {}
-    )
+        made = {path.relative_to(place).as_posix(): path for path in place.rglob("*")}
+        files = {name: path.read_bytes() for name, path in made.items() if KINDS.fullmatch(name)}
+    files |= _pages(run, say) if notebooks else {}
     for name in [name for name in files if name.endswith(".html")]:  # of what is not sent, no link is left
         files[name] = report_page.links_into(files[name].decode(), files).encode()
     packed = io.BytesIO()
@@ -212,9 +208,7 @@ def write(folder: str | Path, notebooks: bool = False, say: Callable[[str], Any]
     open_zip(target.name, packed)  # what others would refuse is not sent to them
     if target.exists() and target.read_bytes() != packed.getvalue():
         raise PomologyError(f"{target.name}: is there already, with something else in it; move it away first")
-    draft = target.with_name(f"{target.name}.part")
-    draft.write_bytes(packed.getvalue())
-    os.replace(draft, target)
+    write_atomic(target, packed.getvalue())
     return target
 
 

@@ -52,7 +52,7 @@ class Turns:
             if self.timed:
                 free_s, slack_s = self.until_s - self._last_s(job), SLACK * self.total_s
                 self.late_s = min(self._clock() + 2 * self.expected_s(job), free_s)
-                self.ends_s = free_s + slack_s * (3 if self._shows(job) else 1)
+                self.ends_s = free_s + slack_s * (3 if job.notebook.after else 1)
             yield job
             if self.timed and job.notebook.name == SUMMARY:
                 return
@@ -77,11 +77,10 @@ class Turns:
 
     def left_out(self) -> dict[str, str]:
         """Why each notebook that has not had its turn has none: its label -> the words."""
-        left = (job for job in self.waiting if not job.repeat)
-        return {job.label: self._why(job) for job in left}
+        return {job.label: self._why(job) for job in self.waiting if not job.repeat}
 
     def _why(self, job: Job) -> str:
-        if self._shows(job) and not self._due(job):
+        if job.notebook.after and not self._due(job):
             return "too little of what it shows was measured"
         if job.ends and job.notebook.name not in self._done:
             return "its first turn was left out"
@@ -100,22 +99,19 @@ class Turns:
                 return job
         return None
 
-    def _shows(self, job: Job) -> bool:
-        return bool(job.notebook.after)
-
     def _ready(self, job: Job) -> bool:
         again = job.repeat or job.ends  # of what has run well
-        return not self._shows(job) and not (again and job.notebook.name not in self._done)
+        return not job.notebook.after and not (again and job.notebook.name not in self._done)
 
     def _due(self, job: Job) -> bool:
         """Whether a notebook that shows others' numbers has enough to show: half of them, at the least."""
         of, name = job.notebook.after, job.notebook.name
         enough = name == SUMMARY or 2 * len(self._done.intersection(of)) >= len(of)
-        return self._shows(job) and enough and not job.repeat
+        return bool(of) and enough and not job.repeat
 
     def _last_s(self, job: Job | None = None) -> float:
         """What comes behind a job: with the page, all that is due, or behind one of these the summary."""
         due = [each for each in self.waiting if self._due(each)]
-        if job and self._shows(job):
+        if job and job.notebook.after:
             due = [each for each in due if each.notebook.name == SUMMARY and each is not job]
         return max(1.5 * self.page_s, PAGE_S * self.pace) + sum(map(self.expected_s, due))
