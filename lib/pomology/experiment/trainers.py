@@ -6,6 +6,7 @@ Frameworks are imported when a callback is made, never with this module.
 from __future__ import annotations
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Iterator
@@ -14,7 +15,6 @@ from typing import Any
 from pomology import format
 from pomology.errors import Mismatch, Unsupported
 from pomology.experiment.case import Case
-from pomology.measure.clock import Ticker
 from pomology.measure.epochs import fit_metric
 
 
@@ -37,7 +37,7 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
         def __init__(self):
             super().__init__()
             case.watch()
-            self._began_s, self._ticker, self._short, self._idle_s = time.perf_counter(), None, False, 0.0
+            self._began_s, self._steps, self._short, self._idle_s = time.perf_counter(), None, False, 0.0
             self._ran = {"training": 0, "validation": 0}  # samples
 
         def on_epoch_begin(self, epoch, logs=None):
@@ -99,11 +99,12 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
                     case.note(f"of the training, {passed} passed between epochs without computing")
 
         def _begin(self, steps, part):
-            self._ticker = Ticker(case.clock, part, steps)
-            self._ticker.tick()  # making the iterator, which comes before Keras calls, belongs to the first step
+            # Its steps begin when Keras says so; what lies between two belongs to them. Keras takes its own batches.
+            self._steps = case.clock.steps(range(math.ceil(steps)), part, steps, ready=False)
+            next(self._steps, None)  # making the iterator, which comes before Keras calls, belongs to the first step
 
         def _enough(self, batch):
-            return self._ticker is not None and batch > 0 and not self._ticker.tick()
+            return self._steps is not None and batch > 0 and next(self._steps, None) is None
 
         def _enough_of_short(self):
             """A fast validation runs whole in a shortened epoch, too."""
@@ -117,9 +118,10 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             self._idle_s += max(0.0, without_processor_s() - self._without_s)
 
         def _end(self):
-            if self._ticker is not None:
-                self._ticker.end()
-                self._ticker = None
+            if self._steps is not None:
+                next(self._steps, None)  # ends the last step, if it was that of a whole epoch
+                self._steps.close()
+                self._steps = None
 
     return StepTimes()
 

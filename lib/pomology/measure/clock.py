@@ -350,25 +350,6 @@ class StepClock:
         return self.clock() - self._aside_s
 
 
-class Ticker:
-    """Drives a `StepClock` from a trainer that owns its loop and only calls back, as Keras and Lightning do.
-
-    What lies between two ticks belongs to the steps. Such a trainer takes its batches itself, so it cannot be given
-    ready ones. steps: of a whole epoch, with a smaller last batch as a fraction."""
-
-    def __init__(self, clock: StepClock, part: str, steps: float):
-        self._loop = clock.steps(range(math.ceil(steps)), part, steps, ready=False)
-
-    def tick(self) -> bool:
-        """A step begins now, and the one before ended. False: the clock has all it wants, and this step is untimed."""
-        return next(self._loop, None) is not None
-
-    def end(self) -> None:
-        """The loop has ended: so has the last step, if it was that of a whole epoch. May be called again."""
-        next(self._loop, None)
-        self._loop.close()
-
-
 def block_steps(
     pace_s: float, block_s: float, synchronize: Callable[[], None], clock: Callable[[], float], lost_s: float = 0.0
 ) -> int:
