@@ -30,11 +30,6 @@ def prepare(framework: str, **asked: bool) -> None:
     _kind(framework).prepare(**asked)
 
 
-def backends(framework: str = "torch") -> dict[str, str | None]:
-    """Each backend of a framework, with None if it can train here and else the reason why not, in plain words."""
-    return _kind(framework).backends()
-
-
 def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
     """The devices to time: `auto` is every one this machine has, the CPU first; `gpu` is whichever GPU it has.
 
