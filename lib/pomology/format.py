@@ -132,10 +132,6 @@ def gigabytes(value: float, digits: int = 3) -> str:
     return f"{significant(value / 1e9, digits)} GB"
 
 
-def gigaflops(value: float, digits: int = 3) -> str:
-    return f"{significant(value / 1e9, digits)} GFLOP/s"
-
-
 def quantity(value: float, unit: str, digits: int = 4) -> str:
     """A value with its unit, as people read it: `12.0 ms`, `256 MB`, `3.10 W`; bytes in powers of 1,000."""
     if unit == "s":

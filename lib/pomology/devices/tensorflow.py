@@ -129,8 +129,7 @@ class TensorFlowDevice(Device):
         return self._tf.ones((size, size), dtype=dtype)
 
     def _move(self, item: Any) -> Any:
-        with self.context():
-            return self._tf.identity(item)
+        return self._here(self._tf.identity, item)
 
     def device_of(self, item: Any) -> str:
         tensors = [weight.value for weight in item.weights] if hasattr(item, "weights") else [item]

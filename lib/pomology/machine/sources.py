@@ -84,10 +84,6 @@ def _faults() -> dict[str, int]:
     return {"page_faults": minor + page_ins, "page_ins": page_ins}
 
 
-def _swap(watch: Telemetry) -> Callable[[], dict[str, int]]:
-    return lambda: {"swap_bytes": psutil.swap_memory().used}
-
-
 def _footprint(watch: Telemetry) -> Callable[[], int]:
     watch.footprint_source, read = memory.footprint()
     return read
@@ -201,7 +197,7 @@ SOURCES = {
     "energy": Source({"power_w": "W", "energy_j": "J"}, _energy, least_s=1.0),
     "load": Source({"cpu_busy": "%"}, lambda watch: quiet.own_s, _cpu_busy, _load_due, 0.5),
     "faults": Source({"page_faults": "count", "page_ins": "count"}, lambda watch: _faults, due=at_ends),
-    "swap": Source({"swap_bytes": "B"}, _swap, due=at_ends),
+    "swap": Source({"swap_bytes": "B"}, lambda watch: lambda: {"swap_bytes": psutil.swap_memory().used}, due=at_ends),
     "footprint": Source({"footprint_peak_bytes": "B"}, _footprint),
     "temperature": Source({"temperature_c": "°C"}, _temperature),
     "thermal": Source({"thermal_level": ""}, _thermal),

@@ -31,8 +31,7 @@ READ = re.compile(rf"(?:machine\.json|{WORD}\.jsonl(?:\.gz)?)")  # a run that is
 ARCHIVE = re.compile(r"\.(?:zip|gz|tgz|bz2|xz|zst|7z|rar|tar|dmg|iso)$", re.IGNORECASE)
 
 # What the unpacking of a malformed zip can raise.
-UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, NotImplementedError, RuntimeError)
-UNREADABLE += (ValueError, IndexError)
+UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, IndexError)
 
 
 class Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
