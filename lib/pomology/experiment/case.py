@@ -202,7 +202,6 @@ class Case(Feasibility):
 
     def __enter__(self) -> Case:
         experiment, backend = self.experiment, self.backend
-        self._start_s = time.perf_counter()
         self._conditions = experiment.conditions(lambda text: self.say(f"{self.name}: {text}"))
         self._canary = experiment.canary("before_s", quiet.PATIENCE)
         self._started, self._start_s = results_record.now(), time.perf_counter()
