@@ -4,8 +4,6 @@ A framework is a file of this package with a subclass of `Device`. `find` import
 its framework before one of its devices is asked for.
 """
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """The frameworks of the kit, and the devices of this machine that they can train on."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

@@ -4,8 +4,6 @@ Each is looked for at the shape that shows it, with memory full of NaN behind th
 Which rows of a notebook meet one is shown by their own proof (`workloads.proof`).
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import math

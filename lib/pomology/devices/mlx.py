@@ -5,8 +5,6 @@ So what is timed goes through `dispatch`, which gives every result to the device
 itself, with `mx.eval(loss, model.parameters(), optimizer.state)` inside the timed loop.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib.metadata

@@ -6,8 +6,6 @@ the plugin's binary; its effect on hardware is unmeasured, so notebooks compare 
 The article trained with that fusion: its notebooks ask for it, and a process of its own has it off.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib.metadata

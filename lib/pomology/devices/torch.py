@@ -3,8 +3,6 @@
 A backend is an entry in `BACKENDS`, which holds what `torch.accelerator` does not say, or not alike, of all of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

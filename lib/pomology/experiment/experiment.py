@@ -1,7 +1,5 @@
 """An experiment: one notebook's cases on this machine."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

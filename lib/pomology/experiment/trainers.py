@@ -3,8 +3,6 @@
 Frameworks are imported when a callback is made, never with this module.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -1,7 +1,5 @@
 """The memory of this process and its workers, sampled while a case runs."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import math

@@ -4,8 +4,6 @@ Counters of processor time tick every 10 ms on each core. Of shorter stretches L
 process that could have run had to wait.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import itertools

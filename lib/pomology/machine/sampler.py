@@ -5,14 +5,12 @@ timed, it also runs `ioreg` once a second). The first and the last reading are t
 grew between these: synchronize the device before the block and at its end, or work is billed to the wrong block.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
 from collections import namedtuple
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from pomology.machine.energy import Absent
 from pomology.machine.sources import SHORTAGE, SOURCES, mean
@@ -61,7 +59,7 @@ class Telemetry:
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._stop = threading.Event()
 
-    def __enter__(self) -> Telemetry:
+    def __enter__(self) -> Self:
         self._open()
         self._sample(edge=True)
         self._thread.start()

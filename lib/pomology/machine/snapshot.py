@@ -4,8 +4,6 @@ What the system does not say is None, never a guess. Results hold no user or hos
 number or UUID: macOS's system_profiler prints serial numbers beside what is wanted, so single fields are picked.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

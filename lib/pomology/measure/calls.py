@@ -1,7 +1,5 @@
 """Time one function, or two in turn."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

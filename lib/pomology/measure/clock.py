@@ -4,8 +4,6 @@ A GPU works behind the program's back, so only a *block* of steps between two fe
 long that what a fence costs vanishes: its own time, and the work that would else have overlapped. What lies between two
 steps of a loop (loading, logging) belongs to the steps. `StepClock` times such a loop, `calls.measure` a function."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

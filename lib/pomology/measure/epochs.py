@@ -1,7 +1,5 @@
 """From blocks of steps to seconds per step, epoch and training."""
 
-from __future__ import annotations
-
 import math
 
 from pomology.measure.clock import PHASES, SPLIT_STEPS, Block, Part, StepClock, interval, steps_in

@@ -4,8 +4,6 @@ A line with `"event": "start"` is written before a case and one with `"event": "
 before anything else happens, so that a killed process costs the case it was in and no other. Journals may come from
 other people's machines: nothing in them is ever evaluated."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Every metric by its name: the heading of its column, its unit, how a value is written, and its axis in a figure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,11 +1,9 @@
 """A run: its folder or zip, its machine, its journals."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
@@ -72,7 +70,7 @@ class Run:
             raise PomologyError(f"{one_line(self.path.name)}: no such folder or zip; runs are in outputs/")
 
     @classmethod
-    def open(cls, name: str) -> Run:
+    def open(cls, name: str) -> Self:
         """By its name in outputs/, or by the path of a folder or zip."""
         if place := locate(name):
             return cls(place)

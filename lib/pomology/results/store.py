@@ -8,8 +8,6 @@ at all, as one writer has put it. Nothing is ever written over: no two writers d
 locks nor a rename over what exists, nor names that differ by case alone. Whoever may write there may be a stranger:
 a reader takes what the manifest names, with the limits of `archive`, once its size and SHA-256 are right."""
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import hashlib
