@@ -91,7 +91,6 @@ class MLXDevice(Device):
         return (self.kind == "gpu" and self._mx.device_info(self.handle).get("device_name")) or super().name
 
     def context(self, strict: bool = False) -> contextlib.AbstractContextManager:
-        """Inside, everything is computed on this device."""
         return self._mx.stream(self.handle)
 
     def on_cpu(self) -> contextlib.AbstractContextManager:
@@ -102,10 +101,8 @@ class MLXDevice(Device):
         self._mx.synchronize(self.handle)
 
     def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """The same function, whose arrays are given to the device when it is called; it does not wait for them.
-
-        Raises ValueError, when called, if it returns no array: what it asked for would never be computed.
-        """
+        """The same function, which gives its arrays to the device and does not wait. Raises ValueError, when called, if
+        it returns none: what it asked for would never be computed."""
 
         def call() -> Any:
             result = function()

@@ -1,7 +1,6 @@
 """The record of a case: its schema, in the one place that knows it, and what is wrong with a line that is none.
 
-A line of a journal is `Start`, written before a case, or `Record`, written after it. Its JSON is their fields, led by
-`event`. A metric's JSON is `Metric`, and in a record it is an `Estimate`."""
+A line of a journal has the fields of `Start` or `Record`, led by `event`, and each metric as `Metric` has it."""
 
 import contextlib
 from datetime import UTC, datetime
