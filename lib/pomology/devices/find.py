@@ -32,8 +32,7 @@ def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
     """The devices to time: `auto` is every one this machine has, the CPU first; `gpu` is whichever GPU it has.
 
     `mps`, `metal` and `mlx-gpu` mean an Apple chip's GPU in every framework. Raises PomologyError for an unknown name,
-    and NoSuchDevice, which is one, if there is no such device here.
-    """
+    and NoSuchDevice, which is one, if there is no such device here."""
     if wanted not in choices():
         raise PomologyError(f"devices: {wanted!r} is not known; one of {', '.join(choices())} is")
     kind, apple_gpus = _kind(framework), {kind.apple_gpu for kind in frameworks().values()}

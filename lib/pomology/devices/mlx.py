@@ -2,8 +2,7 @@
 
 MLX is lazy: `a @ b` only records that a product is wanted, and `synchronize` does not wait for what was only recorded.
 So what is timed goes through `dispatch`, which gives every result to the device to be computed; a training step does so
-itself, with `mx.eval(loss, model.parameters(), optimizer.state)` inside the timed loop.
-"""
+itself, with `mx.eval(loss, model.parameters(), optimizer.state)` inside the timed loop."""
 
 import contextlib
 import functools
@@ -36,8 +35,7 @@ def load() -> Any:
 class MLXDevice(Device):
     """One device of MLX. `handle` is the device that MLX's functions take.
 
-    Arrays belong to no device: the memory is one, and what computes is the default device, which `context` sets.
-    """
+    Arrays belong to no device: the memory is one, and what computes is the default device, which `context` sets."""
 
     framework, title, gpus, apple_gpu = "mlx", "MLX", (GPU,), GPU
     cuda_install = "the extra `cuda` (docs/runs.md)"
@@ -57,8 +55,7 @@ class MLXDevice(Device):
         """Set what MLX reads when it first multiplies. Raises PomologyError if it may be too late for that.
 
         tf32: fp32 as MLX ships it, in TF32 where the GPU can, as M5 and Ampere can; left out, what was asked for before
-        in this process, else not: fp32 means fp32.
-        """
+        in this process, else not: fp32 means fp32."""
         cls._tf32 = wanted = cls._tf32 if tf32 is None else str(int(tf32))
         if "mlx.core" not in sys.modules:
             os.environ[TF32] = wanted

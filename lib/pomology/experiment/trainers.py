@@ -1,7 +1,6 @@
 """The kit's clock inside trainers that own their loop: thin callbacks which tell it when steps begin.
 
-Frameworks are imported when a callback is made, never with this module.
-"""
+Frameworks are imported when a callback is made, never with this module."""
 
 import logging
 import math
@@ -27,8 +26,7 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
       `epochs.fit_metric` estimates, without `between_epochs_s`, in bounds that hold `Experiment.apart`;
     - `between_epochs_s`, of `fit_s`, for which this process computed nothing between epochs: it waits for a processor,
       or for TensorFlow's thread that tunes the input and may sleep as long as the epoch took (docs/findings.md);
-    - the loss of each step, taken out of the epoch's mean so far, which Keras reads from the device in every step.
-    """
+    - the loss of each step, taken out of the epoch's mean so far, which Keras reads from the device in every step."""
     import keras as framework
 
     class StepTimes(framework.callbacks.Callback):
@@ -139,8 +137,7 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
 
     The first step holds the start of the loader's workers, and ready batches go through the same loop. Losses are noted
     without waiting for the device, the model is watched, and Lightning is silent. Raises Unsupported before the first
-    step if Lightning would compute in another precision, and Mismatch if the model is on another device.
-    """
+    step if Lightning would compute in another precision, and Mismatch if the model is on another device."""
     from lightning.pytorch.callbacks import Callback
 
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # which devices there are, and tips

@@ -2,8 +2,7 @@
 
 One daemon thread reads all sources, by default twice a second, which takes about 0.1 % of a core (where a Mac's GPU is
 timed, it also runs `ioreg` once a second). The first and the last reading are the caller's. Energy is what a counter
-grew between these: synchronize the device before the block and at its end, or work is billed to the wrong block.
-"""
+grew between these: synchronize the device before the block and at its end, or work is billed to the wrong block."""
 
 import contextlib
 import threading
@@ -38,8 +37,7 @@ class Telemetry:
     pages too; on macOS of files only, but also those that were read ahead. `swap_bytes`: by how much the swap space in
     use grew, which can shrink while the machine swaps. `swapped_bytes`: moved into and out of swap (psutil's `sin` and
     `sout` are every page-in and page-out on macOS). `compressed_bytes`: what macOS compressed or decompressed, as it
-    does long before it swaps; `compressor_bytes`: by how much the memory grew that holds it.
-    """
+    does long before it swaps; `compressor_bytes`: by how much the memory grew that holds it."""
 
     thermal_level = footprint_source = seconds = thread_s = None
 

@@ -49,8 +49,7 @@ class Part:
     epoch_steps: in a whole epoch; a smaller last batch counts as its fraction. per_epoch: as of `StepClock.steps`.
     blocks: steady steps with whatever the loop really does; ready_blocks: on batches that were ready. last_step_s: of
     a smaller last batch, which no mean holds. steps: run in whole blocks, the first, warm-up and the last included,
-    ready ones not. seconds: of the whole loop, asides included, ready blocks not.
-    """
+    ready ones not. seconds: of the whole loop, asides included, ready blocks not."""
 
     name: str
     epoch_steps: float
@@ -118,8 +117,7 @@ class StepClock:
     epochs whatever they take. to_device: moves a batch to the device, to be kept ready; None times no ready batches.
     on_progress: called where blocks begin and end, with (part name, steps done, steps expected or None). before_ready:
     called when batches are about to be kept ready. on_ready: whether the step is on a ready batch. running: the part
-    under way, None between two.
-    """
+    under way, None between two."""
 
     synchronize: Callable[[], None] = lambda: None
     _: KW_ONLY

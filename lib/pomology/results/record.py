@@ -86,8 +86,7 @@ class Record(Start, kw_only=True, tag="end", gc=False):
     blocks: raw times by part. asides: seconds of occasional work, by name. note: what the case says of itself. absent:
     why a number is missing, by metric. rails: what the energy covers. thermal: level and temperature before and after,
     and how long the device rested. trace, memory_trace: samples in time order. canary: seconds of
-    `machine.quiet.canary` before and after the case, `before_s` and `after_s`.
-    """
+    `machine.quiet.canary` before and after the case, `before_s` and `after_s`."""
 
     parameters: Count | None
     flops_per_step: Count | None
