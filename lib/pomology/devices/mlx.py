@@ -99,7 +99,7 @@ class MLXDevice(Device):
 
     def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """The same function, which gives its arrays to the device and does not wait. Raises ValueError, when called, if
-        it returns none: what it asked for would never be computed."""
+        it returns no array: what it asked for would never be computed."""
 
         def call() -> Any:
             result = function()
