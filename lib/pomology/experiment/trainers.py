@@ -95,7 +95,7 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
                     case.note(f"of the training, {passed} passed between epochs without computing")
 
         def _begin(self, steps, part):
-            # Its steps begin when Keras says so; what lies between two belongs to them. Keras takes its own batches.
+            # Its steps begin when Keras says so; what comes between belongs to them. Keras takes its own batches.
             self._steps = case.clock.steps(range(math.ceil(steps)), part, steps, ready=False)
             next(self._steps, None)  # making the iterator, which comes before Keras calls, belongs to the first step
 
