@@ -475,7 +475,7 @@ def test_find_gives_tensorflow_s_devices_too(tensorflow, platform, facts, wanted
     assert [each.backend for each in devices] == backends
     assert [each.handle for each in devices] == ["/CPU:0" if name == "cpu" else "/GPU:0" for name in backends]
     assert "tf32 False" in made.log and ("growth GPU:0 True" in made.log) == ("gpus" not in facts)
-    reasons = find.backends("tensorflow")
+    reasons = find.frameworks()["tensorflow"].backends()
     assert list(reasons) == ["cpu", "cuda", "metal"] and all(words in reasons[name] for name, words in lacks.items())
 
 

@@ -113,7 +113,7 @@ def test_find_on_a_mac(mac, monkeypatch):
     with pytest.raises(PomologyError, match=r"^devices: 'gpu' is not on .*mlx-gpu: MLX finds no Metal GPU.*has cpu$"):
         find.find("gpu", "mlx")
     monkeypatch.setattr(sys, "platform", "linux")
-    assert "processors only" in find.backends("mlx")["mlx-gpu"]
+    assert "processors only" in find.frameworks()["mlx"].backends()["mlx-gpu"]
 
 
 def test_what_is_timed_is_the_work_and_not_the_wish(mac):

@@ -108,7 +108,7 @@ def test_a_fault_that_ends_the_process_costs_no_other_answer(monkeypatch, tmp_pa
     looks = {"first": lambda *_: "", "second": ends, "third": lambda *_: "by 20 %"}
     bank = [known_faults.Fault(name, "torch", ("cpu",), "", "s", "c", look) for name, look in looks.items()]
     monkeypatch.setattr(known_faults, "FAULTS", bank)
-    monkeypatch.setattr(doctor.find, "backends", lambda _: {"cpu": None})
+    monkeypatch.setattr(doctor.FRAMEWORKS["torch"], "backends", lambda: {"cpu": None})
     with pytest.raises(SystemExit) as ended:
         doctor._main("torch", str(place))
     ended_by = [row[1] for row in ended.value.code]

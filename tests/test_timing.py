@@ -15,7 +15,7 @@ from fakes import Batch, Clock, Loader, SimulatedDevice, ThreadedDevice, train
 from pomology.measure import clock as measure_clock
 from pomology.measure import epochs
 from pomology.measure.calls import in_pairs, measure
-from pomology.measure.clock import Block, Part, StepClock, Ticker, epoch_steps, steps_in
+from pomology.measure.clock import Block, Part, StepClock, epoch_steps, steps_in
 from pomology.measure.epochs import epoch_metrics
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
@@ -632,15 +632,20 @@ def test_blocks_of_measure_make_the_fence_vanish(kernel_s):
     assert {block.steps for block in single.blocks} == {1}
 
 
-def drive(clock: StepClock, steps: float, step_s=lambda number: 0.004, part="training", run=None) -> tuple[Ticker, int]:
+def ended(loop):
+    next(loop, None)  # ends the last step, if it was that of a whole epoch
+    loop.close()
+
+
+def drive(clock: StepClock, steps: float, step_s=lambda number: 0.004, part="training", run=None) -> tuple:
     """A trainer that calls back before each of its steps; returns how many of them the clock wanted."""
-    ticker = Ticker(clock, part, steps)
+    loop = clock.steps(range(math.ceil(steps)), part, steps, ready=False)
     for number in range(run or math.ceil(steps)):
-        if not ticker.tick():
-            return ticker, number
+        if next(loop, None) is None:
+            return loop, number
         clock.clock.pass_s(step_s(number))
-    ticker.end()
-    return ticker, run or math.ceil(steps)
+    ended(loop)
+    return loop, run or math.ceil(steps)
 
 
 def whole_clock(**options) -> StepClock:
@@ -648,32 +653,32 @@ def whole_clock(**options) -> StepClock:
 
 
 @pytest.mark.parametrize(("samples", "batch_size"), [(1000, 10), (1000, 30), (7, 10), (11, 10)])
-def test_a_ticker_times_a_whole_epoch_with_its_smaller_last_batch(samples, batch_size):
+def test_a_loop_of_a_trainer_times_a_whole_epoch_with_its_smaller_last_batch(samples, batch_size):
     # `put` is there, as in a case, and must not be used: the trainer takes its own batches.
     clock = whole_clock(to_device=lambda batch: pytest.fail("a trainer was given a ready batch"))
     count, full = math.ceil(samples / batch_size), samples // batch_size
     seconds = [0.001 if number == full else 0.004 for number in range(count)]
     seconds[0] = 2.0
-    ticker, wanted = drive(clock, samples / batch_size, seconds.__getitem__)
+    loop, wanted = drive(clock, samples / batch_size, seconds.__getitem__)
     part = clock.parts["training"]
     assert wanted == count == part.steps and part.complete and part.ready_blocks == []
     assert part.first_step_s == exactly(2.0)
     assert part.last_step_s == (exactly(0.001) if 0 < full < count else None)
     assert value(clock, "epoch_s") == part.seconds == exactly(sum(seconds))
     clock.clock.pass_s(9)
-    ticker.end()  # again changes nothing, and another part may follow
+    ended(loop)  # again changes nothing, and another part may follow
     drive(clock, 10, lambda number: 0.001, "validation")
     assert value(clock, "epoch_s") == exactly(sum(seconds) + 0.01)
 
 
-def test_a_ticker_says_when_the_budget_is_spent_and_stays_quiet_then():
+def test_a_loop_of_a_trainer_says_when_the_budget_is_spent_and_stays_quiet_then():
     clock = whole_clock(whole=False, budget_s=1.0)
-    ticker, wanted = drive(clock, 100_000, lambda number: 0.01 * (1 + number % 7))
+    loop, wanted = drive(clock, 100_000, lambda number: 0.01 * (1 + number % 7))
     part = clock.parts["training"]
     assert part.steps == wanted < 200 and not part.complete and part.stopped == "budget"
-    assert not ticker.tick()
+    assert next(loop, None) is None
     clock.clock.pass_s(5)
-    ticker.end()
+    ended(loop)
     assert part.steps == wanted and part.seconds < 2
 
 

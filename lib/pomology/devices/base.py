@@ -1,10 +1,7 @@
 """A device as the kit sees it: the methods that an experiment calls, whichever framework computes.
 
 A framework is a file of this package with a subclass of `Device`. `find` imports these files; none of them may import
-its framework before one of its devices is asked for.
-"""
-
-from __future__ import annotations
+its framework before one of its devices is asked for."""
 
 import abc
 import contextlib
@@ -25,8 +22,7 @@ class Device(abc.ABC):
     """One device of one framework.
 
     backend: its name in the journal, such as `mps`. kind: `cpu` or `gpu`. handle: what the framework's own functions
-    take for it. unified_memory: whether that is the host's. uncounted: why the memory counters fail, None where not.
-    """
+    take for it. unified_memory: whether that is the host's. uncounted: why the memory counters fail, None where not."""
 
     # What a framework has to define, beside `__init__(self, backend)` and the abstract methods:
     framework: ClassVar[str]  # as in the journal, and as `Experiment` takes it
@@ -168,8 +164,7 @@ class Device(abc.ABC):
     def peak_memory(self) -> dict[str, int]:
         """`allocated_peak_bytes` (arrays) and `reserved_peak_bytes` (the allocator's pool) since the last reset.
 
-        Empty where nothing is counted, as on most CPUs, and where the counters fail; then `uncounted` says why.
-        """
+        Empty where nothing is counted, as on most CPUs, and where the counters fail; then `uncounted` says why."""
         return {} if self.uncounted else self._counted(self._peak_bytes)
 
     def memory(self) -> dict[str, int]:

@@ -1,7 +1,5 @@
 """What an exception of a framework means: out of memory, or not supported."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The frameworks of the kit, and the devices of this machine that they can train on."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 
@@ -30,17 +28,11 @@ def prepare(framework: str, **asked: bool) -> None:
     _kind(framework).prepare(**asked)
 
 
-def backends(framework: str = "torch") -> dict[str, str | None]:
-    """Each backend of a framework, with None if it can train here and else the reason why not, in plain words."""
-    return _kind(framework).backends()
-
-
 def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
     """The devices to time: `auto` is every one this machine has, the CPU first; `gpu` is whichever GPU it has.
 
     `mps`, `metal` and `mlx-gpu` mean an Apple chip's GPU in every framework. Raises PomologyError for an unknown name,
-    and NoSuchDevice, which is one, if there is no such device here.
-    """
+    and NoSuchDevice, which is one, if there is no such device here."""
     if wanted not in choices():
         raise PomologyError(f"devices: {wanted!r} is not known; one of {', '.join(choices())} is")
     kind, apple_gpus = _kind(framework), {kind.apple_gpu for kind in frameworks().values()}

@@ -1,10 +1,7 @@
 """Faults that are known to give wrong numbers without a word: whether a device has them, here and now.
 
 Each is looked for at the shape that shows it, with memory full of NaN behind the numbers, as some read what is there.
-Which rows of a notebook meet one is shown by their own proof (`workloads.proof`).
-"""
-
-from __future__ import annotations
+Which rows of a notebook meet one is shown by their own proof (`workloads.proof`)."""
 
 import functools
 import importlib
@@ -168,10 +165,6 @@ def _compiled(torch: Any, device: Device) -> str:
     return _wrong(gradients(torch.compile), gradients(lambda model: model))
 
 
-def _mlx_reduced(_: Any, device: Device) -> str:
-    return "products in fp32 are computed in TF32" if device.tf32 else ""
-
-
 def _metal_relu(tensorflow: Any, _: Device) -> str:
     import numpy as np
 
@@ -233,7 +226,8 @@ FAULTS = (
     ),
     Fault(
         "TF32 in place of fp32 in MLX", "mlx", ("mlx-gpu",), "",
-        "ml-explore/mlx issue 3534", "MLX_ENABLE_TF32=0 before MLX is imported, as the kit sets it", _mlx_reduced,
+        "ml-explore/mlx issue 3534", "MLX_ENABLE_TF32=0 before MLX is imported, as the kit sets it",
+        lambda _, device: "products in fp32 are computed in TF32" if device.tf32 else "",
     ),
     Fault(
         "a dense layer with ReLU on Metal", "tensorflow", ("metal",), "",

@@ -2,10 +2,7 @@
 
 MLX is lazy: `a @ b` only records that a product is wanted, and `synchronize` does not wait for what was only recorded.
 So what is timed goes through `dispatch`, which gives every result to the device to be computed; a training step does so
-itself, with `mx.eval(loss, model.parameters(), optimizer.state)` inside the timed loop.
-"""
-
-from __future__ import annotations
+itself, with `mx.eval(loss, model.parameters(), optimizer.state)` inside the timed loop."""
 
 import contextlib
 import functools
@@ -38,8 +35,7 @@ def load() -> Any:
 class MLXDevice(Device):
     """One device of MLX. `handle` is the device that MLX's functions take.
 
-    Arrays belong to no device: the memory is one, and what computes is the default device, which `context` sets.
-    """
+    Arrays belong to no device: the memory is one, and what computes is the default device, which `context` sets."""
 
     framework, title, gpus, apple_gpu = "mlx", "MLX", (GPU,), GPU
     cuda_install = "the extra `cuda` (docs/runs.md)"
@@ -59,8 +55,7 @@ class MLXDevice(Device):
         """Set what MLX reads when it first multiplies. Raises PomologyError if it may be too late for that.
 
         tf32: fp32 as MLX ships it, in TF32 where the GPU can, as M5 and Ampere can; left out, what was asked for before
-        in this process, else not: fp32 means fp32.
-        """
+        in this process, else not: fp32 means fp32."""
         cls._tf32 = wanted = cls._tf32 if tf32 is None else str(int(tf32))
         if "mlx.core" not in sys.modules:
             os.environ[TF32] = wanted
@@ -93,7 +88,6 @@ class MLXDevice(Device):
         return (self.kind == "gpu" and self._mx.device_info(self.handle).get("device_name")) or super().name
 
     def context(self, strict: bool = False) -> contextlib.AbstractContextManager:
-        """Inside, everything is computed on this device."""
         return self._mx.stream(self.handle)
 
     def on_cpu(self) -> contextlib.AbstractContextManager:
@@ -104,10 +98,8 @@ class MLXDevice(Device):
         self._mx.synchronize(self.handle)
 
     def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """The same function, whose arrays are given to the device when it is called; it does not wait for them.
-
-        Raises ValueError, when called, if it returns no array: what it asked for would never be computed.
-        """
+        """The same function, which gives its arrays to the device and does not wait. Raises ValueError, when called, if
+        it returns no array: what it asked for would never be computed."""
 
         def call() -> Any:
             result = function()

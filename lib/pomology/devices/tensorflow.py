@@ -3,10 +3,7 @@
 TensorFlow reads what is set here while it is loaded, so it is loaded through `load` only. Apple's GPUs need that: the
 plugin fuses MatMul, BiasAdd and Relu into an operator that gives wrong values, unless `TURN_OFF_REMAPPER` is 1 (read in
 the plugin's binary; its effect on hardware is unmeasured, so notebooks compare CPU and GPU before they time anything).
-The article trained with that fusion: its notebooks ask for it, and a process of its own has it off.
-"""
-
-from __future__ import annotations
+The article trained with that fusion: its notebooks ask for it, and a process of its own has it off."""
 
 import contextlib
 import functools
@@ -51,8 +48,7 @@ class TensorFlowDevice(Device):
     def prepare(cls, fusion: bool | None = None) -> None:
         """Set what TensorFlow and Keras read when they are loaded. Raises PomologyError if it is too late for that.
 
-        fusion: of Apple's plugin, as it comes; left out, what was asked for before in this process, else none.
-        """
+        fusion: of Apple's plugin, as it comes; left out, what was asked for before in this process, else none."""
         wanted = os.environ.get(REMAPPER) if fusion is None else "0" if fusion else "1"
         if "keras" in sys.modules and os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
             raise PomologyError("Keras was loaded with KERAS_BACKEND set to another: unset it, restart the kernel")
@@ -129,8 +125,7 @@ class TensorFlowDevice(Device):
         return self._tf.ones((size, size), dtype=dtype)
 
     def _move(self, item: Any) -> Any:
-        with self.context():
-            return self._tf.identity(item)
+        return self._here(self._tf.identity, item)
 
     def device_of(self, item: Any) -> str:
         tensors = [weight.value for weight in item.weights] if hasattr(item, "weights") else [item]

@@ -1,9 +1,6 @@
 """The devices of PyTorch: the CPU, and whatever `torch.accelerator` speaks to.
 
-A backend is an entry in `BACKENDS`, which holds what `torch.accelerator` does not say, or not alike, of all of them.
-"""
-
-from __future__ import annotations
+A backend is an entry in `BACKENDS`, which holds what `torch.accelerator` does not say, or not alike, of all of them."""
 
 import contextlib
 import os
@@ -243,8 +240,7 @@ def watermarks(environment: Mapping[str, str]) -> dict[str, str]:
     """The two variables that bound what MPS may allocate, as shares of what Metal recommends: 1, not PyTorch's 1.7.
 
     What is set in `environment` stays and the other one follows, as PyTorch refuses a low one (1.4) above the high one.
-    Raises PomologyError for what is no number, or no such pair.
-    """
+    Raises PomologyError for what is no number, or no such pair."""
     given = {name: environment[name] for name in WATERMARKS if name in environment}
     for name, text in given.items():
         if not re.fullmatch(r"\d+\.?\d*|\.\d+", text):

@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from pomology.devices.base import Device
     from pomology.experiment.experiment import Experiment
 
-# Fields of a record that bear the name of what a case, its device and its experiment know.
-OWN, OF_DEVICE = ("config", "precision", "scaled"), ("framework", "framework_version", "backend", "threads")
-OF_EXPERIMENT = ("article", "profile", "data_origin", "repeat", "software")
-
 ACCURACY_STEPS = 20  # after so many steps any model here that can learn does better than chance
 
 
@@ -202,7 +198,6 @@ class Case(Feasibility):
 
     def __enter__(self) -> Case:
         experiment, backend = self.experiment, self.backend
-        self._start_s = time.perf_counter()
         self._conditions = experiment.conditions(lambda text: self.say(f"{self.name}: {text}"))
         self._canary = experiment.canary("before_s", quiet.PATIENCE)
         self._started, self._start_s = results_record.now(), time.perf_counter()
@@ -280,8 +275,9 @@ class Case(Feasibility):
         experiment, backend = self.experiment, self.backend
         known = {"experiment": experiment.name, "case": self.name, "data": experiment.data_kind, "device": None}
         known |= {"chip": backend.name, "power_source": self._conditions["power_source"], "started": self._started}
-        for source, names in ((self, OWN), (backend, OF_DEVICE), (experiment, OF_EXPERIMENT)):
-            known |= {name: getattr(source, name) for name in names}
+        known |= {key: getattr(self, key) for key in ("config", "precision", "scaled")}
+        known |= {key: getattr(backend, key) for key in ("framework", "framework_version", "backend", "threads")}
+        known |= {key: getattr(experiment, key) for key in ("article", "profile", "data_origin", "repeat", "software")}
         return known
 
     def _record(self, exception: BaseException | None) -> dict[str, Any]:

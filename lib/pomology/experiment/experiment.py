@@ -1,7 +1,5 @@
 """An experiment: one notebook's cases on this machine."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -44,8 +42,7 @@ class Experiment(Report):
     seconds for the steady steps of a case. out: the run's folder; empty takes this day's, see `folders.by_hand`.
     repeat: which repetition of the run this is. precision: of every case that has no setting of that name.
     expects_learning: whether a loss that does not fall means that the model does not learn (a GAN's says nothing).
-    declared: how it is shown, see `report.declaration.Declaration`. Raises PomologyError for a value that cannot be.
-    """
+    declared: how it is shown, see `report.declaration.Declaration`. Raises PomologyError for a value that cannot be."""
 
     def __init__(
         self,
@@ -96,8 +93,7 @@ class Experiment(Report):
         devices take turns, so that none is always measured after hours of another's work.
 
         on: only on these devices. What the journal holds already is skipped, with a line that says so. Raises
-        PomologyError for an axis `name` where `case.name` is something else.
-        """
+        PomologyError for an axis `name` where `case.name` is something else."""
         if name := next((name for name in axes if hasattr(Case, name)), None):
             how = f"give {name!r} in rows, as in cases([{{{name!r}: ...}}]), and read it by case[{name!r}]"
             raise PomologyError(f"case.{name} is no setting: {how}")

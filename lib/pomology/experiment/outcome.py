@@ -1,13 +1,12 @@
 """How a case ended, whether its model learned, and what casts doubt on its number."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pomology.devices import failures
+from pomology.devices.base import Device
 from pomology.devices.torch import fallback_enabled
 from pomology.errors import Mismatch, TooBig
 from pomology.machine.memory import MemoryTrace
@@ -15,10 +14,7 @@ from pomology.machine.sampler import Telemetry
 from pomology.measure import clock, intervals
 from pomology.paths import redact
 from pomology.results import cases
-
-if TYPE_CHECKING:
-    from pomology.devices.base import Device
-    from pomology.results.record import Record
+from pomology.results.record import Record
 
 DRIFT_S = 1.0  # a stretch in which a change of speed is called a drift lasts as long
 FEW_TRACED = 8  # with fewer steps than these behind the warm-up, only the first is left out of a trace of memory

@@ -1,11 +1,9 @@
 """The kit's clock inside trainers that own their loop: thin callbacks which tell it when steps begin.
 
-Frameworks are imported when a callback is made, never with this module.
-"""
-
-from __future__ import annotations
+Frameworks are imported when a callback is made, never with this module."""
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Iterator
@@ -14,7 +12,6 @@ from typing import Any
 from pomology import format
 from pomology.errors import Mismatch, Unsupported
 from pomology.experiment.case import Case
-from pomology.measure.clock import Ticker
 from pomology.measure.epochs import fit_metric
 
 
@@ -29,15 +26,14 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
       `epochs.fit_metric` estimates, without `between_epochs_s`, in bounds that hold `Experiment.apart`;
     - `between_epochs_s`, of `fit_s`, for which this process computed nothing between epochs: it waits for a processor,
       or for TensorFlow's thread that tunes the input and may sleep as long as the epoch took (docs/findings.md);
-    - the loss of each step, taken out of the epoch's mean so far, which Keras reads from the device in every step.
-    """
+    - the loss of each step, taken out of the epoch's mean so far, which Keras reads from the device in every step."""
     import keras as framework
 
     class StepTimes(framework.callbacks.Callback):
         def __init__(self):
             super().__init__()
             case.watch()
-            self._began_s, self._ticker, self._short, self._idle_s = time.perf_counter(), None, False, 0.0
+            self._began_s, self._steps, self._short, self._idle_s = time.perf_counter(), None, False, 0.0
             self._ran = {"training": 0, "validation": 0}  # samples
 
         def on_epoch_begin(self, epoch, logs=None):
@@ -99,11 +95,12 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
                     case.note(f"of the training, {passed} passed between epochs without computing")
 
         def _begin(self, steps, part):
-            self._ticker = Ticker(case.clock, part, steps)
-            self._ticker.tick()  # making the iterator, which comes before Keras calls, belongs to the first step
+            # Its steps begin when Keras says so; what comes between belongs to them. Keras takes its own batches.
+            self._steps = case.clock.steps(range(math.ceil(steps)), part, steps, ready=False)
+            next(self._steps, None)  # making the iterator, which comes before Keras calls, belongs to the first step
 
         def _enough(self, batch):
-            return self._ticker is not None and batch > 0 and not self._ticker.tick()
+            return self._steps is not None and batch > 0 and next(self._steps, None) is None
 
         def _enough_of_short(self):
             """A fast validation runs whole in a shortened epoch, too."""
@@ -117,9 +114,10 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             self._idle_s += max(0.0, without_processor_s() - self._without_s)
 
         def _end(self):
-            if self._ticker is not None:
-                self._ticker.end()
-                self._ticker = None
+            if self._steps is not None:
+                next(self._steps, None)  # ends the last step, if it was that of a whole epoch
+                self._steps.close()
+                self._steps = None
 
     return StepTimes()
 
@@ -139,8 +137,7 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
 
     The first step holds the start of the loader's workers, and ready batches go through the same loop. Losses are noted
     without waiting for the device, the model is watched, and Lightning is silent. Raises Unsupported before the first
-    step if Lightning would compute in another precision, and Mismatch if the model is on another device.
-    """
+    step if Lightning would compute in another precision, and Mismatch if the model is on another device."""
     from lightning.pytorch.callbacks import Callback
 
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # which devices there are, and tips

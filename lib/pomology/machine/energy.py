@@ -1,7 +1,5 @@
 """Energy counters: Apple's, NVIDIA's, and those of x86 processors."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

@@ -1,7 +1,5 @@
 """The memory of this process and its workers, sampled while a case runs."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import math
@@ -26,8 +24,7 @@ class MemoryTrace:
     device: gives `allocated_bytes` and `reserved_bytes` of the device now, or what of them it counts. since: when the
     case began, by `clock`. `footprint_bytes` is as `Telemetry` counts it; `resident_bytes` (on macOS without what only
     the GPU touched) and page faults are of this process alone, as those of children come in one lump when they end. Of
-    long traces every second, fourth, ... row is kept, and the last. What cannot be read is None; `absent` says why.
-    """
+    long traces every second, fourth, ... row is kept, and the last. What cannot be read is None; `absent` says why."""
 
     COLUMNS = (
         *("step", "t_s", "allocated_bytes", "reserved_bytes", "footprint_bytes", "resident_bytes"),
@@ -77,8 +74,7 @@ class MemoryTrace:
         """Growth a step and both ends of what was read in every step from number `warmup` on.
 
         NAME_slope_bytes with its interval, NAME_start_bytes and NAME_end_bytes for NAME in footprint, resident,
-        allocated and reserved; page_faults_slope and page_ins_slope, per step. No slope with fewer than 3 steps.
-        """
+        allocated and reserved; page_faults_slope and page_ins_slope, per step. No slope with fewer than 3 steps."""
         from pomology.measure import intervals  # numpy, which a process that is watched need not have loaded
 
         rows = [row for row in self.rows if row and row[0] >= warmup]

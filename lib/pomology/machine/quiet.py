@@ -1,10 +1,7 @@
 """What this process may use of the machine, what others use of it, and how fast it is now.
 
 Counters of processor time tick every 10 ms on each core. Of shorter stretches Linux knows for how long threads of this
-process that could have run had to wait.
-"""
-
-from __future__ import annotations
+process that could have run had to wait."""
 
 import contextlib
 import fcntl
@@ -128,8 +125,7 @@ def wait(place: Path, say: Callable[[str], Any], sleep: Callable[[float], Any] =
     `WAIT_IN_ALL_S` in all of a run. Where that was not enough, nobody waits again before the machine was quiet once.
 
     place: a file, `WAITED` in a run's folder, with what it has waited so far, in whichever process. say: gets a
-    line about it every second. sleep: waits so many seconds, and returns True to give up, as an event's `wait` does.
-    """
+    line about it every second. sleep: waits so many seconds, and returns True to give up, as an event's `wait` does."""
     state, waited_s, begun_s = snapshot.conditions(), 0.0, time.monotonic()
     before = json.loads(snapshot.file_text(place) or '{"waited_s": 0.0, "in_vain": false}')
     most_s = 0.0 if before["in_vain"] else min(WAIT_S, WAIT_IN_ALL_S - before["waited_s"])
@@ -150,8 +146,7 @@ def wait(place: Path, say: Callable[[str], Any], sleep: Callable[[float], Any] =
 def alone(say: Callable[[str], Any]) -> Iterator[None]:
     """Hold this machine for one measurement, behind the one that holds it now; say: gets a line if there is one.
 
-    The lock goes with this process, however that ends.
-    """
+    The lock goes with this process, however that ends."""
     flags = os.O_RDONLY | os.O_NOFOLLOW
     try:  # in two steps, as Linux opens no other user's file in /tmp with O_CREAT
         held = os.open(LOCK, flags)

@@ -1,7 +1,5 @@
 """The energy of each rail: of a steady step, and of a second."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -2,17 +2,14 @@
 
 One daemon thread reads all sources, by default twice a second, which takes about 0.1 % of a core (where a Mac's GPU is
 timed, it also runs `ioreg` once a second). The first and the last reading are the caller's. Energy is what a counter
-grew between these: synchronize the device before the block and at its end, or work is billed to the wrong block.
-"""
-
-from __future__ import annotations
+grew between these: synchronize the device before the block and at its end, or work is billed to the wrong block."""
 
 import contextlib
 import threading
 import time
 from collections import namedtuple
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from pomology.machine.energy import Absent
 from pomology.machine.sources import SHORTAGE, SOURCES, mean
@@ -40,8 +37,7 @@ class Telemetry:
     pages too; on macOS of files only, but also those that were read ahead. `swap_bytes`: by how much the swap space in
     use grew, which can shrink while the machine swaps. `swapped_bytes`: moved into and out of swap (psutil's `sin` and
     `sout` are every page-in and page-out on macOS). `compressed_bytes`: what macOS compressed or decompressed, as it
-    does long before it swaps; `compressor_bytes`: by how much the memory grew that holds it.
-    """
+    does long before it swaps; `compressor_bytes`: by how much the memory grew that holds it."""
 
     thermal_level = footprint_source = seconds = thread_s = None
 
@@ -61,7 +57,7 @@ class Telemetry:
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._stop = threading.Event()
 
-    def __enter__(self) -> Telemetry:
+    def __enter__(self) -> Self:
         self._open()
         self._sample(edge=True)
         self._thread.start()

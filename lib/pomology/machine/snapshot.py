@@ -1,10 +1,7 @@
 """What this machine is, and whether it is fit to measure now.
 
 What the system does not say is None, never a guess. Results hold no user or host name, home path, address, serial
-number or UUID: macOS's system_profiler prints serial numbers beside what is wanted, so single fields are picked.
-"""
-
-from __future__ import annotations
+number or UUID: macOS's system_profiler prints serial numbers beside what is wanted, so single fields are picked."""
 
 import contextlib
 import ctypes
@@ -60,8 +57,7 @@ def snapshot() -> dict[str, Any]:
 
     cpu_cores are physical. gpus: a list of name, memory_bytes (None where the GPU shares the machine's) and cores (of
     Apple's only). translated: x86-64 Python under Rosetta. packages: those of `PACKAGES` that are installed -> version.
-    git: commit and whether dirty. An unknown key is None, and `unknown[key]` says why; also why `gpus` is empty.
-    """
+    git: commit and whether dirty. An unknown key is None, and `unknown[key]` says why; also why `gpus` is empty."""
     mac = sys.platform == "darwin"
     gpus, no_gpus = _apple_gpus() if mac else _nvidia_gpus()
     performance, efficiency = _cores_by_kind() if mac else (None, None)
@@ -125,8 +121,7 @@ def conditions(watch_s: float = 0.25) -> dict[str, Any]:
 
     power_source: "ac", "battery" or None. load: the 1-minute load average, with one's own earlier work. others: cores
     that other processes used in `watch_s` s. flags: those of "on-battery", "low-power" and "busy" (others used over a
-    quarter of a core and 5 % of all) that hold.
-    """
+    quarter of a core and 5 % of all) that hold."""
     power_source, low_power = _power()
     flags, others = ["on-battery"] * (power_source == "battery") + ["low-power"] * (low_power is True), None
     if watch_s > 0:

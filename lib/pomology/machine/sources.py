@@ -1,8 +1,7 @@
 """What `Telemetry` reads of the machine, an entry of `SOURCES` for each source.
 
 A source is opened when the block begins, which raises Absent where it cannot be read here, and read at both ends of the
-block, some meanwhile too. What it does not know is left out of the metrics.
-"""
+block, some meanwhile too. What it does not know is left out of the metrics."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class Source(NamedTuple):
     """units: of its metrics. open(watch): gives what reads it. least_s: shorter blocks are not resolved.
 
     values(readings, seconds): the block's metrics, or the value of the only one, or raises Absent. due(since_s,
-    before_s, edge): whether to read it `since_s` after the block began and `before_s` before that; edge: at an end.
-    """
+    before_s, edge): whether to read it `since_s` after the block began and `before_s` before that; edge: at an end."""
 
     units: dict[str, str]
     open: Callable[[Telemetry], Callable[[], Any]]
@@ -82,10 +80,6 @@ def _faults() -> dict[str, int]:
     both = memory.page_faults(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     minor, page_ins = (count - commands for count, commands in zip(both, snapshot.command_faults, strict=True))
     return {"page_faults": minor + page_ins, "page_ins": page_ins}
-
-
-def _swap(watch: Telemetry) -> Callable[[], dict[str, int]]:
-    return lambda: {"swap_bytes": psutil.swap_memory().used}
 
 
 def _footprint(watch: Telemetry) -> Callable[[], int]:
@@ -117,8 +111,7 @@ def _temperature(watch: Telemetry) -> Callable[[], float]:
 def _clock_rate(watch: Telemetry) -> Callable[[], float]:
     """Of the GPU's multiprocessors, or of the fastest of a dozen cores, in Hz. (psutil also gives what never changes.)
 
-    A core is woken up to be asked, so not all of a server's are.
-    """
+    A core is woken up to be asked, so not all of a server's are."""
     if sys.platform == "darwin":
         raise Absent("macOS publishes no clock rate")
     if watch.device == "gpu":
@@ -201,7 +194,7 @@ SOURCES = {
     "energy": Source({"power_w": "W", "energy_j": "J"}, _energy, least_s=1.0),
     "load": Source({"cpu_busy": "%"}, lambda watch: quiet.own_s, _cpu_busy, _load_due, 0.5),
     "faults": Source({"page_faults": "count", "page_ins": "count"}, lambda watch: _faults, due=at_ends),
-    "swap": Source({"swap_bytes": "B"}, _swap, due=at_ends),
+    "swap": Source({"swap_bytes": "B"}, lambda watch: lambda: {"swap_bytes": psutil.swap_memory().used}, due=at_ends),
     "footprint": Source({"footprint_peak_bytes": "B"}, _footprint),
     "temperature": Source({"temperature_c": "°C"}, _temperature),
     "thermal": Source({"thermal_level": ""}, _thermal),

@@ -1,7 +1,5 @@
 """Time one function, or two in turn."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
@@ -48,8 +46,7 @@ def measure(
     and so on, or the budget is spent, but never fewer than two blocks, `least_calls` and `least_s`; or `repeats`
     blocks, where given. Once all of it has taken `limit_s`, it stops with what it has, one block at the least. A block
     has so many calls that the fence is negligible, or `calls_per_block`: 1 fences every call. `before` is called ahead
-    of each block, untimed.
-    """
+    of each block, untimed."""
 
     def block(calls: int) -> Block:
         before()

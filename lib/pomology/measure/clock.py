@@ -4,8 +4,6 @@ A GPU works behind the program's back, so only a *block* of steps between two fe
 long that what a fence costs vanishes: its own time, and the work that would else have overlapped. What lies between two
 steps of a loop (loading, logging) belongs to the steps. `StepClock` times such a loop, `calls.measure` a function."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import time
@@ -51,8 +49,7 @@ class Part:
     epoch_steps: in a whole epoch; a smaller last batch counts as its fraction. per_epoch: as of `StepClock.steps`.
     blocks: steady steps with whatever the loop really does; ready_blocks: on batches that were ready. last_step_s: of
     a smaller last batch, which no mean holds. steps: run in whole blocks, the first, warm-up and the last included,
-    ready ones not. seconds: of the whole loop, asides included, ready blocks not.
-    """
+    ready ones not. seconds: of the whole loop, asides included, ready blocks not."""
 
     name: str
     epoch_steps: float
@@ -120,8 +117,7 @@ class StepClock:
     epochs whatever they take. to_device: moves a batch to the device, to be kept ready; None times no ready batches.
     on_progress: called where blocks begin and end, with (part name, steps done, steps expected or None). before_ready:
     called when batches are about to be kept ready. on_ready: whether the step is on a ready batch. running: the part
-    under way, None between two.
-    """
+    under way, None between two."""
 
     synchronize: Callable[[], None] = lambda: None
     _: KW_ONLY
@@ -348,25 +344,6 @@ class StepClock:
     def _now(self) -> float:
         """The clock without the asides, which have no share in the budget."""
         return self.clock() - self._aside_s
-
-
-class Ticker:
-    """Drives a `StepClock` from a trainer that owns its loop and only calls back, as Keras and Lightning do.
-
-    What lies between two ticks belongs to the steps. Such a trainer takes its batches itself, so it cannot be given
-    ready ones. steps: of a whole epoch, with a smaller last batch as a fraction."""
-
-    def __init__(self, clock: StepClock, part: str, steps: float):
-        self._loop = clock.steps(range(math.ceil(steps)), part, steps, ready=False)
-
-    def tick(self) -> bool:
-        """A step begins now, and the one before ended. False: the clock has all it wants, and this step is untimed."""
-        return next(self._loop, None) is not None
-
-    def end(self) -> None:
-        """The loop has ended: so has the last step, if it was that of a whole epoch. May be called again."""
-        next(self._loop, None)
-        self._loop.close()
 
 
 def block_steps(

@@ -1,7 +1,5 @@
 """From blocks of steps to seconds per step, epoch and training."""
 
-from __future__ import annotations
-
 import math
 
 from pomology.measure.clock import PHASES, SPLIT_STEPS, Block, Part, StepClock, interval, steps_in
@@ -17,8 +15,7 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     first_step_s: of training. step_s: mean of its steady steps; forward_s, backward_s, update_s: of that, where the
     loop has these phases, each timed by itself. epoch_s: all parts and occasional work; `measured` if every step ran,
     else `estimated`. compute_epoch_s: the same with every training step as it is on ready batches, and no occasional
-    work, where 10 steps ran of each.
-    """
+    work, where 10 steps ran of each."""
     training, *_ = [*clock.parts.values(), None]
     if training is None or training.first_step_s is None:
         return {}
@@ -86,8 +83,7 @@ def fit_metric(
 
     Whole, it is `measured`: one training has one time, and the spread of its steps says how well this run pins it down.
     Else it says what another one would take, so that its bounds hold how far two trainings are apart; without that it
-    has none. What did not run wanders as the steps of the mean do, besides: both spreads count.
-    """
+    has none. What did not run wanders as the steps of the mean do, besides: both spreads count."""
     whole, left, parts = [], [], clock.parts.values()
     if not parts or any(not (part.blocks or part.complete) for part in parts):
         return None

@@ -1,8 +1,7 @@
 """A number with its interval, and what that interval covers.
 
 Everything that the kit says is an Estimate: what it measured, what an article printed, what was counted on paper. In
-arithmetic an unknown spread stays unknown: it is unbounded, never zero.
-"""
+arithmetic an unknown spread stays unknown: it is unbounded, never zero."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     n: what it rests on (steps, calls, samples or processes). how: how the value came about. covers: what the interval
     covers. `run`: the spread within one process; another may differ by more. `repeats`: the spread between processes.
     `none`: unknown. `exact`: a count, or the best of what was seen, which has no spread. Left out, it follows from how
-    and the bounds.
-    """
+    and the bounds."""
 
     value: int | float
     unit: str = ""
@@ -108,8 +106,7 @@ def estimate(number: Estimate | float) -> Estimate:
 def total(terms: Iterable[Estimate], negligible: float = 0.0) -> Estimate:
     """The sum of independent estimates: half-widths add in squares, and n is that of the first.
 
-    A term of unknown spread makes the sum's unknown, unless such terms make up at most this share of it.
-    """
+    A term of unknown spread makes the sum's unknown, unless such terms make up at most this share of it."""
     terms = list(terms)
     value = sum(term.value for term in terms)
     first, how = terms[0], "estimated" if any(term.how == "estimated" for term in terms) else terms[0].how

@@ -114,8 +114,7 @@ def interval(durations: ArrayLike, weights: ArrayLike | None = None) -> Estimate
     durations: seconds per step in time order or, with `weights` (steps per block), means of blocks of so many steps.
     Of normal values with a lag-1 correlation of 0 to 0.8, the mean is inside in 92 to 97.5 % of cases from 20 values
     on, and in 92 to 99 % below (`make bench`, part coverage). It cannot know what it has not seen: a wander that is
-    slower than all the values, or slow steps so rare that a hundred hold a handful.
-    """
+    slower than all the values, or slow steps so rare that a hundred hold a handful."""
     times = _times(durations)
     steps = np.ones_like(times) if weights is None else _times(weights, positive=True)
     mean, count = float(times @ steps / steps.sum()), round(steps.sum())
@@ -130,8 +129,7 @@ def median_interval(durations: ArrayLike) -> Estimate:
 
     Woodruff 1952: the interval of the mean of "this call took less than the median" says how far from 1/2 the rank of
     the true median may be; its values are the bounds. Of few values that may be beyond the extremes, and the bounds are
-    then so many times as far away. The median is inside in 91 to 98 % of cases, and below 20 values in 91 to 99.6 %.
-    """
+    then so many times as far away. The median is inside in 91 to 98 % of cases, and below 20 values in 91 to 99.6 %."""
     times = _times(durations)
     median = float(np.median(times))
     reach = _half_width(np.where(times == median, 0.5, times < median), np.ones_like(times), 0.5, 20)
@@ -151,8 +149,7 @@ def _half_width(values: np.ndarray, steps: np.ndarray, mean: float, raised: floa
     mean the variance v F / all steps, with F = ΣΣ sqrt(share_i share_j) r^|i - j|; Student's t has n - 1 degrees of
     freedom. The lag-1 correlation of few values comes out too small, and scatters: r is 1 + raised / n times as large,
     plus 60 / n², from 0 to 0.95. These numbers were found by simulation, as those that cover; values of 0 and 1 need a
-    larger `raised`, since their correlation fades more slowly.
-    """
+    larger `raised`, since their correlation fades more slowly."""
     total = steps.sum()
     if values.size > BATCHES:  # a value belongs to the batch that its middle step falls into
         batch = ((np.cumsum(steps) - steps / 2) * (BATCHES / total)).astype(int)
@@ -200,8 +197,7 @@ def slope(values: ArrayLike, steps: ArrayLike, resolution: float = 0.0) -> Estim
     based correlation and heterogeneity robust inference"), widened since those of a random walk correlate by
     (m² - 1) / (2 (2 m² + 1)) for blocks of m values (Working 1960, "Note on the correlation of first differences of
     averages in a random chain"). The half-width is never less than the largest jump, or the resolution, over the steps.
-    Of a growth by fewer than some eight jumps, the interval is short of 95 %.
-    """
+    Of a growth by fewer than some eight jumps, the interval is short of 95 %."""
     y, x = (np.asarray(given, dtype=float) for given in (values, steps))
     if y.size < 3 or not np.isfinite(y).all() or not (np.diff(x) > 0).all():
         raise ValueError("a slope needs at least 3 values, which are finite, at steps that rise")

@@ -1,7 +1,5 @@
 """Journals of runs in folders and shared zips, read with limits."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -13,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Self
 
 import msgspec
 
@@ -31,8 +29,7 @@ READ = re.compile(rf"(?:machine\.json|{WORD}\.jsonl(?:\.gz)?)")  # a run that is
 ARCHIVE = re.compile(r"\.(?:zip|gz|tgz|bz2|xz|zst|7z|rar|tar|dmg|iso)$", re.IGNORECASE)
 
 # What the unpacking of a malformed zip can raise.
-UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, NotImplementedError, RuntimeError)
-UNREADABLE += (ValueError, IndexError)
+UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, IndexError)
 
 
 class Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -42,7 +39,7 @@ class Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
     @classmethod
-    def of(cls, data: bytes) -> Entry:
+    def of(cls, data: bytes) -> Self:
         return cls(len(data), hashlib.sha256(data).hexdigest())
 
 

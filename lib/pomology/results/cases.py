@@ -1,7 +1,5 @@
 """What records have in common: names, groups of repeats, values between them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any

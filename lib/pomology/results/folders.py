@@ -93,11 +93,6 @@ def note(out: Path, **facts: Any) -> None:
     _write(out, noted(out) | facts)
 
 
-def left_out(out: Path) -> dict[str, str]:
-    """What a run has left out, as MINUTES was over: a notebook, as `plan.Job.label` has it -> why."""
-    return dict(noted(out).get("left_out", {}))
-
-
 def until(out: Path) -> float:
     """When no more cases of a run's notebook begin, in seconds of `time.time`; infinite where none runs in MINUTES."""
     return float(machine_snapshot.file_text(out / UNTIL) or "inf")
@@ -166,12 +161,10 @@ def _alone(folder: Path, experiment: str) -> bool:
     path = folder / ".partial" / f"{experiment}.lock"
     if path not in _held:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(path, blocking=False)
         try:
-            lock.acquire()
+            _held[path] = filelock.FileLock(path, blocking=False).acquire().lock
         except filelock.Timeout:
             return False
-        _held[path] = lock
     return True
 
 

@@ -4,8 +4,6 @@ A line with `"event": "start"` is written before a case and one with `"event": "
 before anything else happens, so that a killed process costs the case it was in and no other. Journals may come from
 other people's machines: nothing in them is ever evaluated."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -67,8 +65,7 @@ class Contents:
     records: the last line of each case and repeat, in the order in which they began, or the best of two attempts where
     the machine was slow, see `_stands`; one that never ended stands as `crashed`, and its start in open_starts.
     attempts: how often each (case, repeat) began since it last ended; begun: how often in all.
-    problems: one sentence for each line that could not be used. size: in bytes, of what was read.
-    """
+    problems: one sentence for each line that could not be used. size: in bytes, of what was read."""
 
     path: Path
     size: int = 0

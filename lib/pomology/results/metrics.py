@@ -1,7 +1,5 @@
 """Every metric by its name: the heading of its column, its unit, how a value is written, and its axis in a figure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +36,7 @@ def _fixed(form: str, unit: str = "", per: float = 1.0) -> Show:
 _count, _error, _busy, _times = _fixed(",.0f"), _fixed(".1e"), _fixed(".0f", " %"), _rounded("×")
 _share, _joules, _megabytes = _rounded(" %", 0.01), _rounded(" J"), _fixed(",.0f", " MB", 1e6)
 _watts = _rounded(" W", digits=2)  # a meter is not better than that
-gigabytes, gigaflops = _rounded(" GB", 1e9), _rounded(" GFLOP/s", 1e9)
+gigabytes, _gigaflops = _rounded(" GB", 1e9), _rounded(" GFLOP/s", 1e9)
 _gibibytes, _free = _fixed(".2f", " GiB", 2**30), _fixed(".1f", " GiB", 2**30)
 MINUTES = _rounded(" min", 60)  # beside an article's
 _bytes, _growth = partial(quantity, unit="B"), partial(signed, unit="B")
@@ -69,16 +67,16 @@ METRICS: dict[str, Metric] = {
     "launch_stream_s": Metric("Without waiting", "s", milliseconds),
     "launch_paused_s": Metric("After a pause", "s", milliseconds),
     "compile_s": Metric("Compiling", "s", milliseconds),
-    "flops_per_s": Metric("Achieved", "FLOP/s", gigaflops, "achieved GFLOP/s (more is faster)", 1e9),
-    "forward_flops_per_s": Metric("Forward achieves", "FLOP/s", gigaflops),
-    "backward_flops_per_s": Metric("Backward achieves", "FLOP/s", gigaflops),
+    "flops_per_s": Metric("Achieved", "FLOP/s", _gigaflops, "achieved GFLOP/s (more is faster)", 1e9),
+    "forward_flops_per_s": Metric("Forward achieves", "FLOP/s", _gigaflops),
+    "backward_flops_per_s": Metric("Backward achieves", "FLOP/s", _gigaflops),
     "bytes_per_s": Metric("Memory traffic, at least", "B/s", _rounded(" GB/s", 1e9)),
     "throughput": Metric("Throughput", "/s", _rounded(" per s")),
     "speedup": Metric("Speed-up", "x", _times, "times as fast as plain fp32 on the same device (more is faster)"),
-    "flops_per_s_per_usd": Metric("Per dollar", "FLOP/s/USD", gigaflops, "GFLOP/s per dollar (more is better)", 1e9),
+    "flops_per_s_per_usd": Metric("Per dollar", "FLOP/s/USD", _gigaflops, "GFLOP/s per dollar (more is better)", 1e9),
     "share_of_peak": Metric("Share of the peak", "", _share, PEAKS, 1e12),
     "share_of_roof": Metric("Share of the roof", "", _share, ROOFS, 1e9),
-    "peak_flops_per_s": Metric("Peak", "FLOP/s", gigaflops),
+    "peak_flops_per_s": Metric("Peak", "FLOP/s", _gigaflops),
     "peak_memory_bytes": Metric("Memory", "B", gigabytes, sources=("reserved_peak_bytes", "footprint_peak_bytes")),
     "footprint_peak_bytes": Metric("Memory", "B", gigabytes),
     "footprint_end_bytes": Metric("Footprint", "B", _bytes),
@@ -124,14 +122,10 @@ METRICS: dict[str, Metric] = {
     "launch_price_usd": Metric("Launch price", "USD", _fixed(",.0f", " USD")),
 }
 
-RAILS = {"gpu": "the GPU", "cpu": "the CPU", "dram": "memory", "ane": "the Neural Engine"}
-METRICS |= {f"power_{rail}_w": Metric(f"Power of {name}", "W", _watts) for rail, name in RAILS.items()}
-METRICS |= {
-    f"energy_{rail}_j_per_step": Metric(f"Energy of {name} per step", "J", _joules) for rail, name in RAILS.items()
-}
-METRICS["energy_gpu_j_per_step"] = Metric(
-    "Energy of the GPU per step", "J", _joules, "joules of the GPU per step (less is better)"
-)
+for _rail, _name in {"gpu": "the GPU", "cpu": "the CPU", "dram": "memory", "ane": "the Neural Engine"}.items():
+    _axis = "joules of the GPU per step (less is better)" if _rail == "gpu" else ""
+    METRICS[f"power_{_rail}_w"] = Metric(f"Power of {_name}", "W", _watts)
+    METRICS[f"energy_{_rail}_j_per_step"] = Metric(f"Energy of {_name} per step", "J", _joules, _axis)
 
 # How an article that prints a unit in the heading writes the numbers below it.
 IN_HEADINGS: dict[str, Show] = {

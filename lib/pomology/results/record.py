@@ -1,13 +1,10 @@
 """The record of a case: its schema, in the one place that knows it, and what is wrong with a line that is none.
 
-A line of a journal is `Start`, written before a case, or `Record`, written after it. Its JSON is their fields, led by
-`event`. A metric's JSON is `Metric`, and in a record it is an `Estimate`."""
-
-from __future__ import annotations
+A line of a journal has the fields of `Start` or `Record`, led by `event`, and each metric as `Metric` has it."""
 
 import contextlib
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -89,8 +86,7 @@ class Record(Start, kw_only=True, tag="end", gc=False):
     blocks: raw times by part. asides: seconds of occasional work, by name. note: what the case says of itself. absent:
     why a number is missing, by metric. rails: what the energy covers. thermal: level and temperature before and after,
     and how long the device rested. trace, memory_trace: samples in time order. canary: seconds of
-    `machine.quiet.canary` before and after the case, `before_s` and `after_s`.
-    """
+    `machine.quiet.canary` before and after the case, `before_s` and `after_s`."""
 
     parameters: Count | None
     flops_per_step: Count | None
@@ -114,16 +110,16 @@ class Record(Start, kw_only=True, tag="end", gc=False):
     thermal: dict[str, Any] | UnsetType = UNSET
 
     @classmethod
-    def ended(cls, start: Start, status: Status, reason: str) -> Record:
+    def ended(cls, start: Start, status: Status, reason: str) -> Self:
         """The record of a case of which only the start is known."""
         known = {name: getattr(start, name) for name in Start.__struct_fields__}
         blank = dict.fromkeys(("parameters", "flops_per_step", "foreign_load", "seconds"))
         return cls(**known, **blank, flags=[], status=status, reason=reason, metrics=Metrics())
 
-    def replace(self, **changes: Any) -> Record:
+    def replace(self, **changes: Any) -> Self:
         return msgspec.structs.replace(self, **changes)
 
-    def without_samples(self) -> Record:
+    def without_samples(self) -> Self:
         """The same without what is long: raw times, traces, the traceback."""
         return self.replace(**dict.fromkeys(("blocks", "asides", "rails", "trace", "memory_trace", "traceback"), UNSET))
 

@@ -1,11 +1,9 @@
 """A run: its folder or zip, its machine, its journals."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
@@ -28,8 +26,7 @@ ALIKE, CANARIES_ALIKE = 1.01, 1.15  # sizes and clocks, and the best canaries, o
 def differences(*runs: Any) -> str:
     """In what the machines of two runs differ, or why that cannot be known; empty where all shows that they are one.
 
-    runs: whatever has a `machine`, and `records`, of whose canaries the best counts.
-    """
+    runs: whatever has a `machine`, and `records`, of whose canaries the best counts."""
     machines = [run.machine for run in runs]
     canaries = [[s for record in run.records for s in (record.canary or {}).values()] for run in runs]
     if not all(isinstance(each.get("processor"), dict) for each in machines) or not all(canaries):
@@ -60,8 +57,7 @@ class Run:
     machine: what machine.json says; empty if that is missing or malformed. journals: by experiment. records: of all
     journals, a finished case each. problems: a sentence for each file that could not be used. others: runs of other
     people that its page shows beside it. Raises PomologyError for a place that is none, or a zip of which anything is
-    not safe to read.
-    """
+    not safe to read."""
 
     def __init__(self, place: str | Path):
         self.path = Path(place)
@@ -72,7 +68,7 @@ class Run:
             raise PomologyError(f"{one_line(self.path.name)}: no such folder or zip; runs are in outputs/")
 
     @classmethod
-    def open(cls, name: str) -> Run:
+    def open(cls, name: str) -> Self:
         """By its name in outputs/, or by the path of a folder or zip."""
         if place := locate(name):
             return cls(place)

@@ -8,8 +8,6 @@ at all, as one writer has put it. Nothing is ever written over: no two writers d
 locks nor a rename over what exists, nor names that differ by case alone. Whoever may write there may be a stranger:
 a reader takes what the manifest names, with the limits of `archive`, once its size and SHA-256 are right."""
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import hashlib
@@ -86,8 +84,7 @@ def fetch(name: str, address: str = "") -> Path:
 
     name: the run's, alone or with what follows in the store (`a`, `a@apple-m2-0123456789ab`); or a whole address.
     Raises PomologyError, in a line, for a store or run that is not there, several runs of that name, or one of which
-    anything is not as its manifest says, or larger than a run may be.
-    """
+    anything is not as its manifest says, or larger than a run may be."""
     if "://" in name:
         address, _, name = name.rstrip("/").rpartition("/")
     return _opened(address).fetch(name)

@@ -56,7 +56,7 @@ def reproduce(
     with held, stopped_by_signals() as stop:
         say(machine_snapshot.describe(folders.note_machine(out, profile)))
         (out / folders.UNTIL).unlink(missing_ok=True)
-        left = folders.left_out(out)
+        left = dict(folders.noted(out).get("left_out", {}))  # as MINUTES was over: the label of a job -> why
         if timed:
             folders.note(out, minutes=minutes)
         state, once = machine_snapshot.conditions() if profile == "smoke" or timed else None, iter([say])

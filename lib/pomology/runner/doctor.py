@@ -150,7 +150,7 @@ def _probe_here(framework: str, place: Path) -> dict[str, Any]:
     """Writes the answer before each fault, too: one that ends the process is to cost no other answer."""
     answer: dict[str, Any] = {"version": "", "reason": None, "devices": []}
     there = []
-    for backend, reason in find.backends(framework).items():
+    for backend, reason in FRAMEWORKS[framework].backends().items():
         entry = {"backend": backend, "kind": "cpu" if backend == "cpu" else "gpu", "reason": reason}
         if reason is None:
             (device,) = find.find(backend, framework)
@@ -171,7 +171,7 @@ def _probe_lightning() -> dict[str, Any]:
     import lightning
     from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 
-    missing = find.backends("torch")
+    missing = FRAMEWORKS["torch"].backends()
     devices: list[dict[str, Any]] = [{"backend": "cpu", "kind": "cpu", "reason": None}]
     for backend, accelerator in (("cuda", CUDAAccelerator), ("mps", MPSAccelerator)):
         here = f"platform.processor() says {platform.processor()!r}, and Lightning wants 'arm'"
