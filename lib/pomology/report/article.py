@@ -300,8 +300,7 @@ def _cell(about: Declaration, column: Column, repeats: list[Record], share: Esti
     if name.endswith(metrics.SLOPES):
         return slope_text(value)
     if name in TRAININGS and few(value):  # no interval, which few steps cannot have, but their shortest and longest
-        steady = [block for record in good for block in (record.blocks or {}).get("training", {}).get("steady", [])]
-        times = [spent / count for count, spent in steady if count]
+        times = [spent / count for record in good for count, spent in record.steady() if count]
         steps = f" (steps of {span(min(times), max(times), partial(seconds, digits=2))})" if times else ""
         return f"about {rounded(value, show)}{steps}"
     whole = combined(repeats, name.removeprefix("compute_")) if name.startswith("compute_") else None
@@ -326,7 +325,7 @@ def _remarks(about: Declaration, repeats: list[Record]) -> list[str]:
     last, how = (good or repeats)[-1], []
     if about.metric in TRAININGS and good and about.metric in last.metrics:
         training = (last.blocks or {}).get("training", {})
-        steps = sum(count for count, _ in training.get("steady", []))
+        steps = sum(count for count, _ in last.steady())
         seen = steps / training["epoch_steps"] if training.get("epoch_steps") else 1.0
         seen = f", {significant(100 * seen, 2)} % of the epoch" if seen < 1 else ""
         whole = combined(repeats, about.metric).how == "measured"

@@ -111,11 +111,10 @@ def fastest(record: Record, name: str) -> Estimate | None:
 
     The best of what was seen is what STREAM (McCalpin 1995) reports, too: others only slow it down."""
     rate, call = record.metrics.get(name), record.metrics.get("kernel_s")
-    blocks = (record.blocks or {}).get("kernel_s", {}).get("steady")
-    if not (rate and call and blocks):
+    each_s = [seconds / calls for calls, seconds in record.steady("kernel_s") if calls]
+    if not (rate and call and each_s):
         return rate
-    least_s = min(seconds / calls for calls, seconds in blocks)
-    return Estimate(rate.value * call.value / least_s, rate.unit, n=len(blocks), covers="exact")
+    return Estimate(rate.value * call.value / min(each_s), rate.unit, n=len(each_s), covers="exact")
 
 
 def traffic(record: Record) -> str:

@@ -27,6 +27,7 @@ ATTEMPTS = 2
 Count = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]
 Real = Annotated[float, msgspec.Meta(gt=-1e300, lt=1e300)]
 Number = Count | Real
+Raw = list[tuple[Annotated[int, msgspec.Meta(ge=0)], Annotated[float, msgspec.Meta(gt=0)]]]
 
 
 class Metric(msgspec.Struct, gc=False):
@@ -97,7 +98,7 @@ class Record(Start, kw_only=True, tag="end", gc=False):
     reason: str | None
     seconds: Number | None
     metrics: Metrics
-    blocks: dict[str, Any] | UnsetType = UNSET
+    blocks: dict[str, dict[str, Any]] | UnsetType = UNSET
     asides: dict[str, Any] | UnsetType = UNSET
     note: str | UnsetType = UNSET
     memory_trace: dict[str, Any] | UnsetType = UNSET
@@ -119,6 +120,14 @@ class Record(Start, kw_only=True, tag="end", gc=False):
     def replace(self, **changes: Any) -> Self:
         return msgspec.structs.replace(self, **changes)
 
+    def steady(self, part: str = "training") -> Raw:
+        """The raw times of a part: of each block how many steps or calls it has, and their seconds. Raises
+        ValidationError for what is none; no record of a journal does, since `parse` has asked."""
+        try:
+            return msgspec.convert((self.blocks or {}).get(part, {}).get("steady", []), Raw)
+        except msgspec.ValidationError as error:
+            raise msgspec.ValidationError(f"steady of `$.blocks.{part}`: {error}") from None
+
     def without_samples(self) -> Self:
         """The same without what is long: raw times, traces, the traceback."""
         return self.replace(**dict.fromkeys(("blocks", "asides", "rails", "trace", "memory_trace", "traceback"), UNSET))
@@ -138,7 +147,10 @@ def parse(line: bytes) -> Start | Record:
     """A line of a journal. Raises ValueError, with one sentence, for a line that is none, and PomologyError for one of
     another schema, of which nothing in its file can be understood."""
     try:
-        return _DECODER.decode(line)
+        found = _DECODER.decode(line)
+        for part in getattr(found, "blocks", None) or ():
+            found.steady(part)
+        return found
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         wrong = str(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
     with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError):

@@ -54,7 +54,7 @@ def sustained_figure(_: Declaration, records: list[Record]) -> Any:
     for number, record in enumerate(record for record in cases.comparable(records) if "rate_left" in record.metrics):
         series, minutes = _series(record), 0.0
         colours[series] = shade(record)
-        for steps, seconds in (record.blocks or {}).get("step_s", {}).get("steady", []):
+        for steps, seconds in record.steady("step_s"):
             rate = 100 * steps / seconds * record.metrics["step_first_s"].value
             rows.append((RATE, minutes + seconds / 120, rate, series, number))
             minutes += seconds / 60
