@@ -119,7 +119,7 @@ def test_torn_lines_in_the_middle_cost_themselves_only(journal):
     assert read(journal.path).problems[-1] == "vae.jsonl: 2 more lines that cannot be used"
 
 
-@pytest.mark.parametrize("times", [[[1, 0]], [[1, "s"]], [[1]], [[-1, 2.0]], None, "abc"])
+@pytest.mark.parametrize("times", [[[1, -0.1]], [[1, "s"]], [[1]], [[-1, 2.0]], None, "abc"])
 def test_raw_times_that_are_none_cost_their_line_and_say_where(journal, times):
     journal.end(ENDED)
     line = json.dumps(ENDED | {"case": "b", "blocks": {"kernel_s": {"steady": times}}}) + "\n"

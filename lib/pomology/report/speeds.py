@@ -100,7 +100,7 @@ def _measured(records: Sequence[Record]) -> Iterator[Speed]:
             device = chip_name(first) + " (here)" * (chip_name(first) in there)
             about = (row["workload"], terms, device, cases.kind(first), MEASURED, first.framework)
             # A repeat that had no more than its first step adds nothing to the rate.
-            steps = min(filter(None, (sum(count for count, _ in one.steady()) for one in good)), default=0)
+            steps = min(filter(None, (sum(count for count, _ in each.steady()) for each in good)), default=0)
             software = (first.framework_version, first.started[:4])
             yield Speed(*about, *software, rate, faults(good), len(good), steps)
 

@@ -27,7 +27,7 @@ ATTEMPTS = 2
 Count = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]
 Real = Annotated[float, msgspec.Meta(gt=-1e300, lt=1e300)]
 Number = Count | Real
-Raw = list[tuple[Annotated[int, msgspec.Meta(ge=0)], Annotated[float, msgspec.Meta(gt=0)]]]
+Raw = list[tuple[Annotated[int, msgspec.Meta(ge=0)], Annotated[float, msgspec.Meta(ge=0)]]]
 
 
 class Metric(msgspec.Struct, gc=False):
@@ -147,10 +147,10 @@ def parse(line: bytes) -> Start | Record:
     """A line of a journal. Raises ValueError, with one sentence, for a line that is none, and PomologyError for one of
     another schema, of which nothing in its file can be understood."""
     try:
-        found = _DECODER.decode(line)
-        for part in getattr(found, "blocks", None) or ():
-            found.steady(part)
-        return found
+        record = _DECODER.decode(line)
+        for part in getattr(record, "blocks", None) or ():
+            record.steady(part)
+        return record
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         wrong = str(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
     with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError):
