@@ -209,6 +209,21 @@ def require_time(case: Any, product: Product, build: Callable, limit_s: float, r
             break
 
 
+def past_best(case: Any) -> bool:
+    """Whether a square product of over 4096 rows need not be timed: of the smaller ones that this repeat has timed on
+    this device in this precision, the largest was not the fastest by 2 %."""
+    size = Product.of(case.config).lengths[-1]
+    alike = case.backend.backend, case.precision, case.operation, case.experiment.repeat
+    rates = {
+        Product.of(record.config).lengths[-1]: record.metrics["flops_per_s"].value
+        for record in case.experiment.records
+        if (record.backend, record.precision, record.config["operation"], record.repeat) == alike
+        and "flops_per_s" in record.metrics
+    }
+    *before, last = [rates[rows] for rows in sorted(rates) if rows < size] or [0.0]
+    return size > 4096 and last < 1.02 * max(before, default=0.0)
+
+
 def check(case: Any, product: Product, seed: int, result: np.ndarray, dtype: str) -> None:
     """Hold a result against the reference, before it is timed; Mismatch ends the case.
 
