@@ -605,10 +605,8 @@ def lightning() -> list[dict]:
 
 
 UPSTREAM_ROUNDS, UPSTREAM_S = 8, 13.0  # and seconds of each notebook in a round
-ALONE = (
-    "transformer_lm",
-    16,
-)  # whose tensors of 93 MB are new in each step, and differ by 1.2 to 2.4 % between processes
+# Whose tensors of 93 MB are new in each step, and differ by 1.2 to 2.4 % between processes.
+ALONE = ("transformer_lm", 16)
 
 
 def in_turns(part: str, count: int, about_s: float, measured: Callable[[int], dict], title: str, most: float) -> list:

@@ -111,8 +111,10 @@ def fastest(record: Record, name: str) -> Estimate | None:
 
     The best of what was seen is what STREAM (McCalpin 1995) reports, too: others only slow it down."""
     rate, call = record.metrics.get(name), record.metrics.get("kernel_s")
+    if not (rate and call):
+        return rate
     each_s = [seconds / calls for calls, seconds in record.steady("kernel_s") if calls and seconds]
-    if not (rate and call and each_s):
+    if not each_s:
         return rate
     return Estimate(rate.value * call.value / min(each_s), rate.unit, n=len(each_s), covers="exact")
 

@@ -121,12 +121,8 @@ class Record(Start, kw_only=True, tag="end", gc=False):
         return msgspec.structs.replace(self, **changes)
 
     def steady(self, part: str = "training") -> Raw:
-        """The raw times of a part: of each block how many steps or calls it has, and their seconds. Raises
-        ValidationError for what is none; no record of a journal does, since `parse` has asked."""
-        try:
-            return msgspec.convert((self.blocks or {}).get(part, {}).get("steady", []), Raw)
-        except msgspec.ValidationError as error:
-            raise msgspec.ValidationError(f"steady of `$.blocks.{part}`: {error}") from None
+        """The raw times of a part: of each block how many steps or calls it has, and their seconds."""
+        return (self.blocks or {}).get(part, {}).get("steady", [])
 
     def without_samples(self) -> Self:
         """The same without what is long: raw times, traces, the traceback."""
@@ -143,14 +139,21 @@ def _metrics(kind: type, given: Any) -> Metrics:
 _DECODER = msgspec.json.Decoder(Start | Record, dec_hook=_metrics)
 
 
+def _timed(record: Start | Record) -> Start | Record:
+    """The same record. Raises ValidationError, which says where, for raw times that are none."""
+    for part in getattr(record, "blocks", None) or ():
+        try:
+            msgspec.convert(record.steady(part), Raw)
+        except msgspec.ValidationError as error:
+            raise msgspec.ValidationError(f"steady of `$.blocks.{part}`: {error}") from None
+    return record
+
+
 def parse(line: bytes) -> Start | Record:
     """A line of a journal. Raises ValueError, with one sentence, for a line that is none, and PomologyError for one of
     another schema, of which nothing in its file can be understood."""
     try:
-        record = _DECODER.decode(line)
-        for part in getattr(record, "blocks", None) or ():
-            record.steady(part)
-        return record
+        return _timed(_DECODER.decode(line))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         wrong = str(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
     with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError):

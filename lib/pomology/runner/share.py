@@ -192,7 +192,7 @@ def write(folder: str | Path, notebooks: bool = False, say: Callable[[str], Any]
         # With the texts of notebooks that are as published; of one that was changed, what can be derived.
         changed = [declaration.Declaration(name) for name in sorted(journals.keys() - unchanged().keys())]
         report_page.build(place, [*changed, *declaration.of_journals(journals, unchanged().values())])
-        made = {path.relative_to(place).as_posix(): path for path in place.rglob("*")}
+        made = {path.relative_to(place).as_posix(): path for path in place.rglob("*") if path.is_file()}
         files = {name: path.read_bytes() for name, path in made.items() if KINDS.fullmatch(name)}
     files |= _pages(run, say) if notebooks else {}
     for name in [name for name in files if name.endswith(".html")]:  # of what is not sent, no link is left
