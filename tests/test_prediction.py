@@ -161,6 +161,9 @@ def test_a_users_model_on_a_runs_device_has_the_general_interval_at_the_least():
     assert not general.calibrated(here._replace(measured=False), times).widened  # others' times are of many kinds
     cpu = here._replace(backend="cpu", flops_per_s={"fp32": 1e11}, launch_s=None)
     assert general.calibrated(cpu, []).spread == (-0.58, 0.86)  # also of a run without a time of its own
+    timed = cpu._replace(single={"addition": [(4e6, 1e10)]})  # which narrows it on the kinds of chips that were tried
+    named = {name: MODEL.calibrated(timed._replace(name=name), []).spread for name in ("AMD EPYC CPU", "M4 Max CPU")}
+    assert named == {"AMD EPYC CPU": (-0.43, 0.405), "M4 Max CPU": (-0.58, 0.86)}
 
 
 def test_a_class_of_operators_that_rows_have_moves_alone():

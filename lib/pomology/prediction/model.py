@@ -210,7 +210,7 @@ class Model(NamedTuple):
         was; the interval is of their errors with each workload left out, and this one's as one more. workload: the
         kit's name of what is asked for; empty for a model of the user's, to which a run's times of the kit's own
         trainings are less alike than to each other: its interval is as wide as the general one at the least, on a
-        processor as that of `rates.CPU_UNSEEN`."""
+        processor as `Device.unseen`."""
         here, own = self.on(device), [each for each in seen if each.device.name == device.name]
         own = [each for each in own if not (workload and each.workload.startswith(workload))]
         if own:
@@ -221,7 +221,7 @@ class Model(NamedTuple):
             here = Model(shares, (low, high), len(own), float(inside.mean()), len({*names}), device.name)
         if workload or not device.measured:
             return here
-        low, high = rates.CPU_UNSEEN if device.backend == "cpu" else self.spread
+        low, high = device.unseen if device.backend == "cpu" else self.spread
         spread = min(low, here.spread[0]), max(high, here.spread[1])
         return here._replace(spread=spread, widened=spread != here.spread)
 
