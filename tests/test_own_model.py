@@ -104,6 +104,14 @@ def test_an_lstm_is_its_matrices_at_each_place(directions, first):
     assert kept <= work.memory.activations <= kept + 2 * 4 * 10 * 8 * 4 + 4 * 4 * 10 * 16 * directions
 
 
+def test_a_bag_reads_the_rows_of_its_words_and_makes_a_gradient_of_all():
+    """Eight bags of forty words. Words, their bags, and the bags' places and sizes are whole numbers of 8 bytes."""
+    work = counted(lambda: nn.EmbeddingBag(100_000, 64), empty(8, 40, dtype=torch.int64))
+    forward, backward = of("embedding", work)
+    assert forward.bytes == 4 * 64 * (8 * 40 + 8) + 8 * 2 * (8 * 40 + 8)
+    assert 4 * 64 * 100_000 < backward.bytes < 1.01 * 4 * 64 * 100_000
+
+
 def test_attention_is_two_products_forward_and_four_backward():
     layer = {"d_model": 32, "nhead": 4, "dim_feedforward": 64, "dropout": 0.0, "batch_first": True}
     works = {

@@ -136,6 +136,8 @@ def moved_bytes(function: Any, args: Any, kwargs: Any, result: Any) -> int:
         read[_NOT_READ[name]] = 0
     elif name in _READ_A_PART:
         read[0] = min(read[0], sum(written))
+    elif name in ("_embedding_bag", "_embedding_bag_forward_only"):  # the rows of its words, of which it gives sums
+        read[0] = min(read[0], args[1].numel() * args[0].shape[1] * args[0].itemsize)
     return sum(read) + sum(written)
 
 
