@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import simulations
 import torch
 from torch import nn
@@ -445,6 +446,45 @@ def ceilings() -> list[dict]:
     return [*rows, row("ceilings: cases that exceed theirs by over 2 %", shown, "none", not over, cases=over)]
 
 
+PROCESS = """
+import torch
+from pomology.measure import calls
+torch.manual_seed(0)
+a, b = torch.randn(2, 512, 512)
+print(calls.measure(lambda: a @ b, budget_s=0.5).seconds.value)
+"""
+
+
+def claims() -> list[dict]:
+    """How often a sentence about two devices gets a verdict where both are three processes of one thing, drawn from
+    twenty, and where one is slower by the smallest ratio that is said to be detectable. Sets differ as was measured."""
+    from test_verdicts import RATIO, statuses
+
+    from pomology.articles import claims as judging
+    from pomology.measure import intervals
+    from pomology.measure.estimate import Estimate
+
+    times, draws, generator = np.array([program(PROCESS) for _ in range(20)]), many(2_000), np.random.default_rng(2)
+    apart = np.log(times).std(ddof=1)
+
+    def sides() -> np.ndarray:
+        sets = np.array([times[generator.permutation(20)[:6]] for _ in range(draws)]).reshape(draws, 2, 1, 3)
+        moved = apart * math.sqrt(intervals.BETWEEN_SETS / 2) * generator.standard_normal((draws, 2, 1, 1))
+        return np.moveaxis(sets * np.exp(moved), 1, 0)
+
+    ties, (slow, other) = sides(), sides()
+    pairs = ([judging.Side(Estimate(1.0), (), runs[0]) for runs in pair] for pair in zip(*ties, strict=True))
+    typical = float(np.median([judging.difference(*pair).judged().smallest_detectable for pair in pairs]))
+    wrong = np.mean([status != judging.CANNOT_BE_TOLD for status in statuses(f"{RATIO} > 1", *ties)])
+    shown = np.mean([status == judging.HOLDS for status in statuses(f"{RATIO} > 1", typical * slow, other)])
+    title = f"claims: one thing twice gets a verdict (between processes ± {apart:.1%})"
+    power = f"claims: {typical:.2f} times as slow, the smallest detectable ratio, is shown"
+    return [
+        row(title, f"{wrong:.1%} of {draws} draws", "at most 5 %", bool(wrong <= 0.05), seconds=times.tolist()),
+        row(power, f"{shown:.1%} of {draws} draws", "75 to 85 %", bool(0.75 <= shown <= 0.85)),
+    ]
+
+
 def again() -> list[dict]:
     """A notebook of 75 products, run three times and three times again: how many rows `compare` calls different."""
     from pomology.report import compare
@@ -667,7 +707,7 @@ def proof() -> list[dict]:
     return rows
 
 
-PARTS = (coverage, clock, loop, estimate, keras, fit, lightning, ceilings, again, busy, spinner, upstream)
+PARTS = (coverage, clock, loop, estimate, keras, fit, lightning, ceilings, claims, again, busy, spinner, upstream)
 PARTS += (trainings, proof)
 
 
