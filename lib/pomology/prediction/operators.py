@@ -178,7 +178,7 @@ def _update(weights: list[Any], name: str, backend: str) -> tuple[list[Operator]
 
 # Where the two matrices, or vectors, of a product are among its arguments.
 _PRODUCTS = dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot"), 0) | dict.fromkeys(("addmm", "baddbmm", "addmv"), 1)
-_EMBEDDING = r"_?embedding(_bag)?(_forward_only)?(_dense_backward|_backward)?"
+_EMBEDDING = r"embedding(_dense_backward)?|_embedding_bag(_forward_only|_backward|_dense_backward)?"
 _REDUCTION = (
     r"_(log_)?softmax(_backward_data)?|.*(batch|layer|group|rms)_norm(_\w+)?|_weight_norm_interface(_backward)?"
     r"|_?(adaptive_)?(avg|max)_pool[23]d(_with_indices)?(_backward)?|nll_loss2?d?_(forward|backward)"
