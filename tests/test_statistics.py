@@ -9,7 +9,7 @@ from simulations import autoregressive, clocked, covered, measured, share
 from pomology.measure import clock, intervals
 from pomology.measure.epochs import epoch_estimate
 from pomology.measure.estimate import Estimate, total
-from pomology.measure.intervals import difference, drift, interval, median_interval, t_p_value, t_quantile
+from pomology.measure.intervals import Difference, difference, drift, interval, median_interval, t_p_value, t_quantile
 
 
 def generate(name, rng, draws, steps):
@@ -198,8 +198,26 @@ def test_a_difference_by_hand():
     assert (paired.ratio.value, paired.verdict) == (pytest.approx(found.ratio.value), "no difference shown")
     assert apart.p_value == pytest.approx(1 - math.sqrt(12 / 14))
     assert math.log(paired.ratio.high) == pytest.approx(-2 + 4.3026527297 / math.sqrt(3))
-    bound = (4.3026527297 + 1.0606601718) / math.sqrt(3) / (1 - 1 / 8)
-    assert paired.smallest_detectable == pytest.approx(math.exp(bound))
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.99])
+@pytest.mark.parametrize("dof", [2, 3.7, 8, 40])
+def test_the_smallest_detectable_ratio_counts_on_what_other_repeats_scatter(dof, confidence):
+    """Errors of two sets of repeats, drawn: what one says is detectable the other shows in 84 % of normal cases."""
+    generator, size = np.random.default_rng(4), 20_000
+    said, theirs = (np.sqrt(generator.chisquare(dof, size) / dof) for _ in range(2))
+    unit = math.log(Difference(0.0, 1.0, dof, 3).judged(confidence).smallest_detectable)
+    shown = generator.standard_normal(size) + unit * said > t_quantile(confidence, dof) * theirs
+    assert np.mean(shown) == pytest.approx(intervals.POWER_OF_NORMAL, abs=0.015)
+
+
+@pytest.mark.parametrize("dof", [2, 4, 18])
+def test_power_is_the_tail_of_the_noncentral_t(dof):
+    generator, size = np.random.default_rng(4), 20_000
+    error = np.sqrt(generator.chisquare(dof, size) / dof)
+    for shift in (0.5, 3.0, 6.0):
+        shown = generator.standard_normal(size) + shift > t_quantile(0.95, dof) * error
+        assert Difference(-2 * shift, 2.0, dof, 3).power == pytest.approx(np.mean(shown), abs=0.012)
 
 
 def test_few_repeats_and_repeats_without_any_spread():

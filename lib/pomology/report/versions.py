@@ -32,7 +32,8 @@ NOTES = (
     "Ratio: time over that of the first version, with its interval; below 1 is faster. Processes of the versions ran "
     "in turn (A B, B A), and each counts as one number (Welch's t on logarithms).",
     "All rows of a notebook are judged together: of those called faster or slower, at most 5 % are not, on average. "
-    "Could have shown: the smallest difference that so many repeats would have shown in 80 % of cases.",
+    "Could have shown: the smallest difference that so many other repeats show in 80 % of cases, by the spread of "
+    "these.",
 )
 HISTORY = (
     "A dashed line stands between two neighbouring versions whose difference is shown by itself, judged together with "
@@ -185,11 +186,12 @@ def noise(sides: Sequence[Side]) -> dict[Case, float]:
 
 
 def can_show(deviation: float, repeats: int) -> tuple[float, float]:
-    """Of a row by itself, with so many repeats a side: the smallest ratio that is shown in 80 % of cases; and in which
-    share of them one of `SLOWER` is."""
-    deviation = max(deviation, intervals.RESOLUTION)
-    apart = intervals.Difference(math.log(SLOWER), deviation * math.sqrt(2 / repeats), 2 * (repeats - 1), repeats)
-    return apart.judged().smallest_detectable, apart.power
+    """Of a row by itself, with so many repeats a side and a deviation that is known: the smallest ratio that is shown
+    in 80 % of cases, exp((t_0.975 + t_0.80) se), and in which share of them one of `SLOWER` is."""
+    error, dof = max(deviation, intervals.RESOLUTION) * math.sqrt(2 / repeats), 2 * (repeats - 1)
+    critical, power = (intervals.t_quantile(c, dof) for c in (intervals.CONFIDENCE, 2 * intervals.POWER - 1))
+    least = intervals.exp((critical + power) * error)
+    return least, intervals.Difference(math.log(SLOWER), error, dof, repeats).power
 
 
 def beforehand(known: dict[str, list[float]], repeats: int) -> list[str]:
