@@ -606,31 +606,35 @@ def rows_of(load: str = "", stops: bool = False, limit: Path | None = None) -> l
 
 def busy() -> list[dict]:
     """Short and long cases alone and, in the same process, under a planted load: rows that are off by over 20 % and
-    carry no flag. Off is what lies beyond all that the process timed of the same work alone."""
+    carry no flag. Off is what lies beyond all that the process timed of the same work alone. What a host does to a row
+    without a planted load is counted beside: each row alone against the others of its process."""
     loads: dict[str, Callable] = {name: functools.partial(rows_of, text) for name, text in LOADS.items()}
     loads["stops for a third of the time"] = functools.partial(rows_of, stops=True)
     # made when its turn comes: both quotas are of one cgroup
     loads |= {f"a quota of {n:g} cores": lambda n=n: (place := quota(n)) and rows_of(limit=place) for n in (1.0, 0.5)}
-    lines, flagged = [], []
+    lines, flagged, by_host = [], [], []
     for name, measured in loads.items():
         if (both := measured()) is None:
             lines.append(row(f"busy: beside {name}", "no cgroup can be made here", ""))
             continue
         alone, rows = both
         flagged += [bool(DOUBTFUL & {*of["flags"]}) for of in alone.values()]
-        usual = {
-            of["what"]: [each["s"] for each in alone.values() if each["what"] == of["what"]] for of in rows.values()
-        }
-        ends = {what: (min(times) / 1.2, 1.2 * max(times)) for what, times in usual.items()}
-        off = {case: of for case, of in rows.items() if not ends[of["what"]][0] < of["s"] < ends[of["what"]][1]}
-        silent = {case: of for case, of in off.items() if not DOUBTFUL & {*of["flags"]}}
-        shown = f"{len(off)} of {len(rows)} off, {len(silent)} unflagged"
+
+        def off(of: dict, alone: dict = alone) -> bool:
+            usual = [each["s"] for each in alone.values() if each["what"] == of["what"] and each is not of]
+            return not min(usual) / 1.2 < of["s"] < 1.2 * max(usual)
+
+        beyond = {case: of for case, of in rows.items() if off(of)}
+        silent = {case: of for case, of in beyond.items() if not DOUBTFUL & {*of["flags"]}}
+        by_host += [off(of) and not DOUBTFUL & {*of["flags"]} for of in alone.values()]
+        shown = f"{len(beyond)} of {len(rows)} off, {len(silent)} unflagged"
         lines.append(row(f"busy: beside {name}", shown, "none unflagged", not silent, rows=rows, alone=alone))
     if place := quota(1.0):
         place.rmdir()
     share = sum(flagged) / len(flagged)
     return [
         *lines,
+        row("busy: rows off alone, without a flag", f"{sum(by_host)} of {len(by_host)}", ""),
         row("busy: rows with a flag, alone", f"{share:.1%} of {len(flagged)}", "at most 2 %", share <= 0.02),
     ]
 
