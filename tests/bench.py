@@ -446,25 +446,29 @@ def ceilings() -> list[dict]:
     return [*rows, row("ceilings: cases that exceed theirs by over 2 %", shown, "none", not over, cases=over)]
 
 
-# Seven kinds of work, timed as a case of a notebook is, in one process. As JSON: seconds and flags of each.
-PROCESS = """
-import json, sys
+# Kinds of work that programs time; `ROWS` has the first four.
+WORK = """
 import torch
 from torch import nn
 from pomology.experiment.experiment import Experiment
-torch.manual_seed(0)
+torch.manual_seed(1)
 layers, inputs = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))), torch.randn(64, 256)
 conv, images = nn.Conv2d(32, 64, 3, padding=1), torch.randn(8, 32, 32, 32)
 lstm, words = nn.LSTM(64, 128, batch_first=True), torch.randn(16, 32, 64)
 a, b, big, small = *torch.randn(2, 512, 512), torch.randn(10_000_000), torch.randn(64, 64)
-work = {"product": lambda: a @ b, "small product": lambda: small @ small, "add": lambda: big + big, "sum": big.sum,
-        "layers": lambda: layers(inputs).sum().backward(), "convolution": lambda: conv(images).sum().backward(),
-        "lstm": lambda: lstm(words)[0].sum().backward()}
+work = {"layers": lambda: layers(inputs).sum().backward(), "product": lambda: a @ b, "add": lambda: big + big,
+        "sum": big.sum, "small product": lambda: small @ small, "lstm": lambda: lstm(words)[0].sum().backward(),
+        "convolution": lambda: conv(images).sum().backward()}
+"""
+# All of them, timed as a case of a notebook is, in one process. As JSON: seconds and flags of each.
+PROCESS = f"""
+import json, sys
+{WORK}
 experiment = Experiment("claims", article="003", devices="cpu", budget_s=0.5, out=sys.argv[1])
 for case in experiment.cases(what=list(work)):
     with case:
         case.measure("step_s", work[case.what])
-print(json.dumps({each.config["what"]: [each.metrics["step_s"].value, each.flags] for each in experiment.records}))
+print(json.dumps({{each.config["what"]: [each.metrics["step_s"].value, each.flags] for each in experiment.records}}))
 """
 
 
@@ -488,7 +492,9 @@ def claims() -> list[dict]:
     measured, generator, ties, shown = rounds.end(), np.random.default_rng(2), [], []
     for what in measured[0][0]:
         sides = [[one[what] for one in pair] for pair in measured]
-        good = [[s for s, _ in pair] for pair in sides if not any(DOUBTFUL.intersection(flags) for _, flags in pair)]
+        good = [[s for s, _ in pair] for pair in sides if all(DOUBTFUL.isdisjoint(flags) for _, flags in pair)]
+        if len(good) < 6:
+            return [row("claims: verdicts", f"{what}: {len(good)} quiet rounds", "at least 6")]
         draws = [generator.permutation(good)[:6] for _ in range(many(2_000) // len(measured[0][0]) + 1)]
         drawn = generator.permuted(draws, axis=2).reshape(len(draws), 2, 1, 3, 2)  # draw, set, case, round, side
         (one, other), (slow, fast) = np.moveaxis(drawn, (1, 4), (0, 1))
@@ -523,23 +529,17 @@ def again() -> list[dict]:
 
 # A row each of what short and long cases time, alone, and again behind a line of input, with the same tensors, since
 # where these lie makes 1.2 to 1.7 times between processes. As JSON: seconds, and flags.
-ROWS = """
+ROWS = f"""
 import json, os, sys
 out, budget_s, numbers, cores = sys.argv[1:]
 everywhere = os.sched_getaffinity(0)
 os.sched_setaffinity(0, sorted(everywhere)[:int(cores)])
-import torch
-from pomology.experiment.experiment import Experiment
-torch.manual_seed(1)
-layers = [torch.nn.Linear(256, 256) for _ in range(8)]
-model, inputs = torch.nn.Sequential(*layers), torch.randn(64, 256)
-a, b, big = torch.randn(512, 512), torch.randn(512, 512), torch.randn(10_000_000)
-work = {"layers": lambda: model(inputs).sum().backward(), "product": lambda: a @ b, "add": lambda: big + big}
-work["sum"] = big.sum
-
+{WORK}
+"""
+ROWS += """
 def rows(phase):
     experiment, found = Experiment("busy", article="003", devices="cpu", budget_s=float(budget_s), out=out + phase), {}
-    for case in experiment.cases(what=list(work), number=range(int(numbers))):
+    for case in experiment.cases(what=list(work)[:4], number=range(int(numbers))):
         with case:
             if case.number % 2:
                 case.measure("step_s", work[case.what])
@@ -612,21 +612,24 @@ def busy() -> list[dict]:
     loads["stops for a third of the time"] = functools.partial(rows_of, stops=True)
     # made when its turn comes: both quotas are of one cgroup
     loads |= {f"a quota of {n:g} cores": lambda n=n: (place := quota(n)) and rows_of(limit=place) for n in (1.0, 0.5)}
+
+    def doubtful(of: dict) -> bool:
+        return not DOUBTFUL.isdisjoint(of["flags"])
+
+    def off(of: dict, alone: dict) -> bool:
+        usual = [each["s"] for each in alone.values() if each["what"] == of["what"] and each is not of]
+        return not min(usual) / 1.2 < of["s"] < 1.2 * max(usual)
+
     lines, flagged, by_host = [], [], []
     for name, measured in loads.items():
         if (both := measured()) is None:
             lines.append(row(f"busy: beside {name}", "no cgroup can be made here", ""))
             continue
         alone, rows = both
-        flagged += [bool(DOUBTFUL & {*of["flags"]}) for of in alone.values()]
-
-        def off(of: dict, alone: dict = alone) -> bool:
-            usual = [each["s"] for each in alone.values() if each["what"] == of["what"] and each is not of]
-            return not min(usual) / 1.2 < of["s"] < 1.2 * max(usual)
-
-        beyond = {case: of for case, of in rows.items() if off(of)}
-        silent = {case: of for case, of in beyond.items() if not DOUBTFUL & {*of["flags"]}}
-        by_host += [off(of) and not DOUBTFUL & {*of["flags"]} for of in alone.values()]
+        flagged += [doubtful(of) for of in alone.values()]
+        beyond = [of for of in rows.values() if off(of, alone)]
+        silent = [of for of in beyond if not doubtful(of)]
+        by_host += [off(of, alone) and not doubtful(of) for of in alone.values()]
         shown = f"{len(beyond)} of {len(rows)} off, {len(silent)} unflagged"
         lines.append(row(f"busy: beside {name}", shown, "none unflagged", not silent, rows=rows, alone=alone))
     if place := quota(1.0):

@@ -71,7 +71,7 @@ class Difference(NamedTuple):
         It is exp(K se), where Z + K s > critical s' in 84 % of cases (`POWER_OF_NORMAL`): Z is normal, s² and s'² are
         the variances that these repeats and the others come out at, over the true one, each χ² / dof. `widest` is the
         84 % quantile of s' / s. With 3 repeats K is 1.8 times what it would be if the spread were known. The forms of
-        the quantile and of the sum were found by drawing; they hold for 2 degrees of freedom and more."""
+        the quantile and of the sum were found by drawing; they hold from 1 degree of freedom on."""
         critical = t_quantile(confidence, self.dof)
         low, high = self.mean - critical * self.error, self.mean + critical * self.error
         verdict = "faster" if high < 0 else "slower" if low > 0 else "no difference shown"
