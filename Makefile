@@ -2,11 +2,11 @@
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
-ifndef PYTHON
-PYTHON  := $(shell command -v python3.11 2>/dev/null || command -v python3 2>/dev/null)
-endif
 override ENV := .venv
 override PY  := $(ENV)/bin/python
+PYTHON  ?=
+EXTRAS  ?=
+TORCH   ?=
 PROFILE ?= quick
 DEVICE  ?= auto
 ONLY    ?=
@@ -38,30 +38,45 @@ export POMOLOGY_STORE = $(value STORE)
 export POMOLOGY_SCHEDULER = $(value SCHEDULER)
 export POMOLOGY_HOSTS = $(value HOSTS)
 export POMOLOGY_PYTHON = $(value PYTHON)
-unexport PROFILE DEVICE ONLY RUN DATA REPEATS MINUTES VERSIONS RUNS WITH STORE NOTEBOOKS SCHEDULER HOSTS INSECURE PYTHON
+export POMOLOGY_EXTRAS = $(value EXTRAS)
+export POMOLOGY_TORCH = $(value TORCH)
+# Packages come from the environment and this checkout alone.
+export PYTHONPATH := $(CURDIR)/lib
+export PYTHONNOUSERSITE = 1
+unexport PYTHONHOME PYTHONUSERBASE PYTHONSTARTUP
+unexport PROFILE DEVICE ONLY RUN DATA REPEATS MINUTES VERSIONS RUNS WITH STORE NOTEBOOKS SCHEDULER HOSTS INSECURE PYTHON EXTRAS TORCH
+
+# Makes .venv where it is missing, and does nothing where it is what the lock says.
+ENVIRONMENT := sh setup/environment.sh
+ready:
+	@$(ENVIRONMENT) $(if $(findstring ://,$(value STORE)),store) $$POMOLOGY_EXTRAS
+dev:
+	@$(ENVIRONMENT) dev $$POMOLOGY_EXTRAS
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -e 's/:.*## /	/' | expand -t 12
 	@echo "variables: PROFILE=smoke|quick|article DEVICE=auto|cpu|gpu|cuda|mps ONLY='names or globs' RUN=name"
 	@echo "           DATA=auto|real|stand-in REPEATS=n MINUTES=n STORE=address"
+	@echo "           PYTHON=path EXTRAS='fleet store offload cuda' TORCH=cpu"
 
-reproduce: $(ENV)/.ready  ## run every notebook on this machine and build the page of results
+reproduce: ready  ## run every notebook on this machine and build the page of results
 	@$(PY) -m pomology reproduce --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" --only="$$POMOLOGY_ONLY" \
 	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$${POMOLOGY_REPEATS:-1}" \
 	  --minutes="$$POMOLOGY_MINUTES" --store="$$POMOLOGY_STORE"
 
-test: $(ENV)/.ready  ## run all tests
+test: dev  ## run all tests
 	@$(PY) -m pytest -n auto --dist=loadfile
 
-lab: $(ENV)/.ready  ## explore the notebooks in JupyterLab
+lab: ready  ## explore the notebooks in JupyterLab
 	@$(PY) lab/prepare.py
 	@echo "JupyterLab opens in your browser; Ctrl-C, twice, ends it"
 	@JUPYTER_NO_CONFIG=1 TRAITLETS_APPLICATION_RAISE_CONFIG_FILE_ERROR=1 \
 	  $(PY) -m jupyterlab --config=lab/jupyter_lab_config.py
 
-env: $(ENV)/.ready  ## make the environment in .venv
+env:  ## make the environment in .venv, with EXTRAS="fleet store offload cuda"
+	@$(ENVIRONMENT) $$POMOLOGY_EXTRAS
 
-lint: $(ENV)/.ready  ## check style, floors, words, notebooks and parameter files
+lint: dev  ## check style, floors, words, notebooks and parameter files
 	@$(ENV)/bin/ruff check .
 	@$(ENV)/bin/ruff format --check .
 	@$(ENV)/bin/nbstripout --verify --keep-id notebooks/*.ipynb notebooks/*/*.ipynb
@@ -69,52 +84,40 @@ lint: $(ENV)/.ready  ## check style, floors, words, notebooks and parameter file
 	@$(PY) tests/house.py
 	@$(PY) -m pomology check
 
-bench: $(ENV)/.ready  ## measure the measuring, against independent ways to measure
+bench: dev  ## measure the measuring, against independent ways to measure
 	@$(PY) tests/bench.py
 
-report: $(ENV)/.ready  ## build the page of a run again: RUN=name, beside other people's: WITH="b.zip 'c d.zip'"
+report: ready  ## build the page of a run again: RUN=name, beside other people's: WITH="b.zip 'c d.zip'"
 	@$(PY) -m pomology report --store="$$POMOLOGY_STORE" --with="$$POMOLOGY_WITH" -- "$$POMOLOGY_RUN"
 
-share: $(ENV)/.ready  ## pack a run into a zip for others, without what names you: RUN=name, with rendered notebooks NOTEBOOKS=1
+share: ready  ## pack a run into a zip for others, without what names you: RUN=name, with rendered notebooks NOTEBOOKS=1
 	@$(PY) -m pomology share $(if $(filter 1,$(value NOTEBOOKS)),--notebooks) -- "$$POMOLOGY_RUN"
 
-compare: $(ENV)/.ready  ## compare runs and shared zips, side by side: RUNS="a b.zip 'c d.zip'"
+compare: ready  ## compare runs and shared zips, side by side: RUNS="a b.zip 'c d.zip'"
 	@$(PY) -m pomology compare --runs="$$POMOLOGY_RUNS" --store="$$POMOLOGY_STORE"
 
-fleet: $(ENV)/.ready  ## run on many machines: SCHEDULER=tls://host:port or HOSTS="user@a user@b", and what reproduce takes
+fleet:  ## run on many machines: SCHEDULER=tls://host:port or HOSTS="user@a user@b", and what reproduce takes
+	@$(ENVIRONMENT) fleet store
 	@$(PY) -m pomology fleet --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" --only="$$POMOLOGY_ONLY" \
 	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$${POMOLOGY_REPEATS:-1}" \
 	  --scheduler="$$POMOLOGY_SCHEDULER" --hosts="$$POMOLOGY_HOSTS" --store="$$POMOLOGY_STORE" $(if $(filter 1,$(value INSECURE)),--insecure)
 
-matrix: $(ENV)/.ready  ## compare versions, measured in turn: VERSIONS="torch==2.13.0 torch==2.14.1" ONLY="vae" REPEATS=5
+matrix: ready  ## compare versions, measured in turn: VERSIONS="torch==2.13.0 torch==2.14.1" ONLY="vae" REPEATS=5
 	@$(PY) -m pomology matrix --versions="$$POMOLOGY_VERSIONS" --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" \
 	  --only="$$POMOLOGY_ONLY" --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$${POMOLOGY_REPEATS:-5}"
 
-lock: pyproject.toml  ## resolve the dependencies again (needs uv): constraints.txt, their hashes.txt and wheels-macos.txt
-	uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra offload --no-header --no-annotate --no-emit-index-url -o constraints.txt
-	@"$$POMOLOGY_PYTHON" tests/wheels.py
+lock:  ## resolve the dependencies again and write requirements.txt (needs uv)
+	@uv run --quiet --no-project --python '>=3.11' --with packaging python setup/lock.py
 
 audit:  ## look the lock up among known vulnerabilities (needs uv, and the network)
 	@command -v uv >/dev/null || { echo "make audit: needs uv, which is not installed"; exit 1; }
-	@said=$$(uv tool run pip-audit --strict --disable-pip --require-hashes -r hashes.txt 2>&1); status=$$?; \
+	@said=$$(uv tool run pip-audit --strict --disable-pip --require-hashes -r requirements.txt 2>&1); status=$$?; \
 	case "$$said" in \
 	  *"known vulnerabilit"*) printf '%s\n' "$$said" ;; \
 	  *) echo "make audit: could not be looked up: $$(printf '%s\n' "$$said" | tail -n 1)" ;; \
 	esac; exit $$status
 
 clean:  ## remove the environments and unfinished notebooks; results stay
-	rm -rf $(ENV) .venv-matrix outputs/*/.partial
+	rm -rf $(ENV) .venv-uv .venv-matrix outputs/*/.partial
 
-# First what has hashes, by its hashes: on a Mac all of it. Then the rest, with the lock as constraints, which asks for
-# nothing that is not needed: on Linux PyTorch, of which a build for CPUs only has other hashes than PyPI's, and its CUDA.
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check
-$(ENV)/.ready: pyproject.toml constraints.txt hashes.txt
-	@test -n "$$POMOLOGY_PYTHON" && "$$POMOLOGY_PYTHON" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
-	  { echo "pomology needs Python 3.11; say where it is: make PYTHON=/path/to/python3.11 ..."; exit 2; }
-	@echo "making the environment in $(ENV): a few minutes, 4 GB"
-	@"$$POMOLOGY_PYTHON" -m venv $(ENV)
-	@$(PIP) --no-deps --require-hashes -r hashes.txt
-	@$(PIP) --no-build-isolation -e '.[dev]' -c constraints.txt
-	@touch $@
-
-.PHONY: help reproduce test lab env lint bench report share compare fleet matrix lock audit clean
+.PHONY: help ready dev reproduce test lab env lint bench report share compare fleet matrix lock audit clean

@@ -30,7 +30,6 @@ FRAMEWORKS = {
 UNWANTED = {
     "sklearn": "it brings an OpenMP of its own, and two in one process may hang it on a Mac",
     "zeus": "it imports scikit-learn, which brings a second OpenMP; zeus_apple_silicon is the one without",
-    "torchvision": "it does not import beside a PyTorch for CPUs only",
 }
 # These notebooks may read a clock of their own, statement by statement, each with its reason.
 OWN_CLOCK = {"instrument_check.ipynb"}

@@ -30,7 +30,7 @@ VARIABLES |= {"share": ("RUN",), "compare": ("RUNS", "STORE"), "matrix": ("VERSI
 def made(tmp_path):
     """Call make in a copy that has a Python which only says what it was given; returns its arguments."""
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for name in ("pyproject.toml", "constraints.txt", "hashes.txt", ".venv/bin/python", ".venv/.ready"):
+    for name in ("setup/environment.sh", ".venv/bin/python"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     said = tmp_path / "said.json"
@@ -76,9 +76,13 @@ def test_nor_does_one_that_no_program_is_given(made, tmp_path):
     for text in HOSTILE:
         others = (f"{name}={text}" for name in ("NOTEBOOKS", "PYTHON", "ENV", "PY"))
         assert made("share", "RUN=r", *others)[2:] == ["share", "--", "r"]
-    (tmp_path / ".venv/.ready").unlink()
+    shutil.copy(ROOT / "setup" / "environment.sh", tmp_path / "setup")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copy(ROOT / "requirements.txt", tmp_path)
     for text in HOSTILE:
         made("env", f"PYTHON={text}", status=2)
+        made("env", f"EXTRAS={text}", "PYTHON=/none", status=2)
+        made("env", f"TORCH={text}", status=2)
 
 
 def test_runs_with_spaces_are_compared_and_torn_quotes_are_a_line(capsys, tmp_path):

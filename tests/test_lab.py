@@ -38,7 +38,7 @@ from pomology.runner import notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
 # What is installed here is not to be made again, nor from the copy.
-MAKE = ("make", "-o", ".venv/.ready")
+MAKE = ("make", "-o", "ready")
 NOTEBOOK = "notebooks/m1_ultra_vs_rtx_2070/vae.ipynb"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 APPLICATIONS = ("Google Chrome.app/Contents/MacOS/Google Chrome", "Chromium.app/Contents/MacOS/Chromium")

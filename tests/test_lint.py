@@ -55,7 +55,6 @@ BAD = [  # in a notebook and in a module: words that the finding must have, and 
     ("sklearn.metrics: it brings an OpenMP of its own", "from sklearn import metrics"),
     ("sklearn.metrics: it brings", "import importlib\nimportlib.import_module('sklearn.metrics')"),
     ("which brings a second OpenMP", "def f():\n    import zeus"),
-    ("does not import beside a PyTorch", "import torchvision"),
     ("AdamW without fused=True", "from torch.optim import AdamW\noptimizer = AdamW(parameters, fused=False)"),
     ("AdamW without fused=True", "optimizer = torch.optim.AdamW(model.parameters())  # not fused:"),
     ("adamw_torch_fused is fused", "TrainingArguments('out', optim='adamw_torch')"),
@@ -207,7 +206,7 @@ said += [list(rehearsal.refused), list(rehearsal.attempts)]  # what the framewor
 for call in (torch.cuda.synchronize, torch.ones(1).cuda, torch.nn.Linear(1, 1).cuda, torch.cuda.get_device_name):
     with contextlib.suppress(AssertionError):
         call()
-for line in ("import tensorflow", "import mlx.core", "from sklearn import metrics", "import torchvision"):
+for line in ("import tensorflow", "import mlx.core", "from sklearn import metrics"):
     with contextlib.suppress(ModuleNotFoundError):
         exec(line)
 torch.utils.data.DataLoader([1, 2], 2, collate_fn=lambda batch: batch)
@@ -221,7 +220,7 @@ def test_a_process_with_torch_behaves_as_on_a_mac(tmp_path):
     """A training step by Lightning is not refused; what does not exist on a Mac is, and is noted even if caught."""
     loaders, *said, attempts, loaded = apart.answers(tmp_path, IN_TORCH, str(tmp_path))
     assert [loaders, *said] == [1, None, False, [], []]
-    others = ("tensorflow", "mlx", "sklearn", "torchvision")
+    others = ("tensorflow", "mlx", "sklearn")
     assert (attempts, loaded) == ([f"{name} beside torch, imported by __main__" for name in others], [])
     *refused, worker = json.loads((tmp_path / "end.json").read_text())["refused"]
     called = ("torch.cuda.synchronize", "Tensor.cuda", "Module.cuda", "torch.cuda.get_device_name")

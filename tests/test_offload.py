@@ -253,7 +253,7 @@ def test_gloo_listens_on_this_computer_alone(monkeypatch):
     [
         (offload.zero, "mps", None, "share their memory"),
         (offload.fsdp, "mps", None, "share their memory"),
-        (offload.zero, "cpu", "linux", r"pip install -e '\.\[offload\]'"),
+        (offload.zero, "cpu", "linux", "make env EXTRAS=offload"),
         (offload.zero, "cpu", "darwin", "macOS"),
     ],
 )

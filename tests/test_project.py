@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import itertools
 import os
 import re
 import shutil
@@ -17,15 +18,14 @@ import house
 import lint
 import make_map
 import pytest
-import wheels
-from packaging import tags
-from packaging.markers import default_environment
 from packaging.requirements import Requirement
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lib" / "pomology"
+sys.path.insert(0, str(ROOT / "setup"))
+import lock  # noqa: E402
 
 FRAMEWORKS = ("torch", "tensorflow", "keras", "mlx", "lightning", "transformers", "peft", "datasets", "jax", "sklearn")
 
@@ -151,7 +151,21 @@ needs_git = pytest.mark.skipif(not (shutil.which("git") and (ROOT / ".git").exis
 def make(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
     """Run make as from a fresh shell, even if these tests run under make."""
     mine = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")
-    mine += ("PROFILE", "DEVICE", "ONLY", "RUN", "RUNS", "DATA", "REPEATS", "VERSIONS", "PYTHON", "ENV", "PY")
+    mine += (
+        "PROFILE",
+        "DEVICE",
+        "ONLY",
+        "RUN",
+        "RUNS",
+        "DATA",
+        "REPEATS",
+        "VERSIONS",
+        "PYTHON",
+        "ENV",
+        "PY",
+        "EXTRAS",
+        "TORCH",
+    )
     env = {name: value for name, value in os.environ.items() if name not in mine}
     return subprocess.run(["make", *arguments], cwd=cwd, capture_output=True, text=True, env=env, check=False)
 
@@ -190,9 +204,8 @@ def test_every_target_is_phony_and_what_needs_the_environment_makes_it():
     assert set(TARGETS) <= set(rules) & set(phony)
     # Recipes that could run at once would measure each other.
     assert re.search(r"^\.NOTPARALLEL:\s*$", text, re.MULTILINE)
-    assert [target for target in TARGETS if "$(ENV)/.ready" not in rules[target]] == ["audit", "clean", "help"]
-    # What is installed follows from these.
-    assert {"pyproject.toml", "constraints.txt", "hashes.txt"} <= set(rules["$(ENV)/.ready"].split())
+    ready = [target for target in TARGETS if not {"ready", "dev"} & set(rules[target].split())]
+    assert ready == ["env", "audit", "clean", "help"]  # `env` makes it itself
     assert re.search(r"^make test$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
 
 
@@ -225,171 +238,137 @@ def test_an_audit_without_network_is_a_line(tmp_path, monkeypatch, program, said
 
 # Dependencies and their lock ------------------------------------------------------------------------------------------
 
-COMMON = {"implementation_name": "cpython", "platform_python_implementation": "CPython", "os_name": "posix"}
-COMMON |= dict.fromkeys(("implementation_version", "python_full_version"), "3.11.9") | {"python_version": "3.11"}
-COMMON |= {"platform_release": "", "platform_version": ""}
-PLATFORMS = {
-    "mac": COMMON | {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"},
-    "linux": COMMON | {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
-}
-
-
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-WANTED = [Requirement(line) for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]]
-LOCK = [Requirement(line) for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if line]
+EXTRAS = PROJECT["optional-dependencies"]
+LOCK = [line for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+PYTHONS = ("3.11", "3.12", "3.13")
+SYSTEMS = {
+    "darwin": {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"},
+    "linux": {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
+}
+MACS_OWN = {"tensorflow-macos", "tensorflow-metal", "mlx-metal", "zeus-apple-silicon"}
+environments = pytest.mark.parametrize(("system", "python"), list(itertools.product(SYSTEMS, PYTHONS)))
 
 
-def of(requirements: list[Requirement], environment: dict[str, str]) -> list[Requirement]:
-    return [item for item in requirements if not item.marker or item.marker.evaluate(environment)]
+def environment(system: str, python: str, extra: str = "") -> dict[str, str]:
+    values = {"implementation_name": "cpython", "platform_python_implementation": "CPython", "os_name": "posix"}
+    values |= dict.fromkeys(("implementation_version", "python_full_version"), f"{python}.9")
+    values |= {"python_version": python, "platform_release": "", "platform_version": "", "extra": extra}
+    return values | SYSTEMS[system]
 
 
-def lock(environment: dict[str, str]) -> dict[str, Version]:
-    pins: dict[str, Version] = {}
-    for line in of(LOCK, environment):
-        (clause,) = line.specifier
-        assert clause.operator == "==" and "*" not in clause.version, f"{line}: not one version"
-        assert canonicalize_name(line.name) not in pins, f"{line.name}: two versions on one platform"
-        pins[canonicalize_name(line.name)] = Version(clause.version)
-    return pins
+def of(lines: list[str], values: dict[str, str]) -> list[Requirement]:
+    requirements = [Requirement(line.split(" --hash")[0]) for line in lines]
+    return [item for item in requirements if not item.marker or item.marker.evaluate(values)]
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_lock_pins_all_that_is_installed_on_a_platform(platform):
-    """Followed through what the packages that are installed here say of themselves, for that platform."""
-    environment, seen = PLATFORMS[platform], set()
-    pins, waiting = lock(environment), [(item, "pyproject.toml") for item in of(WANTED, environment)]
+def pins(system: str, python: str, *extras: str) -> dict[str, Version]:
+    locked: dict[str, Version] = {}
+    for extra in ("", *extras):
+        for item in of(LOCK, environment(system, python, extra)):
+            (clause,) = item.specifier
+            assert clause.operator == "==" and "*" not in clause.version, f"{item}: not one version"
+            version = Version(clause.version)
+            assert locked.setdefault(canonicalize_name(item.name), version) == version, f"{item.name}: two versions"
+    return locked
+
+
+@environments
+@pytest.mark.parametrize("extra", ["", "dev", "fleet", "store"])
+def test_lock_pins_all_that_is_installed(system, python, extra):
+    """Followed through what the packages that are installed here say of themselves, for that environment."""
+    values, locked = environment(system, python), pins(system, python, extra)
+    asked = PROJECT["dependencies"] + EXTRAS.get(extra, [])
+    waiting = [(item, "pyproject.toml") for item in of(asked, values)]
+    seen = set()
     while waiting:
         item, source = waiting.pop()
         name = canonicalize_name(item.name)
-        assert name in pins, f"{source} needs {item}; constraints.txt does not pin it for {platform}"
-        assert item.specifier.contains(pins[name], prereleases=True), f"{source} needs {item}, not {pins[name]}"
-        if (name, *sorted(item.extras)) not in seen:
-            seen.add((name, *sorted(item.extras)))
-            with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the other platform's
-                lines = list(map(Requirement, importlib.metadata.requires(name) or []))
-                for extra in ("", *item.extras):
-                    waiting += [(line, name) for line in of(lines, environment | {"extra": extra})]
+        assert name in locked, f"{source} needs {item}; requirements.txt does not pin it"
+        # Of another version of Python a package may be locked in another release, whose needs are not known here.
+        if (name, *sorted(item.extras)) in seen:
+            continue
+        seen.add((name, *sorted(item.extras)))
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the other system's
+            if Version(importlib.metadata.version(name)).public != str(locked[name]):
+                continue
+            lines = importlib.metadata.requires(name) or []
+            for each in ("", *item.extras):
+                waiting += [(line, name) for line in of(lines, values | {"extra": each})]
     assert len(seen) > 80
 
 
-MACS_OWN = {"tensorflow-macos", "tensorflow-metal", "mlx-metal", "zeus-apple-silicon"}
+@environments
+def test_lock_has_each_systems_own_packages_and_none_that_is_unwanted(system, python):
+    locked = pins(system, python)
+    mac, old = system == "darwin", python != "3.13"
+    assert locked["tensorflow"] == Version("2.16.2" if old else "2.21.0")
+    assert (locked["torch"], locked["torchvision"]) == (Version("2.14.1"), Version("0.29.1"))
+    assert locked["mlx"] == locked["mlx-metal" if mac else "mlx-cpu"]
+    own = {"mlx-metal", "zeus-apple-silicon"} if mac else set()
+    if mac and old:
+        own = MACS_OWN
+    assert MACS_OWN & locked.keys() == own
+    assert ("nvidia-ml-py" in locked) is not mac
+    assert not (mac and {name for name in locked if name.startswith(("nvidia-", "cuda-", "triton"))})
+    # A second OpenMP next to PyTorch's, and what brings it; what only an extra needs.
+    assert not {"scikit-learn", "zeus", "distributed", "asyncssh", "s3fs", "deepspeed", "mlx-cuda-13"} & locked.keys()
 
 
-def test_lock_has_each_platforms_own_packages_and_none_that_is_unwanted():
-    mac, linux = lock(PLATFORMS["mac"]), lock(PLATFORMS["linux"])
-    assert mac["tensorflow-macos"] == linux["tensorflow"] == Version("2.16.2")
-    assert mac["mlx-metal"] == mac["mlx"] == linux["mlx-cpu"] == linux["mlx"]
-    assert (mac["torch"], linux["torch"]) == (Version("2.14.1"), Version("2.13.0"))  # pyproject.toml says why
-    assert mac["pyarrow"] == linux["pyarrow"]
-    assert set(mac) >= MACS_OWN and "nvidia-ml-py" in linux
-    assert not MACS_OWN & (set(linux) | {canonicalize_name(item.name) for item in of(WANTED, PLATFORMS["linux"])})
-    assert not {name for name in mac if name.startswith(("nvidia-", "cuda-", "triton"))}
-    # A second OpenMP beside PyTorch's, what brings that, and what does not import beside a PyTorch for CPUs only.
-    assert not {"scikit-learn", "zeus", "torchvision"} & {canonicalize_name(item.name) for item in LOCK}
+def test_every_line_of_the_lock_has_hashes_and_nothing_else():
+    for line in LOCK:
+        assert re.fullmatch(r"\S+==\S+( ; [^#]+?)?( --hash=sha256:[0-9a-f]{64})+", line), line
+    assert len(LOCK) > 200
 
 
-# The oldest macOS that PyTorch's wheel runs on, with the Python of this project.
-MAC_TAGS = {
-    *tags.cpython_tags((3, 11), platforms=list(tags.mac_platforms((14, 0), "arm64"))),
-    *tags.compatible_tags((3, 11), "cp311", list(tags.mac_platforms((14, 0), "arm64"))),
-}
-
-
-def wheel_faults(pins: set[tuple[str, Version]], text: str) -> list[str]:
-    """What of wheels-macos.txt is missing, too much, or does not install on macOS 14 arm64."""
-    listed: dict[tuple[str, Version], str] = {}
-    faults = []
-    for line in text.splitlines():
-        pin, _, wheel = line.partition("  ")
-        name, _, version = pin.partition("==")
-        if listed.setdefault((canonicalize_name(name), Version(version)), wheel) != wheel:
-            faults.append(f"wheels-macos.txt: {pin}: two wheels")
-    for name, version in sorted(listed.keys() - pins):
-        faults.append(f"wheels-macos.txt: {name}=={version}: constraints.txt has no such pin for a Mac; run make lock")
-    for name, version in sorted(pins):
-        try:
-            *built, _, fits = parse_wheel_filename(listed.get((name, version), ""))
-        except InvalidWheelFilename:
-            built, fits = [], frozenset()
-        if built[:2] != [name, version] or not fits & MAC_TAGS:
-            faults.append(f"no wheel for macOS 14 arm64: {name}=={version}")
-    return faults
-
-
-def test_every_pin_of_the_mac_has_a_wheel_for_it():
-    """The file names come from the registry, by `make lock`; some pins hold for one release of Python 3.11 only."""
-    releases = [PLATFORMS["mac"] | {"python_full_version": release} for release in wheels.PYTHONS]
-    pins = {pin for environment in releases for pin in lock(environment).items()}
-    assert wheel_faults(pins, (ROOT / "wheels-macos.txt").read_text(encoding="utf-8")) == []
-
-
-def test_a_pin_without_a_wheel_for_the_mac_is_refused():
-    pins = {("mlx-metal", Version("0.32.4"))}
-    assert wheel_faults(pins, "mlx-metal==0.32.4  mlx_metal-0.32.4-py3-none-macosx_14_0_arm64.whl\n") == []
-    for end in ("4-py3-none-macosx_15_0_arm64.whl", "3-py3-none-any.whl", "4-cp312-cp312-any.whl", "4.tar.gz"):
-        line = f"mlx-metal==0.32.4  mlx_metal-0.32.{end}\n"
-        assert wheel_faults(pins, line) == ["no wheel for macOS 14 arm64: mlx-metal==0.32.4"], line
-    (fault, _) = wheel_faults(pins, "mlx-metal==0.32.3  mlx_metal-0.32.3-py3-none-any.whl\n")
-    assert fault == "wheels-macos.txt: mlx-metal==0.32.3: constraints.txt has no such pin for a Mac; run make lock"
-
-
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_all_that_is_installed_has_a_hash(platform):
-    """But PyTorch on Linux with what it brings, and the extra `offload`."""
-    pins, hashed = lock(PLATFORMS[platform]), {}
-    for line in (ROOT / "hashes.txt").read_text(encoding="utf-8").splitlines():
-        assert re.search("( --hash=sha256:[0-9a-f]{64})+$", line), line
-        if of([item := Requirement(line.partition(" --hash")[0])], PLATFORMS[platform]):
-            hashed[canonicalize_name(item.name)] = Version(next(iter(item.specifier)).version)
-    offload = {"deepspeed", "einops", "hjson", "ninja", "py-cpuinfo"}
-    linux = {name for name in pins if wheels.UNHASHED.match(name)} | offload if platform == "linux" else set()
-    assert hashed == {name: version for name, version in pins.items() if name not in linux}
-    assert not {"numpy", "setuptools", "nvidia-ml-py", "tqdm"} & linux
-
-
-def test_what_builds_the_kit_is_the_lock_s(tmp_path):
-    """Its one build requirement is installed before, by its hash; nothing else builds in `make env`."""
+def test_what_builds_the_kit_is_the_lock_s():
+    """Its one build requirement is installed before; nothing else is built."""
     (build,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
-    for environment in PLATFORMS.values():
-        assert f"setuptools=={lock(environment)['setuptools']}" == build
-    for name in ("Makefile", "pyproject.toml", "constraints.txt", "hashes.txt"):
-        shutil.copyfile(ROOT / name, tmp_path / name)
-    recipe = make("-n", f"PYTHON={sys.executable}", "env", cwd=tmp_path).stdout
-    first, second = [line for line in recipe.splitlines() if " pip install " in line]
-    assert "--no-deps --require-hashes -r hashes.txt" in first
-    assert "--no-build-isolation" in second and "-c constraints.txt" in second
-
-
-def test_a_lock_of_all_platforms_gives_the_hashes_of_the_wheels_that_fit():
-    ends = {"a": "cp311-cp311-macosx_14_0_arm64", "b": "cp311-cp311-macosx_26_0_arm64", "d": "py3-none-any"}
-    ends |= {"c": "cp38-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64", "e": "cp312-cp312-macosx_14_0_arm64"}
-    ends |= {"f": "cp311-cp311-musllinux_1_2_x86_64", "g": "cp312-abi3-macosx_14_0_arm64", "h": "cp313-cp313t-win32"}
-    files = [f'{{url = "https://x/x-1.0-{end}.whl", hashes = {{sha256 = "{key}"}}}}' for key, end in ends.items()]
-    asked = (("fast", "m"), ("unasked", "m"), ("torch", "linux"), ("torch", "darwin"), ("nvidia-nccl", "linux"))
-    about = 'name = "{}"\nversion = "1.0"\nmarker = "{}"\nwheels = [{}]\n'
-    text = "".join("[[packages]]\n" + about.format(*each, ", ".join(files)) for each in asked)
-    hashes = " ".join(f"--hash=sha256:{digest}" for digest in "abcd")
-    lines = [f"fast==1.0 ; m {hashes}", f"torch==1.0 ; darwin {hashes}"]
-    assert wheels.hashed(text, {"fast", "torch", "nvidia-nccl"}) == lines
+    for system, python in itertools.product(SYSTEMS, PYTHONS):
+        assert f"setuptools=={pins(system, python)['setuptools']}" == build
 
 
 def test_what_is_installed_here_is_what_the_lock_says():
-    pins, here = lock(default_environment()), sysconfig.get_path("purelib")
+    here = sysconfig.get_path("purelib")
+    locked = pins(sys.platform, f"3.{sys.version_info.minor}", *EXTRAS)
     # Not those inside setuptools, which puts a folder of its own on the path once it is imported.
     installed = {canonicalize_name(one.metadata["Name"]): one for one in importlib.metadata.distributions(path=[here])}
-    versions = {name: Version(installed[name].version).public for name in installed.keys() & pins.keys()}
-    assert versions == {name: str(pins[name]) for name in versions}
+    versions = {name: Version(installed[name].version).public for name in installed.keys() & locked.keys()}
+    assert versions == {name: str(locked[name]) for name in versions}
 
 
-def test_conda_takes_its_packages_from_the_same_list():
-    import yaml
+WHEELS = ("cp311-cp311-macosx_14_0_arm64", "cp312-cp312-macosx_14_0_arm64", "cp312-abi3-macosx_14_0_arm64")
+WHEELS += ("cp313-cp313-macosx_26_0_arm64", "cp38-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64", "py3-none-any")
+WHEELS += ("cp311-cp311-musllinux_1_2_x86_64", "cp313-cp313t-manylinux_2_28_x86_64", "cp311-cp311-win_amd64")
 
-    conda = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
-    *names, pip = conda["dependencies"]
-    assert names == ["python=3.11", "pip"]
-    assert pip == {"pip": ["-c constraints.txt", "-e ."]}
-    fits = Requirement(f"python{PROJECT['requires-python']}").specifier
-    assert Version("3.11.0") in fits and Version("3.12.0") not in fits
+
+def package(*ends: str, marker: str = "") -> dict:
+    wheels = [{"url": f"https://x/x-1.0-{end}.whl", "hashes": {"sha256": end}} for end in ends]
+    return {"name": "x", "version": "1.0", "wheels": wheels} | ({"marker": marker} if marker else {})
+
+
+def test_the_lock_takes_the_hashes_of_the_wheels_that_fit():
+    text = lock.line(package(*WHEELS), [])
+    hashes = " ".join(f"--hash=sha256:{end}" for end in sorted(WHEELS[:3] + WHEELS[4:6]))
+    assert text == f"x==1.0 {hashes}"
+    old = "python_full_version < '3.13' and sys_platform == 'linux' and platform_machine == 'x86_64'"
+    text = lock.line(package(*WHEELS[4:5], marker=old), ["fleet", "store"])
+    either = "sys_platform == 'linux' and (python_version == '3.11' or python_version == '3.12')"
+    assert text.startswith(f"x==1.0 ; (extra == 'fleet' or extra == 'store') and ({either}) --hash")
+    only = "python_full_version >= '3.11.5'"
+    assert lock.line(package("py3-none-any", marker=only), []).startswith(f"x==1.0 ; {only} --hash")
+
+
+def test_a_pin_without_a_wheel_for_one_of_the_six_environments_ends_make_lock():
+    for missing in ("cp312-cp312-macosx_14_0_arm64", "cp313-cp313-manylinux_2_28_x86_64"):
+        ends = [
+            f"cp31{minor}-cp31{minor}-{end}"
+            for minor in (1, 2, 3)
+            for end in ("macosx_14_0_arm64", "manylinux_2_28_x86_64")
+        ]
+        ends.remove(missing)
+        with pytest.raises(SystemExit, match=r"^x==1.0 has no wheel for .*'3.1[23]'"):
+            lock.line(package(*ends), [])
 
 
 # The repository -------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from pomology.workloads.cost import Workload
 
 ADAMW = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}  # as Hugging Face's trainer has it by default
 BUCKET = 50_000_000  # gradients that ZeRO collects before it hands them on: 200 MB; its own default is 2 GB
-HOW_TO_GET_DEEPSPEED = "DeepSpeed is not installed; `.venv/bin/python -m pip install -e '.[offload]'` installs it"
+HOW_TO_GET_DEEPSPEED = "DeepSpeed is not installed; `make env EXTRAS=offload` installs it"
 NOT_FOR_A_MAC = "DeepSpeed is not installed; the kit does not install it on macOS, where memory is shared anyway"
 
 _open: list[Engine] = []  # the engine that has the process group

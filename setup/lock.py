@@ -1,0 +1,168 @@
+"""Write requirements.txt: every package of pyproject.toml, pinned and hashed, one per line. Run by `make lock`.
+
+uv resolves all extras together for CPython 3.11 to 3.13 on macOS 14 (arm64) and Linux (x86-64).
+Each line has the hashes of the wheels that fit these six environments. A package that only an extra
+needs carries `extra == 'name'` in its marker, which pip and uv read as false, so that
+`pip install -r requirements.txt` installs what the notebooks need. setup/environment.sh turns these
+lines on for the extras that are asked for. Stops with one line if a pin has no wheel.
+"""
+
+import subprocess
+import sys
+import tomllib
+from itertools import product
+from pathlib import Path
+
+from packaging.markers import Marker
+from packaging.tags import compatible_tags, cpython_tags, mac_platforms
+from packaging.utils import parse_wheel_filename
+
+ROOT = Path(__file__).parents[1]
+LOCK = ROOT / "requirements.txt"
+PYTHONS = ("3.11", "3.12", "3.13")
+SYSTEMS = {
+    "darwin": {"platform_machine": "arm64", "platform_system": "Darwin"},
+    "linux": {"platform_machine": "x86_64", "platform_system": "Linux"},
+}
+HEADER = "# Written by `make lock`: Python 3.11 to 3.13 on macOS arm64 and Linux x86-64.\n"
+GLIBC = (17, 28, 31, 34, 35)  # the versions behind the manylinux tags that our pins use
+SOURCE_ONLY = {"deepspeed"}
+
+
+def pylock(*arguments: str) -> list[dict]:
+    """Return the packages that `uv pip compile` resolves, as PEP 751 describes them."""
+    command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"]
+    command += ["--format", "pylock.toml", "--no-header", *arguments, "pyproject.toml"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit("uv found no set of versions that fits; its message is above")
+    return tomllib.loads(done.stdout)["packages"]
+
+
+def tags(system: str, python: str) -> set:
+    """Return the wheel tags that CPython accepts on macOS 14 arm64 or on Linux x86-64 with glibc 2.35."""
+    version = tuple(int(part) for part in python.split("."))
+    if system == "darwin":
+        platforms = list(mac_platforms((14, 0), "arm64"))
+    else:
+        platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(5, GLIBC[-1] + 1)]
+        platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
+    interpreter = "cp" + python.replace(".", "")
+    fitting = set(cpython_tags(version, platforms=platforms))
+    return fitting | set(compatible_tags(version, interpreter, platforms))
+
+
+TAGS = {(system, python): tags(system, python) for system, python in product(SYSTEMS, PYTHONS)}
+
+
+def holds(marker: Marker, system: str, python: str, release: str) -> bool:
+    """Evaluate a marker for CPython of this release, as "3.11.99"."""
+    values = {
+        **SYSTEMS[system],
+        "sys_platform": system,
+        "os_name": "posix",
+        "python_version": python,
+        "python_full_version": release,
+        "platform_python_implementation": "CPython",
+        "implementation_name": "cpython",
+    }
+    return marker.evaluate(values)
+
+
+def environments(package: dict) -> tuple[set[tuple[str, str]], bool]:
+    """Return the (system, Python) pairs for which a package is locked, and whether the patch release decides some."""
+    if "marker" not in package:
+        return set(TAGS), False
+    marker = Marker(package["marker"])
+    first = {(system, python) for system, python in TAGS if holds(marker, system, python, f"{python}.0")}
+    last = {(system, python) for system, python in TAGS if holds(marker, system, python, f"{python}.99")}
+    return first | last, first != last
+
+
+def python_marker(pythons: set[str]) -> str:
+    """Return the marker that holds for these Pythons, "" for all of them."""
+    if pythons == set(PYTHONS):
+        return ""
+    return " or ".join(f"python_version == '{python}'" for python in sorted(pythons))
+
+
+def system_marker(found: set[tuple[str, str]]) -> str:
+    """Return the shortest marker that holds in these environments and in no other, "" for all six."""
+    pythons = {system: {python for name, python in found if name == system} for system in SYSTEMS}
+    if pythons["darwin"] == pythons["linux"]:
+        return python_marker(pythons["linux"])
+    parts = []
+    for system in sorted(SYSTEMS):
+        if not pythons[system]:
+            continue
+        part = f"sys_platform == '{system}'"
+        rest = python_marker(pythons[system])
+        if rest:
+            part += f" and ({rest})"
+        parts.append(part)
+    if len(parts) == 1:
+        return parts[0]
+    return " or ".join(f"({part})" for part in parts)
+
+
+def hashes(package: dict, found: set[tuple[str, str]]) -> list[str]:
+    """Return the hashes of the wheels that fit. Ends the program if one environment has none."""
+    name, version = package["name"], package["version"]
+    if name in SOURCE_ONLY:
+        return [package["sdist"]["hashes"]["sha256"]]
+    digests = set()
+    missing = set(found)
+    for wheel in package.get("wheels", []):
+        fits = parse_wheel_filename(wheel["url"].rsplit("/", 1)[-1])[3]
+        for environment in found:
+            if fits & TAGS[environment]:
+                digests.add(wheel["hashes"]["sha256"])
+                missing.discard(environment)
+    if missing:
+        sys.exit(f"{name}=={version} has no wheel for {sorted(missing)}")
+    return sorted(digests)
+
+
+def line(package: dict, extras: list[str]) -> str:
+    """Return a requirement with its marker and hashes; `extras` are those that need it, [] if the notebooks do."""
+    found, patch_release_decides = environments(package)
+    marker = package["marker"] if patch_release_decides else system_marker(found)
+    if extras:
+        wanted = " or ".join(f"extra == '{extra}'" for extra in extras)
+        marker = f"({wanted}) and ({marker})" if marker else wanted
+    digests = " ".join(f"--hash=sha256:{digest}" for digest in hashes(package, found))
+    requirement = f"{package['name']}=={package['version']}"
+    if marker:
+        requirement += f" ; {marker}"
+    return f"{requirement} {digests}"
+
+
+def main() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    everything = pylock("--all-extras")
+    pins = ROOT / ".pins.txt"
+    constraints = []
+    for package in everything:
+        marker = package.get("marker", "python_version > '3'")
+        constraints.append(f"{package['name']}=={package['version']} ; {marker}\n")
+    pins.write_text("".join(constraints), encoding="utf-8")
+    try:
+        needed = {extra: {p["name"] for p in pylock("-c", pins.name, "--extra", extra)} for extra in sorted(extras)}
+        base = {p["name"] for p in pylock("-c", pins.name)}
+    finally:
+        pins.unlink()
+    lines = []
+    for package in everything:
+        name = package["name"]
+        if name == "pomology":
+            continue
+        if name in base:
+            lines.append(line(package, []))
+        else:
+            lines.append(line(package, [extra for extra in needed if name in needed[extra]]))
+    LOCK.write_text(HEADER + "".join(f"{each}\n" for each in sorted(lines)), encoding="utf-8")
+    print(f"{LOCK.name}: {len(lines)} packages")
+
+
+if __name__ == "__main__":
+    main()

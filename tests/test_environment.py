@@ -1,0 +1,271 @@
+"""setup/environment.sh with mock programs: which Python and installer it takes, what it refuses, what it ignores."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOLS = ("sh", "env", "sed", "grep", "cksum", "awk", "dirname", "mkdir", "rm", "mv", "cp", "cat")
+TOOLS += ("sleep", "tail", "touch")
+LOCK = """\
+absl-py==2.5.1 --hash=sha256:aa
+mlx==0.32.4 --hash=sha256:bb
+mlx-cpu==0.32.4 ; sys_platform == 'linux' --hash=sha256:cc
+nvidia-cublas==13.1 ; sys_platform == 'linux' --hash=sha256:dd
+nvidia-ml-py==13.6 ; sys_platform == 'linux' --hash=sha256:ee
+s3fs==2026.9.0 ; extra == 'store' --hash=sha256:ff
+asyncssh==2.24.1 ; extra == 'fleet' or extra == 'store' --hash=sha256:11
+torch==2.14.1 --hash=sha256:22
+torchvision==0.29.1 --hash=sha256:33
+"""
+EXTRAS = "".join(f"{name} = [\n]\n" for name in ("dev", "fleet", "store", "offload", "cuda"))
+# Answers the probe, makes a copy of itself as a virtual environment's Python, and notes pip's arguments and variables.
+PYTHON = """#!/bin/sh
+[ "$1" != -m ] || echo "python $0 $*" >>"$MOCKS/calls"
+case $1 in
+  -c) case $2 in
+    *ensurepip*) echo "{answer}" ;;
+    *version_info*) echo 12 ;;
+    *python_version*) echo "Python 3.12.1" ;;
+  esac ;;
+  -m) case $2 in
+    venv) {venv} && mkdir -p $3/bin && cp "$0" $3/bin/python && touch $3/pyvenv.cfg ;;
+    pip) env | grep '^PIP_\\|^TMPDIR' >>"$MOCKS/variables"
+      for word; do case $word in
+        *wanted.txt.wheels) cp "$word" "$MOCKS/wanted" ;;
+        uv==*) cp "$MOCKS/uv.copy" .venv-uv/bin/uv ;;
+      esac; done
+      echo "pip said no"; {pip} ;;
+  esac ;;
+  -) {check} ;;
+esac
+"""
+UV = """#!/bin/sh
+echo "uv $*" >>"$MOCKS/calls"
+case $1 in
+  venv) {uv_venv} && mkdir -p .venv/bin && cp "$MOCKS/python.template" .venv/bin/python ;;
+  pip) for word; do case $word in *wanted.txt.wheels) cp "$word" "$MOCKS/wanted" ;; esac; done ;;
+esac
+"""
+
+
+class Machine:
+    """A checkout and a PATH on which there is only what a test puts there."""
+
+    def __init__(self, folder: Path):
+        self.checkout = folder / "a check out"  # with spaces, as folders have
+        self.mocks = folder / "mocks"
+        (self.checkout / "setup").mkdir(parents=True)
+        self.mocks.mkdir()
+        shutil.copy(ROOT / "setup" / "environment.sh", self.checkout / "setup")
+        (self.checkout / "requirements.txt").write_text(LOCK)
+        (self.checkout / "pyproject.toml").write_text(EXTRAS)
+        for tool in TOOLS:
+            (self.mocks / tool).symlink_to(shutil.which(tool))
+        self.program("uname", "case $1 in -s) echo Linux ;; *) echo x86_64 ;; esac")
+        self.program("getconf", "echo glibc 2.36")
+        self.program("df", "echo Filesystem; echo /dev/x 0 0 99999999999 1% /")
+        self.python("python.template")
+
+    def program(self, name: str, text: str) -> None:
+        place = self.mocks / name
+        place.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+        place.chmod(0o755)
+
+    def python(self, name: str, answer: str = "ok", venv: str = "true", pip: str = "true", check: str = "true") -> None:
+        text = PYTHON
+        for key, value in {"answer": answer, "venv": venv, "pip": pip, "check": check}.items():
+            text = text.replace("{" + key + "}", value)
+        self.program(name, text)
+
+    def uv(self, name: str = "uv", venv: str = "true") -> None:
+        self.program(name, UV.replace("{uv_venv}", venv))
+
+    def make(self, *extras: str, **variables: str) -> subprocess.CompletedProcess:
+        environment = {"PATH": str(self.mocks), "MOCKS": str(self.mocks), **variables}
+        command = [self.mocks / "sh", self.checkout / "setup" / "environment.sh", *extras]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    def refused(self, *extras: str, **variables: str) -> str:
+        """Return the one line that says why, after checking that nothing was made."""
+        done = self.make(*extras, **variables)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+        assert not (self.checkout / ".venv").exists()
+        return done.stderr
+
+    def calls(self) -> list[str]:
+        place = self.mocks / "calls"
+        return place.read_text().splitlines() if place.exists() else []
+
+    def wanted(self) -> str:
+        return (self.mocks / "wanted").read_text()
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+def test_the_first_usable_python_makes_the_environment_with_pip(machine):
+    machine.python("python3", "version 3.14")
+    machine.python("python3.12", "version unknown")
+    machine.python("python3.11")
+    machine.python("python3.13")
+    assert machine.make("dev").returncode == 0
+    venv = [call for call in machine.calls() if "-m venv" in call]
+    assert venv == [f"python {machine.mocks}/python3.11 -m venv .venv"]
+    first, project = [call for call in machine.calls() if "-m pip install" in call]
+    assert "--no-deps --require-hashes --only-binary :all:" in first and project.endswith("--editable .")
+    ready = (machine.checkout / ".venv" / ".ready").read_text().splitlines()
+    assert ready[2] == "dev" and ready[0].startswith(str(machine.checkout))
+
+
+def test_nothing_is_done_again_until_the_lock_or_the_project_changes(machine):
+    machine.python("python3")
+    assert machine.make().returncode == 0
+    count = len(machine.calls())
+    assert machine.make().returncode == 0 and len(machine.calls()) == count
+    with (machine.checkout / "pyproject.toml").open("a") as file:
+        file.write("# another description\n")
+    assert machine.make().returncode == 0
+    assert not [call for call in machine.calls()[count:] if "-m venv" in call]
+    (machine.checkout / ".venv" / "old").touch()
+    with (machine.checkout / "requirements.txt").open("a") as file:
+        file.write("zipp==4.1.2 --hash=sha256:44\n")
+    assert machine.make().returncode == 0
+    assert not (machine.checkout / ".venv" / "old").exists() and "zipp" in machine.wanted()
+
+
+def test_a_half_made_environment_and_one_that_was_moved_are_made_again(machine):
+    machine.python("python3")
+    (machine.checkout / ".venv").mkdir()
+    (machine.checkout / ".venv" / "half").touch()
+    assert machine.make().returncode == 0 and not (machine.checkout / ".venv" / "half").exists()
+    (machine.checkout / ".venv" / "old").touch()
+    machine.checkout = machine.checkout.rename(machine.checkout.with_name("moved"))
+    assert machine.make().returncode == 0 and not (machine.checkout / ".venv" / "old").exists()
+    (machine.checkout / ".venv" / "bin" / "python").unlink()  # its Python was uninstalled
+    assert machine.make().returncode == 0 and (machine.checkout / ".venv" / "bin" / "python").exists()
+
+
+def test_extras_are_added_and_kept(machine):
+    machine.python("python3")
+    assert machine.make().returncode == 0
+    on = "python_version > '3'"
+    assert f"s3fs==2026.9.0 ; {on}" not in machine.wanted()
+    assert machine.make("store").returncode == 0
+    assert f"s3fs==2026.9.0 ; {on}" in machine.wanted()
+    assert f"asyncssh==2.24.1 ; python_version < '3' or {on}" in machine.wanted()
+    assert machine.make("fleet", "store").returncode == 0
+    assert (machine.checkout / ".venv" / ".ready").read_text().splitlines()[2] == "store fleet"
+    assert "there is no extra 'flet'" in machine.make("flet").stderr
+
+
+def test_uv_on_path_installs_and_fetches_a_python_where_none_is_usable(machine):
+    machine.uv()
+    machine.python("python3", "venv 3.12")  # Debian's without python3-venv, which uv can do without
+    assert machine.make().returncode == 0
+    assert f"uv venv --quiet --seed --no-project --python {machine.mocks}/python3 .venv" in machine.calls()
+    assert not [call for call in machine.calls() if "-m pip" in call]
+    shutil.rmtree(machine.checkout / ".venv")
+    machine.python("python3", "version 3.10")
+    assert machine.make().returncode == 0
+    assert "uv venv --quiet --seed --no-project --python 3.12 .venv" in machine.calls()
+
+
+def test_any_python3_installs_uv_which_fetches_another(machine):
+    machine.python("python3", "version 3.14")
+    machine.uv("uv.copy")
+    done = machine.make()
+    assert done.returncode == 0, done.stderr
+    assert (
+        "python3 is 3.14" in done.stdout
+        and "uv venv --quiet --seed --no-project --python 3.12 .venv" in machine.calls()
+    )
+
+
+@pytest.mark.parametrize("system", ["Linux", "Darwin"])
+def test_where_no_python_can_be_had_one_line_names_the_commands(machine, system):
+    machine.program(
+        "uname", f"case $1 in -s) echo {system} ;; *) echo {'arm64' if system == 'Darwin' else 'x86_64'} ;; esac"
+    )
+    machine.python("python3", "version 3.10", venv="false")
+    done = machine.make()
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert ("brew install python@3.12" if system == "Darwin" else "apt install python3.12") in done.stderr
+    machine.uv(venv="{ echo 'no network' >&2; false; }")
+    assert "no network" in machine.refused() and "uv" in machine.refused()
+
+
+def test_what_this_machine_cannot_run_is_refused_before_anything_is_made(machine):
+    machine.python("python3", "machine x86_64")
+    mac = "case $1 in -s) echo Darwin ;; *) echo {} ;; esac"
+    machine.program("uname", mac.format("x86_64"))
+    assert "Intel Macs" in machine.refused()
+    for name in ("hw.optional.arm64", "sysctl.proc_translated"):
+        machine.program("sysctl", f"[ $2 = {name} ] && echo 1")
+        assert "Rosetta" in machine.refused() and "arm64" in machine.refused()
+    machine.program("uname", mac.format("arm64"))
+    assert "Rosetta" in machine.refused()
+    machine.program("sw_vers", "echo 13.6.1")
+    assert "macOS 14" in machine.refused()
+    machine.program("uname", "case $1 in -s) echo Linux ;; *) echo aarch64 ;; esac")
+    assert "Linux on aarch64" in machine.refused()
+    machine.program("uname", "case $1 in -s) echo Linux ;; *) echo x86_64 ;; esac")
+    machine.python("python3", "venv 3.12")
+    assert "apt install python3.12-venv" in machine.refused()
+    machine.python("python3")
+    machine.program("getconf", "echo glibc 2.27")
+    assert "glibc 2.28" in machine.refused()
+    machine.program("getconf", "exit 1")
+    assert "glibc" in machine.refused()
+    machine.program("getconf", "echo glibc 2.36")
+    machine.program("df", "echo Filesystem; echo /dev/x 0 0 3000000 1% /")
+    assert "11 GB of disk" in machine.refused()
+
+
+def test_a_python_that_is_asked_for_is_taken_or_refused(machine):
+    machine.python("python3")
+    machine.python("mine", "version 3.9")
+    assert "mine is 3.9" in machine.refused(POMOLOGY_PYTHON="mine")
+    assert "no such program" in machine.refused(POMOLOGY_PYTHON="/none")
+    assert "TORCH=gpu" in machine.refused(POMOLOGY_TORCH="gpu")
+    machine.python("mine")
+    assert machine.make(POMOLOGY_PYTHON="mine").returncode == 0
+    assert f"python {machine.mocks}/mine -m venv .venv" in machine.calls()
+
+
+def test_mlx_is_left_out_on_an_older_linux_and_cuda_for_a_processor(machine):
+    machine.python("python3")
+    machine.program("getconf", "echo glibc 2.31")
+    done = machine.make()
+    assert done.returncode == 0 and "MLX needs glibc 2.35; this system has 2.31" in done.stdout
+    assert "mlx" not in machine.wanted() and "nvidia-cublas" in machine.wanted()
+    machine.program("getconf", "echo glibc 2.36")
+    machine.uv()
+    assert machine.make(POMOLOGY_TORCH="cpu").returncode == 0
+    names = [line.split("==")[0] for line in machine.wanted().splitlines()]
+    assert names == ["absl-py", "mlx", "mlx-cpu", "nvidia-ml-py", "s3fs", "asyncssh"]
+    assert any("--torch-backend cpu torch==2.14.1 torchvision==0.29.1" in call for call in machine.calls())
+    count = len(machine.calls())
+    assert machine.make().returncode == 0 and len(machine.calls()) == count  # it stays what it is
+
+
+def test_only_what_reaches_a_registry_is_taken_from_the_user_s_variables(machine):
+    machine.python("python3")
+    leaks = {"PIP_USER": "1", "PIP_TARGET": "/x", "PIP_NO_BINARY": ":all:", "PIP_REQUIRE_VIRTUALENV": "1"}
+    done = machine.make(PIP_CERT="/c", PIP_PROXY="p", TMPDIR="/tiny", PYTHONPATH="/ros", **leaks)
+    assert done.returncode == 0
+    variables = set((machine.mocks / "variables").read_text().splitlines())
+    assert variables == {"PIP_CERT=/c", "PIP_PROXY=p", f"TMPDIR={machine.checkout}/.venv/tmp"}
+    assert not (machine.checkout / ".venv" / "tmp").exists()
+
+
+def test_an_installation_that_fails_or_lacks_packages_is_one_line_and_not_used(machine):
+    for fault, words in ({"pip": "false"}, "pip said no"), ({"check": "{ echo No torch; false; }"}, "No torch"):
+        machine.python("python3", **fault)
+        done = machine.make()
+        assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+        assert not (machine.checkout / ".venv" / ".ready").exists()
