@@ -501,3 +501,14 @@ def test_tensorflow_s_memory_is_counted_on_a_gpu_where_the_plugin_counts(tensorf
     metal.reset_peak_memory()
     assert metal.peak_memory() == {} and metal.uncounted == "Memory stats are not supported on this device"
     assert metal.name == "Apple M2 Max" and metal.free_memory() == 10 * GB
+
+
+@pytest.mark.parametrize(
+    ("system", "minor", "has"), [("darwin", 13, True), ("darwin", 12, False), ("linux", 13, False)]
+)
+def test_python_3_13_has_no_metal_plug_in(system, minor, has, monkeypatch):
+    version = namedtuple("Version", "major minor micro")(3, minor, 0)
+    monkeypatch.setattr(devices_tensorflow, "sys", SimpleNamespace(platform=system, version_info=version))
+    reasons = devices_tensorflow.TensorFlowDevice.unusable()
+    assert list(reasons) == ["metal"] * has
+    assert not has or "Python 3.13" in reasons["metal"]

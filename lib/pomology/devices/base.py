@@ -7,7 +7,7 @@ import abc
 import contextlib
 import gc
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from pomology.errors import PomologyError
 from pomology.machine import snapshot
@@ -16,6 +16,18 @@ from pomology.machine import snapshot
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 # How much `weight_sample` keeps: of the last tensors, that many numbers each.
 SAMPLED_TENSORS, SAMPLED_NUMBERS = 4, 64
+
+
+class UnusableDevice(NamedTuple):
+    """A GPU that is here and that its framework cannot use: its cases end as `unsupported`, for this reason."""
+
+    framework: str
+    framework_version: str
+    backend: str
+    name: str | None
+    reason: str
+    handle: None = None
+    threads: None = None
 
 
 class Device(abc.ABC):
@@ -48,6 +60,11 @@ class Device(abc.ABC):
 
     def __repr__(self) -> str:
         return f"Device({self.framework}, {self.backend})"
+
+    @classmethod
+    def unusable(cls) -> dict[str, str]:
+        """Return the GPUs of this machine for which a package has no build for this Python: backend -> reason."""
+        return {}
 
     @classmethod
     @abc.abstractmethod

@@ -4,8 +4,9 @@ import importlib
 import pkgutil
 
 from pomology import devices
-from pomology.devices.base import Device
+from pomology.devices.base import Device, UnusableDevice
 from pomology.errors import NoSuchDevice, PomologyError
+from pomology.machine import snapshot
 
 
 def frameworks() -> dict[str, type[Device]]:
@@ -45,6 +46,15 @@ def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
         present = ", ".join(name for name, reason in reasons.items() if reason is None)
         raise NoSuchDevice(f"devices: {wanted!r} is not on this machine ({why}); it has {present}")
     return [kind(name) for name in chosen]
+
+
+def unusable(wanted: str, framework: str, version: str) -> list[UnusableDevice]:
+    """Return what `auto` would time if its package had a build for this Python. version: the framework's."""
+    if wanted != "auto":
+        return []
+    chip = snapshot.chip()
+    reasons = _kind(framework).unusable()
+    return [UnusableDevice(framework, version, backend, chip, reason) for backend, reason in reasons.items()]
 
 
 def _kind(framework: str) -> type[Device]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pomology.devices.base import DTYPES, SAMPLED_NUMBERS, SAMPLED_TENSORS, Device
-from pomology.errors import PomologyError
+from pomology.errors import NoSuchDevice
 from pomology.machine import snapshot
 
 TF32 = "MLX_ENABLE_TF32"
@@ -22,13 +22,13 @@ GPU = "mlx-gpu"
 
 
 def load() -> Any:
-    """The module `mlx.core`, with true fp32. Raises PomologyError where MLX is not installed."""
+    """The module `mlx.core`, with true fp32. Raises NoSuchDevice where MLX is not installed, or does not load."""
     MLXDevice.prepare()
     try:
         import mlx.core
     except ImportError as error:
-        needs = "on a Mac it needs macOS 14 and a native arm64 Python"
-        raise PomologyError(f"MLX cannot be loaded ({error}); {needs}") from None
+        needs = "it needs glibc 2.35 on Linux, and macOS 14 with a native arm64 Python on a Mac"
+        raise NoSuchDevice(f"MLX cannot be loaded ({error}); {needs}") from None
     return mlx.core
 
 

@@ -71,13 +71,20 @@ class TensorFlowDevice(Device):
         if sys.platform == "darwin":
             here, why = "metal", "TensorFlow finds no Metal GPU (a virtual machine, or a plugin for another TensorFlow)"
             if not any(importlib.metadata.distributions(name="tensorflow-metal")):
-                why = "tensorflow-metal is not installed (it needs a native arm64 Python)"
+                why = cls.unusable().get("metal", "tensorflow-metal is not installed; `make env` installs it")
         else:
             here, why = "cuda", "TensorFlow finds no NVIDIA GPU, or not the CUDA libraries that it was built for"
             if not tensorflow.test.is_built_with_cuda():
                 why = "this TensorFlow is built without CUDA"
         reasons = {"cpu": None, "cuda": "TensorFlow has no CUDA on macOS", "metal": "Metal is on macOS only"}
         return reasons | {here: None if tensorflow.config.list_physical_devices("GPU") else why}
+
+    @classmethod
+    def unusable(cls) -> dict[str, str]:
+        if sys.platform != "darwin" or sys.version_info < (3, 13):
+            return {}
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return {"metal": f"tensorflow-metal has no build for Python {version}: PYTHON=python3.12 has one"}
 
     @property
     def name(self) -> str | None:

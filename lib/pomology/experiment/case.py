@@ -236,6 +236,17 @@ class Case(Feasibility):
         self._model = self._weights = None
         return record.status != "interrupted"
 
+    def end_unsupported(self, reason: str) -> None:
+        """Journal this case as `unsupported`, without running it."""
+        self._conditions = {"power_source": None}
+        self._started = results_record.now()
+        start = self._start()
+        self.experiment.journal.start(start)
+        blank = dict.fromkeys(("parameters", "flops_per_step", "foreign_load", "seconds"))
+        ending = {"status": "unsupported", "reason": reason, "flags": [], "metrics": {}}
+        record = self.experiment.journal.end(start | blank | ending)
+        self.say(results_cases.line(record), final=True)
+
     def _note_peaks(self) -> None:
         """What the loop takes by itself: the kit's own ready batches are no part of it."""
         self._peaks = self.backend.peak_memory()

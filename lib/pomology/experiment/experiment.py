@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from pomology.experiment.case import Case
 from pomology.machine import quiet, snapshot
 from pomology.machine.sampler import Telemetry
 from pomology.measure import calls, intervals
+from pomology.paths import foreign_paths, redact
 from pomology.report import details, roofline
 from pomology.report.declaration import Declaration
 from pomology.report.showing import CHECK, Report
@@ -32,6 +34,16 @@ REST_S, REST_IN_ALL_S, WORK_S = 30.0, {"smoke": 0.0, "quick": 120.0, "article": 
 WARMER = {"level": 0, "temperature_c": 3, "power_w": 2}  # which counts as the same
 ENOUGH, BESIDE = 10, 30  # steady steps that a rate should rest on, and that a smaller case is to have
 TOO_LARGE = ("too-big", "out-of-memory", "crashed", "timeout")  # a smaller sibling of such a case may fit
+
+
+def _check_packages(framework: str) -> None:
+    """Raise PomologyError where what would be measured comes from another environment, by PYTHONPATH."""
+    for name in (framework, "numpy"):
+        places = list(getattr(sys.modules.get(name), "__path__", []))
+        for entry in foreign_paths():
+            if any(Path(place).is_relative_to(Path(entry).resolve()) for place in places):
+                place = redact(entry)
+                raise PomologyError(f"{name} comes from {place}, by PYTHONPATH: unset it and start the kernel again")
 
 
 class Experiment(Report):
@@ -65,6 +77,8 @@ class Experiment(Report):
             raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0")
         about = Declaration(name, article, framework, **declared)
         self.devices = find.find(devices, framework)
+        _check_packages(framework)
+        self.unusable = find.unusable(devices, framework, self.devices[0].framework_version)
         self.framework, self.profile, self.budget_s = framework, profile, float(budget_s)
         # What is timed ends there with what it has, as on a machine that others keep busy.
         self.limit_s = math.inf if profile == "article" else max(LIMIT * self.budget_s, LIMIT_LEAST_S)
@@ -101,7 +115,13 @@ class Experiment(Report):
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
         before = journal.read(self.journal.path)
         devices = self.devices if on is None else list(on)
+        rows = list(rows)
         asked = [Case(self, backend, config) for config in rows for backend in devices]
+        if on is None:
+            for backend, config in itertools.product(self.unusable, rows):
+                case = Case(self, backend, config)
+                if not before.done(case.name, self.repeat):
+                    case.end_unsupported(backend.reason)
         for case in asked:
             tried = self._turn and case.name not in self._turn and before.begun[case.name, self.repeat]
             if tried or before.done(case.name, self.repeat):
