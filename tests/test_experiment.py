@@ -750,3 +750,31 @@ def test_power_at_rest_is_looked_at_where_there_is_no_temperature(make, monkeypa
     assert make().heat("gpu") == {"level": 2, "power_w": pytest.approx(3, rel=0.05)}
     monkeypatch.setitem(SOURCES, "temperature", Source({"temperature_c": "°C"}, lambda watch: lambda: 55.0))
     assert make().heat("gpu") == {"level": 2, "temperature_c": 55.0}
+
+
+# A GPU that the framework cannot use ----------------------------------------------------------------------------------
+
+
+def test_a_gpu_without_a_package_for_this_python_ends_as_unsupported(make, monkeypatch):
+    reason = "tensorflow-metal has no build for Python 3.13: PYTHON=python3.12 has one"
+    monkeypatch.setattr(Device, "unusable", classmethod(lambda cls: {"mps": reason}))
+    experiment = make(devices="auto")
+    for case in experiment.cases(width=[1, 2]):
+        with case:
+            case.metric("kernel_s", 1.0, "s")
+    records = experiment.run_records()
+    ended = {(record.backend, record.config["width"], record.status, record.reason) for record in records}
+    assert {each for each in ended if each[0] == "mps"} == {("mps", width, "unsupported", reason) for width in (1, 2)}
+    assert {each[2] for each in ended if each[0] == "cpu"} == {"ok"}
+    assert [case.name for case in make(devices="auto").cases(width=[1, 2])] == []  # nothing is journalled twice
+    assert len(experiment.run_records()) == 4 and not make(devices="cpu").unusable
+
+
+def test_packages_of_another_environment_are_not_measured(make, monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(root() / "lib"), str(Path(torch.__file__).parents[1]))))
+    with pytest.raises(
+        PomologyError, match=r"^torch comes from \S+, by PYTHONPATH: unset it and start the kernel again$"
+    ):
+        make()
+    monkeypatch.setenv("PYTHONPATH", str(root() / "lib"))
+    make()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pomology import __version__, format
 from pomology.errors import PomologyError
-from pomology.paths import redact, root
+from pomology.paths import foreign_paths, redact, root
 
 # Each command imports what it needs, so that help and wrong arguments are answered before much is loaded.
 COMMANDS = {
@@ -221,7 +221,10 @@ def _predict(options: argparse.Namespace) -> None:
 
 
 def _fleet(options: argparse.Namespace) -> int:
-    from pomology.runner import fleet, fleet_wire, fleet_worker
+    try:
+        from pomology.runner import fleet, fleet_wire, fleet_worker
+    except ModuleNotFoundError as error:
+        raise PomologyError(f"fleet needs {error.name}: `make env EXTRAS=fleet` installs it") from None
 
     if options.worker_command:
         where = fleet_wire.address(options.scheduler or "tls://HOST:8786", "SCHEDULER", options.insecure)
@@ -291,5 +294,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
+def run() -> int:
+    """Run the command of this process, without packages that PYTHONPATH takes from other environments."""
+    foreign = foreign_paths()
+    if foreign:
+        entries = os.environ["PYTHONPATH"].split(os.pathsep)
+        os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if entry not in foreign)
+        os.execv(sys.executable, [sys.executable, "-m", "pomology", *sys.argv[1:]])
+    return main()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

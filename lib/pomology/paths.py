@@ -18,6 +18,12 @@ def root() -> Path:
     return checkout if (checkout / "notebooks").is_dir() else Path.cwd()
 
 
+def foreign_paths() -> list[str]:
+    """Return the entries of PYTHONPATH that belong to other environments: all that do not hold this library."""
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [entry for entry in entries if entry and not (Path(entry) / "pomology").is_dir()]
+
+
 def redact(text: str) -> str:
     """A text without the folders of this machine, which may name a person: the checkout as `.`, the home as `~`."""
     for folder, short in ((root(), "."), (Path(os.path.expanduser("~")), "~")):

@@ -288,8 +288,9 @@ def _git() -> tuple[dict[str, Any] | None, str]:
         return None, "the kit is not run from a git checkout"
     git = ("git", "--no-optional-locks", "-C", str(REPOSITORY))
     kit = ("--", ".", ":(exclude)outputs")  # what was measured before changes nothing that is measured now
-    commit, changes = run_command(*git, "rev-parse", "HEAD"), run_command(*git, "status", "--porcelain", *kit)
-    if not commit or changes is None:
+    commit = run_command(*git, "rev-parse", "HEAD", timeout=5)
+    changes = run_command(*git, "status", "--porcelain", *kit) if commit else None  # not asked of a git that hangs
+    if changes is None:
         return None, "git is missing, or has no commit to name"
     return {"commit": commit.strip(), "dirty": bool(changes.strip())}, ""
 

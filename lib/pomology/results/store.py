@@ -284,7 +284,10 @@ class Store:
         import fsspec  # with its backends half a second, which only a store needs
 
         options = OPTIONS.get(self.protocol, {})
-        files, root = fsspec.url_to_fs(self.address, skip_instance_cache=True, **options)
+        try:
+            files, root = fsspec.url_to_fs(self.address, skip_instance_cache=True, **options)
+        except ImportError as error:
+            raise ImportError(f"{error}; `make env EXTRAS=store` does") from None
         self._root = root.rstrip("/")
         if self.protocol in ("s3", "s3a"):
             files.retries = 1  # `_ask` tries again
