@@ -112,7 +112,7 @@ MACHINES = {
     ),
     "Linux without CUDA's PyTorch": (
         *(CUDA_BOX, "", "", "x86_64", NO_CUDA),
-        *(NONE, CPU_ONLY, "Do this: install PyTorch for CUDA"),
+        *(NONE, CPU_ONLY, "Do this: remove .venv and run `make env`"),
     ),
 }
 
@@ -436,3 +436,14 @@ def test_each_device_runs_the_batches_that_fit_and_lightning_takes_the_one_it_ta
     assert plan("mps", cpu=0) == {"cpu": (small, ["cpu"])}
     # A small Mac: weights, gradients and momentum of ResNet-50 take 0.3 GB, 32 pictures 2.75 GB.
     assert plan("mps", gpu=5e9)["gpu"][0] == {"resnet50": 32, "bert": 8, "vgg16": 16}
+
+
+def test_a_python_without_a_metal_plug_in_is_replaced(mac):
+    mac("m2-ultra")
+    lacking = SEES_MPS | {
+        "tensorflow": says("2.21.0", absent("metal", "tensorflow-metal has no build for Python 3.13"))
+    }
+    snapshot = machine_snapshot.snapshot()
+    for python, remedy in (("3.13.1", "`make env PYTHON=python3.12`"), ("3.12.4", "`make env`")):
+        found = doctor.findings(snapshot | {"python": python}, FINE, lacking, "arm", {})
+        assert remedy in finding(found, "Does TensorFlow see").remedy

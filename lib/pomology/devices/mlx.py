@@ -38,7 +38,7 @@ class MLXDevice(Device):
     Arrays belong to no device: the memory is one, and what computes is the default device, which `context` sets."""
 
     framework, title, gpus, apple_gpu = "mlx", "MLX", (GPU,), GPU
-    cuda_install = "the extra `cuda` (docs/runs.md)"
+    cuda_install = "run `make env EXTRAS=cuda`"
     compiles_at_launch = counts_on_cpu = True  # it counts for the process, whichever device computed
     _tf32 = "0"
     threads = None  # on a Mac Accelerate decides, elsewhere one thread multiplies

@@ -274,9 +274,10 @@ def _framework(name: str, answer: dict, cause: str, snapshot: dict) -> Finding:
         return _judge(question, text, True)
     expected = [gpu for gpu in kind.gpus if (gpu == kind.apple_gpu) == mac] or [kind.apple_gpu]
     reasons = [device["reason"] for device in answer["devices"] if device["backend"] == expected[0]]
-    remedy = f"install {kind.cuda_install}, and see that `nvidia-smi` lists the GPU"
+    remedy = f"{kind.cuda_install}, and see that `nvidia-smi` lists the GPU"
     if mac and kind.apple_plugin and not plugin:
-        remedy = f"run `make env` again: it installs {kind.apple_plugin} beside {kind.title}"
+        python = "" if str(snapshot.get("python")).startswith(("3.11", "3.12")) else " PYTHON=python3.12"
+        remedy = f"remove .venv and run `make env{python}`: it installs {kind.apple_plugin} next to {kind.title}"
     elif mac:
         remedy = f"restart the Mac; else remove .venv and run `make env`, which installs {kind.title} anew"
     return _judge(question, f"{label}: {'; '.join(reasons) or 'no GPU'}", False, cause or remedy)
