@@ -76,12 +76,15 @@ lab: ready  ## explore the notebooks in JupyterLab
 env:  ## make the environment in .venv, with EXTRAS="fleet store offload cuda"
 	@$(ENVIRONMENT) $$POMOLOGY_EXTRAS
 
-lint: dev  ## check style, floors, words, notebooks and parameter files
+lint: dev  ## check style, layers, notebooks, parameter files and workflows
 	@$(ENV)/bin/ruff check .
 	@$(ENV)/bin/ruff format --check .
 	@$(ENV)/bin/nbstripout --verify --keep-id notebooks/*.ipynb notebooks/*/*.ipynb
 	@$(ENV)/bin/lint-imports --no-cache --no-logo
 	@$(PY) tests/house.py
+	@$(ENV)/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(ENV)/bin/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
+	@if command -v actionlint >/dev/null; then actionlint; else echo "actionlint is not installed: skipped"; fi
 	@$(PY) -m pomology check
 
 bench: dev  ## measure the measuring, against independent ways to measure

@@ -371,6 +371,37 @@ def test_a_pin_without_a_wheel_for_one_of_the_six_environments_ends_make_lock():
             lock.line(package(*ends), [])
 
 
+# Hosting --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "pattern"),
+    [("github-workflows", ".github/workflows/*.yml"), ("citation-file-format", "CITATION.cff")],
+)
+def test_workflows_and_citation_follow_their_schemas(schema, pattern):
+    files = sorted(ROOT.glob(pattern))
+    command = [Path(sys.executable).with_name("check-jsonschema"), "--builtin-schema", f"vendor.{schema}", *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert files and done.returncode == 0, done.stdout + done.stderr
+
+
+def test_workflows_and_hooks_call_what_is_there():
+    """Targets of the Makefile, extras of pyproject.toml, notebooks, and tools of the lock."""
+    import yaml
+
+    from pomology.runner import notebooks
+
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml"))
+    assert set(re.findall(r"run: make (\w+)", text)) <= set(TARGETS)
+    assert {extra for words in re.findall(r'EXTRAS="([^"]+)"', text) for extra in words.split()} <= set(EXTRAS)
+    default = re.search(r"default: (.*)", text)[1].split()
+    assert set(default) <= {notebook.name for notebook in notebooks.notebooks()}
+    assert set(re.findall(r'python: "([\d.]+)"', text)) == set(PYTHONS)
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+    tools = {hook["entry"].split()[0] for hook in hooks}
+    assert tools <= {f".venv/bin/{canonicalize_name(Requirement(item).name)}" for item in EXTRAS["dev"]}
+
+
 # The repository -------------------------------------------------------------------------------------------------------
 
 # Spelt so that this file does not hold them itself.
