@@ -9,6 +9,7 @@ one's, in `NAME.pids`.
 import asyncio
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -186,7 +187,10 @@ ALL_OK = {"1": "ok", "2": "ok", "3": "ok"}
 def checkout(tmp_path, monkeypatch, sockets) -> Checkout:
     """One that this process takes for its own."""
     made = Checkout(tmp_path / "checkout")
+    has_fleet = importlib.util.find_spec("distributed") is not None  # `make env EXTRAS=fleet`
     for path in PACKAGE.rglob("*.py"):
+        if path.name.startswith("fleet") and not has_fleet:
+            continue
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         module = importlib.import_module(".".join(("pomology", *parts)).removesuffix(".__init__"))
         if hasattr(module, "root"):

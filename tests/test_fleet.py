@@ -3,6 +3,7 @@
 `inject_fleet.py` has it for real, on machines in network namespaces.
 """
 
+# ruff: noqa: E402
 import asyncio
 import hashlib
 import json
@@ -12,6 +13,9 @@ import threading
 
 import pytest
 import records
+
+pytest.importorskip("distributed", reason="`make env EXTRAS=fleet` installs it (CI does)")
+pytest.importorskip("asyncssh", reason="`make env EXTRAS=fleet` installs it (CI does)")
 
 from pomology.errors import PomologyError
 from pomology.machine import quiet, snapshot

@@ -34,8 +34,8 @@ def made(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     said = tmp_path / "said.json"
-    python = f"#!{sys.executable}\nimport json, sys\njson.dump(sys.argv[1:], open({str(said)!r}, 'w'))\n"
-    (tmp_path / ".venv/bin/python").write_text(python)
+    program = f"import json, sys; json.dump(sys.argv[1:], open({str(said)!r}, 'w'))"
+    (tmp_path / ".venv/bin/python").write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{program}" "$@"\n')
     (tmp_path / ".venv/bin/python").chmod(0o755)
 
     def made(*arguments: str, status: int = 0) -> list[str]:

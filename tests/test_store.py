@@ -17,7 +17,6 @@ import urllib.request
 import uuid
 from pathlib import Path
 
-import asyncssh
 import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
@@ -31,6 +30,8 @@ from pomology.results import store
 from pomology.results.run import Run
 from pomology.runner import batch, plan
 
+asyncssh = pytest.importorskip("asyncssh", reason="`make env EXTRAS=store` installs it (CI does)")
+pytest.importorskip("s3fs", reason="`make env EXTRAS=store` installs it (CI does)")
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAPOMOLOGY", "AWS_SECRET_ACCESS_KEY": "nobody/knows", "AWS_DEFAULT_REGION": "eu-west-1"}
 LINE = 700  # characters, of which an error line has fewer
 
