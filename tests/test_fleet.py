@@ -3,7 +3,6 @@
 `inject_fleet.py` has it for real, on machines in network namespaces.
 """
 
-# ruff: noqa: E402
 import asyncio
 import hashlib
 import json

@@ -17,6 +17,8 @@ if sys.argv[:1] == ["-m"]:  # as Python looks up what `-m pomology` runs: Ctrl-C
 
 _MODULES = {
     "Experiment": "pomology.experiment.experiment",
+    "load": "pomology.results.frame",
+    "published": "pomology.results.frame",
     "Run": "pomology.results.run",
     "Estimate": "pomology.measure.estimate",
     "workload": "pomology.workloads.cost",
