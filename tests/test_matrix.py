@@ -27,7 +27,9 @@ from pomology.runner import matrix as runner
 OWN = {"numpy": "1.26.4", "torch": "2.13.0+cpu", "mlx": "0.32.4", "tensorflow-macos": "2.16.2", "python": "3.11.7"}
 # An environment's Python. It answers what it is asked about itself, and in place of the kit writes a record a case,
 # whose time is its factor's; or it runs the kit, in which every sleep takes so much longer.
-PYTHON = """#!{python}
+PYTHON = """#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
 import json, os, pathlib, signal, sys, time
 folder = pathlib.Path(__file__).parents[1]
 plan = json.loads((folder / "plan.json").read_text())
