@@ -1,0 +1,230 @@
+"""Results as tidy DataFrames: what runs measured, and what articles and others published, in the same columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pomology.articles import elsewhere
+from pomology.articles import published as articles_published
+from pomology.errors import PomologyError
+from pomology.paths import write_atomic
+from pomology.results import cases
+from pomology.results.record import Record
+from pomology.results.run import MACHINE, Run
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+PARQUET = "results.parquet"
+TEXTS = ("run", "machine", "chip", "article", "experiment", "case", "framework", "framework_version")
+TEXTS += ("device", "backend", "precision", "profile", "data", "status", "reason", "flags")
+TEXTS += ("metric", "unit", "how", "covers", "source")
+COLUMNS = dict.fromkeys(TEXTS, "str")
+COLUMNS |= {"repeat": "Int64", "scaled": "boolean", "headline": "boolean", "year": "Int64", "n": "Int64"}
+COLUMNS |= dict.fromkeys(("value", "low", "high"), "float64")
+ORDER = (*TEXTS[:12], "repeat", "scaled", *TEXTS[12:16], "metric", "headline", "value", "unit", "low", "high", "n")
+ORDER += ("how", "covers", "source", "year")
+MIXED = b"mixed"  # the key of a Parquet file's metadata that lists the settings of more than one type
+
+
+def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFrame:
+    """Return everything that runs measured, one row per case, repeat and metric.
+
+    Args:
+        runs: names of folders in outputs/, or paths of folders and zips.
+        metric: only these metrics; "headline" is the one that each case is about.
+
+    Returns:
+        A frame with the columns of ORDER, then one column per setting (`batch_size`, `model`, …). Values are in
+        SI units. A case without numbers has one row with an empty `metric`, so that its status is there.
+        `flags` are separated by spaces. A setting that has the name of another column is `setting_<name>`.
+
+    Raises:
+        PomologyError: for a place that is no run.
+    """
+    if not runs:
+        raise PomologyError("load: name at least one run, as in pomology.load('reference-cpu')")
+    wanted = [metric] if isinstance(metric, str) else list(metric)
+    return _joined([_load(Run.open(str(run)), wanted) for run in runs])
+
+
+def published(article: str | None = None, experiment: str | None = None) -> pandas.DataFrame:
+    """Return what others have published, in the columns of `load`.
+
+    Args:
+        article: the number of an article, as "003"; None returns all five and the times of other sources.
+        experiment: only this experiment, or workload of other sources.
+
+    Returns:
+        A frame with `how` "published". `low` and `high` bound what is printed, `covers` is "printed".
+        `source` is "article", or the id of a source in articles/data/sources.csv.
+    """
+    rows = [_article_row(row) for row in articles_published.rows(article, experiment)]
+    if article is None:
+        rows += [_elsewhere_row(row) for row in elsewhere.rows(experiment)]
+    return _frame(rows)
+
+
+def write(folder: Path) -> Path:
+    """Write the table of a run's folder into it as Parquet, and return that file."""
+    import io
+
+    import pyarrow
+    from pyarrow import parquet
+
+    frame = _frame([row for record in Run(folder).records for row in _measured_rows(record)])
+    frame = _with_run(frame, Run(folder))
+    mixed = [name for name in frame.columns if frame[name].dtype == object]
+    for name in mixed:
+        frame[name] = [None if value is None else json.dumps(value) for value in frame[name]]
+    table = pyarrow.Table.from_pandas(frame.astype(dict.fromkeys(mixed, "str")), preserve_index=False)
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), MIXED: json.dumps(mixed)})
+    buffer = io.BytesIO()
+    parquet.write_table(table, buffer, compression="zstd")
+    write_atomic(folder / PARQUET, buffer.getvalue())
+    return folder / PARQUET
+
+
+def headline(record: Record) -> str:
+    """Return the name of the metric that a case is about, "" for a case without a time."""
+    return next((name for name in cases.TIMES if name in record.metrics), "")
+
+
+def _load(run: Run, wanted: list[str]) -> pandas.DataFrame:
+    if run.path.is_dir() and _is_current(run.path):
+        frame = _read(run.path / PARQUET, wanted)
+        frame["run"] = run.name  # the folder may have been renamed since
+        return frame
+    rows = [row for record in run.records for row in _measured_rows(record)]
+    if wanted:
+        rows = [row for row in rows if row["metric"] in wanted or ("headline" in wanted and row["headline"])]
+    return _with_run(_frame(rows), run)
+
+
+def _is_current(folder: Path) -> bool:
+    """Whether the Parquet file is as new as the journals that it was made of."""
+    made = folder / PARQUET
+    sources = [*folder.glob("*.jsonl*"), folder / MACHINE]
+    times = [place.stat().st_mtime_ns for place in sources if place.exists()]
+    return made.exists() and made.stat().st_mtime_ns >= max(times, default=0)
+
+
+def _read(place: Path, wanted: list[str]) -> pandas.DataFrame:
+    import pandas
+    from pyarrow import compute, parquet
+
+    conditions = None
+    if wanted:
+        conditions = compute.field("metric").isin(wanted)
+        if "headline" in wanted:
+            conditions = conditions | compute.field("headline")
+    table: pyarrow.Table = parquet.read_table(place, filters=conditions)
+    frame = table.to_pandas()
+    for name in json.loads(table.schema.metadata[MIXED]):
+        texts = frame[name].astype(object)
+        frame[name] = pandas.array(
+            [json.loads(text) if isinstance(text, str) else None for text in texts], dtype=object
+        )
+    return frame
+
+
+def _measured_rows(record: Record) -> Iterable[dict[str, Any]]:
+    fields = {name: getattr(record, name) for name in TEXTS if hasattr(record, name)}
+    fields |= {"device": cases.chip_name(record), "flags": " ".join(record.flags), "precision": cases.precision(record)}
+    fields |= {"repeat": record.repeat, "scaled": record.scaled, "year": int(record.started[:4]), "source": "measured"}
+    fields |= {"config": record.config, "headline": False}
+    if not record.metrics:
+        yield fields
+    about = headline(record)
+    for name, metric in record.metrics.items():
+        numbers = {key: getattr(metric, key) for key in ("value", "unit", "low", "high", "n", "how", "covers")}
+        yield fields | numbers | {"metric": name, "headline": name == about}
+
+
+def _article_row(row: dict[str, Any]) -> dict[str, Any]:
+    version, year = articles_published.software(row["article"], row["device"], row["framework"], row["source"])
+    return _published_row(row) | {
+        "article": row["article"],
+        "experiment": row["experiment"],
+        "framework_version": version,
+        "backend": row["backend"],
+        "status": row["status"],
+        "reason": row["note"],
+        "year": int(year),
+    }
+
+
+def _elsewhere_row(row: dict[str, Any]) -> dict[str, Any]:
+    return _published_row(row) | {
+        "experiment": row["workload"],
+        "framework_version": row["framework"].partition(" ")[2],
+        "status": "ok",
+        "flags": " ".join(row["faults"]),
+        "year": int(row["year"][:4]),
+    }
+
+
+def _published_row(row: dict[str, Any]) -> dict[str, Any]:
+    fields = {"chip": row["device"], "device": row["device"], "precision": row["precision"], "source": row["source"]}
+    fields |= {"framework": row["framework"].partition(" ")[0].replace("pytorch", "torch"), "repeat": 0}
+    fields |= {"case": cases.config_text(row["config"]), "config": row["config"], "metric": row["metric"]}
+    fields |= {"scaled": False, "headline": row["metric"] in cases.TIMES, "how": "published"}
+    if row["si"] is None:
+        return fields
+    numbers = {"value": row["si"], "unit": row["si_unit"] or row["unit"], "low": row["low"], "high": row["high"]}
+    return fields | numbers | {"covers": "printed"}
+
+
+def _with_run(frame: pandas.DataFrame, run: Run) -> pandas.DataFrame:
+    frame["run"] = run.name
+    frame["machine"] = machine_name(run.machine)
+    return frame
+
+
+def machine_name(snapshot: dict[str, Any]) -> str:
+    """Return `AMD EPYC, 2 cores, 24 GB`: what tells the computer from others, without its software."""
+    parts = [cases.short_chip(snapshot.get("chip"))]
+    if snapshot.get("cpu_cores"):
+        parts.append(f"{snapshot['cpu_cores']} cores")
+    if snapshot.get("memory_bytes"):
+        parts.append(f"{snapshot['memory_bytes'] / 2**30:.0f} GB")
+    return ", ".join(parts)
+
+
+def _frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
+    """Return rows as a frame: their `config` becomes one column per setting, each with one type where it has one."""
+    import pandas
+
+    names = list(dict.fromkeys(name for row in rows for name in row["config"]))
+    columns = {name: [row.get(name) for row in rows] for name in COLUMNS}
+    frame = pandas.DataFrame({name: pandas.array(columns[name], dtype=COLUMNS[name]) for name in ORDER})
+    settings = {}
+    for name in names:
+        values = [row["config"].get(name) for row in rows]
+        if name == "precision":  # a setting of most notebooks, and the same as the column
+            continue
+        settings[f"setting_{name}" if name in COLUMNS else name] = _typed(values)
+    return frame.assign(**settings)
+
+
+def _typed(values: list[Any]) -> Any:
+    """Return a setting's values as an array of one type, or of objects where they are of several."""
+    import pandas
+
+    kinds = {type(value) for value in values if value is not None}
+    dtype = {bool: "boolean", int: "Int64", float: "Float64", str: "str"}
+    if len(kinds) == 1 and kinds <= dtype.keys():
+        return pandas.array(values, dtype=dtype[kinds.pop()])
+    if kinds == {int, float}:
+        return pandas.array(values, dtype="Float64")
+    return pandas.array(values, dtype=object)
+
+
+def _joined(frames: list[pandas.DataFrame]) -> pandas.DataFrame:
+    import pandas
+
+    return frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)

@@ -1,0 +1,104 @@
+"""The one table: the same values as the journals, in every way to load it, and the published rows next to them."""
+
+import csv
+import gzip
+import math
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import pandas
+import pytest
+import records
+from pandas.testing import assert_frame_equal
+
+import pomology
+from pomology.articles import elsewhere
+from pomology.articles import published as articles_published
+from pomology.errors import PomologyError
+from pomology.paths import root
+from pomology.results import frame as results_frame
+
+REFERENCE = root() / "outputs" / "reference-cpu"
+VALUES = Path(__file__).parents[1] / "data" / "reference-values.csv.gz"  # written before the library was divided anew
+
+
+def numbers(row: dict) -> tuple:
+    """Value, bounds and count of a row, as floats; None where there is none."""
+    texts = (row[key] for key in ("value", "low", "high", "n"))
+    return tuple(None if text in ("", None) or pandas.isna(text) else float(text) for text in texts)
+
+
+def test_the_reference_run_has_the_values_that_it_always_had():
+    with gzip.open(VALUES, "rt", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    keys = ("experiment", "case", "repeat", "metric", "status", "flags", "how")
+    wanted = {tuple(row[key] for key in keys): numbers(row) for row in rows}
+    table = pomology.load("reference-cpu").astype({"how": object}).fillna({"metric": "", "how": ""})
+    given = {tuple(str(row[key]) for key in keys): numbers(row) for row in table.to_dict("records")}
+    assert len(wanted) == len(table) == 8207 and given == wanted
+
+
+def test_a_table_from_parquet_is_that_from_the_journals(tmp_path):
+    folder = shutil.copytree(REFERENCE, tmp_path / "a", ignore=shutil.ignore_patterns("*.html", "tables", "figures"))
+    plain = pomology.load(folder)
+    place = results_frame.write(folder)
+    assert place.name == "results.parquet" and place.stat().st_size < 10**6
+    assert_frame_equal(pomology.load(folder), plain)
+    named = pomology.load(folder.rename(tmp_path / "b"))
+    assert set(named["run"]) == {"b"} and named.drop(columns="run").equals(plain.drop(columns="run"))
+    about = pomology.load(tmp_path / "b", metric="headline")
+    assert len(about) == plain["headline"].sum() and about["headline"].all()
+    steps = pomology.load(tmp_path / "b", metric=["step_s", "pass_s"])
+    assert len(steps) == plain["metric"].isin(["step_s", "pass_s"]).sum()
+    place = tmp_path / "b" / "results.parquet"
+    place.write_bytes(b"not read: older than a journal")
+    os.utime(place, ns=(0, 0))
+    assert pomology.load(tmp_path / "b")["value"].equals(plain["value"])
+
+
+def test_a_zip_is_read_from_its_journals_alone(tmp_path):
+    with zipfile.ZipFile(tmp_path / "theirs.zip", "w") as file:
+        file.writestr("results.parquet", b"anything")
+        file.write(REFERENCE / "machine.json", "machine.json")
+        file.writestr("vae.jsonl", gzip.decompress((REFERENCE / "vae.jsonl.gz").read_bytes()))
+    table = pomology.load(tmp_path / "theirs.zip", "reference-cpu")
+    assert set(table["run"]) == {"theirs", "reference-cpu"}
+    vae = table[table["experiment"] == "vae"].groupby("run")["value"].sum()
+    assert vae["theirs"] == vae["reference-cpu"] > 0
+
+
+def test_a_case_without_numbers_has_a_row_and_a_setting_its_column(tmp_path):
+    one = records.record(metrics={}, config={"batch_size": 8, "data": "random"}, status="too-big", reason="too big")
+    two = records.record(metrics={"step_s": records.metric(0.5)}, config={"batch_size": 16, "lora": True})
+    records.write(tmp_path, [one, two], {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "python": "3.12.1"})
+    table = pomology.load(tmp_path)
+    assert list(table["status"]) == ["too-big", "ok"] and list(table["batch_size"]) == [8, 16]
+    assert table["metric"].isna().tolist() == [True, False] and math.isnan(table["value"][0])
+    assert table["setting_data"][0] == "random" and table["data"].notna().all() and table["lora"][1]
+    assert set(table["machine"]) == {"Apple M9, 8 cores, 16 GB"} and table["device"][1].startswith("Apple M9")
+    results_frame.write(tmp_path)
+    assert_frame_equal(pomology.load(tmp_path), table)
+
+
+def test_published_rows_have_the_same_columns_and_the_printed_values():
+    table = pomology.published()
+    assert list(table.columns[: len(results_frame.ORDER)]) == list(results_frame.ORDER)
+    assert len(table) == len(articles_published.rows()) + len(elsewhere.rows())
+    vae = pomology.published("003", "vae").query("metric == 'epoch_s' and batch_size == 128")
+    assert dict(zip(vae["device"], vae["value"], strict=True)) == {
+        "M1 Ultra CPU": 3.746,
+        "M1 Ultra GPU": 8.76,
+        "2070 Super CUDA": 6.555,
+    }
+    assert set(vae["how"]) == {"published"} and set(vae["year"]) == {2022}
+    assert not set(pomology.published("003")["experiment"]) & {"resnet50"}
+    assert len(pomology.published(experiment="resnet50")) == len(elsewhere.rows("resnet50"))
+
+
+def test_a_run_that_is_not_there_is_one_line():
+    with pytest.raises(PomologyError, match="no such run"):
+        pomology.load("nowhere")
+    with pytest.raises(PomologyError, match="name at least one run"):
+        pomology.load()
