@@ -81,7 +81,6 @@ lint: dev  ## check style, layers, notebooks, parameter files and workflows
 	@$(ENV)/bin/ruff format --check .
 	@$(ENV)/bin/nbstripout --verify --keep-id notebooks/*.ipynb notebooks/*/*.ipynb
 	@$(ENV)/bin/lint-imports --no-cache --no-logo
-	@$(PY) tests/house.py
 	@$(ENV)/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(ENV)/bin/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 	@if command -v actionlint >/dev/null; then actionlint; else echo "actionlint is not installed: skipped"; fi

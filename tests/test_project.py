@@ -15,7 +15,6 @@ import sysconfig
 import tomllib
 from pathlib import Path
 
-import house
 import lint
 import make_map
 import pytest
@@ -83,29 +82,6 @@ def test_each_package_imports_from_the_floors_below_it_only():
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_no_module_is_too_long_and_none_has_more_words_of_old_than_before():
-    """House.py says how to write down that it has fewer."""
-    assert house.too_long() + house.too_many_words() == []
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ('"""It lays them aside."""', ["lays", "aside"]),
-        ("x = 1  # nobody told us", ["told"]),
-        ("for one in items:\n    one.step()", ["the name `one`"]),
-        ("def f(found, lies): ...", ["the name `found`", "the name `lies`"]),
-        ('print(f"the twin of {name} is not told")', ["twin", "told"]),
-        ('case["aside"] = "cannot be told here"', []),
-        ("text = 'to tell rows apart, the device must be available'  # a playroom, layers", []),
-    ],
-)
-def test_words_that_the_kit_no_longer_uses_are_named(source, words):
-    assert sorted(word for _, word in house.in_module(source)) == sorted(words)
-    cells = [{"cell_type": kind, "source": ["The device\n", "saw it."]} for kind in ("code", "markdown")]
-    assert list(house.in_notebook({"cells": cells})) == [(1, "saw")]
 
 
 def test_the_map_is_that_of_the_files():
