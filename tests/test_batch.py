@@ -250,7 +250,7 @@ def test_a_run_and_what_the_same_command_does_afterwards(checkout, reproduce):
     document = json.loads((out / "zeta.ipynb").read_text(encoding="utf-8"))
     assert document["metadata"]["papermill"]["parameters"]["lr"] == 0.2
     for path in out.glob("*"):  # runs are shared: the folder may name a person
-        assert not path.is_file() or str(checkout.folder) not in path.read_text(encoding="utf-8"), path.name
+        assert not path.is_file() or str(checkout.folder).encode() not in path.read_bytes(), path.name
 
     checkout.fault("alpha")
     (out / "zeta.ipynb").unlink()

@@ -4,6 +4,7 @@ import csv
 import gzip
 import math
 import os
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -19,6 +20,7 @@ from pomology.articles import published as articles_published
 from pomology.errors import PomologyError
 from pomology.paths import root
 from pomology.results import frame as results_frame
+from pomology.results.run import Run
 
 REFERENCE = root() / "outputs" / "reference-cpu"
 VALUES = Path(__file__).parents[1] / "data" / "reference-values.csv.gz"  # written before the library was divided anew
@@ -43,7 +45,7 @@ def test_the_reference_run_has_the_values_that_it_always_had():
 def test_a_table_from_parquet_is_that_from_the_journals(tmp_path):
     folder = shutil.copytree(REFERENCE, tmp_path / "a", ignore=shutil.ignore_patterns("*.html", "tables", "figures"))
     plain = pomology.load(folder)
-    place = results_frame.write(folder)
+    place = results_frame.write(Run(folder))
     assert place.name == "results.parquet" and place.stat().st_size < 10**6
     assert_frame_equal(pomology.load(folder), plain)
     named = pomology.load(folder.rename(tmp_path / "b"))
@@ -78,7 +80,7 @@ def test_a_case_without_numbers_has_a_row_and_a_setting_its_column(tmp_path):
     assert table["metric"].isna().tolist() == [True, False] and math.isnan(table["value"][0])
     assert table["setting_data"][0] == "random" and table["data"].notna().all() and table["lora"][1]
     assert set(table["machine"]) == {"Apple M9, 8 cores, 16 GB"} and table["device"][1].startswith("Apple M9")
-    results_frame.write(tmp_path)
+    results_frame.write(Run(tmp_path))
     assert_frame_equal(pomology.load(tmp_path), table)
 
 
@@ -102,3 +104,16 @@ def test_a_run_that_is_not_there_is_one_line():
         pomology.load("nowhere")
     with pytest.raises(PomologyError, match="name at least one run"):
         pomology.load()
+
+
+def test_the_lines_in_the_docs_answer_questions():
+    text = (root() / "docs" / "runs.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(import pomology.*?)```", text, re.DOTALL)
+    imports, _, load, *questions = code.splitlines()
+    names: dict = {}
+    exec(f"{imports}\n{load}", names)
+    vae, rates, statuses, printed = (eval(line, names) for line in questions)
+    assert len(vae) == 6 and set(vae["unit"]) == {"s"}  # two batch sizes, three repeats
+    assert rates.loc[("vae", 128), "AMD EPYC CPU"] == pytest.approx(rates.loc["vae"].loc[128].max())
+    assert statuses.loc["vae", "ok"] == 6 and statuses.sum().sum() == 1066
+    assert len(printed) == 6

@@ -49,7 +49,7 @@ def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFram
     if not runs:
         raise PomologyError("load: name at least one run, as in pomology.load('reference-cpu')")
     wanted = [metric] if isinstance(metric, str) else list(metric)
-    return _joined([_load(Run.open(str(run)), wanted) for run in runs])
+    return _decoded([_table(Run.open(str(run)), wanted) for run in runs])
 
 
 def published(article: str | None = None, experiment: str | None = None) -> pandas.DataFrame:
@@ -69,24 +69,16 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
     return _frame(rows)
 
 
-def write(folder: Path) -> Path:
-    """Write the table of a run's folder into it as Parquet, and return that file."""
+def write(run: Run) -> Path:
+    """Write the table of a run into its folder as Parquet, and return that file."""
     import io
 
-    import pyarrow
     from pyarrow import parquet
 
-    frame = _frame([row for record in Run(folder).records for row in _measured_rows(record)])
-    frame = _with_run(frame, Run(folder))
-    mixed = [name for name in frame.columns if frame[name].dtype == object]
-    for name in mixed:
-        frame[name] = [None if value is None else json.dumps(value) for value in frame[name]]
-    table = pyarrow.Table.from_pandas(frame.astype(dict.fromkeys(mixed, "str")), preserve_index=False)
-    table = table.replace_schema_metadata({**(table.schema.metadata or {}), MIXED: json.dumps(mixed)})
     buffer = io.BytesIO()
-    parquet.write_table(table, buffer, compression="zstd")
-    write_atomic(folder / PARQUET, buffer.getvalue())
-    return folder / PARQUET
+    parquet.write_table(_encoded(_measured(run)), buffer, compression="zstd")
+    write_atomic(run.path / PARQUET, buffer.getvalue())
+    return run.path / PARQUET
 
 
 def headline(record: Record) -> str:
@@ -94,15 +86,15 @@ def headline(record: Record) -> str:
     return next((name for name in cases.TIMES if name in record.metrics), "")
 
 
-def _load(run: Run, wanted: list[str]) -> pandas.DataFrame:
-    if run.path.is_dir() and _is_current(run.path):
-        frame = _read(run.path / PARQUET, wanted)
-        frame["run"] = run.name  # the folder may have been renamed since
-        return frame
-    rows = [row for record in run.records for row in _measured_rows(record)]
-    if wanted:
-        rows = [row for row in rows if row["metric"] in wanted or ("headline" in wanted and row["headline"])]
-    return _with_run(_frame(rows), run)
+def _table(run: Run, wanted: Sequence[str]) -> pyarrow.Table:
+    """Return the table of a run: from its Parquet file where that is current, else from its journals."""
+    import pyarrow
+
+    if not (run.path.is_dir() and _is_current(run.path)):
+        return _encoded(_measured(run, wanted))
+    table = _read(run.path / PARQUET, wanted)
+    names = pyarrow.array([run.name] * len(table), "string")  # the folder may have been renamed since
+    return table.set_column(table.column_names.index("run"), "run", names)
 
 
 def _is_current(folder: Path) -> bool:
@@ -113,8 +105,7 @@ def _is_current(folder: Path) -> bool:
     return made.exists() and made.stat().st_mtime_ns >= max(times, default=0)
 
 
-def _read(place: Path, wanted: list[str]) -> pandas.DataFrame:
-    import pandas
+def _read(place: Path, wanted: Sequence[str]) -> pyarrow.Table:
     from pyarrow import compute, parquet
 
     conditions = None
@@ -122,14 +113,61 @@ def _read(place: Path, wanted: list[str]) -> pandas.DataFrame:
         conditions = compute.field("metric").isin(wanted)
         if "headline" in wanted:
             conditions = conditions | compute.field("headline")
-    table: pyarrow.Table = parquet.read_table(place, filters=conditions)
-    frame = table.to_pandas()
-    for name in json.loads(table.schema.metadata[MIXED]):
+    return parquet.read_table(place, filters=conditions)
+
+
+def _encoded(frame: pandas.DataFrame) -> pyarrow.Table:
+    """Return a frame as an Arrow table, whose columns have one type: values of several types become JSON."""
+    import pandas
+    import pyarrow
+
+    mixed = [name for name in frame.columns if frame[name].dtype == object]
+    texts = {name: [None if value is None else json.dumps(value) for value in frame[name]] for name in mixed}
+    frame = frame.assign(**{name: pandas.array(values, dtype="str") for name, values in texts.items()})
+    table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+    schema = pyarrow.schema([(field.name, _plain(field.type)) for field in table.schema])
+    return table.cast(schema).replace_schema_metadata({MIXED: json.dumps(mixed)})
+
+
+def _plain(kind: pyarrow.DataType) -> pyarrow.DataType:
+    import pyarrow
+
+    return pyarrow.string() if pyarrow.types.is_large_string(kind) else kind
+
+
+def _decoded(tables: list[pyarrow.Table]) -> pandas.DataFrame:
+    """Return tables as one frame; a setting that has several types in them keeps each value's own."""
+    import pandas
+    import pyarrow
+
+    mixed = set()
+    kinds: dict[str, pyarrow.DataType] = {}
+    for table in tables:
+        mixed.update(json.loads(table.schema.metadata[MIXED]))
+        for field in table.schema:
+            if kinds.setdefault(field.name, field.type) != field.type:
+                mixed.add(field.name)
+    tables = [_as_json(table, mixed) for table in tables]
+    table = pyarrow.concat_tables(tables, promote_options="default")
+    dtypes = {pyarrow.int64(): pandas.Int64Dtype(), pyarrow.bool_(): pandas.BooleanDtype()}
+    frame = table.to_pandas(types_mapper=dtypes.get, ignore_metadata=True)
+    for name in mixed:
         texts = frame[name].astype(object)
         frame[name] = pandas.array(
             [json.loads(text) if isinstance(text, str) else None for text in texts], dtype=object
         )
     return frame
+
+
+def _as_json(table: pyarrow.Table, names: set[str]) -> pyarrow.Table:
+    """Return the table with these columns as JSON, where they are not yet."""
+    import pyarrow
+
+    already = json.loads(table.schema.metadata[MIXED])
+    for name in names.intersection(table.column_names) - set(already):
+        texts = [None if value is None else json.dumps(value) for value in table[name].to_pylist()]
+        table = table.set_column(table.column_names.index(name), name, pyarrow.array(texts, "string"))
+    return table.replace_schema_metadata(None)
 
 
 def _measured_rows(record: Record) -> Iterable[dict[str, Any]]:
@@ -179,7 +217,12 @@ def _published_row(row: dict[str, Any]) -> dict[str, Any]:
     return fields | numbers | {"covers": "printed"}
 
 
-def _with_run(frame: pandas.DataFrame, run: Run) -> pandas.DataFrame:
+def _measured(run: Run, wanted: Sequence[str] = ()) -> pandas.DataFrame:
+    """Return the table of a run's journals; wanted: only these metrics."""
+    rows = [row for record in run.records for row in _measured_rows(record)]
+    if wanted:
+        rows = [row for row in rows if row["metric"] in wanted or ("headline" in wanted and row["headline"])]
+    frame = _frame(rows)
     frame["run"] = run.name
     frame["machine"] = machine_name(run.machine)
     return frame
@@ -216,15 +259,9 @@ def _typed(values: list[Any]) -> Any:
     import pandas
 
     kinds = {type(value) for value in values if value is not None}
-    dtype = {bool: "boolean", int: "Int64", float: "Float64", str: "str"}
+    dtype = {bool: "boolean", int: "Int64", float: "float64", str: "str"}
     if len(kinds) == 1 and kinds <= dtype.keys():
         return pandas.array(values, dtype=dtype[kinds.pop()])
     if kinds == {int, float}:
-        return pandas.array(values, dtype="Float64")
+        return pandas.array(values, dtype="float64")
     return pandas.array(values, dtype=object)
-
-
-def _joined(frames: list[pandas.DataFrame]) -> pandas.DataFrame:
-    import pandas
-
-    return frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)

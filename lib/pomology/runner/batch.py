@@ -20,9 +20,10 @@ from pomology.machine import quiet
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root, write_atomic
 from pomology.report import page as report_page
-from pomology.results import cases, folders
+from pomology.results import cases, folders, frame
 from pomology.results import journal as results_journal
 from pomology.results.record import Record, parse
+from pomology.results.run import Run
 from pomology.runner.notebooks import read_notebook
 from pomology.runner.plan import GOING, Job
 from pomology.runner.turns import Turns
@@ -71,6 +72,7 @@ def reproduce(
         many = f"{len(waiting)} of {len(jobs)} notebooks to run into outputs/{out.name}/{about}"
         until = format.time_of_day(turns.until_s - time.monotonic()) if timed else ""
         say(f"MINUTES={minutes}: notebooks that end by {until}, into outputs/{out.name}/" if timed else many)
+        run = Run(out)  # which reads a journal again only where it has changed
         for number, job in enumerate(turns, start=1):
             if stop.is_set():
                 break
@@ -83,6 +85,7 @@ def reproduce(
             if timed:
                 write_atomic(out / folders.UNTIL, str(time.time() + turns.late_s - job_s))
             well = _execute(job, out, limit_minutes * 60, stop, say, turns)
+            frame.write(run)
             now_s, known = time.monotonic(), dict(left)
             late = now_s > turns.late_s and not stop.is_set() and (_waiting(job, out) or not finished(job, out))
             folders.waiting(out, job.notebook.name).unlink(missing_ok=True)
