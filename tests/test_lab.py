@@ -454,7 +454,7 @@ def test_the_first_page_has_each_notebook_with_what_it_finds_out_and_a_stated_ti
     page = prepare.contents()
     for notebook in notebooks.notebooks():
         text = part(page, notebook.name)
-        link = re.search(r"\]\((.*?)\)", text)[1]
+        link = urllib.parse.unquote(re.search(r"\]\((.*?)\)", text)[1])
         assert (prepare.LAB / link).resolve() == notebook.path.resolve()
         assert len(prepare.answers(notebook.first)) > 40 and prepare.plain(prepare.answers(notebook.first)) in text
         assert "on two CPU cores; not run on this machine yet" in text

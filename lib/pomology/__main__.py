@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pomology import __version__, format
 from pomology.errors import PomologyError
+from pomology.extras import extra
 from pomology.paths import foreign_paths, redact, root
 
 # Each command imports what it needs, so that help and wrong arguments are answered before much is loaded.
@@ -115,9 +116,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     minutes = plan.minutes_of(options.minutes, options.profile)
     out, jobs = plan.prepare(_asked(options), minutes)
     if options.store:
-        from pomology.results import store
-
-        store.check(options.store)
+        extra("store").check(options.store)
     from pomology.machine import quiet
     from pomology.runner import batch
 
@@ -132,13 +131,12 @@ def _reproduce(options: argparse.Namespace) -> int:
 def _put(out: Path, address: str, run: str = "") -> int:
     """Put a run that has come to its end into the store; returns 0, or the exit status for a store that failed. run:
     the name of a fleet's, of which this is a machine's folder."""
-    from pomology.results import store
     from pomology.runner.plan import GOING
 
     (out / GOING).parent.mkdir(exist_ok=True)
     (out / GOING).touch()  # until it is there, the same command carries on with this run, also tomorrow
     try:
-        _say(f"put into the store as {store.put(out, address, _say, run)}")
+        _say(f"put into the store as {extra('store').put(out, address, run)}")
     except (PomologyError, OSError) as error:
         place = f"outputs/{run}-fleet/{out.name}" if run else f"outputs/{out.name}"
         kept = f"the run is in {place}/, and the same command puts it later"
@@ -236,9 +234,7 @@ def _fleet(options: argparse.Namespace) -> int:
     if options.worker:
         return fleet_worker.work(options.worker, options.insecure, _say)
     if options.store:
-        from pomology.results import store
-
-        store.check(options.store)
+        extra("store").check(options.store)
     where = options.scheduler, options.hosts, _limit(options), options.insecure
     status, run, machines = fleet.run(_asked(options), *where, _say)
     for folder in machines if options.store else ():
@@ -262,7 +258,14 @@ def _places(variable: str, texts: Sequence[str], address: str) -> list[Path]:
         names = [name for text in texts for name in ([text] if text in there else shlex.split(text))]
     except ValueError as error:
         raise PomologyError(f"{variable}={' '.join(texts)}: {error}") from None
-    return compare.find(names, variable, address)
+    places = []
+    for name in names:
+        if address or "://" in name:
+            here = locate(name) or (name and Path(name).exists())
+            places.append(name if here else str(extra("store").fetch(name, address)))
+        else:
+            places.append(name)
+    return compare.find(places, variable)
 
 
 def _folder(run: str) -> Path:

@@ -26,7 +26,7 @@ from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.paths import write_atomic
 from pomology.report.table import Row, Table, filled, write_numbers
-from pomology.results import cases, store
+from pomology.results import cases
 from pomology.results import run as results_run
 from pomology.results.journal import Contents
 from pomology.results.record import Metrics, Record
@@ -86,15 +86,12 @@ class Side:
         return [record for repeats in self.cases.values() for record in repeats]
 
 
-def find(names: Iterable[str], variable: str = "RUNS", address: str = "") -> list[Path]:
-    """The places of runs, by their names in outputs/ or their paths; a folder of runs stands for all that are in it.
-    What is not there is fetched from the store at this address, or at the one that it is named with."""
+def find(names: Iterable[str], variable: str = "RUNS") -> list[Path]:
+    """The places of runs, by their names in outputs/ or their paths; a folder of runs stands for all that are in it."""
     places = []
     for name in dict.fromkeys(names):
         place = results_run.locate(name)
         inside = sorted(path for path in Path(name).glob("*") if results_run.is_run(path)) if name else []
-        if place is None and not inside and (address or "://" in name):
-            place = store.fetch(name, address)
         if place is None and not inside:
             raise results_run.unknown(f"{variable}: {one_line(name, 200)}")
         places += [place] if place else inside

@@ -1,0 +1,254 @@
+"""A store of runs: whole or not at all, wherever the line is cut, and never another run's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import socket
+import threading
+import urllib.request
+import uuid
+from pathlib import Path
+
+import fsspec
+import pytest
+from moto.server import ThreadedMotoServer
+from test_report import record, run
+
+from pomology import __main__
+from pomology.errors import PomologyError
+from pomology.extras import extra, store
+from pomology.report import compare
+from pomology.results.run import Run
+from pomology.runner import batch, plan
+
+asyncssh = pytest.importorskip("asyncssh", reason="`make env EXTRAS=store` installs it (CI does)")
+pytest.importorskip("s3fs", reason="`make env EXTRAS=store` installs it (CI does)")
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIAPOMOLOGY", "AWS_SECRET_ACCESS_KEY": "nobody/knows", "AWS_DEFAULT_REGION": "eu-west-1"}
+LINE = 700  # characters, of which an error line has fewer
+SECRET = ("s3://AKIA:hunter2@lab", "ssh://jo:hunter2@nas/lab", "s3://hunter2@lab/x")
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    url = "http://{}:{}".format(*server.get_host_and_port())
+    urllib.request.urlopen(urllib.request.Request(f"{url}/lab", method="PUT"))
+    yield url
+    server.stop()
+
+
+@pytest.fixture
+def s3(endpoint, monkeypatch):
+    """The address of a new prefix there."""
+    for name, value in (KEYS | {"AWS_ENDPOINT_URL": endpoint, "AWS_EC2_METADATA_DISABLED": "true"}).items():
+        monkeypatch.setenv(name, value)
+    yield f"s3://lab/{uuid.uuid4()}"
+    store._connected.cache_clear()
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A run with journals, a page and a table."""
+    folder = run(tmp_path / "outputs" / "a", record(), record("siamese"))
+    for name in ("index.html", "tables/vae.csv", ".partial/vae.ipynb", ".lock", "index.html.part"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(name)
+    return folder
+
+
+def line(call, *arguments) -> str:
+    """Return the one line in which a call is refused."""
+    with pytest.raises(PomologyError) as refused:
+        call(*arguments)
+    text = str(refused.value)
+    assert text.isprintable() and len(text) < LINE and "nobody/knows" not in text, text
+    return text
+
+
+def names(address: str) -> list[str]:
+    """Return all files of a store."""
+    files, root = fsspec.url_to_fs(address)
+    files.invalidate_cache()
+    return [path.removeprefix(f"{root}/") for path in files.find(root)]
+
+
+def cases_of(place: Path) -> list[tuple]:
+    return sorted((each.experiment, each.case, each.status) for each in Run(place).records)
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory", "s3"])
+def test_a_run_is_put_and_read_as_it_is_and_replaced_once_it_has_grown(kind, tmp_path, own, request):
+    address = {"folder": str(tmp_path / "lab"), "memory": f"memory://{uuid.uuid4()}"}.get(
+        kind
+    ) or request.getfixturevalue("s3")
+    if kind == "folder":
+        (tmp_path / "lab").mkdir()
+    assert store.runs(address) == []
+    name = store.put(own, address)
+    assert re.fullmatch(r"a@[a-z0-9-]+-[0-9a-f]{12}", name) and store.runs(address) == [name]
+    assert names(address) == [f"{name}.zip"]
+    assert cases_of(store.fetch("a", address)) == cases_of(own)
+    with fsspec.open(f"{address}/{name}.zip") as file, __import__("zipfile").ZipFile(file) as archive:
+        packed = set(archive.namelist())
+    assert {"machine.json", "vae.jsonl", "siamese.jsonl", "index.html", "tables/vae.csv"} == packed
+    run(own, record("vae", case="more"))
+    assert store.put(own, address) == name and names(address) == [f"{name}.zip"]
+    assert cases_of(store.fetch(name, address)) == cases_of(own)
+    assert cases_of(store.fetch(f"{address}/a" if "://" in address else f"file://{address}/a")) == cases_of(own)
+
+
+def test_two_runs_of_one_name_never_meet(tmp_path, own):
+    (lab := tmp_path / "lab").mkdir()
+    other = run(tmp_path / "elsewhere" / "a", record())
+    first, second = store.put(own, str(lab)), store.put(other, str(lab))
+    assert first != second and len(names(str(lab))) == 2
+    said = line(store.fetch, "a", str(lab))
+    assert "several runs have this name" in said and first in said and second in said
+    assert "no such run; it has" in line(store.fetch, "b", str(lab))
+    assert cases_of(store.fetch(second, str(lab))) == cases_of(other)
+    shutil.copytree(own, tmp_path / "copy" / "a")
+    assert store.name_of(tmp_path / "copy" / "a") == first, "a copy with its hidden file stays the same run"
+    assert store.put(other, str(lab), "lab7").startswith("lab7@")
+
+
+def test_a_put_that_fails_half_way_leaves_the_earlier_zip(tmp_path, own, monkeypatch):
+    (lab := tmp_path / "lab").mkdir()
+    name = store.put(own, str(lab))
+    before = cases_of(own)
+    run(own, record("vae", case="more"))
+    files, _ = store._connected(str(lab))
+
+    def full(source, target):
+        Path(target).write_bytes(Path(source).read_bytes()[:100])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "put_file", full)
+    assert "No space left" in line(store.put, own, str(lab))
+    assert store.runs(str(lab)) == [name] and cases_of(store.fetch("a", str(lab))) == before
+
+
+def test_what_is_no_zip_of_a_run_is_refused_in_a_line(tmp_path, own):
+    (lab := tmp_path / "lab").mkdir()
+    name = store.put(own, str(lab))
+    (lab / f"{name}.zip").write_bytes(b"not a zip")
+    with pytest.raises(PomologyError, match="not a zip"):
+        _ = Run(store.fetch("a", str(lab))).records
+
+
+def test_a_store_without_its_folder_of_the_library_is_a_line():
+    with pytest.raises(PomologyError, match="has no lib/pomology/extras/gone"):
+        extra("gone")
+
+
+def test_a_key_in_an_address_is_refused_and_never_shown(capsys, monkeypatch):
+    for address in SECRET:
+        for arguments in (["--runs", f"{address}/a b"], ["--store", address, "--runs", "a b"]):
+            assert __main__.main(["compare", *arguments]) == 2
+            said = "".join(capsys.readouterr())
+            assert "key or password in it is refused" in said and "hunter2" not in said
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://jo:hunter2@127.0.0.1:9")
+    assert "hunter2" not in line(store.check, "s3://lab")
+    said = store._said(OSError(f"no {os.environ['AWS_ENDPOINT_URL']}, Credential=AKIAPOMOLOGY/eu"))
+    assert said == "OSError: no http://…@127.0.0.1:9, Credential=…/eu"
+    for address in ("", "nothing://x/y", "s3://lab/x?version=1", "zip://a::s3://lab/b.zip", "ssh://nas", "s3://lab\n"):
+        line(store.check, address)
+
+
+def test_a_store_that_is_not_there_or_silent_is_a_line_and_no_folder_is_made(tmp_path, s3, own, monkeypatch):
+    assert "no such folder; make it first" in line(store.put, own, str(tmp_path / "mount" / "lab"))
+    (tmp_path / "file").touch()
+    assert "is a file; must be a folder" in line(store.check, str(tmp_path / "file"))
+    assert "no such bucket; make it first" in line(store.put, own, "s3://no-such-bucket/x")
+    assert not (tmp_path / "mount").exists()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setitem(store.S3["config_kwargs"], "read_timeout", 0.1)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert "timeout" in line(store.put, own, s3).lower()
+
+
+def test_a_run_is_put_when_it_ends_and_where_the_store_fails_by_the_same_command(tmp_path, own, monkeypatch, capsys):
+    (lab := tmp_path / "lab").mkdir()
+    reproduced = []
+    monkeypatch.setattr(plan, "prepare", lambda *_, **__: (own, []))
+    monkeypatch.setattr(batch, "reproduce", lambda *_, **__: reproduced.append(1) or 0)
+    command = ["reproduce", "--store", str(lab)]
+    assert __main__.main([*command[:-1], str(tmp_path / "none")]) == 2 and not reproduced
+    before = cases_of(own)
+    monkeypatch.setattr(store, "check", lambda _: lab.rmdir())  # and then it is gone
+    capsys.readouterr()
+    assert __main__.main(command) == 3 and cases_of(own) == before
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "no such folder" in said and "the same command puts it later" in said
+    assert (own / plan.GOING).exists(), "by which the same command knows it on another day"
+    monkeypatch.undo()
+    monkeypatch.setattr(plan, "prepare", lambda *_, **__: (own, []))
+    monkeypatch.setattr(batch, "reproduce", lambda *_, **__: 1)
+    lab.mkdir()
+    assert __main__.main(command) == 1, "a case ended in error"
+    assert not (own / plan.GOING).exists() and cases_of(store.fetch("a", str(lab))) == before
+    monkeypatch.setattr(batch, "reproduce", lambda *_, **__: 130)
+    os.remove(lab / os.listdir(lab)[0])
+    assert __main__.main(command) == 130 and not os.listdir(lab)
+
+
+def test_compare_and_report_read_from_a_store(tmp_path, own, monkeypatch, capsys):
+    (lab := tmp_path / "lab").mkdir()
+    monkeypatch.setattr(__main__, "root", lambda: tmp_path)
+    names = [store.put(folder, str(lab)) for folder in (own, run(tmp_path / "b", record(chip="Apple M10")))]
+    assert __main__.main(["compare", "--store", str(lab), "--runs", "a b"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in names) and "Runs side by side" in said
+    assert __main__.main(["compare", "--runs", f"{own} file://{lab}/b"]) == 0
+    assert names[1] in capsys.readouterr().out
+    (place,) = __main__._places("WITH", ["b"], str(lab))
+    assert compare.beside([place], Run(own))[0].name.startswith("b@")
+    assert compare.load(place).name == names[1]
+
+
+@contextlib.contextmanager
+def ssh_server(home: Path):
+    """An SSH server for the user of this home, whose key and known hosts are in it; its port."""
+    (home / ".ssh").mkdir(parents=True, exist_ok=True)
+    keys = [asyncssh.generate_private_key("ssh-ed25519") for _ in range(2)]
+    keys[0].write_private_key(home / ".ssh" / "id_ed25519")
+    keys[0].write_public_key(home / ".ssh" / "authorized")
+    ready, started = threading.Event(), []
+
+    async def serve():
+        options = {"server_host_keys": [keys[1]], "authorized_client_keys": str(home / ".ssh" / "authorized")}
+        listener = await asyncssh.listen("127.0.0.1", 0, sftp_factory=True, allow_scp=False, **options)
+        started.extend((asyncio.get_running_loop(), asyncio.Event(), listener.get_port()))
+        ready.set()
+        await started[1].wait()
+
+    thread = threading.Thread(target=asyncio.run, args=[serve()])
+    thread.start()
+    assert ready.wait(10)
+    loop, ended, port = started
+    try:
+        yield port, f"[127.0.0.1]:{port} {keys[1].export_public_key().decode()}"
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+
+
+def test_over_ssh_only_to_hosts_that_are_known(tmp_path, own, monkeypatch):
+    monkeypatch.setenv("HOME", str(home := tmp_path / "home"))
+    (lab := tmp_path / "lab").mkdir()
+    with ssh_server(home) as (port, known):
+        address = f"ssh://jo@127.0.0.1:{port}{lab}"
+        assert "not trusted" in line(store.put, own, address)
+        (home / ".ssh" / "known_hosts").write_text(known)
+        assert "no such folder" in line(store.check, f"{address}/none")
+        name = store.put(own, address)
+        run(own, record("vae", case="more"))
+        assert store.put(own, address) == name and names(str(lab)) == [f"{name}.zip"]
+        assert cases_of(store.fetch("a", address)) == cases_of(own)
+        store._connected.cache_clear()
