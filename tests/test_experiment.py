@@ -28,7 +28,7 @@ from torch import nn
 
 from pomology import errors
 from pomology.devices.torch import TorchDevice as Device
-from pomology.errors import Mismatch, PomologyError, TooBig
+from pomology.errors import Mismatch, PomologyError, TooBig, TooSlow
 from pomology.experiment import outcome
 from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
@@ -215,7 +215,8 @@ EXCEPTIONS = [
     (RuntimeError(MPS_OUT), "out-of-memory", "MPS backend out of memory (MPS allocated: 17.94 GB"),
     (errors.Unsupported("MPS has no float64"), "unsupported", "MPS has no float64"),
     (Mismatch("off by 0.3"), "mismatch", "off by 0.3"),
-    (TooBig("needs a week"), "too-big", "needs a week"),
+    (TooBig("needs 99 GB"), "too-big", "needs 99 GB"),
+    (TooSlow("needs a week"), "too-slow", "needs a week"),
     (RuntimeError("shapes differ\nat layer 3"), "error", "RuntimeError: shapes differ"),
 ]
 

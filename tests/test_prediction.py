@@ -284,7 +284,7 @@ def test_what_machines_would_do_is_named_predicted_and_drawn_hollow(tmp_path):
 
 def ended(experiment: str, flops: int | None, moved: int | None, **config):
     work = {"flops_per_step": flops, "bytes_per_step": moved}
-    return record(experiment, {}, {"batch_size": 1} | config, status="too-big", reason="a step would take 9 s", **work)
+    return record(experiment, {}, {"batch_size": 1} | config, status="too-slow", reason="a step would take 9 s", **work)
 
 
 def test_what_was_too_slow_here_is_predicted_from_the_runs_ceilings_and_the_rest_is_named(monkeypatch):
@@ -296,7 +296,7 @@ def test_what_was_too_slow_here_is_predicted_from_the_runs_ceilings_and_the_rest
     records = [slow, ended("dcgan", None, None), twice]
     table = shown.here(records, shown.own(records, "mine"), Model(SHARES, (-0.2, 0.2), 10, 0.9))
     (row,) = table.rows
-    assert row.cells[0] == "vae" and row.cells[3:5] == ("too slow", "predicted 0.23 s")
+    assert row.cells[0] == "vae" and row.cells[3:5] == ("too-slow", "predicted 0.23 s")
     assert any("in the run mine" in note for note in table.notes)
     assert any("Not predicted" in note and "dcgan (1), whisper_finetuning (1)" in note for note in table.notes)
     monkeypatch.setattr(rates, "measured_devices", lambda *_: {})

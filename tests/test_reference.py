@@ -46,7 +46,7 @@ class TestReference:
         assert {record.scaled for record in run.records} == {True, False}
         problems = [problem for contents in run.journals.values() for problem in contents.problems]
         assert not problems
-        assert {record.status for record in run.records} <= {"ok", "too-big", "unsupported", "too-noisy"}
+        assert {record.status for record in run.records} <= {"ok", "too-big", "too-slow", "unsupported"}
         pages = {place.stem for place in folder.glob("*.html")} - {"index"}
         assert pages == {notebook.name for notebook in notebooks.notebooks()}
         assert run.machine["git"]["dirty"] is False

@@ -22,7 +22,8 @@ _MODULES = {
     "Run": "pomology.results.run",
     "Estimate": "pomology.measure.estimate",
     "workload": "pomology.workloads.cost",
-    **dict.fromkeys(("PomologyError", "NoSuchDevice", "Unsupported", "TooBig", "Mismatch"), "pomology.errors"),
+    **dict.fromkeys(("PomologyError", "NoSuchDevice", "Unsupported"), "pomology.errors"),
+    **dict.fromkeys(("TooBig", "TooSlow", "Mismatch"), "pomology.errors"),
 }
 __all__ = ["__version__", *_MODULES]
 

@@ -21,5 +21,9 @@ class TooBig(PomologyError):
     """Predicted not to fit the device, so not tried."""
 
 
+class TooSlow(PomologyError):
+    """Predicted not to end in time, so not tried."""
+
+
 class Mismatch(PomologyError):
     """Two computations that should agree do not."""

@@ -24,7 +24,7 @@ from pomology.report.declaration import Declaration
 from pomology.report.showing import CHECK, Report
 from pomology.results import folders, journal
 from pomology.results.cases import DOUBTS
-from pomology.results.record import PROFILES
+from pomology.results.record import PROFILES, UNTRIED
 
 AGAIN_S = 15.0  # that a notebook spends at most on cases that it runs again
 LIMIT, LIMIT_LEAST_S = 5, 10.0  # budgets that a case may take, and seconds, which a compilation alone may need
@@ -33,7 +33,7 @@ LIMIT, LIMIT_LEAST_S = 5, 10.0  # budgets that a case may take, and seconds, whi
 REST_S, REST_IN_ALL_S, WORK_S = 30.0, {"smoke": 0.0, "quick": 120.0, "article": 1200.0}, 5.0
 WARMER = {"level": 0, "temperature_c": 3, "power_w": 2}  # which counts as the same
 ENOUGH, BESIDE = 10, 30  # steady steps that a rate should rest on, and that a smaller case is to have
-TOO_LARGE = ("too-big", "out-of-memory", "crashed", "timeout")  # a smaller sibling of such a case may fit
+TOO_LARGE = (*UNTRIED, "out-of-memory", "crashed", "timeout")  # a smaller sibling of such a case may fit
 
 
 def _check_packages(framework: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pomology import format
-from pomology.errors import PomologyError, TooBig, Unsupported
+from pomology.errors import PomologyError, TooBig, TooSlow, Unsupported
 from pomology.machine import snapshot
 from pomology.workloads.cost import Workload
 
@@ -50,7 +50,7 @@ class Feasibility:
             )
 
     def require_time(self, limit_s: float, steps: int = 3, precision: str = "") -> None:
-        """Raise TooBig, which ends the case, if that many steps surely cannot end in `limit_s`, at the best rate of a
+        """Raise TooSlow, which ends the case, if that many steps surely cannot end in `limit_s`, at the best rate of a
         matrix product here in this precision, by default the case's; after `require_memory`."""
         flops, own = self._workload.flops, precision in ("", self.precision)
         precision = precision or self.precision
@@ -61,7 +61,7 @@ class Feasibility:
                 f"{rate / 1e9:,.4g} GFLOP/s, the most that a product in {precision} reaches here; {steps} steps must "
                 f"end within {format.seconds(limit_s)}"
             )
-            raise TooBig(slow if own else f"{slow}; in every precision the same model is trained")
+            raise TooSlow(slow if own else f"{slow}; in every precision the same model is trained")
 
     def require_tf32(self) -> None:
         """Say that this row is fp32 as its framework ships it. Raises Unsupported, which ends the case, where that is

@@ -8,7 +8,7 @@ from typing import Any
 from pomology.devices import failures
 from pomology.devices.base import Device
 from pomology.devices.torch import fallback_enabled
-from pomology.errors import Mismatch, TooBig
+from pomology.errors import Mismatch, TooBig, TooSlow
 from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Telemetry
 from pomology.measure import clock, intervals
@@ -17,6 +17,7 @@ from pomology.results import cases
 from pomology.results.record import Record
 
 DRIFT_S = 1.0  # a stretch in which a change of speed is called a drift lasts as long
+STATUS_OF = {TooBig: "too-big", TooSlow: "too-slow", Mismatch: "mismatch"}
 FEW_TRACED = 8  # with fewer steps than these behind the warm-up, only the first is left out of a trace of memory
 
 
@@ -25,7 +26,7 @@ def of_exception(exception: BaseException) -> tuple[str, str]:
     reason = redact(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
     if not isinstance(exception, Exception):
         return "interrupted", reason
-    known = {TooBig: "too-big", Mismatch: "mismatch"}.get(type(exception)) or failures.failure(exception)
+    known = STATUS_OF.get(type(exception)) or failures.failure(exception)
     return (known, reason) if known else ("error", f"{type(exception).__name__}: {reason}")
 
 

@@ -21,9 +21,9 @@ from pomology.report.figures.style import COLOURS, WIDTH, figure_of, key, nothin
 from pomology.report.showing import Report
 from pomology.report.table import Table, grouped, save
 from pomology.results import cases
-from pomology.results.record import Record
+from pomology.results.record import UNTRIED, Record
 
-NOT_HERE = ("too-big", "timeout", "out-of-memory")  # how a case ends that is too large or too slow
+NOT_HERE = (*UNTRIED, "timeout", "out-of-memory")  # how a case ends that is too large or too slow
 NO_CEILINGS = "This run has no ceilings of this machine, which the notebook ceilings measures: nothing is predicted."
 SUMS = "Predicted, not measured: from the ceilings of this run, and its times of other workloads. Loading is not in it."
 
@@ -117,7 +117,7 @@ def here(records: Sequence[Record], own: Own, model: Model) -> Table:
         made, held[device.name] = known.predict(counted, device), known.held
         ends = f"{format.seconds(made.step_s.low, 2)} to {format.seconds(made.step_s.high, 2)}"
         step = f"predicted {format.seconds(made.step_s.value, 2)}"
-        about = (record.experiment, cases.settings(record), device.name, cases.ending(record))
+        about = (record.experiment, cases.settings(record), device.name, record.status)
         lines.append(((*about, step, ends, made.bound), {}))
     columns = ("Experiment", "Settings", "Device", "Here", "A step, predicted", "90 % interval", "Most of it")
     if lines:

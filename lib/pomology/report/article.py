@@ -22,8 +22,8 @@ from pomology.report import declaration, roofline
 from pomology.report.declaration import Declaration
 from pomology.report.table import YEARS, Row, Table, ends, flag_notes, grouped
 from pomology.results import cases, metrics
-from pomology.results.cases import chip_name, combined, ending, good_of, with_software
-from pomology.results.record import Record
+from pomology.results.cases import chip_name, combined, good_of, with_software
+from pomology.results.record import UNTRIED, Record
 
 RATES = ("flops_per_s", "bytes_per_s")  # of a product and of a pass over memory
 DETAILS = "see the details"  # once a row
@@ -71,7 +71,7 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
     rows, data, notes = (_elsewhere if about.article == published.TODAY else _published)(about, columns)
     usable = cases.comparable(records, "" if about.metric in TRAININGS else "flops_per_s")
     groups = cases.groups(usable)
-    shown = [repeats for repeats in groups if not (repeats[0].scaled and repeats[-1].status == "too-big")]
+    shown = [repeats for repeats in groups if not (repeats[0].scaled and repeats[-1].status in UNTRIED)]
     shares: dict[str, Estimate | None] = {}
     if best and about.name not in roofline.CEILINGS:
         shares = {repeats[0].case: roofline.share(repeats[0], best, roofline.rate_of(repeats)) for repeats in shown}
@@ -98,7 +98,7 @@ def article_table(experiment: str | Declaration, records: list[Record], best: ro
             cells.append("" if text == DETAILS and DETAILS in cells else text)
         if not split and not good_of(line[0]) and "status" not in about.shown.values():
             place = next((place for place, column in enumerate(columns) if column.metric == about.time), 0)
-            cells[1 + len(about.headings) + place] = ending(line[0][-1])
+            cells[1 + len(about.headings) + place] = line[0][-1].status
         remarks = dict.fromkeys(remark for repeats in line for remark in _remarks(about, repeats))
         rows.append(Row((*cells, "; ".join(remarks)), "measured"))
         of_rows.append(shares.get(first.case))
@@ -281,7 +281,7 @@ def _between(values: Iterable, show: Callable[[float], str] = str) -> str:
 def _cell(about: Declaration, column: Column, repeats: list[Record], share: Estimate | None) -> str:
     name, good, split = column.metric, good_of(repeats), bool(about.framework_columns)
     if name == "status":
-        return "yes" if good else ending(repeats[-1])
+        return "yes" if good else repeats[-1].status
     if split and name == "flops_per_s":
         # An article with a column a framework has devices from a laptop's to a server's: rates differ a hundredfold.
         show, value = metrics.show(name, "Operations"), roofline.rate_of(repeats)
@@ -294,7 +294,7 @@ def _cell(about: Declaration, column: Column, repeats: list[Record], share: Esti
         # A copy does no operations.
         other_rate = name in RATES and any(rate in (good or repeats)[-1].metrics for rate in RATES)
         lacking = NOT_TOLD if name.startswith(UNTOLD) else "not measured"
-        return ending(repeats[-1]) if column.where else "" if not good or other_rate or split else lacking
+        return repeats[-1].status if column.where else "" if not good or other_rate or split else lacking
     if repeats[0].scaled and name in metrics.PASSES:
         return "scaled" if column.where else DETAILS
     if name.endswith(metrics.SLOPES):
@@ -331,7 +331,7 @@ def _remarks(about: Declaration, repeats: list[Record]) -> list[str]:
         whole = combined(repeats, about.metric).how == "measured"
         how = ["measured" if whole else f"estimated from {steps} step{'s' * (steps != 1)}{seen}", last.data]
     # Each repeat words the reason of the last in numbers of its own.
-    endings = [(ending(r), r.reason if r.status != last.status else "") for r in repeats if r.status != "ok"]
+    endings = [(r.status, r.reason if r.status != last.status else "") for r in repeats if r.status != "ok"]
     others = ", ".join(dict.fromkeys(": ".join(filter(None, words)) for words in endings))
     count = f"{len(good)} of {len(repeats)} repeats ({others})" if others else f"{len(repeats)} repeats"
     if about.metric.startswith("energy_") and last.rails:

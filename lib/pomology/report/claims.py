@@ -12,12 +12,12 @@ from pomology.format import quantity, quantity_per_s, significant
 from pomology.measure.estimate import Estimate
 from pomology.report.table import Table, grouped
 from pomology.results import metrics
-from pomology.results.cases import DOUBTS, combined, comparable, config_text, ending, good_of, groups, kind
-from pomology.results.record import Record
+from pomology.results.cases import DOUBTS, combined, comparable, config_text, good_of, groups, kind
+from pomology.results.record import UNTRIED, Record
 
 # What an NVIDIA or Apple GPU's name has beside the model.
 MAKERS = ("nvidia", "geforce", "quadro", "rtx", "apple")
-UNTRIED = ("interrupted", "timeout", "too-big")  # ends that do not show what a case would have done
+NOT_SHOWN = ("interrupted", "timeout", *UNTRIED)  # ends that do not show what a case would have done
 # Photographs and sound are decoded while a model is trained, which takes as long as the files are; pictures and text of
 # the other datasets are in memory, where a stand-in of their shape and type takes as long.
 DECODED = ("dcgan", "whisper_pretraining", "whisper_finetuning")
@@ -84,12 +84,12 @@ class MeasuredLookup:
             return Term(None, (f"{len(groups(here))} cases of {experiment} match",) if role else ())
         ends = dict.fromkeys(record.status for record in here)
         if metric == "status":
-            known = len(ends) == 1 and not ends.keys() & UNTRIED
+            known = len(ends) == 1 and not ends.keys() & NOT_SHOWN
             return Term(*ends) if known else Term(None, (", ".join(ends),))
         measured = [record for record in good_of(here) if metric in record.metrics]
         if not measured:
             missing = f"{metrics.metric(metric).heading.lower()} was not measured"
-            words = dict.fromkeys(ending(record) for record in here if record.status != "ok")
+            words = dict.fromkeys(record.status for record in here if record.status != "ok")
             return Term(None, (", ".join(words) or missing,))
         return self._measured(measured, experiment, metric)
 

@@ -262,7 +262,7 @@ def time_text(repeats: list[Record], metric: str) -> str:
     """A time with its interval, or how the case ended."""
     times = times_of(repeats, metric)
     if not times:
-        return cases.ending(repeats[-1]) if repeats else ""
+        return repeats[-1].status if repeats else ""
     time = intervals.repeats(times)
     text = seconds(time.value)
     if time.low is not None:

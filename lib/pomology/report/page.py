@@ -32,7 +32,7 @@ from pomology.report.showing import CHECK, SAVED_AS, Report
 from pomology.report.table import PAGE, Row, Table, filled, grouped, saved
 from pomology.results import cases, journal
 from pomology.results.notebook_file import read_notebook
-from pomology.results.record import Record
+from pomology.results.record import UNTRIED, Record
 from pomology.results.run import MALFORMED, Run
 
 MOST_LINES, MOST_CHARACTERS = 20, 1000  # of the cases that a section tells in words, and of each
@@ -336,7 +336,7 @@ def _section(run: Run, about: Declaration, failure: str | None, with_claims: boo
         notes.append(f"The numbers of this experiment cannot be shown: {type(error).__name__}: {error}.")
     # Those in no table above. Of a row of siblings each larger one is too big; the table says how many.
     ended = [r for r in contents.records if main in ("ceilings", "details") or r.scaled or r.profile == "smoke"]
-    ended = [r for r in ended if r.status != "ok" and (r.status != "too-big" or not (main == "ceilings" or r.scaled))]
+    ended = [r for r in ended if r.status != "ok" and (r.status not in UNTRIED or not (main == "ceilings" or r.scaled))]
     ended = {(record.case, record.status): record for record in ended}  # once for all repeats
     endings = _few([cases.line(record) for record in ended.values()] if main != "checks" else [])
     tables = [(f"{what} as CSV", f"tables/{name}-{saved_as}.csv") for what, saved_as in CSV.items()]

@@ -327,7 +327,7 @@ def roofline_table(records: list[Record]) -> Table:
     without: dict[str, dict[str, None]] = {}
     for record in records:
         if record.experiment not in shown and record.article != KIT:
-            reason = "smoke test" if record.profile == "smoke" else cases.ending(record)
+            reason = "smoke test" if record.profile == "smoke" else record.status
             reason = "no operations were counted" if reason == "ok" else reason
             without.setdefault(reason, {})[record.experiment] = None
     notes = [None if best else NO_CEILINGS]

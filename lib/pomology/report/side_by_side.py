@@ -77,7 +77,7 @@ def _ratio(records: list[Record], metric: str) -> tuple[Estimate | None, str]:
         if len(groups(here)) > 1:
             return None, f"{len(groups(here))} cases on the {device.upper()} match"
         if not (time := combined(here, metric)):
-            return None, f"{device.upper()}: {cases.ending(here[-1])}"
+            return None, f"{device.upper()}: {here[-1].status}"
         times.append(time)
     return times[0] / times[1], ""
 
@@ -94,7 +94,7 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
         row = {"device": device, **config, "same": same, "ratio": ratio and ratio.value, "remark": remark}
         for metric, values in ((about.time, times), ("max_abs_error", errors)):
             row |= {f"{name}_{metric}": value and value.value for name, value in values.items()}
-        ended = {name: cases.ending(here[-1]) if here else "" for name, here in repeats.items()}
+        ended = {name: here[-1].status if here else "" for name, here in repeats.items()}
         timed = (with_interval(time, seconds) if time else ended[name] for name, time in times.items())
         wrong = (f"{error.value:.1e}" if error else "" for error in errors.values())
         cells = (device, *about.cells(config), *timed, _times(ratio), *wrong, remark)

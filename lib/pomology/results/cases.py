@@ -86,7 +86,7 @@ def line(record: Record) -> str:
     parts = [f"{record.experiment}: {record.backend}, {settings(record)}" if record.config else record.case]
     passes = [name for name in ("forward_s", "backward_s") if name in metrics]
     if record.status != "ok":
-        parts.append(f"{ending(record)} ({record.reason})" if record.reason else ending(record))
+        parts.append(f"{record.status} ({record.reason})" if record.reason else record.status)
     elif "footprint_end_bytes" in metrics and not passes:  # what such a case is about, not its epoch
         ends = (quantity(metrics[f"footprint_{end}_bytes"].value, "B") for end in ("start", "end"))
         parts.append(f"footprint {' → '.join(ends)}")
@@ -102,12 +102,6 @@ def line(record: Record) -> str:
     parts += [record.note or "", ", ".join(record.flags)]
     parts += [f"took {clock_time(record.seconds)}" if record.seconds is not None else ""]
     return " · ".join(filter(None, parts))
-
-
-def ending(record: Record) -> str:
-    """How a case ended, in a word: of what was not tried whether it is too big for the memory, or too slow."""
-    slow = record.status == "too-big" and " would take " in f" {record.reason}"
-    return "too slow" if slow else record.status
 
 
 def losses(record: Record) -> str:

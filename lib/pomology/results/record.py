@@ -4,7 +4,7 @@ A line of a journal has the fields of `Start` or `Record`, led by `event`, and e
 
 import contextlib
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,8 +15,10 @@ from pomology.measure.estimate import Estimate
 PROFILES = ("smoke", "quick", "article")
 SCHEMA = 1
 
-Finished = Literal["ok", "out-of-memory", "unsupported", "fallback", "mismatch", "not-learning", "too-big"]
-Status = Literal[Finished, "crashed", "timeout", "interrupted", "error"]
+Finished = Literal["ok", "out-of-memory", "unsupported", "fallback", "mismatch", "not-learning"]
+Untried = Literal["too-big", "too-slow"]  # predicted not to fit, or not to end in time
+UNTRIED = get_args(Untried)
+Status = Literal[Finished, Untried, "crashed", "timeout", "interrupted", "error"]
 
 # Another attempt may end differently; every other status is a result.
 RETRIED = ("interrupted", "error")
@@ -149,11 +151,18 @@ def _timed(record: Start | Record) -> Start | Record:
     return record
 
 
+def _with_today_s_status(record: Start | Record) -> Start | Record:
+    """Journals of before 26 November 2026 call what is too slow `too-big`, too; their reason says which it was."""
+    if isinstance(record, Record) and record.status == "too-big" and " would take " in f" {record.reason}":
+        return record.replace(status="too-slow")
+    return record
+
+
 def parse(line: bytes) -> Start | Record:
     """A line of a journal. Raises ValueError, with one sentence, for a line that is none, and PomologyError for one of
     another schema, of which nothing in its file can be understood."""
     try:
-        return _timed(_DECODER.decode(line))
+        return _with_today_s_status(_timed(_DECODER.decode(line)))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         wrong = str(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
     with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError):

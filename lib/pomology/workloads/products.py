@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pomology import format
-from pomology.errors import Mismatch, PomologyError, TooBig
+from pomology.errors import Mismatch, PomologyError, TooBig, TooSlow
 from pomology.measure import calls as measure_calls
 from pomology.measure import clock, epochs
 from pomology.results.cases import LEAST_CALLS
@@ -183,7 +183,7 @@ def checksum(product: Product, precision: str, seed: int) -> int:
 
 
 def require_time(case: Any, product: Product, build: Callable, limit_s: float, repeats: int = 0) -> None:
-    """Raise TooBig, which ends the case, if the product does not fit the free memory, or cannot be timed in `limit_s`.
+    """Raise TooBig if the product does not fit the free memory, TooSlow if it cannot be timed in `limit_s`.
 
     build: of (case, product), makes what is timed. repeats: timed calls; 0 is as few as have an interval. Smaller ones
     are tried, twice each, until one is slow enough to tell; large ones hardly ever run at a higher rate.
@@ -204,7 +204,7 @@ def require_time(case: Any, product: Product, build: Callable, limit_s: float, r
         if calls * times * took > limit_s and (took > TELLS_S or divisor == DIVISORS[-1]):
             needs = f"would take about {format.seconds(times * took)} a call, and {calls} calls are the least, in "
             known = f"{smaller.shape} took {format.seconds(took)}, and {product.shape} has {times:,.0f} times its"
-            raise TooBig(f"{needs}{format.seconds(limit_s)}: {known} operations")
+            raise TooSlow(f"{needs}{format.seconds(limit_s)}: {known} operations")
         if calls * times * took < limit_s / FAR:
             break
 

@@ -77,7 +77,7 @@ def _measured(about: Declaration, repeats: list[Record], several: bool, ours: bo
         shown = {part: marks for part, marks in parts.items() if marks}
         return [Line(f"{label}, {part}", kind, rounded(marks[0].number, show), marks) for part, marks in shown.items()]
     if not (marks := _marks(repeats, about.metric)):
-        return [Line(label, kind, cases.ending(repeats[-1]))]
+        return [Line(label, kind, repeats[-1].status)]
     compute = _marks(repeats, f"compute_{about.metric}", "hollow")[:1]
     compute = [mark for mark in compute if resolved(mark.number, marks[0].number)]
     words = [rounded(marks[0].number, show), *(f"computing {rounded(mark.number, show)}" for mark in compute)]

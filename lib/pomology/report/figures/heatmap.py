@@ -28,7 +28,7 @@ def products_figure(about: Declaration, records: list[Record]) -> Any:
         first, rate = repeats[0], cases.combined(repeats, about.metric)
         config = first.config
         shape = config["shape"].replace("x", "×") + {"left": " ∂a", "right": " ∂b"}.get(config.get("wrt"), "")
-        value, words = rate and rate.value / about.drawn.scale, cases.ending(repeats[-1])
+        value, words = rate and rate.value / about.drawn.scale, repeats[-1].status
         if value:
             words = f"{significant(value)}\n{plus_minus(rate).strip()}".strip()
         column = f"{cases.framework_name(first)}\n{first.backend}\n{first.precision}"
