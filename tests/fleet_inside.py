@@ -102,10 +102,10 @@ def liar(drawn: str) -> None:
     from distributed.comm.core import Comm
     from distributed.protocol import to_serialize
 
+    from pomology.extras.fleet import fleet_wire as wire
+    from pomology.extras.fleet import fleet_worker
     from pomology.machine import snapshot
     from pomology.results.archive import Entry
-    from pomology.runner import fleet_wire as wire
-    from pomology.runner import fleet_worker
 
     machine = snapshot.snapshot()
     about = json.dumps(machine | {"profile": "smoke"}).encode()

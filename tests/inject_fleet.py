@@ -245,7 +245,9 @@ def hostile(lab: Lab) -> None:
     lab.wants(until(lambda: says(lab.stranger, "all lies are told"), 60), "hostile: the liar did not start")
     before = tree(lab.hub.folder / "kit")
     # A machine that is lost is waited for two minutes: here less.
-    program = "import sys; from pomology import __main__; from pomology.runner import fleet; fleet.LOST_S = 15.0; "
+    program = (
+        "import sys; from pomology import __main__; from pomology.extras.fleet import fleet; fleet.LOST_S = 15.0; "
+    )
     program += "fleet.wire.CALL_S = 8.0; sys.exit(__main__.main(sys.argv[1:]))"
     words = ("fleet", "--profile=smoke", "--run=hostile", "--only=first", f"--scheduler={SCHEDULER}")
     command = lab.hub.start(sys.executable, "-c", program, *words, f"--repeats={REPEATS}", say=lab.said("hostile"))

@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "lib"))
 
+from pomology.extras.share import own_texts  # noqa: E402
 from pomology.paths import notebook_paths  # noqa: E402
-from pomology.runner import own_texts  # noqa: E402
 
 PAGE = ROOT / "docs" / "map.md"
 HEAD = """# Map

@@ -35,10 +35,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pomology.devices import find
 from pomology.devices import torch as devices_torch
+from pomology.extras.doctor.operators import COMPOSITE, KERNEL, MISSING, SILENT, Use
 from pomology.machine import snapshot
 from pomology.results import journal
 from pomology.runner import notebooks, parameters
-from pomology.runner.operators import COMPOSITE, KERNEL, MISSING, SILENT, Use
 
 PRETENDED = "pretended"
 # What PyTorch calls for a device that it does not know, and for MPS instead (2.14: derivatives.yaml, attention.cpp).

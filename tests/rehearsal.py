@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from lint import FRAMEWORKS, UNWANTED
 
 if TYPE_CHECKING:
-    from pomology.runner.operators import Use
+    from pomology.extras.doctor.operators import Use
 
 # What PyTorch, Lightning and transformers call on a Mac, too, where it answers or does nothing.
 HARMLESS = {
@@ -119,7 +119,7 @@ def refuse_network() -> None:
 
 def ask_no_framework() -> None:
     """Let the doctor's questions to each framework, in processes of their own, be without an answer: they take long."""
-    from pomology.runner import doctor
+    from pomology.extras.doctor import doctor
 
     doctor.probe = lambda framework: {"version": None, "reason": "was not asked", "devices": []}
 

@@ -21,10 +21,11 @@ from pomology import __main__
 from pomology.articles import claims as articles_claims
 from pomology.articles import published
 from pomology.devices import torch as devices_torch
+from pomology.extras.doctor import doctor
 from pomology.machine import snapshot as machine_snapshot
 from pomology.report import article, claims
 from pomology.results.record import Record
-from pomology.runner import doctor, notebooks, parameters
+from pomology.runner import notebooks, parameters
 
 mac = test_machine.mac
 
@@ -269,7 +270,7 @@ def test_messages_lose_their_folders(text, left):
 
 PROGRAM = """
 import json, sys
-from pomology.runner import doctor
+from pomology.extras.doctor import doctor
 doctor._main(*sys.argv[1:])
 print(json.dumps([name for name in ("torch", "tensorflow", "mlx", "sklearn") if name in sys.modules]))
 """

@@ -17,10 +17,10 @@ pytest.importorskip("distributed", reason="`make env EXTRAS=fleet` installs it (
 pytest.importorskip("asyncssh", reason="`make env EXTRAS=fleet` installs it (CI does)")
 
 from pomology.errors import PomologyError
+from pomology.extras.fleet import fleet, fleet_answers, fleet_cluster, fleet_worker
+from pomology.extras.fleet import fleet_wire as wire
 from pomology.machine import quiet, snapshot
 from pomology.results import archive
-from pomology.runner import fleet, fleet_answers, fleet_cluster, fleet_worker
-from pomology.runner import fleet_wire as wire
 
 
 @pytest.mark.parametrize(

@@ -185,8 +185,8 @@ def test_a_name_that_no_file_can_have_is_a_wrong_argument(capsys):
 
 @pytest.mark.parametrize("reader", ["| head -n 1", "| true", ">/dev/full", ">&-"])
 def test_a_run_goes_on_where_nobody_reads_what_it_says(tmp_path, reader):
-    program = "import time\nfrom pomology import __main__\n__main__._say('one')\ntime.sleep(0.3)\n"
-    program += "for _ in range(3):\n    __main__._say('two')\nopen('done', 'w')"
+    program = "import time\nfrom pomology.command_line import say\nsay('one')\ntime.sleep(0.3)\n"
+    program += "for _ in range(3):\n    say('two')\nopen('done', 'w')"
     environment = os.environ | {"PYTHONPATH": str(ROOT / "lib"), "PROGRAM": program}
     command = ["bash", "-c", f'"{sys.executable}" -c "$PROGRAM" 2>errors {reader}']
     subprocess.run(command, cwd=tmp_path, env=environment, check=False, stdout=subprocess.DEVNULL)

@@ -12,10 +12,10 @@ import pytest
 import records
 
 from pomology.devices import find, known_faults
+from pomology.extras.doctor import doctor
 from pomology.paths import notebook_paths, root
 from pomology.report import declaration
 from pomology.report import page as report_page
-from pomology.runner import doctor
 
 FRAME = """
 import json, math, os, sys

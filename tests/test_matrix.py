@@ -19,10 +19,11 @@ from test_report import Page, assert_harmless, metric, record
 
 from pomology import __main__ as command_line
 from pomology.errors import PomologyError
-from pomology.report import compare, versions
+from pomology.extras.versions import environments
+from pomology.extras.versions import matrix as runner
+from pomology.extras.versions import report as versions
+from pomology.report import compare
 from pomology.results import journal
-from pomology.runner import environments
-from pomology.runner import matrix as runner
 
 OWN = {"numpy": "1.26.4", "torch": "2.13.0+cpu", "mlx": "0.32.4", "tensorflow-macos": "2.16.2", "python": "3.11.7"}
 # An environment's Python. It answers what it is asked about itself, and in place of the kit writes a record a case,
@@ -305,7 +306,14 @@ def test_for_real_in_a_kernel_that_ends_with_what_started_it(pretended, checkout
     shutil.copytree(PACKAGE, checkout.folder / "lib" / "pomology")
     matrix = pretended("numpy==1.26.3 numpy==1.26.4")
     matrix.plan(**{"1.26.4": {"real": True, "factor": 4.0}})
-    words = [environments.python_of(matrix.wanted[1]), "-P", "-m", "pomology.runner.matrix", matrix.out / "r", "smoke"]
+    words = [
+        environments.python_of(matrix.wanted[1]),
+        "-P",
+        "-m",
+        "pomology.extras.versions.matrix",
+        matrix.out / "r",
+        "smoke",
+    ]
     words += ["auto", "auto", "zeta", "1"]
     about = {"cwd": checkout.folder, "env": runner._environment()}
     checkout.fault("zeta", "hang 2")

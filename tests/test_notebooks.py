@@ -31,10 +31,11 @@ from bs4 import BeautifulSoup
 from pomology.articles import published
 from pomology.data import images, photographs
 from pomology.data import text as data_text
+from pomology.extras.doctor import operators
 from pomology.report import declaration
 from pomology.results import journal as results_journal
 from pomology.results import record as results_record
-from pomology.runner import notebooks, operators, parameters
+from pomology.runner import notebooks, parameters
 
 ROOT = Path(__file__).resolve().parents[1]
 PATHS = notebooks.notebook_paths(ROOT / "notebooks")

@@ -9,7 +9,8 @@ import pytest
 
 from pomology import __main__
 from pomology.errors import PomologyError
-from pomology.runner import notebooks, operators
+from pomology.extras.doctor import operators
+from pomology.runner import notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -46,7 +47,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 import pretended_mps
-from pomology.runner.operators import Use
+from pomology.extras.doctor.operators import Use
 
 rehearsal = pretended_mps.Rehearsal()
 device = rehearsal.handle

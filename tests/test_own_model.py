@@ -17,9 +17,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from pomology.__main__ import main
 from pomology.errors import PomologyError
-from pomology.prediction import operators, own_model, predict, rates
-from pomology.prediction.model import Model
-from pomology.prediction.rates import Device
+from pomology.extras.prediction import operators, own_model, predict, rates
+from pomology.extras.prediction.model import Model
+from pomology.extras.prediction.rates import Device
 from pomology.workloads import cost
 
 

@@ -7,11 +7,11 @@ from records import metric, product, rate, record, stream
 from pomology.__main__ import main
 from pomology.articles import published
 from pomology.errors import PomologyError
+from pomology.extras.prediction import model, operators, predict, rates, rows, shown, validate
+from pomology.extras.prediction.model import Model, Observed
+from pomology.extras.prediction.operators import Operator
+from pomology.extras.prediction.rates import Device
 from pomology.measure.estimate import Estimate
-from pomology.prediction import model, operators, predict, rates, rows, shown, validate
-from pomology.prediction.model import Model, Observed
-from pomology.prediction.operators import Operator
-from pomology.prediction.rates import Device
 from pomology.report.showing import Report
 from pomology.results import cases
 

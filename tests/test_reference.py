@@ -10,9 +10,10 @@ from urllib.parse import unquote
 
 import pytest
 
+from pomology.extras.share import share
 from pomology.paths import root
 from pomology.results import run as results_run
-from pomology.runner import notebooks, share
+from pomology.runner import notebooks
 
 RUNS = sorted(place for place in root().glob("outputs/reference-*") if place.is_dir())
 MEGABYTE = 10**6

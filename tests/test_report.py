@@ -21,13 +21,13 @@ from test_lab import browser, needs_browser
 import pomology
 from pomology.articles import published
 from pomology.errors import PomologyError
+from pomology.extras.share import share
 from pomology.measure.estimate import Estimate
 from pomology.report import details, notebook_page, showing
 from pomology.report import page as report_page
 from pomology.report import table as report_table
 from pomology.results import journal
 from pomology.results import record as results_record
-from pomology.runner import share
 
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 ATTACKS = ("</script><script>alert(1)</script>", "<img src=x onerror=alert(2)>", '"><svg onload=alert(3)>')

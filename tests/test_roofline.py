@@ -16,10 +16,10 @@ from torch import nn
 
 from pomology.devices.torch import TorchDevice
 from pomology.experiment.experiment import Experiment
+from pomology.extras.prediction import operators, rates
 from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.measure.clock import Block
-from pomology.prediction import operators, rates
 from pomology.report import article, declaration, details, roofline
 from pomology.report import page as report_page
 from pomology.report.showing import Report

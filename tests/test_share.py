@@ -22,12 +22,12 @@ from test_report import MACHINE, record, run
 
 from pomology.__main__ import main
 from pomology.errors import PomologyError
+from pomology.extras.share import own_texts, share
 from pomology.paths import notebook_paths, root
 from pomology.report import compare, declaration
 from pomology.results import archive as results_archive
 from pomology.results import run as results_run
 from pomology.results.record import checked
-from pomology.runner import own_texts, share
 
 DRAWN = random.Random(7)
 

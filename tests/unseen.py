@@ -236,7 +236,7 @@ INPUTS = dict(zip(MODELS, INPUTS.split(), strict=True))
 
 def timed(name: str, device: str, seconds: float) -> float:
     """The median of a step with Adam, in a bare loop."""
-    from pomology.prediction import operators, own_model
+    from pomology.extras.prediction import operators, own_model
 
     torch.manual_seed(1)
     sizes = own_model.parse_inputs(INPUTS[name])
@@ -254,7 +254,7 @@ def timed(name: str, device: str, seconds: float) -> float:
 
 
 def main(run: str, on: str = "cpu", seconds: str = "5") -> None:
-    from pomology.prediction import predict, validate
+    from pomology.extras.prediction import predict, validate
 
     device, logs, inside = on.replace("gpu", "mps" if torch.mps.is_available() else "cuda"), [], []
     for name, sizes in INPUTS.items():

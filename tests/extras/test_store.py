@@ -18,9 +18,10 @@ import pytest
 from moto.server import ThreadedMotoServer
 from test_report import record, run
 
-from pomology import __main__
+from pomology import __main__, command_line
+from pomology.command_line import extra
 from pomology.errors import PomologyError
-from pomology.extras import extra, store
+from pomology.extras import store
 from pomology.report import compare
 from pomology.results.run import Run
 from pomology.runner import batch, plan
@@ -207,7 +208,7 @@ def test_compare_and_report_read_from_a_store(tmp_path, own, monkeypatch, capsys
     assert all(name in said for name in names) and "Runs side by side" in said
     assert __main__.main(["compare", "--runs", f"{own} file://{lab}/b"]) == 0
     assert names[1] in capsys.readouterr().out
-    (place,) = __main__._places("WITH", ["b"], str(lab))
+    (place,) = command_line.places("WITH", ["b"], str(lab))
     assert compare.beside([place], Run(own))[0].name.startswith("b@")
     assert compare.load(place).name == names[1]
 

@@ -1,16 +1,11 @@
-"""What pomology can do beyond measuring: each folder here can be removed, and nothing else imports it."""
+"""What pomology can do beyond measuring: each folder here can be removed, and nothing of the core imports it.
 
-import importlib
-from types import ModuleType
+An extra has its commands in `COMMANDS`, by name, each a `command_line.Command`.
+"""
 
-from pomology.errors import PomologyError
+import pkgutil
 
 
-def extra(name: str) -> ModuleType:
-    """Import an extra by the name of its folder. Raises PomologyError where that was removed."""
-    try:
-        return importlib.import_module(f"{__name__}.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"{__name__}.{name}":
-            raise
-        raise PomologyError(f"this copy of pomology has no lib/pomology/extras/{name}") from None
+def names() -> list[str]:
+    """Return the names of the extras that are there."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))

@@ -1,6 +1,7 @@
 """The notebooks of the kit: where they are, their titles and times, and the order in which they run."""
 
 import fnmatch
+import importlib.util
 import math
 import re
 from pathlib import Path
@@ -24,7 +25,7 @@ class Notebook(NamedTuple):
 
     after: notebooks whose numbers it shows, so that it comes behind them; in a notebook's metadata `*` is all. again:
     likewise of its second run, with `moment="end"`, when all others have measured; only of one that has such. first:
-    its first cell.
+    its first cell. extras: the folders of lib/pomology/extras/ that it needs.
     """
 
     name: str
@@ -35,6 +36,11 @@ class Notebook(NamedTuple):
     after: tuple[str, ...] = ()
     again: dict[str, float] = {}  # noqa: RUF012
     first: str = ""
+    extras: tuple[str, ...] = ()
+
+    def missing_extras(self) -> list[str]:
+        """Return the extras that it needs and that were removed from this copy."""
+        return [name for name in self.extras if importlib.util.find_spec(f"pomology.extras.{name}") is None]
 
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
@@ -55,7 +61,7 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
             raise PomologyError(f"{path.name}: stands in two folders; a notebook's name is its experiment's")
         if missing := [other for other in after if other not in paths]:
             raise PomologyError(f"{path.name}: comes after {missing[0]!r}, and no notebook has this name")
-        costs = about.get("seconds", {}), tuple(after), about.get("again", {}), first
+        costs = about.get("seconds", {}), tuple(after), about.get("again", {}), first, tuple(about.get("extras", ()))
         known[name] = Notebook(name, path, title, about.get("article", ""), *costs)
 
     def place(notebook: Notebook) -> tuple:

@@ -80,6 +80,12 @@ def prepare(asked: Asked, minutes: float = math.inf, folder: Path | None = None)
     return out, planned
 
 
+def left_out(only: str) -> list[str]:
+    """Return a line for each chosen notebook that needs an extra which was removed from this copy."""
+    chosen = [notebook for notebook in select(_known(), only) if notebook.missing_extras()]
+    return [f"{each.name} is left out: it needs lib/pomology/extras/{each.missing_extras()[0]}" for each in chosen]
+
+
 def check_choices(profile: str, devices: str, data: str) -> None:
     """Raises PomologyError for a value that cannot be."""
     choices = {"PROFILE": (profile, rules.PROFILES), "DEVICE": (devices, rules.DEVICES), "DATA": (data, rules.DATA)}
@@ -110,6 +116,8 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1, 
         (name, kind.apple_gpu, *way) for kind in find.frameworks().values() for name, way in kind.other_ways().items()
     ]
     for notebook in select(_known(), only):
+        if notebook.missing_extras():
+            continue
         declared = rules.declared(notebook.path)
         values = _profile_values(notebook, profile, declared)
         if "budget_s" in declared and share < 1:

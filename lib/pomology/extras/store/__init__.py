@@ -16,8 +16,6 @@ from typing import Any
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import redact
-from pomology.results.cases import chip_word
-from pomology.results.run import IDENTITY, Run
 
 NOTES = ".store"  # in a run's folder: what was drawn for its name in a store
 RUN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
@@ -103,6 +101,9 @@ def name_of(folder: Path, run: str = "") -> str:
 
     So two runs of one name never meet, even on two machines of one kind, and a run has the same name each time.
     """
+    from pomology.results.cases import chip_word
+    from pomology.results.run import IDENTITY, Run
+
     machine = Run(folder).machine
     run = run or folder.resolve().name
     if not re.fullmatch(RUN, run):

@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from pomology.errors import PomologyError
+from pomology.extras.share.own_texts import is_value, names, own, published, unchanged
 from pomology.machine.snapshot import INSTRUCTIONS, LSCPU, PACKAGES, SYSCTL
 from pomology.paths import read_file, root, write_atomic
 from pomology.report import declaration
@@ -31,7 +32,6 @@ from pomology.results import run as results_run
 from pomology.results.archive import KINDS, open_zip
 from pomology.results.cases import FLAGS, FRAMEWORKS
 from pomology.results.record import PROFILES, Record
-from pomology.runner.own_texts import is_value, names, own, published, unchanged
 
 MACHINE = ("chip", "cpu_cores", "cpu_threads", "performance_cores", "efficiency_cores", "memory_bytes", "gpus", "os")
 MACHINE += ("os_version", "architecture", "translated", "virtual_machine", "processor", "present_mhz", "python")

@@ -23,13 +23,13 @@ import distributed
 
 import pomology
 from pomology.errors import PomologyError
+from pomology.extras.fleet import fleet_wire as wire
 from pomology.format import one_line
 from pomology.machine import quiet
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root
 from pomology.results import archive
 from pomology.runner import batch, plan
-from pomology.runner import fleet_wire as wire
 
 MOST_TEXT = 2**16  # characters of what a job says, in one answer
 FILES = re.compile(rf"machine\.json|{archive.WORD}\.jsonl|(?:repeats/)?{archive.WORD}\.ipynb")
@@ -107,7 +107,7 @@ class Machine:
                 self.log.unlink(missing_ok=True)  # a job that is just ending may still write into it
                 about = json.dumps({"settings": settings, "job": self.job, "limit_minutes": limit_minutes})
                 with open(self.log, "wb") as log:
-                    command = [sys.executable, "-m", "pomology.runner.fleet_worker", "job", about]
+                    command = [sys.executable, "-m", "pomology.extras.fleet.fleet_worker", "job", about]
                     piped = {"stdin": subprocess.PIPE, "stdout": log, "stderr": subprocess.STDOUT}
                     # In a session of its own: Ctrl-C ends the worker, and the pipe that then closes ends the job.
                     self.process = subprocess.Popen(command, cwd=root(), start_new_session=True, **piped)

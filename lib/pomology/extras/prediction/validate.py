@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pomology.prediction.model import Model, Observed, Stack, alike, fit, left_out, span
+from pomology.extras.prediction.model import Model, Observed, Stack, alike, fit, left_out, span
 
 
 class Errors(NamedTuple):

@@ -22,14 +22,15 @@ import msgspec
 
 from pomology import format
 from pomology.errors import PomologyError
+from pomology.extras.fleet import fleet_answers, fleet_cluster, fleet_worker
+from pomology.extras.fleet import fleet_wire as wire
+from pomology.extras.fleet.fleet_answers import Refused
 from pomology.format import one_line
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import root
 from pomology.report import compare
 from pomology.results import cases, folders
-from pomology.runner import batch, fleet_answers, fleet_cluster, fleet_worker, plan
-from pomology.runner import fleet_wire as wire
-from pomology.runner.fleet_answers import Refused
+from pomology.runner import batch, plan
 
 LOOK_S = 1.0  # between two looks at a job, and at who is there
 LOST_S = 120.0  # a machine that is silent so long is waited for no more, once all others are done

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pomology.articles import published
+from pomology.extras.prediction import rates
+from pomology.extras.prediction.operators import Operator
+from pomology.extras.prediction.rates import Device
 from pomology.measure.estimate import Estimate
-from pomology.prediction import rates
-from pomology.prediction.operators import Operator
-from pomology.prediction.rates import Device
 
 PARTS = ("operations", "memory traffic", "launches")
 # Which share of its ceiling an operator has: convolutions and products, each with and without matrix units, and

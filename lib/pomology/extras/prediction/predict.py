@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from pomology import format
 from pomology.errors import PomologyError
+from pomology.extras.prediction import operators, own_model, rates, rows
+from pomology.extras.prediction.model import Model, Observed, Prediction, model
+from pomology.extras.prediction.operators import Counted
+from pomology.extras.prediction.rates import Device
 from pomology.format import one_line
 from pomology.measure.estimate import Estimate
-from pomology.prediction import operators, own_model, rates, rows
-from pomology.prediction.model import Model, Observed, Prediction, model
-from pomology.prediction.operators import Counted
-from pomology.prediction.rates import Device
 from pomology.results.record import Record
 from pomology.results.run import Run
 from pomology.workloads import trainings

@@ -13,10 +13,10 @@ import numpy as np
 from pomology import format
 from pomology.articles.published import KIT
 from pomology.errors import PomologyError
-from pomology.prediction import rates, rows, validate
-from pomology.prediction.model import Model, Observed, Prediction
-from pomology.prediction.rates import Device
-from pomology.prediction.validate import Errors
+from pomology.extras.prediction import rates, rows, validate
+from pomology.extras.prediction.model import Model, Observed, Prediction
+from pomology.extras.prediction.rates import Device
+from pomology.extras.prediction.validate import Errors
 from pomology.report.figures.style import COLOURS, WIDTH, figure_of, key, nothing, plain_ticks, show, styled
 from pomology.report.showing import Report
 from pomology.report.table import Table, grouped, save

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pomology.errors import PomologyError
+from pomology.extras.prediction import operators
+from pomology.extras.prediction.operators import Counted
 from pomology.format import one_line
-from pomology.prediction import operators
-from pomology.prediction.operators import Counted
 from pomology.workloads import isolated
 
 LIMIT_S = 120.0  # for all that the process does, with the import of PyTorch

@@ -8,11 +8,11 @@ from typing import Any
 
 from pomology.articles import elsewhere, published
 from pomology.errors import PomologyError
+from pomology.extras.prediction import operators, rates
+from pomology.extras.prediction.model import Observed, lines
+from pomology.extras.prediction.operators import Counted, Operator
+from pomology.extras.prediction.rates import Device
 from pomology.format import one_line
-from pomology.prediction import operators, rates
-from pomology.prediction.model import Observed, lines
-from pomology.prediction.operators import Counted, Operator
-from pomology.prediction.rates import Device
 from pomology.report import roofline
 from pomology.results import cases
 from pomology.results.record import Record

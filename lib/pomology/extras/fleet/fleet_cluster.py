@@ -15,12 +15,12 @@ from pathlib import Path
 import distributed
 
 from pomology.errors import PomologyError
+from pomology.extras.fleet import fleet_wire as wire
+from pomology.extras.fleet.fleet_worker import STARTED
 from pomology.format import one_line
-from pomology.runner import fleet_wire as wire
-from pomology.runner.fleet_worker import STARTED
 
 SSH = re.compile(rf"(?:([A-Za-z0-9_][A-Za-z0-9._-]{{0,31}})@)?({wire.HOST})(?::(\d{{1,5}}))?")
-WORKER = ("-m", "pomology.runner.fleet_worker", "worker")
+WORKER = ("-m", "pomology.extras.fleet.fleet_worker", "worker")
 
 
 def hosts(text: str) -> list[tuple[str, str, int]]:

@@ -14,8 +14,8 @@ import numpy as np
 
 from pomology.articles import published
 from pomology.errors import PomologyError
+from pomology.extras.prediction.operators import Operator
 from pomology.format import one_line
-from pomology.prediction.operators import Operator
 from pomology.report import roofline
 from pomology.results import cases
 from pomology.results.record import Record

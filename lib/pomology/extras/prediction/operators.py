@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pomology.errors import PomologyError
+from pomology.extras.prediction import substitutes
 from pomology.format import one_line
-from pomology.prediction import substitutes
 from pomology.workloads import cost
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import msgspec
 
 from pomology.errors import PomologyError
+from pomology.extras.fleet import fleet_wire as wire
+from pomology.extras.fleet.fleet_worker import FILES, MOST_TEXT
 from pomology.format import one_line
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import read_file
@@ -17,8 +19,6 @@ from pomology.results import archive, folders, journal
 from pomology.results.archive import Entry
 from pomology.results.notebook_file import read_notebook
 from pomology.results.run import MACHINE, MALFORMED
-from pomology.runner import fleet_wire as wire
-from pomology.runner.fleet_worker import FILES, MOST_TEXT
 from pomology.runner.notebooks import notebooks
 
 Text = Annotated[str, msgspec.Meta(max_length=2 * MOST_TEXT)]

@@ -20,16 +20,18 @@ from statistics import fmean
 
 from pomology.articles import published
 from pomology.errors import PomologyError
+from pomology.extras.versions import environments
+from pomology.extras.versions import report as versions
+from pomology.extras.versions.environments import Unusable, Wanted
 from pomology.format import clock_time, one_line
 from pomology.machine import quiet, snapshot
 from pomology.measure import intervals
 from pomology.paths import root, write_atomic
-from pomology.report import compare, details, versions
+from pomology.report import compare, details
 from pomology.results import folders, journal
 from pomology.results.record import RETRIED
 from pomology.results.run import Run
-from pomology.runner import batch, environments, plan
-from pomology.runner.environments import Unusable, Wanted
+from pomology.runner import batch, plan
 
 STATE = "matrix.json"  # what a matrix compares: only the same is continued
 ROUNDS = 3  # behind which the matrix itself says how small a difference it will be able to show
@@ -155,7 +157,7 @@ class _Matrix:
 
         folder, python = self.out / version.name, environments.python_of(version)
         given = self.asked.profile, self.asked.devices, self.asked.data
-        words = [python, "-P", "-m", "pomology.runner.matrix", folder, *given, name, str(repeat)]
+        words = [python, "-P", "-m", "pomology.extras.versions.matrix", folder, *given, name, str(repeat)]
         status = environments.command(words, self.stop, hear, env=_environment(), cwd=root())
         records = [record for record in journal.read(folder / f"{name}.jsonl").records if record.repeat == repeat]
         if not self.stop.is_set() and all(record.status in RETRIED for record in records):

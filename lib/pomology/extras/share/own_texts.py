@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pomology
 from pomology.paths import RESOURCES, notebook_paths, root
 
 NOTEBOOKS = RESOURCES / "notebooks.txt"  # `python tests/make_map.py` writes it
@@ -69,7 +70,9 @@ def _texts(trees: Iterable[ast.Module]) -> set[str]:
 @functools.cache
 def names() -> frozenset[str]:
     """The literals of the kit's source, those between the braces of its f-strings too."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(Path(__file__).parents[1].rglob("*.py"))]
+    trees = [
+        ast.parse(path.read_text(encoding="utf-8")) for path in sorted(Path(pomology.__file__).parent.rglob("*.py"))
+    ]
     beside = [path for path in root().glob("notebooks/*/*.py") if published().get(path.stem) == digest(path)]
     return frozenset(_texts([*trees, *(tree for path in (*unchanged().values(), *beside) for tree in _cells(path))]))
 

@@ -1,1 +1,0 @@
-"""What a training would take on a device, from its operators and that device's ceilings."""
