@@ -7,7 +7,7 @@ import test_sizes
 import torch
 from test_notebooks import definitions
 
-from pomology.errors import TooBig, Unsupported
+from pomology.errors import TooBig, TooSlow, Unsupported
 from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
 from pomology.results import journal
@@ -121,7 +121,7 @@ def test_half_precision_is_judged_by_its_own_rate_and_not_tried_where_fp32_canno
     row = {"model": "whisper-medium", "batch_size": 4, "precision": "bf16", "scenario": 1}
     monkeypatch.setitem(article, "limit_s", 10.0)
     case = Case(experiment, mac(192), row)
-    with pytest.raises(TooBig, match=reason):
+    with pytest.raises(TooSlow, match=reason):
         article["prepare"](case)
     assert case.precision == "bf16"
 

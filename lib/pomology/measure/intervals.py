@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special  # here: its import must not fall into a timed loop
 
 from pomology.measure.estimate import Estimate
 
@@ -58,8 +59,6 @@ class Difference(NamedTuple):
     def power(self) -> float:
         """In which share of comparisons whose true standard error is this one a true difference of this mean is shown,
         by itself: the tail of the noncentral t, as the mean of normal tails over what the error is estimated at."""
-        from scipy import special
-
         critical = t_quantile(CONFIDENCE, self.dof)
         shift = abs(self.mean) / self.error
         return float(1 - special.nctdtr(self.dof, shift, critical))
@@ -85,16 +84,12 @@ class Difference(NamedTuple):
 
 def t_p_value(t: float, dof: float) -> float:
     """Return P(|T| > |t|) for Student's t with `dof` degrees of freedom, which may be fractional."""
-    from scipy import special  # a tenth of a second, which importing this module does not cost
-
     return float(2 * special.stdtr(dof, -abs(t)))
 
 
 @lru_cache(maxsize=4096)
 def t_quantile(confidence: float, dof: float) -> float:
     """Return the t with P(|T| <= t) = `confidence` for Student's t; `dof` may be fractional."""
-    from scipy import special
-
     return float(special.stdtrit(dof, (1 + confidence) / 2))
 
 
