@@ -6,6 +6,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import nbformat
 import pytest
@@ -14,6 +16,13 @@ from pomology.machine import snapshot
 from pomology.measure.estimate import Estimate
 from pomology.paths import root
 from pomology.results.record import Record, checked
+
+
+class FakeCase(SimpleNamespace):
+    """A case of these attributes, each of which is a setting, too."""
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
 
 
 class Clock:

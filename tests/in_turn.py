@@ -25,6 +25,9 @@ class InTurn:
     require_memory = require_time = loss = note = lambda self, *_: None
     occasional = staticmethod(lambda *_, **__: contextlib.nullcontext())
 
+    def __getitem__(self, name: str) -> Any:
+        return self.config[name]
+
     def __init__(self, batches: list, bare: Callable[[], None], seconds: float, config: dict[str, Any]):
         self.batches, self.bare, self.seconds, self.config, self.ratios = batches, bare, seconds, config, []
         self.__dict__ |= config

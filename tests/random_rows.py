@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import fakes
 import pretended_mps
 import torch
 from torch import nn
@@ -126,7 +127,7 @@ def refused(number: int, notes: list[str]) -> str:
     sample.LARGE, sample.SUMMED = (2**21, 2**25) if number % 2 else (2**11, 2**14)
     precision = chosen.choice((torch.float32, torch.float32, torch.float16, torch.bfloat16))
     cast = precision is not torch.float32
-    case = SimpleNamespace(device=rehearsal.handle, config={}, batch_size=chosen.randint(2, 40))
+    case = fakes.FakeCase(device=rehearsal.handle, config={}, batch_size=chosen.randint(2, 40))
     case.note, case.metric = lambda *said: notes.append(said[0]), lambda *_: None
     case.backend = SimpleNamespace(kind="gpu", backend="mps", tf32=False, free_memory=lambda: 2**30)
     case.backend.reset_peak_memory = lambda: None

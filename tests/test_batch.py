@@ -115,7 +115,7 @@ for case in experiment.cases(size=sizes):
     with case:
         for _ in case.steps([0] * 4):
             time.sleep(0.001)
-        trouble(case.size)
+        trouble(case["size"])
 trouble("end")
 """
 

@@ -120,11 +120,11 @@ def test_16_gb_refuse_gpt2_large_without_lora_and_take_it_with(scope, mac, tmp_p
             with contextlib.suppress(InterruptedError):
                 scope["train"](case)
             case.metric("step_s", 1.0, "s")
-            took.append((case.model, case.batch_size, case.lora))
+            took.append((case["model"], case["batch_size"], case["lora"]))
         record = made.records[-1]
         assert record.status == "ok" or (record.status == "too-big" and record.reason.endswith(" GB are free"))
     assert took == [("gpt2-medium", 4, False), ("gpt2-large", 4, True), ("gpt2-medium", 4, True)]
-    assert (case.model, case.batch_size, case.lora) == ("gpt2-xl", 16, False)
+    assert (case["model"], case["batch_size"], case["lora"]) == ("gpt2-xl", 16, False)
 
 
 def test_lora_also_runs_where_training_without_it_ran(scope, tmp_path):
@@ -132,9 +132,9 @@ def test_lora_also_runs_where_training_without_it_ran(scope, tmp_path):
     scope |= {"siblings": ["gpt2-medium", "gpt2"], "batch_sizes": [2, 1], "larger": "gpt2-xl", "offload": "zero"}
     seen = []
     for case in scope["planned"]():
-        seen.append((case.model, case.batch_size, case.lora, case.offload))
+        seen.append((case["model"], case["batch_size"], case["lora"], case["offload"]))
         with case:
-            if case.model == "gpt2-xl" or (case.model == "gpt2-medium" and not case.lora):
+            if case["model"] == "gpt2-xl" or (case["model"] == "gpt2-medium" and not case["lora"]):
                 raise errors.TooBig("in this test")
             case.metric("step_s", 1.0, "s")
     plain = [(*size, False, "none") for size in (("gpt2-medium", 2), ("gpt2-medium", 1), ("gpt2", 2))]
@@ -157,6 +157,9 @@ class Case:
         self.device, self.look, self.offload = torch.device("cpu"), look, offload
         self.backend = devices_torch.TorchDevice("cpu")
         self.left, self.losses, self.phase_now = [], [], None
+
+    def __getitem__(self, name):
+        return getattr(self, name)
 
     def steps(self, batches, per_epoch):
         assert not per_epoch  # the article times passes

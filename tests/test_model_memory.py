@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import fakes
 import nbformat
 import pytest
 
@@ -123,7 +124,7 @@ def test_the_same_memory_holds_it_or_not_by_how_attention_is_done(ran):
         said: list[str] = []
         device = SimpleNamespace(backend=backend, free_memory=lambda: 28 * GIB)
         case = {"model": "whisper-medium", "backend": device, "note": said.append, "metric": lambda *_, **__: None}
-        ran[0]["count"](SimpleNamespace(**case))
+        ran[0]["count"](fakes.FakeCase(**case))
         assert said[0].startswith(words)
 
 

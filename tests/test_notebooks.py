@@ -174,6 +174,9 @@ class PaperCase:
         self.__dict__.update(config)
         self.lengths: list[int] = []
 
+    def __getitem__(self, name):
+        return self.config[name]
+
     def require_memory(self, workload):
         self.workload = workload
 

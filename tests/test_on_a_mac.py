@@ -43,7 +43,7 @@ for case in experiment.cases(batch_size=[8]):
         torch.manual_seed(1)
         model = case.watch_model(torch.nn.Linear(4, 1).to(case.device))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-        for inputs, targets in case.steps(torch.utils.data.DataLoader(data, case.batch_size)):
+        for inputs, targets in case.steps(torch.utils.data.DataLoader(data, case["batch_size"])):
             optimizer.zero_grad()
             loss = torch.nn.functional.mse_loss(model(inputs), targets)
             loss.backward()

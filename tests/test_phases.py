@@ -156,7 +156,7 @@ def test_the_next_run_carries_on_where_siblings_were_left_on_every_device(make, 
                 body(case)
 
     def cut_off(case):
-        if case.model == "medium":
+        if case["model"] == "medium":
             raise TooBig("9 GB")
         raise KeyboardInterrupt
 
@@ -165,7 +165,7 @@ def test_the_next_run_carries_on_where_siblings_were_left_on_every_device(make, 
     run(lambda case: case.metric("step_s", 1.0, "s"))
     ended = [(record.backend, record.config["model"], record.status) for record in make().records]
     assert ended == [("cpu", "medium", "too-big"), ("cpu", "small", "ok"), ("pretended", "medium", "ok")]
-    run(lambda case: pytest.fail(f"{case.model} was run again"))
+    run(lambda case: pytest.fail(f"{case['model']} was run again"))
     assert "skipped" in capsys.readouterr().out
 
 

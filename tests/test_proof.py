@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 from torch.nn import functional as F
+import fakes
 import pretended_mps
 from pomology.errors import Mismatch
 from pomology.workloads import proof, sample
@@ -49,7 +50,7 @@ def run(model=Network, taken=step, count=6, tf32=False, plant=None, free=2**40, 
     notes, kept = [], dict(pretended_mps.BY_HAND)
     backend = SimpleNamespace(kind="gpu", backend="mps", tf32=tf32, free_memory=lambda: 2**20)
     backend.reset_peak_memory = lambda: None
-    case = SimpleNamespace(backend=backend, device=device, batch_size=count, config=more)
+    case = fakes.FakeCase(backend=backend, device=device, batch_size=count, config=more)
     case.note, proof.LIMIT_S, numbers = lambda *said: notes.extend(said), limit_s, {}
     case.metric = lambda name, value, unit: numbers.update({name: value})
     sample.snapshot = SimpleNamespace(available_memory_bytes=lambda: free)

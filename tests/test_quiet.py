@@ -267,7 +267,7 @@ def make(tmp_path, monkeypatch):
 def run(experiment: Experiment, numbers, body=lambda case: case.measure("step_s", lambda: None, budget_s=0.01)) -> list:
     begun = []
     for case in experiment.cases(number=numbers):
-        begun.append(case.number)
+        begun.append(case["number"])
         with case:
             body(case)
     return begun
@@ -331,7 +331,7 @@ def test_in_smoke_there_is_no_canary_and_a_second_attempt_that_breaks_loses_noth
     begun = []
 
     def body(case):
-        begun.append(case.number)
+        begun.append(case["number"])
         if begun == [1, 2, 2]:
             raise KeyboardInterrupt
         case.metric("step_s", 1.0, "s")

@@ -173,7 +173,7 @@ def test_loss_is_nt_xent(scopes):
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize(("workers", "keep", "kept"), [(8, 0, False), (2, 1, True), (0, 1, False)])
 def test_loaders_are_made_as_asked(scopes, workers, keep, kept):
-    case = SimpleNamespace(batch_size=128, workers=workers, persistent="yes" if keep else "no")
+    case = fakes.FakeCase(batch_size=128, workers=workers, persistent="yes" if keep else "no")
     loaders = [scopes["simclr"]["loader"](case, range(50_000), shuffle) for shuffle in (True, False)]
     assert [len(loader) for loader in loaders] == [390, 391]
     assert {(loader.num_workers, loader.persistent_workers) for loader in loaders} == {(workers, kept)}

@@ -103,7 +103,7 @@ def test_scenario_3_fills_nine_tenths_with_a_smaller_model_on_a_smaller_mac(arti
     case = Case(Nobody(), backend, small)
     size = article["prepare"](case)
     needed = [article["work"](small | {"batch_size": size + more}, "mps").bytes for more in (0, 1)]
-    assert needed[0] <= 0.9 * backend.free_memory() < needed[1] and case.scaled and case.model == "whisper-small"
+    assert needed[0] <= 0.9 * backend.free_memory() < needed[1] and case.scaled and case["model"] == "whisper-small"
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,8 @@ def test_batches_in_another_order_end_as_a_mismatch(monkeypatch, tmp_path):
 
 
 def test_a_row_says_what_of_it_was_not_compared(monkeypatch, tmp_path):
-    notes, case = [], SimpleNamespace(workload="vae", batch_size=64, config={}, backend=SimpleNamespace(backend="cpu"))
+    notes = []
+    case = fakes.FakeCase(workload="vae", batch_size=64, config={}, backend=SimpleNamespace(backend="cpu"))
     case.backend.framework, case.metric = "mlx", lambda *_: None
     case.note = lambda *said: notes.append(said)
     row, work = {"workload": "vae", "batch_size": 64}, Workload(1, 64, 10**9, 0)

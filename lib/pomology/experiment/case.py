@@ -34,10 +34,10 @@ ACCURACY_STEPS = 20  # after so many steps any model here that can learn does be
 class Case(Feasibility):
     """One row of an article's table on one device, journalled before it starts and when it ends.
 
-    Enter it with `with`; how that block ends, also by an exception, becomes its status. Its settings are
-    `case["batch_size"]`, and `case.batch_size` where nothing else of a case has that name. backend: the kit's device.
-    device: what the framework's `.to()` takes. scaled: whether the model is a smaller one than the article's. clock:
-    inside of the block, its `StepClock`; phase and occasional are that clock's. rested_s: how long its device rested.
+    Enter it with `with`; how that block ends, also by an exception, becomes its status. Its settings are read as
+    `case["batch_size"]`. backend: the kit's device. device: what the framework's `.to()` takes. scaled: whether the
+    model is a smaller one than the article's. clock: inside of the block, its `StepClock`; phase and occasional are
+    that clock's. rested_s: how long its device rested.
     """
 
     experiment = backend = device = config = name = clock = phase = occasional = None
@@ -65,12 +65,6 @@ class Case(Feasibility):
 
     def __getitem__(self, name: str) -> Any:
         return self.config[name]
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["config"][name]
-        except KeyError:
-            raise AttributeError(f"a case of this experiment has no {name!r}") from None
 
     # The training
 

@@ -106,11 +106,7 @@ class Experiment(Report):
         """The cases to run: every row (or every combination of the axes' values) on every device of this machine. The
         devices take turns, so that none is always measured after hours of another's work.
 
-        on: only on these devices. What the journal holds already is skipped, with a line that says so. Raises
-        PomologyError for an axis `name` where `case.name` is something else."""
-        if name := next((name for name in axes if hasattr(Case, name)), None):
-            how = f"give {name!r} in rows, as in cases([{{{name!r}: ...}}]), and read it by case[{name!r}]"
-            raise PomologyError(f"case.{name} is no setting: {how}")
+        on: only on these devices. What the journal holds already is skipped, with a line that says so."""
         if rows is None:
             rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
         before = journal.read(self.journal.path)

@@ -213,7 +213,7 @@ def past_best(case: Any) -> bool:
     """Whether a square product of over 4096 rows need not be timed: of the smaller ones that this repeat has timed on
     this device in this precision, the largest was not the fastest by 2 %."""
     size = Product.of(case.config).lengths[-1]
-    alike = case.backend.backend, case.precision, case.operation, case.experiment.repeat
+    alike = case.backend.backend, case.precision, case["operation"], case.experiment.repeat
     rates = {
         Product.of(record.config).lengths[-1]: record.metrics["flops_per_s"].value
         for record in case.experiment.records

@@ -53,7 +53,7 @@ def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: in
     """
     if case.backend.kind == "cpu":
         return
-    batch_size, began_s = batch_size or case.batch_size, time.perf_counter()
+    batch_size, began_s = batch_size or case["batch_size"], time.perf_counter()
     random, seed = torch.get_rng_state(), torch.initial_seed()
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
 

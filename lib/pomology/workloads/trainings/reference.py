@@ -233,8 +233,8 @@ class Reference:
 
     def check(self, case: Any, model: Any = None) -> None:
         """Compare a case's model; Mismatch ends the case. model: in MLX, one whose weights may become others."""
-        wanted = case.batch_size
-        *_, size = key = self._keys[case.workload, case.config.get("size", ""), wanted]
+        wanted = case["batch_size"]
+        *_, size = key = self._keys[case["workload"], case.config.get("size", ""), wanted]
         if (needs := self._bytes[key]) > (free := snapshot.available_memory_bytes()):
             about = f"takes {needs / 1e9:.1f} GB, of which {free / 1e9:.1f} are free"
             case.note(f"not compared: its reference in float64 {about}", "unproved")
