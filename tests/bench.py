@@ -541,7 +541,7 @@ def rows(phase):
     experiment, found = Experiment("busy", article="003", devices="cpu", budget_s=float(budget_s), out=out + phase), {}
     for case in experiment.cases(what=list(work)[:4], number=range(int(numbers))):
         with case:
-            if case.number % 2:
+            if case["number"] % 2:
                 case.measure("step_s", work[case.what])
             else:
                 for _ in case.steps(range(10**6), ready=False):

@@ -300,7 +300,7 @@ def test_a_row_that_crashed_twice_does_not_keep_a_slowed_one_from_its_second_att
     ran = []
     for case in make().cases(number=[1, 2]):
         with case:
-            ran.append(case.number)
+            ran.append(case["number"])
             case.metric("step_s", 1.0, "s")
     assert ran == [2, 2]
 
