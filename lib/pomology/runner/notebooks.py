@@ -14,9 +14,6 @@ from pomology.format import one_line
 from pomology.paths import notebook_paths, root
 from pomology.results.notebook_file import Form, read_notebook
 
-# The check of the kit decides which of the others' numbers may be trusted; the others are compared with the ceilings.
-FIRST = ("instrument_check", "ceilings", "ceilings_mlx")
-LAST = "sustained_load"  # it leaves the machine hot
 KERNEL = "python3"  # that of the environment in which the kit runs
 
 
@@ -25,7 +22,9 @@ class Notebook(NamedTuple):
 
     after: notebooks whose numbers it shows, so that it comes behind them; in a notebook's metadata `*` is all. again:
     likewise of its second run, with `moment="end"`, when all others have measured; only of one that has such. first:
-    its first cell. extras: the folders of lib/pomology/extras/ that it needs.
+    its first cell. extras: the folders of lib/pomology/extras/ that it needs. order: below 0 it runs before those that
+    say none, above 0 after them, as what leaves the machine hot does. soon: with MINUTES it is among the first, in the
+    order of these numbers; 0 for none. closing: with MINUTES it always runs, as the last.
     """
 
     name: str
@@ -37,6 +36,9 @@ class Notebook(NamedTuple):
     again: dict[str, float] = {}  # noqa: RUF012
     first: str = ""
     extras: tuple[str, ...] = ()
+    order: int = 0
+    soon: int = 0
+    closing: bool = False
 
     def missing_extras(self) -> list[str]:
         """Return the extras that it needs and that were removed from this copy."""
@@ -44,7 +46,7 @@ class Notebook(NamedTuple):
 
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
-    """All notebooks in the order in which they run: those of FIRST, then the cheapest, then LAST; each behind those
+    """All notebooks in the order in which they run: by their `order`, then the cheapest first; each behind those
     it needs. Raises PomologyError if two have one name."""
     folder = folder or root() / "notebooks"
     paths = {path.stem: path for path in notebook_paths(folder)}
@@ -62,12 +64,13 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
         if missing := [other for other in after if other not in paths]:
             raise PomologyError(f"{path.name}: comes after {missing[0]!r}, and no notebook has this name")
         costs = about.get("seconds", {}), tuple(after), about.get("again", {}), first, tuple(about.get("extras", ()))
-        known[name] = Notebook(name, path, title, about.get("article", ""), *costs)
+        places = about.get("order", 0), about.get("soon", 0), about.get("closing", False)
+        known[name] = Notebook(name, path, title, about.get("article", ""), *costs, *places)
 
     def place(notebook: Notebook) -> tuple:
-        first = FIRST.index(notebook.name) if notebook.name in FIRST else len(FIRST)
+        late = max(known[name].order for name in (notebook.name, *notebook.after)) > 0
         cost = max(known[name].seconds.get("quick", math.inf) for name in (notebook.name, *notebook.after))
-        return first, LAST in (notebook.name, *notebook.after), cost, len(notebook.after), notebook.name
+        return min(notebook.order, 0), late, cost, len(notebook.after), notebook.name
 
     return sorted(known.values(), key=place)
 

@@ -7,17 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pomology.format import clock_time
 from pomology.runner.plan import Job
 
-# With MINUTES these begin, one of each article: their tables say most for their time. The others follow as usual.
-SOON = ("vae", "model_sizes", "gpt2_pretraining_torch", "mlp", "device_check", "resnet50")
-SUMMARY = "summary"  # with MINUTES always the last
 SLACK = 0.05  # of the time, by which a case may be late before it is stopped
 PRIOR_S, UNSTATED_S, PAGE_S = 20.0, 30.0, 6.0  # what weighs against the first times; of a notebook that says none
 
 
 def _place(job: Job) -> tuple:
-    """Where a job stands in the order of those that fit; sorting keeps the rest."""
-    name = job.notebook.name
-    return job.repeat, job.ends, SOON.index(name) if name in SOON else len(SOON)
+    """Where a job stands in the order of those that fit, those first that say most for their time."""
+    return job.repeat, job.ends, job.notebook.soon or math.inf
 
 
 class Turns:
@@ -54,7 +50,7 @@ class Turns:
                 self.late_s = min(self._clock() + 2 * self.expected_s(job), free_s)
                 self.ends_s = free_s + slack_s * (3 if job.notebook.after else 1)
             yield job
-            if self.timed and job.notebook.name == SUMMARY:
+            if self.timed and job.notebook.closing:
                 return
 
     @property
@@ -95,7 +91,7 @@ class Turns:
         self._closing = True
         latest_s = self.until_s + SLACK * self.total_s
         for job in filter(self._due, self.waiting):
-            if job.notebook.name == SUMMARY or self._clock() + self.expected_s(job) + self._last_s(job) <= latest_s:
+            if job.notebook.closing or self._clock() + self.expected_s(job) + self._last_s(job) <= latest_s:
                 return job
         return None
 
@@ -105,13 +101,13 @@ class Turns:
 
     def _due(self, job: Job) -> bool:
         """Whether a notebook that shows others' numbers has enough to show: half of them, at the least."""
-        of, name = job.notebook.after, job.notebook.name
-        enough = name == SUMMARY or 2 * len(self._done.intersection(of)) >= len(of)
+        of = job.notebook.after
+        enough = job.notebook.closing or 2 * len(self._done.intersection(of)) >= len(of)
         return bool(of) and enough and not job.repeat
 
     def _last_s(self, job: Job | None = None) -> float:
         """What comes behind a job: with the page, all that is due, or behind one of these the summary."""
         due = [each for each in self.waiting if self._due(each)]
         if job and job.notebook.after:
-            due = [each for each in due if each.notebook.name == SUMMARY and each is not job]
+            due = [each for each in due if each.notebook.closing and each is not job]
         return max(1.5 * self.page_s, PAGE_S * self.pace) + sum(map(self.expected_s, due))
