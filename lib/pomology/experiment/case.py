@@ -234,11 +234,8 @@ class Case(Feasibility):
         """Journal this case as `unsupported`, without running it."""
         self._conditions = {"power_source": None}
         self._started = results_record.now()
-        start = self._start()
-        self.experiment.journal.start(start)
-        blank = dict.fromkeys(("parameters", "flops_per_step", "foreign_load", "seconds"))
-        ending = {"status": "unsupported", "reason": reason, "flags": [], "metrics": {}}
-        record = self.experiment.journal.end(start | blank | ending)
+        start = self.experiment.journal.start(self._start())
+        record = self.experiment.journal.end(results_record.Record.ended(start, "unsupported", reason))
         self.say(results_cases.line(record), final=True)
 
     def _note_peaks(self) -> None:

@@ -27,9 +27,9 @@ class Journal:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
-    def start(self, record: Start | dict) -> None:
+    def start(self, record: Start | dict) -> Start:
         """Append the line of a case that begins; raises ValueError as `end` does."""
-        self._append("start", record)
+        return self._append("start", record)
 
     def end(self, record: Record | dict) -> Record:
         """Append the line of a finished case; ValueError: for what the schema or JSON lacks, as a key or NaN."""

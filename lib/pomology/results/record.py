@@ -151,8 +151,8 @@ def _timed(record: Start | Record) -> Start | Record:
     return record
 
 
-def _with_today_s_status(record: Start | Record) -> Start | Record:
-    """Journals of before 26 November 2026 call what is too slow `too-big`, too; their reason says which it was."""
+def _migrated(record: Start | Record) -> Start | Record:
+    """Return a record with today's statuses: older journals call what is too slow `too-big`, too."""
     if isinstance(record, Record) and record.status == "too-big" and " would take " in f" {record.reason}":
         return record.replace(status="too-slow")
     return record
@@ -162,7 +162,7 @@ def parse(line: bytes) -> Start | Record:
     """A line of a journal. Raises ValueError, with one sentence, for a line that is none, and PomologyError for one of
     another schema, of which nothing in its file can be understood."""
     try:
-        return _with_today_s_status(_timed(_DECODER.decode(line)))
+        return _migrated(_timed(_DECODER.decode(line)))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         wrong = str(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
     with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError):
