@@ -223,9 +223,12 @@ for extra in $extras; do
 done
 sed "s/extra == '[a-z]*'/python_version < '3'/g" $wanted >$wanted.new && mv $wanted.new $wanted
 if [ -n "$glibc" ] && ! at_least "$glibc" 2.35; then
-  echo "MLX needs glibc 2.35; this system has $glibc, so MLX is left out and its notebooks end as unsupported"
+  echo "MLX needs glibc 2.35; this system has $glibc, so MLX and its notebooks are left out"
   sed '/^mlx/d' $wanted >$wanted.new && mv $wanted.new $wanted
 fi
+case " $extras " in
+  *" cuda "*) sed '/^mlx-cpu==/d' $wanted >$wanted.new && mv $wanted.new $wanted ;; # both bring the same library file
+esac
 torch=
 if [ -n "$torch_cpu" ]; then
   torch=$(sed -n 's/^\(torch\(vision\)\{0,1\}==[^ ]*\).*/\1/p' $wanted)

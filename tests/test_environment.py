@@ -253,6 +253,17 @@ def test_mlx_is_left_out_on_an_older_linux_and_cuda_for_a_processor(machine):
     assert machine.make().returncode == 0 and len(machine.calls()) == count  # it stays what it is
 
 
+def test_mlx_for_nvidia_gpus_takes_the_place_of_mlx_for_processors(machine):
+    """Both wheels bring the same library file, so the one that is installed last would win."""
+    machine.python("python3")
+    with (machine.checkout / "requirements.txt").open("a") as file:
+        file.write("mlx-cuda-13==0.32.4 ; (extra == 'cuda') and (sys_platform == 'linux') --hash=sha256:55\n")
+    assert machine.make().returncode == 0
+    assert "mlx-cpu==" in machine.wanted() and "(python_version < '3')" in machine.wanted()
+    assert machine.make("cuda").returncode == 0
+    assert "mlx-cpu==" not in machine.wanted() and "(python_version > '3')" in machine.wanted()
+
+
 def test_only_what_reaches_a_registry_is_taken_from_the_user_s_variables(machine):
     machine.python("python3")
     leaks = {"PIP_USER": "1", "PIP_TARGET": "/x", "PIP_NO_BINARY": ":all:", "PIP_REQUIRE_VIRTUALENV": "1"}
