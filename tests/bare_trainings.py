@@ -14,8 +14,8 @@ from typing import Any
 import in_turn
 
 from pomology.devices import find
-from pomology.workloads import trainings
-from pomology.workloads.definitions import definitions
+from pomology.models import trainings
+from pomology.models.definitions import definitions
 
 ROWS = ["vae 128", "mlp 128", "cnn 32", "lstm 32", "siamese 2", "dcgan 2", "simclr 2", "transformer_lm 2 64x2x64x1000"]
 ROWS += ["bert_base 1 16x1", "resnet50 2 32"]

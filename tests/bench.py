@@ -367,7 +367,7 @@ from torch.utils.data import DataLoader
 from pomology.data.images import cifar10
 from pomology.experiment import trainers
 from pomology.experiment.experiment import Experiment
-from pomology.workloads import simclr, vision
+from pomology.models import simclr, vision
 
 class SimCLR(LightningModule):
     def __init__(self):

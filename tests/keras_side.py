@@ -19,8 +19,8 @@ from pomology.devices import failures, find, tensorflow
 from pomology.errors import PomologyError
 from pomology.experiment import trainers
 from pomology.experiment.experiment import Experiment
-from pomology.workloads import parity
-from pomology.workloads.cost import keras_workload
+from pomology.models import parity
+from pomology.models.cost import keras_workload
 
 find.prepare("tensorflow")
 tf = tensorflow.load()

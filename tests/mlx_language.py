@@ -18,8 +18,8 @@ import pytest
 from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
+from pomology.models import gpt2
 from pomology.results.record import Record
-from pomology.workloads import gpt2
 
 find.prepare("mlx")
 import mlx.nn as nn  # noqa: E402

@@ -10,8 +10,8 @@ import pytest
 from test_memory import notebook_scope
 
 from pomology.devices import find
+from pomology.models import parity
 from pomology.results.record import Record
-from pomology.workloads import parity
 
 find.prepare("mlx")
 import mlx.core as mx  # noqa: E402

@@ -17,8 +17,8 @@ from pomology.devices import find
 from pomology.devices.mlx import MLXDevice
 from pomology.experiment.experiment import Experiment
 from pomology.measure import calls
-from pomology.workloads import parity
-from pomology.workloads.vision import mlx_resnet18
+from pomology.models import parity
+from pomology.models.vision import mlx_resnet18
 
 find.prepare("mlx")
 import mlx.core as mx  # noqa: E402

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from pomology.errors import Mismatch
-from pomology.workloads import proof, sample
+from pomology.models import proof, sample
 
 count, noise, fault = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 torch.set_num_threads(1)

@@ -26,14 +26,14 @@ from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.measure import calls
+from pomology.models import products
+from pomology.models.products import Product
 from pomology.report import article, declaration, side_by_side
 from pomology.report.showing import Report
 from pomology.results import cases
 from pomology.results.record import Record
 from pomology.results.run import Run
 from pomology.runner import notebooks, parameters
-from pomology.workloads import products
-from pomology.workloads.products import Product
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 

@@ -134,7 +134,7 @@ from pomology import devices
 devices.__path__.append(sys.argv[1])
 from pomology.devices import base, find
 from pomology.experiment.experiment import Experiment
-from pomology.workloads.cost import Workload
+from pomology.models.cost import Workload
 
 assert list(find.frameworks()) == ["torch", "tensorflow", "mlx", "numpy"]
 (cpu,) = find.find("auto", "numpy")

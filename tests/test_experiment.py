@@ -34,12 +34,12 @@ from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
 from pomology.machine import energy, rails, snapshot
 from pomology.machine.sources import SOURCES, Source
+from pomology.models.cost import Workload
 from pomology.paths import root
 from pomology.report import claims
 from pomology.results import cases
 from pomology.results.cases import JUDGED_STEPS
 from pomology.results.record import Record
-from pomology.workloads.cost import Workload
 
 FEATURES = 4
 WORK = Workload(parameters=FEATURES + 1, flops=1_000_000, state_bytes=40, saved_bytes=2_000)

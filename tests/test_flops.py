@@ -13,7 +13,7 @@ from test_notebooks import definitions
 from torch import nn
 
 from pomology.articles import published
-from pomology.workloads import cost, vision
+from pomology.models import cost, vision
 
 
 def of_samples(name: str, samples: int):

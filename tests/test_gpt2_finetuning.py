@@ -17,8 +17,8 @@ from pomology.data import text
 from pomology.devices import torch as devices_torch
 from pomology.experiment import case as experiment_case
 from pomology.experiment import experiment
+from pomology.models import pretrained
 from pomology.report import declaration
-from pomology.workloads import pretrained
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 

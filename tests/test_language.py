@@ -21,9 +21,9 @@ from torch.nn import functional as F
 from pomology.errors import Mismatch, PomologyError
 from pomology.experiment import case as case_module
 from pomology.experiment.experiment import Experiment
+from pomology.models import gpt2
+from pomology.models.cost import workload
 from pomology.report import article
-from pomology.workloads import gpt2
-from pomology.workloads.cost import workload
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 

@@ -12,7 +12,7 @@ from fakes import Clock
 from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import PomologyError
 from pomology.measure import calls
-from pomology.workloads import launches
+from pomology.models import launches
 
 
 class Backend:

@@ -123,7 +123,7 @@ RIGHT = [  # in a notebook and in a module
 LOADED = "from pomology.devices import tensorflow as t\ndef f():\n    tensorflow = t.load()\n    import keras"
 RIGHT_IN_MODULES = [
     ("devices/torch.py", "torch.cuda.synchronize()\ntorch.mps.synchronize()\nkind = torch.float64"),
-    ("workloads/parity.py", LOADED),
+    ("models/parity.py", LOADED),
     ("devices/tensorflow.py", OWN + "    prepare()\n    import tensorflow\n    return tensorflow"),
     ("data/images.py", "class Outer(list): ...\ndef loader():\n    return DataLoader(Outer(), 8, num_workers=2)"),
     ("machine/snapshot.py", "import numpy\nnumpy.float64(1)\nCPUINFO = Path('/proc/cpuinfo')"),

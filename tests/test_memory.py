@@ -209,7 +209,7 @@ test_in_a_fresh_process = apart.tests_of("fresh_memory_side.py")
 def test_near_the_limit_is_what_the_prediction_says_and_no_more(tmp_path, monkeypatch):
     import torch
 
-    from pomology.workloads.cost import workload
+    from pomology.models.cost import workload
 
     scope = notebook_scope("memory_torch", tmp_path)
     (case,) = scope["experiment"].cases(load=["near"])
@@ -238,7 +238,7 @@ def test_near_the_limit_is_what_the_prediction_says_and_no_more(tmp_path, monkey
 def test_the_reference_in_pytorch_is_the_notebooks_network(tmp_path):
     import torch
 
-    from pomology.workloads import torch_reference
+    from pomology.models import torch_reference
 
     model = notebook_scope("memory_torch", tmp_path)["build"]()
     numbers = torch.randn(7, 32)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from pomology.workloads import torch_reference
-from pomology.workloads.cost import Workload, workload
+from pomology.models import torch_reference
+from pomology.models.cost import Workload, workload
 
 FLOAT = 4  # bytes
 

@@ -18,8 +18,8 @@ from pomology.devices import failures
 from pomology.errors import PomologyError, TooBig, Unsupported
 from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
-from pomology.workloads import offload
-from pomology.workloads.cost import Workload, workload
+from pomology.models import offload
+from pomology.models.cost import Workload, workload
 
 STEPS, LR = 20, 0.01
 TOLERANCE = 1e-5  # of losses from 5 down to 0.05

@@ -20,7 +20,7 @@ from pomology.errors import PomologyError
 from pomology.extras.prediction import operators, own_model, predict, rates
 from pomology.extras.prediction.model import Model
 from pomology.extras.prediction.rates import Device
-from pomology.workloads import cost
+from pomology.models import cost
 
 
 def empty(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -11,11 +11,11 @@ import pytest
 
 from pomology.errors import PomologyError
 from pomology.machine import snapshot
+from pomology.models import pretrained
 from pomology.paths import root
 from pomology.results.record import PROFILES
 from pomology.runner import notebooks, parameters, plan
 from pomology.runner.parameters import Parameter, declared, merge, read_yaml
-from pomology.workloads import pretrained
 
 WHERE = "params/quick/thing.yaml"
 CELL = """\

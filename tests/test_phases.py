@@ -17,9 +17,9 @@ from pomology.experiment.experiment import Experiment
 from pomology.measure import calls
 from pomology.measure.clock import Block, StepClock
 from pomology.measure.epochs import epoch_metrics
+from pomology.models.cost import Workload
 from pomology.results import folders, journal
 from pomology.results.record import Record
-from pomology.workloads.cost import Workload
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 

@@ -201,7 +201,7 @@ def test_published_work_is_what_is_counted_of_the_kits_own_model():
     """VGG-16 for pictures of 224 pixels, which notebooks have too: its operations by this kit's other counter."""
     import torch
 
-    from pomology.workloads import cost, vision
+    from pomology.models import cost, vision
 
     images = torch.empty(4, 3, 224, 224, device="meta")
     counted = cost.workload(vision.vgg16, lambda m: m(images).mean().backward())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from offline import hub_folder, one_line_error
 
-from pomology.workloads import cost, pretrained
+from pomology.models import cost, pretrained
 
 # Counted by others: the configurations of the model hub.
 PARAMETERS = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}

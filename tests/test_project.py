@@ -48,7 +48,7 @@ def test_importing_loads_no_framework_and_answers_load_little():
     }
     torch_only = PACKAGE / "data" / "transforms.py"  # the steps of torchvision, for its loaders
     own_places = {place for place, names in own.items() if names} - {torch_only}
-    assert all(place.parent.name == "workloads" and len({*own[place]}) == 1 for place in own_places)
+    assert all(place.parent.name == "models" and len({*own[place]}) == 1 for place in own_places)
     places = [place for place in places if not own[place] and place.name != "client.py"]  # what runs papermill
     if importlib.util.find_spec("distributed") is None:  # `make env EXTRAS=fleet` installs it
         places = [place for place in places if not place.name.startswith("fleet")]

@@ -7,8 +7,8 @@ import apart
 import pytest
 import torch
 
+from pomology.models import proof, sample
 from pomology.results import cases
-from pomology.workloads import proof, sample
 
 FRAME = """
 import json, math, os, sys
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 import fakes
 import pretended_mps
 from pomology.errors import Mismatch
-from pomology.workloads import proof, sample
+from pomology.models import proof, sample
 
 aten, rehearsal = torch.ops.aten, pretended_mps.Rehearsal()
 pretended_mps.support = lambda name: "kernel"  # reading the list of MPS's takes seconds

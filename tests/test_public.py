@@ -16,7 +16,7 @@ from pomology.paths import root
 def test_names_come_from_their_modules():
     names = {name: getattr(pomology, name).__module__ for name in pomology.__all__ if name != "__version__"}
     modules = {"Experiment": "experiment.experiment", "Run": "results.run", "Estimate": "measure.estimate"}
-    modules |= {"workload": "workloads.cost", "load": "results.frame", "published": "results.frame"}
+    modules |= {"workload": "models.cost", "load": "results.frame", "published": "results.frame"}
     modules |= {name: "errors" for name, kind in vars(errors).items() if isinstance(kind, type)}
     assert names == {name: f"pomology.{module}" for name, module in modules.items()}
     assert {*pomology.__all__} <= {*dir(pomology)}

@@ -20,13 +20,13 @@ from pomology.extras.prediction import operators, rates
 from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.measure.clock import Block
+from pomology.models import cost, products
 from pomology.report import article, declaration, details, roofline
 from pomology.report import page as report_page
 from pomology.report.showing import Report
 from pomology.results import cases
 from pomology.results.run import Run
 from pomology.runner import batch, plan
-from pomology.workloads import cost, products
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from pomology.data import images as data_images
 from pomology.data import synthetic
 from pomology.errors import PomologyError
-from pomology.workloads import simclr
+from pomology.models import simclr
 
 LEVEL = 1 / 255
 # Made by torchvision 0.28.0 with PyTorch 2.13.0 on a CPU: its classes in lightly's order, on `gradient()`, twice in a

@@ -14,7 +14,7 @@ from pomology import errors
 from pomology.devices.torch import TorchDevice
 from pomology.experiment.case import Case
 from pomology.machine import snapshot
-from pomology.workloads.cost import Workload
+from pomology.models.cost import Workload
 
 GIB = 2**30
 SHARE = 0.75  # of the memory: what Metal recommends

@@ -24,8 +24,8 @@ from pomology.measure import calls as measure_calls
 from pomology.measure import clock as measure_clock
 from pomology.measure import epochs
 from pomology.measure.estimate import Estimate
+from pomology.models import cost, definitions, vision
 from pomology.report import epoch_parts
-from pomology.workloads import cost, definitions, vision
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 

@@ -12,10 +12,10 @@ from test_notebooks import definitions
 
 from pomology.articles import elsewhere, published
 from pomology.errors import Unsupported
+from pomology.models.autocast import autocast
 from pomology.report import article, declaration, page, ranking, speeds
 from pomology.report.figures import draw
 from pomology.results.cases import line
-from pomology.workloads.autocast import autocast
 
 BERT = {"batch_size": 64, "sequence": 128, "steps": 100, "optimizer": "Adam", "data": "random"}
 SMALL = BERT | {"batch_size": 8}

@@ -6,9 +6,9 @@ import fakes
 import pytest
 
 from pomology.errors import PomologyError
+from pomology.models import trainings
+from pomology.models.trainings import reference
 from pomology.report import roofline, side_by_side
-from pomology.workloads import trainings
-from pomology.workloads.trainings import reference
 
 # As the articles' models have them; of ResNet-50 torchvision's.
 PARAMETERS = {"vae 1": 652_824, "siamese 2": 11_432_897, "dcgan 2": 6_342_272, "simclr 2": 11_497_792}

@@ -10,9 +10,9 @@ from test_notebooks import definitions
 from pomology.errors import TooBig, TooSlow, Unsupported
 from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
+from pomology.models import cost, pretrained
 from pomology.results import journal
 from pomology.results.record import Record
-from pomology.workloads import cost, pretrained
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 

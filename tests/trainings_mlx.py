@@ -14,9 +14,9 @@ import pytest
 from pomology.devices import find
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
-from pomology.workloads import trainings
-from pomology.workloads.cost import Workload
-from pomology.workloads.trainings import reference
+from pomology.models import trainings
+from pomology.models.cost import Workload
+from pomology.models.trainings import reference
 
 find.prepare("mlx")
 import mlx.core as mx  # noqa: E402

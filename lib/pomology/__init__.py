@@ -21,7 +21,7 @@ _MODULES = {
     "published": "pomology.results.frame",
     "Run": "pomology.results.run",
     "Estimate": "pomology.measure.estimate",
-    "workload": "pomology.workloads.cost",
+    "workload": "pomology.models.cost",
     **dict.fromkeys(("PomologyError", "NoSuchDevice", "Unsupported"), "pomology.errors"),
     **dict.fromkeys(("TooBig", "TooSlow", "Mismatch"), "pomology.errors"),
 }

@@ -2,7 +2,7 @@
 
 import torch
 
-from pomology.workloads.definitions import definitions
+from pomology.models.definitions import definitions
 
 
 def build(size, **_):

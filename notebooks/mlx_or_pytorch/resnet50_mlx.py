@@ -3,7 +3,7 @@
 import mlx.nn as nn
 import mlx.optimizers as optim
 
-from pomology.workloads import vision
+from pomology.models import vision
 
 
 def build(**_):

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from pomology.workloads import vision
+from pomology.models import vision
 
 
 def build(**_):

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from pomology.workloads.definitions import definitions
+from pomology.models.definitions import definitions
 
 notebook = definitions("siamese", "Siamese")
 

@@ -4,7 +4,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
 
-from pomology.workloads import vision
+from pomology.models import vision
 
 
 class SimCLR(nn.Module):

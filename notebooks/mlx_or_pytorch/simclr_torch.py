@@ -2,8 +2,8 @@
 
 import torch
 
-from pomology.workloads import vision
-from pomology.workloads.definitions import definitions
+from pomology.models import vision
+from pomology.models.definitions import definitions
 
 notebook = definitions("simclr", "nt_xent")
 

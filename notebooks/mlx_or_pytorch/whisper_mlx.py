@@ -6,7 +6,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
 
-from pomology.workloads.pretrained import SIZES
+from pomology.models.pretrained import SIZES
 
 VOCABULARY, POSITIONS, WORDS = 51_865, 1500, 448
 START = 50_257  # comes before the first word, as transformers shifts labels

@@ -2,7 +2,7 @@
 
 import torch
 
-from pomology.workloads import pretrained
+from pomology.models import pretrained
 
 
 def build(size, **_):

@@ -1,7 +1,7 @@
 """Faults that are known to give wrong numbers without a word: whether a device has them, here and now.
 
 Each is looked for at the shape that shows it, with memory full of NaN behind the numbers, as some read what is there.
-Which rows of a notebook meet one is shown by their own proof (`workloads.proof`)."""
+Which rows of a notebook meet one is shown by their own proof (`models.proof`)."""
 
 import functools
 import importlib

@@ -18,11 +18,11 @@ from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Telemetry
 from pomology.measure import calls, clock, epochs
 from pomology.measure.estimate import Estimate
+from pomology.models import parity
+from pomology.models.cost import Workload
 from pomology.paths import redact
 from pomology.results import cases as results_cases
 from pomology.results import record as results_record
-from pomology.workloads import parity
-from pomology.workloads.cost import Workload
 
 if TYPE_CHECKING:
     from pomology.devices.base import Device

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pomology import format
 from pomology.errors import PomologyError, TooBig, TooSlow, Unsupported
 from pomology.machine import snapshot
-from pomology.workloads.cost import Workload
+from pomology.models.cost import Workload
 
 if TYPE_CHECKING:
     from pomology.devices.base import Device

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from pomology.errors import PomologyError
 from pomology.extras.prediction import substitutes
 from pomology.format import one_line
-from pomology.workloads import cost
+from pomology.models import cost
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 # Name here -> class in torch.optim, and how it is made.

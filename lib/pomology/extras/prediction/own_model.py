@@ -19,7 +19,7 @@ from pomology.errors import PomologyError
 from pomology.extras.prediction import operators
 from pomology.extras.prediction.operators import Counted
 from pomology.format import one_line
-from pomology.workloads import isolated
+from pomology.models import isolated
 
 LIMIT_S = 120.0  # for all that the process does, with the import of PyTorch
 # Nothing is downloaded for a count, and torch.compile leaves a model as it is: what is counted is eager.

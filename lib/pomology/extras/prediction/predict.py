@@ -16,9 +16,9 @@ from pomology.extras.prediction.operators import Counted
 from pomology.extras.prediction.rates import Device
 from pomology.format import one_line
 from pomology.measure.estimate import Estimate
+from pomology.models import trainings
 from pomology.results.record import Record
 from pomology.results.run import Run
-from pomology.workloads import trainings
 
 
 class Known(NamedTuple):

@@ -13,11 +13,11 @@ from pomology.extras.prediction.model import Observed, lines
 from pomology.extras.prediction.operators import Counted, Operator
 from pomology.extras.prediction.rates import Device
 from pomology.format import one_line
+from pomology.models import isolated, trainings
+from pomology.models.definitions import definitions
 from pomology.report import roofline
 from pomology.results import cases
 from pomology.results.record import Record
-from pomology.workloads import isolated, trainings
-from pomology.workloads.definitions import definitions
 
 # The optimizer of each training of the kit, as `operators.OPTIMIZERS` names it; Adam where it is not here.
 OPTIMIZERS = {"siamese": "adadelta", "transformer_lm": "sgd", "simclr": "momentum", "resnet50": "momentum"}

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from pomology.errors import PomologyError
+from pomology.models import cost
+from pomology.models.cost import Workload
 from pomology.paths import root
-from pomology.workloads import cost
-from pomology.workloads.cost import Workload
 
 FOLDER = "notebooks/mlx_or_pytorch"
 BATCHES = 4  # different ones, in turn; the first three steps and the one behind them have one each

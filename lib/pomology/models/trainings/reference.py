@@ -13,8 +13,8 @@ import numpy as np
 
 from pomology.errors import Mismatch
 from pomology.machine import snapshot
-from pomology.workloads import isolated, parity, trainings
-from pomology.workloads.cost import Workload
+from pomology.models import isolated, parity, trainings
+from pomology.models.cost import Workload
 
 STEPS = 3
 SHRINK = 0.05  # of the weights in a step, by a decay so high that it shows in the losses

@@ -19,7 +19,7 @@ from pomology.errors import PomologyError
 def call(what: str, function: str, *arguments: Any, limit_s: float | None = None, foreign: bool = False) -> Any:
     """What a function returns in a fresh process of Python, which has imported its module only.
 
-    function: as `pomology.workloads.launches:first`; arguments and result must be picklable. limit_s: seconds that it
+    function: as `pomology.models.launches:first`; arguments and result must be picklable. limit_s: seconds that it
     may take. foreign: it runs code that is not the kit's; what that prints is dropped, and what it started ends with
     it. Raises PomologyError in one line, which begins with `what`, if the process fails, and subprocess.TimeoutExpired
     if it takes longer.
@@ -27,7 +27,7 @@ def call(what: str, function: str, *arguments: Any, limit_s: float | None = None
     with tempfile.TemporaryDirectory() as folder:
         given, answer = Path(folder, "given.pickle"), Path(folder, "answer.pickle")
         given.write_bytes(pickle.dumps(arguments))
-        command = [sys.executable, "-m", "pomology.workloads.isolated", function, str(given), str(answer)]
+        command = [sys.executable, "-m", "pomology.models.isolated", function, str(given), str(answer)]
         if foreign:
             done = _grouped(command, limit_s)
         else:

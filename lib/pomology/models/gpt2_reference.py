@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pomology.workloads.gpt2 import STEPS, Shape, Trial
+from pomology.models.gpt2 import STEPS, Shape, Trial
 
 
 def reference_model(shape: Shape) -> Any:

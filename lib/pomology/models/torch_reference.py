@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from pomology.workloads.cost import Workload, workload
-from pomology.workloads.vision import VISION
+from pomology.models.cost import Workload, workload
+from pomology.models.vision import VISION
 
 
 def vision_workloads(reference: str, shapes: list[tuple[int, int]]) -> list[tuple[Workload, int]]:

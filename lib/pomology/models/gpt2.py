@@ -18,8 +18,8 @@ import numpy as np
 
 from pomology.errors import Mismatch, PomologyError
 from pomology.measure import epochs
-from pomology.workloads import isolated
-from pomology.workloads.cost import Workload
+from pomology.models import isolated
+from pomology.models.cost import Workload
 
 STEPS = 3  # of AdamW in the proof
 # And the vocabulary of each: the words of Penn Treebank, and the byte pairs of GPT-2.
@@ -197,8 +197,8 @@ def in_reference(trial: Trial) -> dict[str, np.ndarray]:
     Raises PomologyError if that fails.
     """
     if "mlx.core" in sys.modules:
-        return isolated.call("the reference in PyTorch", "pomology.workloads.gpt2_reference:reference", trial)
-    from pomology.workloads import gpt2_reference
+        return isolated.call("the reference in PyTorch", "pomology.models.gpt2_reference:reference", trial)
+    from pomology.models import gpt2_reference
 
     return gpt2_reference.reference(trial)
 

@@ -15,7 +15,7 @@ from typing import Any
 from pomology.data.hub import cached_file, reason, shown
 from pomology.data.text import END_OF_TEXT
 from pomology.errors import PomologyError
-from pomology.workloads import cost
+from pomology.models import cost
 
 
 def _whisper(width: int, layers: int, heads: int) -> dict[str, int]:

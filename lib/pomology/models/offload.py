@@ -25,8 +25,8 @@ from torch import distributed
 
 from pomology.devices.failures import failure
 from pomology.errors import PomologyError, Unsupported
+from pomology.models.cost import Workload
 from pomology.paths import redact
-from pomology.workloads.cost import Workload
 
 ADAMW = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}  # as Hugging Face's trainer has it by default
 BUCKET = 50_000_000  # gradients that ZeRO collects before it hands them on: 200 MB; its own default is 2 GB

@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from pomology.machine import snapshot
-from pomology.workloads import cost
+from pomology.models import cost
 
 aten = torch.ops.aten
 ROWS, PICTURES, CHANNELS = 48, 3, 3  # of a result that are computed again

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pomology.devices import find
-from pomology.workloads import isolated
+from pomology.models import isolated
 
 LIMIT_S = 300  # of one process: the framework's start, the device's, and a launch
 

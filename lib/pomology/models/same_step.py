@@ -7,7 +7,7 @@ from typing import Any
 
 from pomology.devices import find
 from pomology.measure import calls
-from pomology.workloads import isolated
+from pomology.models import isolated
 
 LIMIT_S = 300  # of one process: the framework's start, the device's, and the step
 

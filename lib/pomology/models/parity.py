@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from pomology.devices import tensorflow as devices_tensorflow
-from pomology.workloads import isolated
-from pomology.workloads.cost import Workload
+from pomology.models import isolated
+from pomology.models.cost import Workload
 
 CHANCES = 5  # sets of pictures for gradients of a network with ReLU
 PICTURES, MOST_PIXELS = 16, 2**20  # that a CPU computes: of one check, and at the most where a GPU is held against it
@@ -289,4 +289,4 @@ def torch_workloads(reference: str, shapes: list[tuple[int, int]]) -> list[tuple
 
 def _call(function: str, reference: str, *given: Any) -> Any:
     what = f"the reference in PyTorch, {reference!r},"
-    return isolated.call(what, f"pomology.workloads.torch_reference:{function}", reference, *given)
+    return isolated.call(what, f"pomology.models.torch_reference:{function}", reference, *given)
