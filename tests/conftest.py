@@ -19,7 +19,7 @@ BY_NOTEBOOK = ("test_notebooks.py",)
 # The slowest pieces, in this order; what is not here is quick. `pytest --durations=0` says what takes how long.
 FIRST = (
     *("[device_check]", "test_in_mlx.py", "[trainings_", "[whisper_pretraining]", "[simclr]", "test_callbacks.py"),
-    *("test_report.py", "[capabilities]", "test_known_faults.py", "test_doctor.py", "test_memory.py"),
+    *("test_page.py", "[capabilities]", "test_known_faults.py", "test_doctor.py", "test_memory.py"),
     *("[model_sizes", "test_lab.py", "test_batch.py", "test_store.py", "[gpt2_small]", "test_model_memory.py"),
     *("[resnet50]", "[instrument_check]", "test_add_an_experiment.py", "test_whisper.py", "test_proof.py"),
     *("test_flops.py", "test_gpt2_finetuning.py", "test_data.py", "test_share.py", "test_roofline.py", "[bert_base]"),
@@ -91,13 +91,6 @@ def left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("pomology.machine.quiet.WAIT_S", 0.0)
     monkeypatch.setattr("pomology.machine.quiet.canary", lambda: 0.0005)
     monkeypatch.setattr("pomology.machine.quiet.between", lambda first, last: (0.0, []))
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page without its figures, which take seconds."""
-    monkeypatch.setattr("pomology.report.showing.Report.drawn", lambda _: "<svg/>")
-    monkeypatch.setattr("pomology.report.page.summary.sentence", lambda _: "")
 
 
 @pytest.fixture

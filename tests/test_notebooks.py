@@ -27,12 +27,12 @@ import numpy as np
 import pytest
 import yaml
 from bs4 import BeautifulSoup
+from declared import declaration
 
 from pomology.articles import published
 from pomology.data import images, photographs
 from pomology.data import text as data_text
 from pomology.extras.doctor import operators
-from pomology.report import declaration
 from pomology.results import journal as results_journal
 from pomology.results import record as results_record
 from pomology.runner import notebooks, parameters
@@ -113,8 +113,8 @@ def test_title_cells_and_calls(path):
     calls = ["machine"] + ["table", "figure"] * (known is not None)
     # What shows the whole kit together is about no experiment of the article by itself, and so about no claim.
     claims = known is not None and published.claims(known.id)
-    calls += ["claims"] * (bool(claims) and not declaration.of(path.stem).whole_run)
-    assert [whole.count(f"{shown}.{call}()") for call in calls] == [1] * len(calls)
+    calls += ["claims"] * (bool(claims) and not declaration(path).whole_run)
+    assert [whole.count(f"{shown}.{call}(") for call in calls] == [1] * len(calls)
     assert bool(re.findall(r"(?:in|yield from) experiment\.(?:cases|first_that_fits|smaller_beside)\(", whole)) == cases
     made = [node for node in trees(document) if isinstance(node, ast.Call)]
     (experiment,) = [node for node in made if ast.unparse(node.func) == shown.capitalize()]
@@ -446,12 +446,12 @@ def has_raw_times(record, name):
 
 
 def test_it_shows_every_published_value_in_its_row(execution, repeating):
-    if declaration.of(execution.path.stem).whole_run:
+    if declaration(execution.path).whole_run:
         pytest.skip("lays the whole kit together, and is about no experiment of the article by itself")
     shown = "".join(output.data.get("text/html", "") for _, output in execution.outputs if "data" in output)
     rows = BeautifulSoup(shown, "html.parser").find_all("tr")
     rows = [{cell.get_text().replace("\N{NO-BREAK SPACE}", " ") for cell in row.find_all(["td", "th"])} for row in rows]
-    about = declaration.of(execution.path.stem)
+    about = declaration(execution.path)
     values = about.beside
     if about.article == published.TODAY:
         pytest.skip("has a row for each device, of many measurements; see test_today.py")
@@ -469,18 +469,23 @@ def test_it_shows_every_published_value_in_its_row(execution, repeating):
         rows.remove(next(row for row in rows if cells <= row))  # a row that is printed twice stands there twice
 
 
+def paths(svg: str) -> list[str]:
+    return [" ".join(path.split()) for path in re.findall(r' d="([^"]+)"', svg)]
+
+
 def test_it_draws_and_saves_the_articles_table_and_figure(execution, repeating):
     pictures = [
         output.data["image/svg+xml"] for _, output in execution.outputs if "image/svg+xml" in output.get("data", {})
     ]
     assert pictures and all(picture.lstrip().startswith("<svg") for picture in pictures)
     # One of them is the figure that is saved; IPython writes the same XML in other words.
-    (figure,) = (execution.out / "figures").glob(f"{execution.path.stem}-*.svg")
+    shown = execution.out / "shown" / execution.path.stem
+    (figure,) = shown.glob("*-figure.svg")
     text = figure.read_text(encoding="utf-8")
-    strokes = re.findall(r' d="([^"]+)"', text)
+    strokes = paths(text)
     assert len(strokes) >= 4 or "Nothing was measured that can be drawn" in text  # in so short a run
-    assert strokes in [re.findall(r' d="([^"]+)"', picture) for picture in pictures]
-    assert list((execution.out / "tables").glob(f"{execution.path.stem}-*.csv"))
+    assert strokes in [paths(picture) for picture in pictures]
+    assert list(shown.glob("*-article.csv"))
 
 
 def test_what_its_loaders_use_works_in_a_spawned_worker(execution, monkeypatch, tmp_path):

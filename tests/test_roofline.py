@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 import torch
+from pomology.report.showing import Report
 from records import metric, product, rate, record, stream, write
 from torch import nn
 
@@ -23,7 +24,6 @@ from pomology.measure.clock import Block
 from pomology.models import cost, products
 from pomology.report import article, declaration, details, roofline
 from pomology.report import page as report_page
-from pomology.report.showing import Report
 from pomology.results import cases
 from pomology.results.run import Run
 from pomology.runner import batch, plan

@@ -100,7 +100,7 @@ def _report(options: argparse.Namespace) -> None:
     folder = run_folder(options.run)
     from pomology.report import page
 
-    say(page.build(folder, beside=places("WITH", options.beside, options.store)))
+    say(page.build(folder, places("WITH", options.beside, options.store)))
 
 
 def _compare(options: argparse.Namespace) -> None:

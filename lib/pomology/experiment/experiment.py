@@ -21,10 +21,12 @@ from pomology.measure import calls, intervals
 from pomology.paths import foreign_paths, redact
 from pomology.report import details, roofline
 from pomology.report.declaration import Declaration
-from pomology.report.showing import CHECK, Report
+from pomology.report.display import Report
+from pomology.report.table import Table
 from pomology.results import folders, journal
 from pomology.results.cases import DOUBTS
-from pomology.results.record import PROFILES, UNTRIED
+from pomology.results.record import PROFILES, UNTRIED, Record
+from pomology.results.run import Run
 
 AGAIN_S = 15.0  # that a notebook spends at most on cases that it runs again
 LIMIT, LIMIT_LEAST_S = 5, 10.0  # budgets that a case may take, and seconds, which a compilation alone may need
@@ -46,7 +48,7 @@ def _check_packages(framework: str) -> None:
                 raise PomologyError(f"{name} comes from {place}, by PYTHONPATH: unset it and start the kernel again")
 
 
-class Experiment(Report):
+class Experiment:
     """One notebook's cases on this machine, and what it shows of them.
 
     name: the notebook's name, and the journal's. article: its number, as in the published values. framework: what the
@@ -85,7 +87,11 @@ class Experiment(Report):
         self.repeat, self.precision, self.expects_learning = repeat, precision, expects_learning
         self._anew = "" if out else " (run the set-up cell again to measure it anew)"
         folder = Path(out) if out else folders.by_hand(name, profile)
-        self._begin(about, folder, profile)
+        folders.note_machine(folder, profile)
+        self.run = Run(folder)
+        self.report = Report.of(about, self.run)
+        self.report.devices = self.devices
+        self.name, self.article, self.out = name, article, folder
         self.journal = journal.Journal(folder / f"{name}.jsonl")
         self.data_kind, self.data_origin = "none", ""
         self._looked: tuple[float, dict] | None = None
@@ -95,6 +101,42 @@ class Experiment(Report):
         self._turn, self._until = folders.turn(folder, name), folders.until(folder)
         self._calm: dict[str, dict[str, float]] = {}
         self._rest_left_s, self._rested = REST_IN_ALL_S[profile], 0.0
+
+    @property
+    def records(self) -> list[Record]:
+        """The finished cases of this notebook."""
+        return self.report.records
+
+    def show(self, shown: Any, name: str = "", caption: str = "", folded: bool = False) -> None:
+        """Display a table or a figure and save it for the report, see `Report.show`."""
+        self.report.show(shown, name, caption, folded)
+
+    def machine(self) -> Table:
+        return self.report.machine()
+
+    def table(self) -> Table:
+        return self.report.table()
+
+    def details(self) -> Table:
+        return self.report.details()
+
+    def numbers(self) -> Table:
+        return self.report.numbers()
+
+    def printed(self) -> Table:
+        return self.report.printed()
+
+    def figure(self) -> Any:
+        return self.report.figure()
+
+    def claims(self) -> Table:
+        return self.report.claims()
+
+    def ratios(self) -> Table:
+        return self.report.ratios()
+
+    def ceilings(self) -> Table:
+        return self.report.ceilings()
 
     def dataset(self, data: Any) -> None:
         """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`, a line about it."""
@@ -163,7 +205,7 @@ class Experiment(Report):
     @functools.cached_property
     def canaries(self) -> list[list[float]]:
         """Of every case of this run so far the seconds of its canaries."""
-        return [[*record.canary.values()] for record in self.run_records() if record.canary]
+        return [[*record.canary.values()] for record in self.run.records if record.canary]
 
     def canary(self, when: str, patience: int = 0) -> dict[str, float]:
         """How fast the machine is now, see `quiet.canary`; not in the profile `smoke`, whose numbers say nothing.
@@ -230,7 +272,7 @@ class Experiment(Report):
     def apart(self, backend: Device) -> float | None:
         """By which share two trainings on a device differ at most, in 19 pairs of 20, as this run's instrument_check
         measured it in processes of their own; None where it did not."""
-        here = [record for record in self._read([CHECK]) if record.backend == backend.backend]
+        here = [record for record in self.run.records if record.backend == backend.backend]
         shares = [record.metrics.get(details.BETWEEN) for record in here if record.profile != "smoke"]
         for share in filter(None, reversed(shares)):
             dof = max(1, (share.n or 2) - 1)
@@ -256,7 +298,7 @@ class Experiment(Report):
         doubtful, also products of 512 to 4096 squared, timed once per process as long as they are short."""
         key = backend.backend, precision
         if key not in self._rates:
-            known = roofline.ceilings([one for one in self._read(roofline.SOURCES) if one.framework == self.framework])
+            known = roofline.ceilings([one for one in self.run.records if one.framework == self.framework])
             ceiling = known.rates.get((backend.kind, precision))
             best = ceiling.value if ceiling else 0.0
             for size in () if ceiling and DOUBTS.isdisjoint(ceiling.record.flags) else (512, 1024, 2048, 4096):

@@ -1,31 +1,20 @@
 """How an experiment is shown, as its notebook declares it: title, settings, columns, figure.
 
-The notebook gives these as literals to `Experiment(...)`, or to `Report(...)` where it has no cases of its own, so that
-they can be read there by people, and by `read` without running anything. What can be derived is not declared.
+The notebook gives these to `Experiment(...)`, or to `Report(...)` where it has no cases of its own. What can be derived
+is not declared.
 """
 
-import ast
-import contextlib
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Any
-
-import msgspec
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pomology.articles import elsewhere, published
 from pomology.articles.published import experiment_of
-from pomology.errors import PomologyError
-from pomology.format import one_line
-from pomology.paths import notebook_paths, root
 from pomology.results import metrics
-from pomology.results.notebook_file import read_notebook
 
 EPOCH = ("epoch_s", ("compute_epoch_s", "Of it computing"), "temperature_c", "peak_memory_bytes", "power_w")
 
 WHOLE_RUN = "*"  # in `combines`: everything that a run has measured
-CALLED = ("Experiment", "Report")  # which notebooks name `experiment` and `report`
 
 
 @dataclass(frozen=True)
@@ -40,8 +29,8 @@ class Declaration:
     `*` for all of a run. claims_of: other experiments whose claims no notebook of their own would show.
     published_rates: experiments whose published times the figure shows as operations a second, each with the settings
     of the panel that it stands in. parity_note: how two frameworks are known to compute the same, where that is not
-    against one result. gpus_only: whether table and figure are of GPUs alone. shows: the methods that it calls to show
-    something, in this order.
+    against one result. gpus_only: whether table and figure are of GPUs alone. opens_report: whether the report
+    begins with what this notebook has shown.
     """
 
     name: str
@@ -59,7 +48,7 @@ class Declaration:
     published_rates: dict[str, dict] | None = None
     parity_note: str = ""
     gpus_only: bool = False
-    shows: tuple[str, ...] = ()
+    opens_report: bool = False
 
     @property
     def whole_run(self) -> bool:
@@ -138,58 +127,7 @@ class Declaration:
 
 
 def of(experiment: str | Declaration) -> Declaration:
-    """The declaration of a notebook of the kit by its name; of another name all that can be derived."""
+    """Return a declaration as it is; of a name all that can be derived from the published rows."""
     if isinstance(experiment, Declaration):
         return experiment
-    path = _notebooks().get(experiment)
-    return read(path) if path else Declaration(experiment)
-
-
-def notebooks_of(experiment: str) -> list[str]:
-    """All notebooks that measure an experiment of an article."""
-    return [name for name in _notebooks() if experiment_of(name) == experiment] or [experiment]
-
-
-def of_journals(names: Iterable[str], notebooks: Iterable[Path] | None = None) -> list[Declaration]:
-    """Of those notebooks, of all that are here, which measured what these journals hold, or which combine it."""
-    abouts, names = list[Declaration](), {*names}
-    for place in _notebooks().values() if notebooks is None else notebooks:
-        with contextlib.suppress(PomologyError, OSError):  # one that somebody is editing
-            abouts.append(read(place))
-    return [about for about in abouts if names and (about.whole_run or names & {about.name, *about.sources})]
-
-
-def _notebooks() -> dict[str, Path]:
-    return {place.stem: place for place in notebook_paths(root() / "notebooks")}
-
-
-def read(path: Path) -> Declaration:
-    """What a notebook declares, without running it. Raises PomologyError where that is no literal."""
-    return _read(path, path.stat().st_mtime_ns)
-
-
-@functools.cache
-def _read(path: Path, changed: int) -> Declaration:
-    declared: dict[str, Any] = {}
-    shows, known, calls = [], {field.name for field in fields(Declaration)} - {"shows"}, []
-    for cell in read_notebook(path)["cells"]:
-        # A cell of IPython's own words, or of thousands of signs, declares nothing.
-        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            tree = ast.parse("".join(cell["source"]) if cell["cell_type"] == "code" else "")
-            calls += [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    for call in calls:
-        name = ast.unparse(call.func)
-        if name.startswith(("experiment.", "report.")) and not call.args and not call.keywords:
-            shows.append(call.func.attr)
-        if name == "Report":
-            declared["framework"] = None
-        for word in call.keywords if name in CALLED else ():
-            if word.arg in known:
-                try:
-                    declared[word.arg] = ast.literal_eval(word.value)
-                except ValueError:
-                    raise PomologyError(f"{path.name}: {word.arg} is no literal, so nothing can read it") from None
-    try:
-        return msgspec.convert({"name": path.stem, **declared, "shows": shows}, Declaration)
-    except msgspec.ValidationError as error:
-        raise PomologyError(f"{one_line(path.name)}: {one_line(error, 250)}") from None
+    return Declaration(experiment)

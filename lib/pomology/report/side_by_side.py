@@ -102,7 +102,7 @@ def side_by_side(experiment: str | Declaration, records: list[Record]) -> Table:
     several = any(record.repeat for record in records)
     notes = []
     for name in sorted({*PAIR} - {record.framework for record in records}):
-        wanted = next((each for each in declaration.notebooks_of(about.experiment) if each.endswith(f"_{name}")), name)
+        wanted = next((each for each in about.sources if each.endswith(f"_{name}")), name)
         notes.append(f"{FRAMEWORKS[name]} has no numbers in this run: run {wanted} into the same folder first.")
     notes += [any(record.profile == "smoke" for record in records) and "This was a smoke test, with tiny shapes."]
     rows = [row for _, row in lines if row["ratio"]]

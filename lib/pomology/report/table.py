@@ -14,11 +14,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
-from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
-from pomology.paths import RESOURCES, read_file, write_atomic
+from pomology.paths import RESOURCES, write_atomic
 from pomology.results.cases import FLAGS
 from pomology.results.record import Record
 
@@ -45,6 +42,10 @@ def _templates() -> Any:
     made.filters["text"] = lambda text: Markup(html.escape(text))
     made.filters["cell"] = lambda text: Markup(BOUND.sub("\N{NO-BREAK SPACE}", html.escape(text)))
     return made
+
+
+def _css() -> str:
+    return (PAGE / "table.css").read_text(encoding="utf-8")
 
 
 def filled(template: str, **given: Any) -> str:
@@ -122,22 +123,17 @@ class Table:
     __repr__ = __str__
 
 
-class _Saved(msgspec.Struct):
-    """A table in a file. sources: the journals that it was made from, and how long each was."""
+def save(table: Table, place: Path) -> None:
+    """Write a table as HTML, and its numbers as CSV where it has any. place: without an ending."""
+    page = f'<!DOCTYPE html><meta charset="utf-8"><style>{_css()}</style>\n{table.html()}\n'
+    write_atomic(place.with_suffix(".html"), page)
+    if table.data:
+        write_numbers(place.with_suffix(".csv"), table.data)
 
-    table: Table
-    sources: dict[str, int]
 
-
-def save(table: Table, place: Path, sources: dict[str, int], numbers: bool = True) -> None:
-    """Write a table as JSON and HTML, and its numbers as CSV; each file whole or not at all. place: without an
-    ending. numbers: whether it has any."""
-    write_atomic(Path(f"{place}.json"), msgspec.json.encode(_Saved(table, sources)).decode())
-    page, text = Path(f"{place}.html"), f'<!DOCTYPE html>\n<meta charset="utf-8">{table._repr_html_()}\n'
-    if not page.is_file() or read_file(page) != text.encode():  # else its time says since when it is so
-        write_atomic(page, text)
-    if numbers:
-        write_numbers(Path(f"{place}.csv"), table.data)
+def saved_html(place: Path) -> str:
+    """Return the markup of a table that `save` has written."""
+    return place.read_text(encoding="utf-8").partition("</style>\n")[2]
 
 
 def write_numbers(place: Path, data: Sequence[dict], headings: Sequence[str] = ()) -> None:
@@ -147,16 +143,6 @@ def write_numbers(place: Path, data: Sequence[dict], headings: Sequence[str] = (
     writer.writeheader()
     writer.writerows(data)
     write_atomic(place, text.getvalue())
-
-
-def saved(place: Path, sources: dict[str, int] | None) -> Table | None:
-    """A table that `save` has written; None where it is missing, or its journals have grown since then. sources: the
-    journals as they are now; None takes a table of any age."""
-    try:
-        kept = msgspec.json.decode(read_file(Path(f"{place}.json")), type=_Saved)
-    except (PomologyError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None  # somebody else's may be malformed: then, too, it is made from the journals
-    return kept.table if sources in (None, kept.sources) else None
 
 
 def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> list[list]:

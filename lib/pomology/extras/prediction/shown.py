@@ -17,9 +17,9 @@ from pomology.extras.prediction import rates, rows, validate
 from pomology.extras.prediction.model import Model, Observed, Prediction
 from pomology.extras.prediction.rates import Device
 from pomology.extras.prediction.validate import Errors
-from pomology.report.figures.style import COLOURS, WIDTH, figure_of, key, nothing, plain_ticks, show, styled
-from pomology.report.showing import Report
-from pomology.report.table import Table, grouped, save
+from pomology.report.display import Report
+from pomology.report.figures.style import COLOURS, WIDTH, figure_of, key, nothing, plain_ticks, styled
+from pomology.report.table import Table, grouped
 from pomology.results import cases
 from pomology.results.record import UNTRIED, Record
 
@@ -172,8 +172,7 @@ def machines_table(target: str, precision: str, made: Sequence[Of], notes: Seque
 
 def keep(report: Report, name: str, shown: Table) -> Table:
     """Save a table for the page, as HTML and JSON."""
-    save(shown, report.out / "tables" / f"{report.name}-{name}", report.sources(name), numbers=False)
-    return shown
+    return report.save(shown, name)
 
 
 HOLLOW = {"marker": "o", "markerfacecolor": "none", "linestyle": "none"}
@@ -207,4 +206,4 @@ def machines_figure(made: Sequence[Of], title: str) -> Any:
 
 def shown_figure(report: Report, name: str, figure: Any) -> Any:
     """Save a figure for the page, and give what a notebook displays."""
-    return show(figure, report.out / "figures" / f"{report.name}-{name}.svg")
+    return report.save(figure, name)

@@ -1,7 +1,6 @@
 """An article's devices and this machine's: what the figure of an experiment shows of each."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 from pomology.articles import elsewhere, published
@@ -17,12 +16,11 @@ from pomology.results.record import Record
 
 
 @styled
-def article_figure(about: Declaration, records: list[Record], others: Sequence[list[Record]] = ()) -> Any:
+def article_figure(about: Declaration, records: list[Record]) -> Any:
     """The metric of every device, a panel for each row of the article's settings.
 
     A filled mark is the whole epoch with its 95 % interval, a hollow one the computing alone; small ones are the
-    repeats. What has no time shows its status. others: the cases of other people's runs, each with a mark in the panel
-    of its settings, if that is there. Returns a matplotlib Figure.
+    repeats. What has no time shows its status. Returns a matplotlib Figure.
     """
     panels = defaultdict[str, list[Line]](list)
 
@@ -56,17 +54,14 @@ def article_figure(about: Declaration, records: list[Record], others: Sequence[l
     several = len({record.framework for record in records}) > 1
     for repeats in cases.groups(usable):
         panels[title_of(repeats[0].config)] += _measured(about, repeats, several)
-    for repeats in (case for run in others for case in cases.groups(cases.comparable(run, about.metric))):
-        if (title := title_of(repeats[0].config)) in panels:
-            panels[title] += _measured(about, repeats, several, ours=False)
     panels = {title: lines for title, lines in panels.items() if lines}
     return points_figure(panels, about.drawn.axis, about.drawn.scale)
 
 
-def _measured(about: Declaration, repeats: list[Record], several: bool, ours: bool = True) -> list[Line]:
+def _measured(about: Declaration, repeats: list[Record], several: bool) -> list[Line]:
     """The lines of a case. several: there are several frameworks, so that each is named."""
     first, show = repeats[0], about.drawn.show
-    kind = ("measured", cases.kind(first)) if ours else ("other", "")
+    kind = ("measured", cases.kind(first))
     shared = [(about.headings[key].lower(), first.config.get(key, "none")) for key in about.shared_panel]
     settings = (f"{heading} {value}" for heading, value in shared if value != "none")
     framework = [cases.framework_name(first)] if several else []

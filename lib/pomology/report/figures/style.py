@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from pomology.paths import write_atomic
 from pomology.results.cases import kind
@@ -53,7 +52,6 @@ STYLE |= {
 }
 
 NOT_XML = "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"  # a text from somebody's journal may hold it
-FONTS = "DejaVu Sans, Verdana, sans-serif"  # the first is as wide as the second, which Macs and phones have
 
 
 @contextlib.contextmanager
@@ -130,53 +128,17 @@ def pictures(images: Any, titles: Any = ()) -> Any:
 
 @styled
 def svg(figure: Any) -> str:
+    """Return a figure as SVG, whose words stay text."""
     buffer = io.StringIO()
-    # The last digits of what the layout solver finds vary; they would end up in the names of clip paths.
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    for axis in figure.axes:
-        axis.set_position([round(bound, 4) for bound in axis.get_position().bounds])
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = re.sub(NOT_XML, "\N{REPLACEMENT CHARACTER}", buffer.getvalue())
-    root = ElementTree.fromstring(text[text.index("<svg") :])
-    _slim(root, set(re.findall(r"#([\w-]+)", text)))
-    about = {"xmlns": "http://www.w3.org/2000/svg", "font-family": FONTS, "stroke-linejoin": "round"}
-    root.attrib = about | {name: root.get(name) for name in ("width", "height", "viewBox")}
-    return ElementTree.tostring(root, encoding="unicode")
+    return text[text.index("<svg") :]
 
 
-def _slim(element: Any, used: set[str]) -> None:
-    """The same drawing in a fifth of the bytes: no metadata, no names that nothing refers to, tenths of a point.
-    used: the identifiers that something refers to."""
-    element.tag = element.tag.rpartition("}")[2]
-    about = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
-    if about.get("id") not in used:
-        about.pop("id", None)
-    style = dict(part.split(":", 1) for part in re.split(r"\s*;\s*", about.pop("style", "")) if ":" in part)
-    for name in {"d", "x", "y", "transform", "points"} & about.keys():
-        about[name] = re.sub(r"-?\d+\.\d+", lambda one: f"{round(float(one[0]), 1):g}", about[name])
-        about[name] = " ".join(re.sub(r"\s*([A-Za-z,()])\s*", r"\1", about[name]).split())
-    if about.get("transform", "").startswith("rotate(-0 "):
-        del about["transform"]
-    style = ";".join(f"{name}:{value.strip()}" for name, value in style.items() if name != "font-family")
-    element.attrib = about | ({"style": style} if style else {})
-    if element.tag != "text":
-        element.text = None
-    kept: list[Any] = []
-    for child in element:
-        _slim(child, used)
-        child.tail = None
-        unseen = child.tag == "path" and child.get("style") == "fill:none" and "id" not in child.attrib
-        bare = child.tag in ("g", "defs") and not child.attrib
-        if child.tag not in ("metadata", "style") and not unseen:
-            kept += list(child) if bare and child.tag == "g" else [child] if len(child) or not bare else []
-    element[:] = kept
-
-
-def show(figure: Any, path: Path, more: str = "") -> Any:
-    """Save a figure as SVG, whole or not at all, and give what a notebook displays. more: what the file ends with."""
+def save(figure: Any, path: Path) -> Any:
+    """Save a figure as SVG, and return what a notebook displays of it."""
     from IPython.display import SVG
 
     text = svg(figure)
-    write_atomic(path, text + more)
+    write_atomic(path, text)
     return SVG(data=text)

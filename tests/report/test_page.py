@@ -1,0 +1,247 @@
+"""The report of a run: it joins what was shown, makes nothing again, and runs and fetches nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import fakes
+import nbformat
+import pytest
+from nbformat import v4
+from records import write
+from test_lab import browser, needs_browser
+
+import pomology.paths
+from pomology.errors import PomologyError
+from pomology.measure.estimate import Estimate
+from pomology.report import page as report_page
+from pomology.report.declaration import Declaration
+from pomology.report.display import Display, Report
+from pomology.report.figures import style
+from pomology.report.table import Table
+from pomology.results import journal
+from pomology.results import record as results_record
+from pomology.results.run import Run
+
+ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 16 * 2**30, "os": "macOS"}
+MACHINE |= {"os_version": "15.5", "python": "3.11.9", "git": {"commit": "c0ffee" * 7, "dirty": True}}
+
+
+def record(experiment="vae", **changes):
+    metrics = {"epoch_s": Estimate(7.89, "s", 7.5, 8.25, 9), "step_s": Estimate(0.0168, "s", n=9)}
+    fields = {"experiment": experiment, "article": "003", "backend": "mps", "device": "gpu"}
+    fields |= {"data": "stand-in", "metrics": metrics, "flops_per_step": 10**9}
+    return fakes.record(**fields | changes)
+
+
+def table(*rows: tuple[str, ...]) -> Table:
+    return Table.of("Times", ("Device", "Value"), [(row, {"device": row[0]}) for row in rows])
+
+
+def figure():
+    drawn = style.figure_of(4, 2)
+    drawn.subplots().plot([1, 2], label="a <line>")
+    return drawn
+
+
+def notebook(path: Path, *cells) -> None:
+    path.parent.mkdir(exist_ok=True, parents=True)
+    nbformat.write(v4.new_notebook(cells=list(cells)), path)
+
+
+def output(**data: str):
+    kinds = {"html": "text/html", "svg": "image/svg+xml"}
+    named = {kinds[name]: value for name, value in data.items()}
+    return v4.new_code_cell("shown", outputs=[v4.new_output("display_data", named)])
+
+
+class Page(HTMLParser):
+    """What a browser would see: elements with their attributes, and the text between them."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
+        self.elements = []
+        self.text = ""
+        self.feed(self.source)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text += "" if self.lasttag == "style" else data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def assert_asks_nobody(page: Page) -> None:
+    tags = {tag for tag, _ in page.elements}
+    assert not tags & {"script", "iframe", "object", "embed", "link", "base", "form"}
+    for _, attributes in page.elements:
+        assert not [name for name in attributes if name.startswith("on")]
+        assert attributes.get("src", "data:image/").startswith("data:image/")
+    assert "default-src 'none'" in page.source  # a browser enforces the same
+
+
+def test_the_page_has_what_was_shown_in_the_articles_order(tmp_path):
+    out = write(tmp_path / "run", [record(), record("siamese"), record("dcgan")], MACHINE)
+    for name in ("vae", "siamese", "dcgan"):
+        display = Display(Declaration(name, "003", title=f"The {name}"), out)
+        display.save(table((name, "7.9 s")), "article")
+        display.save(figure(), "figure", caption=f"Figure of {name}")
+        display.save(table(("all numbers", "1 s")), "details", folded=True)
+    opening = Display(Declaration("summary", "kit", title="All", opens_report=True), out)
+    opening.save(table(("first of all", "2 s")), "ranking")
+    page = Page(report_page.build(out))
+    assert_asks_nobody(page)
+    names = [section["id"] for section in page.all("section")]
+    assert names == ["summary", "dcgan", "siamese", "vae"]
+    assert page.text.index("first of all") < page.text.index("c0ffeec0ff, with changes")
+    vae = page.source.split('id="vae"')[1]
+    places = [vae.index(text) for text in (">vae<", "Figure of vae", "<details", "all numbers")]
+    assert places == sorted(places)
+    assert {"shown/vae/01-article.csv", "vae.jsonl"} <= {link["href"] for link in page.all("a")}
+    assert "Apple M9, 8 cores" in page.text
+
+
+def test_nothing_that_was_shown_is_made_again(tmp_path):
+    out = write(tmp_path / "run", [record()], MACHINE)
+    Display(Declaration("vae", "003"), out).save(table(("here", "7.9 s")), "article")
+    report_page.build(out)
+    write(out, [record(case="later", metrics={"epoch_s": Estimate(4.56, "s")})])
+    page = Page(report_page.build(out))
+    assert "7.9 s" in page.text and "4.56" not in page.text
+
+
+def test_each_execution_replaces_what_the_one_before_has_shown(tmp_path):
+    out = write(tmp_path / "run", [record()], MACHINE)
+    about = Declaration("vae", "003")
+    first = Display(about, out)
+    first.save(table(("first try", "1 s")), "article")
+    first.save(figure(), "figure")
+    second = Display(about, out)
+    second.save(table(("second try", "2 s")), "article")
+    second.save(table(("new", "3 s")), "article")  # a cell that was run again
+    files = sorted(place.name for place in (out / "shown" / "vae").iterdir())
+    assert files == ["01-article.csv", "01-article.html", "about.json"]
+    text = Page(report_page.build(out)).text
+    assert "new" in text and "try" not in text
+
+
+def test_journals_without_notebooks_are_plain_tables(tmp_path):
+    lost = record(case="big", config={"batch_size": 9}, status="out-of-memory", reason="16 GB", metrics={})
+    out = write(tmp_path / "run", [record(flags=["contended"]), lost], MACHINE)
+    page = Page(report_page.build(out))
+    assert "no notebook has shown anything here" in page.text
+    for text in ("7.9 s", "out-of-memory (16 GB)", "contended (1 cases): other programs"):
+        assert text in page.text
+
+
+def test_an_unfinished_run_says_what_is_missing(tmp_path):
+    empty = Page(report_page.build(write(tmp_path / "empty", [], None)))
+    assert "Nothing has been measured yet." in empty.text
+    assert "machine.json is missing" in empty.text
+
+    out = write(tmp_path / "half", [record("siamese")], MACHINE | {"left_out": {"dcgan": "no time"}})
+    line = record(case="cpu big").line()
+    fields = results_record.Start.__struct_fields__
+    journal.Journal(out / "vae.jsonl").start({key: line[key] for key in fields if key in line})
+    failure = v4.new_output("error", ename="ImportError", evalue="no module <b>", traceback=["x"])
+    notebook(out / ".partial" / "vae.ipynb", v4.new_code_cell("import x", outputs=[failure]))
+    page = Page(report_page.build(out))
+    assert "It stopped at ImportError: no module <b>." in page.text
+    assert "cpu big: under way, or cut off with its process." in page.text
+    assert "no time" in page.text
+    with pytest.raises(PomologyError, match="no such folder"):
+        report_page.build(tmp_path / "nowhere")
+
+
+def test_other_peoples_runs_stand_after_this_one(tmp_path):
+    out = write(tmp_path / "run", [record()], MACHINE)
+    Display(Declaration("vae", "003"), out).save(table(("here", "7.9 s")), "article")
+    slow = {"epoch_s": Estimate(99.0, "s")}
+    other = write(tmp_path / "friend", [record(metrics=slow)], MACHINE | {"chip": "M1"})
+    page = Page(report_page.build(out, [other]))
+    assert page.text.index("7.9 s") < page.text.index("99.0 s")
+    assert re.search(r"friend: M1.*1 cases", page.text)
+    with pytest.raises(PomologyError, match="name another one"):
+        report_page.build(out, [out])
+    with pytest.raises(PomologyError, match="no case has ended"):
+        report_page.build(out, [write(tmp_path / "void", [], MACHINE)])
+
+
+def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
+    fields = {"case": ATTACK, "chip": f"$\\frac{ATTACK}$", "flags": [ATTACK], "reason": ATTACK}
+    cases = [record(status="error", **fields), record("stranger", article=ATTACK, config={ATTACK: ATTACK})]
+    out = write(tmp_path / "run", cases, MACHINE | {"chip": ATTACK, "power_source": ATTACK})
+    Display(Declaration("vae", "003", title=ATTACK), out).save(table((ATTACK, "1")), "article")
+    page = Page(report_page.build(out))
+    assert_asks_nobody(page)
+    assert page.text.count("alert(1)") > 5
+
+
+def test_a_rendered_notebook_is_one_file_that_asks_nobody(tmp_path, monkeypatch):
+    home = tmp_path / "jane"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr(pomology.paths, "root", lambda: home / "pomology")
+    out = write(home / "pomology" / "outputs" / "run", [record()], MACHINE)
+    parameters = v4.new_code_cell("lr: float = 1e-3", metadata={"tags": ["parameters"]})
+    code = v4.new_code_cell(f"out = '{out}'")
+    drawing = output(svg="<svg xmlns='http://www.w3.org/2000/svg'><text>a</text></svg>")
+    title = v4.new_markdown_cell("# VAE: time & place")
+    notebook(out / "vae.ipynb", title, parameters, code, output(html="<table><td>5</table>"), drawing)
+    report_page.build(out)
+    page = Page(out / "vae.html")
+    assert_asks_nobody(page)
+    assert "<title>VAE: time &amp; place</title>" in page.source
+    assert ["open" in about for about in page.all("details")] == [True, False, False, False]
+    assert page.all("img")[0]["src"].startswith("data:image/svg+xml,")
+    assert "out = './outputs/run'" in page.text and "jane" not in page.source
+    # A notebook that cannot be rendered is a line, and does not keep the page of an older one.
+    (out / "vae.ipynb").write_text(json.dumps({"cells": 1}))
+    index = Page(report_page.build(out))
+    assert "vae.ipynb cannot be rendered" in index.text
+    assert not (out / "vae.html").exists()
+
+
+def test_a_report_combines_the_notebooks_that_it_names(tmp_path):
+    out = write(tmp_path / "run", [record("blas_torch"), record("energy"), record("vae")], MACHINE)
+    of_two = Report("costs", article="001", out=str(out), combines=["blas_torch", "missing"])
+    assert "to have more, run missing first" in str(of_two.machine())
+    of_all = Report("summary", article="kit", out=str(out), combines=["*"])
+    assert len(of_all.records) == 3
+    assert len(Report.of(Declaration("vae", "003"), Run(out)).records) == 1
+
+
+TOO_WIDE = """() => [...document.querySelectorAll('main *')].filter(one =>
+    !one.closest('svg, .scroll, .output, pre') && one.getClientRects().length
+    && one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML.slice(0, 99))"""
+
+
+@needs_browser
+@pytest.mark.parametrize(("width", "scheme"), [(375, "light"), (1280, "dark")])
+def test_the_page_fits_a_phone_and_asks_nobody(tmp_path, width, scheme):
+    from playwright.sync_api import sync_playwright
+
+    out = write(tmp_path / "run", [record()], MACHINE)
+    display = Display(Declaration("vae", "003"), out)
+    columns = tuple("abcdefghijkl")
+    wide = Table.of("A wide one", columns, [(("some words of a cell",) * 12, {})] * 3)
+    display.save(wide, "article")
+    display.save(figure(), "figure", caption="A figure")
+    address = report_page.build(out).as_uri()
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=browser(), args=["--no-sandbox"])
+        page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(address)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert page.evaluate(TOO_WIDE) == []
+        assert [one for one in asked if not one.startswith("data:image/")] == [address]
+        chromium.close()
