@@ -16,7 +16,6 @@ import tomllib
 from pathlib import Path
 
 import lint
-import make_map
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -82,10 +81,6 @@ def test_each_package_imports_from_the_floors_below_it_only():
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_map_is_that_of_the_files():
-    assert make_map.PAGE.read_text(encoding="utf-8") == make_map.page(), "run: python tests/make_map.py"
 
 
 # Makefile -------------------------------------------------------------------------------------------------------------

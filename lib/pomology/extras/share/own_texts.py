@@ -1,22 +1,15 @@
-"""Which texts are the kit's own: literals of its source, one behind another, with numbers and short words between them.
-
-Of the notebooks, which anyone may change, only those count that have no other texts than when they were published.
-"""
+"""Which texts are the kit's own: literals of its source, with numbers and short words between them."""
 
 import ast
 import builtins
 import functools
-import hashlib
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pomology
-from pomology.paths import RESOURCES, notebook_paths, root
 
-NOTEBOOKS = RESOURCES / "notebooks.txt"  # `python tests/make_map.py` writes it
 LEFT_OUT = "(left out)"  # in place of what stands between phrases of the kit, and is not its own
 LEAST = 8  # letters of a phrase; with fewer, any text would be made of them
 MOST_DIGITS, MOST_LETTERS = 15, 1_000  # of a value: the number of a card has 16; and of a text
@@ -33,34 +26,6 @@ EDGES = " .,:;()/%'\"!\n-"
 MOST_WORDS = 2  # beside phrases, as a passphrase may be made of the kit's; more stand beside numbers
 
 
-def published() -> dict[str, str]:
-    """The kit's notebooks, and the modules beside them: name -> `digest`."""
-    return dict(line.split() for line in NOTEBOOKS.read_text(encoding="utf-8").splitlines())
-
-
-def digest(notebook: Path) -> str:
-    """Of all texts and names in the code of a notebook or module; its numbers are for anyone to change."""
-    return hashlib.sha256(json.dumps(sorted(_texts(_cells(notebook)))).encode()).hexdigest()[:16]
-
-
-@functools.cache
-def unchanged() -> dict[str, Path]:
-    """The notebooks that are as they were published, by name."""
-    known = published()
-    return {path.stem: path for path in notebook_paths(root() / "notebooks") if known.get(path.stem) == digest(path)}
-
-
-def _cells(notebook: Path) -> Iterator[ast.Module]:
-    """The code of a notebook, a cell each, or of a module; what is no Python, as IPython's own words, is of no text."""
-    text = notebook.read_text(encoding="utf-8")
-    cells = json.loads(text)["cells"] if notebook.suffix == ".ipynb" else [{"cell_type": "code", "source": text}]
-    for cell in cells:
-        try:
-            yield ast.parse("".join(cell["source"]) if cell["cell_type"] == "code" else "")
-        except SyntaxError:
-            continue
-
-
 def _texts(trees: Iterable[ast.Module]) -> set[str]:
     nodes = [node for tree in trees for node in ast.walk(tree)]
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
@@ -73,8 +38,7 @@ def names() -> frozenset[str]:
     trees = [
         ast.parse(path.read_text(encoding="utf-8")) for path in sorted(Path(pomology.__file__).parent.rglob("*.py"))
     ]
-    beside = [path for path in root().glob("notebooks/*/*.py") if published().get(path.stem) == digest(path)]
-    return frozenset(_texts([*trees, *(tree for path in (*unchanged().values(), *beside) for tree in _cells(path))]))
+    return frozenset(_texts(trees))
 
 
 @functools.cache

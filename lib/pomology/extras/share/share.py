@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from pomology.errors import PomologyError
-from pomology.extras.share.own_texts import is_value, names, own, published, unchanged
+from pomology.extras.share.own_texts import is_value, names, own
 from pomology.machine.snapshot import INSTRUCTIONS, LSCPU, PACKAGES, SYSCTL
 from pomology.paths import read_file, root, write_atomic
 from pomology.report import declaration
@@ -70,6 +70,7 @@ KIND_OF = {  # of a text: by field, and by those that hold dicts of them
     "started": r"20\d\d-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\dZ",
     "version": r"\d{1,5}(\.\d{1,5}){0,2}(\.?(a|b|rc|dev|post)\d{1,3})?(\+(cpu|cu\d{2,3}))?",
     "commit": r"[0-9a-f]{40}",
+    "experiment": r"[a-z][a-z0-9_]{0,39}",
     "os": r"macOS|Linux|Windows|Darwin",
     "architecture": r"arm64|aarch64|x86_64|AMD64",
     "power_source": r"ac|battery",
@@ -153,7 +154,7 @@ def shared_record(record: Record, names: dict[str, str]) -> Record:
     line = record.line()
     good = {"chip": None, "framework_version": "", "reason": None, "power_source": None, "device": None, "data": ""}
     good |= {key: known for key, value in line.items() if key != "case" for known in _tried(value, key)}
-    if line["experiment"] not in published() or good["config"] != line["config"]:
+    if "experiment" not in good or good["config"] != line["config"]:
         raise ValueError(line["experiment"])
     settings = " ".join(f"{key}={value}" for key, value in good["config"].items())  # as `Case` names it
     good["case"] = f"{good.get('framework')}-{good.get('backend')} {settings}".strip()
@@ -189,9 +190,8 @@ def write(folder: str | Path, notebooks: bool = False, say: Callable[[str], Any]
         (place / "machine.json").write_text(json.dumps(machine, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         for name, data in journals.items():
             (place / f"{name}.jsonl").write_bytes(data)
-        # With the texts of notebooks that are as published; of one that was changed, what can be derived.
-        changed = [declaration.Declaration(name) for name in sorted(journals.keys() - unchanged().keys())]
-        report_page.build(place, [*changed, *declaration.of_journals(journals, unchanged().values())])
+        # No text of a notebook, which its user may have changed.
+        report_page.build(place, [declaration.Declaration(name) for name in sorted(journals)])
         made = {path.relative_to(place).as_posix(): path for path in place.rglob("*") if path.is_file()}
         files = {name: path.read_bytes() for name, path in made.items() if KINDS.fullmatch(name)}
     files |= _pages(run, say) if notebooks else {}
