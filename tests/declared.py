@@ -7,7 +7,12 @@ from pathlib import Path
 
 import nbformat
 
+from pomology.paths import notebook_paths, root
+from pomology.report import article
 from pomology.report.declaration import Declaration
+from pomology.report.table import Table
+from pomology.results import frame
+from pomology.results.record import Record
 
 
 def call(path: Path) -> ast.Call:
@@ -17,6 +22,17 @@ def call(path: Path) -> ast.Call:
         node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Experiment", "Report")
     ]
     return made
+
+
+def of(name: str) -> Declaration:
+    """The declaration of a notebook of the kit, or what can be derived of another name."""
+    paths = {path.stem: path for path in notebook_paths(root() / "notebooks")}
+    return declaration(paths[name]) if name in paths else Declaration(name)
+
+
+def article_table(name: str, records: list[Record]) -> Table:
+    """The table of a notebook with these cases as this machine's."""
+    return article.article_table(of(name), frame.of_records(records))
 
 
 def declaration(path: Path) -> Declaration:

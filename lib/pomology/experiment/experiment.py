@@ -123,6 +123,9 @@ class Experiment:
     def numbers(self) -> Table:
         return self.report.numbers()
 
+    def checks(self) -> Table:
+        return self.report.checks()
+
     def printed(self) -> Table:
         return self.report.printed()
 

@@ -1,20 +1,27 @@
 """Every number of a case, the machine, and what the kit measured of itself."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pomology.articles import published
 from pomology.format import quantity, significant, with_interval
-from pomology.report import declaration, roofline, speeds
+from pomology.measure.estimate import Estimate
+from pomology.report import declaration
+from pomology.report import roofline as peaks
 from pomology.report.declaration import Declaration
 from pomology.report.side_by_side import RATIOS
-from pomology.report.table import Row, Table, flag_notes, grouped
+from pomology.report.table import Row, Table, notes_of_flags
 from pomology.results import cases, metrics
-from pomology.results.cases import chip_name, combined, good_of, groups, settings
+from pomology.results.cases import combined, groups
+from pomology.results.pool import estimates, repeats
 from pomology.results.record import Record
+
+if TYPE_CHECKING:
+    import pandas
 
 BETWEEN = "between_process_difference"
 TWICE = {"same_process_difference": "within a process", BETWEEN: "between two"}
@@ -22,8 +29,6 @@ TWICE = {"same_process_difference": "within a process", BETWEEN: "between two"}
 # Columns where there is such a number, and not 0 in every row.
 DETAILS = ("first_step_s", "step_s", "flops_per_s", "page_faults", "page_ins", "swap_bytes", "forward_s", "backward_s")
 DETAILS += ("update_s", "swapped_bytes", "compressed_bytes", "cpu_busy", "gpu_busy", "max_abs_error")
-
-NAMED = 3  # cases that a sentence names; more are counted
 
 TRUST = {"ok": "yes", "mismatch": "no", "unsupported": "not to be had"}
 
@@ -55,23 +60,6 @@ def with_difference(table: Table, records: Sequence[Record]) -> Table:
     percent = significant(100 * max(known), 2)
     note = f"A ± within one process may be smaller than this: two runs of the same thing differ here by {percent} %."
     return replace(table, meaning=(*table.meaning, note))
-
-
-def trust(records: Sequence[Record]) -> str:
-    """Whether the numbers of a notebook's cases may be trusted, and which of them not, and why, in a sentence."""
-    timed = [good for repeats in groups(cases.comparable(records, "flops_per_s")) if (good := good_of(repeats))]
-    against = [(settings(good[0]) or good[0].case, speeds.doubts(speeds.faults(good))) for good in timed]
-    parts = []
-    for word in ("no", "roughly"):
-        texts, doubted = [], [(why, name) for name, doubts in against for why in doubts.get(word, ())]
-        for of in grouped(doubted, itemgetter(0)):
-            few = "; ".join(name for _, name in of) if len(of) <= NAMED else f"{len(of)} of {len(timed)} cases"
-            texts.append(f"{of[0][0]} ({few if len(of) < len(timed) else 'in every case'})")
-        parts += [f"{word.capitalize()}: {'; '.join(texts)}."] if texts else []
-    if sound := sum(not doubts for _, doubts in against):
-        others = "the other case" if sound == 1 else f"the other {sound} cases"
-        parts.append(f"Yes: {others}." if parts else "Yes: nothing known casts doubt on them.")
-    return " ".join(parts)
 
 
 def machine_table(snapshot: dict, devices: Sequence[Any] = ()) -> Table:
@@ -142,69 +130,101 @@ def published_table(title: str, values: Sequence[dict]) -> Table:
     return Table(title, headings, tuple(map(Row, lines)))
 
 
-def _numbers(record: Record) -> dict:
-    """What tables show of a case: nothing if it computed wrongly, unless it is a check. The journal keeps it."""
-    return {} if record.status == "mismatch" and "check" not in record.config else record.metrics
+def _shown(rows: list[dict]) -> dict[str, Estimate]:
+    """Return the values of a repeat that tables show: none if it computed wrongly, unless it is a check."""
+    wrong = rows[0]["status"] == "mismatch" and "check" not in rows[0]["config"]
+    return {} if wrong else estimates(rows)
 
 
-def details_table(records: list[Record], best: roofline.Ceilings | None = None) -> Table:
-    """What else was measured of each case of this machine, a row each, repeats apart; with `best`, this machine's
-    ceilings, also the share of them that a case reaches."""
+def details_table(frame: pandas.DataFrame, shares: dict[tuple[str, int], Estimate] | None = None) -> Table:
+    """Return what else was measured of each case, a row for each repeat.
+
+    shares: (case, repeat) -> the share of this machine's measured peak that it reaches.
+    """
+    cases_here = [(rows[0], _shown(rows)) for rows in repeats(frame)]
+    present = {name for _, values in cases_here for name, number in values.items() if number.value}
+    columns = [name for name in DETAILS if name in present or name == "flops_per_s"]
     lines = []
-    there = {name for record in records for name, number in _numbers(record).items() if number.value}
-    shown = [name for name in DETAILS if name in there or name == "flops_per_s"]
-    for record in records:
-        rate, load = cases.achieved(record), record.foreign_load
-        values = _numbers(record) | ({"flops_per_s": rate} if rate else {})
-        numbers = [with_interval(values[x], metrics.show(x)) if x in values else "" for x in shown]
-        cells = (chip_name(record), settings(record), f"{record.parameters:,}" if record.parameters else "")
-        cells += (*numbers, cases.losses(record), "" if load is None else f"{load:.2f}")
-        about = {"case": record.case, "repeat": record.repeat, "status": record.status}
-        lines.append((cells, about | {name: metric.value for name, metric in values.items()}))
-    headings = (metrics.metric(name).heading for name in shown)
-    columns = ("Chip", "Case", "Parameters", *headings, "Loss", "Others' load (cores)")
-    meaning = [
-        records
-        and "Achieved: operations per step over its time, on ready batches where there were any. What was 0 in every "
-        "case, or not measured, has no column.",
-        any("±" in cell for cells, _ in lines for cell in cells)
-        and "± is the 95 % interval within this run; another run may differ by more.",
-    ]
-    table = Table.of("What else was measured", columns, lines, meaning=meaning)
-    shares = [roofline.share(record, best) if best else None for record in records]
-    return roofline.with_shares(table, "Achieved", shares)
+    for first, values in cases_here:
+        rate = _achieved(first, values)
+        if rate:
+            values = values | {"flops_per_s": rate}
+        cells = [first["device"], cases.config_text(first["config"])]
+        cells.append(f"{first['parameters']:,}" if first["parameters"] else "")
+        cells += [with_interval(values[name], metrics.show(name)) if name in values else "" for name in columns]
+        load = first["foreign_load"]
+        cells += [cases.losses_text(values), "" if load is None else f"{load:.2f}"]
+        numbers = {name: first[name] for name in ("case", "repeat", "status")}
+        lines.append((cells, numbers | {name: value.value for name, value in values.items()}))
+    headings = (metrics.metric(name).heading for name in columns)
+    meaning = []
+    if lines:
+        meaning.append(
+            "Achieved: operations per step over its time, on ready batches where there were any. What was 0 in every "
+            "case, or not measured, has no column."
+        )
+    if any("±" in cell for cells, _ in lines for cell in cells):
+        meaning.append("± is the 95 % interval within this run; another run may differ by more.")
+    all_columns = ("Chip", "Case", "Parameters", *headings, "Loss", "Others' load (cores)")
+    table = Table.of("What else was measured", all_columns, lines, meaning=meaning)
+    found = [(shares or {}).get((first["case"], first["repeat"])) for first, _ in cases_here]
+    return peaks.with_shares(table, "Achieved", found)
 
 
-def checks_table(records: list[Record]) -> Table:
-    """What the kit found out about itself on this machine: a row each check and device, in plain words;
-    of several repeats the first that did not end well."""
+def _achieved(first: dict, values: dict[str, Estimate]) -> Estimate | None:
+    """Return the operations a second of a repeat; None if it did not end well, or nobody counted them."""
+    if first["status"] != "ok":
+        return None
+    if "flops_per_s" in values:
+        return values["flops_per_s"]
+    step = values.get("step_s")
+    if not step or step.value <= 0 or not first["flops_per_step"]:
+        return None
+    return Estimate.count(first["flops_per_step"], "FLOP") / step
+
+
+def checks_table(frame: pandas.DataFrame) -> Table:
+    """Return what the kit found out about itself on this machine, a row for each check and device.
+
+    Of several repeats the first that did not end well is shown.
+    """
+    groups: dict[str, list[list[dict]]] = {}
+    for rows in repeats(frame):
+        groups.setdefault(rows[0]["case"], []).append(rows)
     lines = []
-    for repeats in groups(records):
-        record = next((record for record in repeats if record.status != "ok"), repeats[0])
-        status, name = record.status, str(record.config.get("check", record.case))
-        found = (record.note if status == "ok" else record.reason) or ""
-        noisy = status == "ok" and any("too-noisy" in other.flags for other in repeats)
-        trust = "cannot be told" if noisy else TRUST.get(status, f"not known: {status}")
-        if len(repeats) > 1:
-            trust += f" ({sum(other.status == status for other in repeats)} of {len(repeats)} repeats)"
-        flags = f" ({', '.join(record.flags)})" if record.flags else ""
-        cells = (name[:1].upper() + name[1:], record.backend, trust, f"{found}{flags}")
-        about = {"check": name, "device": record.backend, "status": status, "found": found}
-        lines.append((cells, about | {name: metric.value for name, metric in record.metrics.items()}))
+    for each in groups.values():
+        rows = next((rows for rows in each if rows[0]["status"] != "ok"), each[0])
+        first = rows[0]
+        name = str(first["config"].get("check", first["case"]))
+        found = (first["note"] if first["status"] == "ok" else first["reason"]) or ""
+        noisy = any("too-noisy" in (rows[0]["flags"] or "").split() for rows in each)
+        trust = TRUST.get(first["status"], f"not known: {first['status']}")
+        if first["status"] == "ok" and noisy:
+            trust = "cannot be told"
+        if len(each) > 1:
+            same = sum(rows[0]["status"] == first["status"] for rows in each)
+            trust += f" ({same} of {len(each)} repeats)"
+        flags = ", ".join((first["flags"] or "").split())
+        cells = (name[:1].upper() + name[1:], first["backend"], trust, f"{found} ({flags})" if flags else found)
+        numbers = {"check": name, "device": first["backend"], "status": first["status"], "found": found}
+        lines.append((cells, numbers | {name: value.value for name, value in estimates(rows).items()}))
+    flags = [flag for each in groups.values() for rows in each for flag in (rows[0]["flags"] or "").split()]
     columns = ("What", "Device", "May it be trusted?", "Why")
-    return Table.of("What may be trusted on this machine", columns, lines, flag_notes(records))
+    return Table.of("What may be trusted on this machine", columns, lines, notes_of_flags(flags))
 
 
-def numbers_table(records: list[Record]) -> Table:
-    """Every number of these cases, a row each, with its 95 % interval within this run where it has one."""
+def numbers_table(frame: pandas.DataFrame) -> Table:
+    """Return every number of these cases, a row each, with its 95 % interval within this run where it has one."""
     lines = []
-    for record in records:
-        case = f"{settings(record) or record.case}, {record.backend}"
-        for name, metric in _numbers(record).items():
-            bounds = () if metric.low is None else (metric.low, metric.high)
-            between = " to ".join(quantity(bound, metric.unit) for bound in bounds)
-            ending = {"s": "_s", "B": "_bytes", "W": "_w", "J": "_j"}.get(metric.unit, "")
+    for rows in repeats(frame):
+        first = rows[0]
+        case = f"{cases.config_text(first['config']) or first['case']}, {first['backend']}"
+        for name, value in _shown(rows).items():
+            bounds = () if value.low is None else (value.low, value.high)
+            between = " to ".join(quantity(bound, value.unit) for bound in bounds)
+            ending = {"s": "_s", "B": "_bytes", "W": "_w", "J": "_j"}.get(value.unit, "")
             words = name.removesuffix(ending).replace("_", " ")
-            cells = (case, words, quantity(metric.value, metric.unit), between, f"{metric.n:,}" if metric.n else "")
-            lines.append((cells, {"case": record.case, "metric": name, **metric.metric()}))
+            count = f"{value.n:,}" if value.n else ""
+            cells = (case, words, quantity(value.value, value.unit), between, count)
+            lines.append((cells, {"case": first["case"], "metric": name, **value.metric()}))
     return Table.of("Numbers", ("Case", "Number", "Value", "95 % interval", "From so many"), lines)

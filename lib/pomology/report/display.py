@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,9 +18,12 @@ from pomology.report.figures import draw, style
 from pomology.report.figures.ranking import ranking_figure
 from pomology.report.ranking import Ranking
 from pomology.report.table import Row, Table
-from pomology.results import cases, folders
+from pomology.results import cases, folders, frame
 from pomology.results.record import Record
 from pomology.results.run import Run
+
+if TYPE_CHECKING:
+    import pandas
 
 ABOUT = "about.json"  # of a folder of shown files
 NO_LAUNCH = "A processor launches nothing: its times are those of a function call, and are in the table of all numbers."
@@ -166,27 +169,33 @@ class Report:
         """The article's table with this machine in it. records: in place of those of this notebook."""
         records = self.records if records is None else list(records)
         compared = self._compared(records)
-        shown = article.article_table(self.declaration, compared, self._peaks())
+        if self.declaration.whole_run:
+            return self._saved(roofline.ceilings_table(compared, "001"), "article")
+        best = self._peaks()
+        shares = {}
+        for repeats in cases.groups(compared):
+            share = roofline.share(repeats[0], best, roofline.rate_of(repeats))
+            if share and self.name not in roofline.CEILINGS:
+                shares[repeats[0].case] = share
+        shown = article.article_table(self.declaration, frame.of_records(compared), shares)
         if len(compared) < len(records):
             shown = replace(shown, notes=(*shown.notes, NO_LAUNCH))
-        headings = [
-            heading
-            for heading, metric in self.declaration.shown.items()
-            if metric == self.declaration.metric and heading in shown.columns
-        ]
-        return self._saved(replace(shown, main=next(iter(headings), "")), "article")
+        return self._saved(shown, "article")
 
     def details(self) -> Table:
         """What else was measured of each case."""
-        return self._saved(details.details_table(self.records, self._peaks()), "details", folded=True)
+        best = self._peaks()
+        shares = {(record.case, record.repeat): roofline.share(record, best) for record in self.records}
+        shown = details.details_table(self._frame(), shares)
+        return self._saved(shown, "details", folded=True)
 
     def numbers(self) -> Table:
         """Every number of every case, a row each."""
-        return self._saved(details.numbers_table(self.records), "numbers", folded=True)
+        return self._saved(details.numbers_table(self._frame()), "numbers", folded=True)
 
     def checks(self) -> Table:
         """What the kit found out about itself, in plain words."""
-        return self._saved(details.checks_table(self.records), "checks")
+        return self._saved(details.checks_table(self._frame()), "checks")
 
     def printed(self) -> Table:
         """What else the article prints about this experiment: its settings, and what its text says."""
@@ -238,6 +247,9 @@ class Report:
         return self._saved(
             side_by_side.parts(self.declaration, self.records, self._peaks(), keras), "parts", folded=True
         )
+
+    def _frame(self) -> pandas.DataFrame:
+        return frame.of_records(self.records)
 
     def _saved(self, shown: Table, name: str, folded: bool = False) -> Table:
         noted = details.with_difference(shown, self.run.records)

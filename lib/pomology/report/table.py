@@ -159,5 +159,10 @@ def ends(name: str, estimate: Estimate | None) -> dict[str, float | None]:
     return {f"{name}_low": estimate.low, f"{name}_high": estimate.high} if known else {}
 
 
+def notes_of_flags(flags: Iterable[str]) -> list[str]:
+    """Return a note for each flag, with its meaning."""
+    return [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(set(flags))]
+
+
 def flag_notes(records: Iterable[Record]) -> list[str]:
-    return [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted({f for record in records for f in record.flags})]
+    return notes_of_flags(flag for record in records for flag in record.flags)

@@ -1,7 +1,7 @@
 """What records have in common: names, groups of repeats, values between them."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pomology.format import FEW, clock_time, few, quantity, seconds, with_interval
@@ -105,8 +105,12 @@ def line(record: Record) -> str:
 
 
 def losses(record: Record) -> str:
+    return losses_text(record.metrics)
+
+
+def losses_text(values: Mapping[str, Estimate]) -> str:
     """`2.31 → 0.42`: the loss of a training's first and last steps, and whether they are too few to judge it by."""
-    ends = [record.metrics[name] for name in ("loss_first", "loss_last") if name in record.metrics]
+    ends = [values[name] for name in ("loss_first", "loss_last") if name in values]
     few = ends and ends[0].n is not None and ends[0].n < JUDGED_STEPS
     shown = " → ".join(f"{end.value:.4g}" for end in ends)
     return f"{shown} (not judged: {ends[0].n} steps)" if few else shown

@@ -28,6 +28,8 @@ COLUMNS |= {"repeat": "Int64", "scaled": "boolean", "headline": "boolean", "year
 COLUMNS |= dict.fromkeys(("value", "low", "high"), "float64")
 ORDER = (*TEXTS[:12], "repeat", "scaled", *TEXTS[12:16], "metric", "headline", "value", "unit", "low", "high", "n")
 ORDER += ("how", "covers", "source", "year")
+MORE = ("config", "note", "data_origin", "parameters", "flops_per_step", "foreign_load", "rails")
+MORE += ("steady_steps", "epoch_steps", "fastest_step_s", "slowest_step_s")
 MIXED = b"mixed"  # the key of a Parquet file's metadata that lists the settings of more than one type
 
 
@@ -67,6 +69,24 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
     if article is None:
         rows += [_elsewhere_row(row) for row in elsewhere.rows(experiment)]
     return _frame(rows)
+
+
+def of_run(run: Run) -> pandas.DataFrame:
+    """Return the table of a run's journals with what the articles' tables show besides numbers.
+
+    Additional columns: `config` (the settings as a dict), `note`, `data_origin`, `parameters`, `flops_per_step`,
+    `foreign_load` (cores), `rails`, `steady_steps`, `epoch_steps`, `fastest_step_s` and `slowest_step_s`.
+    """
+    return of_records(run.records).assign(run=run.name, machine=machine_name(run.machine))
+
+
+def of_records(records: Iterable[Record]) -> pandas.DataFrame:
+    """Return `of_run` of these records, without the names of run and machine."""
+    import pandas
+
+    rows = [row | _more(record) for record in records for row in _measured_rows(record)]
+    frame = _frame(rows)
+    return frame.assign(**{name: pandas.Series([row[name] for row in rows], dtype=object) for name in MORE})
 
 
 def write(run: Run) -> Path:
@@ -181,6 +201,25 @@ def _measured_rows(record: Record) -> Iterable[dict[str, Any]]:
     for name, metric in record.metrics.items():
         numbers = {key: getattr(metric, key) for key in ("value", "unit", "low", "high", "n", "how", "covers")}
         yield fields | numbers | {"metric": name, "headline": name == about}
+
+
+def _more(record: Record) -> dict[str, Any]:
+    """Return what a case has besides its numbers, None where it lacks something."""
+    training = (record.blocks or {}).get("training", {})
+    steps_s = [seconds / count for count, seconds in record.steady() if count]
+    return {
+        "config": record.config,
+        "note": record.note or "",
+        "data_origin": record.data_origin or "",
+        "parameters": record.parameters,
+        "flops_per_step": record.flops_per_step,
+        "foreign_load": record.foreign_load,
+        "rails": record.rails or [],
+        "steady_steps": sum(count for count, _ in record.steady()),
+        "epoch_steps": training.get("epoch_steps"),
+        "fastest_step_s": min(steps_s, default=None),
+        "slowest_step_s": max(steps_s, default=None),
+    }
 
 
 def _article_row(row: dict[str, Any]) -> dict[str, Any]:

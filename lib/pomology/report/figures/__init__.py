@@ -8,9 +8,11 @@ from pomology.report.figures.heatmap import products_figure
 from pomology.report.figures.memory import memory_figure, sustained_figure
 from pomology.report.figures.roofline import roofline_figure
 from pomology.report.figures.summary import summary_figure
+from pomology.results.frame import of_records
+from pomology.results.record import Record
 
-# By the metric that is drawn.
-KINDS = {
+# Figures of what only records hold, as raw times and traces, by the metric that is drawn.
+OF_RECORDS = {
     "flops_per_s_per_usd": costs_figure,
     "footprint_slope_bytes": memory_figure,
     "rate_left": sustained_figure,
@@ -19,7 +21,9 @@ KINDS = {
 }
 
 
-def draw(about: Declaration, records: list) -> Any:
-    """The figure of an experiment, in the form that suits it, as a matplotlib Figure."""
+def draw(about: Declaration, records: list[Record]) -> Any:
+    """Return the figure of an experiment, in the form that suits it, as a matplotlib Figure."""
+    if about.metric in OF_RECORDS:
+        return OF_RECORDS[about.metric](about, records)
     kind = products_figure if "operation" in about.headings else article_figure
-    return KINDS.get(about.metric, kind)(about, records)
+    return kind(about, of_records(records))

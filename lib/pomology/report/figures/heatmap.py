@@ -1,12 +1,18 @@
 """A grid of settings by device and precision, where a mark for each would be a cloud."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from pomology.format import plus_minus, significant
+from pomology.report.article import comparable
 from pomology.report.declaration import Declaration
 from pomology.report.figures.style import GREY, WIDTH, figure_of, nothing, plain_ticks, styled
 from pomology.results import cases
-from pomology.results.record import Record
+from pomology.results.pool import pool
+
+if TYPE_CHECKING:
+    import pandas
 
 OPERATIONS = {
     "matmul": "Matrix times matrix (figure 5)",
@@ -16,23 +22,26 @@ OPERATIONS = {
 
 
 @styled
-def products_figure(about: Declaration, records: list[Record]) -> Any:
+def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
     """The rate of every product with its interval, a panel for each operation: a row for each shape, a column for each
     framework, device and precision. What has no number shows its status. Returns a matplotlib Figure."""
-    import pandas
     import seaborn
     from matplotlib.colors import LogNorm
 
     rows = []
-    for repeats in cases.groups(cases.comparable(records, about.metric)):
-        first, rate = repeats[0], cases.combined(repeats, about.metric)
-        config = first.config
+    for case in pool(comparable(frame, about.metric)):
+        rate = case.values.get(about.metric)
+        config = case.config
         shape = config["shape"].replace("x", "×") + {"left": " ∂a", "right": " ∂b"}.get(config.get("wrt"), "")
-        value, words = rate and rate.value / about.drawn.scale, repeats[-1].status
+        value = rate and rate.value / about.drawn.scale
+        words = case.last["status"]
         if value:
             words = f"{significant(value)}\n{plus_minus(rate).strip()}".strip()
-        column = f"{cases.framework_name(first)}\n{first.backend}\n{first.precision}"
+        framework = cases.FRAMEWORKS.get(case.first["framework"], case.first["framework"])
+        column = f"{framework}\n{case.first['backend']}\n{case.first['precision']}"
         rows.append((config["operation"], shape, column, value, words))
+    import pandas
+
     frame = pandas.DataFrame(rows, columns=["operation", "shape", "column", "value", "words"])
     grids = {title: frame[frame["operation"] == name] for name, title in OPERATIONS.items()}
     heights = {title: grid["shape"].nunique() for title, grid in grids.items() if len(grid)}
