@@ -378,7 +378,7 @@ def test_claims_get_their_verdicts():
     good = [*lightning, perceptron("mps", "auto", 1), *chart(8.0, 1.0)]
     slow = [perceptron("cpu", "cpu", 0), perceptron("mps", "mps", status="error"), *chart(1.2, 1.0)]
     here = [perceptron("cpu", "cpu"), perceptron("cpu", "gpu", status="unsupported"), *chart(8.0, 1.0, scaled=True)]
-    for records, verdict in ((good, "HOLDS"), (slow, "DOES_NOT_HOLD"), (here, "CANNOT_BE_TOLD")):
+    for records, verdict in ((good, "SUPPORTED"), (slow, "CONTRADICTED"), (here, "INCONCLUSIVE")):
         lookup = claims.MeasuredLookup([one.replace(repeat=repeat) for one in records for repeat in range(3)])
         verdicts = {claim.id: articles_claims.test(claim, lookup).status for claim in published.claims("002")}
         assert verdicts == dict.fromkeys(("002-C1", "002-C2", "002-C3"), getattr(articles_claims, verdict))

@@ -17,10 +17,8 @@ from declared import article_table
 
 from pomology import format
 from pomology.articles import published
-from pomology.articles.published import Claim
 from pomology.measure.estimate import Estimate
 from pomology.report import article, details, side_by_side
-from pomology.report import claims as report_claims
 from pomology.report import table as report_table
 from pomology.report.table import Row, Table
 from pomology.results import cases as results_cases
@@ -361,125 +359,6 @@ def test_the_machine_says_only_what_it_is():
     assert cells["Kit"] == "commit 0123456789, with changes"
     bare = dict(row.cells for row in details.machine_table({}).rows)
     assert (bare["Chip"], bare["Memory"], bare["Kit"]) == ("not told", "not told", "not a checkout")
-
-
-# Claims ---------------------------------------------------------------------------------------------------------------
-
-
-def on(backend: str, epoch_s: float, batch_size: int = 128, spread: float = 0.0, **changes) -> Record:
-    chosen = {"backend": backend, "device": "cpu" if backend == "cpu" else "gpu", "config": {"batch_size": batch_size}}
-    case = f"torch-{backend} batch_size={batch_size}"
-    value = metric(epoch_s, epoch_s * (1 - spread), epoch_s * (1 + spread))
-    return record(case=case, metrics={"epoch_s": value}, **chosen | changes)
-
-
-def verdict(formula: str, *records: Record, about: str = "") -> str:
-    """What the table says of a claim on this machine."""
-    claim = Claim("003-X", "003", ("vae",), "The GPU is faster.", "", formula, "", "yes", "a CPU and a GPU", about)
-    table = report_claims.claims_table([claim], list(records))
-    (row,) = table.rows
-    assert row.cells[:2] == ("003-X", "The GPU is faster.")
-    if formula == FASTER:  # the article's own: 3.746 s over 8.760 s
-        assert row.cells[2] == "does not hold: the CPU takes 0.428× as long as the GPU"
-    told = "cannot be told here" if row.cells[3].startswith(("here ", "points to ")) else row.cells[3].split(":")[0]
-    assert table.data[0]["here"] == told
-    if row.cells[3].startswith("points to "):
-        assert f"({table.data[0]['doubts'].replace('; ', ', ')}: no verdict)" in row.cells[3]
-        assert bool(table.notes) is ("(one run" in row.cells[3])  # which says what to do
-    return row.cells[3]
-
-
-def thrice(*records: Record, spread: float = 0.02) -> list[Record]:
-    """Three repeats, whose times are the given one and so much more and less."""
-    factors = enumerate((1, 1 + spread, 1 / (1 + spread)))
-    return [
-        one.replace(repeat=repeat, metrics={name: x.replace(value=x.value * factor) for name, x in one.metrics.items()})
-        for repeat, factor in factors
-        for one in records
-    ]
-
-
-FASTER = "epoch_s(cpu, batch_size=128) / epoch_s(gpu, batch_size=128) > 1"
-
-
-@pytest.mark.parametrize(
-    ("cpu_s", "gpu_s", "words"),
-    [
-        (4.0, 2.0, "holds: the CPU takes 2.00× as long as the GPU (1.89× to 2.11×)"),
-        (2.0, 4.0, "does not hold: the CPU takes 0.500× as long as the GPU (0.473× to 0.529×)"),
-        (4.0, 3.9, "cannot be told here: the CPU takes 1.03× as long as the GPU (0.970× to 1.08×); too close to tell"),
-    ],
-)
-def test_a_claim_is_tested_on_both_sets_of_numbers(cpu_s, gpu_s, words):
-    """The CPU's repeats vary by 2 % up and down, the GPU's do not: the half-width of the logarithm is Student's t for
-    two degrees of freedom, 4.303, times ln 1.02, times the root of 1 / 3 + 0.19 / 2: a factor of 1.057."""
-    cases = [*thrice(on("cpu", cpu_s)), *thrice(on("mps", gpu_s), spread=0)]
-    assert verdict(FASTER, *cases) == words
-    assert verdict(FASTER, *(case.replace(profile="smoke") for case in cases)).startswith("cannot be told here: needs")
-
-
-def test_what_gives_no_verdict_points_somewhere():
-    cpu, gpu = thrice(on("cpu", 4.0)), thrice(on("mps", 2.0))
-    contended = [cpu[0].replace(flags=["contended", "on-battery"]), *cpu[1:]]
-    for records, why in (
-        ([cpu[0], gpu[0]], "one run"),
-        ([*contended, *gpu], "contended"),
-        ([contended[0], gpu[0]], "one run, contended"),
-        ([*cpu, *(case.replace(repeat=case.repeat + 1) for case in gpu)], "fewer than 3 repeats in common"),
-    ):
-        told = f"points to the CPU takes 2.00× as long as the GPU ({why}: no verdict)"
-        assert verdict(FASTER, *records) == told
-    # Three others are enough, and being on battery is no doubt.
-    more = [case.replace(repeat=3) for case in (cpu[0], gpu[0])]
-    assert verdict(FASTER, *contended, *gpu, *more).startswith("holds")
-    # The number of another chip than the sentence is about stands alone; smaller models give none.
-    told = verdict(FASTER, *cpu, *gpu, about="M1 Pro")
-    assert told.startswith("here the CPU takes 2.00×") and "is about the M1 Pro: no verdict" in told
-    own = [case.replace(chip="Apple M1 Pro") for case in (*cpu, *gpu)]
-    assert verdict(FASTER, *own, about="M1 Pro").startswith("holds")
-    assert verdict(FASTER, *own, about="M1").startswith("here")
-    scaled = (case.replace(scaled=True) for case in gpu)
-    assert verdict(FASTER, *cpu, *scaled) == "cannot be told here: needs a CPU and a GPU; scaled"
-    other = (case.replace(flags=["other-way"]) for case in gpu)
-    assert verdict(FASTER, *cpu, *other) == "cannot be told here: needs a CPU and a GPU"
-
-
-def test_stand_ins_give_no_verdict_where_data_are_decoded():
-    formula = "epoch_s(cpu, experiment='{}', batch_size=128) > 1"
-    for experiment, data, begin in (
-        ("dcgan", "stand-in", "points to"),
-        ("dcgan", "real", "holds"),
-        ("vae", "stand-in", "holds"),
-    ):
-        cases = thrice(on("cpu", 4.0, experiment=experiment, data=data))
-        assert verdict(formula.format(experiment), *cases).startswith(begin)
-
-
-def test_what_a_claim_lacks_is_said():
-    cpu = on("cpu", 4.0)
-    assert verdict("all(epoch_s(cpu, batch_size=128) > x for x in (1, 2, 3, 9, 3.5, 3.9))", cpu) == (
-        "points to time per epoch 4.00 s (at most 9.00 s); time per epoch 4.00 s (over 1.00 s); "
-        "time per epoch 4.00 s (over 2.00 s); time per epoch 4.00 s (over 3.00 s); and 2 more (one run: no verdict)"
-    )
-    lacking = "cannot be told here: needs a CPU and a GPU"
-    assert verdict(FASTER, cpu) == verdict("", cpu) == lacking
-    crashed = failed("crashed", backend="mps", case="torch-mps batch_size=128")
-    for formula, records, why in (
-        (FASTER, [cpu, on("mps", 2.0, batch_size=64)], ""),  # another batch
-        (FASTER, [cpu, crashed], "; crashed"),
-        ("power_w(cpu, batch_size=128) > 1", [cpu], "; power was not measured"),
-        ("epoch_s(cpu) > 1", [cpu, on("cpu", 2.0, batch_size=5120)], "; 2 cases of vae match"),
-    ):
-        assert verdict(formula, *records) == lacking + why
-
-
-def test_how_a_case_ended_answers_a_claim_whatever_was_observed():
-    formula = 'status(gpu, backend="mps", batch_size=64) != "ok"'
-    observed_nowhere = failed("out-of-memory", backend="mps", config={"batch_size": 64}, case="torch-mps batch_size=64")
-    assert verdict(formula, observed_nowhere).startswith("holds")
-    assert verdict(formula, observed_nowhere.replace(status="fallback", device="cpu")).startswith("holds")
-    assert verdict(formula, on("mps", 2.0, batch_size=64)).startswith("does not hold")
-    assert verdict(formula, on("cuda", 2.0, batch_size=64)).startswith("cannot be told here")
 
 
 # Whole trainings and ratios ------------------------------------------------------------------------------------------

@@ -5,29 +5,27 @@ A claim's formula is a Python expression, evaluated without builtins:
     near(epoch_s(cpu, batch_size=128) / epoch_s(gpu, batch_size=128), 8.8)
     all(launch_cold_s(d) / launch_s(d) > 1 for d in devices)
 
-* A term is a metric's name, called with a role (`cpu`, `gpu`, `rival`) or a device's name, and keywords that tell rows
-  apart: `experiment=` names another experiment than the claim's first, `backend=`, `framework=` and `precision=` select
-  by these fields, any other keyword the row's config. `gpus`, `rivals` and `devices` (both) are the names of those that
-  have numbers. Values are in the unit that the metric's name says (SI).
-* A comparison gives a Decision. `&` and `all` join decisions to one that holds if all do. `between(low, x, high)` is a
-  chain, `near(x, target, within=0.05)` one around a target. `min`, `max` and `average` (the geometric mean) are there.
-* `status(...)` is a text and compares with `==` or `!=`.
+* A term is a metric's name, called with a role (`cpu`, `gpu`, `rival`) or a device's name, and keywords that select
+  rows: `experiment=` names another experiment than the claim's first, `backend=`, `framework=` and `precision=` are
+  fields, any other keyword is a setting. `gpus`, `rivals` and `devices` (both) are the names of those that have
+  numbers. Values are in SI units.
+* `&` and `all` join comparisons. `between(low, x, high)` and `near(x, target, within=0.05)` have two bounds. `min`,
+  `max` and `average` (the geometric mean) are there. `status(...)` compares with `==` or `!=`.
 
-What an article prints is good to half a unit of its last digit: there is a verdict if no value there could turn it
-round. What was measured here needs repeats. The formula is evaluated in each, which pairs its two sides, and Student's
-t judges the logarithm of their ratio (where one is 0 or less, their difference), with the variance between sets of
-processes added. The claims of an article are judged together.
+What an article prints is good to half a unit of its last digit: there is a verdict if no value there could change it.
+What was measured needs repeats: the formula is evaluated in each, and Student's t judges the logarithm of the ratio of
+its two sides (their difference where one is 0 or less), with the variance between sets of processes added.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
+import ast
 import json
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
@@ -36,20 +34,31 @@ import numpy as np
 from pomology.articles.published import ROLES, Claim, rows
 from pomology.errors import PomologyError
 from pomology.measure import intervals
-from pomology.measure.estimate import Estimate, estimate
+from pomology.measure.estimate import Estimate
 
-HOLDS, DOES_NOT_HOLD, CANNOT_BE_TOLD = "holds", "does not hold", "cannot be told here"
-FIELDS = ("backend", "framework", "precision")  # keywords of a term that are not of a row's config
-COMPARE: dict[str, Callable] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-COMPARE |= {"==": operator.eq, "!=": operator.ne}
+SUPPORTED = "supported"
+CONTRADICTED = "contradicted"
+INCONCLUSIVE = "inconclusive"
+FIELDS = ("backend", "framework", "precision")  # keywords of a term that are no settings
 REPEATS = 3  # that a verdict needs, of everything that was measured
-_MISSING = Estimate(math.nan)
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+PICKS: dict[str, Callable] = {"min": min, "max": max, "average": geometric_mean}
+MISSING = Estimate(math.nan)
 
 
 class Term(NamedTuple):
-    """What a lookup has for a term of a formula: an estimate, a status, or None. doubts: why it gives no verdict. runs:
-    what was measured in each repeat of a run, NaN where that cannot be used; None of what is no measurement. traits:
-    the experiment, metric, role and keywords of the term."""
+    """What a lookup has for a term of a formula.
+
+    number: an estimate, a status, or None. doubts: why it gives no verdict. runs: what was measured in each repeat of
+    a run, NaN where that cannot be used; None of what is no measurement. traits: experiment, metric, role, keywords.
+    """
 
     number: Estimate | str | None
     doubts: tuple[str, ...] = ()
@@ -57,252 +66,289 @@ class Term(NamedTuple):
     traits: dict[str, Any] | None = None
 
 
-def _computed(compute: Callable, quotient: bool = False) -> Callable[[Side, Side | float], Side]:
-    def method(self: Side, other: Side | float) -> Side:
-        other, runs = _side(other), None
-        try:
-            number = compute(self.number, other.number)
-        except ZeroDivisionError:
-            number = _MISSING
-        if not (self.runs is None and other.runs is None):
-            with np.errstate(all="ignore"):
-                runs = compute(self.each, other.each)
-        below = other.terms if quotient else ()
-        return Side(number, self.terms + other.terms[len(below) :], runs, below)
-
-    return method
+Operand = Any  # an Estimate, a float or a status
 
 
-@dataclass(frozen=True, eq=False)
-class Side:
-    """A side of a comparison. It computes as its estimate and its repeats do, and compares into a Decision. above,
-    below: the terms above and below the line of a quotient. runs: as of a term. pick: one of `PICKS`, of its parts."""
+@dataclass(frozen=True)
+class Comparison:
+    """A value and its bounds, each an operator and a value.
 
-    number: Estimate | str
-    above: tuple[Term, ...] = ()
-    runs: np.ndarray | None = None
-    below: tuple[Term, ...] = ()
-    pick: str = ""
-    parts: tuple[Side, ...] = ()
+    supported, contradicted: one-sided p values of the hypothesis that it does not hold, and of that it does; both are
+    1 where the numbers cannot tell. ratio: of what was measured to its one bound, with its interval.
+    """
 
-    __add__ = __radd__ = _computed(operator.add)
-    __mul__ = __rmul__ = _computed(operator.mul)
-    __truediv__ = _computed(operator.truediv, quotient=True)
-    __lt__, __le__, __gt__, __ge__, __eq__, __ne__ = (
-        functools.partialmethod(lambda *sides: _compared(*sides), symbol) for symbol in COMPARE
-    )
+    left: Operand
+    bounds: list[tuple[str, Operand]]
+    terms: list[Term]
+    supported: float = 1.0
+    contradicted: float = 1.0
+    ratio: intervals.Difference | None = None
 
     @property
-    def terms(self) -> tuple[Term, ...]:
-        return self.above + self.below
+    def known(self) -> bool:
+        values = [self.left, *(right for _, right in self.bounds)]
+        return all(isinstance(value, str) or _value(value) == _value(value) for value in values)
 
     @property
-    def value(self) -> float | str | None:
-        """None if it is not a number: a term has no value, or a divisor is zero."""
-        value = getattr(self.number, "value", self.number)
-        return None if value != value else value
+    def nominal(self) -> bool:
+        """Whether the values as they are fulfil it."""
+        return all(OPERATORS[sign](_value(self.left), _value(right)) for sign, right in self.bounds)
 
     @property
-    def each(self) -> np.ndarray | float:
-        return np.float64(self.number.value) if self.runs is None else self.runs
+    def doubts(self) -> list[str]:
+        doubts = [doubt for term in self.terms for doubt in term.doubts]
+        undecided = self.supported == self.contradicted == 1
+        if not doubts and undecided and any(term.runs is not None for term in self.terms):
+            doubts.append(f"fewer than {REPEATS} repeats in common")
+        return doubts
 
 
-class Comparison(NamedTuple):
-    """Two sides. upper: the other bound of `between`; within: the share of `near`. nominal: whether the values as they
-    are fulfil it. yes, no: one-sided p values, of the hypothesis that it does not hold and of that it does; both are 1
-    where the numbers cannot tell; doubts: why not."""
+@dataclass(frozen=True)
+class Decision:
+    """The verdict on a claim: it holds if all of its comparisons do.
 
-    left: Side
-    operator: str
-    right: Side
-    upper: Side | None
-    within: float
-    nominal: bool | None
-    yes: float
-    no: float
+    level: of the test, two-sided. barred: why there is no verdict whatever the numbers are. elsewhere: the chip that
+    the sentence is about, if it is not this one.
+    """
 
-    @property
-    def terms(self) -> tuple[Term, ...]:
-        return self.left.terms + self.right.terms
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        doubts = tuple(doubt for term in self.terms for doubt in term.doubts)
-        apart = self.yes == self.no == 1 and any(term.runs is not None for term in self.terms)
-        return doubts or (f"fewer than {REPEATS} repeats in common",) * apart
-
-
-class Decision(NamedTuple):
-    """Whether all of its comparisons hold. level: of the test, two-sided. barred: why there is no verdict whatever the
-    numbers are; elsewhere: the chip that the sentence is about, if it is not this one."""
-
-    numbers: tuple[Comparison, ...] = ()
+    comparisons: list[Comparison] = field(default_factory=list)
     level: float = 1 - intervals.CONFIDENCE
     barred: str = ""
     elsewhere: str = ""
 
     @property
     def tests(self) -> int:
-        """How many comparisons are judged by a test, and are neither exact nor unknown."""
-        return sum(0 < min(made.yes, made.no) < 1 for made in self.numbers)
+        """How many comparisons a test judges, which are neither exact nor unknown."""
+        return sum(0 < min(each.supported, each.contradicted) < 1 for each in self.comparisons)
 
     @property
     def p_values(self) -> tuple[float, float]:
         """One-sided. All hold if each does: the largest (Berger 1982, an intersection-union test). One fails: the
         smallest, times the tests that could have shown it (Bonferroni)."""
-        yes, no = ([getattr(made, side) for made in self.numbers] for side in ("yes", "no"))
-        return max(yes, default=1.0), min(1.0, min(no, default=1.0) * max(1, self.tests))
-
-    @property
-    def holds(self) -> bool | None:
-        """None if the numbers cannot tell."""
-        yes, no = self.p_values
-        shown = 2 * min(yes, no) <= self.level and not (self.barred or self.elsewhere)
-        return yes < no if shown else None
-
-    def fails(self, made: Comparison) -> bool:
-        """Whether this comparison alone makes it fail."""
-        return made.no * max(1, self.tests) <= self.level / 2
+        supported = max((each.supported for each in self.comparisons), default=1.0)
+        contradicted = min((each.contradicted for each in self.comparisons), default=1.0)
+        return supported, min(1.0, contradicted * max(1, self.tests))
 
     @property
     def status(self) -> str:
-        return {True: HOLDS, False: DOES_NOT_HOLD, None: CANNOT_BE_TOLD}[self.holds]
+        supported, contradicted = self.p_values
+        if self.barred or self.elsewhere or 2 * min(supported, contradicted) > self.level:
+            return INCONCLUSIVE
+        return SUPPORTED if supported < contradicted else CONTRADICTED
+
+    def fails(self, comparison: Comparison) -> bool:
+        """Whether this comparison alone contradicts the claim."""
+        return comparison.contradicted * max(1, self.tests) <= self.level / 2
 
     @property
-    def doubts(self) -> tuple[str, ...]:
+    def doubts(self) -> list[str]:
         """Why some of its numbers give no verdict."""
-        return tuple(dict.fromkeys(doubt for made in self.numbers for doubt in made.doubts))
-
-    def __and__(self, other: Decision) -> Decision:
-        return Decision(self.numbers + other.numbers)
-
-    def __bool__(self):
-        raise TypeError("decisions are joined by `&`, and a chain is between(low, x, high)")
+        return list(dict.fromkeys(doubt for each in self.comparisons for doubt in each.doubts))
 
 
-def _side(number: Side | Estimate | float | str) -> Side:
-    return number if isinstance(number, Side) else Side(number if isinstance(number, str) else estimate(number))
+def test(claim: Claim, lookup: Any) -> Decision:
+    """Return the decision on one claim, judged alone: see `judged`."""
+    return judged([claim], lookup)[0]
 
 
-def _compared(left: Any, symbol: str, right: Any, upper: Any = None, within: float = 0.0) -> Decision:
-    left, right, upper = (None if side is None else _side(side) for side in (left, right, upper))
-    pairs = [(left, symbol, right)]
-    if symbol in ("between", "near"):
-        low, high = (right, upper) if upper else (right * (1 - within), right * (1 + within))
-        pairs = [(low, "<=", left), (left, "<=", high)]
-    known = None not in (left.value, right.value)
-    nominal = all(COMPARE[symbol](a.value, b.value) for a, symbol, b in pairs) if known else None
-    # Of a chain's two bounds at most one can fail, so that its p value needs no correction for two.
-    tails = [_tails(*pair) for pair in pairs]
-    yes, no = (pick(each) for pick, each in zip((max, min), zip(*tails, strict=True), strict=True))
-    return Decision((Comparison(left, symbol, right, upper, within, nominal, yes, no),))
+def judged(claims: Iterable[Claim], lookup: Any) -> list[Decision]:
+    """Put numbers into claims' formulas, and return which hold.
+
+    Of the verdicts from repeats at most 5 % are wrong, on average (`intervals.joint_confidence`).
+
+    Args:
+        lookup: `lookup(experiment, metric, role, config)` gives a Term; `role` is as in a formula, or None for what is
+            the same on all. `lookup.devices(experiment, role)` gives the names of those that have numbers,
+            `lookup.has(chip)` says whether they are of this chip, or of one of this maker.
+
+    Raises:
+        PomologyError: if a formula is malformed.
+    """
+    decisions = [_decision(claim, lookup) for claim in claims]
+    tested = [each for each in decisions if each.tests and not (each.barred or each.elsewhere)]
+    if not tested:
+        return decisions
+    level = 1 - intervals.joint_confidence([min(1.0, 2 * min(each.p_values)) for each in tested])
+    return [replace(each, level=level) for each in decisions]
 
 
-def _tails(left: Side, symbol: str, right: Side) -> tuple[float, float]:
-    """The p values of a comparison, as `Comparison` has them."""
-    if None in (left.value, right.value):
-        return 1.0, 1.0
-    if [isinstance(side.number, str) for side in (left, right)] != [symbol in ("==", "!=")] * 2:
-        raise TypeError("a status compares with a text, by == or !=, and a number by < or >")
-    if left.runs is None and right.runs is None:
-        ends = [getattr(side.number, "bounds", (side.number,)) for side in (left, right)]
-        results = {COMPARE[symbol](x, y) for x in ends[0] for y in ends[1]}
-        return float(results != {True}), float(results != {False})
-    between = difference(left, right)
-    if between is None:
-        return 1.0, 1.0
-    less = between.p_value / 2 if between.mean < 0 else 1 - between.p_value / 2
-    return (less, 1 - less) if "<" in symbol else (1 - less, less)
+def _decision(claim: Claim, lookup: Any) -> Decision:
+    if not claim.formula:
+        return Decision()
+    try:
+        comparisons = _comparisons(claim, lookup)
+    except (AttributeError, NameError, SyntaxError, TypeError) as error:
+        raise PomologyError(f"claim {claim.id}: its formula cannot be evaluated: {error}") from error
+    if not comparisons:
+        raise PomologyError(f"claim {claim.id}: its formula compares no numbers")
+    barred = claim.holds_in_published.partition("untestable: ")[2]
+    return Decision(comparisons, barred=barred, elsewhere="" if lookup.has(claim.about) else claim.about)
 
 
-def difference(left: Side, right: Side) -> intervals.Difference | None:
-    """Of the repeats in which both sides have a value; None if these are too few."""
-    pairs = np.array(np.broadcast_arrays(left.each, right.each))
+def _comparisons(claim: Claim, lookup: Any) -> list[Comparison]:
+    nominal = _evaluated(claim, lookup, lambda term: MISSING if term.number is None else term.number)
+    counts = {len(term.runs) for each in nominal for term in each.terms if term.runs is not None}
+    if not counts:
+        return [_exact(each) for each in nominal]
+    runs = [_evaluated(claim, lookup, partial(_in_run, number)) for number in range(max(counts))]
+    return [_tested(each, [run[place] for run in runs]) for place, each in enumerate(nominal)]
+
+
+def _in_run(number: int, term: Term) -> Operand:
+    """Return the value of a term in one repeat."""
+    if isinstance(term.number, str):
+        return term.number
+    if term.runs is None:
+        return np.float64(math.nan if term.number is None else term.number.value)
+    return np.float64(term.runs[number])
+
+
+def _exact(comparison: Comparison) -> Comparison:
+    """Judge numbers by the bounds of what is printed, or of what was counted."""
+    if not comparison.known:
+        return comparison
+    results = []
+    for sign, right in comparison.bounds:
+        found = {OPERATORS[sign](x, y) for x in _ends(comparison.left) for y in _ends(right)}
+        results.append((float(found != {True}), float(found != {False})))
+    supported, contradicted = zip(*results, strict=True)
+    return replace(comparison, supported=max(supported), contradicted=min(contradicted))
+
+
+def _tested(comparison: Comparison, runs: list[Comparison]) -> Comparison:
+    """Judge what was measured by its repeats. Of two bounds at most one can fail: no correction for two."""
+    if not comparison.known or not any(term.runs is not None for term in comparison.terms):
+        return _exact(comparison)
+    results = []
+    ratio = None
+    for place, (sign, _) in enumerate(comparison.bounds):
+        ratio = difference([run.left for run in runs], [run.bounds[place][1] for run in runs])
+        if ratio is None:
+            return comparison
+        less = ratio.p_value / 2 if ratio.mean < 0 else 1 - ratio.p_value / 2
+        results.append((less, 1 - less) if "<" in sign else (1 - less, less))
+    supported, contradicted = zip(*results, strict=True)
+    alone = ratio if len(comparison.bounds) == 1 else None
+    return replace(comparison, supported=max(supported), contradicted=min(contradicted), ratio=alone)
+
+
+def difference(left: Sequence[float], right: Sequence[float]) -> intervals.Difference | None:
+    """Return the mean of log(left / right) over the repeats with both; None if these are too few."""
+    pairs = np.array([left, right], dtype=float)
     pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
-    if (count := pairs.shape[1]) < REPEATS:
+    count = pairs.shape[1]
+    if count < REPEATS:
         return None
-    differences = np.subtract(*(np.log(pairs) if (pairs > 0).all() else pairs))
+    if (pairs > 0).all():
+        pairs = np.log(pairs)
+    differences = pairs[0] - pairs[1]
     variance = max(float(differences.var(ddof=1)), intervals.RESOLUTION**2)
     error = math.sqrt(variance * (1 / count + intervals.BETWEEN_SETS / 2))
     return intervals.Difference(float(differences.mean()), error, count - 1, count)
 
 
-PICKS: dict[str, Callable] = {"min": min, "max": max, "average": geometric_mean}
+def _value(operand: Operand) -> Any:
+    return operand.value if isinstance(operand, Estimate) else operand
 
 
-def _picked(name: str, *sides: Any) -> Side:
-    """Of numbers that are given one by one, or by a generator."""
-    parts = tuple(map(_side, sides[0] if len(sides) == 1 else sides))
-    above, below = (tuple(itertools.chain(*terms)) for terms in zip(*((x.above, x.below) for x in parts), strict=True))
-    pick, runs, number = PICKS[name], None, _MISSING
-    if all(part.value is not None for part in parts):
-        ends = zip(*(part.number.bounds for part in parts), strict=True)
-        # The bounds of an average are not needed: no article prints all of its terms.
-        low, high = (None, None) if name == "average" else map(pick, ends)
-        number = Estimate(pick([part.value for part in parts]), parts[0].number.unit, low, high)
-    if any(part.runs is not None for part in parts):
-        each = np.array(np.broadcast_arrays(*(part.each for part in parts))).T
-        runs = np.array([pick(row.tolist()) if np.isfinite(row).all() else math.nan for row in each])
-    return Side(number, above, runs, below, name, parts)
+def _ends(operand: Operand) -> tuple:
+    return operand.bounds if isinstance(operand, Estimate) else (operand,)
+
+
+# Formulas -------------------------------------------------------------------------------------------------------------
+
+
+class _Recorded(ast.NodeTransformer):
+    """Turns each comparison `a < b` of a formula into `compare(a, "<", b)`, which notes it."""
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        if len(node.ops) > 1:
+            raise TypeError("a chain is written between(low, x, high)")
+        sign = ast.unparse(node).removeprefix(ast.unparse(node.left)).split()[0]
+        return ast.Call(ast.Name("compare", ast.Load()), [node.left, ast.Constant(sign), *node.comparators], [])
 
 
 class _Names(dict):
-    """The names of a formula: those that are not here are metrics."""
+    """The names of a formula, which note each comparison with its terms; those that are not here are metrics."""
 
-    def __init__(self, claim: Claim, lookup: Any):
-        self.claim, self.lookup = claim, lookup
+    def __init__(self, claim: Claim, lookup: Any, operand: Callable[[Term], Operand]):
         super().__init__({role: role for role in ROLES}, __builtins__={})
-        self["between"] = lambda low, x, high: _compared(x, "between", low, high)
-        self["near"] = lambda x, target, within=0.05: _compared(x, "near", target, within=within)
-        self["all"] = lambda decisions: functools.reduce(operator.and_, decisions)
-        self |= {name: functools.partial(_picked, name) for name in PICKS}
+        self.claim = claim
+        self.lookup = lookup
+        self.operand = operand
+        self.comparisons: list[Comparison] = []
+        self.terms: list[Term] = []
+        self |= {"compare": self.compare, "between": self.between, "near": self.near, "all": self.all}
+        self |= {name: partial(_picked, pick) for name, pick in PICKS.items()}
         for name, roles in (("gpus", ["gpu"]), ("rivals", ["rival"]), ("devices", ["gpu", "rival"])):
-            self[name] = [device for role in roles for device in lookup.devices(claim.experiment, role)] or roles[:1]
+            found = [device for role in roles for device in lookup.devices(claim.experiment, role)]
+            self[name] = found or roles[:1]
 
-    def __missing__(self, metric: str) -> Callable[..., Side]:
-        return functools.partial(self.term, metric)
+    def __missing__(self, metric: str) -> Callable[..., Operand]:
+        return partial(self.term, metric)
 
-    def term(self, metric: str, role: str | None = None, /, **config: Any) -> Side:
+    def term(self, metric: str, role: str | None = None, /, **config: Any) -> Operand:
         if not isinstance(role, str | None):
             raise TypeError(f"{metric}() takes one of {', '.join(ROLES)} or the name of a device, then keywords")
         experiment = config.pop("experiment", self.claim.experiment)
+        term = self.lookup(experiment, metric, role, config)
         traits = {"experiment": experiment, "metric": metric, "role": role, **config}
-        term = self.lookup(experiment, metric, role, config)._replace(traits=traits)
-        number = _MISSING if term.number is None else term.number
-        return Side(number, (term,), None if term.runs is None else np.array(term.runs))
+        self.terms.append(term._replace(traits=traits))
+        return self.operand(term)
+
+    def note(self, left: Operand, *bounds: tuple[str, Operand]) -> bool:
+        comparison = Comparison(left, list(bounds), self.terms)
+        if isinstance(left, bool):
+            raise TypeError("a chain is written between(low, x, high)")
+        if comparison.known and any(isinstance(left, str) != isinstance(right, str) for _, right in bounds):
+            raise TypeError("a status compares with a text, and a number with a number")
+        if isinstance(left, str) != (bounds[0][0] in ("==", "!=")) and comparison.known:
+            raise TypeError("a status compares by == or !=, a number by < or >")
+        self.comparisons.append(comparison)
+        self.terms = []
+        return True
+
+    def compare(self, left: Operand, sign: str, right: Operand) -> bool:
+        return self.note(left, (sign, right))
+
+    def between(self, low: Operand, x: Operand, high: Operand) -> bool:
+        return self.note(x, (">=", low), ("<=", high))
+
+    def near(self, x: Operand, target: Operand, within: float = 0.05) -> bool:
+        return self.note(x, (">=", target * (1 - within)), ("<=", target * (1 + within)))
+
+    def all(self, comparisons: Iterator[bool]) -> bool:
+        return bool(list(comparisons))
 
 
-def test(claim: Claim, lookup: Any) -> Decision:
-    """One claim, judged alone: see `judged`."""
-    return judged([claim], lookup)[0]
+def _evaluated(claim: Claim, lookup: Any, operand: Callable[[Term], Operand]) -> list[Comparison]:
+    """Return the comparisons of a formula, with what `operand` makes of each term."""
+    names = _Names(claim, lookup, operand)
+    tree = ast.fix_missing_locations(_Recorded().visit(ast.parse(claim.formula, mode="eval")))
+    with np.errstate(all="ignore"):
+        eval(compile(tree, claim.id, "eval"), names)
+    return names.comparisons
 
 
-def judged(claims: Iterable[Claim], lookup: Any) -> list[Decision]:
-    """Put numbers into claims' formulas and say which hold. Raises PomologyError if a formula is malformed.
+def _picked(pick: Callable, *sides: Any) -> Operand:
+    """Return the least, the largest or the mean of numbers that are given one by one, or by a generator."""
+    parts = list(sides[0] if len(sides) == 1 else sides)
+    values = [float(_value(part)) for part in parts]
+    if not all(map(math.isfinite, values)):
+        return MISSING if isinstance(parts[0], Estimate) else np.float64(math.nan)
+    if not any(isinstance(part, Estimate) for part in parts):
+        return np.float64(pick(values))
+    unit = next(part.unit for part in parts if isinstance(part, Estimate))
+    if pick is geometric_mean:  # no article prints all terms of an average
+        return Estimate(pick(values), unit)
+    low, high = map(pick, zip(*map(_both_ends, parts), strict=True))
+    return Estimate(pick(values), unit, low, high)
 
-    Of the verdicts from repeats at most 5 % are wrong, on average (`intervals.joint_confidence`).
 
-    `lookup(experiment, metric, role, config)` gives a Term; `role` is as in a formula, or None for what is the same on
-    all. `lookup.devices(experiment, role)` gives the names of those that have numbers, `lookup.has(chip)` says whether
-    they are of this chip, or of one of this maker.
-    """
-    made = [_evaluated(claim, lookup) for claim in claims]
-    tested = [x for x in made if x.tests and not (x.barred or x.elsewhere)]
-    level = 1 - intervals.joint_confidence([min(1.0, 2 * min(x.p_values)) for x in tested]) if tested else 0.0
-    return [x._replace(level=level or x.level) for x in made]
-
-
-def _evaluated(claim: Claim, lookup: Any) -> Decision:
-    if not claim.formula:
-        return Decision()
-    try:
-        decision = eval(claim.formula, _Names(claim, lookup))
-    except (AttributeError, NameError, SyntaxError, TypeError) as error:
-        raise PomologyError(f"claim {claim.id}: its formula cannot be evaluated: {error}") from error
-    if not isinstance(decision, Decision):
-        raise PomologyError(f"claim {claim.id}: its formula compares no numbers")
-    barred, elsewhere = claim.holds_in_published.partition("untestable: ")[2], not lookup.has(claim.about)
-    return decision._replace(barred=barred, elsewhere=claim.about * elsewhere)
+def _both_ends(operand: Operand) -> tuple[float, float]:
+    ends = _ends(operand)
+    return ends[0], ends[-1]
 
 
 class PublishedLookup:
@@ -314,7 +360,7 @@ class PublishedLookup:
     def __call__(self, experiment: str, metric: str, role: str | None, config: dict) -> Term:
         meant = [row for row in rows(self.article, experiment) if _is_meant(row, role, config)]
         if metric == "status":
-            # A failed case still has a temperature printed beside it: the failure is the status of the whole row.
+            # A failed case still has a temperature printed next to it: the failure is the status of the whole row.
             ends = {row["status"] for row in meant if len({_subject(row) for row in meant}) == 1}
             return Term(next((status for status in ("error", "out-of-memory", "ok") if status in ends), None))
         printed = [row for row in meant if row["metric"] == metric and row["si"] is not None]
@@ -325,12 +371,12 @@ class PublishedLookup:
         return Term(Estimate(row["si"], row["si_unit"], row["low"], row["high"], how="published"))
 
     def devices(self, experiment: str, role: str) -> tuple[str, ...]:
-        """Those that have numbers, in printed order."""
+        """Return those that have numbers, in printed order."""
         printed = [row for row in rows(self.article, experiment) if row["role"] == role and row["si"] is not None]
         return tuple(dict.fromkeys(row["device"] for row in printed))
 
     def has(self, chip: str) -> bool:
-        """An article's numbers are of the chips that it names."""
+        """Return True: an article's numbers are of the chips that it names."""
         return True
 
 
@@ -341,4 +387,4 @@ def _is_meant(row: dict, role: str | None, config: dict) -> bool:
 
 
 def _subject(row: dict) -> str:
-    return json.dumps([row["device"], *(row[field] for field in FIELDS), row["config"]], sort_keys=True)
+    return json.dumps([row["device"], *(row[name] for name in FIELDS), row["config"]], sort_keys=True)

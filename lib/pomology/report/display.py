@@ -208,7 +208,7 @@ class Report:
         experiments = {self.declaration.experiment}
         experiments.update(name for claim in claims_of_article for name in claim.experiments)
         records = [record for record in self.run.records if published.experiment_of(record.experiment) in experiments]
-        return self._saved(claims.claims_table(self.declaration.claims, records), "claims")
+        return self._saved(claims.claims_table(self.declaration.claims, frame.of_records(records)), "claims")
 
     def figure(self, records: Iterable[Record] | None = None) -> Any:
         """The article's devices and this machine's on one axis. records: as in `table`."""

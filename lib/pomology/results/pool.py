@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pomology.measure.estimate import Estimate
@@ -17,22 +18,52 @@ class Case:
     """One case over its repeats.
 
     first: the columns of its first repeat. last: those of the last repeat that ended well, or of the last one.
-    values: metric -> the geometric mean of the repeats that ended well, with the interval between them.
-    each: metric -> the estimates of these repeats. endings: (status, reason) of the repeats that did not end well.
+    good: repeat -> its values by metric, of the repeats that ended well. flags_of: repeat -> its flags.
+    endings: (status, reason) of the repeats that did not end well.
     """
 
     first: dict[str, Any]
     last: dict[str, Any]
-    values: dict[str, Estimate]
-    each: dict[str, list[Estimate]]
-    repeats: int
-    good_repeats: int
+    good: dict[int, dict[str, Estimate]]
+    flags_of: dict[int, list[str]]
     endings: list[tuple[str, str]]
-    flags: list[str]
+
+    @cached_property
+    def values(self) -> dict[str, Estimate]:
+        """Metric -> the geometric mean of the repeats that ended well, with the interval between them."""
+        return {metric: self.mean(metric, list(self.good)) for metric in self.each}
+
+    @cached_property
+    def each(self) -> dict[str, list[Estimate]]:
+        """Metric -> the estimates of the repeats that ended well."""
+        found: dict[str, list[Estimate]] = {}
+        for values in self.good.values():
+            for metric, value in values.items():
+                found.setdefault(metric, []).append(value)
+        return found
+
+    def mean(self, metric: str, repeats: list[int]) -> Estimate | None:
+        """Return the geometric mean of a metric over some of the repeats that ended well."""
+        chosen = [self.good[repeat] for repeat in repeats if metric in self.good[repeat]]
+        # A whole training counts its epochs, of many steps each.
+        steps = [values.get("step_s", values[metric]) for values in chosen]
+        return cases.together([values[metric] for values in chosen], steps)
+
+    @property
+    def repeats(self) -> int:
+        return len(self.flags_of)
+
+    @property
+    def good_repeats(self) -> int:
+        return len(self.good)
+
+    @property
+    def flags(self) -> list[str]:
+        return sorted({flag for flags in self.flags_of.values() for flag in flags})
 
     @property
     def status(self) -> str:
-        return "ok" if self.good_repeats else self.last["status"]
+        return "ok" if self.good else self.last["status"]
 
     @property
     def config(self) -> dict[str, Any]:
@@ -73,17 +104,8 @@ def estimate(row: dict[str, Any]) -> Estimate:
 
 
 def _case(repeats: list[list[dict]]) -> Case:
-    good = [rows for rows in repeats if rows[0]["status"] == "ok"]
-    each: dict[str, list[Estimate]] = {}
-    steps: dict[str, list[Estimate]] = {}
-    for rows in good:
-        numbers = estimates(rows)
-        for name, value in numbers.items():
-            each.setdefault(name, []).append(value)
-            # A whole training counts its epochs, of many steps each.
-            steps.setdefault(name, []).append(numbers.get("step_s", value))
-    values = {name: cases.together(numbers, steps[name]) for name, numbers in each.items()}
-    last = (good or repeats)[-1][0]
+    well = [rows for rows in repeats if rows[0]["status"] == "ok"]
+    good = {rows[0]["repeat"]: estimates(rows) for rows in well}
+    flags = {rows[0]["repeat"]: (rows[0]["flags"] or "").split() for rows in repeats}
     endings = [(rows[0]["status"], rows[0]["reason"] or "") for rows in repeats if rows[0]["status"] != "ok"]
-    flags = sorted({flag for rows in repeats for flag in (rows[0]["flags"] or "").split()})
-    return Case(repeats[0][0], last, values, each, len(repeats), len(good), endings, flags)
+    return Case(repeats[0][0], (well or repeats)[-1][0], good, flags, endings)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pomology.articles import claims
-from pomology.articles.claims import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Term
+from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, SUPPORTED, Term
 from pomology.articles.published import Claim
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
@@ -52,7 +52,7 @@ RATIO = "epoch_s(cpu) / epoch_s(gpu)"
 
 def detectable(*sides: np.ndarray) -> float:
     """The smallest detectable ratio that the repeats of two sides say."""
-    return claims.difference(*(claims.Side(Estimate(1.0), (), runs) for runs in sides)).judged().smallest_detectable
+    return claims.difference(*sides).judged().smallest_detectable
 
 
 AT_A_BOUND = (f"{RATIO} > 1", f"{RATIO} <= 1", f"between(0.5, {RATIO}, 1)", f"near({RATIO}, 1.25, 0.2)")
@@ -62,7 +62,7 @@ AT_A_BOUND = (f"{RATIO} > 1", f"{RATIO} <= 1", f"between(0.5, {RATIO}, 1)", f"ne
 def test_a_tie_is_seldom_called_anything(formula):
     """At the very bound, where a verdict is wrong either way; two sets of processes differ as was measured."""
     cpu, gpu = drawn(np.random.default_rng(13), 1000, sets=intervals.BETWEEN_SETS / 2)
-    called = np.mean([status != CANNOT_BE_TOLD for status in statuses(formula, cpu, gpu)])
+    called = np.mean([status != INCONCLUSIVE for status in statuses(formula, cpu, gpu)])
     assert called <= 0.06  # 5 %, and what 1,000 draws may be off by
     if "between" not in formula and "near" not in formula:
         assert called >= 0.04  # Student's t is exact: less would be power thrown away
@@ -73,8 +73,8 @@ def test_two_sets_of_one_machine_never_differ_in_their_verdicts_by_chance():
     cpu, gpu = drawn(np.random.default_rng(5), 600, sets=intervals.BETWEEN_SETS / 2)
     verdicts = statuses(f"{RATIO} > 1", 1.1 * cpu, gpu)
     pairs = list(zip(verdicts[::2], verdicts[1::2], strict=True))
-    assert verdicts.count(DOES_NOT_HOLD) <= 3 and verdicts.count(HOLDS) > 60
-    assert not [pair for pair in pairs if set(pair) == {HOLDS, DOES_NOT_HOLD}]
+    assert verdicts.count(CONTRADICTED) <= 3 and verdicts.count(SUPPORTED) > 60
+    assert not [pair for pair in pairs if set(pair) == {SUPPORTED, CONTRADICTED}]
 
 
 def test_a_sentence_of_many_comparisons_is_not_refuted_by_chance():
@@ -82,7 +82,7 @@ def test_a_sentence_of_many_comparisons_is_not_refuted_by_chance():
     cpu, gpu = drawn(np.random.default_rng(2), 150, cases=20)
     formula = f"all(epoch_s(cpu, case=c) / epoch_s(gpu, case=c) >= 1 for c in {tuple(range(20))})"
     found = statuses(formula, cpu, gpu)
-    assert found.count(DOES_NOT_HOLD) <= 0.05 * len(found) and HOLDS not in found
+    assert found.count(CONTRADICTED) <= 0.05 * len(found) and SUPPORTED not in found
 
 
 def test_the_claims_of_a_page_are_judged_together():
@@ -92,9 +92,9 @@ def test_the_claims_of_a_page_are_judged_together():
     for _ in range(80):
         cpu, gpu = (side[0] for side in drawn(generator, 1, cases=20, sd=0.02))
         cpu[10:] *= 2
-        holds = [decision.holds for decision in claims.judged(page, Repeats(cpu, gpu))]
-        wrong, right = wrong + sum(x is not None for x in holds[:10]), right + holds[10:].count(True)
-        of_ties.append(any(x is not None for x in (d.holds for d in claims.judged(page[:10], Repeats(cpu, gpu)))))
+        holds = [decision.status for decision in claims.judged(page, Repeats(cpu, gpu))]
+        wrong, right = wrong + sum(x != INCONCLUSIVE for x in holds[:10]), right + holds[10:].count(SUPPORTED)
+        of_ties.append(any(x != INCONCLUSIVE for x in (d.status for d in claims.judged(page[:10], Repeats(cpu, gpu)))))
     assert wrong <= 0.05 * (wrong + right) and right >= 0.99 * 800
     assert np.mean(of_ties) <= 0.07  # a page of ties: in 95 of 100 none is called anything
 
@@ -106,7 +106,7 @@ def test_the_smallest_ratio_that_is_said_to_be_detectable_is_detected_in_four_of
     one, (slow, fast) = (drawn(generator, 800, repeats=repeats, sets=intervals.BETWEEN_SETS / 2) for _ in range(2))
     said = [detectable(*runs[:, 0]) for runs in np.stack(one, axis=1)]
     found = statuses(f"{RATIO} > 1", np.reshape(said, (-1, 1, 1)) * slow, fast)
-    assert 0.75 <= np.mean([status == HOLDS for status in found]) <= 0.85
+    assert 0.75 <= np.mean([status == SUPPORTED for status in found]) <= 0.85
 
 
 def test_by_hand():
@@ -116,15 +116,15 @@ def test_by_hand():
     t = 2 / math.sqrt(1 / 3 + 0.19 / 2)
     two_sided = 1 - t / math.sqrt(2 + t * t)
     for formula in (f"{RATIO} > 1", "(epoch_s(cpu) + epoch_s(cpu)) / epoch_s(gpu) > 2"):
-        (made,) = claims.test(claim(formula), Repeats(cpu, gpu)).numbers
-        assert (made.yes, made.no) == (pytest.approx(two_sided / 2), pytest.approx(1 - two_sided / 2))
+        (made,) = claims.test(claim(formula), Repeats(cpu, gpu)).comparisons
+        assert (made.supported, made.contradicted) == (pytest.approx(two_sided / 2), pytest.approx(1 - two_sided / 2))
     # A repeat that lacks a side is left out, and of what may be 0 the difference counts.
     cpu, gpu = np.array([[1.0, 2, np.nan, 3, 9]]), np.array([[0.0, 0, 0, 0, np.nan]])
-    (made,) = claims.test(claim("epoch_s(cpu) > epoch_s(gpu)"), Repeats(cpu, gpu)).numbers
-    assert made.yes == pytest.approx(two_sided / 2)
+    (made,) = claims.test(claim("epoch_s(cpu) > epoch_s(gpu)"), Repeats(cpu, gpu)).comparisons
+    assert made.supported == pytest.approx(two_sided / 2)
     # A pick is made in each repeat: the larger is another one in each.
     cpu = np.array([[1.0, 5, 1], [5.0, 1, 5]])
-    (made,) = claims.test(claim("max(epoch_s(cpu, case=c) for c in (0, 1)) > 4.99"), Repeats(cpu, cpu)).numbers
-    assert made.yes < 1e-6
-    (made,) = claims.test(claim("average(epoch_s(cpu, case=c) for c in (0, 1)) > 2"), Repeats(cpu, cpu)).numbers
-    assert made.left.runs == pytest.approx([math.sqrt(5)] * 3)
+    (made,) = claims.test(claim("max(epoch_s(cpu, case=c) for c in (0, 1)) > 4.99"), Repeats(cpu, cpu)).comparisons
+    assert made.supported < 1e-6
+    (made,) = claims.test(claim("average(epoch_s(cpu, case=c) for c in (0, 1)) > 2"), Repeats(cpu, cpu)).comparisons
+    assert made.supported < 0.01

@@ -11,7 +11,7 @@ import pandas
 import pytest
 
 from pomology.articles import claims, published
-from pomology.articles.claims import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Term
+from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, SUPPORTED, Term
 from pomology.articles.published import Claim
 from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
@@ -150,7 +150,7 @@ def recompute(name: str):
 
 
 def test_every_verdict_on_the_published_numbers_is_the_stated_one():
-    words = {HOLDS: {"yes", "strained"}, DOES_NOT_HOLD: {"no"}, CANNOT_BE_TOLD: {"not-recomputable", "untestable"}}
+    words = {SUPPORTED: {"yes", "strained"}, CONTRADICTED: {"no"}, INCONCLUSIVE: {"not-recomputable", "untestable"}}
     for c in published.claims():
         assert c.needs and c.claim.endswith(".") and c.experiments and c.id.startswith(c.article)
         assert not c.formula or c.holds_in_published.split(":")[0] in words[recompute(c.id).status], c.id
@@ -201,10 +201,16 @@ RECOMPUTED = {
 
 @pytest.mark.parametrize("name", RECOMPUTED)
 def test_recomputed_numbers(name):
-    numbers = recompute(name).numbers
-    sides = [side.value for made in numbers for side in (made.left, made.right) if side.terms]
-    values = [value for value in dict.fromkeys(sides) if value is not None]
-    assert values == pytest.approx(RECOMPUTED[name], rel=1e-9, abs=0 if max(values) < 1e-3 else 6e-4)
+    numbers = recompute(name).comparisons
+    sides = [made.left for made in numbers] + [right for made in numbers for _, right in made.bounds]
+    values = [side.value for side in sides if isinstance(side, Estimate)]
+    for made in numbers:
+        if len(made.bounds) == 2:  # around a target
+            ends = [right.value if isinstance(right, Estimate) else right for _, right in made.bounds]
+            values.append(sum(ends) / 2)
+    for expected in RECOMPUTED[name]:
+        near = pytest.approx(expected, rel=1e-9, abs=0 if expected < 1e-3 else 6e-4)
+        assert any(value == near for value in values)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +234,7 @@ def test_what_is_printed_lies_within_half_a_unit_of_its_last_digit(metric, where
 def test_a_verdict_on_what_is_printed_needs_all_that_may_have_been_meant():
     """0.49 min is from 0.485 to 0.495: 97.7 min for 200 epochs agree with it within 2 %, which 1 % would not show."""
     formula = claim("000-C5").formula
-    for within, status in ((0.02, HOLDS), (0.01, CANNOT_BE_TOLD), (0.001, CANNOT_BE_TOLD)):
+    for within, status in ((0.02, SUPPORTED), (0.01, INCONCLUSIVE), (0.001, INCONCLUSIVE)):
         one = made(formula.replace("0.02", str(within)))._replace(article="000", experiments=("simclr",))
         assert claims.test(one, claims.PublishedLookup("000")).status == status
 
@@ -292,13 +298,13 @@ def on(formula: str, **numbers: Any) -> claims.Decision:
 def test_one_machine_has_no_rival():
     own = {"cpu": 4.0, "gpu": 5.0}
     decision = on(claim("003-C2").formula, **own)
-    assert decision.status == CANNOT_BE_TOLD
-    assert decision.numbers[0].left.value is None and decision.numbers[0].left.terms[1].number.value == 5.0
-    assert on("(epoch_s(cpu) < epoch_s(gpu)) & (epoch_s(rival) < 9)", **own).status == CANNOT_BE_TOLD
+    assert decision.status == INCONCLUSIVE
+    assert not decision.comparisons[0].known and decision.comparisons[0].terms[1].number.value == 5.0
+    assert on("(epoch_s(cpu) < epoch_s(gpu)) & (epoch_s(rival) < 9)", **own).status == INCONCLUSIVE
     # What this machine alone decides is decided.
-    assert on("(epoch_s(cpu) > epoch_s(gpu)) & (epoch_s(rival) < 9)", **own).status == DOES_NOT_HOLD
-    assert on("max(epoch_s(gpu), epoch_s(rival)) <= 4", **own).status == CANNOT_BE_TOLD
-    assert claims.test(claim("003-C7"), Given(lambda *_: None)).status == CANNOT_BE_TOLD
+    assert on("(epoch_s(cpu) > epoch_s(gpu)) & (epoch_s(rival) < 9)", **own).status == CONTRADICTED
+    assert on("max(epoch_s(gpu), epoch_s(rival)) <= 4", **own).status == INCONCLUSIVE
+    assert claims.test(claim("003-C7"), Given(lambda *_: None)).status == INCONCLUSIVE
 
 
 def test_the_lookup_is_asked_for_what_the_term_says():
@@ -306,7 +312,7 @@ def test_the_lookup_is_asked_for_what_the_term_says():
     formula = (
         "epoch_s('M2 Max', size=3, backend='mps') / power_w(gpu, experiment='dcgan', lora=True) + parameters() > 0"
     )
-    assert claims.test(made(formula), lookup).status == HOLDS
+    assert claims.test(made(formula), lookup).status == SUPPORTED
     assert lookup.asked == [
         ("vae", "epoch_s", "M2 Max", {"size": 3, "backend": "mps"}),
         ("dcgan", "power_w", "gpu", {"lora": True}),
@@ -317,26 +323,26 @@ def test_the_lookup_is_asked_for_what_the_term_says():
 @pytest.mark.parametrize(
     ("gpu", "cpu", "formula", "status"),
     [
-        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) / epoch_s(cpu) > 1", HOLDS),
-        ((9, 8, 10), (7, 5, 9), "epoch_s(gpu) / epoch_s(cpu) > 1", CANNOT_BE_TOLD),  # 9/7 > 1, but 8/9 < 1
-        ((4, 3, 5), (9, 8, 10), "epoch_s(gpu) / epoch_s(cpu) > 1", DOES_NOT_HOLD),
-        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) * epoch_s(cpu) < 50", CANNOT_BE_TOLD),
-        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) + epoch_s(cpu) > 11", CANNOT_BE_TOLD),
-        ((9, 8, 10), (4, 3, 5), "between(3.5, epoch_s(cpu), 6)", CANNOT_BE_TOLD),
-        ((9, 8, 10), (4, 3, 5), "max(epoch_s(gpu), epoch_s(cpu)) >= 8", HOLDS),
-        ((9, 8, 10), (4, 3, 5), "min(epoch_s(d) for d in (gpu, cpu)) < 4.5", CANNOT_BE_TOLD),
-        ((9, 8, 10), (4, 3, 5), "near(epoch_s(cpu), 4, within=0.25)", HOLDS),
-        ((9, 8, 10), (4, 3, 5), "near(epoch_s(cpu), 4, within=0.24)", CANNOT_BE_TOLD),
-        ((9, 8, 10), (4, 3, 5), "near(epoch_s(gpu), epoch_s(cpu) + 5)", CANNOT_BE_TOLD),
-        ((9, 8, 10), (1, -1, 1), "epoch_s(gpu) / epoch_s(cpu) > -99", CANNOT_BE_TOLD),  # may be divided by zero
-        (9, 9, "(epoch_s(gpu) <= epoch_s(cpu)) & (epoch_s(gpu) >= epoch_s(cpu))", HOLDS),
-        (9, (4, 3, 5), "epoch_s(gpu) >= epoch_s(cpu) + 4", HOLDS),
-        (math.nan, 4, "epoch_s(gpu) > epoch_s(cpu)", CANNOT_BE_TOLD),
+        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) / epoch_s(cpu) > 1", SUPPORTED),
+        ((9, 8, 10), (7, 5, 9), "epoch_s(gpu) / epoch_s(cpu) > 1", INCONCLUSIVE),  # 9/7 > 1, but 8/9 < 1
+        ((4, 3, 5), (9, 8, 10), "epoch_s(gpu) / epoch_s(cpu) > 1", CONTRADICTED),
+        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) * epoch_s(cpu) < 50", INCONCLUSIVE),
+        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) + epoch_s(cpu) > 11", INCONCLUSIVE),
+        ((9, 8, 10), (4, 3, 5), "between(3.5, epoch_s(cpu), 6)", INCONCLUSIVE),
+        ((9, 8, 10), (4, 3, 5), "max(epoch_s(gpu), epoch_s(cpu)) >= 8", SUPPORTED),
+        ((9, 8, 10), (4, 3, 5), "min(epoch_s(d) for d in (gpu, cpu)) < 4.5", INCONCLUSIVE),
+        ((9, 8, 10), (4, 3, 5), "near(epoch_s(cpu), 4, within=0.25)", SUPPORTED),
+        ((9, 8, 10), (4, 3, 5), "near(epoch_s(cpu), 4, within=0.24)", INCONCLUSIVE),
+        ((9, 8, 10), (4, 3, 5), "near(epoch_s(gpu), epoch_s(cpu) + 5)", INCONCLUSIVE),
+        ((9, 8, 10), (1, -1, 1), "epoch_s(gpu) / epoch_s(cpu) > -99", INCONCLUSIVE),  # may be divided by zero
+        (9, 9, "(epoch_s(gpu) <= epoch_s(cpu)) & (epoch_s(gpu) >= epoch_s(cpu))", SUPPORTED),
+        (9, (4, 3, 5), "epoch_s(gpu) >= epoch_s(cpu) + 4", SUPPORTED),
+        (math.nan, 4, "epoch_s(gpu) > epoch_s(cpu)", INCONCLUSIVE),
         # What has no interval may be anything.
-        ((9, None, None), (4, 3, 5), "epoch_s(gpu) > epoch_s(cpu)", CANNOT_BE_TOLD),
-        ("ok", "error", "(status(gpu) == 'ok') & (status(cpu) != 'ok')", HOLDS),
-        ("crashed", None, "status(gpu) == 'ok'", DOES_NOT_HOLD),
-        (None, None, "status(gpu) != 'ok'", CANNOT_BE_TOLD),
+        ((9, None, None), (4, 3, 5), "epoch_s(gpu) > epoch_s(cpu)", INCONCLUSIVE),
+        ("ok", "error", "(status(gpu) == 'ok') & (status(cpu) != 'ok')", SUPPORTED),
+        ("crashed", None, "status(gpu) == 'ok'", CONTRADICTED),
+        (None, None, "status(gpu) != 'ok'", INCONCLUSIVE),
     ],
 )
 def test_interval_arithmetic_decides_only_what_cannot_flip(gpu, cpu, formula, status):
@@ -346,18 +352,18 @@ def test_interval_arithmetic_decides_only_what_cannot_flip(gpu, cpu, formula, st
 def test_generators():
     formula = "all(epoch_s(d, batch_size=b) < x for d in (cpu, gpu) for b, x in ((1, 5), (2, 6)))"
     decision = on(formula, cpu=3, gpu=5)
-    asked = [(c.left.terms[0].traits["role"], c.left.terms[0].traits["batch_size"]) for c in decision.numbers]
+    asked = [(c.terms[0].traits["role"], c.terms[0].traits["batch_size"]) for c in decision.comparisons]
     assert asked == [("cpu", 1), ("cpu", 2), ("gpu", 1), ("gpu", 2)]
-    assert [(c.right.value, c.nominal, decision.fails(c)) for c in decision.numbers] == [
+    assert [(c.bounds[0][1], c.nominal, decision.fails(c)) for c in decision.comparisons] == [
         (5, True, False),
         (6, True, False),
         (5, False, True),
         (6, True, False),
     ]
-    assert decision.status == DOES_NOT_HOLD
+    assert decision.status == CONTRADICTED
     # Where no other devices are known, the roles stand for them.
-    assert on("all(epoch_s(d) < 6 for d in devices)", gpu=5).status == HOLDS
-    assert on("all(epoch_s(r) < 6 for r in rivals)", gpu=5).status == CANNOT_BE_TOLD
+    assert on("all(epoch_s(d) < 6 for d in devices)", gpu=5).status == SUPPORTED
+    assert on("all(epoch_s(r) < 6 for r in rivals)", gpu=5).status == INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
@@ -367,9 +373,8 @@ def test_generators():
         ("epoch_s(gpu)", "compares no numbers"),
         ("open('x') == 1", "keywords|status"),  # a metric of that name, of the device x
         ("3 < epoch_s(gpu) < 9", "between"),  # both chains and `and` would ask for the truth of a decision
-        ("epoch_s(gpu) > 1 and epoch_s(cpu) > 1", "joined by"),
         ("epoch_s(3) > 1", r"epoch_s\(\) takes one of cpu, gpu, rival or the name of a device"),
-        ("status(gpu) > 'ok'", "a status compares with a text"),
+        ("status(gpu) > 'ok'", "a status compares by =="),
         ("epoch_s(gpu) == 1", "a number by < or >"),
     ],
 )
@@ -388,7 +393,7 @@ NOT_PRINTED = {None, "M1 GPU", "P100", "T4", "V100"}  # devices of article 004, 
 @pytest.mark.parametrize("claim", [c for c in published.claims() if c.formula], ids=lambda c: c.id)
 def test_every_formula_can_be_evaluated_and_asks_for_what_there_is(claim):
     lookup = Given(lambda _, metric, *__: "ok" if metric == "status" else 1.0)
-    assert None not in [made.nominal for made in claims.test(claim, lookup).numbers]
+    assert None not in [made.nominal for made in claims.test(claim, lookup).comparisons]
     rows = published.rows()
     for experiment, metric, role, _ in lookup.asked:
         assert experiment in claim.experiments and metric in MEASURED | {row["metric"] for row in rows}
