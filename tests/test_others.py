@@ -167,3 +167,14 @@ def test_the_ranking_has_others_and_its_sentences_do_not():
     assert rows["other"].device == other and rows["other"].mean == rows["measured"].mean
     mine = [place for place in beside.places(beside.usual) if place.source != "other"]
     assert mine == alone.places(alone.usual)
+
+
+def test_a_page_that_cannot_be_made_again_stays(tmp_path, capsys):
+    m9 = run(tmp_path / "m9", record(profile="smoke"), machine=MACHINE)
+    assert main(["report", str(m9)]) == 0
+    page = (m9 / "index.html").read_text()
+    assert "Made of the journals alone" in page and '<section id="summary">' in page
+    (m9 / "index.html").write_text(lost := page.replace('id="summary"', 'id="of-mine"'))
+    capsys.readouterr()
+    assert main(["report", str(m9)]) == 2 and (m9 / "index.html").read_text() == lost
+    assert capsys.readouterr().err == "pomology: index.html stays as it is: of-mine cannot be made without a notebook\n"

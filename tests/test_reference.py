@@ -73,8 +73,8 @@ class TestReference:
         files = {place for place in folder.rglob("*") if place.is_file() and tracked(place)}
         data = {place.name: place.read_bytes() for place in files}
         texts = {name: (gzip.decompress(raw) if name.endswith(".gz") else raw).decode() for name, raw in data.items()}
-        own = share.own_names().items()
-        assert [(name, what) for name, text in texts.items() for one, what in own if one in text] == []
+        own = share.own_names()
+        assert [(name, one) for name, text in texts.items() for one in own if one in text] == []
 
     def test_the_readme_leads_to_it(self, folder):
         assert f"outputs/{folder.name}/" in (root() / "README.md").read_text(encoding="utf-8")

@@ -19,4 +19,4 @@ def _run(options: argparse.Namespace) -> None:
     say(f"{redact(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
 
 
-COMMANDS = {"share": Command("pack a run into a zip for others, checked for what names you", _arguments, _run)}
+COMMANDS = {"share": Command("pack the numbers of a run into a zip for others", _arguments, _run)}
