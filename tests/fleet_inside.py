@@ -17,7 +17,7 @@ from fleet_lab import BUCKET, CHIPS, HUB, SCHEDULER, sums_of
 LIES = {  # kind -> what the command says of it, once
     "climbs": "which is no file of a run",
     "absolute": "which is no file of a run",
-    "many": "lists what no run has: too large",
+    "many": "lists more than a run has",
     "drips": "in another size than it said",
     "other": "another machine's machine.json",
     "nothing": "describes no machine",
@@ -104,8 +104,8 @@ def liar(drawn: str) -> None:
 
     from pomology.extras.fleet import fleet_wire as wire
     from pomology.extras.fleet import fleet_worker
+    from pomology.extras.fleet.fleet_worker import Entry
     from pomology.machine import snapshot
-    from pomology.results.archive import Entry
 
     machine = snapshot.snapshot()
     about = json.dumps(machine | {"profile": "smoke"}).encode()

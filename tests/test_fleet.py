@@ -20,7 +20,6 @@ from pomology.errors import PomologyError
 from pomology.extras.fleet import fleet, fleet_answers, fleet_cluster, fleet_worker
 from pomology.extras.fleet import fleet_wire as wire
 from pomology.machine import quiet, snapshot
-from pomology.results import archive
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def taken(tmp_path, known, files, lie=lambda data: data):
 
     async def ask(kind, question, **given):
         if question == "files":
-            return kind({name: archive.Entry.of(data) for name, data in files.items()})
+            return kind({name: fleet_worker.Entry.of(data) for name, data in files.items()})
         data = files[given["name"]][given["start"] : given["start"] + given["size"]]
         return kind(lie(data))
 

@@ -9,7 +9,6 @@ import re
 import signal
 import time
 
-import hostile
 import pytest
 from test_report import record, run
 
@@ -164,25 +163,6 @@ def test_what_a_cell_prints_is_joined_as_nbclient_does_in_time_that_grows_as_the
     for step in range(20_000):  # as of a download
         bar = client.joined(bar, f"\rstep {step:,}")
     assert bar == "step 19,999"
-
-
-def test_no_file_of_a_run_is_read_without_end(tmp_path):
-    """In place of each that `report` reads, it costs itself alone: pipes and links to what never ends in turn."""
-    out = run(tmp_path / "run", record(), record("dcgan"))
-    places = ["siamese.jsonl", "vae.ipynb", ".partial/dcgan.ipynb", "figures/vae-epoch.svg", "tables/vae-article.json"]
-    (out / "machine.json").unlink()
-    for number, name in enumerate(["machine.json", *places]):
-        (out / name).parent.mkdir(exist_ok=True)
-        os.mkfifo(out / name) if number % 2 else (out / name).symlink_to("/dev/zero")
-    page = report_page.build(out).read_text(encoding="utf-8")
-    assert "siamese.jsonl: not a file of its own" in page and "machine.json: not a file of its own" in page
-    assert "The notebook cannot be rendered: PomologyError: vae.ipynb: no file of at most" in page and "7.9 s" in page
-    assert "What it holds cannot be read." in page
-
-
-def test_files_made_malformed_at_random_are_a_line_or_cost_nothing():
-    tried = [*hostile.attempts(12, 4, ("report", "compare", "check"))]
-    assert [attempt for attempt in tried if attempt[2] is not None] == [] and len(tried) == 12
 
 
 def test_scripts_go_in_time_that_grows_as_the_text():

@@ -125,7 +125,7 @@ def test_what_strangers_send_is_shown_and_does_nothing(tmp_path, own):
         ("'gone away.zip'", "WITH: gone away.zip: no such run"),
         ("'open", "WITH='open: No closing quotation"),
         ("own", "WITH=own: is the run whose page this is"),
-        ("text.zip", "text.zip: not a zip that can be read"),
+        ("text.zip", "text.zip: not the zip of a run"),
         ("empty", "WITH=empty: no case has ended in it"),
         (" ".join(["b"] * 2 + [f"b{n}" for n in range(8)]), "WITH: 9 runs; a page shows at most 8"),
     ],

@@ -327,9 +327,9 @@ def test_journals_of_a_run_that_is_kept_may_be_packed(journal, monkeypatch):
     assert run.journals["vae"].size == plain.size  # what was made of it is known to be so
     assert run.journals["vae"].path == packed and results_run.is_run(packed.parent)
     monkeypatch.setattr(results_archive, "MOST_BYTES", plain.size - 1)
-    assert Run(packed.parent).problems[0].startswith("run/vae.jsonl.gz: too large; at most ")
+    assert Run(packed.parent).problems[0].startswith("vae.jsonl.gz: more than ")
     packed.write_bytes(b"no gzip")
-    assert Run(packed.parent).problems[0].startswith("run/vae.jsonl.gz: cannot be read: ")
+    assert Run(packed.parent).problems[0].startswith("vae.jsonl.gz: cannot be read: ")
 
 
 def test_repeats_of_too_few_steps_have_a_mean_and_no_interval():

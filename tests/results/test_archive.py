@@ -1,121 +1,149 @@
-"""Zips and folders from strangers."""
+"""Files of a run as strangers may have made them: each is read, or refused in a line, and nothing else happens."""
 
+import gzip
 import io
 import json
 import os
-import re
+import random
 import struct
 import tracemalloc
 import zipfile
-from pathlib import Path
 
+import fakes
 import pytest
-from test_report import MACHINE, record, run
+import records
 
 from pomology.__main__ import main
 from pomology.errors import PomologyError
-from pomology.report import compare
-from pomology.results import archive as results_archive
+from pomology.results import archive, journal
+from pomology.results.run import Run
 
-# What strangers send --------------------------------------------------------------------------------------------------
-
-JOURNAL = (json.dumps(record().line()) + "\n").encode()
-
-
-def member(name: str, mode: int = 0o100644, method: int = zipfile.ZIP_DEFLATED) -> zipfile.ZipInfo:
-    about = zipfile.ZipInfo(name)
-    about.external_attr, about.compress_type, about.create_system = mode << 16, method, 3
-    return about
+MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "os": "macOS", "python": "3.11.9"}
+METRICS = {"epoch_s": records.metric(7.9, 7.5, 8.3, "s")}
+JOURNAL = (json.dumps(fakes.record(metrics=METRICS).line()) + "\n").encode()
 
 
-def zipped(*files: tuple[str | zipfile.ZipInfo, bytes]) -> bytes:
+def zipped(files, method=zipfile.ZIP_DEFLATED, comment=b""):
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in (("vae.jsonl", JOURNAL), *files):
-            archive.writestr(name, data)
+    with zipfile.ZipFile(packed, "w", method) as out:
+        out.comment = comment
+        for name, data in files.items():
+            out.writestr(name, data)
     return packed.getvalue()
 
 
-def patched(data: bytes, place: int, value: bytes) -> bytes:
-    """With some bytes of each entry in the list of contents replaced."""
-    entry = re.compile(rb"(PK\x01\x02.{%d}).{%d}" % (place - 4, len(value)), re.DOTALL)
-    return entry.sub(lambda found: found[1] + value, data)
+def with_size(data, size):
+    """A zip whose list says this size of each file."""
+    parts = data.split(b"PK\1\2")
+    listed = [part[:20] + struct.pack("<I", size) + part[24:] for part in parts[1:]]
+    return b"PK\1\2".join([parts[0], *listed])
 
 
-PLAIN = zipped(("b.jsonl", b"x" * 1000))
-STORED = zipped((member("b.jsonl", method=zipfile.ZIP_STORED), b"x" * 1000))
-MANY = [zipped(*((f"{n}.jsonl", b"") for n in range(number))) for number in (99, results_archive.MOST_FILES)]
-HOSTILE = {  # what is wrong -> the zip, and what is said
-    "nothing": (b"", "not a zip that can be read"),
-    "torn": (PLAIN[:-30], "not a zip that can be read"),
-    "list of gigabytes": (bytes(100) + b"PK\5\6" + struct.pack("<QIIH", 0, 2**31, 0, 0), "it lists more than"),
-    "bomb": (patched(MANY[0], 24, struct.pack("<I", 60 * 2**20)), "bytes unpacked; a run has at most"),
-    "large file": (patched(PLAIN, 24, struct.pack("<I", 2**27)), "bytes unpacked; at most"),
-    "more than it says": (patched(PLAIN, 24, struct.pack("<I", 10)), "vae.jsonl cannot be unpacked"),
-    "too many files": (MANY[1], "files; a run has at most"),
-    "climbs": (zipped(("../b.jsonl", b"x")), "../b.jsonl has a path that leads out of its folder"),
-    "drive": (zipped(("C:/b.jsonl", b"x")), "has a name that no file of a run has"),
-    "zero byte": (zipped(("b.jsonlX.html", b"x")).replace(b"b.jsonlX", b"b.jsonl\0"), "has a name that no file"),
-    "deep": (zipped(("a/" * 40 + "b.jsonl", b"x")), "lies deeper than any file of a run"),
-    "link": (zipped((member("b.jsonl", 0o120777), b"/etc/passwd")), "b.jsonl is a link or another special file"),
-    "by case": (zipped(("VAE.jsonl", b"x")), "VAE.jsonl and vae.jsonl are one file on a Mac"),
-    "twice": (zipped(("vaf.jsonl", b"x")).replace(b"vaf.jsonl", b"vae.jsonl"), "vae.jsonl is in it twice"),
-    "encrypted": (patched(PLAIN, 8, b"\1\0"), "vae.jsonl is encrypted"),
-    "other method": (zipped((member("b.jsonl", method=zipfile.ZIP_LZMA), b"x")), "is packed in another way"),
-    "damaged": (STORED.replace(b"x" * 1000, b"y" * 1000), "b.jsonl cannot be unpacked: Bad CRC-32"),
-    "archive in it": (zipped(("more.ZIP", PLAIN)), "more.ZIP is an archive inside the archive"),
-    "no run": (zipped().replace(b"vae.jsonl", b"vae.jsonX"), "not a run: neither machine.json nor a journal"),
+GOOD = {
+    "flat": {"vae.jsonl": JOURNAL, "machine.json": json.dumps(MACHINE)},
+    "a folder": {
+        "m9/": b"",
+        "m9/vae.jsonl": JOURNAL,
+        "m9/machine.json": json.dumps(MACHINE),
+        "m9/earlier/vae-1.jsonl": JOURNAL,
+        "m9/notes.txt": b"\0",
+        "__MACOSX/m9/._vae.jsonl": b"\0\5",
+        "../../vae-2.jsonl": JOURNAL,
+    },
+    "gzip": {"vae.jsonl.gz": gzip.compress(JOURNAL), "machine.json": json.dumps(MACHINE)},
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_zip_is_refused_in_a_line_and_leaves_nothing(tmp_path, name, capsys, monkeypatch):
-    data, why = HOSTILE[name]
-    good, place = run(tmp_path / "good", record()), tmp_path / "bad.zip"
-    place.write_bytes(data)
+@pytest.mark.parametrize("files", GOOD.values(), ids=GOOD)
+def test_a_zip_is_read_however_it_was_packed(tmp_path, files):
+    (tmp_path / "m9.zip").write_bytes(zipped(files, comment=b"from my Mac"))
+    run = Run(tmp_path / "m9.zip")
+    assert (run.name, len(run.records), run.machine, run.problems) == ("m9", 1, MACHINE, [])
+
+
+ONE = {"vae.jsonl": JOURNAL}
+BAD = {
+    "empty": b"",
+    "torn": zipped(ONE)[:-30],
+    "no run": zipped({"notes.txt": b"x"}),
+    "two runs": zipped({"a/vae.jsonl": JOURNAL, "b/vae.jsonl": JOURNAL}),
+    "damaged": zipped(ONE, zipfile.ZIP_STORED).replace(b"Apple", b"Pears"),
+    "other method": zipped(ONE, zipfile.ZIP_LZMA)[:60],
+    "encrypted": zipped(ONE).replace(b"PK\1\2\x14\3\x14\0\0\0", b"PK\1\2\x14\3\x14\0\1\0"),
+    "too large": with_size(zipped(ONE), archive.MOST_ALL_BYTES + 1),
+    "larger than it says": with_size(zipped({"vae.jsonl": bytes(2**26)}), 100),
+    "too many files": zipped({f"{number}.txt": b"" for number in range(archive.MOST_FILES)} | ONE),
+}
+
+
+@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
+def test_a_bad_zip_is_a_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, data):
     monkeypatch.chdir(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
+    place = tmp_path / "bad.zip"
+    place.write_bytes(data)
     tracemalloc.start()
     try:
-        with pytest.raises(PomologyError) as refusal:
-            compare.load(place)
+        with pytest.raises(PomologyError, match=r"^bad\.zip: not the zip of a run: "):
+            print(Run(place).records)
         assert tracemalloc.get_traced_memory()[1] < 2**24
     finally:
         tracemalloc.stop()
-    said = str(refusal.value)
-    assert said.startswith("bad.zip: ") and why in said and said.isprintable() and len(said) < 300
-    assert main(["compare", str(good), str(place)]) == 2
-    assert capsys.readouterr().err == f"pomology: {said}\n"
-    assert sorted(tmp_path.rglob("*")) == before
+    records.write(tmp_path / "good", [fakes.record()], MACHINE)
+    assert main(["compare", "good", "bad.zip"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("pomology: bad.zip: ") and error.count("\n") == 1 and len(error) < 300
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["bad.zip", "good", "machine.json", "vae.jsonl"]
 
 
-def test_zips_of_other_hands_are_read(tmp_path):
-    """As the Finder packs a folder, and as one packs what is in it."""
-    beside = ("m9/", "__MACOSX/m9/._vae.jsonl", "m9/.DS_Store", "m9/notes.txt", "m9/vae.ipynb", "m9/tables/a.csv")
-    machine = json.dumps(MACHINE).encode()
-    with zipfile.ZipFile(tmp_path / "m9.zip", "w") as archive:
-        for name in beside:
-            archive.writestr(name, b"" if name.endswith("/") else b"\0\5")
-        archive.writestr("m9/vae.jsonl", JOURNAL)
-        archive.writestr("m9/machine.json", machine)
-    (tmp_path / "flat.zip").write_bytes(zipped(("machine.json", machine)))
-    for name in ("m9", "flat"):
-        loaded = compare.load(tmp_path / f"{name}.zip")
-        assert loaded.name == name and len(loaded.cases) == 1 and loaded.machine == MACHINE and not loaded.problems
+def spoiled(data, rng):
+    """Bytes with one thing wrong in them."""
+    start, end = sorted(rng.choices(range(len(data)), k=2))
+    ways = (data[:start], data[:start] + data[end:], data[:start] + data[start:end] * 2 + data[end:])
+    noise = data[:start] + rng.randbytes(9) + data[start + rng.choice((0, 9)) :]
+    return rng.choice([*ways, noise, noise])
 
 
-def large(place: Path, size: int = results_archive.MOST_BYTES + 1) -> None:
-    with open(place, "wb") as file:
-        file.truncate(size)
+def test_a_zip_spoiled_at_random_is_read_or_is_a_line(tmp_path):
+    rng = random.Random(7)
+    place, refused = tmp_path / "bad.zip", 0
+    for _ in range(300):
+        place.write_bytes(spoiled(zipped(GOOD["a folder"]), rng))
+        try:
+            Run(place).problems.sort()
+        except PomologyError as error:
+            assert str(error).isprintable() and len(str(error)) < 300
+            refused += 1
+    assert 100 < refused < 300
 
 
-def test_hostile_files_in_a_folder_are_not_read_nor_a_zip_too_large_opened(tmp_path):
-    folder = run(tmp_path / "b", record())
-    for number, make in enumerate((lambda place: place.symlink_to(__file__), os.mkfifo, os.mkdir, large)):
-        make(folder / f"x{number}.jsonl")
-    side = compare.load(folder)
-    assert len(side.problems) == 4 and len(side.cases) == 1
-    assert all(re.match(r"b/x\d\.jsonl: (not a file of its own|too large)", problem) for problem in side.problems)
-    large(tmp_path / "bad.zip", results_archive.MOST_ZIP_BYTES + 1)
-    with pytest.raises(PomologyError, match=r"bad\.zip: 134,217,729 bytes; at most"):
-        compare.load(tmp_path / "bad.zip")
+VALUES = [None, True, -1, 1e308, 10**400, float("nan"), "", "\ud800", "a\nb\x1b[31m", [], {}, [[[]]], "9" * 6000]
+
+
+def test_a_journal_spoiled_at_random_costs_the_line_that_is_spoiled(tmp_path):
+    rng = random.Random(7)
+    whole = json.loads(JOURNAL)
+    lost = 0
+    for _ in range(300):
+        line = whole | {rng.choice(list(whole)): rng.choice(VALUES)}
+        data = rng.choice([json.dumps(line).encode(), spoiled(JOURNAL, rng), b"[" * 100_000])
+        try:
+            held = journal.contents(tmp_path / "vae.jsonl", data.strip() + b"\n" + JOURNAL)
+        except PomologyError as error:
+            assert "schema" in str(error)
+            continue
+        assert held.records and len(held.problems) <= 2
+        assert all(problem.isprintable() for problem in held.problems)
+        lost += bool(held.problems)
+    assert 100 < lost < 300
+
+
+def test_pipes_links_and_large_files_in_a_folder_do_not_hang(tmp_path):
+    out = records.write(tmp_path / "run", [fakes.record()])
+    os.mkfifo(out / "pipe.jsonl")
+    (out / "zero.jsonl").symlink_to("/dev/zero")
+    (out / "machine.json").symlink_to("nowhere")
+    with open(out / "large.jsonl", "wb") as file:
+        file.truncate(archive.MOST_BYTES + 1)
+    run = Run(out)
+    assert len(run.records) == 1
+    assert [problem.partition(":")[0] for problem in run.problems] == ["large.jsonl", "machine.json is missing"]

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.machine import snapshot
-from pomology.paths import redact, root
+from pomology.paths import read_file, redact, root
 from pomology.results import archive, journal
 from pomology.results.record import Record
 
@@ -96,11 +97,13 @@ class Run:
     def _read(self, only: str | None = None) -> dict[str, tuple]:
         """What is known of all files, or of the one with this name."""
         if self.path.is_dir():
-            files = {file.place.name: file for file in archive.listed(self.path) if only in (None, file.place.name)}
-            for name, file in files.items():
-                if self._known.get(name, (None,))[0] != file.stamp:
-                    self._known[name] = (file.stamp, *self._parsed(name, file.read))
-            return {name: self._known[name] for name in files}
+            names = [path.name for path in archive.listed(self.path) if only in (None, path.name)]
+            for name in names:
+                status = (self.path / name).stat()
+                stamp = (status.st_size, status.st_mtime_ns)
+                if self._known.get(name, (None,))[0] != stamp:
+                    self._known[name] = (stamp, *self._parsed(name, partial(read_file, self.path / name)))
+            return {name: self._known[name] for name in names}
         if not self._known:
             unpacked = archive.unpacked(self.path)
             self._known = {name: (None, *self._parsed(name, lambda data=data: data)) for name, data in unpacked}
@@ -108,7 +111,7 @@ class Run:
 
     def _parsed(self, name: str, read: Callable[[], bytes]) -> tuple[dict | journal.Contents | None, str | None]:
         try:
-            data = read()
+            data = archive.plain(name, read())
             if name != MACHINE:
                 return journal.contents(self.path / name, data), None
             machine = json.loads(data)

@@ -11,12 +11,11 @@ import msgspec
 
 from pomology.errors import PomologyError
 from pomology.extras.fleet import fleet_wire as wire
-from pomology.extras.fleet.fleet_worker import FILES, MOST_TEXT
+from pomology.extras.fleet.fleet_worker import FILES, MOST_TEXT, Entry
 from pomology.format import one_line
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import read_file
 from pomology.results import archive, folders, journal
-from pomology.results.archive import Entry
 from pomology.results.notebook_file import read_notebook
 from pomology.results.run import MACHINE, MALFORMED
 from pomology.runner.notebooks import notebooks
@@ -74,8 +73,8 @@ async def take(ask: Callable[..., Awaitable[Any]], known: dict, run: str, profil
     files = (await ask(Files, "files", run=run)).files
     if wrong := next((name for name in files if not FILES.fullmatch(name)), None):
         raise Refused(f"sends {one_line(wrong)}, which is no file of a run")
-    if why := archive.refused(files, files.values()):
-        raise Refused(f"lists what no run has: {why}")
+    if len(files) > archive.MOST_FILES or sum(entry.size for entry in files.values()) > archive.MOST_ALL_BYTES:
+        raise Refused("lists more than a run has")
     out.mkdir(parents=True, exist_ok=True)
     taken = []
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".partial-") as scratch:

@@ -17,9 +17,10 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import distributed
+import msgspec
 
 import pomology
 from pomology.errors import PomologyError
@@ -27,7 +28,7 @@ from pomology.extras.fleet import fleet_wire as wire
 from pomology.format import one_line
 from pomology.machine import quiet
 from pomology.machine import snapshot as machine_snapshot
-from pomology.paths import redact, root
+from pomology.paths import MOST_BYTES, redact, root
 from pomology.results import archive
 from pomology.runner import batch, plan
 
@@ -35,6 +36,17 @@ MOST_TEXT = 2**16  # characters of what a job says, in one answer
 FILES = re.compile(rf"machine\.json|{archive.WORD}\.jsonl|(?:repeats/)?{archive.WORD}\.ipynb")
 AGAIN_S = 3.0  # before a worker looks for its scheduler again
 STARTED = "a worker at"  # so begins what a worker says once it has registered
+
+
+class Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """What a list says of a file."""
+
+    size: Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        return cls(len(data), hashlib.sha256(data).hexdigest())
 
 
 def kit() -> str:
@@ -128,7 +140,7 @@ class Machine:
         out = plan.run_folder(run, "")
         paths = {path.relative_to(out).as_posix(): path for path in (*out.glob("*"), *out.glob("repeats/*"))}
         known = {name: path for name, path in sorted(paths.items()) if FILES.fullmatch(name) and path.is_file()}
-        sums = {name: archive.Entry.of(path.read_bytes()) for name, path in known.items()}
+        sums = {name: Entry.of(path.read_bytes()) for name, path in known.items()}
         return {"files": {name: (entry.size, entry.sha256) for name, entry in sums.items()}}
 
     def take(self, run: str, name: str, start: int, size: int) -> dict:
