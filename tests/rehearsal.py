@@ -17,10 +17,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lint import FRAMEWORKS, UNWANTED
-
 if TYPE_CHECKING:
     from pomology.extras.doctor.operators import Use
+
+# A package that belongs to a framework -> the framework. No process may hold two.
+FRAMEWORKS = {
+    **dict.fromkeys(("torch", "lightning", "pytorch_lightning", "torchmetrics", "transformers", "peft"), "torch"),
+    **dict.fromkeys(("accelerate", "deepspeed"), "torch"),
+    **dict.fromkeys(("tensorflow", "keras", "tf_keras"), "tensorflow"),
+    **dict.fromkeys(("mlx", "mlx_lm"), "mlx"),
+    **dict.fromkeys(("jax", "flax"), "jax"),
+}
+UNWANTED = ("sklearn", "zeus")  # each brings a second OpenMP
 
 # What PyTorch, Lightning and transformers call on a Mac, too, where it answers or does nothing.
 HARMLESS = {

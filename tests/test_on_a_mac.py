@@ -1,7 +1,4 @@
-"""A whole case in a process that believes to be on a Mac: see `macs.become` for what it lacks.
-
-lint.py looks for calls of what only Linux has.
-"""
+"""A whole case in a process that believes to be on a Mac: see `macs.become` for what it lacks."""
 
 from __future__ import annotations
 
