@@ -22,8 +22,8 @@ FIRST = (
     *("test_page.py", "[capabilities]", "test_known_faults.py", "test_doctor.py", "test_memory.py"),
     *("[model_sizes", "test_lab.py", "test_batch.py", "test_store.py", "[gpt2_small]", "test_model_memory.py"),
     *("[resnet50]", "[instrument_check]", "test_add_an_experiment.py", "test_whisper.py", "test_proof.py"),
-    *("test_flops.py", "test_gpt2_finetuning.py", "test_data.py", "test_share.py", "test_roofline.py", "[bert_base]"),
-    *("[whisper_", "[cnn]", "[lstm]", "[mlp]", "test_hostile_", "test_figures.py", "test_on_a_mac.py"),
+    *("test_flops.py", "test_gpt2_finetuning.py", "test_data.py", "test_roofline.py", "[bert_base]"),
+    *("[whisper_", "[cnn]", "[lstm]", "[mlp]", "test_figures.py", "test_on_a_mac.py"),
     *("test_trainings.py", "test_language.py", "test_project.py", "test_compare.py", "test_verdicts.py"),
     *("test_statistics.py", "test_experiment.py", "test_lightning.py", *(f"{file}[" for file in BY_NOTEBOOK)),
 )

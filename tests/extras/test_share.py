@@ -144,3 +144,17 @@ def test_rendered_notebooks_go_along_when_asked_unless_one_has_a_name_or_key(tmp
     (out / "vae.html").write_text("<pre>loss 0.1, <ConvolutionBackward0>, 4,111,111 B</pre>")
     assert main(["share", "--notebooks", str(out)]) == 0
     assert "loss 0.1" in members(tmp_path / "mine.zip")["vae.html"]
+
+
+def test_a_user_without_an_account_or_a_home_can_share(tmp_path, monkeypatch):
+    """As `docker run --user 54321` has it."""
+
+    def nobody():
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(share.getpass, "getuser", nobody)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: nobody())
+    out = run(tmp_path / "mine")
+    (out / "vae.html").write_text("<h1>VAE</h1>")
+    assert "vae.html" in members(share.write(out, notebooks=True, say=str))

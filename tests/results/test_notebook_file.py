@@ -1,0 +1,54 @@
+"""A file that is no notebook is refused in a line, before anything runs."""
+
+import json
+import os
+
+import pytest
+
+from pomology.errors import PomologyError
+from pomology.results import notebook_file
+from pomology.runner import notebooks
+
+CELL = {"cell_type": "markdown", "metadata": {}, "source": ["# A title"], "id": "a"}
+KERNEL = {"name": "python3", "display_name": "Python 3"}
+GOOD = {"cells": [CELL], "metadata": {"kernelspec": KERNEL}, "nbformat": 4, "nbformat_minor": 5}
+MALFORMED = {
+    "empty": b"",
+    "torn": json.dumps(GOOD).encode()[:-9],
+    "no UTF-8": b"\xff\xfe",
+    "deep": b"[" * 200_000,
+    "nbformat 3": json.dumps(GOOD | {"nbformat": 3}).encode(),
+    "no cells": json.dumps(GOOD | {"cells": []}).encode(),
+    "source a number": json.dumps(GOOD | {"cells": [CELL | {"source": 3}]}).encode(),
+    "seconds a text": json.dumps(GOOD | {"metadata": {"pomology": {"seconds": {"quick": "long"}}}}).encode(),
+    "half a character": json.dumps(GOOD | {"cells": [CELL | {"source": "\ud800"}]}).encode(),
+}
+
+
+@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_notebook_is_a_line(tmp_path, data):
+    (tmp_path / "x.ipynb").write_bytes(data)
+    with pytest.raises(PomologyError, match=r"^x\.ipynb: not a notebook \(") as refusal:
+        notebook_file.read_notebook(tmp_path / "x.ipynb")
+    assert str(refusal.value).isprintable() and len(str(refusal.value)) < 300
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x.ipynb")
+    with pytest.raises(PomologyError, match=r"x\.ipynb: no file of at most"):
+        notebook_file.read_notebook(tmp_path / "x.ipynb")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metadata": {"kernelspec": KERNEL | {"name": "mine"}}}, "its kernel is 'mine'; it must be 'python3'"),
+        ({"metadata": {}}, "its kernel is missing"),
+        ({"cells": [CELL | {"source": "![](attachment:a.png)"}]}, "shows the attachment a.png, which it lacks"),
+    ],
+)
+def test_what_cannot_be_run_or_rendered_is_refused(tmp_path, change, words):
+    (tmp_path / "x.ipynb").write_text(json.dumps(GOOD | change))
+    (notebook,) = notebooks.notebooks(tmp_path)
+    with pytest.raises(PomologyError, match=rf"^x\.ipynb: {words}"):
+        notebooks.check_runnable(notebook)
