@@ -11,7 +11,7 @@ from pomology.articles import published
 from pomology.articles.claims import FIELDS, REPEATS, Comparison, Decision, Term
 from pomology.articles.published import experiment_of
 from pomology.format import quantity, quantity_per_s, significant
-from pomology.measure.estimate import Estimate
+from pomology.measure.estimate import Estimate, estimate
 from pomology.report.table import Table
 from pomology.results import metrics
 from pomology.results.cases import DOUBTS, config_text
@@ -194,9 +194,11 @@ def _text(comparison: Comparison, common: dict[str, Any], level: float) -> str:
     if len(names) == 2:
         left = f"{' / '.join(names)} = {left}"
     right = [value for _, value in comparison.bounds]
-    if comparison.ratio and isinstance(right[0], Estimate) and right[0].covers == "exact" and right[0].value > 0:
+    bound = estimate(right[0]) if not isinstance(right[0], str) else None
+    if comparison.ratio and bound.covers == "exact" and bound.value > 0:
         ratio = comparison.ratio.judged(1 - level).ratio
-        left += f" ({_number(right[0] * ratio.low)} to {_number(right[0] * ratio.high)})"
+        low, high = (comparison.left.replace(value=bound.value * end) for end in (ratio.low, ratio.high))
+        left += f" ({_number(low)} to {_number(high)})"
     if len(comparison.bounds) == 2:
         claimed = " to ".join(_number(value) for value in right)
     else:
