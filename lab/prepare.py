@@ -11,13 +11,13 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from jupyterlab_server.workspaces_handler import WorkspacesManager
+from pomology.report.notebook_page import PICTURE, address
 
 from pomology import format
 from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import root, write_atomic
-from pomology.report.notebook_page import PICTURE, address
 from pomology.results import folders
 from pomology.results.notebook_file import read_notebook
 from pomology.results.run import MALFORMED, Run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pomology.report.showing import Report
 from records import record as record_of
 from records import write
 
@@ -10,7 +11,6 @@ from pomology.articles import published
 from pomology.measure.estimate import Estimate
 from pomology.report import costs, declaration
 from pomology.report import table as report_table
-from pomology.report.showing import Report
 from pomology.results.record import Record
 from pomology.results.run import Run
 

@@ -8,12 +8,12 @@ import re
 from datetime import datetime
 
 import pytest
+from pomology.report.showing import Report
 
 from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
 from pomology.report import declaration
-from pomology.report.showing import Report
 from pomology.results import folders, journal
 
 GIT = {"commit": "c" * 40, "dirty": False}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pomology.report.showing import Report
 from records import metric, product, rate, record, stream
 
 from pomology.__main__ import main
@@ -12,7 +13,6 @@ from pomology.extras.prediction.model import Model, Observed
 from pomology.extras.prediction.operators import Operator
 from pomology.extras.prediction.rates import Device
 from pomology.measure.estimate import Estimate
-from pomology.report.showing import Report
 from pomology.results import cases
 
 PEAKS = {"fp32": 10e12, "tf32": None, "half": 100e12}

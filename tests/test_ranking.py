@@ -9,6 +9,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from pomology.report.showing import Report
 from records import metric, record, write
 
 from pomology.articles import elsewhere, published
@@ -16,7 +17,6 @@ from pomology.errors import PomologyError
 from pomology.report import declaration, page, speeds
 from pomology.report.figures.ranking import on_an_axis, ranking_figure
 from pomology.report.ranking import NOTHING, Ranking, compared, times_as
-from pomology.report.showing import Report
 from pomology.results.run import Run
 
 

@@ -7,6 +7,7 @@ import re
 
 import nbformat
 import pytest
+from pomology.report.showing import Report
 from records import metric, product, rate, record, write
 
 from pomology import format
@@ -14,7 +15,6 @@ from pomology.articles import published
 from pomology.report import declaration, roofline, summary
 from pomology.report import page as report_page
 from pomology.report.figures import style
-from pomology.report.showing import Report
 from pomology.results.run import Run
 from pomology.runner import notebooks
 
