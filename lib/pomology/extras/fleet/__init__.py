@@ -1,45 +1,34 @@
-"""Run every notebook on many machines, and compare them: `pomology fleet`."""
+"""Run notebooks on several machines at a time, and compare the machines: `pomology fleet`."""
 
 import argparse
 
-from pomology.command_line import Command, add_run_options, extra, limit_minutes, put_into_store, request, say
+from pomology import command_line
 from pomology.errors import PomologyError
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_options(parser)
-    option = parser.add_argument
-    address = "tls://host:port or tcp://host:port"
-    option("--scheduler", default="", metavar="ADDRESS", help=f"of the scheduler that workers wait at: {address}")
-    option("--hosts", default="", help="user@host, separated by spaces: workers are started there by ssh")
-    option("--insecure", action="store_true", help="allow tcp:// beyond this machine, in the clear and for anybody")
-    option("--listen", default="", metavar="ADDRESS", help=f"be the scheduler: {address}")
-    option("--worker", default="", metavar="ADDRESS", help="be a worker of the scheduler there")
-    option("--worker-command", action="store_true", help="print the line that starts a worker for --scheduler")
+    command_line.add_run_options(parser)
+    scheduler = "of dask, whose workers are the machines: tls://host:port or tcp://host:port"
+    parser.add_argument("--scheduler", default="", metavar="ADDRESS", help=scheduler)
+    hosts = "where ssh starts the scheduler and workers: user@host:port, separated by spaces"
+    parser.add_argument("--hosts", default="", help=hosts)
+    insecure = "do without TLS: whoever reaches a machine's port can run programs there"
+    parser.add_argument("--insecure", action="store_true", help=insecure)
 
 
 def _run(options: argparse.Namespace) -> int:
     try:
-        from pomology.extras.fleet import fleet, fleet_wire, fleet_worker
+        from pomology.extras.fleet import fleet
     except ModuleNotFoundError as error:
-        raise PomologyError(f"fleet needs {error.name}: `make env EXTRAS=fleet` installs it") from None
-
-    if options.worker_command:
-        where = fleet_wire.address(options.scheduler or "tls://HOST:8786", "SCHEDULER", options.insecure)
-        more = " --insecure" if options.insecure else ""
-        say(f".venv/bin/python -m pomology fleet --worker={where.geturl()}{more}")
-        return 0
-    if options.listen:
-        return fleet_wire.listen(options.listen, options.insecure, say)
-    if options.worker:
-        return fleet_worker.work(options.worker, options.insecure, say)
+        install = "`make env EXTRAS=fleet` installs it"
+        raise PomologyError(f"fleet needs {error.name}: {install}") from None
     if options.store:
-        extra("store").check(options.store)
-    where = options.scheduler, options.hosts, limit_minutes(options), options.insecure
-    status, run, machines = fleet.run(request(options), *where, say)
-    for folder in machines if options.store else ():
-        status = put_into_store(folder, options.store, run) or status
+        command_line.extra("store").check(options.store)
+    status, run, machines = fleet.run(options, command_line.say)
+    for folder in machines if options.store else []:
+        status = command_line.put_into_store(folder, options.store, run) or status
     return status
 
 
-COMMANDS = {"fleet": Command("run every notebook on many machines, and compare them", _arguments, _run)}
+SUMMARY = "run every notebook on many machines, and compare them"
+COMMANDS = {"fleet": command_line.Command(SUMMARY, _arguments, _run)}

@@ -1,321 +1,201 @@
-"""One run on many machines: each runs every notebook, one at a time, and what they finish comes back as it ends.
+"""One run on several machines: dask starts it on each, and brings back its files."""
 
-The machines are workers of a dask.distributed cluster. Here is who asks them: begin what is missing, show its rows,
-take its files. A machine's journals and notebooks stand in its own run folder, there and here, as
-`outputs/<run>-fleet/<machine>/`. What a machine sends is a stranger's: bytes with the limits of a shared zip, checked
-as a whole before any of it is written, and pages are made here out of them."""
-
-import asyncio
-import shutil
-import subprocess
+import argparse
+import contextlib
+import logging
+import shlex
 import sys
-import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
+import dask
 import distributed
-import msgspec
 
-from pomology import format
+from pomology import command_line
 from pomology.errors import PomologyError
-from pomology.extras.fleet import fleet_answers, fleet_cluster, fleet_worker
-from pomology.extras.fleet import fleet_wire as wire
-from pomology.extras.fleet.fleet_answers import Refused
+from pomology.extras.fleet import machine
 from pomology.format import one_line
-from pomology.machine import snapshot as machine_snapshot
-from pomology.paths import root
+from pomology.paths import root, write_atomic
 from pomology.report import compare
-from pomology.results import cases, folders
-from pomology.runner import batch, plan
+from pomology.results import folders
+from pomology.runner import plan
 
-LOOK_S = 1.0  # between two looks at a job, and at who is there
-LOST_S = 120.0  # a machine that is silent so long is waited for no more, once all others are done
-TRIES = 5  # of a job that does not come to its end, in one command, and of a machine that is lost in a row
+WAIT_S = 20  # for the scheduler, and for its workers
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+# When a scheduler that is started here gives up a machine, and when it ends without a command.
+CONFIG = {
+    "distributed.scheduler.no-workers-timeout": "2 minutes",
+    "distributed.scheduler.idle-timeout": "2 minutes",
+}
 
-
-class Lost(Exception):
-    """A worker, or the scheduler, does not answer."""
-
-
-@dataclass
-class Machine:
-    """workers: addresses that answer for it, of which the first is asked. heard_s: when it last did. begun: how often
-    each job was; ended: exit statuses of jobs. left_s: what the others will take. page_s: when its page may be made."""
-
-    name: str = ""
-    known: dict = field(default_factory=dict)
-    workers: list[str] = field(default_factory=list)
-    heard_s: float = field(default_factory=time.monotonic)
-    begun: Counter = field(default_factory=Counter)
-    ended: dict[str, int] = field(default_factory=dict)
-    failed: bool = True  # until it has done what it can
-    left_s: float = 0.0
-    page_s: float = 0.0
-    stale: bool = False  # its page
-    task: asyncio.Task | None = None
-
-    @property
-    def past(self) -> set[str]:
-        """The jobs that this command does not begin again."""
-        return {*self.ended} | {job for job, count in self.begun.items() if count >= TRIES}
+Say = Callable[[str], None]
 
 
-@dataclass
-class Fleet:
-    """A run on all machines of a cluster. folder: where what comes back stands, a folder for each machine."""
+def run(options: argparse.Namespace, say: Say) -> tuple[int, str, list[Path]]:
+    """Run notebooks on every machine, and compare the machines.
 
-    settings: dict
-    planned: dict[str, plan.Job]
-    folder: Path
-    limit_minutes: float | None
-    say: Callable[[str], None]
-    scheduler: Any = None
-    machines: dict[str, Machine] = field(default_factory=dict)
-    refused: set[str] = field(default_factory=set)  # addresses of workers
-    silent: set[str] = field(default_factory=set)
-    meeting: dict[str, asyncio.Task] = field(default_factory=dict)  # by address
-    away: str = ""  # why the scheduler does not answer
-    kit: str = field(default_factory=fleet_worker.kit)
-
-    async def ask(self, machine: Machine, kind: type, question: str, **given: Any) -> Any:
-        """A machine's answer of this kind. Raises Lost where it gives none in time, and asks that worker no more until
-        it is met again; Refused for any other answer."""
-        if not machine.workers:
-            raise Lost("none of its workers is there")
-        address, message = machine.workers[0], {"op": "fleet", "ask": question, **given}
-        try:
-            async with asyncio.timeout(wire.CALL_S):
-                answers = await self.scheduler.broadcast(msg=message, workers=[address], on_error="ignore")
-            answer = dict(answers)[address]
-        except wire.Unread as error:
-            raise Refused(str(error)) from None
-        except Exception as error:  # of a cluster that others run: whatever it is, this call gave nothing
-            machine.workers = [other for other in machine.workers if other != address]
-            known = isinstance(error, (KeyError, TimeoutError))
-            raise Lost("no answer" if known else one_line(error or type(error).__name__)) from None
-        machine.heard_s = time.monotonic()
-        if isinstance(answer, dict) and set(answer) == {"refused"}:
-            raise Refused(one_line(answer["refused"], 500))
-        try:
-            return msgspec.convert(answer, kind)
-        except (msgspec.ValidationError, RecursionError) as error:
-            raise Refused(f"its answer to {question!r} is malformed ({one_line(error, 120)})") from None
-
-    async def look_around(self) -> None:
-        """Meet workers that are new, and forget those that are gone; each machine is served by one task."""
-        there, before = [], self.away
-        try:
-            async with asyncio.timeout(wire.WAIT_S):
-                known = (await self.scheduler.identity())["workers"]
-            there = [address for address, about in known.items() if about["resources"].get(wire.RESOURCE)]
-            self.away = ""
-        except Exception as error:  # as in `ask`
-            self.away = one_line(str(error) or type(error).__name__)
-        if self.away and not before and self.machines:
-            self.say(f"the scheduler does not answer ({self.away}); it is waited for, at most {LOST_S:g} s")
-        met = {address for machine in self.machines.values() for address in machine.workers}
-        for address in {*there} - met - self.refused - self.meeting.keys():
-            self.meeting[address] = asyncio.create_task(self.meet(address))
-        for machine in self.machines.values():
-            machine.workers = [address for address in machine.workers if address in there]
-            machine.task = machine.task or asyncio.create_task(self.serve(machine))
-
-    async def meet(self, address: str) -> None:
-        """Find out which machine a worker is on."""
-        try:
-            about = await self.ask(Machine(workers=[address]), fleet_answers.About, "about")
-            if about.kit != self.kit:
-                kits = f"pomology {one_line(about.version, 80)}; here {fleet_worker.version()}"
-                raise Refused(f"runs another kit ({kits}): bring both to one state, then restart it")
-            known = fleet_answers.machine_of(about.machine.encode())
-            name = f"{cases.chip_word(known.get('chip'))}-{about.drawn}"
-            machine = self.machines.get(name) or Machine(name, known)
-            if differ := folders.of_another_machine(machine.known, known):
-                raise Refused(f"says that it is {name}, and differs in {'; '.join(differ)}")
-            other = next(iter(machine.workers), address)
-            if other.rpartition(":")[0] != address.rpartition(":")[0]:
-                copied = "if its checkout is a copy of the other's, remove outputs/.fleet in one"
-                raise Refused(f"says that it is {name}, which {one_line(other)} is; {copied}")
-            if name not in self.machines:
-                self.say(f"{name}: {machine_snapshot.describe(known)}")
-            self.machines[name] = machine
-            machine.workers.append(address)
-        except Lost as error:  # asked again at the next look
-            if address not in self.silent:
-                self.say(f"{one_line(address)}: {error}")
-            self.silent.add(address)
-        except Refused as error:
-            self.refused.add(address)
-            self.say(f"{one_line(address)}: {error}; left out")
-        finally:
-            del self.meeting[address]
-
-    async def serve(self, machine: Machine) -> None:
-        """All jobs of one machine, in turn, behind whatever it is doing already."""
-        about, lost, lost_s = (machine.known, self.settings["run"], self.settings["profile"]), 0, 0.0
-        while True:
-            while not machine.workers:
-                await asyncio.sleep(LOOK_S)
-            job = ""
-            try:
-                taken = await fleet_answers.take(partial(self.ask, machine), *about, self.folder / machine.name)
-                machine.stale |= bool(taken)
-                if time.monotonic() > machine.page_s:
-                    await self.page(machine)
-                given = {"settings": self.settings, "past": [*machine.past], "limit_minutes": self.limit_minutes}
-                begun = await self.ask(machine, fleet_answers.Begun, "begin", **given)
-                if not begun.job:
-                    await self.page(machine)
-                    machine.failed = any(machine.ended.values()) or not {*begun.missing} <= machine.ended.keys()
-                    machine.left_s = 0.0
-                    return
-                if not begun.busy:
-                    job = begun.job
-                    machine.begun[job] += 1
-                    self.announce(machine, job, [name for name in begun.missing if name not in machine.past | {job}])
-                status = await self.follow(machine, begun.job)
-                if job and status in (0, 1, 2):
-                    machine.ended[job] = status  # also of a notebook that lacks its device there
-                lost = 0
-            except Lost as error:
-                lost, lost_s = 1 + lost * (time.monotonic() - lost_s < LOST_S), time.monotonic()
-                what = f"lost{f' in {one_line(job)}' if job else ''} ({error})"
-                if lost > TRIES:
-                    self.say(f"{machine.name}: {what} again and again; left out")
-                    return
-                if lost == 1:
-                    self.say(f"{machine.name}: {what}; it goes on once it is back")
-                await asyncio.sleep(min(LOOK_S * 2**lost, LOST_S / 4))
-            except Refused as error:
-                self.say(f"{machine.name}: {error}; left out")
-                return
-
-    def announce(self, machine: Machine, job: str, later: list[str]) -> None:
-        """Say what begins, and when all is expected to end."""
-        stated = {name: each.notebook.seconds.get(self.settings["profile"], 0) for name, each in self.planned.items()}
-        own_s = stated.get(job, 0)
-        machine.left_s = own_s + sum(stated.get(name, 0) for name in later)
-        last_s = max(each.left_s for each in self.machines.values())
-        ends = f"ends about {format.time_of_day(machine.left_s)}, all about {format.time_of_day(last_s)}"
-        label = self.planned[job].label if job in self.planned else one_line(job)
-        place = f"[{max(1, len(self.planned) - len(later))}/{len(self.planned)}]"
-        self.say(f"{machine.name}: {place} {label}{f': about {format.clock_time(own_s)}; {ends}' if own_s else ''}")
-
-    async def follow(self, machine: Machine, job: str) -> int:
-        """Show what a job says until it ends; returns its exit status."""
-        start = 0
-        while True:
-            seen = await self.ask(machine, fleet_answers.Seen, "look", start=start)
-            if seen.job != job:
-                raise Lost("it was started again meanwhile")
-            start += len(seen.text)
-            for line in seen.text.splitlines():
-                if line.startswith(("  ", "error", "note")) or seen.status not in (None, 0, 1, 130):
-                    self.say(f"{machine.name}: {one_line(line.rstrip(), 300)}")
-            if seen.status is not None:
-                return seen.status
-            await asyncio.sleep(LOOK_S)
-
-    async def page(self, machine: Machine) -> None:
-        """A machine's page anew, if it has to be; not again soon if that took long."""
-        if not machine.stale:
-            return
-        begun_s, command = time.monotonic(), (sys.executable, "-m", "pomology", "report", self.folder / machine.name)
-        try:
-            await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=300)
-        except subprocess.SubprocessError as error:
-            why = (error.stderr or b"").decode("utf-8", "replace").strip() or error
-            self.say(f"{machine.name}: no page: {one_line(why, 300)}")
-        machine.page_s, machine.stale = time.monotonic() + batch.PAGES * (time.monotonic() - begun_s), False
-
-    async def run(self, where: str) -> int:
-        """Serve all machines until each has done what it can, or is gone. Returns the exit status. Raises PomologyError
-        where there is none."""
-        begun_s = time.monotonic()
-        while True:
-            await self.look_around()
-            now_s, waited = time.monotonic(), self.meeting.keys() - self.silent
-            going = [each for each in self.machines.values() if not (each.task and each.task.done())]
-            if self.machines and not waited and all(now_s - each.heard_s > LOST_S for each in going):
-                break
-            if not (self.machines or waited) and (self.refused or now_s - begun_s > wire.WAIT_S):
-                line = "no worker is there; `pomology fleet --worker-command` prints the line that starts one"
-                line = f"no scheduler answers there within {wire.WAIT_S:g} s" if self.away else line
-                raise PomologyError(f"{where}: {'every worker there is left out' if self.refused else line}")
-            await asyncio.sleep(LOOK_S if self.machines else 0.2)
-        for task in (*self.meeting.values(), *(machine.task for machine in going)):
-            task.cancel()
-        status, machines = 0, sorted(self.machines.values(), key=lambda machine: machine.name)
-        ends = await asyncio.gather(*(machine.task for machine in machines), return_exceptions=True)
-        for machine, end in zip(machines, ends, strict=True):
-            if isinstance(end, Exception) and not isinstance(end, (OSError, PomologyError)):
-                raise end
-            if end or machine.failed:
-                why = one_line(end, 300) if isinstance(end, Exception) else "did not finish everything"
-                self.say(f"{machine.name}: {why}; the same command completes what is missing")
-                status = 1
-        return status
-
-
-def gathered(folder: Path) -> list[Path]:
-    """The folders of all machines, of which a fleet's is made."""
-    return sorted(path.parent for path in folder.glob("[!.]*/machine.json"))
-
-
-def run(
-    asked: plan.Asked,
-    scheduler: str,
-    names: str,
-    limit_minutes: float | None,
-    insecure: bool,
-    say: Callable[[str], None],
-) -> tuple[int, str, list[Path]]:
-    """Run what is missing everywhere. Returns the exit status, 0, or 1 where something is missing or ended in error;
-    the run's name; and the folders of all machines.
-
-    Raises PomologyError as `plan.prepare`."""
-    if scheduler and names:
-        raise PomologyError("SCHEDULER and HOSTS: give one of them")
-    plan.check_choices(asked.profile, asked.devices, asked.data)
-    name = plan.run_folder(asked.run, asked.profile).name
-    given = {"devices": asked.devices, "data": asked.data, "out": ""}
-    jobs = plan.jobs(asked.profile, given, asked.only, asked.repeats)
-    planned = {job.name: job for job in jobs}
+    Returns the exit status, the run's name, and a folder for each machine. The status is 1 where
+    a machine has failed. Raises PomologyError for a wrong option, or machines that do not fit.
+    """
+    where = place(options)
+    command = command_words(options)
+    name = plan.run_folder(options.run, options.profile).name
     folder = root() / "outputs" / f"{name}-fleet"
     folder.mkdir(parents=True, exist_ok=True)
+    logging.disable()  # dask's warnings and tracebacks: what they mean is said in a line
+    stack = contextlib.ExitStack()
+    with folders.locked(folder, name, "fleet"), dask.config.set(CONFIG), stack:
+        client = connect(where, options, stack)
+        names = find_machines(client, where, max(1, len(options.hosts.split())), say)
+        status = reproduce(client, names, name, command, folder, say)
+    machines = sorted(path.parent for path in folder.glob("*/machine.json"))
+    for path in machines:
+        if path.name not in names:
+            say(f"{path.name}: does not answer now; its numbers are of an earlier command")
+    compare_machines(machines, folder, say)
+    return status, name, machines
 
-    async def serve() -> int:
-        async with fleet_cluster.cluster(scheduler, names, insecure, say) as (address, secure):
-            fleet = Fleet(asked._replace(run=name)._asdict(), planned, folder, limit_minutes, say)
-            arguments = secure.get_connection_args("client")
-            async with distributed.rpc(address, connection_args=arguments) as fleet.scheduler:
-                there = f"outputs/{name}/ there and outputs/{folder.name}/ here"
-                say(f"{len(planned)} notebooks to run on each machine, into {there}")
-                where = f"SCHEDULER={scheduler}" if scheduler else f"HOSTS={names}" if names else "the local worker"
-                status = await fleet.run(where)
-                for place in gathered(folder):
-                    if place.name not in fleet.machines:
-                        left = sum(not batch.finished(job, place) for job in jobs)
-                        say(f"{place.name}: is not here now; of {len(jobs)} notebooks {left} are missing")
-                        status = 1 if left else status
-                return status
 
-    with folders.locked(folder, name, "fleet"):
-        for left in folder.glob(".partial-*"):  # of a command that was killed
-            shutil.rmtree(left)
-        with wire.nothing_unpickled():
-            status = asyncio.run(serve())
-        sides = []
-        for machine in gathered(folder):
-            try:
-                sides.append(compare.load(machine))
-            except PomologyError as error:
-                say(f"not compared: {error}")
-        if len(sides) > 1:
-            *_, page = compare.write(sides, folder)
-            say(f"compared: {page.relative_to(root())}")
-    return status, name, gathered(folder)
+def place(options: argparse.Namespace) -> str:
+    """Return where the machines are, as make's variable says it.
+
+    Raises PomologyError for a wrong address, or one beyond this machine without TLS.
+    """
+    if options.scheduler and options.hosts:
+        raise PomologyError("SCHEDULER and HOSTS: give one of them")
+    if options.scheduler:
+        where = f"SCHEDULER={options.scheduler}"
+        scheme, _, address = options.scheduler.partition("://")
+        host, _, port = address.rpartition(":")
+        if scheme not in ("tcp", "tls") or not host or not port.isdecimal():
+            raise PomologyError(f"{where}: must be tls://host:port or tcp://host:port")
+        encrypted = scheme == "tls" or host in LOOPBACK
+    else:
+        where = f"HOSTS={options.hosts}"
+        encrypted = not options.hosts or dask.config.get("distributed.comm.require-encryption")
+    if not encrypted and not options.insecure:
+        risk = "without TLS whoever reaches a machine's port can run programs there"
+        raise PomologyError(f"{where}: {risk}; see docs/fleet.md, or say INSECURE=1")
+    return where
+
+
+def command_words(options: argparse.Namespace) -> list[str]:
+    """Return the options of `pomology reproduce` on each machine. Raises PomologyError for a wrong one."""
+    plan.check_choices(options.profile, options.device, options.data)
+    plan.jobs(options.profile, {"devices": options.device}, options.only, options.repeats)
+    names = ["profile", "device", "only", "data", "repeats"]
+    words = [f"--{name}={getattr(options, name)}" for name in names]
+    minutes = command_line.limit_minutes(options)
+    return words if minutes is None else [*words, f"--limit-minutes={minutes}"]
+
+
+def connect(
+    where: str,
+    options: argparse.Namespace,
+    stack: contextlib.ExitStack,
+) -> distributed.Client:
+    """Return a client of the scheduler. The stack closes it, and what was started for it."""
+    try:
+        scheduler = options.scheduler or stack.enter_context(start_workers(options.hosts))
+        return stack.enter_context(distributed.Client(scheduler, timeout=WAIT_S))
+    except Exception as error:  # of ssh, TLS, and many modules of dask
+        why = one_line(error, 300) or type(error).__name__
+        raise PomologyError(f"{where}: no scheduler answers ({why})") from None
+
+
+def start_workers(hosts: str) -> distributed.SpecCluster:
+    """Start a scheduler on the first of these hosts and a worker on each, or both in this process."""
+    if not hosts:
+        local = {"processes": False, "worker_class": machine.Machine}
+        return distributed.LocalCluster(**local, dashboard_address=None)
+    names = []
+    logins = []
+    for text in hosts.split():
+        parts = urlsplit(f"ssh://{text}")
+        login = {"username": parts.username, "port": parts.port}
+        names.append(parts.hostname)
+        logins.append({key: value for key, value in login.items() if value})
+    python = Path(sys.prefix, "bin", "python")
+    if python.is_relative_to(Path.home()):  # where ssh begins, whatever its path on a host
+        python = python.relative_to(Path.home())
+    return distributed.SSHCluster(
+        [names[0], *names],
+        connect_options=[logins[0], *logins],
+        scheduler_options={"port": 0, "dashboard": False},
+        worker_class="pomology.extras.fleet.machine.Machine",
+        remote_python=shlex.quote(str(python)),
+    )
+
+
+def find_machines(client: distributed.Client, where: str, least: int, say: Say) -> list[str]:
+    """Return the names of the machines that answer, at least so many.
+
+    Raises PomologyError where they are too few, or have another state of the kit than we.
+    """
+    try:
+        client.wait_for_workers(least, timeout=WAIT_S)
+    except TimeoutError:
+        few = "no machine answers" if least == 1 else f"fewer than {least} machines answer"
+        raise PomologyError(f"{where}: {few} within {WAIT_S} s") from None
+    kit = machine.describe()["kit"]
+    addresses: dict[str, str] = {}
+    for address, answer in client.run(machine.describe, on_error="return").items():
+        if isinstance(answer, Exception):
+            raise PomologyError(f"{address}: has no kit that answers ({one_line(answer, 300)})")
+        name = answer["name"]
+        if answer["kit"] != kit:
+            raise PomologyError(f"{name}: has {answer['kit']}; here is {kit}")
+        other = addresses.setdefault(name, address)
+        if urlsplit(other).hostname != urlsplit(address).hostname:
+            remedy = "remove outputs/.fleet where the checkout is a copy"
+            raise PomologyError(f"{other} and {address}: both are {name}; {remedy}")
+        say(f"{name}: {answer['machine']}")
+    return list(addresses)
+
+
+def reproduce(
+    client: distributed.Client,
+    names: list[str],
+    run: str,
+    command: list[str],
+    folder: Path,
+    say: Say,
+) -> int:
+    """Run notebooks on these machines, and write what comes back, a folder for each.
+
+    Returns the exit status. Raises PomologyError where the scheduler is lost.
+    """
+    client.subscribe_topic(run, lambda event: say(event[1]))
+    futures = {}
+    for name in names:
+        only_there = {"resources": {name: 1}, "pure": False}
+        futures[client.submit(machine.reproduce, run, command, **only_there)] = name
+    status = 0
+    for future in distributed.as_completed(futures):
+        if future.cancelled():
+            raise PomologyError("the scheduler is lost; start it, and the same command carries on")
+        name = futures[future]
+        error = future.exception()
+        result = {"status": None, "line": one_line(error, 300), "files": {}}
+        if not error:
+            result = future.result()
+        for path, content in result["files"].items():
+            write_atomic(folder / name / path, content)
+        if result["status"] != 0:
+            say(f"{name}: failed: {result['line']}")
+            status = 1
+    return status
+
+
+def compare_machines(machines: list[Path], folder: Path, say: Say) -> None:
+    """Write a comparison of the runs in these folders, if they are two or more."""
+    sides = []
+    for path in machines:
+        try:
+            sides.append(compare.load(path))
+        except PomologyError as error:
+            say(f"{path.name}: is not compared: {error}")
+    if len(sides) > 1:
+        *_, page = compare.write(sides, folder)
+        say(f"compared: {page.relative_to(root())}")

@@ -1,0 +1,76 @@
+"""What a machine of a fleet does: `pomology reproduce` in its checkout, as a task of dask."""
+
+import contextlib
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import distributed
+import filelock
+
+import pomology
+from pomology.machine import snapshot
+from pomology.paths import root
+from pomology.results import cases, folders
+
+
+def name() -> str:
+    """Return the name of this machine in a fleet: its chip, and digits drawn for its checkout.
+
+    The digits are in `outputs/.fleet`. They tell equal machines apart, without a host's name.
+    """
+    path = root() / "outputs" / ".fleet"
+    path.parent.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError), open(path, "x") as file:
+        file.write(secrets.token_hex(6))
+    return f"{cases.chip_word(snapshot.chip())}-{path.read_text()}"
+
+
+class Machine(distributed.Worker):
+    """A dask worker with one thread, and with its machine's name as a resource.
+
+    A task that needs this resource waits for this machine, also while its worker is restarted.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options | {"nthreads": 1, "resources": {name(): 1}})
+
+
+def describe() -> dict[str, str]:
+    """Return the name of this machine, what it is, and the state of its checkout."""
+    git = snapshot.software()["git"]
+    commit = git["commit"][:7] if git else "not known"
+    changes = " with changes" if git and git["dirty"] else ""
+    kit = f"pomology {pomology.__version__}, commit {commit}{changes}"
+    return {"name": name(), "machine": snapshot.describe(snapshot.snapshot()), "kit": kit}
+
+
+def reproduce(run: str, options: list[str]) -> dict[str, Any]:
+    """Run notebooks on this machine, and send each line of output to the dask topic `run`.
+
+    A run that has lost its worker goes on. A later one waits here until its folder is free.
+    Returns the exit status, the last line of output, and the contents of the run's files.
+    """
+    folder = root() / "outputs" / run
+    if folder.exists():
+        filelock.FileLock(folder / folders.LOCK).acquire().lock.release()
+    command = [sys.executable, "-m", "pomology", "reproduce", f"--run={run}", *options]
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    worker = distributed.get_worker()
+    line = ""
+    with subprocess.Popen(command, cwd=root(), **output) as process:
+        for text in process.stdout:
+            line = text.rstrip()
+            worker.log_event(run, f"{name()}: {line}")
+    refused = process.returncode == 2  # nothing was run
+    files = {} if refused else read_files(folder)
+    return {"status": process.returncode, "line": line, "files": files}
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the contents of a run's files, by path. Hidden files stay on the machine."""
+    paths = [path for path in folder.rglob("[!.]*") if path.is_file()]
+    contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    return {path: content for path, content in contents.items() if not path.startswith(".")}

@@ -1,0 +1,315 @@
+"""The fleet: what it refuses, a run with one worker, and three machines whose parts are killed."""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+from nbformat import v4
+
+dask = pytest.importorskip("dask", reason="`make env EXTRAS=fleet` installs it (CI does)")
+pytest.importorskip("asyncssh", reason="`make env EXTRAS=fleet` installs it (CI does)")
+distributed = pytest.importorskip("distributed")
+psutil = pytest.importorskip("psutil")
+
+from pomology.errors import PomologyError
+from pomology.extras.fleet import fleet
+from pomology.paths import root
+from pomology.results import journal
+
+PARAMETERS = """
+profile: str = "smoke"  # smoke, quick or article
+devices: str = "auto"  # which ones
+budget_s: float = 0.05  # seconds
+repeat: int = 0  # which repetition
+out: str = ""  # the run's folder
+"""
+# Beside its journal, the notebook notes when it measured, and which cases it has ended.
+CODE = """
+import os
+import time
+
+from pomology.experiment.experiment import Experiment
+
+given = {"profile": profile, "devices": "cpu", "budget_s": budget_s, "repeat": repeat, "out": out}
+experiment = Experiment("NAME", article="003", **given)
+for case in experiment.cases(part=[0, 1, 2, 3]):
+    with case:
+        for _ in case.steps([0] * 4):
+            time.sleep(0.001)
+        for _ in range(TICKS):
+            with open("ticks", "a") as ticks:
+                print(time.time(), os.getpid(), "tick", file=ticks)
+            time.sleep(0.1)
+    with open("ticks", "a") as ticks:
+        print(time.time(), os.getpid(), f"NAME {repeat} {case['part']}", file=ticks)
+"""
+
+
+def write_kit(folder: Path, ticks: int) -> Path:
+    """Write a checkout with this library and one notebook, whose cases take ticks of 0.1 s each."""
+    shutil.copytree(root() / "lib", folder / "lib", ignore=shutil.ignore_patterns("__pycache__"))
+    cells = [
+        v4.new_markdown_cell("# A notebook", id="title"),
+        v4.new_code_cell(PARAMETERS.strip(), id="parameters", metadata={"tags": ["parameters"]}),
+        v4.new_code_cell(CODE.replace("NAME", "first").replace("TICKS", str(ticks)), id="code"),
+    ]
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    seconds = dict.fromkeys(("smoke", "quick", "article"), 1)
+    metadata = {"kernelspec": kernel, "pomology": {"article": "003", "seconds": seconds}}
+    path = folder / "notebooks" / "an_article" / "first.ipynb"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(v4.new_notebook(cells=cells, metadata=metadata)))
+    for profile in seconds:
+        parameters = folder / "params" / profile / "first.yaml"
+        parameters.parent.mkdir(parents=True)
+        parameters.write_text(f"profile: {profile}\n")
+    return folder
+
+
+def options(**changes: object) -> argparse.Namespace:
+    given = {"scheduler": "", "hosts": "", "insecure": False} | changes
+    return argparse.Namespace(**given)
+
+
+@pytest.mark.parametrize("address", ["", "mini1:1", "http://a:1", "tcp://a", "tls://:1"])
+def test_an_address_of_another_form_is_refused(address):
+    with pytest.raises(PomologyError, match="must be tls://host:port"):
+        fleet.place(options(scheduler=address or "x"))
+
+
+def test_beyond_this_machine_only_tls_or_what_is_named_insecure():
+    clear = [{"scheduler": "tcp://10.0.0.1:1"}, {"scheduler": "tcp://mini1:1"}, {"hosts": "a b"}]
+    for where in clear:
+        with pytest.raises(PomologyError, match="INSECURE=1"):
+            fleet.place(options(**where))
+        assert fleet.place(options(**where, insecure=True))
+    assert fleet.place(options(scheduler="tcp://127.0.0.1:1"))
+    assert fleet.place(options(scheduler="tls://mini1:1"))
+    with dask.config.set({"distributed.comm.require-encryption": True}):
+        assert fleet.place(options(hosts="a b"))
+
+
+class Client:
+    """A client of dask whose workers give these answers."""
+
+    def __init__(self, answers: dict):
+        self.answers = answers
+
+    def wait_for_workers(self, count: int, timeout: float) -> None:
+        if len(self.answers) < count:
+            raise TimeoutError
+
+    def run(self, function, on_error: str) -> dict:
+        return self.answers
+
+
+def test_machines_that_do_not_fit_are_refused(monkeypatch):
+    here = {"name": "m1-a", "machine": "M1", "kit": "commit 1"}
+    monkeypatch.setattr(fleet.machine, "describe", lambda: here)
+    other = here | {"name": "m1-b"}
+
+    def names(*answers: object) -> list[str]:
+        addresses = {f"tcp://10.0.0.{number}:1": each for number, each in enumerate(answers)}
+        return fleet.find_machines(Client(addresses), "HOSTS=x", 1, str)
+
+    assert names(here, other) == ["m1-a", "m1-b"]
+    refused = {
+        "no machine answers": [],
+        "m1-b: has commit 2; here is commit 1": [here, other | {"kit": "commit 2"}],
+        "both are m1-a": [here, here],
+        "has no kit that answers": [ModuleNotFoundError("No module named 'pomology'")],
+    }
+    for why, answers in refused.items():
+        with pytest.raises(PomologyError, match=why):
+            names(*answers)
+
+
+def environment(kit: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": f"{kit}/lib", "OMP_NUM_THREADS": "1"}
+
+
+FLEET = (sys.executable, "-m", "pomology", "fleet", "--profile=smoke", "--run=r")
+
+
+def test_a_run_on_this_machine(tmp_path):
+    kit = write_kit(tmp_path / "kit", ticks=1)
+
+    def fleet_says(*words: str) -> tuple[int, str]:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        done = subprocess.run([*FLEET, *words], env=environment(kit), check=False, **streams)
+        return done.returncode, done.stdout
+
+    status, text = fleet_says("--repeats=2")
+    assert status == 0, text
+    (folder,) = (kit / "outputs" / "r-fleet").glob("*/")
+    assert f"{folder.name}: done in" in text
+    there = kit / "outputs" / "r"
+    for path in ("machine.json", "first.jsonl", "first.ipynb", "repeats/first-1.ipynb"):
+        assert (folder / path).read_bytes() == (there / path).read_bytes()
+    assert not list(folder.rglob(".*"))
+    status, text = fleet_says("--only=third")
+    assert (status, text.count("\n")) == (2, 1), text
+    noted = json.loads((there / "machine.json").read_text())
+    (there / "machine.json").write_text(json.dumps(noted | {"chip": "another"}))
+    status, text = fleet_says()
+    assert status == 1 and f"{folder.name}: failed: pomology: RUN=r" in text
+    status, text = fleet_says("--scheduler=tcp://127.0.0.1:1")
+    assert status == 2 and "no scheduler answers" in text and text.count("\n") == 1
+
+
+class Machine:
+    """A network namespace, with a checkout and a processor's name of its own."""
+
+    def __init__(self, folder: Path, number: int):
+        self.namespace = f"pomology-{os.getpid()}-{number}"
+        self.address = f"10.77.0.{number}"
+        self.chip = f"Pretended {'I' * number}"
+        self.log = folder / "log"
+        self.kit = write_kit(folder / "kit", ticks=20)
+        text = re.sub(r"(model name\s*): .*", rf"\1: {self.chip}", Path("/proc/cpuinfo").read_text())
+        self.cpuinfo = folder / "cpuinfo"
+        self.cpuinfo.write_text(text)
+        self.ticks = self.kit / "notebooks" / "an_article" / "ticks"
+
+    def start(self, *words: str) -> subprocess.Popen:
+        mounted = f'mount --bind {self.cpuinfo} /proc/cpuinfo; cd {self.kit}; exec "$@"'
+        inside = ["ip", "netns", "exec", self.namespace, "sh", "-c", mounted, "sh"]
+        with open(self.log, "a") as log:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            return subprocess.Popen([*inside, *words], env=environment(self.kit), **streams)
+
+    def notes(self) -> list[list[str]]:
+        """Return time, process, and what it did, for all that the notebook has noted."""
+        text = self.ticks.read_text() if self.ticks.exists() else ""
+        return [line.split(" ", 2) for line in text.splitlines()]
+
+
+@contextlib.contextmanager
+def network(machines: list[Machine]):
+    """Connect the machines by a bridge on the first one, and end all that runs on them."""
+    bridge = machines[0].namespace
+    try:
+        for number, each in enumerate(machines):
+            ip("netns", "add", each.namespace)
+            ip("-n", each.namespace, "link", "set", "lo", "up")
+            if number == 0:
+                ip("-n", bridge, "link", "add", "net", "type", "bridge")
+            else:
+                pair = ("type", "veth", "peer", "name", f"to{number}", "netns", bridge)
+                ip("link", "add", "net", "netns", each.namespace, *pair)
+                ip("-n", bridge, "link", "set", f"to{number}", "master", "net", "up")
+            ip("-n", each.namespace, "addr", "add", f"{each.address}/24", "dev", "net")
+            ip("-n", each.namespace, "link", "set", "net", "up")
+            ip("-n", each.namespace, "route", "add", "default", "dev", "net")
+        yield
+    finally:
+        for each in machines:
+            found = subprocess.run(["ip", "netns", "pids", each.namespace], capture_output=True)
+            for pid in found.stdout.split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            subprocess.run(["ip", "netns", "del", each.namespace], check=False)
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+def write_tls(folder: Path) -> None:
+    """Write a certificate, and a configuration of dask that asks everybody for it."""
+    security = distributed.Security.temporary()
+    (folder / "fleet.pem").write_text(security.tls_ca_file)
+    (folder / "fleet.key").write_text(security.tls_client_key)
+    own = {"cert": f"{folder}/fleet.pem", "key": f"{folder}/fleet.key"}
+    tls = {"ca-file": own["cert"], "client": own, "scheduler": own, "worker": own}
+    settings = {"distributed": {"comm": {"require-encryption": True, "tls": tls}}}
+    (folder / "dask.yaml").write_text(yaml.safe_dump(settings))
+
+
+def wait_for(true, limit_s: float = 90.0) -> None:
+    until_s = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < until_s, "in vain"
+        time.sleep(0.1)
+
+
+def may_make_machines() -> bool:
+    if sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("ip"):
+        return False
+    added = subprocess.run(["ip", "netns", "add", "pomology-try"], capture_output=True)
+    subprocess.run(["ip", "netns", "del", "pomology-try"], capture_output=True)
+    return added.returncode == 0
+
+
+@pytest.mark.skipif(not may_make_machines(), reason="needs root on Linux, and iproute2")
+def test_three_machines_of_which_everything_is_killed_in_turn(tmp_path, monkeypatch):
+    write_tls(tmp_path)
+    monkeypatch.setenv("DASK_CONFIG", str(tmp_path / "dask.yaml"))
+    hub, *machines = [Machine(tmp_path / f"{number}", number) for number in (1, 2, 3, 4)]
+    scheduler = f"tls://{hub.address}:8786"
+    dask_command = str(Path(sys.executable).with_name("dask"))
+    worker = (dask_command, "worker", "--no-nanny", "--no-dashboard", scheduler)
+    worker_class = ("--worker-class", "pomology.extras.fleet.machine.Machine")
+
+    def start_scheduler() -> subprocess.Popen:
+        return hub.start(dask_command, "scheduler", "--host", hub.address, "--no-dashboard")
+
+    def start_command() -> subprocess.Popen:
+        wait_for(lambda: hub.log.read_text().count("Register worker") >= registered)
+        return hub.start(*FLEET, "--repeats=2", f"--scheduler={scheduler}")
+
+    def wait_for_ticks() -> None:
+        lengths = [len(machine.notes()) for machine in machines]
+        pairs = list(zip(machines, lengths, strict=True))
+        wait_for(lambda: all(len(machine.notes()) > length for machine, length in pairs))
+
+    with network([hub, *machines]):
+        central = start_scheduler()
+        loop = ("sh", "-c", 'while sleep 1; do "$@"; done', "sh")
+        loops = [machine.start(*loop, *worker, *worker_class) for machine in machines]
+        registered = 3
+        asking = start_command()
+        wait_for_ticks()
+        asking.kill()
+        asking.wait()
+        asking = start_command()
+        time.sleep(4)
+        for process in loops[:2]:
+            psutil.Process(process.pid).children()[0].kill()
+        registered += 2
+        wait_for(lambda: hub.log.read_text().count("Register worker") >= registered)
+        wait_for_ticks()
+        central.kill()
+        assert asking.wait(60) == 2
+        assert "the scheduler is lost" in hub.log.read_text()
+        central = start_scheduler()
+        registered += 3
+        assert start_command().wait(120) == 0
+        assert "Traceback" not in hub.log.read_text()
+    folders = {path.name: path for path in (hub.kit / "outputs" / "r-fleet").glob("*/")}
+    assert len(folders) == 3
+    for machine in machines:
+        (name,) = [
+            name for name in folders if json.loads((folders[name] / "machine.json").read_text())["chip"] == machine.chip
+        ]
+        path = folders[name] / "first.jsonl"
+        assert path.read_bytes() == (machine.kit / "outputs" / "r" / "first.jsonl").read_bytes()
+        arrived = Counter(f"first {each.repeat} {each.config['part']}" for each in journal.read(path).records)
+        ended = Counter(what for _, _, what in machine.notes() if what != "tick")
+        assert arrived == ended and set(arrived.values()) == {1} and len(arrived) == 8
+        stretches = {}
+        for seconds, pid, _ in machine.notes():
+            stretches.setdefault(pid, []).append(float(seconds))
+        order = sorted(stretches.values())
+        assert all(max(first) < min(second) for first, second in zip(order, order[1:]))
