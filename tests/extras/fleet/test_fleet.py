@@ -128,7 +128,7 @@ def test_machines_that_do_not_fit_are_refused(monkeypatch):
         "no machine answers": [],
         "m1-b: has commit 2; here is commit 1": [here, other | {"kit": "commit 2"}],
         "both are m1-a": [here, here],
-        "has no kit that answers": [ModuleNotFoundError("No module named 'pomology'")],
+        "no kit answers": [ModuleNotFoundError("No module named 'pomology'")],
     }
     for why, answers in refused.items():
         with pytest.raises(PomologyError, match=why):
@@ -277,8 +277,10 @@ def test_three_machines_of_which_everything_is_killed_in_turn(tmp_path, monkeypa
     with network([hub, *machines]):
         central = start_scheduler()
         loop = ("sh", "-c", 'while sleep 1; do "$@"; done', "sh")
-        loops = [machine.start(*loop, *worker, *worker_class) for machine in machines]
-        registered = 3
+        # The first machine has two workers: when one is killed, its task moves to the other.
+        places = [*machines, machines[0]]
+        loops = [machine.start(*loop, *worker, *worker_class) for machine in places]
+        registered = 4
         asking = start_command()
         wait_for_ticks()
         asking.kill()
@@ -294,7 +296,7 @@ def test_three_machines_of_which_everything_is_killed_in_turn(tmp_path, monkeypa
         assert asking.wait(60) == 2
         assert "the scheduler is lost" in hub.log.read_text()
         central = start_scheduler()
-        registered += 3
+        registered += 4
         assert start_command().wait(120) == 0
         assert "Traceback" not in hub.log.read_text()
     folders = {path.name: path for path in (hub.kit / "outputs" / "r-fleet").glob("*/")}

@@ -25,10 +25,11 @@ def _run(options: argparse.Namespace) -> int:
     if options.store:
         command_line.extra("store").check(options.store)
     status, run, machines = fleet.run(options, command_line.say)
-    for folder in machines if options.store else []:
-        status = command_line.put_into_store(folder, options.store, run) or status
+    if options.store:
+        for folder in machines:
+            status = command_line.put_into_store(folder, options.store, run) or status
     return status
 
 
-SUMMARY = "run every notebook on many machines, and compare them"
-COMMANDS = {"fleet": command_line.Command(SUMMARY, _arguments, _run)}
+HELP = "run every notebook on many machines, and compare them"
+COMMANDS = {"fleet": command_line.Command(HELP, _arguments, _run)}

@@ -4,6 +4,7 @@ import contextlib
 import secrets
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,27 +51,42 @@ def describe() -> dict[str, str]:
 def reproduce(run: str, options: list[str]) -> dict[str, Any]:
     """Run notebooks on this machine, and send each line of output to the dask topic `run`.
 
-    A run that has lost its worker goes on. A later one waits here until its folder is free.
     Returns the exit status, the last line of output, and the contents of the run's files.
     """
+    worker = distributed.get_worker()
+    own_name = name()
+
+    def say(text: str) -> None:
+        worker.log_event(run, f"{own_name}: {text}")
+
     folder = root() / "outputs" / run
-    if folder.exists():
-        filelock.FileLock(folder / folders.LOCK).acquire().lock.release()
+    if (folder / folders.LOCK).exists():  # a run that was copied here has none, and must get none
+        wait_for(folder / folders.LOCK, say)
     command = [sys.executable, "-m", "pomology", "reproduce", f"--run={run}", *options]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    worker = distributed.get_worker()
     line = ""
     with subprocess.Popen(command, cwd=root(), **output) as process:
         for text in process.stdout:
             line = text.rstrip()
-            worker.log_event(run, f"{name()}: {line}")
+            say(line)
     refused = process.returncode == 2  # nothing was run
     files = {} if refused else read_files(folder)
     return {"status": process.returncode, "line": line, "files": files}
 
 
+def wait_for(path: Path, say: Callable[[str], None]) -> None:
+    """Wait for the lock of a run that is under way: one whose worker was killed goes on."""
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        say("begins when the run that is under way has ended")
+        lock.acquire()
+    lock.release()
+
+
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Return the contents of a run's files, by path. Hidden files stay on the machine."""
-    paths = [path for path in folder.rglob("[!.]*") if path.is_file()]
-    contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-    return {path: content for path, content in contents.items() if not path.startswith(".")}
+    """Return the contents of a run's files, by path. Hidden ones stay on the machine."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    return {name: (folder / name).read_bytes() for name in names if name[0] != "."}
