@@ -189,7 +189,7 @@ def checkout(tmp_path, monkeypatch, sockets) -> Checkout:
     made = Checkout(tmp_path / "checkout")
     has_fleet = importlib.util.find_spec("distributed") is not None  # `make env EXTRAS=fleet`
     for path in PACKAGE.rglob("*.py"):
-        if path.name.startswith("fleet") and not has_fleet:
+        if path.parent.name == "fleet" and not has_fleet:
             continue
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         module = importlib.import_module(".".join(("pomology", *parts)).removesuffix(".__init__"))

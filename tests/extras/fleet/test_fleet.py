@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -9,23 +10,25 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from nbformat import v4
 
-dask = pytest.importorskip("dask", reason="`make env EXTRAS=fleet` installs it (CI does)")
-pytest.importorskip("asyncssh", reason="`make env EXTRAS=fleet` installs it (CI does)")
-distributed = pytest.importorskip("distributed")
-psutil = pytest.importorskip("psutil")
-
 from pomology.errors import PomologyError
-from pomology.extras.fleet import fleet
+from pomology.machine import quiet
 from pomology.paths import root
 from pomology.results import journal
+
+WHY = "`make env EXTRAS=fleet` installs it (CI does)"
+distributed = pytest.importorskip("distributed", reason=WHY)
+fleet = pytest.importorskip("pomology.extras.fleet.fleet")
 
 PARAMETERS = """
 profile: str = "smoke"  # smoke, quick or article
@@ -34,7 +37,7 @@ budget_s: float = 0.05  # seconds
 repeat: int = 0  # which repetition
 out: str = ""  # the run's folder
 """
-# Beside its journal, the notebook notes when it measured, and which cases it has ended.
+# Beside its journal, the notebook notes which process measures, and which cases have ended.
 CODE = """
 import os
 import time
@@ -42,17 +45,17 @@ import time
 from pomology.experiment.experiment import Experiment
 
 given = {"profile": profile, "devices": "cpu", "budget_s": budget_s, "repeat": repeat, "out": out}
-experiment = Experiment("NAME", article="003", **given)
+experiment = Experiment("first", article="003", **given)
 for case in experiment.cases(part=[0, 1, 2, 3]):
     with case:
         for _ in case.steps([0] * 4):
             time.sleep(0.001)
         for _ in range(TICKS):
             with open("ticks", "a") as ticks:
-                print(time.time(), os.getpid(), "tick", file=ticks)
+                print(os.getpid(), "tick", file=ticks)
             time.sleep(0.1)
     with open("ticks", "a") as ticks:
-        print(time.time(), os.getpid(), f"NAME {repeat} {case['part']}", file=ticks)
+        print(os.getpid(), f"repeat {repeat} part {case['part']}", file=ticks)
 """
 
 
@@ -62,15 +65,14 @@ def write_kit(folder: Path, ticks: int) -> Path:
     cells = [
         v4.new_markdown_cell("# A notebook", id="title"),
         v4.new_code_cell(PARAMETERS.strip(), id="parameters", metadata={"tags": ["parameters"]}),
-        v4.new_code_cell(CODE.replace("NAME", "first").replace("TICKS", str(ticks)), id="code"),
+        v4.new_code_cell(CODE.replace("TICKS", str(ticks)), id="code"),
     ]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    seconds = dict.fromkeys(("smoke", "quick", "article"), 1)
-    metadata = {"kernelspec": kernel, "pomology": {"article": "003", "seconds": seconds}}
+    metadata = {"kernelspec": kernel, "pomology": {"article": "003", "seconds": {"smoke": 1}}}
     path = folder / "notebooks" / "an_article" / "first.ipynb"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(v4.new_notebook(cells=cells, metadata=metadata)))
-    for profile in seconds:
+    for profile in ("smoke", "quick", "article"):
         parameters = folder / "params" / profile / "first.yaml"
         parameters.parent.mkdir(parents=True)
         parameters.write_text(f"profile: {profile}\n")
@@ -78,14 +80,13 @@ def write_kit(folder: Path, ticks: int) -> Path:
 
 
 def options(**changes: object) -> argparse.Namespace:
-    given = {"scheduler": "", "hosts": "", "insecure": False} | changes
-    return argparse.Namespace(**given)
+    return argparse.Namespace(**{"scheduler": "", "hosts": "", "insecure": False} | changes)
 
 
-@pytest.mark.parametrize("address", ["", "mini1:1", "http://a:1", "tcp://a", "tls://:1"])
+@pytest.mark.parametrize("address", ["mini1:1", "http://a:1", "tcp://a", "tls://:1"])
 def test_an_address_of_another_form_is_refused(address):
     with pytest.raises(PomologyError, match="must be tls://host:port"):
-        fleet.place(options(scheduler=address or "x"))
+        fleet.place(options(scheduler=address))
 
 
 def test_beyond_this_machine_only_tls_or_what_is_named_insecure():
@@ -96,8 +97,16 @@ def test_beyond_this_machine_only_tls_or_what_is_named_insecure():
         assert fleet.place(options(**where, insecure=True))
     assert fleet.place(options(scheduler="tcp://127.0.0.1:1"))
     assert fleet.place(options(scheduler="tls://mini1:1"))
-    with dask.config.set({"distributed.comm.require-encryption": True}):
+    with fleet.dask.config.set({"distributed.comm.require-encryption": True}):
         assert fleet.place(options(hosts="a b"))
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "tls"])
+def test_a_scheduler_that_is_not_reached_is_a_line(monkeypatch, scheme):
+    monkeypatch.setattr(fleet, "WAIT_S", 0.2)
+    scheduler = options(scheduler=f"{scheme}://127.0.0.1:1")
+    with pytest.raises(PomologyError, match="no scheduler answers"):
+        fleet.connect("SCHEDULER", scheduler)
 
 
 class Client:
@@ -135,6 +144,23 @@ def test_machines_that_do_not_fit_are_refused(monkeypatch):
             names(*answers)
 
 
+def test_a_second_measurement_on_a_machine_waits_for_the_first():
+    waits = threading.Event()
+    order = []
+
+    def measure() -> None:
+        with quiet.alone(lambda line: waits.set()):
+            order.append("second")
+
+    second = threading.Thread(target=measure)
+    with quiet.alone(str):
+        second.start()
+        assert waits.wait(10)
+        order.append("first")
+    second.join()
+    assert order == ["first", "second"]
+
+
 def environment(kit: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": f"{kit}/lib", "OMP_NUM_THREADS": "1"}
 
@@ -164,8 +190,6 @@ def test_a_run_on_this_machine(tmp_path):
     (there / "machine.json").write_text(json.dumps(noted | {"chip": "another"}))
     status, text = fleet_says()
     assert status == 1 and f"{folder.name}: failed: pomology: RUN=r" in text
-    status, text = fleet_says("--scheduler=tcp://127.0.0.1:1")
-    assert status == 2 and "no scheduler answers" in text and text.count("\n") == 1
 
 
 class Machine:
@@ -177,9 +201,9 @@ class Machine:
         self.chip = f"Pretended {'I' * number}"
         self.log = folder / "log"
         self.kit = write_kit(folder / "kit", ticks=20)
-        text = re.sub(r"(model name\s*): .*", rf"\1: {self.chip}", Path("/proc/cpuinfo").read_text())
+        cpuinfo = Path("/proc/cpuinfo").read_text()
         self.cpuinfo = folder / "cpuinfo"
-        self.cpuinfo.write_text(text)
+        self.cpuinfo.write_text(re.sub(r"(model name\s*): .*", rf"\1: {self.chip}", cpuinfo))
         self.ticks = self.kit / "notebooks" / "an_article" / "ticks"
 
     def start(self, *words: str) -> subprocess.Popen:
@@ -190,9 +214,9 @@ class Machine:
             return subprocess.Popen([*inside, *words], env=environment(self.kit), **streams)
 
     def notes(self) -> list[list[str]]:
-        """Return time, process, and what it did, for all that the notebook has noted."""
+        """Return process and event of all that the notebook has noted."""
         text = self.ticks.read_text() if self.ticks.exists() else ""
-        return [line.split(" ", 2) for line in text.splitlines()]
+        return [line.split(" ", 1) for line in text.splitlines()]
 
 
 @contextlib.contextmanager
@@ -215,15 +239,14 @@ def network(machines: list[Machine]):
         yield
     finally:
         for each in machines:
-            found = subprocess.run(["ip", "netns", "pids", each.namespace], capture_output=True)
-            for pid in found.stdout.split():
+            for pid in ip("netns", "pids", each.namespace).split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
-            subprocess.run(["ip", "netns", "del", each.namespace], check=False)
+            ip("netns", "del", each.namespace)
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+def ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
 
 
 def write_tls(folder: Path) -> None:
@@ -237,19 +260,22 @@ def write_tls(folder: Path) -> None:
     (folder / "dask.yaml").write_text(yaml.safe_dump(settings))
 
 
-def wait_for(true, limit_s: float = 90.0) -> None:
-    until_s = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < until_s, "in vain"
+def wait_for(event: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 90
+    while not event():
+        assert time.monotonic() < until_s
         time.sleep(0.1)
 
 
 def may_make_machines() -> bool:
     if sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("ip"):
         return False
-    added = subprocess.run(["ip", "netns", "add", "pomology-try"], capture_output=True)
-    subprocess.run(["ip", "netns", "del", "pomology-try"], capture_output=True)
-    return added.returncode == 0
+    try:
+        ip("netns", "add", "pomology-try")
+        ip("netns", "del", "pomology-try")
+    except subprocess.CalledProcessError:
+        return False
+    return True
 
 
 @pytest.mark.skipif(not may_make_machines(), reason="needs root on Linux, and iproute2")
@@ -262,56 +288,55 @@ def test_three_machines_of_which_everything_is_killed_in_turn(tmp_path, monkeypa
     worker = (dask_command, "worker", "--no-nanny", "--no-dashboard", scheduler)
     worker_class = ("--worker-class", "pomology.extras.fleet.machine.Machine")
 
+    loop = ("sh", "-c", 'while sleep 1; do "$@"; done', "sh", *worker, *worker_class)
+
     def start_scheduler() -> subprocess.Popen:
         return hub.start(dask_command, "scheduler", "--host", hub.address, "--no-dashboard")
 
     def start_command() -> subprocess.Popen:
-        wait_for(lambda: hub.log.read_text().count("Register worker") >= registered)
         return hub.start(*FLEET, "--repeats=2", f"--scheduler={scheduler}")
 
+    def wait_for_line(text: str, count: int) -> None:
+        wait_for(lambda: hub.log.read_text().count(text) >= count)
+
     def wait_for_ticks() -> None:
-        lengths = [len(machine.notes()) for machine in machines]
-        pairs = list(zip(machines, lengths, strict=True))
-        wait_for(lambda: all(len(machine.notes()) > length for machine, length in pairs))
+        for machine in machines:
+            length = len(machine.notes())
+            wait_for(lambda: len(machine.notes()) > length)  # noqa: B023
 
     with network([hub, *machines]):
         central = start_scheduler()
-        loop = ("sh", "-c", 'while sleep 1; do "$@"; done', "sh")
         # The first machine has two workers: when one is killed, its task moves to the other.
-        places = [*machines, machines[0]]
-        loops = [machine.start(*loop, *worker, *worker_class) for machine in places]
-        registered = 4
-        asking = start_command()
+        loops = [machine.start(*loop) for machine in (*machines, machines[0])]
+        wait_for_line("Register worker", 4)
+        command = start_command()
         wait_for_ticks()
-        asking.kill()
-        asking.wait()
-        asking = start_command()
-        time.sleep(4)
+        command.kill()
+        command.wait()
+        command = start_command()
+        wait_for_line("comes back into", 2)
         for process in loops[:2]:
             psutil.Process(process.pid).children()[0].kill()
-        registered += 2
-        wait_for(lambda: hub.log.read_text().count("Register worker") >= registered)
+        wait_for_line("Register worker", 6)
         wait_for_ticks()
         central.kill()
-        assert asking.wait(60) == 2
-        assert "the scheduler is lost" in hub.log.read_text()
+        assert command.wait(60) == 2
+        wait_for_line("the scheduler is lost", 1)
         central = start_scheduler()
-        registered += 4
+        wait_for_line("Register worker", 10)
         assert start_command().wait(120) == 0
         assert "Traceback" not in hub.log.read_text()
-    folders = {path.name: path for path in (hub.kit / "outputs" / "r-fleet").glob("*/")}
-    assert len(folders) == 3
+    arrived = {}
+    for path in (hub.kit / "outputs" / "r-fleet").glob("*/machine.json"):
+        chip = json.loads(path.read_text())["chip"]
+        arrived[chip] = path.with_name("first.jsonl")
+    assert arrived.keys() == {machine.chip for machine in machines}
     for machine in machines:
-        (name,) = [
-            name for name in folders if json.loads((folders[name] / "machine.json").read_text())["chip"] == machine.chip
-        ]
-        path = folders[name] / "first.jsonl"
+        path = arrived[machine.chip]
         assert path.read_bytes() == (machine.kit / "outputs" / "r" / "first.jsonl").read_bytes()
-        arrived = Counter(f"first {each.repeat} {each.config['part']}" for each in journal.read(path).records)
-        ended = Counter(what for _, _, what in machine.notes() if what != "tick")
-        assert arrived == ended and set(arrived.values()) == {1} and len(arrived) == 8
-        stretches = {}
-        for seconds, pid, _ in machine.notes():
-            stretches.setdefault(pid, []).append(float(seconds))
-        order = sorted(stretches.values())
-        assert all(max(first) < min(second) for first, second in zip(order, order[1:]))
+        records = journal.read(path).records
+        rows = Counter(f"repeat {each.repeat} part {each.config['part']}" for each in records)
+        ended = Counter(event for _, event in machine.notes() if event != "tick")
+        assert rows == ended and len(rows) == 8 and set(rows.values()) == {1}
+        processes = [pid for pid, _ in itertools.groupby(pid for pid, _ in machine.notes())]
+        assert len(processes) == len(set(processes))  # one behind the other

@@ -21,11 +21,10 @@ from pomology.results import folders
 from pomology.runner import plan
 
 WAIT_S = 20  # for the scheduler, and for its workers
+LOST = "the scheduler is lost; start it, and the same command carries on"
 
-Say = Callable[[str], None]
 
-
-def run(options: argparse.Namespace, say: Say) -> tuple[int, str, list[Path]]:
+def run(options: argparse.Namespace, say: Callable) -> tuple[int, str, list[Path]]:
     """Run notebooks on every machine, and compare the machines.
 
     Returns the exit status, the run's name, and a folder for each machine. The status is 1 where
@@ -44,6 +43,7 @@ def run(options: argparse.Namespace, say: Say) -> tuple[int, str, list[Path]]:
         for name in names:
             only_there = {"resources": {name: 1}, "pure": False}
             futures[client.submit(machine.reproduce, run, command, **only_there)] = name
+        say(f"outputs/{run}/ there comes back into outputs/{run}-fleet/ here")
         status = collect(futures, folder, say)
         machines = sorted(path.parent for path in folder.glob("*/machine.json"))
         for path in machines:
@@ -99,13 +99,9 @@ def start_cluster(hosts: str) -> distributed.SpecCluster:
     if not hosts:
         local = {"processes": False, "worker_class": machine.Machine}
         return distributed.LocalCluster(**local, dashboard_address=None)
-    names = []
-    logins = []
-    for text in hosts.split():
-        parts = urlsplit(f"ssh://{text}")
-        login = {"username": parts.username, "port": parts.port}
-        names.append(parts.hostname)
-        logins.append({key: value for key, value in login.items() if value})
+    parts = [urlsplit(f"ssh://{text}") for text in hosts.split()]
+    names = [part.hostname for part in parts]
+    logins = [{"username": part.username or (), "port": part.port or ()} for part in parts]
     python = Path(sys.prefix, "bin", "python")
     if python.is_relative_to(Path.home()):  # where ssh begins, whatever its path on a host
         python = python.relative_to(Path.home())
@@ -123,19 +119,22 @@ def start_cluster(hosts: str) -> distributed.SpecCluster:
         )
 
 
-def find_machines(client: distributed.Client, where: str, least: int, say: Say) -> list[str]:
+def find_machines(client: distributed.Client, where: str, least: int, say: Callable) -> list[str]:
     """Return the names of the machines that answer, at least so many.
 
     Raises PomologyError where they are too few, or have another state of the kit than we.
     """
     try:
         client.wait_for_workers(least, timeout=WAIT_S)
+        answers = client.run(machine.describe, on_error="return")
     except TimeoutError:
         few = "no machine answers" if least == 1 else f"fewer than {least} machines answer"
         raise PomologyError(f"{where}: {few} within {WAIT_S} s") from None
+    except OSError:
+        raise PomologyError(LOST) from None
     kit = machine.describe()["kit"]
     addresses: dict[str, str] = {}
-    for address, answer in client.run(machine.describe, on_error="return").items():
+    for address, answer in answers.items():
         if isinstance(answer, Exception):
             raise PomologyError(f"{address}: no kit answers ({one_line(answer, 300)})")
         name = answer["name"]
@@ -150,7 +149,7 @@ def find_machines(client: distributed.Client, where: str, least: int, say: Say) 
     return list(addresses)
 
 
-def collect(futures: dict[distributed.Future, str], folder: Path, say: Say) -> int:
+def collect(futures: dict[distributed.Future, str], folder: Path, say: Callable) -> int:
     """Write the files of each machine, named by its future, into a folder when they come back.
 
     Returns the exit status. Raises PomologyError where the scheduler is lost.
@@ -158,21 +157,21 @@ def collect(futures: dict[distributed.Future, str], folder: Path, say: Say) -> i
     status = 0
     for future in distributed.as_completed(futures):
         if future.cancelled():
-            raise PomologyError("the scheduler is lost; start it, and the same command carries on")
+            raise PomologyError(LOST)
         name = futures[future]
         if error := future.exception():
-            result = {"status": None, "line": one_line(error, 300), "files": {}}
+            failure = one_line(str(error).partition("\n")[0], 300)
         else:
-            result = future.result()
-        for path, content in result["files"].items():
-            write_atomic(folder / name / path, content)
-        if result["status"] != 0:
-            say(f"{name}: failed: {result['line']}")
+            failure, files = future.result()
+            for path, content in files.items():
+                write_atomic(folder / name / path, content)
+        if failure:
+            say(f"{name}: failed: {failure}")
             status = 1
     return status
 
 
-def compare_runs(machines: list[Path], folder: Path, say: Say) -> None:
+def compare_runs(machines: list[Path], folder: Path, say: Callable) -> None:
     """Write a comparison of these machines' runs, if they are two or more."""
     if len(machines) < 2:
         return

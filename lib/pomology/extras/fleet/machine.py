@@ -4,7 +4,6 @@ import contextlib
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,41 +47,32 @@ def describe() -> dict[str, str]:
     return {"name": name(), "machine": snapshot.describe(snapshot.snapshot()), "kit": kit}
 
 
-def reproduce(run: str, options: list[str]) -> dict[str, Any]:
+def reproduce(run: str, options: list[str]) -> tuple[str, dict[str, bytes]]:
     """Run notebooks on this machine, and send each line of output to the dask topic `run`.
 
-    Returns the exit status, the last line of output, and the contents of the run's files.
+    Returns the last line of a command that failed, and the contents of the run's files.
     """
     worker = distributed.get_worker()
-    own_name = name()
-
-    def say(text: str) -> None:
-        worker.log_event(run, f"{own_name}: {text}")
-
+    prefix = f"{name()}: "
     folder = root() / "outputs" / run
     if (folder / folders.LOCK).exists():  # a run that was copied here has none, and must get none
-        wait_for(folder / folders.LOCK, say)
+        lock = filelock.FileLock(folder / folders.LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:  # a run whose worker was killed goes on
+            worker.log_event(run, f"{prefix}begins when the run that is under way has ended")
+            lock.acquire()
+        lock.release()
     command = [sys.executable, "-m", "pomology", "reproduce", f"--run={run}", *options]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     line = ""
     with subprocess.Popen(command, cwd=root(), **output) as process:
         for text in process.stdout:
             line = text.rstrip()
-            say(line)
+            worker.log_event(run, prefix + line)
+    failure = f"{line} (exit status {process.returncode})" if process.returncode else ""
     refused = process.returncode == 2  # nothing was run
-    files = {} if refused else read_files(folder)
-    return {"status": process.returncode, "line": line, "files": files}
-
-
-def wait_for(path: Path, say: Callable[[str], None]) -> None:
-    """Wait for the lock of a run that is under way: one whose worker was killed goes on."""
-    lock = filelock.FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        say("begins when the run that is under way has ended")
-        lock.acquire()
-    lock.release()
+    return failure, {} if refused else read_files(folder)
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
