@@ -32,25 +32,25 @@ def run(options: argparse.Namespace, say: Callable) -> tuple[int, str, list[Path
     """
     where = place(options)
     command = reproduce_options(options)
-    run = plan.run_folder(options.run, options.profile).name
-    folder = root() / "outputs" / f"{run}-fleet"
+    run_name = plan.run_folder(options.run, options.profile).name
+    folder = root() / "outputs" / f"{run_name}-fleet"
     folder.mkdir(parents=True, exist_ok=True)
     logging.disable()  # dask's tracebacks: what they mean is said in a line
-    with folders.locked(folder, run, "fleet"), connect(where, options) as client:
+    with folders.locked(folder, run_name, "fleet"), connect(where, options) as client:
         names = find_machines(client, where, max(1, len(options.hosts.split())), say)
-        client.subscribe_topic(run, lambda event: say(event[1]))
+        client.subscribe_topic(run_name, lambda event: say(event[1]))
         futures = {}
         for name in names:
             only_there = {"resources": {name: 1}, "pure": False}
-            futures[client.submit(machine.reproduce, run, command, **only_there)] = name
-        say(f"outputs/{run}/ there comes back into outputs/{run}-fleet/ here")
+            futures[client.submit(machine.reproduce, run_name, command, **only_there)] = name
+        say(f"outputs/{run_name}/ there comes back into outputs/{folder.name}/ here")
         status = collect(futures, folder, say)
         machines = sorted(path.parent for path in folder.glob("*/machine.json"))
         for path in machines:
             if path.name not in names:
                 say(f"{path.name}: does not answer; its numbers are of an earlier command")
         compare_runs(machines, folder, say)
-    return status, run, machines
+    return status, run_name, machines
 
 
 def place(options: argparse.Namespace) -> str:
